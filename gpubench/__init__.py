@@ -1,0 +1,30 @@
+"""gpubench: from the GPU in this machine to the GPU you should pay for.
+
+The public Python API; each function is imported from its room when it is first used, so that
+``import gpubench`` stays light.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "load_runs": "gpubench.record.frame",
+    "predict": "gpubench.predict.estimate",
+    "probe": "gpubench.probe.probe",
+    "rank": "gpubench.recommend.rank",
+    "report": "gpubench.report.page",
+    "run": "gpubench.record.session",
+}
+
+__all__ = ["__version__", "load_runs", "predict", "probe", "rank", "report", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public function from its room at first use (PEP 562)."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'gpubench' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,82 @@
+"""The command line: one small file a verb, each imported here and its room only when it is called."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Annotated
+
+import typer
+
+from gpubench import __version__
+from gpubench.errors import GpuBenchError
+
+app = typer.Typer(
+    name="gpubench",
+    help=(
+        "From the GPU in this machine to the GPU you should pay for.\n\n"
+        "Exit codes: 0 done, 1 a check or comparison said no, 2 misuse, 3 no usable device, "
+        "4 every case failed, 5 results could not be stored, 130 interrupted (finished cases are kept)."
+    ),
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_VERBS = (
+    "probe",
+    "doctor",
+    "listing",
+    "run",
+    "check",
+    "compare",
+    "results",
+    "offers",
+    "predict",
+    "calibrate",
+    "rank",
+    "report",
+    "new_workload",
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"gpubench {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def start(
+    ctx: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Alone: print what is in this machine, and the next step."""
+    del version
+    if ctx.invoked_subcommand is None:
+        from gpubench.cli.probe import overview
+
+        overview()
+
+
+for _verb in _VERBS:
+    import_module(f"gpubench.cli.{_verb}").register(app)
+
+
+def main() -> None:
+    """Run the command line; an expected failure is one line on stderr and its documented exit code."""
+    try:
+        sys.exit(app(standalone_mode=False) or 0)
+    except GpuBenchError as error:
+        _fail(str(error), error.exit_code)
+    except typer.TyperException as error:  # misuse found by the parser itself
+        _fail(f"{error.format_message()} (see gpubench --help)", error.exit_code)
+    except typer.Abort:
+        _fail("interrupted", 130)
+
+
+def _fail(message: str, exit_code: int) -> None:
+    print(f"gpubench: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(exit_code)

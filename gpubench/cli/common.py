@@ -1,0 +1,37 @@
+"""What every verb shares: the common options, JSON on stdout, talk on stderr."""
+
+from __future__ import annotations
+
+import sys
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+ResultsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--results",
+        help="Results folder [default: $GPUBENCH_RESULTS, ./results if it is there, else the user's data].",
+    ),
+]
+
+_encoder = msgspec.json.Encoder(decimal_format="number", enc_hook=str)
+
+
+def print_json(document: Any) -> None:
+    """Write one JSON document to stdout; structs as objects, unknown as null, money as a number."""
+    sys.stdout.write(msgspec.json.format(_encoder.encode(document), indent=2).decode() + "\n")
+
+
+def say(message: str) -> None:
+    """Talk to the person, on stderr."""
+    print(message, file=sys.stderr)
+
+
+def money(value: Decimal | float | None) -> float | None:
+    """A sum as a JSON number."""
+    return None if value is None else float(value)

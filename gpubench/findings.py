@@ -1,0 +1,99 @@
+"""A warning is data: what was seen and against which limit. Its words are found here, once."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class FindingKind(StrEnum):
+    """Every kind of finding that a measurement, a run or a ranked offer can carry."""
+
+    HOST_BOUND = "HOST_BOUND"
+    NOISY = "NOISY"
+    NOT_STEADY = "NOT_STEADY"
+    NOT_CONVERGED = "NOT_CONVERGED"
+    THROTTLED = "THROTTLED"
+    POWER_LIMITED = "POWER_LIMITED"
+    POWER_CAPPED = "POWER_CAPPED"
+    SHARED_GPU = "SHARED_GPU"
+    TF32_IN_FORCE = "TF32_IN_FORCE"
+    NO_ENERGY_COUNTER = "NO_ENERGY_COUNTER"
+    NO_TELEMETRY = "NO_TELEMETRY"
+    IMPLAUSIBLE = "IMPLAUSIBLE"
+    LOSS_NOT_FALLING = "LOSS_NOT_FALLING"
+    LOSS_NOT_FINITE = "LOSS_NOT_FINITE"
+    UUID_ALL_ZEROS = "UUID_ALL_ZEROS"
+    STALE_PRICE = "STALE_PRICE"
+    OUT_OF_DOMAIN = "OUT_OF_DOMAIN"
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One flag: its kind, the value seen and the limit it was held against (None where there is none)."""
+
+    kind: FindingKind
+    value: float | str | None = None
+    limit: float | str | None = None
+
+
+_TEXTS: dict[FindingKind, tuple[str, str]] = {
+    FindingKind.HOST_BOUND: (
+        "the host, not the device, sets the pace",
+        "raise the batch or use graph; a faster GPU will not help",
+    ),
+    FindingKind.NOISY: ("the rounds spread widely", "close other programs and measure again"),
+    FindingKind.NOT_STEADY: ("warm-up ended before the times were steady", "give the run more time"),
+    FindingKind.NOT_CONVERGED: ("the interval is wider than the target", "give the run more time"),
+    FindingKind.THROTTLED: (
+        "the clock was held down by heat or hardware",
+        "check cooling and power; measure again",
+    ),
+    FindingKind.POWER_LIMITED: ("the power limit set the clock", "usual on large cards: for information"),
+    FindingKind.POWER_CAPPED: (
+        "the power limit is below the card's default",
+        "restore the default power limit, or compare only with cards capped alike",
+    ),
+    FindingKind.SHARED_GPU: (
+        "something else is using this GPU",
+        "end the other processes, or pass --allow-shared",
+    ),
+    FindingKind.TF32_IN_FORCE: (
+        "TF32 was in force although fp32 was asked for",
+        "unset the variable that forces it",
+    ),
+    FindingKind.NO_ENERGY_COUNTER: ("the device reports no energy", "energy stays unknown"),
+    FindingKind.NO_TELEMETRY: ("no telemetry on this device", "clock, power and temperature stay unknown"),
+    FindingKind.IMPLAUSIBLE: ("more FLOP/s than the device can do", "do not use this row; please report it"),
+    FindingKind.LOSS_NOT_FALLING: ("the loss did not fall", "do not use this row: the work was not training"),
+    FindingKind.LOSS_NOT_FINITE: (
+        "the loss became infinite or NaN",
+        "lower the learning rate or the precision",
+    ),
+    FindingKind.UUID_ALL_ZEROS: (
+        "the driver reports an all-zero UUID",
+        "the device was matched by its PCI bus id instead",
+    ),
+    FindingKind.STALE_PRICE: ("the price is old", "run gpubench offers refresh, or give --offers FILE"),
+    FindingKind.OUT_OF_DOMAIN: (
+        "far from every GPU with published measurements",
+        "treat the figure as a guess",
+    ),
+}
+
+
+def describe(finding: Finding) -> str:
+    """One line: what was seen, the limit, and the next action.
+
+    >>> describe(Finding(kind=FindingKind.NOISY, value=0.081, limit=0.05))
+    'NOISY: the rounds spread widely (0.081, limit 0.05); close other programs and measure again'
+    """
+    what, action = _TEXTS[finding.kind]
+    seen = "" if finding.value is None else f" ({_show(finding.value)}"
+    if seen:
+        seen += ")" if finding.limit is None else f", limit {_show(finding.limit)})"
+    return f"{finding.kind}: {what}{seen}; {action}"
+
+
+def _show(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.3g}"

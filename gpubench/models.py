@@ -1,0 +1,594 @@
+"""Every recorded type: frozen, keyword-only, units in the names, ``None`` for unknown.
+
+These structs are the file format (msgspec reads, checks and writes them) and the data that flows from
+room to room. Raw values are stored; whatever can be derived from them is a property, so that a figure
+can be derived again from the file alone.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from enum import StrEnum
+from functools import cached_property
+from statistics import fmean, median
+from typing import Literal
+
+import msgspec
+
+from gpubench.findings import Finding, FindingKind
+from gpubench.stats import relative_half_width
+
+__all__ = [
+    "Basis",
+    "Case",
+    "DeviceProfile",
+    "Environment",
+    "Estimate",
+    "ExcludedOffer",
+    "Execution",
+    "Finding",
+    "FindingKind",
+    "GpuSpec",
+    "Launch",
+    "Measurement",
+    "MemoryFormat",
+    "MicroResult",
+    "Offer",
+    "Operator",
+    "OperatorKind",
+    "Precision",
+    "Pricing",
+    "RankedOffer",
+    "Ranking",
+    "Round",
+    "Run",
+    "Status",
+    "Switches",
+    "TaskKind",
+    "TelemetrySample",
+    "WorkloadProfile",
+]
+
+SCHEMA_VERSION = 1
+PROTOCOL = "gpubench/1"
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """Base of every recorded type; ``dict`` only holds cached derived values, never state."""
+
+
+# --- the device ------------------------------------------------------------------------------------
+
+
+class DeviceProfile(_Record, frozen=True, kw_only=True):
+    """What a device is, as its driver answers. A refused field is None; ``unavailable`` says why.
+
+    ``uuid`` is shown by ``probe`` alone. A stored run holds ``device_id``, a salted hash, instead.
+    """
+
+    backend: str
+    vendor: str | None = None
+    name: str | None = None
+    gpu_key: str | None = None
+    uuid: str | None = None
+    device_id: str | None = None
+    index: int | None = None
+    pci_bus_id: str | None = None
+    architecture: str | None = None
+    compute_capability: tuple[int, int] | None = None
+    sm_count: int | None = None
+    cuda_core_count: int | None = None
+    memory_bytes: int | None = None
+    memory_bandwidth_bytes_per_s: float | None = None
+    l2_bytes: int | None = None
+    sm_clock_max_hz: float | None = None
+    memory_clock_max_hz: float | None = None
+    power_limit_w: float | None = None
+    power_limit_default_w: float | None = None
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    nvlink_count: int | None = None
+    driver_version: str | None = None
+    cuda_driver_version: str | None = None
+    ecc_enabled: bool | None = None
+    mig_enabled: bool | None = None
+    virtualization: str | None = None
+    tensor_core_precisions: tuple[str, ...] | None = None
+    unavailable: dict[str, str] = {}
+
+
+class TelemetrySample(_Record, frozen=True, kw_only=True):
+    """One reading of a device while it works; ``t_s`` counts from the first timed round."""
+
+    t_s: float
+    sm_clock_hz: float | None = None
+    memory_clock_hz: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+    utilization: float | None = None
+    memory_used_bytes: int | None = None
+    clock_event_reasons: tuple[str, ...] | None = None
+
+
+# --- the case: what identifies a number ----------------------------------------------------------------
+
+
+class Precision(StrEnum):
+    """``fp32`` is IEEE, TF32 off in matmul, convolution and RNN; AMP is autocast, at fp16 with GradScaler."""
+
+    FP32 = "fp32"
+    TF32 = "tf32"
+    AMP_FP16 = "amp-fp16"
+    AMP_BF16 = "amp-bf16"
+
+    @property
+    def is_amp(self) -> bool:
+        """Whether autocast is on."""
+        return self in {Precision.AMP_FP16, Precision.AMP_BF16}
+
+
+class Execution(StrEnum):
+    """``graph`` is the whole step in one CUDA graph; ``compile`` is torch.compile."""
+
+    EAGER = "eager"
+    GRAPH = "graph"
+    COMPILE = "compile"
+
+
+class TaskKind(StrEnum):
+    """One optimiser update a step, or one forward pass."""
+
+    TRAIN = "train"
+    INFER = "infer"
+
+
+class MemoryFormat(StrEnum):
+    """Layout of image tensors."""
+
+    CHANNELS_LAST = "channels_last"
+    CONTIGUOUS = "contiguous"
+
+
+class Case(_Record, frozen=True, kw_only=True):
+    """The identity of a number. Two figures whose cases differ are never compared without saying so."""
+
+    workload: str
+    workload_version: int
+    task: TaskKind
+    precision: Precision
+    execution: Execution
+    memory_format: MemoryFormat | None
+    batch_size: int
+    sample_unit: str
+    gpu_count: int = 1
+
+    @property
+    def label(self) -> str:
+        """Short name for people: ``vgg16 amp-bf16 graph batch 64``."""
+        task = "" if self.task is TaskKind.TRAIN else f" {self.task}"
+        count = "" if self.gpu_count == 1 else f" on {self.gpu_count} GPUs"
+        return f"{self.workload}{task} {self.precision} {self.execution} batch {self.batch_size}{count}"
+
+
+# --- the measurement ------------------------------------------------------------------------------------
+
+
+class Status(StrEnum):
+    """How a case ended. Only ``ok`` is ever ranked."""
+
+    OK = "ok"
+    OUT_OF_MEMORY = "out_of_memory"
+    UNSUPPORTED = "unsupported"
+    INVALID = "invalid"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+
+
+class Switches(_Record, frozen=True, kw_only=True):
+    """The five fp32 switches of torch as read back; None where this torch has no such switch."""
+
+    cudnn_allow_tf32: bool
+    matmul_allow_tf32: bool
+    conv_fp32_precision: str | None
+    rnn_fp32_precision: str | None
+    matmul_fp32_precision: str | None
+
+
+class Round(_Record, frozen=True, kw_only=True):
+    """A timed block of ``steps`` steps with one synchronise at each edge. ``loss`` is read at its end."""
+
+    steps: int
+    wall_s: float
+    loss: float | None = None
+    left_out: str | None = None
+
+
+class Launch(_Record, frozen=True, kw_only=True):
+    """What one fresh process saw of one case."""
+
+    index: int
+    switches: Switches | None = None
+    precision_errors: dict[str, float] = {}
+    warmup: tuple[Round, ...] = ()
+    rounds: tuple[Round, ...] = ()
+    event_s: tuple[float, ...] = ()
+    host_issue_s: tuple[float, ...] = ()
+    telemetry: tuple[TelemetrySample, ...] = ()
+    telemetry_source: str | None = None
+    energy_j: float | None = None
+    energy_source: str | None = None
+    energy_region_s: float | None = None
+    peak_memory_bytes: int | None = None
+    gpu_busy: float | None = None
+    skipped_steps: int | None = None
+    cold_s: dict[str, float] = {}
+
+    @property
+    def accepted(self) -> tuple[Round, ...]:
+        """The rounds that count: all but those the drift guard left out."""
+        return tuple(r for r in self.rounds if r.left_out is None)
+
+
+class Measurement(_Record, frozen=True, kw_only=True):
+    """One case as measured: raw rounds of every launch, and the figures that follow from them."""
+
+    case: Case
+    status: Status
+    reason: str | None = None
+    launches: tuple[Launch, ...] = ()
+    flops_per_sample: float | None = None
+    parameter_count: int | None = None
+    loss_trace: tuple[float | None, ...] = ()
+    peak_flops_per_s: float | None = None
+    cpu_threads: int | None = None
+    findings: tuple[Finding, ...] = ()
+
+    @cached_property
+    def step_time_s(self) -> float | None:
+        """Seconds per step: the median over launches of wall time over steps."""
+        per_launch = [_mean_step_s(launch) for launch in self.launches if launch.accepted]
+        return median(per_launch) if per_launch else None
+
+    @cached_property
+    def samples_per_s(self) -> float | None:
+        """Throughput of the whole case; times ``step_time_s`` it is the batch."""
+        return (
+            None
+            if self.step_time_s is None
+            else self.case.batch_size * self.case.gpu_count / self.step_time_s
+        )
+
+    @cached_property
+    def relative_half_width(self) -> float | None:
+        """Half-width of the 95 % interval over the estimate: within or between launches, the wider."""
+        per_launch = [
+            relative_half_width([r.wall_s / r.steps for r in launch.accepted])
+            for launch in self.launches
+            if launch.accepted
+        ]
+        within = [width for width in per_launch if width is not None]
+        if not within:
+            return None
+        means = [_mean_step_s(launch) for launch in self.launches if launch.accepted]
+        between = (max(means) - min(means)) / 2 / fmean(means) if len(means) > 1 else 0.0
+        return max(median(within), between)
+
+    @property
+    def samples_per_s_low(self) -> float | None:
+        """Lower end of the 95 % interval of the throughput."""
+        if self.samples_per_s is None or self.relative_half_width is None:
+            return None
+        return self.samples_per_s / (1 + self.relative_half_width)
+
+    @property
+    def samples_per_s_high(self) -> float | None:
+        """Upper end of the 95 % interval of the throughput; None when the width exceeds the estimate."""
+        if self.samples_per_s is None or self.relative_half_width is None or self.relative_half_width >= 1:
+            return None
+        return self.samples_per_s / (1 - self.relative_half_width)
+
+    @property
+    def peak_memory_bytes(self) -> int | None:
+        """Largest peak of any launch."""
+        return max(
+            (x.peak_memory_bytes for x in self.launches if x.peak_memory_bytes is not None), default=None
+        )
+
+    @property
+    def gpu_busy(self) -> float | None:
+        """Median share of the wall time in which the device computed."""
+        shares = [x.gpu_busy for x in self.launches if x.gpu_busy is not None]
+        return median(shares) if shares else None
+
+    @property
+    def energy_source(self) -> str | None:
+        """Where the energy was read: counter, power_integral, or None."""
+        return next((x.energy_source for x in self.launches if x.energy_source), None)
+
+    @property
+    def mean_power_w(self) -> float | None:
+        """Mean power over the timed regions whose energy is known [W]."""
+        known = [(x.energy_j, x.energy_region_s) for x in self.launches if x.energy_j and x.energy_region_s]
+        return sum(e for e, _ in known) / sum(s for _, s in known) if known else None
+
+    @property
+    def joules_per_sample(self) -> float | None:
+        """Energy of the device over the samples of the same time [J]."""
+        if self.mean_power_w is None or self.samples_per_s is None:
+            return None
+        return self.mean_power_w / self.samples_per_s
+
+    @property
+    def achieved_flops_per_s(self) -> float | None:
+        """Counted floating-point operations per second."""
+        if self.flops_per_sample is None or self.samples_per_s is None:
+            return None
+        return self.flops_per_sample * self.samples_per_s
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOP utilisation: achieved over the peak of the precision, 0 to 1."""
+        if self.achieved_flops_per_s is None or not self.peak_flops_per_s:
+            return None
+        return self.achieved_flops_per_s / self.peak_flops_per_s
+
+
+def _mean_step_s(launch: Launch) -> float:
+    return sum(r.wall_s for r in launch.accepted) / sum(r.steps for r in launch.accepted)
+
+
+class MicroResult(_Record, frozen=True, kw_only=True):
+    """One micro-benchmark: GEMM, device copy, transfer or kernel launch, with its 95 % interval."""
+
+    name: str
+    precision: str | None
+    size: str
+    value: float
+    low: float | None
+    high: float | None
+    unit: str
+    n: int
+    findings: tuple[Finding, ...] = ()
+
+
+class Environment(_Record, frozen=True, kw_only=True):
+    """The software and host that a run ran on."""
+
+    gpubench: str
+    python: str
+    os: str
+    cpu: str | None = None
+    cpu_count: int | None = None
+    cpu_threads: int | None = None
+    ram_bytes: int | None = None
+    git_commit: str | None = None
+    torch: str | None = None
+    cuda: str | None = None
+    cudnn: str | None = None
+    driver: str | None = None
+    container: str | None = None
+    cudnn_benchmark: bool | None = None
+    variables: dict[str, str] = {}
+
+
+class Run(_Record, frozen=True, kw_only=True):
+    """One file: one device, one environment, and every case measured in one go."""
+
+    schema_version: int = SCHEMA_VERSION
+    protocol: str = PROTOCOL
+    run_id: str
+    started_at: str
+    finished_at: str | None = None
+    budget: str
+    seed: int
+    device: DeviceProfile
+    environment: Environment
+    micro: tuple[MicroResult, ...] = ()
+    measurements: tuple[Measurement, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+# --- what a workload costs ---------------------------------------------------------------------------
+
+
+class OperatorKind(StrEnum):
+    """The kinds of operator that the roofline tells apart."""
+
+    CONV3X3 = "conv3x3"
+    CONV = "conv"
+    DEPTHWISE = "depthwise"
+    MATMUL = "matmul"
+    MEMORY = "memory"
+    OPTIMIZER = "optimizer"
+
+
+class Operator(_Record, frozen=True, kw_only=True):
+    """``count`` alike kernels of one step. FLOPs and bytes are of one of them, bytes at 4 per element."""
+
+    kind: OperatorKind
+    count: int
+    flops_per_sample: float = 0.0
+    bytes_per_sample: float = 0.0
+    flops_fixed: float = 0.0
+    bytes_fixed: float = 0.0
+
+
+class WorkloadProfile(_Record, frozen=True, kw_only=True):
+    """What one step of a workload computes and moves, read on the meta device; no GPU, no weights.
+
+    Attributes:
+        forward_flops_per_sample: Forward pass alone [FLOP], 2 per multiply-add.
+        train_flops_per_sample: Forward and both backward products [FLOP].
+        saved_bytes_per_sample: Activations kept for the backward pass, at fp32 [B].
+        batches: Default batches: small, main, large.
+        train, infer: Operators of one training step and one forward pass.
+    """
+
+    name: str
+    version: int
+    sample_unit: str
+    sample_shape: tuple[int, ...]
+    is_image: bool
+    source: str
+    optimizer: str
+    parameters: int
+    trainable_parameters: int
+    batches: tuple[int, ...]
+    forward_flops_per_sample: float
+    train_flops_per_sample: float
+    saved_bytes_per_sample: float
+    optimizer_bytes_per_parameter: float
+    train: tuple[Operator, ...]
+    infer: tuple[Operator, ...]
+
+    @property
+    def main_batch(self) -> int:
+        """The batch that a headline uses: the second default, or the only one."""
+        return self.batches[min(1, len(self.batches) - 1)]
+
+
+# --- the catalogue ----------------------------------------------------------------------------------
+
+
+class GpuSpec(_Record, frozen=True, kw_only=True):
+    """A row of data/gpus.csv in SI units: dense rates, FP32 accumulation; one die or one device index."""
+
+    key: str
+    name: str
+    aliases: tuple[str, ...]
+    vendor: str
+    line: str | None
+    architecture: str | None
+    compute_capability: str | None
+    release_year: int | None
+    sm_count: int | None
+    cuda_core_count: int | None
+    tensor_core_count: int | None
+    memory_bytes: int | None
+    memory_type: str | None
+    memory_bandwidth_bytes_per_s: float | None
+    l2_bytes: int | None
+    fp32_flops_per_s: float | None
+    fp16_vector_flops_per_s: float | None
+    tf32_tensor_flops_per_s: float | None
+    fp16_tensor_flops_per_s: float | None
+    bf16_tensor_flops_per_s: float | None
+    fp8_tensor_flops_per_s: float | None
+    int8_ops_per_s: float | None
+    tdp_w: float | None
+    form_factor: str | None
+    pcie_generation: int | None
+    nvlink_bytes_per_s: float | None
+    launch_price_usd: Decimal | None
+    street_price_usd: Decimal | None
+    price_source: str | None
+    source: str
+    doubt: str | None
+
+
+class Pricing(StrEnum):
+    """How an offer is paid."""
+
+    ON_DEMAND = "on_demand"
+    SPOT = "spot"
+    RESERVED = "reserved"
+    OWNED = "owned"
+
+
+class Offer(_Record, frozen=True, kw_only=True):
+    """One thing to pay for; the price is of the whole instance, tax excluded, in USD."""
+
+    provider: str
+    instance: str
+    region: str | None
+    gpu_key: str
+    gpu_count: int
+    vcpus: float | None
+    ram_bytes: int | None
+    price_usd_per_hour: Decimal
+    pricing: Pricing
+    kind: str
+    price_date: str
+    source: str
+    note: str | None = None
+
+
+# --- prediction and recommendation -------------------------------------------------------------------
+
+Basis = Literal["measured", "reference", "predicted"]
+
+
+class Estimate(_Record, frozen=True, kw_only=True):
+    """Throughput of one case on one GPU, with the interval and what it rests on.
+
+    ``low`` and ``high`` bound 95 % for a measurement and 90 % for a prediction; None is unknown.
+    ``anchored`` says whether a prediction starts from a GPU measurement of the same case.
+    """
+
+    case: Case
+    gpu_key: str
+    samples_per_s: float
+    low: float | None
+    high: float | None
+    basis: Basis
+    method: str
+    evidence: tuple[str, ...] = ()
+    anchored: bool | None = None
+    peak_memory_bytes: int | None = None
+    fits_memory: bool | None = None
+    largest_batch: int | None = None
+    compute_share: float | None = None
+    bandwidth_share: float | None = None
+    host_share: float | None = None
+    findings: tuple[Finding, ...] = ()
+
+
+class RankedOffer(_Record, frozen=True, kw_only=True):
+    """One row of a ranking. ``samples_per_s`` is of the whole instance."""
+
+    rank: int
+    offer: Offer
+    estimate: Estimate
+    samples_per_s: float
+    samples_per_s_low: float | None
+    samples_per_s_high: float | None
+    samples_per_usd: float
+    samples_per_usd_low: float | None
+    samples_per_usd_high: float | None
+    usd_per_million_samples: float
+    scaling_efficiency: float
+    scaling_basis: str
+    hours: float | None = None
+    cost_usd: float | None = None
+    p_best: float | None = None
+    p_top3: float | None = None
+    pareto: bool | None = None
+    tie: bool = False
+    fits_memory: bool | None = None
+    price_age_days: int | None = None
+    findings: tuple[Finding, ...] = ()
+
+
+class ExcludedOffer(_Record, frozen=True, kw_only=True):
+    """An offer that is not ranked, and why."""
+
+    provider: str
+    instance: str
+    gpu_key: str
+    reason: str
+
+
+class Ranking(_Record, frozen=True, kw_only=True):
+    """Offers by training per dollar, with what was left out and the sentence that sums it up."""
+
+    schema_version: int = SCHEMA_VERSION
+    as_of: str
+    objective: str
+    cases: tuple[Case, ...]
+    unit: str
+    reference_gpu_key: str | None
+    rows: tuple[RankedOffer, ...]
+    excluded: tuple[ExcludedOffer, ...]
+    verdict: str
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,67 @@
+"""One key for each GPU, however a driver, a framework, a cloud or a price list spells its name.
+
+A name that is not known is reported, never guessed. The form factor is part of the identity: an "H100"
+without one could be any of three cards that differ by a third, so it resolves to nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+
+MEMORY_TOLERANCE = 0.09
+"""A device reports 1 to 2 % less than its marketed memory, GDDR6 cards with ECC about 6 % less."""
+
+_NOISE = re.compile(r"\((?:r|tm|c)\)|[®™]")
+_BREAKS = re.compile(r"[\s_/]+")
+
+
+def normalise(name: str) -> str:
+    """Fold case, trademark signs and white space.
+
+    >>> normalise("NVIDIA  GeForce(R) RTX_4090")
+    'nvidia geforce rtx 4090'
+    """
+    return _BREAKS.sub(" ", _NOISE.sub("", name.casefold())).strip()
+
+
+def index_aliases(aliases: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+    """Map each normalised alias to the keys that bear it (several where memory sizes share a name)."""
+    index: dict[str, tuple[str, ...]] = {}
+    for alias, key in aliases:
+        known = index.setdefault(normalise(alias), ())
+        if key not in known:
+            index[normalise(alias)] = (*known, key)
+    return index
+
+
+def resolve(
+    name: str,
+    index: Mapping[str, tuple[str, ...]],
+    memory_of: Mapping[str, int | None],
+    memory_bytes: int | None = None,
+) -> str | None:
+    """Return the one key of a name, or None where it is unknown or ambiguous.
+
+    Args:
+        name: What a driver, framework, cloud or table calls the GPU.
+        index: From ``index_aliases``.
+        memory_of: Marketed memory of each key [B].
+        memory_bytes: Memory that the device reported [B]; a name whose card has another size is refused.
+    """
+    keys = index.get(normalise(name), ())
+    if memory_bytes is not None:
+        keys = tuple(k for k in keys if _memory_agrees(memory_of.get(k), memory_bytes))
+    return keys[0] if len(keys) == 1 else None
+
+
+def nearest(name: str, known: Iterable[str], count: int = 3) -> tuple[str, ...]:
+    """Known names that look like this one, for a message: "did you mean ...?"."""
+    return tuple(
+        difflib.get_close_matches(normalise(name), [normalise(k) for k in known], n=count, cutoff=0.5)
+    )
+
+
+def _memory_agrees(marketed: int | None, reported: int) -> bool:
+    return marketed is None or abs(reported - marketed) <= MEMORY_TOLERANCE * marketed

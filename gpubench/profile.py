@@ -1,0 +1,1 @@
+"""What one step of a workload computes and moves."""

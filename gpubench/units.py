@@ -1,0 +1,114 @@
+"""Unit aliases, and every function that turns a number into text for people.
+
+Inside gpubench a quantity is SI base (seconds, hertz, bytes, watts, joules) and its unit stands in its
+name. Formatting happens here, at the edge, and nowhere else. ``None`` is unknown and prints as "—".
+"""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from typing import TypeAlias
+
+Seconds: TypeAlias = float
+Hertz: TypeAlias = float
+Bytes: TypeAlias = int
+Watts: TypeAlias = float
+Joules: TypeAlias = float
+UsdPerHour: TypeAlias = float
+
+UNKNOWN = "—"
+KIB, MIB, GIB = 1024, 1024**2, 1024**3
+_SI_STEPS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+
+
+def format_number(value: float | None, digits: int = 3) -> str:
+    """Format with so many significant digits and no exponent: 0.0123, 1.23, 123, 12,300.
+
+    >>> format_number(12345.6), format_number(0.012345), format_number(None)
+    ('12,300', '0.0123', '—')
+    """
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    if value == 0:
+        return "0"
+    exponent = math.floor(math.log10(abs(value)))
+    rounded = round(value, digits - 1 - exponent)
+    if rounded != 0:  # 9.996 becomes 10.00: one digit fewer behind the point
+        exponent = math.floor(math.log10(abs(rounded)))
+    return f"{rounded:,.{max(0, digits - 1 - exponent)}f}"
+
+
+def format_si(value: float | None, unit: str, digits: int = 3) -> str:
+    """Format with an SI prefix: 6.69e13 "FLOP/s" is "66.9 TFLOP/s".
+
+    >>> format_si(66.9e12, "FLOP/s"), format_si(4.8e12, "B/s"), format_si(None, "B/s")
+    ('66.9 TFLOP/s', '4.80 TB/s', '—')
+    """
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    for step, prefix in _SI_STEPS:
+        if abs(value) >= step:
+            return f"{format_number(value / step, digits)} {prefix}{unit}"
+    return f"{format_number(value, digits)} {unit}"
+
+
+def format_bytes(value: float | None) -> str:
+    """Format a memory size in binary units: 150754820096 is "140 GiB"."""
+    if value is None:
+        return UNKNOWN
+    for step, unit in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if abs(value) >= step:
+            return f"{format_number(value / step)} {unit}"
+    return f"{value:.0f} B"
+
+
+def format_duration(seconds: float | None) -> str:
+    """Format a duration: 0.0012 is "1.20 ms", 95 is "1 min 35 s", 100000 is "27.8 h"."""
+    if seconds is None or not math.isfinite(seconds):
+        return UNKNOWN
+    if seconds >= 48 * 3600:
+        return f"{format_number(seconds / 86400)} days"
+    if seconds >= 3600:
+        return f"{format_number(seconds / 3600)} h"
+    if seconds >= 60:
+        minutes, rest = divmod(round(seconds), 60)
+        return f"{minutes} min {rest} s"
+    if seconds >= 1:
+        return f"{format_number(seconds)} s"
+    if seconds >= 1e-3:
+        return f"{format_number(seconds * 1e3)} ms"
+    return f"{format_number(seconds * 1e6)} µs"
+
+
+def format_usd(value: float | None) -> str:
+    """Format money: two decimals from a dollar up, three significant digits below."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    return f"${value:,.2f}" if abs(value) >= 1 or value == 0 else f"${format_number(value)}"
+
+
+def format_percent(ratio: float | None, digits: int = 2) -> str:
+    """Format a ratio from 0 to 1 as per cent: 0.0213 is "2.1 %"."""
+    return UNKNOWN if ratio is None else f"{format_number(ratio * 100, digits)} %"
+
+
+def format_interval(value: float | None, low: float | None, high: float | None) -> str:
+    """Format an estimate with its interval, and no more digits than the interval supports.
+
+    >>> format_interval(3166.4, 3150.2, 3181.9), format_interval(3166.4, 2000.0, 4100.0)
+    ('3,170 (3,150 to 3,180)', '3,200 (2,000 to 4,100)')
+    """
+    if value is None:
+        return UNKNOWN
+    if low is None or high is None:
+        return format_number(value)
+    half_width = (high - low) / 2 / abs(value) if value else 1.0
+    digits = 2 if half_width > 0.05 else 3 if half_width > 0.002 else 4
+    return f"{format_number(value, digits)} ({format_number(low, digits)} to {format_number(high, digits)})"
+
+
+def plain(text: str, limit: int = 200) -> str:
+    """Strip control characters and escapes from a name that came from outside, and bound its length."""
+    kept = "".join(c for c in text if not unicodedata.category(c).startswith("C"))
+    return kept if len(kept) <= limit else kept[: limit - 1] + "…"

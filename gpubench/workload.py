@@ -1,0 +1,1 @@
+"""Workloads and tasks, and how plug-ins are found."""

@@ -1,0 +1,97 @@
+"""The file format: every recorded type survives JSON, and unknown stays null."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gpubench import models
+from gpubench.models import (
+    Case,
+    DeviceProfile,
+    Environment,
+    Execution,
+    Launch,
+    Measurement,
+    Precision,
+    Round,
+    Run,
+    Status,
+    TaskKind,
+)
+
+
+def make_case(**changes) -> Case:
+    fields = {
+        "workload": "cnn",
+        "workload_version": 1,
+        "task": TaskKind.TRAIN,
+        "precision": Precision.FP32,
+        "execution": Execution.EAGER,
+        "memory_format": None,
+        "batch_size": 64,
+        "sample_unit": "image",
+    }
+    return Case(**(fields | changes))
+
+
+def make_measurement(
+    walls: tuple[tuple[float, ...], ...] = ((1.0, 1.1, 0.9),), steps: int = 10
+) -> Measurement:
+    launches = tuple(
+        Launch(index=i, rounds=tuple(Round(steps=steps, wall_s=w) for w in launch))
+        for i, launch in enumerate(walls)
+    )
+    return Measurement(case=make_case(), status=Status.OK, launches=launches, flops_per_sample=1e6)
+
+
+def test_a_run_survives_json_and_unknown_stays_null():
+    run = Run(
+        run_id="20261120T000000Z-abc",
+        started_at="2026-11-20T00:00:00Z",
+        budget="quick",
+        seed=0,
+        device=DeviceProfile(backend="cpu", unavailable={"power_limit_w": "not reported"}),
+        environment=Environment(gpubench="0", python="3.11", os="linux"),
+        measurements=(make_measurement(),),
+    )
+    data = msgspec.json.encode(run)
+    assert msgspec.json.decode(data, type=Run) == run
+    assert msgspec.json.decode(data)["device"]["power_limit_w"] is None
+
+
+def test_throughput_times_step_time_is_the_batch():
+    m = make_measurement()
+    assert m.samples_per_s * m.step_time_s == pytest.approx(m.case.batch_size)
+    assert m.samples_per_s_low < m.samples_per_s < m.samples_per_s_high
+
+
+def test_the_wider_of_the_two_intervals_counts():
+    """Two launches at 0.10 and 0.12 s a step with no spread inside: half of 0.02 over the mean 0.11."""
+    m = make_measurement(((1.0, 1.0, 1.0), (1.2, 1.2, 1.2)))
+    assert m.relative_half_width == pytest.approx(0.01 / 0.11)
+
+
+def test_a_round_that_was_left_out_is_kept_and_does_not_count():
+    launch = Launch(
+        index=0, rounds=(Round(steps=1, wall_s=9.0, left_out="drift"), Round(steps=1, wall_s=1.0))
+    )
+    m = Measurement(case=make_case(batch_size=2), status=Status.OK, launches=(launch,))
+    assert m.samples_per_s == 2.0
+    assert len(m.launches[0].rounds) == 2
+
+
+def test_without_rounds_nothing_is_claimed():
+    m = Measurement(case=make_case(), status=Status.FAILED, reason="x")
+    assert (m.samples_per_s, m.samples_per_s_low, m.joules_per_sample, m.mfu) == (None,) * 4
+
+
+def test_cases_are_hashable_and_equal_by_value():
+    assert len({make_case(), make_case(), make_case(batch_size=1)}) == 2
+
+
+def test_every_record_is_frozen():
+    for name in models.__all__:
+        kind = getattr(models, name)
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            assert kind.__struct_config__.frozen, name

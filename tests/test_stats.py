@@ -1,0 +1,38 @@
+"""Statistics against hand-worked and published figures."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpubench import stats
+
+
+def test_student_t_agrees_with_the_printed_table():
+    """Two-sided 95 %: 12.706 at 1, 2.262 at 9, 1.960 for the normal limit (any printed t table)."""
+    assert stats.student_t_quantile(0.975, 1) == pytest.approx(12.706, abs=1e-3)
+    assert stats.student_t_quantile(0.975, 9) == pytest.approx(2.262, abs=1e-3)
+    assert stats.student_t_quantile(0.975, 1e7) == pytest.approx(1.960, abs=1e-3)
+
+
+def test_alternating_values_have_no_positive_autocorrelation():
+    values = [1.0, 2.0] * 10
+    assert stats.lag1_autocorrelation(values) == 0.0
+    assert stats.effective_sample_size(values) == 20
+
+
+def test_a_ramp_is_worth_few_independent_values():
+    """1..10: d = -4.5..4.5, sum d^2 = 82.5, sum of neighbours' products = 57.75, so r1 = 0.7."""
+    values = [float(i) for i in range(1, 11)]
+    assert stats.lag1_autocorrelation(values) == pytest.approx(0.7)
+    assert stats.effective_sample_size(values) == pytest.approx(10 * 0.3 / 1.7)
+
+
+def test_equal_rounds_have_no_width_and_one_round_has_none_known():
+    assert stats.relative_half_width([2.0] * 5) == 0.0
+    assert stats.relative_half_width([2.0]) is None
+
+
+def test_geometric_mean_and_percentile():
+    assert stats.geometric_mean([1, 4, 16]) == pytest.approx(4)
+    assert stats.percentile([1, 2, 3, 4], 0.5) == 2.5
+    assert stats.interquartile_range([1, 2, 3, 4, 5]) == 2

@@ -1,0 +1,1 @@
+"""The standard workloads; an installed gpubench carries them as ``gpubench_workloads``."""
