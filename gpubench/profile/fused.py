@@ -166,7 +166,7 @@ def _rnn(recorder: Recorder, name: str, args: tuple[Any, ...]) -> tuple[Tensor, 
         for _ in range(directions)
     )
     stack = _Stack(recorder, layers, directions, bool(training and dropout))
-    out: Tensor = _FusedRnn.apply(stack, x, *weights)
+    out: Tensor = _FusedRnn.apply(stack, x, *weights)  # type: ignore[no-untyped-call]
     with recorder.pause():
         final = out.new_zeros(layer_count * directions, batch, hidden) + out.sum() * 0
     return (out, final, final.clone()) if name == "lstm" else (out, final)
@@ -209,7 +209,9 @@ def _zeros(recorder: Recorder, like: Iterable[Tensor], needed: Iterable[bool]) -
 
 def _attention(recorder: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     given = {**dict(zip(("query", "key", "value"), args, strict=False)), **kwargs}
-    out: Tensor = _FusedAttention.apply(recorder, given["query"], given["key"], given["value"])
+    out: Tensor = _FusedAttention.apply(  # type: ignore[no-untyped-call]
+        recorder, given["query"], given["key"], given["value"]
+    )
     return out
 
 

@@ -57,6 +57,7 @@ def profile_workload(workload: Workload) -> WorkloadProfile:
     return WorkloadProfile(
         name=workload.name,
         version=workload.version,
+        summary=workload.summary,
         sample_unit=workload.sample_unit,
         sample_shape=workload.sample_shape,
         is_image=workload.is_image,
@@ -232,7 +233,7 @@ def _recording() -> Iterator[list[Kernel]]:
             recorder.add(*kernels_of(name, is_view, (*args, *(kwargs or {}).values()), out))
             return out
 
-    with FusedCalls(recorder), Calls():
+    with FusedCalls(recorder), Calls():  # type: ignore[no-untyped-call]
         yield recorder.kernels
 
 
