@@ -138,7 +138,9 @@ def _convolution_kind(
 
 def _batch_norm(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
     """In training its input is read twice: for the statistics, and to apply them."""
-    return (Kernel(OperatorKind.MEMORY, 0.0, moved(args, out) + moved(args[0])),)
+    training = next(a for a in args if isinstance(a, bool))
+    again = moved(args[0]) if training else 0.0
+    return (Kernel(OperatorKind.MEMORY, 0.0, moved(args, out) + again),)
 
 
 def _batch_norm_backward(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
