@@ -64,6 +64,7 @@ def _model(widths: tuple[int, int, int], hidden: int, classes: int) -> nn.Module
 
 WORKLOAD = Workload(
     name="cnn",
+    summary="three small convolutions on 28 x 28 digits",
     version=1,
     sample_unit="image",
     sample_shape=(1, 28, 28),

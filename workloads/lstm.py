@@ -56,6 +56,7 @@ def build(batch_size: int, seed: int, *, vocabulary: int = 1000, width: int = 12
 
 WORKLOAD = Workload(
     name="lstm",
+    summary="one fused LSTM of width 128 over 20 tokens",
     version=1,
     sample_unit="sequence",
     sample_shape=(20,),

@@ -93,6 +93,7 @@ def build(
 
 WORKLOAD = Workload(
     name="vgg16",
+    summary="13 convolutions and 3 wide linear layers; bound by arithmetic",
     version=1,
     sample_unit="image",
     sample_shape=(3, 224, 224),
