@@ -135,7 +135,7 @@ def measure_case(order: MeasureCase, desk: Desk) -> CaseDone:
     except OutOfTimeError:
         status, reason = Status.TIMEOUT, _out_of_time(seen)
     except StoppedError:
-        if len(seen.series.timed) < 2:  # noqa: PLR2004 - one round has no interval
+        if len(seen.series.timed) < 2:
             status, reason = Status.TIMEOUT, "stopped on request before two rounds were in"
     except NotCapturedError as error:
         status, reason = Status.UNSUPPORTED, str(error)

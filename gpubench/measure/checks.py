@@ -103,6 +103,12 @@ def find(
     yield from _of_flops(measurement)
 
 
+def of_run(measurements: Sequence[Measurement]) -> tuple[Finding, ...]:
+    """Findings that concern the device and not one case."""
+    sources = {launch.telemetry_source for m in measurements for launch in m.launches if launch.rounds}
+    return (Finding(kind=FindingKind.NO_TELEMETRY),) if sources and sources <= {"none"} else ()
+
+
 def unique(findings: Iterator[Finding]) -> tuple[Finding, ...]:
     """Keep one finding of a kind: the one with the largest value, or the first where they do not compare."""
     kept: dict[FindingKind, Finding] = {}
@@ -164,7 +170,7 @@ def fifth(count: int, batches: int = 4) -> int:
 
 def _of_rounds(launch: Launch) -> Iterator[Finding]:
     steps = [r.wall_s / r.steps for r in launch.accepted]
-    if len(steps) < 2:  # noqa: PLR2004 - one round has no spread
+    if len(steps) < 2:
         return
     middle = median(steps)
     noise = stats.interquartile_range(steps) / middle
@@ -177,12 +183,8 @@ def _of_rounds(launch: Launch) -> Iterator[Finding]:
 def _of_telemetry(launch: Launch) -> Iterator[Finding]:
     if launch.telemetry_source == "hung":
         yield Finding(kind=FindingKind.TELEMETRY_HUNG)
-    if launch.telemetry_source in {None, "none"}:
-        yield Finding(kind=FindingKind.NO_TELEMETRY)
-    if launch.energy_source != "counter" and not any(
-        f.kind is FindingKind.ENERGY_IMPLAUSIBLE for f in launch.findings
-    ):
-        yield from _no_energy(launch)
+    if launch.telemetry_source not in {None, "none"}:
+        yield from _of_energy(launch)
     shares = reason_shares(launch)
     if shares.get(POWER_CAP, 0.0) >= POWER_SHARE:
         yield Finding(kind=FindingKind.POWER_LIMITED, value=shares[POWER_CAP], limit=POWER_SHARE)
@@ -195,14 +197,18 @@ def _of_telemetry(launch: Launch) -> Iterator[Finding]:
         yield Finding(kind=FindingKind.CLOCK_EVENTS, value=", ".join(others))
 
 
-def _no_energy(launch: Launch) -> Iterator[Finding]:
-    region_s = sum(r.wall_s for r in launch.rounds)
+def _of_energy(launch: Launch) -> Iterator[Finding]:
+    """Flag energy that is unknown or integrated; a region too short for an energy reading is no fault."""
+    implausible = any(f.kind is FindingKind.ENERGY_IMPLAUSIBLE for f in launch.findings)
     if launch.energy_source == "power_integral":
-        yield Finding(kind=FindingKind.NO_ENERGY_COUNTER, value="integral of power instead")
-    elif region_s >= LEAST_REGION_S:
+        yield Finding(kind=FindingKind.NO_ENERGY_COUNTER, value="the integral of power stands in")
+    elif launch.energy_source is None and not implausible and timed_s(launch) >= LEAST_REGION_S:
         yield Finding(kind=FindingKind.NO_ENERGY_COUNTER)
-    else:
-        yield Finding(kind=FindingKind.NO_ENERGY_COUNTER, value=region_s, limit=LEAST_REGION_S)
+
+
+def timed_s(launch: Launch) -> float:
+    """Length of all timed rounds [s]."""
+    return sum(r.wall_s for r in launch.rounds)
 
 
 def reason_shares(launch: Launch) -> dict[str, float]:

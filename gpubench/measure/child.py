@@ -95,7 +95,7 @@ class Child:
             return _decoder.decode(line)
         except msgspec.MsgspecError as error:
             self.kill()
-            raise ChildEndedError(f"the measuring process sent what is no report: {error}") from error
+            raise ChildEndedError(f"sent what is no report: {error}") from error
 
     def end(self) -> str | None:
         """Let the child go: close the pipe, then terminate, then kill. Says so if it cannot be ended."""
@@ -133,16 +133,16 @@ class Child:
         words = self.last_words()
         tail = f"; it last wrote: {words}" if words else ""
         if status == -signal.SIGKILL:
-            return f"killed by signal 9 (SIGKILL): probably host memory ran out{_memory_limit()}{tail}"
+            return f"was killed by signal 9 (SIGKILL): probably host memory ran out{_memory_limit()}{tail}"
         if status < 0:
-            return f"ended by signal {-status} ({signal.Signals(-status).name}){tail}"
+            return f"was ended by signal {-status} ({signal.Signals(-status).name}){tail}"
         return f"ended with status {status}{tail}"
 
     def last_words(self, limit: int = 300) -> str:
-        """Return the end of what the child wrote, on one line, without paths and names of this machine."""
+        """Return the last line that the child wrote (of a traceback, the error), without this machine's paths."""
         text = b"".join(self._log).decode("utf-8", "replace")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        return scrub(" | ".join(lines[-3:]), limit)
+        return scrub(lines[-1], limit) if lines else ""
 
     def _keep_output(self) -> None:
         size = 0

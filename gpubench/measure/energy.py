@@ -62,7 +62,7 @@ def energy_of(
 def power_integral(samples: Sequence[TelemetrySample], region_s: Seconds) -> Joules | None:
     """Integrate power over the region by trapezoids; None if the samples do not cover it."""
     known = [(s.t_s, s.power_w) for s in samples if s.power_w is not None and 0 <= s.t_s <= region_s]
-    if len(known) < 2:  # noqa: PLR2004 - a trapezoid has two sides
+    if len(known) < 2:
         return None
     gaps = [known[0][0], region_s - known[-1][0], *(b[0] - a[0] for a, b in pairwise(known))]
     if max(gaps) > LARGEST_GAP_S:

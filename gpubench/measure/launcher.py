@@ -203,7 +203,7 @@ class Launcher:
             self._end_child()
             if self.control.stopping.is_set():
                 return seen.done(unit, Status.TIMEOUT, f"stopped on request during {seen.phase}")
-            return seen.done(unit, Status.FAILED, f"the measuring process was {error} (phase: {seen.phase})")
+            return seen.done(unit, Status.FAILED, f"the measuring process {error} (phase: {seen.phase})")
 
     def _listen(self, child: Child, seen: _Seen) -> messages.CaseDone:
         """Follow a case to its end; a process that has failed at one is not trusted with the next."""
@@ -221,7 +221,7 @@ class Launcher:
                         self._end_child()
                     return report
                 case _:
-                    raise ChildEndedError(f"out of step: it sent {type(report).__name__}")
+                    raise ChildEndedError(f"sent {type(report).__name__} out of step")
 
     # --- the process ------------------------------------------------------------------------------------
 
@@ -248,7 +248,7 @@ class Launcher:
                     self._end_child()
                     raise _refusal(reason, code)
                 case _:
-                    raise ChildEndedError(f"out of step: it sent {type(report).__name__}")
+                    raise ChildEndedError(f"sent {type(report).__name__} out of step")
 
     def _end_child(self) -> None:
         child, self._child, self.control.child = self._child, None, None

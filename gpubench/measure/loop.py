@@ -149,7 +149,7 @@ def time_rounds(loop: Loop, budget: Budget, series: Series) -> None:
             if verdict is not Verdict.GO_ON:
                 break
     except OutOfTimeError:
-        if len(series.timed) < 2:  # noqa: PLR2004 - one round has no interval
+        if len(series.timed) < 2:
             raise
         series.cut_short = True
     finally:

@@ -76,7 +76,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         groups: dict[bool, list[PlannedCase]] = {True: [], False: []}
         for planned in self.cases:
             groups[planned.case.precision is Precision.FP32].append(planned)
-        strict_first = order.random() < 0.5  # noqa: PLR2004 - a coin
+        strict_first = order.random() < 0.5
         for strict in (strict_first, not strict_first):
             blocks: dict[object, list[PlannedCase]] = {}
             for planned in groups[strict]:

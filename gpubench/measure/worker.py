@@ -92,7 +92,7 @@ def open_desk(setup: messages.Setup, line: Line) -> Desk:
     cudnn = torch.backends.cudnn.version() if hardware.is_cuda else None
     line.send(
         messages.Ready(
-            torch=torch.__version__,
+            torch=str(torch.__version__),
             cuda=torch.version.cuda,
             cudnn=None if cudnn is None else str(cudnn),
             cpu_threads=torch.get_num_threads(),
