@@ -488,6 +488,7 @@ class GpuSpec(_Record, frozen=True, kw_only=True):
     price_source: str | None
     source: str
     doubt: str | None
+    as_of: str | None = None
 
 
 class Pricing(StrEnum):
@@ -500,7 +501,12 @@ class Pricing(StrEnum):
 
 
 class Offer(_Record, frozen=True, kw_only=True):
-    """One thing to pay for; the price is of the whole instance, tax excluded, in USD."""
+    """One thing to pay for; the price is of the whole instance, tax excluded, in USD.
+
+    ``kind`` is vm, marketplace, serverless, historic, attach-fee or free. Historic and attach-fee offers
+    stay out of a ranking unless asked for, and a free one (price 0) has no throughput per dollar.
+    ``price_date`` may be partial (``2026``, ``2026-08``); ``term_years`` is set on reserved prices alone.
+    """
 
     provider: str
     instance: str
@@ -515,6 +521,8 @@ class Offer(_Record, frozen=True, kw_only=True):
     price_date: str
     source: str
     note: str | None = None
+    term_years: int | None = None
+    retrieved_at: str | None = None
 
 
 # --- prediction and recommendation -------------------------------------------------------------------
