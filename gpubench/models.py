@@ -592,7 +592,11 @@ class RankedOffer(_Record, frozen=True, kw_only=True):
         row = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _NOT_FLAT}
         offer = {name: getattr(self.offer, name) for name in _OFFER_COLUMNS}
         offer["price_usd_per_hour"] = float(self.offer.price_usd_per_hour)
-        basis = {"basis": self.estimate.basis, "anchored": self.estimate.anchored, "method": self.estimate.method}
+        basis = {
+            "basis": self.estimate.basis,
+            "anchored": self.estimate.anchored,
+            "method": self.estimate.method,
+        }
         return {"rank": self.rank, **offer, **basis, **row, "findings": [str(f.kind) for f in self.findings]}
 
 

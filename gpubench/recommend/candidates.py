@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpubench.models import GpuSpec, Offer
+from gpubench.predict.interval import Z90
 from gpubench.recommend import economics
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.scaling import Scaling
@@ -20,7 +21,10 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Columns over N offers; ``gpu`` is the row of each in ``speeds``, rates are of the whole instance."""
+    """Columns over N offers; ``gpu`` is the row of each in ``speeds``, rates are of the whole instance.
+
+    ``spread`` is the standard deviation of the log of the scaling efficiency.
+    """
 
     offers: Sequence[Offer]
     speeds: Speeds
@@ -30,6 +34,7 @@ class Candidates:
     price: Floats
     memory: Floats
     efficiency: Floats
+    spread: Floats
     rate: Floats
     rate_low: Floats
     rate_high: Floats
@@ -52,10 +57,10 @@ def candidates_of(
     count = np.array([offer.gpu_count for offer in offers], dtype=float)
     scalings = [scaling_of[offer.gpu_key, offer.gpu_count] for offer in offers]
     efficiency = np.array([scaling.efficiency for scaling in scalings])
-    deviation = np.array([scaling.half_width for scaling in scalings])
+    half_width = np.array([scaling.half_width for scaling in scalings])
     rate = speeds.samples_per_s[gpu] * count * efficiency
-    below = np.sqrt(np.log(speeds.samples_per_s / speeds.low)[gpu] ** 2 + deviation**2)
-    above = np.sqrt(np.log(speeds.high / speeds.samples_per_s)[gpu] ** 2 + deviation**2)
+    below = np.sqrt(np.log(speeds.samples_per_s / speeds.low)[gpu] ** 2 + half_width**2)
+    above = np.sqrt(np.log(speeds.high / speeds.samples_per_s)[gpu] ** 2 + half_width**2)
     return Candidates(
         offers=offers,
         speeds=speeds,
@@ -65,6 +70,7 @@ def candidates_of(
         price=np.array([float(offer.price_usd_per_hour) for offer in offers]),
         memory=np.array(memory_of)[gpu],
         efficiency=efficiency,
+        spread=half_width / Z90,
         rate=rate,
         rate_low=rate * np.exp(-below),
         rate_high=rate * np.exp(above),
@@ -104,6 +110,11 @@ def drawn_scores(request: RankRequest, pool: Candidates, rows: Indices) -> Float
     """Return the (N, D) score of these rows in every joint draw."""
     factor = pool.count[rows] * pool.efficiency[rows]
     rate = pool.speeds.draws[pool.gpu[rows]] * factor[:, None]
+    spread = pool.spread[rows]
+    if spread.any():  # one error of the scaling model for each GPU, whatever the count
+        shape = (len(pool.speeds.keys), request.draws)
+        error = np.random.default_rng(request.seed + 1).standard_normal(shape)
+        rate *= np.exp(error[pool.gpu[rows]] * spread[:, None])
     return score(request, pool, rate, rows)
 
 

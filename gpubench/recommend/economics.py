@@ -27,5 +27,8 @@ def usd_per_million_samples(samples_per_dollar: Figure) -> Figure:
 
 
 def train_hours(samples: float, samples_per_s: Figure) -> Figure:
-    """Return the hours of work: 90 epochs of 1.281 M images at 3,000/s take 115.3e6 / 3000 / 3600 = 10.68 h."""
+    """Return the hours of work: samples / (rate x 3600).
+
+    90 epochs of 1.281 M images at 3,000/s are 115.29e6 / (3000 x 3600) = 10.675 h.
+    """
     return samples / (samples_per_s * SECONDS_PER_HOUR)

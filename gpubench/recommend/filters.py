@@ -76,7 +76,9 @@ def nothing_left(total: int, fallen: Iterable[Exclusion]) -> MisuseError:
     """Return the error of an empty answer: which option removed how many."""
     counts = Counter(each.option for each in fallen)
     removed = ", ".join(f"{name} removed {n}" for name, n in counts.most_common())
-    return MisuseError(f"no offer is left of {total:,}: {removed or 'the tables are empty'}; relax one of these")
+    return MisuseError(
+        f"no offer is left of {total:,}: {removed or 'the tables are empty'}; relax one of these"
+    )
 
 
 def filters_of(request: RankRequest, offers: Sequence[Offer], today: date) -> list[Filter]:
@@ -184,14 +186,18 @@ def _figure_filters(request: RankRequest, today: date) -> list[Filter]:
     active: list[Filter] = []
     if (count := request.count) is not None:
         active.append(
-            Filter("--count", lambda o, _: None if o.gpu_count == count else f"{o.gpu_count} GPUs, not {count}")
+            Filter(
+                "--count", lambda o, _: None if o.gpu_count == count else f"{o.gpu_count} GPUs, not {count}"
+            )
         )
     if (most := request.max_usd_per_hour) is not None:
         active.append(
             Filter(
                 "--max-usd-per-hour",
                 lambda o, _: (
-                    None if o.price_usd_per_hour <= most else f"${o.price_usd_per_hour:.2f} an hour, above ${most:.2f}"
+                    None
+                    if o.price_usd_per_hour <= most
+                    else f"${o.price_usd_per_hour:.2f} an hour, above ${most:.2f}"
                 ),
             )
         )
@@ -200,7 +206,9 @@ def _figure_filters(request: RankRequest, today: date) -> list[Filter]:
             Filter(
                 "--max-price-age",
                 lambda o, _: (
-                    None if (age := price_age_days(o, today)) <= days else f"its price is {age} days old, above {days}"
+                    None
+                    if (age := price_age_days(o, today)) <= days
+                    else f"its price is {age} days old, above {days}"
                 ),
             )
         )

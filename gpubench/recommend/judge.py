@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
 from itertools import groupby
 from typing import Any
@@ -18,7 +19,7 @@ from gpubench.recommend.candidates import Candidates, candidates_of, cost, drawn
 from gpubench.recommend.filters import Exclusion, apply, excluded, filters_of, nothing_left
 from gpubench.recommend.pareto import dominators
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.scaling import scaling_of
+from gpubench.recommend.scaling import Scaler, scaling_of
 from gpubench.recommend.speeds import Answers, Drawer, Speeds, combine
 from gpubench.recommend.verdict import verdict
 
@@ -31,10 +32,18 @@ _CHANCES = 3
 """An offer behind three cheaper ones of its own GPU is never among the best three."""
 
 
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known: an answer for each workload and GPU, and how several GPUs train together."""
+
+    answers: Mapping[str, Answers]
+    scaler: Scaler
+
+
 def judge(
     request: RankRequest,
     offers: Sequence[Offer],
-    answers_for: Callable[[Sequence[str]], Mapping[str, Answers]],
+    evidence_for: Callable[[Sequence[str]], Evidence],
     *,
     specs: Mapping[str, GpuSpec],
     today: date,
@@ -46,7 +55,7 @@ def judge(
     Args:
         request: A checked request.
         offers: Every offer known, in any order.
-        answers_for: GPU keys to the estimates or refusals, by workload and GPU.
+        evidence_for: GPU keys to what is known of them.
         specs: The specification table.
         today: The day that price ages count to.
         drawer: Joint draws of estimates; None is ``predict.interval.draw``.
@@ -58,13 +67,13 @@ def judge(
     kept, fallen = apply(filters_of(request, offers, today), offers, specs)
     if not kept:
         raise nothing_left(len(offers), fallen)
-    answers = answers_for(sorted({offer.gpu_key for offer in kept} | {request.reference_gpu}))
-    speeds = combine(answers, request.mix, drawer or _draw(), request.draws, request.seed)
+    evidence = evidence_for(sorted({offer.gpu_key for offer in kept} | {request.reference_gpu}))
+    speeds = combine(evidence.answers, request.mix, drawer or _draw(), request.draws, request.seed)
     kept, unknown = _with_speed(kept, speeds)
     fallen += unknown
     if not kept:
         raise nothing_left(len(offers), fallen)
-    pool = _pool(request, kept, speeds, specs)
+    pool = _pool(request, kept, speeds, specs, evidence)
     order = _order(request, pool)
     rows = _rows(request, pool, order, today)
     shown = tuple(rows if request.limit is None else rows[: request.limit])
@@ -91,7 +100,9 @@ def _with_speed(offers: Sequence[Offer], speeds: Speeds) -> tuple[list[Offer], l
     known = set(speeds.keys)
     kept = [offer for offer in offers if offer.gpu_key in known]
     fallen = [
-        Exclusion(offer, "no honest throughput", speeds.refusals.get(offer.gpu_key, "its GPU is not in the table"))
+        Exclusion(
+            offer, "no honest throughput", speeds.refusals.get(offer.gpu_key, "its GPU is not in the table")
+        )
         for offer in offers
         if offer.gpu_key not in known
     ]
@@ -99,11 +110,19 @@ def _with_speed(offers: Sequence[Offer], speeds: Speeds) -> tuple[list[Offer], l
 
 
 def _pool(
-    request: RankRequest, offers: Sequence[Offer], speeds: Speeds, specs: Mapping[str, GpuSpec]
+    request: RankRequest,
+    offers: Sequence[Offer],
+    speeds: Speeds,
+    specs: Mapping[str, GpuSpec],
+    evidence: Evidence,
 ) -> Candidates:
-    one_job = request.one_job_over_all_gpus
+    scaler = evidence.scaler if request.one_job_over_all_gpus else None
+    parts = {
+        key: dict(zip(evidence.answers, each, strict=True))
+        for key, each in zip(speeds.keys, speeds.parts, strict=True)
+    }
     scalings = {
-        (key, count): scaling_of(specs.get(key), count, one_job=one_job)
+        (key, count): scaling_of(specs.get(key), count, parts[key], scaler=scaler, shares=request.mix)
         for key, count in {(offer.gpu_key, offer.gpu_count) for offer in offers}
     }
     return candidates_of(offers, speeds, specs, scalings)
@@ -126,9 +145,7 @@ def _name(offer: Offer) -> tuple[str, ...]:
     return offer.provider, offer.instance, offer.region or "", str(offer.pricing), offer.gpu_key
 
 
-def _rows(
-    request: RankRequest, pool: Candidates, order: NDArray[np.int64], today: date
-) -> list[RankedOffer]:
+def _rows(request: RankRequest, pool: Candidates, order: NDArray[np.int64], today: date) -> list[RankedOffer]:
     """Return every row of the ranking, best first."""
     columns = _columns(request, pool, order)
     fixed = _FixedParts(pool.speeds, today)
@@ -295,5 +312,3 @@ def _notes(request: RankRequest, speeds: Speeds, total: int) -> list[str]:
     if total > IN_DETAIL:
         notes.append(f"Ties are worked out for the first {IN_DETAIL} of {total:,} rows.")
     return notes
-
-

@@ -7,13 +7,13 @@ from datetime import date
 from typing import Any
 
 from gpubench.errors import MisuseError
-from gpubench.models import Execution, GpuSpec, Precision, Ranking, Run, TaskKind
+from gpubench.models import Execution, Precision, Ranking, Run, TaskKind
 from gpubench.predict.estimate import estimate
 from gpubench.predict.question import Question
-from gpubench.recommend.judge import judge
+from gpubench.predict.scaling import scaling
+from gpubench.recommend.judge import Evidence, judge
 from gpubench.recommend.request import RankRequest, check
-from gpubench.recommend.speeds import Answers
-from gpubench.specs import load_specs, require_spec
+from gpubench.specs import load_specs
 
 
 def rank(request: RankRequest | None = None, **options: Any) -> Ranking:
@@ -38,33 +38,36 @@ def rank(request: RankRequest | None = None, **options: Any) -> Ranking:
     from gpubench.offers.snapshot import load_offers
 
     table = load_offers(request.results, request.offers)
-    ranking = judge(
+    return judge(
         request,
         table.offers,
         lambda keys: gather(request, keys),
         specs=load_specs(),
+        notes=table.notes,
         today=date.today(),  # noqa: DTZ011 - a price's age is counted in days of the user's calendar
     )
-    return ranking
 
 
-def gather(request: RankRequest, gpu_keys: Sequence[str]) -> Mapping[str, Answers]:
+def gather(request: RankRequest, gpu_keys: Sequence[str]) -> Evidence:
     """Return by workload and GPU how fast it runs: measured by the user, shipped, or predicted."""
     from gpubench.profile import profile_of
 
     specs = [spec for key in gpu_keys if (spec := load_specs().get(key)) is not None]
     own, reference = _runs(request)
-    answers: dict[str, Answers] = {}
-    for name in request.workload_names:
-        question = Question(
+    questions = {
+        name: Question(
             profile=profile_of(name),
             precision=request.precision if request.precision == "amp" else Precision(request.precision),
             execution=Execution(request.execution),
             task=TaskKind(request.task),
             batch_size=None if request.batch_size == "max" else request.batch_size,
         )
-        answers[name] = estimate(question, specs, own=own, reference=reference)
-    return answers
+        for name in request.workload_names
+    }
+    return Evidence(
+        answers={name: estimate(q, specs, own=own, reference=reference) for name, q in questions.items()},
+        scaler=lambda name, spec, n, rate: scaling(questions[name], spec, n, rate),
+    )
 
 
 def _request(options: Mapping[str, Any]) -> RankRequest:
@@ -78,8 +81,3 @@ def _runs(request: RankRequest) -> tuple[tuple[Run, ...], tuple[Run, ...]]:
     from gpubench.record.store import read_runs, reference_runs, results_root
 
     return read_runs(results_root(request.results)).runs, reference_runs()
-
-
-def reference_spec(request: RankRequest) -> GpuSpec:
-    """Return the GPU that speeds are given as multiples of."""
-    return require_spec(request.reference_gpu)

@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from gpubench.errors import MisuseError
+from gpubench.units import plain
 
 DEFAULT_WORKLOADS = ("cnn", "lstm", "vgg16")
 DEFAULT_REFERENCE_GPU = "nvidia-a100-sxm-80gb"
@@ -153,3 +154,38 @@ def _check_mix(request: RankRequest) -> None:
     bad = [f"{name}={share:g}" for name, share in request.mix.items() if not 0 < share < math.inf]
     if bad:
         raise MisuseError(f"--mix {', '.join(bad)}: a share must be above 0")
+
+
+def parse_mix(text: str) -> dict[str, float]:
+    """Read ``vgg16=0.5,lstm=0.5``.
+
+    Raises:
+        MisuseError: If a part has no number, or a workload stands there twice.
+    """
+    shares: dict[str, float] = {}
+    for part in text.split(","):
+        name, equals, figure = part.strip().rpartition("=")
+        try:
+            share = float(figure)
+        except ValueError:
+            share = math.nan
+        if not (name and equals and math.isfinite(share)):
+            raise MisuseError(f"--mix part {plain(part)!r} is not WORKLOAD=SHARE")
+        if name in shares:
+            raise MisuseError(f"--mix names {plain(name)!r} twice")
+        shares[name] = share
+    return shares
+
+
+def parse_batch(text: str | None) -> int | Literal["max"] | None:
+    """Read a batch size: a whole number or ``max``.
+
+    Raises:
+        MisuseError: If it is neither.
+    """
+    if text is None or text == "max":
+        return text  # type: ignore[return-value] - "max" or None
+    try:
+        return int(text)
+    except ValueError:
+        raise MisuseError(f"--batch-size {plain(text)!r} is neither a whole number nor max") from None

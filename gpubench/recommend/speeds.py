@@ -1,4 +1,4 @@
-"""Throughput of one GPU of each kind: one figure, its interval and its draws, from one workload or several."""
+"""Throughput of one GPU of each kind: figure, interval and draws, from one workload or several."""
 
 from __future__ import annotations
 
@@ -65,14 +65,13 @@ def combine(
     refusals = _refusals(answers)
     keys = tuple(key for key in next(iter(answers.values())) if key not in refusals)
     by_workload = [_estimates(table, keys) for table in answers.values()]
-    weights = [shares[name] for name in answers] if shares else [1.0] * len(answers)
-    mean = _mixture if shares else _geometric_mean
+    names = list(answers)
     parts = tuple(zip(*by_workload, strict=True)) if keys else ()
     point, low, high = (
-        mean(np.array([[_bound(e, field) for e in row] for row in by_workload]), weights)
+        mean_of(np.array([[_bound(e, field) for e in row] for row in by_workload]), names, shares)
         for field in ("samples_per_s", "low", "high")
     )
-    drawn = mean(np.array([drawer(row, draws, seed) for row in by_workload]), weights)
+    drawn = mean_of(np.array([drawer(row, draws, seed) for row in by_workload]), names, shares)
     return Speeds(
         keys=keys,
         estimates=tuple(
@@ -115,15 +114,18 @@ def _bound(estimate: Estimate, field: str) -> float:
     return math.nan if value is None else float(value)
 
 
-def _geometric_mean(values: Floats, weights: Sequence[float]) -> Floats:
-    """Geometric mean over the first axis: of 2 and 8 it is 4."""
-    return np.asarray(np.exp(np.average(np.log(values), axis=0, weights=weights)))
+def mean_of(rates: Floats, workloads: Sequence[str], shares: Mapping[str, float]) -> Floats:
+    """Return one rate of several workloads, over the first axis.
 
-
-def _mixture(values: Floats, weights: Sequence[float]) -> Floats:
-    """Rate of a mixture: half at 100/s and half at 300/s is 1 / (0.5/100 + 0.5/300) = 150/s."""
-    shares = np.asarray(weights) / sum(weights)
-    return np.asarray(1 / np.tensordot(shares, 1 / values, axes=1))
+    Without shares the geometric mean: of 200/s and 800/s it is 400/s. With shares the rate of the
+    mixture: half at 100/s and half at 300/s is 1 / (0.5/100 + 0.5/300) = 150/s.
+    """
+    if len(workloads) == 1:
+        return rates[0]
+    if not shares:
+        return np.asarray(np.exp(np.log(rates).mean(axis=0)))
+    weights = np.array([shares[name] for name in workloads])
+    return np.asarray(1 / np.tensordot(weights / weights.sum(), 1 / rates, axes=1))
 
 
 def _merged(parts: tuple[Estimate, ...], point: float, low: float, high: float) -> Estimate:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from gpubench.models import RankedOffer
 from gpubench.recommend.contest import SURE
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.words import gpu_name, gpus_of, listing, offer_name, price_of
-from gpubench.units import format_duration, format_interval, format_percent, format_usd
+from gpubench.recommend.words import compact, gpu_name, gpus_of, listing, offer_name, price_of
+from gpubench.units import format_duration, format_percent, format_usd
 
 _BASIS = {
     "measured": "measured here",
@@ -25,7 +25,12 @@ def verdict(request: RankRequest, rows: Sequence[RankedOffer], unit: str) -> str
         rows: Every ranked row, at least one.
         unit: What a sample is, in the plural.
     """
-    sentences = [_best(request, rows[0], unit), _sureness(rows), _fastest(request, rows, unit), _cheapest(rows)]
+    sentences = [
+        _best(request, rows[0], unit),
+        _sureness(rows),
+        _fastest(request, rows, unit),
+        _cheapest(rows),
+    ]
     return " ".join(sentence for sentence in sentences if sentence)
 
 
@@ -43,9 +48,9 @@ def _merit(request: RankRequest, row: RankedOffer, unit: str) -> str:
     if row.hours is not None and request.sort in {"time", "cost"}:
         return f"{format_duration(row.hours * 3600)} and {format_usd(row.cost_usd)} for the job"
     if request.sort in {"throughput", "time"}:
-        rate = format_interval(row.samples_per_s, row.samples_per_s_low, row.samples_per_s_high)
+        rate = compact(row.samples_per_s, row.samples_per_s_low, row.samples_per_s_high)
         return f"{rate} {unit} a second"
-    value = format_interval(row.samples_per_usd, row.samples_per_usd_low, row.samples_per_usd_high)
+    value = compact(row.samples_per_usd, row.samples_per_usd_low, row.samples_per_usd_high)
     return f"{value} {unit} per dollar"
 
 
@@ -93,7 +98,7 @@ def _fastest(request: RankRequest, rows: Sequence[RankedOffer], unit: str) -> st
     row = max(rows, key=lambda row: (row.samples_per_s, row.samples_per_usd))
     if row is rows[0]:
         return "It is also the fastest."
-    rate = format_interval(row.samples_per_s, row.samples_per_s_low, row.samples_per_s_high)
+    rate = compact(row.samples_per_s, row.samples_per_s_low, row.samples_per_s_high)
     return f"Fastest: {_who(row)}, {rate} {unit} a second."
 
 
