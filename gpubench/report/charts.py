@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import html
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gpubench.models import Basis, Precision
-from gpubench.units import plain
+from gpubench.units import format_number, plain
 
 INK, QUIET, RULE, PAPER = "#1b2430", "#5b6675", "#d9dee5", "#ffffff"
 BLUE, ORANGE, GREEN, PURPLE, BAND = "#1f6fb2", "#c2560a", "#0a7f5e", "#9a4d86", "#e9f1f9"
@@ -50,6 +51,8 @@ BASIS_GLYPHS: Mapping[Basis, str] = {"measured": "●", "reference": "◆", "pre
 
 _ROW_GAP = 0.3
 """Share of a row that stays empty between groups of bars."""
+
+_MOST_TICKS = 12
 
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'DejaVu Sans', Arial, sans-serif"
 
@@ -196,7 +199,8 @@ def dots(
                 "layer": "below",
             }
         )
-    return _plain_data(go.Figure(data=traces, layout=layout | {"shapes": shapes}))
+    layout |= {"shapes": shapes, "meta": {"labels_above_where_narrow": True}}
+    return _plain_data(go.Figure(data=traces, layout=layout))
 
 
 def _dot_trace(go: Any, series: Series) -> Any:
@@ -244,7 +248,8 @@ def plane(
         x=[p.x for p in frontier],
         y=[p.y for p in frontier],
         text=[f"\u2002{p.text}" for p in frontier],
-        textposition="bottom right",
+        # The last label would leave the plot on the right.
+        textposition=["bottom right"] * (len(frontier) - 1) + ["top left"],
         textfont={"size": 11, "color": INK},
         line={"color": INK, "width": 1.5, "dash": "dash"},
         hoverinfo="skip",
@@ -263,14 +268,37 @@ def plane(
         for name, colour, symbol, points in clouds
         if points
     ]
-    axis = {"type": "log", "gridcolor": RULE, "linecolor": RULE, "automargin": True, "exponentformat": "SI"}
-    axis |= {"dtick": "D2", "tickfont": {"color": QUIET}}
+    points = [point for *_, cloud in clouds for point in cloud]
     layout = _dress() | {
-        "xaxis": axis | {"title": {"text": label(x_axis), "font": {"color": QUIET, "size": 12}}},
-        "yaxis": axis | {"title": {"text": label(y_axis), "font": {"color": QUIET, "size": 12}}},
+        "xaxis": _log_axis([point.x for point in points], x_axis, room=0.12),
+        "yaxis": _log_axis([point.y for point in points], y_axis, room=0.06),
         "showlegend": True,
     }
     return _plain_data(go.Figure(data=[line, *dots_], layout=layout))
+
+
+def _log_axis(values: Sequence[float], title: str, room: float) -> dict[str, Any]:
+    """An axis with ticks at 1, 2 and 5 of each decade, written out; plotly would write a bare 2 or 5."""
+    low, high = math.log10(min(values, default=1.0)), math.log10(max(values, default=1.0))
+    pad = max(room * (high - low), 0.05)
+    decades = range(math.floor(low - pad), math.ceil(high + pad) + 1)
+    ticks = [step * 10.0**decade for decade in decades for step in (1, 2, 5)]
+    ticks = [tick for tick in ticks if low - pad <= math.log10(tick) <= high + pad]
+    if len(ticks) > _MOST_TICKS:
+        ticks = [tick for tick in ticks if math.log10(tick).is_integer()]
+    return {
+        "type": "log",
+        "range": [low - pad, high + pad],
+        "tickvals": ticks,
+        "ticktext": [format_number(tick, 1) for tick in ticks],
+        "title": {"text": label(title), "font": {"color": QUIET, "size": 12}},
+        "tickfont": {"color": QUIET},
+        "gridcolor": RULE,
+        "linecolor": RULE,
+        "zeroline": False,
+        "automargin": True,
+        "fixedrange": True,
+    }
 
 
 def _marker(colour: str, symbol: str, size: int) -> dict[str, Any]:

@@ -179,13 +179,13 @@ def stacked(text: str) -> str:
     r"""Set the interval of a worded estimate on a second line of its cell.
 
     >>> stacked("12 (9.4 to 17) million"), stacked("4.97× (4.96 to 4.98)"), stacked("—")
-    ('12 million\n9.4 to 17', '4.97×\n4.96 to 4.98', '—')
+    ('12 million\n9.4 to 17 million', '4.97×\n4.96 to 4.98', '—')
     """
     point, bracket, rest = text.partition(" (")
     if not bracket:
         return text
     interval, _, unit = rest.partition(")")
-    return f"{point}{unit}\n{interval}"
+    return f"{point}{unit}\n{interval}{unit}"
 
 
 def moment_words(stamp: str) -> str:

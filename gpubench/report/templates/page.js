@@ -6,6 +6,7 @@
   const figures = read("figures");
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const config = { displayModeBar: false, responsive: true, showTips: false };
+  const NARROW_PX = 560;
   const PRINT_WIDTH_PX = 690; // what A4 and Letter leave between the margins at 96 px to the inch
 
   // Figures are drawn in the light colours; on a dark page each is swapped for its twin.
@@ -17,13 +18,29 @@
     return value;
   };
 
+  // On a phone the labels of a row chart would take its width: there they stand above their marks.
+  const heights = new Map();
+  const narrow = (at, layout) => {
+    if (!heights.has(at.id)) heights.set(at.id, at.clientHeight);
+    if (!layout.meta?.labels_above_where_narrow || at.clientWidth >= NARROW_PX) return heights.get(at.id);
+    const labels = layout.yaxis.ticktext;
+    layout.yaxis.showticklabels = false;
+    layout.annotations = labels.map((text, row) => ({
+      text: text.replace("<br>", " · "), x: 0, xref: "paper", xanchor: "left", y: row, yshift: 15,
+      showarrow: false, font: { size: 11, color: layout.font.color },
+    }));
+    return heights.get(at.id) + 8 * labels.length;
+  };
+
   const draw = (printing) => {
     for (const [id, figure] of Object.entries(figures)) {
       const at = document.getElementById(id);
       const copy = printing || !dark.matches ? structuredClone(figure) : recolour(figure);
       const many = at.closest(".many") !== null;
       if (printing) Object.assign(copy.layout, { width: many ? PRINT_WIDTH_PX / 2 : PRINT_WIDTH_PX });
-      Plotly.react(at, copy.data, { ...copy.layout, height: at.clientHeight }, config);
+      const height = narrow(at, copy.layout);
+      at.style.height = `${height}px`;
+      Plotly.react(at, copy.data, { ...copy.layout, height }, config);
     }
   };
 
@@ -37,6 +54,11 @@
   window.addEventListener("afterprint", () => {
     opened.forEach((details) => { details.open = false; });
     draw(false);
+  });
+  let width = window.innerWidth;
+  window.addEventListener("resize", () => {
+    if ((width < NARROW_PX) !== (window.innerWidth < NARROW_PX)) draw(false);
+    width = window.innerWidth;
   });
   dark.addEventListener("change", () => draw(false));
 
