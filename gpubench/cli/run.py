@@ -127,25 +127,19 @@ def _tell(session: Session, request: RunRequest, report: Path | None, *, as_json
 
 
 def _top_offers(request: RunRequest) -> None:
-    """Print the head of the ranking; without one (no prices, no workload of it) say why and go on."""
-    from gpubench import units
+    """Print the head of the ranking; where there can be none, say why and go on: the run is stored."""
+    from gpubench.cli.rank_table import show
     from gpubench.recommend.rank import rank
     from gpubench.recommend.request import RankRequest
 
     try:
-        ranking = rank(RankRequest(results=request.results))
+        ranking = rank(RankRequest(results=request.results, limit=TOP_OFFERS))
     except GpuBenchError as error:
         say(f"no ranking: {error}")
         return
-    print(f"\n{units.plain(ranking.verdict, 400)}")
-    for row in ranking.rows[:TOP_OFFERS]:
-        offer = row.offer
-        name = f"{units.plain(offer.provider)} {units.plain(offer.instance)}"
-        value = f"{units.format_si(row.samples_per_usd, '')} {ranking.unit} per dollar"
-        price = f"${offer.price_usd_per_hour}/h on {offer.price_date}"
-        cards = f"{offer.gpu_count} x {units.plain(offer.gpu_key)}"
-        print(f"  {row.rank}. {name} ({cards}): {value}, {price}, {row.estimate.basis}")
-    print("all of it: gpubench rank")
+    print()
+    show(ranking, explain=False)
+    say("the whole ranking, and how to narrow it: gpubench rank --help")
 
 
 def _write_report(report: Path, request: RunRequest) -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import msgspec
 import psutil
@@ -100,7 +101,7 @@ def test_a_crash_costs_the_case_at_hand_and_the_others_go_on(make_plan, cpu, act
             ),
         ),
     )
-    mark = os.path.join(os.path.dirname(first.reference), "mark")
+    mark = str(Path(first.reference).with_name("mark"))
     os.environ["MARK"] = mark
     try:
         measurements = run(plan, cpu)
