@@ -60,6 +60,10 @@ def verb(
     ] = None,
     seed: Annotated[int, typer.Option(help="Fixes weights, inputs and the order of cases.")] = 0,
     allow_shared: Annotated[bool, typer.Option(help="Measure although something else uses the GPU.")] = False,
+    resume: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="Go on with a run that was cut off; finished cases are kept."),
+    ] = None,
     results: ResultsOption = None,
     report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the HTML report here.")] = None,
     json: JsonOption = False,
@@ -80,7 +84,10 @@ def verb(
         seed=seed,
         results=results,
         allow_shared=allow_shared,
+        resume=resume,
     )
+    if resume is not None:
+        _only_what_resume_takes(workload, precision, execution, batch_size, quick or publish)
     prepared = prepare(request)
     if report is not None:
         _check_report(report)
@@ -156,6 +163,15 @@ def _check_report(report: Path) -> None:
         raise MisuseError(f"--report {report}: it is a folder; name a file in it")
     if not folder.is_dir():
         raise MisuseError(f"--report {report}: there is no folder {folder}; make it first")
+
+
+def _only_what_resume_takes(*given: object) -> None:
+    """A run goes on with its own cases and budget: an option for others would be ignored, so refuse it."""
+    if any(given):
+        raise MisuseError(
+            "--resume goes on with the cases and budget of its run: leave out workloads, --precision, "
+            "--execution, --batch-size, --quick and --publish (give models of your own with --workload)"
+        )
 
 
 def _words(values: list[str] | None) -> tuple[str, ...]:

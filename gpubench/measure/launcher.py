@@ -18,8 +18,8 @@ from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
 from gpubench.measure import checks, events, messages
 from gpubench.measure.child import MODULE, Child, ChildEndedError, ChildLateError, environment_of
 from gpubench.measure.peaks import peak_flops_per_s
-from gpubench.measure.plan import Plan, Unit
-from gpubench.models import Case, DeviceProfile, Launch, Measurement, Round, Status
+from gpubench.measure.plan import Plan, PlannedCase, Unit
+from gpubench.models import Case, DeviceProfile, Launch, Measurement, Precision, Round, Status
 from gpubench.units import Seconds
 
 GRACE_S = 1.0
@@ -168,6 +168,23 @@ class Launcher:
                 yield measurement
         finally:
             self._end_child()
+
+    def measure_one(self, planned: PlannedCase) -> Measurement:
+        """Measure one case in all its launches; the process stays for the next. ``close`` ends it."""
+        record = Record(plan=self.plan, device=self.device)
+        strict = planned.case.precision is Precision.FP32
+        for launch in range(self.plan.budget.launches):
+            unit = Unit(launch=launch, strict=strict, planned=planned)
+            record.take(unit, self._measure(unit, 1))
+            if planned.case in record.ended:
+                break
+        if self.ready is not None:
+            record.threads = self.ready.cpu_threads
+        return checks.judge(record.measurement(unit), self.plan.budget.launches)
+
+    def close(self) -> None:
+        """End the child, if there is one."""
+        self._end_child()
 
     # --- one unit ---------------------------------------------------------------------------------------
 
