@@ -43,12 +43,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return "B is faster" if self.ratio.value > 1 else "B is slower"
 
     def slower_than(self, tolerance: float) -> bool:
-        """Whether B is slower than A by more than ``tolerance`` even at the favourable end of the interval."""
+        """Whether B is slower than A by more than ``tolerance`` at the favourable end of the interval."""
         return self.ratio.high is not None and self.ratio.high < 1 - tolerance
 
     def document(self) -> dict[str, Any]:
         """Return the row as JSON shows it."""
-        return msgspec.to_builtins(self) | {"verdict": self.verdict}
+        stored: dict[str, Any] = msgspec.to_builtins(self)
+        return stored | {"verdict": self.verdict}
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,7 +92,9 @@ def compare(a: Run, b: Run, *, across_devices: bool = False) -> Comparison:
     if names[0] != names[1] and not across_devices:
         raise MisuseError(f"A is of {names[0]} and B of {names[1]}: pass --by device to compare devices")
     if a.protocol != b.protocol:
-        raise MisuseError(f"A follows protocol {plain(a.protocol)} and B {plain(b.protocol)}: measure one again")
+        raise MisuseError(
+            f"A follows protocol {plain(a.protocol)} and B {plain(b.protocol)}: measure one again"
+        )
     good = [{m.case: m for m in run.measurements if m.status is Status.OK} for run in (a, b)]
     common = [case for case in good[0] if case in good[1]]
     if not common:

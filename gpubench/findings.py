@@ -37,6 +37,7 @@ class FindingKind(StrEnum):
     STALE_PRICE = "STALE_PRICE"
     OUT_OF_DOMAIN = "OUT_OF_DOMAIN"
 
+
 INFORMATIVE = frozenset(
     {
         FindingKind.POWER_LIMITED,

@@ -12,7 +12,7 @@ from gpubench.measure.launcher import Launcher
 from gpubench.measure.plan import PlannedCase
 from gpubench.measure.request import CLASSIC, RunRequest
 from gpubench.models import Measurement
-from gpubench.record.pytest_json import machine_info, case_id
+from gpubench.record.pytest_json import case_id, machine_info
 from gpubench.record.session import Prepared, new_run, prepare
 from gpubench.workload import workload_names
 

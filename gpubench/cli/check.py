@@ -1,4 +1,4 @@
-"""`gpubench check`: can this run be trusted, and if not, what to do; and does this card agree with its reference."""
+"""`gpubench check`: can this run be trusted, and if not, what to do."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import typer
 
 from gpubench.cli.common import JsonOption, ResultsOption, print_json
 from gpubench.errors import MisuseError
-from gpubench.units import plain
+from gpubench.units import format_number, plain
 
 if TYPE_CHECKING:
-    from gpubench.record.trust import Trust
+    from gpubench.record.trust import Doubt, Trust
 
 
 def register(app: typer.Typer) -> None:
@@ -44,15 +44,25 @@ def _fields(trust: Trust) -> dict[str, object]:
 
 
 def _print(trust: Trust) -> None:
-    """Print each kind of doubt once, the cases it concerns below it, problems first."""
+    """Print each kind of doubt once, with the cases it concerns and what was seen, problems first."""
     for weight in ("problem", "note"):
-        texts: dict[str, list[str]] = {}
+        places: dict[str, list[str]] = {}
         for doubt in trust.doubts:
             if doubt.weight == weight:
-                where = "the run" if doubt.case is None else plain(doubt.case.label)
-                texts.setdefault(doubt.text, []).append(where)
-        for text, cases in texts.items():
+                places.setdefault(doubt.text, []).append(_place(doubt))
+        for text, lines in places.items():
             print(f"{weight}: {text}")
-            print(f"  {', '.join(cases)}")
+            for line in lines:
+                print(f"    {line}")
     verdict = "nothing speaks against it" if trust.trustworthy else "do not rely on the rows named above"
     print(f"run {plain(trust.run_id)}, {trust.cases} cases: {verdict}")
+
+
+def _place(doubt: Doubt) -> str:
+    where = "the run" if doubt.case is None else plain(doubt.case.label)
+    seen = [_show(value) for value in (doubt.value, doubt.limit) if value is not None]
+    return where if not seen else f"{where}: {seen[0]}" + (f", limit {seen[1]}" if len(seen) > 1 else "")
+
+
+def _show(value: float | str) -> str:
+    return plain(value) if isinstance(value, str) else format_number(value)

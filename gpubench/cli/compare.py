@@ -38,14 +38,14 @@ def verb(
         raise MisuseError(f"--by {by!r}: only device is known")
     tolerance = None if fail_over is None else parse_tolerance(fail_over)
     root = results_root(results)
-    found = compare(
-        read_run(find_run(root, a)), read_run(find_run(root, b)), across_devices=by == "device"
-    )
+    found = compare(read_run(find_run(root, a)), read_run(find_run(root, b)), across_devices=by == "device")
     failed = [] if tolerance is None else [row.case for row in found.rows if row.slower_than(tolerance)]
     for remark in found.remarks:
         say(remark)
     if json:
-        print_json({"rows": [row.document() for row in found.rows], "remarks": found.remarks, "failed": failed})
+        print_json(
+            {"rows": [row.document() for row in found.rows], "remarks": found.remarks, "failed": failed}
+        )
     else:
         _print(found)
     if failed:
@@ -64,7 +64,9 @@ def _print(found: Comparison) -> None:
     table = new_table(console, "case", *figures, "verdict", right=figures)
     for row in found.rows:
         ratio = row.ratio
-        interval = "" if ratio.low is None or ratio.high is None else f" ({ratio.low:.3f} to {ratio.high:.3f})"
+        interval = (
+            "" if ratio.low is None or ratio.high is None else f" ({ratio.low:.3f} to {ratio.high:.3f})"
+        )
         cells = (
             plain(row.case.label),
             format_number(row.a, 4),

@@ -45,7 +45,9 @@ def list_runs(results: ResultsOption = None, json: JsonOption = False) -> None:
 
 
 def add(
-    sources: Annotated[list[Path], typer.Argument(metavar="DIR|FILE ...", help="Run files, or folders of them.")],
+    sources: Annotated[
+        list[Path], typer.Argument(metavar="DIR|FILE ...", help="Run files, or folders of them.")
+    ],
     results: ResultsOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -64,7 +66,9 @@ def add(
             print(path)
     say(f"{len(written)} added, {len(refused)} refused")
     if not written:
-        raise MisuseError("nothing was added: give run files as `gpubench run` writes them, or a folder of them")
+        raise MisuseError(
+            "nothing was added: give run files as `gpubench run` writes them, or a folder of them"
+        )
 
 
 class _Row(msgspec.Struct, frozen=True, kw_only=True):

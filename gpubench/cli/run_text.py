@@ -8,6 +8,7 @@ from gpubench import units
 from gpubench.cli.tables import console_for_tables, new_table
 from gpubench.compare import ratio
 from gpubench.findings import describe
+from gpubench.measure.peaks import datasheet_share
 from gpubench.models import Measurement, Precision, Run, Status
 
 if TYPE_CHECKING:
@@ -21,7 +22,10 @@ def print_run(run: Run) -> None:
 
     console = console_for_tables()
     console.print(Text(device_line(run)))
-    console.print(table(run, console))
+    if run.measurements:
+        console.print(table(run, console))
+    if run.micro:
+        console.print(micro_table(run, console))
     for line in (*doubts(run), *closing(run)):
         console.print(Text(line))
 
@@ -47,6 +51,29 @@ def table(run: Run, console: Console) -> Table:
     made = new_table(console, "case", *figures, "findings", right=figures)
     for measurement in run.measurements:
         made.add_row(*(Text(cell) for cell in _cells(measurement)))
+    return made
+
+
+def micro_table(run: Run, console: Console) -> Table:
+    """Return the table of micro-benchmarks, with the share of the datasheet's peak where there is one."""
+    from rich.text import Text
+
+    figures = ("value (95 %)", "of datasheet")
+    made = new_table(console, "micro-benchmark", "size", *figures, right=figures)
+    for result in run.micro:
+        name = f"{result.name} {result.precision}" if result.precision else result.name
+        value = (
+            units.format_duration(result.value)
+            if result.unit == "s"
+            else units.format_si(result.value, result.unit)
+        )
+        cells = (
+            units.plain(name),
+            units.plain(result.size),
+            value,
+            units.format_percent(datasheet_share(run, result)),
+        )
+        made.add_row(*(Text(cell) for cell in cells))
     return made
 
 

@@ -12,6 +12,7 @@ from gpubench.models import TaskKind
 from gpubench.units import Seconds
 from gpubench.workload import is_own
 
+MicroWish = Literal["also", "only", "none"]
 CLASSIC = ("cnn", "lstm", "vgg16")
 
 
@@ -27,6 +28,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
         time_limit_s: For the whole run, shared out over the cases left.
         results: Results folder; None means the usual one.
         allow_throttled: Whether rows of a throttled device may be ranked.
+        micro: Whether micro-benchmarks are run too, alone, or not at all.
         resume: A run to go on with; its cases, budget and seed are taken from it.
     """
 
@@ -43,6 +45,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     allow_shared: bool = False
     allow_throttled: bool = False
     resume: str | None = None
+    micro: MicroWish = "also"
 
     @property
     def own(self) -> tuple[str, ...]:

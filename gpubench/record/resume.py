@@ -1,4 +1,4 @@
-"""Go on with a run that was cut off: what is finished stays, the rest is measured under the same conditions."""
+"""Go on with a run that was cut off: what is finished stays, the rest is measured alike."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def workloads_of(run: Run, given: Sequence[str], installed: Sequence[str]) -> tu
 def _planned(case: Case, names: Mapping[str, tuple[str, WorkloadProfile]]) -> PlannedCase:
     if case.workload not in names:
         raise MisuseError(
-            f"the run measures {plain(case.workload)}, a model of your own: give it again with --workload FILE"
+            f"the run measures {plain(case.workload)}, a model of your own: name it again with --workload"
         )
     reference, profile = names[case.workload]
     if profile.version != case.workload_version:
@@ -126,8 +126,9 @@ def _same_conditions(run: Run, device: DeviceProfile) -> None:
 
 def _budget_name(run: Run) -> BudgetName:
     try:
-        return msgspec.convert(run.budget, BudgetName)
+        name: BudgetName = msgspec.convert(run.budget, BudgetName)
     except msgspec.ValidationError:
         raise MisuseError(
             f"run {plain(run.run_id)} has the unknown budget {plain(run.budget)!r}: start a new one"
         ) from None
+    return name

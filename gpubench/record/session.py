@@ -22,7 +22,7 @@ from gpubench.measure.messages import Ready
 from gpubench.measure.plan import Plan, check_request, plan
 from gpubench.measure.preflight import preflight
 from gpubench.measure.request import RunRequest
-from gpubench.models import Case, DeviceProfile, Finding, Measurement, Run, Status
+from gpubench.models import Case, DeviceProfile, Finding, Measurement, MicroResult, Run, Status
 from gpubench.probe.identity import storable
 from gpubench.probe.select import select_device
 from gpubench.profile import profile_of
@@ -93,9 +93,7 @@ def prepare(request: RunRequest, *, store_results: bool = True) -> Prepared:
     else:
         made = resume.plan_again(resumed, device, profiles, request.time_limit_s)
     findings = preflight(device, allow_shared=request.allow_shared)
-    return Prepared(
-        device=device, plan=made, root=root, findings=findings, remark=remark, resumed=resumed
-    )
+    return Prepared(device=device, plan=made, root=root, findings=findings, remark=remark, resumed=resumed)
 
 
 def execute(prepared: Prepared, on_event: Callable[[events.Event], None] = say_nothing) -> Session:
@@ -133,10 +131,22 @@ def execute(prepared: Prepared, on_event: Callable[[events.Event], None] = say_n
                 environment=environment(device, launcher.ready),
                 findings=_together(prepared.findings, launcher.ready.findings if launcher.ready else ()),
             )
+            state = msgspec.structs.replace(state, micro=_micro(prepared, launcher))
             path = _save(prepared.root, state)
+        state = msgspec.structs.replace(
+            state,
+            environment=environment(device, launcher.ready) if launcher.ready else state.environment,
+            micro=_micro(prepared, launcher),
+        )
         state = finished(state, made.budget.launches)
         path = _save(prepared.root, state)
     return Session(run=state, path=path, interrupted=control.stopping.is_set())
+
+
+def _micro(prepared: Prepared, launcher: Launcher) -> tuple[MicroResult, ...]:
+    """The micro-benchmarks of this run; a resumed one keeps those it had."""
+    earlier = prepared.resumed.micro if prepared.resumed is not None else ()
+    return tuple(launcher.micro) or earlier
 
 
 def new_run(prepared: Prepared, ready: Ready | None = None) -> Run:

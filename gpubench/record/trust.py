@@ -1,4 +1,4 @@
-"""Is a stored run trustworthy? Every finding is derived again from the raw record, and said with its remedy."""
+"""Is a stored run trustworthy? Every finding is derived again from the raw record, with its remedy."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _of(finding: Finding, case: Case | None) -> Doubt:
         weight="note" if finding.kind in INFORMATIVE else "problem",
         case=case,
         kind=finding.kind,
-        text=plain(describe(finding), 300),
+        text=describe(Finding(kind=finding.kind)),
         value=finding.value,
         limit=finding.limit,
     )

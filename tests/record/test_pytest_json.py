@@ -37,7 +37,15 @@ def test_pytest_workloads_measures_and_writes_json_with_case_and_device(tmp_path
     out = tmp_path / "out.json"
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "pytest", "workloads", "-q", "-k", "lstm and amp and not large and not stacked"),
+            *(
+                sys.executable,
+                "-m",
+                "pytest",
+                "workloads",
+                "-q",
+                "-k",
+                "lstm and amp and not large and not stacked",
+            ),
             *("--gpubench-device", "cpu", "-p", "no:cacheprovider", "--benchmark-json", str(out)),
         ],
         cwd=ROOT,
