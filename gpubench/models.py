@@ -11,12 +11,15 @@ from decimal import Decimal
 from enum import StrEnum
 from functools import cached_property
 from statistics import median
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from gpubench.findings import Finding, FindingKind
 from gpubench.stats import between_launches_half_width, relative_half_width
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 __all__ = [
     "Basis",
@@ -617,7 +620,33 @@ class RankedOffer(_Record, frozen=True, kw_only=True):
     tie: bool = False
     fits_memory: bool | None = None
     price_age_days: int | None = None
+    speed_ratio: float | None = None
+    hours_low: float | None = None
+    hours_high: float | None = None
+    cost_usd_low: float | None = None
+    cost_usd_high: float | None = None
+    dominated_by: str | None = None
+    parts: tuple[Estimate, ...] = ()
     findings: tuple[Finding, ...] = ()
+
+    def flat(self) -> dict[str, Any]:
+        """Return the row as one flat record: the keys of ``gpubench rank --json``."""
+        row = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _NOT_FLAT}
+        offer = {name: getattr(self.offer, name) for name in _OFFER_COLUMNS}
+        offer["price_usd_per_hour"] = float(self.offer.price_usd_per_hour)
+        basis = {
+            "basis": self.estimate.basis,
+            "anchored": self.estimate.anchored,
+            "method": self.estimate.method,
+        }
+        return {"rank": self.rank, **offer, **basis, **row, "findings": [str(f.kind) for f in self.findings]}
+
+
+_NOT_FLAT = frozenset({"offer", "estimate", "parts", "findings"})
+_OFFER_COLUMNS = (
+    "provider", "instance", "region", "gpu_key", "gpu_count", "vcpus", "ram_bytes",
+    "pricing", "kind", "price_usd_per_hour", "price_date",
+)  # fmt: skip
 
 
 class ExcludedOffer(_Record, frozen=True, kw_only=True):
@@ -642,3 +671,9 @@ class Ranking(_Record, frozen=True, kw_only=True):
     excluded: tuple[ExcludedOffer, ...]
     verdict: str
     notes: tuple[str, ...] = ()
+
+    def to_frame(self) -> DataFrame:
+        """Return the ranked rows as a pandas frame, one row an offer, columns as in ``rank --json``."""
+        import pandas as pd
+
+        return pd.DataFrame([row.flat() for row in self.rows])
