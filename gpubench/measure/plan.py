@@ -122,7 +122,14 @@ def plan(request: RunRequest, device: DeviceProfile, profiles: Mapping[str, Work
         batch = batch_of(request, profile, on_cpu=on_cpu)
         for precision in precisions:
             for execution in executions:
-                planned = _planned(reference, profile, request.task, precision, execution, batch)
+                planned = _planned(
+                    reference,
+                    profile=profile,
+                    task=request.task,
+                    precision=precision,
+                    execution=execution,
+                    batch=batch,
+                )
                 reason = capability.why_no_precision(precision, device) or capability.why_no_execution(
                     execution, device
                 )
@@ -224,6 +231,7 @@ def refuse_forced_precision(cases: Sequence[PlannedCase], *, on_cpu: bool) -> No
 
 def _planned(
     reference: str,
+    *,
     profile: WorkloadProfile,
     task: TaskKind,
     precision: Precision,
