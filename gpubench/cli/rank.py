@@ -52,6 +52,22 @@ def verb(
             rich_help_panel=JOB,
         ),
     ] = None,
+    deadline_hours: Annotated[
+        float | None, typer.Option(help="Keep what meets it even if slow.", rich_help_panel=JOB)
+    ] = None,
+    budget_usd: Annotated[
+        float | None, typer.Option(help="Keep what stays within it even if slow.", rich_help_panel=JOB)
+    ] = None,
+    startup_minutes: Annotated[float, typer.Option(help="Billed before step 1.", rich_help_panel=JOB)] = 0.0,
+    billing_minutes: Annotated[
+        float | None, typer.Option(help="Unit of the bill [default: a second].", rich_help_panel=JOB)
+    ] = None,
+    spot_lost: Annotated[
+        float, typer.Option(help="Share of work that interruptions make be done again.", rich_help_panel=JOB)
+    ] = 0.0,
+    storage_usd_per_month: Annotated[float, typer.Option(help="Storage.", rich_help_panel=JOB)] = 0.0,
+    egress_usd: Annotated[float, typer.Option(help="Egress of the job.", rich_help_panel=JOB)] = 0.0,
+    tax: Annotated[float, typer.Option(help="Tax as a share: 0.19.", rich_help_panel=JOB)] = 0.0,
     gpu: Annotated[
         list[str] | None, typer.Option(help="GPU key, name or part of it: h100.", rich_help_panel=WHICH)
     ] = None,
@@ -108,7 +124,15 @@ def verb(
         samples=samples,
         epochs=epochs,
         dataset_size=dataset_size,
-        jobs=jobs,  # type: ignore[arg-type] - check() refuses any other word
+        jobs=jobs,
+        deadline_hours=deadline_hours,
+        budget_usd=budget_usd,
+        startup_minutes=startup_minutes,
+        billing_minutes=billing_minutes,
+        spot_lost=spot_lost,
+        storage_usd_per_month=storage_usd_per_month,
+        egress_usd=egress_usd,
+        tax=tax,
         gpus=tuple(gpu or ()),
         providers=tuple(provider or ()),
         regions=tuple(region or ()),
@@ -120,7 +144,7 @@ def verb(
         offers=offers,
         results=results,
         reference_gpu=require_spec(reference).key if reference else DEFAULT_REFERENCE_GPU,
-        sort=sort,  # type: ignore[arg-type] - check() refuses any other word
+        sort=sort,
         limit=limit if as_json else limit or HUMAN_LIMIT,
     )
     ranking = rank(request)

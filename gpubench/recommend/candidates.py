@@ -8,12 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpubench.models import GpuSpec, Offer
+from gpubench.models import GpuSpec, Offer, Pricing
 from gpubench.predict.interval import Z90
 from gpubench.recommend import economics
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.scaling import Scaling
 from gpubench.recommend.speeds import Speeds
+
+MINUTES_PER_HOUR = 60.0
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -33,6 +35,8 @@ class Candidates:
     count: Floats
     price: Floats
     memory: Floats
+    is_spot: NDArray[np.bool_]
+    is_owned: NDArray[np.bool_]
     efficiency: Floats
     spread: Floats
     rate: Floats
@@ -69,6 +73,8 @@ def candidates_of(
         count=count,
         price=np.array([float(offer.price_usd_per_hour) for offer in offers]),
         memory=np.array(memory_of)[gpu],
+        is_spot=np.array([offer.pricing is Pricing.SPOT for offer in offers]),
+        is_owned=np.array([offer.pricing is Pricing.OWNED for offer in offers]),
         efficiency=efficiency,
         spread=half_width / Z90,
         rate=rate,
@@ -78,14 +84,18 @@ def candidates_of(
 
 
 def hours(request: RankRequest, pool: Candidates, rate: Floats, rows: Indices | slice) -> Floats:
-    """Return the hours that the job takes at a rate of the instance, shape of ``rate``.
+    """Return the hours until the job is done, at a rate of the instance; shape of ``rate``.
 
-    One job over all GPUs has the whole rate; of independent jobs each has one GPU.
+    One job over all GPUs has the whole rate; of independent jobs each has one GPU. Owned hardware needs
+    no start-up, and only spot instances lose work.
     """
     assert request.job_samples is not None
     if not request.one_job_over_all_gpus:
         rate = rate / _beside(pool.count[rows], rate)
-    return economics.train_hours(request.job_samples, rate)
+    work = economics.train_hours(request.job_samples, rate)
+    startup = np.where(pool.is_owned[rows], 0.0, request.startup_minutes / MINUTES_PER_HOUR)
+    lost = np.where(pool.is_spot[rows], request.spot_lost, 0.0)
+    return economics.wall_hours(work, _beside(startup, rate), _beside(lost, rate))
 
 
 def cost(request: RankRequest, pool: Candidates, job_hours: Floats, rows: Indices | slice) -> Floats:
@@ -93,7 +103,17 @@ def cost(request: RankRequest, pool: Candidates, job_hours: Floats, rows: Indice
     price = pool.price[rows]
     if not request.one_job_over_all_gpus:
         price = price / pool.count[rows]
-    return job_hours * _beside(price, job_hours)
+    unit = economics.SECOND_IN_HOURS
+    if request.billing_minutes is not None:
+        unit = request.billing_minutes / MINUTES_PER_HOUR
+    units = np.where(pool.is_owned[rows], economics.SECOND_IN_HOURS, unit)
+    return economics.job_cost(
+        economics.billed_hours(job_hours, _beside(units, job_hours)),
+        _beside(price, job_hours),
+        request.storage_usd_per_month,
+        request.egress_usd,
+        request.tax,
+    )
 
 
 def score(request: RankRequest, pool: Candidates, rate: Floats, rows: Indices | slice) -> Floats:

@@ -57,7 +57,7 @@ def gather(request: RankRequest, gpu_keys: Sequence[str]) -> Evidence:
     questions = {
         name: Question(
             profile=profile_of(name),
-            precision=request.precision if request.precision == "amp" else Precision(request.precision),
+            precision="amp" if request.precision == "amp" else Precision(request.precision),
             execution=Execution(request.execution),
             task=TaskKind(request.task),
             batch_size=None if request.batch_size == "max" else request.batch_size,

@@ -14,8 +14,7 @@ from gpubench.units import plain
 DEFAULT_WORKLOADS = ("cnn", "lstm", "vgg16")
 DEFAULT_REFERENCE_GPU = "nvidia-a100-sxm-80gb"
 
-Sort = Literal["value", "time", "cost", "throughput"]
-SORTS: tuple[Sort, ...] = ("value", "time", "cost", "throughput")
+SORTS = ("value", "time", "cost", "throughput")
 PRECISIONS = ("amp", "fp32", "tf32", "amp-fp16", "amp-bf16")
 EXECUTIONS = ("eager", "graph", "compile")
 
@@ -30,7 +29,10 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
         samples: Samples to train on in all; or ``epochs`` times ``dataset_size``.
         jobs: ``independent`` is one job per GPU; ``ddp`` is one job over all GPUs of an instance. None
             is ``ddp`` where a job is given and ``independent`` where none is.
-        own: Owned hardware, each as ``GPU[xN][@PRICE_USD][,...]``.
+        deadline_hours, budget_usd: Kept only where the unfavourable end of the interval meets them.
+        startup_minutes: Billed before the first step.
+        billing_minutes: Unit of the bill; None is by the second.
+        spot_lost: Share of the work that spot interruptions make be done again.
         max_price_age_days: Leave out older prices; None marks them only.
         draws: Joint draws behind P(best) and ties.
     """
@@ -46,9 +48,15 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
     samples: float | None = None
     epochs: float | None = None
     dataset_size: float | None = None
-    jobs: Literal["independent", "ddp"] | None = None
+    jobs: str | None = None
     deadline_hours: float | None = None
     budget_usd: float | None = None
+    startup_minutes: float = 0.0
+    billing_minutes: float | None = None
+    spot_lost: float = 0.0
+    storage_usd_per_month: float = 0.0
+    egress_usd: float = 0.0
+    tax: float = 0.0
 
     gpus: tuple[str, ...] = ()
     providers: tuple[str, ...] = ()
@@ -61,7 +69,7 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     offers: Path | None = None
     results: Path | None = None
-    sort: Sort = "value"
+    sort: str = "value"
     limit: int | None = None
     draws: int = 2000
     seed: int = 0
@@ -90,11 +98,20 @@ _POSITIVE = (
     "dataset_size",
     "deadline_hours",
     "budget_usd",
+    "billing_minutes",
     "count",
     "max_usd_per_hour",
     "min_memory_gib",
     "limit",
     "draws",
+)
+_NOT_NEGATIVE = (
+    "startup_minutes",
+    "spot_lost",
+    "storage_usd_per_month",
+    "egress_usd",
+    "tax",
+    "max_price_age_days",
 )
 _CHOICES = {
     "precision": PRECISIONS,
@@ -119,6 +136,10 @@ def check(request: RankRequest) -> RankRequest:
         value = getattr(request, field)
         if value is not None and not (math.isfinite(value) and value > 0):
             raise MisuseError(f"{option(field)} {value:g} must be above 0")
+    for field in _NOT_NEGATIVE:
+        value = getattr(request, field)
+        if value is not None and not (math.isfinite(value) and value >= 0):
+            raise MisuseError(f"{option(field)} {value:g} must not be negative")
     _check_batch(request)
     _check_job(request)
     _check_mix(request)
@@ -183,8 +204,10 @@ def parse_batch(text: str | None) -> int | Literal["max"] | None:
     Raises:
         MisuseError: If it is neither.
     """
-    if text is None or text == "max":
-        return text  # type: ignore[return-value] - "max" or None
+    if text is None:
+        return None
+    if text == "max":
+        return "max"
     try:
         return int(text)
     except ValueError:

@@ -121,7 +121,7 @@ def mean_of(rates: Floats, workloads: Sequence[str], shares: Mapping[str, float]
     mixture: half at 100/s and half at 300/s is 1 / (0.5/100 + 0.5/300) = 150/s.
     """
     if len(workloads) == 1:
-        return rates[0]
+        return np.asarray(rates[0])
     if not shares:
         return np.asarray(np.exp(np.log(rates).mean(axis=0)))
     weights = np.array([shares[name] for name in workloads])

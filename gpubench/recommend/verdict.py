@@ -17,19 +17,23 @@ _BASIS = {
 }
 
 
-def verdict(request: RankRequest, rows: Sequence[RankedOffer], unit: str) -> str:
+def verdict(
+    request: RankRequest, rows: Sequence[RankedOffer], fastest_and_cheapest: tuple[int, int], unit: str
+) -> str:
     """Return the verdict over all rows, best first; one sentence for each thing a buyer asks.
 
     Args:
         request: What was asked.
         rows: Every ranked row, at least one.
+        fastest_and_cheapest: Which rows are the fastest and the cheapest by the hour.
         unit: What a sample is, in the plural.
     """
+    fastest, cheapest = fastest_and_cheapest
     sentences = [
         _best(request, rows[0], unit),
         _sureness(rows),
-        _fastest(request, rows, unit),
-        _cheapest(rows),
+        _fastest(request, rows, fastest, unit),
+        _cheapest(rows, cheapest),
     ]
     return " ".join(sentence for sentence in sentences if sentence)
 
@@ -92,16 +96,15 @@ def _separator(rows: Sequence[RankedOffer], rivals: list[str]) -> str:
     return f"; `gpubench run` on {names} would part them"
 
 
-def _fastest(request: RankRequest, rows: Sequence[RankedOffer], unit: str) -> str:
+def _fastest(request: RankRequest, rows: Sequence[RankedOffer], index: int, unit: str) -> str:
     if request.sort in {"throughput", "time"}:
         return ""
-    row = max(rows, key=lambda row: (row.samples_per_s, row.samples_per_usd))
-    if row is rows[0]:
+    if index == 0:
         return "It is also the fastest."
+    row = rows[index]
     rate = compact(row.samples_per_s, row.samples_per_s_low, row.samples_per_s_high)
     return f"Fastest: {_who(row)}, {rate} {unit} a second."
 
 
-def _cheapest(rows: Sequence[RankedOffer]) -> str:
-    row = min(rows, key=lambda row: (row.offer.price_usd_per_hour, -row.samples_per_usd))
-    return "" if row is rows[0] else f"Cheapest by the hour: {_who(row)}."
+def _cheapest(rows: Sequence[RankedOffer], index: int) -> str:
+    return "" if index == 0 else f"Cheapest by the hour: {_who(rows[index])}."

@@ -75,7 +75,11 @@ def folder_name(run: Run) -> str:
 
 def is_safe_name(name: str) -> bool:
     """Whether a name may become a file name on every system: an allow-list, not a list of dangers."""
-    return bool(_SAFE_NAME.fullmatch(name)) and ".." not in name and name.split(".", maxsplit=1)[0] not in _RESERVED
+    return (
+        bool(_SAFE_NAME.fullmatch(name))
+        and ".." not in name
+        and name.split(".", maxsplit=1)[0] not in _RESERVED
+    )
 
 
 # --- writing --------------------------------------------------------------------------------------------
