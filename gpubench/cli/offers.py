@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpubench.cli.common import JsonOption, ResultsOption, money, print_json, say
-from gpubench.errors import MisuseError
+from gpubench.errors import GpuBenchError, MisuseError
+from gpubench.units import plain
 
 if TYPE_CHECKING:
     from gpubench.models import Pricing
     from gpubench.offers.listing import ListedOffer
-    from gpubench.offers.table import OfferTable
+    from gpubench.offers.snapshot import SourceOffers
+    from gpubench.offers.table import OfferTable, SetAside
 
 OffersFileOption = Annotated[
     Path | None, typer.Option("--offers", help="Your own price table (CSV or JSON), laid over the others.")
 ]
-SHOWN_SET_ASIDE = 5
+SHOWN_SET_ASIDE = 8
 
 
 def register(app: typer.Typer) -> None:
@@ -27,6 +30,8 @@ def register(app: typer.Typer) -> None:
         help="List, refresh or import dated prices of clouds and marketplaces.", no_args_is_help=True
     )
     offers.command("list")(list_)
+    offers.command("refresh")(refresh_)
+    offers.command("import")(import_)
     app.add_typer(offers, name="offers")
 
 
@@ -78,6 +83,121 @@ def list_(
         return
     _print_table(rows)
     _say_summary(rows, table)
+
+
+def refresh_(
+    provider: Annotated[
+        list[str] | None, typer.Option(help="Only this cloud or price source; may be repeated.")
+    ] = None,
+    accept_outliers: Annotated[
+        bool,
+        typer.Option("--accept-outliers", help="Take prices over 5 times, or under a fifth of, the last."),
+    ] = False,
+    results: ResultsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fetch today's prices into a dated snapshot; a source that fails keeps its old prices and dates.
+
+    Exit code 1 if a source failed, or none answered.
+    """
+    from gpubench.offers.refresh import all_sources, refresh, select_sources
+
+    sources = select_sources(all_sources(), provider or ())
+    try:
+        from gpubench.offers.transport import HttpTransport
+    except ImportError:
+        raise GpuBenchError("refreshing prices needs httpx: pip install 'gpubench[live]'") from None
+    with HttpTransport() as transport:
+        done = refresh(
+            sources, transport, results=results, accept_outliers=accept_outliers, on_source=_say_source
+        )
+    _say_set_aside(done.set_aside)
+    if done.path is None:
+        say("no source answered: the prices known before stand, see `gpubench offers list` for their age")
+    else:
+        say(f"written: {plain(str(done.path), 1000)}")
+    if as_json:
+        print_json(
+            {
+                "path": None if done.path is None else str(done.path),
+                "sources": {
+                    name: {
+                        "state": source.state,
+                        "retrieved_at": source.retrieved_at,
+                        "offers": len(source.offers),
+                        "reason": source.reason,
+                    }
+                    for name, source in done.sources.items()
+                },
+                "set_aside": [{"row": row, "reason": reason} for row, reason in done.set_aside],
+            }
+        )
+    unmet = done.named("failed") + (done.named("skipped") if provider else ())
+    if unmet or done.path is None:
+        raise typer.Exit(1)
+
+
+def import_(
+    file: Annotated[Path, typer.Argument(help="CSV, or JSON in gpubench's columns.")],
+    format_: Annotated[
+        str | None, typer.Option("--format", help="own, skypilot or gpuhunt [default: told by the columns].")
+    ] = None,
+    provider: Annotated[str | None, typer.Option(help="The cloud, where the table does not name it.")] = None,
+    price_date: Annotated[
+        str | None, typer.Option(help="Day of the prices (YYYY-MM-DD), where the table has no dates.")
+    ] = None,
+    accept_outliers: Annotated[
+        bool,
+        typer.Option("--accept-outliers", help="Take prices over 5 times, or under a fifth of, the last."),
+    ] = False,
+    results: ResultsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Keep a price table of your own; it lies over the shipped and the refreshed prices from then on."""
+    from gpubench.offers.importing import FORMATS, import_offers
+
+    if format_ is not None and format_ not in FORMATS:
+        raise MisuseError(f"--format {format_!r} is unknown; give one of {', '.join(FORMATS)}")
+    done = import_offers(
+        file,
+        format_=FORMATS[format_] if format_ else None,
+        provider=provider,
+        price_date=price_date,
+        results=results,
+        accept_outliers=accept_outliers,
+    )
+    _say_set_aside(done.table.set_aside)
+    say(f"{len(done.table.offers)} offers kept in {plain(str(done.path), 1000)}")
+    if as_json:
+        print_json(
+            {
+                "path": str(done.path),
+                "offers": len(done.table.offers),
+                "set_aside": [{"row": row, "reason": reason} for row, reason in done.table.set_aside],
+            }
+        )
+
+
+def _say_source(name: str, source: SourceOffers) -> None:
+    if source.state == "ok":
+        say(f"{name}: {len(source.offers)} offers")
+    else:
+        kept = f"; {len(source.offers)} offers of {source.retrieved_at} are kept" if source.offers else ""
+        say(f"{name}: {source.state}: {plain(source.reason or 'no reason given', 400)}{kept}")
+
+
+def _say_set_aside(set_aside: Sequence[SetAside]) -> None:
+    """Say how many rows were not used and why, one line a reason."""
+    rows: dict[str, list[str]] = {}
+    for row, reason in set_aside:
+        rows.setdefault(reason, []).append(row)
+    if rows:
+        say(f"set aside: {len(set_aside)}")
+    for reason, alike in list(rows.items())[:SHOWN_SET_ASIDE]:
+        more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
+        say(f"  {alike[0]}{more}: {reason}")
+    if len(rows) > SHOWN_SET_ASIDE:
+        say(f"  ... and {len(rows) - SHOWN_SET_ASIDE} more reasons (--json shows all)")
 
 
 def _kinds(given: list[str]) -> tuple[str, ...]:
@@ -135,7 +255,7 @@ def _document(rows: tuple[ListedOffer, ...], table: OfferTable, as_of: str) -> d
 
 def _print_table(rows: tuple[ListedOffer, ...]) -> None:
     from gpubench.offers.dates import show_price_date
-    from gpubench.units import UNKNOWN, format_usd, plain
+    from gpubench.units import UNKNOWN, format_usd
 
     cells = [
         (
@@ -189,9 +309,4 @@ def _say_summary(rows: tuple[ListedOffer, ...], table: OfferTable) -> None:
     )
     for note in table.notes:
         say(note)
-    if table.set_aside:
-        say(f"set aside: {len(table.set_aside)}")
-        for row, reason in table.set_aside[:SHOWN_SET_ASIDE]:
-            say(f"  {row}: {reason}")
-        if len(table.set_aside) > SHOWN_SET_ASIDE:
-            say(f"  ... and {len(table.set_aside) - SHOWN_SET_ASIDE} more (--json shows all)")
+    _say_set_aside(table.set_aside)
