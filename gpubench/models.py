@@ -64,6 +64,15 @@ class DeviceProfile(_Record, frozen=True, kw_only=True):
     """What a device is, as its driver answers. A refused field is None; ``unavailable`` says why.
 
     ``uuid`` is shown by ``probe`` alone. A stored run holds ``device_id``, a salted hash, instead.
+
+    Attributes:
+        index: Place in the driver's order (PCI order), as ``probe`` lists it.
+        core_count: Physical cores of a CPU that this process may use.
+        unified_memory: The device shares the machine's memory; ``memory_bytes`` is then the machine's.
+        l2_bytes: From the specification table: drivers do not report it.
+        tensor_core_precisions: Formats that the tensor cores take; on a CPU, the reduced formats it has
+            instructions for ("bf16", "fp16", "int8").
+        pcie_generation, pcie_width: The most that card and slot allow together.
     """
 
     backend: str
@@ -78,7 +87,9 @@ class DeviceProfile(_Record, frozen=True, kw_only=True):
     compute_capability: tuple[int, int] | None = None
     sm_count: int | None = None
     cuda_core_count: int | None = None
+    core_count: int | None = None
     memory_bytes: int | None = None
+    unified_memory: bool | None = None
     memory_bandwidth_bytes_per_s: float | None = None
     l2_bytes: int | None = None
     sm_clock_max_hz: float | None = None
@@ -423,10 +434,12 @@ class WorkloadProfile(_Record, frozen=True, kw_only=True):
         saved_bytes_per_sample: Activations kept for the backward pass, at fp32 [B].
         batches: Default batches: small, main, large.
         train, infer: Operators of one training step and one forward pass.
+        summary: What the model is, in a few words.
     """
 
     name: str
     version: int
+    summary: str = ""
     sample_unit: str
     sample_shape: tuple[int, ...]
     is_image: bool

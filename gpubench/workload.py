@@ -1,1 +1,288 @@
-"""Workloads and tasks, and how plug-ins are found."""
+"""Workloads and tasks, and how plug-ins are found: by entry point, or in a file of the user's own.
+
+A workload builds a model, synthetic batches that can be learnt, and a loss, all on the CPU in float32. It
+never mentions device, precision, timing or the step, so that FP32 and AMP differ in one place only.
+Finding the names imports nothing; torch is imported when a workload is built.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import re
+import sys
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpubench.errors import MisuseError
+from gpubench.models import TaskKind
+from gpubench.names import nearest
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+__all__ = [
+    "Task",
+    "Workload",
+    "is_own",
+    "load_workload",
+    "one_line",
+    "seeded",
+    "workload_names",
+]
+
+ENTRY_POINT_GROUP = "gpubench.workloads"
+BATCH_COUNT = 4
+"""Prebuilt batches that the steps rotate through: one alone is learnt by heart within a minute, and a
+loss of nothing has gradients of nothing, unlike training."""
+
+Batch = tuple[Any, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What one training step works on, on the CPU in float32; ``measure`` moves it.
+
+    Attributes:
+        model: The module; its parameters that require a gradient are trained.
+        batches: Prebuilt (inputs, targets), rotated step by step. Inputs are a tensor or a tuple of them,
+            the batch in dimension 0.
+        loss: ``loss(outputs, targets)``, a scalar tensor.
+        optimizer: ``optimizer(parameters, **options)``; ``measure`` adds ``fused`` and ``capturable`` where
+            the optimizer takes them.
+    """
+
+    model: nn.Module
+    batches: tuple[Batch, ...]
+    loss: Callable[[Any, Any], Tensor]
+    optimizer: Callable[..., Optimizer]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """A kind of training job that can be built at any batch size.
+
+    Attributes:
+        name: As typed on the command line.
+        version: Rises whenever what it computes changes; numbers of two versions are never compared.
+        sample_unit: What one sample is: image, sequence.
+        sample_shape: Shape of one sample, without the batch.
+        batches: Default batch sizes: small, main, large.
+        is_image: Whether the input is a batch of images, so that a memory format matters.
+        tasks: What can be measured with it.
+        source: Where the model is described.
+        summary: What it is, in a few words, for `gpubench list`.
+        build: ``build(batch_size, seed)``; equal seeds give equal tasks.
+        tiny: The same code with a preset small enough for a CPU test; None where there is none.
+    """
+
+    name: str
+    version: int
+    sample_unit: str
+    sample_shape: tuple[int, ...]
+    batches: tuple[int, ...]
+    is_image: bool
+    source: str
+    build: Callable[[int, int], Task]
+    tiny: Callable[[int, int], Task] | None = None
+    summary: str = ""
+    tasks: tuple[TaskKind, ...] = (TaskKind.TRAIN, TaskKind.INFER)
+
+    def __post_init__(self) -> None:
+        """Refuse what no measurement could use."""
+        if not self.batches or any(n < 1 for n in self.batches):
+            raise MisuseError(
+                f"workload {self.name}: batches {self.batches}: give at least one, each from 1 up"
+            )
+
+
+# --- for those who write a workload ------------------------------------------------------------------
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Fix torch's random numbers inside the block and leave those outside as they were.
+
+    A generator object would not do: the meta device refuses it, and layers draw from the global one.
+    """
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def image_batches(
+    batch_size: int, shape: Sequence[int], labels: Sequence[int], count: int = BATCH_COUNT
+) -> tuple[Batch, ...]:
+    """Draw images from N(0, 1) and their labels from a small fixed set. Call it inside ``seeded``.
+
+    Zeros would be dishonest: the power a GPU draws, and so its clock, depends on the data.
+
+    Shapes:
+        inputs: (N, *shape) float32; targets: (N,) int64.
+    """
+    import torch
+
+    return tuple((torch.randn(batch_size, *shape), draw_labels(labels, (batch_size,))) for _ in range(count))
+
+
+def token_batches(
+    batch_size: int,
+    length: int,
+    vocabulary: int,
+    labels: Sequence[int],
+    *,
+    label_each_token: bool = False,
+    count: int = BATCH_COUNT,
+) -> tuple[Batch, ...]:
+    """Draw tokens uniformly and labels from a small fixed set. Call it inside ``seeded``.
+
+    Shapes:
+        inputs: (N, length) int64 in [0, vocabulary); targets: (N,) or (N, length) int64.
+    """
+    import torch
+
+    shape = (batch_size, length) if label_each_token else (batch_size,)
+    return tuple(
+        (torch.randint(vocabulary, (batch_size, length)), draw_labels(labels, shape)) for _ in range(count)
+    )
+
+
+def draw_labels(labels: Sequence[int], shape: Sequence[int]) -> Tensor:
+    """Draw from a small fixed set of labels, so that a step that trains must lower the loss."""
+    import torch
+
+    return torch.tensor(labels)[torch.randint(len(labels), tuple(shape))]
+
+
+# --- finding ---------------------------------------------------------------------------------------------
+
+
+def workload_names() -> tuple[str, ...]:
+    """Names of the installed workloads, sorted, without importing any of them.
+
+    Raises:
+        MisuseError: If two packages offer the same name.
+    """
+    return tuple(_installed())
+
+
+def is_own(reference: str) -> bool:
+    """Whether a workload's name means a file or module of the user's own.
+
+    >>> is_own("vgg16"), is_own("./my_model.py"), is_own("package.module:NET")
+    (False, True, True)
+    """
+    return reference.endswith(".py") or any(sign in reference for sign in ("/", os.sep, ":"))
+
+
+def load_workload(reference: str) -> Workload:
+    """Import a workload by its name, ``./file.py[:NAME]`` or ``package.module:NAME``.
+
+    An own model is the user's trusted code and runs here: call this for one in a child process only.
+
+    Raises:
+        MisuseError: With one line for the user; the cause, where their code raised, is chained to it.
+    """
+    if is_own(reference):
+        from gpubench.own_model import load_own
+
+        return load_own(reference)
+    known = _installed()
+    if reference not in known:
+        close = nearest(reference, known)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
+        raise MisuseError(
+            f'unknown workload "{reference}"; {hint} A model of your own is given as ./file.py or module:NAME'
+        )
+    workload = import_foreign(f"workload {reference}", known[reference].load)
+    if not isinstance(workload, Workload):
+        raise MisuseError(
+            f"workload {reference}: {known[reference].value} is a {type(workload).__name__}, not a Workload"
+        )
+    return workload
+
+
+def import_foreign(what: str, load: Callable[[], Any]) -> Any:
+    """Run code that is not ours; whatever it raises becomes one line, with the cause chained.
+
+    Raises:
+        MisuseError: If it raised anything, or called ``sys.exit``.
+    """
+    try:
+        return load()
+    except MisuseError:
+        raise
+    except SystemExit as error:
+        raise MisuseError(f"{what}: calls sys.exit({error.code!r}) while it is loaded or built") from error
+    except Exception as error:  # code of others may raise anything; the cause is kept
+        raise MisuseError(f"{what}: {one_line(error)}") from error
+
+
+def one_line(error: BaseException, limit: int = 300) -> str:
+    """Say an exception in one line: its type, its message, and the place for a syntax error."""
+    if isinstance(error, SyntaxError):
+        return f"syntax error in line {error.lineno}: {error.msg}"
+    text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+@cache
+def _installed() -> dict[str, importlib.metadata.EntryPoint]:
+    """Entry points by name; a source checkout's own are read from its pyproject.toml."""
+    checkout = _checkout()
+    points = [*importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)]
+    if checkout is not None:
+        _serve_from(checkout / "workloads")
+        points = [p for p in points if p.dist is None or p.dist.name != "gpubench"]
+        points += _declared(checkout / "pyproject.toml")
+    found: dict[str, importlib.metadata.EntryPoint] = {}
+    for point in sorted(points, key=lambda p: (p.name, p.value)):
+        if point.name in found:
+            raise MisuseError(
+                f'two installed packages offer the workload "{point.name}": {found[point.name].value} and '
+                f"{point.value}; uninstall one of them"
+            )
+        found[point.name] = point
+    return found
+
+
+def _checkout() -> Path | None:
+    """The repository this package is imported from, or None for an installed wheel."""
+    root = Path(__file__).resolve().parent.parent
+    declared = root / "pyproject.toml"
+    if not (declared.is_file() and (root / "workloads" / "__init__.py").is_file()):
+        return None
+    return root if re.search(r'(?m)^name = "gpubench"$', declared.read_text(encoding="utf-8")) else None
+
+
+def _declared(pyproject: Path) -> list[importlib.metadata.EntryPoint]:
+    """The workloads that a checkout declares; what pip once copied of it may be older."""
+    project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
+    group = project.get("entry-points", {}).get(ENTRY_POINT_GROUP, {})
+    return [importlib.metadata.EntryPoint(n, v, ENTRY_POINT_GROUP) for n, v in group.items()]
+
+
+def _serve_from(folder: Path) -> None:
+    """Make ``gpubench_workloads`` mean this folder, so that an edit counts at once.
+
+    An editable install would find the copy that was made when it was installed.
+    """
+    name = "gpubench_workloads"
+    spec = importlib.util.spec_from_file_location(
+        name, folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    if name in sys.modules or spec is None or spec.loader is None:
+        return
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
