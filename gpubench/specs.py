@@ -37,8 +37,15 @@ def find_spec(name: str, memory_bytes: int | None = None) -> GpuSpec | None:
         name: A key, a marketing name, or any alias.
         memory_bytes: The memory that the device reported, to part cards that share a name [B].
     """
-    key = names.resolve(name, _alias_index(), _memory_of(), memory_bytes)
+    key = _resolve(name, memory_bytes)
     return load_specs()[key] if key else None
+
+
+def _resolve(name: str, memory_bytes: int | None) -> str | None:
+    key = names.resolve(name, _alias_index(), _memory_of(), memory_bytes)
+    if key is None and memory_bytes is not None:
+        key = names.resolve(name, _shared_index(), _memory_of(), memory_bytes)
+    return key
 
 
 def require_spec(name: str) -> GpuSpec:
@@ -65,11 +72,7 @@ def offered_gpu_key(name: str, memory_gib: float | None = None) -> str | None:
         memory_gib: Memory of one GPU as the price list gives it, in GiB or in GB of 10^9 bytes.
     """
     memory_bytes = None if memory_gib is None else round(memory_gib * GIB)
-    for index in (_alias_index(), _unstated_index()):
-        key = names.resolve(name, index, _memory_of(), memory_bytes)
-        if key:
-            return key
-    return None
+    return _resolve(name, memory_bytes) or names.resolve(name, _unstated_index(), _memory_of(), memory_bytes)
 
 
 def matching_keys(name: str) -> tuple[str, ...]:
@@ -95,6 +98,12 @@ def matching_keys(name: str) -> tuple[str, ...]:
 def _alias_index() -> Mapping[str, tuple[str, ...]]:
     """Names that mean one device: what drivers and frameworks say, and prices that name the form factor."""
     return names.index_aliases(_aliases(unstated=False))
+
+
+@cache
+def _shared_index() -> Mapping[str, tuple[str, ...]]:
+    """Names that need the memory beside them: a GeForce RTX 3080 with 12 GB is not the card of that name."""
+    return names.index_aliases((name, key) for key, s in load_specs().items() for name in s.shared_names)
 
 
 @cache
@@ -215,6 +224,8 @@ def _spec(row: Mapping[str, str]) -> GpuSpec:
         cooling=row["cooling"] or None,
         slot_count=number("slots"),
         power_connector=row["power_connector"] or None,
+        shared_names=tuple(name for name in row["shared_names"].split(";") if name),
+        board_source=row["board_source"] or None,
         variants=tuple(key for key in row["variants"].split(";") if key),
         not_ranked_because=row["not_ranked_because"] or None,
     )

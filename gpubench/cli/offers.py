@@ -13,6 +13,8 @@ from gpubench.errors import GpuBenchError, MisuseError
 from gpubench.units import plain
 
 if TYPE_CHECKING:
+    from decimal import Decimal
+
     from gpubench.models import Pricing
     from gpubench.offers.listing import ListedOffer
     from gpubench.offers.snapshot import SourceOffers
@@ -242,6 +244,7 @@ def _document(rows: tuple[ListedOffer, ...], table: OfferTable, as_of: str) -> d
                 "price_date": row.offer.price_date,
                 "price_age_days": row.price_age_days,
                 "freshness": row.freshness,
+                "not_ranked_because": row.not_ranked_because,
                 "source": row.offer.source,
                 "note": row.offer.note,
                 "retrieved_at": row.offer.retrieved_at,
@@ -255,47 +258,51 @@ def _document(rows: tuple[ListedOffer, ...], table: OfferTable, as_of: str) -> d
 
 def _print_table(rows: tuple[ListedOffer, ...]) -> None:
     from gpubench.offers.dates import show_price_date
-    from gpubench.units import UNKNOWN, format_usd
+    from gpubench.units import UNKNOWN
 
-    cells = [
-        (
-            "$/GPU-h",
-            "$/h",
-            "GPUs",
-            "GPU",
-            "provider",
-            "instance",
-            "region",
-            "pricing",
-            "kind",
-            "price of",
-            "age",
-        )
-    ]
+    heads = ("$/GPU-h", "$/h", "GPUs", "GPU", "provider", "instance", "region", "pricing", "kind")
+    cells = [(*heads, "price of", "age")]
+    reasons = list(dict.fromkeys(row.not_ranked_because for row in rows if row.not_ranked_because))
     for row in rows:
         offer = row.offer
         age = f"{row.price_age_days} days" + ("" if row.freshness == "current" else f", {row.freshness}")
         term = f" {offer.term_years}y" if offer.term_years else ""
+        mark = f" [{reasons.index(row.not_ranked_because) + 1}]" if row.not_ranked_because else ""
         cells.append(
             (
-                format_usd(float(row.usd_per_gpu_hour)),
-                format_usd(float(offer.price_usd_per_hour)),
+                _dollars(row.usd_per_gpu_hour),
+                _dollars(offer.price_usd_per_hour),
                 str(offer.gpu_count),
                 offer.gpu_key,
                 plain(offer.provider),
                 plain(offer.instance),
                 plain(offer.region or UNKNOWN),
                 offer.pricing + term,
-                plain(offer.kind),
+                plain(offer.kind) + mark,
                 show_price_date(offer.price_date),
                 age,
             )
         )
+    _print_columns(cells, figures=3)
+    for number, reason in enumerate(reasons, 1):
+        print(f"[{number}] not ranked: {plain(reason, 400)}")
+
+
+def _dollars(price: Decimal | None) -> str:
+    from gpubench.units import format_usd
+
+    return format_usd(float(price)) if price else "free"
+
+
+def _print_columns(cells: Sequence[tuple[str, ...]], figures: int) -> None:
+    """Print rows under their heads: the first columns are figures and stand to the right."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for line in cells:
-        figures = [cell.rjust(width) for cell, width in zip(line[:3], widths[:3], strict=True)]
-        words = [cell.ljust(width) for cell, width in zip(line[3:], widths[3:], strict=True)]
-        print("  ".join(figures + words).rstrip())
+        padded = [
+            cell.rjust(width) if position < figures else cell.ljust(width)
+            for position, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        print("  ".join(padded).rstrip())
 
 
 def _say_summary(rows: tuple[ListedOffer, ...], table: OfferTable) -> None:

@@ -40,7 +40,7 @@ def sort_outliers(fresh: OfferTable, known: Iterable[Offer], *, accept: bool = F
     jumped: set[OfferKey] = set()
     for offer in fresh.offers:
         last = before.get(offer_key(offer))
-        if last is None or last.price_usd_per_hour <= 0:
+        if last is None or not last.price_usd_per_hour or not offer.price_usd_per_hour:
             kept.append(_noted(offer, middles))
             continue
         ratio = _per_gpu(offer) / _per_gpu(last)

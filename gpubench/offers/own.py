@@ -159,7 +159,7 @@ def _priced(row: _Row, shared: dict[str, Any]) -> Iterator[Offer | str]:
         if not text:
             continue
         try:
-            price = plausible.price(text)
+            price = plausible.price(text, shared["kind"])
         except ImplausibleError as reason:
             yield str(reason)
             continue

@@ -26,14 +26,18 @@ class ImplausibleError(ValueError):
     """One row says something that cannot be used; the message is the reason shown for it."""
 
 
-def price(text: str) -> Decimal:
-    """Return a price of the whole instance [USD/h], or raise with the reason."""
+def price(text: str, kind: str = "vm") -> Decimal:
+    """Return a price of the whole instance [USD/h], or raise with the reason; free costs 0 and only that."""
     try:
         value = Decimal(text)
     except InvalidOperation:
         raise ImplausibleError(f"price {text[:40]!r} is not a number") from None
     if not value.is_finite():
         raise ImplausibleError(f"price {text[:40]!r} is not finite")
+    if kind == "free":
+        if value != 0:
+            raise ImplausibleError(f"price {text[:40]} of a free offer is not 0")
+        return value
     if value <= 0:
         raise ImplausibleError(f"price {text[:40]} is not above 0")
     if not MIN_USD_PER_HOUR <= value <= MAX_USD_PER_HOUR:
@@ -111,7 +115,7 @@ def check_offer(offer: Offer) -> None:
     if offer.gpu_key not in load_specs():
         raise ImplausibleError(f"GPU {offer.gpu_key[:60]!r} is unknown")
     price_day(offer.price_date)
-    price(str(offer.price_usd_per_hour))
+    price(str(offer.price_usd_per_hour), offer.kind)
     gpu_count(str(offer.gpu_count))
     vcpus("" if offer.vcpus is None else str(offer.vcpus))
     ram_bytes("" if offer.ram_bytes is None else str(offer.ram_bytes / GIB))

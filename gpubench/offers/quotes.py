@@ -57,7 +57,7 @@ def _offer(quote: Quote, retrieved_at: str) -> Offer:
         gpu_count=plausible.gpu_count(_text(quote.gpu_count, machine and machine.gpu_count)),
         vcpus=plausible.vcpus(_text(quote.vcpus, machine and machine.vcpus)),
         ram_bytes=plausible.ram_bytes(_text(quote.ram_gib, machine and machine.ram_gib)),
-        price_usd_per_hour=plausible.price(str(quote.price)),
+        price_usd_per_hour=plausible.price(str(quote.price), quote.kind),
         pricing=Pricing(quote.pricing),
         kind=quote.kind,
         price_date=price_date,
