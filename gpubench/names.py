@@ -67,6 +67,25 @@ def resolve(
     return keys[0] if len(keys) == 1 else None
 
 
+_TPU_SLICE = re.compile(r"(?:tpu-)?(v\d\w*)-(\d{1,4})", re.ASCII)
+_TPU_CHIPS_PER_UNIT = {"v2": 0.5, "v3": 0.5, "v4": 0.5, "v5p": 0.5, "v5e": 1.0, "v6e": 1.0}
+"""Google counts older slices in cores, two a chip, and the e-class in chips."""
+
+
+def tpu_slice(name: str) -> tuple[str, int] | None:
+    """Return version and chips of a TPU slice as price lists name it; None for another name.
+
+    >>> tpu_slice("tpu-v5litepod-8"), tpu_slice("v3-8"), tpu_slice("A100-80GB")
+    (('v5e', 8), ('v3', 4), None)
+    """
+    found = _TPU_SLICE.fullmatch(name.strip().lower())
+    if found is None:
+        return None
+    version = "v5e" if found[1] == "v5litepod" else found[1]
+    chips = int(found[2]) * _TPU_CHIPS_PER_UNIT.get(version, 0.0)
+    return (version, round(chips)) if chips >= 1 else None
+
+
 def nearest(name: str, known: Iterable[str], count: int = 3) -> tuple[str, ...]:
     """Known names that look like this one, for a message: "did you mean ...?"."""
     return tuple(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from gpubench.models import Offer, Pricing
+from gpubench.names import tpu_slice
 from gpubench.offers import plausible
 from gpubench.offers.dates import price_day
 from gpubench.offers.instances import Machine, find_machine
@@ -38,6 +41,7 @@ def offers_of_quotes(quotes: Iterable[Quote], retrieved_at: str) -> OfferTable:
 
 
 def _offer(quote: Quote, retrieved_at: str) -> Offer:
+    quote = _tpu_in_chips(quote)
     machine = find_machine(quote.provider, quote.instance)
     instance = _instance(quote, machine)
     key, note = _identify(quote, machine), quote.note
@@ -68,9 +72,18 @@ def _offer(quote: Quote, retrieved_at: str) -> Offer:
     )
 
 
+def _tpu_in_chips(quote: Quote) -> Quote:
+    """Restate a TPU slice ("v5litepod-8", one piece) as its chips, the unit of the specification table."""
+    found = tpu_slice(quote.gpu)
+    if found is None:
+        return quote
+    version, chips = found
+    return msgspec.structs.replace(quote, gpu=f"tpu-{version}", gpu_count=chips, gpu_memory_gib=None)
+
+
 def _instance(quote: Quote, machine: Machine | None) -> str:
     """Return the instance's name; Google's N1 machines take any GPU, so there the GPU is part of it."""
-    if quote.provider == "gcp" and machine is None and quote.gpu:
+    if quote.provider == "gcp" and machine is None and quote.gpu and not quote.gpu.startswith("tpu-"):
         return f"{quote.instance or 'n1'} + {quote.gpu_count}x {quote.gpu}"
     return quote.instance
 

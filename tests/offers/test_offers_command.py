@@ -49,8 +49,20 @@ def test_every_row_shows_date_age_and_freshness_and_the_cheapest_comes_first(lis
             else "not current"
         )
         assert row["freshness"] == limit
-    prices = [row["usd_per_gpu_hour"] for row in rows]
+    prices = [row["usd_per_gpu_hour"] for row in rows if row["kind"] != "free"]
     assert prices == sorted(prices)
+    assert [row["kind"] for row in rows[len(prices) :]] == ["free", "free"]
+
+
+def test_what_is_never_ranked_says_why(gpubench, listed):
+    reasons = {row["kind"]: row["not_ranked_because"] for row in listed()}
+    assert reasons["vm"] is None
+    assert "no throughput per dollar" in reasons["free"]
+    assert "comes on top" in reasons["attach-fee"]
+    assert "not on sale" in reasons["historic"]
+    shown = gpubench("list", "--kind", "free").stdout
+    assert "free [1]" in shown
+    assert "[1] not ranked: free of charge" in shown
 
 
 def test_the_table_marks_old_prices_and_says_what_was_set_aside(gpubench, write_table):

@@ -98,6 +98,14 @@ def test_a_bad_spot_price_does_not_cost_the_good_on_demand_price(write_table):
     assert table.set_aside[0].reason == "price 0 is not above 0"
 
 
+def test_free_is_a_kind_of_its_own_and_costs_nothing(write_table):
+    table = read_own(
+        write_table({"kind": "free", "on_demand_usd_per_h": "0"}, {"kind": "free", "instance": "b"})
+    )
+    assert [(offer.kind, offer.price_usd_per_hour) for offer in table.offers] == [("free", Decimal(0))]
+    assert table.set_aside[0].reason == "price 0.50 of a free offer is not 0"
+
+
 def test_a_duplicate_is_set_aside_and_the_first_is_kept(write_table):
     table = read_own(write_table({}, {"on_demand_usd_per_h": "0.75"}, {"region": "moon-2"}))
     assert [offer.price_usd_per_hour for offer in table.offers] == [Decimal("0.50"), Decimal("0.50")]
