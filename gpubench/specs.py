@@ -6,7 +6,7 @@ import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
@@ -61,6 +61,7 @@ def require_spec(name: str) -> GpuSpec:
     return spec
 
 
+@lru_cache(maxsize=4096)
 def offered_gpu_key(name: str, memory_gib: float | None = None) -> str | None:
     """Return the key of the GPU that a price list means; None where unknown or ambiguous.
 

@@ -14,6 +14,8 @@ from gpubench.units import GIB
 MIN_USD_PER_HOUR, MAX_USD_PER_HOUR = Decimal("0.001"), Decimal(100_000)
 """The cheapest GPU ever rented cost cents an hour, the dearest instance a few hundred dollars."""
 
+_LOW, _HIGH = float(MIN_USD_PER_HOUR), float(MAX_USD_PER_HOUR)
+
 MAX_GPU_COUNT = 1024
 MAX_VCPUS = 100_000.0
 MAX_RAM_GIB = 1_000_000.0
@@ -29,8 +31,10 @@ class ImplausibleError(ValueError):
 def price(text: str, kind: str = "vm") -> Decimal:
     """Return a price of the whole instance [USD/h], or raise with the reason; free costs 0 and only that."""
     try:
+        if kind != "free" and _LOW <= float(text) <= _HIGH:  # NaN fails every comparison
+            return Decimal(text)
         value = Decimal(text)
-    except InvalidOperation:
+    except (InvalidOperation, ValueError):
         raise ImplausibleError(f"price {text[:40]!r} is not a number") from None
     if not value.is_finite():
         raise ImplausibleError(f"price {text[:40]!r} is not finite")
@@ -40,11 +44,7 @@ def price(text: str, kind: str = "vm") -> Decimal:
         return value
     if value <= 0:
         raise ImplausibleError(f"price {text[:40]} is not above 0")
-    if not MIN_USD_PER_HOUR <= value <= MAX_USD_PER_HOUR:
-        raise ImplausibleError(
-            f"price {text[:40]} USD/h is outside {MIN_USD_PER_HOUR} to {MAX_USD_PER_HOUR:,}"
-        )
-    return value
+    raise ImplausibleError(f"price {text[:40]} USD/h is outside {MIN_USD_PER_HOUR} to {MAX_USD_PER_HOUR:,}")
 
 
 def gpu_count(text: str) -> int:

@@ -5,9 +5,10 @@ Ranking never touches the network. It reads these files, so that a ranking can b
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -63,10 +64,26 @@ def load_offers(results: Path | None = None, extra: Path | None = None) -> Offer
         MisuseError: If the user's file cannot be read as a whole. A damaged snapshot is a note, no error.
     """
     folder = offers_folder(results)
-    tables = [embedded_offers(), refreshed_offers(folder), *imported_offers(folder)]
-    if extra is not None:
-        tables.append(read_own(extra))
-    return overlay(tables)
+    with _collector_paused():
+        tables = [embedded_offers(), refreshed_offers(folder), *imported_offers(folder)]
+        if extra is not None:
+            tables.append(read_own(extra))
+        return overlay(tables)
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Keep the collector from walking over 100,000 offers again and again while they are made.
+
+    Nothing here is garbage, and nothing refers back: the walks double the time and free nothing.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def offers_folder(results: Path | None) -> Path:
