@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urljoin, urlsplit
 
 import httpx
 
+from gpubench import __version__
 from gpubench.offers.source import SourceError, same_host
 from gpubench.units import plain
 
@@ -50,7 +50,7 @@ class HttpTransport:
         self._client = httpx.Client(
             timeout=silence_timeout_s,
             follow_redirects=False,
-            headers={"User-Agent": f"gpubench/{version('gpubench')}"},
+            headers={"User-Agent": f"gpubench/{__version__}"},
         )
 
     def __enter__(self) -> Self:
