@@ -39,12 +39,19 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a device is doing now, and what its surroundings allow it. Unknown is None."""
+    """What a device is doing now, and what its surroundings allow it. Unknown is None.
+
+    Attributes:
+        memory_used_bytes: As the driver counts it, its own reserve included where it cannot part the two.
+        memory_in_use_bytes: Without the driver's reserve; None where that cannot be told.
+        pcie_generation_card: The most that the card alone could do in another slot.
+    """
 
     temperature_c: float | None = None
     power_w: float | None = None
     utilization: float | None = None
     memory_used_bytes: int | None = None
+    memory_in_use_bytes: int | None = None
     clock_event_reasons: tuple[str, ...] | None = None
     idle: bool | None = None
     process_count: int | None = None
@@ -160,6 +167,10 @@ class Readings(Protocol):
 
     def power_limits(self) -> PowerLimits:
         """Read the power limits."""
+        ...
+
+    def memory_in_use_bytes(self) -> int | None:
+        """Read memory in use without the driver's own reserve [B]; None where it cannot be told apart."""
         ...
 
     def ecc_uncorrected(self) -> int | None:

@@ -54,6 +54,11 @@ class NvmlReadings:
         """Read the power limits [W]."""
         return self._guarded(self._power_limits, PowerLimits())
 
+    def memory_in_use_bytes(self) -> int | None:
+        """Read memory in use without the driver's reserve [B]; an old driver cannot part the two."""
+        answer: Any = self._guarded(lambda: self._session.memory(self._device), None)
+        return int(answer.used) if hasattr(answer, "reserved") else None
+
     def ecc_uncorrected(self) -> int | None:
         """Read uncorrected memory errors since the driver was loaded; only a change means anything."""
         return self._guarded(

@@ -166,7 +166,8 @@ def _visible_entry(
 
 def _order_is_known(word: str, devices: Sequence[DeviceProfile], environment: Mapping[str, str]) -> None:
     """CUDA counts the fastest GPU first unless told otherwise; the driver counts by PCI bus."""
-    if environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len({d.name for d in devices}) < 2:
+    kinds = {d.index: d.name for d in devices}  # of a cut card one slice stands for all
+    if environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len(set(kinds.values())) < 2:
         return
     raise MisuseError(
         f"CUDA_VISIBLE_DEVICES={word} counts the fastest GPU first, and the GPUs here differ; set "

@@ -34,6 +34,10 @@ class NoReadings:
         """Unknown."""
         return PowerLimits()
 
+    def memory_in_use_bytes(self) -> int | None:
+        """Unknown."""
+        return None
+
     def ecc_uncorrected(self) -> int | None:
         """Unknown."""
         return None
