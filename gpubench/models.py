@@ -434,10 +434,12 @@ class WorkloadProfile(_Record, frozen=True, kw_only=True):
         saved_bytes_per_sample: Activations kept for the backward pass, at fp32 [B].
         batches: Default batches: small, main, large.
         train, infer: Operators of one training step and one forward pass.
+        summary: What the model is, in a few words.
     """
 
     name: str
     version: int
+    summary: str = ""
     sample_unit: str
     sample_shape: tuple[int, ...]
     is_image: bool

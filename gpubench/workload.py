@@ -79,6 +79,7 @@ class Workload:
         is_image: Whether the input is a batch of images, so that a memory format matters.
         tasks: What can be measured with it.
         source: Where the model is described.
+        summary: What it is, in a few words, for `gpubench list`.
         build: ``build(batch_size, seed)``; equal seeds give equal tasks.
         tiny: The same code with a preset small enough for a CPU test; None where there is none.
     """
@@ -92,6 +93,7 @@ class Workload:
     source: str
     build: Callable[[int, int], Task]
     tiny: Callable[[int, int], Task] | None = None
+    summary: str = ""
     tasks: tuple[TaskKind, ...] = (TaskKind.TRAIN, TaskKind.INFER)
 
     def __post_init__(self) -> None:

@@ -1,1 +1,0 @@
-"""What one step of a workload computes and moves."""

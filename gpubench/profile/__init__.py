@@ -1,0 +1,11 @@
+"""What one step of a workload computes and moves, read on the meta device: no GPU, no weights.
+
+``load_profiles`` and ``profile_of`` need no torch in this process; ``profile_workload`` does.
+"""
+
+from __future__ import annotations
+
+from gpubench.profile.cache import load_profiles, profile_of
+from gpubench.profile.trace import profile_workload
+
+__all__ = ["load_profiles", "profile_of", "profile_workload"]

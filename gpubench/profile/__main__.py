@@ -1,0 +1,11 @@
+"""``python -m gpubench.profile``: trace the standard workloads again and write the shipped file."""
+
+from __future__ import annotations
+
+from gpubench.profile.cache import PROFILES_FILE, write_profiles
+from gpubench.profile.trace import profile_workload
+from gpubench.workload import load_workload, workload_names
+
+if __name__ == "__main__":
+    write_profiles(profile_workload(load_workload(name)) for name in workload_names())
+    print(f"wrote {PROFILES_FILE}")

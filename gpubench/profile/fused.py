@@ -1,0 +1,245 @@
+"""Library calls that a GPU runs as few kernels and the meta device as many: recorded as a GPU runs them.
+
+A fused RNN (cuDNN) is written out as its GEMMs: the input products over the whole sequence at once, the
+recurrent products step by step with the weights read again, one gradient product for each weight. Scaled
+dot-product attention keeps no matrix of scores. Dropout is one kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from gpubench.models import OperatorKind
+from gpubench.profile.kernels import Kernel, matmul, memory, moved
+
+_GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+
+
+@dataclass
+class Recorder:
+    """The kernels of one pass, in order; nothing is added while it is paused."""
+
+    kernels: list[Kernel] = field(default_factory=list)
+    paused: bool = False
+
+    def add(self, *kernels: Kernel) -> None:
+        """Append kernels unless paused."""
+        if not self.paused:
+            self.kernels.extend(kernels)
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Record nothing inside the block."""
+        before, self.paused = self.paused, True
+        try:
+            yield
+        finally:
+            self.paused = before
+
+
+class FusedCalls(TorchFunctionMode):
+    """Answers fused calls with tensors of the right shape, and records what they cost on a GPU."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Take over RNNs, attention and dropout; let everything else pass."""
+        del types
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in _GATES and _is_plain_rnn(name, args):
+            return _rnn(self._recorder, name, args)
+        if name == "scaled_dot_product_attention":
+            return _attention(self._recorder, args, kwargs)
+        if name == "dropout" and func.__module__ == "torch.nn.functional":
+            return _dropout(self._recorder, func, args, kwargs)
+        return func(*args, **kwargs)
+
+
+# --- dropout --------------------------------------------------------------------------------------------
+
+
+def _dropout(
+    recorder: Recorder, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    with recorder.pause():
+        out = func(*args, **kwargs)
+    x = args[0] if args else kwargs["input"]
+    if out is not x or kwargs.get("inplace"):
+        recorder.add(memory(3 * x.numel()))  # input, output, mask
+    return out
+
+
+# --- recurrent networks -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """One layer in one direction: its sizes, and the kernels that follow from them."""
+
+    batch: int
+    steps: int
+    inputs: int
+    hidden: int
+    gates: int
+
+    def forward(self) -> Iterator[Kernel]:
+        """Input product over the sequence, then a recurrent product and the gates at every step."""
+        wide = self.gates * self.hidden
+        yield matmul(self.batch * self.steps, wide, self.inputs)
+        for _ in range(self.steps):
+            yield matmul(self.batch, wide, self.hidden)
+            yield self._pointwise()
+
+    def backward(self, *, input_gradient: bool) -> Iterator[Kernel]:
+        """The same backwards; the first step's initial state needs no gradient."""
+        wide = self.gates * self.hidden
+        for step in range(self.steps):
+            yield self._pointwise()
+            if step < self.steps - 1:
+                yield matmul(self.batch, self.hidden, wide)
+        if input_gradient:
+            yield matmul(self.batch * self.steps, self.inputs, wide)
+        yield matmul(wide, self.inputs, self.batch * self.steps)
+        yield matmul(wide, self.hidden, self.batch * self.steps)
+        yield memory(self.batch * self.steps * wide + wide)  # gradient of the bias
+
+    def _pointwise(self) -> Kernel:
+        """Both products are read, the gates kept for the backward pass, state and output written."""
+        return memory(self.batch * self.hidden * (3 * self.gates + 3))
+
+
+def _is_plain_rnn(name: str, args: tuple[Any, ...]) -> bool:
+    """Whether this is a padded batch without projection: (input, hx, weights, bias, ...)."""
+    per_layer = 4 if len(args) == 9 and args[3] is True else 2
+    return (
+        len(args) == 9
+        and isinstance(args[2], list | tuple)
+        and isinstance(args[0], Tensor)
+        and args[0].ndim == 3
+        and len(args[2]) == per_layer * args[4] * (2 if args[7] else 1)
+        and name in _GATES
+    )
+
+
+@dataclass(frozen=True)
+class _Stack:
+    """All layers of a fused RNN, both directions of a layer side by side, and the dropout between layers."""
+
+    recorder: Recorder
+    layers: tuple[_Layer, ...]
+    directions: int
+    dropout: bool
+
+    @property
+    def width(self) -> int:
+        """Channels of the output."""
+        return self.layers[0].hidden * self.directions
+
+    def dropouts(self) -> Iterator[Kernel]:
+        """One kernel between two layers, either way."""
+        if self.dropout:
+            one = self.layers[0]
+            for _ in range(len(self.layers) // self.directions - 1):
+                yield memory(3 * one.batch * one.steps * self.width)
+
+
+def _rnn(recorder: Recorder, name: str, args: tuple[Any, ...]) -> tuple[Tensor, ...]:
+    x, state, weights, _, layer_count, dropout, training, bidirectional, batch_first = args
+    batch, steps = (x.shape[0], x.shape[1]) if batch_first else (x.shape[1], x.shape[0])
+    directions = 2 if bidirectional else 1
+    hidden = (state[0] if isinstance(state, tuple | list) else state).shape[-1]
+    layers = tuple(
+        _Layer(batch, steps, x.shape[-1] if n == 0 else hidden * directions, hidden, _GATES[name])
+        for n in range(layer_count)
+        for _ in range(directions)
+    )
+    stack = _Stack(recorder, layers, directions, bool(training and dropout))
+    out: Tensor = _FusedRnn.apply(stack, x, *weights)  # type: ignore[no-untyped-call]
+    with recorder.pause():
+        final = out.new_zeros(layer_count * directions, batch, hidden) + out.sum() * 0
+    return (out, final, final.clone()) if name == "lstm" else (out, final)
+
+
+class _FusedRnn(torch.autograd.Function):
+    """Shapes of a fused RNN, with its kernels recorded in both directions."""
+
+    @staticmethod
+    def forward(ctx: Any, stack: _Stack, x: Tensor, *weights: Tensor) -> Tensor:
+        """Record the forward kernels and give back zeros of the output's shape."""
+        stack.recorder.add(*(k for layer in stack.layers for k in layer.forward()), *stack.dropouts())
+        with stack.recorder.pause():
+            out = x.new_zeros(*x.shape[:2], stack.width)
+            # What cuDNN reserves for the backward pass: gates and states of every layer and step.
+            reserve = x.new_empty(sum(y.batch * y.steps * y.hidden * (y.gates + 2) for y in stack.layers))
+            ctx.save_for_backward(x, reserve, *weights)
+        ctx.stack = stack
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        """Record the backward kernels and give back zeros of the gradients' shapes."""
+        stack, needed = ctx.stack, ctx.needs_input_grad[1:]
+        for place, layer in reversed(list(enumerate(stack.layers))):
+            stack.recorder.add(*layer.backward(input_gradient=place >= stack.directions or needed[0]))
+        stack.recorder.add(*stack.dropouts())
+        x, _reserve, *weights = ctx.saved_tensors
+        return (None, *_zeros(stack.recorder, (x, *weights), needed))
+
+
+def _zeros(recorder: Recorder, like: Iterable[Tensor], needed: Iterable[bool]) -> list[Tensor | None]:
+    """Gradients of the right shapes; what a GPU moves for them is recorded elsewhere."""
+    with recorder.pause():
+        return [torch.zeros_like(t) if n else None for t, n in zip(like, needed, strict=True)]
+
+
+# --- attention ---------------------------------------------------------------------------------------------
+
+
+def _attention(recorder: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    given = {**dict(zip(("query", "key", "value"), args, strict=False)), **kwargs}
+    out: Tensor = _FusedAttention.apply(  # type: ignore[no-untyped-call]
+        recorder, given["query"], given["key"], given["value"]
+    )
+    return out
+
+
+class _FusedAttention(torch.autograd.Function):
+    """Shapes of fused attention. The whole square of scores is counted, causal or not, as the field does."""
+
+    @staticmethod
+    def forward(ctx: Any, recorder: Recorder, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Record two products and give back zeros of the output's shape."""
+        with recorder.pause():
+            out = query.new_zeros(*query.shape[:-1], value.shape[-1])
+            logsumexp = query.new_empty(query.shape[:-1])
+            ctx.save_for_backward(query, key, value, out, logsumexp)
+        ctx.recorder = recorder
+        flops = _product_flops(query, key, query.shape[-1]) + _product_flops(query, key, value.shape[-1])
+        recorder.add(Kernel(OperatorKind.MATMUL, flops, moved(query, key, value, out)))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Record the four products of the gradients; the scores computed again are not counted."""
+        query, key, value, out, _ = ctx.saved_tensors
+        flops = _product_flops(query, key, query.shape[-1]) + _product_flops(query, key, value.shape[-1])
+        moved_bytes = 2 * moved(query, key, value, out)  # each and its gradient
+        ctx.recorder.add(Kernel(OperatorKind.MATMUL, 2 * flops, moved_bytes))
+        del gradients
+        return (None, *_zeros(ctx.recorder, (query, key, value), ctx.needs_input_grad[1:]))
+
+
+def _product_flops(query: Tensor, key: Tensor, width: int) -> float:
+    return 2.0 * query.numel() / query.shape[-1] * key.shape[-2] * width

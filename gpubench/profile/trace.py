@@ -1,0 +1,261 @@
+"""Trace one training step and one forward pass of a workload, and split its cost into per-sample and fixed.
+
+Two batch sizes give the two parts: whatever grows with the batch is per sample, the rest (weights, optimizer)
+is paid once a step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gpubench.errors import MisuseError
+from gpubench.models import Operator, OperatorKind, TaskKind, WorkloadProfile
+from gpubench.workload import Task, Workload, one_line
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from gpubench.profile.kernels import Kernel
+
+_BATCHES = (2, 4)
+"""Not 1: at a batch of 1 some layouts coincide and copies vanish."""
+_SEED = 0
+_FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class _Trace:
+    """What was seen at one batch size."""
+
+    train: tuple[Kernel, ...]
+    infer: tuple[Kernel, ...]
+    saved_bytes: float
+    parameters: int
+    trainable: int
+    state_bytes: float
+    optimizer: str
+
+
+def profile_workload(workload: Workload) -> WorkloadProfile:
+    """Read FLOPs, bytes, parameters and kept activations of a workload.
+
+    It is traced on the meta device, where nothing is allocated or computed; a model that looks at its own
+    values cannot run there and is traced on the CPU.
+
+    Raises:
+        MisuseError: If the model cannot run a step on its own batch, or its work does not follow the batch.
+    """
+    traces = [_trace(workload, n) for n in _BATCHES]
+    train = _operators(workload.name, [t.train for t in traces])
+    infer = _operators(workload.name, [t.infer for t in traces])
+    one, two = traces
+    per_batch = (two.saved_bytes - one.saved_bytes) / (_BATCHES[1] - _BATCHES[0])
+    return WorkloadProfile(
+        name=workload.name,
+        version=workload.version,
+        summary=workload.summary,
+        sample_unit=workload.sample_unit,
+        sample_shape=workload.sample_shape,
+        is_image=workload.is_image,
+        source=workload.source,
+        optimizer=one.optimizer,
+        parameters=one.parameters,
+        trainable_parameters=one.trainable,
+        batches=workload.batches,
+        forward_flops_per_sample=sum(o.count * o.flops_per_sample for o in infer),
+        train_flops_per_sample=sum(o.count * o.flops_per_sample for o in train),
+        saved_bytes_per_sample=per_batch,
+        optimizer_bytes_per_parameter=one.state_bytes / one.trainable if one.trainable else 0.0,
+        train=train,
+        infer=infer,
+    )
+
+
+def _operators(name: str, kernels: Sequence[Sequence[Kernel]]) -> tuple[Operator, ...]:
+    """Fit both parts of every kernel, and merge the kernels that are alike."""
+    one, two = kernels
+    if [k.kind for k in one] != [k.kind for k in two]:
+        raise MisuseError(
+            f"{name}: runs {len(one)} operators at batch {_BATCHES[0]}, {len(two)} at batch {_BATCHES[1]}; "
+            "a step must do the same work for every sample"
+        )
+    found: Counter[tuple[OperatorKind, float, float, float, float]] = Counter(
+        (a.kind, *_parts(a.flops, b.flops), *_parts(a.bytes, b.bytes)) for a, b in zip(one, two, strict=True)
+    )
+    return tuple(
+        Operator(
+            kind=kind,
+            count=count,
+            flops_per_sample=flops_per_sample,
+            flops_fixed=flops_fixed,
+            bytes_per_sample=bytes_per_sample,
+            bytes_fixed=bytes_fixed,
+        )
+        for (kind, flops_per_sample, flops_fixed, bytes_per_sample, bytes_fixed), count in found.items()
+    )
+
+
+def _parts(at_first: float, at_second: float) -> tuple[float, float]:
+    """Per-sample and fixed part of something linear in the batch."""
+    first, second = _BATCHES
+    per_sample = (at_second - at_first) / (second - first)
+    return per_sample, at_first - per_sample * first
+
+
+def _trace(workload: Workload, batch_size: int) -> _Trace:
+    """Trace on the meta device; on the CPU where that cannot be."""
+    try:
+        return _trace_task(_on_meta(workload, batch_size), workload.tasks)
+    except (RuntimeError, NotImplementedError, TypeError, ValueError, MisuseError):
+        pass  # either the meta device lacks something or the model is wrong: the CPU tells which
+    task = workload.build(batch_size, _SEED)
+    try:
+        return _trace_task(task, workload.tasks)
+    except MisuseError as error:
+        raise MisuseError(f"{workload.name}: {error}") from error
+    except Exception as error:  # a model of the user's own may raise anything; the cause is kept
+        raise MisuseError(
+            f"{workload.name}: cannot run one training step on its own batch: {one_line(error)}"
+        ) from error
+
+
+def _on_meta(workload: Workload, batch_size: int) -> Task:
+    import torch
+
+    with torch.device("meta"):
+        task = workload.build(batch_size, _SEED)
+    inputs, targets = task.batches[0]
+    return Task(
+        model=task.model.to("meta"),
+        batches=((_to_meta(inputs), _to_meta(targets)),),
+        loss=task.loss,
+        optimizer=task.optimizer,
+    )
+
+
+def _to_meta(value: Any) -> Any:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.to("meta")
+    if isinstance(value, tuple | list):
+        return type(value)(_to_meta(v) for v in value)
+    if isinstance(value, dict):
+        return {k: _to_meta(v) for k, v in value.items()}
+    return value
+
+
+def _trace_task(task: Task, tasks: Sequence[TaskKind]) -> _Trace:
+    import torch
+
+    model, (inputs, targets) = task.model, task.batches[0]
+    arguments = inputs if isinstance(inputs, tuple) else (inputs,)
+    parameters = list(model.parameters())
+    trained = [p for p in parameters if p.requires_grad]
+    train: list[Kernel] = []
+    saved = state = 0.0
+    optimizer = "none"
+    if TaskKind.TRAIN in tasks:
+        if not trained:
+            raise MisuseError("the model has no parameter that takes a gradient; nothing can be trained")
+        train, saved = _trace_step(model, lambda: task.loss(model(*arguments), targets))
+        optimizer, state = _optimizer(task, trained)
+        count = sum(p.numel() for p in trained)
+        train.append(_optimizer_kernel(count, state))
+    model.eval()
+    with torch.no_grad(), _recording() as infer:
+        model(*arguments)
+    return _Trace(
+        train=tuple(train),
+        infer=tuple(infer),
+        saved_bytes=saved,
+        parameters=sum(p.numel() for p in parameters),
+        trainable=sum(p.numel() for p in trained),
+        state_bytes=state,
+        optimizer=optimizer,
+    )
+
+
+def _trace_step(model: nn.Module, forward: Callable[[], Any]) -> tuple[list[Kernel], float]:
+    """Kernels of forward, loss and backward, and bytes of the activations kept between them."""
+    import torch
+
+    own = {_identity(t) for t in (*model.parameters(), *model.buffers())}
+    kept: dict[int, Any] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if _identity(tensor) not in own:
+            kept[_identity(tensor)] = tensor.untyped_storage()  # held, so that no other takes its address
+        return tensor
+
+    model.train()
+    with _recording() as kernels:
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            loss = forward()
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            shape = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
+            raise MisuseError(f"the loss is {shape}; it must be one number, a tensor of one element")
+        if not loss.requires_grad:
+            raise MisuseError("the loss depends on no parameter: no gradient reaches the model")
+        loss.backward()
+    if all(p.grad is None for p in model.parameters()):
+        raise MisuseError("the backward pass left no gradient in any parameter of the model")
+    return kernels, float(sum(storage.nbytes() for storage in kept.values()))
+
+
+def _identity(tensor: Tensor) -> int:
+    """Address of a tensor's storage object; on the meta device the data have none."""
+    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - torch offers no other identity of a storage
+
+
+@contextmanager
+def _recording() -> Iterator[list[Kernel]]:
+    """Record the kernels of every aten call inside the block."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from gpubench.profile.fused import FusedCalls, Recorder
+    from gpubench.profile.kernels import kernels_of
+
+    recorder = Recorder()
+
+    class Calls(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            del types
+            out = func(*args, **(kwargs or {}))
+            schema = func._schema  # noqa: SLF001 - the only place where torch says what is a view
+            name = schema.name.partition("::")[2]
+            aliases = [r.alias_info for r in schema.returns]
+            is_view = any(a is not None and not a.is_write for a in aliases)
+            recorder.add(*kernels_of(name, is_view, (*args, *(kwargs or {}).values()), out))
+            return out
+
+    with FusedCalls(recorder), Calls():  # type: ignore[no-untyped-call]
+        yield recorder.kernels
+
+
+def _optimizer(task: Task, trained: Sequence[Tensor]) -> tuple[str, float]:
+    """Name of the optimizer, and bytes of the state it keeps, by letting it take one step."""
+    optimizer = task.optimizer(list(trained))
+    optimizer.step()
+    sizes = {p: p.numel() for p in trained}
+    kept = sum(
+        value.numel() * value.element_size()
+        for parameter, state in optimizer.state.items()
+        for value in state.values()
+        if hasattr(value, "numel") and value.numel() == sizes.get(parameter)
+    )
+    return type(optimizer).__name__, float(kept)
+
+
+def _optimizer_kernel(parameters: int, state_bytes: float) -> Kernel:
+    """One pass over the parameters: weight and gradient read, weight written, state read and written.
+
+    SGD with momentum moves 20 bytes per parameter, Adam 28.
+    """
+    from gpubench.profile.kernels import Kernel
+
+    return Kernel(OperatorKind.OPTIMIZER, 0.0, 3.0 * _FLOAT_BYTES * parameters + 2 * state_bytes)

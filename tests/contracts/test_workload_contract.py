@@ -1,0 +1,231 @@
+"""What every workload must keep; each has a class here that inherits it and states its own facts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gpubench.models import OperatorKind, TaskKind, WorkloadProfile
+from gpubench.profile import load_profiles, profile_workload
+from gpubench.workload import Task, Workload, load_workload, workload_names
+
+FINGERPRINTS = Path(__file__).parent.parent / "data" / "workload_fingerprints.json"
+
+
+class WorkloadContract:
+    """Inherit, and state name, parameters and forward FLOPs of one sample."""
+
+    name: str
+    parameters: int
+    trainable: int | None = None
+    forward_flops: float
+
+    @cached_property
+    def workload(self) -> Workload:
+        return load_workload(self.name)
+
+    @cached_property
+    def profile(self) -> WorkloadProfile:
+        return profile_workload(self.workload)
+
+    def tiny(self, batch_size: int = 4, seed: int = 0) -> Task:
+        assert self.workload.tiny is not None
+        return self.workload.tiny(batch_size, seed)
+
+    def test_its_name_is_that_of_its_entry_point(self) -> None:
+        assert self.workload.name == self.name
+        assert self.workload.version >= 1
+        assert len(self.workload.batches) >= 2
+        assert self.workload.source
+        assert self.workload.summary
+
+    def test_it_has_the_parameters_it_states(self) -> None:
+        assert self.profile.parameters == self.parameters
+        assert self.profile.trainable_parameters == (self.trainable or self.parameters)
+
+    def test_it_has_the_flops_it_states(self) -> None:
+        assert self.profile.forward_flops_per_sample == self.forward_flops
+
+    def test_training_computes_two_to_three_times_the_forward_pass(self) -> None:
+        ratio = self.profile.train_flops_per_sample / self.profile.forward_flops_per_sample
+        assert 2.0 <= ratio <= 3.0
+
+    def test_nothing_computed_is_paid_once_a_step(self) -> None:
+        assert all(o.flops_fixed == 0 for o in (*self.profile.train, *self.profile.infer))
+        assert all(o.bytes_fixed >= 0 and o.bytes_per_sample >= 0 for o in self.profile.train)
+
+    def test_the_shipped_profile_is_what_tracing_gives(self) -> None:
+        assert load_profiles()[self.name] == self.profile, "run python -m gpubench.profile"
+
+    def test_a_sample_has_the_stated_shape(self) -> None:
+        with torch.device("meta"):
+            task = self.workload.build(3, 0)
+        assert len(task.batches) == 4
+        for inputs, targets in task.batches:
+            assert tuple(inputs.shape) == (3, *self.workload.sample_shape)
+            assert targets.shape[0] == 3
+
+    def test_it_is_built_on_the_cpu_in_float32(self) -> None:
+        task = self.tiny()
+        assert {p.dtype for p in task.model.parameters()} == {torch.float32}
+        tensors = (*task.model.parameters(), *(t for batch in task.batches for t in batch))
+        assert {t.device.type for t in tensors} == {"cpu"}
+
+    def test_equal_seeds_give_equal_tasks_and_leave_random_numbers_alone(self) -> None:
+        before = torch.random.get_rng_state()
+        one, two, other = self.tiny(seed=1), self.tiny(seed=1), self.tiny(seed=2)
+        assert torch.equal(before, torch.random.get_rng_state())
+        assert _all_equal(one, two)
+        assert not _all_equal(one, other)
+
+    def test_inputs_are_drawn_and_not_zeros(self) -> None:
+        inputs = self.tiny(16).batches[0][0]
+        if inputs.is_floating_point():
+            assert abs(inputs.mean()) < 0.2
+            assert 0.8 < inputs.std() < 1.2
+        else:
+            assert inputs.unique().numel() > 4
+
+    def test_the_loss_falls_in_thirty_steps(self) -> None:
+        task = self.tiny(8)
+        losses = _train(task, steps=32)
+        assert sum(losses[-4:]) < sum(losses[:4])
+
+    def test_what_it_computes_changes_only_with_its_version(self) -> None:
+        stored = json.loads(FINGERPRINTS.read_text(encoding="utf-8"))
+        assert stored.get(self.name) == {
+            "version": self.workload.version,
+            "fingerprint": fingerprint(self.workload, self.profile),
+        }, "raise its version, then run python tests/contracts/test_workload_contract.py"
+
+    @pytest.mark.slow
+    def test_a_full_size_step_runs_on_the_cpu(self) -> None:
+        losses = _train(self.workload.build(1, 0), steps=1)
+        assert all(torch.isfinite(torch.tensor(losses)))
+
+
+def _all_equal(one: Task, two: Task) -> bool:
+    left = [*one.model.state_dict().values(), *(t for b in one.batches for t in b)]
+    right = [*two.model.state_dict().values(), *(t for b in two.batches for t in b)]
+    return all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+def _train(task: Task, steps: int) -> list[float]:
+    torch.manual_seed(0)
+    optimizer = task.optimizer([p for p in task.model.parameters() if p.requires_grad])
+    losses = []
+    for step in range(steps):
+        inputs, targets = task.batches[step % len(task.batches)]
+        optimizer.zero_grad()
+        loss = task.loss(task.model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def fingerprint(workload: Workload, profile: WorkloadProfile) -> str:
+    """A digest of what a workload computes: shapes, work, initialisation, data, optimizer and its settings.
+
+    Drawn values enter with two digits, so that another build of torch gives the same digest.
+    """
+    assert workload.tiny is not None
+    with torch.device("meta"):
+        full = workload.build(2, 0)
+    tiny = workload.tiny(8, 0)
+    optimizer = tiny.optimizer([p for p in tiny.model.parameters() if p.requires_grad])
+    tiny.model.eval()
+    with torch.no_grad():
+        loss = tiny.loss(tiny.model(tiny.batches[0][0]), tiny.batches[0][1]).item()
+    facts: dict[str, Any] = {
+        "parameters": [(n, tuple(p.shape), p.requires_grad) for n, p in full.model.named_parameters()],
+        "inputs": [tuple(full.batches[0][0].shape), str(full.batches[0][0].dtype)],
+        "targets": [tuple(full.batches[0][1].shape), str(full.batches[0][1].dtype)],
+        "labels": tiny.batches[0][1].unique().tolist(),
+        "optimizer": [type(optimizer).__name__, {k: optimizer.defaults[k] for k in _SETTINGS & {*optimizer.defaults}}],
+        "flops": [profile.forward_flops_per_sample, profile.train_flops_per_sample],
+        "spread": [f"{p.std():.1e}" for p in tiny.model.parameters() if p.numel() > 64],
+        "loss": f"{loss:.1e}",
+    }  # fmt: skip
+    text = json.dumps(facts, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+_SETTINGS = {"lr", "momentum", "betas", "weight_decay", "eps"}
+
+
+class TestCnn(WorkloadContract):
+    name = "cnn"
+    parameters = 93_322
+    forward_flops = 2 * (26 * 26 * 32 * 9 + 11 * 11 * 64 * 288 + 3 * 3 * 64 * 576 + 576 * 64 + 64 * 10)
+
+
+class TestLstm(WorkloadContract):
+    name = "lstm"
+    parameters = 389_096
+    forward_flops = 5_242_880 + 2 * 128 * 1000
+
+
+class TestVgg16(WorkloadContract):
+    name = "vgg16"
+    parameters = 138_357_544
+    forward_flops = 30_940_528_640
+
+    def test_training_an_image_takes_the_published_flops(self) -> None:
+        assert self.profile.train_flops_per_sample == 92_648_177_664
+
+    def test_its_convolutions_are_3x3_and_its_memory_traffic_is_as_derived(self) -> None:
+        flops = _flops_by_kind(self.profile)
+        assert flops[OperatorKind.CONV3X3] == pytest.approx(91.906e9, rel=1e-4)
+        assert flops[OperatorKind.MATMUL] == pytest.approx(0.742e9, rel=1e-3)
+        assert flops[OperatorKind.CONV] == 0
+        per_sample, fixed = _bytes(self.profile)
+        assert per_sample == pytest.approx(0.641e9, rel=0.03)
+        assert fixed == pytest.approx(1.660e9, rel=0.001)
+        assert sum(o.count for o in self.profile.train) == pytest.approx(105, rel=0.06)
+
+    def test_its_parameters_bear_the_names_of_torchvision(self) -> None:
+        with torch.device("meta"):
+            names = {n for n, _ in self.workload.build(1, 0).model.named_parameters()}
+        convolutions = (0, 2, 5, 7, 10, 12, 14, 17, 19, 21, 24, 26, 28)
+        modules = [*(f"features.{n}" for n in convolutions), *(f"classifier.{n}" for n in (0, 3, 6))]
+        assert names == {f"{m}.{kind}" for m in modules for kind in ("weight", "bias")}
+
+
+def _flops_by_kind(profile: WorkloadProfile) -> dict[OperatorKind, float]:
+    return {
+        kind: sum(o.count * o.flops_per_sample for o in profile.train if o.kind is kind)
+        for kind in OperatorKind
+    }
+
+
+def _bytes(profile: WorkloadProfile) -> tuple[float, float]:
+    """Bytes per sample and per step, without the optimizer's."""
+    rest = [o for o in profile.train if o.kind is not OperatorKind.OPTIMIZER]
+    return sum(o.count * o.bytes_per_sample for o in rest), sum(o.count * o.bytes_fixed for o in rest)
+
+
+def _contracts() -> dict[str, type[WorkloadContract]]:
+    return {c.name: c for c in WorkloadContract.__subclasses__()}
+
+
+def test_every_workload_keeps_the_contract() -> None:
+    assert {*_contracts()} == {*workload_names()}
+
+
+def test_every_workload_can_be_trained_or_run() -> None:
+    assert all({*load_workload(n).tasks} <= {*TaskKind} for n in workload_names())
+
+
+if __name__ == "__main__":
+    found = {}
+    for known in workload_names():
+        this = load_workload(known)
+        found[known] = {"version": this.version, "fingerprint": fingerprint(this, profile_workload(this))}
+    FINGERPRINTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

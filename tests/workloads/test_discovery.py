@@ -1,0 +1,105 @@
+"""Workloads are found by name without importing them; two of one name are an error."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpubench import workload
+from gpubench.errors import MisuseError
+from gpubench.workload import is_own, load_workload, workload_names
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture
+def fresh_discovery() -> object:
+    workload._installed.cache_clear()
+    yield
+    workload._installed.cache_clear()
+
+
+def plug_in(folder: Path, name: str, target: str) -> None:
+    """Leave on disk what pip leaves of a package with one workload."""
+    info = folder / f"other_{len(list(folder.glob('*.dist-info')))}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {info.name.split('-')[0]}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[gpubench.workloads]\n{name} = {target}\n")
+
+
+def test_names_are_sorted_and_nothing_is_imported() -> None:
+    code = (
+        "import sys\nfrom gpubench.workload import workload_names\nnames = workload_names()\n"
+        "assert list(names) == sorted(names) and {'cnn', 'lstm', 'vgg16'} <= {*names}, names\n"
+        "assert not {'torch', 'pandas', 'gpubench_workloads.cnn'} & {*sys.modules}"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_checkout_is_read_from_its_own_folder() -> None:
+    assert load_workload("cnn").name == "cnn"
+    assert Path(str(sys.modules["gpubench_workloads.cnn"].__file__)) == ROOT / "workloads" / "cnn.py"
+
+
+def test_a_plug_in_of_others_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_discovery: object
+) -> None:
+    plug_in(tmp_path, "outside", "outside_module:WORKLOAD")
+    (tmp_path / "outside_module.py").write_text(
+        "from dataclasses import replace\nfrom gpubench.workload import load_workload\n"
+        "WORKLOAD = replace(load_workload('cnn'), name='outside')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert "outside" in workload_names()
+    assert load_workload("outside").name == "outside"
+
+
+def test_a_name_offered_twice_is_an_error_that_names_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_discovery: object
+) -> None:
+    plug_in(tmp_path, "cnn", "intruder:WORKLOAD")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(MisuseError, match=r"two installed packages offer .*cnn.*intruder"):
+        workload_names()
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("raise ImportError('no such thing')", "workload outside: ImportError: no such thing"),
+        ("WORKLOAD = 3", "is a int, not a Workload"),
+        ("import sys; sys.exit(7)", r"workload outside: calls sys.exit\(7\)"),
+        ("x = (", "workload outside: syntax error in line 1"),
+    ],
+)
+def test_a_broken_plug_in_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_discovery: object, source: str, message: str
+) -> None:
+    module = f"outside_{abs(hash(source))}"
+    plug_in(tmp_path, "outside", f"{module}:WORKLOAD")
+    (tmp_path / f"{module}.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(MisuseError, match=message) as caught:
+        load_workload("outside")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_name_comes_with_the_nearest() -> None:
+    with pytest.raises(MisuseError, match='unknown workload "vgg61"; did you mean vgg16'):
+        load_workload("vgg61")
+    with pytest.raises(MisuseError, match=r"there are .*cnn"):
+        load_workload("zzzzzz")
+
+
+@pytest.mark.parametrize(
+    ("reference", "own"),
+    [
+        ("vgg16", False), ("rnn_cell", False), ("a-b", False),
+        ("model.py", True), ("./model.py:NET", True), ("dir/model", True), ("package.module:NET", True),
+    ],
+)  # fmt: skip
+def test_what_counts_as_the_users_own(reference: str, own: bool) -> None:
+    assert is_own(reference) is own

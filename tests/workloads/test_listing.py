@@ -1,0 +1,48 @@
+"""`gpubench list`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from gpubench.specs import load_specs
+from gpubench.workload import workload_names
+
+
+def gpubench(*arguments: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-m", "gpubench", *arguments], check=True, capture_output=True, text=True, timeout=60
+    ).stdout
+
+
+def test_the_table_shows_every_workload() -> None:
+    lines = gpubench("list").splitlines()
+    assert {line.split()[0] for line in lines[2:]} == {*workload_names()}
+    vgg16 = next(line for line in lines if line.startswith("vgg16 "))
+    for cell in ("138,357,544", "30.9 GFLOP", "92.6 GFLOP", "32, 64, 128", "3 x 224 x 224"):
+        assert cell in vgg16
+
+
+def test_json_holds_the_figures() -> None:
+    rows = {row["name"]: row for row in json.loads(gpubench("list", "--json"))["workloads"]}
+    assert rows["vgg16"]["train_flops_per_sample"] == 92_648_177_664
+    assert rows["vgg16"]["batches"] == [32, 64, 128]
+    assert rows["cnn"]["parameters"] == 93_322
+
+
+def test_the_gpus_are_those_of_the_table() -> None:
+    assert {line.split()[0] for line in gpubench("list", "--gpus").splitlines()[1:]} == {*load_specs()}
+    assert len(json.loads(gpubench("list", "--gpus", "--json"))["gpus"]) == len(load_specs())
+
+
+@pytest.mark.parametrize("arguments", [("list",), ("list", "--json"), ("list", "--gpus")])
+def test_nothing_heavy_is_imported(arguments: tuple[str, ...]) -> None:
+    code = (
+        "import sys\nfrom gpubench.cli.app import app\n"
+        f"app({list(arguments)!r}, standalone_mode=False)\n"
+        "assert not {'torch', 'pandas', 'plotly', 'scipy', 'numpy'} & {*sys.modules}"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
