@@ -61,7 +61,7 @@ def torch_problem(device: DeviceProfile) -> Problem | None:
 
 
 def _problem(what: str, value: str, mend: str) -> Problem:
-    return Problem(what=what, value=value, mend=mend, exit_code=3)
+    return Problem(what=what, value=value, mend=mend, exit_code=3, backend="torch")
 
 
 def _major(release: str) -> int:
