@@ -144,11 +144,15 @@ class Readings(Protocol):
     """An open line to one device. Each value is None where the device does not tell.
 
     ``source`` names where the values come from: "nvml", "none", or "hung" once the driver stopped
-    answering. ``refused`` says, by field, why a value is None.
+    answering. ``fault`` is ``gpu_lost`` or ``reset_required`` once the driver has said so. ``refused`` says,
+    by field, why a value is None.
     """
 
     @property
     def source(self) -> str: ...  # noqa: D102 - see the class
+
+    @property
+    def fault(self) -> str | None: ...  # noqa: D102 - see the class
 
     @property
     def refused(self) -> dict[str, str]: ...  # noqa: D102 - see the class

@@ -86,7 +86,7 @@ class Fields:
             return None
         value = convert(answer)
         if value is None:
-            self.unavailable[name] = f"the driver's answer {answer!r} is not known"
+            self.unavailable[name] = f"{answer!r} is not a known answer"
         return value
 
 

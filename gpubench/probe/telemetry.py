@@ -12,6 +12,7 @@ class NoReadings:
     """A device without telemetry: every value is unknown, and ``source`` is "none"."""
 
     source = "none"
+    fault: str | None = None
 
     @property
     def refused(self) -> dict[str, str]:

@@ -68,7 +68,9 @@ def test_a_busy_gpu_without_a_process_list_is_refused(check) -> None:
 
 
 def test_a_load_that_has_just_ended_is_forgiven(check) -> None:
-    after = Fault("nvmlDeviceGetUtilizationRates", values=[{"gpu": 41, "memory": 3}, {"gpu": 0, "memory": 0}])
+    after = Fault(
+        "nvmlDeviceGetUtilizationRates", after=1, values=[{"gpu": 41, "memory": 3}, {"gpu": 0, "memory": 0}]
+    )
     assert check(faults=(after,)) == ((), [1.0])
 
 
