@@ -15,6 +15,7 @@ from gpubench.specs import load_specs
 from gpubench.units import UNKNOWN, format_bytes, format_number, format_si, plain
 
 _LABEL, _READING = 23, 34
+_NVIDIA_ONLY = ("CUDA cores", "fp32 at highest clock", "NVLink", "ECC, MIG", "virtualization")
 Seen = tuple[DeviceProfile, DeviceState | None]
 
 
@@ -96,14 +97,17 @@ def _one_gpu(device: DeviceProfile, state: DeviceState | None, *, several: bool)
 
 
 def _rows(device: DeviceProfile, spec: GpuSpec | None) -> Iterable[tuple[str, str, str]]:
-    capability = ".".join(str(n) for n in device.compute_capability or ()) or UNKNOWN
+    number = ".".join(str(n) for n in device.compute_capability or ())
+    capability = f", capability {number}" if number else ""
+    formats = device.tensor_core_precisions
+    cuda = f", CUDA {_text(device.cuda_driver_version)}" if device.backend == "cuda" else ""
     unified = " (the machine's own)" if device.unified_memory else ""
     clocks = f"SM {_hertz(device.sm_clock_max_hz)}, memory {_hertz(device.memory_clock_max_hz)}"
     readings = {
-        "architecture": f"{_text(device.architecture)}, capability {capability}",
+        "architecture": _text(device.architecture) + capability,
         "multiprocessors": _count(device.sm_count),
         "CUDA cores": _count(device.cuda_core_count),
-        "tensor core formats": " ".join(device.tensor_core_precisions or ("none",)),
+        "tensor core formats": UNKNOWN if formats is None else " ".join(formats or ("none",)),
         "fp32 at highest clock": _rate(fp32_flops_per_s(device)),
         "memory": format_bytes(device.memory_bytes) + unified,
         "memory bandwidth": format_si(device.memory_bandwidth_bytes_per_s, "B/s"),
@@ -114,10 +118,13 @@ def _rows(device: DeviceProfile, spec: GpuSpec | None) -> Iterable[tuple[str, st
         "NVLink": UNKNOWN if device.nvlink_count is None else f"{device.nvlink_count} links",
         "ECC, MIG": f"{_switch(device.ecc_enabled)}, {_switch(device.mig_enabled)}",
         "virtualization": _text(device.virtualization),
-        "driver": f"{_text(device.driver_version)}, CUDA {_text(device.cuda_driver_version)}",
+        "driver": _text(device.driver_version) + cuda,
     }
     sheet = {} if spec is None else _datasheet(spec)
-    return [(label, reading, sheet.get(label, "")) for label, reading in readings.items()]
+    skipped = () if device.backend == "cuda" else _NVIDIA_ONLY
+    return [
+        (label, reading, sheet.get(label, "")) for label, reading in readings.items() if label not in skipped
+    ]
 
 
 def _datasheet(spec: GpuSpec) -> dict[str, str]:

@@ -13,9 +13,9 @@ from gpubench.probe.backend import DeviceState, ProbeReport, Problem
 from gpubench.probe.check import Check, fail, ok, warn
 from gpubench.probe.checkup_host import host_checks
 from gpubench.probe.held_back import held_back
-from gpubench.probe.select import visible_devices
 from gpubench.probe.torch_build import torch_problem
 from gpubench.probe.torch_view import torch_view
+from gpubench.probe.visible import visible_devices
 from gpubench.units import plain
 
 _NEWEST_PYTHON = (3, 13)
@@ -38,7 +38,7 @@ def check_up(report: ProbeReport, environment: Mapping[str, str] | None = None) 
     """
     variables = os.environ if environment is None else environment
     seen = [(d, s) for d, s in zip(report.devices, report.states, strict=True) if d.backend != "cpu"]
-    gpus = [device for device, _ in seen]
+    gpus = [device for device, _ in seen if device.backend == "cuda"]
     return (
         *_python(report),
         _torch(report),

@@ -17,7 +17,7 @@ def held_back(device: DeviceProfile, state: DeviceState | None) -> list[str]:
     if limit is not None and default and limit < POWER_CAP_LIMIT * default:
         found.append(
             f"power limit {format_number(limit)} W of {format_number(default)} W "
-            f"({format_percent(limit / default)}); restore it: nvidia-smi -i {device.index} -pl {default:.0f}"
+            f"({format_percent(limit / default)}); {_restore_power(device, default)}"
         )
     if device.mig_enabled:
         found.append("MIG mode: this is a slice of the card, not the card")
@@ -26,6 +26,12 @@ def held_back(device: DeviceProfile, state: DeviceState | None) -> list[str]:
     if state is None:
         return found
     return [*found, *_link(device, state), *_clock(state), *_others(device, state)]
+
+
+def _restore_power(device: DeviceProfile, default_w: float) -> str:
+    if device.backend != "cuda":
+        return "restore the default with the driver's own tool"
+    return f"restore it: nvidia-smi -i {device.index} -pl {default_w:.0f}"
 
 
 def _link(device: DeviceProfile, state: DeviceState) -> list[str]:
