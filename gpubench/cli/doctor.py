@@ -60,11 +60,15 @@ def _lines(checks: tuple[Check, ...]) -> Iterator[str]:
         yield f"{check.status:5} {check.name:{_NAME}} {plain(check.seen, limit=400)}"
         if check.mend and check.status != "ok":
             yield f"{'':5} {'':{_NAME}} -> {plain(check.mend, limit=400)}"
-    count = {status: sum(c.status == status for c in checks) for status in ("warn", "fail")}
+    failures, warnings = (sum(c.status == status for c in checks) for status in ("fail", "warn"))
     yield ""
-    if count["fail"]:
-        yield f"{count['fail']} to mend before a measurement can run, {count['warn']} that make it worth less"
-    elif count["warn"]:
-        yield f"Ready to measure; {count['warn']} of these make the figures worth less. Next: gpubench run"
+    if failures:
+        yield f"Not ready: {_counted(failures, 'failure')} to mend, {_counted(warnings, 'warning')}."
+    elif warnings:
+        yield f"Ready to measure, with {_counted(warnings, 'warning')}. Next: gpubench run"
     else:
         yield "Ready to measure. Next: gpubench run"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

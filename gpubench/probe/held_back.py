@@ -58,9 +58,9 @@ def _clock(state: DeviceState) -> list[str]:
 def _others(device: DeviceProfile, state: DeviceState) -> list[str]:
     found = []
     if state.process_count:
-        found.append(
-            "1 process is on it" if state.process_count == 1 else f"{state.process_count} processes are on it"
-        )
+        many = state.process_count
+        who = "1 process is" if many == 1 else f"{many} processes are"
+        found.append(f"{who} on it; end what need not run, or choose another GPU")
     elif state.utilization is not None and state.utilization > BUSY_LIMIT:
         found.append(f"{format_percent(state.utilization)} busy although no process is listed")
     elif state.memory_in_use_bytes is not None and device.memory_bytes:
