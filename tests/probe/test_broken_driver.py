@@ -131,7 +131,7 @@ def test_an_unknown_error_in_a_container_names_the_cgroup(tmp_path: Path) -> Non
     assert "recreate the container" in nvml_driver.not_opened(999, "Unknown Error", None, root=tmp_path).mend
 
 
-def test_no_gpu_and_a_cpu_only_torch_are_told_apart(fake_nvml) -> None:
+def test_no_gpu_and_a_cpu_only_torch_are_told_apart(fake_nvml, tmp_path: Path) -> None:
     calls = change(load_dump("h200"), "nvmlDeviceGetCount", 0)
     calls = [dict(c, device=None) if c["function"] == "nvmlDeviceGetCount" else c for c in calls]
     none = fake_nvml(calls)
@@ -139,7 +139,7 @@ def test_no_gpu_and_a_cpu_only_torch_are_told_apart(fake_nvml) -> None:
     code, said = select(none, "cuda")
     assert (code, "lists no GPU (driver 580.159.04)" in said) == (3, True)
 
-    beside = fake_nvml("h200")
+    beside = dict(fake_nvml("h200"), PYTHONPATH=str(torch_folder(tmp_path, cuda=None)))
     for device in ("auto", "cuda"):
         code, said = select(beside, device)
         assert code == 3
@@ -158,12 +158,12 @@ def test_a_torch_for_a_newer_cuda_than_the_driver(fake_nvml, tmp_path: Path) -> 
     assert "torch 2.11.0+cu130 needs CUDA 13.0, driver 580.159.04 has CUDA 12.4" in said
 
 
-def torch_folder(folder: Path, cuda: str) -> Path:
+def torch_folder(folder: Path, cuda: str | None) -> Path:
     """A torch of which only the version file is there: selection must not import it."""
     (folder / "torch").mkdir()
     (folder / "torch/__init__.py").write_text("raise AssertionError('imported')\n")
     (folder / "torch/version.py").write_text(
-        f"from typing import Optional\n__version__ = '2.11.0+cu130'\ncuda: Optional[str] = '{cuda}'\nhip: Optional[str] = None\n"
+        f"from typing import Optional\n__version__ = '2.11.0+cu130'\ncuda: Optional[str] = {cuda!r}\nhip: Optional[str] = None\n"
     )
     return folder
 
