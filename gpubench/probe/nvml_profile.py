@@ -29,7 +29,7 @@ _ARCHITECTURES = {
     13: "Rubin",
 }
 _VIRTUALIZATION = {0: "none", 1: "passthrough", 2: "vgpu", 3: "host_vgpu", 4: "host_vsga"}
-_COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
+COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
 # CUDA cores per multiprocessor by compute capability: CUDA C++ programming guide, arithmetic throughput.
 _CORES_PER_SM: Mapping[tuple[int, int], int] = {
     **dict.fromkeys([(3, 0), (3, 2), (3, 5), (3, 7)], 192),
@@ -147,7 +147,7 @@ def read_state(session: Session, device: Device) -> DeviceState:
         pcie_width_now=now.get("pcie", "nvmlDeviceGetCurrPcieLinkWidth"),
         pcie_generation_card=now.get("pcie", "nvmlDeviceGetGpuMaxPcieLinkGeneration"),
         persistence_mode=now.get("persistence", "nvmlDeviceGetPersistenceMode", convert=bool),
-        compute_mode=now.get("compute_mode", "nvmlDeviceGetComputeMode", convert=_COMPUTE_MODES.get),
+        compute_mode=now.get("compute_mode", "nvmlDeviceGetComputeMode", convert=COMPUTE_MODES.get),
     )
 
 

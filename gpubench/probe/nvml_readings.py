@@ -8,14 +8,22 @@ from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile
 from gpubench.probe.backend import GpuProcess, PowerLimits, Reading
 from gpubench.probe.guard import HungCallError
-from gpubench.probe.nvml_profile import CLOCK_MEMORY, CLOCK_SM, SENSOR_GPU, Fields, event_names, mega, milli
+from gpubench.probe.nvml_profile import (
+    CLOCK_MEMORY,
+    CLOCK_SM,
+    COMPUTE_MODES,
+    SENSOR_GPU,
+    Fields,
+    event_names,
+    mega,
+    milli,
+)
 from gpubench.probe.nvml_session import GPU_IS_LOST, RESET_REQUIRED, Device, Refused, Session
 
 T = TypeVar("T")
 
 _UNCORRECTED, _VOLATILE = 1, 0
 _FAULTS = {GPU_IS_LOST: "gpu_lost", RESET_REQUIRED: "reset_required"}
-_COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
 
 
 class NvmlReadings:
@@ -83,7 +91,7 @@ class NvmlReadings:
     def compute_mode(self) -> str | None:
         """Read who may use the GPU."""
         return self._guarded(
-            lambda: self._fields.get("compute_mode", "nvmlDeviceGetComputeMode", convert=_COMPUTE_MODES.get),
+            lambda: self._fields.get("compute_mode", "nvmlDeviceGetComputeMode", convert=COMPUTE_MODES.get),
             None,
         )
 

@@ -126,8 +126,7 @@ def _match(wanted: str, visible: Sequence[DeviceProfile]) -> DeviceProfile:
         fits = found[1] == kind or (found[1] == "cuda" and kind == "rocm")  # torch calls both cuda
         if not fits or place >= len(visible):
             raise NoDeviceError(
-                f"--device {wanted}: there is no such GPU, "
-                f"visible are {kind}:0 to {kind}:{len(visible) - 1}; see gpubench probe"
+                f"--device {wanted}: there is no such GPU, {_places(kind, len(visible))}; see gpubench probe"
             )
         return visible[place]
     matches = by_uuid(wanted, visible) or _by_key(wanted, visible)
@@ -137,6 +136,10 @@ def _match(wanted: str, visible: Sequence[DeviceProfile]) -> DeviceProfile:
     if matches:
         raise MisuseError(f"--device {wanted!r} fits {len(matches)} GPUs here; name one of: {here}")
     raise MisuseError(f"--device {wanted!r} names no device here; give cpu or one of: {here}")
+
+
+def _places(kind: str, count: int) -> str:
+    return f"visible is {kind}:0 alone" if count == 1 else f"visible are {kind}:0 to {kind}:{count - 1}"
 
 
 def _by_key(wanted: str, devices: Sequence[DeviceProfile]) -> list[DeviceProfile]:
