@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -46,7 +46,8 @@ def verb(
     ] = None,
     task: Annotated[str, typer.Option(help="train or infer.")] = "train",
     batch_size: Annotated[
-        str | None, typer.Option(metavar="N", help="Samples a step. [default: the workload's main batch]")
+        str | None,
+        typer.Option(metavar="N|max", help="Samples a step; max searches. [default: the main batch]"),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N, or a UUID.")] = "auto",
     quick: Annotated[
@@ -59,7 +60,12 @@ def verb(
         float | None, typer.Option(metavar="S", help="Seconds for the whole run, shared out over its cases.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Fixes weights, inputs and the order of cases.")] = 0,
-    allow_shared: Annotated[bool, typer.Option(help="Measure although something else uses the GPU.")] = False,
+    allow_shared: Annotated[
+        bool, typer.Option("--allow-shared", help="Measure although something else uses the GPU.")
+    ] = False,
+    allow_throttled: Annotated[
+        bool, typer.Option("--allow-throttled", help="Let rows be ranked although the GPU throttled.")
+    ] = False,
     micro_only: Annotated[
         bool, typer.Option("--micro-only", help="Micro-benchmarks and nothing else.")
     ] = False,
@@ -88,6 +94,7 @@ def verb(
         seed=seed,
         results=results,
         allow_shared=allow_shared,
+        allow_throttled=allow_throttled,
         resume=resume,
         micro=_micro(only=micro_only, none=no_micro),
     )
@@ -121,10 +128,11 @@ def _measure(prepared: Prepared) -> Session:
 
 def _tell(session: Session, request: RunRequest, report: Path | None, *, as_json: bool) -> None:
     from gpubench.cli.run_text import print_run
+    from gpubench.compare import amp_effects
     from gpubench.record.as_json import run_document
 
     if as_json:
-        print_json(run_document(session.run))
+        print_json(run_document(session.run) | {"amp": amp_effects(session.run)})
     else:
         print_run(session.run)
     say(f"stored in {session.path}")
@@ -194,13 +202,15 @@ def _task(name: str) -> TaskKind:
     return TaskKind(name)
 
 
-def _batch(text: str | None) -> int | None:
+def _batch(text: str | None) -> int | Literal["max"] | None:
     if text is None:
         return None
+    if text == "max":
+        return "max"
     try:
         return int(text)
     except ValueError:
-        raise MisuseError(f"batch size {text!r}: give a whole number from 1 up") from None
+        raise MisuseError(f"batch size {text!r}: give a whole number from 1 up, or max") from None
 
 
 def _micro(*, only: bool, none: bool) -> MicroWish:

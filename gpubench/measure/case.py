@@ -73,6 +73,7 @@ class Seen:
     reference_error: float | None = None
     graph_error: float | None = None
     parameters_moved: bool | None = None
+    memory_errors: int | None = None
     event_s: tuple[float, ...] = ()
     host_issue_s: tuple[float, ...] = ()
     gpu_busy: float | None = None
@@ -110,6 +111,7 @@ class Seen:
             reference_error=self.reference_error,
             graph_error=self.graph_error,
             parameters_moved=self.parameters_moved,
+            memory_errors=self.memory_errors,
             loss_curve=tuple(self.loss_curve),
             cold_s={name: round(value, 4) for name, value in self.cold_s.items()},
             findings=(*series.findings, *((finding,) if finding else ())),
@@ -210,6 +212,7 @@ def _measure(order: MeasureCase, desk: Desk, seen: Seen, deadline_s: Seconds) ->
         report=desk.report,
         heap=lambda: hardware.heap(work.scaler.get_scale() if work.scaler is not None else None),
     )
+    errors = desk.telemetry.ecc_uncorrected()
     with Sampler(desk.telemetry, clock.now_s) as sampler:
         loop.samples = sampler.drain
         desk.phase("warm-up")
@@ -223,6 +226,7 @@ def _measure(order: MeasureCase, desk: Desk, seen: Seen, deadline_s: Seconds) ->
             seen.telemetry_source = sampler.source
             if before:
                 seen.parameters_moved = guards.has_moved(work.model, before)
+            seen.memory_errors = _difference(errors, desk.telemetry.ecc_uncorrected())
     _look_again(loop, work, desk, seen)
 
 
@@ -269,6 +273,11 @@ def _look_again(loop: Loop, work: Work, desk: Desk, seen: Seen) -> None:
     seen.host_issue_s = busy.host_issue_times(loop.advance, loop.clock)
     seen.gpu_busy = busy.busy_share(loop.advance, loop.clock)
     del work
+
+
+def _difference(before: int | None, after: int | None) -> int | None:
+    """Only a counter that moves means anything: lifetime counts above zero are no fault."""
+    return None if before is None or after is None else after - before
 
 
 def _in_time(deadline_s: Seconds) -> None:

@@ -171,7 +171,7 @@ class Launcher:
                 if self.ready is not None:
                     record.threads = self.ready.cpu_threads
                 record.take(unit, finished)
-                measurement = checks.judge(record.measurement(unit), self.plan.budget.launches)
+                measurement = self._judged(record, unit)
                 self.on_event(events.CaseEnded(measurement=measurement, launch=unit.launch))
                 yield measurement
         finally:
@@ -188,7 +188,30 @@ class Launcher:
                 break
         if self.ready is not None:
             record.threads = self.ready.cpu_threads
-        return checks.judge(record.measurement(unit), self.plan.budget.launches)
+        return self._judged(record, unit)
+
+    def _judged(self, record: Record, unit: Unit) -> Measurement:
+        return checks.judge(
+            record.measurement(unit),
+            self.plan.budget.launches,
+            allow_throttled=self.plan.allow_throttled,
+        )
+
+    def fits(self, planned: PlannedCase) -> bool:
+        """Whether a case's batch fits the device; tried in a process of its own.
+
+        A trial that dies for want of memory, or hangs, is a no.
+        """
+        self._end_child()
+        try:
+            child = self._child_of((0, planned.case.precision is Precision.FP32))
+            child.send(messages.TryBatch(reference=planned.reference, case=planned.case))
+            report = child.receive(self._until_s("first steps"))
+        except (ChildLateError, ChildEndedError):
+            return False
+        finally:
+            self._end_child()
+        return isinstance(report, messages.BatchTried) and report.fits
 
     def close(self) -> None:
         """End the child, if there is one."""

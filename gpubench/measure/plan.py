@@ -70,6 +70,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     time_limit_s: Seconds | None = None
     on_cpu: bool = False
     micro: MicroWish = "none"
+    allow_throttled: bool = False
+    largest_batch: bool = False
 
     def strict_groups(self) -> tuple[bool, ...]:
         """The kinds of process that this plan needs: strict fp32, the other precisions, or both."""
@@ -128,6 +130,8 @@ def plan(request: RunRequest, device: DeviceProfile, profiles: Mapping[str, Work
         MisuseError: If nothing of what was asked can be measured, or the request contradicts itself.
     """
     on_cpu = capability.is_cpu(device)
+    if request.batch_size == "max" and on_cpu:
+        raise MisuseError("--batch-size max searches a GPU's memory; on a CPU give a number")
     if request.micro == "only":
         return only_micro(request, on_cpu=on_cpu)
     budget = budget_of(request.budget or ("quick" if on_cpu else "default"), on_cpu=on_cpu)
@@ -168,6 +172,8 @@ def plan(request: RunRequest, device: DeviceProfile, profiles: Mapping[str, Work
         time_limit_s=request.time_limit_s,
         on_cpu=on_cpu,
         micro=request.micro,
+        allow_throttled=request.allow_throttled,
+        largest_batch=request.batch_size == "max",
     )
 
 
@@ -228,9 +234,14 @@ def resolve_executions(
 
 
 def batch_of(request: RunRequest, profile: WorkloadProfile, *, on_cpu: bool) -> int:
-    """The batch asked for; else the main one; on a CPU the small one, or 1 where a step takes seconds."""
+    """The batch asked for; else the main one; on a CPU the small one, or 1 where a step takes seconds.
+
+    For ``max`` it is where the search begins.
+    """
     if isinstance(request.batch_size, int):
         return request.batch_size
+    if request.batch_size == "max":
+        return profile.batches[-1]
     if not on_cpu:
         return profile.main_batch
     small = profile.batches[0]
