@@ -71,7 +71,7 @@ def micro_table(run: Run, console: Console) -> Table:
             units.plain(name),
             units.plain(result.size),
             value,
-            units.format_percent(datasheet_share(run, result)),
+            units.format_percent(datasheet_share(run.device, result)),
         )
         made.add_row(*(Text(cell) for cell in cells))
     return made
