@@ -107,12 +107,15 @@ def test_peaks_come_from_the_datasheet_and_are_unknown_without_one(h100, cpu):
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.AMP_BF16])
 def test_the_harness_adds_at_most_two_percent_to_the_bare_loop(make_case, precision):
-    """200 interleaved pairs on the CPU; the interval of the median ratio ends at or under 1.02."""
+    """At least 200 interleaved pairs, more while the interval of the median ratio is undecided."""
     task = load_workload("cnn").build(16, 0)
     work = move(task, make_case(batch_size=16, precision=precision), CPU.device)
-    ratios = by_hand.harness_over_bare(work, CPU, pairs=200, steps=4)
-    middle, low, high = by_hand.median_interval(ratios)
-    assert low <= middle <= high <= 1.02
+    ratios: list[float] = []
+    low, high = 0.0, 2.0
+    while len(ratios) < 200 or (low <= 1.02 < high and len(ratios) < 1000):
+        ratios += by_hand.harness_over_bare(work, CPU, pairs=100, steps=2)
+        _, low, high = by_hand.median_interval(ratios)
+    assert high <= 1.02
 
 
 def test_the_loop_by_hand_does_the_same_work_as_the_step(make_case):
