@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Basis",
+    "BuyOrRent",
     "Case",
     "DeviceProfile",
     "Environment",
@@ -609,6 +610,42 @@ _OFFER_COLUMNS = (
 )  # fmt: skip
 
 
+class BuyOrRent(_Record, frozen=True, kw_only=True):
+    """Owning one machine against the best rented offer at equal throughput.
+
+    A break-even of None is never; ``_low`` is the end that favours owning, ``_high`` the other, over the
+    ranges of resale, utilisation and tariff and the interval of the throughput ratio.
+
+    Attributes:
+        usd_per_hour: Cost of a useful hour of the owned machine.
+        equivalent_usd_per_hour: What the rival costs for the same work in that hour.
+        break_even_hours: Useful hours after which owning is the cheaper.
+        break_even_utilisation: Those hours as a share of its life.
+        verdict: buy, rent, or depends.
+    """
+
+    gpu_key: str
+    gpu_count: int
+    instance: str
+    purchase_usd: float
+    power_w: float
+    power_basis: str
+    usd_per_hour: float
+    usd_per_hour_low: float
+    usd_per_hour_high: float
+    against: str
+    against_pricing: Pricing
+    equivalent_usd_per_hour: float
+    break_even_hours: float | None
+    break_even_hours_low: float | None
+    break_even_hours_high: float | None
+    break_even_utilisation: float | None
+    break_even_utilisation_low: float | None
+    break_even_utilisation_high: float | None
+    verdict: Literal["buy", "rent", "depends"]
+    assumed: tuple[str, ...] = ()
+
+
 class ExcludedOffer(_Record, frozen=True, kw_only=True):
     """An offer that is not ranked, and why."""
 
@@ -630,6 +667,7 @@ class Ranking(_Record, frozen=True, kw_only=True):
     rows: tuple[RankedOffer, ...]
     excluded: tuple[ExcludedOffer, ...]
     verdict: str
+    buy_or_rent: tuple[BuyOrRent, ...] = ()
     notes: tuple[str, ...] = ()
 
     def to_frame(self) -> DataFrame:

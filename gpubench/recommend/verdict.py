@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpubench.models import RankedOffer
+from gpubench.models import BuyOrRent, Pricing, RankedOffer
 from gpubench.recommend.contest import SURE
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.words import compact, gpu_name, gpus_of, listing, offer_name, price_of
-from gpubench.units import format_duration, format_percent, format_usd
+from gpubench.units import UNKNOWN, format_duration, format_number, format_percent, format_usd
 
 _BASIS = {
     "measured": "measured here",
@@ -108,3 +108,33 @@ def _fastest(request: RankRequest, rows: Sequence[RankedOffer], index: int, unit
 
 def _cheapest(rows: Sequence[RankedOffer], index: int) -> str:
     return "" if index == 0 else f"Cheapest by the hour: {_who(rows[index])}."
+
+
+def buying_sentences(decisions: Sequence[BuyOrRent]) -> list[str]:
+    """Return one sentence for each machine: buy or rent, from how many hours on, and against what."""
+    return [_buying(each) for each in decisions if each.against_pricing is Pricing.ON_DEMAND]
+
+
+def _buying(each: BuyOrRent) -> str:
+    machine = f"{each.gpu_count}x {gpu_name(each.gpu_key)} for {format_usd(each.purchase_usd)}"
+    against = f"{each.against} ({format_usd(each.equivalent_usd_per_hour)}/h for the same work)"
+    if each.verdict == "rent":
+        return f"Rather than buy {machine}, rent {against}: it pays in no case considered."
+    share = _percents(
+        each.break_even_utilisation_low, each.break_even_utilisation, each.break_even_utilisation_high
+    )
+    hours = _hours(each.break_even_hours_low, each.break_even_hours, each.break_even_hours_high)
+    word = "pays" if each.verdict == "buy" else "can pay"
+    return f"Buying {machine} {word} after {hours} of work, {share} of its life, against {against}."
+
+
+def _hours(low: float | None, likely: float | None, high: float | None) -> str:
+    first = "more hours than it has" if likely is None else f"{format_number(likely)} h"
+    ends = (UNKNOWN if low is None else format_number(low), "never" if high is None else format_number(high))
+    return f"{first} ({ends[0]} to {ends[1]})"
+
+
+def _percents(low: float | None, likely: float | None, high: float | None) -> str:
+    first = "never" if likely is None else format_percent(likely)
+    ends = ["never" if end is None else format_percent(end) for end in (low, high)]
+    return f"{first} ({ends[0]} to {ends[1]})"

@@ -20,9 +20,10 @@ from gpubench.models import (
     TaskKind,
 )
 from gpubench.predict.question import Refusal
-from gpubench.predict.scaling import ScalingEstimate
-from gpubench.recommend.judge import Evidence, judge
+from gpubench.recommend.gather import Evidence
+from gpubench.recommend.judge import judge
 from gpubench.recommend.request import RankRequest, check
+from gpubench.recommend.scaling import Efficiency
 from gpubench.specs import load_specs
 
 TODAY = date(2026, 11, 20)
@@ -76,21 +77,9 @@ def evidence_of(answers: Mapping[str, Mapping[str, Estimate | Refusal]]) -> Evid
     return Evidence(answers=answers, scaler=scaler)
 
 
-def scaler(workload, spec, count, rate) -> ScalingEstimate:
+def scaler(workload, spec, count, alone) -> Efficiency:
     """Nine tenths for every machine."""
-    del workload, spec, rate
-    return ScalingEstimate(
-        gpu_count=count,
-        efficiency=0.9,
-        low=0.9,
-        high=0.9,
-        link="pcie",
-        gradient_bytes=0,
-        exchange_s=0,
-        exposed_s=0,
-        log_deviation=0,
-        method="test",
-    )
+    return Efficiency(0.9, 0.9, 0.9, "modelled")
 
 
 def rank_of(
