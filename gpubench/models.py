@@ -10,13 +10,13 @@ from __future__ import annotations
 from decimal import Decimal
 from enum import StrEnum
 from functools import cached_property
-from statistics import fmean, median
+from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from gpubench.findings import Finding, FindingKind
-from gpubench.stats import relative_half_width
+from gpubench.stats import between_launches_half_width, relative_half_width
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -68,6 +68,15 @@ class DeviceProfile(_Record, frozen=True, kw_only=True):
     """What a device is, as its driver answers. A refused field is None; ``unavailable`` says why.
 
     ``uuid`` is shown by ``probe`` alone. A stored run holds ``device_id``, a salted hash, instead.
+
+    Attributes:
+        index: Place in the driver's order (PCI order), as ``probe`` lists it.
+        core_count: Physical cores of a CPU that this process may use.
+        unified_memory: The device shares the machine's memory; ``memory_bytes`` is then the machine's.
+        l2_bytes: From the specification table: drivers do not report it.
+        tensor_core_precisions: Formats that the tensor cores take; on a CPU, the reduced formats it has
+            instructions for ("bf16", "fp16", "int8").
+        pcie_generation, pcie_width: The most that card and slot allow together.
     """
 
     backend: str
@@ -82,7 +91,9 @@ class DeviceProfile(_Record, frozen=True, kw_only=True):
     compute_capability: tuple[int, int] | None = None
     sm_count: int | None = None
     cuda_core_count: int | None = None
+    core_count: int | None = None
     memory_bytes: int | None = None
+    unified_memory: bool | None = None
     memory_bandwidth_bytes_per_s: float | None = None
     l2_bytes: int | None = None
     sm_clock_max_hz: float | None = None
@@ -208,7 +219,18 @@ class Round(_Record, frozen=True, kw_only=True):
 
 
 class Launch(_Record, frozen=True, kw_only=True):
-    """What one fresh process saw of one case."""
+    """What one fresh process saw of one case.
+
+    Attributes:
+        precision_errors: Relative error of a matmul and a convolution against float64, switches in force.
+        event_s: Device time between step edges of one extra round [s].
+        host_issue_s: Time the host took to issue each of three steps from a drained device [s].
+        skipped_steps: Steps that the gradient scaler skipped after warm-up, of ``timed_steps``.
+        reference_error: First loss against float32 on the CPU, relative, dropout off.
+        graph_error: Loss after a replay against the eager step from the same state, relative.
+        loss_curve: Loss of each of the first steps from the seed.
+        findings: What only this process could see (not steady, drifting, telemetry hung).
+    """
 
     index: int
     switches: Switches | None = None
@@ -225,7 +247,13 @@ class Launch(_Record, frozen=True, kw_only=True):
     peak_memory_bytes: int | None = None
     gpu_busy: float | None = None
     skipped_steps: int | None = None
+    timed_steps: int | None = None
+    reference_error: float | None = None
+    graph_error: float | None = None
+    parameters_moved: bool | None = None
+    loss_curve: tuple[float | None, ...] = ()
     cold_s: dict[str, float] = {}
+    findings: tuple[Finding, ...] = ()
 
     @property
     def accepted(self) -> tuple[Round, ...]:
@@ -244,6 +272,7 @@ class Measurement(_Record, frozen=True, kw_only=True):
     parameter_count: int | None = None
     loss_trace: tuple[float | None, ...] = ()
     peak_flops_per_s: float | None = None
+    gemm_flops_per_s: float | None = None
     cpu_threads: int | None = None
     findings: tuple[Finding, ...] = ()
 
@@ -274,8 +303,7 @@ class Measurement(_Record, frozen=True, kw_only=True):
         if not within:
             return None
         means = [_mean_step_s(launch) for launch in self.launches if launch.accepted]
-        between = (max(means) - min(means)) / 2 / fmean(means) if len(means) > 1 else 0.0
-        return max(median(within), between)
+        return max(median(within), between_launches_half_width(means) or 0.0)
 
     @property
     def samples_per_s_low(self) -> float | None:
@@ -336,6 +364,13 @@ class Measurement(_Record, frozen=True, kw_only=True):
             return None
         return self.achieved_flops_per_s / self.peak_flops_per_s
 
+    @property
+    def mfu_of_gemm(self) -> float | None:
+        """Achieved over this card's own best matrix product at the same precision."""
+        if self.achieved_flops_per_s is None or not self.gemm_flops_per_s:
+            return None
+        return self.achieved_flops_per_s / self.gemm_flops_per_s
+
 
 def _mean_step_s(launch: Launch) -> float:
     return sum(r.wall_s for r in launch.accepted) / sum(r.steps for r in launch.accepted)
@@ -376,7 +411,10 @@ class Environment(_Record, frozen=True, kw_only=True):
 
 
 class Run(_Record, frozen=True, kw_only=True):
-    """One file: one device, one environment, and every case measured in one go."""
+    """One file: one device, one environment, and every case measured in one go.
+
+    ``planned`` and ``launch_count`` say what the run set out to measure, so that it can be resumed.
+    """
 
     schema_version: int = SCHEMA_VERSION
     protocol: str = PROTOCOL
@@ -385,6 +423,8 @@ class Run(_Record, frozen=True, kw_only=True):
     finished_at: str | None = None
     budget: str
     seed: int
+    planned: tuple[Case, ...] = ()
+    launch_count: int | None = None
     device: DeviceProfile
     environment: Environment
     micro: tuple[MicroResult, ...] = ()
