@@ -627,6 +627,9 @@ class RankedOffer(_Record, frozen=True, kw_only=True):
     cost_usd_low: float | None = None
     cost_usd_high: float | None = None
     dominated_by: str | None = None
+    spot_break_even: float | None = None
+    latency_s: float | None = None
+    factors: dict[str, Any] = {}
     parts: tuple[Estimate, ...] = ()
     findings: tuple[Finding, ...] = ()
 
@@ -635,15 +638,14 @@ class RankedOffer(_Record, frozen=True, kw_only=True):
         row = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _NOT_FLAT}
         offer = {name: getattr(self.offer, name) for name in _OFFER_COLUMNS}
         offer["price_usd_per_hour"] = float(self.offer.price_usd_per_hour)
-        basis = {
-            "basis": self.estimate.basis,
-            "anchored": self.estimate.anchored,
-            "method": self.estimate.method,
-        }
-        return {"rank": self.rank, **offer, **basis, **row, "findings": [str(f.kind) for f in self.findings]}
+        estimate = {name: getattr(self.estimate, name) for name in _ESTIMATE_COLUMNS}
+        case = {"batch_size": self.estimate.case.batch_size, "precision": self.estimate.case.precision}
+        findings = [str(finding.kind) for finding in self.findings]
+        return {"rank": self.rank} | offer | estimate | case | row | self.factors | {"findings": findings}
 
 
-_NOT_FLAT = frozenset({"offer", "estimate", "parts", "findings"})
+_NOT_FLAT = frozenset({"offer", "estimate", "parts", "factors", "findings"})
+_ESTIMATE_COLUMNS = ("basis", "anchored", "method", "peak_memory_bytes", "largest_batch")
 _OFFER_COLUMNS = (
     "provider", "instance", "region", "gpu_key", "gpu_count", "vcpus", "ram_bytes",
     "pricing", "kind", "price_usd_per_hour", "price_date",

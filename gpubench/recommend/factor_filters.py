@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gpubench.errors import MisuseError
 from gpubench.models import GpuSpec, Offer
@@ -81,7 +81,7 @@ def _at_most_watts(most: float) -> Reason:
     return reason
 
 
-def _one_of(field: str, wanted: Sequence[str], word: str, more: Sequence[str] | dict[str, object]) -> Reason:
+def _one_of(field: str, wanted: Sequence[str], word: str, more: Iterable[str]) -> Reason:
     known = sorted({value for spec in load_specs().values() if (value := getattr(spec, field))})
     chosen = {normalise(name) for name in wanted}
     for name in sorted(chosen - {normalise(value) for value in known}):

@@ -14,9 +14,11 @@ from gpubench.models import Finding, FindingKind, Offer, RankedOffer
 from gpubench.offers.dates import STALE_AFTER_DAYS, price_day
 from gpubench.recommend import contest, economics
 from gpubench.recommend.candidates import Candidates, cost, drawn_scores, hours
+from gpubench.recommend.factors import factors_of
 from gpubench.recommend.pareto import dominators
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import Speeds
+from gpubench.specs import load_specs
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -146,6 +148,7 @@ class _FixedParts:
             "fits_memory": estimate.fits_memory,
             "price_age_days": age,
             "findings": findings,
+            "factors": factors_of(load_specs().get(self._speeds.keys[gpu])),
         }
         return built
 
@@ -157,6 +160,7 @@ def _reference_rate(request: RankRequest, speeds: Speeds) -> float:
 
 
 def _known(values: Floats) -> list[float | None]:
-    if not np.isnan(values).any():
-        return values.tolist()
-    return [None if math.isnan(value) else value for value in values.tolist()]
+    plain: list[float] = values.tolist()
+    if np.isnan(values).any():
+        return [None if math.isnan(value) else value for value in plain]
+    return list[float | None](plain)
