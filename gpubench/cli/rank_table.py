@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from gpubench.models import RankedOffer, Ranking
 from gpubench.offers.dates import freshness
-from gpubench.recommend.words import compact, gpus_of, offer_name
-from gpubench.units import UNKNOWN, format_percent, format_usd, plain
+from gpubench.recommend.words import compact, gpu_name, gpus_of, offer_name
+from gpubench.units import UNKNOWN, format_bytes, format_number, format_percent, format_usd, plain
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
 
-def show(ranking: Ranking, *, explain: bool) -> None:
+_ASSUMED = {
+    "years": "life",
+    "utilisation": "share of hours at work",
+    "power_w": "board power as the power at work",
+    "pue": "PUE",
+    "tariff_usd_per_kwh": "price of energy",
+    "resale_usd": "resale",
+}
+
+
+def show(ranking: Ranking, *, limit: int, explain: bool, factors: bool) -> None:
     """Print a ranking to stdout: plain where that is no terminal, narrow where it is narrow."""
     from rich.console import Console
 
@@ -24,20 +35,23 @@ def show(ranking: Ranking, *, explain: bool) -> None:
         console = Console(highlight=False, width=max(console.width, 120))
     console.print(ranking.verdict, markup=False)
     console.print()
-    console.print(_table(ranking, console))
+    rows = ranking.rows[:limit]
+    console.print(_table(ranking, rows, console))
+    if factors:
+        console.print(_factor_table(rows, console))
+    if ranking.buy_or_rent:
+        console.print(_buying_table(ranking, console))
     for note in _footnotes(ranking):
         console.print(note, markup=False, style="dim")
     if explain:
         _explain(console, ranking)
 
 
-def _table(ranking: Ranking, console: Console) -> Table:
-    from rich import box
-    from rich.table import Table
+def _table(ranking: Ranking, rows: Sequence[RankedOffer], console: Console) -> Table:
     from rich.text import Text
 
-    with_job = any(row.hours is not None for row in ranking.rows)
-    table = Table(box=box.SIMPLE_HEAD if console.encoding.startswith("utf") else box.ASCII, pad_edge=False)
+    with_job = any(row.hours is not None for row in rows)
+    table = _plain_table(console)
     table.add_column("#", justify="right", no_wrap=True)
     table.add_column("offer", overflow="fold")
     table.add_column("GPUs", overflow="fold")
@@ -51,7 +65,7 @@ def _table(ranking: Ranking, console: Console) -> Table:
         table.add_column(f"{ranking.unit} per $", justify="right", overflow="fold")
     table.add_column("P(best)", justify="right", no_wrap=True)
     table.add_column("basis", no_wrap=True)
-    for row in ranking.rows:
+    for row in rows:
         cells = [
             f"{row.rank}{'=' if row.tie else ' '}",
             offer_name(row.offer),
@@ -65,6 +79,92 @@ def _table(ranking: Ranking, console: Console) -> Table:
         ]
         table.add_row(*(Text(cell) for cell in cells))
     return table
+
+
+def _plain_table(console: Console) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    return Table(box=box.SIMPLE_HEAD if console.encoding.startswith("utf") else box.ASCII, pad_edge=False)
+
+
+def _factor_table(rows: Sequence[RankedOffer], console: Console) -> Table:
+    """Return what the GPUs of the rows are, one line for each."""
+    from rich.text import Text
+
+    table = _plain_table(console)
+    for name in ("GPU", "memory", "GB/s", "cores", "tensor", "architecture", "line"):
+        table.add_column(name, overflow="fold")
+    for name in ("ECC", "FP64", "link", "cooling", "W"):
+        table.add_column(name, no_wrap=True)
+    for key, known in {row.offer.gpu_key: row.factors for row in rows}.items():
+        bandwidth = known["memory_bandwidth_bytes_per_s"]
+        cells = [
+            gpu_name(key),
+            f"{format_bytes(known['memory_bytes'])} {known['memory_type'] or ''}",
+            format_number(None if bandwidth is None else bandwidth / 1e9, 4),
+            format_number(known["core_count"], 6),
+            format_number(known["tensor_core_count"], 4),
+            known["architecture"] or UNKNOWN,
+            known["line"] or UNKNOWN,
+            {True: "yes", False: "no"}.get(known["ecc"], UNKNOWN),
+            _share(known["fp64_share"]),
+            known["link"] or UNKNOWN,
+            known["cooling"] or UNKNOWN,
+            format_number(known["board_power_w"], 4),
+        ]
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
+def _share(value: float | None) -> str:
+    """Return a rate as a share of the FP32 rate: "1/2", "1/64"."""
+    return UNKNOWN if not value else "1/1" if value > 1 else f"1/{1 / value:.0f}"
+
+
+def _buying_table(ranking: Ranking, console: Console) -> Table:
+    """Return what owning costs and from when on it pays, a line for each machine and rival."""
+    from rich.text import Text
+
+    table = _plain_table(console)
+    for name in (
+        "own",
+        "price",
+        "a useful hour",
+        "against",
+        "same work",
+        "breaks even after",
+        "of its life",
+        "",
+    ):
+        table.add_column(name, overflow="fold")
+    for each in ranking.buy_or_rent:
+        hour = compact(each.usd_per_hour, each.usd_per_hour_low, each.usd_per_hour_high, to="-")
+        hours = (each.break_even_hours, each.break_even_hours_low, each.break_even_hours_high)
+        life = (
+            each.break_even_utilisation,
+            each.break_even_utilisation_low,
+            each.break_even_utilisation_high,
+        )
+        cells = [
+            plain(each.instance, 60),
+            format_usd(each.purchase_usd),
+            f"${hour}",
+            each.against,
+            f"{format_usd(each.equivalent_usd_per_hour)}/h",
+            _or_never(hours, lambda value: f"{format_number(value)} h"),
+            _or_never(life, format_percent),
+            each.verdict,
+        ]
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
+def _or_never(
+    values: tuple[float | None, float | None, float | None], written: Callable[[float], str]
+) -> str:
+    likely, low, high = ("never" if value is None else written(value) for value in values)
+    return likely if likely == low == high else f"{likely} ({low} to {high})"
 
 
 def _date(row: RankedOffer) -> str:
@@ -98,6 +198,11 @@ def _chance(probability: float | None) -> str:
 
 def _footnotes(ranking: Ranking) -> list[str]:
     notes = list(ranking.notes)
+    if ranking.buy_or_rent:
+        assumed = sorted({_ASSUMED[name] for each in ranking.buy_or_rent for name in each.assumed})
+        notes.append(
+            f"Assumed, not given: {', '.join(assumed)}." if assumed else "Nothing was assumed of it."
+        )
     if any(row.tie for row in ranking.rows):
         notes.append("= cannot be told apart from the first row of the same rank.")
     return notes

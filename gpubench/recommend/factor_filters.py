@@ -32,6 +32,12 @@ def factor_filters(request: RankRequest) -> Iterator[tuple[str, Reason]]:
     Raises:
         MisuseError: If a line, architecture or memory type is named that the table does not know.
     """
+    yield from _figures(request)
+    yield from _names(request)
+    yield from _features(request)
+
+
+def _figures(request: RankRequest) -> Iterator[tuple[str, Reason]]:
     for name, field, bound, scale, unit in (
         ("--min-memory-gib", "memory_bytes", request.min_memory_gib, GIB, "GiB of memory"),
         ("--min-bandwidth-gbps", "memory_bandwidth_bytes_per_s", request.min_bandwidth_gbps, _GIGA, "GB/s"),
@@ -42,22 +48,28 @@ def factor_filters(request: RankRequest) -> Iterator[tuple[str, Reason]]:
             yield name, _at_least(field, bound, scale, unit)
     if request.max_watts is not None:
         yield "--max-watts", _at_most_watts(request.max_watts)
+
+
+def _names(request: RankRequest) -> Iterator[tuple[str, Reason]]:
     if request.lines:
         wanted = [line for word in request.lines for line in lines_meant(word)]
-        yield "--line", _one_of("line", wanted, "line", LINES)
+        yield "--line", _one_of("line", wanted, LINES)
     if request.architectures:
-        yield "--architecture", _one_of("architecture", request.architectures, "architecture", ())
+        yield "--architecture", _one_of("architecture", request.architectures, ())
     if request.memory_type is not None:
         yield "--memory-type", _memory_type(request.memory_type)
+
+
+def _features(request: RankRequest) -> Iterator[tuple[str, Reason]]:
     if request.ecc:
-        yield "--ecc", _must(ecc_of, "no memory that corrects errors")
+        yield "--ecc", _must(ecc_of, "no memory that corrects errors, or not known")
     if request.fp64:
-        yield "--fp64", _must(lambda spec: (fp64_share(spec) or 0) >= FAST_FP64, "no fast FP64")
+        yield "--fp64", _must(lambda spec: (fp64_share(spec) or 0) >= FAST_FP64, "no fast FP64, or not known")
     if request.nvlink:
         yield "--nvlink", _must(lambda spec: link_of(spec) in {"nvlink", "fabric"}, "no NVLink")
     if request.cooling is not None:
         cooling = request.cooling
-        yield "--cooling", _must(lambda spec: cooling_of(spec) == cooling, f"not cooled that way ({cooling})")
+        yield "--cooling", _must(lambda spec: cooling_of(spec) == cooling, f"its cooling is not {cooling}")
 
 
 def _at_least(field: str, bound: float, scale: float, unit: str) -> Reason:
@@ -81,19 +93,19 @@ def _at_most_watts(most: float) -> Reason:
     return reason
 
 
-def _one_of(field: str, wanted: Sequence[str], word: str, more: Iterable[str]) -> Reason:
+def _one_of(field: str, wanted: Sequence[str], more: Iterable[str]) -> Reason:
     known = sorted({value for spec in load_specs().values() if (value := getattr(spec, field))})
     chosen = {normalise(name) for name in wanted}
     for name in sorted(chosen - {normalise(value) for value in known}):
         near = ", ".join(nearest(name, [*known, *more])) or ", ".join(known)
-        raise MisuseError(f"unknown {word} {plain(name)!r}; nearest known: {near}")
+        raise MisuseError(f"unknown {field} {plain(name)!r}; nearest known: {near}")
 
     def reason(offer: Offer, spec: GpuSpec | None) -> str | None:
         del offer
         value = None if spec is None else getattr(spec, field)
         if value is None:
-            return f"its {word} is not known"
-        return None if normalise(value) in chosen else f"{word} {value}"
+            return f"its {field} is not known"
+        return None if normalise(value) in chosen else f"{field} {value}"
 
     return reason
 

@@ -14,11 +14,14 @@ from gpubench.errors import MisuseError
 from gpubench.models import ExcludedOffer, GpuSpec, Offer, Pricing
 from gpubench.names import nearest, normalise
 from gpubench.offers.dates import price_age_days
-from gpubench.recommend.factors import cooling_of
 from gpubench.recommend.factor_filters import factor_filters
+from gpubench.recommend.factors import cooling_of
 from gpubench.recommend.request import RankRequest
 from gpubench.specs import find_spec
 from gpubench.units import plain
+
+NO_PRICE = "having no price"
+UNPRICED_KIND = "unpriced"
 
 NEVER_RANKED = {
     "historic": "a historic price: kept for comparison, not on sale",
@@ -107,7 +110,7 @@ def filters_of(
         active.append(_gpu_filter(request.gpus, offers))
     active += _figure_filters(request, today)
     active += [Filter(name, reason) for name, reason in factor_filters(request)]
-    return active
+    return [*active, Filter(NO_PRICE, _unpriced)]
 
 
 def payment_filters(request: RankRequest) -> list[Filter]:
@@ -161,9 +164,14 @@ def _kind(offer: Offer, spec: GpuSpec | None) -> str | None:
 def _price(offer: Offer, spec: GpuSpec | None) -> str | None:
     del spec
     price = offer.price_usd_per_hour
-    if not price.is_finite() or price < 0 or (price == 0 and offer.pricing is not Pricing.OWNED):
+    if not (price.is_finite() and price > 0) and offer.kind != UNPRICED_KIND:
         return f"price {price} USD/h cannot be ranked"
     return None
+
+
+def _unpriced(offer: Offer, spec: GpuSpec | None) -> str | None:
+    del spec
+    return (offer.note or "no price is known") if offer.kind == UNPRICED_KIND else None
 
 
 def _no_spot(offer: Offer, spec: GpuSpec | None) -> str | None:

@@ -25,10 +25,10 @@ from gpubench.recommend.filters import (
 from gpubench.recommend.gather import Evidence
 from gpubench.recommend.owning import Ownership
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.rows import IN_DETAIL, rows_of
+from gpubench.recommend.rows import IN_DETAIL, rows_of, with_spot_break_even
 from gpubench.recommend.scaling import scaling_of
 from gpubench.recommend.speeds import Drawer, Speeds, combine
-from gpubench.recommend.verdict import buying_sentences, verdict
+from gpubench.recommend.verdict import buying_sentences, cpu_sentences, verdict
 
 
 def judge(
@@ -75,7 +75,7 @@ def judge(
         _require(kept, offers, fallen)
         pool = _pool(request, kept, speeds, specs, evidence)
     order = _order(request, pool)
-    rows = rows_of(request, pool, order, today)
+    rows = with_spot_break_even(rows_of(request, pool, order, today), possible)
     decisions: tuple[BuyOrRent, ...] = ()
     if owned:
         both = dict.fromkeys([*kept, *_with_speed(possible, speeds)[0]])
@@ -91,7 +91,11 @@ def judge(
         rows=shown,
         excluded=excluded(fallen),
         verdict=" ".join(
-            [verdict(request, rows, _headline(pool, order), _unit(speeds)), *buying_sentences(decisions)]
+            [
+                *cpu_sentences(request, speeds),
+                verdict(request, rows, _headline(pool, order), _unit(speeds)),
+                *buying_sentences(decisions),
+            ]
         ),
         buy_or_rent=decisions,
         notes=(*notes, *_notes(request, speeds, len(rows))),

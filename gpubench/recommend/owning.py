@@ -15,6 +15,7 @@ from gpubench.errors import MisuseError
 from gpubench.models import GpuSpec, Offer, Pricing
 from gpubench.offers.owned import Owned, parse_owned
 from gpubench.recommend import economics
+from gpubench.recommend.filters import UNPRICED_KIND
 from gpubench.recommend.request import Range, RankRequest
 from gpubench.recommend.words import gpu_name
 from gpubench.units import format_percent
@@ -152,6 +153,37 @@ def ownerships(
     if request.rent_or_buy == "buy":
         quoted = {quote.gpu_key for quote in quotes}
         found += _at_street_price(request, specs, power_w, today, quoted)
+    return found
+
+
+def unpriced_offers(specs: Mapping[str, GpuSpec], priced: Iterable[str]) -> list[Offer]:
+    """Return a place-holder, never ranked, for each GPU that could be bought at a price nobody has named.
+
+    Its note shows the launch price where there is one.
+    """
+    known = set(priced)
+    found = []
+    for spec in specs.values():
+        if spec.key in known or spec.street_price_usd is not None:
+            continue
+        launch = f"launched at ${spec.launch_price_usd:,.0f}, " if spec.launch_price_usd is not None else ""
+        found.append(
+            Offer(
+                provider="buy",
+                instance=gpu_name(spec.key),
+                region=None,
+                gpu_key=spec.key,
+                gpu_count=1,
+                vcpus=None,
+                ram_bytes=None,
+                price_usd_per_hour=Decimal(0),
+                pricing=Pricing.OWNED,
+                kind=UNPRICED_KIND,
+                price_date=str(spec.release_year or 1970),
+                source="none",
+                note=f"{launch}no dated price: quote it with --own '{gpu_name(spec.key)}, PRICE USD'",
+            )
+        )
     return found
 
 

@@ -11,7 +11,7 @@ from gpubench.models import Ranking
 from gpubench.recommend.gather import Runs, gather, mean_power_w
 from gpubench.recommend.judge import judge
 from gpubench.recommend.own_devices import device_key
-from gpubench.recommend.owning import offer_of, ownerships
+from gpubench.recommend.owning import offer_of, ownerships, unpriced_offers
 from gpubench.recommend.request import RankRequest, check
 from gpubench.specs import load_specs
 
@@ -43,9 +43,12 @@ def rank(request: RankRequest | None = None, **options: Any) -> Ranking:
     own_keys = {key for run in runs.own if (key := device_key(run))}
     machines = ownerships(request, load_specs(), mean_power_w(runs), today, own_keys)
     owned = {offer_of(machine): machine for machine in machines}
+    offers = [*table.offers, *owned]
+    if request.rent_or_buy == "buy":
+        offers += unpriced_offers(load_specs(), [machine.gpu_key for machine in machines])
     return judge(
         request,
-        (*table.offers, *owned),
+        offers,
         lambda keys: gather(request, keys, runs),
         specs=load_specs(),
         today=today,

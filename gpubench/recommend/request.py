@@ -316,3 +316,14 @@ def parse_range(text: str, name: str) -> Range:
     if not math.isfinite(low) or len(high) > 1:
         raise MisuseError(f"{name} {plain(text)!r} is neither a number nor LOW-HIGH")
     return Range(low, (low + high[0]) / 2, high[0]) if high else Range.of(low)
+
+
+def rent_or_buy(*, rent: bool, buy: bool) -> str | None:
+    """Return which of the two options stands.
+
+    Raises:
+        MisuseError: If both do.
+    """
+    if rent and buy:
+        raise MisuseError("--rent contradicts --buy; without either both are ranked")
+    return "rent" if rent else "buy" if buy else None

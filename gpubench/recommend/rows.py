@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from gpubench.models import Finding, FindingKind, Offer, RankedOffer
+from gpubench.models import Finding, FindingKind, Offer, Pricing, RankedOffer, TaskKind
 from gpubench.offers.dates import STALE_AFTER_DAYS, price_day
 from gpubench.recommend import contest, economics
 from gpubench.recommend.candidates import Candidates, cost, drawn_scores, hours
@@ -46,6 +47,28 @@ def rows_of(request: RankRequest, pool: Candidates, order: Indices, today: date)
         )
         for index, gpu, values in zip(order.tolist(), gpus, figures, strict=True)
     ]
+
+
+def with_spot_break_even(rows: list[RankedOffer], offers: Iterable[Offer]) -> list[RankedOffer]:
+    """Return the rows; spot ones with the share of work that may be lost before on demand is as cheap."""
+    if not any(row.offer.pricing is Pricing.SPOT for row in rows):
+        return rows
+    on_demand = {_machine(o): float(o.price_usd_per_hour) for o in offers if o.pricing is Pricing.ON_DEMAND}
+    return [
+        msgspec.structs.replace(
+            row,
+            spot_break_even=economics.spot_break_even(
+                on_demand[_machine(row.offer)], float(row.offer.price_usd_per_hour)
+            ),
+        )
+        if row.offer.pricing is Pricing.SPOT and _machine(row.offer) in on_demand
+        else row
+        for row in rows
+    ]
+
+
+def _machine(offer: Offer) -> tuple[str, str, str | None]:
+    return offer.provider, offer.instance, offer.region
 
 
 def _columns(request: RankRequest, pool: Candidates, order: Indices) -> dict[str, list[Any]]:
@@ -142,10 +165,12 @@ class _FixedParts:
         findings = estimate.findings
         if age > STALE_AFTER_DAYS:
             findings += (Finding(kind=FindingKind.STALE_PRICE, value=age, limit=STALE_AFTER_DAYS),)
+        is_step = len(parts) == 1 and estimate.case.task is TaskKind.INFER
         built = self._known[price_date, gpu] = {
             "estimate": estimate,
             "parts": parts if len(parts) > 1 else (),
             "fits_memory": estimate.fits_memory,
+            "latency_s": estimate.case.batch_size / estimate.samples_per_s if is_step else None,
             "price_age_days": age,
             "findings": findings,
             "factors": factors_of(load_specs().get(self._speeds.keys[gpu])),

@@ -1,8 +1,8 @@
 """Task files that rent the best offers for some minutes, measure there, and bring the results back.
 
 They are SkyPilot tasks, which is what rents machines in the cloud; nothing here rents anything itself. Each
-has three brakes: the measurement ends at its time limit, the machine goes down when idle, and the task is
-cut off when its money is spent.
+has four brakes: a ceiling on the price of the machine, a time limit of the measurement, one of the whole
+task, and the machine goes down when idle.
 """
 
 from __future__ import annotations
@@ -73,8 +73,23 @@ IDLE_MINUTES = 5
 SETUP_MINUTES = 15
 """Machine start and installation of torch, counted in the cap on cost."""
 
+PRICE_SLACK = 1.25
+"""A machine dearer than the ranked price by more than this is not rented."""
+
 _REGION = re.compile(r"[a-z]+-[a-z]+-?\d\w*|[a-z]+us\d?|[a-z]+(?:europe|north|south)", re.ASCII)
 _KEEP = re.compile(r"[^a-z0-9]+")
+
+
+def check_trial(count: int | None, folder: Path | None, minutes: float) -> None:
+    """Say what is wrong with the options of a trial.
+
+    Raises:
+        MisuseError: If one of --try and --out is missing, or a figure is not positive.
+    """
+    if (count is None) != (folder is None):
+        raise MisuseError("--try N and --out DIR go together")
+    if (count is not None and count < 1) or not minutes > 0:
+        raise MisuseError(f"--try {count} for {minutes:g} minutes: both must be above 0")
 
 
 def write_trials(
@@ -98,7 +113,9 @@ def write_trials(
     """
     chosen, passed = _choose(rows, count)
     if not chosen:
-        raise MisuseError(f"--try: none of the ranked offers can be rented through SkyPilot: {'; '.join(passed[:3])}")
+        raise MisuseError(
+            f"--try: none of the ranked offers can be rented through SkyPilot: {'; '.join(passed[:3])}"
+        )
     texts = {
         f"try-{number}-{_slug(row.offer)}.yaml": task_text(row.offer, minutes=minutes, workloads=workloads)
         for number, row in enumerate(chosen, 1)
@@ -110,7 +127,9 @@ def write_trials(
             (folder / name).write_text(text, encoding="utf-8")
         (folder / "try.sh").chmod(0o755)
     except OSError as error:
-        raise StorageError(f"cannot write {plain(str(folder))}: {error.strerror}; name another --out") from None
+        raise StorageError(
+            f"cannot write {plain(str(folder))}: {error.strerror}; name another --out"
+        ) from None
     return [folder / name for name in (*texts, "try.sh")], passed
 
 
@@ -133,6 +152,7 @@ def task_of(offer: Offer, *, minutes: float, workloads: Sequence[str]) -> dict[s
         "infra": place,
         "accelerators": f"{ACCELERATORS[offer.gpu_key]}:{offer.gpu_count}",
         "use_spot": offer.pricing is Pricing.SPOT,
+        "max_hourly_cost": round(float(offer.price_usd_per_hour) * PRICE_SLACK, 2),
         "disk_size": 64,
         "autostop": {"idle_minutes": IDLE_MINUTES, "down": True},
     }
@@ -192,7 +212,7 @@ def _script(names: Sequence[str], rows: Sequence[RankedOffer]) -> str:
         lines += [
             "",
             f"# {gpus_of(row.offer)} at {offer_name(row.offer)}",
-            f'if sky launch --yes --cluster {cluster} --down --idle-minutes-to-autostop {IDLE_MINUTES} "$here/{name}"',
+            f'if sky launch --yes --cluster {cluster} "$here/{name}"',
             f'then rsync -a {cluster}:sky_workdir/results/ "$here/results/"',
             "fi",
             f"sky down --yes {cluster}",

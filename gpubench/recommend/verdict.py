@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpubench.models import BuyOrRent, Pricing, RankedOffer
+from gpubench.models import BuyOrRent, FindingKind, Pricing, RankedOffer
 from gpubench.recommend.contest import SURE
+from gpubench.recommend.economics import train_hours
+from gpubench.recommend.own_devices import CPU_KEY
 from gpubench.recommend.request import RankRequest
+from gpubench.recommend.speeds import Speeds
 from gpubench.recommend.words import compact, gpu_name, gpus_of, listing, offer_name, price_of
 from gpubench.units import UNKNOWN, format_duration, format_number, format_percent, format_usd
+
+NO_GPU_HOURS = 1.0
+"""A job that the CPU ends within this needs no GPU, unless a deadline says otherwise."""
 
 _BASIS = {
     "measured": "measured here",
@@ -34,6 +40,8 @@ def verdict(
         _sureness(rows),
         _fastest(request, rows, fastest, unit),
         _cheapest(rows, cheapest),
+        _host_bound(rows[0]),
+        _spot(rows[0]),
     ]
     return " ".join(sentence for sentence in sentences if sentence)
 
@@ -108,6 +116,34 @@ def _fastest(request: RankRequest, rows: Sequence[RankedOffer], index: int, unit
 
 def _cheapest(rows: Sequence[RankedOffer], index: int) -> str:
     return "" if index == 0 else f"Cheapest by the hour: {_who(rows[index])}."
+
+
+def _host_bound(row: RankedOffer) -> str:
+    if not any(finding.kind is FindingKind.HOST_BOUND for finding in row.findings):
+        return ""
+    vcpus = row.offer.vcpus
+    enough = f" One thread for each GPU launches the work, so its {vcpus:g} vCPUs suffice." if vcpus else ""
+    return f"This is host-bound: a dearer GPU buys nothing until the batch grows.{enough}"
+
+
+def _spot(row: RankedOffer) -> str:
+    if row.spot_break_even is None or row.spot_break_even <= 0:
+        return ""
+    return f"Spot wins there while lost work stays under {format_percent(row.spot_break_even)}."
+
+
+def cpu_sentences(request: RankRequest, speeds: Speeds) -> list[str]:
+    """Return what the CPU that was measured here makes of the job, where that is worth knowing."""
+    if request.job_samples is None or CPU_KEY not in speeds.keys:
+        return []
+    row = speeds.keys.index(CPU_KEY)
+    slow = speeds.low[row] if speeds.low[row] > 0 else speeds.samples_per_s[row]
+    hours = train_hours(request.job_samples, float(slow))
+    if hours <= (request.deadline_hours or NO_GPU_HOURS):
+        return [
+            f"You do not need a GPU for this: the CPU here does the job in {format_duration(hours * 3600)}."
+        ]
+    return [f"The CPU here would take {format_duration(hours * 3600)}."]
 
 
 def buying_sentences(decisions: Sequence[BuyOrRent]) -> list[str]:
