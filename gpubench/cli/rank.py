@@ -187,7 +187,7 @@ def verb(
         results=results,
         reference_gpu=require_spec(reference).key if reference else DEFAULT_REFERENCE_GPU,
         sort=sort,
-        limit=limit if as_json or try_count else limit or HUMAN_LIMIT,
+        limit=None if try_count else limit if as_json else limit or HUMAN_LIMIT,
     )
     check_trial(try_count, out, try_minutes)
     ranking = rank(request)

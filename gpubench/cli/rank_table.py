@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from gpubench.models import RankedOffer, Ranking
+from gpubench.models import BuyOrRent, RankedOffer, Ranking
 from gpubench.offers.dates import freshness
 from gpubench.recommend.words import compact, gpu_name, gpus_of, offer_name
 from gpubench.units import UNKNOWN, format_bytes, format_number, format_percent, format_usd, plain
@@ -40,7 +40,7 @@ def show(ranking: Ranking, *, limit: int, explain: bool, factors: bool) -> None:
     if factors:
         console.print(_factor_table(rows, console))
     if ranking.buy_or_rent:
-        console.print(_buying_table(ranking, console))
+        console.print(_buying_table(ranking.buy_or_rent[:limit], console))
     for note in _footnotes(ranking):
         console.print(note, markup=False, style="dim")
     if explain:
@@ -102,19 +102,23 @@ def _factor_table(rows: Sequence[RankedOffer], console: Console) -> Table:
         cells = [
             gpu_name(key),
             f"{format_bytes(known['memory_bytes'])} {known['memory_type'] or ''}",
-            format_number(None if bandwidth is None else bandwidth / 1e9, 4),
-            format_number(known["core_count"], 6),
-            format_number(known["tensor_core_count"], 4),
+            _whole(None if bandwidth is None else bandwidth / 1e9),
+            _whole(known["core_count"]),
+            _whole(known["tensor_core_count"]),
             known["architecture"] or UNKNOWN,
             known["line"] or UNKNOWN,
             {True: "yes", False: "no"}.get(known["ecc"], UNKNOWN),
             _share(known["fp64_share"]),
             known["link"] or UNKNOWN,
             known["cooling"] or UNKNOWN,
-            format_number(known["board_power_w"], 4),
+            _whole(known["board_power_w"]),
         ]
         table.add_row(*(Text(cell) for cell in cells))
     return table
+
+
+def _whole(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:,.0f}"
 
 
 def _share(value: float | None) -> str:
@@ -122,7 +126,7 @@ def _share(value: float | None) -> str:
     return UNKNOWN if not value else "1/1" if value > 1 else f"1/{1 / value:.0f}"
 
 
-def _buying_table(ranking: Ranking, console: Console) -> Table:
+def _buying_table(decisions: Sequence[BuyOrRent], console: Console) -> Table:
     """Return what owning costs and from when on it pays, a line for each machine and rival."""
     from rich.text import Text
 
@@ -138,7 +142,7 @@ def _buying_table(ranking: Ranking, console: Console) -> Table:
         "",
     ):
         table.add_column(name, overflow="fold")
-    for each in ranking.buy_or_rent:
+    for each in decisions:
         hour = compact(each.usd_per_hour, each.usd_per_hour_low, each.usd_per_hour_high, to="-")
         hours = (each.break_even_hours, each.break_even_hours_low, each.break_even_hours_high)
         life = (
@@ -147,7 +151,7 @@ def _buying_table(ranking: Ranking, console: Console) -> Table:
             each.break_even_utilisation_high,
         )
         cells = [
-            plain(each.instance, 60),
+            f"{each.gpu_count}x {gpu_name(each.gpu_key)}",
             format_usd(each.purchase_usd),
             f"${hour}",
             each.against,
@@ -193,7 +197,9 @@ def _cost(row: RankedOffer) -> str:
 def _chance(probability: float | None) -> str:
     if probability is None or probability == 0:
         return ""
-    return "< 1 %" if probability < 0.01 else format_percent(probability)
+    if probability < 0.01:
+        return "< 1 %"
+    return "> 99 %" if probability > 0.99 else format_percent(probability)
 
 
 def _footnotes(ranking: Ranking) -> list[str]:

@@ -45,13 +45,13 @@ def against_rent(
     Args:
         request: Seeds and sizes the draws of the throughput ratio.
         pool: Owned and rented offers; the rivals are its rented rows.
-        owned: What owning each owned offer means.
+        owned: What owning each owned offer means, in the order of the answer.
     """
     rivals = _rivals(pool)
-    machines = [row for row, offer in enumerate(pool.offers) if offer in owned]
+    row_of = {offer: row for row, offer in enumerate(pool.offers) if offer in owned}
     return tuple(
-        _weigh(request, pool, owned[pool.offers[machine]], machine, rival)
-        for machine in machines
+        _weigh(request, pool, machine, row_of[offer], rival)
+        for offer, machine in owned.items()
         for rival in rivals
     )
 

@@ -17,10 +17,12 @@ from gpubench.offers.dates import price_age_days
 from gpubench.recommend.factor_filters import factor_filters
 from gpubench.recommend.factors import cooling_of
 from gpubench.recommend.request import RankRequest
+from gpubench.recommend.words import listing
 from gpubench.specs import find_spec
 from gpubench.units import plain
 
 NO_PRICE = "having no price"
+NO_FIGURE = "no honest throughput"
 UNPRICED_KIND = "unpriced"
 
 NEVER_RANKED = {
@@ -79,11 +81,17 @@ def excluded(fallen: Iterable[Exclusion]) -> tuple[ExcludedOffer, ...]:
 
 def nothing_left(total: int, fallen: Iterable[Exclusion]) -> MisuseError:
     """Return the error of an empty answer: which option removed how many."""
+    fallen = list(fallen)
     counts = Counter(each.option for each in fallen)
-    removed = ", ".join(f"{name} removed {n}" for name, n in counts.most_common())
-    return MisuseError(
-        f"no offer is left of {total:,}: {removed or 'the tables are empty'}; relax one of these"
-    )
+    removed = ", ".join(f"{name} removed {n:,}" for name, n in counts.most_common())
+    unpriced = [each.offer.instance for each in fallen if each.option == NO_PRICE]
+    mend = f"quote one with --own '{unpriced[0]}, PRICE USD'" if unpriced else "relax one of these"
+    if len(unpriced) > 1:
+        mend += f" (or {listing(unpriced[1:])})"
+    unknown = dict.fromkeys(f"{e.offer.gpu_key}: {e.reason}" for e in fallen if e.option == NO_FIGURE)
+    if unknown:
+        mend = f"{listing(list(unknown), most=1)}; {mend}"
+    return MisuseError(f"no offer is left of {total:,}: {removed or 'the tables are empty'}; {mend}")
 
 
 def filters_of(

@@ -55,15 +55,22 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
         return Efficiency(model.efficiency, model.low, model.high, model.basis)
 
     return Evidence(
-        answers={
-            name: {
-                **_answers(request, question, specs, runs),
-                **own_devices.measured(question, runs.own, load_specs()),
-            }
-            for name, question in questions.items()
-        },
+        answers={name: _all_answers(request, question, specs, runs) for name, question in questions.items()},
         scaler=scaler,
     )
+
+
+def _all_answers(request: RankRequest, question: Question, specs: Sequence[GpuSpec], runs: Runs) -> Answers:
+    """Answer for the GPUs of the table, then for whatever else the user measured.
+
+    A card that cannot be predicted (AMD, Kepler) counts as measured where its own run has this batch.
+    """
+    answers = dict(_answers(request, question, specs, runs))
+    known = {key for key, answer in answers.items() if isinstance(answer, Estimate)}
+    for key, found in own_devices.measured(question, runs.own, known).items():
+        if key not in load_specs() or (key in answers and found.case.batch_size == question.batch):
+            answers[key] = found
+    return answers
 
 
 def mean_power_w(runs: Runs) -> dict[str, float]:

@@ -15,6 +15,7 @@ from gpubench.recommend import limits
 from gpubench.recommend.break_even import against_rent
 from gpubench.recommend.candidates import Candidates, candidates_of, score
 from gpubench.recommend.filters import (
+    NO_FIGURE,
     Exclusion,
     apply,
     excluded,
@@ -79,7 +80,7 @@ def judge(
     decisions: tuple[BuyOrRent, ...] = ()
     if owned:
         both = dict.fromkeys([*kept, *_with_speed(possible, speeds)[0]])
-        machines = {offer: owned[offer] for offer in kept if offer in owned}
+        machines = {row.offer: owned[row.offer] for row in rows if row.offer in owned}
         decisions = against_rent(request, _pool(request, list(both), speeds, specs, evidence), machines)
     shown = tuple(rows if request.limit is None else rows[: request.limit])
     return Ranking(
@@ -117,9 +118,7 @@ def _with_speed(offers: Sequence[Offer], speeds: Speeds) -> tuple[list[Offer], l
     known = set(speeds.keys)
     kept = [offer for offer in offers if offer.gpu_key in known]
     fallen = [
-        Exclusion(
-            offer, "no honest throughput", speeds.refusals.get(offer.gpu_key, "its GPU is not in the table")
-        )
+        Exclusion(offer, NO_FIGURE, speeds.refusals.get(offer.gpu_key, "its GPU is not in the table"))
         for offer in offers
         if offer.gpu_key not in known
     ]

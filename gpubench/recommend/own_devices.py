@@ -16,7 +16,7 @@ def device_key(run: Run) -> str | None:
 
 
 def measured(question: Question, runs: Iterable[Run], known: Collection[str]) -> dict[str, Estimate]:
-    """Return what the user measured on devices that no specification is known of, by key.
+    """Return what the user measured on devices that nothing else answers for, by key.
 
     The case is the question's where it was measured; else what comes nearest: another execution (a CPU has
     no graphs), then another batch. It stands in the estimate, so a reader sees the difference.
@@ -24,7 +24,7 @@ def measured(question: Question, runs: Iterable[Run], known: Collection[str]) ->
     Args:
         question: Workload, precision, execution, task and batch.
         runs: This user's runs, oldest first; of equally near cases the newest counts.
-        known: Keys of the specification table: they are answered there.
+        known: Keys that are answered already.
     """
     best: dict[str, tuple[int, Measurement, Run]] = {}
     for run in runs:

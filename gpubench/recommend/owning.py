@@ -25,7 +25,7 @@ QUOTED, STREET = "own", "street price"
 """Who sells: the buyer's own quote, or the dated street price of the specification table."""
 
 _CENT = Decimal("0.0001")
-_DATE = re.compile(r"\d{4}-\d{2}(?:-\d{2})?", re.ASCII)
+_DATE = re.compile(r"\b20\d{2}-(?:0[1-9]|1[0-2])(?:-[0-3]\d)?\b", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def offer_of(owned: Ownership) -> Offer:
     terms = f"{owned.years:g} years at {format_percent(owned.utilisation.likely)}"
     return Offer(
         provider=QUOTED if owned.source == QUOTED else "buy",
-        instance=f"{owned.gpu_count}x {gpu_name(owned.gpu_key)}, {terms}",
+        instance=terms,
         region=None,
         gpu_key=owned.gpu_key,
         gpu_count=owned.gpu_count,

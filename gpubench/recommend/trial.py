@@ -179,7 +179,7 @@ def _choose(rows: Sequence[RankedOffer], count: int) -> tuple[list[RankedOffer],
     for row in rows:
         if len(chosen) == count:
             break
-        reason = _why_not(row, {each.offer.gpu_key for each in chosen})
+        reason = _why_not(row, {ACCELERATORS[each.offer.gpu_key] for each in chosen})
         if reason is None:
             chosen.append(row)
         elif reason:
@@ -190,7 +190,7 @@ def _choose(rows: Sequence[RankedOffer], count: int) -> tuple[list[RankedOffer],
 def _why_not(row: RankedOffer, tried: set[str]) -> str | None:
     """Return why an offer is not tried, "" where another offer of its GPU already is; None to try it."""
     offer = row.offer
-    if offer.gpu_key in tried or row.estimate.basis == "measured":
+    if ACCELERATORS.get(offer.gpu_key) in tried or row.estimate.basis == "measured":
         return ""
     if offer.pricing not in {Pricing.ON_DEMAND, Pricing.SPOT}:
         return "not for rent by the hour"

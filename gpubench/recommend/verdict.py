@@ -11,10 +11,13 @@ from gpubench.recommend.own_devices import CPU_KEY
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import Speeds
 from gpubench.recommend.words import compact, gpu_name, gpus_of, listing, offer_name, price_of
-from gpubench.units import UNKNOWN, format_duration, format_number, format_percent, format_usd
+from gpubench.units import UNKNOWN, format_duration, format_number, format_percent, format_usd, plain
 
 NO_GPU_HOURS = 1.0
 """A job that the CPU ends within this needs no GPU, unless a deadline says otherwise."""
+
+MOST_MACHINES = 2
+"""Machines that the verdict speaks of; the table has them all."""
 
 _BASIS = {
     "measured": "measured here",
@@ -53,6 +56,8 @@ def _best(request: RankRequest, row: RankedOffer, unit: str) -> str:
 
 
 def _who(row: RankedOffer) -> str:
+    if row.offer.pricing is Pricing.OWNED:
+        return f"owning {gpus_of(row.offer)} ({plain(row.offer.instance)}) at {price_of(row.offer)} of work"
     return f"{gpus_of(row.offer)} at {offer_name(row.offer)} for {price_of(row.offer)}"
 
 
@@ -70,12 +75,18 @@ def _sureness(rows: Sequence[RankedOffer]) -> str:
     head = rows[0]
     if head.p_best is None:
         return ""
+    if len(rows) == 1:
+        return "It is the only offer left."
     rivals = rivals_of(rows)
-    chance = f"it is the best of {len(rows)} offers with a probability of {format_percent(head.p_best)}"
+    chance = f"it is the best of {len(rows)} offers with a probability of {_probability(head.p_best)}"
     if not rivals:
         return f"How sure: {chance}."
     word = "A tie" if head.p_best < SURE else "Not certain"
     return f"{word}: {chance}, and cannot be told from {listing(rivals)}{_separator(rows, rivals)}."
+
+
+def _probability(value: float) -> str:
+    return "over 99 %" if value > 0.99 else format_percent(value)
 
 
 def rivals_of(rows: Sequence[RankedOffer]) -> list[str]:
@@ -83,7 +94,11 @@ def rivals_of(rows: Sequence[RankedOffer]) -> list[str]:
     head = rows[0]
     tied = [row for row in rows[1:] if row.tie and row.rank == head.rank]
     tied.sort(key=lambda row: -(row.p_best or 0.0))
-    return list(dict.fromkeys(f"{gpus_of(row.offer)} at {row.offer.provider}" for row in tied))
+    return list(dict.fromkeys(f"{gpus_of(row.offer)}{_seller(row)}" for row in tied))
+
+
+def _seller(row: RankedOffer) -> str:
+    return "" if row.offer.pricing is Pricing.OWNED else f" at {plain(row.offer.provider)}"
 
 
 def _separator(rows: Sequence[RankedOffer], rivals: list[str]) -> str:
@@ -108,7 +123,7 @@ def _fastest(request: RankRequest, rows: Sequence[RankedOffer], index: int, unit
     if request.sort in {"throughput", "time"}:
         return ""
     if index == 0:
-        return "It is also the fastest."
+        return "It is also the fastest." if len(rows) > 1 else ""
     row = rows[index]
     rate = compact(row.samples_per_s, row.samples_per_s_low, row.samples_per_s_high)
     return f"Fastest: {_who(row)}, {rate} {unit} a second."
@@ -147,8 +162,9 @@ def cpu_sentences(request: RankRequest, speeds: Speeds) -> list[str]:
 
 
 def buying_sentences(decisions: Sequence[BuyOrRent]) -> list[str]:
-    """Return one sentence for each machine: buy or rent, from how many hours on, and against what."""
-    return [_buying(each) for each in decisions if each.against_pricing is Pricing.ON_DEMAND]
+    """Return a sentence for the best machines: buy or rent, from how many hours on, and against what."""
+    by_the_hour = [each for each in decisions if each.against_pricing is Pricing.ON_DEMAND]
+    return [_buying(each) for each in by_the_hour[:MOST_MACHINES]]
 
 
 def _buying(each: BuyOrRent) -> str:
