@@ -599,7 +599,21 @@ class Estimate(_Record, frozen=True, kw_only=True):
 
 
 class RankedOffer(_Record, frozen=True, kw_only=True):
-    """One row of a ranking. ``samples_per_s`` is of the whole instance."""
+    """One row of a ranking. ``samples_per_s`` is of the whole instance.
+
+    Attributes:
+        rank: Shared by the rows of a band; see ``gpubench.recommend.contest.bands``.
+        tie: Whether the row cannot be told from the first of its band.
+        p_best, p_top3: Probability of being the best offer, or among the best three, over joint draws.
+        hours, cost_usd: Of the job, where one was given; ``_low`` and ``_high`` are of the interval.
+        pareto: Whether nothing else is as fast, as cheap and as large in memory at once.
+        dominated_by: What is, and in which respects it is better.
+        speed_ratio: Throughput over that of one reference GPU.
+        spot_break_even: Share of the work that may be lost before on demand is as cheap.
+        latency_s: Of one batch, for inference.
+        factors: Memory, cores, ECC ... of the GPU.
+        parts: The estimates of single workloads, where several count together.
+    """
 
     rank: int
     offer: Offer

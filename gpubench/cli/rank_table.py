@@ -44,7 +44,7 @@ def show(ranking: Ranking, *, limit: int, explain: bool, factors: bool) -> None:
     for note in _footnotes(ranking):
         console.print(note, markup=False, style="dim")
     if explain:
-        _explain(console, ranking)
+        _explain(console, ranking, rows)
 
 
 def _table(ranking: Ranking, rows: Sequence[RankedOffer], console: Console) -> Table:
@@ -58,6 +58,10 @@ def _table(ranking: Ranking, rows: Sequence[RankedOffer], console: Console) -> T
     table.add_column("$/h", justify="right", no_wrap=True)
     table.add_column("price of", overflow="fold")
     table.add_column(f"{ranking.unit}/s", justify="right", overflow="fold")
+    with_latency = any(row.latency_s is not None for row in rows)
+    if with_latency:
+        table.add_column("batch", justify="right", no_wrap=True)
+        table.add_column("ms", justify="right", no_wrap=True)
     if with_job:
         table.add_column("hours", justify="right", overflow="fold")
         table.add_column("cost", justify="right", overflow="fold")
@@ -67,12 +71,13 @@ def _table(ranking: Ranking, rows: Sequence[RankedOffer], console: Console) -> T
     table.add_column("basis", no_wrap=True)
     for row in rows:
         cells = [
-            f"{row.rank}{'=' if row.tie else ' '}",
+            f"{row.rank}{'=' if row.tie else ' '}{'*' if row.pareto else ' '}",
             offer_name(row.offer),
             gpus_of(row.offer),
             format_usd(float(row.offer.price_usd_per_hour)).removeprefix("$"),
             _date(row),
             _shown(row.samples_per_s, row.samples_per_s_low, row.samples_per_s_high),
+            *(_latency(row) if with_latency else []),
             *([_hours(row), _cost(row)] if with_job else [_value(row)]),
             _chance(row.p_best),
             row.estimate.basis,
@@ -186,6 +191,11 @@ def _value(row: RankedOffer) -> str:
     return _shown(row.samples_per_usd, row.samples_per_usd_low, row.samples_per_usd_high)
 
 
+def _latency(row: RankedOffer) -> list[str]:
+    latency_ms = None if row.latency_s is None else row.latency_s * 1e3
+    return [str(row.estimate.case.batch_size), format_number(latency_ms)]
+
+
 def _hours(row: RankedOffer) -> str:
     return UNKNOWN if row.hours is None else _shown(row.hours, row.hours_low, row.hours_high)
 
@@ -211,10 +221,16 @@ def _footnotes(ranking: Ranking) -> list[str]:
         )
     if any(row.tie for row in ranking.rows):
         notes.append("= cannot be told apart from the first row of the same rank.")
+    notes.append("* nothing else is as fast, as cheap and as large in memory at once.")
     return notes
 
 
-def _explain(console: Console, ranking: Ranking) -> None:
+def _explain(console: Console, ranking: Ranking, rows: Sequence[RankedOffer]) -> None:
+    console.print("\nNot best in any respect (no *), because of:")
+    for row in rows:
+        if row.dominated_by is not None:
+            name = f"  {offer_name(row.offer)} ({gpus_of(row.offer)})"
+            console.print(f"{name}: {plain(row.dominated_by)}", markup=False)
     console.print(f"\nLeft out: {len(ranking.excluded)} offers")
     groups: Counter[tuple[str, str]] = Counter((e.reason, e.gpu_key) for e in ranking.excluded)
     for (reason, gpu_key), count in groups.most_common():

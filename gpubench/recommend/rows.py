@@ -116,9 +116,30 @@ def _pareto_columns(
     """Return whether nothing beats a row in time, cost and memory at once, and what does."""
     time = np.array(columns.get("hours") or 1 / pool.rate[order])
     money = np.array(columns.get("cost_usd") or columns["usd_per_million_samples"])
-    better = dominators(time, money, pool.memory[order]).tolist()
-    name_of = {row: _label(pool.offers[order[row]]) for row in set(better) if row >= 0}
-    return {"pareto": [b < 0 for b in better], "dominated_by": [name_of.get(b) for b in better]}
+    memory = np.nan_to_num(pool.memory[order], nan=0.0)
+    by = dominators(time, money, memory)
+    better = (
+        (time[by] < time) * _FASTER + (money[by] < money) * _CHEAPER + (memory[by] > memory) * _LARGER
+    ).tolist()
+    rivals = by.tolist()
+    names = {row: _label(pool.offers[order[row]]) for row in set(rivals) if row >= 0}
+    reasons = [
+        None if rival < 0 else f"{names[rival]}: {_ADVANTAGES[kind]}"
+        for rival, kind in zip(rivals, better, strict=True)
+    ]
+    return {"pareto": [rival < 0 for rival in rivals], "dominated_by": reasons}
+
+
+_FASTER, _CHEAPER, _LARGER = 1, 2, 4
+_ADVANTAGES = {
+    1: "faster, and no dearer",
+    2: "cheaper per sample, and as fast",
+    3: "faster, and cheaper per sample",
+    4: "more memory, as fast and no dearer",
+    5: "faster and more memory, and no dearer",
+    6: "cheaper per sample, more memory, and as fast",
+    7: "faster, cheaper per sample, and more memory",
+}
 
 
 def _label(offer: Offer) -> str:
