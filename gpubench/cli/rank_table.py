@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+PIPED_WIDTH = 120
+"""Columns where the output goes to a file or a pipe, and nothing says otherwise."""
+
 _ASSUMED = {
     "years": "life",
     "utilisation": "share of hours at work",
@@ -26,13 +30,13 @@ _ASSUMED = {
 }
 
 
-def show(ranking: Ranking, *, limit: int, explain: bool, factors: bool) -> None:
+def show(ranking: Ranking, *, limit: int | None = None, explain: bool = False, factors: bool = False) -> None:
     """Print a ranking to stdout: plain where that is no terminal, narrow where it is narrow."""
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=max(console.width, 120))
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console = Console(highlight=False, width=PIPED_WIDTH)
     console.print(ranking.verdict, markup=False)
     console.print()
     rows = ranking.rows[:limit]
@@ -57,7 +61,7 @@ def _table(ranking: Ranking, rows: Sequence[RankedOffer], console: Console) -> T
     table.add_column("GPUs", overflow="fold")
     table.add_column("$/h", justify="right", no_wrap=True)
     table.add_column("price of", overflow="fold")
-    table.add_column(f"{ranking.unit}/s", justify="right", overflow="fold")
+    table.add_column(ranking.throughput_unit, justify="right", overflow="fold")
     with_latency = any(row.latency_s is not None for row in rows)
     if with_latency:
         table.add_column("batch", justify="right", no_wrap=True)
@@ -66,7 +70,9 @@ def _table(ranking: Ranking, rows: Sequence[RankedOffer], console: Console) -> T
         table.add_column("hours", justify="right", overflow="fold")
         table.add_column("cost", justify="right", overflow="fold")
     else:
-        table.add_column(f"{ranking.unit} per $", justify="right", overflow="fold")
+        table.add_column(
+            ranking.value_unit.replace(" per dollar", " per $"), justify="right", overflow="fold"
+        )
     table.add_column("P(best)", justify="right", no_wrap=True)
     table.add_column("basis", no_wrap=True)
     for row in rows:
@@ -76,9 +82,9 @@ def _table(ranking: Ranking, rows: Sequence[RankedOffer], console: Console) -> T
             gpus_of(row.offer),
             format_usd(float(row.offer.price_usd_per_hour)).removeprefix("$"),
             _date(row),
-            _shown(row.samples_per_s, row.samples_per_s_low, row.samples_per_s_high),
+            _shown(*ranking.throughput_of(row)),
             *(_latency(row) if with_latency else []),
-            *([_hours(row), _cost(row)] if with_job else [_value(row)]),
+            *([_hours(row), _cost(row)] if with_job else [_shown(*ranking.value_of(row))]),
             _chance(row.p_best),
             row.estimate.basis,
         ]
@@ -183,12 +189,8 @@ def _date(row: RankedOffer) -> str:
     return f"{plain(row.offer.price_date, 10)}{mark}"
 
 
-def _shown(value: float, low: float | None, high: float | None) -> str:
+def _shown(value: float | None, low: float | None, high: float | None) -> str:
     return compact(value, low, high, to="-")
-
-
-def _value(row: RankedOffer) -> str:
-    return _shown(row.samples_per_usd, row.samples_per_usd_low, row.samples_per_usd_high)
 
 
 def _latency(row: RankedOffer) -> list[str]:
