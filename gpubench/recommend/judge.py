@@ -224,6 +224,11 @@ def _notes(request: RankRequest, speeds: Speeds, total: int) -> list[str]:
             f"Geometric mean over {', '.join(request.workload_names)}, as a multiple of one "
             f"{gpu_name(request.reference_gpu)}."
         )
+    if request.job_samples is not None and len(request.workload_names) > 1 and not request.mix:
+        notes.append(
+            "Hours and cost take the job at the geometric mean of several workloads, which is no job that runs: "
+            "name one workload, or give --mix."
+        )
     if any(e.basis == "predicted" and not e.anchored for e in speeds.estimates):
         notes.append(
             "No measurement on a GPU anchors the predictions: they are absolute and wide. "
