@@ -226,7 +226,7 @@ def _notes(request: RankRequest, speeds: Speeds, total: int) -> list[str]:
         )
     if request.job_samples is not None and len(request.workload_names) > 1 and not request.mix:
         notes.append(
-            "Hours and cost take the job at the geometric mean of several workloads, which is no job that runs: "
+            "Hours and cost are at the geometric mean of several workloads, which no job is: "
             "name one workload, or give --mix."
         )
     if any(e.basis == "predicted" and not e.anchored for e in speeds.estimates):
