@@ -424,6 +424,7 @@ class WorkloadProfile(_Record, frozen=True, kw_only=True):
         batches: Default batches: small, main, large.
         train, infer: Operators of one training step and one forward pass.
         summary: What the model is, in a few words.
+        tasks: What can be measured with it; an input pipeline is only ever run forward.
     """
 
     name: str
@@ -443,6 +444,7 @@ class WorkloadProfile(_Record, frozen=True, kw_only=True):
     optimizer_bytes_per_parameter: float
     train: tuple[Operator, ...]
     infer: tuple[Operator, ...]
+    tasks: tuple[TaskKind, ...] = (TaskKind.TRAIN, TaskKind.INFER)
 
     @property
     def main_batch(self) -> int:
