@@ -72,6 +72,7 @@ def profile_workload(workload: Workload) -> WorkloadProfile:
         optimizer_bytes_per_parameter=one.state_bytes / one.trainable if one.trainable else 0.0,
         train=train,
         infer=infer,
+        tasks=workload.tasks,
     )
 
 
