@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from typing import Any
 import pytest
 import torch
 
+from gpubench.errors import MisuseError
 from gpubench.models import OperatorKind, TaskKind, WorkloadProfile
 from gpubench.profile import load_profiles, profile_workload
-from gpubench.workload import Task, Workload, load_workload, workload_names
+from gpubench.workload import Task, Workload, load_workload, seeded, workload_names
 
 FINGERPRINTS = Path(__file__).parent.parent / "data" / "workload_fingerprints.json"
 
@@ -76,7 +78,7 @@ class WorkloadContract:
 
     def test_it_is_built_on_the_cpu_in_float32(self) -> None:
         task = self.tiny()
-        assert {p.dtype for p in task.model.parameters()} == {torch.float32}
+        assert {p.dtype for p in task.model.parameters()} <= {torch.float32}
         tensors = (*task.model.parameters(), *(t for batch in task.batches for t in batch))
         assert {t.device.type for t in tensors} == {"cpu"}
 
@@ -147,9 +149,10 @@ def fingerprint(workload: Workload, profile: WorkloadProfile) -> str:
     with torch.device("meta"):
         full = workload.build(2, 0)
     tiny = workload.tiny(8, 0)
-    optimizer = tiny.optimizer([p for p in tiny.model.parameters() if p.requires_grad])
+    trained = [p for p in tiny.model.parameters() if p.requires_grad]
+    optimizer = tiny.optimizer(trained or [torch.zeros(1, requires_grad=True)])
     tiny.model.eval()
-    with torch.no_grad():
+    with torch.no_grad(), seeded(0):
         loss = tiny.loss(tiny.model(tiny.batches[0][0]), tiny.batches[0][1]).item()
     facts: dict[str, Any] = {
         "parameters": [(n, tuple(p.shape), p.requires_grad) for n, p in full.model.named_parameters()],
@@ -311,6 +314,47 @@ class TestTransformer(WorkloadContract):
         changed[:, -1] = (changed[:, -1] + 1) % 64
         with torch.no_grad():
             torch.testing.assert_close(task.model(tokens)[:, :-1], task.model(changed)[:, :-1])
+
+
+class TestAugment(WorkloadContract):
+    """An input pipeline: nothing to train, and what it runs depends on what it drew."""
+
+    name = "augment"
+    parameters = 0
+    forward_flops = pytest.approx(0, abs=1e4)  # geometry and colours are hardly any arithmetic
+
+    @pytest.fixture(autouse=True)
+    def _library(self) -> None:
+        pytest.importorskip("kornia")
+
+    def test_training_computes_up_to_three_times_the_forward_pass(self) -> None:
+        assert self.workload.tasks == (TaskKind.INFER,)
+        assert self.profile.train == ()
+
+    def test_the_loss_falls_in_thirty_steps(self) -> None:
+        with pytest.raises(MisuseError, match="no parameter"):
+            profile_workload(replace(self.workload, tasks=(TaskKind.TRAIN,)))
+
+    def test_a_full_size_step_runs_on_the_cpu(self) -> None:
+        task = self.workload.build(2, 0)
+        with torch.inference_mode():
+            assert task.model(task.batches[0][0]).shape == (2, 3, 224, 224)
+
+    def test_images_come_out_in_size_and_near_zero(self) -> None:
+        task = self.tiny(8)
+        with torch.inference_mode(), seeded(0):
+            out = task.model(task.batches[0][0])
+        assert out.shape == (8, 3, 16, 16)
+        assert out.dtype is torch.float32
+        assert out.mean().abs() < 0.5
+        assert out.abs().max() <= 2.5
+
+    def test_each_image_is_drawn_for_apart(self) -> None:
+        task = self.tiny(2)
+        twice = task.batches[0][0][:1].repeat(2, 1, 1, 1)
+        with torch.inference_mode(), seeded(0):
+            one, two = task.model(twice)
+        assert not torch.equal(one, two)
 
 
 @pytest.mark.parametrize("name", ["vgg16", "resnet50"])
