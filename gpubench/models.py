@@ -64,6 +64,15 @@ class DeviceProfile(_Record, frozen=True, kw_only=True):
     """What a device is, as its driver answers. A refused field is None; ``unavailable`` says why.
 
     ``uuid`` is shown by ``probe`` alone. A stored run holds ``device_id``, a salted hash, instead.
+
+    Attributes:
+        index: Place in the driver's order (PCI order), as ``probe`` lists it.
+        core_count: Physical cores of a CPU that this process may use.
+        unified_memory: The device shares the machine's memory; ``memory_bytes`` is then the machine's.
+        l2_bytes: From the specification table: drivers do not report it.
+        tensor_core_precisions: Formats that the tensor cores take; on a CPU, the reduced formats it has
+            instructions for ("bf16", "fp16", "int8").
+        pcie_generation, pcie_width: The most that card and slot allow together.
     """
 
     backend: str
@@ -78,7 +87,9 @@ class DeviceProfile(_Record, frozen=True, kw_only=True):
     compute_capability: tuple[int, int] | None = None
     sm_count: int | None = None
     cuda_core_count: int | None = None
+    core_count: int | None = None
     memory_bytes: int | None = None
+    unified_memory: bool | None = None
     memory_bandwidth_bytes_per_s: float | None = None
     l2_bytes: int | None = None
     sm_clock_max_hz: float | None = None
@@ -489,6 +500,7 @@ class GpuSpec(_Record, frozen=True, kw_only=True):
     price_source: str | None
     source: str
     doubt: str | None
+    as_of: str | None = None
 
 
 class Pricing(StrEnum):
@@ -501,7 +513,12 @@ class Pricing(StrEnum):
 
 
 class Offer(_Record, frozen=True, kw_only=True):
-    """One thing to pay for; the price is of the whole instance, tax excluded, in USD."""
+    """One thing to pay for; the price is of the whole instance, tax excluded, in USD.
+
+    ``kind`` is vm, marketplace, serverless, historic, attach-fee or free. Historic and attach-fee offers
+    stay out of a ranking unless asked for, and a free one (price 0) has no throughput per dollar.
+    ``price_date`` may be partial (``2026``, ``2026-08``); ``term_years`` is set on reserved prices alone.
+    """
 
     provider: str
     instance: str
@@ -516,6 +533,8 @@ class Offer(_Record, frozen=True, kw_only=True):
     price_date: str
     source: str
     note: str | None = None
+    term_years: int | None = None
+    retrieved_at: str | None = None
 
 
 # --- prediction and recommendation -------------------------------------------------------------------

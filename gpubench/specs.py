@@ -51,6 +51,31 @@ def require_spec(name: str) -> GpuSpec:
     return spec
 
 
+def offered_gpu_key(name: str) -> str | None:
+    """Return the key of the GPU that a price list means; None where unknown or ambiguous."""
+    spec = find_spec(name)
+    return spec.key if spec else None
+
+
+def matching_keys(name: str) -> tuple[str, ...]:
+    """Return every key that a name can mean: the one it names, else all whose key or name holds its words.
+
+    >>> matching_keys("h100 sxm"), len(matching_keys("H100"))
+    (('nvidia-h100-sxm-80gb',), 3)
+
+    Raises:
+        MisuseError: If there is none; the message shows the nearest known names.
+    """
+    spec = find_spec(name)
+    if spec is not None:
+        return (spec.key,)
+    words = names.normalise(name).replace("-", " ").split()
+    keys = tuple(key for key in load_specs() if words and set(words) <= set(key.split("-")))
+    if not keys:
+        require_spec(name)
+    return keys
+
+
 @cache
 def _alias_index() -> Mapping[str, tuple[str, ...]]:
     return names.index_aliases(
@@ -115,4 +140,5 @@ def _spec(row: Mapping[str, str]) -> GpuSpec:
         price_source=row["price_source"] or None,
         source=row["source"],
         doubt=row["doubt"] or None,
+        as_of=row["as_of"] or None,
     )

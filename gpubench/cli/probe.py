@@ -1,10 +1,13 @@
-"""`gpubench probe`."""
+"""`gpubench probe`, and what `gpubench` alone prints."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
-from gpubench.errors import GpuBenchError
+from gpubench.cli.common import JsonOption, print_json, say
 
 
 def register(app: typer.Typer) -> None:
@@ -12,11 +15,43 @@ def register(app: typer.Typer) -> None:
     app.command("probe")(verb)
 
 
-def verb() -> None:
-    """Say what the devices of this machine are."""
-    raise GpuBenchError("`gpubench probe` is not built yet")
+def verb(
+    dump: Annotated[
+        Path | None,
+        typer.Option("--dump", help="Write the driver's raw answers to FILE, identifiers masked."),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Say what the devices of this machine are, and what holds them back."""
+    from gpubench.probe.probe import probe
+
+    if dump is not None:
+        _write_dump(dump)
+    report = probe()
+    if json:
+        print_json(report)
+        return
+    from gpubench.cli.probe_text import full
+
+    print("\n".join(full(report)))
 
 
 def overview() -> None:
     """Print what is in this machine, and the next step."""
-    verb()
+    from gpubench.cli.probe_text import brief
+    from gpubench.probe.probe import probe
+
+    print("\n".join(brief(probe())))
+
+
+def _write_dump(file: Path) -> None:
+    from gpubench.errors import StorageError
+    from gpubench.probe.nvidia import dump as read_dump
+    from gpubench.probe.nvml_driver import dump_text
+
+    calls = read_dump()
+    try:
+        file.write_text(dump_text(calls), encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"cannot write {file}: {error.strerror}; choose another file") from None
+    say(f"wrote {file}: {len(calls)} driver calls, UUIDs and process numbers masked")

@@ -1,0 +1,77 @@
+"""Which offers a buyer asked to see, and how old each price is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import date
+from decimal import Decimal
+
+import msgspec
+
+from gpubench.models import Offer, Pricing
+from gpubench.offers.dates import freshness, price_age_days
+from gpubench.specs import matching_keys
+
+
+class OfferFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """What to show; an empty tuple or None lets everything through.
+
+    Attributes:
+        gpus: Names, aliases or parts of keys: ``h100`` means every H100.
+        pricings: Empty shows every pricing.
+        max_usd_per_hour: Highest price of the whole instance [USD/h].
+    """
+
+    providers: tuple[str, ...] = ()
+    regions: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    pricings: tuple[Pricing, ...] = ()
+    gpu_count: int | None = None
+    max_usd_per_hour: Decimal | None = None
+
+
+class ListedOffer(msgspec.Struct, frozen=True, kw_only=True):
+    """An offer with what follows from it on one day."""
+
+    offer: Offer
+    usd_per_gpu_hour: Decimal
+    price_age_days: int
+    freshness: str
+
+
+def list_offers(offers: Iterable[Offer], wanted: OfferFilter, today: date) -> tuple[ListedOffer, ...]:
+    """Return the offers that pass a filter, cheapest GPU-hour first.
+
+    Raises:
+        MisuseError: If a GPU of the filter is unknown.
+    """
+    keys = frozenset(key for name in wanted.gpus for key in matching_keys(name))
+    providers = {name.lower() for name in wanted.providers}
+    regions = {name.lower() for name in wanted.regions}
+
+    def passes(offer: Offer) -> bool:
+        return (
+            (not providers or offer.provider in providers)
+            and (not regions or (offer.region or "any").lower() in regions)
+            and (not wanted.gpus or offer.gpu_key in keys)
+            and (not wanted.kinds or offer.kind in wanted.kinds)
+            and (not wanted.pricings or offer.pricing in wanted.pricings)
+            and (wanted.gpu_count is None or offer.gpu_count == wanted.gpu_count)
+            and (wanted.max_usd_per_hour is None or offer.price_usd_per_hour <= wanted.max_usd_per_hour)
+        )
+
+    listed = [_listed(offer, today) for offer in offers if passes(offer)]
+    return tuple(
+        sorted(listed, key=lambda row: (row.usd_per_gpu_hour, row.offer.provider, row.offer.instance))
+    )
+
+
+def _listed(offer: Offer, today: date) -> ListedOffer:
+    age_days = price_age_days(offer, today)
+    return ListedOffer(
+        offer=offer,
+        usd_per_gpu_hour=offer.price_usd_per_hour / offer.gpu_count,
+        price_age_days=age_days,
+        freshness=freshness(age_days),
+    )

@@ -1,0 +1,117 @@
+"""Which prices and counts can be true: the checks that every row from a file or a provider passes."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from decimal import Decimal, InvalidOperation
+
+from gpubench.models import Offer
+from gpubench.offers.dates import price_day
+from gpubench.specs import load_specs
+from gpubench.units import GIB
+
+MIN_USD_PER_HOUR, MAX_USD_PER_HOUR = Decimal("0.001"), Decimal(100_000)
+"""The cheapest GPU ever rented cost cents an hour, the dearest instance a few hundred dollars."""
+
+MAX_GPU_COUNT = 1024
+MAX_VCPUS = 100_000.0
+MAX_RAM_GIB = 1_000_000.0
+MAX_CELL_CHARACTERS = 600
+
+KINDS = frozenset({"vm", "marketplace", "serverless", "historic", "attach-fee", "free"})
+
+
+class ImplausibleError(ValueError):
+    """One row says something that cannot be used; the message is the reason shown for it."""
+
+
+def price(text: str) -> Decimal:
+    """Return a price of the whole instance [USD/h], or raise with the reason."""
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        raise ImplausibleError(f"price {text[:40]!r} is not a number") from None
+    if not value.is_finite():
+        raise ImplausibleError(f"price {text[:40]!r} is not finite")
+    if value <= 0:
+        raise ImplausibleError(f"price {text[:40]} is not above 0")
+    if not MIN_USD_PER_HOUR <= value <= MAX_USD_PER_HOUR:
+        raise ImplausibleError(
+            f"price {text[:40]} USD/h is outside {MIN_USD_PER_HOUR} to {MAX_USD_PER_HOUR:,}"
+        )
+    return value
+
+
+def gpu_count(text: str) -> int:
+    """Return a count of whole GPUs, or raise with the reason."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise ImplausibleError(f"GPU count {text[:40]!r} is not a number") from None
+    if not math.isfinite(value) or value != int(value):
+        raise ImplausibleError(f"GPU count {text[:40]} is not a whole number: a share of a GPU is not ranked")
+    if not 1 <= value <= MAX_GPU_COUNT:
+        raise ImplausibleError(f"GPU count {text[:40]} is outside 1 to {MAX_GPU_COUNT}")
+    return int(value)
+
+
+def vcpus(text: str) -> float | None:
+    """Return a count of virtual CPUs; blank is unknown."""
+    return _amount(text, "vCPU count", MAX_VCPUS)
+
+
+def ram_bytes(gib: str) -> int | None:
+    """Return host memory [B] from GiB; blank is unknown."""
+    value = _amount(gib, "RAM", MAX_RAM_GIB)
+    return None if value is None else round(value * GIB)
+
+
+def _amount(text: str, what: str, limit: float) -> float | None:
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= limit:  # NaN fails every comparison
+        raise ImplausibleError(f"{what} {text[:40]!r} is not between 0 and {limit:g}")
+    return value
+
+
+def check_texts(cells: tuple[str, ...]) -> None:
+    """Raise unless every text can be shown in a terminal, a page and a spreadsheet as what it says."""
+    for cell in cells:
+        if not cell:
+            continue
+        if cell[0] in "=+-@":
+            raise ImplausibleError(f"cell {cell[:40]!r} starts like a spreadsheet formula")
+        if len(cell) > MAX_CELL_CHARACTERS:
+            raise ImplausibleError(f"cell {cell[:20]!r}... is longer than {MAX_CELL_CHARACTERS} characters")
+        if not cell.isprintable() and any(unicodedata.category(c).startswith("C") for c in cell):
+            raise ImplausibleError(f"cell {cell[:40]!r} holds control characters")
+
+
+def check_offer(offer: Offer) -> None:
+    """Raise unless an offer that was stored or fetched holds to the same limits as a row of a file."""
+    texts = (
+        offer.provider,
+        offer.instance,
+        offer.region,
+        offer.kind,
+        offer.price_date,
+        offer.source,
+        offer.note,
+    )
+    check_texts(tuple(text for text in texts if text is not None))
+    if not (offer.provider and offer.instance and offer.source):
+        raise ImplausibleError("no provider, instance or source named")
+    if offer.kind not in KINDS:
+        raise ImplausibleError(f"kind {offer.kind[:40]!r} is none of {', '.join(sorted(KINDS))}")
+    if offer.gpu_key not in load_specs():
+        raise ImplausibleError(f"GPU {offer.gpu_key[:60]!r} is unknown")
+    price_day(offer.price_date)
+    price(str(offer.price_usd_per_hour))
+    gpu_count(str(offer.gpu_count))
+    vcpus("" if offer.vcpus is None else str(offer.vcpus))
+    ram_bytes("" if offer.ram_bytes is None else str(offer.ram_bytes / GIB))

@@ -1,0 +1,96 @@
+"""Reading a stranger's table: CSV or JSON as named cells, bounded in size, before any of it is believed."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from gpubench.errors import MisuseError
+from gpubench.units import plain
+
+MAX_FILE_BYTES = 64 * 1024**2
+MAX_ROWS = 500_000
+
+
+class Rows(NamedTuple):
+    """A table of text cells: where it is from, its columns in order, and its rows with their numbers."""
+
+    name: str
+    columns: tuple[str, ...]
+    rows: Iterator[tuple[int, Sequence[str]]]
+
+    def picker(self, *wanted: str) -> Callable[[Sequence[str]], tuple[str, ...]]:
+        """Return a function from a row to its stripped cells of these columns; "" where there is none."""
+        at = {column: position for position, column in reversed(list(enumerate(self.columns)))}
+        pick = itemgetter(*(at.get(column, -1) for column in wanted))
+        return lambda row: tuple(map(str.strip, pick([*row, ""])))
+
+
+def read_rows(path: Path) -> Rows:
+    """Open a table: a JSON list of objects by its suffix .json, else CSV with a header.
+
+    Raises:
+        MisuseError: If the file is missing, over 64 MiB, not UTF-8, or no such table; its rows may still
+            raise while they are read (a broken line, too many rows).
+    """
+    text = _read_text(path)
+    return _json_rows(text, path.name) if path.suffix.lower() == ".json" else csv_rows(text, path.name)
+
+
+def _read_text(path: Path) -> str:
+    shown = plain(str(path))
+    try:
+        size_bytes = path.stat().st_size
+        if size_bytes > MAX_FILE_BYTES:
+            raise MisuseError(
+                f"{shown} is {size_bytes / 1024**2:.0f} MiB; up to 64 MiB are read: split the table"
+            )
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise MisuseError(f"{shown} is not UTF-8 text (byte {error.start}): save it as UTF-8") from None
+    except OSError as error:
+        raise MisuseError(f"cannot read {shown}: {error.strerror}; check the path") from None
+
+
+def csv_rows(text: str, name: str) -> Rows:
+    """Return the rows of CSV text; a semicolon is taken as separator where the header uses it."""
+    head = text.partition("\n")[0]
+    reader = csv.reader(
+        text.splitlines(keepends=True), delimiter=";" if head.count(";") > head.count(",") else ","
+    )
+    numbered = _numbered(reader, plain(name))
+    header = next(numbered, None)
+    if header is None:
+        raise MisuseError(f"{plain(name)} is empty: the first line names the columns")
+    return Rows(name, tuple(column.strip().lower() for column in header[1]), numbered)
+
+
+def _numbered(reader: Any, name: str) -> Iterator[tuple[int, Sequence[str]]]:
+    count = 0
+    try:
+        for row in reader:
+            if not row:
+                continue
+            count += 1
+            if count > MAX_ROWS + 1:
+                raise MisuseError(f"{name} has more than {MAX_ROWS:,} rows: split the table")
+            yield reader.line_num, row
+    except csv.Error as error:
+        raise MisuseError(f"{name}, line {reader.line_num}: {error}; write plain CSV") from None
+
+
+def _json_rows(text: str, name: str) -> Rows:
+    try:
+        table = msgspec.json.decode(text, type=list[dict[str, str | int | float | None]])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise MisuseError(f"{plain(name)} is no JSON list of offers: {error}") from None
+    if len(table) > MAX_ROWS:
+        raise MisuseError(f"{plain(name)} has more than {MAX_ROWS:,} rows: split the table")
+    columns = tuple(dict.fromkeys(column for row in table for column in row))
+    cells = (["" if row.get(c) is None else str(row[c]) for c in columns] for row in table)
+    return Rows(name, tuple(c.strip().lower() for c in columns), enumerate(cells, 1))

@@ -1,0 +1,44 @@
+"""The offers that ranking reads, the rows that were kept aside, and how tables lie over one another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from gpubench.models import Offer, Pricing
+
+OfferKey: TypeAlias = tuple[str, str, str | None, Pricing, int | None]
+
+
+class SetAside(NamedTuple):
+    """A row that is not offered: which one (file, line and words of it), and why."""
+
+    row: str
+    reason: str
+
+
+class OfferTable(msgspec.Struct, frozen=True, kw_only=True):
+    """Offers in the order of their tables; ``notes`` are about whole files (a damaged snapshot)."""
+
+    offers: tuple[Offer, ...] = ()
+    set_aside: tuple[SetAside, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def offer_key(offer: Offer) -> OfferKey:
+    """Return what identifies an offer: provider, instance, region, pricing and term."""
+    return offer.provider, offer.instance, offer.region, offer.pricing, offer.term_years
+
+
+def overlay(tables: Iterable[OfferTable]) -> OfferTable:
+    """Lay tables over one another, least trusted first: a later offer replaces an earlier one of its key."""
+    offers: dict[OfferKey, Offer] = {}
+    set_aside: list[SetAside] = []
+    notes: list[str] = []
+    for table in tables:
+        offers.update((offer_key(offer), offer) for offer in table.offers)
+        set_aside += table.set_aside
+        notes += table.notes
+    return OfferTable(offers=tuple(offers.values()), set_aside=tuple(set_aside), notes=tuple(notes))

@@ -1,0 +1,147 @@
+"""Which recorded measurements a prediction may start from: GPU rows of the same workload and task."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gpubench.models import Case, DeviceProfile, Execution, FindingKind, GpuSpec, Measurement, Run, Status
+from gpubench.predict.question import Question
+from gpubench.specs import find_spec
+
+DISTURBED = frozenset({FindingKind.SHARED_GPU, FindingKind.IMPLAUSIBLE, FindingKind.LOSS_NOT_FINITE})
+UNKNOWN_NOISE = 0.05  # log half-width of a measurement too short to have an interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """One measured case on one known GPU."""
+
+    spec: GpuSpec
+    case: Case
+    samples_per_s: float
+    low: float | None
+    high: float | None
+    noise: float
+    host_bound: bool
+    peak_memory_bytes: int | None
+    run_id: str
+    basis: Literal["measured", "reference"]
+    measurement: Measurement
+
+
+def readings_of(question: Question, own: Sequence[Run], reference: Sequence[Run]) -> list[Reading]:
+    """Every usable GPU measurement of the question's workload and task, the user's own first, newest first.
+
+    A CPU never anchors a GPU; neither does a slice of a GPU, a shared one, or one that the specification
+    table does not know.
+    """
+    found: list[Reading] = []
+    bases: tuple[Literal["measured", "reference"], ...] = ("measured", "reference")
+    for basis, runs in zip(bases, (own, reference), strict=True):
+        for run in sorted(runs, key=lambda r: (r.started_at, r.run_id), reverse=True):
+            spec = gpu_of(run.device)
+            if spec is not None:
+                found += [_reading(spec, m, run.run_id, basis) for m in _usable(question, run.measurements)]
+    return found
+
+
+def gpu_of(device: DeviceProfile) -> GpuSpec | None:
+    """The row of a measured device in the specification table; None for a CPU, a slice, or a stranger."""
+    if device.backend == "cpu" or device.mig_enabled or device.gpu_key is None:
+        return None
+    return find_spec(device.gpu_key)
+
+
+def measured_here(readings: Iterable[Reading], case: Case, gpu_key: str) -> Reading | None:
+    """The first reading of exactly this case on this GPU; the order is the order of preference."""
+    return next((r for r in readings if r.spec.key == gpu_key and r.case == case), None)
+
+
+def choose_anchors(readings: Sequence[Reading], case: Case) -> list[Reading]:
+    """The nearest reading of each GPU that may start a prediction of this case.
+
+    The same arithmetic is needed (both kinds of AMP count as one); execution, layout and batch may
+    differ, in that order of weight. A host-bound reading says nothing about a GPU and starts nothing.
+    """
+    best: dict[str, tuple[float, Reading]] = {}
+    for reading in readings:
+        if reading.host_bound or not _same_arithmetic(reading.case, case):
+            continue
+        distance = _distance(reading, case)
+        if reading.spec.key not in best or distance < best[reading.spec.key][0]:
+            best[reading.spec.key] = (distance, reading)
+    return [reading for _, reading in best.values()]
+
+
+def differences(reading: Reading, case: Case) -> list[str]:
+    """In words, how the reading's case differs from the one that is predicted."""
+    mine = reading.case
+    found = []
+    if mine.precision != case.precision:
+        found.append(f"measured at {mine.precision}")
+    if mine.execution != case.execution:
+        found.append(f"measured {_EXECUTIONS[mine.execution]}")
+    if mine.memory_format != case.memory_format:
+        found.append(f"measured {mine.memory_format}")
+    if mine.batch_size != case.batch_size:
+        found.append(f"measured at batch {mine.batch_size}")
+    return found
+
+
+_EXECUTIONS = {
+    Execution.EAGER: "eager",
+    Execution.GRAPH: "as a CUDA graph",
+    Execution.COMPILE: "with torch.compile",
+}
+
+
+def _usable(question: Question, measurements: Iterable[Measurement]) -> Iterable[Measurement]:
+    for m in measurements:
+        same = (
+            m.case.workload == question.profile.name
+            and m.case.workload_version == question.profile.version
+            and m.case.task == question.task
+            and m.case.gpu_count == 1
+        )
+        disturbed = any(f.kind in DISTURBED for f in m.findings)
+        if same and m.status is Status.OK and m.samples_per_s and not disturbed:
+            yield m
+
+
+def _reading(spec: GpuSpec, m: Measurement, run_id: str, basis: Literal["measured", "reference"]) -> Reading:
+    assert m.samples_per_s is not None
+    known = m.samples_per_s_low is not None and m.samples_per_s_high is not None
+    noise = UNKNOWN_NOISE
+    if m.samples_per_s_low is not None and m.samples_per_s_high is not None:
+        noise = math.log(m.samples_per_s_high / m.samples_per_s_low) / 2
+    return Reading(
+        spec=spec,
+        case=m.case,
+        samples_per_s=m.samples_per_s,
+        low=m.samples_per_s_low if known else None,
+        high=m.samples_per_s_high if known else None,
+        noise=noise,
+        host_bound=any(f.kind is FindingKind.HOST_BOUND for f in m.findings),
+        peak_memory_bytes=m.peak_memory_bytes,
+        run_id=run_id,
+        basis=basis,
+        measurement=m,
+    )
+
+
+def _same_arithmetic(a: Case, b: Case) -> bool:
+    return a.precision == b.precision or (a.precision.is_amp and b.precision.is_amp)
+
+
+def _distance(reading: Reading, case: Case) -> float:
+    mine = reading.case
+    return (
+        10.0 * (mine.execution != case.execution)
+        + 5.0 * (mine.memory_format != case.memory_format)
+        + 2.0 * (mine.precision != case.precision)
+        + abs(math.log(mine.batch_size / case.batch_size))
+        + 0.5 * (reading.basis == "reference")
+    )

@@ -1,0 +1,192 @@
+"""Throughput of one workload on many GPUs: measured where it was, predicted where it was not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+from gpubench.models import Case, Estimate, Finding, FindingKind, GpuSpec, Run, WorkloadProfile
+from gpubench.predict import memory
+from gpubench.predict.anchors import Reading, measured_here, readings_of
+from gpubench.predict.calibration import load_calibration
+from gpubench.predict.model import HOST_SHARE_LIMIT, Prediction, predict_all
+from gpubench.predict.question import (
+    Question,
+    Refusal,
+    case_for,
+    check,
+    domain_gap,
+    execution_of,
+    precision_of,
+    task_of,
+)
+from gpubench.specs import load_specs, require_spec
+from gpubench.units import format_bytes
+
+
+def predict(
+    workload: str | WorkloadProfile,
+    *,
+    gpus: Sequence[str] | None = None,
+    precision: str = "amp",
+    execution: str = "graph",
+    task: str = "train",
+    batch_size: int | None = None,
+    results: Path | None = None,
+) -> dict[str, Estimate | Refusal]:
+    """Predict the throughput of a workload on GPUs by name, from this user's results where they help.
+
+    Args:
+        workload: A standard workload, the user's own (``./model.py``), or a profile.
+        gpus: Keys or names of the specification table; None is every GPU.
+        precision: ``fp32``, ``tf32``, ``amp-fp16``, ``amp-bf16``, or ``amp``: the best of each GPU.
+        execution: ``eager``, ``graph`` or ``compile``.
+        task: ``train`` or ``infer``.
+        batch_size: Samples per step on one GPU; None is the workload's main batch.
+        results: Results folder; None is the usual one.
+
+    Returns:
+        By GPU key, an estimate, or a refusal with its reason.
+
+    Raises:
+        MisuseError: If a name, a precision, or the batch is not known or not possible.
+    """
+    store = import_module("gpubench.record.store")
+    profile_of = import_module("gpubench.profile").profile_of
+
+    profile = profile_of(workload) if isinstance(workload, str) else workload
+    question = Question(
+        profile=profile,
+        precision=precision_of(precision),
+        execution=execution_of(execution),
+        task=task_of(task),
+        batch_size=batch_size,
+    )
+    specs = list(load_specs().values()) if gpus is None else [require_spec(name) for name in gpus]
+    own = store.read_runs(store.results_root(results)).runs
+    return estimate(question, specs, own=own, reference=store.reference_runs())
+
+
+def estimate(
+    question: Question,
+    specs: Sequence[GpuSpec],
+    *,
+    own: Sequence[Run] = (),
+    reference: Sequence[Run] = (),
+) -> dict[str, Estimate | Refusal]:
+    """Answer the question for each GPU: measured there, else read elsewhere and shipped, else predicted.
+
+    Args:
+        question: Workload, precision, execution, task and batch.
+        specs: The GPUs to answer for.
+        own: This user's runs. Runs on a CPU are looked over.
+        reference: Runs that the package ships.
+
+    Returns:
+        By GPU key, in the order of ``specs``, an estimate or a refusal with its reason.
+
+    Raises:
+        MisuseError: If the question itself is impossible.
+    """
+    check(question)
+    readings = readings_of(question, own, reference)
+    memory_factor = _memory_factor(question, readings)
+    answers: dict[str, Estimate | Refusal] = {}
+    open_cases: list[tuple[GpuSpec, Case]] = []
+    for spec in specs:
+        case = case_for(question, spec)
+        if isinstance(case, Refusal):
+            answers[spec.key] = case
+            continue
+        reading = measured_here(readings, case, spec.key)
+        if reading is not None:
+            answers[spec.key] = _measured(reading)
+            continue
+        refusal = _refusal(question, spec, case, memory_factor)
+        if refusal is not None:
+            answers[spec.key] = refusal
+        else:
+            open_cases.append((spec, case))
+    predictions = predict_all(question, open_cases, readings, load_calibration())
+    for (spec, case), prediction in zip(open_cases, predictions, strict=True):
+        answers[spec.key] = _predicted(question, spec, case, prediction, memory_factor)
+    return {spec.key: answers[spec.key] for spec in specs}
+
+
+def _measured(reading: Reading) -> Estimate:
+    return Estimate(
+        case=reading.case,
+        gpu_key=reading.spec.key,
+        samples_per_s=reading.samples_per_s,
+        low=reading.low,
+        high=reading.high,
+        basis=reading.basis,
+        method="measured on this GPU"
+        if reading.basis == "measured"
+        else "reference run shipped with gpubench",
+        evidence=(reading.run_id,),
+        peak_memory_bytes=reading.peak_memory_bytes,
+        fits_memory=True,
+        findings=reading.measurement.findings,
+    )
+
+
+def _refusal(question: Question, spec: GpuSpec, case: Case, memory_factor: float) -> Refusal | None:
+    """Why nothing is predicted for this GPU, or None."""
+    reason = domain_gap(spec, case.precision)
+    if reason is None and spec.memory_bytes is not None:
+        largest = memory.largest_batch(question, case.precision, spec, memory_factor)
+        if largest < case.batch_size:
+            need = memory.peak_memory_bytes(question, case.precision, case.batch_size) * memory_factor
+            batch = f"the largest batch that fits is {largest}" if largest else "not even a batch of 1 fits"
+            reason = (
+                f"does not fit in memory: batch {case.batch_size} needs about {format_bytes(need)} "
+                f"of {format_bytes(spec.memory_bytes)}; {batch}"
+            )
+    return None if reason is None else Refusal(gpu_key=spec.key, reason=reason)
+
+
+def _predicted(
+    question: Question, spec: GpuSpec, case: Case, prediction: Prediction, memory_factor: float
+) -> Estimate:
+    findings = []
+    if prediction.host_bound:
+        findings.append(
+            Finding(kind=FindingKind.HOST_BOUND, value=prediction.host_share, limit=HOST_SHARE_LIMIT)
+        )
+    if spec.architecture not in load_calibration().known_architectures:
+        findings.append(Finding(kind=FindingKind.OUT_OF_DOMAIN, value=spec.architecture))
+    factor = math.exp(prediction.half_width)
+    fits = spec.memory_bytes is not None
+    return Estimate(
+        case=case,
+        gpu_key=spec.key,
+        samples_per_s=prediction.samples_per_s,
+        low=None if prediction.host_bound else prediction.samples_per_s / factor,
+        high=None if prediction.host_bound else prediction.samples_per_s * factor,
+        basis="predicted",
+        method=prediction.method,
+        evidence=prediction.evidence,
+        anchored=prediction.anchored,
+        peak_memory_bytes=round(
+            memory.peak_memory_bytes(question, case.precision, case.batch_size) * memory_factor
+        ),
+        fits_memory=True if fits else None,
+        largest_batch=memory.largest_batch(question, case.precision, spec, memory_factor) if fits else None,
+        compute_share=prediction.compute_share,
+        bandwidth_share=prediction.bandwidth_share,
+        host_share=prediction.host_share,
+        findings=tuple(findings),
+    )
+
+
+def _memory_factor(question: Question, readings: Sequence[Reading]) -> float:
+    """Measured over predicted peak memory of the nearest reading at each precision, in the geometric mean."""
+    logs = []
+    for reading in readings:
+        if reading.peak_memory_bytes:
+            own = memory.peak_memory_bytes(question, reading.case.precision, reading.case.batch_size)
+            logs.append(math.log(reading.peak_memory_bytes / own))
+    return math.exp(sum(logs) / len(logs)) if logs else 1.0

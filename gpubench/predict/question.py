@@ -1,0 +1,146 @@
+"""What is asked of a prediction: one workload at one precision, and the case it means on each GPU."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal, TypeVar
+
+import msgspec
+
+from gpubench.errors import MisuseError
+from gpubench.models import (
+    Case,
+    Execution,
+    GpuSpec,
+    MemoryFormat,
+    Precision,
+    TaskKind,
+    WorkloadProfile,
+)
+
+E = TypeVar("E", bound=StrEnum)
+
+BEST_AMP = "amp"
+FIRST_BF16_CAPABILITY = (8, 0)  # Ampere: BF16 and TF32 on tensor cores
+FIRST_KNOWN_CAPABILITY = (5, 0)  # Kepler and older run about half as fast as the model says
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """How fast does this workload run? ``amp`` is the best mixed precision of each GPU.
+
+    Attributes:
+        batch_size: Samples per step on one GPU; None is the workload's main batch.
+    """
+
+    profile: WorkloadProfile
+    precision: Precision | Literal["amp"] = "amp"
+    execution: Execution = Execution.GRAPH
+    task: TaskKind = TaskKind.TRAIN
+    batch_size: int | None = None
+
+    @property
+    def batch(self) -> int:
+        """The batch asked for, or the main one."""
+        return self.profile.main_batch if self.batch_size is None else self.batch_size
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU for which there is no honest figure, and why."""
+
+    gpu_key: str
+    reason: str
+
+
+def check(question: Question) -> Question:
+    """Return the question, or say what is wrong with it.
+
+    Raises:
+        MisuseError: If the batch is below 1 or the workload has no operators for the task.
+    """
+    if question.batch < 1:
+        raise MisuseError(f"batch size {question.batch} of {question.profile.name}: must be at least 1")
+    operators = question.profile.train if question.task is TaskKind.TRAIN else question.profile.infer
+    if not operators:
+        raise MisuseError(f"{question.profile.name} has no {question.task} step to predict")
+    return question
+
+
+def case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
+    """The case that the question means on this GPU, or why the GPU cannot run it."""
+    precision = _best_amp(spec) if question.precision == BEST_AMP else Precision(question.precision)
+    if precision in {Precision.TF32, Precision.AMP_BF16} and not _at_least(spec, FIRST_BF16_CAPABILITY):
+        return Refusal(gpu_key=spec.key, reason=f"{spec.name} has no {_HARDWARE[precision]}")
+    return Case(
+        workload=question.profile.name,
+        workload_version=question.profile.version,
+        task=question.task,
+        precision=precision,
+        execution=question.execution,
+        memory_format=_memory_format(question.profile, precision),
+        batch_size=question.batch,
+        sample_unit=question.profile.sample_unit,
+    )
+
+
+def domain_gap(spec: GpuSpec, precision: Precision) -> str | None:
+    """Why this GPU lies outside of what the model was ever checked against; None where it does not."""
+    if spec.vendor != "NVIDIA":
+        return f"no published measurements of {spec.vendor} GPUs to predict from"
+    capability = capability_of(spec)
+    if capability is None or not spec.memory_bandwidth_bytes_per_s or not spec.fp32_flops_per_s:
+        return "its row of the specification table has no peak rates"
+    if capability < FIRST_KNOWN_CAPABILITY:
+        return f"{spec.architecture} and older run about half as fast as the model says"
+    if precision.is_amp and spec.tensor_core_count != 0 and not spec.fp16_tensor_flops_per_s:
+        return "its row of the specification table has no FP16 tensor rate"
+    if precision is Precision.TF32 and not spec.tf32_tensor_flops_per_s:
+        return "its row of the specification table has no TF32 rate"
+    return None
+
+
+def precision_of(text: str) -> Precision | Literal["amp"]:
+    """Read a precision, or raise with the list of them."""
+    return "amp" if text == BEST_AMP else _member(Precision, text, "precision", extra=(BEST_AMP,))
+
+
+def execution_of(text: str) -> Execution:
+    """Read a way to execute, or raise with the list of them."""
+    return _member(Execution, text, "execution")
+
+
+def task_of(text: str) -> TaskKind:
+    """Read a task, or raise with the list of them."""
+    return _member(TaskKind, text, "task")
+
+
+def _member(kind: type[E], text: str, what: str, extra: tuple[str, ...] = ()) -> E:
+    try:
+        return kind(text)
+    except ValueError:
+        known = ", ".join([*extra, *(str(member) for member in kind)])
+        raise MisuseError(f"unknown {what} {text!r}; known: {known}") from None
+
+
+def capability_of(spec: GpuSpec) -> tuple[int, int] | None:
+    """Compute capability as numbers; None for another vendor's target name."""
+    major, dot, minor = (spec.compute_capability or "").partition(".")
+    return (int(major), int(minor)) if dot and major.isdigit() and minor.isdigit() else None
+
+
+def _best_amp(spec: GpuSpec) -> Precision:
+    return Precision.AMP_BF16 if _at_least(spec, FIRST_BF16_CAPABILITY) else Precision.AMP_FP16
+
+
+def _at_least(spec: GpuSpec, first: tuple[int, int]) -> bool:
+    capability = capability_of(spec)
+    return capability is not None and capability >= first
+
+
+_HARDWARE = {Precision.TF32: "TF32 tensor cores", Precision.AMP_BF16: "BF16 hardware"}
+
+
+def _memory_format(profile: WorkloadProfile, precision: Precision) -> MemoryFormat | None:
+    """The layout that measurement takes by default: what is faster at that precision."""
+    if not profile.is_image:
+        return None
+    return MemoryFormat.CONTIGUOUS if precision is Precision.FP32 else MemoryFormat.CHANNELS_LAST

@@ -1,0 +1,179 @@
+"""What a probe hands back, and what a backend must offer.
+
+A backend is a module ``probe/<vendor>.py`` with an object ``BACKEND``. Its native units are converted
+there and nowhere else.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, Self
+
+import msgspec
+
+from gpubench.models import DeviceProfile
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that keeps a device from being used, or a reading from being had.
+
+    Attributes:
+        what: What happened.
+        value: The value seen: the loader's own text, a version, a path.
+        mend: What to do about it.
+        exit_code: 3 where a GPU is here but cannot be used; 0 where there simply is none.
+        backend: Whose problem it is.
+        device_index: The device it concerns; None for the whole backend.
+    """
+
+    what: str
+    value: str | None = None
+    mend: str
+    exit_code: int
+    backend: str = "cuda"
+    device_index: int | None = None
+
+    def line(self) -> str:
+        """One line: what happened, the value seen, what to do."""
+        seen = "" if self.value is None else f" ({self.value})"
+        return f"{self.what}{seen}; {self.mend}"
+
+
+class DeviceState(msgspec.Struct, frozen=True, kw_only=True):
+    """What a device is doing now, and what its surroundings allow it. Unknown is None."""
+
+    temperature_c: float | None = None
+    power_w: float | None = None
+    utilization: float | None = None
+    memory_used_bytes: int | None = None
+    clock_event_reasons: tuple[str, ...] | None = None
+    idle: bool | None = None
+    process_count: int | None = None
+    pcie_generation_now: int | None = None
+    pcie_width_now: int | None = None
+    pcie_generation_card: int | None = None
+    persistence_mode: bool | None = None
+    compute_mode: str | None = None
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine and its software, as far as they bear on a measurement. No host or user name."""
+
+    os: str
+    python: str
+    cpu: str | None = None
+    cpu_core_count: int | None = None
+    cpu_thread_count: int | None = None
+    cpu_instructions: tuple[str, ...] = ()
+    ram_bytes: int | None = None
+    container: str | None = None
+    torch: str | None = None
+    torch_cuda: str | None = None
+    torch_hip: str | None = None
+    nvml_version: str | None = None
+    nvml_library: str | None = None
+    cuda_visible_devices: str | None = None
+    cuda_device_order: str | None = None
+
+
+class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Every device of this machine; ``states[i]`` is what ``devices[i]`` was doing, None if not known."""
+
+    devices: tuple[DeviceProfile, ...]
+    host: Host
+    problems: tuple[Problem, ...]
+    states: tuple[DeviceState | None, ...] = ()
+
+
+class BackendReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What one backend found."""
+
+    devices: tuple[DeviceProfile, ...] = ()
+    states: tuple[DeviceState | None, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    library: str | None = None
+    library_version: str | None = None
+
+
+class Backend(Protocol):
+    """A kind of device that can be listed. A missing driver gives an empty report, never an exception."""
+
+    name: str
+
+    def devices(self) -> BackendReport:
+        """List the devices that this backend's driver shows."""
+        ...
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """One look at a working device: the fields of a TelemetrySample without its time."""
+
+    sm_clock_hz: float | None = None
+    memory_clock_hz: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+    utilization: float | None = None
+    memory_used_bytes: int | None = None
+    clock_event_reasons: tuple[str, ...] | None = None
+
+
+class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """A process on the device; ``compute`` is False for one that only draws."""
+
+    pid: int
+    memory_bytes: int | None
+    compute: bool
+
+
+class PowerLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of the board power [W]: in force, as shipped, and the range that can be set."""
+
+    enforced_w: float | None = None
+    default_w: float | None = None
+    minimum_w: float | None = None
+    maximum_w: float | None = None
+
+
+class Readings(Protocol):
+    """An open line to one device. Each value is None where the device does not tell.
+
+    ``source`` names where the values come from: "nvml", "none", or "hung" once the driver stopped
+    answering. ``refused`` says, by field, why a value is None.
+    """
+
+    @property
+    def source(self) -> str: ...  # noqa: D102 - see the class
+
+    @property
+    def refused(self) -> dict[str, str]: ...  # noqa: D102 - see the class
+
+    def sample(self) -> Reading:
+        """Read clocks, power, temperature, utilisation, memory and clock event reasons."""
+        ...
+
+    def energy_j(self) -> float | None:
+        """Read the device's energy counter [J]; only differences mean anything."""
+        ...
+
+    def processes(self) -> tuple[GpuProcess, ...] | None:
+        """List the processes on the device; blind in most containers, so empty proves nothing."""
+        ...
+
+    def power_limits(self) -> PowerLimits:
+        """Read the power limits."""
+        ...
+
+    def ecc_uncorrected(self) -> int | None:
+        """Read the count of uncorrected memory errors since the driver was loaded."""
+        ...
+
+    def compute_mode(self) -> str | None:
+        """Read who may use the device: default, exclusive_process, prohibited."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the driver."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *failure: object) -> None: ...

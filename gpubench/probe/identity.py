@@ -1,0 +1,125 @@
+"""Which device this is: without telling strangers, and without mistaking it for its neighbour."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from functools import cache
+from pathlib import Path
+
+import msgspec
+import platformdirs
+
+from gpubench import names
+from gpubench.errors import NoDeviceError
+from gpubench.models import DeviceProfile, Finding, FindingKind
+
+_SALT_BYTES = 32
+_ID_DIGITS = 16
+
+
+def device_id(profile: DeviceProfile) -> str:
+    """A name for this device that only this user can link to it: a salted hash of its UUID.
+
+    Where there is no UUID to go by, name and PCI bus id stand in. The salt is random and stays in the
+    user's data folder; where that folder cannot be written, it holds for this process only.
+    """
+    known = None if uuid_is_blank(profile.uuid) else profile.uuid
+    identity = known or "|".join((profile.backend, profile.name or "", profile.pci_bus_id or ""))
+    salted = hashlib.sha256(_salt(_salt_file()) + identity.encode())
+    return salted.hexdigest()[:_ID_DIGITS]
+
+
+def storable(profile: DeviceProfile) -> DeviceProfile:
+    """The profile as a stored run holds it: ``device_id`` in place of the UUID."""
+    return msgspec.structs.replace(profile, uuid=None, device_id=device_id(profile))
+
+
+def uuid_is_blank(uuid: str | None) -> bool:
+    """Whether a UUID tells nothing: absent, or all zeros as some virtual machines show it."""
+    return uuid is None or not _digits(uuid).strip("0")
+
+
+def check_same_device(
+    profile: DeviceProfile,
+    *,
+    name: str | None,
+    uuid: str | None,
+    sm_count: int | None,
+    pci_bus_id: str | None,
+) -> tuple[Finding, ...]:
+    """Check that the device CUDA has opened is the one the driver described. Unknown values are passed over.
+
+    Args:
+        profile: From the driver library.
+        name: CUDA's name of the device.
+        uuid: CUDA's UUID, with or without the prefix ``GPU-``.
+        sm_count: CUDA's count of multiprocessors.
+        pci_bus_id: ``domain:bus:device.function`` in hexadecimal, any number of leading zeros.
+
+    Returns:
+        ``UUID_ALL_ZEROS`` with the PCI bus id where the UUID could not be used, else nothing.
+
+    Raises:
+        NoDeviceError: If they differ: telemetry would be of another GPU.
+    """
+    is_slice = (profile.uuid or "").startswith("MIG-")
+    blank = uuid_is_blank(profile.uuid) or uuid_is_blank(uuid)
+    if not blank and not is_slice:  # of a slice, CUDA releases differ in whose UUID they show
+        _must_agree("UUID", _digits(profile.uuid), _digits(uuid))
+    _must_agree("PCI bus id", bus_id(profile.pci_bus_id), bus_id(pci_bus_id))
+    _must_agree("name", _normal(profile.name), _normal(name))
+    _must_agree("SM count", profile.sm_count, sm_count)
+    if profile.uuid is None or not uuid_is_blank(profile.uuid):
+        return ()
+    matched = bus_id(profile.pci_bus_id) if bus_id(pci_bus_id) else "by name and SM count only"
+    return (Finding(kind=FindingKind.UUID_ALL_ZEROS, value=matched),)
+
+
+def bus_id(text: str | None) -> str | None:
+    """A PCI bus id in one spelling, ``0000:00:06.0``; None if unknown or not one.
+
+    >>> bus_id("00000000:00:06.0"), bus_id("0000:0A:00"), bus_id(None)
+    ('0000:00:06.0', '0000:0a:00.0', None)
+    """
+    found = re.fullmatch(r"([0-9a-f]+):([0-9a-f]+):([0-9a-f]+)(?:\.([0-7]))?", (text or "").lower())
+    if found is None:
+        return None
+    domain, bus, device, function = found.groups()
+    return f"{int(domain, 16):04x}:{int(bus, 16):02x}:{int(device, 16):02x}.{function or 0}"
+
+
+def _must_agree(what: str, ours: str | int | None, theirs: str | int | None) -> None:
+    if ours is None or theirs is None or ours == theirs:
+        return
+    raise NoDeviceError(
+        f"CUDA and the driver disagree on the {what} of the device (CUDA {theirs}, driver {ours}): telemetry "
+        "would be of another GPU; name the GPU by its UUID with --device and unset CUDA_VISIBLE_DEVICES"
+    )
+
+
+def _digits(uuid: str | None) -> str:
+    return re.sub(r"^(gpu|mig)-", "", (uuid or "").lower()).replace("-", "")
+
+
+def _normal(name: str | None) -> str | None:
+    return None if name is None else names.normalise(name).removeprefix("nvidia ")
+
+
+def _salt_file() -> Path:
+    return Path(platformdirs.user_data_dir("gpubench", appauthor=False)) / "device-salt"
+
+
+@cache
+def _salt(file: Path) -> bytes:
+    try:
+        if file.is_file() and len(salt := file.read_bytes()) == _SALT_BYTES:
+            return salt
+        file.parent.mkdir(parents=True, exist_ok=True)
+        salt = secrets.token_bytes(_SALT_BYTES)
+        file.touch(mode=0o600)
+        file.write_bytes(salt)
+    except OSError:
+        return secrets.token_bytes(_SALT_BYTES)
+    return salt

@@ -1,0 +1,255 @@
+"""Why the NVIDIA driver cannot be used: each broken state as one Problem with the value and the mend."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from gpubench.probe.backend import Problem
+from gpubench.probe.system import container
+
+SONAME = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
+NO_PERMISSION, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 4, 9, 12, 13
+GPU_IS_LOST, RESET_REQUIRED, VERSION_MISMATCH, IN_USE, UNKNOWN = 15, 16, 18, 19, 999
+_ABSENT, _UNUSABLE = 0, 3
+_OR_CPU = "or measure on the CPU with --device cpu"
+_USUAL_FOLDERS = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/lib/wsl/lib",
+    "/usr/local/nvidia/lib64",
+    "/usr/local/nvidia/lib",
+    "/run/opengl-driver/lib",
+)
+
+
+def binding_missing(reason: str) -> Problem:
+    """The Python binding is not installed."""
+    return Problem(
+        what="the Python module pynvml cannot be imported",
+        value=reason,
+        mend="install it: pip install nvidia-ml-py",
+        exit_code=_UNUSABLE,
+    )
+
+
+def binding_shadowed(path: str) -> Problem:
+    """Another module has the binding's name."""
+    return Problem(
+        what="the module pynvml that Python found is not NVIDIA's binding",
+        value=path,
+        mend="remove that file, or: pip uninstall pynvml && pip install --force-reinstall nvidia-ml-py",
+        exit_code=_UNUSABLE,
+    )
+
+
+def hung(limit_s: float) -> Problem:
+    """The driver took a call and did not come back."""
+    return Problem(
+        what="the NVIDIA driver does not answer",
+        value=f"a call took over {limit_s:g} s",
+        mend=f"look for a stuck process and for Xid lines in the kernel log, reboot if need be, {_OR_CPU}",
+        exit_code=_UNUSABLE,
+    )
+
+
+def no_gpu(driver: str | None) -> Problem:
+    """The driver works and shows no GPU."""
+    return Problem(
+        what="the NVIDIA driver works but lists no GPU",
+        value=None if driver is None else f"driver {driver}",
+        mend="in a container pass the GPU through (docker run --gpus all); else check its seating and power",
+        exit_code=_ABSENT,
+    )
+
+
+def no_mig_slice(index: int) -> Problem:
+    """MIG is on, and nothing is cut."""
+    return Problem(
+        what=f"GPU {index} is in MIG mode and has no slice",
+        mend="create one with nvidia-smi mig -cgi, or switch MIG off with nvidia-smi -mig 0",
+        exit_code=_UNUSABLE,
+        device_index=index,
+    )
+
+
+def not_listed(code: int, reason: str) -> Problem:
+    """The driver opened and would not say how many GPUs there are."""
+    return Problem(
+        what="the NVIDIA driver does not list its GPUs", value=reason, mend=_mend(code), exit_code=_UNUSABLE
+    )
+
+
+def device_unusable(index: int, code: int, reason: str | None) -> Problem:
+    """One GPU of the machine cannot be used; the others may."""
+    texts = {
+        GPU_IS_LOST: (
+            f"GPU {index} is lost",
+            "it fell off the bus: reboot; if it comes back, check its power supply and seating",
+        ),
+        RESET_REQUIRED: (
+            f"GPU {index} needs a reset",
+            f"end its processes and reset it: nvidia-smi -r -i {index}; else reboot",
+        ),
+    }
+    what, mend = texts.get(code, (f"GPU {index} cannot be opened", _mend(code)))
+    return Problem(
+        what=what,
+        value=reason or f"NVML code {code}",
+        mend=mend,
+        exit_code=_UNUSABLE,
+        device_index=index,
+    )
+
+
+def not_opened(code: int, reason: str, library_version: str | None, root: Path = Path("/")) -> Problem:
+    """The library could not be found, loaded or initialised.
+
+    Args:
+        code: NVML's return code.
+        reason: Its text, with the function's name.
+        library_version: NVML's own version, where it says so before it is open.
+        root: Where the system's files lie (a test's folder, else "/").
+    """
+    if code == LIBRARY_NOT_FOUND:
+        return _not_loaded(root)
+    path = loaded_library()
+    if code == FUNCTION_NOT_FOUND:
+        return Problem(
+            what="the NVIDIA library found first is a stub without functions",
+            value=path,
+            mend=f"take its folder off the loader path (LD_LIBRARY_PATH), {_OR_CPU}",
+            exit_code=_UNUSABLE,
+        )
+    what, value = {
+        DRIVER_NOT_LOADED: ("the NVIDIA kernel module is not loaded", path),
+        VERSION_MISMATCH: (
+            "the NVIDIA library and the kernel module are of different versions",
+            _two_versions(library_version, path, root),
+        ),
+        NO_PERMISSION: ("this user may not open the NVIDIA driver", _device_nodes(root)),
+    }.get(code, ("the NVIDIA driver does not start", reason))
+    return Problem(what=what, value=value, mend=_mend(code, root), exit_code=_UNUSABLE)
+
+
+def loaded_library() -> str | None:
+    """Path of the driver library that this process has loaded; None where the system does not tell."""
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        return None
+    for line in maps.read_text(encoding="utf-8", errors="replace").splitlines():
+        path = line[line.find("/") :] if "/" in line else ""
+        if Path(path).name.startswith("libnvidia-ml.so"):
+            return path
+    return None
+
+
+def module_version(root: Path = Path("/")) -> str | None:
+    """Version of the loaded kernel module."""
+    plain = root / "sys/module/nvidia/version"
+    if plain.exists():
+        return plain.read_text(encoding="utf-8").strip()
+    long = root / "proc/driver/nvidia/version"
+    found = (
+        re.search(r"\b\d{3}\.\d+(?:\.\d+)?\b", long.read_text(encoding="utf-8")) if long.exists() else None
+    )
+    return found.group() if found else None
+
+
+def mask(calls: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A dump without what tells one card or one user from another: UUIDs and process numbers.
+
+    An all-zero UUID stays, because it is a finding. Others become a running number in the same shape.
+    """
+    known: dict[str, str] = {}
+
+    def masked(uuid: str) -> str:
+        if not re.search(r"[1-9a-f]", uuid.partition("-")[2]):
+            return uuid
+        return known.setdefault(uuid, f"{uuid[:3]}-00000000-0000-0000-0000-{len(known) + 1:012d}")
+
+    kept = []
+    for call in calls:
+        value = call["value"]
+        if call["function"] == "nvmlDeviceGetUUID" and isinstance(value, str):
+            value = masked(value)
+        if "RunningProcesses" in call["function"] and isinstance(value, list):
+            value = [{**process, "pid": n + 1} for n, process in enumerate(value)]
+        kept.append({**call, "value": value})
+    return kept
+
+
+def dump_text(calls: Iterable[dict[str, Any]], origin: str = "recorded") -> str:
+    """A dump as a file holds it: one call a line, so that two dumps can be compared."""
+    body = ",\n".join(json.dumps(call) for call in calls)
+    return f'{{"layout": 2, "origin": "{origin}", "calls": [\n{body}\n]}}\n'
+
+
+def _not_loaded(root: Path) -> Problem:
+    try:
+        ctypes.CDLL(SONAME)
+    except OSError as error:
+        text = " ".join(str(error).split())
+    else:  # it loads now: the first try met a moment of change
+        text = "it loaded at the second try"
+    missing = text.startswith(f"{SONAME}: cannot open shared object file: No such file")
+    lying = _library_files(root) if missing else ()
+    if missing and not lying:
+        return Problem(
+            what="NVIDIA driver not found",
+            value=text,
+            mend="if there is an NVIDIA GPU, install its driver (in a container: docker run --gpus all)",
+            exit_code=_ABSENT,
+        )
+    return Problem(
+        what="the NVIDIA library cannot be loaded",
+        value=f"{text}; a file lies at {lying[0]}" if lying else text,
+        mend=f"reinstall the driver, or mend the loader path (LD_LIBRARY_PATH), {_OR_CPU}",
+        exit_code=_UNUSABLE,
+    )
+
+
+def _library_files(root: Path) -> tuple[str, ...]:
+    folders = [f for f in os.environ.get("LD_LIBRARY_PATH", "").split(":") if f]
+    folders += [str(root / f.lstrip("/")) for f in _USUAL_FOLDERS]
+    return tuple(str(Path(f) / SONAME) for f in folders if (Path(f) / SONAME).exists())
+
+
+def _two_versions(library_version: str | None, path: str | None, root: Path) -> str:
+    if library_version is None and path is not None:
+        found = re.search(r"\.so\.(\d{3}\..*)$", str(Path(path).resolve()))
+        library_version = found.group(1) if found else None
+    return f"library {library_version or 'unknown'}, module {module_version(root) or 'unknown'}"
+
+
+def _device_nodes(root: Path) -> str:
+    nodes = sorted((root / "dev").glob("nvidia*"))
+    closed = [f"/dev/{n.name}" for n in nodes if n.is_char_device() and not os.access(n, os.R_OK | os.W_OK)]
+    if closed:
+        return "no access to " + ", ".join(closed)
+    return "no /dev/nvidia* device node here" if not nodes else "nvmlInit: Insufficient Permissions"
+
+
+def _mend(code: int, root: Path = Path("/")) -> str:
+    inside = container(root)
+    if code == UNKNOWN and inside:
+        return (
+            f"in this {inside} container a reload of the host's service manager took the device cgroup away: "
+            "recreate the container"
+        )
+    return {
+        DRIVER_NOT_LOADED: f"load it (modprobe nvidia) or reboot, {_OR_CPU}",
+        VERSION_MISMATCH: "reboot, or reload the module; in a container restart it",
+        NO_PERMISSION: "join the group that owns /dev/nvidia* (often video or render)",
+        IN_USE: "another program holds the driver exclusively: end it",
+        GPU_IS_LOST: "a GPU fell off the bus: reboot; check power and seating",
+        RESET_REQUIRED: "reset the GPU (nvidia-smi -r) or reboot",
+    }.get(code, f"see the kernel log (dmesg), reboot, {_OR_CPU}")

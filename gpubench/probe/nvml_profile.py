@@ -1,0 +1,336 @@
+"""What one NVIDIA device is and is doing, in SI units, from the answers of an open session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+
+from gpubench.models import DeviceProfile, GpuSpec
+from gpubench.probe.backend import DeviceState
+from gpubench.probe.nvml_session import Device, Refused, Session
+from gpubench.specs import find_spec
+
+# Selectors of the driver's own header, nvml.h.
+CLOCK_SM, CLOCK_MEMORY, SENSOR_GPU = 1, 2, 0
+_NVLINK_MAX = 18
+_ARCHITECTURES = {
+    2: "Kepler",
+    3: "Maxwell",
+    4: "Pascal",
+    5: "Volta",
+    6: "Turing",
+    7: "Ampere",
+    8: "Ada Lovelace",
+    9: "Hopper",
+    10: "Blackwell",
+    13: "Rubin",
+}
+_VIRTUALIZATION = {0: "none", 1: "passthrough", 2: "vgpu", 3: "host_vgpu", 4: "host_vsga"}
+_COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
+# CUDA cores per multiprocessor by compute capability: CUDA C++ programming guide, arithmetic throughput.
+_CORES_PER_SM: Mapping[tuple[int, int], int] = {
+    **dict.fromkeys([(3, 0), (3, 2), (3, 5), (3, 7)], 192),
+    **dict.fromkeys([(5, 0), (5, 2), (5, 3), (6, 1), (6, 2)], 128),
+    **dict.fromkeys([(6, 0), (7, 0), (7, 2), (7, 5), (8, 0)], 64),
+    **dict.fromkeys([(8, 6), (8, 7), (8, 9), (9, 0)], 128),
+    **dict.fromkeys([(10, 0), (10, 1), (10, 3), (11, 0), (12, 0), (12, 1)], 128),
+}
+# Names of the bits of the clock event reasons; a bit without a name is kept as hexadecimal.
+GPU_IDLE = 0x1
+CLOCK_EVENTS = {
+    0x2: "applications_clocks_setting",
+    0x4: "sw_power_cap",
+    0x8: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal_slowdown",
+    0x40: "hw_thermal_slowdown",
+    0x80: "hw_power_brake_slowdown",
+    0x100: "display_clock_setting",
+}
+
+
+@dataclass(frozen=True)
+class Versions:
+    """Versions of driver, CUDA and NVML; None with a reason in ``refused`` where not told."""
+
+    driver: str | None
+    cuda: str | None
+    nvml: str | None
+    refused: Mapping[str, str]
+
+
+@dataclass
+class Fields:
+    """Collects values by field name, and the reason of each that the driver refused."""
+
+    session: Session
+    device: Device
+    unavailable: dict[str, str] = field(default_factory=dict)
+
+    def get(
+        self, name: str, function: str, *arguments: Any, convert: Callable[[Any], Any] = lambda v: v
+    ) -> Any:
+        """The converted answer, or None with its reason noted under ``name``."""
+        answer = self.session.ask(function, self.device, *arguments)
+        return self.take(name, answer, convert)
+
+    def take(self, name: str, answer: Any, convert: Callable[[Any], Any]) -> Any:
+        """The same for an answer that is already there."""
+        if isinstance(answer, Refused):
+            self.unavailable[name] = answer.reason
+            return None
+        value = convert(answer)
+        if value is None:
+            self.unavailable[name] = f"the driver's answer {answer!r} is not known"
+        return value
+
+
+def versions(session: Session) -> Versions:
+    """Ask for the versions of the driver's parts."""
+    refused: dict[str, str] = {}
+
+    def text(name: str, function: str) -> Any:
+        answer = session.ask(function)
+        if isinstance(answer, Refused):
+            refused[name] = answer.reason
+            return None
+        return answer
+
+    cuda = text("cuda_driver_version", "nvmlSystemGetCudaDriverVersion_v2")
+    return Versions(
+        driver=text("driver_version", "nvmlSystemGetDriverVersion"),
+        cuda=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
+        nvml=text("nvml_version", "nvmlSystemGetNVMLVersion"),
+        refused=refused,
+    )
+
+
+def read(
+    session: Session, device: Device, index: int, versions: Versions
+) -> list[tuple[DeviceProfile, DeviceState]]:
+    """The device with its state, or its MIG slices where it is cut into slices (CUDA sees only those)."""
+    whole = _profile(session, device, index, versions)
+    if not whole.mig_enabled:
+        return [(whole, read_state(session, device))]
+    most = session.ask("nvmlDeviceGetMaxMigDeviceCount", device)
+    slices = []
+    for place in range(0 if isinstance(most, Refused) else most):
+        piece = session.mig_slice(device, place)
+        if not isinstance(piece, Refused):
+            slices.append((_slice(session, piece, whole), read_state(session, piece)))
+    return slices
+
+
+def read_state(session: Session, device: Device) -> DeviceState:
+    """What the device is doing now."""
+    now = Fields(session, device)
+    reasons = now.get("clock_event_reasons", "nvmlDeviceGetCurrentClocksEventReasons")
+    processes = now.get("process_count", "nvmlDeviceGetComputeRunningProcesses", convert=len)
+    return DeviceState(
+        temperature_c=now.get("temperature_c", "nvmlDeviceGetTemperature", SENSOR_GPU, convert=float),
+        power_w=now.get("power_w", "nvmlDeviceGetPowerUsage", convert=milli),
+        utilization=now.get(
+            "utilization", "nvmlDeviceGetUtilizationRates", convert=lambda v: int(v.gpu) / 100
+        ),
+        memory_used_bytes=now.take("memory", session.memory(device), lambda v: int(v.used)),
+        clock_event_reasons=None if reasons is None else event_names(reasons),
+        idle=None if reasons is None else bool(reasons & GPU_IDLE),
+        process_count=processes,
+        pcie_generation_now=now.get("pcie", "nvmlDeviceGetCurrPcieLinkGeneration"),
+        pcie_width_now=now.get("pcie", "nvmlDeviceGetCurrPcieLinkWidth"),
+        pcie_generation_card=now.get("pcie", "nvmlDeviceGetGpuMaxPcieLinkGeneration"),
+        persistence_mode=now.get("persistence", "nvmlDeviceGetPersistenceMode", convert=bool),
+        compute_mode=now.get("compute_mode", "nvmlDeviceGetComputeMode", convert=_COMPUTE_MODES.get),
+    )
+
+
+def event_names(bits: int) -> tuple[str, ...]:
+    """Names of the clock event reasons, idle left out; bits without a name as hexadecimal."""
+    known = tuple(name for bit, name in CLOCK_EVENTS.items() if bits & bit)
+    named = sum(CLOCK_EVENTS) | GPU_IDLE
+    rest = (1 << n for n in range(bits.bit_length()))
+    return known + tuple(hex(bit) for bit in rest if bits & bit and not bit & named)
+
+
+def milli(value: float) -> float:
+    """Thousandths (mW, mJ) to the unit itself."""
+    return value / 1000
+
+
+def mega(value: float) -> float:
+    """MHz to Hz."""
+    return value * 1e6
+
+
+def tensor_core_precisions(capability: tuple[int, int], spec: GpuSpec | None, name: str) -> tuple[str, ...]:
+    """Formats that the tensor cores take, by compute capability.
+
+    Turing without tensor cores (GTX 16 series) has the same compute capability as Turing with them.
+    """
+    bare = "GTX 16" in name if spec is None else spec.tensor_core_count == 0
+    if capability < (7, 0) or bare:
+        return ()
+    if capability < (7, 2):
+        return ("fp16",)
+    if capability < (8, 0):
+        return ("fp16", "int8")
+    ampere = ("fp16", "bf16", "tf32", "int8")
+    if capability < (8, 9):
+        return ampere
+    return (*ampere, "fp8") if capability < (10, 0) else (*ampere, "fp8", "fp6", "fp4")
+
+
+def fp32_flops_per_s(device: DeviceProfile) -> float | None:
+    """Arithmetic peak of the CUDA cores: two operations a core and clock [FLOP/s]."""
+    if device.cuda_core_count is None or device.sm_clock_max_hz is None:
+        return None
+    return 2 * device.cuda_core_count * device.sm_clock_max_hz
+
+
+def _profile(session: Session, device: Device, index: int, versions: Versions) -> DeviceProfile:
+    of = Fields(session, device, dict(versions.refused))
+    of.unavailable.pop("nvml_version", None)
+    name = of.get("name", "nvmlDeviceGetName")
+    capability = of.get("compute_capability", "nvmlDeviceGetCudaComputeCapability", convert=tuple)
+    memory, unified = _memory(of, name)
+    spec = None if name is None else find_spec(name, None if unified else memory)
+    if spec is None:
+        of.unavailable["gpu_key"] = "no single row of the specification table has this name and memory"
+    cores = of.get("cuda_core_count", "nvmlDeviceGetNumGpuCores")
+    memory_clock_hz = of.get("memory_clock_max_hz", "nvmlDeviceGetMaxClockInfo", CLOCK_MEMORY, convert=mega)
+    if spec is None or spec.l2_bytes is None:
+        of.unavailable["l2_bytes"] = "not in NVML, and no row of the specification table"
+    return DeviceProfile(
+        backend="cuda",
+        vendor="NVIDIA",
+        name=name,
+        gpu_key=None if spec is None else spec.key,
+        uuid=of.get("uuid", "nvmlDeviceGetUUID"),
+        index=index,
+        pci_bus_id=of.get("pci_bus_id", "nvmlDeviceGetPciInfo", convert=_bus_id),
+        architecture=of.get("architecture", "nvmlDeviceGetArchitecture", convert=_ARCHITECTURES.get),
+        compute_capability=capability,
+        sm_count=_sm_count(of, cores, capability),
+        cuda_core_count=cores,
+        memory_bytes=memory,
+        unified_memory=unified,
+        memory_bandwidth_bytes_per_s=_bandwidth(of, memory_clock_hz),
+        l2_bytes=None if spec is None else spec.l2_bytes,
+        sm_clock_max_hz=of.get("sm_clock_max_hz", "nvmlDeviceGetMaxClockInfo", CLOCK_SM, convert=mega),
+        memory_clock_max_hz=memory_clock_hz,
+        power_limit_w=of.get("power_limit_w", "nvmlDeviceGetEnforcedPowerLimit", convert=milli),
+        power_limit_default_w=of.get(
+            "power_limit_default_w", "nvmlDeviceGetPowerManagementDefaultLimit", convert=milli
+        ),
+        pcie_generation=of.get("pcie_generation", "nvmlDeviceGetMaxPcieLinkGeneration"),
+        pcie_width=of.get("pcie_width", "nvmlDeviceGetMaxPcieLinkWidth"),
+        nvlink_count=_nvlinks(of),
+        driver_version=versions.driver,
+        cuda_driver_version=versions.cuda,
+        ecc_enabled=of.get("ecc_enabled", "nvmlDeviceGetEccMode", convert=lambda v: bool(v[0])),
+        mig_enabled=of.get("mig_enabled", "nvmlDeviceGetMigMode", convert=lambda v: bool(v[0])),
+        virtualization=of.get(
+            "virtualization", "nvmlDeviceGetVirtualizationMode", convert=_VIRTUALIZATION.get
+        ),
+        tensor_core_precisions=_precisions(of, capability, spec, name),
+        unavailable=of.unavailable,
+    )
+
+
+def _slice(session: Session, piece: Device, whole: DeviceProfile) -> DeviceProfile:
+    """A MIG slice: its own identity, processors and memory; what belongs to the card alone is left out."""
+    of = Fields(session, piece)
+    attributes = of.session.ask("nvmlDeviceGetAttributes", piece)
+    of_the_card = "belongs to the whole card, not to the MIG slice"
+    of.unavailable.update(
+        dict.fromkeys(("gpu_key", "memory_bandwidth_bytes_per_s", "l2_bytes", "cuda_core_count"), of_the_card)
+    )
+    of.unavailable.update(dict.fromkeys(("power_limit_w", "power_limit_default_w"), of_the_card))
+    return DeviceProfile(
+        backend="cuda",
+        vendor="NVIDIA",
+        name=of.get("name", "nvmlDeviceGetName"),
+        uuid=of.get("uuid", "nvmlDeviceGetUUID"),
+        index=whole.index,
+        pci_bus_id=whole.pci_bus_id,
+        architecture=whole.architecture,
+        compute_capability=whole.compute_capability,
+        sm_count=of.take("sm_count", attributes, lambda v: int(v.multiprocessorCount)),
+        memory_bytes=of.take("memory_bytes", session.memory(piece), lambda v: int(v.total)),
+        sm_clock_max_hz=whole.sm_clock_max_hz,
+        memory_clock_max_hz=whole.memory_clock_max_hz,
+        pcie_generation=whole.pcie_generation,
+        pcie_width=whole.pcie_width,
+        driver_version=whole.driver_version,
+        cuda_driver_version=whole.cuda_driver_version,
+        ecc_enabled=whole.ecc_enabled,
+        mig_enabled=True,
+        virtualization=whole.virtualization,
+        tensor_core_precisions=whole.tensor_core_precisions,
+        unavailable=of.unavailable,
+    )
+
+
+def _memory(of: Fields, name: str | None) -> tuple[int | None, bool | None]:
+    """Total memory [B], and whether it is the machine's own (then the driver refuses to count it)."""
+    answer = of.session.memory(of.device)
+    total = of.take("memory_bytes", answer, lambda v: int(v.total))
+    spec = None if name is None else find_spec(name)
+    if total is None and spec is not None and (spec.memory_type or "").startswith("LPDDR"):
+        of.unavailable.pop("memory_bytes")
+        return psutil.virtual_memory().total, True
+    return total, None if total is None else False
+
+
+def _sm_count(of: Fields, cores: int | None, capability: tuple[int, int] | None) -> int | None:
+    answer = of.session.ask("nvmlDeviceGetAttributes", of.device)
+    if not isinstance(answer, Refused) and answer.multiprocessorCount:
+        return int(answer.multiprocessorCount)
+    per_sm = None if capability is None else _CORES_PER_SM.get(capability)
+    if cores is None or per_sm is None or cores % per_sm:
+        reason = answer.reason if isinstance(answer, Refused) else "the driver says 0"
+        of.unavailable["sm_count"] = f"{reason}; cores per SM of this architecture are not known"
+        return None
+    return cores // per_sm
+
+
+def _bandwidth(of: Fields, memory_clock_hz: float | None) -> float | None:
+    """Peak memory bandwidth: two transfers a clock over the whole bus [B/s]."""
+    bus_bits = of.get("memory_bandwidth_bytes_per_s", "nvmlDeviceGetMemoryBusWidth")
+    if not bus_bits or not memory_clock_hz:
+        of.unavailable.setdefault(
+            "memory_bandwidth_bytes_per_s",
+            of.unavailable.get("memory_clock_max_hz", "the driver reports a clock or a bus width of 0"),
+        )
+        return None
+    return 2 * memory_clock_hz * int(bus_bits) / 8
+
+
+def _nvlinks(of: Fields) -> int | None:
+    active = 0
+    for link in range(_NVLINK_MAX):
+        answer = of.session.ask("nvmlDeviceGetNvLinkState", of.device, link)
+        if isinstance(answer, Refused):
+            if link == 0:
+                of.unavailable["nvlink_count"] = answer.reason
+                return None
+            break
+        active += bool(answer)
+    return active
+
+
+def _precisions(
+    of: Fields, capability: tuple[int, int] | None, spec: GpuSpec | None, name: str | None
+) -> tuple[str, ...] | None:
+    if capability is None:
+        of.unavailable["tensor_core_precisions"] = of.unavailable["compute_capability"]
+        return None
+    return tensor_core_precisions(capability, spec, name or "")
+
+
+def _bus_id(info: Any) -> str:
+    raw = info.busId
+    return (raw.decode("ascii", "replace") if isinstance(raw, bytes) else str(raw)).lower()

@@ -1,0 +1,47 @@
+"""List every device of this machine, without torch."""
+
+from __future__ import annotations
+
+import os
+
+from gpubench.probe import cpu, nvidia, system
+from gpubench.probe.backend import BackendReport, Host, ProbeReport
+from gpubench.probe.torch_build import torch_build, torch_problem
+
+
+def probe() -> ProbeReport:
+    """Say what the devices of this machine are, GPUs first, the CPU last.
+
+    A driver that is missing or broken becomes a Problem in the report, never an exception.
+    """
+    gpus = nvidia.BACKEND.devices()
+    processor = cpu.BACKEND.devices()
+    reports = (gpus, processor)
+    unreachable = torch_problem(gpus.devices[0]) if gpus.devices else None
+    return ProbeReport(
+        devices=tuple(d for r in reports for d in r.devices),
+        states=tuple(s for r in reports for s in r.states),
+        problems=(*(p for r in reports for p in r.problems), *((unreachable,) if unreachable else ())),
+        host=_host(gpus),
+    )
+
+
+def _host(gpus: BackendReport) -> Host:
+    torch = torch_build()
+    return Host(
+        os=system.os_name(),
+        python=system.python_version(),
+        cpu=cpu.cpu_name(),
+        cpu_core_count=cpu.core_count(),
+        cpu_thread_count=system.usable_threads(),
+        cpu_instructions=cpu.named_instructions(),
+        ram_bytes=cpu.memory_bytes(),
+        container=system.container(),
+        torch=None if torch is None else torch.version,
+        torch_cuda=None if torch is None else torch.cuda,
+        torch_hip=None if torch is None else torch.hip,
+        nvml_version=gpus.library_version,
+        nvml_library=gpus.library,
+        cuda_visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        cuda_device_order=os.environ.get("CUDA_DEVICE_ORDER"),
+    )

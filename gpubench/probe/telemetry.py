@@ -1,0 +1,65 @@
+"""Telemetry of any device: NVML where there is an NVIDIA GPU, else readings that are all unknown."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from gpubench.models import DeviceProfile
+from gpubench.probe.backend import GpuProcess, PowerLimits, Reading, Readings
+
+
+class NoReadings:
+    """A device without telemetry: every value is unknown, and ``source`` is "none"."""
+
+    source = "none"
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Nothing was asked, so nothing was refused."""
+        return {}
+
+    def sample(self) -> Reading:
+        """Unknown throughout."""
+        return Reading()
+
+    def energy_j(self) -> float | None:
+        """Unknown."""
+        return None
+
+    def processes(self) -> tuple[GpuProcess, ...] | None:
+        """Unknown."""
+        return None
+
+    def power_limits(self) -> PowerLimits:
+        """Unknown."""
+        return PowerLimits()
+
+    def ecc_uncorrected(self) -> int | None:
+        """Unknown."""
+        return None
+
+    def compute_mode(self) -> str | None:
+        """Unknown."""
+        return None
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        return
+
+
+def open_telemetry(device: DeviceProfile) -> Readings:
+    """Open the readings of a device, to be used in a ``with`` block.
+
+    Raises:
+        NoDeviceError: If an NVIDIA driver that showed this device no longer does.
+    """
+    if device.backend == "cuda":
+        from gpubench.probe.nvidia import open_readings
+
+        return open_readings(device)
+    return NoReadings()

@@ -1,0 +1,74 @@
+"""Start-up stays light: the everyday verbs load neither torch nor pandas nor plotly."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"torch", "pandas", "plotly", "scipy.stats"}
+PROGRAM = """
+import json, sys
+sys.argv = ["gpubench", *{arguments!r}]
+from gpubench.cli.app import main
+try:
+    main()
+except SystemExit as end:
+    code = end.code or 0
+print(json.dumps([code, sorted(set(sys.modules) & set({heavy!r}))]), file=sys.stderr)
+"""
+
+
+def run_and_see(*arguments: str, block: tuple[str, ...] = ()) -> tuple[int, list[str]]:
+    program = PROGRAM.format(arguments=list(arguments), heavy=sorted(HEAVY))
+    if block:
+        program = f"import sys\nfor name in {block!r}: sys.modules[name] = None\n" + program
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=os.environ, check=False, timeout=60
+    )
+    code, loaded = json.loads(done.stderr.splitlines()[-1])
+    return code, loaded
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--help",), ("--version",), ("probe", "--json"), ("rank", "--json"), ("list", "--json"), ("offers", "list", "--json")],
+    ids=" ".join,
+)
+def test_a_verb_that_prints_figures_loads_no_heavy_library(arguments):
+    code, loaded = run_and_see(*arguments)
+    assert code == 0
+    assert loaded == []
+
+
+@pytest.mark.parametrize("arguments", [("rank", "--json"), ("report",)], ids=" ".join)
+def test_rank_and_report_work_where_torch_cannot_be_imported(arguments):
+    code, _ = run_and_see(*arguments, block=("torch",))
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code"),
+    [
+        (("no-such-verb",), 2),
+        (("rank", "--no-such-option"), 2),
+        (("run", "no-such-workload"), 2),
+        (("run", "cnn", "--precision", "fp99"), 2),
+        (("run", "cnn", "--batch-size", "0"), 2),
+        (("run", "cnn", "--device", "toaster"), 2),
+        (("run", "cnn", "--device", "cuda"), 3),
+        (("rank", "--gpu", "nvidia-banana-9000"), 2),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_misuse_is_one_line_on_stderr_and_the_documented_exit_code(arguments, exit_code):
+    done = subprocess.run(
+        [sys.executable, "-m", "gpubench", *arguments], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == exit_code, done.stderr
+    assert done.stdout == ""
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert "Traceback" not in done.stderr

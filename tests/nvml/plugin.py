@@ -1,0 +1,90 @@
+"""The fixture ``fake_nvml``: an environment in which the real pynvml finds the fake driver library.
+
+    def test_probe(fake_nvml):
+        env = fake_nvml("h200", faults=[Fault("nvmlDeviceGetPowerUsage", code=3)])
+        subprocess.run([sys.executable, "-m", "gpubench", "probe"], env=env)
+
+``devices`` is a dump's name, its calls, or a list of either (several GPUs); ``missing`` leaves symbols
+out of the library. The value is the whole environment for a *child* process (the loader reads
+LD_LIBRARY_PATH at its start). ``inside_nvml`` does the same for this process. Without a C compiler both
+skip, except where the variable CI is set: there it is an error.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+from collections.abc import Callable, Collection, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvml.library import compile_library
+from nvml.script import Fault, load_dump, script, several
+
+Calls = list[dict[str, Any]]
+Devices = str | Path | Calls | list[str | Path | Calls]
+FakeNvml = Callable[..., dict[str, str]]
+
+
+def calls_of(devices: Devices) -> Calls:
+    """The calls of one machine from whatever way its devices were named."""
+    if isinstance(devices, str | Path):
+        return load_dump(devices)
+    if not devices or isinstance(devices[0], dict):
+        return devices  # type: ignore[return-value]
+    return several([calls_of(d) for d in devices])
+
+
+@pytest.fixture(scope="session")
+def _libraries(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Collection[str]], Path]:
+    if not (shutil.which("cc") or shutil.which("gcc")) and not os.environ.get("CI"):
+        pytest.skip("no C compiler: the fake driver library cannot be built")
+    built: dict[frozenset[str], Path] = {}
+
+    def library(missing: Collection[str] = ()) -> Path:
+        key = frozenset(missing)
+        if key not in built:
+            built[key] = compile_library(tmp_path_factory.mktemp("nvml"), key)
+        return built[key]
+
+    return library
+
+
+@pytest.fixture
+def fake_nvml(_libraries: Callable[[Collection[str]], Path], tmp_path: Path) -> FakeNvml:
+    """``fake_nvml(devices, faults=(), missing=())`` -> environment of a child process."""
+    made = iter(range(1000))
+
+    def make(
+        devices: Devices = "h200", faults: Iterable[Fault] = (), missing: Collection[str] = ()
+    ) -> dict[str, str]:
+        answers = tmp_path / f"nvml-{next(made)}.txt"
+        answers.write_text(script(calls_of(devices), faults), encoding="utf-8")
+        environment = dict(os.environ, GPUBENCH_FAKE_NVML=str(answers))
+        environment["LD_LIBRARY_PATH"] = str(_libraries(missing).parent)
+        environment.pop("CUDA_VISIBLE_DEVICES", None)
+        environment.pop("CUDA_DEVICE_ORDER", None)
+        return environment
+
+    return make
+
+
+@pytest.fixture
+def inside_nvml(fake_nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """``inside_nvml(devices, faults=(), missing=())`` puts the fake library into this process."""
+    import pynvml
+
+    def put(*arguments: Any, **options: Any) -> None:
+        environment = fake_nvml(*arguments, **options)
+        monkeypatch.setenv("GPUBENCH_FAKE_NVML", environment["GPUBENCH_FAKE_NVML"])
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+        library = Path(environment["LD_LIBRARY_PATH"]) / "libnvidia-ml.so.1"
+        monkeypatch.setattr(pynvml, "nvmlLib", ctypes.CDLL(str(library)))
+        pynvml._nvmlGetFunctionPointer_cache.clear()
+
+    yield put
+    pynvml._nvmlGetFunctionPointer_cache.clear()

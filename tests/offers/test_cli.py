@@ -1,0 +1,91 @@
+"""`gpubench offers` in a real process: filters, ages, JSON, and one line for a mistake."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+
+def gpubench(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gpubench", "offers", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def listed(*arguments: object) -> list[dict]:
+    done = gpubench("list", "--json", *arguments)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["offers"]
+
+
+@pytest.mark.parametrize(
+    ("options", "holds"),
+    [
+        (("--provider", "aws"), lambda o: o["provider"] == "aws"),
+        (("--provider", "AWS", "--region", "US-EAST-1"), lambda o: o["region"] == "us-east-1"),
+        (("--gpu", "h100"), lambda o: o["gpu_key"].startswith("nvidia-h100-")),
+        (("--gpu", "NVIDIA Tesla T4"), lambda o: o["gpu_key"] == "nvidia-tesla-t4-16gb"),
+        (("--count", "8"), lambda o: o["gpu_count"] == 8),
+        (("--max-usd-per-hour", "1.5"), lambda o: o["price_usd_per_hour"] <= 1.5),
+        (("--spot",), lambda o: o["pricing"] == "spot"),
+        (("--kind", "attach-fee"), lambda o: o["kind"] == "attach-fee"),
+        (("--region", "any"), lambda o: o["region"] is None),
+    ],
+)
+def test_each_filter_keeps_what_it_names(options, holds):
+    rows = listed(*options)
+    assert rows
+    assert all(holds(row) for row in rows)
+
+
+def test_every_row_shows_date_age_and_freshness_and_the_cheapest_comes_first():
+    rows = listed()
+    assert all(row["price_date"] and row["price_age_days"] >= 0 and row["source"] for row in rows)
+    for row in rows:
+        limit = (
+            "current"
+            if row["price_age_days"] <= 30
+            else "stale"
+            if row["price_age_days"] <= 180
+            else "not current"
+        )
+        assert row["freshness"] == limit
+    prices = [row["usd_per_gpu_hour"] for row in rows]
+    assert prices == sorted(prices)
+
+
+def test_the_table_marks_old_prices_and_says_what_was_set_aside(write_table):
+    path = write_table(
+        {"instance": "mine"}, {"on_demand_usd_per_h": "0"}, {"provider": "a[b]c", "instance": "[/x]"}
+    )
+    done = gpubench("list", "--offers", path)
+    assert done.returncode == 0
+    assert "2026, day unknown" in done.stdout
+    assert "not current" in done.stdout
+    assert "[/x]" in done.stdout
+    assert "set aside: 1\n" in done.stderr
+    assert "price 0 is not above 0" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("list", "--gpu", "banana"), "unknown or ambiguous GPU 'banana'"),
+        (("list", "--kind", "gift"), "--kind 'gift' is unknown"),
+        (("list", "--pricing", "barter"), "--pricing 'barter' is unknown"),
+        (("list", "--offers", "/nowhere.csv"), "cannot read /nowhere.csv"),
+        (("list", "--count", "0"), "count"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_2(arguments, message):
+    done = gpubench(*arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not done.stdout

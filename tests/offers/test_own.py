@@ -1,0 +1,187 @@
+"""Our own columns: good rows become offers, bad ones are set aside with the reason, bad files are one line."""
+
+from __future__ import annotations
+
+import time
+from decimal import Decimal
+
+import pytest
+
+from gpubench.errors import MisuseError
+from gpubench.models import Pricing
+from gpubench.offers import rows
+from gpubench.offers.own import read_own
+from gpubench.units import GIB
+
+
+def test_one_row_gives_an_offer_for_each_of_its_prices(write_table):
+    table = read_own(
+        write_table(
+            {"spot_usd_per_h": "0.2", "reserved_1y_usd_per_h": "0.3", "reserved_3y_usd_per_h": "0.25"}
+        )
+    )
+    assert table.set_aside == ()
+    assert [(o.pricing, o.term_years, o.price_usd_per_hour) for o in table.offers] == [
+        (Pricing.ON_DEMAND, None, Decimal("0.50")),
+        (Pricing.SPOT, None, Decimal("0.2")),
+        (Pricing.RESERVED, 1, Decimal("0.3")),
+        (Pricing.RESERVED, 3, Decimal("0.25")),
+    ]
+    offer = table.offers[0]
+    assert (offer.vcpus, offer.ram_bytes, offer.region) == (4, 16 * GIB, "moon-1")
+
+
+def test_what_a_row_does_not_say_is_unknown(write_table):
+    (offer,) = read_own(
+        write_table({"vcpus": "", "ram_gib": "", "region": "any", "note": "", "source": "", "kind": ""})
+    ).offers
+    assert (offer.vcpus, offer.ram_bytes, offer.region, offer.note, offer.kind) == (
+        None,
+        None,
+        None,
+        None,
+        "vm",
+    )
+    assert offer.source == "own price file prices.csv"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"on_demand_usd_per_h": "0"}, "price 0 is not above 0"),
+        ({"on_demand_usd_per_h": "-1"}, "price -1 is not above 0"),
+        ({"on_demand_usd_per_h": "nan"}, "not finite"),
+        ({"on_demand_usd_per_h": "Infinity"}, "not finite"),
+        ({"on_demand_usd_per_h": "1e999999"}, "outside"),
+        ({"on_demand_usd_per_h": "1e-400"}, "outside"),
+        ({"on_demand_usd_per_h": "1,25"}, "'1,25' is not a number"),
+        ({"on_demand_usd_per_h": "$1.25"}, "is not a number"),
+        ({"on_demand_usd_per_h": ""}, "no price"),
+        ({"currency": "EUR"}, "currency 'EUR'"),
+        ({"gpu_count": "0"}, "GPU count 0 is outside"),
+        ({"gpu_count": "-1"}, "GPU count -1 is outside"),
+        ({"gpu_count": "0.5"}, "not a whole number"),
+        ({"gpu_count": "nan"}, "not a whole number"),
+        ({"gpu_count": "inf"}, "not a whole number"),
+        ({"gpu_count": "many"}, "'many' is not a number"),
+        ({"gpu_count": "9" * 5000}, "GPU count 9"),
+        ({"gpu_key": "banana-9000"}, "GPU 'banana-9000' is unknown or ambiguous"),
+        ({"gpu_key": ""}, "unknown or ambiguous"),
+        ({"price_date": ""}, "no price date"),
+        ({"price_date": "yesterday"}, "price date 'yesterday'"),
+        ({"price_date": "2026-02-31"}, "no day of the calendar"),
+        ({"provider": ""}, "no provider"),
+        ({"kind": "gift"}, "kind 'gift' is none of"),
+        ({"vcpus": "-2"}, "vCPU count"),
+        ({"ram_gib": "nan"}, "RAM"),
+        ({"provider": '=HYPERLINK("http://x")'}, "formula"),
+        ({"note": "@SUM(A1)"}, "formula"),
+        ({"instance": "a\x1b[2Jb"}, "control characters"),
+        ({"instance": "a\u202eb"}, "control characters"),
+        ({"instance": "x" * 601}, "longer than 600"),
+    ],
+)
+def test_a_row_that_cannot_be_used_is_set_aside_with_the_reason_and_the_rest_counts(
+    write_table, change, reason
+):
+    table = read_own(write_table(change | {"instance": change.get("instance", "bad")}, {"instance": "good"}))
+    assert [offer.instance for offer in table.offers] == ["good"]
+    ((row, why),) = table.set_aside
+    assert reason in why
+    assert row.startswith("prices.csv:2 ")
+    assert row.isprintable()
+
+
+def test_a_bad_spot_price_does_not_cost_the_good_on_demand_price(write_table):
+    table = read_own(write_table({"spot_usd_per_h": "0"}))
+    assert [offer.pricing for offer in table.offers] == [Pricing.ON_DEMAND]
+    assert table.set_aside[0].reason == "price 0 is not above 0"
+
+
+def test_a_duplicate_is_set_aside_and_the_first_is_kept(write_table):
+    table = read_own(write_table({}, {"on_demand_usd_per_h": "0.75"}, {"region": "moon-2"}))
+    assert [offer.price_usd_per_hour for offer in table.offers] == [Decimal("0.50"), Decimal("0.50")]
+    ((row, reason),) = table.set_aside
+    assert "second on_demand price" in reason
+    assert ":3 " in row
+
+
+@pytest.mark.parametrize("name", ["T4", "NVIDIA Tesla T4", "nvidia-tesla-t4-16gb"])
+def test_the_gpu_may_be_named_by_any_alias(write_table, name):
+    assert read_own(write_table({"gpu_key": name})).offers[0].gpu_key == "nvidia-tesla-t4-16gb"
+
+
+def test_a_spreadsheet_with_semicolons_and_a_byte_order_mark_is_read(tmp_path):
+    path = tmp_path / "quote.csv"
+    path.write_text(
+        "\ufeffProvider;Instance;GPU_key;gpu_count;price_date;on_demand_usd_per_h\nAcme;big.1;T4;1;2026-11-01;0.5\n",
+        encoding="utf-8",
+    )
+    (offer,) = read_own(path).offers
+    assert (offer.provider, offer.instance) == ("acme", "big.1")
+
+
+def test_json_is_read_like_csv(tmp_path):
+    path = tmp_path / "quote.json"
+    path.write_text(
+        '[{"provider": "acme", "instance": "b", "gpu_key": "T4", "gpu_count": 2, "price_date": "2026-11",'
+        ' "spot_usd_per_h": 0.25, "note": null}]'
+    )
+    (offer,) = read_own(path).offers
+    assert (offer.gpu_count, offer.price_usd_per_hour, offer.pricing) == (2, Decimal("0.25"), Pricing.SPOT)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", b"", "empty"),
+        ("a.csv", b"provider,instance\n1,2\n", "lacks the columns gpu_key, gpu_count, price_date"),
+        ("a.csv", b"\xff\xfe\x00", "not UTF-8"),
+        ("a.csv", b'provider,"' + b"x" * 200_000, "field larger than field limit"),
+        ("a.json", b"{", "no JSON list"),
+        ("a.json", b'[{"provider": NaN}]', "no JSON list"),
+        ("a.json", b"[" * 100_000, "no JSON list"),
+        ("a.json", b'{"provider": "x"}', "no JSON list"),
+    ],
+)
+def test_a_file_that_is_no_price_table_is_one_line(tmp_path, name, content, message):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(MisuseError, match=message) as caught:
+        read_own(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_and_a_folder_are_named(tmp_path):
+    for path in (tmp_path / "none.csv", tmp_path):
+        with pytest.raises(MisuseError, match="cannot read"):
+            read_own(path)
+
+
+def test_a_huge_file_is_refused_before_it_is_read(tmp_path):
+    path = tmp_path / "huge.csv"
+    with path.open("wb") as file:
+        file.truncate(10 * 1024**3)
+    with pytest.raises(MisuseError, match="10240 MiB"):
+        read_own(path)
+
+
+def test_too_many_rows_are_refused(write_table, monkeypatch):
+    monkeypatch.setattr(rows, "MAX_ROWS", 3)
+    assert len(read_own(write_table(*({"instance": str(n)} for n in range(3)))).offers) == 3
+    with pytest.raises(MisuseError, match="more than 3 rows"):
+        read_own(write_table(*({"instance": str(n)} for n in range(4))))
+
+
+def test_a_hundred_thousand_offers_are_read_in_linear_time(write_table):
+    def seconds(count: int) -> float:
+        path = write_table(
+            *({"instance": f"i{n}", "on_demand_usd_per_h": f"{1 + n / 1e5:.5f}"} for n in range(count))
+        )
+        start = time.process_time()
+        assert len(read_own(path).offers) == count
+        return time.process_time() - start
+
+    small, large = seconds(5_000), seconds(100_000)
+    assert large < 1.5
+    assert large / small < 20 * 2.5

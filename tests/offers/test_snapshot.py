@@ -1,0 +1,146 @@
+"""The one table that ranking reads: embedded, then refreshed, then the user's own."""
+
+from __future__ import annotations
+
+import time
+from decimal import Decimal
+
+import msgspec
+import pytest
+
+from gpubench.models import Pricing
+from gpubench.offers import snapshot
+from gpubench.offers.plausible import KINDS
+from gpubench.offers.snapshot import Snapshot, SourceStatus, embedded_offers, load_offers
+from gpubench.offers.table import offer_key
+from gpubench.specs import load_specs
+
+
+def _t4(price: str, **change):
+    offer = next(o for o in embedded_offers().offers if o.instance == "g4dn.xlarge")
+    return msgspec.structs.replace(offer, price_usd_per_hour=Decimal(price), **change)
+
+
+def _write(folder, name, *offers, **change):
+    folder.mkdir(parents=True, exist_ok=True)
+    status = SourceStatus(ok=True, retrieved_at="2026-11-19T00:00:00Z", offers=len(offers))
+    document = {"retrieved_at": "2026-11-19T00:00:00Z", "sources": {"aws": status}, "offers": offers} | change
+    (folder / name).write_bytes(msgspec.json.encode(Snapshot(**document)))
+
+
+def test_every_embedded_row_is_usable_and_names_a_known_gpu_a_source_and_a_date():
+    table = embedded_offers()
+    assert table.set_aside == ()
+    assert len(table.offers) >= 256
+    for offer in table.offers:
+        assert offer.gpu_key in load_specs()
+        assert offer.source
+        assert offer.price_date
+        assert offer.kind in KINDS
+    assert len({offer_key(offer) for offer in table.offers}) == len(table.offers)
+
+
+def test_the_row_with_a_spot_price_only_is_a_spot_offer_only():
+    offers = [o for o in embedded_offers().offers if o.instance == "a4-highgpu-8g"]
+    assert [o.pricing for o in offers] == [Pricing.SPOT]
+
+
+def test_refreshed_lies_over_embedded_and_the_users_file_over_both(tmp_path, write_table):
+    _write(tmp_path / "offers", "20261119T000000Z.json", _t4("0.40"), _t4("0.41", region="mars-1"))
+    own = write_table(
+        {"provider": "AWS", "instance": "g4dn.xlarge", "region": "us-east-1", "on_demand_usd_per_h": "0.30"}
+    )
+
+    def price(table, region="us-east-1"):
+        (found,) = (o for o in table.offers if (o.instance, o.region) == ("g4dn.xlarge", region))
+        return found.price_usd_per_hour
+
+    assert price(load_offers(tmp_path / "none")) == Decimal("0.526")
+    assert price(load_offers(tmp_path)) == Decimal("0.40")
+    assert price(load_offers(tmp_path), "mars-1") == Decimal("0.41")
+    assert price(load_offers(tmp_path, own)) == Decimal("0.30")
+    assert len(load_offers(tmp_path, own).offers) == len(embedded_offers().offers) + 1
+
+
+def test_the_newest_snapshot_counts_and_a_damaged_one_is_a_note(tmp_path):
+    folder = tmp_path / "offers"
+    _write(folder, "20261118T000000Z.json", _t4("0.38"))
+    _write(folder, "20261119T000000Z.json", _t4("0.40"))
+    (folder / "20261120T000000Z.json").write_text('{"retrieved_at": "2026')
+    (folder / "notes.json").write_text("not a snapshot")
+    table = load_offers(tmp_path)
+    assert Decimal("0.40") in {o.price_usd_per_hour for o in table.offers if o.instance == "g4dn.xlarge"}
+    assert len(table.notes) == 1
+    assert "damaged" in table.notes[0]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[" * 100_000,
+        b'{"retrieved_at": "x", "offers": [{"provider": 3}]}',
+        b"\xff",
+        b'{"retrieved_at": NaN}',
+    ],
+)
+def test_no_damaged_snapshot_breaks_loading(tmp_path, content):
+    (tmp_path / "offers").mkdir()
+    (tmp_path / "offers" / "20261120T000000Z.json").write_bytes(content)
+    table = load_offers(tmp_path)
+    assert len(table.offers) == len(embedded_offers().offers)
+    assert len(table.notes) == 1
+
+
+def test_a_snapshot_of_a_newer_version_says_upgrade(tmp_path):
+    _write(tmp_path / "offers", "20261119T000000Z.json", schema_version=99)
+    assert "upgrade gpubench" in load_offers(tmp_path).notes[0]
+
+
+def test_a_snapshot_that_is_a_link_is_not_followed(tmp_path):
+    _write(tmp_path / "elsewhere", "x.json", _t4("0.40"))
+    (tmp_path / "offers").mkdir()
+    (tmp_path / "offers" / "20261119T000000Z.json").symlink_to(tmp_path / "elsewhere" / "x.json")
+    assert "a link" in load_offers(tmp_path).notes[0]
+
+
+def test_an_edited_snapshot_is_checked_row_by_row(tmp_path):
+    _write(
+        tmp_path / "offers",
+        "20261119T000000Z.json",
+        _t4("0"),
+        _t4("NaN", instance="b"),
+        _t4("0.4", instance="c", gpu_count=0),
+        _t4("0.4", instance="d", price_date="soon"),
+        _t4("0.4", instance="e\x1b[2J"),
+        _t4("0.4", instance="f", gpu_key="no-such-gpu"),
+        _t4("0.4", instance="good"),
+    )
+    table = load_offers(tmp_path)
+    reasons = [reason for _, reason in table.set_aside]
+    assert len(reasons) == 6
+    assert any(o.instance == "good" for o in table.offers)
+    assert not any(o.instance in {"b", "c", "d", "f"} for o in table.offers)
+
+
+def test_the_default_folder_follows_the_variable_then_the_working_folder(tmp_path, monkeypatch):
+    _write(tmp_path / "named" / "offers", "20261119T000000Z.json", _t4("0.11"))
+    _write(tmp_path / "results" / "offers", "20261119T000000Z.json", _t4("0.22"))
+    monkeypatch.chdir(tmp_path)
+
+    def price():
+        return next(o.price_usd_per_hour for o in load_offers().offers if o.instance == "g4dn.xlarge")
+
+    monkeypatch.setenv("GPUBENCH_RESULTS", str(tmp_path / "named"))
+    assert price() == Decimal("0.11")
+    monkeypatch.delenv("GPUBENCH_RESULTS")
+    assert price() == Decimal("0.22")
+
+
+def test_the_embedded_tables_load_fast():
+    load_specs.cache_clear()
+    snapshot.embedded_offers.cache_clear()
+    start = time.process_time()
+    assert load_specs()
+    assert embedded_offers().offers
+    assert time.process_time() - start < 0.060

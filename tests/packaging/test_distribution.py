@@ -1,0 +1,54 @@
+"""What is installed: the wheel's content, its needs, and that a torch which is there stays there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> zipfile.ZipFile:
+    pytest.importorskip("hatchling", reason="the build backend is not installed")
+    out = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    return zipfile.ZipFile(next(out.glob("*.whl")))
+
+
+def test_the_wheel_carries_data_templates_and_workloads_under_a_name_that_cannot_collide(wheel):
+    names = set(wheel.namelist())
+    assert {"gpubench/data/gpus.csv", "gpubench/data/offers.csv", "gpubench_workloads/cnn.py", "gpubench/py.typed"} <= names
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"gpubench", "gpubench_workloads"}
+    assert not any("__pycache__" in name for name in names)
+
+
+def test_every_data_file_of_the_source_is_in_the_wheel(wheel):
+    shipped = set(wheel.namelist())
+    for path in (ROOT / "gpubench").rglob("*"):
+        if path.is_file() and "__pycache__" not in path.parts:
+            assert path.relative_to(ROOT).as_posix() in shipped
+
+
+def test_any_torch_from_2_4_satisfies_the_wheel(wheel):
+    """No upper bound and no pin: pip then keeps the build that an environment already has."""
+    metadata = next(wheel.read(n).decode() for n in wheel.namelist() if n.endswith("METADATA"))
+    assert "Requires-Dist: torch>=2.4\n" in metadata
+    assert "Requires-Python: >=3.11\n" in metadata
+
+
+def test_entry_points_name_the_console_script_and_every_workload_file(wheel):
+    text = next(wheel.read(n).decode() for n in wheel.namelist() if n.endswith("entry_points.txt"))
+    assert "gpubench = gpubench.cli.app:main" in text
+    for line in text.partition("[gpubench.workloads]")[2].strip().splitlines():
+        module = line.partition(" = ")[2].partition(":")[0]
+        assert module.replace(".", "/") + ".py" in wheel.namelist()

@@ -1,0 +1,227 @@
+"""What is measured stays measured, what is predicted says from where, and a CPU anchors nothing."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from gpubench.errors import MisuseError
+from gpubench.models import Case, Estimate, Execution, Finding, FindingKind, Precision, TaskKind
+from gpubench.predict.estimate import estimate
+from gpubench.predict.question import Question, Refusal, case_for
+from gpubench.specs import load_specs
+from predict.profiles import published
+from predict.runs import run_of
+
+T4 = "nvidia-tesla-t4-16gb"
+H100 = "nvidia-h100-sxm-80gb"
+H200 = "nvidia-h200-sxm-141gb"
+RTX3090 = "nvidia-geforce-rtx-3090-24gb"
+ORDER = (
+    T4,
+    RTX3090,
+    "nvidia-geforce-rtx-4090-24gb",
+    "nvidia-a100-sxm-80gb",
+    H100,
+    H200,
+    "nvidia-b200-sxm-180gb",
+)
+
+
+@pytest.fixture(scope="module")
+def vgg16():
+    return Question(profile=published("vgg16"))
+
+
+def ask(question, *keys, **runs):
+    return estimate(question, [load_specs()[key] for key in keys], **runs)
+
+
+def case_on(question, key) -> Case:
+    case = case_for(question, load_specs()[key])
+    assert isinstance(case, Case)
+    return case
+
+
+def test_an_h100_trains_vgg16_at_amp_at_least_four_times_as_fast_as_a_t4(vgg16):
+    answers = ask(vgg16, H100, T4)
+    assert answers[H100].samples_per_s > 4 * answers[T4].samples_per_s
+
+
+def test_the_order_of_well_known_cards_is_sane(vgg16):
+    speeds = [answer.samples_per_s for answer in ask(vgg16, *ORDER).values()]
+    assert speeds == sorted(speeds)
+
+
+def test_the_level_agrees_with_a_reading_of_an_h200(vgg16):
+    """Batch 64, amp-bf16, channels_last, read by hand-written loops: 3166 images/s."""
+    answer = ask(vgg16, H200)[H200]
+    assert answer.low < 3166 < answer.high
+    assert not answer.anchored
+    assert "absolute" in answer.method
+
+
+def test_own_measurements_come_before_reference_ones_and_both_before_predictions(vgg16):
+    case = case_on(vgg16, T4)
+    own, shipped = run_of(T4, (case, 150.0), run_id="own"), run_of(T4, (case, 140.0), run_id="shipped")
+    assert ask(vgg16, T4, own=[own], reference=[shipped])[T4].samples_per_s == pytest.approx(150, rel=1e-3)
+    answer = ask(vgg16, T4, reference=[shipped])[T4]
+    assert (answer.basis, answer.evidence) == ("reference", ("shipped",))
+    assert ask(vgg16, T4)[T4].basis == "predicted"
+
+
+def test_a_measurement_on_a_gpu_moves_every_prediction_in_proportion(vgg16):
+    case = case_on(vgg16, T4)
+    slow, fast = (ask(vgg16, H100, own=[run_of(T4, (case, speed))])[H100] for speed in (100.0, 200.0))
+    assert fast.samples_per_s / slow.samples_per_s == pytest.approx(2)
+    assert slow.anchored
+    assert "Tesla T4" in slow.method
+    assert slow.evidence == ("run-1",)
+
+
+def test_an_anchor_narrows_the_interval(vgg16):
+    width = {}
+    for name, runs in (("absolute", []), ("ratio", [run_of(H200, (case_on(vgg16, H200), 3166.0))])):
+        answer = ask(vgg16, H100, own=runs)[H100]
+        width[name] = answer.high / answer.low
+    assert width["ratio"] < width["absolute"]
+
+
+@pytest.mark.parametrize("key", ["cpu", None, T4])
+def test_a_cpu_measurement_never_anchors_a_gpu(vgg16, key):
+    run = run_of(key, (case_on(vgg16, T4), 1.0), backend="cpu")
+    assert ask(vgg16, H100, T4, own=[run]) == ask(vgg16, H100, T4)
+
+
+@pytest.mark.parametrize("kind", [FindingKind.HOST_BOUND, FindingKind.SHARED_GPU])
+def test_a_disturbed_measurement_anchors_nothing(vgg16, kind):
+    case = case_on(vgg16, T4)
+    run = run_of(T4, (case, 10.0), findings=(Finding(kind=kind),))
+    assert not ask(vgg16, H100, own=[run])[H100].anchored
+
+
+def test_another_workload_version_or_task_anchors_nothing(vgg16):
+    case = case_on(vgg16, T4)
+    others = [
+        Case(**{**{f: getattr(case, f) for f in case.__struct_fields__}, **change})
+        for change in (
+            {"workload_version": 2},
+            {"task": TaskKind.INFER},
+            {"precision": Precision.FP32},
+            {"gpu_count": 4},
+        )
+    ]
+    run = run_of(T4, *((other, 10.0) for other in others))
+    assert not ask(vgg16, H100, own=[run])[H100].anchored
+
+
+def test_a_difference_between_anchor_and_question_is_said(vgg16):
+    case = case_on(Question(profile=vgg16.profile, batch_size=32, execution=Execution.EAGER), T4)
+    answer = ask(vgg16, H100, own=[run_of(T4, (case, 100.0))])[H100]
+    assert "batch 32" in answer.method
+    assert "eager" in answer.method
+
+
+def test_two_owned_gpus_are_weighed_together(vgg16):
+    runs = [
+        run_of(T4, (case_on(vgg16, T4), 150.0), run_id="a"),
+        run_of(RTX3090, (case_on(vgg16, RTX3090), 400.0), run_id="b"),
+    ]
+    alone = [ask(vgg16, H100, own=[run])[H100].samples_per_s for run in runs]
+    both = ask(vgg16, H100, own=runs)[H100]
+    assert min(alone) <= both.samples_per_s <= max(alone)
+    assert set(both.evidence) == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("key", "precision", "reason"),
+    [
+        ("nvidia-tesla-k80-12gb", "amp", "Kepler"),
+        ("amd-mi300x-192gb", "amp", "AMD"),
+        ("nvidia-rtx-4000-ada-20gb", "amp", "FP16 tensor rate"),
+        (T4, "tf32", "TF32"),
+        (T4, "amp-bf16", "BF16"),
+        ("nvidia-rtx-pro-4500-blackwell-server-32gb", "fp32", "no peak rates"),
+        ("nvidia-geforce-rtx-2060-6gb", "amp", "largest batch that fits is"),
+    ],
+)
+def test_refusals_say_why(key, precision, reason):
+    precision = precision if precision == "amp" else Precision(precision)
+    answer = ask(Question(profile=published("vgg16"), precision=precision), key)[key]
+    assert isinstance(answer, Refusal)
+    assert reason in answer.reason
+
+
+def test_the_largest_batch_that_is_named_does_fit():
+    key = "nvidia-geforce-rtx-2060-6gb"
+    profile = published("vgg16")
+    refusal = ask(Question(profile=profile), key)[key]
+    largest = int(refusal.reason.rsplit(" ", 1)[1])
+    assert isinstance(ask(Question(profile=profile, batch_size=largest), key)[key], Estimate)
+    assert isinstance(ask(Question(profile=profile, batch_size=largest + 1), key)[key], Refusal)
+
+
+def test_a_measured_peak_scales_the_memory_gate(vgg16):
+    case = case_on(vgg16, T4)
+    free = ask(vgg16, H100)[H100].peak_memory_bytes
+    run = run_of(T4, (case, 150.0), peak_memory_bytes=2 * free)
+    assert ask(vgg16, H100, own=[run])[H100].peak_memory_bytes == pytest.approx(2 * free, rel=0.01)
+
+
+def test_a_host_bound_step_has_no_interval_and_a_graph_has_none_of_it():
+    profile = published("resnet50_cifar", batches=(8, 16, 32))
+    eager = ask(Question(profile=profile, execution=Execution.EAGER), H200)[H200]
+    assert eager.low is None
+    assert any(f.kind is FindingKind.HOST_BOUND for f in eager.findings)
+    graph = ask(Question(profile=profile), H200)[H200]
+    assert graph.host_share == 0
+    assert graph.low < graph.samples_per_s < graph.high
+    assert graph.samples_per_s > 2 * eager.samples_per_s
+
+
+def test_shares_add_up(vgg16):
+    answer = ask(vgg16, H100)[H100]
+    assert 0.9 < answer.compute_share + answer.bandwidth_share + answer.host_share <= 1
+
+
+@pytest.mark.parametrize("batch_size", [0, -1])
+def test_an_impossible_batch_is_misuse(batch_size):
+    with pytest.raises(MisuseError, match="batch"):
+        ask(Question(profile=published("vgg16"), batch_size=batch_size), T4)
+
+
+def test_every_gpu_and_precision_takes_under_a_second_of_cpu():
+    profiles = [
+        published(name) for name in ("vgg16", "resnet50", "alexnet", "gnmt", "bert_base_squad", "vit")
+    ]
+    specs = list(load_specs().values())
+    start = time.process_time()
+    for profile in profiles * 2:
+        for precision in Precision:
+            estimate(Question(profile=profile, precision=precision), specs)
+    assert time.process_time() - start < 1.0
+
+
+def test_no_heavy_library_is_imported():
+    code = (
+        "import sys; import gpubench.predict.estimate, gpubench.predict.scaling; "
+        "print([m for m in ('torch', 'pandas', 'scipy', 'plotly') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+def test_every_figure_is_finite_and_inside_its_interval():
+    for precision in Precision:
+        for answer in estimate(
+            Question(profile=published("resnet50"), precision=precision), list(load_specs().values())
+        ).values():
+            if isinstance(answer, Estimate):
+                assert math.isfinite(answer.samples_per_s)
+                assert 0 < answer.low < answer.samples_per_s < answer.high
+                assert np.isfinite([answer.compute_share, answer.bandwidth_share]).all()

@@ -1,0 +1,45 @@
+"""Joint draws: their spread is the interval's, and what is common to all does not shuffle the order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpubench.predict.estimate import estimate
+from gpubench.predict.interval import draw
+from gpubench.predict.question import Question, case_for
+from gpubench.specs import load_specs
+from predict.profiles import published
+from predict.runs import run_of
+
+KEYS = ("nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb", "nvidia-tesla-t4-16gb")
+
+
+@pytest.fixture(scope="module")
+def estimates():
+    question = Question(profile=published("vgg16"))
+    specs = [load_specs()[key] for key in KEYS]
+    case = case_for(question, specs[2])
+    answers = estimate(question, specs, own=[run_of(KEYS[2], (case, 150.0))])
+    return list(answers.values())
+
+
+def test_draws_have_the_shape_the_seed_and_the_spread(estimates):
+    draws = draw(estimates, 4000, seed=1)
+    assert draws.shape == (3, 4000)
+    assert np.array_equal(draws, draw(estimates, 4000, seed=1))
+    assert not np.array_equal(draws, draw(estimates, 4000, seed=2))
+    for row, estimate_ in zip(draws, estimates, strict=True):
+        inside = np.mean((row > estimate_.low) & (row < estimate_.high))
+        assert inside == pytest.approx(0.90 if estimate_.basis == "predicted" else 0.95, abs=0.02)
+
+
+def test_predictions_of_one_anchor_move_together_and_measurements_do_not(estimates):
+    logs = np.log(draw(estimates, 4000, seed=3))
+    assert np.corrcoef(logs[0], logs[1])[0, 1] > 0.3
+    assert abs(np.corrcoef(logs[0], logs[2])[0, 1]) < 0.06
+
+
+def test_a_wholly_common_error_leaves_the_order_alone(estimates):
+    logs = np.log(draw(estimates[:2], 1000, seed=4, common_share=1.0))
+    assert np.corrcoef(logs)[0, 1] == pytest.approx(1)

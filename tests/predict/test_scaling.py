@@ -1,0 +1,51 @@
+"""Several GPUs: gradient bytes and the link decide, not a flat factor."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubench.errors import MisuseError
+from gpubench.models import TaskKind
+from gpubench.predict.question import Question
+from gpubench.predict.scaling import scaling
+from gpubench.specs import load_specs
+from predict.profiles import published
+
+VGG16 = Question(profile=published("vgg16"))
+RESNET50 = Question(profile=published("resnet50"))
+SPECS = load_specs()
+
+
+def test_vgg16_on_pcie_scales_worse_than_resnet50_and_nvlink_mends_it():
+    card, module = SPECS["nvidia-geforce-rtx-4090-24gb"], SPECS["nvidia-h100-sxm-80gb"]
+    vgg, resnet = scaling(VGG16, card, 4, 900.0), scaling(RESNET50, card, 4, 1200.0)
+    assert vgg.efficiency < 0.8 < resnet.efficiency
+    assert vgg.gradient_bytes == pytest.approx(553e6, rel=0.01)
+    assert vgg.link == "host"
+    assert scaling(VGG16, module, 8, 2500.0).efficiency > 0.9
+
+
+def test_one_gpu_and_inference_lose_nothing():
+    card = SPECS["nvidia-geforce-rtx-4090-24gb"]
+    assert scaling(VGG16, card, 1, 900.0).efficiency == 1
+    inference = Question(profile=VGG16.profile, task=TaskKind.INFER)
+    assert scaling(inference, card, 8, 900.0).efficiency == 1
+
+
+@given(
+    n=st.integers(2, 16),
+    speed=st.floats(1, 1e6),
+    key=st.sampled_from([k for k, s in SPECS.items() if s.vendor == "NVIDIA"]),
+)
+def test_the_efficiency_lies_in_its_interval_and_never_rises_with_n(n, speed, key):
+    one, more = scaling(VGG16, SPECS[key], n, speed), scaling(VGG16, SPECS[key], n + 1, speed)
+    assert 0 < one.low <= one.efficiency <= one.high <= 1
+    assert more.efficiency <= one.efficiency
+
+
+@pytest.mark.parametrize(("n", "speed"), [(0, 1.0), (2, 0.0), (2, float("nan"))])
+def test_impossible_questions_are_misuse(n, speed):
+    with pytest.raises(MisuseError):
+        scaling(VGG16, SPECS["nvidia-h100-sxm-80gb"], n, speed)

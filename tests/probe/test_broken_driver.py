@@ -1,0 +1,178 @@
+"""Each broken state of a driver: one line with the cause and the mend, and the exit code of the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from nvml.script import Fault, change, load_dump
+
+from gpubench.probe import nvml_driver
+from gpubench.probe.select import select_device
+
+SELECT = """
+import sys
+from gpubench.errors import GpuBenchError
+from gpubench.probe.select import select_device
+try:
+    device, said = select_device(sys.argv[1])
+except GpuBenchError as error:
+    print(error)
+    sys.exit(error.exit_code)
+print(device.backend, "|", said)
+"""
+
+
+def select(environment: dict[str, str], device: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-c", SELECT, device], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+    return done.returncode, done.stdout.strip()
+
+
+def probe_json(environment: dict[str, str]) -> dict:
+    done = subprocess.run(
+        [sys.executable, "-m", "gpubench", "probe", "--json"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+def without_driver() -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if k not in {"LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES"}}
+
+
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a driver")
+class TestWithoutDriver:
+    def test_auto_measures_on_the_cpu_and_says_so(self) -> None:
+        assert select(without_driver(), "auto") == (0, "cpu | NVIDIA driver not found: measuring on the CPU")
+
+    def test_cuda_is_refused_with_the_mend(self) -> None:
+        code, said = select(without_driver(), "cuda")
+        assert code == 3
+        assert said.startswith("NVIDIA driver not found (libnvidia-ml.so.1: cannot open shared object file")
+        assert "install its driver" in said
+
+    def test_probe_lists_the_problem_and_the_cpu(self) -> None:
+        document = probe_json(without_driver())
+        assert [d["backend"] for d in document["devices"]] == ["cpu"]
+        assert document["problems"][0]["what"] == "NVIDIA driver not found"
+
+
+def test_a_truncated_library_shows_the_loaders_own_words_and_the_path(tmp_path: Path) -> None:
+    library = tmp_path / "libnvidia-ml.so.1"
+    library.write_bytes(b"\x7fELF")
+    environment = dict(without_driver(), LD_LIBRARY_PATH=str(tmp_path))
+    for device in ("cuda", "auto"):
+        code, said = select(environment, device)
+        assert code == 3
+        assert f"{library}: file too short" in said
+    assert probe_json(environment)["problems"][0]["exit_code"] == 3
+
+
+def test_a_library_that_the_loader_passes_over_is_named(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "usr/lib64").mkdir(parents=True)
+    (tmp_path / "usr/lib64/libnvidia-ml.so.1").write_bytes(b"made for another processor")
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    problem = nvml_driver.not_opened(12, "", None, root=tmp_path)
+    assert problem.exit_code == 3
+    assert f"a file lies at {tmp_path}/usr/lib64/libnvidia-ml.so.1" in problem.line()
+
+
+def test_a_stub_library_is_named_with_its_path(fake_nvml) -> None:
+    environment = fake_nvml("h200", missing=["nvmlInitWithFlags"])
+    code, said = select(environment, "cuda")
+    assert code == 3
+    assert f"stub without functions ({environment['LD_LIBRARY_PATH']}/libnvidia-ml.so.1)" in said
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (9, ["kernel module is not loaded", "modprobe nvidia"]),
+        (18, ["different versions", "library 13.580.159.04, module", "reload the module"]),
+        (4, ["may not open the NVIDIA driver", "/dev/nvidia*"]),
+        (999, ["does not start", "nvmlInit: Unknown Error"]),
+        (15, ["reboot"]),
+    ],
+)
+def test_a_driver_that_does_not_start(fake_nvml, code: int, words: list[str]) -> None:
+    environment = fake_nvml("h200", faults=[Fault("nvmlInit", code=code)])
+    for device in ("cuda", "auto"):
+        exit_code, said = select(environment, device)
+        assert exit_code == 3
+        assert all(word in said for word in words), said
+        assert "\n" not in said
+    document = probe_json(environment)
+    assert [d["backend"] for d in document["devices"]] == ["cpu"]
+    assert document["problems"][0]["exit_code"] == 3
+
+
+def test_both_versions_are_named_after_an_upgrade(tmp_path: Path) -> None:
+    (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
+    (tmp_path / "proc/driver/nvidia/version").write_text(
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.90.07  Fri May 31 09:35:42 UTC 2024\n"
+    )
+    problem = nvml_driver.not_opened(18, "", "12.555.42", root=tmp_path)
+    assert problem.value == "library 12.555.42, module 550.90.07"
+
+
+def test_an_unknown_error_in_a_container_names_the_cgroup(tmp_path: Path) -> None:
+    (tmp_path / "proc/1").mkdir(parents=True)
+    (tmp_path / "proc/1/cgroup").write_text("0::/kubepods/besteffort/pod1\n")
+    assert "recreate the container" in nvml_driver.not_opened(999, "Unknown Error", None, root=tmp_path).mend
+
+
+def test_no_gpu_and_a_cpu_only_torch_are_told_apart(fake_nvml) -> None:
+    calls = change(load_dump("h200"), "nvmlDeviceGetCount", 0)
+    calls = [dict(c, device=None) if c["function"] == "nvmlDeviceGetCount" else c for c in calls]
+    none = fake_nvml(calls)
+    assert select(none, "auto") == (0, "cpu | the NVIDIA driver works but lists no GPU: measuring on the CPU")
+    code, said = select(none, "cuda")
+    assert (code, "lists no GPU (driver 580.159.04)" in said) == (3, True)
+
+    beside = fake_nvml("h200")
+    for device in ("auto", "cuda"):
+        code, said = select(beside, device)
+        assert code == 3
+        assert "CPU-only build and cannot reach NVIDIA H200" in said
+    assert "CPU-only" in probe_json(beside)["problems"][0]["what"]
+
+
+def test_a_torch_for_a_newer_cuda_than_the_driver(fake_nvml, tmp_path: Path) -> None:
+    calls = [
+        dict(c, value=12040) if c["function"].startswith("nvmlSystemGetCudaDriverVersion") else c
+        for c in load_dump("h200")
+    ]
+    environment = dict(fake_nvml(calls), PYTHONPATH=str(torch_folder(tmp_path, cuda="13.0")))
+    code, said = select(environment, "cuda")
+    assert code == 3
+    assert "torch 2.11.0+cu130 needs CUDA 13.0, driver 580.159.04 has CUDA 12.4" in said
+
+
+def torch_folder(folder: Path, cuda: str) -> Path:
+    """A torch of which only the version file is there: selection must not import it."""
+    (folder / "torch").mkdir()
+    (folder / "torch/__init__.py").write_text("raise AssertionError('imported')\n")
+    (folder / "torch/version.py").write_text(
+        f"from typing import Optional\n__version__ = '2.11.0+cu130'\ncuda: Optional[str] = '{cuda}'\nhip: Optional[str] = None\n"
+    )
+    return folder
+
+
+def test_a_usable_gpu_is_chosen_without_importing_torch(fake_nvml, tmp_path: Path) -> None:
+    environment = dict(fake_nvml("h200"), PYTHONPATH=str(torch_folder(tmp_path, cuda="13.0")))
+    assert select(environment, "auto") == (0, "cuda | None")
+
+
+def test_the_cpu_is_always_there() -> None:
+    device, said = select_device("cpu")
+    assert (device.backend, said) == ("cpu", None)

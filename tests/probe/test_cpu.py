@@ -1,0 +1,53 @@
+"""The CPU as a device, on made-up machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpubench.probe.cpu import CpuBackend, memory_bytes, named_instructions
+
+XEON = "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: Intel(R)  Xeon(R)\nflags\t\t: fpu avx2 avx512f {}\n\nprocessor\t: 1\n"
+ARM = "processor\t: 0\nFeatures\t: fp asimd sve {}\nCPU implementer\t: 0x41\n"
+
+
+def machine(root: Path, text: str) -> CpuBackend:
+    (root / "proc").mkdir()
+    (root / "proc/cpuinfo").write_text(text)
+    return CpuBackend(root=root)
+
+
+@pytest.mark.parametrize(
+    ("text", "vendor", "formats"),
+    [
+        (XEON.format("avx512_bf16 amx_int8"), "Intel", ("bf16", "int8")),
+        (XEON.format("amx_bf16"), "Intel", ("bf16",)),
+        (XEON.format(""), "Intel", ()),
+        (ARM.format("bf16 i8mm"), "Arm", ("bf16", "int8")),
+        (ARM.format(""), "Arm", ()),
+    ],
+)
+def test_reduced_formats_come_from_the_instructions(
+    tmp_path: Path, text: str, vendor: str, formats: tuple
+) -> None:
+    profile = machine(tmp_path, text).profile()
+    assert (profile.backend, profile.vendor, profile.tensor_core_precisions) == ("cpu", vendor, formats)
+    assert profile.gpu_key is None
+    assert profile.core_count is not None
+
+
+def test_name_and_instructions(tmp_path: Path) -> None:
+    backend = machine(tmp_path, XEON.format("avx512_bf16"))
+    assert backend.profile().name == "Intel(R) Xeon(R)"
+    assert named_instructions(tmp_path) == ("avx2", "avx512_bf16", "avx512f")
+
+
+def test_memory_is_what_the_container_may_use(tmp_path: Path) -> None:
+    whole = memory_bytes(tmp_path)
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    limit = tmp_path / "sys/fs/cgroup/memory.max"
+    limit.write_text("1073741824\n")
+    assert memory_bytes(tmp_path) == 1 << 30
+    limit.write_text("max\n")
+    assert memory_bytes(tmp_path) == whole

@@ -1,0 +1,72 @@
+"""Which device this is: for us, for CUDA, and for nobody else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpubench.errors import NoDeviceError
+from gpubench.models import DeviceProfile, FindingKind
+from gpubench.probe import identity
+from gpubench.probe.identity import check_same_device, device_id, storable
+
+GPU = DeviceProfile(
+    backend="cuda",
+    name="NVIDIA H200",
+    uuid="GPU-8a1b2c3d-0000-1111-2222-333344445555",
+    pci_bus_id="00000000:00:06.0",
+    sm_count=132,
+)
+BLANK = msgspec.structs.replace(GPU, uuid="GPU-00000000-0000-0000-0000-000000000000")
+SAME = {"name": "NVIDIA H200", "uuid": GPU.uuid[4:], "sm_count": 132, "pci_bus_id": "0000:00:06.0"}
+
+
+def test_the_same_device_passes_without_a_word() -> None:
+    assert check_same_device(GPU, **SAME) == ()
+    assert check_same_device(GPU, name=None, uuid=None, sm_count=None, pci_bus_id=None) == ()
+
+
+@pytest.mark.parametrize(
+    "different",
+    [
+        {"uuid": "8a1b2c3d-0000-1111-2222-333344445556"},
+        {"name": "Tesla T4"},
+        {"sm_count": 108},
+        {"pci_bus_id": "0000:00:07.0"},
+    ],
+)
+def test_another_device_stops_the_run(different: dict) -> None:
+    with pytest.raises(NoDeviceError, match="telemetry would be of another GPU"):
+        check_same_device(GPU, **{**SAME, **different})
+
+
+def test_an_all_zero_uuid_is_joined_by_bus_id_and_said() -> None:
+    zeros = "00000000-0000-0000-0000-000000000000"
+    (finding,) = check_same_device(BLANK, **{**SAME, "uuid": zeros})
+    assert (finding.kind, finding.value) == (FindingKind.UUID_ALL_ZEROS, "0000:00:06.0")
+    with pytest.raises(NoDeviceError, match="PCI bus id"):
+        check_same_device(BLANK, **{**SAME, "uuid": zeros, "pci_bus_id": "0000:41:00.0"})
+    (finding,) = check_same_device(BLANK, **{**SAME, "uuid": zeros, "pci_bus_id": None})
+    assert finding.value == "by name and SM count only"
+
+
+def test_a_stored_profile_holds_a_salted_hash_and_no_uuid(monkeypatch, tmp_path: Path) -> None:
+    stored = storable(GPU)
+    assert stored.uuid is None
+    assert stored.device_id == device_id(GPU)
+    assert stored.device_id != device_id(BLANK)
+    assert len(stored.device_id) == 16
+    identity._salt.cache_clear()
+    assert device_id(GPU) == stored.device_id  # the salt was kept
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert device_id(GPU) != stored.device_id  # another user's
+    (salt,) = tmp_path.rglob("device-salt")
+    assert salt.stat().st_mode & 0o077 == 0
+
+
+def test_an_unwritable_data_folder_costs_only_the_link_between_runs(monkeypatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
+    assert device_id(GPU) == device_id(GPU)

@@ -1,0 +1,208 @@
+"""What a real H200 answered, through the real binding, becomes a DeviceProfile."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from nvml.library import SONAME, source
+from nvml.script import Fault, change, load_dump
+from nvml.signatures import SIGNATURES
+
+from gpubench.probe import nvidia
+from gpubench.probe.nvml_profile import event_names, tensor_core_precisions
+from gpubench.probe.probe import probe
+from gpubench.specs import find_spec
+
+# Every field that the H200's driver tells, against what was read on the same card by hand.
+H200 = {
+    "vendor": "NVIDIA",
+    "name": "NVIDIA H200",
+    "gpu_key": "nvidia-h200-sxm-141gb",
+    "uuid": "GPU-00000000-0000-0000-0000-000000000000",
+    "index": 0,
+    "pci_bus_id": "00000000:00:06.0",
+    "architecture": "Hopper",
+    "compute_capability": (9, 0),
+    "sm_count": 132,
+    "cuda_core_count": 16896,
+    "memory_bytes": 150754820096,
+    "unified_memory": False,
+    "memory_bandwidth_bytes_per_s": pytest.approx(2 * 3.201e9 * 6016 / 8),
+    "sm_clock_max_hz": 1.98e9,
+    "memory_clock_max_hz": 3.201e9,
+    "power_limit_w": 700.0,
+    "power_limit_default_w": 700.0,
+    "pcie_generation": 5,
+    "pcie_width": 16,
+    "driver_version": "580.159.04",
+    "cuda_driver_version": "13.0",
+    "ecc_enabled": True,
+    "mig_enabled": False,
+    "virtualization": "passthrough",
+    "tensor_core_precisions": ("fp16", "bf16", "tf32", "int8", "fp8"),
+}
+
+
+def test_every_field_of_an_h200(inside_nvml) -> None:
+    inside_nvml("h200")
+    report = probe()
+    gpu = report.devices[0]
+    assert {name: getattr(gpu, name) for name in H200} == H200
+    assert gpu.nvlink_count is None
+    assert gpu.unavailable == {"nvlink_count": "nvmlDeviceGetNvLinkState: Not Supported"}
+    state = report.states[0]
+    assert state is not None
+    assert (state.temperature_c, state.power_w, state.utilization) == (40.0, pytest.approx(127.598), 0.0)
+    assert state.clock_event_reasons == ()
+    assert state.idle is True
+
+
+@pytest.mark.parametrize("code", [2, 3, 4, 13, 27, 999])
+@pytest.mark.parametrize(
+    ("function", "field"),
+    [
+        ("nvmlDeviceGetName", "name"),
+        ("nvmlDeviceGetUUID", "uuid"),
+        ("nvmlDeviceGetMemoryInfo", "memory_bytes"),
+        ("nvmlDeviceGetNumGpuCores", "cuda_core_count"),
+        ("nvmlDeviceGetEnforcedPowerLimit", "power_limit_w"),
+        ("nvmlDeviceGetMemoryBusWidth", "memory_bandwidth_bytes_per_s"),
+        ("nvmlDeviceGetCudaComputeCapability", "compute_capability"),
+        ("nvmlDeviceGetEccMode", "ecc_enabled"),
+        ("nvmlDeviceGetArchitecture", "architecture"),
+        ("nvmlSystemGetDriverVersion", "driver_version"),
+    ],
+)
+def test_a_refused_field_is_none_with_its_reason(inside_nvml, function: str, field: str, code: int) -> None:
+    inside_nvml("h200", faults=[Fault(function, code=code)])
+    gpu = probe().devices[0]
+    assert gpu.backend == "cuda"
+    assert getattr(gpu, field) is None
+    assert gpu.unavailable[field].startswith(function)
+
+
+def test_when_everything_is_refused_the_device_is_still_listed(inside_nvml) -> None:
+    inside_nvml("h200", faults=[Fault("*", code=3)])
+    gpu = probe().devices[0]
+    known = {"backend", "vendor", "index", "driver_version", "cuda_driver_version", "unavailable"}
+    told = {name for name in gpu.__struct_fields__ if getattr(gpu, name) is not None}
+    assert told == known
+    assert set(gpu.unavailable) >= set(H200) - known - {"unified_memory"}
+
+
+def test_an_old_driver_is_asked_by_the_older_name(inside_nvml) -> None:
+    calls = change(load_dump("h200"), "nvmlDeviceGetCurrentClocksThrottleReasons", 0x4)
+    inside_nvml(calls, missing=["nvmlDeviceGetCurrentClocksEventReasons"])
+    state = probe().states[0]
+    assert state is not None
+    assert state.clock_event_reasons == ("sw_power_cap",)
+
+
+def test_a_missing_function_costs_its_field_alone(inside_nvml) -> None:
+    inside_nvml("h200", missing=["nvmlDeviceGetNumGpuCores", "nvmlDeviceGetMemoryInfo_v2"])
+    gpu = probe().devices[0]
+    assert gpu.cuda_core_count is None
+    assert gpu.unavailable["cuda_core_count"] == "nvmlDeviceGetNumGpuCores: Function Not Found"
+    assert gpu.memory_bytes == 150754820096
+
+
+def test_sm_count_comes_from_the_attributes_call_where_it_answers(inside_nvml) -> None:
+    attributes = {"multiprocessorCount": 98, "memorySizeMB": 1}
+    inside_nvml(change(load_dump("h200"), "nvmlDeviceGetAttributes", attributes))
+    assert probe().devices[0].sm_count == 98
+
+
+def test_a_name_that_is_not_utf8_is_read_with_replacement(inside_nvml) -> None:
+    inside_nvml(
+        change(load_dump("h200"), "nvmlDeviceGetName", b"NVIDIA \xff200".decode("utf-8", "surrogateescape"))
+    )
+    assert probe().devices[0].name == "NVIDIA \ufffd200"
+
+
+def test_one_lost_gpu_leaves_the_others(inside_nvml) -> None:
+    inside_nvml(["h200", "h200"], faults=[Fault("nvmlDeviceGetName", code=15, device="1")])
+    report = probe()
+    assert [d.index for d in report.devices if d.backend == "cuda"] == [0]
+    assert report.problems[0].line().startswith("GPU 1 is lost (NVML code 15); it fell off the bus")
+    assert report.problems[0].device_index == 1
+
+
+def test_a_driver_that_hangs_is_reported_not_waited_for(inside_nvml) -> None:
+    inside_nvml("h200", faults=[Fault("nvmlDeviceGetName", sleep_s=3)])
+    report = nvidia.NvidiaBackend(limit_s=0.1).devices()
+    assert report.devices == ()
+    assert report.problems[0].what == "the NVIDIA driver does not answer"
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "formats"),
+    [
+        ("Tesla P100-PCIE-16GB", (6, 0), ()),
+        ("Tesla V100-SXM2-16GB", (7, 0), ("fp16",)),
+        ("Tesla T4", (7, 5), ("fp16", "int8")),
+        ("NVIDIA GeForce GTX 1660", (7, 5), ()),
+        ("NVIDIA A100-SXM4-40GB", (8, 0), ("fp16", "bf16", "tf32", "int8")),
+        ("NVIDIA GeForce RTX 4090", (8, 9), ("fp16", "bf16", "tf32", "int8", "fp8")),
+        ("NVIDIA B200", (10, 0), ("fp16", "bf16", "tf32", "int8", "fp8", "fp6", "fp4")),
+    ],
+)
+def test_tensor_core_formats_by_compute_capability(
+    name: str, capability: tuple[int, int], formats: tuple[str, ...]
+) -> None:
+    assert tensor_core_precisions(capability, find_spec(name), name) == formats
+
+
+def test_unknown_clock_event_bits_stay_as_hexadecimal_and_idle_goes() -> None:
+    assert event_names(0x1) == ()
+    assert event_names(0x1 | 0x4 | 0x40 | 0x200 | 0x8000) == (
+        "sw_power_cap",
+        "hw_thermal_slowdown",
+        "0x200",
+        "0x8000",
+    )
+
+
+def test_a_dump_replays_to_the_same_profile(inside_nvml, tmp_path: Path) -> None:
+    inside_nvml("h200")
+    from gpubench.probe.nvml_driver import dump_text
+
+    before = probe().devices[0]
+    file = tmp_path / "dump.json"
+    file.write_text(dump_text(nvidia.dump()), encoding="utf-8")
+    inside_nvml(file)
+    assert probe().devices[0] == before
+
+
+def test_a_dump_holds_no_identifier(inside_nvml) -> None:
+    calls = change(load_dump("h200"), "nvmlDeviceGetUUID", "GPU-8a1b2c3d-0000-1111-2222-333344445555")
+    calls = change(calls, "nvmlDeviceGetComputeRunningProcesses", [{"pid": 4242, "usedGpuMemory": 1 << 30}])
+    inside_nvml(calls)
+    text = json.dumps(nvidia.dump())
+    assert "8a1b2c3d" not in text
+    assert "4242" not in text
+    assert "GPU-00000000-0000-0000-0000-000000000001" in text
+
+
+def test_every_call_that_gpubench_makes_is_in_the_table_of_signatures(inside_nvml) -> None:
+    inside_nvml("h200")
+    from nvml.signatures import symbol_of
+
+    made = {symbol_of(c["function"], tuple(c["arguments"])) for c in nvidia.dump()}
+    assert made <= set(SIGNATURES)
+    assert all(f"int {name}(" in source() for name in made)
+    assert SONAME == "libnvidia-ml.so.1"
+
+
+def test_probing_imports_nothing_heavy(fake_nvml) -> None:
+    code = (
+        "import sys; from gpubench.probe.probe import probe; r = probe(); assert r.devices[0].name == 'NVIDIA H200';"
+        "print([m for m in ('torch', 'pandas', 'plotly', 'rich', 'scipy', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=fake_nvml("h200"), capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"

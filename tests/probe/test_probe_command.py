@@ -1,0 +1,120 @@
+"""`gpubench probe` as a user types it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from nvml.script import change, load_dump
+
+
+def gpubench(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gpubench", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_json_shape(fake_nvml) -> None:
+    done = gpubench(fake_nvml("h200"), "probe", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    document = json.loads(done.stdout)
+    assert {"devices", "host", "problems"} <= set(document)
+    assert [d["backend"] for d in document["devices"]] == ["cuda", "cpu"]
+    assert document["devices"][0]["sm_count"] == 132
+    assert len(document["states"]) == len(document["devices"])
+
+
+def test_the_datasheet_stands_beside_the_reading(fake_nvml) -> None:
+    done = gpubench(fake_nvml("h200"), "probe")
+    assert done.returncode == 0
+    lines = {line[:24].strip(): line[24:] for line in done.stdout.splitlines() if line.startswith("  ")}
+    assert lines["multiprocessors"].split() == ["132", "132"]
+    assert lines["memory bandwidth"].split() == ["4.81", "TB/s", "4.80", "TB/s"]
+    assert lines["UUID"] == "all zeros: matched by PCI bus id 00000000:00:06.0"
+    assert lines["held back by"] == "nothing that the driver shows"
+    assert max(len(line) for line in done.stdout.splitlines()) <= 160
+
+
+def test_what_holds_a_gpu_back_is_named(fake_nvml) -> None:
+    calls = load_dump("h200")
+    for function, value in (
+        ("nvmlDeviceGetEnforcedPowerLimit", 350_000),
+        ("nvmlDeviceGetCurrPcieLinkWidth", 8),
+        ("nvmlDeviceGetCurrPcieLinkGeneration", 1),
+        ("nvmlDeviceGetMaxPcieLinkGeneration", 4),
+        ("nvmlDeviceGetCurrentClocksEventReasons", 0x4 | 0x40),
+        ("nvmlDeviceGetComputeMode", 3),
+        ("nvmlDeviceGetComputeRunningProcesses", [{"pid": 1, "usedGpuMemory": 1}]),
+    ):
+        calls = change(calls, function, value)
+    said = gpubench(fake_nvml(calls), "probe").stdout
+    for words in (
+        "power limit 350 W of 700 W (50 %)",
+        "PCIe link x8 of x16",
+        "PCIe generation 1 of 4 while busy",
+        "the slot allows PCIe generation 4, the card generation 5",
+        "clock held by sw_power_cap",
+        "clock held by hw_thermal_slowdown",
+        "compute mode exclusive_process",
+        "1 process(es) of others",
+    ):
+        assert words in said
+
+
+def test_an_idle_link_at_generation_1_is_no_fault(fake_nvml) -> None:
+    calls = change(load_dump("h200"), "nvmlDeviceGetCurrPcieLinkGeneration", 1)
+    assert "nothing that the driver shows" in gpubench(fake_nvml(calls), "probe").stdout
+
+
+def test_a_hostile_name_cannot_write_to_the_terminal(fake_nvml) -> None:
+    done = gpubench(
+        fake_nvml(change(load_dump("h200"), "nvmlDeviceGetName", "[red]A\x1b]0;x\x07[/x]")), "probe"
+    )
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout
+    assert "[red]A]0;x[/x]" in done.stdout
+
+
+def test_gpubench_alone_gives_the_device_and_the_next_step(fake_nvml) -> None:
+    done = gpubench(fake_nvml("h200"))
+    assert done.returncode == 0
+    assert done.stdout.startswith("GPU 0  NVIDIA H200, 132 SMs, 140 GiB memory at 4.81 TB/s")
+    assert "Next: gpubench" in done.stdout
+
+
+def test_dump_is_written_and_replays(fake_nvml, tmp_path: Path) -> None:
+    file = tmp_path / "dump.json"
+    done = gpubench(fake_nvml("h200"), "probe", "--dump", str(file), "--json")
+    assert (done.returncode, "driver calls" in done.stderr) == (0, True)
+    again = gpubench(fake_nvml(file), "probe", "--json")
+    assert json.loads(again.stdout)["devices"] == json.loads(done.stdout)["devices"]
+
+
+def test_a_dump_that_cannot_be_written_or_read_is_one_line(fake_nvml, tmp_path: Path) -> None:
+    done = gpubench(fake_nvml("h200"), "probe", "--dump", str(tmp_path))
+    assert (done.returncode, done.stderr.count("\n")) == (5, 1)
+    done = gpubench(dict(fake_nvml("h200"), LD_LIBRARY_PATH=""), "probe", "--dump", str(tmp_path / "x"))
+    assert (done.returncode, done.stderr.count("\n")) == (3, 1)
+    assert "NVIDIA driver not found" in done.stderr
+
+
+def test_start_up_is_light(fake_nvml) -> None:
+    code = (
+        "import sys, resource; sys.argv = ['gpubench', 'probe', '--json']\n"
+        "from gpubench.cli.app import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code\n"
+        "heavy = [m for m in ('torch', 'pandas', 'plotly', 'scipy', 'rich') if m in sys.modules]\n"
+        "use = resource.getrusage(resource.RUSAGE_SELF)\n"
+        "print(heavy, use.ru_utime + use.ru_stime < 0.6, file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=fake_nvml("h200"), capture_output=True, text=True, check=True
+    )
+    assert done.stderr.strip() == "[] True"

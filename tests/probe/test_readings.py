@@ -1,0 +1,112 @@
+"""Readings for telemetry, through the real binding on the fake driver library."""
+
+from __future__ import annotations
+
+import pytest
+from nvml.script import Fault, change, load_dump
+
+from gpubench.errors import NoDeviceError
+from gpubench.models import DeviceProfile
+from gpubench.probe import nvidia
+from gpubench.probe.backend import GpuProcess, PowerLimits, Reading
+from gpubench.probe.telemetry import open_telemetry
+
+
+def first_gpu() -> DeviceProfile:
+    return nvidia.BACKEND.devices().devices[0]
+
+
+def test_a_sample_of_an_h200(inside_nvml) -> None:
+    inside_nvml("h200")
+    with open_telemetry(first_gpu()) as line:
+        assert line.source == "nvml"
+        assert line.sample() == Reading(
+            sm_clock_hz=1.98e9,
+            memory_clock_hz=3.201e9,
+            power_w=pytest.approx(127.598),
+            temperature_c=40.0,
+            utilization=0.0,
+            memory_used_bytes=644939776,
+            clock_event_reasons=(),
+        )
+        assert line.energy_j() == pytest.approx(2180.012)
+        assert line.processes() == ()
+        assert line.power_limits() == PowerLimits(enforced_w=700, default_w=700, minimum_w=200, maximum_w=700)
+        assert line.compute_mode() == "default"
+        assert line.ecc_uncorrected() is None
+        assert line.refused["ecc_uncorrected"].startswith("nvmlDeviceGetTotalEccErrors")
+
+
+def test_memory_leaves_out_the_drivers_reserve_where_it_is_told(inside_nvml) -> None:
+    answer = {"version": 0, "total": 150754820096, "reserved": 644939776, "free": 150109880320, "used": 0}
+    inside_nvml(change(load_dump("h200"), "nvmlDeviceGetMemoryInfo", answer, arguments=[0x02000028]))
+    with open_telemetry(first_gpu()) as line:
+        assert line.sample().memory_used_bytes == 0
+
+
+def test_values_follow_one_another(inside_nvml) -> None:
+    inside_nvml(
+        "h200",
+        faults=[
+            Fault("nvmlDeviceGetTotalEnergyConsumption", values=[5000, 7000, 1000]),
+            Fault("nvmlDeviceGetCurrentClocksEventReasons", after=1, values=[0x4, 0x41, 0x800]),
+        ],
+    )
+    gpu = first_gpu()  # its session's init, and so its calls, are not counted here: a new init starts over
+    with open_telemetry(gpu) as line:
+        assert [line.energy_j() for _ in range(4)] == [5.0, 7.0, 1.0, 1.0]
+        seen = [line.sample().clock_event_reasons for _ in range(4)]
+    assert seen == [(), ("sw_power_cap",), ("hw_thermal_slowdown",), ("0x800",)]
+
+
+@pytest.mark.parametrize("code", [2, 3, 4, 15, 27, 999])
+def test_a_refused_reading_is_none_with_its_reason(inside_nvml, code: int) -> None:
+    inside_nvml("h200", faults=[Fault("nvmlDeviceGetPowerUsage", code=code)])
+    with open_telemetry(first_gpu() if code != 15 else nvidia_profile()) as line:
+        reading = line.sample()
+        assert reading.power_w is None
+        assert reading.sm_clock_hz == 1.98e9
+        assert line.refused["power_w"].startswith("nvmlDeviceGetPowerUsage")
+
+
+def nvidia_profile() -> DeviceProfile:
+    return DeviceProfile(backend="cuda", name="NVIDIA H200", index=0)
+
+
+def test_a_call_that_hangs_drops_the_source_and_the_run_goes_on(inside_nvml) -> None:
+    inside_nvml("h200", faults=[Fault("nvmlDeviceGetPowerUsage", after=1, sleep_s=30)])
+    with open_telemetry(nvidia_profile()) as line:
+        line._session.guard.limit_s = 0.1
+        assert line.sample().power_w is not None
+        assert line.sample() == Reading()
+        assert line.source == "hung"
+        assert line.energy_j() is None
+        assert line.processes() is None
+
+
+def test_processes_of_both_kinds(inside_nvml) -> None:
+    calls = change(
+        load_dump("h200"), "nvmlDeviceGetComputeRunningProcesses", [{"pid": 7, "usedGpuMemory": 1 << 30}]
+    )
+    calls = change(calls, "nvmlDeviceGetGraphicsRunningProcesses", [{"pid": 8, "usedGpuMemory": None}])
+    inside_nvml(calls)
+    with open_telemetry(first_gpu()) as line:
+        assert sorted(line.processes(), key=lambda p: p.pid) == [
+            GpuProcess(pid=7, memory_bytes=1 << 30, compute=True),
+            GpuProcess(pid=8, memory_bytes=None, compute=False),
+        ]
+
+
+def test_a_device_that_is_gone_is_an_error(inside_nvml) -> None:
+    inside_nvml("h200")
+    gone = DeviceProfile(backend="cuda", name="NVIDIA H200", index=3)
+    with pytest.raises(NoDeviceError, match="GPU 3"):
+        open_telemetry(gone)
+
+
+def test_no_telemetry_on_a_cpu() -> None:
+    with open_telemetry(DeviceProfile(backend="cpu")) as line:
+        assert line.source == "none"
+        assert line.sample() == Reading()
+        assert (line.energy_j(), line.processes(), line.ecc_uncorrected(), line.compute_mode()) == (None,) * 4
+        assert line.power_limits() == PowerLimits()

@@ -1,0 +1,133 @@
+"""What --device and CUDA_VISIBLE_DEVICES mean, on a machine with four GPUs."""
+
+from __future__ import annotations
+
+import pytest
+from nvml.script import Fault, change, load_dump
+
+from gpubench.errors import MisuseError, NoDeviceError
+from gpubench.probe import select
+from gpubench.probe.select import select_device
+
+UUIDS = [f"GPU-{n}{n}{n}{n}{n}{n}{n}{n}-aaaa-bbbb-cccc-{n:012d}" for n in (1, 2, 3)] + [
+    "GPU-33334444-aaaa-bbbb-cccc-000000000004"
+]
+
+
+def machine(names: tuple[str, ...] = ("NVIDIA H200",) * 4) -> list:
+    calls = []
+    for uuid, name in zip(UUIDS, names, strict=True):
+        one = change(load_dump("h200"), "nvmlDeviceGetUUID", uuid)
+        calls.append(change(one, "nvmlDeviceGetName", name))
+    return calls
+
+
+@pytest.fixture
+def four(inside_nvml, monkeypatch):
+    monkeypatch.setattr(select, "check_torch", lambda device: None)
+
+    def put(visible: str | None = None, **options) -> None:
+        inside_nvml(machine(**options))
+        if visible is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+    return put
+
+
+@pytest.mark.parametrize(
+    ("visible", "chosen"),
+    [
+        (None, [0, 1, 2, 3]),
+        ("0", [0]),
+        ("2,0", [2, 0]),
+        (" 1 , 3 ", [1, 3]),
+        (UUIDS[2], [2]),
+        (UUIDS[2].upper().replace("GPU", "GPU"), [2]),
+        ("GPU-2222", [1]),
+        ("GPU-33333333", [2]),
+        (f"3,{UUIDS[0]}", [3, 0]),
+        ("1,-1,2", [1]),
+    ],
+)
+def test_visible_devices(four, visible: str | None, chosen: list[int]) -> None:
+    four(visible)
+    assert [select_device(f"cuda:{n}")[0].index for n in range(len(chosen))] == chosen
+    with pytest.raises(NoDeviceError, match="no such GPU"):
+        select_device(f"cuda:{len(chosen)}")
+    assert select_device("auto")[0].index == chosen[0]
+
+
+@pytest.mark.parametrize(
+    "visible", ["0,0", f"0,{UUIDS[0]}", "4", "GPU-9", "GPU-3333", "junk", "0,,1", "GPU-", "0x1"]
+)
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+def test_a_visible_entry_that_means_nothing_is_an_error_not_a_guess(four, visible: str, device: str) -> None:
+    four(visible)
+    with pytest.raises(MisuseError, match="CUDA_VISIBLE_DEVICES"):
+        select_device(device)
+
+
+@pytest.mark.parametrize("visible", ["", " ", "-1", "-1,0"])
+def test_an_empty_list_hides_every_gpu(four, visible: str) -> None:
+    four(visible)
+    device, said = select_device("auto")
+    assert (device.backend, said) == ("cpu", "CUDA_VISIBLE_DEVICES hides every GPU: measuring on the CPU")
+    with pytest.raises(NoDeviceError, match="hides every GPU"):
+        select_device("cuda")
+
+
+def test_fastest_first_is_not_guessed(four, monkeypatch) -> None:
+    mixed = ("NVIDIA H200", "Tesla T4", "NVIDIA H200", "Tesla T4")
+    four("1", names=mixed)
+    with pytest.raises(MisuseError, match="CUDA_DEVICE_ORDER=PCI_BUS_ID"):
+        select_device("cuda")
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    assert select_device("cuda")[0].index == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "index"),
+    [("cuda", 0), ("CUDA:3", 3), (UUIDS[1], 1), ("gpu-2222", 1), (UUIDS[3].lower(), 3)],
+)
+def test_names_of_a_device(four, name: str, index: int) -> None:
+    four()
+    assert select_device(name)[0].index == index
+
+
+def test_a_key_names_a_gpu_where_it_is_the_only_one(four) -> None:
+    four(names=("NVIDIA H200", "Tesla T4", "Tesla T4", "Tesla T4"))
+    assert select_device("nvidia-h200-sxm-141gb")[0].index == 0
+    assert select_device("H200")[0].index == 0
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "gpu",
+        "cuda:",
+        "cuda:x",
+        "cuda:-1",
+        "1",
+        "-1",
+        "GPU-3333",
+        "GPU-9",
+        "nvidia-h200-sxm-141gb",
+        "T4",
+        "\x1b[31m",
+    ],
+)
+def test_a_name_that_fits_no_single_device_is_misuse(four, name: str) -> None:
+    four()
+    with pytest.raises(MisuseError) as refused:
+        select_device(name)
+    assert "\x1b" not in str(refused.value)
+
+
+def test_a_lost_gpu_is_said_and_the_next_one_taken(inside_nvml, monkeypatch) -> None:
+    monkeypatch.setattr(select, "check_torch", lambda device: None)
+    inside_nvml(machine(), faults=[Fault("nvmlDeviceGetUUID", code=15, device="0")])
+    device, said = select_device("auto")
+    assert device.index == 1
+    assert said is not None
+    assert said.startswith("GPU 0 is lost")
