@@ -89,11 +89,13 @@ def _verdict(found: Feeding, report: PipelineReport) -> str:
         sent = format_si(found.tensors_bytes_per_s, "B/s")
         carried = format_si(report.link_bytes_per_s, "B/s")
         return f"{name} consumes {consumed}, {sent} of tensors; the link carries {carried}: it cannot feed it"
-    idle = format_percent(1 - found.cpu_share)
+    idle = format_percent(math.floor(100 * (1 - found.cpu_share)) / 100)
     text = (
         f"{name} consumes {consumed}; this CPU prepares {prepared}: the GPU would wait {idle} of the time; "
         f"{found.workers_needed} such workers would keep up"
     )
     if found.gpu_images_per_s is None:
         return text
-    return f"{text}, or the GPU augments by itself and trains {format_number(found.gpu_images_per_s)} images/s"
+    return (
+        f"{text}, or the GPU augments by itself and trains {format_number(found.gpu_images_per_s)} images/s"
+    )

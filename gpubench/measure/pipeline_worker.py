@@ -70,9 +70,10 @@ def _one_process(order: PipelineOrder, pipeline: nn.Module, photographs: Tensor)
 
 def _workers(order: PipelineOrder, pipeline: nn.Module, photographs: Tensor) -> PreparationRate:
     """Prepare in worker processes, collate into batches, and take them as a training loop would."""
+    batch_size = min(LOADER_BATCH, order.batch_size)
     loader: DataLoader[Tensor] = DataLoader(
         _Endless(pipeline, photographs),
-        batch_size=LOADER_BATCH,
+        batch_size=batch_size,
         num_workers=order.workers,
         multiprocessing_context="fork" if sys.platform == "linux" else None,
     )
@@ -82,9 +83,9 @@ def _workers(order: PipelineOrder, pipeline: nn.Module, photographs: Tensor) -> 
         for _ in range(order.workers):  # they finish together: one batch of each makes an even round
             next(batches)
 
-    times = _rounds(order, work, images=order.workers * LOADER_BATCH)
+    times = _rounds(order, work, images=order.workers * batch_size)
     del batches  # ends the workers
-    return _rate("cpu_workers", times, workers=order.workers, threads=1, batch_size=LOADER_BATCH)
+    return _rate("cpu_workers", times, workers=order.workers, threads=1, batch_size=batch_size)
 
 
 class _Endless(IterableDataset[Tensor]):
