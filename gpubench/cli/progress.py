@@ -98,10 +98,8 @@ class LiveProgress:
             self._live.console.print(Text(text))
 
     def _line(self) -> Text:
-        from rich.spinner import Spinner
         from rich.text import Text
 
-        del Spinner
         spent = units.format_duration(time.monotonic() - self._began_s)
         width = "" if self._width is None else f" ±{units.format_percent(self._width)}"
         rounds = f" {self._rounds} rounds{width}" if self._rounds else ""

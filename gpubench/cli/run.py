@@ -11,8 +11,10 @@ from gpubench.cli.common import JsonOption, ResultsOption, print_json, say
 from gpubench.errors import GpuBenchError, MisuseError
 
 if TYPE_CHECKING:
+    from gpubench.measure.budget import BudgetName
     from gpubench.measure.request import RunRequest
-    from gpubench.record.session import Session
+    from gpubench.models import TaskKind
+    from gpubench.record.session import Prepared, Session
 
 TOP_OFFERS = 5
 
@@ -88,12 +90,11 @@ def verb(
     _tell(session, request, report, as_json=json)
 
 
-def _measure(prepared: object) -> Session:
+def _measure(prepared: Prepared) -> Session:
     from gpubench.cli.progress import watch
     from gpubench.record.as_json import run_document
-    from gpubench.record.session import Prepared, UnstoredRunError, execute
+    from gpubench.record.session import UnstoredRunError, execute
 
-    assert isinstance(prepared, Prepared)
     try:
         with watch() as progress:
             return execute(prepared, progress)
@@ -126,25 +127,19 @@ def _tell(session: Session, request: RunRequest, report: Path | None, *, as_json
 
 
 def _top_offers(request: RunRequest) -> None:
-    """Print the head of the ranking; without one (no prices, no workload of it) say why and go on."""
-    from gpubench import units
+    """Print the head of the ranking; where there can be none, say why and go on: the run is stored."""
+    from gpubench.cli.rank_table import show
     from gpubench.recommend.rank import rank
     from gpubench.recommend.request import RankRequest
 
     try:
-        ranking = rank(RankRequest(results=request.results))
+        ranking = rank(RankRequest(results=request.results, limit=TOP_OFFERS))
     except GpuBenchError as error:
         say(f"no ranking: {error}")
         return
-    print(f"\n{units.plain(ranking.verdict, 400)}")
-    for row in ranking.rows[:TOP_OFFERS]:
-        offer = row.offer
-        print(
-            f"  {row.rank}. {units.plain(offer.provider)} {units.plain(offer.instance)} ({offer.gpu_count} x "
-            f"{units.plain(offer.gpu_key)}): {units.format_si(row.samples_per_usd, '')} {ranking.unit} per dollar, "
-            f"${offer.price_usd_per_hour}/h on {offer.price_date}, {row.estimate.basis}"
-        )
-    print("all of it: gpubench rank")
+    print()
+    show(ranking, explain=False)
+    say("the whole ranking, and how to narrow it: gpubench rank --help")
 
 
 def _write_report(report: Path, request: RunRequest) -> None:
@@ -157,10 +152,10 @@ def _write_report(report: Path, request: RunRequest) -> None:
 def _check_report(report: Path) -> None:
     """Find out before the run whether the page can be written."""
     folder = report.resolve().parent
-    if report.is_dir() or not folder.is_dir():
-        raise MisuseError(
-            f"--report {report}: {'it is a folder' if report.is_dir() else f'there is no folder {folder}'}"
-        )
+    if report.is_dir():
+        raise MisuseError(f"--report {report}: it is a folder; name a file in it")
+    if not folder.is_dir():
+        raise MisuseError(f"--report {report}: there is no folder {folder}; make it first")
 
 
 def _words(values: list[str] | None) -> tuple[str, ...]:
@@ -189,8 +184,3 @@ def _budget(*, quick: bool, publish: bool) -> BudgetName | None:
     if quick and publish:
         raise MisuseError("--quick and --publish contradict each other: give one of them")
     return "quick" if quick else "publish" if publish else None
-
-
-if TYPE_CHECKING:
-    from gpubench.measure.budget import BudgetName
-    from gpubench.models import TaskKind

@@ -20,6 +20,8 @@ def print_run(run: Run) -> None:
     from rich.text import Text
 
     console = Console(file=sys.stdout, highlight=False)
+    if not console.is_terminal:
+        console = Console(file=sys.stdout, highlight=False, width=max(console.width, 120))
     console.print(Text(device_line(run)))
     console.print(table(run))
     for line in (*doubts(run), *closing(run)):

@@ -5,6 +5,8 @@ Each costs time or disturbs the step, so none of it runs while rounds count.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 
 from gpubench.measure.clock import Clock
@@ -28,7 +30,7 @@ def event_times(advance: Advance, steps: int) -> tuple[Seconds, ...]:
         advance(index)
         edge.record()
     torch.cuda.synchronize()
-    return tuple(before.elapsed_time(after) * 1e-3 for before, after in zip(edges, edges[1:], strict=False))
+    return tuple(before.elapsed_time(after) * 1e-3 for before, after in pairwise(edges))
 
 
 def host_issue_times(advance: Advance, clock: Clock) -> tuple[Seconds, ...]:

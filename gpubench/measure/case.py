@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch
 
@@ -158,7 +159,7 @@ def failure(error: Exception, batch_size: int) -> tuple[Status, str]:
 def skipped_steps(scales: list[float]) -> int:
     """Count the steps that the gradient scaler skipped: each halves its scale."""
     skipped = 0
-    for before, after in zip(scales, scales[1:], strict=False):
+    for before, after in pairwise(scales):
         while after < before * 0.75:
             skipped += 1
             before /= 2  # noqa: PLW2901 - walked down to the scale that was read

@@ -12,13 +12,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
+from pathlib import Path
 
 import msgspec
 
 from gpubench.measure import messages
 from gpubench.measure.privacy import scrub
 from gpubench.models import DeviceProfile
-from gpubench.units import Seconds
+from gpubench.units import Seconds, format_bytes
 
 TERMINATE_AFTER_S = 10.0
 """From SIGTERM to SIGKILL, and from SIGKILL to giving up on a process that the kernel will not end."""
@@ -139,7 +140,7 @@ class Child:
         return f"ended with status {status}{tail}"
 
     def last_words(self, limit: int = 300) -> str:
-        """Return the last line that the child wrote (of a traceback, the error), without this machine's paths."""
+        """Return the last line that the child wrote (of a traceback the error), paths shortened."""
         text = b"".join(self._log).decode("utf-8", "replace")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return scrub(lines[-1], limit) if lines else ""
@@ -184,11 +185,9 @@ def environment_of(device: DeviceProfile, inherited: Mapping[str, str], *, stric
 
 def _memory_limit() -> str:
     """The memory limit of this container, to go with a guess at the out-of-memory killer."""
-    from gpubench.units import format_bytes
-
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii") as file:
-            limit = int(file.read())
+        with contextlib.suppress(OSError, ValueError):  # "max" is no number and no limit
+            limit = int(Path(path).read_text(encoding="ascii"))
             if limit < 1 << 50:
                 return f" (this container may use {format_bytes(limit)})"
     return ""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpubench.errors import GpuBenchError
 from gpubench.measure.step import Work
@@ -40,7 +41,8 @@ def prepare(work: Work) -> Advance:
 
 def compiled(work: Work) -> Advance:
     """Return the step with its model compiled; the first call compiles."""
-    return dataclasses.replace(work, model=torch.compile(work.model)).step
+    model = cast("nn.Module", torch.compile(work.model))
+    return dataclasses.replace(work, model=model).step
 
 
 def capture(work: Work) -> Advance:

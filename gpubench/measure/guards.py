@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -76,17 +75,17 @@ def has_moved(model: nn.Module, before: list[Tensor]) -> bool:
 def _steady(model: nn.Module) -> Iterator[None]:
     """Turn off what is random in training (dropout); batch norm goes on with the statistics of its batch."""
     before = {module: module.training for module in model.modules()}
-    kept = copy.deepcopy({name: buffer for name, buffer in model.named_buffers()})
-    for module in before:
-        module.training = isinstance(module, _NORMS) and before[module]
+    kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    for module, training in before.items():
+        module.training = training and isinstance(module, _NORMS)
     try:
         yield
     finally:
         for module, training in before.items():
             module.training = training
         with torch.no_grad():
-            for name, buffer in model.named_buffers():
-                buffer.copy_(kept[name])
+            for buffer, value in kept:
+                buffer.copy_(value)
 
 
 class _State:

@@ -108,7 +108,7 @@ class Record:
         )
 
     def take(self, unit: Unit, done: messages.CaseDone) -> None:
-        """Add one launch. A case that failed has no further launch; one that ran out of time keeps earlier ones."""
+        """Add one launch; a case that failed gets no further one, one out of time keeps its earlier ones."""
         case = unit.planned.case
         earlier = self.launches.setdefault(case, [])
         if done.status is Status.OK or not earlier:

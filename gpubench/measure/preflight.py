@@ -39,8 +39,8 @@ def preflight(
     if shared is not None:
         if "memory" not in str(shared.value) and not allow_shared:
             raise NoDeviceError(
-                f"the GPU is in use ({shared.value}): end the other work, or pass --allow-shared and have the "
-                "figures marked"
+                f"the GPU is in use ({shared.value}): end the other work, or pass --allow-shared, which "
+                "marks the figures"
             )
         findings.append(shared)
     return tuple(findings)

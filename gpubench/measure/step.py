@@ -68,10 +68,10 @@ def train(work: Work, optimizer: Optimizer, inputs: Any, targets: Any) -> Tensor
     with work.autocast():
         loss = work.loss(forward(work.model, inputs), targets)
     if work.scaler is None:
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
     else:
-        work.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        work.scaler.scale(loss).backward()
         work.scaler.step(optimizer)
         work.scaler.update()
     return loss.detach()
@@ -109,7 +109,7 @@ def move(task: Task, case: Case, device: torch.device) -> Work:
         model=model,
         batches=batches,
         loss=task.loss,
-        optimizer=make_optimizer(task.optimizer, model, device, case) if train_it else None,
+        optimizer=make_optimizer(task.optimizer, model, case) if train_it else None,
         scaler=torch.amp.GradScaler(device.type) if fp16 else None,
         cache_enabled=case.execution is not Execution.GRAPH,
     )
@@ -126,9 +126,7 @@ def to_device(value: Any, device: torch.device, case: Case | None = None) -> Any
     return moved
 
 
-def make_optimizer(
-    factory: Callable[..., Optimizer], model: nn.Module, device: torch.device, case: Case
-) -> Optimizer:
+def make_optimizer(factory: Callable[..., Optimizer], model: nn.Module, case: Case) -> Optimizer:
     """Make the optimizer fused where it can be, and capturable inside a graph.
 
     Fused Adam and SGD take the gradient scale themselves; unfused ones make GradScaler wait for the

@@ -129,7 +129,7 @@ def serve(command: messages.Command, desk: Desk, line: Line) -> None:
 
 
 def die_with_parent() -> None:
-    """Ask Linux to end this process when its parent dies, should a hung call keep the pipe from being read."""
+    """Ask Linux to end this process with its parent, should a hung call keep the pipe from being read."""
     if sys.platform != "linux":
         return
     import ctypes

@@ -125,7 +125,7 @@ def basis_words(estimate: Estimate) -> str:
     qualifier = ""
     if estimate.basis == "predicted" and estimate.anchored is not None:
         qualifier = " (from a measured GPU)" if estimate.anchored else " (from data sheets)"
-    return f"{BASIS_GLYPHS[estimate.basis]} {estimate.basis}{qualifier}"
+    return f"{BASIS_GLYPHS[estimate.basis]}\u00a0{estimate.basis}{qualifier}"
 
 
 def price_words(offer: Offer) -> str:

@@ -30,7 +30,7 @@ def test_writing_again_replaces_the_file_and_leaves_nothing_beside_it(tmp_path, 
     store.write_run(tmp_path, make_run())
     path = store.write_run(tmp_path, make_run(notes=("later",)))
     assert store.read_run(path).notes == ("later",)
-    assert os.listdir(path.parent) == [path.name]
+    assert list(path.parent.iterdir()) == [path]
 
 
 def test_an_invalid_row_with_nan_is_stored_and_read_back_as_unknown(tmp_path, make_run):
@@ -196,7 +196,7 @@ def test_a_file_limit_in_the_middle_of_writing_leaves_the_old_file_whole(tmp_pat
     assert done.returncode == 5, done.stderr
     assert "cannot write" in done.stdout
     assert path.read_bytes() == before
-    assert os.listdir(path.parent) == [path.name]
+    assert list(path.parent.iterdir()) == [path]
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
 
 

@@ -42,7 +42,9 @@ def test_figures_in_the_csv_are_the_figures_of_the_run():
     run = samples.h200_run()
     row = rows_of(samples.report_data(run))[0]
     assert float(row["samples_per_s"]) == run.measurements[0].samples_per_s
-    assert float(row["samples_per_s"]) * float(row["step_time_s"]) == pytest.approx(64)
+    assert float(row["samples_per_s"]) * float(row["step_time_s"]) == pytest.approx(
+        run.measurements[0].case.batch_size
+    )
 
 
 @given(st.text(max_size=40), st.sampled_from(["=", "+", "-", "@", "\t", "\r", " =", "\t="]))

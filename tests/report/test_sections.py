@@ -49,8 +49,9 @@ class TestBuiltInSections(SectionContract):
 def test_the_verdict_comes_first_and_leads_with_the_sentence_of_the_ranking():
     first = load_sections()[0]
     data = samples.report_data(samples.h200_run())
-    part = first.render(data).parts[0]
-    assert (part.tone, part.text) == ("headline", data.ranking.verdict)
+    headline, rest = first.render(data).parts[:2]
+    assert headline.tone == "headline"
+    assert f"{headline.text} {rest.text}" == data.ranking.verdict
 
 
 def test_without_runs_the_verdict_says_that_nothing_was_measured_here():

@@ -205,7 +205,8 @@ def _rank(row: RankedOffer) -> str:
 
 
 def _remarks(row: RankedOffer) -> str:
-    remarks = [finding.kind.value for finding in row.findings]
+    # The age of a price stands beside the price; as a remark on most rows it would say nothing.
+    remarks = [f.kind.value for f in row.findings if f.kind is not FindingKind.STALE_PRICE]
     if row.pareto:
         remarks.append("not dominated")
     if row.fits_memory is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from gpubench.models import RankedOffer, Ranking
 from gpubench.report.data import ReportData, Result
 from gpubench.report.section import Block, Bullets, Fact, Facts, Paragraph, Part, Section
@@ -20,6 +22,9 @@ from gpubench.report.words import (
 )
 from gpubench.units import format_interval, plain
 
+_SENTENCES = re.compile(r"(?<=\.)\s+(?=[A-Z])")
+"""Where one sentence of a verdict ends and the next begins: the first is the headline."""
+
 
 def _render(data: ReportData) -> Block:
     parts: list[Part] = []
@@ -27,7 +32,9 @@ def _render(data: ReportData) -> Block:
         reason = plain(data.ranking_problem or "no ranking was asked for", 400)
         parts.append(Paragraph(text=f"There is no ranking: {reason}", tone="headline"))
     else:
-        parts.append(Paragraph(text=plain(data.ranking.verdict, 600), tone="headline"))
+        headline, *rest = _SENTENCES.split(plain(data.ranking.verdict, 1500), maxsplit=1)
+        parts.append(Paragraph(text=headline, tone="headline"))
+        parts += [Paragraph(text=text) for text in rest]
     facts = (*_measured_facts(data), *_ranking_facts(data))
     if facts:
         parts.append(Facts(rows=facts, prominent=True))

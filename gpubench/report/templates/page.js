@@ -37,7 +37,7 @@
       const at = document.getElementById(id);
       const copy = printing || !dark.matches ? structuredClone(figure) : recolour(figure);
       const many = at.closest(".many") !== null;
-      if (printing) Object.assign(copy.layout, { width: many ? PRINT_WIDTH_PX / 2 : PRINT_WIDTH_PX });
+      if (printing) Object.assign(copy.layout, { width: many ? PRINT_WIDTH_PX / 2 - 20 : PRINT_WIDTH_PX });
       const height = narrow(at, copy.layout);
       at.style.height = `${height}px`;
       Plotly.react(at, copy.data, { ...copy.layout, height }, config);
