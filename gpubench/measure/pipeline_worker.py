@@ -77,14 +77,13 @@ def _workers(order: PipelineOrder, pipeline: nn.Module, photographs: Tensor) -> 
         num_workers=order.workers,
         multiprocessing_context="fork" if sys.platform == "linux" else None,
     )
-    batches = iter(loader)
-
-    def work() -> None:
-        for _ in range(order.workers):  # they finish together: one batch of each makes an even round
-            next(batches)
-
-    times = _rounds(order, work, images=order.workers * batch_size)
-    del batches  # ends the workers
+    batches = iter(loader)  # its end, when this function returns, is the end of the workers
+    times = _rounds(
+        order,
+        # They finish together: one batch of each makes an even round.
+        lambda: [next(batches) for _ in range(order.workers)],
+        images=order.workers * batch_size,
+    )
     return _rate("cpu_workers", times, workers=order.workers, threads=1, batch_size=batch_size)
 
 
