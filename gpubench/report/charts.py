@@ -113,7 +113,7 @@ def bars(series: Sequence[Series], rows: Sequence[str], axis: str) -> dict[str, 
     reach = max((m.high or m.value for s in series for m in s.marks), default=1.0)
     x = {"title": {"text": label(axis)}, "range": [0, reach * 1.3], "nticks": 5, "separatethousands": True}
     layout = _layout(x=x, rows=rows, legend=len(series) > 1) | {"barmode": "overlay"}
-    return _plain_data(go.Figure(data=traces, layout=layout))
+    return plain_data(go.Figure(data=traces, layout=layout))
 
 
 def _bar_trace(go: Any, series: Series, y: list[float], width: float) -> Any:
@@ -200,7 +200,7 @@ def dots(
             }
         )
     layout |= {"shapes": shapes, "meta": {"labels_above_where_narrow": True}}
-    return _plain_data(go.Figure(data=traces, layout=layout))
+    return plain_data(go.Figure(data=traces, layout=layout))
 
 
 def _dot_trace(go: Any, series: Series) -> Any:
@@ -269,12 +269,12 @@ def plane(
         if points
     ]
     points = [point for *_, cloud in clouds for point in cloud]
-    layout = _dress() | {
+    layout = dress() | {
         "xaxis": _log_axis([point.x for point in points], x_axis, room=0.12),
         "yaxis": _log_axis([point.y for point in points], y_axis, room=0.06),
         "showlegend": True,
     }
-    return _plain_data(go.Figure(data=[line, *dots_], layout=layout))
+    return plain_data(go.Figure(data=[line, *dots_], layout=layout))
 
 
 def _log_axis(values: Sequence[float], title: str, room: float) -> dict[str, Any]:
@@ -317,7 +317,8 @@ def _whiskers(marks: Sequence[Mark]) -> dict[str, Any]:
     }
 
 
-def _dress() -> dict[str, Any]:
+def dress() -> dict[str, Any]:
+    """The layout that every figure starts from."""
     return {
         "template": "none",
         "font": {"family": _FONT, "size": 13, "color": INK},
@@ -333,7 +334,7 @@ def _dress() -> dict[str, Any]:
 def _layout(*, x: dict[str, Any], rows: Sequence[str], legend: bool) -> dict[str, Any]:
     quiet = {"tickfont": {"color": QUIET}, "linecolor": RULE, "gridcolor": RULE, "automargin": True}
     title = x.pop("title")
-    return _dress() | {
+    return dress() | {
         "xaxis": quiet
         | {"zeroline": False, "fixedrange": True, "exponentformat": "SI"}
         | {"title": title | {"font": {"color": QUIET, "size": 12}, "standoff": 8}}
@@ -355,6 +356,7 @@ def _layout(*, x: dict[str, Any], rows: Sequence[str], legend: bool) -> dict[str
     }
 
 
-def _plain_data(figure: Any) -> dict[str, Any]:
+def plain_data(figure: Any) -> dict[str, Any]:
+    """Turn a plotly figure, checked by plotly, into plain JSON values."""
     document: dict[str, Any] = json.loads(figure.to_json())
     return document

@@ -89,9 +89,17 @@ def test_opens_from_disk_without_a_word_and_without_a_request(visit, name):
     ]
 
 
+def draw_all(page) -> None:
+    """Read the page to its end: charts are drawn as they come near the window."""
+    for chart in page.locator(".chart").all():
+        chart.scroll_into_view_if_needed()
+        chart.locator("svg.main-svg").first.wait_for()
+
+
 @pytest.mark.parametrize("name", list(PAGES))
 def test_every_chart_is_drawn_and_names_stay_names(visit, name):
     page = visit(name).page
+    draw_all(page)
     charts = page.eval_on_selector_all(
         ".chart", "all => all.map(e => e.querySelectorAll('svg .trace').length)"
     )
@@ -112,6 +120,7 @@ def test_a_page_with_hostile_names_does_not_scroll_sideways(visit):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_is_readable_in_light_and_dark(visit, scheme):
     page = visit("gpu", color_scheme=scheme).page
+    draw_all(page)
     background = _hex(page.evaluate("getComputedStyle(document.body).backgroundColor"))
     for selector in (
         "body",
@@ -133,6 +142,7 @@ def test_text_is_readable_in_light_and_dark(visit, scheme):
 
 def test_switching_to_dark_redraws_the_charts(visit):
     page = visit("gpu", color_scheme="light").page
+    draw_all(page)
     fills = "all => [...new Set(all.map(e => getComputedStyle(e).fill))].sort().join()"
     light = page.eval_on_selector_all(".chart .points path", fills)
     page.emulate_media(color_scheme="dark")

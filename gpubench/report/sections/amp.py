@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import msgspec
 
 from gpubench.models import Case, MemoryFormat, Precision, TaskKind
 from gpubench.report.charts import BLUE, GREEN, Mark, Series, dots, two_lines
 from gpubench.report.data import ReportData, Result
+from gpubench.report.ratios import Ratio, ratio
 from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
-from gpubench.report.words import count, ratio_words, stacked
+from gpubench.report.words import count, stacked
 from gpubench.units import plain
 
 BASELINES = (Precision.FP32, Precision.TF32)
@@ -20,22 +19,7 @@ _LOOKS = {Precision.FP32: (BLUE, "circle"), Precision.TF32: (GREEN, "diamond")}
 _NAMES = {Precision.FP32: "against fp32 (IEEE, TF32 off)", Precision.TF32: "against tf32"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class SpeedUp:
-    """Throughput of an AMP case over that of its baseline, with a 95 % interval.
-
-    Both figures are means of independent rounds, so their relative errors add in quadrature on the
-    logarithmic scale.
-    """
-
-    amp: Case
-    baseline: Case
-    ratio: float
-    low: float | None
-    high: float | None
-
-
-def speed_ups(results: Iterable[Result]) -> tuple[SpeedUp, ...]:
+def speed_ups(results: Iterable[Result]) -> tuple[Ratio, ...]:
     """Pair every AMP case with its baselines: all else equal but the precision, and the layout with it.
 
     The layout may differ, because each precision is measured in the layout that suits it; of two layouts
@@ -50,24 +34,22 @@ def speed_ups(results: Iterable[Result]) -> tuple[SpeedUp, ...]:
         for precision in BASELINES:
             baseline = known.get(_apart_from_precision(amp.case, precision))
             if baseline is not None:
-                pairs.append(_speed_up(amp, baseline))
+                pairs.append(ratio(amp, baseline))
     return tuple(
-        sorted(pairs, key=lambda s: (s.amp.workload, s.amp.batch_size, s.amp.execution, s.amp.precision))
+        sorted(
+            pairs,
+            key=lambda s: (
+                s.of.case.workload,
+                s.of.case.batch_size,
+                s.of.case.execution,
+                s.of.case.precision,
+            ),
+        )
     )
 
 
 def _apart_from_precision(case: Case, precision: Precision) -> Case:
     return msgspec.structs.replace(case, precision=precision, memory_format=None)
-
-
-def _speed_up(amp: Result, baseline: Result) -> SpeedUp:
-    ratio = (amp.measurement.samples_per_s or 0.0) / (baseline.measurement.samples_per_s or math.inf)
-    widths = [amp.measurement.relative_half_width, baseline.measurement.relative_half_width]
-    low = high = None
-    if widths[0] is not None and widths[1] is not None:
-        factor = math.exp(math.hypot(math.log1p(widths[0]), math.log1p(widths[1])))
-        low, high = ratio / factor, ratio * factor
-    return SpeedUp(amp=amp.case, baseline=baseline.case, ratio=ratio, low=low, high=high)
 
 
 def _render(data: ReportData) -> Block | None:
@@ -90,14 +72,14 @@ def _render(data: ReportData) -> Block | None:
     )
 
 
-def _sentence(pairs: tuple[SpeedUp, ...]) -> str:
+def _sentence(pairs: tuple[Ratio, ...]) -> str:
     """The strongest gain, the weakest, and how many cases lose."""
-    best = max(pairs, key=lambda s: s.ratio)
+    best = max(pairs, key=lambda s: s.value)
     losing = [s for s in pairs if s.high is not None and s.high < 1]
     text = (
-        f"The largest gain is {ratio_words(best.ratio, best.low, best.high)}: "
-        f"{plain(best.amp.workload, 40)}, {best.amp.precision.value} {_NAMES[best.baseline.precision]}, "
-        f"{best.amp.execution.value}, batch {best.amp.batch_size}."
+        f"The largest gain is {best.words}: {plain(best.of.case.workload, 40)}, "
+        f"{best.of.case.precision.value} {_NAMES[best.to.case.precision]}, "
+        f"{best.of.case.execution.value}, batch {best.of.case.batch_size}."
     )
     if losing:
         text += (
@@ -107,31 +89,31 @@ def _sentence(pairs: tuple[SpeedUp, ...]) -> str:
     return text
 
 
-def _figure(pairs: tuple[SpeedUp, ...]) -> Figure:
-    rows = list(dict.fromkeys(_row_label(pair.amp) for pair in pairs))
+def _figure(pairs: tuple[Ratio, ...]) -> Figure:
+    rows = list(dict.fromkeys(_row_label(pair.of.case) for pair in pairs))
     series = [
         Series(
             name=_NAMES[precision],
             marks=tuple(
                 Mark(
-                    row=rows.index(_row_label(pair.amp)),
-                    value=pair.ratio,
+                    row=rows.index(_row_label(pair.of.case)),
+                    value=pair.value,
                     low=pair.low,
                     high=pair.high,
-                    hover=f"{_NAMES[precision]}: {ratio_words(pair.ratio, pair.low, pair.high)}",
+                    hover=f"{_NAMES[precision]}: {pair.words}",
                 )
                 for pair in pairs
-                if pair.baseline.precision is precision
+                if pair.to.case.precision is precision
             ),
             colour=_LOOKS[precision][0],
             symbol=_LOOKS[precision][1],
         )
         for precision in BASELINES
-        if any(pair.baseline.precision is precision for pair in pairs)
+        if any(pair.to.case.precision is precision for pair in pairs)
     ]
     alt = "; ".join(
-        f"{plain(p.amp.workload, 40)} {p.amp.precision.value} {p.amp.execution.value} "
-        f"batch {p.amp.batch_size} {_NAMES[p.baseline.precision]}: {ratio_words(p.ratio, p.low, p.high)}"
+        f"{plain(p.of.case.workload, 40)} {p.of.case.precision.value} {p.of.case.execution.value} "
+        f"batch {p.of.case.batch_size} {_NAMES[p.to.case.precision]}: {p.words}"
         for p in pairs
     )
     return Figure(
@@ -149,7 +131,7 @@ def _row_label(case: Case) -> str:
     )
 
 
-def _twin(pairs: tuple[SpeedUp, ...]) -> Table:
+def _twin(pairs: tuple[Ratio, ...]) -> Table:
     return Table(
         caption="Speed-up of AMP with its baseline",
         columns=(
@@ -163,13 +145,13 @@ def _twin(pairs: tuple[SpeedUp, ...]) -> Table:
         ),
         rows=tuple(
             (
-                plain(s.amp.workload, 40),
-                s.amp.precision.value,
-                "fp32 (IEEE, TF32 off)" if s.baseline.precision is Precision.FP32 else "tf32",
-                s.amp.execution.value,
-                str(s.amp.batch_size),
-                f"{_layout(s.amp.memory_format)}, {_layout(s.baseline.memory_format)}",
-                stacked(ratio_words(s.ratio, s.low, s.high)),
+                plain(s.of.case.workload, 40),
+                s.of.case.precision.value,
+                "fp32 (IEEE, TF32 off)" if s.to.case.precision is Precision.FP32 else "tf32",
+                s.of.case.execution.value,
+                str(s.of.case.batch_size),
+                f"{_layout(s.of.case.memory_format)}, {_layout(s.to.case.memory_format)}",
+                stacked(s.words),
             )
             for s in pairs
         ),

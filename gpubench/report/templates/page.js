@@ -32,35 +32,43 @@
     return heights.get(at.id) + 8 * labels.length;
   };
 
-  const draw = (printing) => {
-    for (const [id, figure] of Object.entries(figures)) {
-      const at = document.getElementById(id);
-      const copy = printing || !dark.matches ? structuredClone(figure) : recolour(figure);
-      const many = at.closest(".many") !== null;
-      if (printing) Object.assign(copy.layout, { width: many ? PRINT_WIDTH_PX / 2 - 20 : PRINT_WIDTH_PX });
-      const height = narrow(at, copy.layout);
-      at.style.height = `${height}px`;
-      Plotly.react(at, copy.data, { ...copy.layout, height }, config);
-    }
+  const draw = (id, printing) => {
+    const at = document.getElementById(id);
+    const layout = structuredClone(figures[id].layout);
+    const many = at.closest(".many") !== null;
+    if (printing) layout.width = many ? PRINT_WIDTH_PX / 2 - 20 : PRINT_WIDTH_PX;
+    layout.height = narrow(at, layout);
+    at.style.height = `${layout.height}px`;
+    const dress = printing || !dark.matches ? structuredClone : recolour;
+    Plotly.react(at, dress(figures[id].data), dress(layout), config);
+    drawn.add(id);
   };
+
+  // A chart is drawn when it comes near the window: the page opens at once, however many it holds.
+  const drawn = new Set();
+  const watcher = new IntersectionObserver(
+    (entries) => entries.filter((entry) => entry.isIntersecting && !drawn.has(entry.target.id))
+      .forEach((entry) => draw(entry.target.id, false)),
+    { rootMargin: "600px" });
+  const redraw = () => drawn.forEach((id) => draw(id, false));
 
   const folded = () => document.querySelectorAll("details:not([open])");
   let opened = [];
   window.addEventListener("beforeprint", () => {
     opened = [...folded()];
     opened.forEach((details) => { details.open = true; });
-    draw(true);
+    Object.keys(figures).forEach((id) => draw(id, true));
   });
   window.addEventListener("afterprint", () => {
     opened.forEach((details) => { details.open = false; });
-    draw(false);
+    redraw();
   });
   let width = window.innerWidth;
   window.addEventListener("resize", () => {
-    if ((width < NARROW_PX) !== (window.innerWidth < NARROW_PX)) draw(false);
+    if ((width < NARROW_PX) !== (window.innerWidth < NARROW_PX)) redraw();
     width = window.innerWidth;
   });
-  dark.addEventListener("change", () => draw(false));
+  dark.addEventListener("change", redraw);
 
   const save = (kind, name) => {
     const raw = read("raw-data");
@@ -74,6 +82,6 @@
   document.querySelectorAll("[data-save]").forEach((button) =>
     button.addEventListener("click", () => save(button.dataset.save, button.dataset.name)));
 
-  draw(false);
+  Object.keys(figures).forEach((id) => watcher.observe(document.getElementById(id)));
   document.documentElement.dataset.ready = "yes";
 })();
