@@ -1,4 +1,4 @@
-"""The largest batch that fits: bisection from a guess, its trials in child processes that may run out of memory.
+"""The largest batch that fits: bisection from a guess, each trial in a child that may run out of memory.
 
 A batch found this way makes another case: it is never compared with the fixed batch without saying so.
 """

@@ -69,7 +69,7 @@ def feed(request: FeedRequest | None = None) -> FeedReport:
 def consumed_by(
     gpu_keys: Sequence[str], results: Path | None = None
 ) -> tuple[tuple[Consumption, ...], tuple[str, ...]]:
-    """Images per second of each consumer on each GPU at its best AMP, and a line for each there is none of."""
+    """Images per second of each consumer on each GPU at its best AMP, and a line for each refusal."""
     own, reference = read_runs(results_root(results)).runs, reference_runs()
     specs = [require_spec(key) for key in gpu_keys]
     found, refused = [], []
