@@ -36,6 +36,7 @@ _VERBS = (
     "calibrate",
     "rank",
     "report",
+    "feed",
     "new_workload",
 )
 
