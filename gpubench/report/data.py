@@ -66,13 +66,26 @@ class ReportData:
     @cached_property
     def results(self) -> tuple[Result, ...]:
         """The newest usable measurement of each case on this device."""
-        return _newest(self.device_runs, usable=True)
+        return newest(self.device_runs, usable=True)
+
+    @cached_property
+    def everything(self) -> tuple[Result, ...]:
+        """The newest usable measurement of each case on each device, the page's own device first."""
+        devices: list[DeviceProfile] = [] if self.device is None else [self.device]
+        for run in self.runs:
+            if not any(same(run.device, device) for device in devices):
+                devices.append(run.device)
+        return tuple(
+            result
+            for device in devices
+            for result in newest((run for run in self.runs if same(run.device, device)), usable=True)
+        )
 
     @cached_property
     def failures(self) -> tuple[Result, ...]:
         """Cases of this device that were tried and never measured, with their newest reason."""
         measured = {result.case for result in self.results}
-        return tuple(x for x in _newest(self.device_runs, usable=False) if x.case not in measured)
+        return tuple(x for x in newest(self.device_runs, usable=False) if x.case not in measured)
 
     @cached_property
     def used_runs(self) -> tuple[Run, ...]:
@@ -141,11 +154,12 @@ def newest_first(runs: Iterable[Run]) -> tuple[Run, ...]:
     return tuple(sorted(runs, key=lambda run: (run.started_at, run.run_id), reverse=True))
 
 
-def _newest(runs: Iterable[Run], *, usable: bool) -> tuple[Result, ...]:
-    newest: dict[Case, Result] = {}
+def newest(runs: Iterable[Run], *, usable: bool) -> tuple[Result, ...]:
+    """The newest usable (or unusable) measurement of each case; ``runs`` come newest first."""
+    found: dict[Case, Result] = {}
     for run in runs:
         for measurement in run.measurements:
             ok = measurement.status is Status.OK and measurement.samples_per_s is not None
             if ok is usable:
-                newest.setdefault(measurement.case, Result(run=run, measurement=measurement))
-    return tuple(newest.values())
+                found.setdefault(measurement.case, Result(run=run, measurement=measurement))
+    return tuple(found.values())

@@ -149,6 +149,9 @@ def measurement(
                 telemetry=_telemetry(rng) if telemetry else (),
                 telemetry_source="nvml" if telemetry else None,
                 energy_j=6500.0 if telemetry else None,
+                loss_curve=tuple(
+                    2.3 * 0.97**i + (0.002 if a_case.precision.is_amp else 0.0) for i in range(30)
+                ),
                 energy_source="counter" if telemetry else None,
                 energy_region_s=10.0 if telemetry else None,
             )
