@@ -68,9 +68,7 @@ def _render(data: ReportData) -> Block | None:
                 columns=(
                     Column(title="Workload"),
                     Column(title="CPU", numeric=True),
-                    Column(title="CPU case"),
                     Column(title="GPU", numeric=True),
-                    Column(title="GPU case"),
                     Column(title="GPU over CPU", numeric=True),
                     Column(title="A million samples", numeric=True),
                 ),
@@ -114,10 +112,8 @@ def _cells(contest: Contest) -> tuple[str, ...]:
     times = f"{format_duration(_job_s(contest.cpu))} on the CPU"
     return (
         f"{plain(contest.cpu.case.workload, 40)}{task}",
-        stacked(_throughput(contest.cpu)),
-        _case(contest.cpu),
-        "—" if gpu is None else stacked(_throughput(gpu)),
-        "—" if gpu is None else _case(gpu),
+        _result(contest.cpu),
+        "—" if gpu is None else _result(gpu),
         "—"
         if contest.factor is None
         else stacked(contest.factor.words) + ("" if contest.equal else "\nbatches differ"),
@@ -132,9 +128,10 @@ def _case(result: Result) -> str:
     return f"{case.precision.value} {case.execution.value} batch {case.batch_size}{where}"
 
 
-def _throughput(result: Result) -> str:
+def _result(result: Result) -> str:
     m = result.measurement
-    return throughput(m.samples_per_s, m.samples_per_s_low, m.samples_per_s_high, m.case.sample_unit)
+    figure = throughput(m.samples_per_s, m.samples_per_s_low, m.samples_per_s_high, m.case.sample_unit)
+    return f"{stacked(figure)}\n{_case(result)}"
 
 
 SECTION = Section(key="processor", render=_render)

@@ -14,6 +14,7 @@ from gpubench.report.words import (
     cases_words,
     count,
     gpus_words,
+    listed,
     offer_words,
     per_s_words,
     per_usd_words,
@@ -73,6 +74,7 @@ def _ranked_parts(data: ReportData, ranking: Ranking) -> list[Part]:
     )
     if tied > 1:
         caption += f" The {tied} rows on the band cannot be told apart: they share rank 1."
+        caption += _parting(data, shown[:tied])
     if len(best) > len(shown):
         caption += f" {len(best) - len(shown)} further kinds of GPU are in the data below the page."
     return [
@@ -83,6 +85,14 @@ def _ranked_parts(data: ReportData, ranking: Ranking) -> list[Part]:
         ),
         _offers_table(data, ranking),
     ]
+
+
+def _parting(data: ReportData, tied: Sequence[RankedOffer]) -> str:
+    """Name the measurement that would part a tie: predictions are what is uncertain in it."""
+    guessed = [plain(data.gpu_name(r.offer.gpu_key), 40) for r in tied if r.estimate.basis == "predicted"]
+    if not guessed:
+        return " All were measured: measure them again with more launches (`--publish`) to part them."
+    return f" Measuring {listed(guessed[:3])} would part them; renting one for some minutes is enough."
 
 
 def _shown(data: ReportData, best: Sequence[RankedOffer]) -> tuple[RankedOffer, ...]:
