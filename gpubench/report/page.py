@@ -9,6 +9,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from gpubench.errors import MisuseError, StorageError
 from gpubench.report.charts import PALETTE
 from gpubench.report.data import ReportData, gather
@@ -16,7 +18,7 @@ from gpubench.report.export import as_csv, as_json, document
 from gpubench.report.markdown import as_markdown
 from gpubench.report.section import Block, Charts, Figure, Section, load_sections
 from gpubench.report.words import moment_words
-from gpubench.units import plain
+from gpubench.units import format_bytes, plain
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -120,16 +122,18 @@ def _html(data: ReportData, blocks: Sequence[_Placed]) -> str:
         for placed in blocks
         for i, figure in enumerate(_figures(placed.block), start=1)
     }
+    plotly_js, raw = _script_safe(get_plotlyjs()), {"data": document(data), "csv": as_csv(data)}
     return _environment().get_template("page.html.j2").render(
         title=_title(data),
         subtitle=_subtitle(data),
         blocks=blocks,
         figures=figures,
         palette=PALETTE,
-        raw={"data": document(data), "csv": as_csv(data)},
+        raw=raw,
+        sizes={"plotly": format_bytes(len(plotly_js)), "raw": format_bytes(len(msgspec.json.encode(raw)))},
         stem=f"gpubench-{data.today.isoformat()}",
         version=data.version,
-        plotly_js=_script_safe(get_plotlyjs()),
+        plotly_js=plotly_js,
         css=_asset("page.css"),
         js=_asset("page.js"),
     )  # fmt: skip
