@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from gpubench import __version__
 from gpubench.errors import GpuBenchError
@@ -119,17 +120,18 @@ def same(one: DeviceProfile, other: DeviceProfile) -> bool:
     return (one.backend, one.gpu_key, one.name) == (other.backend, other.gpu_key, other.name)
 
 
-def gather(results: Path | None = None, today: date | None = None) -> ReportData:
+def gather(results: Path | None = None, today: date | None = None, **question: Any) -> ReportData:
     """Read the runs of a results folder and rank the offers with them.
 
-    A ranking that cannot be made leaves the rest of the page whole: the reason takes its place.
+    A default ranking that cannot be made leaves the rest of the page whole: the reason takes its place.
 
     Args:
         results: Results folder; None takes the user's (see ``record.store.results_root``).
         today: The day that ages count from; None is today in UTC.
+        question: Fields of ``recommend.request.RankRequest``: workloads, precision, samples, own ...
 
     Raises:
-        MisuseError: If the folder holds only files that cannot be read.
+        MisuseError: If the question is wrong; what the user asked for is not replaced by a page without it.
     """
     from gpubench.recommend.rank import rank
     from gpubench.record.store import read_runs, results_root
@@ -137,8 +139,10 @@ def gather(results: Path | None = None, today: date | None = None) -> ReportData
     stored = read_runs(results_root(results))
     ranking, problem = None, None
     try:
-        ranking = rank(results=results)
+        ranking = rank(results=results, **question)
     except GpuBenchError as error:
+        if question:
+            raise
         problem = str(error)
     return ReportData(
         today=today or datetime.now(UTC).date(),

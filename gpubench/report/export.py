@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 
 from gpubench.models import Measurement, RankedOffer, Run
+from gpubench.recommend.as_json import as_json as ranking_document
+from gpubench.record.as_json import run_document
 from gpubench.report.data import ReportData
 from gpubench.units import plain
 
@@ -55,7 +57,7 @@ CSV_COLUMNS = (
 )
 """Columns of the CSV, listed so that a new field elsewhere cannot change a file that others read."""
 
-_DERIVED = (
+_FIGURES = (
     "samples_per_s",
     "samples_per_s_low",
     "samples_per_s_high",
@@ -69,13 +71,16 @@ _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def document(data: ReportData) -> dict[str, Any]:
-    """Everything the page rests on as plain JSON values: the runs with raw rounds, and the ranking."""
+    """Everything the page rests on as plain JSON values.
+
+    Runs are as ``run --json`` gives them, raw rounds included; the ranking is as ``rank --json`` gives it.
+    """
     return {
         "schema_version": SCHEMA_VERSION,
         "gpubench": data.version,
         "made_on": data.today.isoformat(),
-        "runs": [_run(run) for run in data.runs],
-        "ranking": None if data.ranking is None else msgspec.to_builtins(data.ranking),
+        "runs": [run_document(run) for run in data.runs],
+        "ranking": None if data.ranking is None else msgspec.to_builtins(ranking_document(data.ranking)),
         "ranking_problem": data.ranking_problem,
         "problems": list(data.problems),
     }
@@ -114,13 +119,6 @@ def _guarded(cells: dict[str, Any]) -> dict[str, Any]:
     return {k: guard(v) if isinstance(v, str) else v for k, v in cells.items() if v is not None}
 
 
-def _run(run: Run) -> dict[str, Any]:
-    built: dict[str, Any] = msgspec.to_builtins(run)
-    for cells, measurement in zip(built["measurements"], run.measurements, strict=True):
-        cells |= {name: getattr(measurement, name) for name in _DERIVED}
-    return built
-
-
 def _measurement_cells(run: Run, m: Measurement) -> dict[str, Any]:
     return {
         "kind": "measurement",
@@ -129,7 +127,7 @@ def _measurement_cells(run: Run, m: Measurement) -> dict[str, Any]:
         **msgspec.to_builtins(m.case),
         "status": m.status.value,
         "reason": m.reason,
-        **{name: getattr(m, name) for name in _DERIVED},
+        **{name: getattr(m, name) for name in _FIGURES},
         "basis": "measured",
         "findings": " ".join(finding.kind.value for finding in m.findings),
         "run_id": run.run_id,

@@ -41,6 +41,7 @@ def report(
     *,
     format: str | None = None,  # noqa: A002 - the option's own name
     data: ReportData | None = None,
+    **question: Any,
 ) -> str:
     """Write the report, and return the path of the file.
 
@@ -49,13 +50,14 @@ def report(
         results: Results folder; None takes the user's.
         format: ``html``, ``md``, ``json`` or ``csv``; None goes by the file's ending, else ``html``.
         data: What to report, where it is already at hand; None gathers it from ``results``.
+        question: What the ranking is asked, as in ``gpubench.rank``: workloads, precision, samples ...
 
     Raises:
-        MisuseError: If the format is unknown, or a section plug-in is broken.
+        MisuseError: If the question or the format is unknown, or a section plug-in is broken.
         StorageError: If the file cannot be written.
     """
     kind = _format(format, output)
-    data = data or gather(results)
+    data = data or gather(results, **question)
     path = output or _default_path(data, results, kind)
     text = render(data, kind)
     # Names may hold what UTF-8 cannot carry (lone surrogates from a driver): they become "?".
