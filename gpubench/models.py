@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Basis",
+    "BuyOrRent",
     "Case",
     "DeviceProfile",
     "Environment",
@@ -647,7 +648,21 @@ class Estimate(_Record, frozen=True, kw_only=True):
 
 
 class RankedOffer(_Record, frozen=True, kw_only=True):
-    """One row of a ranking. ``samples_per_s`` is of the whole instance."""
+    """One row of a ranking. ``samples_per_s`` is of the whole instance.
+
+    Attributes:
+        rank: Shared by the rows of a band; see ``gpubench.recommend.contest.bands``.
+        tie: Whether the row cannot be told from the first of its band.
+        p_best, p_top3: Probability of being the best offer, or among the best three, over joint draws.
+        hours, cost_usd: Of the job, where one was given; ``_low`` and ``_high`` are of the interval.
+        pareto: Whether nothing else is as fast, as cheap and as large in memory at once.
+        dominated_by: What is, and in which respects it is better.
+        speed_ratio: Throughput over that of one reference GPU.
+        spot_break_even: Share of the work that may be lost before on demand is as cheap.
+        latency_s: Of one batch, for inference.
+        factors: Memory, cores, ECC ... of the GPU.
+        parts: The estimates of single workloads, where several count together.
+    """
 
     rank: int
     offer: Offer
@@ -675,6 +690,9 @@ class RankedOffer(_Record, frozen=True, kw_only=True):
     cost_usd_low: float | None = None
     cost_usd_high: float | None = None
     dominated_by: str | None = None
+    spot_break_even: float | None = None
+    latency_s: float | None = None
+    factors: dict[str, Any] = {}
     parts: tuple[Estimate, ...] = ()
     findings: tuple[Finding, ...] = ()
 
@@ -683,19 +701,54 @@ class RankedOffer(_Record, frozen=True, kw_only=True):
         row = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _NOT_FLAT}
         offer = {name: getattr(self.offer, name) for name in _OFFER_COLUMNS}
         offer["price_usd_per_hour"] = float(self.offer.price_usd_per_hour)
-        basis = {
-            "basis": self.estimate.basis,
-            "anchored": self.estimate.anchored,
-            "method": self.estimate.method,
-        }
-        return {"rank": self.rank, **offer, **basis, **row, "findings": [str(f.kind) for f in self.findings]}
+        estimate = {name: getattr(self.estimate, name) for name in _ESTIMATE_COLUMNS}
+        case = {"batch_size": self.estimate.case.batch_size, "precision": self.estimate.case.precision}
+        findings = [str(finding.kind) for finding in self.findings]
+        return {"rank": self.rank} | offer | estimate | case | row | self.factors | {"findings": findings}
 
 
-_NOT_FLAT = frozenset({"offer", "estimate", "parts", "findings"})
+_NOT_FLAT = frozenset({"offer", "estimate", "parts", "factors", "findings"})
+_ESTIMATE_COLUMNS = ("basis", "anchored", "method", "peak_memory_bytes", "largest_batch")
 _OFFER_COLUMNS = (
     "provider", "instance", "region", "gpu_key", "gpu_count", "vcpus", "ram_bytes",
     "pricing", "kind", "price_usd_per_hour", "price_date",
 )  # fmt: skip
+
+
+class BuyOrRent(_Record, frozen=True, kw_only=True):
+    """Owning one machine against the best rented offer at equal throughput.
+
+    A break-even of None is never; ``_low`` is the end that favours owning, ``_high`` the other, over the
+    ranges of resale, utilisation and tariff and the interval of the throughput ratio.
+
+    Attributes:
+        usd_per_hour: Cost of a useful hour of the owned machine.
+        equivalent_usd_per_hour: What the rival costs for the same work in that hour.
+        break_even_hours: Useful hours after which owning is the cheaper.
+        break_even_utilisation: Those hours as a share of its life.
+        verdict: buy, rent, or depends.
+    """
+
+    gpu_key: str
+    gpu_count: int
+    instance: str
+    purchase_usd: float
+    power_w: float
+    power_basis: str
+    usd_per_hour: float
+    usd_per_hour_low: float
+    usd_per_hour_high: float
+    against: str
+    against_pricing: Pricing
+    equivalent_usd_per_hour: float
+    break_even_hours: float | None
+    break_even_hours_low: float | None
+    break_even_hours_high: float | None
+    break_even_utilisation: float | None
+    break_even_utilisation_low: float | None
+    break_even_utilisation_high: float | None
+    verdict: Literal["buy", "rent", "depends"]
+    assumed: tuple[str, ...] = ()
 
 
 class ExcludedOffer(_Record, frozen=True, kw_only=True):
@@ -719,6 +772,7 @@ class Ranking(_Record, frozen=True, kw_only=True):
     rows: tuple[RankedOffer, ...]
     excluded: tuple[ExcludedOffer, ...]
     verdict: str
+    buy_or_rent: tuple[BuyOrRent, ...] = ()
     notes: tuple[str, ...] = ()
 
     def to_frame(self) -> DataFrame:

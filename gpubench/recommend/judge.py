@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpubench.models import GpuSpec, Offer, Ranking
+from gpubench.models import BuyOrRent, GpuSpec, Offer, Ranking
 from gpubench.recommend import limits
+from gpubench.recommend.break_even import against_rent
 from gpubench.recommend.candidates import Candidates, candidates_of, score
-from gpubench.recommend.filters import Exclusion, apply, excluded, filters_of, nothing_left
+from gpubench.recommend.filters import (
+    NO_FIGURE,
+    Exclusion,
+    apply,
+    excluded,
+    filters_of,
+    nothing_left,
+    payment_filters,
+)
+from gpubench.recommend.gather import Evidence
+from gpubench.recommend.owning import Ownership
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.rows import IN_DETAIL, rows_of
-from gpubench.recommend.scaling import Scaler, scaling_of
-from gpubench.recommend.speeds import Answers, Drawer, Speeds, combine
-from gpubench.recommend.verdict import verdict
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What is known: an answer for each workload and GPU, and how several GPUs train together."""
-
-    answers: Mapping[str, Answers]
-    scaler: Scaler
+from gpubench.recommend.rows import IN_DETAIL, rows_of, with_spot_break_even
+from gpubench.recommend.scaling import scaling_of
+from gpubench.recommend.speeds import Drawer, Speeds, combine
+from gpubench.recommend.verdict import buying_sentences, cpu_sentences, verdict
 
 
 def judge(
@@ -37,6 +40,7 @@ def judge(
     specs: Mapping[str, GpuSpec],
     today: date,
     drawer: Drawer | None = None,
+    owned: Mapping[Offer, Ownership] = MappingProxyType({}),
     notes: Iterable[str] = (),
 ) -> Ranking:
     """Rank offers as the request asks.
@@ -48,30 +52,36 @@ def judge(
         specs: The specification table.
         today: The day that price ages count to.
         drawer: Joint draws of estimates; None is ``predict.interval.draw``.
+        owned: What owning means, for the owned ones among the offers.
         notes: What the reader should know about the evidence.
 
     Raises:
         MisuseError: If a name is unknown or no offer is left; the message says which filter removed how many.
     """
-    kept, fallen = apply(filters_of(request, offers, today), offers, specs)
-    if not kept:
-        raise nothing_left(len(offers), fallen)
-    evidence = evidence_for(sorted({offer.gpu_key for offer in kept} | {request.reference_gpu}))
+    watts = {offer: ownership.power_w for offer, ownership in owned.items()}
+    possible, fallen = apply(filters_of(request, offers, today, watts), offers, specs)
+    kept, otherwise_paid = apply(payment_filters(request), possible, specs)
+    fallen += otherwise_paid
+    _require(kept, offers, fallen)
+    evidence = evidence_for(sorted({offer.gpu_key for offer in possible} | {request.reference_gpu}))
     speeds = combine(evidence.answers, request.mix, drawer or _draw(), request.draws, request.seed)
     kept, unknown = _with_speed(kept, speeds)
     fallen += unknown
-    if not kept:
-        raise nothing_left(len(offers), fallen)
+    _require(kept, offers, fallen)
     pool = _pool(request, kept, speeds, specs, evidence)
     misses = limits.misses(request, pool)
     if misses:
         fallen += misses.values()
         kept = [offer for row, offer in enumerate(kept) if row not in misses]
-        if not kept:
-            raise nothing_left(len(offers), fallen)
+        _require(kept, offers, fallen)
         pool = _pool(request, kept, speeds, specs, evidence)
     order = _order(request, pool)
-    rows = rows_of(request, pool, order, today)
+    rows = with_spot_break_even(rows_of(request, pool, order, today), possible)
+    decisions: tuple[BuyOrRent, ...] = ()
+    if owned:
+        both = dict.fromkeys([*kept, *_with_speed(possible, speeds)[0]])
+        machines = {row.offer: owned[row.offer] for row in rows if row.offer in owned}
+        decisions = against_rent(request, _pool(request, list(both), speeds, specs, evidence), machines)
     shown = tuple(rows if request.limit is None else rows[: request.limit])
     return Ranking(
         as_of=today.isoformat(),
@@ -81,9 +91,21 @@ def judge(
         reference_gpu_key=request.reference_gpu if request.reference_gpu in speeds.keys else None,
         rows=shown,
         excluded=excluded(fallen),
-        verdict=verdict(request, rows, _headline(pool, order), _unit(speeds)),
+        verdict=" ".join(
+            [
+                *cpu_sentences(request, speeds),
+                verdict(request, rows, _headline(pool, order), _unit(speeds)),
+                *buying_sentences(decisions),
+            ]
+        ),
+        buy_or_rent=decisions,
         notes=(*notes, *_notes(request, speeds, len(rows))),
     )
+
+
+def _require(kept: Sequence[Offer], offers: Sequence[Offer], fallen: Sequence[Exclusion]) -> None:
+    if not kept:
+        raise nothing_left(len(offers), fallen)
 
 
 def _draw() -> Drawer:
@@ -96,9 +118,7 @@ def _with_speed(offers: Sequence[Offer], speeds: Speeds) -> tuple[list[Offer], l
     known = set(speeds.keys)
     kept = [offer for offer in offers if offer.gpu_key in known]
     fallen = [
-        Exclusion(
-            offer, "no honest throughput", speeds.refusals.get(offer.gpu_key, "its GPU is not in the table")
-        )
+        Exclusion(offer, NO_FIGURE, speeds.refusals.get(offer.gpu_key, "its GPU is not in the table"))
         for offer in offers
         if offer.gpu_key not in known
     ]

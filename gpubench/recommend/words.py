@@ -21,6 +21,8 @@ def gpu_name(key: str) -> str:
 
 def offer_name(offer: Offer) -> str:
     """Return who sells what: "aws p5.48xlarge", "vast (spot)", with the region where one is known."""
+    if offer.pricing is Pricing.OWNED:
+        return plain(f"{offer.provider}: {offer.instance}", 60)
     words = [offer.provider, offer.instance]
     if offer.region:
         words.append(offer.region)

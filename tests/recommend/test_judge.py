@@ -79,7 +79,8 @@ def test_each_order_puts_its_own_first(sort, first):
 
 def test_several_workloads_are_their_geometric_mean_and_a_mix_is_money():
     """H100 at 200/s and 800/s: mean 400/s. Half and half: 1 / (0.5/200 + 0.5/800) = 320/s."""
-    from gpubench.recommend.judge import Evidence, judge
+    from gpubench.recommend.gather import Evidence
+    from gpubench.recommend.judge import judge
     from gpubench.recommend.request import RankRequest
     from gpubench.specs import load_specs
 
