@@ -50,6 +50,10 @@ def verb(
     samples: Annotated[
         float | None, typer.Option(help="Samples of the job: gives hours and cost.", rich_help_panel=ASK)
     ] = None,
+    own: Annotated[
+        list[str] | None,
+        typer.Option(help="Hardware you own or could buy, as in gpubench rank --own.", rich_help_panel=ASK),
+    ] = None,
     offers: Annotated[Path | None, typer.Option(help="Your own price table.", rich_help_panel=ASK)] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -61,6 +65,7 @@ def verb(
         "workloads": tuple(workload or ()) or None,
         "precision": precision,
         "samples": samples,
+        "own": tuple(own or ()) or None,
         "offers": offers,
     }
     question: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from gpubench import __version__
-from gpubench.errors import GpuBenchError
-from gpubench.models import Case, DeviceProfile, GpuSpec, Measurement, Ranking, Run, Status
+from gpubench.errors import GpuBenchError, MisuseError
+from gpubench.models import BuyOrRent, Case, DeviceProfile, GpuSpec, Measurement, Ranking, Run, Status
 from gpubench.specs import load_specs
 
 
@@ -37,6 +37,8 @@ class ReportData:
         runs: This user's stored runs, newest first.
         ranking: None where no ranking could be made; ``ranking_problem`` then says why.
         problems: Result files that could not be read, one line each.
+        buy_or_rent: Owning against renting: the user's own cards where they were given, else every card
+            that has a street price.
         specs: The specification table by GPU key.
     """
 
@@ -45,6 +47,7 @@ class ReportData:
     ranking: Ranking | None = None
     ranking_problem: str | None = None
     problems: tuple[str, ...] = ()
+    buy_or_rent: tuple[BuyOrRent, ...] = ()
     specs: Mapping[str, GpuSpec] = field(default_factory=load_specs)
     version: str = __version__
 
@@ -138,8 +141,10 @@ def gather(results: Path | None = None, today: date | None = None, **question: A
 
     stored = read_runs(results_root(results))
     ranking, problem = None, None
+    decisions: tuple[BuyOrRent, ...] = ()
     try:
         ranking = rank(results=results, **question)
+        decisions = ranking.buy_or_rent or _buying(results, question)
     except GpuBenchError as error:
         if question:
             raise
@@ -150,7 +155,18 @@ def gather(results: Path | None = None, today: date | None = None, **question: A
         ranking=ranking,
         ranking_problem=problem,
         problems=tuple(stored.problems),
+        buy_or_rent=decisions,
     )
+
+
+def _buying(results: Path | None, question: dict[str, Any]) -> tuple[BuyOrRent, ...]:
+    """Hold every card with a street price against renting; none where the question rules buying out."""
+    from gpubench.recommend.rank import rank
+
+    try:
+        return rank(results=results, **(question | {"rent_or_buy": "buy"})).buy_or_rent
+    except MisuseError:
+        return ()
 
 
 def newest_first(runs: Iterable[Run]) -> tuple[Run, ...]:

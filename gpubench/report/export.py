@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from typing import Any
 
 import msgspec
@@ -75,7 +76,7 @@ def document(data: ReportData) -> dict[str, Any]:
 
     Runs are as ``run --json`` gives them, raw rounds included; the ranking is as ``rank --json`` gives it.
     """
-    return {
+    everything = {
         "schema_version": SCHEMA_VERSION,
         "gpubench": data.version,
         "made_on": data.today.isoformat(),
@@ -84,6 +85,19 @@ def document(data: ReportData) -> dict[str, Any]:
         "ranking_problem": data.ranking_problem,
         "problems": list(data.problems),
     }
+    cleaned: dict[str, Any] = _storable(everything)
+    return cleaned
+
+
+def _storable(value: Any) -> Any:
+    """Replace what JSON in UTF-8 cannot hold: NaN and infinity by null, lone surrogates by a mark."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", errors="replace").decode("utf-8")
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {_storable(key): _storable(item) for key, item in value.items()}
+    return [_storable(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def as_json(data: ReportData) -> str:

@@ -132,7 +132,7 @@ def _html(data: ReportData, blocks: Sequence[_Placed]) -> str:
         figures=figures,
         palette=PALETTE,
         raw=raw,
-        sizes={"plotly": format_bytes(len(plotly_js)), "raw": format_bytes(len(msgspec.json.encode(raw)))},
+        sizes={"plotly": format_bytes(len(plotly_js)), "raw": format_bytes(len(msgspec.json.encode(raw["data"])))},
         stem=f"gpubench-{data.today.isoformat()}",
         version=data.version,
         plotly_js=plotly_js,

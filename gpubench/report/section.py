@@ -29,6 +29,7 @@ BUILT_IN = (
     "processor",
     "value",
     "frontier",
+    "owning",
     "prediction",
     "devices",
     "feeding",

@@ -47,6 +47,7 @@ def test_a_stored_run_is_on_the_page_and_anchors_the_ranking(tmp_path):
     assert data.device.name == "NVIDIA H200"
     bases = {row.estimate.basis for row in data.ranking.rows if row.offer.gpu_key == samples.H200}
     assert bases == {"measured"}
+    assert data.buy_or_rent
 
 
 def test_json_on_stdout_names_the_file(tmp_path):

@@ -244,3 +244,26 @@ def test_without_an_anchor_the_page_says_that_one_measurement_narrows_all():
 def test_a_tie_names_the_measurement_that_would_part_it():
     text = words_of("value", samples.report_data(samples.h200_run()))
     assert "Measuring GeForce RTX 4090, GeForce RTX 3090 and GeForce RTX 5090 would part them" in text
+
+
+def test_owning_is_held_against_renting_the_same_work():
+    table = table_of("owning", samples.report_data())
+    assert table.rows[0][4] == "13,000 h\n4,000 h to never"
+    text = words_of("owning", samples.report_data())
+    assert "it depends on how many hours the card works" in text
+    assert (
+        "Assumed, because it was not given: board power as the power at work and share of hours at work"
+        in text
+    )
+
+
+def test_each_verdict_has_its_sentence():
+    rows = tuple(samples.buy_or_rent(verdict=verdict, assumed=()) for verdict in ("buy", "rent"))
+    text = words_of("owning", samples.report_data(buy_or_rent=rows))
+    assert "buying is the cheaper" in text
+    assert "renting is the cheaper" in text
+    assert "Nothing was assumed" in text
+
+
+def test_without_a_price_to_buy_there_is_no_such_section():
+    assert block_of("owning", samples.report_data(buy_or_rent=())) is None

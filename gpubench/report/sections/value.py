@@ -205,9 +205,23 @@ def _offer_cells(data: ReportData, row: RankedOffer, timed: bool) -> tuple[str, 
         _remarks(row),
     ]
     if timed:
-        hours = None if row.hours is None else row.hours * 3600
-        cells[5:5] = [format_duration(hours), format_usd(row.cost_usd)]
+        cells[5:5] = [_hours(row), _cost(row)]
     return tuple(cells)
+
+
+def _hours(row: RankedOffer) -> str:
+    def words(hours: float | None) -> str:
+        return format_duration(None if hours is None else hours * 3600)
+
+    if row.hours_low is None or row.hours_high is None:
+        return words(row.hours)
+    return f"{words(row.hours)}\n{words(row.hours_low)} to {words(row.hours_high)}"
+
+
+def _cost(row: RankedOffer) -> str:
+    if row.cost_usd_low is None or row.cost_usd_high is None:
+        return format_usd(row.cost_usd)
+    return f"{format_usd(row.cost_usd)}\n{format_usd(row.cost_usd_low)} to {format_usd(row.cost_usd_high)}"
 
 
 def _rank(row: RankedOffer) -> str:
