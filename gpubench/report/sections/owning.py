@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from gpubench.models import BuyOrRent
-from gpubench.report.charts import BLUE, ORANGE, Mark, Series, dots, two_lines
+from gpubench.report.charts import BLUE, Mark, Series, dots, two_lines
 from gpubench.report.data import ReportData
 from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
 from gpubench.report.words import PRICING_WORDS, listed, stacked
@@ -34,7 +34,7 @@ def _render(data: ReportData) -> Block | None:
                 figures=(_figure(data, decisions),),
                 twin=_twin(data, decisions),
                 caption=(
-                    "Cost of an hour of work. The line of an owned card spans its resale, its share of hours "
+                    "1 is even. The line spans resale, the share of hours "
                     "at work, the price of energy, and the interval of its speed. An owned card costs most "
                     "while it idles; a rented one is handed back."
                 ),
@@ -49,7 +49,7 @@ def _sentence(data: ReportData, decisions: Sequence[BuyOrRent]) -> str:
     for each in decisions:
         names[each.verdict].append(_name(data, each))
     parts = [
-        f"{listed(names[verdict])}: {words}"
+        f"{listed(names[verdict], most=3)}: {words}"
         for verdict, words in (
             ("buy", "buying is the cheaper over the whole range of assumptions."),
             ("depends", "it depends on how many hours the card works."),
@@ -77,37 +77,28 @@ def _name(data: ReportData, each: BuyOrRent) -> str:
 
 def _figure(data: ReportData, decisions: Sequence[BuyOrRent]) -> Figure:
     labels = [two_lines(_name(data, each), f"{format_usd(each.purchase_usd)} to buy") for each in decisions]
-    owned = tuple(
+    marks = tuple(
         Mark(
             row=i,
-            value=each.usd_per_hour,
-            low=each.usd_per_hour_low,
-            high=each.usd_per_hour_high,
-            hover=f"owned: {_hourly(each)} an hour of work",
+            value=each.usd_per_hour / each.equivalent_usd_per_hour,
+            low=each.usd_per_hour_low / each.equivalent_usd_per_hour,
+            high=each.usd_per_hour_high / each.equivalent_usd_per_hour,
+            hover=f"owned {_hourly(each)}, rented {format_usd(each.equivalent_usd_per_hour)}",
         )
         for i, each in enumerate(decisions)
     )
-    rented = tuple(
-        Mark(
-            row=i,
-            value=each.equivalent_usd_per_hour,
-            low=None,
-            high=None,
-            hover=f"rented: {format_usd(each.equivalent_usd_per_hour)} for the same work",
-        )
-        for i, each in enumerate(decisions)
-    )
-    series = [
-        Series(name="owned, with its range", marks=owned, colour=BLUE),
-        Series(name="rented, the same work", marks=rented, colour=ORANGE, symbol="diamond-open"),
-    ]
     alt = "; ".join(
         f"{_name(data, e)} {_hourly(e)} against {format_usd(e.equivalent_usd_per_hour)}" for e in decisions
     )
     return Figure(
-        figure=dots(series, labels, "$ per hour of work"),
+        figure=dots(
+            [Series(name="owned", marks=marks, colour=BLUE)],
+            labels,
+            "cost of owning over renting the same work (below 1 owning is the cheaper)",
+            line_at=1.0,
+        ),
         alt=f"Dot chart of the cost of an hour of work, owned against rented: {alt}.",
-        height_px=96 + 38 * len(labels),
+        height_px=80 + 38 * len(labels),
     )
 
 

@@ -201,7 +201,7 @@ def _offer_cells(data: ReportData, row: RankedOffer, timed: bool) -> tuple[str, 
         stacked(per_s_words(row)),
         stacked(per_usd_words(row)),
         share_words(row.p_best),
-        stacked(basis_words(row.estimate)),
+        basis_words(row.estimate).partition(" (")[0],
         _remarks(row),
     ]
     if timed:
