@@ -37,6 +37,9 @@ def verb(
         ),
     ] = None,
     results: ResultsOption = None,
+    run: Annotated[
+        str | None, typer.Option(help="The page is about this run's device: path, id or latest.")
+    ] = None,
     kind: Annotated[
         ReportFormat | None,
         typer.Option("--format", help="[default: by the ending of the file, else html]"),
@@ -69,7 +72,7 @@ def verb(
         "offers": offers,
     }
     question: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
-    path = report(output, results, format=None if kind is None else kind.value, **question)
+    path = report(output, results, format=None if kind is None else kind.value, run=run, **question)
     size_bytes = Path(path).stat().st_size
     if as_json:
         print_json({"path": path, "size_bytes": size_bytes})

@@ -37,6 +37,7 @@ class ReportData:
         runs: This user's stored runs, newest first.
         ranking: None where no ranking could be made; ``ranking_problem`` then says why.
         problems: Result files that could not be read, one line each.
+        about: Id of the run whose device the page is about; None is the newest with a usable row.
         buy_or_rent: Owning against renting: the user's own cards where they were given, else every card
             that has a street price.
         specs: The specification table by GPU key.
@@ -48,12 +49,15 @@ class ReportData:
     ranking_problem: str | None = None
     problems: tuple[str, ...] = ()
     buy_or_rent: tuple[BuyOrRent, ...] = ()
+    about: str | None = None
     specs: Mapping[str, GpuSpec] = field(default_factory=load_specs)
     version: str = __version__
 
     @cached_property
     def run(self) -> Run | None:
-        """The run that the page speaks of as "here": the newest with a usable row, else the newest."""
+        """The run that the page speaks of as "here": the one asked for, else the newest that is usable."""
+        if self.about is not None:
+            return next((run for run in self.runs if run.run_id == self.about), None)
         usable = (run for run in self.runs if any(m.status is Status.OK for m in run.measurements))
         return next(usable, self.runs[0] if self.runs else None)
 
@@ -123,7 +127,9 @@ def same(one: DeviceProfile, other: DeviceProfile) -> bool:
     return (one.backend, one.gpu_key, one.name) == (other.backend, other.gpu_key, other.name)
 
 
-def gather(results: Path | None = None, today: date | None = None, **question: Any) -> ReportData:
+def gather(
+    results: Path | None = None, today: date | None = None, *, run: str | None = None, **question: Any
+) -> ReportData:
     """Read the runs of a results folder and rank the offers with them.
 
     A default ranking that cannot be made leaves the rest of the page whole: the reason takes its place.
@@ -131,15 +137,19 @@ def gather(results: Path | None = None, today: date | None = None, **question: A
     Args:
         results: Results folder; None takes the user's (see ``record.store.results_root``).
         today: The day that ages count from; None is today in UTC.
+        run: Whose device the page is about: the path or id of a run, or ``latest``; None is the newest
+            usable one.
         question: Fields of ``recommend.request.RankRequest``: workloads, precision, samples, own ...
 
     Raises:
         MisuseError: If the question is wrong; what the user asked for is not replaced by a page without it.
     """
     from gpubench.recommend.rank import rank
-    from gpubench.record.store import read_runs, results_root
+    from gpubench.record.store import find_run, read_run, read_runs, results_root
 
-    stored = read_runs(results_root(results))
+    root = results_root(results)
+    stored = read_runs(root)
+    chosen = None if run is None else read_run(find_run(root, run))
     ranking, problem = None, None
     decisions: tuple[BuyOrRent, ...] = ()
     try:
@@ -151,7 +161,8 @@ def gather(results: Path | None = None, today: date | None = None, **question: A
         problem = str(error)
     return ReportData(
         today=today or datetime.now(UTC).date(),
-        runs=newest_first(stored.runs),
+        runs=newest_first({r.run_id: r for r in (*stored.runs, *((chosen,) if chosen else ()))}.values()),
+        about=None if chosen is None else chosen.run_id,
         ranking=ranking,
         ranking_problem=problem,
         problems=tuple(stored.problems),

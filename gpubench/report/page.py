@@ -41,6 +41,7 @@ def report(
     *,
     format: str | None = None,  # noqa: A002 - the option's own name
     data: ReportData | None = None,
+    run: str | None = None,
     **question: Any,
 ) -> str:
     """Write the report, and return the path of the file.
@@ -50,6 +51,7 @@ def report(
         results: Results folder; None takes the user's.
         format: ``html``, ``md``, ``json`` or ``csv``; None goes by the file's ending, else ``html``.
         data: What to report, where it is already at hand; None gathers it from ``results``.
+        run: Whose device the page is about: a run's path or id; None is the newest usable one.
         question: What the ranking is asked, as in ``gpubench.rank``: workloads, precision, samples ...
 
     Raises:
@@ -57,7 +59,7 @@ def report(
         StorageError: If the file cannot be written.
     """
     kind = _format(format, output)
-    data = data or gather(results, **question)
+    data = data or gather(results, run=run, **question)
     path = output or _default_path(data, results, kind)
     text = render(data, kind)
     # Names may hold what UTF-8 cannot carry (lone surrogates from a driver): they become "?".

@@ -89,3 +89,14 @@ def test_a_wrong_question_is_misuse_and_not_a_page_without_a_ranking(tmp_path):
     done = command("--results", str(tmp_path), "--workload", "no-such-workload")
     assert done.returncode == 2
     assert not (tmp_path / "reports").exists()
+
+
+def test_the_page_can_be_about_an_older_run(tmp_path):
+    write_run(tmp_path, samples.h200_run())
+    write_run(tmp_path, samples.cpu_run())
+    done = command(
+        "--results", str(tmp_path), "--run", samples.cpu_run().run_id, "-o", str(tmp_path / "page.md")
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "page.md").read_text(encoding="utf-8").startswith("# AMD EPYC 9354")
+    assert command("--results", str(tmp_path), "--run", "nothing-like-it").returncode == 2

@@ -267,3 +267,17 @@ def test_each_verdict_has_its_sentence():
 
 def test_without_a_price_to_buy_there_is_no_such_section():
     assert block_of("owning", samples.report_data(buy_or_rent=())) is None
+
+
+def test_a_capped_power_limit_stands_out_beside_the_device():
+    capped = msgspec.structs.replace(samples.h200(), power_limit_w=450.0)
+    text = words_of("device", samples.report_data(samples.h200_run(device=capped)))
+    assert "power limit now 450 W against 700 W" in text
+    assert "against" not in words_of("device", samples.report_data(samples.h200_run()))
+
+
+def test_a_page_about_the_cpu_still_knows_the_gpu_of_the_same_folder():
+    data = samples.report_data(samples.h200_run(), samples.cpu_run(), about=samples.cpu_run().run_id)
+    assert data.is_cpu
+    assert {c.gpu.run.device.name for c in contests(data)} == {"NVIDIA H200"}
+    assert "also holds runs of NVIDIA H200" in words_of("verdict", data)

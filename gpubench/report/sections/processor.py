@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpubench.models import Case, TaskKind
-from gpubench.report.data import ReportData, Result
+from gpubench.report.data import ReportData, Result, same
 from gpubench.report.ratios import Ratio, ratio
 from gpubench.report.section import Block, Column, Paragraph, Section, Table
 from gpubench.report.words import listed, stacked, throughput
@@ -32,7 +32,8 @@ class Contest:
 def contests(data: ReportData) -> tuple[Contest, ...]:
     """Set CPU and GPU side by side, workload by workload; at equal batch where both measured one."""
     cpus = [result for result in data.everything if result.run.device.backend == "cpu"]
-    gpus = [] if data.is_cpu else list(data.results)
+    first = next((result for result in data.everything if result.run.device.backend != "cpu"), None)
+    gpus = [] if first is None else [r for r in data.everything if same(r.run.device, first.run.device)]
     found = []
     for key in sorted({_key(result.case) for result in cpus}):
         mine = [result for result in cpus if _key(result.case) == key]
