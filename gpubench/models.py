@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import cached_property
 from math import ceil
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -620,6 +620,8 @@ class Offer(_Record, frozen=True, kw_only=True):
 # --- prediction and recommendation -------------------------------------------------------------------
 
 Basis = Literal["measured", "reference", "predicted"]
+Figure: TypeAlias = tuple[float | None, float | None, float | None]
+"""A value with the low and the high end of its interval."""
 
 
 class Estimate(_Record, frozen=True, kw_only=True):
@@ -657,7 +659,8 @@ class RankedOffer(_Record, frozen=True, kw_only=True):
         hours, cost_usd: Of the job, where one was given; ``_low`` and ``_high`` are of the interval.
         pareto: Whether nothing else is as fast, as cheap and as large in memory at once.
         dominated_by: What is, and in which respects it is better.
-        speed_ratio: Throughput over that of one reference GPU.
+        score: Throughput of the instance over that of one reference GPU.
+        reference_hours_per_usd: Hours of the reference GPU's work that a dollar buys.
         spot_break_even: Share of the work that may be lost before on demand is as cheap.
         latency_s: Of one batch, for inference.
         factors: Memory, cores, ECC ... of the GPU.
@@ -684,7 +687,12 @@ class RankedOffer(_Record, frozen=True, kw_only=True):
     tie: bool = False
     fits_memory: bool | None = None
     price_age_days: int | None = None
-    speed_ratio: float | None = None
+    score: float | None = None
+    score_low: float | None = None
+    score_high: float | None = None
+    reference_hours_per_usd: float | None = None
+    reference_hours_per_usd_low: float | None = None
+    reference_hours_per_usd_high: float | None = None
     hours_low: float | None = None
     hours_high: float | None = None
     cost_usd_low: float | None = None
@@ -761,19 +769,46 @@ class ExcludedOffer(_Record, frozen=True, kw_only=True):
 
 
 class Ranking(_Record, frozen=True, kw_only=True):
-    """Offers by training per dollar, with what was left out and the sentence that sums it up."""
+    """Offers by training per dollar, with what was left out and the sentences that sum it up.
+
+    Attributes:
+        unit: What a sample is, in the plural; of several workloads it is just "samples".
+        by_reference: Whether figures are for people as multiples of the reference GPU, because samples of
+            several workloads together mean nothing; ``throughput_of`` and ``value_of`` give them.
+        throughput_unit, value_unit: Units of what those two return.
+        verdict: The answer, how sure it is, the fastest and the cheapest; the first sentence stands alone.
+    """
 
     schema_version: int = SCHEMA_VERSION
     as_of: str
     objective: str
     cases: tuple[Case, ...]
     unit: str
+    by_reference: bool = False
+    throughput_unit: str = "samples/s"
+    value_unit: str = "samples per dollar"
     reference_gpu_key: str | None
     rows: tuple[RankedOffer, ...]
     excluded: tuple[ExcludedOffer, ...]
     verdict: str
     buy_or_rent: tuple[BuyOrRent, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def throughput_of(self, row: RankedOffer) -> Figure:
+        """Return a row's throughput and its interval, in ``throughput_unit``."""
+        if self.by_reference:
+            return row.score, row.score_low, row.score_high
+        return row.samples_per_s, row.samples_per_s_low, row.samples_per_s_high
+
+    def value_of(self, row: RankedOffer) -> Figure:
+        """Return what a dollar buys of a row and its interval, in ``value_unit``."""
+        if self.by_reference:
+            return (
+                row.reference_hours_per_usd,
+                row.reference_hours_per_usd_low,
+                row.reference_hours_per_usd_high,
+            )
+        return row.samples_per_usd, row.samples_per_usd_low, row.samples_per_usd_high
 
     def to_frame(self) -> DataFrame:
         """Return the ranked rows as a pandas frame, one row an offer, columns as in ``rank --json``."""

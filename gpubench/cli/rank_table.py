@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpubench.models import BuyOrRent, RankedOffer, Ranking
 from gpubench.offers.dates import freshness
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+PIPED_WIDTH = 120
+"""Columns where the output goes to a file or a pipe, and nothing says otherwise."""
+
+FIGURE_WIDTH = 11
+"""Characters that keep an interval or a date on one line: "(580-1,600)"."""
+
 _ASSUMED = {
     "years": "life",
     "utilisation": "share of hours at work",
@@ -26,17 +33,22 @@ _ASSUMED = {
 }
 
 
-def show(ranking: Ranking, *, limit: int, explain: bool, factors: bool) -> None:
+def show(ranking: Ranking, *, limit: int | None = None, explain: bool = False, factors: bool = False) -> None:
     """Print a ranking to stdout: plain where that is no terminal, narrow where it is narrow."""
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=max(console.width, 120))
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console = Console(highlight=False, width=PIPED_WIDTH)
     console.print(ranking.verdict, markup=False)
     console.print()
     rows = ranking.rows[:limit]
-    console.print(_table(ranking, rows, console))
+    columns = _columns(ranking, rows)
+    shown = [column for column in columns if column.least_width <= console.width]
+    console.print(_table(shown, rows, console))
+    hidden = [column.title for column in columns if column not in shown]
+    if hidden:
+        console.print(f"Not shown at this width: {', '.join(hidden)}.", markup=False, style="dim")
     if factors:
         console.print(_factor_table(rows, console))
     if ranking.buy_or_rent:
@@ -47,50 +59,89 @@ def show(ranking: Ranking, *, limit: int, explain: bool, factors: bool) -> None:
         _explain(console, ranking, rows)
 
 
-def _table(ranking: Ranking, rows: Sequence[RankedOffer], console: Console) -> Table:
+class _Column(NamedTuple):
+    """A column of the ranking: what it says of a row, and how wide a terminal must be to show it."""
+
+    title: str
+    cell: Callable[[RankedOffer], str]
+    right: bool = False
+    wraps: bool = False
+    least_width: int = 0
+
+
+def _columns(ranking: Ranking, rows: Sequence[RankedOffer]) -> list[_Column]:
+    """Return every column of the ranking; a narrow terminal shows fewer."""
+    with_job = any(row.hours is not None for row in rows)
+    columns = [
+        _Column("#", lambda r: f"{r.rank}{'=' if r.tie else ' '}{'*' if r.pareto else ' '}", right=True),
+        _Column("offer", lambda r: offer_name(r.offer), wraps=True),
+        _Column("GPUs", lambda r: gpus_of(r.offer), wraps=True),
+        _Column("$/h", lambda r: _usd(float(r.offer.price_usd_per_hour)), right=True),
+        _Column("price of", _date, wraps=True, least_width=75),
+        _Column(
+            ranking.throughput_unit,
+            lambda r: _shown(*ranking.throughput_of(r)),
+            right=True,
+            wraps=True,
+            least_width=115 if with_job else 95,
+        ),
+    ]
+    if any(row.latency_s is not None for row in rows):
+        columns += [
+            _Column("batch", lambda r: str(r.estimate.case.batch_size), right=True, least_width=80),
+            _Column("ms", lambda r: format_number(_ms(r.latency_s)), right=True),
+        ]
+    if with_job:
+        columns += [
+            _Column("hours", lambda r: _shown(r.hours, r.hours_low, r.hours_high), right=True, wraps=True),
+            _Column(
+                "cost, $",
+                lambda r: _shown(r.cost_usd, r.cost_usd_low, r.cost_usd_high),
+                right=True,
+                wraps=True,
+            ),
+        ]
+    else:
+        title = ranking.value_unit.replace(" per dollar", " per $")
+        columns.append(_Column(title, lambda r: _shown(*ranking.value_of(r)), right=True, wraps=True))
+    columns += [
+        _Column("P(best)", lambda r: _chance(r.p_best), right=True, least_width=85),
+        _Column("basis", lambda r: r.estimate.basis, least_width=70),
+    ]
+    return columns
+
+
+def _table(columns: Sequence[_Column], rows: Sequence[RankedOffer], console: Console) -> Table:
     from rich.text import Text
 
-    with_job = any(row.hours is not None for row in rows)
     table = _plain_table(console)
-    table.add_column("#", justify="right", no_wrap=True)
-    table.add_column("offer", overflow="fold")
-    table.add_column("GPUs", overflow="fold")
-    table.add_column("$/h", justify="right", no_wrap=True)
-    table.add_column("price of", overflow="fold")
-    table.add_column(f"{ranking.unit}/s", justify="right", overflow="fold")
-    with_latency = any(row.latency_s is not None for row in rows)
-    if with_latency:
-        table.add_column("batch", justify="right", no_wrap=True)
-        table.add_column("ms", justify="right", no_wrap=True)
-    if with_job:
-        table.add_column("hours", justify="right", overflow="fold")
-        table.add_column("cost", justify="right", overflow="fold")
-    else:
-        table.add_column(f"{ranking.unit} per $", justify="right", overflow="fold")
-    table.add_column("P(best)", justify="right", no_wrap=True)
-    table.add_column("basis", no_wrap=True)
+    for column in columns:
+        table.add_column(
+            column.title,
+            justify="right" if column.right else "left",
+            no_wrap=not column.wraps,
+            overflow="fold",
+            min_width=FIGURE_WIDTH if column.wraps else None,
+        )
     for row in rows:
-        cells = [
-            f"{row.rank}{'=' if row.tie else ' '}{'*' if row.pareto else ' '}",
-            offer_name(row.offer),
-            gpus_of(row.offer),
-            format_usd(float(row.offer.price_usd_per_hour)).removeprefix("$"),
-            _date(row),
-            _shown(row.samples_per_s, row.samples_per_s_low, row.samples_per_s_high),
-            *(_latency(row) if with_latency else []),
-            *([_hours(row), _cost(row)] if with_job else [_value(row)]),
-            _chance(row.p_best),
-            row.estimate.basis,
-        ]
-        table.add_row(*(Text(cell) for cell in cells))
+        table.add_row(*(Text(column.cell(row)) for column in columns))
     return table
+
+
+def _usd(value: float) -> str:
+    return format_usd(value).removeprefix("$")
+
+
+def _ms(value_s: float | None) -> float | None:
+    return None if value_s is None else value_s * 1e3
 
 
 def _plain_table(console: Console) -> Table:
     from rich import box
     from rich.table import Table
 
-    return Table(box=box.SIMPLE_HEAD if console.encoding.startswith("utf") else box.ASCII, pad_edge=False)
+    lines = box.SIMPLE_HEAD if console.encoding.startswith("utf") else box.ASCII
+    return Table(box=lines, pad_edge=False, padding=(0, 0, 0, 1))
 
 
 def _factor_table(rows: Sequence[RankedOffer], console: Console) -> Table:
@@ -183,25 +234,8 @@ def _date(row: RankedOffer) -> str:
     return f"{plain(row.offer.price_date, 10)}{mark}"
 
 
-def _shown(value: float, low: float | None, high: float | None) -> str:
+def _shown(value: float | None, low: float | None, high: float | None) -> str:
     return compact(value, low, high, to="-")
-
-
-def _value(row: RankedOffer) -> str:
-    return _shown(row.samples_per_usd, row.samples_per_usd_low, row.samples_per_usd_high)
-
-
-def _latency(row: RankedOffer) -> list[str]:
-    latency_ms = None if row.latency_s is None else row.latency_s * 1e3
-    return [str(row.estimate.case.batch_size), format_number(latency_ms)]
-
-
-def _hours(row: RankedOffer) -> str:
-    return UNKNOWN if row.hours is None else _shown(row.hours, row.hours_low, row.hours_high)
-
-
-def _cost(row: RankedOffer) -> str:
-    return UNKNOWN if row.cost_usd is None else _shown(row.cost_usd, row.cost_usd_low, row.cost_usd_high)
 
 
 def _chance(probability: float | None) -> str:

@@ -72,17 +72,16 @@ def lines_meant(word: str) -> tuple[str, ...]:
 
 def ecc_of(spec: GpuSpec) -> bool | None:
     """Return whether the memory corrects errors; stacked memory (HBM) always does."""
-    if (ecc := getattr(spec, "ecc", None)) is not None:
-        return bool(ecc)
+    if spec.ecc is not None:
+        return spec.ecc
     return True if (spec.memory_type or "").startswith("HBM") else None
 
 
 def fp64_share(spec: GpuSpec) -> float | None:
     """Return the FP64 rate as a share of the FP32 rate."""
-    rate: float | None = getattr(spec, "fp64_flops_per_s", None)
-    if rate is None or not spec.fp32_flops_per_s:
+    if spec.fp64_flops_per_s is None or not spec.fp32_flops_per_s:
         return None
-    return rate / spec.fp32_flops_per_s
+    return spec.fp64_flops_per_s / spec.fp32_flops_per_s
 
 
 def link_of(spec: GpuSpec) -> str | None:
@@ -94,8 +93,8 @@ def link_of(spec: GpuSpec) -> str | None:
 
 def cooling_of(spec: GpuSpec) -> str | None:
     """Return active (a fan), passive (the server's air), liquid or module; else what the line usually has."""
-    if (cooling := getattr(spec, "cooling", None)) is not None:
-        return str(cooling)
+    if spec.cooling is not None:
+        return spec.cooling
     if spec.form_factor is None:
         return None
     if spec.form_factor.startswith(_MODULES):

@@ -7,6 +7,7 @@ from datetime import date
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,6 +31,7 @@ from gpubench.recommend.rows import IN_DETAIL, rows_of, with_spot_break_even
 from gpubench.recommend.scaling import scaling_of
 from gpubench.recommend.speeds import Drawer, Speeds, combine
 from gpubench.recommend.verdict import buying_sentences, cpu_sentences, verdict
+from gpubench.recommend.words import gpu_name
 
 
 def judge(
@@ -65,7 +67,7 @@ def judge(
     _require(kept, offers, fallen)
     evidence = evidence_for(sorted({offer.gpu_key for offer in possible} | {request.reference_gpu}))
     speeds = combine(evidence.answers, request.mix, drawer or _draw(), request.draws, request.seed)
-    kept, unknown = _with_speed(kept, speeds)
+    kept, unknown = _with_speed(kept, speeds, specs)
     fallen += unknown
     _require(kept, offers, fallen)
     pool = _pool(request, kept, speeds, specs, evidence)
@@ -79,27 +81,25 @@ def judge(
     rows = with_spot_break_even(rows_of(request, pool, order, today), possible)
     decisions: tuple[BuyOrRent, ...] = ()
     if owned:
-        both = dict.fromkeys([*kept, *_with_speed(possible, speeds)[0]])
+        both = dict.fromkeys([*kept, *_with_speed(possible, speeds, specs)[0]])
         machines = {row.offer: owned[row.offer] for row in rows if row.offer in owned}
         decisions = against_rent(request, _pool(request, list(both), speeds, specs, evidence), machines)
-    shown = tuple(rows if request.limit is None else rows[: request.limit])
-    return Ranking(
+    ranking = Ranking(
         as_of=today.isoformat(),
-        objective=_objective(request, speeds),
+        objective=_objective(request),
         cases=_cases(speeds),
-        unit=_unit(speeds),
-        reference_gpu_key=request.reference_gpu if request.reference_gpu in speeds.keys else None,
-        rows=shown,
+        **_units(request, speeds),
+        rows=tuple(rows),
         excluded=excluded(fallen),
-        verdict=" ".join(
-            [
-                *cpu_sentences(request, speeds),
-                verdict(request, rows, _headline(pool, order), _unit(speeds)),
-                *buying_sentences(decisions),
-            ]
-        ),
+        verdict="",
         buy_or_rent=decisions,
         notes=(*notes, *_notes(request, speeds, len(rows))),
+    )
+    sentences = [*cpu_sentences(request, speeds), *verdict(request, ranking, _headline(pool, order))]
+    return msgspec.structs.replace(
+        ranking,
+        rows=ranking.rows[: request.limit],
+        verdict=" ".join([*sentences, *buying_sentences(decisions)]),
     )
 
 
@@ -114,15 +114,24 @@ def _draw() -> Drawer:
     return draw
 
 
-def _with_speed(offers: Sequence[Offer], speeds: Speeds) -> tuple[list[Offer], list[Exclusion]]:
+def _with_speed(
+    offers: Sequence[Offer], speeds: Speeds, specs: Mapping[str, GpuSpec]
+) -> tuple[list[Offer], list[Exclusion]]:
     known = set(speeds.keys)
     kept = [offer for offer in offers if offer.gpu_key in known]
     fallen = [
-        Exclusion(offer, NO_FIGURE, speeds.refusals.get(offer.gpu_key, "its GPU is not in the table"))
+        Exclusion(offer, NO_FIGURE, _why_unknown(offer.gpu_key, speeds, specs))
         for offer in offers
         if offer.gpu_key not in known
     ]
     return kept, fallen
+
+
+def _why_unknown(gpu_key: str, speeds: Speeds, specs: Mapping[str, GpuSpec]) -> str:
+    spec = specs.get(gpu_key)
+    if spec is not None and spec.not_ranked_because:
+        return spec.not_ranked_because
+    return speeds.refusals.get(gpu_key, "its GPU is not in the table, and no run of yours measured it")
 
 
 def _pool(
@@ -175,14 +184,28 @@ def _cases(speeds: Speeds) -> tuple[Any, ...]:
     return tuple(dict.fromkeys(part.case for parts in speeds.parts for part in parts))
 
 
+def _units(request: RankRequest, speeds: Speeds) -> dict[str, Any]:
+    """Return the units of the ranking: samples of one workload, else multiples of the reference GPU."""
+    known = request.reference_gpu in speeds.keys
+    by_reference = known and len(request.workload_names) > 1
+    name = gpu_name(request.reference_gpu)
+    unit = _unit(speeds)
+    return {
+        "unit": unit,
+        "by_reference": by_reference,
+        "throughput_unit": f"x {name}" if by_reference else f"{unit}/s",
+        "value_unit": f"{name} hours per dollar" if by_reference else f"{unit} per dollar",
+        "reference_gpu_key": request.reference_gpu if known else None,
+    }
+
+
 def _unit(speeds: Speeds) -> str:
     units = {part.case.sample_unit for part in speeds.parts[0]}
-    unit = units.pop() if len(units) == 1 else "sample"
+    unit = units.pop() if len(units) == 1 and len(speeds.parts[0]) == 1 else "sample"
     return unit if unit.endswith("s") else f"{unit}s"
 
 
-def _objective(request: RankRequest, speeds: Speeds) -> str:
-    del speeds
+def _objective(request: RankRequest) -> str:
     words = {
         "value": "throughput per US dollar",
         "throughput": "throughput of the instance",
@@ -198,13 +221,18 @@ def _notes(request: RankRequest, speeds: Speeds, total: int) -> list[str]:
         notes.append("Samples/s is the rate at which the mixture is worked off: 1 / sum(share / rate).")
     elif len(request.workload_names) > 1:
         notes.append(
-            f"Samples/s is the geometric mean over {', '.join(request.workload_names)}; "
-            f"the ratio is to one {request.reference_gpu}."
+            f"Geometric mean over {', '.join(request.workload_names)}, as a multiple of one "
+            f"{gpu_name(request.reference_gpu)}."
+        )
+    if request.job_samples is not None and len(request.workload_names) > 1 and not request.mix:
+        notes.append(
+            "Hours and cost are at the geometric mean of several workloads, which no job is: "
+            "name one workload, or give --mix."
         )
     if any(e.basis == "predicted" and not e.anchored for e in speeds.estimates):
         notes.append(
             "No measurement on a GPU anchors the predictions: they are absolute and wide. "
-            "`gpubench run` on any GPU narrows them."
+            "Running gpubench run on any GPU narrows them."
         )
     if total > IN_DETAIL:
         notes.append(f"Ties are worked out for the first {IN_DETAIL} of {total:,} rows.")

@@ -18,6 +18,7 @@ from gpubench.recommend import economics
 from gpubench.recommend.filters import UNPRICED_KIND
 from gpubench.recommend.request import Range, RankRequest
 from gpubench.recommend.words import gpu_name
+from gpubench.specs import find_spec
 from gpubench.units import format_percent
 
 OWNED_KIND = "owned"
@@ -190,8 +191,9 @@ def unpriced_offers(specs: Mapping[str, GpuSpec], priced: Iterable[str]) -> list
 def _read(text: str, specs: Mapping[str, GpuSpec], own_keys: Iterable[str]) -> Owned:
     """Read a quote; its GPU may also be a device that only the user's own runs know."""
     name, comma, rest = text.partition(",")
-    key = name.strip().casefold()
-    if key not in set(own_keys) - set(specs):
+    spec = find_spec(name)
+    key = spec.key if spec else name.strip().casefold()
+    if key not in set(own_keys) or (spec is not None and not spec.not_ranked_because):
         return parse_owned(text)
     known = next(iter(specs))  # the rest of the line reads the same for any GPU
     return msgspec.structs.replace(parse_owned(f"{known}{comma}{rest}"), gpu_key=key)

@@ -92,8 +92,11 @@ def _columns(request: RankRequest, pool: Candidates, order: Indices) -> dict[str
         "samples_per_usd_high": _known(high),
         "usd_per_million_samples": economics.usd_per_million_samples(value).tolist(),
         "scaling_efficiency": pool.efficiency[order].tolist(),
-        "speed_ratio": _known(pool.rate[order] / reference),
     }
+    for suffix, rate in (("", pool.rate), ("_low", pool.rate_low), ("_high", pool.rate_high)):
+        score = rate[order] / reference
+        columns[f"score{suffix}"] = _known(score)
+        columns[f"reference_hours_per_usd{suffix}"] = _known(score / price)
     columns |= _job_columns(request, pool, order)
     columns |= _pareto_columns(pool, order, columns)
     return columns

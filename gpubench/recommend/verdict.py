@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpubench.models import BuyOrRent, FindingKind, Pricing, RankedOffer
+from gpubench.models import BuyOrRent, FindingKind, Pricing, RankedOffer, Ranking
 from gpubench.recommend.contest import SURE
 from gpubench.recommend.economics import train_hours
 from gpubench.recommend.own_devices import CPU_KEY
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import Speeds
-from gpubench.recommend.words import compact, gpu_name, gpus_of, listing, offer_name, price_of
+from gpubench.recommend.words import compact, gpu_name, gpus_of, listing, price_of
 from gpubench.units import UNKNOWN, format_duration, format_number, format_percent, format_usd, plain
 
 NO_GPU_HOURS = 1.0
@@ -26,49 +26,52 @@ _BASIS = {
 }
 
 
-def verdict(
-    request: RankRequest, rows: Sequence[RankedOffer], fastest_and_cheapest: tuple[int, int], unit: str
-) -> str:
-    """Return the verdict over all rows, best first; one sentence for each thing a buyer asks.
+def verdict(request: RankRequest, ranking: Ranking, fastest_and_cheapest: tuple[int, int]) -> list[str]:
+    """Return the verdict: the answer, how sure it is, the fastest and the cheapest, and what else matters.
 
     Args:
         request: What was asked.
-        rows: Every ranked row, at least one.
+        ranking: All rows, best first, at least one.
         fastest_and_cheapest: Which rows are the fastest and the cheapest by the hour.
-        unit: What a sample is, in the plural.
     """
-    fastest, cheapest = fastest_and_cheapest
+    head = ranking.rows[0]
     sentences = [
-        _best(request, rows[0], unit),
-        _sureness(rows),
-        _fastest(request, rows, fastest, unit),
-        _cheapest(rows, cheapest),
-        _host_bound(rows[0]),
-        _spot(rows[0]),
+        _best(request, ranking),
+        _sureness(ranking.rows),
+        _others(request, ranking, *fastest_and_cheapest),
+        _host_bound(head),
+        _spot(head),
     ]
-    return " ".join(sentence for sentence in sentences if sentence)
+    return [sentence for sentence in sentences if sentence]
 
 
-def _best(request: RankRequest, row: RankedOffer, unit: str) -> str:
+def _best(request: RankRequest, ranking: Ranking) -> str:
     title = {"value": "Best value", "throughput": "Fastest", "time": "Fastest", "cost": "Cheapest job"}
-    basis = _BASIS[row.estimate.basis]
-    return f"{title[request.sort]}: {_who(row)}, {_merit(request, row, unit)}, {basis}."
+    row = ranking.rows[0]
+    merit = _merit(request, ranking, row)
+    return f"{title[request.sort]}: {_who(row)}, {merit}, {_BASIS[row.estimate.basis]}."
 
 
 def _who(row: RankedOffer) -> str:
     if row.offer.pricing is Pricing.OWNED:
-        return f"owning {gpus_of(row.offer)} ({plain(row.offer.instance)}) at {price_of(row.offer)} of work"
-    return f"{gpus_of(row.offer)} at {offer_name(row.offer)} for {price_of(row.offer)}"
+        return f"owning {gpus_of(row.offer)} at {price_of(row.offer)} of work"
+    spot = " spot" if row.offer.pricing is Pricing.SPOT else ""
+    return f"{gpus_of(row.offer)} at {plain(row.offer.provider, 40)}{spot} for {price_of(row.offer)}"
 
 
-def _merit(request: RankRequest, row: RankedOffer, unit: str) -> str:
+def _merit(request: RankRequest, ranking: Ranking, row: RankedOffer) -> str:
     if row.hours is not None and request.sort in {"time", "cost"}:
         return f"{format_duration(row.hours * 3600)} and {format_usd(row.cost_usd)} for the job"
     if request.sort in {"throughput", "time"}:
-        rate = compact(row.samples_per_s, row.samples_per_s_low, row.samples_per_s_high)
-        return f"{rate} {unit} a second"
-    value = compact(row.samples_per_usd, row.samples_per_usd_low, row.samples_per_usd_high)
-    return f"{value} {unit} per dollar"
+        return _rate(ranking, row)
+    return f"{compact(*ranking.value_of(row))} {ranking.value_unit}"
+
+
+def _rate(ranking: Ranking, row: RankedOffer) -> str:
+    figure = compact(*ranking.throughput_of(row))
+    if ranking.by_reference and ranking.reference_gpu_key:
+        return f"{figure} times one {gpu_name(ranking.reference_gpu_key)}"
+    return f"{figure} {ranking.throughput_unit}"
 
 
 def _sureness(rows: Sequence[RankedOffer]) -> str:
@@ -77,12 +80,12 @@ def _sureness(rows: Sequence[RankedOffer]) -> str:
         return ""
     if len(rows) == 1:
         return "It is the only offer left."
+    chance = f"best of {len(rows):,} offers with a probability of {_probability(head.p_best)}"
     rivals = rivals_of(rows)
-    chance = f"it is the best of {len(rows)} offers with a probability of {_probability(head.p_best)}"
     if not rivals:
         return f"How sure: {chance}."
-    word = "A tie" if head.p_best < SURE else "Not certain"
-    return f"{word}: {chance}, and cannot be told from {listing(rivals)}{_separator(rows, rivals)}."
+    word = "It is a tie" if head.p_best < SURE else "It is not certain"
+    return f"{word}: {chance}, not to be told from {listing(rivals)}; {_separator(rows)}."
 
 
 def _probability(value: float) -> str:
@@ -91,46 +94,33 @@ def _probability(value: float) -> str:
 
 def rivals_of(rows: Sequence[RankedOffer]) -> list[str]:
     """Return the other GPUs that cannot be told from the head of the ranking, likeliest first."""
-    head = rows[0]
-    tied = [row for row in rows[1:] if row.tie and row.rank == head.rank]
-    tied.sort(key=lambda row: -(row.p_best or 0.0))
-    return list(dict.fromkeys(f"{gpus_of(row.offer)}{_seller(row)}" for row in tied))
+    return list(dict.fromkeys(gpus_of(row.offer) for row in _tied(rows)))
 
 
-def _seller(row: RankedOffer) -> str:
-    return "" if row.offer.pricing is Pricing.OWNED else f" at {plain(row.offer.provider)}"
+def _tied(rows: Sequence[RankedOffer]) -> list[RankedOffer]:
+    tied = (row for row in rows[1:] if row.tie and row.rank == rows[0].rank)
+    return sorted(tied, key=lambda row: -(row.p_best or 0.0))
 
 
-def _separator(rows: Sequence[RankedOffer], rivals: list[str]) -> str:
+def _separator(rows: Sequence[RankedOffer]) -> str:
     """Name the measurement that would tell the head from its likeliest rival."""
-    del rivals
-    head = rows[0]
-    tied = [row for row in rows[1:] if row.tie and row.rank == head.rank]
-    open_keys = list(
-        dict.fromkeys(
-            row.offer.gpu_key
-            for row in [head, *sorted(tied, key=lambda row: -(row.p_best or 0.0))]
-            if row.estimate.basis == "predicted"
-        )
-    )
-    if not open_keys:
-        return "; measure both again with --publish to part them"
-    names = " and ".join(gpu_name(key) for key in open_keys[:2])
-    return f"; `gpubench run` on {names} would part them"
+    unmeasured = (row.offer.gpu_key for row in [rows[0], *_tied(rows)] if row.estimate.basis == "predicted")
+    keys = list(dict.fromkeys(unmeasured))
+    if not keys:
+        return "measuring both again with --publish would part them"
+    return f"measuring {' and '.join(gpu_name(key) for key in keys[:2])} would part them"
 
 
-def _fastest(request: RankRequest, rows: Sequence[RankedOffer], index: int, unit: str) -> str:
-    if request.sort in {"throughput", "time"}:
-        return ""
-    if index == 0:
-        return "It is also the fastest." if len(rows) > 1 else ""
-    row = rows[index]
-    rate = compact(row.samples_per_s, row.samples_per_s_low, row.samples_per_s_high)
-    return f"Fastest: {_who(row)}, {rate} {unit} a second."
-
-
-def _cheapest(rows: Sequence[RankedOffer], index: int) -> str:
-    return "" if index == 0 else f"Cheapest by the hour: {_who(rows[index])}."
+def _others(request: RankRequest, ranking: Ranking, fastest: int, cheapest: int) -> str:
+    """Name the fastest and the cheapest by the hour, where they are other offers than the best."""
+    parts = []
+    if fastest and request.sort not in {"throughput", "time"}:
+        row = ranking.rows[fastest]
+        parts.append(f"fastest: {_who(row)}, {_rate(ranking, row)}")
+    if cheapest:
+        parts.append(f"cheapest by the hour: {_who(ranking.rows[cheapest])}")
+    text = "; ".join(parts)
+    return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
 def _host_bound(row: RankedOffer) -> str:

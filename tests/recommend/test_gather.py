@@ -57,10 +57,10 @@ def test_the_nearest_case_of_an_unknown_device_is_taken():
     far = msgspec.structs.replace(near, precision=Precision.FP32, execution=Execution.EAGER)
     other = msgspec.structs.replace(near, task=TaskKind.INFER)
     run = run_of(
-        "apple-m3-max", measurement(far, 5), measurement(near, 9), measurement(other, 90), backend="mps"
+        "npu-of-mine", measurement(far, 5), measurement(near, 9), measurement(other, 90), backend="mps"
     )
     found = own_devices.measured(question_of(), [run], load_specs())
-    assert found["apple-m3-max"].samples_per_s == pytest.approx(9)
+    assert found["npu-of-mine"].samples_per_s == pytest.approx(9)
     assert own_devices.measured(question_of(precision=Precision.TF32), [run], load_specs()) == {}
 
 
