@@ -157,6 +157,7 @@ def _reference_rate(request: RankRequest, speeds: Speeds) -> float:
 
 
 def _known(values: Floats) -> list[float | None]:
-    if not np.isnan(values).any():
-        return values.tolist()
-    return [None if math.isnan(value) else value for value in values.tolist()]
+    plain: list[float] = values.tolist()
+    if np.isnan(values).any():
+        return [None if math.isnan(value) else value for value in plain]
+    return list[float | None](plain)

@@ -53,6 +53,8 @@ _ROW_GAP = 0.3
 """Share of a row that stays empty between groups of bars."""
 
 _MOST_TICKS = 12
+_NAME_WIDTH, _NAME_HEIGHT = 0.22, 0.08
+"""Room that the name of a point takes, as a share of the span of the line that it stands on."""
 
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'DejaVu Sans', Arial, sans-serif"
 
@@ -275,6 +277,22 @@ def plane(
         "showlegend": True,
     }
     return plain_data(go.Figure(data=[line, *dots_], layout=layout))
+
+
+def spaced(places: Sequence[tuple[float, float]]) -> set[int]:
+    """Choose the points on a line that can bear their names without overlap; both ends come first."""
+    logs = [(math.log10(x), math.log10(y)) for x, y in places]
+    width = max((x for x, _ in logs), default=0.0) - min((x for x, _ in logs), default=0.0)
+    height = max((y for _, y in logs), default=0.0) - min((y for _, y in logs), default=0.0)
+    chosen: list[int] = []
+    for i in sorted(range(len(logs)), key=lambda i: (i not in {0, len(logs) - 1}, i)):
+        x, y = logs[i]
+        if all(
+            abs(x - logs[j][0]) > _NAME_WIDTH * width or abs(y - logs[j][1]) > _NAME_HEIGHT * height
+            for j in chosen
+        ):
+            chosen.append(i)
+    return set(chosen)
 
 
 def _log_axis(values: Sequence[float], title: str, room: float) -> dict[str, Any]:

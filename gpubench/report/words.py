@@ -91,7 +91,18 @@ def cases_words(cases: Iterable[Case]) -> str:
 
 def throughput(value: float | None, low: float | None, high: float | None, unit: str) -> str:
     """An estimate with its interval and unit, in no more digits than the interval supports."""
-    return f"{format_interval(value, low, high)} {plural(plain(unit, 30))}/s"
+    return f"{estimate(value, low, high)} {plural(plain(unit, 30))}/s"
+
+
+def estimate(value: float | None, low: float | None, high: float | None) -> str:
+    """An estimate with its interval; one so wide that it has no upper end says "at least".
+
+    >>> estimate(73.3, 40.0, None), estimate(73.3, 73.0, 73.6), estimate(None, None, None)
+    ('73 (at least 40)', '73.3 (73.0 to 73.6)', '—')
+    """
+    if value is not None and low is not None and high is None:
+        return f"{format_number(value, 2)} (at least {format_number(low, 2)})"
+    return format_interval(value, low, high)
 
 
 def case_words(case: Case) -> str:

@@ -14,6 +14,9 @@ from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Se
 from gpubench.report.words import count, stacked
 from gpubench.units import plain
 
+SURE_FACTOR = 1.5
+"""A gain is put into words where the ends of its interval lie within this factor."""
+
 BASELINES = (Precision.FP32, Precision.TF32)
 _LOOKS = {Precision.FP32: (BLUE, "circle"), Precision.TF32: (GREEN, "diamond")}
 _NAMES = {Precision.FP32: "against fp32 (IEEE, TF32 off)", Precision.TF32: "against tf32"}
@@ -74,8 +77,14 @@ def _render(data: ReportData) -> Block | None:
 
 def _sentence(pairs: tuple[Ratio, ...]) -> str:
     """The strongest gain, the weakest, and how many cases lose."""
-    best = max(pairs, key=lambda s: s.value)
-    losing = [s for s in pairs if s.high is not None and s.high < 1]
+    sure = [s for s in pairs if s.low is not None and s.high is not None and s.high / s.low <= SURE_FACTOR]
+    if not sure:
+        return (
+            "No pairing was measured well enough to state a gain: every interval is wider than a factor of "
+            f"{SURE_FACTOR:g}. Give the run more time on a quiet machine."
+        )
+    best = max(sure, key=lambda s: s.value)
+    losing = [s for s in sure if s.high is not None and s.high < 1]
     text = (
         f"The largest gain is {best.words}: {plain(best.of.case.workload, 40)}, "
         f"{best.of.case.precision.value} {_NAMES[best.to.case.precision]}, "

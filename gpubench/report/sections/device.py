@@ -21,7 +21,7 @@ def _render(data: ReportData) -> Block | None:
     if device is None or run is None:
         return None
     parts: list[Part] = [_sentence(data, device)]
-    if state := _state(device):
+    if state := _state(device, is_cpu=data.is_cpu):
         parts.append(Paragraph(text=state))
     rows = _cpu_rows(device, run.environment) if data.is_cpu else _gpu_rows(device, data.spec)
     rows = [row for row in rows if row[1:] != (UNKNOWN, UNKNOWN)]
@@ -99,7 +99,7 @@ def _gpu_rows(device: DeviceProfile, spec: GpuSpec | None) -> list[_Row]:
     return rows
 
 
-def _state(device: DeviceProfile) -> str:
+def _state(device: DeviceProfile, *, is_cpu: bool) -> str:
     """Driver and switches in a sentence; what is unknown is left to the list of what was not reported."""
     known = [
         f"driver {plain(device.driver_version, 40)}" if device.driver_version else "",
@@ -107,8 +107,10 @@ def _state(device: DeviceProfile) -> str:
         "" if device.ecc_enabled is None else f"ECC {'on' if device.ecc_enabled else 'off'}",
         "" if device.mig_enabled is None else f"MIG {'on' if device.mig_enabled else 'off'}",
         f"virtualisation {plain(device.virtualization, 40)}" if device.virtualization else "",
-        f"tensor cores for {listed(device.tensor_core_precisions)}" if device.tensor_core_precisions else "",
     ]
+    if device.tensor_core_precisions:
+        what = "instructions" if is_cpu else "tensor cores"
+        known.append(f"{what} for {listed(device.tensor_core_precisions)}")
     text = ", ".join(part for part in known if part)
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 

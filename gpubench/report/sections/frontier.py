@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gpubench.models import RankedOffer, Ranking
-from gpubench.report.charts import BASIS_COLOURS, BASIS_SYMBOLS, Point, label, plane
+from gpubench.report.charts import BASIS_COLOURS, BASIS_SYMBOLS, Point, label, plane, spaced
 from gpubench.report.data import ReportData
 from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
 from gpubench.report.words import (
@@ -77,7 +77,11 @@ def _figure(data: ReportData, ranking: Ranking, line: Sequence[RankedOffer]) -> 
         )
         for basis, colour in BASIS_COLOURS.items()
     ]
-    named = [_point(data, ranking, row, label(gpus_words(data, row.offer), 30)) for row in line]
+    words_of = spaced([(row.samples_per_s, row.usd_per_million_samples) for row in line])
+    named = [
+        _point(data, ranking, row, label(gpus_words(data, row.offer), 30) if i in words_of else "")
+        for i, row in enumerate(line)
+    ]
     alt = "; ".join(f"{gpus_words(data, row.offer)} {_position(row, ranking)}" for row in line[:8])
     return Figure(
         figure=plane(clouds, named, f"throughput, {words.per_s}", words.usd_per_million),

@@ -9,7 +9,7 @@ from gpubench.models import Launch, Measurement, Run, Switches
 from gpubench.report.data import ReportData, Result
 from gpubench.report.section import Block, Bullets, Column, Fact, Facts, Paragraph, Part, Section, Table
 from gpubench.report.words import case_words, count, moment_words
-from gpubench.units import UNKNOWN, format_bytes, format_duration, format_number, format_percent, plain
+from gpubench.units import UNKNOWN, format_bytes, format_duration, format_percent, plain
 
 _WORDS = (
     (
@@ -135,7 +135,7 @@ def _where(place: str, finding: Finding) -> str:
 
 
 def _show(value: float | str) -> str:
-    return plain(value, 80) if isinstance(value, str) else format_number(value)
+    return plain(value, 80) if isinstance(value, str) else f"{value:.3g}"
 
 
 def _rounds_table(results: Iterable[Result]) -> Table:

@@ -9,8 +9,8 @@ from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind
 from gpubench.report.charts import BLUE, ORANGE, SLATE, Mark, Series, bars, two_lines
 from gpubench.report.data import ReportData, Result
 from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
-from gpubench.report.words import PRECISION_WORDS, plural, stacked, throughput
-from gpubench.units import format_duration, format_interval, format_percent, plain
+from gpubench.report.words import PRECISION_WORDS, estimate, plural, stacked, throughput
+from gpubench.units import format_duration, format_percent, plain
 
 EXECUTION_ORDER = (Execution.EAGER, Execution.GRAPH, Execution.COMPILE)
 _LOOKS = {Execution.EAGER: (SLATE, ""), Execution.GRAPH: (BLUE, ""), Execution.COMPILE: (ORANGE, "/")}
@@ -127,7 +127,7 @@ def _alt(group: Iterable[Result]) -> str:
 
 def _interval(result: Result) -> str:
     m = result.measurement
-    return format_interval(m.samples_per_s, m.samples_per_s_low, m.samples_per_s_high)
+    return estimate(m.samples_per_s, m.samples_per_s_low, m.samples_per_s_high)
 
 
 def _twin(results: Iterable[Result]) -> Table:

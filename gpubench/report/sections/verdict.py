@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from gpubench.findings import FindingKind
 from gpubench.models import RankedOffer, Ranking
 from gpubench.report.data import ReportData, Result
 from gpubench.report.section import Block, Bullets, Fact, Facts, Paragraph, Part, Section
@@ -11,6 +12,7 @@ from gpubench.report.words import (
     basis_words,
     case_words,
     count,
+    estimate,
     gpus_words,
     listed,
     offer_words,
@@ -20,8 +22,9 @@ from gpubench.report.words import (
     price_words,
     quantity,
 )
-from gpubench.units import format_interval, plain
+from gpubench.units import plain
 
+_DOUBTS = (FindingKind.NOISY, FindingKind.NOT_CONVERGED, FindingKind.NOT_STEADY, FindingKind.THROTTLED)
 _SENTENCES = re.compile(r"(?<=\.)\s+(?=[A-Z])")
 """Where one sentence of a verdict ends and the next begins: the first is the headline."""
 
@@ -50,14 +53,15 @@ def _measured_facts(data: ReportData) -> tuple[Fact, ...]:
     if heaviest is None:
         return ()
     m = heaviest.measurement
-    point, _, interval = format_interval(
-        m.samples_per_s, m.samples_per_s_low, m.samples_per_s_high
-    ).partition(" ")
+    interval = estimate(m.samples_per_s, m.samples_per_s_low, m.samples_per_s_high)
+    point, _, interval = interval.partition(" ")
+    doubts = sorted(f.kind.value for f in m.findings if f.kind in _DOUBTS)
+    flagged = f"; flagged {' and '.join(doubts)}" if doubts else ""
     return (
         Fact(
             term="Measured here",
             value=f"{point} {plural(plain(m.case.sample_unit, 20))}/s",
-            detail=f"95 % interval {interval.strip('()') or 'unknown'}; {case_words(m.case)}",
+            detail=f"95 % interval {interval.strip('()') or 'unknown'}; {case_words(m.case)}{flagged}",
         ),
     )
 
