@@ -26,6 +26,7 @@ BUILT_IN = (
     "throughput",
     "host",
     "amp",
+    "beside",
     "value",
     "frontier",
     "micro",
