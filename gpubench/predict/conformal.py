@@ -13,9 +13,9 @@ import numpy as np
 
 from gpubench.predict.arrays import Array, Flags, Indices
 from gpubench.predict.fit import Fit, times_of
-from gpubench.predict.pairs import Pairs, balance_gap, gpu_bound, group_labels, log_errors
+from gpubench.predict.pairs import HOST_SHARE_LIMIT, Pairs, balance_gap, gpu_bound, group_labels, log_errors
 from gpubench.predict.published import Table
-from gpubench.predict.roofline import take
+from gpubench.predict.roofline import Arithmetic, Chips, Times, Work, take
 
 LEVEL = 0.90
 SPLITS = ("gpu", "family", "architecture")
@@ -23,28 +23,36 @@ SPLITS = ("gpu", "family", "architecture")
 
 GRID = tuple((i + 0.5) / 20 for i in range(20))  # quantiles that stand for the scores of one target
 SCALE_BASE, SCALE_SLOPE = 0.08, 0.06  # fitted by least squares to |log error| of held-out families
+SCALE_TENSOR = 1.35  # tensor cores are harder to predict than the FP32 pipes
 
 Scores: TypeAlias = Mapping[str, Sequence[float]]
 
 
-def pair_scale(gap: Array) -> Array:
-    """Expected |log error| of a ratio, up to the conformal factor; ``gap`` is ``balance_gap``."""
-    return SCALE_BASE + SCALE_SLOPE * gap
+def pair_scale(own: Chips, target: Chips, mode: Indices) -> Array:
+    """Expected |log error| of a ratio, up to the conformal factor.
+
+    Args:
+        own, target: (n,) GPUs each.
+        mode: (n,) arithmetic that most of the step runs in.
+    """
+    each = np.arange(len(mode))
+    tensor = np.where(target.tensor[each, mode], SCALE_TENSOR, 1.0)
+    return tensor * (SCALE_BASE + SCALE_SLOPE * balance_gap(own, target, mode))
 
 
 def scales_of(table: Table, pairs: Pairs) -> Array:
     """The scale of every pair of a table."""
-    mode = _leading_mode(table, pairs.y)
-    return pair_scale(balance_gap(take(table.chips, pairs.x), take(table.chips, pairs.y), mode))
+    mode = leading_mode(take(table.work, pairs.y), take(table.arithmetic, pairs.y))
+    return pair_scale(take(table.chips, pairs.x), take(table.chips, pairs.y), mode)
 
 
-def _leading_mode(table: Table, rows: Indices) -> Indices:
-    """Arithmetic that most of a step's FLOPs run in."""
-    conv = table.work.flops[rows, 0] + table.work.flops[rows, 1]
-    return np.where(conv > table.work.flops[rows, 2], table.arithmetic.conv[rows], table.arithmetic.matmul[rows])
+def leading_mode(work: Work, arithmetic: Arithmetic) -> Indices:
+    """Arithmetic that most of the FLOPs of each step run in."""
+    conv = work.flops[..., 0] + work.flops[..., 1] > work.flops[..., 2]
+    return np.where(conv, arithmetic.conv, arithmetic.matmul)
 
 
-def held_out_scores(fit: Fit, pairs: Pairs, split: str, usable: Flags) -> dict[str, list[float]]:
+def ratio_scores(fit: Fit, pairs: Pairs, split: str, usable: Flags) -> dict[str, list[float]]:
     """Scores of every target that the fit used, each found without the rows of its group.
 
     Args:
@@ -53,40 +61,42 @@ def held_out_scores(fit: Fit, pairs: Pairs, split: str, usable: Flags) -> dict[s
         split: ``gpu``, ``family`` or ``architecture``.
         usable: Which rows of the table may be looked at at all.
     """
-    scale = scales_of(fit.table, pairs)
+    table, scale = fit.table, scales_of(fit.table, pairs)
     inside = usable[pairs.x] & usable[pairs.y]
     scores: dict[str, list[float]] = {}
-    for members, z in without_each(fit, split, usable):
+    for members, z in _without_each(fit, split, usable):
         times = times_of(fit, z)
-        errors = np.abs(log_errors(fit.table, pairs, times)) / scale
-        bound = gpu_bound(pairs, times)
+        errors = np.abs(log_errors(table, pairs, times)) / scale
+        bound = inside & gpu_bound(pairs, times)
         for gpu in members:
-            chosen = inside & bound & (fit.table.gpu_key[pairs.y] == gpu)
+            chosen = bound & (table.gpu_key[pairs.y] == gpu)
             if chosen.any():
                 scores[gpu] = grid_of(errors[chosen], pairs.weight[chosen])
     return scores
 
 
-def absolute_scores(fit: Fit, split: str, usable: Flags) -> dict[str, list[float]]:
-    """|log error| of predictions without any measurement to start from, by target GPU."""
+def level_scores(fit: Fit, split: str, usable: Flags) -> dict[str, list[float]]:
+    """|log error| of predictions with no measurement to start from, by target, from a fit of levels."""
+    table = fit.table
     scores: dict[str, list[float]] = {}
-    for members, z in without_each(fit, split, usable):
+    for members, z in _without_each(fit, split, usable):
         times = times_of(fit, z)
-        error = np.abs(np.log(times.step_s) - fit.table.log_seconds)
-        known = absolute_rows(fit.table) & (times.host_s / times.step_s <= 0.7) & usable
+        error = np.abs(np.log(times.step_s) - table.log_seconds)
+        known = usable & level_rows(table, times)
         for gpu in members:
-            chosen = known & (fit.table.gpu_key == gpu)
-            if chosen.any():
-                scores[gpu] = grid_of(error[chosen], np.ones(int(chosen.sum())))
+            rows = known & (table.gpu_key == gpu)
+            if rows.any():
+                scores[gpu] = grid_of(error[rows], np.ones(int(rows.sum())))
     return scores
 
 
-def absolute_rows(table: Table) -> Flags:
-    """Rows whose level means seconds, and not a score or an approximate profile."""
-    return table.training & table.level_known
+def level_rows(table: Table, times: Times) -> Flags:
+    """GPU-bound rows whose level means seconds, and not a score or an approximate profile."""
+    result: Flags = table.training & table.level_known & (times.host_s / times.step_s <= HOST_SHARE_LIMIT)
+    return result
 
 
-def without_each(fit: Fit, split: str, usable: Flags) -> Iterator[tuple[list[str], Array]]:
+def _without_each(fit: Fit, split: str, usable: Flags) -> Iterator[tuple[list[str], Array]]:
     """Each group of the split with the unknowns found without it."""
     labels = group_labels(fit.table, split)
     for label in sorted(set(labels[usable])):

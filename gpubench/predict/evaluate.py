@@ -15,17 +15,9 @@ from numpy.typing import NDArray
 
 from gpubench.predict import ranking
 from gpubench.predict.arrays import Array, Flags
-from gpubench.predict.conformal import (
-    SPLITS,
-    absolute_rows,
-    absolute_scores,
-    held_out_scores,
-    quantile,
-    scales_of,
-)
-from gpubench.predict.fit import fit_table, times_of
+from gpubench.predict.conformal import SPLITS, level_rows, level_scores, quantile, ratio_scores, scales_of
+from gpubench.predict.fit import LEVEL, fit_table, times_of
 from gpubench.predict.pairs import (
-    HOST_SHARE_LIMIT,
     Pairs,
     gpu_bound,
     group_labels,
@@ -77,21 +69,21 @@ def evaluate(table: Table, hold_out: str) -> Outcome:
     absolute, absolute_width = np.full(len(table), np.nan), np.full(len(table), np.nan)
     for label in sorted(set(labels[pairs.y])):
         usable = table.training & (labels != label)
-        fit = fit_table(table, usable)
-        times = times_of(fit)
-        chosen = labels[pairs.y] == label
+        ratio, level = fit_table(table, usable), fit_table(table, usable, aim=LEVEL)
+        times, chosen = times_of(ratio), labels[pairs.y] == label
         error[chosen] = log_errors(table, pairs, times)[chosen]
         bound[chosen] = gpu_bound(pairs, times)[chosen]
-        learned = frozenset(table.gpu_key[usable])
-        rows = absolute_rows(table) & (labels == label) & (times.host_s / times.step_s <= HOST_SHARE_LIMIT)
+        times = times_of(level)
+        rows = level_rows(table, times) & (labels == label)
         absolute[rows] = (np.log(times.step_s) - table.log_seconds)[rows]
-        for gpu in sorted(set(table.gpu_key[pairs.y[chosen]])):
-            split = SPLITS[kin_level(gpu, learned)]
-            scores = held_out_scores(fit, pairs, split, usable)
+        learned = frozenset(table.gpu_key[usable])
+        kin = {gpu: kin_level(gpu, learned) for gpu in set(table.gpu_key[pairs.y[chosen]])}
+        ratios = {k: ratio_scores(ratio, pairs, SPLITS[k], usable) for k in set(kin.values())}
+        levels = {k: level_scores(level, SPLITS[k], usable) for k in set(kin.values())}
+        for gpu, k in kin.items():
             mine = chosen & (table.gpu_key[pairs.y] == gpu)
-            width[mine] = quantile(scores, leave_out=(gpu,)) * scale[mine]
-            far = absolute_scores(fit, split, usable)
-            absolute_width[rows & (table.gpu_key == gpu)] = quantile(far, leave_out=(gpu,))
+            width[mine] = quantile(ratios[k], leave_out=(gpu,)) * scale[mine]
+            absolute_width[rows & (table.gpu_key == gpu)] = quantile(levels[k], leave_out=(gpu,))
     return Outcome(
         table=table,
         pairs=pairs,

@@ -46,15 +46,30 @@ PRIORS: dict[str, tuple[float, float]] = {
 _LINEAR = frozenset({"power_exponent", "channels_last", "no_optimizer"})
 NAMES = tuple(PRIORS)
 HOST_S_PER_OPERATOR = 8e-6  # prior, and what a host not measured is taken to need
+NO_HOST_S = 1e-9  # inside a CUDA graph the host issues nothing
 _HOST_LOG_SD = 1.0
-_NOISE = 0.08  # log standard deviation of one row of a (source, GPU, model, precision)
 _REPEAT_EXPONENT = 0.4  # k rows of one (source, GPU, model, precision) count as k^0.6
-_CELL_SD, _SOURCE_SD, _MODEL_SD = 0.25, 0.2, 0.25
 _SCORE_SD = 10.0  # the level of a score says nothing
 _ROBUST_SCALE = 3.0  # residuals beyond so many noise deviations lose weight
 _MOST_STEPS, _CLOSE_ENOUGH, _LONGEST_STEP = 14, 2e-3, 1.0
 _FROZEN = 1e10
 _STEP = 1e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aim:
+    """What a fit is for: log standard deviations of a row and of the offsets that soak up levels."""
+
+    noise: float
+    source: float
+    model: float
+    cell: float
+
+
+RATIO = Aim(noise=0.08, source=0.20, model=0.25, cell=0.25)
+"""How GPUs compare: software and model may shift the level of a cell freely."""
+LEVEL = Aim(noise=0.20, source=0.05, model=0.02, cell=0.05)
+"""Seconds, for whoever owns no GPU: hardly any shift is allowed, so the coefficients must explain it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +118,7 @@ class Fit:
     """
 
     table: Table
+    aim: Aim
     layout: Layout
     z: Array
     rows: Indices
@@ -138,12 +154,6 @@ class Fit:
             self.jacobian[keep], self.residual[keep], self.weight[keep], self.table.cell[self.rows][keep], self
         )
 
-    @cached_property
-    def normal(self) -> tuple[Array, Array]:
-        """J'WJ and J'Wr of all used rows, before the cells are eliminated."""
-        weighted = self.jacobian * self.weight[:, None]
-        return self.jacobian.T @ weighted, weighted.T @ self.residual
-
 
 def coefficients_of(z: Array) -> Coefficients:
     """Read the first unknowns as coefficients."""
@@ -166,12 +176,15 @@ def times_of(fit: Fit, z: Array | None = None) -> Times:
     return _times(fit.table, fit.layout, fit.z if z is None else z)
 
 
-def fit_table(table: Table, chosen: Flags, *, frozen: Coefficients | None = None) -> Fit:
+def fit_table(
+    table: Table, chosen: Flags, *, aim: Aim = RATIO, frozen: Coefficients | None = None
+) -> Fit:
     """Fit the chosen rows.
 
     Args:
         table: All rows; those not chosen are never looked at.
         chosen: Which rows to learn from.
+        aim: Ratios between GPUs, or levels.
         frozen: Coefficients to keep as they are, so that deviations, hosts and offsets alone are fitted.
     """
     layout = Layout(
@@ -179,15 +192,15 @@ def fit_table(table: Table, chosen: Flags, *, frozen: Coefficients | None = None
         gpus=tuple(sorted(set(table.gpu_key))),
         models=tuple(sorted(set(table.base_model))),
     )
-    precision, prior = _prior(layout, frozen)
+    precision, prior = _prior(layout, aim, frozen)
     rows = np.flatnonzero(chosen)
-    repeats = _repeats(table, rows)
-    full = repeats**-_REPEAT_EXPONENT / _NOISE**2
+    full = _repeats(table, rows) ** -_REPEAT_EXPONENT / aim.noise**2
     score = ~table.level_known & ~np.isin(table.model, ["gnmt", "ssd"])
-    cell_sd = np.full(int(table.cell.max()) + 1, _CELL_SD)
+    cell_sd = np.full(int(table.cell.max()) + 1, aim.cell)
     cell_sd[table.cell[score]] = _SCORE_SD
     fit = Fit(
         table=table,
+        aim=aim,
         layout=layout,
         z=prior.copy(),
         rows=rows,
@@ -199,25 +212,24 @@ def fit_table(table: Table, chosen: Flags, *, frozen: Coefficients | None = None
         prior=prior,
     )
     for _ in range(_MOST_STEPS):
-        fit = _linearise(fit, full, repeats)
+        fit = _linearise(fit, full)
         step = _solve(fit.jacobian, fit.residual, fit.weight, table.cell[rows], fit)
         longest = float(np.abs(step).max())
         if longest < _CLOSE_ENOUGH:
             break
         fit = replace(fit, z=fit.z + step * min(1.0, _LONGEST_STEP / longest))
-    return _linearise(fit, full, repeats)
+    return _linearise(fit, full)
 
 
-def _linearise(fit: Fit, full: Array, repeats: Array) -> Fit:
+def _linearise(fit: Fit, full: Array) -> Fit:
     residual = _residual(fit)
     cell = fit.table.cell[fit.rows]
     spread = residual - _cell_means(residual, full, cell, fit.cell_sd)[cell]
-    weight = full / (1 + (spread / (_ROBUST_SCALE * _NOISE)) ** 2)
-    del repeats
+    weight = full / (1 + (spread / (_ROBUST_SCALE * fit.aim.noise)) ** 2)
     return replace(fit, jacobian=_jacobian(fit), residual=residual, weight=weight)
 
 
-def _prior(layout: Layout, frozen: Coefficients | None) -> tuple[Array, Array]:
+def _prior(layout: Layout, aim: Aim, frozen: Coefficients | None) -> tuple[Array, Array]:
     mean = np.zeros(layout.size)
     precision = np.zeros((layout.size, layout.size))
     for i, (name, (value, sd)) in enumerate(PRIORS.items()):
@@ -225,15 +237,17 @@ def _prior(layout: Layout, frozen: Coefficients | None) -> tuple[Array, Array]:
         mean[i] = value if name in _LINEAR else np.log(value)
         precision[i, i] = _FROZEN if frozen is not None else sd**-2
     hosts = slice(layout.host, layout.deviation)
-    mean[hosts] = np.log(HOST_S_PER_OPERATOR)
+    mean[hosts] = np.log(
+        [NO_HOST_S if source.endswith("-graph") else HOST_S_PER_OPERATOR for source in layout.sources]
+    )
     precision[hosts, hosts] = np.eye(len(layout.sources)) * _HOST_LOG_SD**-2
     count = len(layout.gpus)
     for k in range(len(DEVIATIONS)):
         block = slice(layout.deviation + k * count, layout.deviation + (k + 1) * count)
         precision[block, block] = np.linalg.inv(covariance(layout.gpus, layout.gpus, k))
     for first, last, sd in (
-        (layout.source, layout.model, _SOURCE_SD),
-        (layout.model, layout.size, _MODEL_SD),
+        (layout.source, layout.model, aim.source),
+        (layout.model, layout.size, aim.model),
     ):
         precision[range(first, last), range(first, last)] = sd**-2
     return precision, mean

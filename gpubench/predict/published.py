@@ -25,7 +25,7 @@ from gpubench.errors import MisuseError
 from gpubench.models import GpuSpec, Precision
 from gpubench.predict.arrays import Array, Flags, Indices
 from gpubench.predict.question import capability_of, domain_gap
-from gpubench.predict.roofline import KINDS, Arithmetic, Chips, Mode, Work, chips_of, take
+from gpubench.predict.roofline import KINDS, Arithmetic, Chips, Mode, Work, chips_of, stack, take
 from gpubench.specs import find_spec, load_specs
 from gpubench.units import plain
 
@@ -208,6 +208,18 @@ def table_of(rows: Sequence[Row]) -> Table:
         chips=chips_of(specs),
         arithmetic=_arithmetic(rows),
     )
+
+
+def join(a: Table, b: Table) -> Table:
+    """Two tables as one; their cells stay apart."""
+    moved = replace(b, cell=b.cell + int(a.cell.max()) + 1)
+    values = {
+        f.name: stack([getattr(a, f.name), getattr(moved, f.name)])
+        if isinstance(getattr(a, f.name), (Work, Chips, Arithmetic))
+        else np.concatenate([getattr(a, f.name), getattr(moved, f.name)])
+        for f in fields(Table)
+    }
+    return Table(**values)
 
 
 def _row(line: Mapping[str, str | None]) -> Row | str:

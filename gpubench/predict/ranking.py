@@ -14,7 +14,7 @@ from gpubench.predict.pairs import Pairs
 from gpubench.predict.published import Table
 
 FEWEST_CANDIDATES = 4
-COMMON_SHARE = 0.5  # of the variance of an error, common to all candidates of one anchor
+COMMON_SHARE = 0.8  # of the variance of an error, common to all candidates of one anchor
 _STRESS_EXPONENT, _STRESS_SPREAD, _SEED, _REPEATS = 0.9, 0.3, 20261120, 20
 _DRAWS = 400
 

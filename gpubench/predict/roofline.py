@@ -184,6 +184,15 @@ def take(table: _T, rows: NDArray[Any]) -> _T:
     return replace(table, **{name: getattr(table, name)[rows] for name in table.__dataclass_fields__})
 
 
+def stack(tables: Sequence[_T]) -> _T:
+    """Tables of arrays, one below the other."""
+    first = tables[0]
+    return replace(
+        first,
+        **{n: np.concatenate([getattr(t, n) for t in tables]) for n in first.__dataclass_fields__},
+    )
+
+
 def mode_of(precision: Precision) -> Mode:
     """Arithmetic of convolutions and matrix products alike at a precision of the product."""
     return {Precision.FP32: Mode.FP32, Precision.TF32: Mode.TF32}.get(precision, Mode.HALF)
