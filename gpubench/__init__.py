@@ -7,9 +7,17 @@ The public Python API; each function is imported from its room when it is first 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:  # what __getattr__ finds, for editors and type checkers
+    from gpubench.predict.estimate import predict
+    from gpubench.probe.probe import probe
+    from gpubench.recommend.rank import rank
+    from gpubench.record.frame import load_runs
+    from gpubench.record.session import run
+    from gpubench.report.page import report
 
 _HOMES = {
     "load_runs": "gpubench.record.frame",

@@ -25,6 +25,15 @@ class FindingKind(StrEnum):
     LOSS_NOT_FALLING = "LOSS_NOT_FALLING"
     LOSS_NOT_FINITE = "LOSS_NOT_FINITE"
     UUID_ALL_ZEROS = "UUID_ALL_ZEROS"
+    LOSS_DIFFERS = "LOSS_DIFFERS"
+    PARAMETERS_FROZEN = "PARAMETERS_FROZEN"
+    STEPS_SKIPPED = "STEPS_SKIPPED"
+    DRIFTING = "DRIFTING"
+    CLOCK_GAP = "CLOCK_GAP"
+    CLOCK_EVENTS = "CLOCK_EVENTS"
+    ENERGY_IMPLAUSIBLE = "ENERGY_IMPLAUSIBLE"
+    TELEMETRY_HUNG = "TELEMETRY_HUNG"
+    LAUNCHES_MISSING = "LAUNCHES_MISSING"
     STALE_PRICE = "STALE_PRICE"
     OUT_OF_DOMAIN = "OUT_OF_DOMAIN"
 
@@ -69,6 +78,39 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     FindingKind.LOSS_NOT_FINITE: (
         "the loss became infinite or NaN",
         "lower the learning rate or the precision",
+    ),
+    FindingKind.LOSS_DIFFERS: (
+        "the loss differs from the same work done plainly",
+        "do not use this row; please report it with the versions of torch and driver",
+    ),
+    FindingKind.PARAMETERS_FROZEN: (
+        "no parameter changed while training",
+        "do not use this row: the optimiser did no work",
+    ),
+    FindingKind.STEPS_SKIPPED: (
+        "the gradient scaler skipped steps",
+        "lower the learning rate, or use amp-bf16",
+    ),
+    FindingKind.DRIFTING: (
+        "the step time was still drifting, so early rounds were left out",
+        "give the run more time to reach its temperature",
+    ),
+    FindingKind.CLOCK_GAP: (
+        "a round took far longer than the others",
+        "the machine was probably suspended or swapped out; measure again",
+    ),
+    FindingKind.CLOCK_EVENTS: ("the driver reported other reasons for its clock", "for information"),
+    FindingKind.ENERGY_IMPLAUSIBLE: (
+        "the energy counter went back, stood still or ran beyond the power limit",
+        "energy stays unknown",
+    ),
+    FindingKind.TELEMETRY_HUNG: (
+        "the driver did not answer telemetry in time",
+        "clock, power and temperature are missing from then on",
+    ),
+    FindingKind.LAUNCHES_MISSING: (
+        "fewer launches than planned",
+        "continue the run with --resume",
     ),
     FindingKind.UUID_ALL_ZEROS: (
         "the driver reports an all-zero UUID",

@@ -10,13 +10,16 @@ from __future__ import annotations
 from decimal import Decimal
 from enum import StrEnum
 from functools import cached_property
-from statistics import fmean, median
-from typing import Literal
+from statistics import median
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from gpubench.findings import Finding, FindingKind
-from gpubench.stats import relative_half_width
+from gpubench.stats import between_launches_half_width, relative_half_width
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 __all__ = [
     "Basis",
@@ -215,7 +218,18 @@ class Round(_Record, frozen=True, kw_only=True):
 
 
 class Launch(_Record, frozen=True, kw_only=True):
-    """What one fresh process saw of one case."""
+    """What one fresh process saw of one case.
+
+    Attributes:
+        precision_errors: Relative error of a matmul and a convolution against float64, switches in force.
+        event_s: Device time between step edges of one extra round [s].
+        host_issue_s: Time the host took to issue each of three steps from a drained device [s].
+        skipped_steps: Steps that the gradient scaler skipped after warm-up, of ``timed_steps``.
+        reference_error: First loss against float32 on the CPU, relative, dropout off.
+        graph_error: Loss after a replay against the eager step from the same state, relative.
+        loss_curve: Loss of each of the first steps from the seed.
+        findings: What only this process could see (not steady, drifting, telemetry hung).
+    """
 
     index: int
     switches: Switches | None = None
@@ -232,7 +246,13 @@ class Launch(_Record, frozen=True, kw_only=True):
     peak_memory_bytes: int | None = None
     gpu_busy: float | None = None
     skipped_steps: int | None = None
+    timed_steps: int | None = None
+    reference_error: float | None = None
+    graph_error: float | None = None
+    parameters_moved: bool | None = None
+    loss_curve: tuple[float | None, ...] = ()
     cold_s: dict[str, float] = {}
+    findings: tuple[Finding, ...] = ()
 
     @property
     def accepted(self) -> tuple[Round, ...]:
@@ -251,6 +271,7 @@ class Measurement(_Record, frozen=True, kw_only=True):
     parameter_count: int | None = None
     loss_trace: tuple[float | None, ...] = ()
     peak_flops_per_s: float | None = None
+    gemm_flops_per_s: float | None = None
     cpu_threads: int | None = None
     findings: tuple[Finding, ...] = ()
 
@@ -281,8 +302,7 @@ class Measurement(_Record, frozen=True, kw_only=True):
         if not within:
             return None
         means = [_mean_step_s(launch) for launch in self.launches if launch.accepted]
-        between = (max(means) - min(means)) / 2 / fmean(means) if len(means) > 1 else 0.0
-        return max(median(within), between)
+        return max(median(within), between_launches_half_width(means) or 0.0)
 
     @property
     def samples_per_s_low(self) -> float | None:
@@ -343,6 +363,13 @@ class Measurement(_Record, frozen=True, kw_only=True):
             return None
         return self.achieved_flops_per_s / self.peak_flops_per_s
 
+    @property
+    def mfu_of_gemm(self) -> float | None:
+        """Achieved over this card's own best matrix product at the same precision."""
+        if self.achieved_flops_per_s is None or not self.gemm_flops_per_s:
+            return None
+        return self.achieved_flops_per_s / self.gemm_flops_per_s
+
 
 def _mean_step_s(launch: Launch) -> float:
     return sum(r.wall_s for r in launch.accepted) / sum(r.steps for r in launch.accepted)
@@ -383,7 +410,10 @@ class Environment(_Record, frozen=True, kw_only=True):
 
 
 class Run(_Record, frozen=True, kw_only=True):
-    """One file: one device, one environment, and every case measured in one go."""
+    """One file: one device, one environment, and every case measured in one go.
+
+    ``planned`` and ``launch_count`` say what the run set out to measure, so that it can be resumed.
+    """
 
     schema_version: int = SCHEMA_VERSION
     protocol: str = PROTOCOL
@@ -392,6 +422,8 @@ class Run(_Record, frozen=True, kw_only=True):
     finished_at: str | None = None
     budget: str
     seed: int
+    planned: tuple[Case, ...] = ()
+    launch_count: int | None = None
     device: DeviceProfile
     environment: Environment
     micro: tuple[MicroResult, ...] = ()
@@ -588,7 +620,33 @@ class RankedOffer(_Record, frozen=True, kw_only=True):
     tie: bool = False
     fits_memory: bool | None = None
     price_age_days: int | None = None
+    speed_ratio: float | None = None
+    hours_low: float | None = None
+    hours_high: float | None = None
+    cost_usd_low: float | None = None
+    cost_usd_high: float | None = None
+    dominated_by: str | None = None
+    parts: tuple[Estimate, ...] = ()
     findings: tuple[Finding, ...] = ()
+
+    def flat(self) -> dict[str, Any]:
+        """Return the row as one flat record: the keys of ``gpubench rank --json``."""
+        row = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _NOT_FLAT}
+        offer = {name: getattr(self.offer, name) for name in _OFFER_COLUMNS}
+        offer["price_usd_per_hour"] = float(self.offer.price_usd_per_hour)
+        basis = {
+            "basis": self.estimate.basis,
+            "anchored": self.estimate.anchored,
+            "method": self.estimate.method,
+        }
+        return {"rank": self.rank, **offer, **basis, **row, "findings": [str(f.kind) for f in self.findings]}
+
+
+_NOT_FLAT = frozenset({"offer", "estimate", "parts", "findings"})
+_OFFER_COLUMNS = (
+    "provider", "instance", "region", "gpu_key", "gpu_count", "vcpus", "ram_bytes",
+    "pricing", "kind", "price_usd_per_hour", "price_date",
+)  # fmt: skip
 
 
 class ExcludedOffer(_Record, frozen=True, kw_only=True):
@@ -613,3 +671,9 @@ class Ranking(_Record, frozen=True, kw_only=True):
     excluded: tuple[ExcludedOffer, ...]
     verdict: str
     notes: tuple[str, ...] = ()
+
+    def to_frame(self) -> DataFrame:
+        """Return the ranked rows as a pandas frame, one row an offer, columns as in ``rank --json``."""
+        import pandas as pd
+
+        return pd.DataFrame([row.flat() for row in self.rows])

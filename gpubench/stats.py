@@ -12,12 +12,21 @@ from itertools import pairwise
 from statistics import fmean, median
 
 CONFIDENCE = 0.95
+TRIM_FROM_LAUNCHES = 5
+"""Fewer launches are too few to leave the best and the worst out."""
 
 
 def lag1_autocorrelation(values: Sequence[float]) -> float:
     """Lag-1 autocorrelation, floored at 0: ``max(0, sum d_i d_(i+1) / sum d_i^2)``."""
-    mean = fmean(values)
-    deviations = [value - mean for value in values]
+    return _lag1(_deviations(values))
+
+
+def _deviations(values: Sequence[float]) -> list[float]:
+    mean = math.fsum(values) / len(values)  # exact, so that equal values deviate by nothing
+    return [value - mean for value in values]
+
+
+def _lag1(deviations: Sequence[float]) -> float:
     total = sum(d * d for d in deviations)
     if total == 0:
         return 0.0
@@ -37,14 +46,42 @@ def relative_half_width(values: Sequence[float], confidence: float = CONFIDENCE)
     """
     if len(values) < 2:
         return None
-    mean = fmean(values)
-    variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
-    if variance == 0:
+    error, ess = standard_error(values)
+    if error == 0:
         return 0.0
-    ess = effective_sample_size(values)
-    return (
-        student_t_quantile((1 + confidence) / 2, max(ess - 1, 1)) * math.sqrt(variance / max(ess, 2)) / mean
-    )
+    quantile = student_t_quantile((1 + confidence) / 2, max(ess - 1, 1))
+    return quantile * error * len(values) / sum(values)
+
+
+def standard_error(values: Sequence[float]) -> tuple[float, float]:
+    """Standard error of the mean of a correlated series, and the effective sample size behind it."""
+    deviations = _deviations(values)
+    r1 = _lag1(deviations)
+    ess = len(values) * (1 - r1) / (1 + r1)
+    variance = sum(d * d for d in deviations) / (len(values) - 1)
+    return math.sqrt(variance / max(ess, 2)), ess
+
+
+def between_launches_half_width(means: Sequence[float], confidence: float = CONFIDENCE) -> float | None:
+    """Half-width over the mean of the interval that independent launches give; None for one launch.
+
+    Student's t over the launch means; from five launches on the best and the worst are trimmed and the
+    width is that of a trimmed mean with its winsorised variance.
+
+    Source:
+        Tukey and McLaughlin 1963, Sankhya A 25, 331-352.
+    """
+    count = len(means)
+    if count < 2:
+        return None
+    ordered = sorted(means)
+    cut = 1 if count >= TRIM_FROM_LAUNCHES else 0
+    if cut:
+        ordered = [ordered[1], *ordered[1:-1], ordered[-2]]
+    middle = fmean(ordered[cut : count - cut])
+    variance = sum((value - fmean(ordered)) ** 2 for value in ordered) / (count - 1)
+    error = math.sqrt(variance / count) / (1 - 2 * cut / count)
+    return student_t_quantile((1 + confidence) / 2, count - 2 * cut - 1) * error / middle
 
 
 def student_t_quantile(probability: float, degrees_of_freedom: float) -> float:

@@ -67,9 +67,9 @@ def test_throughput_times_step_time_is_the_batch():
 
 
 def test_the_wider_of_the_two_intervals_counts():
-    """Two launches at 0.10 and 0.12 s a step with no spread inside: half of 0.02 over the mean 0.11."""
+    """Two launches at 0.10 and 0.12 s a step, no spread inside: t(0.975, 1) x 0.01 over the mean 0.11."""
     m = make_measurement(((1.0, 1.0, 1.0), (1.2, 1.2, 1.2)))
-    assert m.relative_half_width == pytest.approx(0.01 / 0.11)
+    assert m.relative_half_width == pytest.approx(12.7062 * 0.01 / 0.11, rel=1e-5)
 
 
 def test_a_round_that_was_left_out_is_kept_and_does_not_count():

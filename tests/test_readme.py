@@ -10,7 +10,9 @@ ROOT = Path(__file__).parents[1]
 
 def commands() -> list[str]:
     blocks = re.findall(r"```sh\n(.+?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
-    return [line for block in blocks for line in block.strip().splitlines() if line.startswith("python3 -m venv")]
+    return [
+        line for block in blocks for line in block.strip().splitlines() if line.startswith("python3 -m venv")
+    ]
 
 
 def test_there_are_two_set_up_commands_and_ci_runs_the_second_word_for_word():

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpubench import stats
 
@@ -36,3 +41,25 @@ def test_geometric_mean_and_percentile():
     assert stats.geometric_mean([1, 4, 16]) == pytest.approx(4)
     assert stats.percentile([1, 2, 3, 4], 0.5) == 2.5
     assert stats.interquartile_range([1, 2, 3, 4, 5]) == 2
+
+
+def test_three_launches_give_students_interval():
+    """Means 1, 2, 3: s = 1, so t(0.975, 2) / sqrt(3) / 2 = 4.303 / 3.464."""
+    assert stats.between_launches_half_width([1.0, 2.0, 3.0]) == pytest.approx(4.3027 / 3**0.5 / 2, rel=1e-4)
+    assert stats.between_launches_half_width([1.0]) is None
+
+
+def test_from_five_launches_the_best_and_the_worst_are_trimmed():
+    """1, 2, 3, 4, 100 winsorised is 2, 2, 3, 4, 4: s = 1; width t(0.975, 2) x (1 / sqrt 5) / 0.6 over 3."""
+    expected = 4.30265 / 5**0.5 / 0.6 / 3
+    assert stats.between_launches_half_width([1.0, 100.0, 3.0, 2.0, 4.0]) == pytest.approx(expected, rel=1e-4)
+    assert stats.between_launches_half_width([1.0, 5.0, 3.0, 2.0, 4.0]) == pytest.approx(expected, rel=1e-4)
+
+
+@given(st.lists(st.floats(0.5, 2.0), min_size=2, max_size=60))
+def test_the_standard_error_agrees_with_its_parts(values):
+    """Against numpy's variance and the two functions that give autocorrelation and sample size."""
+    error, ess = stats.standard_error(values)
+    assert ess == pytest.approx(stats.effective_sample_size(values), rel=1e-6, abs=1e-9)
+    expected = math.sqrt(float(np.var(values, ddof=1)) / max(ess, 2))
+    assert error == pytest.approx(expected, rel=1e-6, abs=1e-9)

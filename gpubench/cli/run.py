@@ -1,10 +1,22 @@
-"""`gpubench run`."""
+"""`gpubench run`: measure workloads on a device, store the run, and say what it means."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
-from gpubench.errors import GpuBenchError
+from gpubench.cli.common import JsonOption, ResultsOption, print_json, say
+from gpubench.errors import GpuBenchError, MisuseError
+
+if TYPE_CHECKING:
+    from gpubench.measure.budget import BudgetName
+    from gpubench.measure.request import RunRequest
+    from gpubench.models import TaskKind
+    from gpubench.record.session import Prepared, Session
+
+TOP_OFFERS = 5
 
 
 def register(app: typer.Typer) -> None:
@@ -12,6 +24,163 @@ def register(app: typer.Typer) -> None:
     app.command("run")(verb)
 
 
-def verb() -> None:
-    """Measure workloads on a device."""
-    raise GpuBenchError("`gpubench run` is not built yet")
+def verb(
+    workload: Annotated[
+        list[str] | None, typer.Argument(help="Workloads by name, or all. [default: cnn lstm vgg16]")
+    ] = None,
+    own: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--workload", metavar="FILE[:NAME]|MODULE:NAME", help="A model of your own; may be repeated."
+        ),
+    ] = None,
+    precision: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="fp32, tf32, amp-fp16, amp-bf16, or amp: the best of them. [default: what the device has]"
+        ),
+    ] = None,
+    execution: Annotated[
+        list[str] | None,
+        typer.Option(help="eager, graph or compile. [default: eager and, on a GPU, graph]"),
+    ] = None,
+    task: Annotated[str, typer.Option(help="train or infer.")] = "train",
+    batch_size: Annotated[
+        str | None, typer.Option(metavar="N", help="Samples a step. [default: the workload's main batch]")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N, or a UUID.")] = "auto",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One launch, 2 % intervals. The default on a CPU.")
+    ] = False,
+    publish: Annotated[
+        bool, typer.Option("--publish", help="Five launches, 0.5 % intervals, and torch.compile.")
+    ] = False,
+    time_limit: Annotated[
+        float | None, typer.Option(metavar="S", help="Seconds for the whole run, shared out over its cases.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Fixes weights, inputs and the order of cases.")] = 0,
+    allow_shared: Annotated[bool, typer.Option(help="Measure although something else uses the GPU.")] = False,
+    results: ResultsOption = None,
+    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the HTML report here.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Measure workloads on a device and store the run."""
+    from gpubench.measure.request import CLASSIC, RunRequest
+    from gpubench.record.session import prepare
+
+    request = RunRequest(
+        workloads=tuple((workload or []) + (own or [])) or CLASSIC,
+        precisions=_words(precision),
+        executions=_words(execution),
+        task=_task(task),
+        batch_size=_batch(batch_size),
+        device=device,
+        budget=_budget(quick=quick, publish=publish),
+        time_limit_s=time_limit,
+        seed=seed,
+        results=results,
+        allow_shared=allow_shared,
+    )
+    prepared = prepare(request)
+    if report is not None:
+        _check_report(report)
+    if prepared.remark:
+        say(prepared.remark)
+    session = _measure(prepared)
+    _tell(session, request, report, as_json=json)
+
+
+def _measure(prepared: Prepared) -> Session:
+    from gpubench.cli.progress import watch
+    from gpubench.record.as_json import run_document
+    from gpubench.record.session import UnstoredRunError, execute
+
+    try:
+        with watch() as progress:
+            return execute(prepared, progress)
+    except UnstoredRunError as error:
+        import msgspec
+
+        say(msgspec.json.encode(run_document(error.state)).decode())
+        raise
+
+
+def _tell(session: Session, request: RunRequest, report: Path | None, *, as_json: bool) -> None:
+    from gpubench.cli.run_text import print_run
+    from gpubench.record.as_json import run_document
+
+    if as_json:
+        print_json(run_document(session.run))
+    else:
+        print_run(session.run)
+    say(f"stored in {session.path}")
+    if session.interrupted:
+        say("interrupted: finished cases are kept")
+        raise typer.Exit(130)
+    if not as_json:
+        _top_offers(request)
+    if report is not None:
+        _write_report(report, request)
+    if session.every_case_failed:
+        say("every case failed; the reasons are above")
+        raise typer.Exit(4)
+
+
+def _top_offers(request: RunRequest) -> None:
+    """Print the head of the ranking; where there can be none, say why and go on: the run is stored."""
+    from gpubench.cli.rank_table import show
+    from gpubench.recommend.rank import rank
+    from gpubench.recommend.request import RankRequest
+
+    try:
+        ranking = rank(RankRequest(results=request.results, limit=TOP_OFFERS))
+    except GpuBenchError as error:
+        say(f"no ranking: {error}")
+        return
+    print()
+    show(ranking, explain=False)
+    say("the whole ranking, and how to narrow it: gpubench rank --help")
+
+
+def _write_report(report: Path, request: RunRequest) -> None:
+    from gpubench.report.page import report as write
+
+    write(report, request.results)
+    say(f"report in {report}")
+
+
+def _check_report(report: Path) -> None:
+    """Find out before the run whether the page can be written."""
+    folder = report.resolve().parent
+    if report.is_dir():
+        raise MisuseError(f"--report {report}: it is a folder; name a file in it")
+    if not folder.is_dir():
+        raise MisuseError(f"--report {report}: there is no folder {folder}; make it first")
+
+
+def _words(values: list[str] | None) -> tuple[str, ...]:
+    """Options may be repeated or separated by commas."""
+    return tuple(word.strip() for value in values or () for word in value.split(",") if word.strip())
+
+
+def _task(name: str) -> TaskKind:
+    from gpubench.models import TaskKind
+
+    if name not in list(TaskKind):
+        raise MisuseError(f"unknown task {name!r}: choose from train, infer")
+    return TaskKind(name)
+
+
+def _batch(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise MisuseError(f"batch size {text!r}: give a whole number from 1 up") from None
+
+
+def _budget(*, quick: bool, publish: bool) -> BudgetName | None:
+    if quick and publish:
+        raise MisuseError("--quick and --publish contradict each other: give one of them")
+    return "quick" if quick else "publish" if publish else None

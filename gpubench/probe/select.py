@@ -90,6 +90,11 @@ def _check_form(wanted: str) -> None:
         raise MisuseError(f"--device {wanted}: write cuda:{wanted.lstrip('-')}")
     if wanted.lower().startswith("cuda") and not re.fullmatch(r"cuda(:\d+)?", wanted.lower()):
         raise MisuseError(f"--device {wanted!r}: write cuda or cuda:N, N counted from 0")
+    known_form = re.fullmatch(r"auto|cuda(:\d+)?|(gpu|mig)-[0-9a-f-]+", wanted.lower())
+    if not known_form and find_spec(wanted) is None:
+        raise MisuseError(
+            f"--device {plain(wanted)!r} is no device; give auto, cpu, cuda, cuda:N, a UUID or a GPU's key"
+        )
 
 
 def _automatic(report: BackendReport, visible: Sequence[DeviceProfile]) -> tuple[DeviceProfile, str | None]:

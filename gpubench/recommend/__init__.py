@@ -1,0 +1,1 @@
+"""Which GPU or instance to pay for, and how sure that is."""

@@ -27,7 +27,12 @@ def run_and_see(*arguments: str, block: tuple[str, ...] = ()) -> tuple[int, list
     if block:
         program = f"import sys\nfor name in {block!r}: sys.modules[name] = None\n" + program
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env=os.environ, check=False, timeout=60
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env=os.environ,
+        check=False,
+        timeout=60,
     )
     code, loaded = json.loads(done.stderr.splitlines()[-1])
     return code, loaded
@@ -35,7 +40,14 @@ def run_and_see(*arguments: str, block: tuple[str, ...] = ()) -> tuple[int, list
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--help",), ("--version",), ("probe", "--json"), ("rank", "--json"), ("list", "--json"), ("offers", "list", "--json")],
+    [
+        ("--help",),
+        ("--version",),
+        ("probe", "--json"),
+        ("rank", "--json"),
+        ("list", "--json"),
+        ("offers", "list", "--json"),
+    ],
     ids=" ".join,
 )
 def test_a_verb_that_prints_figures_loads_no_heavy_library(arguments):
@@ -66,7 +78,11 @@ def test_rank_and_report_work_where_torch_cannot_be_imported(arguments):
 )
 def test_misuse_is_one_line_on_stderr_and_the_documented_exit_code(arguments, exit_code):
     done = subprocess.run(
-        [sys.executable, "-m", "gpubench", *arguments], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-m", "gpubench", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     assert done.returncode == exit_code, done.stderr
     assert done.stdout == ""

@@ -27,7 +27,12 @@ def wheel(tmp_path_factory) -> zipfile.ZipFile:
 
 def test_the_wheel_carries_data_templates_and_workloads_under_a_name_that_cannot_collide(wheel):
     names = set(wheel.namelist())
-    assert {"gpubench/data/gpus.csv", "gpubench/data/offers.csv", "gpubench_workloads/cnn.py", "gpubench/py.typed"} <= names
+    assert {
+        "gpubench/data/gpus.csv",
+        "gpubench/data/offers.csv",
+        "gpubench_workloads/cnn.py",
+        "gpubench/py.typed",
+    } <= names
     assert {name.split("/")[0].split("-")[0] for name in names} == {"gpubench", "gpubench_workloads"}
     assert not any("__pycache__" in name for name in names)
 

@@ -1,0 +1,142 @@
+"""Progress of a run on stderr: one living line on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from gpubench import units
+from gpubench.measure import events
+from gpubench.models import Measurement, Status
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.text import Text
+
+REFRESH_PER_S = 8.0
+
+
+def watch() -> PlainProgress | LiveProgress:
+    """Return the progress that fits stderr; ``TERM=dumb`` and pipes get plain lines."""
+    living = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    return LiveProgress() if living else PlainProgress()
+
+
+class PlainProgress:
+    """One line a finished case, none in between."""
+
+    def __enter__(self) -> Self:
+        """Nothing is open."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing to close."""
+
+    def __call__(self, event: events.Event) -> None:
+        """Say what has happened, if it is worth a line."""
+        text = line_of(event)
+        if text is not None:
+            print(text, file=sys.stderr, flush=True)
+
+
+class LiveProgress:
+    """A line that shows the case at hand, its phase, its rounds and how sure the figure is so far."""
+
+    def __init__(self) -> None:
+        self._place = ""
+        self._phase = ""
+        self._rounds = 0
+        self._width: float | None = None
+        self._steps_per_s = 0.0
+        self._expected_s = 0.0
+        self._began_s = time.monotonic()
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        """Take the last line of the terminal."""
+        from rich.console import Console
+        from rich.live import Live
+
+        self._live = Live(
+            console=Console(stderr=True, highlight=False),
+            refresh_per_second=REFRESH_PER_S,
+            transient=True,
+            get_renderable=self._line,
+        )
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give the line back."""
+        if self._live is not None:
+            self._live.__exit__(kind, value, trace)
+
+    def __call__(self, event: events.Event) -> None:
+        """Change the line, and print above it what is worth keeping."""
+        match event:
+            case events.RunPlanned():
+                self._expected_s, self._began_s = event.expected_s, time.monotonic()
+            case events.CaseBegan():
+                self._place = f"{event.number}/{event.total} {units.plain(event.case.label)}"
+                self._phase, self._rounds, self._width = "start", 0, None
+            case events.PhaseBegan():
+                self._phase, self._rounds = event.name, 0
+            case events.RoundEnded():
+                self._rounds += 1
+                self._width = event.half_width
+        text = line_of(event)
+        if text is not None and self._live is not None:
+            from rich.text import Text
+
+            self._live.console.print(Text(text))
+
+    def _line(self) -> Text:
+        from rich.text import Text
+
+        spent = units.format_duration(time.monotonic() - self._began_s)
+        width = "" if self._width is None else f" ±{units.format_percent(self._width)}"
+        rounds = f" {self._rounds} rounds{width}" if self._rounds else ""
+        expected = f"{spent} of about {units.format_duration(self._expected_s)}"
+        return Text(f"{self._place}  {self._phase}{rounds}  ({expected})", style="dim", no_wrap=True)
+
+
+def line_of(event: events.Event) -> str | None:
+    """Return the line that an event leaves behind; None for those that only move the progress."""
+    match event:
+        case events.RunPlanned():
+            count = f"{event.cases} cases" if event.cases != 1 else "1 case"
+            launches = "" if event.launches == 1 else f" x {event.launches} launches"
+            return (
+                f"measuring {count}{launches} on {units.plain(event.device)}, budget {event.budget}: about "
+                f"{units.format_duration(event.expected_s)}, at most {units.format_duration(event.most_s)}"
+            )
+        case events.CaseEnded():
+            return outcome(event.measurement, event.launch)
+        case events.MicroEnded():
+            result = event.result
+            precision = f" {result.precision}" if result.precision else ""
+            return f"  {result.name}{precision} {result.size}: {units.format_si(result.value, result.unit)}"
+        case events.Remark():
+            return event.text
+        case _:
+            return None
+
+
+def outcome(measurement: Measurement, launch: int) -> str:
+    """One line on a finished case: its figure, or why there is none."""
+    label = units.plain(measurement.case.label)
+    again = f" (launch {launch + 1})" if launch else ""
+    if measurement.status is Status.OK:
+        figure = units.format_interval(
+            measurement.samples_per_s, measurement.samples_per_s_low, measurement.samples_per_s_high
+        )
+        return f"  {label}{again}: {figure} {measurement.case.sample_unit}s/s"
+    reason = units.plain(measurement.reason or "no reason known")
+    return f"  {label}{again}: {measurement.status.replace('_', ' ')}: {reason}"

@@ -1,0 +1,129 @@
+"""What a finished run says to a person: the device, a table, a closing sentence, what to doubt."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from gpubench import units
+from gpubench.compare import ratio
+from gpubench.findings import describe
+from gpubench.models import Measurement, Precision, Run, Status
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def print_run(run: Run) -> None:
+    """Print a run on stdout."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(file=sys.stdout, highlight=False)
+    if not console.is_terminal:
+        console = Console(file=sys.stdout, highlight=False, width=max(console.width, 120))
+    console.print(Text(device_line(run)))
+    console.print(table(run))
+    for line in (*doubts(run), *closing(run)):
+        console.print(Text(line))
+
+
+def device_line(run: Run) -> str:
+    """One line: the device, its memory, driver, torch."""
+    device, software = run.device, run.environment
+    parts = [
+        units.plain(device.name or device.backend),
+        units.format_bytes(device.memory_bytes) if device.memory_bytes else None,
+        f"driver {units.plain(device.driver_version)}" if device.driver_version else None,
+        f"torch {units.plain(software.torch)}" if software.torch else None,
+        f"{software.cpu_threads} threads" if device.backend == "cpu" and software.cpu_threads else None,
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def table(run: Run) -> Table:
+    """Return the table of results, one row a case."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(box=box.SIMPLE_HEAD if sys.stdout.isatty() else None, pad_edge=False)
+    for name in ("case", "samples/s (95 %)", "ms/step", "peak memory", "MFU", "findings"):
+        made.add_column(name, justify="left" if name in {"case", "findings"} else "right")
+    for measurement in run.measurements:
+        made.add_row(*(Text(cell) for cell in _cells(measurement)))
+    return made
+
+
+def doubts(run: Run) -> tuple[str, ...]:
+    """Return each kind of finding once, with what to do about it."""
+    seen = {f.kind: f for f in run.findings}
+    for measurement in run.measurements:
+        for finding in measurement.findings:
+            seen.setdefault(finding.kind, finding)
+    return tuple(units.plain(describe(finding), 300) for finding in seen.values())
+
+
+def closing(run: Run) -> tuple[str, ...]:
+    """Say what AMP is worth on this device, workload by workload, with the baseline named."""
+    sentences = []
+    for measurement in run.measurements:
+        if measurement.status is not Status.OK or not measurement.case.precision.is_amp:
+            continue
+        baseline = _twin(run, measurement)
+        if baseline is None:
+            continue
+        gain = ratio(measurement, baseline)
+        case = measurement.case
+        execution = "" if case.execution == "eager" else f" ({case.execution})"
+        sentences.append(
+            f"{case.precision} is {_times(gain.value, gain.low, gain.high)} the throughput of "
+            f"{baseline.case.precision} on {units.plain(case.workload)}{execution}"
+        )
+    return tuple(sentences)
+
+
+def _times(value: float, low: float | None, high: float | None) -> str:
+    if low is None or high is None:
+        return f"about {value:.2f}x"
+    return f"{value:.2f}x ({low:.2f} to {high:.2f})"
+
+
+def _twin(run: Run, measurement: Measurement) -> Measurement | None:
+    """The strict fp32 measurement of the same work."""
+    case = measurement.case
+    same = (case.workload, case.task, case.execution, case.batch_size, case.gpu_count)
+    for other in run.measurements:
+        mine = other.case
+        if (
+            other.status is Status.OK
+            and mine.precision is Precision.FP32
+            and (mine.workload, mine.task, mine.execution, mine.batch_size, mine.gpu_count) == same
+        ):
+            return other
+    return None
+
+
+def _cells(measurement: Measurement) -> tuple[str, ...]:
+    label = units.plain(measurement.case.label)
+    if measurement.status is not Status.OK:
+        status = measurement.status.replace("_", " ")
+        return (
+            label,
+            status,
+            units.UNKNOWN,
+            units.UNKNOWN,
+            units.UNKNOWN,
+            units.plain(measurement.reason or "", 90),
+        )
+    step_s = measurement.step_time_s
+    return (
+        label,
+        units.format_interval(
+            measurement.samples_per_s, measurement.samples_per_s_low, measurement.samples_per_s_high
+        ),
+        units.format_number(None if step_s is None else step_s * 1e3),
+        units.format_bytes(measurement.peak_memory_bytes),
+        units.format_percent(measurement.mfu),
+        " ".join(finding.kind for finding in measurement.findings),
+    )

@@ -1,0 +1,64 @@
+"""A second look at a measured step: device events, the host's issue time, the share of time in kernels.
+
+Each costs time or disturbs the step, so none of it runs while rounds count.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+
+from gpubench.measure.clock import Clock
+from gpubench.measure.execution import Advance
+from gpubench.units import Seconds
+
+PROFILED_STEPS = 10
+ISSUED_STEPS = 3
+"""Few, because a full launch queue (about a thousand kernels) makes the host wait."""
+PASSES = 4
+LEAST_LEFT_S = 2.0
+"""The profiler takes about this long to start and to sum up."""
+MOST_EVENTS = 200
+
+
+def event_times(advance: Advance, steps: int) -> tuple[Seconds, ...]:
+    """Return the device time between the edges of each step of one round [s]; gaps between kernels count."""
+    edges = [torch.cuda.Event(enable_timing=True) for _ in range(min(steps, MOST_EVENTS) + 1)]
+    edges[0].record()
+    for index, edge in enumerate(edges[1:]):
+        advance(index)
+        edge.record()
+    torch.cuda.synchronize()
+    return tuple(before.elapsed_time(after) * 1e-3 for before, after in pairwise(edges))
+
+
+def host_issue_times(advance: Advance, clock: Clock) -> tuple[Seconds, ...]:
+    """Return for three steps from a drained device: time to issue, then time until the device is done [s].
+
+    The values come in pairs: issue, whole step, issue, whole step ...
+    """
+    times: list[Seconds] = []
+    for index in range(ISSUED_STEPS):
+        clock.synchronise()
+        start = clock.now_s()
+        advance(index)
+        times.append(clock.now_s() - start)
+        clock.synchronise()
+        times.append(clock.now_s() - start)
+    return tuple(times)
+
+
+def busy_share(advance: Advance, clock: Clock) -> float | None:
+    """Return the time in kernels over the wall time of the same steps unprofiled; it may pass 1 slightly."""
+    from torch.profiler import ProfilerActivity, profile
+
+    def steps() -> None:
+        for index in range(PROFILED_STEPS):
+            advance(index)
+
+    wall_s = clock.time(steps)
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        clock.time(steps)
+    kernels_us = sum(event.self_device_time_total for event in seen.key_averages())
+    return kernels_us * 1e-6 / wall_s if kernels_us > 0 else None

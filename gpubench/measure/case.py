@@ -1,0 +1,269 @@
+"""Measure one case in the child: build, check, prepare, warm up, time, and look a second time."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import torch
+
+from gpubench.measure import busy, energy, guards
+from gpubench.measure.budget import Budget
+from gpubench.measure.execution import Advance, NotCapturedError, prepare
+from gpubench.measure.hardware import Hardware
+from gpubench.measure.loop import Loop, OutOfTimeError, Series, StoppedError, time_rounds, warm_up
+from gpubench.measure.messages import CaseDone, MeasureCase
+from gpubench.measure.precision import probe_errors, switches_for
+from gpubench.measure.sampler import Sampler, Telemetry, shifted
+from gpubench.measure.step import Work, move
+from gpubench.models import Execution, Launch, Precision, Round, Status, Switches, TaskKind
+from gpubench.units import Seconds, Watts
+from gpubench.workload import Task, load_workload
+
+STEPS_BEFORE_PEAK = 2
+"""The first steps may take extra memory while cuDNN tries its algorithms; they are not the peak."""
+
+
+@dataclass
+class Desk:
+    """What the child keeps from case to case, and how it talks to its parent.
+
+    Attributes:
+        phase: Announces a phase; the parent holds each to a deadline.
+        report: Hands over one round.
+        stopped: Whether the parent has asked to stop.
+        tasks: Tasks as built, on the CPU; each case works on a copy, so that all start alike.
+    """
+
+    hardware: Hardware
+    budget: Budget
+    seed: int
+    telemetry: Telemetry
+    power_limit_w: Watts | None
+    phase: Callable[[str], None]
+    report: Callable[[bool, Round, float | None], None]
+    stopped: Callable[[], bool]
+    tasks: dict[tuple[str, int], Task] = field(default_factory=dict)
+
+    def task(self, reference: str, batch_size: int) -> Task:
+        """Return the task as built; only the latest workload is kept, because VGG16 takes half a gigabyte."""
+        key = (reference, batch_size)
+        if key not in self.tasks:
+            self.tasks.clear()
+            self.tasks[key] = load_workload(reference).build(batch_size, self.seed)
+        return self.tasks[key]
+
+
+@dataclass
+class Seen:
+    """What is known of a case so far; a Launch is made of it however the case ends."""
+
+    index: int
+    series: Series = field(default_factory=Series)
+    switches: Switches | None = None
+    precision_errors: dict[str, float] = field(default_factory=dict)
+    cold_s: dict[str, float] = field(default_factory=dict)
+    loss_curve: list[float] = field(default_factory=list)
+    peak_memory_bytes: int | None = None
+    reference_error: float | None = None
+    graph_error: float | None = None
+    parameters_moved: bool | None = None
+    event_s: tuple[float, ...] = ()
+    host_issue_s: tuple[float, ...] = ()
+    gpu_busy: float | None = None
+    energy: energy.Energy = field(default_factory=energy.Energy)
+    telemetry_source: str | None = None
+
+    @contextmanager
+    def timing(self, name: str) -> Iterator[None]:
+        """Note a cold cost, apart from the steps."""
+        start = time.perf_counter()
+        yield
+        self.cold_s[name] = time.perf_counter() - start
+
+    def launch(self) -> Launch:
+        """Return the record of this launch."""
+        series = self.series
+        finding = self.energy.finding
+        return Launch(
+            index=self.index,
+            switches=self.switches,
+            precision_errors=self.precision_errors,
+            warmup=tuple(series.warmup),
+            rounds=tuple(series.timed),
+            event_s=self.event_s,
+            host_issue_s=self.host_issue_s,
+            telemetry=shifted(series.telemetry, series.began_s) if series.began_s is not None else (),
+            telemetry_source=self.telemetry_source,
+            energy_j=self.energy.joules,
+            energy_source=self.energy.source,
+            energy_region_s=self.region_s() if self.energy.joules is not None else None,
+            peak_memory_bytes=self.peak_memory_bytes,
+            gpu_busy=self.gpu_busy,
+            skipped_steps=skipped_steps(series.scales) if series.scales else None,
+            timed_steps=sum(r.steps for r in series.timed) or None,
+            reference_error=self.reference_error,
+            graph_error=self.graph_error,
+            parameters_moved=self.parameters_moved,
+            loss_curve=tuple(self.loss_curve),
+            cold_s={name: round(value, 4) for name, value in self.cold_s.items()},
+            findings=(*series.findings, *((finding,) if finding else ())),
+        )
+
+    def region_s(self) -> Seconds:
+        """Length of the timed region [s]."""
+        if self.series.began_s is None or self.series.ended_s is None:
+            return 0.0
+        return self.series.ended_s - self.series.began_s
+
+
+def measure_case(order: MeasureCase, desk: Desk) -> CaseDone:
+    """Measure one case; a failure of the work becomes a status, and what was seen stays.
+
+    An exception of the model's own code is one of the ways in which a case ends: it is answered here,
+    once, and never reaches the next case.
+    """
+    seen = Seen(index=order.launch)
+    deadline_s = time.perf_counter() + order.time_s if order.time_s is not None else float("inf")
+    status, reason = Status.OK, None
+    try:
+        with switches_for(order.case.precision) as seen.switches:
+            _measure(order, desk, seen, deadline_s)
+    except OutOfTimeError:
+        status, reason = Status.TIMEOUT, _out_of_time(seen)
+    except StoppedError:
+        if len(seen.series.timed) < 2:
+            status, reason = Status.TIMEOUT, "stopped on request before two rounds were in"
+    except NotCapturedError as error:
+        status, reason = Status.UNSUPPORTED, str(error)
+    except torch.cuda.OutOfMemoryError as error:
+        status, reason = Status.OUT_OF_MEMORY, f"batch {order.case.batch_size}: {error}"
+    except Exception as error:  # noqa: BLE001 - the model is its author's code and may raise anything
+        status, reason = failure(error, order.case.batch_size)
+    desk.hardware.release()
+    return CaseDone(status=status, reason=reason, launch=seen.launch())
+
+
+def failure(error: Exception, batch_size: int) -> tuple[Status, str]:
+    """Status and reason of an exception: a CPU's allocator reports its lack of memory in words only."""
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, MemoryError) or "can't allocate memory" in text:
+        return Status.OUT_OF_MEMORY, f"batch {batch_size}: {text}"
+    return Status.FAILED, text
+
+
+def skipped_steps(scales: list[float]) -> int:
+    """Count the steps that the gradient scaler skipped: each halves its scale."""
+    skipped = 0
+    for before, after in pairwise(scales):
+        while after < before * 0.75:
+            skipped += 1
+            before /= 2  # noqa: PLW2901 - walked down to the scale that was read
+    return skipped
+
+
+def _measure(order: MeasureCase, desk: Desk, seen: Seen, deadline_s: Seconds) -> None:
+    case, hardware = order.case, desk.hardware
+    clock = hardware.clock()
+    desk.phase("build")
+    with seen.timing("build"):
+        task = desk.task(order.reference, case.batch_size)
+        copied = Task(
+            model=copy.deepcopy(task.model), batches=task.batches, loss=task.loss, optimizer=task.optimizer
+        )
+        work = move(copied, case, hardware.device)
+    _in_time(deadline_s)
+    desk.phase("check")
+    seen.precision_errors = probe_errors(hardware.device)
+    if hardware.is_cuda or case.precision is not Precision.FP32:
+        seen.reference_error = guards.reference_error(work, task)
+    _in_time(deadline_s)
+    before = guards.fingerprint(work.model) if case.task is TaskKind.TRAIN else []
+    advance = _first_steps(work, desk, seen, deadline_s)
+    loop = Loop(
+        advance=advance,
+        edge_loss=work.edge_loss,
+        clock=clock,
+        batches=len(work.batches),
+        deadline_s=deadline_s,
+        stopped=desk.stopped,
+        report=desk.report,
+        heap=lambda: hardware.heap(work.scaler.get_scale() if work.scaler is not None else None),
+    )
+    with Sampler(desk.telemetry, clock.now_s) as sampler:
+        loop.samples = sampler.drain
+        desk.phase("warm-up")
+        warm_up(loop, desk.budget, seen.series)
+        desk.phase("timed")
+        first = sampler.energy_j()
+        try:
+            time_rounds(loop, desk.budget, seen.series)
+        finally:
+            _read_energy(seen, (first, sampler.energy_j()), desk.power_limit_w)
+            seen.telemetry_source = sampler.source
+            if before:
+                seen.parameters_moved = guards.has_moved(work.model, before)
+    _look_again(loop, work, desk, seen)
+
+
+def _first_steps(work: Work, desk: Desk, seen: Seen, deadline_s: Seconds) -> Advance:
+    """Run the first steps from the seed, keep their losses, then prepare the execution and check it."""
+    hardware, execution = desk.hardware, work.case.execution
+    desk.phase("first steps")
+    torch.manual_seed(desk.seed)
+    with seen.timing("first_step"):
+        seen.loss_curve.append(work.edge_loss(work.step(0), 0))
+    for index in range(1, max(desk.budget.curve_steps, STEPS_BEFORE_PEAK)):
+        _in_time(deadline_s)
+        seen.loss_curve.append(work.edge_loss(work.step(index), index))
+    hardware.reset_peak_memory()
+    desk.phase({Execution.GRAPH: "capture", Execution.COMPILE: "compile"}.get(execution, "first steps"))
+    _in_time(deadline_s)
+    with seen.timing("prepare"):
+        advance = prepare(work)
+        work.edge_loss(advance(0), 0)
+    seen.peak_memory_bytes = hardware.peak_memory_bytes()
+    if execution is Execution.GRAPH:
+        seen.graph_error = guards.graph_error(work, advance)
+    return advance
+
+
+def _read_energy(seen: Seen, edges: tuple[float | None, float | None], power_limit_w: Watts | None) -> None:
+    series = seen.series
+    if series.began_s is None:
+        return
+    seen.energy = energy.energy_of(
+        seen.region_s(), edges, shifted(series.telemetry, series.began_s), power_limit_w
+    )
+
+
+def _look_again(loop: Loop, work: Work, desk: Desk, seen: Seen) -> None:
+    """Read what would disturb the timed rounds: device events of each step, issue time, kernel time."""
+    timed = seen.series.timed
+    step_s = sum(r.wall_s for r in timed) / sum(r.steps for r in timed)
+    enough = busy.PASSES * seen.series.steps_per_round * step_s
+    if not desk.hardware.is_cuda or desk.stopped() or loop.left_s() < enough + busy.LEAST_LEFT_S:
+        return
+    desk.phase("second look")
+    seen.event_s = busy.event_times(loop.advance, seen.series.steps_per_round)
+    seen.host_issue_s = busy.host_issue_times(loop.advance, loop.clock)
+    seen.gpu_busy = busy.busy_share(loop.advance, loop.clock)
+    del work
+
+
+def _in_time(deadline_s: Seconds) -> None:
+    if time.perf_counter() >= deadline_s:
+        raise OutOfTimeError
+
+
+def _out_of_time(seen: Seen) -> str:
+    rounds = len(seen.series.timed)
+    return (
+        f"the time given to this case ended after {rounds} timed rounds"
+        if rounds
+        else ("the time given to this case ended before its timed rounds")
+    )

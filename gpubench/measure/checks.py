@@ -1,0 +1,265 @@
+"""From raw launches to a verdict: the status of a case, and every finding that its record supports.
+
+All of it is derived from what is stored, so that it can be derived again from the file alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from statistics import fmean, median
+
+import msgspec
+
+from gpubench import stats
+from gpubench.measure.energy import LEAST_REGION_S
+from gpubench.models import (
+    Case,
+    Execution,
+    Finding,
+    FindingKind,
+    Launch,
+    Measurement,
+    Precision,
+    Status,
+    TaskKind,
+)
+
+NOISE = 0.05
+IEEE_ERROR = 1e-5
+REFERENCE_LIMITS = {
+    Precision.FP32: 1e-4,
+    Precision.TF32: 1e-2,
+    Precision.AMP_FP16: 2e-2,
+    Precision.AMP_BF16: 2e-2,
+}
+"""Largest relative difference of a first loss from float32 on the CPU."""
+SKIPPED_STEPS = 0.05
+EAGER_OVER_GRAPH = 1.10
+LEAST_BUSY = 0.90
+HOST_ISSUE = 0.90
+POWER_SHARE = 0.10
+SLOWDOWN_SHARE = 0.01
+GAP = 2.0
+FP32_CONVOLUTION = 2.25
+"""Winograd's 2 x 2 form multiplies this much less than the count assumes; TF32 posing as fp32 passes it."""
+FEW_LOSSES = 5
+
+SLOWDOWNS = frozenset({"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown"})
+POWER_BRAKE = "hw_power_brake_slowdown"
+POWER_CAP = "sw_power_cap"
+_INVALIDATING = frozenset(
+    {
+        FindingKind.IMPLAUSIBLE,
+        FindingKind.LOSS_NOT_FALLING,
+        FindingKind.LOSS_NOT_FINITE,
+        FindingKind.LOSS_DIFFERS,
+        FindingKind.PARAMETERS_FROZEN,
+        FindingKind.STEPS_SKIPPED,
+        FindingKind.TF32_IN_FORCE,
+    }
+)
+
+
+def judge(
+    measurement: Measurement, planned_launches: int, siblings: Sequence[Measurement] = ()
+) -> Measurement:
+    """Return the measurement with its findings, its loss trace, and status ``invalid`` where work is unsound.
+
+    Args:
+        measurement: Status ok and raw launches, or a status that already says why there is no figure.
+        planned_launches: How many launches the budget asks for.
+        siblings: The other measurements of the run: eager is judged beside graph.
+    """
+    trace = loss_trace(measurement.launches)
+    if measurement.status not in {Status.OK, Status.INVALID}:
+        return msgspec.structs.replace(measurement, loss_trace=trace)
+    findings = unique(find(measurement, planned_launches, siblings))
+    wrong = [f for f in findings if f.kind in _INVALIDATING]
+    reason = "; ".join(str(f.kind) for f in wrong) or None
+    return msgspec.structs.replace(
+        measurement,
+        status=Status.INVALID if wrong else Status.OK,
+        reason=reason,
+        loss_trace=trace,
+        findings=findings,
+    )
+
+
+def find(
+    measurement: Measurement, planned_launches: int, siblings: Sequence[Measurement]
+) -> Iterator[Finding]:
+    """Every finding of a measured case."""
+    case, launches = measurement.case, measurement.launches
+    if len(launches) < planned_launches:
+        yield Finding(kind=FindingKind.LAUNCHES_MISSING, value=len(launches), limit=planned_launches)
+    for launch in launches:
+        yield from launch.findings
+        yield from _of_precision(case, launch)
+        yield from _of_loss(case, launch)
+        yield from _of_rounds(launch)
+        yield from _of_telemetry(launch)
+    yield from _of_host(measurement, siblings)
+    yield from _of_flops(measurement)
+
+
+def of_run(measurements: Sequence[Measurement]) -> tuple[Finding, ...]:
+    """Findings that concern the device and not one case."""
+    sources = {launch.telemetry_source for m in measurements for launch in m.launches if launch.rounds}
+    return (Finding(kind=FindingKind.NO_TELEMETRY),) if sources and sources <= {"none"} else ()
+
+
+def unique(findings: Iterator[Finding]) -> tuple[Finding, ...]:
+    """Keep one finding of a kind: the one with the largest value, or the first where they do not compare."""
+    kept: dict[FindingKind, Finding] = {}
+    for finding in findings:
+        known = kept.get(finding.kind)
+        if known is None or (_size(finding) > _size(known)):
+            kept[finding.kind] = finding
+    return tuple(kept.values())
+
+
+def loss_trace(launches: Sequence[Launch]) -> tuple[float | None, ...]:
+    """The losses of the first launch from the seed on: single steps, then the edges of the rounds."""
+    if not launches:
+        return ()
+    first = launches[0]
+    return (*first.loss_curve, *(r.loss for r in (*first.warmup, *first.rounds)))
+
+
+def _of_precision(case: Case, launch: Launch) -> Iterator[Finding]:
+    if case.precision is Precision.FP32:
+        worst = max(launch.precision_errors.values(), default=0.0)
+        if worst > IEEE_ERROR:
+            yield Finding(kind=FindingKind.TF32_IN_FORCE, value=worst, limit=IEEE_ERROR)
+    limit = REFERENCE_LIMITS[case.precision]
+    for error in (launch.reference_error, launch.graph_error):
+        if error is not None and error > limit:
+            yield Finding(kind=FindingKind.LOSS_DIFFERS, value=error, limit=limit)
+
+
+def _of_loss(case: Case, launch: Launch) -> Iterator[Finding]:
+    losses = loss_trace((launch,))
+    bad = [loss for loss in losses if loss is None or not math.isfinite(loss)]
+    if bad:
+        yield Finding(kind=FindingKind.LOSS_NOT_FINITE, value=f"{len(bad)} of {len(losses)} losses")
+        return
+    if case.task is not TaskKind.TRAIN:
+        return
+    if launch.parameters_moved is False:
+        yield Finding(kind=FindingKind.PARAMETERS_FROZEN)
+    known = [loss for loss in losses if loss is not None]
+    if len(known) >= FEW_LOSSES:
+        count = fifth(len(known))
+        first, last = fmean(known[:count]), fmean(known[-count:])
+        if last >= first:
+            yield Finding(kind=FindingKind.LOSS_NOT_FALLING, value=last, limit=first)
+    if launch.skipped_steps and launch.timed_steps:
+        share = launch.skipped_steps / launch.timed_steps
+        if share >= SKIPPED_STEPS:
+            yield Finding(kind=FindingKind.STEPS_SKIPPED, value=share, limit=SKIPPED_STEPS)
+
+
+def fifth(count: int, batches: int = 4) -> int:
+    """How many losses make the first and the last fifth: at least one rotation of the batches, at most half.
+
+    Batches differ in difficulty; comparing one with another would compare the batches.
+    """
+    return max(1, min(count // 2, max(count // 5, batches)))
+
+
+def _of_rounds(launch: Launch) -> Iterator[Finding]:
+    steps = [r.wall_s / r.steps for r in launch.accepted]
+    if len(steps) < 2:
+        return
+    middle = median(steps)
+    noise = stats.interquartile_range(steps) / middle
+    if noise > NOISE:
+        yield Finding(kind=FindingKind.NOISY, value=noise, limit=NOISE)
+    if max(steps) > GAP * middle:
+        yield Finding(kind=FindingKind.CLOCK_GAP, value=max(steps) / middle, limit=GAP)
+
+
+def _of_telemetry(launch: Launch) -> Iterator[Finding]:
+    if launch.telemetry_source == "hung":
+        yield Finding(kind=FindingKind.TELEMETRY_HUNG)
+    if launch.telemetry_source not in {None, "none"}:
+        yield from _of_energy(launch)
+    shares = reason_shares(launch)
+    if shares.get(POWER_CAP, 0.0) >= POWER_SHARE:
+        yield Finding(kind=FindingKind.POWER_LIMITED, value=shares[POWER_CAP], limit=POWER_SHARE)
+    slowed = shares.get("any slowdown", 0.0)
+    if slowed >= SLOWDOWN_SHARE or shares.get(POWER_BRAKE, 0.0) > 0:
+        value = max(slowed, shares.get(POWER_BRAKE, 0.0))
+        yield Finding(kind=FindingKind.THROTTLED, value=value, limit=SLOWDOWN_SHARE)
+    others = sorted(set(shares) - SLOWDOWNS - {POWER_BRAKE, POWER_CAP, "any slowdown"})
+    if others:
+        yield Finding(kind=FindingKind.CLOCK_EVENTS, value=", ".join(others))
+
+
+def _of_energy(launch: Launch) -> Iterator[Finding]:
+    """Flag energy that is unknown or integrated; a region too short for an energy reading is no fault."""
+    implausible = any(f.kind is FindingKind.ENERGY_IMPLAUSIBLE for f in launch.findings)
+    if launch.energy_source == "power_integral":
+        yield Finding(kind=FindingKind.NO_ENERGY_COUNTER, value="the integral of power stands in")
+    elif launch.energy_source is None and not implausible and timed_s(launch) >= LEAST_REGION_S:
+        yield Finding(kind=FindingKind.NO_ENERGY_COUNTER)
+
+
+def timed_s(launch: Launch) -> float:
+    """Length of all timed rounds [s]."""
+    return sum(r.wall_s for r in launch.rounds)
+
+
+def reason_shares(launch: Launch) -> dict[str, float]:
+    """Share of the samples in timed rounds that show each clock event reason, and any slowdown at all."""
+    read = [s.clock_event_reasons for s in launch.telemetry if s.clock_event_reasons is not None]
+    if not read:
+        return {}
+    names = {name for reasons in read for name in reasons}
+    shares = {name: sum(name in reasons for reasons in read) / len(read) for name in names}
+    shares["any slowdown"] = sum(bool(SLOWDOWNS.intersection(reasons)) for reasons in read) / len(read)
+    return shares
+
+
+def _of_host(measurement: Measurement, siblings: Sequence[Measurement]) -> Iterator[Finding]:
+    """Flag an eager row whose pace the host sets, by the best evidence there is."""
+    case = measurement.case
+    if case.execution is not Execution.EAGER:
+        return
+    twin = msgspec.structs.replace(case, execution=Execution.GRAPH)
+    graph = next((m for m in siblings if m.case == twin and m.status is Status.OK), None)
+    if graph and graph.step_time_s and measurement.step_time_s:
+        ratio = measurement.step_time_s / graph.step_time_s
+        if ratio > EAGER_OVER_GRAPH:
+            yield Finding(kind=FindingKind.HOST_BOUND, value=ratio, limit=EAGER_OVER_GRAPH)
+            return
+    if measurement.gpu_busy is not None:
+        if measurement.gpu_busy < LEAST_BUSY:
+            yield Finding(kind=FindingKind.HOST_BOUND, value=measurement.gpu_busy, limit=LEAST_BUSY)
+        return
+    if graph is None:
+        yield from _of_issue_time(measurement)
+
+
+def _of_issue_time(measurement: Measurement) -> Iterator[Finding]:
+    shares = [
+        issue / whole
+        for launch in measurement.launches
+        for issue, whole in zip(launch.host_issue_s[::2], launch.host_issue_s[1::2], strict=False)
+        if whole > 0
+    ]
+    if shares and median(shares) >= HOST_ISSUE:
+        yield Finding(kind=FindingKind.HOST_BOUND, value=median(shares), limit=HOST_ISSUE)
+
+
+def _of_flops(measurement: Measurement) -> Iterator[Finding]:
+    if measurement.mfu is None:
+        return
+    limit = FP32_CONVOLUTION if measurement.case.precision is Precision.FP32 else 1.0
+    if measurement.mfu > limit:
+        yield Finding(kind=FindingKind.IMPLAUSIBLE, value=measurement.mfu, limit=limit)
+
+
+def _size(finding: Finding) -> float:
+    return finding.value if isinstance(finding.value, float | int) else -math.inf

@@ -1,0 +1,193 @@
+"""The parent's handle on one child process: its pipes, its deadlines, and its end, however it comes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from gpubench.measure import messages
+from gpubench.measure.privacy import scrub
+from gpubench.models import DeviceProfile
+from gpubench.units import Seconds, format_bytes
+
+TERMINATE_AFTER_S = 10.0
+"""From SIGTERM to SIGKILL, and from SIGKILL to giving up on a process that the kernel will not end."""
+LOG_BYTES = 64 * 1024
+"""What is kept of the output of a child; a model that prints without end fills nothing."""
+MODULE = "gpubench.measure.worker"
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[messages.Report] = msgspec.json.Decoder(messages.Report)
+
+
+class ChildEndedError(Exception):
+    """The child closed its pipe without an answer; the message says how it ended."""
+
+
+class ChildLateError(Exception):
+    """No report came before the deadline."""
+
+
+class Child:
+    """A measuring process in a process group of its own, so that Ctrl-C reaches the parent alone."""
+
+    def __init__(self, environment: Mapping[str, str], module: str = MODULE) -> None:
+        to_child, self._write_fd = os.pipe()
+        self._read_fd, from_child = os.pipe()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, str(to_child), str(from_child)],
+            pass_fds=(to_child, from_child),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=dict(environment),
+            start_new_session=True,
+        )
+        os.close(to_child)
+        os.close(from_child)
+        self._buffer = b""
+        self._log: deque[bytes] = deque()
+        self._drain = threading.Thread(target=self._keep_output, name="child output", daemon=True)
+        self._drain.start()
+        self.killed_for: str | None = None
+
+    @property
+    def pid(self) -> int:
+        """Process id, which is also that of its group."""
+        return self._process.pid
+
+    def send(self, command: messages.Command) -> None:
+        """Send one command; a child that is gone is noticed when its answer is awaited."""
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._write_fd, _encoder.encode(command) + b"\n")
+
+    def receive(self, until_s: Seconds) -> messages.Report:
+        """Return the next report.
+
+        Args:
+            until_s: Moment on ``time.monotonic`` at which to stop waiting.
+
+        Raises:
+            ChildLateError: If that moment came first.
+            ChildEndedError: If the child is gone.
+        """
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._read_fd, selectors.EVENT_READ)
+            while b"\n" not in self._buffer:
+                if not selector.select(max(0.0, until_s - time.monotonic())):
+                    raise ChildLateError
+                chunk = os.read(self._read_fd, 1 << 16)
+                if not chunk:
+                    raise ChildEndedError(self.how_it_ended())
+                self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        try:
+            return _decoder.decode(line)
+        except msgspec.MsgspecError as error:
+            self.kill()
+            raise ChildEndedError(f"sent what is no report: {error}") from error
+
+    def end(self) -> str | None:
+        """Let the child go: close the pipe, then terminate, then kill. Says so if it cannot be ended."""
+        with contextlib.suppress(OSError):
+            os.close(self._write_fd)
+        for number in (None, signal.SIGTERM, signal.SIGKILL):
+            if number is not None:
+                self._signal(number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(TERMINATE_AFTER_S if number else 2.0)
+                break
+        else:
+            return f"process {self.pid} cannot be ended; its device is left alone"
+        self._signal(signal.SIGKILL)  # whatever it started itself
+        self._drain.join(1.0)
+        with contextlib.suppress(OSError):
+            os.close(self._read_fd)
+        return None
+
+    def kill(self) -> None:
+        """End the whole group at once."""
+        self._signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """Ask the whole group to end."""
+        self._signal(signal.SIGTERM)
+
+    def how_it_ended(self) -> str:
+        """Say how the process ended: its signal or status, and the last words it wrote."""
+        try:
+            status = self._process.wait(TERMINATE_AFTER_S)
+        except subprocess.TimeoutExpired:
+            return "closed its pipe and runs on"
+        self._drain.join(1.0)
+        words = self.last_words()
+        tail = f"; it last wrote: {words}" if words else ""
+        if status == -signal.SIGKILL:
+            return f"was killed by signal 9 (SIGKILL): probably host memory ran out{_memory_limit()}{tail}"
+        if status < 0:
+            return f"was ended by signal {-status} ({signal.Signals(-status).name}){tail}"
+        return f"ended with status {status}{tail}"
+
+    def last_words(self, limit: int = 300) -> str:
+        """Return the last line that the child wrote (of a traceback the error), paths shortened."""
+        text = b"".join(self._log).decode("utf-8", "replace")
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return scrub(lines[-1], limit) if lines else ""
+
+    def _keep_output(self) -> None:
+        size = 0
+        output = self._process.stdout
+        if output is None:
+            return
+        while chunk := os.read(output.fileno(), 1 << 14):
+            self._log.append(chunk)
+            size += len(chunk)
+            while size > LOG_BYTES:
+                size -= len(self._log.popleft())
+        output.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+
+def environment_of(device: DeviceProfile, inherited: Mapping[str, str], *, strict: bool) -> dict[str, str]:
+    """Return the environment of a child: it sees the one GPU, and TF32 is off or on as its cases need.
+
+    ``NVIDIA_TF32_OVERRIDE`` is read when the maths libraries load, hence a process of its own for strict
+    fp32. The GPU is named by UUID; where that is all zeros, by its place in PCI order.
+    """
+    variables = dict(inherited)
+    variables.pop("NVIDIA_TF32_OVERRIDE", None)
+    variables["PYTHONUNBUFFERED"] = "1"
+    if strict:
+        variables["NVIDIA_TF32_OVERRIDE"] = "0"
+    if device.backend in {"cuda", "nvidia"}:
+        variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        blank = device.uuid is None or not device.uuid.removeprefix("GPU-").strip("0-")
+        if not blank:
+            variables["CUDA_VISIBLE_DEVICES"] = str(device.uuid)
+        elif device.index is not None:
+            variables["CUDA_VISIBLE_DEVICES"] = str(device.index)
+    return variables
+
+
+def _memory_limit() -> str:
+    """The memory limit of this container, to go with a guess at the out-of-memory killer."""
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # "max" is no number and no limit
+            limit = int(Path(path).read_text(encoding="ascii"))
+            if limit < 1 << 50:
+                return f" (this container may use {format_bytes(limit)})"
+    return ""

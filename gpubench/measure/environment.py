@@ -1,0 +1,105 @@
+"""The software and host of a run, without anything that names the machine or its user."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+from gpubench import __version__
+from gpubench.measure.messages import Ready
+from gpubench.measure.privacy import scrub
+from gpubench.models import DeviceProfile, Environment
+
+VARIABLES = (
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_DEVICE_ORDER",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_MODULE_LOADING",
+    "DNNL_DEFAULT_FPMATH_MODE",
+    "GOMP_CPU_AFFINITY",
+    "KMP_AFFINITY",
+    "KMP_BLOCKTIME",
+    "LD_PRELOAD",
+    "MKL_NUM_THREADS",
+    "NVIDIA_TF32_OVERRIDE",
+    "OMP_NUM_THREADS",
+    "ONEDNN_DEFAULT_FPMATH_MODE",
+    "ONEDNN_MAX_CPU_ISA",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "TORCH_BLAS_PREFER_CUBLASLT",
+    "TORCH_CUDNN_V8_API_DISABLED",
+)
+"""Variables that change what is measured; their values are stored without paths."""
+
+
+def environment(device: DeviceProfile, ready: Ready | None = None) -> Environment:
+    """Return what this run runs on.
+
+    Args:
+        device: Whose driver is named.
+        ready: What the measuring child said of its libraries; None before there is one.
+    """
+    return Environment(
+        gpubench=__version__,
+        python=platform.python_version(),
+        os=f"{platform.system()} {platform.release()} {platform.machine()}",
+        cpu=_cpu_name(),
+        cpu_count=os.cpu_count(),
+        cpu_threads=ready.cpu_threads if ready else None,
+        ram_bytes=int(psutil.virtual_memory().total),
+        git_commit=_commit(),
+        torch=ready.torch if ready else None,
+        cuda=ready.cuda if ready else None,
+        cudnn=ready.cudnn if ready else None,
+        driver=device.driver_version,
+        container=_container(),
+        cudnn_benchmark=ready.cudnn_benchmark if ready else None,
+        variables=_variables(os.environ),
+    )
+
+
+def _variables(inherited: Mapping[str, str]) -> dict[str, str]:
+    return {name: scrub(inherited[name]) for name in VARIABLES if name in inherited}
+
+
+def _cpu_name() -> str | None:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return platform.processor() or None
+    names = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")]
+    return names[0] if names else platform.processor() or None
+
+
+def _container() -> str | None:
+    if Path("/.dockerenv").exists():
+        return "docker"
+    if Path("/run/.containerenv").exists():
+        return "podman"
+    return "kubernetes" if "KUBERNETES_SERVICE_HOST" in os.environ else None
+
+
+def _commit() -> str | None:
+    """The commit of a source checkout of gpubench; None for an installed one."""
+    root = Path(__file__).resolve().parent.parent.parent
+    if not (root / ".git").exists():
+        return None
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), "rev-parse", "HEAD"],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

@@ -1,0 +1,64 @@
+"""What the parent tells whoever watches a run: a terminal, a notebook, a test."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gpubench.models import Case, Measurement, MicroResult, Round
+from gpubench.units import Seconds
+
+
+class RunPlanned(msgspec.Struct, frozen=True, kw_only=True):
+    """Before the first case: how much there is to do."""
+
+    cases: int
+    launches: int
+    expected_s: Seconds
+    most_s: Seconds
+    budget: str
+    device: str
+
+
+class CaseBegan(msgspec.Struct, frozen=True, kw_only=True):
+    """One case of one launch begins: ``number`` of ``total``."""
+
+    case: Case
+    launch: int
+    number: int
+    total: int
+
+
+class PhaseBegan(msgspec.Struct, frozen=True, kw_only=True):
+    """The case at hand is in a new phase: build, check, first steps, capture, warm-up, timed ..."""
+
+    name: str
+
+
+class RoundEnded(msgspec.Struct, frozen=True, kw_only=True):
+    """One more round of the case at hand."""
+
+    timed: bool
+    round: Round
+    half_width: float | None
+
+
+class CaseEnded(msgspec.Struct, frozen=True, kw_only=True):
+    """One case of one launch is over; the measurement holds all its launches so far."""
+
+    measurement: Measurement
+    launch: int
+
+
+class MicroEnded(msgspec.Struct, frozen=True, kw_only=True):
+    """One micro-benchmark is over."""
+
+    result: MicroResult
+
+
+class Remark(msgspec.Struct, frozen=True, kw_only=True):
+    """One line that the person should read."""
+
+    text: str
+
+
+Event = RunPlanned | CaseBegan | PhaseBegan | RoundEnded | CaseEnded | MicroEnded | Remark

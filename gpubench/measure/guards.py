@@ -1,0 +1,128 @@
+"""A fast wrong answer is no answer: is the step's arithmetic right, and does a graph do the same work?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gpubench.measure.execution import Advance
+from gpubench.measure.step import Work, forward, to_device
+from gpubench.workload import Task
+
+SLICE = 4
+"""Samples that the CPU reference computes: enough to tell a wrong answer, few enough for VGG16."""
+_NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)  # noqa: SLF001 - the common base
+
+
+def reference_error(work: Work, task: Task) -> float | None:
+    """Return how far the first loss is from float32 on the CPU, relative; None if neither is finite.
+
+    Dropout is off and both sides see the same slice of at most four samples.
+
+    Args:
+        work: The model on its device, untouched by any step.
+        task: The same task on the CPU.
+    """
+    inputs, targets = (_slice(part, work.case.batch_size) for part in task.batches[0])
+    with torch.no_grad(), _steady(task.model):
+        expected = float(task.loss(forward(task.model, inputs), targets))
+    with torch.no_grad(), _steady(work.model), work.autocast():
+        on_device = forward(work.model, to_device(inputs, work.device, work.case))
+        found = float(work.loss(on_device, to_device(targets, work.device)))
+    return relative_difference(found, expected)
+
+
+def graph_error(work: Work, advance: Advance) -> float | None:
+    """Return how far the losses of two replays are from two eager steps of the same state, relative.
+
+    Two steps, so that the second loss depends on the update that the first one made. The random numbers
+    of dropout are the same on both sides: a replay takes seed and offset from the generator as a step does.
+    Afterwards the state is what it was.
+    """
+    state = _State(work)
+    eager = _two_losses(work, work.step)
+    state.restore()
+    replayed = _two_losses(work, advance)
+    state.restore()
+    pairs = [relative_difference(a, b) for a, b in zip(replayed, eager, strict=True)]
+    known = [p for p in pairs if p is not None]
+    return max(known) if len(known) == len(pairs) else None
+
+
+def relative_difference(found: float, expected: float) -> float | None:
+    """Return |found - expected| over the larger of |expected| and 1e-3 (a loss can be near 0)."""
+    if not (math.isfinite(found) and math.isfinite(expected)):
+        return None
+    return abs(found - expected) / max(abs(expected), 1e-3)
+
+
+def fingerprint(model: nn.Module) -> list[Tensor]:
+    """Return a copy of the start of every trained parameter, to see later whether any has moved."""
+    return [p.detach().reshape(-1)[:1024].clone() for p in model.parameters() if p.requires_grad]
+
+
+def has_moved(model: nn.Module, before: list[Tensor]) -> bool:
+    """Whether any trained parameter differs from its fingerprint."""
+    return any(not torch.equal(a, b) for a, b in zip(fingerprint(model), before, strict=True))
+
+
+@contextmanager
+def _steady(model: nn.Module) -> Iterator[None]:
+    """Turn off what is random in training (dropout); batch norm goes on with the statistics of its batch."""
+    before = {module: module.training for module in model.modules()}
+    kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    for module, training in before.items():
+        module.training = training and isinstance(module, _NORMS)
+    try:
+        yield
+    finally:
+        for module, training in before.items():
+            module.training = training
+        with torch.no_grad():
+            for buffer, value in kept:
+                buffer.copy_(value)
+
+
+class _State:
+    """Parameters, buffers, optimizer moments and gradient scale at one moment, to return to."""
+
+    def __init__(self, work: Work) -> None:
+        self._live = list(_tensors(work))
+        self._kept = [tensor.detach().clone() for tensor in self._live]
+
+    def restore(self) -> None:
+        """Write the kept values into the same memory, which a captured graph goes on using."""
+        with torch.no_grad():
+            for tensor, kept in zip(self._live, self._kept, strict=True):
+                tensor.copy_(kept)
+
+
+def _tensors(work: Work) -> Iterator[Tensor]:
+    yield from work.model.parameters()
+    yield from work.model.buffers()
+    if work.optimizer is not None:
+        for state in work.optimizer.state.values():
+            yield from (value for value in state.values() if isinstance(value, Tensor))
+    if work.scaler is not None:
+        for name in ("_scale", "_growth_tracker"):
+            value = getattr(work.scaler, name, None)
+            if isinstance(value, Tensor):
+                yield value
+
+
+def _two_losses(work: Work, advance: Advance) -> list[float]:
+    torch.manual_seed(0)
+    return [work.edge_loss(advance(index), index) for index in range(2)]
+
+
+def _slice(value: Any, batch_size: int) -> Any:
+    """Take the first samples of every tensor whose first dimension is the batch; leave the others whole."""
+    if isinstance(value, tuple):
+        return tuple(_slice(part, batch_size) for part in value)
+    is_batch = isinstance(value, Tensor) and value.dim() > 0 and value.shape[0] == batch_size
+    return value[:SLICE] if is_batch else value

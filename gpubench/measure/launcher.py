@@ -1,0 +1,313 @@
+"""The parent of a measurement: which child does what, by when, and what becomes of each case.
+
+The parent imports no torch. A child that crashes, hangs or runs out of memory costs the case at hand; the
+cases left go on in a new process.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
+from gpubench.measure import checks, events, messages
+from gpubench.measure.child import MODULE, Child, ChildEndedError, ChildLateError, environment_of
+from gpubench.measure.peaks import peak_flops_per_s
+from gpubench.measure.plan import Plan, Unit
+from gpubench.models import Case, DeviceProfile, Launch, Measurement, Round, Status
+from gpubench.units import Seconds
+
+GRACE_S = 1.0
+"""A child that ends by itself at its deadline needs a moment to say so."""
+LEAST_SHARE_S = 1.0
+"""A case with less time than this is not begun."""
+STOPPING_S = 3.0
+"""After SIGTERM a round may end within this time; a pre-empted machine leaves little more."""
+
+PHASE_LIMITS_S = {
+    "start": 60.0,
+    "import": 180.0,
+    "context": 120.0,
+    "build": 300.0,
+    "check": 300.0,
+    "first steps": 600.0,
+    "capture": 300.0,
+    "compile": 1200.0,
+    "warm-up": 300.0,
+    "timed": 300.0,
+    "second look": 300.0,
+    "micro": 300.0,
+}
+"""Longest silence in each phase [s]; every round is a word."""
+
+OnEvent = Callable[[events.Event], None]
+
+
+def say_nothing(event: events.Event) -> None:
+    """Watch nothing."""
+    del event
+
+
+class Control:
+    """How a run is stopped from outside: once politely, twice at once. Safe to call from a signal handler."""
+
+    def __init__(self) -> None:
+        self.stopping = threading.Event()
+        self.aborted = threading.Event()
+        self.stop_by_s: Seconds = float("inf")
+        self.child: Child | None = None
+
+    def stop(self, within_s: Seconds = float("inf")) -> None:
+        """Finish the round at hand, then end; with ``within_s``, end by then whatever happens."""
+        if self.stopping.is_set():
+            self.abort()
+            return
+        self.stop_by_s = time.monotonic() + within_s
+        self.stopping.set()
+        if self.child is not None:
+            self.child.send(messages.Stop())
+
+    def abort(self) -> None:
+        """End now: kill the child and what it started."""
+        self.aborted.set()
+        self.stopping.set()
+        if self.child is not None:
+            self.child.kill()
+
+
+@dataclass
+class Record:
+    """What is known of each case so far."""
+
+    plan: Plan
+    device: DeviceProfile
+    launches: dict[Case, list[Launch]] = field(default_factory=dict)
+    ended: dict[Case, tuple[Status, str | None]] = field(default_factory=dict)
+    gemm: dict[str, float] = field(default_factory=dict)
+    threads: int | None = None
+
+    def measurement(self, unit: Unit) -> Measurement:
+        """The measurement of a case with every launch so far, not yet judged beside others."""
+        case = unit.planned.case
+        status, reason = self.ended.get(case, (Status.OK, None))
+        return Measurement(
+            case=case,
+            status=status,
+            reason=reason,
+            launches=tuple(self.launches.get(case, ())),
+            flops_per_sample=unit.planned.flops_per_sample,
+            parameter_count=unit.planned.parameter_count,
+            peak_flops_per_s=peak_flops_per_s(self.device, case.precision),
+            gemm_flops_per_s=self.gemm.get(case.precision),
+            cpu_threads=self.threads,
+        )
+
+    def take(self, unit: Unit, done: messages.CaseDone) -> None:
+        """Add one launch; a case that failed gets no further one, one out of time keeps its earlier ones."""
+        case = unit.planned.case
+        earlier = self.launches.setdefault(case, [])
+        if done.status is Status.OK or not earlier:
+            earlier.append(done.launch)
+        if done.status is not Status.OK and (done.status is not Status.TIMEOUT or len(earlier) <= 1):
+            self.ended[case] = (done.status, done.reason)
+
+
+@dataclass
+class Launcher:
+    """Runs the units of a plan, one after the other, each in the process it belongs to."""
+
+    plan: Plan
+    device: DeviceProfile
+    on_event: OnEvent = say_nothing
+    control: Control = field(default_factory=Control)
+    ready: messages.Ready | None = None
+    phase_limits_s: dict[str, Seconds] = field(default_factory=lambda: dict(PHASE_LIMITS_S))
+    module: str = MODULE
+    began_s: Seconds = field(default_factory=time.monotonic)
+    _child: Child | None = None
+    _group: tuple[int, bool] | None = None
+    _lost: str | None = None
+
+    def run(
+        self, skip: Sequence[tuple[Case, int]] = (), record: Record | None = None
+    ) -> Iterator[Measurement]:
+        """Measure every unit; yield a case's measurement after each of its launches.
+
+        Args:
+            skip: Cases and launches that an earlier, interrupted run has already measured.
+            record: What that run knew of them.
+
+        Raises:
+            NoDeviceError: If the child cannot work on the device at all.
+        """
+        record = record or Record(plan=self.plan, device=self.device)
+        done = set(skip)
+        units = [u for u in self.plan.units() if (u.planned.case, u.launch) not in done]
+        try:
+            for number, unit in enumerate(units):
+                if self.control.stopping.is_set():
+                    return
+                case = unit.planned.case
+                if case in record.ended:
+                    continue
+                self.on_event(
+                    events.CaseBegan(case=case, launch=unit.launch, number=number + 1, total=len(units))
+                )
+                left = sum(u.planned.case not in record.ended for u in units[number:])
+                finished = self._measure(unit, left)
+                if self.ready is not None:
+                    record.threads = self.ready.cpu_threads
+                record.take(unit, finished)
+                measurement = checks.judge(record.measurement(unit), self.plan.budget.launches)
+                self.on_event(events.CaseEnded(measurement=measurement, launch=unit.launch))
+                yield measurement
+        finally:
+            self._end_child()
+
+    # --- one unit ---------------------------------------------------------------------------------------
+
+    def _measure(self, unit: Unit, left: int) -> messages.CaseDone:
+        """Measure one unit, or say why not."""
+        if self._lost is not None:
+            return _without(unit, Status.FAILED, self._lost)
+        share_s = self._share_s(left)
+        if share_s is not None and share_s < LEAST_SHARE_S:
+            return _without(unit, Status.TIMEOUT, "the time limit of the run came before this case")
+        seen = _Seen()
+        try:
+            child = self._child_for(unit)
+            share_s = self._share_s(left)
+            child.send(
+                messages.MeasureCase(
+                    reference=unit.planned.reference,
+                    case=unit.planned.case,
+                    launch=unit.launch,
+                    time_s=None if share_s is None else max(0.0, share_s),
+                )
+            )
+            return self._listen(child, seen)
+        except ChildLateError:
+            phase = seen.phase
+            self._end_child()
+            if self.control.stopping.is_set():
+                return seen.done(unit, Status.TIMEOUT, f"stopped on request during {phase}")
+            if self._time_left_s() <= 0:
+                return seen.done(unit, Status.TIMEOUT, f"the time limit of the run came during {phase}")
+            return seen.done(unit, Status.TIMEOUT, f"no sign of life during {phase}: the process was ended")
+        except ChildEndedError as error:
+            self._end_child()
+            if self.control.stopping.is_set():
+                return seen.done(unit, Status.TIMEOUT, f"stopped on request during {seen.phase}")
+            return seen.done(unit, Status.FAILED, f"the measuring process {error} (phase: {seen.phase})")
+
+    def _listen(self, child: Child, seen: _Seen) -> messages.CaseDone:
+        """Follow a case to its end; a process that has failed at one is not trusted with the next."""
+        while True:
+            report = child.receive(self._until_s(seen.phase))
+            match report:
+                case messages.Phase(name=name):
+                    seen.phase = name
+                    self.on_event(events.PhaseBegan(name=name))
+                case messages.RoundDone(timed=timed, round=done, half_width=width):
+                    (seen.timed if timed else seen.warmup).append(done)
+                    self.on_event(events.RoundEnded(timed=timed, round=done, half_width=width))
+                case messages.CaseDone(status=status):
+                    if status not in {Status.OK, Status.TIMEOUT}:
+                        self._end_child()
+                    return report
+                case _:
+                    raise ChildEndedError(f"sent {type(report).__name__} out of step")
+
+    # --- the process ------------------------------------------------------------------------------------
+
+    def _child_for(self, unit: Unit) -> Child:
+        group = (unit.launch, unit.strict)
+        if self._child is not None and self._group == group:
+            return self._child
+        self._end_child()
+        self._group = group
+        child = Child(environment_of(self.device, os.environ, strict=unit.strict), self.module)
+        self._child = self.control.child = child
+        child.send(messages.Setup(device=self.device, budget=self.plan.budget, seed=self.plan.seed))
+        phase = "start"
+        while True:
+            report = child.receive(self._until_s(phase))
+            match report:
+                case messages.Phase(name=name):
+                    phase = name
+                    self.on_event(events.PhaseBegan(name=name))
+                case messages.Ready():
+                    self.ready = self.ready or report
+                    return child
+                case messages.Refused(reason=reason, exit_code=code):
+                    self._end_child()
+                    raise _refusal(reason, code)
+                case _:
+                    raise ChildEndedError(f"sent {type(report).__name__} out of step")
+
+    def _end_child(self) -> None:
+        child, self._child, self.control.child = self._child, None, None
+        if child is not None:
+            self._lost = child.end() or self._lost
+
+    # --- time -------------------------------------------------------------------------------------------
+
+    def _time_left_s(self) -> Seconds:
+        if self.plan.time_limit_s is None:
+            return float("inf")
+        return self.began_s + self.plan.time_limit_s - time.monotonic()
+
+    def _share_s(self, left: int) -> Seconds | None:
+        """This case's share of the time left: equal for all cases left; None without a limit."""
+        return None if self.plan.time_limit_s is None else self._time_left_s() / max(1, left)
+
+    def _until_s(self, phase: str) -> Seconds:
+        now = time.monotonic()
+        silence = self.phase_limits_s.get(phase, max(PHASE_LIMITS_S.values()))
+        return min(now + silence, now + self._time_left_s() + GRACE_S, self.control.stop_by_s)
+
+
+@dataclass
+class _Seen:
+    """What a child has reported of the case at hand."""
+
+    phase: str = "start"
+    warmup: list[Round] = field(default_factory=list)
+    timed: list[Round] = field(default_factory=list)
+
+    def done(self, unit: Unit, status: Status, reason: str) -> messages.CaseDone:
+        """The end of a case that its child did not live to report; the rounds so far are kept."""
+        launch = Launch(index=unit.launch, warmup=tuple(self.warmup), rounds=tuple(self.timed))
+        return messages.CaseDone(status=status, reason=reason, launch=launch)
+
+
+def measure(
+    plan: Plan, device: DeviceProfile, on_event: OnEvent = say_nothing, control: Control | None = None
+) -> Iterator[Measurement]:
+    """Measure a plan on a device; a case's measurement is yielded after each of its launches."""
+    yield from Launcher(plan, device, on_event, control or Control()).run()
+
+
+def _without(unit: Unit, status: Status, reason: str) -> messages.CaseDone:
+    return messages.CaseDone(status=status, reason=reason, launch=Launch(index=unit.launch))
+
+
+def _refusal(reason: str, exit_code: int) -> GpuBenchError:
+    kinds: dict[int, type[GpuBenchError]] = {2: MisuseError, 3: NoDeviceError}
+    return kinds.get(exit_code, GpuBenchError)(reason)
+
+
+def finalise(measurements: Sequence[Measurement], planned_launches: int) -> tuple[Measurement, ...]:
+    """Judge every measurement once more beside the others: eager beside graph."""
+    return tuple(checks.judge(m, planned_launches, measurements) for m in measurements)
+
+
+def with_gemm(measurement: Measurement, gemm: dict[str, float]) -> Measurement:
+    """Put this card's own best matrix product beside a measurement."""
+    found = gemm.get(measurement.case.precision)
+    return measurement if found is None else msgspec.structs.replace(measurement, gemm_flops_per_s=found)

@@ -1,0 +1,182 @@
+"""Rounds on a clock: the warm-up and the timed part of one case. No torch here: the step is a callable."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+import msgspec
+
+from gpubench.measure.budget import Budget
+from gpubench.measure.clock import Clock
+from gpubench.measure.stopping import Heap, StopRule, Verdict, WarmUp
+from gpubench.models import Finding, FindingKind, Round, TelemetrySample
+from gpubench.units import Seconds
+
+MOST_STEPS = 100_000
+"""A round of the shortest steps stays countable."""
+WARMUP_SHARE = 0.5
+"""Of the time left under a time limit, the warm-up takes at most this much."""
+
+
+class OutOfTimeError(Exception):
+    """The time given to this case is over; raised before a step, caught where the case ends."""
+
+
+class StoppedError(Exception):
+    """The parent asked to stop; raised after a round, caught where the case ends."""
+
+
+@dataclass
+class Loop:
+    """Steps of one case in timed rounds.
+
+    Attributes:
+        advance: Issues the step with the given index and returns its result.
+        edge_loss: Copies the loss of a result to the host, at the edge of a round.
+        clock: The synchronising clock.
+        batches: Prebuilt batches; a round of several steps takes whole rotations of them.
+        deadline_s: Moment on the clock after which no further step is issued.
+        stopped: Whether the parent has asked to stop.
+        report: Told each round as it ends (timed or not, the round, the half-width so far).
+        samples: Gives the telemetry since it was last asked.
+        heap: Gives the state of allocator and gradient scaler.
+    """
+
+    advance: Callable[[int], Any]
+    edge_loss: Callable[[Any, int], float]
+    clock: Clock
+    batches: int = 1
+    deadline_s: Seconds = math.inf
+    stopped: Callable[[], bool] = lambda: False
+    report: Callable[[bool, Round, float | None], None] = lambda *_: None
+    samples: Callable[[], list[TelemetrySample]] = list
+    heap: Callable[[], Heap] = Heap
+    index: int = 0
+
+    def round(self, steps: int) -> Round:
+        """Time one block of steps with a synchronise at each edge, then read its last loss.
+
+        Raises:
+            OutOfTimeError: Before a step that would begin after the deadline.
+            StoppedError: Before the block, if the parent asked to stop.
+        """
+        if self.stopped():
+            raise StoppedError
+        result: Any = None
+
+        def block() -> None:
+            nonlocal result
+            for _ in range(steps):
+                if self.clock.now_s() >= self.deadline_s:
+                    raise OutOfTimeError
+                result = self.advance(self.index)
+                self.index += 1
+
+        wall_s = self.clock.time(block)
+        return Round(steps=steps, wall_s=wall_s, loss=self.edge_loss(result, self.index - 1))
+
+    def steps_for(self, round_s: Seconds, step_s: Seconds) -> int:
+        """How many steps fill a round: at least 1, and whole rotations of the batches where it is more."""
+        steps = min(MOST_STEPS, max(1, math.ceil(round_s / step_s)))
+        if steps >= self.batches:
+            return math.ceil(steps / self.batches) * self.batches
+        return steps
+
+    def left_s(self) -> Seconds:
+        """Time until the deadline [s]."""
+        return self.deadline_s - self.clock.now_s()
+
+
+@dataclass
+class Series:
+    """The rounds of one case, as far as they came."""
+
+    warmup: list[Round] = field(default_factory=list)
+    timed: list[Round] = field(default_factory=list)
+    telemetry: list[TelemetrySample] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    steps_per_round: int = 1
+    began_s: Seconds | None = None
+    ended_s: Seconds | None = None
+    scales: list[float] = field(default_factory=list)
+    cut_short: bool = False
+
+
+def warm_up(loop: Loop, budget: Budget, series: Series) -> None:
+    """Step until steady, or until the most of the budget; leave the rounds and a finding in ``series``."""
+    most_s = min(budget.warmup_most_s, max(loop.left_s(), 0.0) * WARMUP_SHARE)
+    rule = WarmUp(budget=msgspec.structs.replace(budget, warmup_most_s=most_s))
+    steps = 1
+    while True:
+        done = loop.round(steps)
+        series.warmup.append(done)
+        loop.report(False, done, None)
+        verdict = rule.feed(done, loop.samples(), loop.heap())
+        steps = loop.steps_for(min(budget.round_s, budget.window_s), done.wall_s / done.steps)
+        if verdict is not Verdict.GO_ON:
+            break
+    if verdict is Verdict.OUT_OF_TIME:
+        series.findings.append(
+            Finding(kind=FindingKind.NOT_STEADY, value=rule.unsettled() or "time", limit=f"{most_s:.3g} s")
+        )
+    recent = series.warmup[-4:]
+    step_s = sum(r.wall_s for r in recent) / sum(r.steps for r in recent)
+    series.steps_per_round = loop.steps_for(budget.round_s, step_s)
+
+
+def time_rounds(loop: Loop, budget: Budget, series: Series) -> None:
+    """Time rounds until the stop rule is satisfied or the time is up; mark those the drift guard leaves out.
+
+    Raises:
+        OutOfTimeError: If not even two rounds came in.
+        StoppedError: If the parent asked to stop; the rounds so far stay in ``series``.
+    """
+    rule = StopRule(target=budget.target, deadline_s=budget.timed_s)
+    loop.samples()
+    series.began_s = loop.clock.now_s()
+    try:
+        while True:
+            done = loop.round(series.steps_per_round)
+            series.timed.append(done)
+            _note_scale(loop, series)
+            verdict = rule.feed(done.wall_s / done.steps, done.wall_s)
+            loop.report(True, done, rule.half_width())
+            series.telemetry += loop.samples()
+            if verdict is not Verdict.GO_ON:
+                break
+    except OutOfTimeError:
+        if len(series.timed) < 2:
+            raise
+        series.cut_short = True
+    finally:
+        series.ended_s = loop.clock.now_s()
+        series.telemetry += loop.samples()
+        _mark_left_out(series, rule)
+    _judge_width(series, rule)
+
+
+def _note_scale(loop: Loop, series: Series) -> None:
+    scale = loop.heap().scale
+    if scale is not None:
+        series.scales.append(scale)
+
+
+def _mark_left_out(series: Series, rule: StopRule) -> None:
+    count = rule.left_out
+    if not count:
+        return
+    series.timed[:count] = [msgspec.structs.replace(r, left_out="drift") for r in series.timed[:count]]
+    early = fmean(rule.rounds[:count])
+    late = fmean(rule.accepted)
+    series.findings.append(Finding(kind=FindingKind.DRIFTING, value=early / late - 1))
+
+
+def _judge_width(series: Series, rule: StopRule) -> None:
+    if not rule.converged():
+        series.findings.append(
+            Finding(kind=FindingKind.NOT_CONVERGED, value=rule.half_width(), limit=rule.target)
+        )

@@ -1,0 +1,101 @@
+"""What the parent and the child that measures say to each other: one JSON line a message, never pickle."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gpubench.measure.budget import Budget
+from gpubench.models import Case, DeviceProfile, Finding, Launch, MicroResult, Round, Status
+from gpubench.units import Seconds
+
+# --- parent to child -------------------------------------------------------------------------------------
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
+    """The first message: the device, the budget, and the seed of every task."""
+
+    device: DeviceProfile
+    budget: Budget
+    seed: int
+
+
+class MeasureCase(msgspec.Struct, frozen=True, kw_only=True, tag="measure"):
+    """Measure one case within ``time_s`` (None: as long as the budget allows)."""
+
+    reference: str
+    case: Case
+    launch: int
+    time_s: Seconds | None = None
+
+
+class MeasureMicro(msgspec.Struct, frozen=True, kw_only=True, tag="micro"):
+    """Run the micro-benchmarks within ``time_s``."""
+
+    time_s: Seconds | None = None
+
+
+class TryBatch(msgspec.Struct, frozen=True, kw_only=True, tag="try"):
+    """Run a few steps of a case, only to see whether its batch fits."""
+
+    reference: str
+    case: Case
+
+
+class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
+    """Finish the round at hand, and hand back what there is."""
+
+
+Command = Setup | MeasureCase | MeasureMicro | TryBatch | Stop
+
+# --- child to parent -------------------------------------------------------------------------------------
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
+    """The libraries are loaded and the device answers."""
+
+    torch: str
+    cuda: str | None = None
+    cudnn: str | None = None
+    cpu_threads: int | None = None
+    cudnn_benchmark: bool | None = None
+    cold_s: dict[str, float] = {}
+    findings: tuple[Finding, ...] = ()
+
+
+class Phase(msgspec.Struct, frozen=True, kw_only=True, tag="phase"):
+    """A new phase has begun; the parent holds each to a deadline."""
+
+    name: str
+
+
+class RoundDone(msgspec.Struct, frozen=True, kw_only=True, tag="round"):
+    """One round, so that a crash later costs nothing that was seen before it."""
+
+    timed: bool
+    round: Round
+    half_width: float | None = None
+
+
+class CaseDone(msgspec.Struct, frozen=True, kw_only=True, tag="case"):
+    """The case is over: what was seen, and whether the work itself was sound."""
+
+    status: Status
+    reason: str | None = None
+    launch: Launch
+
+
+class MicroDone(msgspec.Struct, frozen=True, kw_only=True, tag="micro"):
+    """One micro-benchmark; ``last`` closes the series."""
+
+    result: MicroResult | None = None
+    last: bool = False
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
+    """The child cannot work on this device at all."""
+
+    reason: str
+    exit_code: int
+
+
+Report = Ready | Phase | RoundDone | CaseDone | MicroDone | Refused

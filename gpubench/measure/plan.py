@@ -1,0 +1,264 @@
+"""From a request to the cases to measure, their order, and what it will take; nothing is measured here."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from gpubench.errors import MisuseError
+from gpubench.measure import capability
+from gpubench.measure.budget import Budget, budget_of
+from gpubench.measure.request import RunRequest
+from gpubench.models import (
+    Case,
+    DeviceProfile,
+    Execution,
+    Measurement,
+    MemoryFormat,
+    Precision,
+    Status,
+    TaskKind,
+    WorkloadProfile,
+)
+from gpubench.specs import find_spec
+from gpubench.units import Seconds, plain
+
+PROCESS_START_S = 8.0
+CPU_PROCESS_START_S = 3.0
+"""Importing torch and, on a GPU, making a context."""
+CASE_START_S = 3.0
+"""Building the model, first steps, checks."""
+CPU_STEP_FLOPS = 300e9
+"""A CPU of two cores does about 150 GFLOP/s: a step of more than this takes seconds, so batch 1 it is."""
+TF32_VARIABLES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
+_DEVICE = re.compile(r"|auto|cpu|cuda.*|-?\d+|(gpu|mig)-.*")
+"""What may name a device by its form; the probe says more of those."""
+CPU_MATH_VARIABLES = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
+
+
+class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
+    """A case, where its workload is found, and what it computes."""
+
+    reference: str
+    case: Case
+    flops_per_sample: float | None = None
+    parameter_count: int | None = None
+
+
+class Unit(msgspec.Struct, frozen=True, kw_only=True):
+    """One case in one launch. Units of equal ``launch`` and ``strict`` share a process."""
+
+    launch: int
+    strict: bool
+    planned: PlannedCase
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What will be measured, in order, and what cannot be."""
+
+    budget: Budget
+    seed: int
+    cases: tuple[PlannedCase, ...]
+    unsupported: tuple[Measurement, ...] = ()
+    time_limit_s: Seconds | None = None
+    on_cpu: bool = False
+
+    def units(self) -> tuple[Unit, ...]:
+        """Every case of every launch in the order of measuring, shuffled by the seed.
+
+        Launches are interleaved, so that heat and drift hit all cases alike. Strict fp32 has a process of
+        its own; the executions of one case follow each other, compile last of all.
+        """
+        return tuple(unit for launch in range(self.budget.launches) for unit in self._launch(launch))
+
+    def _launch(self, launch: int) -> Iterator[Unit]:
+        order = random.Random(f"{self.seed}/{launch}")  # noqa: S311 - an order, no secret
+        groups: dict[bool, list[PlannedCase]] = {True: [], False: []}
+        for planned in self.cases:
+            groups[planned.case.precision is Precision.FP32].append(planned)
+        strict_first = order.random() < 0.5
+        for strict in (strict_first, not strict_first):
+            blocks: dict[object, list[PlannedCase]] = {}
+            for planned in groups[strict]:
+                case = planned.case
+                blocks.setdefault((planned.reference, case.precision, case.batch_size), []).append(planned)
+            shuffled = list(blocks.values())
+            order.shuffle(shuffled)
+            in_order = [planned for block in shuffled for planned in block]
+            in_order.sort(key=lambda planned: planned.case.execution is Execution.COMPILE)
+            yield from (Unit(launch=launch, strict=strict, planned=planned) for planned in in_order)
+
+    def estimate_s(self) -> tuple[Seconds, Seconds]:
+        """Return the time to expect and the most that this plan takes [s]."""
+        budget, units = self.budget, len(self.cases) * self.budget.launches
+        processes = budget.launches * len({p.case.precision is Precision.FP32 for p in self.cases})
+        start = processes * (CPU_PROCESS_START_S if self.on_cpu else PROCESS_START_S)
+        typical = start + units * (
+            CASE_START_S + 1.5 * budget.warmup_least_s + min(budget.timed_s, 24 * budget.round_s)
+        )
+        most = start + units * (CASE_START_S + budget.warmup_most_s + budget.timed_s)
+        limit = self.time_limit_s
+        return (typical, most) if limit is None else (min(typical, limit), min(most, limit))
+
+
+def plan(request: RunRequest, device: DeviceProfile, profiles: Mapping[str, WorkloadProfile]) -> Plan:
+    """Make the plan of a request on a device.
+
+    Args:
+        request: What was asked.
+        device: Where.
+        profiles: The profile of every workload of the request, by the reference that names it.
+
+    Raises:
+        MisuseError: If nothing of what was asked can be measured, or the request contradicts itself.
+    """
+    on_cpu = capability.is_cpu(device)
+    budget = budget_of(request.budget or ("quick" if on_cpu else "default"), on_cpu=on_cpu)
+    precisions = resolve_precisions(request.precisions, device)
+    executions = resolve_executions(request.executions, device, publish=budget.name == "publish")
+    cases, unsupported = [], []
+    for reference in request.workloads:
+        profile = profiles[reference]
+        batch = batch_of(request, profile, on_cpu=on_cpu)
+        for precision in precisions:
+            for execution in executions:
+                planned = _planned(
+                    reference,
+                    profile=profile,
+                    task=request.task,
+                    precision=precision,
+                    execution=execution,
+                    batch=batch,
+                )
+                reason = capability.why_no_precision(precision, device) or capability.why_no_execution(
+                    execution, device
+                )
+                if reason is None:
+                    cases.append(planned)
+                else:
+                    unsupported.append(
+                        Measurement(case=planned.case, status=Status.UNSUPPORTED, reason=reason)
+                    )
+    if not cases:
+        reasons = "; ".join(dict.fromkeys(m.reason or "" for m in unsupported))
+        raise MisuseError(f"nothing of this can be measured here: {reasons}")
+    refuse_forced_precision(cases, on_cpu=on_cpu)
+    return Plan(
+        budget=budget,
+        seed=request.seed,
+        cases=tuple(cases),
+        unsupported=tuple(unsupported),
+        time_limit_s=request.time_limit_s,
+        on_cpu=on_cpu,
+    )
+
+
+def check_request(request: RunRequest, known: Sequence[str]) -> RunRequest:
+    """Refuse what no device could do, and expand ``all``; before any device is touched.
+
+    Raises:
+        MisuseError: For an unknown precision or execution, an impossible batch, time or workload list.
+    """
+    if isinstance(request.batch_size, int) and request.batch_size < 1:
+        raise MisuseError(f"batch size {request.batch_size}: give a whole number from 1 up, or max")
+    if request.time_limit_s is not None and not request.time_limit_s > 0:
+        raise MisuseError(f"time limit {request.time_limit_s:g} s: give more than 0 seconds")
+    if not _DEVICE.fullmatch(request.device.strip().lower()) and find_spec(request.device) is None:
+        raise MisuseError(
+            f"unknown device {plain(request.device)!r}: give auto, cpu, cuda, cuda:N, a UUID or a GPU's key"
+        )
+    for name in request.precisions:
+        if name != "amp" and name not in list(Precision):
+            raise MisuseError(f"unknown precision {plain(name)!r}: choose from amp, {', '.join(Precision)}")
+    for name in request.executions:
+        if name not in list(Execution):
+            raise MisuseError(f"unknown execution {plain(name)!r}: choose from {', '.join(Execution)}")
+    names = dict.fromkeys(n for w in request.workloads for n in (known if w == "all" else (w,)))
+    if not names:
+        raise MisuseError(f"no workload named: choose from all, {', '.join(known)}")
+    return msgspec.structs.replace(request, workloads=tuple(names))
+
+
+def resolve_precisions(names: Sequence[str], device: DeviceProfile) -> tuple[Precision, ...]:
+    """Precisions by name, ``amp`` resolved; none named means those that the device has."""
+    if not names:
+        return capability.default_precisions(device)
+    wanted = (capability.best_amp(device) if name == "amp" else Precision(name) for name in names)
+    return tuple(dict.fromkeys(wanted))
+
+
+def resolve_executions(
+    names: Sequence[str], device: DeviceProfile, *, publish: bool
+) -> tuple[Execution, ...]:
+    """Executions by name, eager before graph before compile; none named means the device's default."""
+    if not names:
+        return capability.default_executions(device, publish=publish)
+    return tuple(execution for execution in Execution if execution in names)
+
+
+def batch_of(request: RunRequest, profile: WorkloadProfile, *, on_cpu: bool) -> int:
+    """The batch asked for; else the main one; on a CPU the small one, or 1 where a step takes seconds."""
+    if isinstance(request.batch_size, int):
+        return request.batch_size
+    if not on_cpu:
+        return profile.main_batch
+    small = profile.batches[0]
+    return small if small * profile.train_flops_per_sample <= CPU_STEP_FLOPS else 1
+
+
+def default_memory_format(profile: WorkloadProfile, precision: Precision) -> MemoryFormat | None:
+    """channels_last for images at tensor-core precisions, contiguous at fp32, None for other inputs.
+
+    VGG16 at amp-fp16 on an H200: 3045 against 2086 images/s; at strict fp32 channels_last costs 7 %.
+    """
+    if not profile.is_image:
+        return None
+    return MemoryFormat.CONTIGUOUS if precision is Precision.FP32 else MemoryFormat.CHANNELS_LAST
+
+
+def refuse_forced_precision(cases: Sequence[PlannedCase], *, on_cpu: bool) -> None:
+    """Refuse strict fp32 while a variable forces a lower precision on it.
+
+    Raises:
+        MisuseError: Naming the variable.
+    """
+    if not any(planned.case.precision is Precision.FP32 for planned in cases):
+        return
+    forced = [v for v in TF32_VARIABLES if not on_cpu and os.environ.get(v, "") not in {"", "0"}]
+    forced += [v for v in CPU_MATH_VARIABLES if on_cpu and os.environ.get(v, "STRICT").upper() != "STRICT"]
+    if forced:
+        raise MisuseError(
+            f"fp32 was asked for while {forced[0]}={plain(os.environ[forced[0]])} forces a lower precision: "
+            f"unset {forced[0]}"
+        )
+
+
+def _planned(
+    reference: str,
+    *,
+    profile: WorkloadProfile,
+    task: TaskKind,
+    precision: Precision,
+    execution: Execution,
+    batch: int,
+) -> PlannedCase:
+    train = task is TaskKind.TRAIN
+    return PlannedCase(
+        reference=reference,
+        case=Case(
+            workload=profile.name,
+            workload_version=profile.version,
+            task=task,
+            precision=precision,
+            execution=execution,
+            memory_format=default_memory_format(profile, precision),
+            batch_size=batch,
+            sample_unit=profile.sample_unit,
+        ),
+        flops_per_sample=profile.train_flops_per_sample if train else profile.forward_flops_per_sample,
+        parameter_count=profile.parameters,
+    )

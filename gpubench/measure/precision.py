@@ -1,0 +1,137 @@
+"""The fp32 switches of torch: set in one order, read back, restored; and the proof that they took effect.
+
+Legacy names come first and the new ones second: with only the new ones set, torch 2.13 raises when
+``cudnn.allow_tf32`` is read; the other way round conv and rnn read ``none``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from gpubench.errors import GpuBenchError
+from gpubench.measure.hardware import describe_switches
+from gpubench.models import Precision, Switches
+
+IEEE_ERROR = 1e-5
+"""Relative error of IEEE fp32 is about 5e-7, of TF32 about 3e-4 (read on an H200): this parts them."""
+PROBE_SIZE = 512
+PROBE_CHANNELS = 32
+PROBE_IMAGE = 16
+
+
+class SwitchesRefusedError(GpuBenchError):
+    """The switches do not read back as they were set."""
+
+
+@contextmanager
+def switches_for(precision: Precision) -> Iterator[Switches]:
+    """Set the switches of a precision, give them as read back, and restore what was found.
+
+    Raises:
+        SwitchesRefusedError: If they do not read back as set.
+    """
+    before = read_switches()
+    on = precision is not Precision.FP32  # under AMP for what autocast leaves in fp32
+    try:
+        _set(
+            Switches(
+                cudnn_allow_tf32=on,
+                matmul_allow_tf32=on,
+                conv_fp32_precision="tf32" if on else "ieee",
+                rnn_fp32_precision="tf32" if on else "ieee",
+                matmul_fp32_precision="tf32" if on else "ieee",
+            )
+        )
+        found = read_switches()
+        if wrong := unexpected(found, on=on):
+            raise SwitchesRefusedError(
+                f"{precision} was set and {wrong} read back ({describe_switches(found)}): "
+                "this torch cannot be trusted with precision; please report it with its version"
+            )
+        yield found
+    finally:
+        _set(before)
+
+
+def read_switches() -> Switches:
+    """Read all five switches; None for those that this torch does not have (before 2.9)."""
+    conv, rnn, matmul = _new_switches()
+    return Switches(
+        cudnn_allow_tf32=torch.backends.cudnn.allow_tf32,
+        matmul_allow_tf32=torch.backends.cuda.matmul.allow_tf32,
+        conv_fp32_precision=_read(conv),
+        rnn_fp32_precision=_read(rnn),
+        matmul_fp32_precision=_read(matmul),
+    )
+
+
+def unexpected(found: Switches, *, on: bool) -> str | None:
+    """Name the first switch that does not stand as it was set."""
+    word = "tf32" if on else "ieee"
+    for name in Switches.__struct_fields__:
+        value = getattr(found, name)
+        if value is not None and value not in ((on,) if isinstance(value, bool) else (word,)):
+            return f"{name}={value}"
+    return None
+
+
+def probe_errors(device: torch.device) -> dict[str, float]:
+    """Return the relative error of a float32 matmul and convolution against float64: setting is not effect.
+
+    Inputs are normal with a fixed seed; the error is that of the whole result, ``|x - y| / |y|``.
+    """
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    def convolve(image: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.conv2d(image, kernel, padding=1)
+
+    a, b = normal(PROBE_SIZE, PROBE_SIZE), normal(PROBE_SIZE, PROBE_SIZE)
+    image = normal(4, PROBE_CHANNELS, PROBE_IMAGE, PROBE_IMAGE)
+    kernel = normal(PROBE_CHANNELS, PROBE_CHANNELS, 3, 3)
+    with torch.no_grad():
+        return {
+            "matmul": _error((a.to(device) @ b.to(device)).cpu(), a.double() @ b.double()),
+            "conv": _error(
+                convolve(image.to(device), kernel.to(device)).cpu(), convolve(image.double(), kernel.double())
+            ),
+        }
+
+
+def _error(found: torch.Tensor, exact: torch.Tensor) -> float:
+    return float((found.double() - exact).norm() / exact.norm())
+
+
+def _set(wanted: Switches) -> None:
+    torch.backends.cudnn.allow_tf32 = wanted.cudnn_allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = wanted.matmul_allow_tf32
+    values = (wanted.conv_fp32_precision, wanted.rnn_fp32_precision, wanted.matmul_fp32_precision)
+    for switch, value in zip(_new_switches(), values, strict=True):
+        if switch is not None and value is not None:
+            switch.fp32_precision = value
+
+
+def _new_switches() -> tuple[Any, Any, Any]:
+    """The three switches that torch has since 2.9; None each on an older one."""
+    cudnn = torch.backends.cudnn
+    found = (getattr(cudnn, "conv", None), getattr(cudnn, "rnn", None), torch.backends.cuda.matmul)
+    if any(switch is None or not _has_name(switch) for switch in found):
+        return None, None, None
+    return found
+
+
+def _has_name(switch: Any) -> bool:
+    try:
+        return isinstance(switch.fp32_precision, str)
+    except (AttributeError, RuntimeError):  # older torch answers an unknown name with either
+        return False
+
+
+def _read(switch: Any) -> str | None:
+    return None if switch is None else str(switch.fp32_precision)

@@ -1,0 +1,41 @@
+"""What somebody asks to be measured: one field an option of ``gpubench run``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from gpubench.measure.budget import BudgetName
+from gpubench.models import TaskKind
+from gpubench.units import Seconds
+
+CLASSIC = ("cnn", "lstm", "vgg16")
+
+
+class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request in the words of its user; ``plan`` makes cases of it.
+
+    Attributes:
+        workloads: Names, ``all``, or models of the user's own.
+        precisions: Empty means those the device has; ``amp`` means its best one.
+        executions: Empty means eager and, on a GPU, graph; ``publish`` adds compile.
+        batch_size: None means the workload's main batch (a small one on a CPU).
+        budget: None means ``default`` on a GPU and ``quick`` on a CPU.
+        time_limit_s: For the whole run, shared out over the cases left.
+        results: Results folder; None means the usual one.
+    """
+
+    workloads: tuple[str, ...] = CLASSIC
+    precisions: tuple[str, ...] = ()
+    executions: tuple[str, ...] = ()
+    task: TaskKind = TaskKind.TRAIN
+    batch_size: int | Literal["max"] | None = None
+    device: str = "auto"
+    budget: BudgetName | None = None
+    time_limit_s: Seconds | None = None
+    seed: int = 0
+    results: Path | None = None
+    allow_shared: bool = False
+    allow_throttled: bool = False

@@ -1,0 +1,100 @@
+"""Telemetry beside a measurement: a thread that reads the device ten times a second.
+
+The readings themselves belong to ``probe``, which gives up on a driver call that hangs: that costs
+telemetry, never the run.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import msgspec
+
+from gpubench.models import TelemetrySample
+from gpubench.units import Joules, Seconds
+
+INTERVAL_S = 0.1
+GIVE_UP_AFTER_S = 6.0
+"""A little longer than probe waits for a driver call."""
+_FIELDS = tuple(name for name in TelemetrySample.__struct_fields__ if name != "t_s")
+
+
+class Telemetry(Protocol):
+    """What ``probe`` opens on a device."""
+
+    @property
+    def source(self) -> str: ...  # noqa: D102 - "nvml", "none", "hung"
+
+    def sample(self) -> Any:
+        """Read a TelemetrySample's fields, each None where unknown."""
+        ...
+
+    def energy_j(self) -> float | None:
+        """Read the energy counter [J]."""
+        ...
+
+
+class Sampler:
+    """A thread that keeps samples until they are drained; ``now_s`` is the clock of the rounds."""
+
+    def __init__(self, telemetry: Telemetry, now_s: Callable[[], Seconds]) -> None:
+        self._telemetry = telemetry
+        self._now_s = now_s
+        self._samples: list[TelemetrySample] = []
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._read, name="telemetry", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Start to sample, unless the device has nothing to tell."""
+        if self._telemetry.source != "none":
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop; a thread that is stuck in the driver is left behind."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join(GIVE_UP_AFTER_S)
+
+    @property
+    def source(self) -> str:
+        """Where the values come from; "hung" once the driver has stopped answering."""
+        return self._telemetry.source
+
+    def drain(self) -> list[TelemetrySample]:
+        """Take every sample since the last call; times are of the clock of the rounds."""
+        with self._lock:
+            taken, self._samples = self._samples, []
+        return taken
+
+    def energy_j(self) -> Joules | None:
+        """Read the energy counter; None where unknown."""
+        return self._telemetry.energy_j()
+
+    def _read(self) -> None:
+        next_at = time.monotonic()
+        while not self._over.is_set() and self._telemetry.source != "hung":
+            sample = as_sample(self._telemetry.sample(), self._now_s())
+            with self._lock:
+                self._samples.append(sample)
+            next_at += INTERVAL_S
+            self._over.wait(max(0.0, next_at - time.monotonic()))
+
+
+def as_sample(reading: Any, t_s: Seconds) -> TelemetrySample:
+    """Stamp a reading with its time."""
+    return TelemetrySample(t_s=t_s, **{name: getattr(reading, name, None) for name in _FIELDS})
+
+
+def shifted(samples: list[TelemetrySample], origin_s: Seconds) -> tuple[TelemetrySample, ...]:
+    """Give the samples since ``origin_s``, their times counted from it."""
+    return tuple(
+        msgspec.structs.replace(s, t_s=round(s.t_s - origin_s, 4)) for s in samples if s.t_s >= origin_s
+    )

@@ -1,0 +1,153 @@
+"""The one training step and the one forward pass; what differs between precisions differs here only."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind
+from gpubench.workload import Task
+
+AUTOCAST_TYPES = {Precision.AMP_FP16: torch.float16, Precision.AMP_BF16: torch.bfloat16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """A task on its device, ready to be stepped.
+
+    Attributes:
+        scaler: The gradient scaler of amp-fp16, part of the timed step; None elsewhere.
+        cache_enabled: Autocast's weight cache: on as users have it, off inside a graph.
+    """
+
+    case: Case
+    device: torch.device
+    model: nn.Module
+    batches: tuple[tuple[Any, Any], ...]
+    loss: Callable[[Any, Any], Tensor]
+    optimizer: Optimizer | None
+    scaler: torch.amp.GradScaler | None = None
+    cache_enabled: bool = True
+
+    def batch(self, index: int) -> tuple[Any, Any]:
+        """The prebuilt batch of a step; batches rotate, because one alone is learnt by heart."""
+        return self.batches[index % len(self.batches)]
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Autocast of the case's precision; nothing for fp32 and tf32."""
+        dtype = AUTOCAST_TYPES.get(self.case.precision)
+        if dtype is None:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=dtype, cache_enabled=self.cache_enabled)
+
+    def step(self, index: int) -> Tensor:
+        """Do one step of the case's task: a loss for train, the outputs for infer."""
+        inputs, targets = self.batch(index)
+        if self.optimizer is None:
+            return infer(self, inputs)
+        return train(self, self.optimizer, inputs, targets)
+
+    def edge_loss(self, result: Tensor, index: int) -> float:
+        """Copy the loss of a finished step to the host; called at the edge of a round, never inside."""
+        if self.optimizer is not None:
+            return float(result)
+        with torch.inference_mode(), self.autocast():
+            return float(self.loss(result, self.batch(index)[1]))
+
+
+def train(work: Work, optimizer: Optimizer, inputs: Any, targets: Any) -> Tensor:
+    """One training step: zero the gradients, forward and loss under autocast, backward, update."""
+    optimizer.zero_grad(set_to_none=True)
+    with work.autocast():
+        loss = work.loss(forward(work.model, inputs), targets)
+    if work.scaler is None:
+        loss.backward()
+        optimizer.step()
+    else:
+        work.scaler.scale(loss).backward()
+        work.scaler.step(optimizer)
+        work.scaler.update()
+    return loss.detach()
+
+
+def infer(work: Work, inputs: Any) -> Tensor:
+    """One forward pass without a trace of autograd."""
+    with torch.inference_mode(), work.autocast():
+        outputs: Tensor = forward(work.model, inputs)
+        return outputs
+
+
+def forward(model: nn.Module, inputs: Any) -> Any:
+    """Call the model on a tensor or on a tuple of tensors."""
+    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+
+
+def move(task: Task, case: Case, device: torch.device) -> Work:
+    """Put a task on the device in the case's memory format; the model becomes the device's own.
+
+    Args:
+        task: On the CPU in float32. Its model is moved, not copied: pass a copy to keep it.
+        case: What is to be measured.
+        device: Where.
+    """
+    train_it = case.task is TaskKind.TRAIN
+    model = task.model.to(device).train(train_it)
+    if case.memory_format is MemoryFormat.CHANNELS_LAST:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    batches = tuple((to_device(x, device, case), to_device(y, device)) for x, y in task.batches)
+    fp16 = case.precision is Precision.AMP_FP16 and train_it
+    return Work(
+        case=case,
+        device=device,
+        model=model,
+        batches=batches,
+        loss=task.loss,
+        optimizer=make_optimizer(task.optimizer, model, case) if train_it else None,
+        scaler=torch.amp.GradScaler(device.type) if fp16 else None,
+        cache_enabled=case.execution is not Execution.GRAPH,
+    )
+
+
+def to_device(value: Any, device: torch.device, case: Case | None = None) -> Any:
+    """Move a tensor or a tuple of them; images take the case's memory format."""
+    if isinstance(value, tuple):
+        return tuple(to_device(part, device, case) for part in value)
+    moved = value.to(device)
+    images = 4
+    if case is not None and case.memory_format is MemoryFormat.CHANNELS_LAST and moved.dim() == images:
+        return moved.contiguous(memory_format=torch.channels_last)
+    return moved
+
+
+def make_optimizer(factory: Callable[..., Optimizer], model: nn.Module, case: Case) -> Optimizer:
+    """Make the optimizer fused where it can be, and capturable inside a graph.
+
+    Fused Adam and SGD take the gradient scale themselves; unfused ones make GradScaler wait for the
+    device at every step, which no graph allows.
+    """
+    options: dict[str, bool] = {"fused": True}
+    if case.execution is Execution.GRAPH:
+        options["capturable"] = True
+    bound = getattr(factory, "keywords", {})
+    accepted = _keywords(factory)
+    options = {name: value for name, value in options.items() if name in accepted and name not in bound}
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    try:
+        return factory(parameters, **options)
+    except RuntimeError:  # "fused=True requires ...": types or devices without a fused kernel
+        options.pop("fused", None)
+        return factory(parameters, **options)
+
+
+def _keywords(factory: Callable[..., Optimizer]) -> frozenset[str]:
+    try:
+        return frozenset(inspect.signature(factory).parameters)
+    except (TypeError, ValueError):  # a callable of C code tells nothing
+        return frozenset()

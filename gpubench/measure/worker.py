@@ -1,0 +1,142 @@
+"""The child process that measures: ``python -m gpubench.measure.worker READ_FD WRITE_FD``.
+
+It speaks JSON lines over two pipes of its own, because the model under test may print. When the parent's
+end of the pipe closes, for whatever reason, the child is gone at once.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from typing import IO, TYPE_CHECKING
+
+import msgspec
+
+from gpubench.errors import GpuBenchError, NoDeviceError
+from gpubench.measure import messages
+from gpubench.measure.privacy import scrub
+
+if TYPE_CHECKING:
+    from gpubench.measure.case import Desk
+
+_encoder = msgspec.json.Encoder()
+
+
+class Line:
+    """Both directions of the pipe; commands are read by a thread, so that Stop is heard during a round."""
+
+    def __init__(self, incoming: IO[bytes], outgoing: IO[bytes]) -> None:
+        self._incoming = incoming
+        self._outgoing = outgoing
+        self._commands: queue.SimpleQueue[messages.Command] = queue.SimpleQueue()
+        self.stop = threading.Event()
+        threading.Thread(target=self._listen, name="parent", daemon=True).start()
+
+    def send(self, message: messages.Report) -> None:
+        """Write one message as one line."""
+        self._outgoing.write(_encoder.encode(message) + b"\n")
+        self._outgoing.flush()
+
+    def next(self) -> messages.Command:
+        """Wait for the next command."""
+        return self._commands.get()
+
+    def _listen(self) -> None:
+        decoder: msgspec.json.Decoder[messages.Command] = msgspec.json.Decoder(messages.Command)
+        for line in self._incoming:
+            command = decoder.decode(line)
+            if isinstance(command, messages.Stop):
+                self.stop.set()
+            else:
+                self._commands.put(command)
+        os._exit(0)  # the parent is gone or done; nothing of ours is worth a moment more
+
+
+def main() -> None:
+    """Serve one parent until its end of the pipe closes."""
+    die_with_parent()
+    read_fd, write_fd = int(sys.argv[1]), int(sys.argv[2])
+    line = Line(os.fdopen(read_fd, "rb"), os.fdopen(write_fd, "wb"))
+    setup = line.next()
+    if not isinstance(setup, messages.Setup):
+        raise TypeError(f"the first message is {type(setup).__name__}, not Setup")
+    try:
+        desk = open_desk(setup, line)
+    except (RuntimeError, OSError, ImportError, GpuBenchError) as error:
+        code = error.exit_code if isinstance(error, GpuBenchError) else NoDeviceError.exit_code
+        line.send(messages.Refused(reason=scrub(f"{error}"), exit_code=code))
+        return
+    while True:
+        serve(line.next(), desk, line)
+
+
+def open_desk(setup: messages.Setup, line: Line) -> Desk:
+    """Load torch, reach the device, make sure that it is the one that was probed, and say so."""
+    line.send(messages.Phase(name="import"))
+    start = time.perf_counter()
+    import torch
+
+    from gpubench.measure.case import Desk
+    from gpubench.measure.hardware import check_device, open_hardware
+    from gpubench.probe.telemetry import open_telemetry
+
+    imported = time.perf_counter()
+    line.send(messages.Phase(name="context"))
+    hardware = open_hardware(setup.device)
+    findings = check_device(setup.device)
+    opened = time.perf_counter()
+    cudnn = torch.backends.cudnn.version() if hardware.is_cuda else None
+    line.send(
+        messages.Ready(
+            torch=str(torch.__version__),
+            cuda=torch.version.cuda,
+            cudnn=None if cudnn is None else str(cudnn),
+            cpu_threads=torch.get_num_threads(),
+            cudnn_benchmark=torch.backends.cudnn.benchmark if hardware.is_cuda else None,
+            cold_s={"import": imported - start, "context": opened - imported},
+            findings=findings,
+        )
+    )
+    return Desk(
+        hardware=hardware,
+        budget=setup.budget,
+        seed=setup.seed,
+        telemetry=open_telemetry(setup.device).__enter__(),  # open as long as this process lives
+        power_limit_w=setup.device.power_limit_w,
+        phase=lambda name: line.send(messages.Phase(name=name)),
+        report=lambda timed, done, width: line.send(
+            messages.RoundDone(timed=timed, round=done, half_width=width)
+        ),
+        stopped=line.stop.is_set,
+    )
+
+
+def serve(command: messages.Command, desk: Desk, line: Line) -> None:
+    """Carry out one command and report its end."""
+    from gpubench.measure.case import measure_case
+
+    match command:
+        case messages.MeasureCase():
+            done = measure_case(command, desk)
+            reason = None if done.reason is None else scrub(done.reason)
+            line.send(msgspec.structs.replace(done, reason=reason))
+        case _:
+            raise TypeError(f"no such command here: {type(command).__name__}")
+
+
+def die_with_parent() -> None:
+    """Ask Linux to end this process with its parent, should a hung call keep the pipe from being read."""
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    set_death_signal = 1  # PR_SET_PDEATHSIG of prctl(2)
+    ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""A ranking as the JSON that others rely on: flat rows, unknown as null, money as numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpubench.models import Ranking
+
+
+def as_json(ranking: Ranking) -> dict[str, Any]:
+    """Return the document of ``gpubench rank --json``; keys are added freely and never renamed."""
+    return {
+        "schema_version": ranking.schema_version,
+        "as_of": ranking.as_of,
+        "objective": ranking.objective,
+        "unit": ranking.unit,
+        "reference_gpu_key": ranking.reference_gpu_key,
+        "verdict": ranking.verdict,
+        "notes": ranking.notes,
+        "cases": ranking.cases,
+        "rows": [row.flat() for row in ranking.rows],
+        "excluded": ranking.excluded,
+    }

@@ -1,0 +1,225 @@
+"""What a buyer rules out: each filter is an option, a test, and a reason in words.
+
+What a filter drops is listed, never lost: an empty answer says which option removed how many.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+
+from gpubench.errors import MisuseError
+from gpubench.models import ExcludedOffer, GpuSpec, Offer, Pricing
+from gpubench.names import nearest, normalise
+from gpubench.offers.dates import price_age_days
+from gpubench.recommend.request import RankRequest
+from gpubench.specs import find_spec
+from gpubench.units import GIB, format_bytes, plain
+
+NEVER_RANKED = {
+    "historic": "a historic price: kept for comparison, not on sale",
+    "attach-fee": "the price of the GPU alone, without the machine that it needs",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """One restriction: ``reason`` returns why an offer falls to it, or None where the offer stays."""
+
+    option: str
+    reason: Callable[[Offer, GpuSpec | None], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """An offer that fell, to which option, and why."""
+
+    offer: Offer
+    option: str
+    reason: str
+
+
+def apply(
+    filters: Sequence[Filter], offers: Iterable[Offer], specs: Mapping[str, GpuSpec]
+) -> tuple[list[Offer], list[Exclusion]]:
+    """Part offers into those that every filter keeps and those that fell, each to its first filter."""
+    kept: list[Offer] = []
+    fallen: list[Exclusion] = []
+    for offer in offers:
+        spec = specs.get(offer.gpu_key)
+        for each in filters:
+            reason = each.reason(offer, spec)
+            if reason is not None:
+                fallen.append(Exclusion(offer, each.option, reason))
+                break
+        else:
+            kept.append(offer)
+    return kept, fallen
+
+
+def excluded(fallen: Iterable[Exclusion]) -> tuple[ExcludedOffer, ...]:
+    """Return exclusions as they are recorded."""
+    return tuple(
+        ExcludedOffer(
+            provider=each.offer.provider,
+            instance=each.offer.instance,
+            gpu_key=each.offer.gpu_key,
+            reason=each.reason,
+        )
+        for each in fallen
+    )
+
+
+def nothing_left(total: int, fallen: Iterable[Exclusion]) -> MisuseError:
+    """Return the error of an empty answer: which option removed how many."""
+    counts = Counter(each.option for each in fallen)
+    removed = ", ".join(f"{name} removed {n}" for name, n in counts.most_common())
+    return MisuseError(
+        f"no offer is left of {total:,}: {removed or 'the tables are empty'}; relax one of these"
+    )
+
+
+def filters_of(request: RankRequest, offers: Sequence[Offer], today: date) -> list[Filter]:
+    """Return the filters that a request asks for, cheapest test first.
+
+    Raises:
+        MisuseError: If a GPU, provider or region is named that no offer or specification knows.
+    """
+    active = [Filter("the kind of offer", _kind), Filter("the price", _price)]
+    if not request.spot:
+        active.append(Filter("on-demand only (--spot adds the rest)", _no_spot))
+    if request.providers:
+        active.append(_provider_filter(request.providers, offers))
+    if request.regions:
+        active.append(_region_filter(request.regions, offers))
+    if request.gpus:
+        active.append(_gpu_filter(request.gpus, offers))
+    active += _figure_filters(request, today)
+    return active
+
+
+def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
+    """Return the keys that names mean: one exact GPU, else every known key that holds all their words.
+
+    >>> sorted(match_gpus(["h100"], ["nvidia-h100-sxm-80gb", "nvidia-h100-nvl-94gb", "nvidia-l4-24gb"]))
+    ['nvidia-h100-nvl-94gb', 'nvidia-h100-sxm-80gb']
+
+    Raises:
+        MisuseError: If a name means no GPU, with the nearest known.
+    """
+    keys = tuple(known)
+    matched: set[str] = set()
+    for name in names:
+        spec = find_spec(name)
+        words = normalise(name).replace("-", " ").split()
+        found = {spec.key} if spec else {k for k in keys if words and set(words) <= set(k.split("-"))}
+        if not found:
+            raise MisuseError(f"unknown GPU {plain(name)!r}; nearest known: {_near(name, keys)}")
+        matched |= found
+    return frozenset(matched)
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    return ", ".join(nearest(name, known)) or "none; `gpubench list` names them"
+
+
+def _kind(offer: Offer, spec: GpuSpec | None) -> str | None:
+    del spec
+    return NEVER_RANKED.get(offer.kind)
+
+
+def _price(offer: Offer, spec: GpuSpec | None) -> str | None:
+    del spec
+    price = offer.price_usd_per_hour
+    if not price.is_finite() or price < 0 or (price == 0 and offer.pricing is not Pricing.OWNED):
+        return f"price {price} USD/h cannot be ranked"
+    return None
+
+
+def _no_spot(offer: Offer, spec: GpuSpec | None) -> str | None:
+    del spec
+    return "a spot price; --spot ranks these too" if offer.pricing is Pricing.SPOT else None
+
+
+def _provider_filter(wanted: Sequence[str], offers: Sequence[Offer]) -> Filter:
+    known = {offer.provider.casefold() for offer in offers}
+    names = {name.casefold() for name in wanted}
+    for name in sorted(names - known):
+        raise MisuseError(f"unknown provider {plain(name)!r}; nearest known: {_near(name, sorted(known))}")
+
+    def reason(offer: Offer, spec: GpuSpec | None) -> str | None:
+        del spec
+        return None if offer.provider.casefold() in names else "another provider"
+
+    return Filter("--provider", reason)
+
+
+def _region_filter(wanted: Sequence[str], offers: Sequence[Offer]) -> Filter:
+    known = {offer.region.casefold() for offer in offers if offer.region}
+    names = tuple(name.casefold() for name in wanted)
+    for name in names:
+        if not any(region.startswith(name) for region in known):
+            raise MisuseError(f"unknown region {plain(name)!r}; nearest known: {_near(name, sorted(known))}")
+
+    def reason(offer: Offer, spec: GpuSpec | None) -> str | None:
+        del spec
+        if offer.region is None:
+            return "its region is not stated"
+        return None if offer.region.casefold().startswith(names) else f"in region {plain(offer.region)}"
+
+    return Filter("--region", reason)
+
+
+def _gpu_filter(wanted: Sequence[str], offers: Sequence[Offer]) -> Filter:
+    keys = match_gpus(wanted, sorted({offer.gpu_key for offer in offers}))
+
+    def reason(offer: Offer, spec: GpuSpec | None) -> str | None:
+        del spec
+        return None if offer.gpu_key in keys else "another GPU"
+
+    return Filter("--gpu", reason)
+
+
+def _figure_filters(request: RankRequest, today: date) -> list[Filter]:
+    active: list[Filter] = []
+    if (count := request.count) is not None:
+        active.append(
+            Filter(
+                "--count", lambda o, _: None if o.gpu_count == count else f"{o.gpu_count} GPUs, not {count}"
+            )
+        )
+    if (most := request.max_usd_per_hour) is not None:
+        active.append(
+            Filter(
+                "--max-usd-per-hour",
+                lambda o, _: (
+                    None
+                    if o.price_usd_per_hour <= most
+                    else f"${o.price_usd_per_hour:.2f} an hour, above ${most:.2f}"
+                ),
+            )
+        )
+    if (days := request.max_price_age_days) is not None:
+        active.append(
+            Filter(
+                "--max-price-age",
+                lambda o, _: (
+                    None
+                    if (age := price_age_days(o, today)) <= days
+                    else f"its price is {age} days old, above {days}"
+                ),
+            )
+        )
+    if (memory := request.min_memory_gib) is not None:
+        active.append(Filter("--min-memory-gib", lambda _, s: _memory_reason(s, memory)))
+    return active
+
+
+def _memory_reason(spec: GpuSpec | None, least_gib: float) -> str | None:
+    if spec is None or spec.memory_bytes is None:
+        return "its memory is not known"
+    if spec.memory_bytes >= least_gib * GIB:
+        return None
+    return f"{format_bytes(spec.memory_bytes)} of memory, under {least_gib:g} GiB"

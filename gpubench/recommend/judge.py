@@ -1,0 +1,191 @@
+"""The pure core of the ranking: offers and estimates in, a ranking out; no file, no clock, no network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpubench.models import GpuSpec, Offer, Ranking
+from gpubench.recommend import limits
+from gpubench.recommend.candidates import Candidates, candidates_of, score
+from gpubench.recommend.filters import Exclusion, apply, excluded, filters_of, nothing_left
+from gpubench.recommend.request import RankRequest
+from gpubench.recommend.rows import IN_DETAIL, rows_of
+from gpubench.recommend.scaling import Scaler, scaling_of
+from gpubench.recommend.speeds import Answers, Drawer, Speeds, combine
+from gpubench.recommend.verdict import verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known: an answer for each workload and GPU, and how several GPUs train together."""
+
+    answers: Mapping[str, Answers]
+    scaler: Scaler
+
+
+def judge(
+    request: RankRequest,
+    offers: Sequence[Offer],
+    evidence_for: Callable[[Sequence[str]], Evidence],
+    *,
+    specs: Mapping[str, GpuSpec],
+    today: date,
+    drawer: Drawer | None = None,
+    notes: Iterable[str] = (),
+) -> Ranking:
+    """Rank offers as the request asks.
+
+    Args:
+        request: A checked request.
+        offers: Every offer known, in any order.
+        evidence_for: GPU keys to what is known of them.
+        specs: The specification table.
+        today: The day that price ages count to.
+        drawer: Joint draws of estimates; None is ``predict.interval.draw``.
+        notes: What the reader should know about the evidence.
+
+    Raises:
+        MisuseError: If a name is unknown or no offer is left; the message says which filter removed how many.
+    """
+    kept, fallen = apply(filters_of(request, offers, today), offers, specs)
+    if not kept:
+        raise nothing_left(len(offers), fallen)
+    evidence = evidence_for(sorted({offer.gpu_key for offer in kept} | {request.reference_gpu}))
+    speeds = combine(evidence.answers, request.mix, drawer or _draw(), request.draws, request.seed)
+    kept, unknown = _with_speed(kept, speeds)
+    fallen += unknown
+    if not kept:
+        raise nothing_left(len(offers), fallen)
+    pool = _pool(request, kept, speeds, specs, evidence)
+    misses = limits.misses(request, pool)
+    if misses:
+        fallen += misses.values()
+        kept = [offer for row, offer in enumerate(kept) if row not in misses]
+        if not kept:
+            raise nothing_left(len(offers), fallen)
+        pool = _pool(request, kept, speeds, specs, evidence)
+    order = _order(request, pool)
+    rows = rows_of(request, pool, order, today)
+    shown = tuple(rows if request.limit is None else rows[: request.limit])
+    return Ranking(
+        as_of=today.isoformat(),
+        objective=_objective(request, speeds),
+        cases=_cases(speeds),
+        unit=_unit(speeds),
+        reference_gpu_key=request.reference_gpu if request.reference_gpu in speeds.keys else None,
+        rows=shown,
+        excluded=excluded(fallen),
+        verdict=verdict(request, rows, _headline(pool, order), _unit(speeds)),
+        notes=(*notes, *_notes(request, speeds, len(rows))),
+    )
+
+
+def _draw() -> Drawer:
+    from gpubench.predict.interval import draw
+
+    return draw
+
+
+def _with_speed(offers: Sequence[Offer], speeds: Speeds) -> tuple[list[Offer], list[Exclusion]]:
+    known = set(speeds.keys)
+    kept = [offer for offer in offers if offer.gpu_key in known]
+    fallen = [
+        Exclusion(
+            offer, "no honest throughput", speeds.refusals.get(offer.gpu_key, "its GPU is not in the table")
+        )
+        for offer in offers
+        if offer.gpu_key not in known
+    ]
+    return kept, fallen
+
+
+def _pool(
+    request: RankRequest,
+    offers: Sequence[Offer],
+    speeds: Speeds,
+    specs: Mapping[str, GpuSpec],
+    evidence: Evidence,
+) -> Candidates:
+    scaler = evidence.scaler if request.one_job_over_all_gpus else None
+    parts = {
+        key: dict(zip(evidence.answers, each, strict=True))
+        for key, each in zip(speeds.keys, speeds.parts, strict=True)
+    }
+    scalings = {
+        (key, count): scaling_of(specs.get(key), count, parts[key], scaler=scaler, shares=request.mix)
+        for key, count in {(offer.gpu_key, offer.gpu_count) for offer in offers}
+    }
+    return candidates_of(offers, speeds, specs, scalings)
+
+
+def _order(request: RankRequest, pool: Candidates) -> NDArray[np.int64]:
+    """Return rows best first; equal scores go by price, then by name, so that input order is nothing."""
+    merit = score(request, pool, pool.rate, slice(None))
+    order = np.lexsort((pool.price, -merit))
+    alike = (merit[order][1:] == merit[order][:-1]) & (pool.price[order][1:] == pool.price[order][:-1])
+    for run in _runs(np.flatnonzero(alike)):
+        order[run] = sorted(order[run].tolist(), key=lambda row: _name(pool.offers[row]))
+    return order
+
+
+def _runs(positions: NDArray[np.int64]) -> list[slice]:
+    """Return the stretches of positions that are each alike to the next: [2, 3, 7] is 2..4 and 7..8."""
+    if not len(positions):
+        return []
+    parts = np.split(positions, np.flatnonzero(np.diff(positions) > 1) + 1)
+    return [slice(int(part[0]), int(part[-1]) + 2) for part in parts]
+
+
+def _headline(pool: Candidates, order: NDArray[np.int64]) -> tuple[int, int]:
+    """Return the rows, in order, of the fastest offer and of the cheapest by the hour."""
+    return int(np.argmax(pool.rate[order])), int(np.argmin(pool.price[order]))
+
+
+def _name(offer: Offer) -> tuple[str, ...]:
+    return offer.provider, offer.instance, offer.region or "", str(offer.pricing), offer.gpu_key
+
+
+def _cases(speeds: Speeds) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys(part.case for parts in speeds.parts for part in parts))
+
+
+def _unit(speeds: Speeds) -> str:
+    units = {part.case.sample_unit for part in speeds.parts[0]}
+    unit = units.pop() if len(units) == 1 else "sample"
+    return unit if unit.endswith("s") else f"{unit}s"
+
+
+def _objective(request: RankRequest, speeds: Speeds) -> str:
+    del speeds
+    words = {
+        "value": "throughput per US dollar",
+        "throughput": "throughput of the instance",
+        "time": "time to train" if request.job_samples else "throughput of the instance",
+        "cost": "cost to train" if request.job_samples else "throughput per US dollar",
+    }
+    return words[request.sort]
+
+
+def _notes(request: RankRequest, speeds: Speeds, total: int) -> list[str]:
+    notes = []
+    if request.mix:
+        notes.append("Samples/s is the rate at which the mixture is worked off: 1 / sum(share / rate).")
+    elif len(request.workload_names) > 1:
+        notes.append(
+            f"Samples/s is the geometric mean over {', '.join(request.workload_names)}; "
+            f"the ratio is to one {request.reference_gpu}."
+        )
+    if any(e.basis == "predicted" and not e.anchored for e in speeds.estimates):
+        notes.append(
+            "No measurement on a GPU anchors the predictions: they are absolute and wide. "
+            "`gpubench run` on any GPU narrows them."
+        )
+    if total > IN_DETAIL:
+        notes.append(f"Ties are worked out for the first {IN_DETAIL} of {total:,} rows.")
+    return notes

@@ -1,0 +1,41 @@
+"""Deadlines and budgets, held against the unfavourable end of the interval: a promise, not a hope."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from gpubench.recommend.candidates import Candidates, cost, hours
+from gpubench.recommend.filters import Exclusion
+from gpubench.recommend.request import RankRequest
+from gpubench.units import format_number, format_usd
+
+
+def misses(request: RankRequest, pool: Candidates) -> dict[int, Exclusion]:
+    """Return the rows that may miss the deadline or the budget, each with its figures.
+
+    A row stays only where even the slow end of its interval meets the limit; one without an interval is
+    judged by its estimate.
+    """
+    if request.deadline_hours is None and request.budget_usd is None:
+        return {}
+    rows = slice(None)
+    slow_rate = np.where(np.isnan(pool.rate_low), pool.rate, pool.rate_low)
+    likely, slow = (hours(request, pool, rate, rows) for rate in (pool.rate, slow_rate))
+    likely_usd, slow_usd = (cost(request, pool, each, rows) for each in (likely, slow))
+    found: dict[int, Exclusion] = {}
+    for row in np.flatnonzero(slow > (request.deadline_hours or math.inf)).tolist():
+        reason = f"takes {_h(likely[row])}, {_h(slow[row])} if slow: above {_h(request.deadline_hours)}"
+        found[row] = Exclusion(pool.offers[row], "--deadline-hours", reason)
+    for row in np.flatnonzero(slow_usd > (request.budget_usd or math.inf)).tolist():
+        reason = (
+            f"costs {format_usd(likely_usd[row])}, {format_usd(slow_usd[row])} if slow: "
+            f"above {format_usd(request.budget_usd)}"
+        )
+        found.setdefault(row, Exclusion(pool.offers[row], "--budget-usd", reason))
+    return found
+
+
+def _h(value: float | None) -> str:
+    return f"{format_number(value)} h"

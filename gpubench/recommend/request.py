@@ -1,0 +1,214 @@
+"""What a buyer asks for: one field per option of ``gpubench rank``, and the contradictions it may hold."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from gpubench.errors import MisuseError
+from gpubench.units import plain
+
+DEFAULT_WORKLOADS = ("cnn", "lstm", "vgg16")
+DEFAULT_REFERENCE_GPU = "nvidia-a100-sxm-80gb"
+
+SORTS = ("value", "time", "cost", "throughput")
+PRECISIONS = ("amp", "fp32", "tf32", "amp-fp16", "amp-bf16")
+EXECUTIONS = ("eager", "graph", "compile")
+
+
+class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What to rank and how; a field that is None or empty does not restrict.
+
+    Attributes:
+        workloads: Names or the user's own models; several count by their geometric mean.
+        mix: Instead of ``workloads``: share of the samples by workload, counted as money.
+        reference_gpu: GPU that ``speed_ratio`` is a multiple of.
+        samples: Samples to train on in all; or ``epochs`` times ``dataset_size``.
+        jobs: ``independent`` is one job per GPU; ``ddp`` is one job over all GPUs of an instance. None
+            is ``ddp`` where a job is given and ``independent`` where none is.
+        deadline_hours, budget_usd: Kept only where the unfavourable end of the interval meets them.
+        startup_minutes: Billed before the first step.
+        billing_minutes: Unit of the bill; None is by the second.
+        spot_lost: Share of the work that spot interruptions make be done again.
+        max_price_age_days: Leave out older prices; None marks them only.
+        draws: Joint draws behind P(best) and ties.
+    """
+
+    workloads: tuple[str, ...] = ()
+    mix: dict[str, float] = {}
+    precision: str = "amp"
+    execution: str = "graph"
+    task: str = "train"
+    batch_size: int | Literal["max"] | None = None
+    reference_gpu: str = DEFAULT_REFERENCE_GPU
+
+    samples: float | None = None
+    epochs: float | None = None
+    dataset_size: float | None = None
+    jobs: str | None = None
+    deadline_hours: float | None = None
+    budget_usd: float | None = None
+    startup_minutes: float = 0.0
+    billing_minutes: float | None = None
+    spot_lost: float = 0.0
+    storage_usd_per_month: float = 0.0
+    egress_usd: float = 0.0
+    tax: float = 0.0
+
+    gpus: tuple[str, ...] = ()
+    providers: tuple[str, ...] = ()
+    regions: tuple[str, ...] = ()
+    spot: bool = False
+    count: int | None = None
+    max_usd_per_hour: float | None = None
+    min_memory_gib: float | None = None
+    max_price_age_days: int | None = None
+
+    offers: Path | None = None
+    results: Path | None = None
+    sort: str = "value"
+    limit: int | None = None
+    draws: int = 2000
+    seed: int = 0
+
+    @property
+    def job_samples(self) -> float | None:
+        """Samples of the whole job; None where no job is given."""
+        if self.epochs is not None and self.dataset_size is not None:
+            return self.epochs * self.dataset_size
+        return self.samples
+
+    @property
+    def workload_names(self) -> tuple[str, ...]:
+        """The workloads to estimate, each once, in the order given."""
+        return tuple(dict.fromkeys(self.mix or self.workloads or DEFAULT_WORKLOADS))
+
+    @property
+    def one_job_over_all_gpus(self) -> bool:
+        """Whether an instance of several GPUs counts as one data-parallel job."""
+        return (self.jobs or ("ddp" if self.job_samples is not None else "independent")) == "ddp"
+
+
+_POSITIVE = (
+    "samples",
+    "epochs",
+    "dataset_size",
+    "deadline_hours",
+    "budget_usd",
+    "billing_minutes",
+    "count",
+    "max_usd_per_hour",
+    "min_memory_gib",
+    "limit",
+    "draws",
+)
+_NOT_NEGATIVE = (
+    "startup_minutes",
+    "spot_lost",
+    "storage_usd_per_month",
+    "egress_usd",
+    "tax",
+    "max_price_age_days",
+)
+_CHOICES = {
+    "precision": PRECISIONS,
+    "execution": EXECUTIONS,
+    "task": ("train", "infer"),
+    "sort": SORTS,
+    "jobs": (None, "independent", "ddp"),
+}
+
+
+def check(request: RankRequest) -> RankRequest:
+    """Return the request, or say in one line what is wrong with it.
+
+    Raises:
+        MisuseError: If a figure is not positive, a choice is unknown, or two options contradict.
+    """
+    for field, choices in _CHOICES.items():
+        if (value := getattr(request, field)) not in choices:
+            known = ", ".join(choice for choice in choices if choice)
+            raise MisuseError(f"{option(field)} {value!r} is unknown; choose from {known}")
+    for field in _POSITIVE:
+        value = getattr(request, field)
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise MisuseError(f"{option(field)} {value:g} must be above 0")
+    for field in _NOT_NEGATIVE:
+        value = getattr(request, field)
+        if value is not None and not (math.isfinite(value) and value >= 0):
+            raise MisuseError(f"{option(field)} {value:g} must not be negative")
+    _check_batch(request)
+    _check_job(request)
+    _check_mix(request)
+    return request
+
+
+def option(field: str) -> str:
+    """Return the command-line spelling of a field: ``gpus`` is ``--gpu``."""
+    singular = {"gpus": "gpu", "providers": "provider", "regions": "region", "workloads": "workload"}
+    return "--" + singular.get(field, field).replace("_", "-")
+
+
+def _check_batch(request: RankRequest) -> None:
+    if isinstance(request.batch_size, int) and request.batch_size < 1:
+        raise MisuseError(f"--batch-size {request.batch_size} must be at least 1, or max")
+
+
+def _check_job(request: RankRequest) -> None:
+    if request.samples is not None and (request.epochs is not None or request.dataset_size is not None):
+        raise MisuseError("--samples contradicts --epochs and --dataset-size; give one or the other")
+    if (request.epochs is None) != (request.dataset_size is None):
+        raise MisuseError("--epochs and --dataset-size go together: samples = epochs x dataset size")
+    for field in ("deadline_hours", "budget_usd"):
+        if getattr(request, field) is not None and request.job_samples is None:
+            raise MisuseError(f"{option(field)} needs a job: add --samples, or --epochs and --dataset-size")
+
+
+def _check_mix(request: RankRequest) -> None:
+    if not request.mix:
+        return
+    if request.workloads:
+        raise MisuseError("--mix names its own workloads; leave out the others")
+    bad = [f"{name}={share:g}" for name, share in request.mix.items() if not 0 < share < math.inf]
+    if bad:
+        raise MisuseError(f"--mix {', '.join(bad)}: a share must be above 0")
+
+
+def parse_mix(text: str) -> dict[str, float]:
+    """Read ``vgg16=0.5,lstm=0.5``.
+
+    Raises:
+        MisuseError: If a part has no number, or a workload stands there twice.
+    """
+    shares: dict[str, float] = {}
+    for part in text.split(","):
+        name, equals, figure = part.strip().rpartition("=")
+        try:
+            share = float(figure)
+        except ValueError:
+            share = math.nan
+        if not (name and equals and math.isfinite(share)):
+            raise MisuseError(f"--mix part {plain(part)!r} is not WORKLOAD=SHARE")
+        if name in shares:
+            raise MisuseError(f"--mix names {plain(name)!r} twice")
+        shares[name] = share
+    return shares
+
+
+def parse_batch(text: str | None) -> int | Literal["max"] | None:
+    """Read a batch size: a whole number or ``max``.
+
+    Raises:
+        MisuseError: If it is neither.
+    """
+    if text is None:
+        return None
+    if text == "max":
+        return "max"
+    try:
+        return int(text)
+    except ValueError:
+        raise MisuseError(f"--batch-size {plain(text)!r} is neither a whole number nor max") from None

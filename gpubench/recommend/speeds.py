@@ -1,0 +1,156 @@
+"""Throughput of one GPU of each kind: figure, interval and draws, from one workload or several."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from gpubench.models import Basis, Estimate
+from gpubench.predict.question import Refusal
+
+Floats = NDArray[np.float64]
+Answers = Mapping[str, Estimate | Refusal]
+Drawer = Callable[[Sequence[Estimate], int, int], Floats]
+
+_WEAKEST_LAST: tuple[Basis, ...] = ("measured", "reference", "predicted")
+
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """What is known of each GPU, row by row.
+
+    Attributes:
+        keys: GPU keys; row g of everything else is ``keys[g]``.
+        estimates: One for each GPU; of several workloads it holds their combination.
+        parts: The estimates behind it, one for each workload.
+        samples_per_s, low, high: (G,) throughput of one GPU; NaN bounds are unknown.
+        draws: (G, D) joint draws of it.
+        refusals: GPU key to the reason why there is no figure.
+    """
+
+    keys: tuple[str, ...]
+    estimates: tuple[Estimate, ...]
+    parts: tuple[tuple[Estimate, ...], ...]
+    samples_per_s: Floats
+    low: Floats
+    high: Floats
+    draws: Floats
+    refusals: dict[str, str]
+
+
+def combine(
+    answers: Mapping[str, Answers], shares: Mapping[str, float], drawer: Drawer, draws: int, seed: int
+) -> Speeds:
+    """Combine the answers for each workload into one speed for each GPU.
+
+    One workload stands for itself. Several without shares are the geometric mean of their samples/s,
+    which orders GPUs as the geometric mean of ratios to any one GPU does. With shares it is the rate at
+    which that mixture of samples is worked off: 1 / sum(share_i / s_i).
+
+    A GPU's own error is taken as the same for all workloads (its draws use the same random numbers), so
+    that averaging over workloads does not make a GPU look surer than one workload does.
+
+    Args:
+        answers: By workload, by GPU key.
+        shares: Share of the samples by workload; empty for the geometric mean.
+        drawer: ``predict.draw`` or alike: (estimates, n, seed) to (len(estimates), n) samples/s.
+        draws: Number of joint draws.
+        seed: Equal seeds give equal draws.
+    """
+    refusals = _refusals(answers)
+    keys = tuple(key for key in next(iter(answers.values())) if key not in refusals)
+    by_workload = [_estimates(table, keys) for table in answers.values()]
+    names = list(answers)
+    parts = tuple(zip(*by_workload, strict=True)) if keys else ()
+    point, low, high = (
+        mean_of(np.array([[_bound(e, field) for e in row] for row in by_workload]), names, shares)
+        for field in ("samples_per_s", "low", "high")
+    )
+    drawn = mean_of(np.array([drawer(row, draws, seed) for row in by_workload]), names, shares)
+    return Speeds(
+        keys=keys,
+        estimates=tuple(
+            _merged(part, *figures) for part, *figures in zip(parts, point, low, high, strict=True)
+        ),
+        parts=parts,
+        samples_per_s=point,
+        low=low,
+        high=high,
+        draws=drawn,
+        refusals=refusals,
+    )
+
+
+def _refusals(answers: Mapping[str, Answers]) -> dict[str, str]:
+    refusals: dict[str, str] = {}
+    for table in answers.values():
+        for key, answer in table.items():
+            if isinstance(answer, Refusal):
+                refusals.setdefault(key, answer.reason)
+            elif answer.fits_memory is False:
+                refusals.setdefault(key, does_not_fit(answer))
+    return refusals
+
+
+def does_not_fit(estimate: Estimate) -> str:
+    """Say that a batch is too large, and which one is not."""
+    largest = estimate.largest_batch
+    mend = f"the largest that fits is {largest}" if largest else "not even a batch of 1 fits"
+    return f"{estimate.case.workload} at batch {estimate.case.batch_size} does not fit its memory; {mend}"
+
+
+def _estimates(table: Answers, keys: Sequence[str]) -> list[Estimate]:
+    chosen = (table[key] for key in keys)
+    return [answer for answer in chosen if isinstance(answer, Estimate)]
+
+
+def _bound(estimate: Estimate, field: str) -> float:
+    value = getattr(estimate, field)
+    return math.nan if value is None else float(value)
+
+
+def mean_of(rates: Floats, workloads: Sequence[str], shares: Mapping[str, float]) -> Floats:
+    """Return one rate of several workloads, over the first axis.
+
+    Without shares the geometric mean: of 200/s and 800/s it is 400/s. With shares the rate of the
+    mixture: half at 100/s and half at 300/s is 1 / (0.5/100 + 0.5/300) = 150/s.
+    """
+    if len(workloads) == 1:
+        return np.asarray(rates[0])
+    if not shares:
+        return np.asarray(np.exp(np.log(rates).mean(axis=0)))
+    weights = np.array([shares[name] for name in workloads])
+    return np.asarray(1 / np.tensordot(weights / weights.sum(), 1 / rates, axes=1))
+
+
+def _merged(parts: tuple[Estimate, ...], point: float, low: float, high: float) -> Estimate:
+    if len(parts) == 1:
+        return parts[0]
+    weakest = max((part.basis for part in parts), key=_WEAKEST_LAST.index)
+    fits = [part.fits_memory for part in parts]
+    return msgspec.structs.replace(
+        parts[0],
+        samples_per_s=float(point),
+        low=None if math.isnan(low) else float(low),
+        high=None if math.isnan(high) else float(high),
+        basis=weakest,
+        method=f"{len(parts)} workloads together; {parts[0].method}",
+        evidence=tuple(dict.fromkeys(item for part in parts for item in part.evidence)),
+        anchored=_all_or_unknown([part.anchored for part in parts]),
+        peak_memory_bytes=max((p.peak_memory_bytes for p in parts if p.peak_memory_bytes), default=None),
+        fits_memory=_all_or_unknown(fits),
+        largest_batch=None,
+        host_share=max((p.host_share for p in parts if p.host_share is not None), default=None),
+        findings=tuple(dict.fromkeys(item for part in parts for item in part.findings)),
+    )
+
+
+def _all_or_unknown(values: Sequence[bool | None]) -> bool | None:
+    if any(value is False for value in values):
+        return False
+    return None if any(value is None for value in values) else True

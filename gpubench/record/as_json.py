@@ -1,0 +1,38 @@
+"""A run as ``run --json`` prints it: the stored record, with each measurement's derived figures beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from gpubench.models import Measurement, Run
+
+DERIVED = (
+    "samples_per_s",
+    "samples_per_s_low",
+    "samples_per_s_high",
+    "step_time_s",
+    "relative_half_width",
+    "gpu_busy",
+    "peak_memory_bytes",
+    "energy_source",
+    "mean_power_w",
+    "joules_per_sample",
+    "achieved_flops_per_s",
+    "mfu",
+    "mfu_of_gemm",
+)
+
+
+def run_document(run: Run) -> dict[str, Any]:
+    """Return the run with derived fields flat in each measurement; unknown is null."""
+    document: dict[str, Any] = msgspec.to_builtins(run)
+    document["measurements"] = [measurement_document(m) for m in run.measurements]
+    return document
+
+
+def measurement_document(measurement: Measurement) -> dict[str, Any]:
+    """Return one measurement with its derived figures."""
+    stored: dict[str, Any] = msgspec.to_builtins(measurement)
+    return stored | {name: getattr(measurement, name) for name in DERIVED}

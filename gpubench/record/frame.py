@@ -1,0 +1,105 @@
+"""Stored runs as one tidy pandas frame: a row a measurement, a column a quantity, units in the names."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from gpubench import stats
+from gpubench.models import Case, Measurement, Run
+from gpubench.record.store import read_runs, results_root
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_CASE_COLUMNS = Case.__struct_fields__
+_FIGURES = (
+    "samples_per_s",
+    "samples_per_s_low",
+    "samples_per_s_high",
+    "step_time_s",
+    "relative_half_width",
+    "gpu_busy",
+    "joules_per_sample",
+    "mean_power_w",
+    "energy_source",
+    "peak_memory_bytes",
+    "flops_per_sample",
+    "achieved_flops_per_s",
+    "mfu",
+    "mfu_of_gemm",
+)
+
+
+def load_runs(results: Path | str | None = None) -> pd.DataFrame:
+    """Return every stored measurement as one row; unknown is missing, never 0.
+
+    Args:
+        results: Results folder; by default the one that ``gpubench run`` writes to.
+    """
+    stored = read_runs(results_root(Path(results) if results is not None else None))
+    for problem in stored.problems:
+        print(f"gpubench: {problem}", file=sys.stderr)
+    return frame(stored.runs)
+
+
+def frame(runs: tuple[Run, ...]) -> pd.DataFrame:
+    """Return one row a measurement of the given runs."""
+    import pandas as pd
+
+    rows = [row(run, measurement) for run in runs for measurement in run.measurements]
+    return pd.DataFrame(rows, columns=list(_columns()))
+
+
+def row(run: Run, measurement: Measurement) -> dict[str, Any]:
+    """Return the flat row of one measurement."""
+    case = {name: _plain(getattr(measurement.case, name)) for name in _CASE_COLUMNS}
+    return {
+        "run_id": run.run_id,
+        "started_at": run.started_at,
+        "gpu_key": run.device.gpu_key,
+        "backend": run.device.backend,
+        "device": run.device.name,
+        **case,
+        "status": str(measurement.status),
+        "reason": measurement.reason,
+        **{name: getattr(measurement, name) for name in _FIGURES},
+        **_spread(measurement),
+        "findings": " ".join(finding.kind for finding in measurement.findings),
+        "budget": run.budget,
+        "protocol": run.protocol,
+        "gpubench": run.environment.gpubench,
+        "torch": run.environment.torch,
+        "driver": run.environment.driver,
+    }
+
+
+def _spread(measurement: Measurement) -> dict[str, float | int | None]:
+    """Median, MAD, 5th and 95th percentile of the accepted rounds' seconds per step, and their number."""
+    steps = [r.wall_s / r.steps for launch in measurement.launches for r in launch.accepted]
+    known = bool(steps)
+    return {
+        "launches": len(measurement.launches),
+        "rounds": len(steps),
+        "step_time_median_s": median(steps) if known else None,
+        "step_time_mad_s": stats.median_absolute_deviation(steps) if known else None,
+        "step_time_p5_s": stats.percentile(steps, 0.05) if known else None,
+        "step_time_p95_s": stats.percentile(steps, 0.95) if known else None,
+    }
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, str) else value
+
+
+def _columns() -> tuple[str, ...]:
+    return (
+        *("run_id", "started_at", "gpu_key", "backend", "device"),
+        *_CASE_COLUMNS,
+        *("status", "reason"),
+        *_FIGURES,
+        *("launches", "rounds", "step_time_median_s", "step_time_mad_s", "step_time_p5_s", "step_time_p95_s"),
+        *("findings", "budget", "protocol", "gpubench", "torch", "driver"),
+    )

@@ -1,0 +1,201 @@
+"""One run from request to file: choose the device, check, plan, measure, store after every case."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import msgspec
+
+from gpubench.errors import EveryCaseFailedError, InterruptedRunError, StorageError
+from gpubench.measure import checks, events
+from gpubench.measure.environment import environment
+from gpubench.measure.launcher import STOPPING_S, Control, Launcher, say_nothing
+from gpubench.measure.plan import Plan, check_request, plan
+from gpubench.measure.preflight import preflight
+from gpubench.measure.request import RunRequest
+from gpubench.models import Case, DeviceProfile, Finding, Measurement, Run, Status
+from gpubench.probe.identity import storable
+from gpubench.probe.select import select_device
+from gpubench.profile import profile_of
+from gpubench.record import store
+from gpubench.workload import workload_names
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run ended."""
+
+    run: Run
+    path: Path
+    interrupted: bool = False
+
+    @property
+    def every_case_failed(self) -> bool:
+        """Whether there is not one figure."""
+        return not any(m.status is Status.OK for m in self.run.measurements) and not self.run.micro
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that has passed every check; nothing has been measured yet."""
+
+    device: DeviceProfile
+    plan: Plan
+    root: Path
+    findings: tuple[Finding, ...]
+    remark: str | None
+
+
+def run(request: RunRequest | None = None, **options: Any) -> Run:
+    """Measure workloads on a device, store the run, and return it.
+
+    Args:
+        request: What to measure; or give its fields as keyword arguments.
+        options: Fields of ``RunRequest``: ``run(workloads=("vgg16",), precisions=("fp32", "amp"))``.
+
+    Raises:
+        MisuseError: For a request that cannot be met.
+        NoDeviceError: If the device cannot be used.
+        StorageError: If the run cannot be stored.
+        EveryCaseFailedError: If not one case gave a figure; the rows are stored.
+        InterruptedRunError: If Ctrl-C or SIGTERM came; finished cases are stored.
+    """
+    session = execute(prepare(request or RunRequest(**options)))
+    if session.interrupted:
+        raise InterruptedRunError(f"interrupted; finished cases are in {session.path}")
+    if session.every_case_failed:
+        raise EveryCaseFailedError(f"every case failed; the reasons are in {session.path}")
+    return session.run
+
+
+def prepare(request: RunRequest) -> Prepared:
+    """Check all that can be checked before time is spent: words, device, folder, sharing, cases."""
+    request = check_request(request, workload_names())
+    root = store.results_root(request.results)
+    device, remark = select_device(request.device)
+    store.check_writable(root)
+    profiles = {reference: profile_of(reference) for reference in request.workloads}
+    made = plan(request, device, profiles)
+    findings = preflight(device, allow_shared=request.allow_shared)
+    return Prepared(device=device, plan=made, root=root, findings=findings, remark=remark)
+
+
+def execute(prepared: Prepared, on_event: Callable[[events.Event], None] = say_nothing) -> Session:
+    """Measure what was prepared; the file is replaced after every finished case.
+
+    Ctrl-C once, or SIGTERM, ends the run after the round at hand; Ctrl-C twice ends it at once.
+    """
+    made, device = prepared.plan, prepared.device
+    expected_s, most_s = made.estimate_s()
+    on_event(
+        events.RunPlanned(
+            cases=len(made.cases),
+            launches=made.budget.launches,
+            expected_s=expected_s,
+            most_s=most_s,
+            budget=made.budget.name,
+            device=device.name or device.backend,
+        )
+    )
+    control = Control()
+    launcher = Launcher(made, device, on_event, control)
+    state = new_run(prepared)
+    path = _save(prepared.root, state)
+    with _listening(control):
+        for measurement in launcher.run():
+            state = with_measurement(state, measurement)
+            state = msgspec.structs.replace(
+                state,
+                environment=environment(device, launcher.ready),
+                findings=_together(prepared.findings, launcher.ready.findings if launcher.ready else ()),
+            )
+            path = _save(prepared.root, state)
+        state = finished(state, made.budget.launches)
+        path = _save(prepared.root, state)
+    return Session(run=state, path=path, interrupted=control.stopping.is_set())
+
+
+def new_run(prepared: Prepared) -> Run:
+    """Return the run before its first measurement; it says what it sets out to measure."""
+    now = datetime.now(UTC)
+    made = prepared.plan
+    return Run(
+        run_id=f"{now:%Y%m%dt%H%M%Sz}-{secrets.token_hex(4)}",
+        started_at=stamp(now),
+        budget=made.budget.name,
+        seed=made.seed,
+        planned=tuple(planned.case for planned in made.cases),
+        launch_count=made.budget.launches,
+        device=storable(prepared.device),
+        environment=environment(prepared.device),
+        measurements=made.unsupported,
+        findings=prepared.findings,
+    )
+
+
+def with_measurement(state: Run, measurement: Measurement) -> Run:
+    """Return the run with this measurement in place of an earlier one of the same case."""
+    kept: dict[Case, Measurement] = {m.case: m for m in state.measurements}
+    kept[measurement.case] = measurement
+    return msgspec.structs.replace(state, measurements=tuple(kept.values()))
+
+
+def finished(state: Run, launches: int) -> Run:
+    """Return the run in the order it was asked for, each row judged beside the others."""
+    order = {case: place for place, case in enumerate(state.planned)}
+    judged = (checks.judge(m, launches, state.measurements) for m in state.measurements)
+    return msgspec.structs.replace(
+        state,
+        measurements=tuple(sorted(judged, key=lambda m: order.get(m.case, len(order)))),
+        findings=_together(state.findings, checks.of_run(state.measurements)),
+        finished_at=stamp(datetime.now(UTC)),
+    )
+
+
+def stamp(moment: datetime) -> str:
+    """Format a moment as ISO 8601 in UTC, to the second."""
+    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _save(root: Path, state: Run) -> Path:
+    try:
+        return store.write_run(root, state)
+    except StorageError as error:
+        raise UnstoredRunError(str(error), state) from error
+
+
+class UnstoredRunError(StorageError):
+    """A run that could not be written; it is carried along, so that it can be printed instead."""
+
+    def __init__(self, message: str, state: Run) -> None:
+        super().__init__(message)
+        self.state = state
+
+
+def _together(first: tuple[Finding, ...], second: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    return tuple({finding.kind: finding for finding in (*first, *second)}.values())
+
+
+@contextmanager
+def _listening(control: Control) -> Iterator[None]:
+    """Answer Ctrl-C and SIGTERM with the control, where this is the thread that may."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        del frame
+        control.stop(within_s=STOPPING_S if number == signal.SIGTERM else float("inf"))
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,151 @@
+"""Everything a report is made of, gathered once: the user's runs, the ranking, the specification table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from functools import cached_property
+from pathlib import Path
+
+from gpubench import __version__
+from gpubench.errors import GpuBenchError
+from gpubench.models import Case, DeviceProfile, GpuSpec, Measurement, Ranking, Run, Status
+from gpubench.specs import load_specs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A measurement together with the run it belongs to: no figure stands without its environment."""
+
+    run: Run
+    measurement: Measurement
+
+    @property
+    def case(self) -> Case:
+        """The identity of the figure."""
+        return self.measurement.case
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """What the sections read. Frozen, and complete without a GPU, a network or torch.
+
+    Attributes:
+        today: The day of the report; ages of prices count from it.
+        runs: This user's stored runs, newest first.
+        ranking: None where no ranking could be made; ``ranking_problem`` then says why.
+        problems: Result files that could not be read, one line each.
+        specs: The specification table by GPU key.
+    """
+
+    today: date
+    runs: tuple[Run, ...] = ()
+    ranking: Ranking | None = None
+    ranking_problem: str | None = None
+    problems: tuple[str, ...] = ()
+    specs: Mapping[str, GpuSpec] = field(default_factory=load_specs)
+    version: str = __version__
+
+    @cached_property
+    def run(self) -> Run | None:
+        """The run that the page speaks of as "here": the newest with a usable row, else the newest."""
+        usable = (run for run in self.runs if any(m.status is Status.OK for m in run.measurements))
+        return next(usable, self.runs[0] if self.runs else None)
+
+    @cached_property
+    def device(self) -> DeviceProfile | None:
+        """The device of ``run``."""
+        return None if self.run is None else self.run.device
+
+    @cached_property
+    def device_runs(self) -> tuple[Run, ...]:
+        """The runs made on ``device``, newest first."""
+        return tuple(run for run in self.runs if self.device is not None and same(run.device, self.device))
+
+    @cached_property
+    def results(self) -> tuple[Result, ...]:
+        """The newest usable measurement of each case on this device."""
+        return _newest(self.device_runs, usable=True)
+
+    @cached_property
+    def failures(self) -> tuple[Result, ...]:
+        """Cases of this device that were tried and never measured, with their newest reason."""
+        measured = {result.case for result in self.results}
+        return tuple(x for x in _newest(self.device_runs, usable=False) if x.case not in measured)
+
+    @cached_property
+    def used_runs(self) -> tuple[Run, ...]:
+        """The runs that ``results`` come from, newest first."""
+        used = {result.run.run_id for result in self.results}
+        return tuple(run for run in self.device_runs if run.run_id in used)
+
+    @cached_property
+    def spec(self) -> GpuSpec | None:
+        """The specification row of the device; None for a CPU and for a card that is not in the table."""
+        key = None if self.device is None else self.device.gpu_key
+        return None if key is None else self.specs.get(key)
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether the measurements were made on a CPU."""
+        return self.device is not None and self.device.backend == "cpu"
+
+    def gpu_name(self, gpu_key: str) -> str:
+        """The short name of a GPU, for people: the table's name without the maker."""
+        spec = self.specs.get(gpu_key)
+        if spec is None:
+            return gpu_key
+        return spec.name.removeprefix(f"{spec.vendor} ")
+
+
+def same(one: DeviceProfile, other: DeviceProfile) -> bool:
+    """Whether two records speak of the same physical device, as far as they say."""
+    if one.device_id is not None and other.device_id is not None:
+        return one.device_id == other.device_id
+    return (one.backend, one.gpu_key, one.name) == (other.backend, other.gpu_key, other.name)
+
+
+def gather(results: Path | None = None, today: date | None = None) -> ReportData:
+    """Read the runs of a results folder and rank the offers with them.
+
+    A ranking that cannot be made leaves the rest of the page whole: the reason takes its place.
+
+    Args:
+        results: Results folder; None takes the user's (see ``record.store.results_root``).
+        today: The day that ages count from; None is today in UTC.
+
+    Raises:
+        MisuseError: If the folder holds only files that cannot be read.
+    """
+    from gpubench.recommend.rank import rank
+    from gpubench.record.store import read_runs, results_root
+
+    stored = read_runs(results_root(results))
+    ranking, problem = None, None
+    try:
+        ranking = rank(results=results)
+    except GpuBenchError as error:
+        problem = str(error)
+    return ReportData(
+        today=today or datetime.now(UTC).date(),
+        runs=newest_first(stored.runs),
+        ranking=ranking,
+        ranking_problem=problem,
+        problems=tuple(stored.problems),
+    )
+
+
+def newest_first(runs: Iterable[Run]) -> tuple[Run, ...]:
+    """Order runs by their start, the newest first."""
+    return tuple(sorted(runs, key=lambda run: (run.started_at, run.run_id), reverse=True))
+
+
+def _newest(runs: Iterable[Run], *, usable: bool) -> tuple[Result, ...]:
+    newest: dict[Case, Result] = {}
+    for run in runs:
+        for measurement in run.measurements:
+            ok = measurement.status is Status.OK and measurement.samples_per_s is not None
+            if ok is usable:
+                newest.setdefault(measurement.case, Result(run=run, measurement=measurement))
+    return tuple(newest.values())

@@ -1,0 +1,157 @@
+"""The figures behind the page, for programs: JSON with everything, CSV with one line a figure."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+import msgspec
+
+from gpubench.models import Measurement, RankedOffer, Run
+from gpubench.report.data import ReportData
+from gpubench.units import plain
+
+SCHEMA_VERSION = 1
+
+CSV_COLUMNS = (
+    "kind",
+    "gpu_key",
+    "device",
+    "workload",
+    "workload_version",
+    "task",
+    "precision",
+    "execution",
+    "memory_format",
+    "batch_size",
+    "gpu_count",
+    "sample_unit",
+    "status",
+    "reason",
+    "samples_per_s",
+    "samples_per_s_low",
+    "samples_per_s_high",
+    "basis",
+    "step_time_s",
+    "gpu_busy",
+    "mfu",
+    "joules_per_sample",
+    "peak_memory_bytes",
+    "rank",
+    "provider",
+    "instance",
+    "region",
+    "pricing",
+    "price_usd_per_hour",
+    "price_date",
+    "samples_per_usd",
+    "samples_per_usd_low",
+    "samples_per_usd_high",
+    "usd_per_million_samples",
+    "p_best",
+    "findings",
+    "run_id",
+)
+"""Columns of the CSV, listed so that a new field elsewhere cannot change a file that others read."""
+
+_DERIVED = (
+    "samples_per_s",
+    "samples_per_s_low",
+    "samples_per_s_high",
+    "step_time_s",
+    "gpu_busy",
+    "joules_per_sample",
+    "mfu",
+    "peak_memory_bytes",
+)
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def document(data: ReportData) -> dict[str, Any]:
+    """Everything the page rests on as plain JSON values: the runs with raw rounds, and the ranking."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "gpubench": data.version,
+        "made_on": data.today.isoformat(),
+        "runs": [_run(run) for run in data.runs],
+        "ranking": None if data.ranking is None else msgspec.to_builtins(data.ranking),
+        "ranking_problem": data.ranking_problem,
+        "problems": list(data.problems),
+    }
+
+
+def as_json(data: ReportData) -> str:
+    """Return ``document`` as JSON text."""
+    return msgspec.json.format(msgspec.json.encode(document(data)), indent=2).decode() + "\n"
+
+
+def as_csv(data: ReportData) -> str:
+    """Return one line for each measured case and each ranked offer; ``kind`` tells them apart."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, CSV_COLUMNS, restval="", lineterminator="\r\n")
+    writer.writeheader()
+    for run in data.runs:
+        for measurement in run.measurements:
+            writer.writerow(_guarded(_measurement_cells(run, measurement)))
+    for row in () if data.ranking is None else data.ranking.rows:
+        writer.writerow(_guarded(_offer_cells(row)))
+    return text.getvalue()
+
+
+def guard(text: str) -> str:
+    """Keep a spreadsheet from reading a name as a formula: such text gets a leading quote.
+
+    >>> guard("=1+1"), guard("  @x"), guard("a100"), guard("")
+    ("'=1+1", "'  @x", 'a100', '')
+    """
+    kept = text if text.startswith(("\t", "\r")) else plain(text, 1000)
+    dangerous = kept.startswith(_FORMULA_STARTS) or kept.lstrip().startswith(_FORMULA_STARTS)
+    return f"'{plain(kept, 1000)}" if dangerous else kept
+
+
+def _guarded(cells: dict[str, Any]) -> dict[str, Any]:
+    return {k: guard(v) if isinstance(v, str) else v for k, v in cells.items() if v is not None}
+
+
+def _run(run: Run) -> dict[str, Any]:
+    built: dict[str, Any] = msgspec.to_builtins(run)
+    for cells, measurement in zip(built["measurements"], run.measurements, strict=True):
+        cells |= {name: getattr(measurement, name) for name in _DERIVED}
+    return built
+
+
+def _measurement_cells(run: Run, m: Measurement) -> dict[str, Any]:
+    return {
+        "kind": "measurement",
+        "gpu_key": run.device.gpu_key,
+        "device": run.device.name,
+        **msgspec.to_builtins(m.case),
+        "status": m.status.value,
+        "reason": m.reason,
+        **{name: getattr(m, name) for name in _DERIVED},
+        "basis": "measured",
+        "findings": " ".join(finding.kind.value for finding in m.findings),
+        "run_id": run.run_id,
+    }
+
+
+def _offer_cells(row: RankedOffer) -> dict[str, Any]:
+    return {
+        "kind": "offer",
+        **msgspec.to_builtins(row.estimate.case),
+        **{
+            name: getattr(row.offer, name)
+            for name in ("gpu_key", "gpu_count", "provider", "instance", "region")
+        },
+        "pricing": row.offer.pricing.value,
+        "price_usd_per_hour": row.offer.price_usd_per_hour,
+        "price_date": row.offer.price_date,
+        "basis": row.estimate.basis,
+        **{
+            name: getattr(row, name)
+            for name in CSV_COLUMNS
+            if name.startswith(("samples_per_", "usd_per_")) or name in {"rank", "p_best"}
+        },
+        "findings": " ".join(finding.kind.value for finding in row.findings),
+    }

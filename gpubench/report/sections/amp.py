@@ -1,0 +1,174 @@
+"""What AMP gains here, against a baseline that is named: strict fp32, and tf32 where the device has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from gpubench.models import Case, MemoryFormat, Precision, TaskKind
+from gpubench.report.charts import BLUE, GREEN, Mark, Series, dots, two_lines
+from gpubench.report.data import ReportData, Result
+from gpubench.report.ratios import Ratio, ratio
+from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
+from gpubench.report.words import count, stacked
+from gpubench.units import plain
+
+SURE_FACTOR = 1.5
+"""A gain is put into words where the ends of its interval lie within this factor."""
+
+BASELINES = (Precision.FP32, Precision.TF32)
+_LOOKS = {Precision.FP32: (BLUE, "circle"), Precision.TF32: (GREEN, "diamond")}
+_NAMES = {Precision.FP32: "against fp32 (IEEE, TF32 off)", Precision.TF32: "against tf32"}
+
+
+def speed_ups(results: Iterable[Result]) -> tuple[Ratio, ...]:
+    """Pair every AMP case with its baselines: all else equal but the precision, and the layout with it.
+
+    The layout may differ, because each precision is measured in the layout that suits it; of two layouts
+    at one precision the faster stands.
+    """
+    by_speed = sorted(results, key=lambda r: r.measurement.samples_per_s or 0.0)
+    known = {_apart_from_precision(r.case, r.case.precision): r for r in by_speed}
+    pairs = []
+    for amp in known.values():
+        if not amp.case.precision.is_amp:
+            continue
+        for precision in BASELINES:
+            baseline = known.get(_apart_from_precision(amp.case, precision))
+            if baseline is not None:
+                pairs.append(ratio(amp, baseline))
+    return tuple(
+        sorted(
+            pairs,
+            key=lambda s: (
+                s.of.case.workload,
+                s.of.case.batch_size,
+                s.of.case.execution,
+                s.of.case.precision,
+            ),
+        )
+    )
+
+
+def _apart_from_precision(case: Case, precision: Precision) -> Case:
+    return msgspec.structs.replace(case, precision=precision, memory_format=None)
+
+
+def _render(data: ReportData) -> Block | None:
+    pairs = speed_ups(data.results)
+    if not pairs:
+        return None
+    return Block(
+        title="What automatic mixed precision gains",
+        parts=(
+            Paragraph(text=_sentence(pairs)),
+            Charts(
+                figures=(_figure(pairs),),
+                twin=_twin(pairs),
+                caption=(
+                    "1 is no gain. The line through each mark is the 95 % interval. The baseline is named in "
+                    "every row: fp32 is strict IEEE arithmetic with TF32 off in matmul, convolution and RNN."
+                ),
+            ),
+        ),
+    )
+
+
+def _sentence(pairs: tuple[Ratio, ...]) -> str:
+    """The strongest gain, the weakest, and how many cases lose."""
+    sure = [s for s in pairs if s.low is not None and s.high is not None and s.high / s.low <= SURE_FACTOR]
+    if not sure:
+        return (
+            "No pairing was measured well enough to state a gain: every interval is wider than a factor of "
+            f"{SURE_FACTOR:g}. Give the run more time on a quiet machine."
+        )
+    best = max(sure, key=lambda s: s.value)
+    losing = [s for s in sure if s.high is not None and s.high < 1]
+    text = (
+        f"The largest gain is {best.words}: {plain(best.of.case.workload, 40)}, "
+        f"{best.of.case.precision.value} {_NAMES[best.to.case.precision]}, "
+        f"{best.of.case.execution.value}, batch {best.of.case.batch_size}."
+    )
+    if losing:
+        text += (
+            f" In {count(len(losing), 'pairing')} AMP is slower, beyond the interval: a small step is paced "
+            "by the host, and AMP gives it more kernels to launch."
+        )
+    return text
+
+
+def _figure(pairs: tuple[Ratio, ...]) -> Figure:
+    rows = list(dict.fromkeys(_row_label(pair.of.case) for pair in pairs))
+    series = [
+        Series(
+            name=_NAMES[precision],
+            marks=tuple(
+                Mark(
+                    row=rows.index(_row_label(pair.of.case)),
+                    value=pair.value,
+                    low=pair.low,
+                    high=pair.high,
+                    hover=f"{_NAMES[precision]}: {pair.words}",
+                )
+                for pair in pairs
+                if pair.to.case.precision is precision
+            ),
+            colour=_LOOKS[precision][0],
+            symbol=_LOOKS[precision][1],
+        )
+        for precision in BASELINES
+        if any(pair.to.case.precision is precision for pair in pairs)
+    ]
+    alt = "; ".join(
+        f"{plain(p.of.case.workload, 40)} {p.of.case.precision.value} {p.of.case.execution.value} "
+        f"batch {p.of.case.batch_size} {_NAMES[p.to.case.precision]}: {p.words}"
+        for p in pairs
+    )
+    return Figure(
+        figure=dots(series, rows, "speed-up of AMP", line_at=1.0),
+        alt=f"Dot chart of the speed-up of AMP: {alt}.",
+        height_px=110 + 40 * len(rows),
+    )
+
+
+def _row_label(case: Case) -> str:
+    task = "" if case.task is TaskKind.TRAIN else " inference"
+    return two_lines(
+        f"{plain(case.workload, 24)}{task}",
+        f"{case.precision.value} {case.execution.value} batch {case.batch_size}",
+    )
+
+
+def _twin(pairs: tuple[Ratio, ...]) -> Table:
+    return Table(
+        caption="Speed-up of AMP with its baseline",
+        columns=(
+            Column(title="Workload"),
+            Column(title="AMP"),
+            Column(title="Baseline"),
+            Column(title="Execution"),
+            Column(title="Batch", numeric=True),
+            Column(title="Layout, AMP and baseline"),
+            Column(title="Speed-up, 95 % interval", numeric=True),
+        ),
+        rows=tuple(
+            (
+                plain(s.of.case.workload, 40),
+                s.of.case.precision.value,
+                "fp32 (IEEE, TF32 off)" if s.to.case.precision is Precision.FP32 else "tf32",
+                s.of.case.execution.value,
+                str(s.of.case.batch_size),
+                f"{_layout(s.of.case.memory_format)}, {_layout(s.to.case.memory_format)}",
+                stacked(s.words),
+            )
+            for s in pairs
+        ),
+    )
+
+
+def _layout(layout: MemoryFormat | None) -> str:
+    return "—" if layout is None else layout.value.replace("_", " ")
+
+
+SECTION = Section(key="amp", render=_render)

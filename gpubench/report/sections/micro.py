@@ -1,0 +1,123 @@
+"""What the silicon gives: micro-benchmarks beside the data sheet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpubench.models import GpuSpec, MicroResult
+from gpubench.report.charts import BLUE, Mark, Series, dots, two_lines
+from gpubench.report.data import ReportData
+from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Part, Section, Table
+from gpubench.units import UNKNOWN, format_duration, format_interval, format_percent, format_si, plain
+
+
+def peak_of(result: MicroResult, spec: GpuSpec | None) -> float | None:
+    """The data sheet's figure for the same quantity: dense rate of the precision, or memory bandwidth."""
+    if spec is None:
+        return None
+    name = result.name.casefold()
+    if "gemm" in name:
+        return {
+            "fp32": spec.fp32_flops_per_s,
+            "tf32": spec.tf32_tensor_flops_per_s,
+            "fp16": spec.fp16_tensor_flops_per_s,
+            "amp-fp16": spec.fp16_tensor_flops_per_s,
+            "bf16": spec.bf16_tensor_flops_per_s,
+            "amp-bf16": spec.bf16_tensor_flops_per_s,
+        }.get(result.precision or "")
+    return spec.memory_bandwidth_bytes_per_s if "device_copy" in name else None
+
+
+def _render(data: ReportData) -> Block | None:
+    run = next((run for run in data.device_runs if run.micro), None)
+    if run is None:
+        return None
+    parts: list[Part] = [
+        Paragraph(
+            text=(
+                "Single operations, measured with the same stop rule. A copy on the device counts what "
+                "it reads and what it writes. Data sheets state rates that no program reaches; the share "
+                "says how near this device comes."
+            )
+        )
+    ]
+    compared = [(m, peak) for m in run.micro if (peak := peak_of(m, data.spec))]
+    if compared:
+        parts.append(Charts(figures=(_figure(compared),), twin=_table(run.micro, data.spec)))
+    else:
+        parts.append(_table(run.micro, data.spec))
+    return Block(title="What the silicon gives", parts=tuple(parts))
+
+
+def _figure(compared: Sequence[tuple[MicroResult, float]]) -> Figure:
+    labels = [two_lines(_name(m), plain(m.size, 30)) for m, _ in compared]
+    marks = tuple(
+        Mark(
+            row=i,
+            value=m.value / peak,
+            low=None if m.low is None else m.low / peak,
+            high=None if m.high is None else m.high / peak,
+            hover=f"{_value(m)} of {format_si(peak, plain(m.unit, 20))}",
+        )
+        for i, (m, peak) in enumerate(compared)
+    )
+    alt = "; ".join(
+        f"{_name(m)} {plain(m.size, 30)} {format_percent(m.value / peak)}" for m, peak in compared
+    )
+    return Figure(
+        figure=dots(
+            [Series(name="measured", marks=marks, colour=BLUE)],
+            labels,
+            "share of the data sheet (1 is the stated rate)",
+            line_at=1.0,
+        ),
+        alt=f"Dot chart of measured rates as a share of the data sheet: {alt}.",
+        height_px=80 + 37 * len(labels),
+    )
+
+
+def _table(results: Sequence[MicroResult], spec: GpuSpec | None) -> Table:
+    return Table(
+        caption="Micro-benchmarks",
+        columns=(
+            Column(title="Operation"),
+            Column(title="Measured, 95 % interval", numeric=True),
+            Column(title="Data sheet", numeric=True),
+            Column(title="Share", numeric=True),
+            Column(title="Repetitions", numeric=True),
+            Column(title="Findings"),
+        ),
+        rows=tuple(_cells(result, spec) for result in results),
+    )
+
+
+def _cells(m: MicroResult, spec: GpuSpec | None) -> tuple[str, ...]:
+    peak = peak_of(m, spec)
+    return (
+        f"{_name(m)}\n{plain(m.size, 40)}",
+        _value(m),
+        UNKNOWN if peak is None else format_si(peak, plain(m.unit, 20)),
+        UNKNOWN if peak is None else format_percent(m.value / peak, 3),
+        str(m.n),
+        ", ".join(finding.kind.value for finding in m.findings) or "none",
+    )
+
+
+def _name(m: MicroResult) -> str:
+    words = plain(m.name, 40).replace("_", " ")
+    return words if m.precision is None else f"{words} {plain(m.precision, 20)}"
+
+
+def _value(m: MicroResult) -> str:
+    """The value in a fitting multiple of its unit, digits as the interval allows."""
+    if m.unit == "s":
+        ends = "" if m.low is None else f"\n{format_duration(m.low)} to {format_duration(m.high)}"
+        return f"{format_duration(m.value)}{ends}"
+    step, prefix = next(((s, p) for s, p in ((1e12, "T"), (1e9, "G"), (1e6, "M")) if m.value >= s), (1.0, ""))
+    low, high = (None if bound is None else bound / step for bound in (m.low, m.high))
+    point, _, interval = format_interval(m.value / step, low, high).partition(" (")
+    detail = f"\n{interval.rstrip(')')}" if interval else ""
+    return f"{point} {prefix}{plain(m.unit, 20)}{detail}"
+
+
+SECTION = Section(key="micro", render=_render)

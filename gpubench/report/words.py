@@ -1,0 +1,225 @@
+"""How the report words a case, an offer and its evidence; every text here is safe to print as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from gpubench.models import Case, Estimate, MemoryFormat, Offer, Precision, Pricing, RankedOffer, Ranking
+from gpubench.report.charts import BASIS_GLYPHS
+from gpubench.report.data import ReportData
+from gpubench.units import UNKNOWN, format_interval, format_number, format_usd, plain
+
+PRECISION_WORDS = {
+    Precision.FP32: "fp32 (IEEE, TF32 off)",
+    Precision.TF32: "tf32",
+    Precision.AMP_FP16: "amp-fp16",
+    Precision.AMP_BF16: "amp-bf16",
+}
+PRICING_WORDS = {
+    Pricing.ON_DEMAND: "on demand",
+    Pricing.SPOT: "spot",
+    Pricing.RESERVED: "reserved",
+    Pricing.OWNED: "owned",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantity:
+    """What a ranking counts, in words with units."""
+
+    per_s: str
+    per_usd: str
+    usd_per_million: str
+
+
+def quantity(ranking: Ranking) -> Quantity:
+    """Name the axes of a ranking in its own unit."""
+    many = plural(plain(ranking.unit, 30))
+    return Quantity(per_s=f"{many}/s", per_usd=f"{many} per dollar", usd_per_million=f"$ per million {many}")
+
+
+def plural(unit: str) -> str:
+    """``image`` becomes ``images``.
+
+    >>> plural("image"), plural("samples")
+    ('images', 'samples')
+    """
+    return unit if unit.endswith("s") else f"{unit}s"
+
+
+def count(number: int, noun: str) -> str:
+    """``1 row``, ``2 rows``.
+
+    >>> count(1, "row"), count(1200, "row")
+    ('1 row', '1,200 rows')
+    """
+    return f"{number:,} {noun if number == 1 else plural(noun)}"
+
+
+def listed(items: Iterable[str]) -> str:
+    """Join names as a sentence does.
+
+    >>> listed(["cnn", "lstm", "vgg16"]), listed(["cnn"])
+    ('cnn, lstm and vgg16', 'cnn')
+    """
+    names = [plain(item) for item in items]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else ""
+
+
+def cases_words(cases: Iterable[Case]) -> str:
+    """What a ranking compares, in one line, however many cases it takes.
+
+    >>> cases_words(())
+    'no case'
+    """
+    known = tuple(cases)
+    if not known:
+        return "no case"
+    if len(known) == 1:
+        return case_words(known[0])
+    batches = sorted({case.batch_size for case in known})
+    precisions = dict.fromkeys(PRECISION_WORDS[case.precision] for case in known)
+    return (
+        f"{listed(dict.fromkeys(case.workload for case in known))}, "
+        f"{listed(dict.fromkeys('training' if case.task == 'train' else 'inference' for case in known))}, "
+        f"{' or '.join(precisions)}, {listed(dict.fromkeys(case.execution.value for case in known))}, "
+        f"batch {listed(str(batch) for batch in batches)}"
+    )
+
+
+def throughput(value: float | None, low: float | None, high: float | None, unit: str) -> str:
+    """An estimate with its interval and unit, in no more digits than the interval supports."""
+    return f"{estimate(value, low, high)} {plural(plain(unit, 30))}/s"
+
+
+def estimate(value: float | None, low: float | None, high: float | None) -> str:
+    """An estimate with its interval; one so wide that it has no upper end says "at least".
+
+    >>> estimate(73.3, 40.0, None), estimate(73.3, 73.0, 73.6), estimate(None, None, None)
+    ('73 (at least 40)', '73.3 (73.0 to 73.6)', '—')
+    """
+    if value is not None and low is not None and high is None:
+        return f"{format_number(value, 2)} (at least {format_number(low, 2)})"
+    return format_interval(value, low, high)
+
+
+def case_words(case: Case) -> str:
+    """A case in words: task, precision, execution, batch, layout."""
+    layout = "" if case.memory_format is not MemoryFormat.CHANNELS_LAST else ", channels_last"
+    gpus = "" if case.gpu_count == 1 else f", {case.gpu_count} GPUs"
+    return (
+        f"{plain(case.workload, 40)}, {'training' if case.task == 'train' else 'inference'}, "
+        f"{PRECISION_WORDS[case.precision]}, {case.execution}, batch {case.batch_size}{layout}{gpus}"
+    )
+
+
+def offer_words(offer: Offer) -> str:
+    """Provider and instance, with region where there is one and the pricing where it is not on demand."""
+    parts = [plain(offer.provider, 30), plain(offer.instance, 40)]
+    if offer.region:
+        parts.append(plain(offer.region, 30))
+    if offer.pricing is not Pricing.ON_DEMAND:
+        parts.append(PRICING_WORDS[offer.pricing])
+    return " ".join(parts)
+
+
+def gpus_words(data: ReportData, offer: Offer) -> str:
+    """``4 × GeForce RTX 4090``."""
+    name = plain(data.gpu_name(offer.gpu_key), 40)
+    return name if offer.gpu_count == 1 else f"{offer.gpu_count} × {name}"
+
+
+def basis_words(estimate: Estimate) -> str:
+    """Where a throughput comes from, with the glyph that its mark in a chart has."""
+    qualifier = ""
+    if estimate.basis == "predicted" and estimate.anchored is not None:
+        qualifier = " (from a measured GPU)" if estimate.anchored else " (from data sheets)"
+    return f"{BASIS_GLYPHS[estimate.basis]}\u00a0{estimate.basis}{qualifier}"
+
+
+def price_words(offer: Offer) -> str:
+    """The price of the whole instance per hour."""
+    return f"{format_usd(float(offer.price_usd_per_hour))}/h"
+
+
+def price_date_words(row: RankedOffer) -> str:
+    """The date of a price and its age; a partial date counts as its oldest day."""
+    date = plain(row.offer.price_date, 20)
+    if row.price_age_days is None:
+        return date
+    if len(row.offer.price_date) < len("2026-01-01"):
+        return f"{date}, day unknown, up to {row.price_age_days} days old"
+    return f"{date}, {count(row.price_age_days, 'day')} old"
+
+
+def per_usd_words(row: RankedOffer) -> str:
+    """Samples per dollar with the interval, in millions or thousands where it is that many."""
+    return scaled(row.samples_per_usd, row.samples_per_usd_low, row.samples_per_usd_high)
+
+
+def per_s_words(row: RankedOffer) -> str:
+    """Samples per second of the whole instance with the interval."""
+    return scaled(row.samples_per_s, row.samples_per_s_low, row.samples_per_s_high)
+
+
+def scaled(value: float, low: float | None, high: float | None) -> str:
+    """An estimate with its interval, large ones in millions, so that nobody counts zeros.
+
+    >>> scaled(12.3e6, 9.4e6, 16.8e6), scaled(3166.4, 3150.2, 3181.9)
+    ('12 (9.4 to 17) million', '3,170 (3,150 to 3,180)')
+    """
+    for step, word in ((1e9, " billion"), (1e6, " million")):
+        if value >= step:
+            bounds = (None if bound is None else bound / step for bound in (low, high))
+            return format_interval(value / step, *bounds) + word
+    return format_interval(value, low, high)
+
+
+def share_words(share: float | None) -> str:
+    """A probability in whole per cent; below one per cent it says so."""
+    if share is None:
+        return UNKNOWN
+    if 0 < share < 0.01:
+        return "< 1 %"
+    return f"{share * 100:.0f} %"
+
+
+def stacked(text: str) -> str:
+    r"""Set the interval of a worded estimate on a second line of its cell.
+
+    >>> stacked("12 (9.4 to 17) million"), stacked("4.97× (4.96 to 4.98)"), stacked("—")
+    ('12 million\n9.4 to 17 million', '4.97×\n4.96 to 4.98', '—')
+    """
+    point, bracket, rest = text.partition(" (")
+    if not bracket:
+        return text
+    interval, _, unit = rest.partition(")")
+    return f"{point}{unit}\n{interval}{unit}"
+
+
+def moment_words(stamp: str) -> str:
+    """A stored moment for people, to the minute.
+
+    >>> moment_words("2026-11-20T09:30:00Z"), moment_words("yesterday")
+    ('2026-11-20 09:30 UTC', 'yesterday')
+    """
+    try:
+        moment = datetime.fromisoformat(stamp)
+    except ValueError:
+        return plain(stamp, 40)
+    zone = "" if moment.tzinfo is None else " UTC"
+    return (moment.astimezone(UTC) if zone else moment).strftime("%Y-%m-%d %H:%M") + zone
+
+
+def ratio_words(value: float, low: float | None, high: float | None) -> str:
+    """A ratio with its interval.
+
+    >>> ratio_words(4.4321, 4.41, 4.45), ratio_words(2.0, None, None)
+    ('4.43× (4.41 to 4.45)', '2.00×')
+    """
+    if low is None or high is None:
+        return f"{format_number(value)}×"
+    point, _, interval = format_interval(value, low, high).partition(" ")
+    return f"{point}× {interval}"

@@ -1,0 +1,227 @@
+"""Real child processes: what a crash, a hang, a kill and a full time limit cost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from gpubench.measure import events, messages
+from gpubench.measure.launcher import PHASE_LIMITS_S, Control, Launcher
+from gpubench.measure.plan import Plan, PlannedCase
+from gpubench.models import Precision, Status
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture
+def make_plan(make_case, tiny_budget, own_model):
+    def make(act="pass", precisions=(Precision.FP32,), batches=(4,), **changes) -> Plan:
+        reference = own_model(act)
+        cases = tuple(
+            PlannedCase(
+                reference=reference,
+                case=make_case(workload="own_model", precision=p, batch_size=b, memory_format=None),
+                flops_per_sample=64.0,
+            )
+            for p in precisions
+            for b in batches
+        )
+        return Plan(budget=tiny_budget, seed=0, cases=cases, on_cpu=True, **changes)
+
+    return make
+
+
+def run(plan, device, **options):
+    return list(Launcher(plan, device, **options).run())
+
+
+def test_a_case_is_measured_in_a_child_and_the_parent_imports_no_torch(make_plan, cpu):
+    seen = []
+    (measurement,) = run(make_plan("print('chatter'); sys.stdout.flush()"), cpu, on_event=seen.append)
+    assert measurement.status is Status.OK, measurement.reason
+    launch = measurement.launches[0]
+    assert len(launch.rounds) >= 10
+    assert launch.switches.cudnn_allow_tf32 is False
+    assert launch.precision_errors["matmul"] < 1e-5
+    assert launch.parameters_moved is True
+    assert launch.loss_curve[0] > launch.rounds[-1].loss
+    assert measurement.samples_per_s * measurement.step_time_s == pytest.approx(4)
+    assert sum(isinstance(e, events.RoundEnded) for e in seen) == len(launch.rounds) + len(launch.warmup)
+    program = "import sys, gpubench.record.session, gpubench.cli.run; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("act", "status", "words"),
+    [
+        ("os.abort()", Status.FAILED, "signal 6 (SIGABRT)"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", Status.FAILED, "signal 9 (SIGKILL): probably host memory"),
+        (
+            "raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 9 GiB')",
+            Status.OUT_OF_MEMORY,
+            "batch 4",
+        ),
+        (
+            "raise ValueError('a bug of mine in /home/ann/x.py')",
+            Status.FAILED,
+            "ValueError: a bug of mine in x.py",
+        ),
+        ("sys.exit(3)", Status.FAILED, "status 3"),
+    ],
+)
+def test_a_crash_costs_the_case_at_hand_and_the_others_go_on(make_plan, cpu, act, status, words):
+    """The first of two cases dies; both are fp32, so they would have shared a process."""
+    plan = make_plan(
+        f"if torch.get_num_threads() and os.path.exists(os.environ['MARK']): return\\n    if calls == 3: open(os.environ['MARK'], 'w').close(); {act}".replace(
+            "\\n", "\n"
+        ),
+        batches=(4, 4),
+    )
+    first, second = plan.cases
+    plan = msgspec.structs.replace(
+        plan,
+        cases=(
+            first,
+            msgspec.structs.replace(
+                second, case=msgspec.structs.replace(second.case, gpu_count=1, batch_size=5)
+            ),
+        ),
+    )
+    mark = str(Path(first.reference).with_name("mark"))
+    os.environ["MARK"] = mark
+    try:
+        measurements = run(plan, cpu)
+    finally:
+        del os.environ["MARK"]
+    dead, alive = measurements
+    assert dead.status is status, dead.reason
+    assert words.replace("batch 4", "batch ") in dead.reason
+    assert alive.status is Status.OK, alive.reason
+
+
+def test_a_hang_is_ended_and_named_by_its_phase(make_plan, cpu):
+    limits = PHASE_LIMITS_S | {"first steps": 1.0}
+    plan = make_plan("signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)")
+    began = time.monotonic()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpubench.measure.child.TERMINATE_AFTER_S", 0.5)
+        (measurement,) = run(plan, cpu, phase_limits_s=limits)
+    assert measurement.status is Status.TIMEOUT
+    assert "first steps" in measurement.reason
+    assert time.monotonic() - began < 30
+
+
+def test_rounds_before_a_crash_are_kept(make_plan, cpu):
+    (measurement,) = run(make_plan("if calls == 60: os.abort()"), cpu)
+    assert measurement.status is Status.FAILED
+    launch = measurement.launches[0]
+    assert launch.warmup or launch.rounds
+
+
+def test_a_time_limit_holds_for_the_whole_run_and_names_what_it_cut(make_plan, cpu):
+    plan = make_plan("time.sleep(0.05)", batches=(4, 5, 6, 7), time_limit_s=6.0)
+    began = time.monotonic()
+    measurements = run(plan, cpu)
+    assert time.monotonic() - began < 9
+    assert len(measurements) == 4
+    for measurement in measurements:
+        assert measurement.status is Status.OK or "time" in measurement.reason
+
+
+def test_a_stop_finishes_the_round_and_hands_back_what_there_is(make_plan, cpu):
+    control = Control()
+    rounds = []
+
+    def on_event(event):
+        if isinstance(event, events.RoundEnded) and event.timed:
+            rounds.append(event)
+            if len(rounds) == 5:
+                control.stop()
+
+    budget_plan = make_plan("time.sleep(0.01)", batches=(4, 5))
+    plan = msgspec.structs.replace(
+        budget_plan, budget=msgspec.structs.replace(budget_plan.budget, timed_s=60.0, target=0.0)
+    )
+    measurements = run(plan, cpu, on_event=on_event, control=control)
+    assert len(measurements) == 1
+    assert measurements[0].status is Status.OK
+    assert 5 <= len(measurements[0].launches[0].rounds) < 50
+
+
+def test_an_abort_kills_the_child_at_once(make_plan, cpu):
+    control = Control()
+    seen = {}
+
+    def on_event(event):
+        if isinstance(event, events.PhaseBegan) and event.name == "warm-up":
+            seen["pid"] = control.child.pid
+            control.abort()
+
+    began = time.monotonic()
+    (measurement,) = run(make_plan("time.sleep(0.2)"), cpu, on_event=on_event, control=control)
+    assert measurement.status is Status.TIMEOUT
+    assert "stopped on request" in measurement.reason
+    assert not psutil.pid_exists(seen["pid"])
+    assert time.monotonic() - began < 20
+
+
+def test_the_child_ends_when_its_parent_is_killed(own_model):
+    """A parent that is gone cannot close anything properly; the pipe's end is enough."""
+    program = (
+        "import sys, time\n"
+        "from gpubench.measure.child import Child\n"
+        "import os\n"
+        "child = Child(os.environ); print(child.pid, flush=True); time.sleep(60)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    pid = int(parent.stdout.readline())
+    assert psutil.pid_exists(pid)
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    deadline = time.monotonic() + 5
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline, "the child outlived its parent by 5 s"
+        time.sleep(0.05)
+
+
+def test_a_flood_of_output_is_bounded_and_does_not_stall_the_child(make_plan, cpu):
+    (measurement,) = run(make_plan("sys.stderr.write('x' * 100_000)"), cpu)
+    assert measurement.status is Status.OK, measurement.reason
+
+
+def test_messages_survive_the_pipe_with_not_a_number(make_case):
+    from gpubench.models import Launch, Round
+
+    launch = Launch(index=0, rounds=(Round(steps=1, wall_s=1.0, loss=float("nan")),))
+    done = messages.CaseDone(status=Status.OK, launch=launch)
+    back = msgspec.json.decode(msgspec.json.encode(done), type=messages.Report)
+    assert back.launch.rounds[0].loss is None
+
+
+def test_the_environment_of_a_child_names_the_gpu_and_turns_tf32_off_for_fp32(h100):
+    from gpubench.measure.child import environment_of
+
+    inherited = {"PATH": "/bin", "NVIDIA_TF32_OVERRIDE": "1"}
+    strict = environment_of(h100, inherited, strict=True)
+    other = environment_of(h100, inherited, strict=False)
+    assert strict["NVIDIA_TF32_OVERRIDE"] == "0"
+    assert "NVIDIA_TF32_OVERRIDE" not in other
+    assert other["CUDA_VISIBLE_DEVICES"] == h100.uuid
+    blank = msgspec.structs.replace(h100, uuid="GPU-00000000-0000-0000-0000-000000000000", index=2)
+    assert environment_of(blank, inherited, strict=False)["CUDA_VISIBLE_DEVICES"] == "2"
+    assert signal.SIGKILL == 9

@@ -1,0 +1,116 @@
+"""Hand-made offers, estimates and evidence, so that the core is tested on figures one can check by head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+from decimal import Decimal
+
+import numpy as np
+
+from gpubench.models import (
+    Case,
+    Estimate,
+    Execution,
+    MemoryFormat,
+    Offer,
+    Precision,
+    Pricing,
+    Ranking,
+    TaskKind,
+)
+from gpubench.predict.question import Refusal
+from gpubench.predict.scaling import ScalingEstimate
+from gpubench.recommend.judge import Evidence, judge
+from gpubench.recommend.request import RankRequest, check
+from gpubench.specs import load_specs
+
+TODAY = date(2026, 11, 20)
+H100, L4, T4 = "nvidia-h100-sxm-80gb", "nvidia-l4-24gb", "nvidia-tesla-t4-16gb"
+RTX5090, A100 = "nvidia-geforce-rtx-5090-32gb", "nvidia-a100-sxm-80gb"
+KEYS = (H100, L4, T4, RTX5090, A100)
+
+
+def offer(gpu_key: str = H100, price: float | str = 2.0, **changes) -> Offer:
+    fields = {
+        "provider": "acme",
+        "instance": f"{gpu_key}-{price}",
+        "region": None,
+        "gpu_key": gpu_key,
+        "gpu_count": 1,
+        "vcpus": None,
+        "ram_bytes": None,
+        "price_usd_per_hour": Decimal(str(price)),
+        "pricing": Pricing.ON_DEMAND,
+        "kind": "vm",
+        "price_date": "2026-11-01",
+        "source": "test",
+    }
+    return Offer(**fields | changes)
+
+
+def estimate(gpu_key: str, rate: float, width: float | None = None, basis="predicted", **changes) -> Estimate:
+    """``width`` is the factor of the interval: 1.2 is rate / 1.2 to rate x 1.2."""
+    fields = {
+        "case": Case(
+            workload="vgg16",
+            workload_version=1,
+            task=TaskKind.TRAIN,
+            precision=Precision.AMP_BF16,
+            execution=Execution.GRAPH,
+            memory_format=MemoryFormat.CHANNELS_LAST,
+            batch_size=64,
+            sample_unit="image",
+        ),
+        "gpu_key": gpu_key,
+        "samples_per_s": rate,
+        "low": None if width is None else rate / width,
+        "high": None if width is None else rate * width,
+        "basis": basis,
+        "method": "test",
+    }
+    return Estimate(**fields | changes)
+
+
+def evidence_of(answers: Mapping[str, Mapping[str, Estimate | Refusal]]) -> Evidence:
+    return Evidence(answers=answers, scaler=scaler)
+
+
+def scaler(workload, spec, count, rate) -> ScalingEstimate:
+    """Nine tenths for every machine."""
+    del workload, spec, rate
+    return ScalingEstimate(
+        gpu_count=count,
+        efficiency=0.9,
+        low=0.9,
+        high=0.9,
+        link="pcie",
+        gradient_bytes=0,
+        exchange_s=0,
+        exposed_s=0,
+        log_deviation=0,
+        method="test",
+    )
+
+
+def rank_of(
+    offers, rates: Mapping[str, float | Estimate | Refusal], width: float | None = None, **options
+) -> Ranking:
+    """Rank offers of one workload whose throughput by GPU is given; needs no file at all."""
+    answers = {
+        key: estimate(key, value, width) if isinstance(value, float | int) else value
+        for key, value in rates.items()
+    }
+    request = check(RankRequest(**{"workloads": ("vgg16",), "draws": 400} | options))
+    evidence = evidence_of(dict.fromkeys(request.workload_names, answers))
+    return judge(
+        request, list(offers), lambda keys: evidence, specs=load_specs(), today=TODAY, drawer=log_normal
+    )
+
+
+def log_normal(estimates, n, seed):
+    """Independent log-normal draws whose 90 % interval is the estimate's."""
+    random = np.random.default_rng(seed)
+    noise = random.standard_normal((len(estimates), n))
+    spread = np.array([0 if e.low is None else np.log(e.high / e.low) / 2 / 1.6449 for e in estimates])
+    return np.array([e.samples_per_s for e in estimates])[:, None] * np.exp(noise * spread[:, None])

@@ -1,0 +1,283 @@
+"""The core: what is ranked, in which order, with which figures, and what is left out."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gpubench.errors import MisuseError
+from gpubench.models import FindingKind, Pricing
+from gpubench.predict.question import Refusal
+from gpubench.recommend.as_json import as_json
+
+from .builders import A100, H100, L4, RTX5090, T4, estimate, offer, rank_of
+
+
+def test_value_is_throughput_times_an_hour_over_the_price():
+    """H100: 3600 x 3000 / 3.00 = 3.6 M; L4: 3600 x 500 / 0.40 = 4.5 M images for a dollar."""
+    ranking = rank_of([offer(H100, 3.0), offer(L4, 0.4)], {H100: 3000.0, L4: 500.0})
+    assert [row.offer.gpu_key for row in ranking.rows] == [L4, H100]
+    assert [row.samples_per_usd for row in ranking.rows] == pytest.approx([4.5e6, 3.6e6])
+    assert ranking.rows[0].usd_per_million_samples == pytest.approx(1 / 4.5)
+    assert [row.rank for row in ranking.rows] == [1, 2]
+    assert ranking.unit == "images"
+
+
+def test_an_instance_counts_all_its_gpus():
+    """Independent jobs: 8 x 3000 / 24.00 is worth what 3000 / 3.00 is; one job over all keeps 0.9 of it."""
+    offers = [offer(H100, 24.0, gpu_count=8, instance="eight")]
+    alone = rank_of(offers, {H100: 3000.0}).rows[0]
+    assert (alone.samples_per_s, alone.scaling_efficiency, alone.scaling_basis) == (
+        24000,
+        1,
+        "independent jobs",
+    )
+    together = rank_of(offers, {H100: 3000.0}, jobs="ddp").rows[0]
+    assert together.samples_per_s == pytest.approx(21600)
+    assert (together.scaling_efficiency, together.scaling_basis) == (0.9, "modelled")
+
+
+def test_hours_and_cost_of_a_job():
+    """1e9 images at 0.9 x 8 x 3000 = 21,600/s take 1e9 / 21600 / 3600 = 12.86 h, at 24 USD/h 308.64 USD."""
+    offers = [offer(H100, 24.0, gpu_count=8)]
+    row = rank_of(offers, {H100: 3000.0}, samples=1e9).rows[0]
+    assert row.hours == pytest.approx(12.860, abs=1e-3)
+    assert row.cost_usd == pytest.approx(308.64, abs=0.01)
+    again = rank_of(offers, {H100: 3000.0}, epochs=10, dataset_size=1e8).rows[0]
+    assert again.hours == row.hours
+
+
+def test_independent_jobs_share_the_price_and_not_the_time():
+    """One of eight jobs: 1e9 / 3000 / 3600 = 92.59 h at 24 / 8 = 3 USD/h is 277.78 USD."""
+    row = rank_of([offer(H100, 24.0, gpu_count=8)], {H100: 3000.0}, samples=1e9, jobs="independent").rows[0]
+    assert row.hours == pytest.approx(92.593, abs=1e-3)
+    assert row.cost_usd == pytest.approx(277.78, abs=0.01)
+
+
+def test_the_interval_of_value_is_that_of_throughput():
+    row = rank_of([offer(H100, 3.0)], {H100: 3000.0}, width=1.25).rows[0]
+    assert row.samples_per_s_low == pytest.approx(2400)
+    assert row.samples_per_s_high == pytest.approx(3750)
+    assert row.samples_per_usd_low == pytest.approx(3600 * 2400 / 3)
+    assert row.samples_per_usd_high == pytest.approx(3600 * 3750 / 3)
+
+
+def test_an_unknown_interval_stays_unknown():
+    row = rank_of([offer(H100, 3.0)], {H100: 3000.0}).rows[0]
+    assert row.samples_per_s_low is None
+    assert row.samples_per_usd_high is None
+
+
+@pytest.mark.parametrize(
+    ("sort", "first"), [("value", L4), ("cost", L4), ("throughput", H100), ("time", H100)]
+)
+def test_each_order_puts_its_own_first(sort, first):
+    offers = [offer(H100, 3.0), offer(L4, 0.4)]
+    for job in ({}, {"samples": 1e9}):
+        assert rank_of(offers, {H100: 3000.0, L4: 500.0}, sort=sort, **job).rows[0].offer.gpu_key == first
+
+
+def test_several_workloads_are_their_geometric_mean_and_a_mix_is_money():
+    """H100 at 200/s and 800/s: mean 400/s. Half and half: 1 / (0.5/200 + 0.5/800) = 320/s."""
+    from gpubench.recommend.judge import Evidence, judge
+    from gpubench.recommend.request import RankRequest
+    from gpubench.specs import load_specs
+
+    from .builders import TODAY, log_normal, scaler
+
+    tables = {"cnn": {H100: estimate(H100, 200)}, "lstm": {H100: estimate(H100, 800)}}
+    rows = [
+        judge(
+            request,
+            [offer(H100)],
+            lambda keys: Evidence(tables, scaler),
+            specs=load_specs(),
+            today=TODAY,
+            drawer=log_normal,
+        ).rows[0]
+        for request in (
+            RankRequest(workloads=("cnn", "lstm"), draws=10),
+            RankRequest(mix={"cnn": 2, "lstm": 2}, draws=10),
+        )
+    ]
+    assert [row.samples_per_s for row in rows] == pytest.approx([400, 320])
+    assert [part.samples_per_s for part in rows[0].parts] == [200, 800]
+
+
+def test_the_weakest_basis_names_a_combination():
+    from gpubench.recommend.speeds import combine
+
+    from .builders import log_normal
+
+    tables = {"a": {H100: estimate(H100, 200, basis="measured")}, "b": {H100: estimate(H100, 800)}}
+    assert combine(tables, {}, log_normal, 10, 0).estimates[0].basis == "predicted"
+
+
+def test_speed_is_a_multiple_of_the_reference():
+    ranking = rank_of([offer(H100)], {H100: 3000.0, A100: 1500.0})
+    assert ranking.rows[0].speed_ratio == pytest.approx(2.0)
+    assert ranking.reference_gpu_key == A100
+    assert rank_of([offer(H100)], {H100: 3000.0}).reference_gpu_key is None
+
+
+def test_a_refused_gpu_is_left_out_with_its_reason():
+    ranking = rank_of(
+        [offer(H100), offer(L4, 0.4)], {H100: 3000.0, L4: Refusal(gpu_key=L4, reason="no rates")}
+    )
+    assert [row.offer.gpu_key for row in ranking.rows] == [H100]
+    assert [(e.gpu_key, e.reason) for e in ranking.excluded] == [(L4, "no rates")]
+
+
+def test_a_batch_that_does_not_fit_is_left_out_and_the_largest_that_fits_is_named():
+    too_big = estimate(T4, 100, fits_memory=False, largest_batch=48)
+    ranking = rank_of([offer(H100), offer(T4, 0.4)], {H100: 3000.0, T4: too_big})
+    assert "largest that fits is 48" in ranking.excluded[0].reason
+
+
+def test_historic_attached_spot_and_free_offers_stay_out():
+    offers = [
+        offer(H100, 2.0),
+        offer(H100, 1.0, kind="historic"),
+        offer(H100, 1.1, kind="attach-fee"),
+        offer(H100, 1.2, pricing=Pricing.SPOT),
+        offer(H100, 0),
+    ]
+    ranking = rank_of(offers, {H100: 3000.0})
+    assert [float(row.offer.price_usd_per_hour) for row in ranking.rows] == [2.0]
+    assert len(ranking.excluded) == 4
+    with_spot = rank_of(offers, {H100: 3000.0}, spot=True)
+    assert [float(row.offer.price_usd_per_hour) for row in with_spot.rows] == [1.2, 2.0]
+
+
+def test_a_stale_price_is_marked_or_left_out_when_asked():
+    offers = [offer(H100, 2.0), offer(H100, 1.0, price_date="2026")]
+    rows = rank_of(offers, {H100: 3000.0}).rows
+    assert [[str(f.kind) for f in row.findings] for row in rows] == [[FindingKind.STALE_PRICE], []]
+    assert [row.price_age_days for row in rows] == [323, 19]
+    assert len(rank_of(offers, {H100: 3000.0}, max_price_age_days=30).rows) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ({"gpus": ("h100",)}, {H100}),
+        ({"gpus": ("NVIDIA L4", "t4")}, {L4, T4}),
+        ({"providers": ("ACME",)}, {H100, T4}),
+        ({"regions": ("eu",)}, {L4}),
+        ({"count": 8}, {H100}),
+        ({"max_usd_per_hour": 0.5}, {L4, T4}),
+        ({"min_memory_gib": 24}, {H100, L4}),
+        ({"min_memory_gib": 24, "max_usd_per_hour": 1}, {L4}),
+    ],
+)
+def test_filters(options, left):
+    offers = [
+        offer(H100, 20.0, gpu_count=8),
+        offer(L4, 0.4, provider="globex", region="EU-west"),
+        offer(T4, 0.3),
+    ]
+    ranking = rank_of(offers, {H100: 3000.0, L4: 500.0, T4: 200.0}, **options)
+    assert {row.offer.gpu_key for row in ranking.rows} == left
+    assert {e.gpu_key for e in ranking.excluded} == {H100, L4, T4} - left
+
+
+def test_an_empty_answer_says_which_filter_removed_how_many():
+    offers = [offer(H100, 3.0), offer(H100, 4.0), offer(L4, 0.4, kind="historic")]
+    with pytest.raises(
+        MisuseError, match="no offer is left of 3: --max-usd-per-hour removed 2, the kind of offer"
+    ):
+        rank_of(offers, {H100: 3000.0}, max_usd_per_hour=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gpus": ("h1000",)}, "unknown GPU 'h1000'; nearest known"),
+        ({"providers": ("acm",)}, "unknown provider 'acm'; nearest known: acme"),
+        ({"regions": ("eu-wset",)}, "unknown region 'eu-wset'; nearest known: eu-west"),
+        ({"sort": "price"}, "--sort 'price' is unknown; choose from value, time, cost, throughput"),
+        ({"precision": "fp64"}, "--precision 'fp64' is unknown"),
+        ({"samples": 5, "epochs": 2}, "--samples contradicts"),
+        ({"epochs": 2}, "go together"),
+        ({"deadline_hours": 2}, "--deadline-hours needs a job"),
+        ({"max_usd_per_hour": -1}, "must be above 0"),
+        ({"samples": float("nan")}, "must be above 0"),
+        ({"batch_size": 0}, "must be at least 1"),
+        ({"mix": {"vgg16": 0.5}}, "--mix names its own workloads"),
+    ],
+)
+def test_misuse_is_one_clear_line(options, message):
+    with pytest.raises(MisuseError, match=message) as caught:
+        rank_of([offer(H100, region="EU-west")], {H100: 3000.0}, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_json_has_the_promised_keys():
+    document = msgspec.json.decode(
+        msgspec.json.encode(
+            as_json(rank_of([offer(H100), offer(L4, 1, kind="historic")], {H100: 3000.0}, width=1.2))
+        )
+    )
+    assert {"schema_version", "as_of", "objective", "cases", "rows", "excluded"} <= set(document)
+    promised = [
+        "rank",
+        "provider",
+        "instance",
+        "region",
+        "gpu_key",
+        "gpu_count",
+        "pricing",
+        "price_usd_per_hour",
+        "price_date",
+        "samples_per_s",
+        "samples_per_s_low",
+        "samples_per_s_high",
+        "basis",
+        "samples_per_usd",
+        "samples_per_usd_low",
+        "samples_per_usd_high",
+        "usd_per_million_samples",
+        "hours",
+        "cost_usd",
+        "scaling_efficiency",
+        "scaling_basis",
+        "p_best",
+        "p_top3",
+        "pareto",
+        "tie",
+        "fits_memory",
+        "findings",
+    ]
+    assert set(promised) <= set(document["rows"][0])
+    assert set(document["excluded"][0]) >= {"provider", "instance", "gpu_key", "reason"}
+    assert document["rows"][0]["price_usd_per_hour"] == 2.0
+
+
+def test_the_verdict_names_the_best_the_fastest_and_the_cheapest():
+    offers = [offer(H100, 3.0), offer(L4, 0.4), offer(T4, 0.35)]
+    verdict = rank_of(offers, {H100: 3000.0, L4: 500.0, T4: 100.0}).verdict
+    assert verdict.startswith("Best value: 1x L4 at acme")
+    assert "Fastest: 1x H100" in verdict
+    assert "Cheapest by the hour: 1x T4" in verdict
+
+
+def test_the_verdict_says_a_tie_and_what_would_settle_it():
+    offers = [offer(H100, 3.0), offer(RTX5090, 1.0), offer(L4, 0.35)]
+    ranking = rank_of(offers, {H100: 3000.0, RTX5090: 1010.0, L4: 345.0}, width=1.5)
+    assert [row.rank for row in ranking.rows] == [1, 1, 1]
+    assert all(row.tie for row in ranking.rows)
+    assert "A tie" in ranking.verdict
+    assert "`gpubench run` on RTX 5090" in ranking.verdict
+
+
+def test_a_frame_has_the_same_columns_as_the_json():
+    frame = rank_of([offer(H100), offer(L4, 0.4)], {H100: 3000.0, L4: 500.0}).to_frame()
+    assert list(frame["gpu_key"]) == [H100, L4]
+    assert "samples_per_usd" in frame.columns
+
+
+def test_hostile_names_reach_no_terminal():
+    hostile = offer(H100, instance="x\x1b[2J[/red]\u202e")
+    verdict = rank_of([hostile], {H100: 3000.0}).verdict
+    assert "\x1b" not in verdict
+    assert "\u202e" not in verdict

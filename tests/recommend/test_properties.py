@@ -1,0 +1,90 @@
+"""What must hold of every ranking, whatever the offers."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from .builders import KEYS, offer, rank_of
+
+RATES = dict(zip(KEYS, (3000.0, 500.0, 200.0, 1500.0, 1700.0), strict=True))
+prices = st.integers(10, 5000).map(lambda cents: cents / 100)
+pairs = st.tuples(st.sampled_from(KEYS), prices, st.sampled_from([1, 2, 8]))
+markets = st.lists(pairs, min_size=2, max_size=12, unique_by=lambda p: (p[0], p[1], p[2]))
+OPTIONS = {"width": 1.3, "draws": 100}
+
+
+def offers_of(market):
+    return [
+        offer(key, price, gpu_count=count, instance=f"{number}-{key}")
+        for number, (key, price, count) in enumerate(market)
+    ]
+
+
+def ranked(offers, **options):
+    return rank_of(offers, RATES, **OPTIONS | options).rows
+
+
+@settings(max_examples=40, deadline=None)
+@given(markets, st.data())
+def test_cheaper_is_never_worse(market, data):
+    offers = offers_of(market)
+    chosen = data.draw(st.sampled_from(offers))
+    cheaper = msgspec.structs.replace(chosen, price_usd_per_hour=chosen.price_usd_per_hour / 2)
+    places = [
+        next(r.rank for r in ranked(some) if r.offer.instance == chosen.instance)
+        for some in (offers, [cheaper if o is chosen else o for o in offers])
+    ]
+    assert places[1] <= places[0]
+
+
+@settings(max_examples=40, deadline=None)
+@given(markets, pairs)
+def test_adding_an_offer_never_worsens_the_best(market, extra):
+    offers = offers_of(market)
+    more = [*offers, offer(extra[0], extra[1], gpu_count=extra[2], instance="extra")]
+    assert ranked(more)[0].samples_per_usd >= ranked(offers)[0].samples_per_usd
+
+
+@settings(max_examples=40, deadline=None)
+@given(markets)
+def test_removing_the_winner_promotes_the_second(market):
+    offers = offers_of(market)
+    rows = ranked(offers)
+    rest = ranked([o for o in offers if o is not rows[0].offer])
+    assert rest[0].offer == rows[1].offer
+    assert [row.offer for row in rest] == [row.offer for row in rows[1:]]
+
+
+@settings(max_examples=40, deadline=None)
+@given(markets, st.sampled_from([2, 4, 8]), st.sampled_from(["value", "cost", "throughput"]))
+def test_scaling_every_price_leaves_the_order(market, factor, sort):
+    offers = offers_of(market)
+    dearer = [msgspec.structs.replace(o, price_usd_per_hour=o.price_usd_per_hour * factor) for o in offers]
+    before, after = ranked(offers, sort=sort), ranked(dearer, sort=sort)
+    assert [(r.rank, r.tie, r.p_best, r.offer.instance) for r in before] == [
+        (r.rank, r.tie, r.p_best, r.offer.instance) for r in after
+    ]
+
+
+@settings(max_examples=40, deadline=None)
+@given(markets, st.randoms())
+def test_row_order_does_not_matter(market, random):
+    offers = offers_of(market)
+    mixed = random.sample(offers, len(offers))
+    assert ranked(mixed) == ranked(offers)
+
+
+@settings(max_examples=40, deadline=None)
+@given(markets)
+def test_ranks_and_ties_agree(market):
+    rows = ranked(offers_of(market))
+    ranks = [row.rank for row in rows]
+    assert ranks == sorted(ranks)
+    assert ranks[0] == 1
+    assert sum(row.p_best for row in rows) == 1 or abs(sum(row.p_best for row in rows) - 1) < 1e-9
+    for row in rows:
+        partners = [other for other in rows if other is not row and other.rank == row.rank and other.tie]
+        assert not row.tie or partners or row.p_best < 0.5
+    assert [row.samples_per_usd for row in rows] == sorted((r.samples_per_usd for r in rows), reverse=True)

@@ -1,0 +1,115 @@
+"""`gpubench rank` as a buyer types it, on the shipped tables."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from gpubench import rank
+from gpubench.errors import MisuseError
+
+
+def gpubench(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "gpubench", "rank", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"NO_COLOR": "1", "COLUMNS": "100"} | environment,
+    )
+
+
+def test_json_on_stdout_and_nothing_else():
+    done = gpubench("vgg16", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    document = json.loads(done.stdout)
+    assert {row["basis"] for row in document["rows"]} <= {"measured", "reference", "predicted"}
+    assert {row["pricing"] for row in document["rows"]} == {"on_demand"}
+    assert not {row["kind"] for row in document["rows"]} & {"historic", "attach-fee"}
+    values = [row["samples_per_usd"] for row in document["rows"]]
+    assert values == sorted(values, reverse=True)
+    assert {case["workload"] for case in document["cases"]} == {"vgg16"}
+    assert {case["execution"] for case in document["cases"]} == {"graph"}
+    for row in document["rows"]:
+        expected = 3600 * row["samples_per_s"] / row["price_usd_per_hour"]
+        assert row["samples_per_usd"] == pytest.approx(expected)
+        assert row["price_age_days"] >= 0
+    assert all(e["reason"] for e in document["excluded"])
+
+
+def test_the_default_is_the_geometric_mean_of_three_at_amp():
+    ranking = rank(limit=3)
+    assert {case.workload for case in ranking.cases} == {"cnn", "lstm", "vgg16"}
+    assert all(case.precision.is_amp for case in ranking.cases)
+    assert len(ranking.rows) == 3
+    for row in ranking.rows:
+        product = 1.0
+        for part in row.parts:
+            product *= part.samples_per_s * row.offer.gpu_count
+        assert row.samples_per_s == pytest.approx(product ** (1 / 3))
+
+
+@pytest.mark.parametrize("columns", ["60", "100", "200"])
+def test_the_table_fits_the_terminal(columns):
+    done = gpubench("vgg16", "--limit", "5", COLUMNS=columns, FORCE_COLOR="")
+    assert done.returncode == 0
+    assert done.stdout.startswith("Best value: ")
+    assert "per $" in done.stdout
+    assert "Next: " in done.stderr
+
+
+def test_the_table_is_ascii_where_the_locale_is():
+    done = gpubench("vgg16", "--limit", "3", LC_ALL="C", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert done.returncode == 0
+    assert done.stdout.isascii()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--gpu", "h1000"], "unknown GPU 'h1000'"),
+        (["--provider", "awz"], "unknown provider 'awz'; nearest known: aws"),
+        (["vgg61"], "vgg16"),
+        (["--max-usd-per-hour", "0.01"], "--max-usd-per-hour removed"),
+        (["--batch-size", "many"], "neither a whole number nor max"),
+        (["--mix", "vgg16"], "is not WORKLOAD=SHARE"),
+        (["--deadline-hours", "3"], "needs a job"),
+        (["--reference", "gtx 9999"], "unknown or ambiguous GPU"),
+    ],
+)
+def test_misuse_is_one_line_and_exit_2(arguments, message):
+    done = gpubench(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_explain_lists_what_is_left_out():
+    done = gpubench("vgg16", "--limit", "1", "--explain")
+    assert "Left out: " in done.stdout
+    assert "a historic price" in done.stdout
+
+
+def test_it_is_quick_and_loads_no_heavy_library():
+    script = (
+        "import sys\n"
+        "from gpubench.cli.app import app\n"
+        "app(['rank', '--json'], standalone_mode=False)\n"
+        "heavy = {'torch', 'pandas', 'plotly', 'scipy', 'pynvml', 'httpx'} & set(sys.modules)\n"
+        "sys.exit(' '.join(heavy) or None)\n"
+    )
+    start = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert time.perf_counter() - start < 5  # 0.5 s on an idle core; the machine of a test may be busy
+
+
+def test_the_python_function_refuses_an_option_that_it_does_not_have():
+    with pytest.raises(MisuseError, match="no option colour"):
+        rank(colour="red")

@@ -1,0 +1,257 @@
+"""Run files: whole or absent when written, hostile when read."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubench.errors import MisuseError, StorageError
+from gpubench.models import Launch, Round, Status
+from gpubench.record import store
+
+
+def test_a_run_is_read_back_as_it_was_written(tmp_path, make_run):
+    run = make_run()
+    path = store.write_run(tmp_path, run)
+    assert path == tmp_path / "runs" / "nvidia-h200" / f"{run.run_id}.json"
+    assert store.read_run(path) == run
+    assert store.read_runs(tmp_path).runs == (run,)
+
+
+def test_writing_again_replaces_the_file_and_leaves_nothing_beside_it(tmp_path, make_run):
+    store.write_run(tmp_path, make_run())
+    path = store.write_run(tmp_path, make_run(notes=("later",)))
+    assert store.read_run(path).notes == ("later",)
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_an_invalid_row_with_nan_is_stored_and_read_back_as_unknown(tmp_path, make_run):
+    run = make_run()
+    launch = Launch(index=0, rounds=(Round(steps=1, wall_s=1.0, loss=float("nan")),))
+    row = msgspec.structs.replace(
+        run.measurements[0],
+        status=Status.INVALID,
+        launches=(launch,),
+        loss_trace=(1.0, float("nan"), float("inf")),
+    )
+    path = store.write_run(tmp_path, msgspec.structs.replace(run, measurements=(row,)))
+    back = store.read_run(path).measurements[0]
+    assert back.loss_trace == (1.0, None, None)
+    assert back.launches[0].rounds[0].loss is None
+
+
+def test_a_file_cut_at_any_byte_is_set_aside_and_the_others_are_read(tmp_path, make_run):
+    whole = store.write_run(tmp_path, make_run(run_id="20261120t000000z-whole"))
+    data = whole.read_bytes().rstrip()
+    victim = whole.with_name("20261120t000001z-cut.json")
+    for length in range(0, len(data), 7):
+        victim.write_bytes(data[:length])
+        stored = store.read_runs(tmp_path)
+        assert len(stored.runs) == 1
+        assert "set aside as" in stored.problems[0]
+        assert not victim.exists()
+        aside = victim.with_name(victim.name + ".corrupt")
+        assert aside.read_bytes() == data[:length]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda d: d.update(seed=float("nan")), "no gpubench run"),
+        (lambda d: d.update(seed=10**5000), "no gpubench run"),
+        (lambda d: d["measurements"][0]["case"].update(batch_size=-1), "batch -1"),
+        (lambda d: d["measurements"][0]["case"].update(batch_size=10**18), "batch 10000"),
+        (lambda d: d["measurements"][0]["launches"][0]["rounds"][0].update(wall_s=-1.0), "a round of"),
+        (lambda d: d["measurements"][0]["launches"][0]["rounds"][0].update(steps=0), "a round of"),
+        (lambda d: d["measurements"][0]["launches"][0].update(rounds=[]), "without a single timed round"),
+        (lambda d: d["measurements"][0]["launches"][0].update(energy_j=0.0), "energy of 0.0"),
+        (lambda d: d.update(schema_version=0), "never existed"),
+        (lambda d: d.update(schema_version="1"), "no gpubench run"),
+        (lambda d: d.pop("device"), "no gpubench run"),
+    ],
+)
+def test_a_file_that_cannot_be_true_is_refused_with_the_reason(tmp_path, make_run, change, words):
+    document = json.loads(msgspec.json.encode(make_run()))
+    change(document)
+    path = tmp_path / "run.json"
+    sys.set_int_max_str_digits(0)
+    try:
+        path.write_text(json.dumps(document))
+    finally:
+        sys.set_int_max_str_digits(4300)
+    with pytest.raises(MisuseError, match=words) as caught:
+        store.read_run(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_more_energy_than_the_power_limit_allows_is_refused(tmp_path, make_run):
+    run = make_run()
+    device = msgspec.structs.replace(run.device, power_limit_w=700.0)
+    launch = msgspec.structs.replace(run.measurements[0].launches[0], energy_j=10_000.0, energy_region_s=10.0)
+    row = msgspec.structs.replace(run.measurements[0], launches=(launch,))
+    path = store.write_run(tmp_path, msgspec.structs.replace(run, device=device, measurements=(row,)))
+    with pytest.raises(MisuseError, match="1000 W on a card limited to 700 W"):
+        store.read_run(path)
+
+
+def test_deep_nesting_is_refused(tmp_path):
+    path = tmp_path / "deep.json"
+    path.write_text('{"schema_version":1,"device":' + "[" * 200_000 + "]" * 200_000 + "}")
+    with pytest.raises(MisuseError, match="no gpubench run"):
+        store.read_run(path)
+
+
+def test_a_huge_sparse_file_is_refused_without_reading_it(tmp_path):
+    path = tmp_path / "runs" / "cpu" / "huge.json"
+    path.parent.mkdir(parents=True)
+    with path.open("wb") as file:
+        file.truncate(10 * 1024**3)
+    with pytest.raises(MisuseError, match="over the limit"):
+        store.read_run(path)
+
+
+def test_a_later_schema_says_upgrade_and_is_not_set_aside(tmp_path, make_run):
+    document = json.loads(msgspec.json.encode(make_run())) | {"schema_version": 99}
+    path = tmp_path / "runs" / "nvidia-h200" / "later.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(document))
+    stored = store.read_runs(tmp_path)
+    assert "upgrade gpubench" in stored.problems[0]
+    assert path.exists()
+
+
+def test_a_symbolic_link_is_not_followed_nor_renamed(tmp_path, make_run):
+    real = store.write_run(tmp_path / "elsewhere", make_run())
+    link = tmp_path / "mine" / "runs" / "cpu" / "link.json"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(real)
+    stored = store.read_runs(tmp_path / "mine")
+    assert stored.runs == ()
+    assert "not followed" in stored.problems[0]
+    assert link.is_symlink()
+
+
+def test_a_named_pipe_does_not_hang_the_reader(tmp_path):
+    fifo = tmp_path / "run.json"
+    os.mkfifo(fifo)
+    with pytest.raises(MisuseError, match="no regular file"):
+        store.read_run(fifo)
+
+
+@given(st.text(max_size=30))
+def test_no_name_from_a_file_leaves_the_results_folder(name):
+    assert not store.is_safe_name(name) or ("/" not in name and "\0" not in name and ".." not in name)
+
+
+@pytest.mark.parametrize(
+    "run_id", ["../../x", "a/b", "a\0b", "con", "con.json", "", "..", ".hidden", "x" * 200]
+)
+def test_a_run_id_that_is_no_file_name_is_refused(tmp_path, make_run, run_id):
+    with pytest.raises(MisuseError, match="no plain file name"):
+        store.write_run(tmp_path, make_run(run_id=run_id))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_gpu_key_that_is_no_folder_name_goes_to_unknown(tmp_path, make_run):
+    run = make_run()
+    device = msgspec.structs.replace(run.device, gpu_key="../../etc")
+    path = store.write_run(tmp_path, msgspec.structs.replace(run, device=device))
+    assert path.parent == tmp_path / "runs" / "unknown"
+
+
+def test_a_folder_that_cannot_be_made_is_found_before_the_run(tmp_path):
+    blocker = tmp_path / "file"
+    blocker.write_text("")
+    with pytest.raises(StorageError, match=r"cannot write results to .*--results"):
+        store.check_writable(blocker / "results")
+
+
+def test_a_file_limit_in_the_middle_of_writing_leaves_the_old_file_whole(tmp_path, make_run):
+    """RLIMIT_FSIZE stands for a full disk (errno 27 instead of 28); in a child, because it stays."""
+    path = store.write_run(tmp_path, make_run())
+    before = path.read_bytes()
+    (tmp_path / "next.json").write_bytes(msgspec.json.encode(make_run(notes=("x" * 500_000,))))
+    program = (
+        "import resource, signal, sys\n"
+        "from pathlib import Path\n"
+        "from gpubench.errors import StorageError\n"
+        "from gpubench.record import store\n"
+        "root = Path(sys.argv[1]); run = store.read_run(root / 'next.json')\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        "try:\n    store.write_run(root, run)\n"
+        "except StorageError as error:\n    print(error); sys.exit(error.exit_code)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 5, done.stderr
+    assert "cannot write" in done.stdout
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_kill_at_any_step_of_writing_leaves_the_old_file_whole(tmp_path, make_run, step):
+    path = store.write_run(tmp_path, make_run())
+    program = (
+        "import os, sys, msgspec\n"
+        "from pathlib import Path\n"
+        "from gpubench.record import store\n"
+        "root = Path(sys.argv[1]); run = store.read_runs(root).runs[0]\n"
+        "die = lambda *a, **k: os.kill(os.getpid(), 9)\n"
+        + ("os.fsync = die\n" if step == "fsync" else "Path.replace = die\n")
+        + "store.write_run(root, msgspec.structs.replace(run, notes=('later',)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, tmp_path], check=False)
+    assert done.returncode == -9
+    assert store.read_runs(tmp_path).runs == (make_run(),)
+    assert path.exists()
+
+
+def test_the_results_folder_is_option_then_variable_then_here_then_the_users(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GPUBENCH_RESULTS", "/from/variable")
+    assert store.results_root(tmp_path / "o") == tmp_path / "o"
+    assert str(store.results_root()) == "/from/variable"
+    monkeypatch.delenv("GPUBENCH_RESULTS")
+    assert store.results_root().is_absolute()
+    (tmp_path / "results").mkdir()
+    assert str(store.results_root()) == "results"
+
+
+def test_a_run_is_found_by_id_by_its_beginning_or_as_latest(tmp_path, make_run):
+    first = store.write_run(tmp_path, make_run(run_id="20261120t000000z-aaaa"))
+    last = store.write_run(tmp_path, make_run(run_id="20261121t000000z-bbbb"))
+    assert store.find_run(tmp_path, "latest") == last
+    assert store.find_run(tmp_path, "20261120T") == first
+    assert store.find_run(tmp_path, str(first)) == first
+    with pytest.raises(MisuseError, match="2 runs begin with"):
+        store.find_run(tmp_path, "2026")
+    with pytest.raises(MisuseError, match="no run 'x'"):
+        store.find_run(tmp_path, "x")
+
+
+def test_runs_of_other_machines_are_taken_in_and_bad_files_named(tmp_path, make_run):
+    other = tmp_path / "other"
+    store.write_run(other, make_run())
+    (other / "runs" / "broken.json").write_text("{")
+    written, refused = store.add_runs(tmp_path / "mine", [other])
+    assert [path.parent.name for path in written] == ["nvidia-h200"]
+    assert "broken.json" in refused[0]
+    assert (other / "runs" / "broken.json").exists()
+    with pytest.raises(MisuseError, match="does not exist"):
+        store.add_runs(tmp_path / "mine", [tmp_path / "nowhere"])
+
+
+def test_shipped_reference_runs_can_be_read():
+    assert isinstance(store.reference_runs(), tuple)

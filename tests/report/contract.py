@@ -1,0 +1,103 @@
+"""The contract of a report section: inherit it, give a ``section`` fixture, and it is checked."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gpubench.report.data import ReportData
+from gpubench.report.page import render
+from gpubench.report.section import Block, Bullets, Charts, Facts, Paragraph, Section, Table
+
+from . import samples
+
+DATA = {
+    "gpu and cpu": lambda: samples.report_data(samples.h200_run(), samples.cpu_run()),
+    "cpu": lambda: samples.report_data(samples.cpu_run()),
+    "nothing measured": samples.report_data,
+    "no ranking": lambda: samples.report_data(samples.h200_run(), ranking=None, ranking_problem="none"),
+    "nothing at all": lambda: ReportData(today=samples.TODAY),
+    "hostile": samples.hostile_data,
+}
+
+
+class SectionContract:
+    """What holds for every section, whatever the data."""
+
+    @pytest.fixture(params=list(DATA))
+    def data(self, request) -> ReportData:
+        return DATA[request.param]()
+
+    def test_gives_a_block_or_nothing(self, section: Section, data):
+        block = section.render(data)
+        assert block is None or (isinstance(block, Block) and block.title and block.parts)
+
+    def test_says_the_same_twice(self, section: Section, data):
+        assert section.render(data) == section.render(data)
+
+    def test_text_holds_no_control_character(self, section: Section, data):
+        for text in _texts_of(section, data):
+            assert not [c for c in text if unicodedata.category(c).startswith("C") and c != "\n"], text
+
+    def test_every_chart_has_words_and_a_table_with_rows(self, section: Section, data):
+        block = section.render(data)
+        for charts in [p for p in block.parts if isinstance(p, Charts)] if block else []:
+            assert charts.figures
+            assert charts.twin.rows
+            assert all(len(figure.alt) > 20 and figure.height_px > 0 for figure in charts.figures)
+
+    def test_figures_are_plain_json_and_hold_no_pseudo_markup(self, section: Section, data):
+        block = section.render(data)
+        for charts in [p for p in block.parts if isinstance(p, Charts)] if block else []:
+            for figure in charts.figures:
+                json.dumps(figure.figure, allow_nan=False)
+                for text in _strings(figure.figure):
+                    assert "<" not in text.replace("<br>", "").replace("<extra></extra>", ""), text
+
+    def test_stands_on_the_page(self, section: Section, data):
+        block = section.render(data)
+        assert block is None or block.title.split()[0] in render(data, "md")
+
+
+def texts(block: Block) -> list[str]:
+    """Every text of a block, in reading order."""
+    found = [block.title]
+    for part in block.parts:
+        match part:
+            case Paragraph():
+                found.append(part.text)
+            case Facts():
+                found += [text for fact in part.rows for text in (fact.term, fact.value, fact.detail)]
+            case Bullets():
+                found += part.items
+            case Table():
+                found += _table_texts(part)
+            case Charts():
+                found += [figure.alt for figure in part.figures]
+                found += [figure.title for figure in part.figures if figure.title]
+                found += [part.caption or "", *_table_texts(part.twin)]
+    return found
+
+
+def _texts_of(section: Section, data: ReportData) -> list[str]:
+    block = section.render(data)
+    return [] if block is None else texts(block)
+
+
+def _table_texts(table: Table) -> list[str]:
+    return [table.caption, *(c.title for c in table.columns), *(cell for row in table.rows for cell in row)]
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _strings(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _strings(item)

@@ -1,0 +1,432 @@
+"""Synthetic runs and rankings with known figures, for the report's tests and for looking at the page."""
+
+from __future__ import annotations
+
+import math
+import random
+from datetime import date
+from decimal import Decimal
+
+from gpubench.findings import Finding, FindingKind
+from gpubench.models import (
+    Case,
+    DeviceProfile,
+    Environment,
+    Estimate,
+    ExcludedOffer,
+    Execution,
+    Launch,
+    Measurement,
+    MemoryFormat,
+    MicroResult,
+    Offer,
+    Precision,
+    Pricing,
+    RankedOffer,
+    Ranking,
+    Round,
+    Run,
+    Status,
+    Switches,
+    TaskKind,
+    TelemetrySample,
+)
+from gpubench.report.data import ReportData
+
+TODAY = date(2026, 11, 20)
+H200 = "nvidia-h200-sxm-141gb"
+
+# ms per step (eager, graph): of the size that an H200 gives; vgg16 as it was read on one
+H200_STEPS_MS = {
+    ("cnn", 512, Precision.FP32): (2.07, 1.125),
+    ("cnn", 512, Precision.TF32): (1.92, 0.81),
+    ("cnn", 512, Precision.AMP_BF16): (2.44, 0.62),
+    ("lstm", 512, Precision.FP32): (2.05, 0.73),
+    ("lstm", 512, Precision.TF32): (2.03, 0.52),
+    ("lstm", 512, Precision.AMP_BF16): (2.84, 0.43),
+    ("vgg16", 64, Precision.FP32): (97.7, 97.5),
+    ("vgg16", 64, Precision.TF32): (36.7, 36.6),
+    ("vgg16", 64, Precision.AMP_BF16): (20.2, 19.64),
+}
+FLOPS = {"cnn": 2.3e7, "lstm": 1.6e7, "vgg16": 92_648_177_664.0}
+UNITS = {"cnn": "image", "lstm": "sequence", "vgg16": "image"}
+
+
+def h200() -> DeviceProfile:
+    return DeviceProfile(
+        backend="nvidia",
+        vendor="NVIDIA",
+        name="NVIDIA H200",
+        gpu_key=H200,
+        device_id="d" * 16,
+        architecture="Hopper",
+        compute_capability=(9, 0),
+        sm_count=132,
+        cuda_core_count=16896,
+        memory_bytes=150_754_820_096,
+        memory_bandwidth_bytes_per_s=4.814e12,
+        sm_clock_max_hz=1.98e9,
+        memory_clock_max_hz=3.201e9,
+        power_limit_w=700.0,
+        power_limit_default_w=700.0,
+        pcie_generation=5,
+        pcie_width=16,
+        driver_version="580.159.04",
+        cuda_driver_version="13.0",
+        ecc_enabled=True,
+        mig_enabled=False,
+        virtualization="passthrough",
+        tensor_core_precisions=("tf32", "bf16", "fp16", "fp8"),
+        unavailable={"nvlink_count": "NotSupported"},
+    )
+
+
+def cpu() -> DeviceProfile:
+    return DeviceProfile(
+        backend="cpu",
+        vendor="AMD",
+        name="AMD EPYC 9354",
+        architecture="x86_64",
+        memory_bytes=24 * 2**30,
+        device_id="c" * 16,
+    )
+
+
+def environment(**changes) -> Environment:
+    fields = {
+        "gpubench": "0.1.0", "python": "3.11.9", "os": "Linux 6.8", "cpu": "AMD EPYC 9354", "cpu_count": 16, "cpu_threads": 16,
+        "ram_bytes": 128 * 2**30, "torch": "2.13.0", "cuda": "13.0", "cudnn": "9.12", "driver": "580.159.04", "cudnn_benchmark": True,
+    }  # fmt: skip
+    return Environment(**(fields | changes))
+
+
+def case(
+    workload="vgg16", batch=64, precision=Precision.AMP_BF16, execution=Execution.GRAPH, **changes
+) -> Case:
+    image = workload != "lstm"
+    layout = (
+        MemoryFormat.CHANNELS_LAST
+        if image and precision is not Precision.FP32
+        else MemoryFormat.CONTIGUOUS
+        if image
+        else None
+    )
+    fields = {
+        "workload": workload, "workload_version": 1, "task": TaskKind.TRAIN, "precision": precision, "execution": execution,
+        "memory_format": layout, "batch_size": batch, "sample_unit": UNITS.get(workload, "sample"),
+    }  # fmt: skip
+    return Case(**(fields | changes))
+
+
+def measurement(
+    a_case: Case,
+    step_s: float,
+    spread: float = 0.002,
+    *,
+    launches: int = 3,
+    seed: int = 0,
+    telemetry: bool = True,
+    **changes,
+) -> Measurement:
+    rng = random.Random(f"{a_case.label}{seed}")
+    steps = max(1, math.ceil(0.5 / step_s))
+    rows = []
+    for index in range(launches):
+        level = step_s * (1 + rng.gauss(0, spread / 2))
+        rounds = tuple(
+            Round(steps=steps, wall_s=steps * level * (1 + rng.gauss(0, spread)), loss=2.3 / (i + 1))
+            for i in range(20)
+        )
+        warmup = tuple(Round(steps=steps, wall_s=steps * level * (1.05 - 0.002 * i)) for i in range(20))
+        rows.append(
+            Launch(
+                index=index,
+                rounds=rounds,
+                warmup=warmup,
+                peak_memory_bytes=int(9.2e9),
+                gpu_busy=min(1.0, 0.26 if a_case.execution is Execution.EAGER and step_s < 5e-3 else 0.985),
+                switches=_switches(a_case.precision),
+                telemetry=_telemetry(rng) if telemetry else (),
+                telemetry_source="nvml" if telemetry else None,
+                energy_j=6500.0 if telemetry else None,
+                energy_source="counter" if telemetry else None,
+                energy_region_s=10.0 if telemetry else None,
+            )
+        )
+    peak = {Precision.FP32: 66.9e12, Precision.TF32: 494.5e12}.get(a_case.precision, 989e12)
+    fields = {
+        "flops_per_sample": FLOPS.get(a_case.workload),
+        "peak_flops_per_s": peak,
+        "loss_trace": (2.3, 1.2, 0.8),
+    }
+    return Measurement(case=a_case, status=Status.OK, launches=tuple(rows), **(fields | changes))
+
+
+def _switches(precision: Precision) -> Switches:
+    on = precision is not Precision.FP32
+    word = "tf32" if on else "ieee"
+    return Switches(
+        cudnn_allow_tf32=on,
+        matmul_allow_tf32=on,
+        conv_fp32_precision=word,
+        rnn_fp32_precision=word,
+        matmul_fp32_precision=word,
+    )
+
+
+def _telemetry(rng: random.Random) -> tuple[TelemetrySample, ...]:
+    return tuple(
+        TelemetrySample(
+            t_s=i / 10,
+            sm_clock_hz=1.98e9 if i < 70 else 1.89e9,
+            memory_clock_hz=3.201e9,
+            power_w=640 + rng.gauss(0, 12),
+            temperature_c=61 - 20 * math.exp(-i / 12),
+            utilization=1.0,
+            memory_used_bytes=int(9.4e9),
+            clock_event_reasons=() if i < 70 else ("SwPowerCap",),
+        )
+        for i in range(100)
+    )
+
+
+def h200_run(**changes) -> Run:
+    rows = []
+    for (workload, batch, precision), times in H200_STEPS_MS.items():
+        for execution, ms in zip((Execution.EAGER, Execution.GRAPH), times, strict=True):
+            host_bound = ms < 5 and execution is Execution.EAGER
+            findings = (
+                (Finding(kind=FindingKind.HOST_BOUND, value=round(times[0] / times[1], 2), limit=1.1),)
+                if host_bound
+                else ()
+            )
+            rows.append(
+                measurement(
+                    case(workload, batch, precision, execution),
+                    ms / 1e3,
+                    0.05 if host_bound else 0.002,
+                    findings=findings,
+                )
+            )
+    rows.append(
+        Measurement(
+            case=case("vgg16", 4096),
+            status=Status.OUT_OF_MEMORY,
+            reason="CUDA out of memory at batch 4096; try a batch of 2048 or smaller",
+        )
+    )
+    fields = {
+        "run_id": "20261120T093000Z-a1b2c3", "started_at": "2026-11-20T09:30:00Z", "finished_at": "2026-11-20T09:41:12Z", "budget": "default",
+        "seed": 0, "device": h200(), "environment": environment(), "measurements": tuple(rows), "micro": micro(),
+        "findings": (Finding(kind=FindingKind.UUID_ALL_ZEROS),),
+    }  # fmt: skip
+    return Run(**(fields | changes))
+
+
+def micro() -> tuple[MicroResult, ...]:
+    rows = [
+        ("gemm", "fp32", "4096", 51.4e12, "FLOP/s"), ("gemm", "fp32", "8192", 51.3e12, "FLOP/s"), ("gemm", "tf32", "8192", 348.5e12, "FLOP/s"),
+        ("gemm", "fp16", "4096", 683.7e12, "FLOP/s"), ("gemm", "bf16", "4096", 722.7e12, "FLOP/s"), ("gemm", "bf16", "8192", 680.9e12, "FLOP/s"),
+        ("device_copy", None, "2 GiB", 4267e9, "B/s"), ("host_to_device_pinned", None, "256 MiB", 55.5e9, "B/s"),
+        ("host_to_device_pageable", None, "256 MiB", 22.1e9, "B/s"), ("launch", None, "1 element", 5.7e-6, "s"),
+    ]  # fmt: skip
+    return tuple(
+        MicroResult(name=n, precision=p, size=s, value=v, low=v * 0.995, high=v * 1.005, unit=u, n=40)
+        for n, p, s, v, u in rows
+    )
+
+
+def cpu_run(**changes) -> Run:
+    fields = {
+        "run_id": "20261119T101500Z-0f0f0f", "started_at": "2026-11-19T10:15:00Z", "finished_at": "2026-11-19T10:17:20Z", "budget": "quick", "seed": 0,
+        "device": cpu(), "environment": environment(cuda=None, cudnn=None, driver=None, cudnn_benchmark=None, cpu_count=2, cpu_threads=2),
+        "measurements": (
+            measurement(case("cnn", 64, Precision.FP32, Execution.EAGER, memory_format=None), 0.0141, 0.02, launches=1, telemetry=False, peak_flops_per_s=None),
+            measurement(case("cnn", 64, Precision.AMP_BF16, Execution.EAGER, memory_format=None), 0.0192, 0.03, launches=1, telemetry=False, peak_flops_per_s=None),
+            measurement(case("lstm", 64, Precision.FP32, Execution.EAGER), 0.0205, 0.02, launches=1, telemetry=False, peak_flops_per_s=None),
+            measurement(case("vgg16", 1, Precision.FP32, Execution.EAGER, memory_format=None), 1.31, 0.02, launches=1, telemetry=False, peak_flops_per_s=None,
+                        findings=(Finding(kind=FindingKind.NOT_CONVERGED, value=0.031, limit=0.02),)),
+        ),
+    }  # fmt: skip
+    return Run(**(fields | changes))
+
+
+def offer(
+    gpu_key: str,
+    price: str,
+    provider="lambda",
+    instance="gpu_1x",
+    *,
+    count=1,
+    price_date="2026-10-04",
+    **changes,
+) -> Offer:
+    fields = {
+        "provider": provider, "instance": instance, "region": "us-east", "gpu_key": gpu_key, "gpu_count": count, "vcpus": 16.0, "ram_bytes": 64 * 2**30,
+        "price_usd_per_hour": Decimal(price), "pricing": Pricing.ON_DEMAND, "kind": "vm", "price_date": price_date, "source": "price page of the provider",
+    }  # fmt: skip
+    return Offer(**(fields | changes))
+
+
+def ranked(
+    rank: int, an_offer: Offer, samples_per_s: float, width: float = 1.3, basis="predicted", **changes
+) -> RankedOffer:
+    price = float(an_offer.price_usd_per_hour)
+    low, high = samples_per_s / width, samples_per_s * width
+    estimate = Estimate(
+        case=case(),
+        gpu_key=an_offer.gpu_key,
+        samples_per_s=samples_per_s / an_offer.gpu_count,
+        low=low / an_offer.gpu_count,
+        high=high / an_offer.gpu_count,
+        basis=basis,
+        method="roofline per operator, as a ratio from the H200 here"
+        if basis == "predicted"
+        else "this user's run",
+        anchored=True if basis == "predicted" else None,
+        evidence=("20261120T093000Z-a1b2c3",),
+    )
+    per_usd = 3600 / price
+    fields = {
+        "rank": rank, "offer": an_offer, "estimate": estimate, "samples_per_s": samples_per_s, "samples_per_s_low": low, "samples_per_s_high": high,
+        "samples_per_usd": samples_per_s * per_usd, "samples_per_usd_low": low * per_usd, "samples_per_usd_high": high * per_usd,
+        "usd_per_million_samples": 1e6 / (samples_per_s * per_usd), "scaling_efficiency": 1.0 if an_offer.gpu_count == 1 else 0.85,
+        "scaling_basis": "one GPU" if an_offer.gpu_count == 1 else "modelled", "p_best": 0.42 / rank, "p_top3": 0.8 / rank, "pareto": rank < 3, "fits_memory": True,
+        "price_age_days": (TODAY - date.fromisoformat(an_offer.price_date)).days if len(an_offer.price_date) == 10 else 323,
+    }  # fmt: skip
+    return RankedOffer(**(fields | changes))
+
+
+# key, provider, instance, count, USD/h, images/s of the whole instance, basis, width, date
+_OFFERS = (
+    ("nvidia-geforce-rtx-4090-24gb", "vast", "rtx4090", 1, "0.34", 1180, "predicted", 1.34, "2026-11-02"),
+    (
+        "nvidia-geforce-rtx-5090-32gb",
+        "runpod",
+        "rtx-5090-community",
+        1,
+        "0.69",
+        2050,
+        "predicted",
+        1.38,
+        "2026-11-02",
+    ),
+    ("nvidia-h200-sxm-141gb", "vast", "h200", 1, "2.20", 3259, "measured", 1.004, "2026-11-02"),
+    ("nvidia-geforce-rtx-3090-24gb", "vast", "rtx3090", 1, "0.16", 546, "predicted", 1.31, "2026-11-02"),
+    ("nvidia-h100-sxm-80gb", "lambda", "gpu_1x_h100_sxm5", 1, "3.99", 2880, "predicted", 1.17, "2026-10-04"),
+    ("nvidia-h100-sxm-80gb", "aws", "p5.48xlarge", 8, "55.04", 19600, "predicted", 1.31, "2026"),
+    ("nvidia-h100-pcie-80gb", "lambda", "gpu_1x_h100_pcie", 1, "2.49", 2020, "predicted", 1.2, "2026-10-04"),
+    ("nvidia-a100-sxm-80gb", "runpod", "a100-sxm", 1, "1.49", 1390, "reference", 1.01, "2026-11-02"),
+    ("nvidia-a100-pcie-80gb", "runpod", "a100-pcie", 1, "1.19", 1240, "predicted", 1.25, "2026-11-02"),
+    ("nvidia-l40s-48gb", "runpod", "l40s", 1, "0.86", 1010, "predicted", 1.34, "2026-11-02"),
+    ("nvidia-rtx-6000-ada-48gb", "runpod", "rtx-6000-ada", 1, "0.77", 1040, "predicted", 1.34, "2026-11-02"),
+    ("nvidia-l4-24gb", "gcp", "g2-standard-4", 1, "0.71", 330, "predicted", 1.32, "2026-08"),
+    ("nvidia-tesla-t4-16gb", "aws", "g4dn.xlarge", 1, "0.526", 178, "predicted", 1.45, "2026"),
+    ("nvidia-tesla-v100-sxm2-16gb", "aws", "p3.2xlarge", 1, "3.06", 560, "predicted", 1.3, "2026"),
+    ("nvidia-a10g-24gb", "aws", "g5.xlarge", 1, "1.006", 470, "predicted", 1.33, "2026"),
+    ("nvidia-b200-sxm-180gb", "lambda", "gpu_1x_b200", 1, "6.69", 5600, "predicted", 1.5, "2026-10-04"),
+)
+
+
+def ranking(**changes) -> Ranking:
+    raw = [
+        (offer(key, usd, p, i, count=n, price_date=d), float(s), b, w)
+        for key, p, i, n, usd, s, b, w, d in _OFFERS
+    ]
+    raw.sort(key=lambda x: -x[1] / float(x[0].price_usd_per_hour))
+    rows = [ranked(max(1, i - 2), o, s, w, b, tie=i < 4) for i, (o, s, b, w) in enumerate(raw, start=1)]
+    fields = {
+        "as_of": "2026-11-20", "objective": "samples_per_usd", "cases": (case(),), "unit": "image", "reference_gpu_key": None, "rows": tuple(rows),
+        "excluded": (
+            ExcludedOffer(provider="aws", instance="g7.xlarge", gpu_key="nvidia-unknown", reason="no compute rates in the specification table"),
+            ExcludedOffer(provider="gcp", instance="a4", gpu_key="nvidia-b200", reason="spot price only"),
+        ),
+        "verdict": (
+            "The RTX 4090 on vast gives the most VGG16 training for a dollar, in a tie with the RTX 3090 and the RTX 5090. The H200 measured here "
+            "is 2.3× as dear an image, and 2.8× as fast."
+        ),
+        "notes": ("Predictions start from the H200 measured here.",),
+    }  # fmt: skip
+    return Ranking(**(fields | changes))
+
+
+def report_data(*runs: Run, **changes) -> ReportData:
+    fields = {"today": TODAY, "runs": runs, "ranking": ranking()}
+    return ReportData(**(fields | changes))
+
+
+HOSTILE = "</script><script>alert(1)</script><img src=http://x.test/a onerror=alert(2)><a href='javascript:alert(3)'>y</a>\x1b[31m\x00"
+
+
+def hostile_data() -> ReportData:
+    """Markup, escapes and control characters in every field that came from outside."""
+    text = HOSTILE
+    device = DeviceProfile(
+        backend="nvidia",
+        name=text,
+        gpu_key=text,
+        architecture=text,
+        driver_version=text,
+        unavailable={text: text},
+        virtualization=text,
+    )
+    env = Environment(
+        gpubench=text,
+        python=text,
+        os=text,
+        cpu=text,
+        torch=text,
+        cuda=text,
+        cudnn=text,
+        driver=text,
+        container=text,
+        git_commit=text,
+        variables={text: text},
+    )
+    a_case = case(text, sample_unit=text)
+    rows = (
+        measurement(a_case, 0.02, findings=(Finding(kind=FindingKind.NOISY, value=text, limit=text),)),
+        measurement(case(text, sample_unit=text, precision=Precision.FP32), 0.05),
+        Measurement(case=case(f"{text}2"), status=Status.FAILED, reason=text),
+    )
+    run = Run(
+        run_id=text,
+        started_at=text,
+        finished_at=text,
+        budget=text,
+        seed=0,
+        device=device,
+        environment=env,
+        measurements=rows,
+        notes=(text,),
+        protocol=text,
+    )
+    bad_offer = offer(
+        H200,
+        "2.20",
+        provider=text,
+        instance=text,
+        region=text,
+        source=text,
+        note=text,
+        kind=text,
+        price_date=f"2026{text}",
+    )
+    offers = [
+        ranked(1, bad_offer, 3000.0, price_age_days=3),
+        ranked(2, offer(text, "1.00", provider="=HYPERLINK(1)", price_date="2026-11-01"), 1000.0),
+    ]
+    estimates = [
+        ranked(row.rank, row.offer, row.samples_per_s, price_age_days=3, scaling_basis=text) for row in offers
+    ]
+    bad = ranking(
+        rows=tuple(estimates),
+        verdict=text,
+        notes=(text,),
+        unit=text,
+        reference_gpu_key=text,
+        as_of=text,
+        objective=text,
+        excluded=(ExcludedOffer(provider=text, instance=text, gpu_key=text, reason=text),),
+    )
+    return ReportData(today=TODAY, runs=(run,), ranking=bad, problems=(text,))

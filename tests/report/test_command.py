@@ -1,0 +1,73 @@
+"""`gpubench report` as a user runs it: real store, real ranking, a process of its own, torch out of reach."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpubench.record.store import write_run
+from gpubench.report.data import gather
+
+from . import samples
+
+NO_TORCH = "import sys; sys.modules['torch'] = None; from gpubench.cli.app import main; sys.argv[0] = 'gpubench'; main()"
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the verb with torch not importable, as on a laptop that only ranks."""
+    return subprocess.run(
+        [sys.executable, "-c", NO_TORCH, "report", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=dict(os.environ),
+    )
+
+
+def test_with_no_runs_it_ranks_and_says_that_nothing_was_measured(tmp_path):
+    done = command("--results", str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    path = Path(done.stdout.strip())
+    assert path.parent == tmp_path / "reports"
+    page = path.read_text(encoding="utf-8")
+    assert "Nothing was measured on this machine" in page
+    assert "Training per dollar, ranked" in page
+
+
+def test_a_stored_run_is_on_the_page_and_anchors_the_ranking(tmp_path):
+    write_run(tmp_path, samples.h200_run())
+    data = gather(tmp_path, samples.TODAY)
+    assert data.device.name == "NVIDIA H200"
+    bases = {row.estimate.basis for row in data.ranking.rows if row.offer.gpu_key == samples.H200}
+    assert bases == {"measured"}
+
+
+def test_json_on_stdout_names_the_file(tmp_path):
+    done = command("--results", str(tmp_path), "--format", "md", "--json")
+    answer = json.loads(done.stdout)
+    assert Path(answer["path"]).suffix == ".md"
+    assert answer["size_bytes"] == Path(answer["path"]).stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(("--format", "pdf"), 2), (("-o", "/proc/nope/page.html"), 5)]
+)
+def test_mistakes_are_one_line_and_their_exit_code(tmp_path, arguments, code):
+    done = command("--results", str(tmp_path), *arguments)
+    assert done.returncode == code
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_damaged_result_file_is_counted_on_the_page(tmp_path):
+    write_run(tmp_path, samples.cpu_run())
+    broken = tmp_path / "runs" / "cpu" / "20260101T000000Z-ffffff.json"
+    broken.write_text("{", encoding="utf-8")
+    data = gather(tmp_path, samples.TODAY)
+    assert len(data.problems) == 1
+    assert data.is_cpu

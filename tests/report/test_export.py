@@ -1,0 +1,98 @@
+"""Exports: complete, readable again, and harmless in a spreadsheet."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubench.models import Run
+from gpubench.report.export import CSV_COLUMNS, as_csv, as_json, guard
+from gpubench.report.page import render
+
+from . import samples
+
+
+def rows_of(data) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(as_csv(data), newline="")))
+
+
+def test_the_csv_has_a_line_for_every_figure():
+    run = samples.h200_run()
+    data = samples.report_data(run)
+    rows = rows_of(data)
+    assert [row["kind"] for row in rows].count("measurement") == len(run.measurements)
+    assert [row["kind"] for row in rows].count("offer") == len(data.ranking.rows)
+    assert list(rows[0]) == list(CSV_COLUMNS)
+
+
+def test_unknown_is_empty_and_never_zero():
+    failed = next(
+        row for row in rows_of(samples.report_data(samples.h200_run())) if row["status"] == "out_of_memory"
+    )
+    assert (failed["samples_per_s"], failed["mfu"], failed["rank"]) == ("", "", "")
+
+
+def test_figures_in_the_csv_are_the_figures_of_the_run():
+    run = samples.h200_run()
+    row = rows_of(samples.report_data(run))[0]
+    assert float(row["samples_per_s"]) == run.measurements[0].samples_per_s
+    assert float(row["samples_per_s"]) * float(row["step_time_s"]) == pytest.approx(
+        run.measurements[0].case.batch_size
+    )
+
+
+@given(st.text(max_size=40), st.sampled_from(["=", "+", "-", "@", "\t", "\r", " =", "\t="]))
+def test_no_text_cell_is_ever_a_formula(text, start):
+    guarded = guard(start + text)
+    assert not guarded.lstrip().startswith(("=", "+", "-", "@", "\t", "\r"))
+    assert guarded == "" or not guarded[0].isspace() or guarded.strip() == ""
+
+
+@given(st.text(alphabet="abcXYZ019 _", max_size=40))
+def test_harmless_text_is_left_alone(text):
+    assert guard(text) == text
+
+
+def test_negative_numbers_are_no_formulas():
+    text = as_csv(samples.report_data(samples.h200_run()))
+    assert "'-" not in text
+
+
+def test_hostile_names_are_guarded_in_the_csv():
+    rows = rows_of(samples.hostile_data())
+    assert any(row["provider"] == "'=HYPERLINK(1)" for row in rows)
+    for row in rows:
+        assert not any(cell.lstrip().startswith(("=", "+", "@")) for cell in row.values())
+
+
+def test_the_json_holds_runs_that_read_back_as_they_were():
+    run = samples.h200_run()
+    document = json.loads(as_json(samples.report_data(run)))
+    assert document["runs"][0]["measurements"][0]["samples_per_s"] == run.measurements[0].samples_per_s
+    assert msgspec.convert(document["runs"][0], Run) == run
+
+
+def test_the_markdown_holds_every_table_and_no_live_markup():
+    text = render(samples.hostile_data(), "md")
+    assert "<script" not in text
+    assert "<img" not in text
+    assert "](" not in text
+    assert "://" not in text
+
+
+def test_markdown_rows_have_as_many_cells_as_their_head():
+    lines = render(samples.report_data(samples.h200_run(), samples.cpu_run()), "md").splitlines()
+    width = None
+    for line in lines:
+        if not line.startswith("|"):
+            width = None
+            continue
+        cells = line.replace("\\|", "").count("|")
+        width = width or cells
+        assert cells == width, line

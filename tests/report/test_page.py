@@ -1,0 +1,206 @@
+"""The HTML file: self-contained, escaped, labelled; checked by a parser, as the plotly script holds URLs."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from gpubench.errors import MisuseError, StorageError
+from gpubench.report import charts
+from gpubench.report.charts import PALETTE
+from gpubench.report.page import render, report
+
+from . import samples
+
+VOID = {"meta", "link", "br", "img", "input", "hr"}
+TEXTS = {
+    "gpu": lambda: samples.report_data(samples.h200_run(), samples.cpu_run()),
+    "cpu": lambda: samples.report_data(samples.cpu_run()),
+    "nothing": samples.report_data,
+    "hostile": samples.hostile_data,
+}
+
+
+class Page(HTMLParser):
+    """What a browser would see: elements with attributes, the text of each script, and whether tags close."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.open: list[str] = []
+        self.unbalanced: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            self.unbalanced.append(tag)
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] == "script":
+            self.scripts[-1] += data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+@pytest.fixture(scope="module", params=list(TEXTS))
+def page(request) -> Page:
+    return Page(render(TEXTS[request.param]()))
+
+
+def test_nothing_points_outside_the_file(page):
+    for tag, attributes in page.elements:
+        for name, value in attributes.items():
+            assert name not in {
+                "src",
+                "srcset",
+                "action",
+                "formaction",
+                "background",
+                "poster",
+                "data",
+                "ping",
+            }, (tag, name)
+            assert not name.startswith("on"), (tag, name)
+            if name == "href":
+                assert value.startswith(("#", "data:")), value
+
+
+def test_only_our_own_elements_stand_on_the_page(page):
+    assert {"iframe", "object", "embed", "form", "img", "base", "video"}.isdisjoint(
+        tag for tag, _ in page.elements
+    )
+    assert len(page.all("script")) == 5
+    assert page.unbalanced == []
+    assert page.open == []
+
+
+def test_the_policy_allows_no_network(page):
+    (policy,) = [m["content"] for m in page.all("meta") if m.get("http-equiv") == "Content-Security-Policy"]
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'none'"
+    assert "connect-src" not in rules
+    assert "http" not in policy
+
+
+def test_plotly_goes_in_once_and_every_chart_has_its_figure(page):
+    assert (
+        sum(
+            script.lstrip().startswith("/**\n* plotly.js") and len(script) > 1_000_000
+            for script in page.scripts
+        )
+        == 1
+    )
+    figures = json.loads(page.scripts[1])
+    charts = [a for _, a in page.elements if a.get("class") == "chart"]
+    assert sorted(a["id"] for a in charts) == sorted(figures)
+    assert all(a["role"] == "img" and a["aria-label"] for a in charts)
+
+
+def test_ids_are_unique_and_links_lead_somewhere(page):
+    ids = [a["id"] for _, a in page.elements if "id" in a]
+    assert len(set(ids)) == len(ids)
+    assert {a["href"][1:] for a in page.all("a")} <= set(ids)
+
+
+def test_headings_go_down_in_order(page):
+    levels = [int(tag[1]) for tag, _ in page.elements if tag in {"h1", "h2", "h3", "h4"}]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(b - a <= 1 for a, b in pairwise(levels))
+
+
+def test_tables_name_rows_and_columns(page):
+    assert all(a.get("scope") in {"row", "col"} for a in page.all("th"))
+    assert len(page.all("caption")) == len(page.all("table"))
+
+
+def test_raw_data_comes_back_whole(page):
+    raw = json.loads(page.scripts[2])
+    assert raw["csv"].startswith("kind,")
+    assert raw["data"]["schema_version"] == 1
+
+
+def test_hostile_names_are_text_in_the_raw_data_too():
+    data = samples.hostile_data()
+    raw = json.loads(Page(render(data)).scripts[2])
+    assert raw["data"]["runs"][0]["device"]["name"] == samples.HOSTILE
+
+
+def test_the_language_and_title_are_set():
+    parsed = Page(render(samples.report_data(samples.h200_run())))
+    assert parsed.all("html")[0]["lang"] == "en"
+    assert "viewport" in {m.get("name") for m in parsed.all("meta")}
+
+
+QUIET_ON_PURPOSE = {charts.RULE, charts.BAND, charts.PAPER}
+
+
+@pytest.mark.parametrize(
+    ("light", "dark"), [pair for pair in PALETTE.items() if pair[0] not in QUIET_ON_PURPOSE]
+)
+def test_colours_stand_out_from_the_page_in_light_and_dark(light, dark):
+    """Text and marks: 3 to 1 at least against the page (WCAG 2.2, 1.4.11); rules and bands are quiet on purpose."""
+    assert contrast(light, "#ffffff") >= 3
+    assert contrast(dark, PALETTE["#ffffff"]) >= 3
+
+
+def contrast(one: str, other: str) -> float:
+    """WCAG 2.2 contrast ratio of two colours."""
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def luminance(colour: str) -> float:
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_contrast_of_black_on_white_is_21():
+    """The largest ratio that the definition allows."""
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+
+
+def test_report_writes_the_file_and_returns_its_path(tmp_path):
+    target = tmp_path / "new" / "page.html"
+    assert report(target, data=samples.report_data(samples.cpu_run())) == str(target)
+    assert target.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert list(target.parent.iterdir()) == [target]
+
+
+@pytest.mark.parametrize(
+    ("name", "start"), [("a.md", "# "), ("a.json", "{"), ("a.csv", "kind,"), ("a.txt", "<!doctype")]
+)
+def test_the_ending_of_the_file_chooses_the_format(tmp_path, name, start):
+    path = report(tmp_path / name, data=samples.report_data(samples.cpu_run()))
+    assert Path(path).read_text(encoding="utf-8").startswith(start)
+
+
+def test_an_unknown_format_is_misuse(tmp_path):
+    with pytest.raises(MisuseError, match="choose one of html"):
+        report(tmp_path / "x", format="pdf", data=samples.report_data())
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="choose another place with -o"):
+        report(tmp_path / "file" / "page.html", data=samples.report_data())
+
+
+def test_a_lone_surrogate_does_not_stop_the_page(tmp_path):
+    run = samples.h200_run(notes=("\udcff",), run_id="a\udcff")
+    report(tmp_path / "page.html", data=samples.report_data(run))

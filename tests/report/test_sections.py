@@ -1,0 +1,220 @@
+"""Each section: what it says on known input, and a contract that all of them keep."""
+
+from __future__ import annotations
+
+import math
+from importlib.metadata import EntryPoint
+
+import msgspec
+import pytest
+
+from gpubench.errors import MisuseError
+from gpubench.models import Execution, Precision, Status
+from gpubench.report.section import (
+    BUILT_IN,
+    Block,
+    Bullets,
+    Charts,
+    Facts,
+    Paragraph,
+    Section,
+    Table,
+    combine,
+    load_sections,
+)
+from gpubench.report.sections.amp import speed_ups
+from gpubench.report.sections.frontier import frontier
+from gpubench.report.sections.value import best_of_each_gpu
+
+from . import samples
+from .contract import SectionContract, texts
+
+
+def block_of(key: str, data) -> Block | None:
+    return next(section for section in load_sections() if section.key == key).render(data)
+
+
+def words_of(key: str, data) -> str:
+    block = block_of(key, data)
+    return "" if block is None else " ".join(texts(block))
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+class TestBuiltInSections(SectionContract):
+    @pytest.fixture
+    def section(self, name) -> Section:
+        return next(section for section in load_sections() if section.key == name)
+
+
+def test_the_verdict_comes_first_and_leads_with_the_sentence_of_the_ranking():
+    first = load_sections()[0]
+    data = samples.report_data(samples.h200_run())
+    headline, rest = first.render(data).parts[:2]
+    assert headline.tone == "headline"
+    assert f"{headline.text} {rest.text}" == data.ranking.verdict
+
+
+def test_without_runs_the_verdict_says_that_nothing_was_measured_here():
+    assert "Nothing was measured on this machine" in words_of("verdict", samples.report_data())
+
+
+def test_a_cpu_is_called_a_cpu_and_no_starting_point_for_gpus():
+    text = words_of("verdict", samples.report_data(samples.cpu_run()))
+    assert "This is a CPU" in text
+    assert "never" in text
+
+
+def test_a_ranking_that_cannot_be_made_leaves_its_reason():
+    data = samples.report_data(
+        samples.h200_run(), ranking=None, ranking_problem="no offer is left: 3 dropped by --region"
+    )
+    assert "no offer is left" in words_of("verdict", data)
+    assert block_of("value", data) is None
+    assert block_of("frontier", data) is None
+
+
+def test_the_device_table_sets_the_data_sheet_beside_the_driver():
+    table = next(
+        p for p in block_of("device", samples.report_data(samples.h200_run())).parts if isinstance(p, Table)
+    )
+    rows = {row[0]: row[1:] for row in table.rows}
+    assert rows["Memory bandwidth"] == ("4.81 TB/s", "4.80 TB/s")
+    assert rows["Multiprocessors"] == ("132", "132")
+
+
+def test_amp_is_compared_with_a_baseline_that_is_named():
+    text = words_of("amp", samples.report_data(samples.h200_run()))
+    assert "against fp32 (IEEE, TF32 off)" in text
+    assert "strict IEEE" in text
+
+
+def test_a_speed_up_is_the_ratio_of_throughputs_with_errors_in_quadrature():
+    """fp32 at 100 ms, AMP at 20 ms a step, half-widths a and b: 5, times and over exp(hypot(ln(1+a), ln(1+b)))."""
+    fp32 = samples.measurement(samples.case(precision=Precision.FP32), 0.1, 0.01)
+    amp = samples.measurement(samples.case(precision=Precision.AMP_BF16), 0.02, 0.01)
+    run = samples.h200_run(measurements=(fp32, amp))
+    (pair,) = speed_ups(samples.report_data(run).results)
+    assert pair.value == pytest.approx(amp.samples_per_s / fp32.samples_per_s)
+    width = math.hypot(math.log1p(amp.relative_half_width), math.log1p(fp32.relative_half_width))
+    assert math.log(pair.high / pair.value) == pytest.approx(width)
+    assert pair.low * pair.high == pytest.approx(pair.value**2)
+
+
+def test_amp_is_never_paired_across_executions_or_batches():
+    fp32 = samples.measurement(samples.case(precision=Precision.FP32, execution=Execution.EAGER), 0.1)
+    other = samples.measurement(samples.case(precision=Precision.TF32, batch=128), 0.1)
+    amp = samples.measurement(samples.case(precision=Precision.AMP_BF16), 0.02)
+    assert speed_ups(samples.report_data(samples.h200_run(measurements=(fp32, other, amp))).results) == ()
+
+
+def test_the_frontier_holds_exactly_the_offers_that_nothing_beats_on_both():
+    rows = samples.ranking().rows
+    line = frontier(rows)
+    for row in rows:
+        beaten = any(
+            o.samples_per_s >= row.samples_per_s and o.usd_per_million_samples < row.usd_per_million_samples
+            for o in rows
+        )
+        assert beaten == (row not in line)
+
+
+def test_each_kind_of_gpu_stands_once_with_its_best_offer():
+    rows = best_of_each_gpu(samples.ranking())
+    assert len({row.offer.gpu_key for row in rows}) == len(rows)
+    assert rows[0].rank == 1
+
+
+def test_ties_stand_on_a_band_and_bases_differ_in_symbol():
+    charts = next(
+        p for p in block_of("value", samples.report_data(samples.h200_run())).parts if isinstance(p, Charts)
+    )
+    figure = charts.figures[0].figure
+    assert [shape["y1"] for shape in figure["layout"]["shapes"]] == [2.5]
+    assert len({trace["marker"]["symbol"] for trace in figure["data"]}) == 3
+    assert "The 3 rows on the band" in charts.caption
+
+
+def test_failed_rows_are_shown_with_their_reason():
+    text = words_of("method", samples.report_data(samples.h200_run()))
+    assert "out of memory" in text
+    assert "try a batch of 2048" in text
+
+
+def test_findings_say_what_to_do():
+    assert "raise the batch or use graph" in words_of("method", samples.report_data(samples.h200_run()))
+
+
+def test_files_that_could_not_be_read_are_counted():
+    text = words_of("method", samples.report_data(samples.h200_run(), problems=("a.json: cut short",)))
+    assert "1 result file could not be read" in text
+
+
+def test_old_prices_are_not_called_current():
+    text = words_of("prices", samples.report_data())
+    assert "old: not a current price" in text
+    assert "day unknown" in words_of("value", samples.report_data())
+
+
+def test_doubts_about_used_specification_rows_are_footnotes():
+    data = samples.report_data(samples.h200_run())
+    assert data.spec.doubt
+    assert data.spec.doubt[:40] in words_of("footnotes", data)
+
+
+def test_nothing_usable_still_gives_every_section():
+    run = samples.h200_run()
+    failed = tuple(
+        msgspec.structs.replace(m, status=Status.FAILED, reason="crash", launches=())
+        for m in run.measurements
+    )
+    data = samples.report_data(samples.h200_run(measurements=failed))
+    assert block_of("throughput", data) is None
+    assert "crash" in words_of("method", data)
+
+
+class _Point(EntryPoint):
+    """An entry point whose object is given instead of imported."""
+
+    def load(self):
+        return _OBJECTS[self.value]
+
+
+_OBJECTS = {
+    "good": Section(key="extra", render=lambda data: Block(title="Extra", parts=(Paragraph(text="hello"),))),
+    "taken": Section(key="verdict", render=lambda data: None),
+    "no-section": object(),
+    "bad-key": Section(key="a b", render=lambda data: None),
+}
+
+
+def point(value: str) -> _Point:
+    return _Point(name=value, value=value, group="gpubench.sections")
+
+
+def test_a_section_of_another_package_follows_the_own_ones():
+    sections = combine(load_sections(), [point("good")])
+    assert [s.key for s in sections][-1] == "extra"
+
+
+@pytest.mark.parametrize(
+    ("value", "message"), [("taken", "two report sections"), ("no-section", "is no"), ("bad-key", "is no")]
+)
+def test_a_wrong_plug_in_is_named(value, message):
+    with pytest.raises(MisuseError, match=message):
+        combine(load_sections(), [point(value)])
+
+
+def test_a_plug_in_that_does_not_import_is_named():
+    missing = EntryPoint(name="x", value="no_such_module_here:SECTION", group="gpubench.sections")
+    with pytest.raises(MisuseError, match="does not load"):
+        combine((), [missing])
+
+
+def test_a_ragged_table_is_refused():
+    with pytest.raises(ValueError, match="columns"):
+        Table(caption="x", columns=(), rows=(("a",),))
+
+
+def test_parts_are_told_apart_by_the_text_collector():
+    block = Block(title="t", parts=(Facts(rows=()), Bullets(items=("b",)), Paragraph(text="p")))
+    assert texts(block) == ["t", "b", "p"]

@@ -1,0 +1,49 @@
+"""Numbers and names as the report words them."""
+
+from __future__ import annotations
+
+import doctest
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubench.report import export, markdown, words
+
+from . import samples
+
+
+@pytest.mark.parametrize("module", [words, export, markdown])
+def test_the_examples_in_the_docstrings_hold(module):
+    result = doctest.testmod(module)
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+def test_a_partial_price_date_says_that_its_day_is_unknown():
+    row = samples.ranked(1, samples.offer(samples.H200, "2.20", price_date="2026"), 3000.0)
+    assert words.price_date_words(row) == "2026, day unknown, up to 323 days old"
+
+
+def test_a_ratio_shows_no_more_digits_than_its_interval_supports():
+    assert words.ratio_words(2.3456, 1.9, 2.9) == "2.3× (1.9 to 2.9)"
+
+
+def test_many_cases_are_summed_up_in_one_line():
+    cases = [
+        samples.case(w, 64, p)
+        for w in ("cnn", "lstm")
+        for p in (samples.Precision.AMP_BF16, samples.Precision.AMP_FP16)
+    ]
+    assert words.cases_words(cases) == "cnn and lstm, training, amp-bf16 or amp-fp16, graph, batch 64"
+
+
+@given(st.floats(min_value=1e-3, max_value=1e12), st.floats(min_value=1.0, max_value=3.0))
+def test_a_worded_interval_holds_its_estimate(value, width):
+    text = words.scaled(value, value / width, value * width)
+    point, low, high = (
+        float(t.replace(",", ""))
+        for t in text.replace("(", "").replace(")", "").replace("to ", "").split()[:3]
+    )
+    assert low <= point * 1.05
+    assert high >= point * 0.95
