@@ -33,7 +33,8 @@ def calibrate(own: Sequence[Run] = (), *, fitted: str | None = None) -> Calibrat
     table = shipped().table
     inputs = input_hashes()
     if own:
-        table = join(table, own_table(own)) if own_table(own) is not None else table
+        mine = own_table(own)
+        table = table if mine is None else join(table, mine)
         inputs["own runs"] = _hash(own)
     usable = table.training
     ratio, level = fit_table(table, usable), fit_table(table, usable, aim=LEVEL)
@@ -73,5 +74,3 @@ def _hash(runs: Sequence[Run]) -> str:
     for run in sorted(runs, key=lambda r: r.run_id):
         digest.update(msgspec.json.encode(run, order="sorted"))
     return digest.hexdigest()
-
-

@@ -67,7 +67,9 @@ def load_calibration() -> Calibration:
         try:
             return decode(own.read_bytes())
         except (OSError, msgspec.DecodeError) as error:
-            raise MisuseError(f"{own} is no calibration ({error}): delete it or run gpubench calibrate") from error
+            raise MisuseError(
+                f"{own} is no calibration ({error}): delete it or run gpubench calibrate"
+            ) from error
     return decode(files("gpubench").joinpath("data/calibration.json").read_bytes())
 
 

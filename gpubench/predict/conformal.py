@@ -1,7 +1,8 @@
 """Conformal half-widths: how large were the errors on GPUs that the fit had not seen?
 
 The score of a pair is |log error| over a scale that grows with how differently two GPUs balance
-arithmetic and bandwidth. One vote per target GPU; a target's own scores never set its own interval.
+arithmetic and bandwidth. One vote per target GPU (of levels: per model); a target's own scores never set
+its own interval.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def pair_scale(own: Chips, target: Chips, mode: Indices) -> Array:
     """Expected |log error| of a ratio, up to the conformal factor.
 
     Args:
-        own, target: (n,) GPUs each.
+        own: (n,) GPUs that were measured.
+        target: (n,) GPUs that are predicted.
         mode: (n,) arithmetic that most of the step runs in.
     """
     each = np.arange(len(mode))
@@ -64,11 +66,12 @@ def ratio_scores(fit: Fit, pairs: Pairs, split: str, usable: Flags) -> dict[str,
     table, scale = fit.table, scales_of(fit.table, pairs)
     inside = usable[pairs.x] & usable[pairs.y]
     scores: dict[str, list[float]] = {}
-    for members, z in _without_each(fit, split, usable):
+    labels = group_labels(table, split)
+    for label, z in _without_each(fit, split, usable):
         times = times_of(fit, z)
         errors = np.abs(log_errors(table, pairs, times)) / scale
         bound = inside & gpu_bound(pairs, times)
-        for gpu in members:
+        for gpu in sorted(set(table.gpu_key[labels == label])):
             chosen = bound & (table.gpu_key[pairs.y] == gpu)
             if chosen.any():
                 scores[gpu] = grid_of(errors[chosen], pairs.weight[chosen])
@@ -76,18 +79,24 @@ def ratio_scores(fit: Fit, pairs: Pairs, split: str, usable: Flags) -> dict[str,
 
 
 def level_scores(fit: Fit, split: str, usable: Flags) -> dict[str, list[float]]:
-    """|log error| of predictions with no measurement to start from, by target, from a fit of levels."""
+    """|log error| of predictions with no measurement to start from, by model, from a fit of levels.
+
+    The vote goes to the model and not to the GPU: without a measurement of the workload, what the
+    roofline does not know about the workload is the larger part of the error.
+    """
     table = fit.table
-    scores: dict[str, list[float]] = {}
-    for members, z in _without_each(fit, split, usable):
-        times = times_of(fit, z)
-        error = np.abs(np.log(times.step_s) - table.log_seconds)
-        known = usable & level_rows(table, times)
-        for gpu in members:
-            rows = known & (table.gpu_key == gpu)
-            if rows.any():
-                scores[gpu] = grid_of(error[rows], np.ones(int(rows.sum())))
-    return scores
+    error, known = np.zeros(len(table)), np.zeros(len(table), dtype=bool)
+    labels = group_labels(table, split)
+    for label, z in _without_each(fit, split, usable):
+        times, mine = times_of(fit, z), labels == label
+        error[mine] = np.abs(np.log(times.step_s) - table.log_seconds)[mine]
+        known |= mine & usable & level_rows(table, times)
+    models = table.base_model
+    return {
+        model: grid_of(error[rows], np.ones(int(rows.sum())))
+        for model in sorted(set(models[known]))
+        for rows in (known & (models == model),)
+    }
 
 
 def level_rows(table: Table, times: Times) -> Flags:
@@ -96,12 +105,11 @@ def level_rows(table: Table, times: Times) -> Flags:
     return result
 
 
-def _without_each(fit: Fit, split: str, usable: Flags) -> Iterator[tuple[list[str], Array]]:
-    """Each group of the split with the unknowns found without it."""
+def _without_each(fit: Fit, split: str, usable: Flags) -> Iterator[tuple[str, Array]]:
+    """The label of each group of the split with the unknowns found without it."""
     labels = group_labels(fit.table, split)
     for label in sorted(set(labels[usable])):
-        group = labels == label
-        yield sorted(set(fit.table.gpu_key[group])), fit.without(group)
+        yield label, fit.without(labels == label)
 
 
 def grid_of(values: Array, weights: Array) -> list[float]:
@@ -113,7 +121,7 @@ def grid_of(values: Array, weights: Array) -> list[float]:
 
 
 def quantile(scores: Scores, *, leave_out: Sequence[str] = (), level: float = LEVEL) -> float:
-    """Conformal factor: the quantile at level (n + 1) / n over n targets, one vote each."""
+    """Conformal factor: the quantile at level (n + 1) / n over n voters, one vote each."""
     targets = [key for key in sorted(scores) if key not in leave_out]
     if not targets:
         return float("nan")

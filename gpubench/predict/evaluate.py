@@ -62,7 +62,7 @@ def evaluate(table: Table, hold_out: str) -> Outcome:
             user's own is.
     """
     pairs = pairs_of(table)
-    labels = group_labels(table, hold_out)
+    labels, models = group_labels(table, hold_out), table.base_model
     scale = scales_of(table, pairs)
     n = len(pairs)
     error, width, bound = np.full(n, np.nan), np.full(n, np.nan), np.zeros(n, dtype=bool)
@@ -83,7 +83,9 @@ def evaluate(table: Table, hold_out: str) -> Outcome:
         for gpu, k in kin.items():
             mine = chosen & (table.gpu_key[pairs.y] == gpu)
             width[mine] = quantile(ratios[k], leave_out=(gpu,)) * scale[mine]
-            absolute_width[rows & (table.gpu_key == gpu)] = quantile(levels[k], leave_out=(gpu,))
+            for model in set(models[rows & (table.gpu_key == gpu)]):
+                cell = rows & (table.gpu_key == gpu) & (models == model)
+                absolute_width[cell] = quantile(levels[k], leave_out=(model,))
     return Outcome(
         table=table,
         pairs=pairs,
@@ -103,7 +105,9 @@ def report(outcome: Outcome) -> dict[str, Any]:
     return {
         **figures(outcome, outcome.bound),
         **ranking.figures(outcome.table, outcome.pairs, outcome.log_error, outcome.half_width, outcome.bound),
-        "refused_share": round(float(np.average(~outcome.bound, weights=outcome.pairs.weight)), 4),
+        "refused_share": _round(np.average(~outcome.bound, weights=outcome.pairs.weight))
+        if len(everything)
+        else None,
         "no_gpu_owned": _absolute_figures(outcome),
         "by_slice": {name: figures(outcome, flags) for name, flags in slices.items() if flags.any()},
     }
@@ -113,7 +117,10 @@ def figures(outcome: Outcome, chosen: Flags) -> dict[str, Any]:
     """Error and interval of some pairs; every row of a target weighs the same."""
     pairs, keep = outcome.pairs, chosen & np.isfinite(outcome.log_error)
     if not keep.any():
-        return {"pairs": 0, "targets": 0}
+        return dict.fromkeys(("mape", "median_ape", "coverage_90", "half_width_factor")) | {
+            "pairs": 0,
+            "targets": 0,
+        }
     weight, error, width = pairs.weight[keep], outcome.log_error[keep], outcome.half_width[keep]
     ape = np.abs(np.expm1(error))
     return {
@@ -129,6 +136,8 @@ def figures(outcome: Outcome, chosen: Flags) -> dict[str, Any]:
 
 def _absolute_figures(outcome: Outcome) -> dict[str, Any]:
     keep = np.isfinite(outcome.absolute_error)
+    if not keep.any():
+        return {"rows": 0, "targets": 0, "mape": None, "median_ape": None}
     error, width = outcome.absolute_error[keep], outcome.absolute_half_width[keep]
     ape = np.abs(np.expm1(error))
     return {

@@ -12,13 +12,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpubench.predict.arrays import Array, Flags, Indices
 from gpubench.predict.kinship import DEVIATIONS, covariance
 from gpubench.predict.published import Table
-from gpubench.predict.roofline import Coefficients, Times, step_times
+from gpubench.predict.roofline import Coefficients, Times, step_times, take
 
 # Prior of each coefficient: value, and standard deviation of its log (of itself for those in _LINEAR).
 PRIORS: dict[str, tuple[float, float]] = {
@@ -31,6 +33,7 @@ PRIORS: dict[str, tuple[float, float]] = {
     "matmul_tf32": (0.48, 0.20),
     "matmul_half": (0.55, 0.20),
     "winograd_fp32": (1.90, 0.20),
+    "winograd_fp32_dual": (1.80, 0.20),
     "winograd_tf32": (1.05, 0.20),
     "winograd_half": (1.02, 0.20),
     "depthwise": (0.10, 0.40),
@@ -115,6 +118,7 @@ class Fit:
         rows: Row numbers of the table that were used.
         jacobian, residual, weight: Of those rows.
         precision, prior: Of the unknowns before any row was seen.
+        frozen: The coefficients are given, not fitted.
     """
 
     table: Table
@@ -128,6 +132,7 @@ class Fit:
     cell_sd: Array
     precision: Array
     prior: Array
+    frozen: bool
 
     @cached_property
     def coefficients(self) -> Coefficients:
@@ -151,7 +156,11 @@ class Fit:
         """The unknowns that one Gauss-Newton step finds without some rows of the table."""
         keep = ~dropped[self.rows]
         return self.z + _solve(
-            self.jacobian[keep], self.residual[keep], self.weight[keep], self.table.cell[self.rows][keep], self
+            self.jacobian[keep],
+            self.residual[keep],
+            self.weight[keep],
+            self.table.cell[self.rows][keep],
+            self,
         )
 
 
@@ -167,7 +176,12 @@ def predict_rows(
 ) -> Times:
     """The roofline of every row of a table; deviations are (n, 3)."""
     return step_times(
-        table.work, table.chips, table.arithmetic, host_s_per_operator, coefficients, deviations
+        table.work,
+        table.chips,
+        table.arithmetic,
+        coefficients,
+        host_s_per_operator=host_s_per_operator,
+        deviations=deviations,
     )
 
 
@@ -176,9 +190,7 @@ def times_of(fit: Fit, z: Array | None = None) -> Times:
     return _times(fit.table, fit.layout, fit.z if z is None else z)
 
 
-def fit_table(
-    table: Table, chosen: Flags, *, aim: Aim = RATIO, frozen: Coefficients | None = None
-) -> Fit:
+def fit_table(table: Table, chosen: Flags, *, aim: Aim = RATIO, frozen: Coefficients | None = None) -> Fit:
     """Fit the chosen rows.
 
     Args:
@@ -210,6 +222,7 @@ def fit_table(
         cell_sd=cell_sd,
         precision=precision,
         prior=prior,
+        frozen=frozen is not None,
     )
     for _ in range(_MOST_STEPS):
         fit = _linearise(fit, full)
@@ -233,8 +246,8 @@ def _prior(layout: Layout, aim: Aim, frozen: Coefficients | None) -> tuple[Array
     mean = np.zeros(layout.size)
     precision = np.zeros((layout.size, layout.size))
     for i, (name, (value, sd)) in enumerate(PRIORS.items()):
-        value = value if frozen is None else getattr(frozen, name)
-        mean[i] = value if name in _LINEAR else np.log(value)
+        start = value if frozen is None else getattr(frozen, name)
+        mean[i] = start if name in _LINEAR else np.log(start)
         precision[i, i] = _FROZEN if frozen is not None else sd**-2
     hosts = slice(layout.host, layout.deviation)
     mean[hosts] = np.log(
@@ -255,13 +268,19 @@ def _prior(layout: Layout, aim: Aim, frozen: Coefficients | None) -> tuple[Array
 
 def _repeats(table: Table, rows: Indices) -> Array:
     keys = list(
-        zip(table.source[rows], table.gpu_key[rows], table.base_model[rows], table.precision[rows], strict=True)
+        zip(
+            table.source[rows],
+            table.gpu_key[rows],
+            table.base_model[rows],
+            table.precision[rows],
+            strict=True,
+        )
     )
     _, inverse, counts = np.unique([" | ".join(k) for k in keys], return_inverse=True, return_counts=True)
     return counts[inverse].astype(float)
 
 
-def _numbers(values: Sequence[str], known: Sequence[str]) -> Indices:
+def _numbers(values: NDArray[Any], known: Sequence[str]) -> Indices:
     index = {value: i for i, value in enumerate(known)}
     return np.array([index[value] for value in values], dtype=np.int64)
 
@@ -274,21 +293,22 @@ def _times(table: Table, layout: Layout, z: Array) -> Times:
 
 
 def _residual(fit: Fit) -> Array:
-    table, layout = fit.table.rows(fit.rows), fit.layout
-    offset = (
+    table, layout = take(fit.table, fit.rows), fit.layout
+    offset: Array = (
         fit.z[layout.source + _numbers(table.source, layout.sources)]
         + fit.z[layout.model + _numbers(table.base_model, layout.models)]
     )
-    return table.log_seconds - np.log(_times(table, layout, fit.z).step_s) - offset
+    result: Array = table.log_seconds - np.log(_times(table, layout, fit.z).step_s) - offset
+    return result
 
 
 def _jacobian(fit: Fit) -> Array:
     """Derivative of log seconds: coefficients by differences, everything else in closed form."""
-    table, layout, z = fit.table.rows(fit.rows), fit.layout, fit.z
+    table, layout, z = take(fit.table, fit.rows), fit.layout, fit.z
     n, each = len(table), np.arange(len(table))
     times = _times(table, layout, z)
     jacobian = np.zeros((n, layout.size))
-    for k in range(len(NAMES)):
+    for k in range(0 if fit.frozen else len(NAMES)):
         moved = z.copy()
         moved[k] += _STEP
         jacobian[:, k] = np.log(_times(table, layout, moved).step_s / times.step_s) / _STEP
@@ -326,5 +346,4 @@ def _solve(jacobian: Array, residual: Array, weight: Array, cell: Indices, fit: 
     level = np.bincount(cell, weights=weight * residual, minlength=count)[present] / np.sqrt(total[present])
     left = jacobian.T @ weighted - sums.T @ sums + fit.precision
     right = weighted.T @ residual - sums.T @ level - fit.precision @ (fit.z - fit.prior)
-    step: Array = np.linalg.solve(left, right)
-    return step
+    return np.asarray(np.linalg.solve(left, right), dtype=float)

@@ -72,14 +72,20 @@ def gpu_bound(pairs: Pairs, times: Times) -> Flags:
 def reach(table: Table, pairs: Pairs, times: Times) -> Array:
     """|log of the predicted ratio|, per sample."""
     each = np.log(times.step_s / table.batch)
-    return np.abs(each[pairs.y] - each[pairs.x])
+    result: Array = np.abs(each[pairs.y] - each[pairs.x])
+    return result
 
 
 def balance_gap(a: Chips, b: Chips, mode: Indices) -> Array:
     """|log bandwidth ratio - log peak ratio| of two lists of GPUs."""
     each = np.arange(len(mode))
     peaks = np.log(a.peaks[each, mode] / b.peaks[each, mode])
-    return np.abs(np.log(a.bandwidth / b.bandwidth) - peaks)
+    result: Array = np.abs(np.log(a.bandwidth / b.bandwidth) - peaks)
+    return result
+
+
+STRANGER = 2
+"""Level of a GPU whose compute capability has no rows."""
 
 
 def kin_level(target: str, learned: frozenset[str]) -> int:
@@ -88,7 +94,7 @@ def kin_level(target: str, learned: frozenset[str]) -> int:
     if any(chip_of(key) == chip_of(target) for key in learned):
         return 0
     capability = specs[target].compute_capability
-    return 1 if any(specs[key].compute_capability == capability for key in learned) else 2
+    return 1 if any(specs[key].compute_capability == capability for key in learned) else STRANGER
 
 
 def group_labels(table: Table, hold_out: str) -> NDArray[Any]:

@@ -11,7 +11,7 @@ import io
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -25,11 +25,12 @@ from gpubench.errors import MisuseError
 from gpubench.models import GpuSpec, Precision
 from gpubench.predict.arrays import Array, Flags, Indices
 from gpubench.predict.question import capability_of, domain_gap
-from gpubench.predict.roofline import KINDS, Arithmetic, Chips, Mode, Work, chips_of, stack, take
+from gpubench.predict.roofline import KINDS, Arithmetic, Chips, Mode, Work, chips_of, stack
 from gpubench.specs import find_spec, load_specs
 from gpubench.units import plain
 
 COLUMNS = ("source", "gpu", "model", "mode", "precision", "batch_size", "metric", "unit", "value")
+_OPTIONAL = ("gpu_key", "math_mode", "memory_layout")
 MOST_ROWS = 200_000  # usable rows read of one file; the rest is counted
 UNKNOWN_BATCH = 128  # stands in where a source does not state the batch
 GNMT_TOKENS = 54  # 27 on each side; tokens per second count both
@@ -101,17 +102,6 @@ class Table:
         """Number of measurements."""
         return len(self.batch)
 
-    def rows(self, chosen: NDArray[Any]) -> Table:
-        """The chosen measurements."""
-        return replace(
-            self,
-            **{
-                f.name: take(value, chosen) if isinstance(value, (Work, Chips, Arithmetic)) else value[chosen]
-                for f in fields(self)
-                for value in (getattr(self, f.name),)
-            },
-        )
-
     @property
     def base_model(self) -> NDArray[Any]:
         """Model without image side and optimizer: ``ResNet50@224+Adam`` is ``resnet50``."""
@@ -129,7 +119,7 @@ class Reading:
 
 def base_model(name: str) -> str:
     """Family of a model's name, whatever its image side and optimizer."""
-    return name.split("+")[0].split("@")[0].casefold()
+    return name.partition("+")[0].partition("@")[0].casefold()
 
 
 @cache
@@ -170,7 +160,8 @@ def _read(reader: Iterable[Mapping[str, str | None]], what: str) -> Reading:
     found: dict[tuple[str, ...], list[Row]] = {}
     skipped: Counter[str] = Counter()
     count = usable = 0
-    for count, line in enumerate(reader, start=1):
+    for line in reader:
+        count += 1
         if usable >= MOST_ROWS:
             skipped[f"beyond the first {MOST_ROWS:,} usable rows"] += 1
             continue
@@ -212,19 +203,12 @@ def table_of(rows: Sequence[Row]) -> Table:
 
 def join(a: Table, b: Table) -> Table:
     """Two tables as one; their cells stay apart."""
-    moved = replace(b, cell=b.cell + int(a.cell.max()) + 1)
-    values = {
-        f.name: stack([getattr(a, f.name), getattr(moved, f.name)])
-        if isinstance(getattr(a, f.name), (Work, Chips, Arithmetic))
-        else np.concatenate([getattr(a, f.name), getattr(moved, f.name)])
-        for f in fields(Table)
-    }
-    return Table(**values)
+    return stack([a, replace(b, cell=b.cell + int(a.cell.max()) + 1)])
 
 
 def _row(line: Mapping[str, str | None]) -> Row | str:
     """One line of a file as a usable row, or the reason why it is none."""
-    text = {name: (line.get(name) or "").strip() for name in (*COLUMNS, "gpu_key", "math_mode", "memory_layout")}
+    text = {name: (line.get(name) or "").strip() for name in (*COLUMNS, *_OPTIONAL)}
     spec = find_spec(text["gpu_key"] or text["gpu"])
     if spec is None:
         return f"unknown GPU {plain(text['gpu'], 60)!r}"
@@ -234,7 +218,7 @@ def _row(line: Mapping[str, str | None]) -> Row | str:
     gap = domain_gap(spec, Precision.AMP_FP16 if precision in _HALF_LABELS else Precision.FP32)
     if gap is not None:
         return f"{spec.key}: {gap}"
-    if text["model"].split("+")[0] not in model_profiles():
+    if text["model"].partition("+")[0] not in model_profiles():
         return f"no profile of model {plain(text['model'], 60)!r}"
     if text["mode"] not in {"train", "inference"}:
         return f"unknown mode {plain(text['mode'], 30)!r}"
@@ -287,7 +271,7 @@ def _hidden(source: str) -> tuple[Mode, Mode, bool]:
 
 
 def _work(rows: Sequence[Row]) -> Work:
-    profiles = [model_profiles()[row.model.split("+")[0]] for row in rows]
+    profiles = [model_profiles()[row.model.partition("+")[0]] for row in rows]
     batch = np.array([float(row.batch) for row in rows])
     training = np.array([row.mode == "train" for row in rows])
 

@@ -29,9 +29,7 @@ class Setting:
     log_deviation: Array
 
 
-def figures(
-    table: Table, pairs: Pairs, log_error: Array, half_width: Array, chosen: Flags
-) -> dict[str, Any]:
+def figures(table: Table, pairs: Pairs, log_error: Array, half_width: Array, chosen: Flags) -> dict[str, Any]:
     """Spearman and regret over all settings of four or more candidates.
 
     Regret is the share of throughput (or of throughput per dollar) lost by taking the first of the

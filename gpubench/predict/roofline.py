@@ -8,8 +8,8 @@ operator has no such property, and scored worse; see docs/decisions/.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import IntEnum
 from functools import cache
 from typing import Any, TypeVar
@@ -43,6 +43,8 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         conv_fp32_dual, matmul_fp32_dual: For chips that issue two FP32 operations a lane (GA10x and on).
         winograd_*: Gain of 3x3 convolutions of stride 1, whose multiplications can be fewer than counted.
+            No published row has strict-FP32 convolutions on a chip of dual issue: there the priors stand,
+            whose product stays below the peak.
         depthwise: Share of the FP32 peak.
         ridge_tensor, ridge_fp32: Exponent with which efficiency falls as a chip has more FLOP per byte.
         operator_floor_s: Time of the smallest kernel [s].
@@ -60,6 +62,7 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
     matmul_tf32: float
     matmul_half: float
     winograd_fp32: float
+    winograd_fp32_dual: float
     winograd_tf32: float
     winograd_half: float
     depthwise: float
@@ -176,21 +179,31 @@ def chips_of(specs: Sequence[GpuSpec]) -> Chips:
     )
 
 
-_T = TypeVar("_T", Work, Chips, Arithmetic, Times)
+_T = TypeVar("_T")
 
 
 def take(table: _T, rows: NDArray[Any]) -> _T:
-    """The chosen rows of a table of arrays."""
-    return replace(table, **{name: getattr(table, name)[rows] for name in table.__dataclass_fields__})
+    """The chosen rows of a dataclass of arrays (Work, Chips, Arithmetic ...), nested ones included."""
+
+    def chosen(value: Any) -> Any:
+        return take(value, rows) if is_dataclass(value) else value[rows]
+
+    return _rebuilt(table, lambda name: chosen(getattr(table, name)))
 
 
 def stack(tables: Sequence[_T]) -> _T:
-    """Tables of arrays, one below the other."""
-    first = tables[0]
-    return replace(
-        first,
-        **{n: np.concatenate([getattr(t, n) for t in tables]) for n in first.__dataclass_fields__},
-    )
+    """Dataclasses of arrays, one below the other, nested ones included."""
+
+    def joined(name: str) -> Any:
+        values = [getattr(table, name) for table in tables]
+        return stack(values) if is_dataclass(values[0]) else np.concatenate(values)
+
+    return _rebuilt(tables[0], joined)
+
+
+def _rebuilt(like: _T, value_of: Callable[[str], Any]) -> _T:
+    changes: Any = {field.name: value_of(field.name) for field in fields(like)}  # type: ignore[arg-type]
+    return replace(like, **changes)  # type: ignore[type-var]
 
 
 def mode_of(precision: Precision) -> Mode:
@@ -214,8 +227,9 @@ def step_times(
     work: Work,
     chips: Chips,
     arithmetic: Arithmetic,
-    host_s_per_operator: Array | float,
     coefficients: Coefficients,
+    *,
+    host_s_per_operator: Array | float,
     deviations: Array | None = None,
 ) -> Times:
     """Predict n steps, one per row of the broadcast inputs.
@@ -224,8 +238,8 @@ def step_times(
         work: n steps or one.
         chips: n GPUs or one.
         arithmetic: What they compute in.
-        host_s_per_operator: Host time per kernel; 0 inside a CUDA graph [s].
         coefficients: From the calibration.
+        host_s_per_operator: Host time per kernel; 0 inside a CUDA graph [s].
         deviations: (n, 3) logs by which each GPU beats its datasheet; see ``kinship``.
     """
     c = coefficients
@@ -260,7 +274,7 @@ def step_times(
 def _conv_s(work: Work, chips: Chips, arithmetic: Arithmetic, c: Coefficients) -> tuple[Indices, Array]:
     index = _efficiency_index(arithmetic.conv, chips)
     efficiency = np.take((c.conv_fp32, c.conv_fp32_dual, c.conv_tf32, c.conv_half), index)
-    winograd = np.take((c.winograd_fp32, c.winograd_fp32, c.winograd_tf32, c.winograd_half), index)
+    winograd = np.take((c.winograd_fp32, c.winograd_fp32_dual, c.winograd_tf32, c.winograd_half), index)
     layout = np.exp(-c.channels_last * (arithmetic.channels_last & (index >= 2)))
     flops = work.flops[..., 0] / winograd + work.flops[..., 1]
     return index, flops / (efficiency * _usable_peak(arithmetic.conv, index, chips, c)) * layout
