@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from gpubench.predict.arrays import Array
-from gpubench.predict.calibration import Calibration, Learned, load_calibration
+from gpubench.predict.calibration import Learned, load_calibration
 from gpubench.predict.conformal import level_rows, scales_of
 from gpubench.predict.evaluate import Outcome, report
-from gpubench.predict.fit import HOST_S_PER_OPERATOR, LEVEL, RATIO, Aim, fit_table, predict_rows
+from gpubench.predict.fit import HOST_S_PER_OPERATOR, LEVEL, RATIO, fit_table, predict_rows
 from gpubench.predict.interval import level_half_widths, ratio_factors
 from gpubench.predict.kinship import extend
 from gpubench.predict.pairs import gpu_bound, log_errors, pairs_of
@@ -30,7 +31,7 @@ def score(path: Path) -> dict[str, Any]:
         MisuseError: If the file cannot be read or holds nothing that can be scored.
     """
     reading = read_csv(path)
-    outcome = outcome_of(reading.table, load_calibration())
+    outcome = outcome_of(reading.table)
     skipped = sum(reading.skipped.values())
     return {
         **report(outcome),
@@ -39,7 +40,7 @@ def score(path: Path) -> dict[str, Any]:
     }
 
 
-def outcome_of(table: Table, calibration: Calibration) -> Outcome:
+def outcome_of(table: Table) -> Outcome:
     """Predict every pair and every level of a table, each target without its own published rows."""
     pairs = pairs_of(table)
     scale = scales_of(table, pairs)
@@ -47,12 +48,12 @@ def outcome_of(table: Table, calibration: Calibration) -> Outcome:
     error, width, bound = np.full(n, np.nan), np.full(n, np.nan), np.zeros(n, dtype=bool)
     absolute, absolute_width = np.full(len(table), np.nan), np.full(len(table), np.nan)
     for gpu in sorted(set(table.gpu_key)):
-        learned = _without(calibration.ratio, gpu, RATIO)
+        learned = _without("ratio", gpu)
         times, chosen = _times(table, learned), table.gpu_key[pairs.y] == gpu
         error[chosen] = log_errors(table, pairs, times)[chosen]
         bound[chosen] = gpu_bound(pairs, times)[chosen]
         width[chosen] = ratio_factors(learned, [gpu])[0] * scale[chosen]
-        learned = _without(calibration.level, gpu, LEVEL)
+        learned = _without("level", gpu)
         times = _times(table, learned)
         rows = level_rows(table, times) & (table.gpu_key == gpu)
         absolute[rows] = (np.log(times.step_s) - table.log_seconds)[rows]
@@ -70,8 +71,11 @@ def outcome_of(table: Table, calibration: Calibration) -> Outcome:
     )
 
 
-def _without(learned: Learned, gpu: str, aim: Aim) -> Learned:
+@cache
+def _without(kind: Literal["ratio", "level"], gpu: str) -> Learned:
     """What is learned, with every published row of one GPU forgotten but the coefficients kept."""
+    learned = load_calibration().ratio if kind == "ratio" else load_calibration().level
+    aim = RATIO if kind == "ratio" else LEVEL
     if gpu not in learned.deviations:
         return learned
     table = shipped().table
