@@ -112,7 +112,7 @@ def test_a_file_that_is_not_there_or_not_text_is_misuse(tmp_path):
         read_csv(tmp_path / "x.csv")
 
 
-def test_every_nvidia_gpu_has_its_chip():
+def test_every_nvidia_gpu_has_its_chip_and_no_other_does():
     assert {key for key, spec in load_specs().items() if spec.vendor == "NVIDIA"} == set(chips())
 
 
