@@ -26,7 +26,7 @@ def print_run(run: Run) -> None:
         console.print(table(run, console))
     if run.micro:
         console.print(micro_table(run, console))
-    for line in (*doubts(run), *closing(run)):
+    for line in (*doubts(run), *latencies(run), *closing(run)):
         console.print(Text(line))
 
 
@@ -105,6 +105,17 @@ def _sentence(effect: AmpEffect) -> str:
         gap = units.format_percent(abs(effect.loss_gap))
         parts.append(f"its loss after {effect.curve_steps} steps differs by {gap}")
     return ", ".join(parts)
+
+
+def latencies(run: Run) -> tuple[str, ...]:
+    """Say how long one forward pass at batch 1 takes, where that was measured."""
+    return tuple(
+        f"{units.plain(m.case.label)}: one pass takes {units.format_duration(m.latency_p50_s)} (median), "
+        f"95 % of them under {units.format_duration(m.latency_p95_s)}, "
+        f"99 % under {units.format_duration(m.latency_p99_s)}"
+        for m in run.measurements
+        if m.status is Status.OK and m.latency_p50_s is not None
+    )
 
 
 def _cells(measurement: Measurement) -> tuple[str, ...]:

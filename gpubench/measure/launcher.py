@@ -197,22 +197,6 @@ class Launcher:
             allow_throttled=self.plan.allow_throttled,
         )
 
-    def fits(self, planned: PlannedCase) -> bool:
-        """Whether a case's batch fits the device; tried in a process of its own.
-
-        A trial that dies for want of memory, or hangs, is a no.
-        """
-        self._end_child()
-        try:
-            child = self._child_of((0, planned.case.precision is Precision.FP32))
-            child.send(messages.TryBatch(reference=planned.reference, case=planned.case))
-            report = child.receive(self._until_s("first steps"))
-        except (ChildLateError, ChildEndedError):
-            return False
-        finally:
-            self._end_child()
-        return isinstance(report, messages.BatchTried) and report.fits
-
     def ratio_by_hand(self, planned: PlannedCase, *, sampler: bool) -> float:
         """Return the time of the harness over that of a loop written by hand, in one child process.
 

@@ -101,13 +101,6 @@ class MicroDone(msgspec.Struct, frozen=True, kw_only=True, tag="micro"):
     last: bool = False
 
 
-class BatchTried(msgspec.Struct, frozen=True, kw_only=True, tag="tried"):
-    """Whether a batch fits."""
-
-    fits: bool
-    peak_memory_bytes: int | None = None
-
-
 class ByHandDone(msgspec.Struct, frozen=True, kw_only=True, tag="by_hand"):
     """Median ratio of the pairs, with its 95 % interval; or why there is none."""
 
@@ -124,4 +117,4 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
     exit_code: int
 
 
-Report = Ready | Phase | RoundDone | CaseDone | MicroDone | BatchTried | ByHandDone | Refused
+Report = Ready | Phase | RoundDone | CaseDone | MicroDone | ByHandDone | Refused

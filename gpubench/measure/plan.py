@@ -6,6 +6,7 @@ import os
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 
 import msgspec
 
@@ -71,7 +72,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     on_cpu: bool = False
     micro: MicroWish = "none"
     allow_throttled: bool = False
-    largest_batch: bool = False
 
     def strict_groups(self) -> tuple[bool, ...]:
         """The kinds of process that this plan needs: strict fp32, the other precisions, or both."""
@@ -130,8 +130,6 @@ def plan(request: RunRequest, device: DeviceProfile, profiles: Mapping[str, Work
         MisuseError: If nothing of what was asked can be measured, or the request contradicts itself.
     """
     on_cpu = capability.is_cpu(device)
-    if request.batch_size == "max" and on_cpu:
-        raise MisuseError("--batch-size max searches a GPU's memory; on a CPU give a number")
     if request.micro == "only":
         return only_micro(request, on_cpu=on_cpu)
     budget = budget_of(request.budget or ("quick" if on_cpu else "default"), on_cpu=on_cpu)
@@ -140,26 +138,24 @@ def plan(request: RunRequest, device: DeviceProfile, profiles: Mapping[str, Work
     cases, unsupported = [], []
     for reference in request.workloads:
         profile = profiles[reference]
-        batch = batch_of(request, profile, on_cpu=on_cpu)
-        for precision in precisions:
-            for execution in executions:
-                planned = _planned(
-                    reference,
-                    profile=profile,
-                    task=request.task,
-                    precision=precision,
-                    execution=execution,
-                    batch=batch,
-                )
-                reason = capability.why_no_precision(precision, device) or capability.why_no_execution(
-                    execution, device
-                )
-                if reason is None:
-                    cases.append(planned)
-                else:
-                    unsupported.append(
-                        Measurement(case=planned.case, status=Status.UNSUPPORTED, reason=reason)
-                    )
+        task = task_of(request, profile)
+        batches = batches_of(request, profile, task, on_cpu=on_cpu)
+        for precision, execution, batch in product(precisions, executions, batches):
+            planned = _planned(
+                reference,
+                profile=profile,
+                task=task,
+                precision=precision,
+                execution=execution,
+                batch=batch,
+            )
+            reason = capability.why_no_precision(precision, device) or capability.why_no_execution(
+                execution, device
+            )
+            if reason is None:
+                cases.append(planned)
+            else:
+                unsupported.append(Measurement(case=planned.case, status=Status.UNSUPPORTED, reason=reason))
     if not cases:
         reasons = "; ".join(dict.fromkeys(m.reason or "" for m in unsupported))
         raise MisuseError(f"nothing of this can be measured here: {reasons}")
@@ -173,7 +169,6 @@ def plan(request: RunRequest, device: DeviceProfile, profiles: Mapping[str, Work
         on_cpu=on_cpu,
         micro=request.micro,
         allow_throttled=request.allow_throttled,
-        largest_batch=request.batch_size == "max",
     )
 
 
@@ -231,6 +226,20 @@ def resolve_executions(
     if not names:
         return capability.default_executions(device, publish=publish)
     return tuple(execution for execution in Execution if execution in names)
+
+
+def task_of(request: RunRequest, profile: WorkloadProfile) -> TaskKind:
+    """Return the task asked for, or the only one that there is: an input pipeline is never trained."""
+    return request.task if request.task in profile.tasks else profile.tasks[0]
+
+
+def batches_of(
+    request: RunRequest, profile: WorkloadProfile, task: TaskKind, *, on_cpu: bool
+) -> tuple[int, ...]:
+    """Return the batch to measure; for inference also a batch of 1, whose latency is the other question."""
+    batch = batch_of(request, profile, on_cpu=on_cpu)
+    both = task is TaskKind.INFER and request.batch_size is None and TaskKind.TRAIN in profile.tasks
+    return tuple(dict.fromkeys((1, batch))) if both else (batch,)
 
 
 def batch_of(request: RunRequest, profile: WorkloadProfile, *, on_cpu: bool) -> int:

@@ -117,7 +117,7 @@ def open_desk(setup: messages.Setup, line: Line) -> Desk:
 
 def serve(command: messages.Command, desk: Desk, line: Line) -> None:
     """Carry out one command and report its end."""
-    from gpubench.measure.case import compare_by_hand, measure_case, try_batch
+    from gpubench.measure.case import compare_by_hand, measure_case
 
     match command:
         case messages.MeasureCase():
@@ -130,6 +130,8 @@ def serve(command: messages.Command, desk: Desk, line: Line) -> None:
             done_by_hand = compare_by_hand(command, desk)
             line.send(msgspec.structs.replace(done_by_hand, reason=_clean(done_by_hand.reason)))
         case messages.TryBatch():
+            from gpubench.measure.batch_trial import try_batch
+
             line.send(try_batch(command, desk))
         case _:
             raise TypeError(f"no such command here: {type(command).__name__}")
