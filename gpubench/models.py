@@ -228,6 +228,7 @@ class Launch(_Record, frozen=True, kw_only=True):
         skipped_steps: Steps that the gradient scaler skipped after warm-up, of ``timed_steps``.
         reference_error: First loss against float32 on the CPU, relative, dropout off.
         graph_error: Loss after a replay against the eager step from the same state, relative.
+        memory_errors: Uncorrectable memory errors that appeared while this was measured.
         loss_curve: Loss of each of the first steps from the seed.
         latency_s: Forward passes at batch 1, each from a drained device to a drained device [s].
         findings: What only this process could see (not steady, drifting, telemetry hung).
@@ -252,6 +253,7 @@ class Launch(_Record, frozen=True, kw_only=True):
     reference_error: float | None = None
     graph_error: float | None = None
     parameters_moved: bool | None = None
+    memory_errors: int | None = None
     loss_curve: tuple[float | None, ...] = ()
     latency_s: tuple[float, ...] = ()
     cold_s: dict[str, float] = {}

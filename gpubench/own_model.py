@@ -200,9 +200,7 @@ def _check_form(name: str, task: Task) -> None:
                 f"{name}: built on {tensor.device}; build on the CPU, gpubench moves the model itself"
             )
         if tensor.is_floating_point() and tensor.dtype is not torch.float32:
-            raise MisuseError(
-                f"{name}: built in {tensor.dtype}; build model and inputs in torch.float32: --precision decides"
-            )
+            raise MisuseError(f"{name}: built in {tensor.dtype}; build model and inputs in torch.float32")
 
 
 def _describe(made: Any) -> str:

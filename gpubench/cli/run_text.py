@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from gpubench import units
-from gpubench.compare import ratio
+from gpubench.cli.tables import console_for_tables, new_table
+from gpubench.compare import AmpEffect, amp_effects
 from gpubench.findings import describe
-from gpubench.models import Measurement, Precision, Run, Status
+from gpubench.measure.peaks import datasheet_share
+from gpubench.models import Measurement, Run, Status
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
 
 def print_run(run: Run) -> None:
     """Print a run on stdout."""
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(file=sys.stdout, highlight=False)
-    if not console.is_terminal:
-        console = Console(file=sys.stdout, highlight=False, width=max(console.width, 120))
+    console = console_for_tables()
     console.print(Text(device_line(run)))
-    console.print(table(run))
+    if run.measurements:
+        console.print(table(run, console))
+    if run.micro:
+        console.print(micro_table(run, console))
     for line in (*doubts(run), *latencies(run), *closing(run)):
         console.print(Text(line))
 
@@ -41,17 +43,37 @@ def device_line(run: Run) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def table(run: Run) -> Table:
+def table(run: Run, console: Console) -> Table:
     """Return the table of results, one row a case."""
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    made = Table(box=box.SIMPLE_HEAD if sys.stdout.isatty() else None, pad_edge=False)
-    for name in ("case", "samples/s (95 %)", "ms/step", "peak memory", "MFU", "findings"):
-        made.add_column(name, justify="left" if name in {"case", "findings"} else "right")
+    figures = ("samples/s (95 %)", "ms/step", "peak memory", "MFU")
+    made = new_table(console, "case", *figures, "findings", right=figures)
     for measurement in run.measurements:
         made.add_row(*(Text(cell) for cell in _cells(measurement)))
+    return made
+
+
+def micro_table(run: Run, console: Console) -> Table:
+    """Return the table of micro-benchmarks, with the share of the datasheet's peak where there is one."""
+    from rich.text import Text
+
+    figures = ("value (95 %)", "of datasheet")
+    made = new_table(console, "micro-benchmark", "size", *figures, right=figures)
+    for result in run.micro:
+        name = f"{result.name} {result.precision}" if result.precision else result.name
+        value = (
+            units.format_duration(result.value)
+            if result.unit == "s"
+            else units.format_si(result.value, result.unit)
+        )
+        cells = (
+            units.plain(name),
+            units.plain(result.size),
+            value,
+            units.format_percent(datasheet_share(run, result)),
+        )
+        made.add_row(*(Text(cell) for cell in cells))
     return made
 
 
@@ -65,22 +87,8 @@ def doubts(run: Run) -> tuple[str, ...]:
 
 
 def closing(run: Run) -> tuple[str, ...]:
-    """Say what AMP is worth on this device, workload by workload, with the baseline named."""
-    sentences = []
-    for measurement in run.measurements:
-        if measurement.status is not Status.OK or not measurement.case.precision.is_amp:
-            continue
-        baseline = _twin(run, measurement)
-        if baseline is None:
-            continue
-        gain = ratio(measurement, baseline)
-        case = measurement.case
-        execution = "" if case.execution == "eager" else f" ({case.execution})"
-        sentences.append(
-            f"{case.precision} is {_times(gain.value, gain.low, gain.high)} the throughput of "
-            f"{baseline.case.precision} on {units.plain(case.workload)}{execution}"
-        )
-    return tuple(sentences)
+    """Say what AMP gains and costs on this device, workload by workload, with the baseline named."""
+    return tuple(_sentence(effect) for effect in amp_effects(run))
 
 
 def latencies(run: Run) -> tuple[str, ...]:
@@ -94,25 +102,20 @@ def latencies(run: Run) -> tuple[str, ...]:
     )
 
 
-def _times(value: float, low: float | None, high: float | None) -> str:
-    if low is None or high is None:
-        return f"about {value:.2f}x"
-    return f"{value:.2f}x ({low:.2f} to {high:.2f})"
-
-
-def _twin(run: Run, measurement: Measurement) -> Measurement | None:
-    """The strict fp32 measurement of the same work."""
-    case = measurement.case
-    same = (case.workload, case.task, case.execution, case.batch_size, case.gpu_count)
-    for other in run.measurements:
-        mine = other.case
-        if (
-            other.status is Status.OK
-            and mine.precision is Precision.FP32
-            and (mine.workload, mine.task, mine.execution, mine.batch_size, mine.gpu_count) == same
-        ):
-            return other
-    return None
+def _sentence(effect: AmpEffect) -> str:
+    case, speedup = effect.case, effect.speedup
+    execution = "" if case.execution == "eager" else f" ({case.execution})"
+    times = f"about {speedup.value:.2f}x"
+    if speedup.low is not None and speedup.high is not None:
+        times = f"{speedup.value:.2f}x ({speedup.low:.2f} to {speedup.high:.2f})"
+    work = f"{units.plain(case.workload)}{execution}"
+    parts = [f"{case.precision} is {times} the throughput of {effect.baseline.precision} on {work}"]
+    if effect.memory_ratio is not None:
+        parts.append(f"takes {effect.memory_ratio:.2f}x its memory")
+    if effect.loss_gap is not None:
+        gap = units.format_percent(abs(effect.loss_gap))
+        parts.append(f"its loss after {effect.curve_steps} steps differs by {gap}")
+    return ", ".join(parts)
 
 
 def _cells(measurement: Measurement) -> tuple[str, ...]:

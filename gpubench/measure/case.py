@@ -16,14 +16,15 @@ from gpubench.measure.budget import Budget
 from gpubench.measure.execution import Advance, NotCapturedError, prepare
 from gpubench.measure.hardware import Hardware
 from gpubench.measure.loop import Loop, OutOfTimeError, Series, StoppedError, time_rounds, warm_up
-from gpubench.measure.messages import CaseDone, MeasureCase
+from gpubench.measure.messages import BatchTried, CaseDone, MeasureCase, TryBatch
 from gpubench.measure.precision import probe_errors, switches_for
 from gpubench.measure.sampler import Sampler, Telemetry, shifted
 from gpubench.measure.step import Work, move
-from gpubench.models import Execution, Launch, Precision, Round, Status, Switches, TaskKind
+from gpubench.models import DeviceProfile, Execution, Launch, Precision, Round, Status, Switches, TaskKind
 from gpubench.units import Seconds, Watts
 from gpubench.workload import Task, load_workload
 
+TRIED_STEPS = 3
 STEPS_BEFORE_PEAK = 2
 """The first steps may take extra memory while cuDNN tries its algorithms; they are not the peak."""
 
@@ -43,7 +44,7 @@ class Desk:
     budget: Budget
     seed: int
     telemetry: Telemetry
-    power_limit_w: Watts | None
+    profile: DeviceProfile
     phase: Callable[[str], None]
     report: Callable[[bool, Round, float | None], None]
     stopped: Callable[[], bool]
@@ -72,6 +73,7 @@ class Seen:
     reference_error: float | None = None
     graph_error: float | None = None
     parameters_moved: bool | None = None
+    memory_errors: int | None = None
     event_s: tuple[float, ...] = ()
     host_issue_s: tuple[float, ...] = ()
     gpu_busy: float | None = None
@@ -111,6 +113,7 @@ class Seen:
             reference_error=self.reference_error,
             graph_error=self.graph_error,
             parameters_moved=self.parameters_moved,
+            memory_errors=self.memory_errors,
             loss_curve=tuple(self.loss_curve),
             cold_s={name: round(value, 4) for name, value in self.cold_s.items()},
             findings=(*series.findings, *((finding,) if finding else ())),
@@ -158,6 +161,24 @@ def failure(error: Exception, batch_size: int) -> tuple[Status, str]:
     return Status.FAILED, text
 
 
+def try_batch(order: TryBatch, desk: Desk) -> BatchTried:
+    """Run a few steps only to see whether the batch fits; this process is not used again after a no."""
+    case = order.case
+    try:
+        with switches_for(case.precision):
+            task = load_workload(order.reference).build(case.batch_size, desk.seed)
+            work = move(task, case, desk.hardware.device)
+            advance = prepare(work)
+            for index in range(TRIED_STEPS):
+                work.edge_loss(advance(index), index)
+    except torch.cuda.OutOfMemoryError:
+        return BatchTried(fits=False)
+    except Exception as error:  # noqa: BLE001 - the model is its author's code and may raise anything
+        status, reason = failure(error, case.batch_size)
+        return BatchTried(fits=False, reason=None if status is Status.OUT_OF_MEMORY else reason)
+    return BatchTried(fits=True, peak_memory_bytes=desk.hardware.peak_memory_bytes())
+
+
 def skipped_steps(scales: list[float]) -> int:
     """Count the steps that the gradient scaler skipped: each halves its scale."""
     skipped = 0
@@ -196,6 +217,7 @@ def _measure(order: MeasureCase, desk: Desk, seen: Seen, deadline_s: Seconds) ->
         report=desk.report,
         heap=lambda: hardware.heap(work.scaler.get_scale() if work.scaler is not None else None),
     )
+    errors = desk.telemetry.ecc_uncorrected()
     with Sampler(desk.telemetry, clock.now_s) as sampler:
         loop.samples = sampler.drain
         desk.phase("warm-up")
@@ -205,10 +227,11 @@ def _measure(order: MeasureCase, desk: Desk, seen: Seen, deadline_s: Seconds) ->
         try:
             time_rounds(loop, desk.budget, seen.series)
         finally:
-            _read_energy(seen, (first, sampler.energy_j()), desk.power_limit_w)
+            _read_energy(seen, (first, sampler.energy_j()), desk.profile.power_limit_w)
             seen.telemetry_source = sampler.source
             if before:
                 seen.parameters_moved = guards.has_moved(work.model, before)
+            seen.memory_errors = _difference(errors, desk.telemetry.ecc_uncorrected())
     _look_again(loop, work, desk, seen)
 
 
@@ -258,6 +281,11 @@ def _look_again(loop: Loop, work: Work, desk: Desk, seen: Seen) -> None:
     seen.event_s = busy.event_times(loop.advance, seen.series.steps_per_round)
     seen.host_issue_s = busy.host_issue_times(loop.advance, loop.clock)
     seen.gpu_busy = busy.busy_share(loop.advance, loop.clock)
+
+
+def _difference(before: int | None, after: int | None) -> int | None:
+    """Only a counter that moves means anything: lifetime counts above zero are no fault."""
+    return None if before is None or after is None else after - before
 
 
 def _in_time(deadline_s: Seconds) -> None:

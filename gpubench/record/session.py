@@ -15,18 +15,18 @@ from typing import Any
 import msgspec
 
 from gpubench.errors import EveryCaseFailedError, InterruptedRunError, StorageError
-from gpubench.measure import checks, events
-from gpubench.measure.batch_search import OnTrial, say_nothing_of_trials, with_largest_batches
+from gpubench.measure import checks, events, preflight
 from gpubench.measure.environment import environment
-from gpubench.measure.launcher import STOPPING_S, Control, Launcher, say_nothing
+from gpubench.measure.largest_batch import with_largest_batches
+from gpubench.measure.launcher import STOPPING_S, Control, Launcher, Record, say_nothing
+from gpubench.measure.messages import Ready
 from gpubench.measure.plan import Plan, check_request, plan
-from gpubench.measure.preflight import preflight
 from gpubench.measure.request import RunRequest
 from gpubench.models import Case, DeviceProfile, Finding, Measurement, Run, Status
 from gpubench.probe.identity import storable
 from gpubench.probe.select import select_device
 from gpubench.profile import profile_of
-from gpubench.record import store
+from gpubench.record import resume, store
 from gpubench.workload import workload_names
 
 
@@ -51,6 +51,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     root: Path
     findings: tuple[Finding, ...]
     remark: str | None
+    resumed: Run | None = None
 
 
 def run(request: RunRequest | None = None, **options: Any) -> Run:
@@ -75,21 +76,24 @@ def run(request: RunRequest | None = None, **options: Any) -> Run:
     return session.run
 
 
-def prepare(request: RunRequest, on_trial: OnTrial = say_nothing_of_trials) -> Prepared:
-    """Check all that can be checked before time is spent: words, device, folder, sharing, cases.
-
-    Where the largest batch is asked for it is searched here; ``on_trial`` hears of each batch tried.
-    """
+def prepare(request: RunRequest, *, store_results: bool = True) -> Prepared:
+    """Check all that can be checked before time is spent: words, device, folder, sharing, cases."""
     request = check_request(request, workload_names())
     root = store.results_root(request.results)
+    resumed = None if request.resume is None else store.read_run(store.find_run(root, request.resume))
+    if resumed is not None:
+        names = resume.workloads_of(resumed, request.own, workload_names())
+        request = msgspec.structs.replace(request, workloads=names)
     device, remark = select_device(request.device)
-    store.check_writable(root)
+    if store_results:
+        store.check_writable(root)
     profiles = {reference: profile_of(reference) for reference in request.workloads}
-    made = plan(request, device, profiles)
-    findings = preflight(device, allow_shared=request.allow_shared)
-    if request.batch_size == "max":
-        made = with_largest_batches(made, profiles, device, on_trial)
-    return Prepared(device=device, plan=made, root=root, findings=findings, remark=remark)
+    if resumed is None:
+        made = plan(request, device, profiles)
+    else:
+        made = resume.plan_again(resumed, device, profiles, request.time_limit_s)
+    findings = preflight.preflight(device, allow_shared=request.allow_shared)
+    return Prepared(device=device, plan=made, root=root, findings=findings, remark=remark, resumed=resumed)
 
 
 def execute(prepared: Prepared, on_event: Callable[[events.Event], None] = say_nothing) -> Session:
@@ -97,37 +101,64 @@ def execute(prepared: Prepared, on_event: Callable[[events.Event], None] = say_n
 
     Ctrl-C once, or SIGTERM, ends the run after the round at hand; Ctrl-C twice ends it at once.
     """
-    made, device = prepared.plan, prepared.device
-    expected_s, most_s = made.estimate_s()
-    on_event(
-        events.RunPlanned(
-            cases=len(made.cases),
-            launches=made.budget.launches,
-            expected_s=expected_s,
-            most_s=most_s,
-            budget=made.budget.name,
-            device=device.name or device.backend,
-        )
-    )
     control = Control()
-    launcher = Launcher(made, device, on_event, control)
-    state = new_run(prepared)
+    if prepared.plan.largest_batch:
+        searching = Launcher(prepared.plan, prepared.device, on_event, control)
+        made = with_largest_batches(prepared.plan, searching)
+        prepared = msgspec.structs.replace(prepared, plan=made)
+    on_event(_planned(prepared))
+    launcher = Launcher(prepared.plan, prepared.device, on_event, control)
+    state, skip, record = _begin(prepared)
     path = _save(prepared.root, state)
     with _listening(control):
-        for measurement in launcher.run():
-            state = with_measurement(state, measurement)
-            state = msgspec.structs.replace(
-                state,
-                environment=environment(device, launcher.ready),
-                findings=_together(prepared.findings, launcher.ready.findings if launcher.ready else ()),
-            )
+        for measurement in launcher.run(skip, record):
+            state = _so_far(with_measurement(state, measurement), prepared, launcher)
             path = _save(prepared.root, state)
-        state = finished(state, made.budget.launches)
+        state = _so_far(state, prepared, launcher)
+        if not control.stopping.is_set():
+            found = preflight.newcomers(prepared.device)
+            state = msgspec.structs.replace(state, findings=_together(state.findings, found))
+        state = finished(state, prepared.plan.budget.launches)
         path = _save(prepared.root, state)
     return Session(run=state, path=path, interrupted=control.stopping.is_set())
 
 
-def new_run(prepared: Prepared) -> Run:
+def _planned(prepared: Prepared) -> events.RunPlanned:
+    made, device = prepared.plan, prepared.device
+    expected_s, most_s = made.estimate_s()
+    return events.RunPlanned(
+        cases=len(made.cases),
+        launches=made.budget.launches,
+        expected_s=expected_s,
+        most_s=most_s,
+        budget=made.budget.name,
+        device=device.name or device.backend,
+    )
+
+
+def _begin(prepared: Prepared) -> tuple[Run, list[tuple[Case, int]], Record | None]:
+    """The run before its first new measurement; what need not be measured again; what is known of it."""
+    if prepared.resumed is None:
+        return new_run(prepared), [], None
+    return (
+        resume.without_cut_off(prepared.resumed),
+        resume.finished_units(prepared.resumed),
+        resume.record_of(prepared.resumed, prepared.plan, prepared.device),
+    )
+
+
+def _so_far(state: Run, prepared: Prepared, launcher: Launcher) -> Run:
+    """Put beside the measurements what the child has said of its libraries and of the device itself."""
+    ready = launcher.ready
+    return msgspec.structs.replace(
+        state,
+        environment=environment(prepared.device, ready) if ready else state.environment,
+        findings=_together(prepared.findings, ready.findings if ready else ()),
+        micro=tuple(launcher.micro) or state.micro,
+    )
+
+
+def new_run(prepared: Prepared, ready: Ready | None = None) -> Run:
     """Return the run before its first measurement; it says what it sets out to measure."""
     now = datetime.now(UTC)
     made = prepared.plan
@@ -139,7 +170,7 @@ def new_run(prepared: Prepared) -> Run:
         planned=tuple(planned.case for planned in made.cases),
         launch_count=made.budget.launches,
         device=storable(prepared.device),
-        environment=environment(prepared.device),
+        environment=environment(prepared.device, ready),
         measurements=made.unsupported,
         findings=prepared.findings,
     )
