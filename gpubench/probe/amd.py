@@ -65,6 +65,19 @@ class AmdBackend:
         found = [_device(self.root, n, node) for n, node in enumerate(_nodes(self.root))]
         return BackendReport(devices=tuple(d for d, _ in found), states=tuple(s for _, s in found))
 
+    def open_readings(self, device: DeviceProfile) -> AmdReadings:
+        """Open the readings of one GPU.
+
+        Raises:
+            NoDeviceError: If the kernel no longer shows it.
+        """
+        folder = self.root / "sys/bus/pci/devices" / (device.pci_bus_id or "unknown")
+        if not folder.is_dir():
+            raise NoDeviceError(
+                f"GPU {device.index} ({device.name}) is no longer listed by the kernel; see dmesg, reboot"
+            )
+        return AmdReadings(folder)
+
 
 BACKEND = AmdBackend()
 
@@ -135,20 +148,6 @@ class AmdReadings:
 
     def __exit__(self, *failure: object) -> None:
         return
-
-
-def open_readings(device: DeviceProfile, root: Path = Path("/")) -> AmdReadings:
-    """Open the readings of one AMD GPU.
-
-    Raises:
-        NoDeviceError: If the kernel no longer shows it.
-    """
-    folder = root / "sys/bus/pci/devices" / (device.pci_bus_id or "unknown")
-    if not folder.is_dir():
-        raise NoDeviceError(
-            f"GPU {device.index} ({device.name}) is no longer listed by the kernel; see dmesg, reboot"
-        )
-    return AmdReadings(folder)
 
 
 def _nodes(root: Path) -> list[dict[str, int]]:

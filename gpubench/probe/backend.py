@@ -104,10 +104,19 @@ class BackendReport(msgspec.Struct, frozen=True, kw_only=True):
 class Backend(Protocol):
     """A kind of device that can be listed. A missing driver gives an empty report, never an exception."""
 
-    name: str
+    @property
+    def name(self) -> str: ...  # noqa: D102 - what DeviceProfile.backend holds
 
     def devices(self) -> BackendReport:
         """List the devices that this backend's driver shows."""
+        ...
+
+    def open_readings(self, device: DeviceProfile) -> Readings:
+        """Open a line to one of them, for telemetry.
+
+        Raises:
+            NoDeviceError: If the driver no longer shows it.
+        """
         ...
 
 

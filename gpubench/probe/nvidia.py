@@ -57,6 +57,17 @@ class NvidiaBackend:
         finally:
             session.close()
 
+    def open_readings(self, device: DeviceProfile) -> nvml_readings.NvmlReadings:
+        """Open a line to one GPU for telemetry.
+
+        Raises:
+            NoDeviceError: If the driver cannot be opened, or no longer shows this device.
+        """
+        session = connect(self.limit_s)
+        if isinstance(session, Problem):
+            raise NoDeviceError(session.line())
+        return nvml_readings.open_on(session, device)
+
 
 BACKEND = NvidiaBackend()
 
@@ -83,15 +94,8 @@ def dump() -> list[dict[str, Any]]:
 
 
 def open_readings(device: DeviceProfile) -> nvml_readings.NvmlReadings:
-    """Open a line to one GPU for telemetry.
-
-    Raises:
-        NoDeviceError: If the driver cannot be opened, or no longer shows this device.
-    """
-    session = connect()
-    if isinstance(session, Problem):
-        raise NoDeviceError(session.line())
-    return nvml_readings.open_on(session, device)
+    """Open a line to one GPU for telemetry; see ``NvidiaBackend.open_readings``."""
+    return BACKEND.open_readings(device)
 
 
 def _survey(session: Session) -> BackendReport:

@@ -42,10 +42,10 @@ def torch_problem(device: DeviceProfile) -> Problem | None:
     gpu = plain(device.name or "the GPU")
     if build is None:
         return _problem("torch is not installed", f"{gpu} cannot be measured", "install torch")
-    if device.backend == "mps":
-        return None  # every build for Apple chips has it
     if device.backend == "rocm":
         return None if build.hip else _no_rocm(gpu, build)
+    if device.backend != "cuda":
+        return None  # every build for Apple chips reaches them; other makers' packages know their own
     cuda = device.cuda_driver_version
     if build.cuda is None:
         kind = "a ROCm build" if build.hip else "a CPU-only build"
