@@ -200,7 +200,7 @@ def _not_loaded(root: Path) -> Problem:
         text = " ".join(str(error).split())
     else:  # it loads now: the first try met a moment of change
         text = "it loaded at the second try"
-    missing = text.startswith(f"{SONAME}: cannot open shared object file: No such file")
+    missing = is_absent(text)
     lying = _library_files(root) if missing else ()
     if missing and not lying:
         return Problem(
@@ -215,6 +215,18 @@ def _not_loaded(root: Path) -> Problem:
         mend=f"reinstall the driver, or mend the loader path (LD_LIBRARY_PATH), {_OR_CPU}",
         exit_code=_UNUSABLE,
     )
+
+
+def is_absent(text: str, platform: str = sys.platform) -> bool:
+    """Whether the loader's words mean that there is no driver, rather than a driver that is broken.
+
+    A library that lacks one of its own parts is broken. Outside Linux the words vary too much to tell, and
+    a machine without the driver is by far the likelier.
+    """
+    if platform != "linux":
+        return True
+    words = rf"(?:^|library ){re.escape(SONAME)}: (?:cannot open shared object file: )?No such file"
+    return re.search(words, text) is not None  # glibc, then musl
 
 
 def _library_files(root: Path) -> tuple[str, ...]:
