@@ -497,7 +497,17 @@ class WorkloadProfile(_Record, frozen=True, kw_only=True):
 
 
 class GpuSpec(_Record, frozen=True, kw_only=True):
-    """A row of data/gpus.csv in SI units: dense rates, FP32 accumulation; one die or one device index."""
+    """A row of data/gpus.csv in SI units: dense rates, FP32 accumulation; one die or one device index.
+
+    Attributes:
+        ecc: Whether the memory can correct errors; boards with ECC off by default count as True.
+        cooling: active (a fan), passive (the server's air), liquid, or module.
+        shared_names: Names that other cards bear too: they mean this one only where its memory agrees.
+        board_source: Where clocks, lanes, FP64 and the facts of the board are from.
+        variants: Keys of the cards that the name can mean, where a price list leaves the form factor open.
+            Each figure of such a row is that of its slowest variant.
+        not_ranked_because: Set where an accelerator is listed for information only.
+    """
 
     key: str
     name: str
@@ -531,6 +541,18 @@ class GpuSpec(_Record, frozen=True, kw_only=True):
     source: str
     doubt: str | None
     as_of: str | None = None
+    base_clock_hz: float | None = None
+    boost_clock_hz: float | None = None
+    pcie_lanes: int | None = None
+    fp64_flops_per_s: float | None = None
+    ecc: bool | None = None
+    cooling: str | None = None
+    slot_count: float | None = None
+    power_connector: str | None = None
+    shared_names: tuple[str, ...] = ()
+    board_source: str | None = None
+    variants: tuple[str, ...] = ()
+    not_ranked_because: str | None = None
 
 
 class Pricing(StrEnum):

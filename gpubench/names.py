@@ -26,13 +26,24 @@ def normalise(name: str) -> str:
     return _BREAKS.sub(" ", _NOISE.sub("", name.casefold())).strip()
 
 
+def squeeze(name: str) -> str:
+    """Fold what price lists and drivers spell apart or together: ``RTX 4090`` and ``RTX4090`` are one.
+
+    A hyphen stays: Google's type ``nvidia-h100-80gb`` is the SXM card, a plain "NVIDIA H100 80GB" any H100.
+
+    >>> squeeze("GeForce RTX 4090"), squeeze("A100-SXM4-80GB")
+    ('geforcertx4090', 'a100-sxm4-80gb')
+    """
+    return normalise(name).replace(" ", "")
+
+
 def index_aliases(aliases: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
-    """Map each normalised alias to the keys that bear it (several where memory sizes share a name)."""
+    """Map each squeezed alias to the keys that bear it (several where memory sizes share a name)."""
     index: dict[str, tuple[str, ...]] = {}
     for alias, key in aliases:
-        known = index.setdefault(normalise(alias), ())
+        known = index.setdefault(squeeze(alias), ())
         if key not in known:
-            index[normalise(alias)] = (*known, key)
+            index[squeeze(alias)] = (*known, key)
     return index
 
 
@@ -50,10 +61,29 @@ def resolve(
         memory_of: Marketed memory of each key [B].
         memory_bytes: Memory that the device reported [B]; a name whose card has another size is refused.
     """
-    keys = index.get(normalise(name), ())
+    keys = index.get(squeeze(name), ())
     if memory_bytes is not None:
         keys = tuple(k for k in keys if _memory_agrees(memory_of.get(k), memory_bytes))
     return keys[0] if len(keys) == 1 else None
+
+
+_TPU_SLICE = re.compile(r"(?:tpu-)?(v\d\w*)-(\d{1,4})", re.ASCII)
+_TPU_CHIPS_PER_UNIT = {"v2": 0.5, "v3": 0.5, "v4": 0.5, "v5p": 0.5, "v5e": 1.0, "v6e": 1.0}
+"""Google counts older slices in cores, two a chip, and the e-class in chips."""
+
+
+def tpu_slice(name: str) -> tuple[str, int] | None:
+    """Return version and chips of a TPU slice as price lists name it; None for another name.
+
+    >>> tpu_slice("tpu-v5litepod-8"), tpu_slice("v3-8"), tpu_slice("A100-80GB")
+    (('v5e', 8), ('v3', 4), None)
+    """
+    found = _TPU_SLICE.fullmatch(name.strip().lower())
+    if found is None:
+        return None
+    version = "v5e" if found[1] == "v5litepod" else found[1]
+    chips = int(found[2]) * _TPU_CHIPS_PER_UNIT.get(version, 0.0)
+    return (version, round(chips)) if chips >= 1 else None
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> tuple[str, ...]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
+from typing import Any
+
+import msgspec
 
 from gpubench import names
 from gpubench.errors import MisuseError
@@ -23,7 +26,8 @@ def load_specs() -> Mapping[str, GpuSpec]:
         ValueError: If a cell of the shipped table does not parse; the message names row and column.
     """
     text = files("gpubench").joinpath("data/gpus.csv").read_text(encoding="utf-8")
-    return {row["key"]: _spec(row) for row in csv.DictReader(text.splitlines())}
+    specs = {row["key"]: _spec(row) for row in csv.DictReader(text.splitlines())}
+    return {key: _slowest(spec, [specs[k] for k in spec.variants]) for key, spec in specs.items()}
 
 
 def find_spec(name: str, memory_bytes: int | None = None) -> GpuSpec | None:
@@ -33,9 +37,15 @@ def find_spec(name: str, memory_bytes: int | None = None) -> GpuSpec | None:
         name: A key, a marketing name, or any alias.
         memory_bytes: The memory that the device reported, to part cards that share a name [B].
     """
-    specs = load_specs()
-    key = names.resolve(name, _alias_index(), {k: s.memory_bytes for k, s in specs.items()}, memory_bytes)
-    return specs[key] if key else None
+    key = _resolve(name, memory_bytes)
+    return load_specs()[key] if key else None
+
+
+def _resolve(name: str, memory_bytes: int | None) -> str | None:
+    key = names.resolve(name, _alias_index(), _memory_of(), memory_bytes)
+    if key is None and memory_bytes is not None:
+        key = names.resolve(name, _shared_index(), _memory_of(), memory_bytes)
+    return key
 
 
 def require_spec(name: str) -> GpuSpec:
@@ -51,10 +61,19 @@ def require_spec(name: str) -> GpuSpec:
     return spec
 
 
-def offered_gpu_key(name: str) -> str | None:
-    """Return the key of the GPU that a price list means; None where unknown or ambiguous."""
-    spec = find_spec(name)
-    return spec.key if spec else None
+@lru_cache(maxsize=4096)
+def offered_gpu_key(name: str, memory_gib: float | None = None) -> str | None:
+    """Return the key of the GPU that a price list means; None where unknown or ambiguous.
+
+    A price list that leaves the form factor open ("H100", 80 GB) means a row of its own, whose figures are
+    those of the slowest variant.
+
+    Args:
+        name: The price list's word for the GPU.
+        memory_gib: Memory of one GPU as the price list gives it, in GiB or in GB of 10^9 bytes.
+    """
+    memory_bytes = None if memory_gib is None else round(memory_gib * GIB)
+    return _resolve(name, memory_bytes) or names.resolve(name, _unstated_index(), _memory_of(), memory_bytes)
 
 
 def matching_keys(name: str) -> tuple[str, ...]:
@@ -78,9 +97,66 @@ def matching_keys(name: str) -> tuple[str, ...]:
 
 @cache
 def _alias_index() -> Mapping[str, tuple[str, ...]]:
-    return names.index_aliases(
-        (alias, key) for key, spec in load_specs().items() for alias in (key, spec.name, *spec.aliases)
-    )
+    """Names that mean one device: what drivers and frameworks say, and prices that name the form factor."""
+    return names.index_aliases(_aliases(unstated=False))
+
+
+@cache
+def _shared_index() -> Mapping[str, tuple[str, ...]]:
+    """Names that need the memory beside them: a GeForce RTX 3080 with 12 GB is not the card of that name."""
+    return names.index_aliases((name, key) for key, s in load_specs().items() for name in s.shared_names)
+
+
+@cache
+def _unstated_index() -> Mapping[str, tuple[str, ...]]:
+    """Names that leave the form factor open."""
+    return names.index_aliases(_aliases(unstated=True))
+
+
+def _aliases(*, unstated: bool) -> Iterator[tuple[str, str]]:
+    for key, spec in load_specs().items():
+        if bool(spec.variants) is unstated:
+            yield from ((alias, key) for alias in (key, spec.name, *spec.aliases))
+
+
+@cache
+def _memory_of() -> Mapping[str, int | None]:
+    return {key: spec.memory_bytes for key, spec in load_specs().items()}
+
+
+_LOWEST = (
+    "sm_count",
+    "cuda_core_count",
+    "tensor_core_count",
+    "memory_bytes",
+    "memory_bandwidth_bytes_per_s",
+    "l2_bytes",
+    "fp32_flops_per_s",
+    "fp16_vector_flops_per_s",
+    "tf32_tensor_flops_per_s",
+    "fp16_tensor_flops_per_s",
+    "bf16_tensor_flops_per_s",
+    "fp8_tensor_flops_per_s",
+    "fp64_flops_per_s",
+    "int8_ops_per_s",
+    "pcie_generation",
+)
+_COMMON = ("line", "architecture", "compute_capability", "release_year", "memory_type", "ecc")
+
+
+def _slowest(spec: GpuSpec, variants: Sequence[GpuSpec]) -> GpuSpec:
+    """Fill a row that stands for several cards: the lowest of each figure, or unknown where one is."""
+    if not variants:
+        return spec
+    figures: dict[str, Any] = {}
+    for field in _LOWEST:
+        values = [getattr(variant, field) for variant in variants]
+        figures[field] = None if None in values else min(values)
+    for field in _COMMON:
+        common = {getattr(variant, field) for variant in variants}
+        figures[field] = common.pop() if len(common) == 1 else None
+    powers = [variant.tdp_w for variant in variants if variant.tdp_w is not None]
+    return msgspec.structs.replace(spec, **figures, tdp_w=max(powers, default=None))
 
 
 def _spec(row: Mapping[str, str]) -> GpuSpec:
@@ -141,4 +217,16 @@ def _spec(row: Mapping[str, str]) -> GpuSpec:
         source=row["source"],
         doubt=row["doubt"] or None,
         as_of=row["as_of"] or None,
+        base_clock_hz=number("base_clock_mhz", 1e6),
+        boost_clock_hz=number("boost_clock_mhz", 1e6),
+        pcie_lanes=whole("pcie_lanes"),
+        fp64_flops_per_s=number("fp64_tflops", 1e12),
+        ecc={"yes": True, "no": False}.get(row["ecc"]),
+        cooling=row["cooling"] or None,
+        slot_count=number("slots"),
+        power_connector=row["power_connector"] or None,
+        shared_names=tuple(name for name in row["shared_names"].split(";") if name),
+        board_source=row["board_source"] or None,
+        variants=tuple(key for key in row["variants"].split(";") if key),
+        not_ranked_because=row["not_ranked_because"] or None,
     )

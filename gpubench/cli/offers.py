@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpubench.cli.common import JsonOption, ResultsOption, money, print_json, say
-from gpubench.errors import MisuseError
+from gpubench.errors import GpuBenchError, MisuseError
+from gpubench.units import plain
 
 if TYPE_CHECKING:
+    from decimal import Decimal
+
     from gpubench.models import Pricing
     from gpubench.offers.listing import ListedOffer
-    from gpubench.offers.table import OfferTable
+    from gpubench.offers.snapshot import SourceOffers
+    from gpubench.offers.table import OfferTable, SetAside
 
 OffersFileOption = Annotated[
     Path | None, typer.Option("--offers", help="Your own price table (CSV or JSON), laid over the others.")
 ]
-SHOWN_SET_ASIDE = 5
+SHOWN_SET_ASIDE = 8
 
 
 def register(app: typer.Typer) -> None:
@@ -27,6 +32,8 @@ def register(app: typer.Typer) -> None:
         help="List, refresh or import dated prices of clouds and marketplaces.", no_args_is_help=True
     )
     offers.command("list")(list_)
+    offers.command("refresh")(refresh_)
+    offers.command("import")(import_)
     app.add_typer(offers, name="offers")
 
 
@@ -80,6 +87,121 @@ def list_(
     _say_summary(rows, table)
 
 
+def refresh_(
+    provider: Annotated[
+        list[str] | None, typer.Option(help="Only this cloud or price source; may be repeated.")
+    ] = None,
+    accept_outliers: Annotated[
+        bool,
+        typer.Option("--accept-outliers", help="Take prices over 5 times, or under a fifth of, the last."),
+    ] = False,
+    results: ResultsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fetch today's prices into a dated snapshot; a source that fails keeps its old prices and dates.
+
+    Exit code 1 if a source failed, or none answered.
+    """
+    from gpubench.offers.refresh import all_sources, refresh, select_sources
+
+    sources = select_sources(all_sources(), provider or ())
+    try:
+        from gpubench.offers.transport import HttpTransport
+    except ImportError:
+        raise GpuBenchError("refreshing prices needs httpx: pip install 'gpubench[live]'") from None
+    with HttpTransport() as transport:
+        done = refresh(
+            sources, transport, results=results, accept_outliers=accept_outliers, on_source=_say_source
+        )
+    _say_set_aside(done.set_aside)
+    if done.path is None:
+        say("no source answered: the prices known before stand, see `gpubench offers list` for their age")
+    else:
+        say(f"written: {plain(str(done.path), 1000)}")
+    if as_json:
+        print_json(
+            {
+                "path": None if done.path is None else str(done.path),
+                "sources": {
+                    name: {
+                        "state": source.state,
+                        "retrieved_at": source.retrieved_at,
+                        "offers": len(source.offers),
+                        "reason": source.reason,
+                    }
+                    for name, source in done.sources.items()
+                },
+                "set_aside": [{"row": row, "reason": reason} for row, reason in done.set_aside],
+            }
+        )
+    unmet = done.named("failed") + (done.named("skipped") if provider else ())
+    if unmet or done.path is None:
+        raise typer.Exit(1)
+
+
+def import_(
+    file: Annotated[Path, typer.Argument(help="CSV, or JSON in gpubench's columns.")],
+    format_: Annotated[
+        str | None, typer.Option("--format", help="own, skypilot or gpuhunt [default: told by the columns].")
+    ] = None,
+    provider: Annotated[str | None, typer.Option(help="The cloud, where the table does not name it.")] = None,
+    price_date: Annotated[
+        str | None, typer.Option(help="Day of the prices (YYYY-MM-DD), where the table has no dates.")
+    ] = None,
+    accept_outliers: Annotated[
+        bool,
+        typer.Option("--accept-outliers", help="Take prices over 5 times, or under a fifth of, the last."),
+    ] = False,
+    results: ResultsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Keep a price table of your own; it lies over the shipped and the refreshed prices from then on."""
+    from gpubench.offers.importing import FORMATS, import_offers
+
+    if format_ is not None and format_ not in FORMATS:
+        raise MisuseError(f"--format {format_!r} is unknown; give one of {', '.join(FORMATS)}")
+    done = import_offers(
+        file,
+        format_=FORMATS[format_] if format_ else None,
+        provider=provider,
+        price_date=price_date,
+        results=results,
+        accept_outliers=accept_outliers,
+    )
+    _say_set_aside(done.table.set_aside)
+    say(f"{len(done.table.offers)} offers kept in {plain(str(done.path), 1000)}")
+    if as_json:
+        print_json(
+            {
+                "path": str(done.path),
+                "offers": len(done.table.offers),
+                "set_aside": [{"row": row, "reason": reason} for row, reason in done.table.set_aside],
+            }
+        )
+
+
+def _say_source(name: str, source: SourceOffers) -> None:
+    if source.state == "ok":
+        say(f"{name}: {len(source.offers)} offers")
+    else:
+        kept = f"; {len(source.offers)} offers of {source.retrieved_at} are kept" if source.offers else ""
+        say(f"{name}: {source.state}: {plain(source.reason or 'no reason given', 400)}{kept}")
+
+
+def _say_set_aside(set_aside: Sequence[SetAside]) -> None:
+    """Say how many rows were not used and why, one line a reason."""
+    rows: dict[str, list[str]] = {}
+    for row, reason in set_aside:
+        rows.setdefault(reason, []).append(row)
+    if rows:
+        say(f"set aside: {len(set_aside)}")
+    for reason, alike in list(rows.items())[:SHOWN_SET_ASIDE]:
+        more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
+        say(f"  {alike[0]}{more}: {reason}")
+    if len(rows) > SHOWN_SET_ASIDE:
+        say(f"  ... and {len(rows) - SHOWN_SET_ASIDE} more reasons (--json shows all)")
+
+
 def _kinds(given: list[str]) -> tuple[str, ...]:
     from gpubench.offers.plausible import KINDS
 
@@ -122,6 +244,7 @@ def _document(rows: tuple[ListedOffer, ...], table: OfferTable, as_of: str) -> d
                 "price_date": row.offer.price_date,
                 "price_age_days": row.price_age_days,
                 "freshness": row.freshness,
+                "not_ranked_because": row.not_ranked_because,
                 "source": row.offer.source,
                 "note": row.offer.note,
                 "retrieved_at": row.offer.retrieved_at,
@@ -135,47 +258,51 @@ def _document(rows: tuple[ListedOffer, ...], table: OfferTable, as_of: str) -> d
 
 def _print_table(rows: tuple[ListedOffer, ...]) -> None:
     from gpubench.offers.dates import show_price_date
-    from gpubench.units import UNKNOWN, format_usd, plain
+    from gpubench.units import UNKNOWN
 
-    cells = [
-        (
-            "$/GPU-h",
-            "$/h",
-            "GPUs",
-            "GPU",
-            "provider",
-            "instance",
-            "region",
-            "pricing",
-            "kind",
-            "price of",
-            "age",
-        )
-    ]
+    heads = ("$/GPU-h", "$/h", "GPUs", "GPU", "provider", "instance", "region", "pricing", "kind")
+    cells = [(*heads, "price of", "age")]
+    reasons = list(dict.fromkeys(row.not_ranked_because for row in rows if row.not_ranked_because))
     for row in rows:
         offer = row.offer
         age = f"{row.price_age_days} days" + ("" if row.freshness == "current" else f", {row.freshness}")
         term = f" {offer.term_years}y" if offer.term_years else ""
+        mark = f" [{reasons.index(row.not_ranked_because) + 1}]" if row.not_ranked_because else ""
         cells.append(
             (
-                format_usd(float(row.usd_per_gpu_hour)),
-                format_usd(float(offer.price_usd_per_hour)),
+                _dollars(row.usd_per_gpu_hour),
+                _dollars(offer.price_usd_per_hour),
                 str(offer.gpu_count),
                 offer.gpu_key,
                 plain(offer.provider),
                 plain(offer.instance),
                 plain(offer.region or UNKNOWN),
                 offer.pricing + term,
-                plain(offer.kind),
+                plain(offer.kind) + mark,
                 show_price_date(offer.price_date),
                 age,
             )
         )
+    _print_columns(cells, figures=3)
+    for number, reason in enumerate(reasons, 1):
+        print(f"[{number}] not ranked: {plain(reason, 400)}")
+
+
+def _dollars(price: Decimal | None) -> str:
+    from gpubench.units import format_usd
+
+    return format_usd(float(price)) if price else "free"
+
+
+def _print_columns(cells: Sequence[tuple[str, ...]], figures: int) -> None:
+    """Print rows under their heads: the first columns are figures and stand to the right."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for line in cells:
-        figures = [cell.rjust(width) for cell, width in zip(line[:3], widths[:3], strict=True)]
-        words = [cell.ljust(width) for cell, width in zip(line[3:], widths[3:], strict=True)]
-        print("  ".join(figures + words).rstrip())
+        padded = [
+            cell.rjust(width) if position < figures else cell.ljust(width)
+            for position, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        print("  ".join(padded).rstrip())
 
 
 def _say_summary(rows: tuple[ListedOffer, ...], table: OfferTable) -> None:
@@ -189,9 +316,4 @@ def _say_summary(rows: tuple[ListedOffer, ...], table: OfferTable) -> None:
     )
     for note in table.notes:
         say(note)
-    if table.set_aside:
-        say(f"set aside: {len(table.set_aside)}")
-        for row, reason in table.set_aside[:SHOWN_SET_ASIDE]:
-            say(f"  {row}: {reason}")
-        if len(table.set_aside) > SHOWN_SET_ASIDE:
-            say(f"  ... and {len(table.set_aside) - SHOWN_SET_ASIDE} more (--json shows all)")
+    _say_set_aside(table.set_aside)

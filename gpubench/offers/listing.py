@@ -10,7 +10,13 @@ import msgspec
 
 from gpubench.models import Offer, Pricing
 from gpubench.offers.dates import freshness, price_age_days
-from gpubench.specs import matching_keys
+from gpubench.specs import load_specs, matching_keys
+
+NOT_RANKED = {
+    "attach-fee": "the fee of the GPU alone: the machine that it needs comes on top",
+    "free": "free of charge: there is no throughput per dollar; its note says what it is limited to",
+    "historic": "a price of the past: kept for comparison, not on sale",
+}
 
 
 class OfferFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,12 +38,13 @@ class OfferFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListedOffer(msgspec.Struct, frozen=True, kw_only=True):
-    """An offer with what follows from it on one day."""
+    """An offer with what follows from it on one day; a free one has no price per GPU-hour."""
 
     offer: Offer
-    usd_per_gpu_hour: Decimal
+    usd_per_gpu_hour: Decimal | None
     price_age_days: int
     freshness: str
+    not_ranked_because: str | None
 
 
 def list_offers(offers: Iterable[Offer], wanted: OfferFilter, today: date) -> tuple[ListedOffer, ...]:
@@ -62,16 +69,26 @@ def list_offers(offers: Iterable[Offer], wanted: OfferFilter, today: date) -> tu
         )
 
     listed = [_listed(offer, today) for offer in offers if passes(offer)]
-    return tuple(
-        sorted(listed, key=lambda row: (row.usd_per_gpu_hour, row.offer.provider, row.offer.instance))
-    )
+    return tuple(sorted(listed, key=_cheapest_first))
+
+
+def _cheapest_first(row: ListedOffer) -> tuple[bool, Decimal, str, str]:
+    free = row.usd_per_gpu_hour is None
+    return free, row.usd_per_gpu_hour or Decimal(0), row.offer.provider, row.offer.instance
+
+
+def why_not_ranked(offer: Offer) -> str | None:
+    """Return why an offer is listed for information only; None where it can be ranked."""
+    spec = load_specs().get(offer.gpu_key)
+    return NOT_RANKED.get(offer.kind) or (spec.not_ranked_because if spec else None)
 
 
 def _listed(offer: Offer, today: date) -> ListedOffer:
     age_days = price_age_days(offer, today)
     return ListedOffer(
         offer=offer,
-        usd_per_gpu_hour=offer.price_usd_per_hour / offer.gpu_count,
+        usd_per_gpu_hour=offer.price_usd_per_hour / offer.gpu_count if offer.price_usd_per_hour else None,
         price_age_days=age_days,
         freshness=freshness(age_days),
+        not_ranked_because=why_not_ranked(offer),
     )

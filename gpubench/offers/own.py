@@ -6,7 +6,8 @@ price that cannot be used is set aside with its reason; the rest of the table co
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,11 +31,10 @@ REQUIRED = ("provider", "instance", "gpu_key", "gpu_count", "price_date")
 NO_REGION = frozenset({"", "any"})
 
 
-class _Row(NamedTuple):
-    """The cells of one row, stripped, "" where the table has no such column."""
+class _Common(NamedTuple):
+    """The cells that many rows of a table share, stripped, "" where the table has no such column."""
 
     provider: str
-    instance: str
     gpu_key: str
     region: str
     kind: str
@@ -45,13 +45,18 @@ class _Row(NamedTuple):
     vcpus: str
     ram_gib: str
     currency: str
-    on_demand_usd_per_h: str
-    spot_usd_per_h: str
-    reserved_1y_usd_per_h: str
-    reserved_3y_usd_per_h: str
+    usd_per_unit: str
+    rate_date: str
 
 
-_TEXT_CELLS = _Row._fields.index("price_date")
+class _Shared(NamedTuple):
+    """What those cells say of an offer, and the dollars that one unit of the price is worth."""
+
+    fields: dict[str, Any]
+    usd_per_unit: Decimal | None
+
+
+_WORDS = _Common._fields.index("price_date")
 """The cells before the price date are words; those from it on are checked as dates and figures."""
 
 
@@ -75,23 +80,26 @@ def offers_of_rows(table: Rows, default_source: str = "") -> OfferTable:
         MisuseError: If a required column is missing, or the text breaks off as CSV.
     """
     _require_columns(table)
-    pick = table.picker(*_Row._fields)
+    pick = table.picker(*_Common._fields, "instance", *(column for column, _, _ in PRICE_COLUMNS))
     offers: dict[OfferKey, Offer] = {}
     set_aside: list[SetAside] = []
-    gpu_keys: dict[str, str] = {}
+    read: dict[tuple[str, ...], _Shared | str] = {}
     for number, cells in table.rows:
-        row = _Row._make(pick(cells))
-        try:
-            shared = _shared_fields(row, gpu_keys, default_source)
-        except ValueError as reason:
-            set_aside.append(SetAside(_describe(table.name, number, row), str(reason)))
-            continue
-        for offer in _priced(row, shared):
+        picked = pick(cells)
+        common, instance, prices = (
+            picked[: len(_Common._fields)],
+            picked[len(_Common._fields)],
+            picked[-len(PRICE_COLUMNS) :],
+        )
+        shared = read.get(common)
+        if shared is None:
+            shared = read[common] = _read_common(_Common._make(common), default_source)
+        for offer in _offers(shared, instance, prices):
             if isinstance(offer, str):
-                set_aside.append(SetAside(_describe(table.name, number, row), offer))
+                set_aside.append(SetAside(_describe(table.name, number, common[0], instance), offer))
             elif offers.setdefault(offer_key(offer), offer) is not offer:
                 twice = f"a second {offer.pricing} price of this instance in this region; the first is kept"
-                set_aside.append(SetAside(_describe(table.name, number, row), twice))
+                set_aside.append(SetAside(_describe(table.name, number, common[0], instance), twice))
     return OfferTable(offers=tuple(offers.values()), set_aside=tuple(set_aside))
 
 
@@ -106,61 +114,95 @@ def _require_columns(table: Rows) -> None:
         )
 
 
-def _describe(name: str, number: int, row: _Row) -> str:
-    words = " ".join(cell for cell in (row.provider, row.instance, row.region) if cell)
-    return plain(f"{name}:{number} {words}")
+def _describe(name: str, number: int, provider: str, instance: str) -> str:
+    return plain(f"{name}:{number} {provider} {instance}".rstrip())
 
 
-def _shared_fields(row: _Row, gpu_keys: dict[str, str], default_source: str) -> dict[str, Any]:
-    """Return what all offers of a row have in common, or raise ValueError with the reason it is unusable."""
-    plausible.check_texts(row[:_TEXT_CELLS])
-    if not (row.provider and row.instance):
-        raise ImplausibleError("no provider or no instance named")
-    if row.currency and row.currency.upper() != "USD":
-        raise ImplausibleError(
-            f"currency {row.currency[:10]!r}: no exchange rate is known here, give US dollars"
-        )
+def _read_common(row: _Common, default_source: str) -> _Shared | str:
+    """Return what the shared cells say, or the reason why no offer can be made of them."""
+    try:
+        return _Shared(_fields(row, row.source or default_source), _rate(row))
+    except ValueError as reason:
+        return str(reason)
+
+
+def _fields(row: _Common, source: str) -> dict[str, Any]:
+    plausible.check_texts(row[:_WORDS])
+    if not row.provider:
+        raise ImplausibleError("no provider named")
     kind = row.kind.lower() or "vm"
     if kind not in plausible.KINDS:
         raise ImplausibleError(f"kind {kind[:40]!r} is none of {', '.join(sorted(plausible.KINDS))}")
-    source = row.source or default_source
     if not source:
         raise ImplausibleError("no source named")
     if not row.price_date:
         raise ImplausibleError("no price date: a price without a date says nothing")
     price_day(row.price_date)
-    if not any(row[-len(PRICE_COLUMNS) :]):
-        raise ImplausibleError("no price")
+    gpu_key = offered_gpu_key(row.gpu_key)
+    if gpu_key is None:
+        raise ImplausibleError(
+            f"GPU {row.gpu_key[:60]!r} is unknown or ambiguous: name its form factor and memory"
+        )
     return {
         "provider": row.provider.lower(),
-        "instance": row.instance,
         "region": None if row.region.lower() in NO_REGION else row.region,
-        "gpu_key": gpu_keys.get(row.gpu_key) or _gpu_key(row.gpu_key, gpu_keys),
+        "gpu_key": gpu_key,
         "gpu_count": plausible.gpu_count(row.gpu_count),
         "vcpus": plausible.vcpus(row.vcpus),
         "ram_bytes": plausible.ram_bytes(row.ram_gib),
         "kind": kind,
         "price_date": row.price_date,
         "source": source,
-        "note": row.note or None,
+        "note": _note(row),
     }
 
 
-def _gpu_key(name: str, gpu_keys: dict[str, str]) -> str:
-    key = offered_gpu_key(name)
-    if key is None:
-        raise ImplausibleError(f"GPU {name[:60]!r} is unknown or ambiguous: name its form factor and memory")
-    return gpu_keys.setdefault(name, key)
+def _rate(row: _Common) -> Decimal | None:
+    """Return dollars per unit of a foreign currency; a rate counts only with the day on which it held."""
+    if row.currency.upper() in {"", "USD"}:
+        return None
+    if not (row.usd_per_unit and row.rate_date):
+        raise ImplausibleError(
+            f"currency {row.currency[:10]!r} without usd_per_unit and rate_date: give both, or US dollars"
+        )
+    price_day(row.rate_date)
+    return plausible.price(row.usd_per_unit)
 
 
-def _priced(row: _Row, shared: dict[str, Any]) -> Iterator[Offer | str]:
-    """Yield one offer for each price of a row, or the reason why a price is none."""
-    for (_, pricing, term_years), text in zip(PRICE_COLUMNS, row[-len(PRICE_COLUMNS) :], strict=True):
+def _note(row: _Common) -> str | None:
+    if row.currency.upper() in {"", "USD"}:
+        return row.note or None
+    rate = f"converted from {row.currency.upper()} at {row.usd_per_unit} USD of {row.rate_date}"
+    return f"{row.note}; {rate}" if row.note else rate
+
+
+def _offers(shared: _Shared | str, instance: str, prices: Sequence[str]) -> Iterator[Offer | str]:
+    """Yield one offer for each price of a row, or the reason why there is none."""
+    if isinstance(shared, str):
+        yield shared
+        return
+    try:
+        plausible.check_texts((instance,))
+    except ImplausibleError as reason:
+        yield str(reason)
+        return
+    if not instance or not any(prices):
+        yield "no instance named" if not instance else "no price"
+        return
+    for (_, pricing, term_years), text in zip(PRICE_COLUMNS, prices, strict=True):
         if not text:
             continue
         try:
-            price = plausible.price(text)
+            price = plausible.price(text, shared.fields["kind"])
         except ImplausibleError as reason:
             yield str(reason)
             continue
-        yield Offer(**shared, price_usd_per_hour=price, pricing=pricing, term_years=term_years)
+        if shared.usd_per_unit is not None:
+            price *= shared.usd_per_unit
+        yield Offer(
+            instance=instance,
+            price_usd_per_hour=price,
+            pricing=pricing,
+            term_years=term_years,
+            **shared.fields,
+        )

@@ -14,6 +14,8 @@ from gpubench.units import GIB
 MIN_USD_PER_HOUR, MAX_USD_PER_HOUR = Decimal("0.001"), Decimal(100_000)
 """The cheapest GPU ever rented cost cents an hour, the dearest instance a few hundred dollars."""
 
+_LOW, _HIGH = float(MIN_USD_PER_HOUR), float(MAX_USD_PER_HOUR)
+
 MAX_GPU_COUNT = 1024
 MAX_VCPUS = 100_000.0
 MAX_RAM_GIB = 1_000_000.0
@@ -26,21 +28,23 @@ class ImplausibleError(ValueError):
     """One row says something that cannot be used; the message is the reason shown for it."""
 
 
-def price(text: str) -> Decimal:
-    """Return a price of the whole instance [USD/h], or raise with the reason."""
+def price(text: str, kind: str = "vm") -> Decimal:
+    """Return a price of the whole instance [USD/h], or raise with the reason; free costs 0 and only that."""
     try:
+        if kind != "free" and _LOW <= float(text) <= _HIGH:  # NaN fails every comparison
+            return Decimal(text)
         value = Decimal(text)
-    except InvalidOperation:
+    except (InvalidOperation, ValueError):
         raise ImplausibleError(f"price {text[:40]!r} is not a number") from None
     if not value.is_finite():
         raise ImplausibleError(f"price {text[:40]!r} is not finite")
+    if kind == "free":
+        if value != 0:
+            raise ImplausibleError(f"price {text[:40]} of a free offer is not 0")
+        return value
     if value <= 0:
         raise ImplausibleError(f"price {text[:40]} is not above 0")
-    if not MIN_USD_PER_HOUR <= value <= MAX_USD_PER_HOUR:
-        raise ImplausibleError(
-            f"price {text[:40]} USD/h is outside {MIN_USD_PER_HOUR} to {MAX_USD_PER_HOUR:,}"
-        )
-    return value
+    raise ImplausibleError(f"price {text[:40]} USD/h is outside {MIN_USD_PER_HOUR} to {MAX_USD_PER_HOUR:,}")
 
 
 def gpu_count(text: str) -> int:
@@ -111,7 +115,7 @@ def check_offer(offer: Offer) -> None:
     if offer.gpu_key not in load_specs():
         raise ImplausibleError(f"GPU {offer.gpu_key[:60]!r} is unknown")
     price_day(offer.price_date)
-    price(str(offer.price_usd_per_hour))
+    price(str(offer.price_usd_per_hour), offer.kind)
     gpu_count(str(offer.gpu_count))
     vcpus("" if offer.vcpus is None else str(offer.vcpus))
     ram_bytes("" if offer.ram_bytes is None else str(offer.ram_bytes / GIB))

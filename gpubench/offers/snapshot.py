@@ -5,14 +5,18 @@ Ranking never touches the network. It reads these files, so that a ranking can b
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from gpubench.errors import MisuseError
+from gpubench.errors import MisuseError, StorageError
 from gpubench.models import SCHEMA_VERSION, Offer
 from gpubench.offers.own import offers_of_rows, read_own
 from gpubench.offers.plausible import check_offer
@@ -20,26 +24,33 @@ from gpubench.offers.rows import MAX_FILE_BYTES, csv_rows
 from gpubench.offers.table import OfferTable, SetAside, overlay
 from gpubench.units import plain
 
+T = TypeVar("T")
+IMPORTED = "imported"
 _PATTERN = "[0-9]*T[0-9]*Z.json"
 """20261120T190500Z.json: the name is the UTC time of the refresh, so the newest sorts last."""
 
 
-class SourceStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How one price source answered at a refresh; ``offers`` may be older rows that were kept."""
+class SourceOffers(msgspec.Struct, frozen=True, kw_only=True):
+    """What one price source last gave, and how it answered when it was last asked.
 
-    ok: bool
+    Attributes:
+        state: ``ok``; or ``failed`` or ``skipped``, and then ``offers`` are those of an earlier refresh.
+        retrieved_at: UTC time at which ``offers`` were read; None where it never answered.
+        reason: Why it failed or was skipped.
+    """
+
+    state: Literal["ok", "failed", "skipped"]
     retrieved_at: str | None
-    offers: int
     reason: str | None = None
+    offers: tuple[Offer, ...] = ()
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """One refresh: every source's offers as they stood then, with the date of each price."""
+    """One refresh: every source as it stood then, those that a later one of the list also gives first."""
 
     schema_version: int = SCHEMA_VERSION
     retrieved_at: str
-    sources: dict[str, SourceStatus] = {}
-    offers: tuple[Offer, ...] = ()
+    sources: dict[str, SourceOffers] = {}
 
 
 def load_offers(results: Path | None = None, extra: Path | None = None) -> OfferTable:
@@ -52,10 +63,32 @@ def load_offers(results: Path | None = None, extra: Path | None = None) -> Offer
     Raises:
         MisuseError: If the user's file cannot be read as a whole. A damaged snapshot is a note, no error.
     """
-    tables = [embedded_offers(), refreshed_offers((results or _default_results()) / "offers")]
-    if extra is not None:
-        tables.append(read_own(extra))
-    return overlay(tables)
+    folder = offers_folder(results)
+    with _collector_paused():
+        tables = [embedded_offers(), refreshed_offers(folder), *imported_offers(folder)]
+        if extra is not None:
+            tables.append(read_own(extra))
+        return overlay(tables)
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Keep the collector from walking over 100,000 offers again and again while they are made.
+
+    Nothing here is garbage, and nothing refers back: the walks double the time and free nothing.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def offers_folder(results: Path | None) -> Path:
+    """Return the folder of snapshots and imported tables under a results folder."""
+    return (results or _default_results()) / "offers"
 
 
 @cache
@@ -67,15 +100,39 @@ def embedded_offers() -> OfferTable:
 
 def refreshed_offers(folder: Path) -> OfferTable:
     """Return the offers of the newest readable snapshot in a folder; empty where there is none."""
-    notes = []
+    snapshot, notes = newest_snapshot(folder)
+    tables = [OfferTable(notes=notes)]
+    for name, source in (snapshot.sources if snapshot else {}).items():
+        note = () if source.state != "failed" else (_failure_note(name, source),)
+        tables.append(_checked(source.offers, name, note))
+    return overlay(tables)
+
+
+def newest_snapshot(folder: Path) -> tuple[Snapshot | None, tuple[str, ...]]:
+    """Return the newest snapshot that can be read, and a note for each newer one that cannot."""
+    notes: list[str] = []
     for path in sorted(folder.glob(_PATTERN), reverse=True):
         try:
-            snapshot = read_snapshot(path)
+            return read_snapshot(path), tuple(notes)
         except MisuseError as error:
             notes.append(f"{error}; the snapshot before it is used")
-            continue
-        return _checked(snapshot, path.name, tuple(notes))
-    return OfferTable(notes=tuple(notes))
+    return None, tuple(notes)
+
+
+def _failure_note(name: str, source: SourceOffers) -> str:
+    kept = f"its prices of {source.retrieved_at} are kept" if source.offers else "the shipped prices stand"
+    return plain(f"{name} could not be refreshed ({source.reason}); {kept}", 400)
+
+
+def imported_offers(folder: Path) -> Iterator[OfferTable]:
+    """Yield the tables that the user imported, in the order of their names."""
+    for path in sorted((folder / IMPORTED).glob("*.json")):
+        try:
+            offers = read_imported(path)
+        except MisuseError as error:
+            yield OfferTable(notes=(str(error),))
+        else:
+            yield _checked(offers, f"imported {path.stem}", ())
 
 
 def read_snapshot(path: Path) -> Snapshot:
@@ -84,35 +141,90 @@ def read_snapshot(path: Path) -> Snapshot:
     Raises:
         MisuseError: If it is too large, damaged, or written by a newer gpubench.
     """
-    shown = plain(str(path))
-    try:
-        if path.is_symlink() or path.stat().st_size > MAX_FILE_BYTES:
-            raise MisuseError(f"price snapshot {shown} is a link or over 64 MiB: not read")
-        raw = path.read_bytes()
-    except OSError as error:
-        raise MisuseError(f"cannot read price snapshot {shown}: {error.strerror}") from None
-    try:
-        snapshot = msgspec.json.decode(raw, type=Snapshot)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise MisuseError(
-            f"price snapshot {shown} is damaged ({error}); run gpubench offers refresh"
-        ) from None
+    snapshot = _read_json(path, Snapshot, "run gpubench offers refresh")
     if snapshot.schema_version > SCHEMA_VERSION:
-        raise MisuseError(f"price snapshot {shown} is of a newer gpubench: upgrade gpubench")
+        raise MisuseError(f"price snapshot {plain(str(path))} is of a newer gpubench: upgrade gpubench")
     return snapshot
 
 
-def _checked(snapshot: Snapshot, name: str, notes: tuple[str, ...]) -> OfferTable:
-    offers, set_aside = [], []
-    for offer in snapshot.offers:
+def read_imported(path: Path) -> tuple[Offer, ...]:
+    """Read a table that ``gpubench offers import`` wrote.
+
+    Raises:
+        MisuseError: If it is too large or damaged.
+    """
+    return _read_json(path, tuple[Offer, ...], "import it again or delete it")
+
+
+def _read_json(path: Path, shape: type[T], mend: str) -> T:
+    shown = plain(str(path))
+    try:
+        if path.is_symlink() or path.stat().st_size > MAX_FILE_BYTES:
+            raise MisuseError(f"price file {shown} is a link or over 64 MiB: not read")
+        raw = path.read_bytes()
+    except OSError as error:
+        raise MisuseError(f"cannot read price file {shown}: {error.strerror}") from None
+    try:
+        return msgspec.json.decode(raw, type=shape)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise MisuseError(f"price file {shown} is damaged ({error}); {mend}") from None
+
+
+def write_snapshot(folder: Path, snapshot: Snapshot) -> Path:
+    """Write a snapshot under the time of its retrieval, whole or not at all; return its path.
+
+    Raises:
+        StorageError: If the folder cannot be written.
+    """
+    name = snapshot.retrieved_at.replace("-", "").replace(":", "") + ".json"
+    return write_json(folder / name, snapshot)
+
+
+def require_writable(folder: Path) -> None:
+    """Raise where a snapshot could not be written, before a minute of network is spent on it.
+
+    Raises:
+        StorageError: If the nearest existing folder above is no folder, or may not be written.
+    """
+    nearest = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        raise StorageError(f"cannot write to {plain(str(nearest))}: give another folder with --results")
+
+
+def write_json(path: Path, document: Any) -> Path:
+    """Replace a file atomically: a reader sees the old one or the new one, never a half.
+
+    Raises:
+        StorageError: If the folder cannot be written.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with draft.open("wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(document), indent=1))
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            draft.unlink()
+        raise StorageError(
+            f"cannot write {plain(str(path))}: {error.strerror}; give another folder with --results"
+        ) from None
+    return path
+
+
+def _checked(offers: Iterable[Offer], name: str, notes: tuple[str, ...]) -> OfferTable:
+    kept, set_aside = [], []
+    for offer in offers:
         try:
             check_offer(offer)
         except ValueError as reason:
-            words = f"{name} {offer.provider} {offer.instance} {offer.region or ''}"
-            set_aside.append(SetAside(plain(words), str(reason)))
+            words = f"{name}: {offer.provider} {offer.instance} {offer.region or ''}"
+            set_aside.append(SetAside(plain(words.strip()), str(reason)))
         else:
-            offers.append(offer)
-    return OfferTable(offers=tuple(offers), set_aside=tuple(set_aside), notes=notes)
+            kept.append(offer)
+    return OfferTable(offers=tuple(kept), set_aside=tuple(set_aside), notes=notes)
 
 
 def _default_results() -> Path:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-
-from gpubench.models import Offer
 
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
@@ -58,5 +58,12 @@ def write_table(tmp_path: Path):
     return write
 
 
-def by_instance(offers: tuple[Offer, ...]) -> dict[str, Offer]:
-    return {offer.instance: offer for offer in offers}
+@pytest.fixture
+def gpubench():
+    """Run ``gpubench offers ...`` in a process of its own."""
+
+    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "gpubench", "offers", *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    return run

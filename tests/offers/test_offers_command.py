@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 
-def gpubench(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "gpubench", "offers", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.fixture
+def listed(gpubench):
+    def run(*arguments: object) -> list[dict]:
+        done = gpubench("list", "--json", *arguments)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)["offers"]
 
-
-def listed(*arguments: object) -> list[dict]:
-    done = gpubench("list", "--json", *arguments)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)["offers"]
+    return run
 
 
 @pytest.mark.parametrize(
@@ -38,13 +31,13 @@ def listed(*arguments: object) -> list[dict]:
         (("--region", "any"), lambda o: o["region"] is None),
     ],
 )
-def test_each_filter_keeps_what_it_names(options, holds):
+def test_each_filter_keeps_what_it_names(listed, options, holds):
     rows = listed(*options)
     assert rows
     assert all(holds(row) for row in rows)
 
 
-def test_every_row_shows_date_age_and_freshness_and_the_cheapest_comes_first():
+def test_every_row_shows_date_age_and_freshness_and_the_cheapest_comes_first(listed):
     rows = listed()
     assert all(row["price_date"] and row["price_age_days"] >= 0 and row["source"] for row in rows)
     for row in rows:
@@ -56,11 +49,23 @@ def test_every_row_shows_date_age_and_freshness_and_the_cheapest_comes_first():
             else "not current"
         )
         assert row["freshness"] == limit
-    prices = [row["usd_per_gpu_hour"] for row in rows]
+    prices = [row["usd_per_gpu_hour"] for row in rows if row["kind"] != "free"]
     assert prices == sorted(prices)
+    assert [row["kind"] for row in rows[len(prices) :]] == ["free", "free"]
 
 
-def test_the_table_marks_old_prices_and_says_what_was_set_aside(write_table):
+def test_what_is_never_ranked_says_why(gpubench, listed):
+    reasons = {row["kind"]: row["not_ranked_because"] for row in listed()}
+    assert reasons["vm"] is None
+    assert "no throughput per dollar" in reasons["free"]
+    assert "comes on top" in reasons["attach-fee"]
+    assert "not on sale" in reasons["historic"]
+    shown = gpubench("list", "--kind", "free").stdout
+    assert "free [1]" in shown
+    assert "[1] not ranked: free of charge" in shown
+
+
+def test_the_table_marks_old_prices_and_says_what_was_set_aside(gpubench, write_table):
     path = write_table(
         {"instance": "mine"}, {"on_demand_usd_per_h": "0"}, {"provider": "a[b]c", "instance": "[/x]"}
     )
@@ -83,7 +88,7 @@ def test_the_table_marks_old_prices_and_says_what_was_set_aside(write_table):
         (("list", "--count", "0"), "count"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_2(arguments, message):
+def test_a_mistake_is_one_line_and_exit_2(gpubench, arguments, message):
     done = gpubench(*arguments)
     assert done.returncode == 2
     assert message in done.stderr

@@ -11,7 +11,7 @@ import pytest
 from gpubench.models import Pricing
 from gpubench.offers import snapshot
 from gpubench.offers.plausible import KINDS
-from gpubench.offers.snapshot import Snapshot, SourceStatus, embedded_offers, load_offers
+from gpubench.offers.snapshot import Snapshot, SourceOffers, embedded_offers, load_offers
 from gpubench.offers.table import offer_key
 from gpubench.specs import load_specs
 
@@ -23,8 +23,8 @@ def _t4(price: str, **change):
 
 def _write(folder, name, *offers, **change):
     folder.mkdir(parents=True, exist_ok=True)
-    status = SourceStatus(ok=True, retrieved_at="2026-11-19T00:00:00Z", offers=len(offers))
-    document = {"retrieved_at": "2026-11-19T00:00:00Z", "sources": {"aws": status}, "offers": offers} | change
+    source = SourceOffers(state="ok", retrieved_at="2026-11-19T00:00:00Z", offers=offers)
+    document = {"retrieved_at": "2026-11-19T00:00:00Z", "sources": {"aws": source}} | change
     (folder / name).write_bytes(msgspec.json.encode(Snapshot(**document)))
 
 
@@ -79,7 +79,7 @@ def test_the_newest_snapshot_counts_and_a_damaged_one_is_a_note(tmp_path):
     [
         b"",
         b"[" * 100_000,
-        b'{"retrieved_at": "x", "offers": [{"provider": 3}]}',
+        b'{"retrieved_at": "x", "sources": {"aws": {"state": "maybe"}}}',
         b"\xff",
         b'{"retrieved_at": NaN}',
     ],

@@ -57,7 +57,11 @@ def test_what_a_row_does_not_say_is_unknown(write_table):
         ({"on_demand_usd_per_h": "1,25"}, "'1,25' is not a number"),
         ({"on_demand_usd_per_h": "$1.25"}, "is not a number"),
         ({"on_demand_usd_per_h": ""}, "no price"),
-        ({"currency": "EUR"}, "currency 'EUR'"),
+        ({"currency": "EUR"}, "currency 'EUR' without usd_per_unit and rate_date"),
+        ({"currency": "EUR", "usd_per_unit": "1.1", "rate_date": ""}, "without usd_per_unit and rate_date"),
+        ({"currency": "EUR", "usd_per_unit": "0", "rate_date": "2026-11-01"}, "not above 0"),
+        ({"currency": "EUR", "usd_per_unit": "1.1", "rate_date": "now"}, "price date 'now'"),
+        ({"on_demand_usd_per_h": "sNaN"}, "is not a number"),
         ({"gpu_count": "0"}, "GPU count 0 is outside"),
         ({"gpu_count": "-1"}, "GPU count -1 is outside"),
         ({"gpu_count": "0.5"}, "not a whole number"),
@@ -96,6 +100,21 @@ def test_a_bad_spot_price_does_not_cost_the_good_on_demand_price(write_table):
     table = read_own(write_table({"spot_usd_per_h": "0"}))
     assert [offer.pricing for offer in table.offers] == [Pricing.ON_DEMAND]
     assert table.set_aside[0].reason == "price 0 is not above 0"
+
+
+def test_another_currency_counts_with_its_rate_and_the_day_of_the_rate(write_table):
+    row = {"currency": "eur", "usd_per_unit": "1.10", "rate_date": "2026-11-02", "note": "a quote"}
+    (offer,) = read_own(write_table(row)).offers
+    assert offer.price_usd_per_hour == Decimal("0.55")
+    assert offer.note == "a quote; converted from EUR at 1.10 USD of 2026-11-02"
+
+
+def test_free_is_a_kind_of_its_own_and_costs_nothing(write_table):
+    table = read_own(
+        write_table({"kind": "free", "on_demand_usd_per_h": "0"}, {"kind": "free", "instance": "b"})
+    )
+    assert [(offer.kind, offer.price_usd_per_hour) for offer in table.offers] == [("free", Decimal(0))]
+    assert table.set_aside[0].reason == "price 0.50 of a free offer is not 0"
 
 
 def test_a_duplicate_is_set_aside_and_the_first_is_kept(write_table):

@@ -1,0 +1,200 @@
+"""AWS: Linux prices of GPU instances on demand and reserved from the price list, and spot from its history.
+
+Needs AWS credentials, in any of the places where boto3 looks, with ``pricing:GetProducts`` and
+``ec2:DescribeSpotPriceHistory``. Reserved means standard, no upfront. Spot is the median over the zones of
+a region; a region that refuses these credentials has no spot quotes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from statistics import median
+from typing import Any
+
+import msgspec
+
+from gpubench.models import Pricing
+from gpubench.offers.source import Quote, SourceError, SourceSkippedError, Transport, decode
+
+PRICING_REGION = "us-east-1"
+INSTANCE_TYPES_PER_REQUEST = 100
+MAX_PAGES = 500
+PRODUCT_FILTERS = {
+    "instanceFamily": "GPU instance",
+    "operatingSystem": "Linux",
+    "tenancy": "Shared",
+    "preInstalledSw": "NA",
+    "capacitystatus": "Used",
+}
+_TERMS = {"1yr": 1, "3yr": 3}
+
+ClientFactory = Callable[[str, str], Any]
+
+
+class _Attributes(msgspec.Struct, rename="camel"):
+    instance_type: str
+    region_code: str | None = None
+    vcpu: str | None = None
+    memory: str | None = None
+    gpu: str | None = None
+
+
+class _Product(msgspec.Struct):
+    attributes: _Attributes
+
+
+class _Dimension(msgspec.Struct, rename="camel"):
+    unit: str
+    price_per_unit: dict[str, str]
+
+
+class _TermAttributes(msgspec.Struct, rename="pascal", frozen=True):
+    lease_contract_length: str | None = None
+    offering_class: str | None = None
+    purchase_option: str | None = None
+
+
+class _Term(msgspec.Struct, rename="camel"):
+    price_dimensions: dict[str, _Dimension]
+    term_attributes: _TermAttributes = _TermAttributes()
+
+
+class _Terms(msgspec.Struct, rename="pascal"):
+    on_demand: dict[str, _Term] = {}
+    reserved: dict[str, _Term] = {}
+
+
+class _Listing(msgspec.Struct):
+    product: _Product
+    terms: _Terms
+
+
+class AwsSource:
+    """See the module.
+
+    Args:
+        clients: Makes a boto3 client of a service in a region; None asks boto3.
+    """
+
+    name = "aws"
+    provider = "aws"
+
+    def __init__(self, clients: ClientFactory | None = None) -> None:
+        self._clients = clients
+
+    def fetch(self, transport: Transport) -> Iterator[Quote]:
+        """Yield the quotes of every region; ``transport`` is unused, boto3 signs and sends by itself."""
+        del transport
+        try:
+            from botocore.exceptions import BotoCoreError, ClientError
+        except ImportError:
+            raise SourceSkippedError("boto3 is not installed: pip install 'gpubench[live]'") from None
+        clients = self._clients or _boto3_clients()
+        try:
+            quotes = [quote for text in _price_list(clients) for quote in _list_quotes(text)]
+        except (BotoCoreError, ClientError) as error:
+            raise SourceError(f"AWS price list failed: {error}") from None
+        yield from quotes
+        on_demand = [quote for quote in quotes if quote.pricing is Pricing.ON_DEMAND]
+        for region, machines in _by_region(on_demand).items():
+            try:
+                yield from _spot_quotes(clients("ec2", region), machines)
+            except (BotoCoreError, ClientError):
+                continue  # the account has not enabled this region, or may not ask for its spot prices
+
+
+def _boto3_clients() -> ClientFactory:
+    try:
+        import boto3
+        from botocore.config import Config
+    except ImportError:
+        raise SourceSkippedError("boto3 is not installed: pip install 'gpubench[live]'") from None
+    session = boto3.Session()
+    if session.get_credentials() is None:
+        raise SourceSkippedError("no AWS credentials: see `aws configure`, or set AWS_PROFILE")
+    config = Config(connect_timeout=5, read_timeout=20, retries={"mode": "standard", "total_max_attempts": 4})
+    return lambda service, region: session.client(service, region_name=region, config=config)
+
+
+def _price_list(clients: ClientFactory) -> Iterator[str]:
+    client = clients("pricing", PRICING_REGION)
+    filters = [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in PRODUCT_FILTERS.items()]
+    pages = client.get_paginator("get_products").paginate(ServiceCode="AmazonEC2", Filters=filters)
+    for number, page in enumerate(pages):
+        if number >= MAX_PAGES:
+            raise SourceError(f"AWS price list has more than {MAX_PAGES} pages: stopped")
+        yield from page["PriceList"]
+
+
+def _list_quotes(text: str) -> Iterator[Quote]:
+    listing = decode(text.encode(), _Listing, "AWS price list")
+    machine = listing.product.attributes
+    for term in listing.terms.on_demand.values():
+        for price in _hourly(term):
+            yield _quote(machine, price, Pricing.ON_DEMAND, None)
+    for term in listing.terms.reserved.values():
+        kind = term.term_attributes
+        years = _TERMS.get(kind.lease_contract_length or "")
+        if years and kind.offering_class == "standard" and kind.purchase_option == "No Upfront":
+            for price in _hourly(term):
+                yield _quote(machine, price, Pricing.RESERVED, years)
+
+
+def _hourly(term: _Term) -> Iterator[str]:
+    """Yield the price per hour; zeros stand for other capacity states of the same machine."""
+    for dimension in term.price_dimensions.values():
+        price = dimension.price_per_unit.get("USD")
+        if dimension.unit == "Hrs" and price and price.strip("0."):
+            yield price
+
+
+def _quote(machine: _Attributes, price: str, pricing: Pricing, term_years: int | None) -> Quote:
+    return Quote(
+        provider="aws",
+        instance=machine.instance_type,
+        region=machine.region_code,
+        gpu="",
+        gpu_count=machine.gpu,
+        vcpus=machine.vcpu,
+        ram_gib=(machine.memory or "").removesuffix("GiB").replace(",", "").strip() or None,
+        price=price,
+        pricing=pricing,
+        term_years=term_years,
+        source="AWS Price List API",
+        note="standard, no upfront" if term_years else None,
+    )
+
+
+def _by_region(quotes: Iterable[Quote]) -> dict[str, dict[str, Quote]]:
+    regions: dict[str, dict[str, Quote]] = defaultdict(dict)
+    for quote in quotes:
+        if quote.region:
+            regions[quote.region][quote.instance] = quote
+    return regions
+
+
+def _spot_quotes(client: Any, machines: dict[str, Quote]) -> Iterator[Quote]:
+    names = sorted(machines)
+    prices: dict[str, dict[str, float]] = defaultdict(dict)
+    for start in range(0, len(names), INSTANCE_TYPES_PER_REQUEST):
+        pages = client.get_paginator("describe_spot_price_history").paginate(
+            InstanceTypes=names[start : start + INSTANCE_TYPES_PER_REQUEST],
+            ProductDescriptions=["Linux/UNIX"],
+            StartTime=datetime.now(UTC),
+        )
+        for page in pages:
+            for row in page["SpotPriceHistory"]:
+                prices[row["InstanceType"]].setdefault(row["AvailabilityZone"], float(row["SpotPrice"]))
+    for name, zones in prices.items():
+        yield msgspec.structs.replace(
+            machines[name],
+            price=median(zones.values()),
+            pricing=Pricing.SPOT,
+            source="AWS spot price history",
+            note=f"median of {len(zones)} zones",
+        )
+
+
+SOURCE = AwsSource()

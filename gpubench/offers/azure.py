@@ -1,0 +1,95 @@
+"""Azure Retail Prices: every N-series machine on demand, spot and reserved; no key needed.
+
+Interface: https://learn.microsoft.com/rest/api/cost-management/retail-prices/azure-retail-prices
+The answer names neither GPU nor vCPUs: the table of instances does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from gpubench.models import Pricing
+from gpubench.offers.source import Quote, SourceError, Transport, decode, same_host
+
+URL = "https://prices.azure.com/api/retail/prices"
+FILTER = (
+    "serviceName eq 'Virtual Machines' and startswith(armSkuName, 'Standard_N') "
+    "and (priceType eq 'Consumption' or priceType eq 'Reservation')"
+)
+MAX_PAGES = 300
+HOURS_PER_YEAR = 8760
+_TERMS = {"1 Year": 1, "3 Years": 3}
+
+
+class _Item(msgspec.Struct):
+    currencyCode: str  # noqa: N815 - the provider's spelling
+    retailPrice: float  # noqa: N815
+    armRegionName: str  # noqa: N815
+    meterName: str  # noqa: N815
+    productName: str  # noqa: N815
+    unitOfMeasure: str  # noqa: N815
+    type: str
+    armSkuName: str  # noqa: N815
+    effectiveStartDate: str | None = None  # noqa: N815
+    reservationTerm: str | None = None  # noqa: N815
+
+
+class _Page(msgspec.Struct):
+    Items: list[_Item]
+    NextPageLink: str | None = None
+
+
+class AzureSource:
+    """See the module."""
+
+    name = "azure"
+    provider = "azure"
+
+    def __init__(self, url: str = URL) -> None:
+        self._url = url
+
+    def fetch(self, transport: Transport) -> Iterator[Quote]:
+        """Yield one quote for each Linux price of a whole machine, page by page."""
+        raw = transport(self._url, params={"$filter": FILTER})
+        for _ in range(MAX_PAGES):
+            page = decode(raw, _Page, "Azure Retail Prices")
+            yield from (quote for item in page.Items if (quote := _quote(item)) is not None)
+            if not page.NextPageLink:
+                return
+            if not same_host(self._url, page.NextPageLink):
+                raise SourceError("Azure Retail Prices names a next page on another host: refused")
+            raw = transport(page.NextPageLink)
+        raise SourceError(f"Azure Retail Prices has more than {MAX_PAGES} pages: stopped")
+
+
+def _quote(item: _Item) -> Quote | None:
+    """Return a quote, or None for Windows, low priority and dedicated hosts, which are other products."""
+    if "Windows" in item.productName or "Low Priority" in item.meterName or "Dedicated" in item.productName:
+        return None
+    if item.currencyCode != "USD" or item.unitOfMeasure != "1 Hour" or not item.armSkuName:
+        return None
+    pricing, term_years, price = Pricing.ON_DEMAND, None, item.retailPrice
+    if item.type == "Reservation":
+        term_years = _TERMS.get(item.reservationTerm or "")
+        if term_years is None:
+            return None
+        # A reservation is priced for its whole term.
+        pricing, price = Pricing.RESERVED, round(item.retailPrice / (HOURS_PER_YEAR * term_years), 6)
+    elif "Spot" in item.meterName:
+        pricing = Pricing.SPOT
+    return Quote(
+        provider="azure",
+        instance=item.armSkuName,
+        region=item.armRegionName or None,
+        gpu="",
+        gpu_count=None,
+        price=price,
+        pricing=pricing,
+        term_years=term_years,
+        source="Azure Retail Prices API",
+    )
+
+
+SOURCE = AzureSource()

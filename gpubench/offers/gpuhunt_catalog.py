@@ -1,0 +1,126 @@
+"""The catalogs that the gpuhunt project collects, one source for each cloud that it publishes.
+
+gpuhunt parses; this package fetches, so that the limits of every other source hold here too. gpuhunt's own
+variables are honoured: GPUHUNT_CATALOG_DIR names a folder of ``<provider>.csv`` to read instead of the
+network, GPUHUNT_CATALOG_URL another place to fetch from.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from gpubench.models import Pricing
+from gpubench.offers.source import MARKETPLACES, Quote, SourceError, SourceSkippedError, Transport
+
+URL = "https://dstack-gpu-pricing.s3.eu-west-1.amazonaws.com/v3"
+DIR_VARIABLE, URL_VARIABLE = "GPUHUNT_CATALOG_DIR", "GPUHUNT_CATALOG_URL"
+MAX_CSV_BYTES = 256 * 1024**2
+PROVIDERS = {
+    "aws": "aws",
+    "azure": "azure",
+    "cloudrift": "cloudrift",
+    "gcp": "gcp",
+    "lambdalabs": "lambda",
+    "nebius": "nebius",
+    "oci": "oci",
+    "runpod": "runpod",
+    "verda": "verda",
+}
+"""gpuhunt's name of each cloud -> ours."""
+
+
+class GpuhuntSource:
+    """One cloud of the collected catalogs; see the module."""
+
+    def __init__(self, catalog: str) -> None:
+        self._catalog = catalog
+        self.name = f"gpuhunt-{catalog}"
+        self.provider = PROVIDERS[catalog]
+
+    def fetch(self, transport: Transport) -> Iterator[Quote]:
+        """Yield one quote per catalog row that has a GPU."""
+        try:
+            import gpuhunt
+        except ImportError:
+            raise SourceSkippedError("gpuhunt is not installed: pip install 'gpubench[live]'") from None
+        with TemporaryDirectory(prefix="gpubench-") as scratch:
+            folder, version = os.environ.get(DIR_VARIABLE), None
+            if folder is None:
+                folder, version = scratch, self._download(transport, Path(scratch))
+            with _variable(DIR_VARIABLE, folder):
+                try:
+                    items = gpuhunt.Catalog(auto_reload=False).query(provider=self._catalog, min_gpu_count=1)
+                except OSError as error:
+                    raise SourceError(
+                        f"cannot read {self._catalog}.csv in {folder}: {error.strerror}"
+                    ) from None
+        yield from (self._quote(item, version) for item in items)
+
+    def _download(self, transport: Transport, folder: Path) -> str:
+        """Fetch the newest catalog into a folder; return its version, which begins with its day."""
+        base = f"{os.environ.get(URL_VARIABLE, URL).rstrip('/')}/{self._catalog}"
+        version = transport(f"{base}/version").decode("ascii", "replace").strip()
+        if not re.fullmatch(r"[\w.-]{1,64}", version):
+            raise SourceError(f"gpuhunt names a version {version[:40]!r} that is none")
+        packed = transport(f"{base}/{version}/catalog.zip")
+        try:
+            with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+                inside = archive.getinfo(f"{self._catalog}.csv")
+                if inside.file_size > MAX_CSV_BYTES:
+                    raise SourceError(
+                        f"gpuhunt's {self._catalog}.csv is over {MAX_CSV_BYTES:,} bytes: refused"
+                    )
+                (folder / f"{self._catalog}.csv").write_bytes(archive.read(inside))
+        except (zipfile.BadZipFile, KeyError) as error:
+            raise SourceError(f"gpuhunt's catalog of {self._catalog} is no such archive: {error}") from None
+        return version
+
+    def _quote(self, item: Any, version: str | None) -> Quote:
+        vendor = getattr(item.gpu_vendor, "value", "")
+        name = f"tpu-{item.gpu_name}" if vendor == "google" else item.gpu_name or ""
+        return Quote(
+            provider=self.provider,
+            instance=item.instance_name,
+            region=item.location,
+            gpu=name,
+            gpu_memory_gib=item.gpu_memory,
+            gpu_count=item.gpu_count,
+            vcpus=item.cpu,
+            ram_gib=item.memory,
+            price=item.price,
+            kind="marketplace" if self.provider in MARKETPLACES else "vm",
+            pricing=Pricing.SPOT if item.spot else Pricing.ON_DEMAND,
+            price_date=_day(version),
+            source=f"gpuhunt catalog {self._catalog}" + (f" {version}" if version else ""),
+        )
+
+
+@contextmanager
+def _variable(name: str, value: str) -> Iterator[None]:
+    """Set an environment variable for as long as gpuhunt reads it."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def _day(version: str | None) -> str | None:
+    """Return the day in a version such as 20261119 or 20261119-1234; None is the day of retrieval."""
+    found = re.match(r"(20\d{2})-?(\d{2})-?(\d{2})", version or "")
+    return "-".join(found.groups()) if found else None
+
+
+SOURCES = tuple(GpuhuntSource(catalog) for catalog in PROVIDERS)

@@ -1,0 +1,202 @@
+"""Bring in a price table that somebody else made: in our columns, in SkyPilot's, or in gpuhunt's.
+
+The last two carry no dates, and name their cloud only by file or folder, so both can be told here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from gpubench.errors import MisuseError
+from gpubench.models import Pricing
+from gpubench.offers.dates import price_day
+from gpubench.offers.gpuhunt_catalog import PROVIDERS
+from gpubench.offers.outliers import sort_outliers
+from gpubench.offers.own import offers_of_rows
+from gpubench.offers.quotes import offers_of_quotes
+from gpubench.offers.rows import Rows, read_rows
+from gpubench.offers.snapshot import IMPORTED, embedded_offers, offers_folder, refreshed_offers, write_json
+from gpubench.offers.source import MARKETPLACES, Quote
+from gpubench.offers.table import OfferTable, overlay
+from gpubench.units import plain
+
+Format = Literal["own", "skypilot", "gpuhunt"]
+FORMATS: dict[str, Format] = {"own": "own", "skypilot": "skypilot", "gpuhunt": "gpuhunt"}
+_MARKS: dict[Format, frozenset[str]] = {
+    "own": frozenset({"gpu_key", "instance"}),
+    "skypilot": frozenset({"acceleratorname", "instancetype"}),
+    "gpuhunt": frozenset({"instance_name", "gpu_name"}),
+}
+_MEMORY_MIB = re.compile(r"SizeInMiB'?\"?\s*:\s*(\d{1,9})")
+
+
+class Imported(NamedTuple):
+    """The table as it was read, and where it now lies."""
+
+    table: OfferTable
+    path: Path
+
+
+def import_offers(
+    file: Path,
+    *,
+    format_: Format | None = None,
+    provider: str | None = None,
+    price_date: str | None = None,
+    results: Path | None = None,
+    accept_outliers: bool = False,
+) -> Imported:
+    """Read a price table and keep it beside the refreshed ones, over which it lies from then on.
+
+    Args:
+        file: CSV, or JSON in our columns.
+        format_: None tells it by the columns.
+        provider: The cloud, for formats that do not name it.
+        price_date: Day of the prices, for formats without dates.
+        results: Results folder; None is the default one.
+        accept_outliers: Take prices that jumped against the last known ones.
+
+    Raises:
+        MisuseError: If the file is no such table, or nothing in it is usable.
+        StorageError: If the result cannot be written.
+    """
+    table = read_table(file, format_=format_, provider=provider, price_date=price_date)
+    folder = offers_folder(results)
+    known = overlay([embedded_offers(), refreshed_offers(folder)]).offers
+    table = sort_outliers(table, known, accept=accept_outliers).table
+    if not table.offers:
+        why = f": {table.set_aside[0].row}: {table.set_aside[0].reason}" if table.set_aside else ""
+        raise MisuseError(f"{plain(file.name)} holds no usable offer{why}")
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", file.stem).lstrip(".")[:80] or "offers"
+    return Imported(table, write_json(folder / IMPORTED / f"{name}.json", table.offers))
+
+
+def read_table(
+    file: Path, *, format_: Format | None = None, provider: str | None = None, price_date: str | None = None
+) -> OfferTable:
+    """Read a price table in any of the three formats; see ``import_offers``."""
+    rows = read_rows(file)
+    format_ = format_ or _format(rows)
+    _check_columns(rows, format_)
+    if format_ == "own":
+        return offers_of_rows(rows, default_source=f"own price file {plain(file.name)}")
+    if price_date is None:
+        raise MisuseError(f"{format_} tables carry no dates: say with --price-date when these prices held")
+    try:
+        price_day(price_date)
+    except ValueError as error:
+        raise MisuseError(f"--price-date: {error}") from None
+    cloud = (provider or _cloud(file, format_)).lower()
+    read = _skypilot_quotes if format_ == "skypilot" else _gpuhunt_quotes
+    source = f"{format_} table {plain(file.name)}"
+    return offers_of_quotes(_over_zones(read(rows, cloud, price_date, source)), price_date)
+
+
+def _format(rows: Rows) -> Format:
+    for format_, marks in _MARKS.items():
+        if marks <= set(rows.columns):
+            return format_
+    raise MisuseError(
+        f"{plain(rows.name)} has columns of no known format ({plain(', '.join(rows.columns))}); "
+        "say --format own, skypilot or gpuhunt"
+    )
+
+
+def _check_columns(rows: Rows, format_: Format) -> None:
+    missing = sorted(_MARKS[format_] - set(rows.columns))
+    if missing:
+        raise MisuseError(f"{plain(rows.name)} is no {format_} table: it lacks {', '.join(missing)}")
+
+
+def _cloud(file: Path, format_: Format) -> str:
+    """Tell the cloud by the places where these projects keep their tables: aws/vms.csv, aws.csv."""
+    stem = file.stem.lower()
+    if format_ == "skypilot" and stem == "vms":
+        stem = file.resolve().parent.name.lower()
+    if not re.fullmatch(r"[a-z][a-z0-9-]{1,30}", stem):
+        raise MisuseError(f"{plain(file.name)} does not tell the cloud: say it with --provider")
+    return PROVIDERS.get(stem, stem)
+
+
+def _skypilot_quotes(rows: Rows, provider: str, price_date: str, source: str) -> Iterator[Quote]:
+    pick = rows.picker(
+        "instancetype", "acceleratorname", "acceleratorcount", "vcpus", "memorygib", "gpuinfo", "region",
+        "price", "spotprice",
+    )  # fmt: skip
+    for _, row in rows.rows:
+        instance, gpu, count, vcpus, ram_gib, info, region, price, spot = pick(row)
+        if not gpu:
+            continue
+        memory = _MEMORY_MIB.search(info)
+        for pricing, amount in ((Pricing.ON_DEMAND, price), (Pricing.SPOT, spot)):
+            if amount:
+                yield Quote(
+                    provider=provider,
+                    # A row without a machine is the GPU's fee alone: it would look four times too cheap.
+                    instance=instance or f"{gpu} (attach)",
+                    kind="vm" if instance else "attach-fee",
+                    region=region,
+                    gpu=gpu,
+                    gpu_memory_gib=int(memory[1]) / 1024 if memory else None,
+                    gpu_count=count,
+                    vcpus=vcpus,
+                    ram_gib=ram_gib,
+                    price=amount,
+                    pricing=pricing,
+                    price_date=price_date,
+                    source=source,
+                )
+
+
+def _gpuhunt_quotes(rows: Rows, provider: str, price_date: str, source: str) -> Iterator[Quote]:
+    pick = rows.picker(
+        "instance_name", "location", "price", "cpu", "memory", "gpu_count", "gpu_name", "gpu_memory", "spot"
+    )
+    for _, row in rows.rows:
+        instance, region, price, vcpus, ram_gib, count, gpu, memory, spot = pick(row)
+        if not gpu or count in {"", "0"}:
+            continue
+        yield Quote(
+            provider=provider,
+            instance=instance,
+            region=region,
+            gpu=gpu,
+            gpu_memory_gib=_number(memory),
+            gpu_count=count,
+            kind="marketplace" if provider in MARKETPLACES else "vm",
+            vcpus=vcpus,
+            ram_gib=ram_gib,
+            price=price,
+            pricing=Pricing.SPOT if spot.lower() == "true" else Pricing.ON_DEMAND,
+            price_date=price_date,
+            source=source,
+        )
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 < value < 1e6 else None
+
+
+def _over_zones(quotes: Iterable[Quote]) -> Iterator[Quote]:
+    """Yield one quote per instance, region and pricing: the median where zones of a region differ."""
+    alike: dict[tuple[str, str | None, str, str, Pricing], list[Quote]] = defaultdict(list)
+    for quote in quotes:
+        alike[quote.instance, quote.region, quote.gpu, str(quote.gpu_count), quote.pricing].append(quote)
+    for group in alike.values():
+        prices = [_number(str(quote.price)) for quote in group]
+        known = [price for price in prices if price is not None]
+        if len(group) == 1 or len(known) < len(group):
+            yield group[0]
+        else:
+            yield msgspec.structs.replace(group[0], price=median(known), note=f"median of {len(group)} zones")

@@ -1,0 +1,80 @@
+"""Lambda: every instance type; needs an API key in LAMBDA_API_KEY.
+
+Interface: https://docs.lambda.ai/public-cloud/cloud-api (list available instance types). One price holds
+in all regions, so the offers carry none.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import msgspec
+
+from gpubench.offers.source import Quote, SourceSkippedError, Transport, decode
+
+URL = "https://cloud.lambda.ai/api/v1/instance-types"
+KEY_VARIABLE = "LAMBDA_API_KEY"
+
+
+class _Specs(msgspec.Struct):
+    vcpus: int
+    memory_gib: float
+    gpus: int | None = None
+
+
+class _Type(msgspec.Struct):
+    name: str
+    description: str
+    price_cents_per_hour: float
+    specs: _Specs
+    gpu_description: str | None = None
+
+
+class _Entry(msgspec.Struct):
+    instance_type: _Type
+
+
+class _Answer(msgspec.Struct):
+    data: dict[str, _Entry]
+
+
+class LambdaSource:
+    """See the module."""
+
+    name = "lambda"
+    provider = "lambda"
+
+    def __init__(self, url: str = URL) -> None:
+        self._url = url
+
+    def fetch(self, transport: Transport) -> Iterator[Quote]:
+        """Yield one quote per instance type with a GPU."""
+        key = os.environ.get(KEY_VARIABLE)
+        if not key:
+            raise SourceSkippedError(f"no API key: set {KEY_VARIABLE} to read Lambda's prices")
+        raw = transport(self._url, headers={"Authorization": f"Bearer {key}"})
+        for entry in decode(raw, _Answer, "Lambda").data.values():
+            kind = entry.instance_type
+            if kind.specs.gpus == 0 or kind.name.startswith("cpu"):
+                continue
+            yield Quote(
+                provider="lambda",
+                instance=kind.name,
+                region=None,
+                gpu=kind.gpu_description or kind.description,
+                gpu_count=kind.specs.gpus or _count(kind.name),
+                vcpus=kind.specs.vcpus,
+                ram_gib=kind.specs.memory_gib,
+                price=kind.price_cents_per_hour / 100,
+                source="Lambda cloud API, instance types",
+            )
+
+
+def _count(name: str) -> str:
+    """Read the count from ``gpu_8x_h100_sxm5``; another name gives no count."""
+    head = name.removeprefix("gpu_").partition("x_")[0]
+    return head if head.isdigit() else ""
+
+
+SOURCE = LambdaSource()

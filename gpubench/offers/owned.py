@@ -1,0 +1,146 @@
+"""Hardware that somebody owns or means to buy, described in one line of the command line.
+
+``nvidia-geforce-rtx-4090-24gb, 1900 USD, 3 years`` is a card, its price and its life. What it costs an
+hour is arithmetic of ``recommend``; here it is only read and checked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from gpubench.errors import MisuseError
+from gpubench.specs import require_spec
+from gpubench.units import plain
+
+DEFAULT_YEARS = 3.0
+DEFAULT_UTILISATION = 0.5
+DEFAULT_PUE = 1.0
+DEFAULT_TARIFF_USD_PER_KWH = 0.15
+"""Life, share of hours at work, overhead of cooling, price of energy: each is named where it was assumed."""
+
+
+class Owned(msgspec.Struct, frozen=True, kw_only=True):
+    """One machine with its GPUs, and what it costs to have and to run.
+
+    Attributes:
+        purchase_usd: All the GPUs together, without the host.
+        host_usd: Share of the host machine that is counted.
+        resale_usd: What GPUs and host share bring at the end.
+        years: Life.
+        utilisation: Share of all hours at work, above 0 to 1.
+        power_w: Mean power of one GPU at work; None takes a measurement, else the board power.
+        idle_w: Power of one GPU when idle.
+        pue: Energy drawn over energy used by the machine, at least 1.
+        tariff_usd_per_kwh: Price of energy.
+        upkeep_usd_per_hour: Rent of the place, staff, per hour at work.
+        assumed: Names of the fields above that were not given and hold the default.
+    """
+
+    gpu_key: str
+    gpu_count: int = 1
+    purchase_usd: float
+    host_usd: float = 0.0
+    resale_usd: float = 0.0
+    years: float = DEFAULT_YEARS
+    utilisation: float = DEFAULT_UTILISATION
+    power_w: float | None = None
+    idle_w: float = 0.0
+    pue: float = DEFAULT_PUE
+    tariff_usd_per_kwh: float = DEFAULT_TARIFF_USD_PER_KWH
+    upkeep_usd_per_hour: float = 0.0
+    assumed: tuple[str, ...] = ()
+
+
+_NUMBER = r"(?P<value>\d+(?:\.\d+)?)"
+_FORMS: tuple[tuple[str, str, float], ...] = (
+    # field, pattern of a whole part, factor; a named sum comes before the bare one
+    ("resale_usd", rf"resale {_NUMBER} usd", 1.0),
+    ("host_usd", rf"host {_NUMBER} usd", 1.0),
+    ("upkeep_usd_per_hour", rf"upkeep {_NUMBER} usd/h", 1.0),
+    ("tariff_usd_per_kwh", rf"(?:tariff )?{_NUMBER} usd/kwh", 1.0),
+    ("purchase_usd", rf"(?:price )?{_NUMBER} usd", 1.0),
+    ("years", rf"(?:life )?{_NUMBER} years?", 1.0),
+    ("utilisation", rf"(?:utili[sz]ation |used )?{_NUMBER} ?%(?: used)?", 0.01),
+    ("utilisation", rf"utili[sz]ation {_NUMBER}", 1.0),
+    ("idle_w", rf"idle {_NUMBER} w", 1.0),
+    ("power_w", rf"(?:power )?{_NUMBER} w", 1.0),
+    ("pue", rf"pue {_NUMBER}", 1.0),
+)
+_LIMITS: Mapping[str, tuple[float, float]] = {
+    "purchase_usd": (1.0, 1e8),
+    "host_usd": (0.0, 1e8),
+    "resale_usd": (0.0, 1e8),
+    "years": (0.1, 30.0),
+    "utilisation": (0.001, 1.0),
+    "power_w": (1.0, 1e5),
+    "idle_w": (0.0, 1e5),
+    "pue": (1.0, 5.0),
+    "tariff_usd_per_kwh": (0.0, 10.0),
+    "upkeep_usd_per_hour": (0.0, 1e4),
+}
+_EXAMPLE = (
+    "'2x nvidia-geforce-rtx-4090-24gb, 3800 USD, host 1500 USD, resale 900 USD, 3 years, 60 %, 380 W, "
+    "PUE 1.2, 0.25 USD/kWh'"
+)
+
+
+def parse_owned(spec: str) -> Owned:
+    """Read one ``--own`` description.
+
+    Args:
+        spec: Parts between commas: the GPU (``2x NAME`` for two), then in any order its price in USD and, as
+            wanted, ``host``, ``resale`` and ``upkeep`` sums, years, per cent of hours used, W, PUE, USD/kWh.
+
+    Raises:
+        MisuseError: If the GPU is unknown, the price is missing, or a part is not understood; the message
+            names the part and shows a whole example.
+    """
+    parts = [" ".join(part.split()) for part in plain(spec, 500).split(",")]
+    if not parts[0]:
+        raise MisuseError(f"--own names no GPU; write it like {_EXAMPLE}")
+    gpu_key, gpu_count = _gpu(parts[0])
+    values: dict[str, float] = {}
+    for part in parts[1:]:
+        field, value = _read(part)
+        if field in values:
+            raise MisuseError(f"--own gives {_words(field)} twice ({part!r}); once is enough")
+        values[field] = value
+    if "purchase_usd" not in values:
+        raise MisuseError(f"--own {parts[0]!r} has no price; write it like {_EXAMPLE}")
+    total = values["purchase_usd"] + values.get("host_usd", 0.0)
+    if values.get("resale_usd", 0.0) > total:
+        raise MisuseError(f"--own: resale {values['resale_usd']:g} USD is above the {total:g} USD paid")
+    defaults = ("years", "utilisation", "power_w", "pue", "tariff_usd_per_kwh", "resale_usd")
+    assumed = tuple(field for field in defaults if field not in values)
+    return Owned(gpu_key=gpu_key, gpu_count=gpu_count, assumed=assumed, **values)
+
+
+def _gpu(part: str) -> tuple[str, int]:
+    counted = re.fullmatch(r"(?P<count>\d{1,3}) ?[xX] ?(?P<name>.+)", part)
+    count = int(counted["count"]) if counted else 1
+    spec = require_spec(counted["name"] if counted else part)
+    if spec.variants or spec.not_ranked_because:
+        why = spec.not_ranked_because or f"its form factor is open: name one of {', '.join(spec.variants)}"
+        raise MisuseError(f"--own: {spec.name} cannot be ranked: {why}")
+    if not 1 <= count <= 64:
+        raise MisuseError(f"--own: {count} GPUs; give 1 to 64")
+    return spec.key, count
+
+
+def _read(part: str) -> tuple[str, float]:
+    for field, pattern, factor in _FORMS:
+        found = re.fullmatch(pattern, part, re.IGNORECASE | re.ASCII)
+        if found:
+            value = float(found["value"]) * factor
+            low, high = _LIMITS[field]
+            if not low <= value <= high:
+                raise MisuseError(f"--own: {_words(field)} {part!r} is outside {low:g} to {high:g}")
+            return field, value
+    raise MisuseError(f"--own: {part!r} is not understood; write it like {_EXAMPLE}")
+
+
+def _words(field: str) -> str:
+    return field.removesuffix("_usd").removesuffix("_w").replace("_", " ")

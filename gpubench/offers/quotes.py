@@ -1,0 +1,111 @@
+"""From quotes to offers: which GPU is meant, and can it be true. One place for every source and import."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from gpubench.models import Offer, Pricing
+from gpubench.names import tpu_slice
+from gpubench.offers import plausible
+from gpubench.offers.dates import price_day
+from gpubench.offers.instances import Machine, find_machine
+from gpubench.offers.plausible import ImplausibleError
+from gpubench.offers.source import Quote
+from gpubench.offers.table import OfferKey, OfferTable, SetAside, offer_key
+from gpubench.specs import load_specs, offered_gpu_key
+from gpubench.units import plain
+
+UNSTATED_NOTE = "form factor not stated: ranked as the slowest variant"
+
+
+def offers_of_quotes(quotes: Iterable[Quote], retrieved_at: str) -> OfferTable:
+    """Turn quotes into offers; what is unknown, implausible or a duplicate is set aside with the reason.
+
+    Args:
+        quotes: As a source or an import found them.
+        retrieved_at: UTC time of the retrieval; its day dates the quotes that carry no date.
+    """
+    offers: dict[OfferKey, Offer] = {}
+    set_aside: list[SetAside] = []
+    for quote in quotes:
+        try:
+            offer = _offer(quote, retrieved_at)
+            if offers.setdefault(offer_key(offer), offer) is not offer:
+                raise ImplausibleError(f"a second {offer.pricing} price of this instance in this region")
+        except ValueError as reason:
+            words = " ".join(word for word in (quote.provider, quote.instance, quote.region or "") if word)
+            set_aside.append(SetAside(plain(words), plain(str(reason))))
+    return OfferTable(offers=tuple(offers.values()), set_aside=tuple(set_aside))
+
+
+def _offer(quote: Quote, retrieved_at: str) -> Offer:
+    quote = _tpu_in_chips(quote)
+    machine = find_machine(quote.provider, quote.instance)
+    instance = _instance(quote, machine)
+    key, note = _identify(quote, machine), quote.note
+    if load_specs()[key].variants:
+        note = f"{note}; {UNSTATED_NOTE}" if note else UNSTATED_NOTE
+    price_date = quote.price_date or retrieved_at[:10]
+    price_day(price_date)
+    texts = (quote.provider, quote.instance, quote.region or "", quote.source, note or "")
+    plausible.check_texts(texts)
+    if not (quote.provider and quote.instance):
+        raise ImplausibleError("no provider or no instance named")
+    return Offer(
+        provider=quote.provider,
+        instance=instance,
+        region=quote.region or None,
+        gpu_key=key,
+        gpu_count=plausible.gpu_count(_text(quote.gpu_count, machine and machine.gpu_count)),
+        vcpus=plausible.vcpus(_text(quote.vcpus, machine and machine.vcpus)),
+        ram_bytes=plausible.ram_bytes(_text(quote.ram_gib, machine and machine.ram_gib)),
+        price_usd_per_hour=plausible.price(str(quote.price), quote.kind),
+        pricing=Pricing(quote.pricing),
+        kind=quote.kind,
+        price_date=price_date,
+        source=quote.source,
+        note=note,
+        term_years=quote.term_years,
+        retrieved_at=retrieved_at,
+    )
+
+
+def _tpu_in_chips(quote: Quote) -> Quote:
+    """Restate a TPU slice ("v5litepod-8", one piece) as its chips, the unit of the specification table."""
+    found = tpu_slice(quote.gpu)
+    if found is None:
+        return quote
+    version, chips = found
+    return msgspec.structs.replace(quote, gpu=f"tpu-{version}", gpu_count=chips, gpu_memory_gib=None)
+
+
+def _instance(quote: Quote, machine: Machine | None) -> str:
+    """Return the instance's name; Google's N1 machines take any GPU, so there the GPU is part of it."""
+    if quote.provider == "gcp" and machine is None and quote.gpu and not quote.gpu.startswith("tpu-"):
+        return f"{quote.instance or 'n1'} + {quote.gpu_count}x {quote.gpu}"
+    return quote.instance
+
+
+def _identify(quote: Quote, machine: Machine | None) -> str:
+    """Return the key: by the instance's name first, which knows the form factor, then by the GPU's."""
+    if machine is not None:
+        return machine.gpu_key
+    # Google's own types name the form factor where its short names do not: V100 is nvidia-tesla-v100.
+    google = (f"nvidia-tesla-{quote.gpu.lower()}",) if quote.provider == "gcp" else ()
+    for name in (*google, quote.gpu, quote.instance):
+        key = offered_gpu_key(name, quote.gpu_memory_gib) if name else None
+        if key is not None:
+            break
+    else:
+        what = f"GPU {quote.gpu[:60]!r}" if quote.gpu else f"the GPU of instance {quote.instance[:60]!r}"
+        memory = f" with {quote.gpu_memory_gib:g} GiB" if quote.gpu_memory_gib else ""
+        raise ImplausibleError(f"{what}{memory} is unknown or ambiguous")
+    return key
+
+
+def _text(said: float | str | None, known: float | None) -> str:
+    """What the source says, else what the instance's name tells, as text for the checks; "" is unknown."""
+    value = known if said in {None, ""} else said
+    return "" if value is None else str(value)

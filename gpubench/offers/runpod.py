@@ -1,0 +1,70 @@
+"""RunPod: the price of one GPU of each type, the cheaper of secure and community cloud; no key needed.
+
+Interface: https://docs.runpod.io (GraphQL, gpuTypes). Its spot price has equalled the on-demand price, so
+only on-demand is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from gpubench.offers.source import Quote, SourceError, Transport, decode
+
+URL = "https://api.runpod.io/graphql"
+QUERY = "query { gpuTypes { id displayName memoryInGb securePrice communityPrice } }"
+
+
+class _GpuType(msgspec.Struct):
+    id: str
+    displayName: str  # noqa: N815 - the provider's spelling
+    memoryInGb: float | None = None  # noqa: N815
+    securePrice: float | None = None  # noqa: N815
+    communityPrice: float | None = None  # noqa: N815
+
+
+class _GpuTypes(msgspec.Struct):
+    gpuTypes: list[_GpuType]  # noqa: N815
+
+
+class _Answer(msgspec.Struct):
+    data: _GpuTypes | None = None
+    errors: list[msgspec.Raw] = []
+
+
+class RunpodSource:
+    """See the module."""
+
+    name = "runpod"
+    provider = "runpod"
+
+    def __init__(self, url: str = URL) -> None:
+        self._url = url
+
+    def fetch(self, transport: Transport) -> Iterator[Quote]:
+        """Yield one quote per GPU type that has a price."""
+        answer = decode(transport(self._url, body={"query": QUERY}), _Answer, "RunPod")
+        if answer.data is None:
+            raise SourceError("RunPod answered with an error instead of prices")
+        for gpu in answer.data.gpuTypes:
+            prices = {"community": gpu.communityPrice, "secure": gpu.securePrice}
+            offered = {cloud: price for cloud, price in prices.items() if price}
+            if not offered:
+                continue
+            cloud = min(offered, key=lambda name: offered[name])
+            yield Quote(
+                provider="runpod",
+                instance=gpu.displayName,
+                region=None,
+                gpu=gpu.id,
+                gpu_memory_gib=gpu.memoryInGb,
+                gpu_count=1,
+                price=offered[cloud],
+                kind="marketplace",
+                source="RunPod GraphQL API",
+                note=f"{cloud} cloud, the cheaper of {len(offered)}",
+            )
+
+
+SOURCE = RunpodSource()

@@ -1,0 +1,126 @@
+"""What a price source is: one file, one object ``SOURCE`` with ``fetch(transport)``, and how it may fail.
+
+A source knows one provider's shapes and nothing else. It yields quotes as it found them; which GPU they
+mean, whether they can be true and what they replace is decided in one place for all sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from gpubench.errors import GpuBenchError
+from gpubench.models import Pricing
+
+T = TypeVar("T")
+
+MARKETPLACES = frozenset({"runpod", "tensordock", "vast"})
+"""Here hosts set the price, and what they offer has no instance types."""
+
+
+class SourceError(GpuBenchError):
+    """A price source could not be read; the message is the reason that the status of the source keeps."""
+
+
+class SourceSkippedError(SourceError):
+    """A price source was not asked, because something it needs (a key, a library) is not here."""
+
+
+class Quote(msgspec.Struct, frozen=True, kw_only=True):
+    """One price as a source gives it, not yet believed.
+
+    Attributes:
+        gpu: The GPU in the source's own words; "" where only the instance tells it.
+        gpu_memory_gib: Memory of one GPU, where the source says [GiB].
+        price: Price of the whole instance [USD/h] as text or number.
+        price_date: None is the day of retrieval.
+    """
+
+    provider: str
+    instance: str
+    region: str | None
+    gpu: str
+    gpu_memory_gib: float | None = None
+    gpu_count: float | str | None
+    vcpus: float | str | None = None
+    ram_gib: float | str | None = None
+    price: float | str
+    pricing: Pricing = Pricing.ON_DEMAND
+    term_years: int | None = None
+    kind: str = "vm"
+    price_date: str | None = None
+    source: str
+    note: str | None = None
+
+
+class Transport(Protocol):
+    """One request, answered with the bytes of the body, or SourceError."""
+
+    def __call__(
+        self,
+        url: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> bytes:
+        """GET a URL, or POST ``body`` as JSON where there is one."""
+        ...
+
+
+class Source(Protocol):
+    """A price source. ``name`` labels its status; ``provider`` is the cloud whose prices it gives."""
+
+    @property
+    def name(self) -> str:
+        """What ``--provider`` and the snapshot call it."""
+        ...
+
+    @property
+    def provider(self) -> str:
+        """The cloud or marketplace."""
+        ...
+
+    def fetch(self, transport: Transport) -> Iterable[Quote]:
+        """Return every quote.
+
+        Raises:
+            SourceError: If the provider fails, or answers in a shape that is not its own.
+        """
+        ...
+
+
+def same_host(one: str, other: str) -> bool:
+    """Whether two URLs lead to one host and port; a port that the scheme implies may be written or not.
+
+    >>> same_host("https://a.example/x", "https://a.example:443/y")
+    True
+    """
+    first, second = _place(one), _place(other)
+    return first is not None and first == second
+
+
+def _place(url: str) -> tuple[str, str, int | None] | None:
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        return None
+    return parts.scheme, parts.hostname or "", port or {"https": 443, "http": 80}.get(parts.scheme)
+
+
+def decode(raw: bytes, shape: type[T], who: str) -> T:
+    """Decode an answer into the shape its documentation gives, or raise SourceError.
+
+    Raises:
+        SourceError: If it is no JSON, or JSON of another shape.
+    """
+    try:
+        return msgspec.json.decode(raw, type=shape)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise SourceError(
+            f"{who} answered in an unknown shape ({error}); its interface may have changed"
+        ) from None

@@ -1,0 +1,143 @@
+"""The one way out to the network: bounded in time and size, https only, and never led to another host."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urljoin, urlsplit
+
+import httpx
+
+from gpubench import __version__
+from gpubench.offers.source import SourceError, same_host
+from gpubench.units import plain
+
+MAX_BODY_BYTES = 64 * 1024**2
+REQUEST_TIMEOUT_S = 60.0
+"""For one request with its whole body; a server that drips bytes cannot hold a refresh longer."""
+SILENCE_TIMEOUT_S = 15.0
+MAX_RETRIES = 3
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 20.0
+MAX_REDIRECTS = 3
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+
+
+class HttpTransport:
+    """A transport on httpx; use as a context manager. See ``source.Transport`` for the call.
+
+    Args:
+        https_only: Refuse plain http; off only for tests against this machine.
+        sleep: Waits between tries.
+        max_body_bytes, request_timeout_s, silence_timeout_s: Caps of one request.
+    """
+
+    def __init__(
+        self,
+        *,
+        https_only: bool = True,
+        sleep: Callable[[float], None] = time.sleep,
+        max_body_bytes: int = MAX_BODY_BYTES,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
+        silence_timeout_s: float = SILENCE_TIMEOUT_S,
+    ) -> None:
+        self._https_only = https_only
+        self._sleep = sleep
+        self._max_body_bytes = max_body_bytes
+        self._request_timeout_s = request_timeout_s
+        self._client = httpx.Client(
+            timeout=silence_timeout_s,
+            follow_redirects=False,
+            headers={"User-Agent": f"gpubench/{__version__}"},
+        )
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close its connections."""
+        self._client.close()
+
+    def __call__(
+        self,
+        url: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> bytes:
+        """Return the body of a successful answer, after at most three more tries on 429, 5xx or a cut.
+
+        Raises:
+            SourceError: On anything else; the message names host and cause.
+        """
+        host = urlsplit(url).hostname or url
+        for attempt in range(MAX_RETRIES + 1):
+            try:
+                status, retry_after_s, answer = self._follow(url, params, body, headers)
+            except (httpx.ReadError, httpx.RemoteProtocolError, httpx.ReadTimeout) as error:
+                status, retry_after_s, answer = None, None, f"connection broke ({_words(error)})".encode()
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                raise SourceError(f"{host} is not reachable ({_words(error)})") from None
+            if status is not None and status < 300:
+                return answer
+            if status is not None and status < 500 and status != 429:
+                raise SourceError(f"{host} refused the request: HTTP {status}")
+            if attempt < MAX_RETRIES:
+                self._sleep(min(LONGEST_PAUSE_S, retry_after_s or FIRST_PAUSE_S * 2**attempt))
+        cause = answer.decode() if status is None else f"HTTP {status}"
+        raise SourceError(f"{host} failed {MAX_RETRIES + 1} times: {cause}")
+
+    def _follow(
+        self, url: str, params: Mapping[str, str] | None, body: Any, headers: Mapping[str, str] | None
+    ) -> tuple[int, float | None, bytes]:
+        deadline = time.monotonic() + self._request_timeout_s
+        asked, host = url, urlsplit(url).hostname
+        for _ in range(MAX_REDIRECTS + 1):
+            self._check_scheme(url)
+            method = "GET" if body is None else "POST"
+            with self._client.stream(method, url, params=params, json=body, headers=headers) as response:
+                if response.status_code not in _REDIRECTS:
+                    good = response.status_code < 300
+                    return (
+                        response.status_code,
+                        _seconds(response.headers.get("retry-after")),
+                        self._read(response, deadline) if good else b"",
+                    )
+                url, params = urljoin(url, response.headers.get("location", "")), None
+            if not same_host(asked, url):
+                raise SourceError(f"{host} redirects to another host ({plain(url, 80)}): refused")
+        raise SourceError(f"{host} redirects more than {MAX_REDIRECTS} times")
+
+    def _check_scheme(self, url: str) -> None:
+        if self._https_only and urlsplit(url).scheme != "https":
+            raise SourceError(f"{plain(url, 80)} is not https: refused")
+
+    def _read(self, response: httpx.Response, deadline: float) -> bytes:
+        chunks, size_bytes = [], 0
+        for chunk in response.iter_bytes():
+            size_bytes += len(chunk)
+            if size_bytes > self._max_body_bytes:
+                raise SourceError(f"{response.url.host} sent over {self._max_body_bytes:,} bytes: stopped")
+            if time.monotonic() > deadline:
+                raise SourceError(f"{response.url.host} took over {self._request_timeout_s:g} s: stopped")
+            chunks.append(chunk)
+        return b"".join(chunks)
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    """Read a Retry-After in seconds; a date or nonsense is no answer."""
+    return (
+        float(retry_after)
+        if retry_after is not None and retry_after.isascii() and retry_after.isdigit()
+        else None
+    )
+
+
+def _words(error: Exception) -> str:
+    return plain(str(error), 120) or type(error).__name__

@@ -1,0 +1,125 @@
+"""Vast.ai: the cheapest verified host of each GPU model and count; no key needed.
+
+Interface: https://docs.vast.ai/api (search offers). A broad query is cut at 64 rows, so each model is
+asked for by itself. A host is one machine at one moment: quotes carry the number of hosts and their median.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from statistics import median
+
+import msgspec
+
+from gpubench.offers.source import Quote, Transport, decode
+
+URL = "https://console.vast.ai/api/v0/bundles/"
+ROWS_PER_MODEL = 64
+MODELS = (
+    "A10",
+    "A100 PCIE",
+    "A100 SXM4",
+    "A40",
+    "B200",
+    "B300",
+    "GH200 SXM",
+    "H100 NVL",
+    "H100 PCIE",
+    "H100 SXM",
+    "H200",
+    "H200 NVL",
+    "L4",
+    "L40",
+    "L40S",
+    "Q RTX 6000",
+    "Q RTX 8000",
+    "RTX 3060",
+    "RTX 3070",
+    "RTX 3080",
+    "RTX 3090",
+    "RTX 3090 Ti",
+    "RTX 4060 Ti",
+    "RTX 4070",
+    "RTX 4080",
+    "RTX 4090",
+    "RTX 5000Ada",
+    "RTX 5070",
+    "RTX 5070 Ti",
+    "RTX 5080",
+    "RTX 5090",
+    "RTX 6000Ada",
+    "RTX A4000",
+    "RTX A5000",
+    "RTX A6000",
+    "RTX PRO 6000 S",
+    "RTX PRO 6000 WS",
+    "Tesla P100",
+    "Tesla T4",
+    "Tesla V100",
+)
+
+
+class _Host(msgspec.Struct):
+    gpu_name: str
+    num_gpus: int
+    gpu_ram: float  # MiB of one GPU
+    dph_total: float  # USD per hour of the whole machine with its default disk
+    cpu_cores_effective: float | None = None
+    cpu_ram: float | None = None
+    verification: str | None = None
+
+
+class _Answer(msgspec.Struct):
+    offers: list[_Host]
+
+
+class VastSource:
+    """See the module."""
+
+    name = "vast"
+    provider = "vast"
+
+    def __init__(self, url: str = URL, models: tuple[str, ...] = MODELS) -> None:
+        self._url = url
+        self._models = models
+
+    def fetch(self, transport: Transport) -> Iterator[Quote]:
+        """Yield, for each model, one quote per GPU memory and count: the cheapest verified host."""
+        for model in self._models:
+            query = {
+                "gpu_name": {"eq": model},
+                "verified": {"eq": True},
+                "rentable": {"eq": True},
+                "rented": {"eq": False},
+                "type": "on-demand",
+                "order": [["dph_total", "asc"]],
+                "limit": ROWS_PER_MODEL,
+            }
+            answer = decode(transport(self._url, body=query), _Answer, "Vast")
+            yield from _quotes([h for h in answer.offers if h.verification in {None, "verified"}])
+
+
+def _quotes(hosts: list[_Host]) -> Iterator[Quote]:
+    alike: dict[tuple[str, int, int], list[_Host]] = defaultdict(list)
+    for host in hosts:
+        alike[host.gpu_name, host.num_gpus, round(host.gpu_ram / 1024)].append(host)
+    for (name, count, memory_gib), group in alike.items():
+        cheapest = min(group, key=lambda host: host.dph_total)
+        middle = median(host.dph_total for host in group)
+        yield Quote(
+            provider="vast",
+            instance=name if count == 1 else f"{count}x {name}",
+            region=None,
+            gpu=name,
+            gpu_memory_gib=memory_gib,
+            gpu_count=count,
+            vcpus=cheapest.cpu_cores_effective or None,
+            price=cheapest.dph_total,
+            kind="marketplace",
+            source="Vast search API, cheapest verified host",
+            note=f"cheapest of {len(group)} verified hosts at one moment; their median is {middle:.3f} USD/h",
+        )
+
+
+SOURCE = VastSource()

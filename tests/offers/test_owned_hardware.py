@@ -1,0 +1,92 @@
+"""One line for hardware that somebody owns."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpubench.errors import MisuseError
+from gpubench.offers.owned import Owned, parse_owned
+
+
+def test_the_short_form():
+    owned = parse_owned("nvidia-geforce-rtx-4090-24gb, 1900 USD, 3 years")
+    assert owned == Owned(
+        gpu_key="nvidia-geforce-rtx-4090-24gb",
+        purchase_usd=1900,
+        years=3,
+        assumed=("utilisation", "power_w", "pue", "tariff_usd_per_kwh", "resale_usd"),
+    )
+
+
+def test_the_long_form():
+    owned = parse_owned(
+        "2x RTX 4090, 3800 USD, host 1500 USD, resale 900 USD, 4 years, 60 %, 380 W, idle 20 W, PUE 1.2, "
+        "0.25 USD/kWh, upkeep 0.05 USD/h"
+    )
+    assert owned == Owned(
+        gpu_key="nvidia-geforce-rtx-4090-24gb",
+        gpu_count=2,
+        purchase_usd=3800,
+        host_usd=1500,
+        resale_usd=900,
+        years=4,
+        utilisation=0.6,
+        power_w=380,
+        idle_w=20,
+        pue=1.2,
+        tariff_usd_per_kwh=0.25,
+        upkeep_usd_per_hour=0.05,
+    )
+
+
+@pytest.mark.parametrize(
+    ("part", "field", "value"),
+    [
+        ("1 year", "years", 1),
+        ("life 2.5 years", "years", 2.5),
+        ("50% used", "utilisation", 0.5),
+        ("utilisation 0.4", "utilisation", 0.4),
+        ("utilization 40 %", "utilisation", 0.4),
+        ("power 300 W", "power_w", 300),
+        ("tariff 0.3 usd/kWh", "tariff_usd_per_kwh", 0.3),
+        ("pue 1.5", "pue", 1.5),
+    ],
+)
+def test_each_part_has_its_forms(part, field, value):
+    assert getattr(parse_owned(f"T4, 500 USD, {part}"), field) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("", "names no GPU"),
+        ("banana, 100 USD", "unknown or ambiguous GPU 'banana'"),
+        ("T4", "has no price"),
+        ("T4, 100 EUR", "'100 EUR' is not understood"),
+        ("T4, 0 USD", "outside 1 to"),
+        ("T4, 100 USD, 100 USD", "twice"),
+        ("T4, 100 USD, resale 200 USD", "resale 200 USD is above the 100 USD"),
+        ("T4, 100 USD, 0 years", "outside 0.1 to 30"),
+        ("T4, 100 USD, 101 %", "outside 0.001 to 1"),
+        ("T4, 100 USD, PUE 0.9", "outside 1 to 5"),
+        ("T4, nan USD", "not understood"),
+        ("0x T4, 100 USD", "0 GPUs"),
+        ("T4, 1e9 USD", "not understood"),
+    ],
+)
+def test_a_mistake_names_the_part_and_the_mend(spec, message):
+    with pytest.raises(MisuseError, match=message) as caught:
+        parse_owned(spec)
+    assert "\n" not in str(caught.value)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text(max_size=80))
+def test_no_text_breaks_the_reader(text):
+    for spec in (text, f"T4, {text}", f"T4, 100 USD, {text}"):
+        with contextlib.suppress(MisuseError):  # anything else fails the test
+            assert parse_owned(spec).purchase_usd >= 1

@@ -1,0 +1,244 @@
+"""A refresh: dated snapshots, old prices kept where a source fails, jumps set aside."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pytest
+
+from gpubench.errors import MisuseError, StorageError
+from gpubench.models import Pricing
+from gpubench.offers.refresh import all_sources, refresh, select_sources
+from gpubench.offers.snapshot import embedded_offers, load_offers, newest_snapshot
+from gpubench.offers.source import Quote, SourceError, SourceSkippedError
+
+DAYS = [datetime(2026, 11, day, 12, tzinfo=UTC) for day in (17, 18, 19)]
+
+
+class Fixed:
+    """A source that gives these quotes, or fails."""
+
+    def __init__(self, name, *quotes, error=None, provider=None):
+        self.name, self.provider, self.quotes, self.error = name, provider or name, quotes, error
+
+    def fetch(self, transport):
+        yield from self.quotes
+        if self.error:
+            raise self.error
+
+
+def quote(price, **change):
+    fields = {
+        "provider": "acme",
+        "instance": "big.1",
+        "region": "moon-1",
+        "gpu": "T4",
+        "gpu_count": 1,
+        "source": "acme API",
+    }
+    return Quote(**(fields | {"price": price} | change))
+
+
+def run(tmp_path, day, *sources, **options):
+    return refresh(sources, None, results=tmp_path, now=DAYS[day], **options)
+
+
+def price(tmp_path, **wanted):
+    wanted = {"provider": "acme", "instance": "big.1", "pricing": Pricing.ON_DEMAND} | wanted
+    found = [o for o in load_offers(tmp_path).offers if all(getattr(o, k) == v for k, v in wanted.items())]
+    return [(float(o.price_usd_per_hour), o.price_date) for o in found]
+
+
+def test_a_refresh_writes_one_dated_file_that_loading_reads(tmp_path):
+    done = run(tmp_path, 0, Fixed("acme", quote(0.5)))
+    assert done.path == tmp_path / "offers" / "20261117T120000Z.json"
+    assert price(tmp_path) == [(0.5, "2026-11-17")]
+    assert [p.name for p in (tmp_path / "offers").iterdir()] == ["20261117T120000Z.json"]
+
+
+def test_a_source_that_fails_keeps_its_old_prices_with_their_old_dates_and_the_others_go_on(tmp_path):
+    run(tmp_path, 0, Fixed("acme", quote(0.5)), Fixed("other", quote(0.7, provider="other")))
+    done = run(
+        tmp_path,
+        1,
+        Fixed("acme", quote(0.6), error=SourceError("acme is down")),
+        Fixed("other", quote(0.8, provider="other")),
+    )
+    assert done.named("failed") == ("acme",)
+    assert price(tmp_path) == [(0.5, "2026-11-17")]
+    assert price(tmp_path, provider="other") == [(0.8, "2026-11-18")]
+    (note,) = load_offers(tmp_path).notes
+    assert "acme is down" in note
+    assert "2026-11-17" in note
+
+
+def test_a_source_that_was_not_asked_is_carried_over(tmp_path):
+    run(tmp_path, 0, Fixed("acme", quote(0.5)))
+    run(tmp_path, 1, Fixed("other", quote(0.7, provider="other")))
+    assert price(tmp_path) == [(0.5, "2026-11-17")]
+
+
+def test_where_nothing_answers_nothing_is_written(tmp_path):
+    done = run(
+        tmp_path,
+        0,
+        Fixed("acme", error=SourceError("no network")),
+        Fixed("b", error=SourceSkippedError("no key")),
+    )
+    assert done.path is None
+    assert not (tmp_path / "offers").exists()
+    assert load_offers(tmp_path).offers == embedded_offers().offers
+
+
+@pytest.mark.parametrize(("jump", "kept"), [(5.1, False), (4.9, True), (0.19, False), (0.21, True)])
+def test_a_jump_against_the_own_last_price_is_set_aside_and_the_old_price_stays(tmp_path, jump, kept):
+    run(tmp_path, 0, Fixed("acme", quote(1.0)))
+    done = run(tmp_path, 1, Fixed("acme", quote(jump)))
+    assert price(tmp_path) == [(jump, "2026-11-18") if kept else (1.0, "2026-11-17")]
+    assert len(done.set_aside) == (not kept)
+    if not kept:
+        assert "--accept-outliers" in done.set_aside[0].reason
+        run(tmp_path, 2, Fixed("acme", quote(jump)), accept_outliers=True)
+        assert price(tmp_path) == [(jump, "2026-11-19")]
+
+
+def test_a_bid_floor_taken_for_a_price_is_set_aside(tmp_path):
+    floor = quote(
+        0.01, provider="runpod", instance="B200", region=None, gpu="NVIDIA B200", kind="marketplace"
+    )
+    done = run(tmp_path, 0, Fixed("runpod", floor))
+    assert price(tmp_path, provider="runpod", instance="B200") == [(5.98, "2026-10-04")]
+    assert "times the $5.98" in done.set_aside[0].reason
+
+
+def test_a_difference_to_other_providers_is_noted_and_kept(tmp_path):
+    run(tmp_path, 0, Fixed("acme", quote(20.0)))
+    assert price(tmp_path) == [(20.0, "2026-11-17")]
+    (offer,) = [o for o in load_offers(tmp_path).offers if o.provider == "acme"]
+    assert "times the median of this GPU elsewhere" in offer.note
+
+
+@pytest.mark.parametrize("bad", [0, -1, float("nan"), float("inf"), "", "free"])
+def test_an_implausible_price_never_reaches_a_snapshot(tmp_path, bad):
+    done = run(tmp_path, 0, Fixed("acme", quote(bad), quote(0.5, instance="good")))
+    assert [
+        instance
+        for (instance,) in [
+            (o.instance,) for o in newest_snapshot(tmp_path / "offers")[0].sources["acme"].offers
+        ]
+    ] == ["good"]
+    assert len(done.set_aside) == 1
+
+
+def test_an_unknown_gpu_is_reported_and_never_guessed(tmp_path):
+    done = run(tmp_path, 0, Fixed("acme", quote(0.5, gpu="H900"), quote(0.5, gpu="T4", instance="good")))
+    assert "GPU 'H900' is unknown or ambiguous" in done.set_aside[0].reason
+
+
+def test_an_open_form_factor_is_its_own_gpu_and_marked(tmp_path):
+    run(tmp_path, 0, Fixed("acme", quote(2.5, gpu="H100", gpu_memory_gib=80)))
+    (offer,) = [o for o in load_offers(tmp_path).offers if o.provider == "acme"]
+    assert offer.gpu_key == "nvidia-h100-unstated-80gb"
+    assert "form factor not stated" in offer.note
+
+
+def test_a_marketplace_offer_replaces_the_older_one_of_its_gpu_whatever_it_is_called(tmp_path):
+    fresh = quote(
+        1.25,
+        provider="runpod",
+        instance="A100 PCIe",
+        region=None,
+        gpu="NVIDIA A100 80GB PCIe",
+        kind="marketplace",
+    )
+    run(tmp_path, 0, Fixed("runpod", fresh))
+    runpod = [
+        o
+        for o in load_offers(tmp_path).offers
+        if (o.provider, o.gpu_key) == ("runpod", "nvidia-a100-pcie-80gb")
+    ]
+    assert [(o.price_usd_per_hour, o.price_date) for o in runpod] == [(Decimal("1.25"), "2026-11-17")]
+
+
+def test_a_clouds_own_answer_lies_over_a_collected_catalog(tmp_path):
+    direct = Fixed("acme", quote(0.5))
+    collected = Fixed("gpuhunt-acme", quote(0.4), provider="acme")
+    run(tmp_path, 0, direct, collected)
+    assert price(tmp_path) == [(0.5, "2026-11-17")]
+
+
+def test_an_unwritable_folder_is_named(tmp_path):
+    (tmp_path / "offers").write_text("a file where the folder belongs")
+    with pytest.raises(StorageError, match="--results"):
+        run(tmp_path, 0, Fixed("acme", quote(0.5)))
+
+
+def test_a_write_that_breaks_off_leaves_the_old_snapshot_whole(tmp_path, monkeypatch):
+    run(tmp_path, 0, Fixed("acme", quote(0.5)))
+
+    def full(_descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match="No space left"):
+        run(tmp_path, 1, Fixed("acme", quote(0.6)))
+    assert price(tmp_path) == [(0.5, "2026-11-17")]
+    assert len(list((tmp_path / "offers").iterdir())) == 1
+
+
+def test_sources_are_chosen_by_name_or_cloud():
+    sources = all_sources()
+    names = [s.name for s in sources]
+    assert {"azure", "vast", "runpod", "lambda", "aws", "gpuhunt-gcp"} <= set(names)
+    assert [s.name for s in select_sources(sources, ["gcp"])] == ["gpuhunt-gcp"]
+    assert [s.name for s in select_sources(sources, ["AWS", "vast"])] == ["gpuhunt-aws", "aws", "vast"]
+    assert select_sources(sources, []) == sources
+    with pytest.raises(MisuseError, match="no price source 'acme'; known: aws, azure"):
+        select_sources(sources, ["acme"])
+
+
+NO_NETWORK = """
+import socket, sys
+def closed(*_a, **_k): raise OSError(101, "Network is unreachable")
+socket.socket.connect = closed
+socket.getaddrinfo = closed
+from gpubench.cli.app import main
+main()
+"""
+
+
+def test_without_a_network_refresh_says_so_and_the_known_prices_stand(tmp_path):
+    environment = os.environ | {
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_CONFIG_FILE": "/none",
+        "AWS_SHARED_CREDENTIALS_FILE": "/none",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", NO_NETWORK, "offers", "refresh", "--results", str(tmp_path), "--json"],
+        capture_output=True, text=True, check=False, env=environment, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    document = json.loads(done.stdout)
+    assert document["path"] is None
+    assert document["sources"]["azure"]["state"] == "failed"
+    assert "not reachable" in document["sources"]["azure"]["reason"]
+    assert document["sources"]["lambda"]["state"] == "skipped"
+    assert "prices known before stand" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "offers").exists()
+    listed = subprocess.run(
+        [sys.executable, "-c", NO_NETWORK, "offers", "list", "--results", str(tmp_path)], capture_output=True, text=True, check=False
+    )  # fmt: skip
+    assert listed.returncode == 0
+    assert "days" in listed.stdout
+
+
+def test_listing_imports_no_network_library():
+    code = "import sys; sys.argv=['gpubench','offers','list','--json']\nfrom gpubench.cli.app import main\ntry: main()\nexcept SystemExit: pass\nprint([m for m in ('httpx','boto3','botocore','gpuhunt','requests','urllib3') if m in sys.modules], file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip().endswith("[]")

@@ -1,0 +1,328 @@
+"""Each price source on an answer in its documented shape, and on answers that are none."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from gpubench.models import Pricing
+from gpubench.offers.aws import AwsSource
+from gpubench.offers.azure import AzureSource
+from gpubench.offers.gpuhunt_catalog import GpuhuntSource
+from gpubench.offers.lambda_cloud import LambdaSource
+from gpubench.offers.quotes import offers_of_quotes
+from gpubench.offers.runpod import RunpodSource
+from gpubench.offers.source import SourceError, SourceSkippedError
+from gpubench.offers.vast import VastSource
+
+boto3 = pytest.importorskip("boto3")
+pytest.importorskip("httpx")
+pytest.importorskip("gpuhunt")
+ANY, Stubber = pytest.importorskip("botocore.stub").ANY, pytest.importorskip("botocore.stub").Stubber
+
+ANSWERS = Path(__file__).parent / "answers"
+NOW = "2026-11-20T12:00:00Z"
+
+
+class Replay:
+    """A transport that gives prepared answers in turn and remembers what was asked."""
+
+    def __init__(self, *answers):
+        self.answers = [(ANSWERS / a).read_bytes() if isinstance(a, str) else a for a in answers]
+        self.asked = []
+
+    def __call__(self, url, *, params=None, body=None, headers=None):
+        self.asked.append({"url": url, "params": params, "body": body, "headers": headers})
+        return self.answers[min(len(self.asked), len(self.answers)) - 1]
+
+
+def refuse(url, **_kwargs):
+    pytest.fail(f"asked {url}")
+
+
+def offers(source, transport):
+    return offers_of_quotes(source.fetch(transport), NOW)
+
+
+def short(table):
+    return {(o.instance, o.pricing.value, o.term_years): float(o.price_usd_per_hour) for o in table.offers}
+
+
+def test_azure_pages_and_tells_spot_reserved_and_other_products_apart():
+    replay = Replay("azure_1.json", "azure_2.json")
+    table = offers(AzureSource(), replay)
+    assert short(table) == {
+        ("Standard_NC24ads_A100_v4", "on_demand", None): 3.673,
+        ("Standard_NC24ads_A100_v4", "spot", None): 0.68,
+        ("Standard_NC24ads_A100_v4", "reserved", 1): 2.25,
+        ("Standard_NC24ads_A100_v4", "reserved", 3): 1.6,
+        ("Standard_NC4as_T4_v3", "on_demand", None): 0.6,
+    }
+    offer = table.offers[0]
+    assert (offer.gpu_key, offer.gpu_count, offer.vcpus) == ("nvidia-a100-pcie-80gb", 1, 24)
+    assert (offer.price_date, offer.retrieved_at, offer.region) == ("2026-11-20", NOW, "eastus")
+    ((row, reason),) = table.set_aside
+    assert "Standard_NV6ads_A10_v5" in row
+    assert "unknown or ambiguous" in reason
+    assert replay.asked[1]["url"].startswith("https://prices.azure.com:443/")
+
+
+def test_azure_never_follows_a_next_page_on_another_host():
+    page = json.loads((ANSWERS / "azure_1.json").read_text()) | {"NextPageLink": "https://evil.example/p"}
+    replay = Replay(json.dumps(page).encode())
+    with pytest.raises(SourceError, match="another host"):
+        offers(AzureSource(), replay)
+    assert len(replay.asked) == 1
+
+
+def test_azure_pages_without_end_are_stopped(monkeypatch):
+    monkeypatch.setattr("gpubench.offers.azure.MAX_PAGES", 5)
+    with pytest.raises(SourceError, match="more than 5 pages"):
+        offers(AzureSource(), Replay("azure_1.json"))
+
+
+def test_vast_gives_the_cheapest_verified_host_of_each_count():
+    replay = Replay("vast.json")
+    table = offers(VastSource(models=("RTX 4090",)), replay)
+    assert short(table) == {("RTX 4090", "on_demand", None): 0.40, ("8x RTX 4090", "on_demand", None): 3.60}
+    assert table.offers[0].kind == "marketplace"
+    assert "2 verified hosts" in table.offers[0].note
+    assert "RTX 9999" in table.set_aside[0].row
+    assert replay.asked[0]["body"]["verified"] == {"eq": True}
+
+
+def test_runpod_takes_the_cheaper_cloud_and_tells_the_form_factor_by_the_device_name():
+    table = offers(RunpodSource(), Replay("runpod.json"))
+    assert {(o.instance, o.gpu_key): float(o.price_usd_per_hour) for o in table.offers} == {
+        ("A100 PCIe", "nvidia-a100-pcie-80gb"): 1.19,
+        ("H100 SXM", "nvidia-h100-sxm-80gb"): 2.69,
+        ("RTX 4090", "nvidia-geforce-rtx-4090-24gb"): 0.34,
+    }
+    assert [row for row, _ in table.set_aside] == ["runpod Q9000"]
+
+
+def test_runpod_errors_are_said():
+    with pytest.raises(SourceError, match="error instead of prices"):
+        offers(RunpodSource(), Replay(b'{"errors": [{"message": "no"}], "data": null}'))
+
+
+def test_lambda_needs_a_key_and_sends_it_in_the_header_alone(monkeypatch):
+    monkeypatch.delenv("LAMBDA_API_KEY", raising=False)
+    with pytest.raises(SourceSkippedError, match="LAMBDA_API_KEY"):
+        offers(LambdaSource(), refuse)
+    monkeypatch.setenv("LAMBDA_API_KEY", "secret-key")
+    replay = Replay("lambda.json")
+    table = offers(LambdaSource(), replay)
+    assert {(o.instance, o.gpu_key, o.gpu_count): float(o.price_usd_per_hour) for o in table.offers} == {
+        ("gpu_8x_h100_sxm5", "nvidia-h100-sxm-80gb", 8): 31.92,
+        ("gpu_1x_a10", "nvidia-a10-24gb", 1): 1.29,
+    }
+    assert replay.asked[0]["headers"] == {"Authorization": "Bearer secret-key"}
+    assert "secret-key" not in replay.asked[0]["url"]
+    assert not any("secret" in str(o) for o in table.offers)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [AzureSource(), VastSource(models=("L4",)), RunpodSource(), LambdaSource()],
+    ids=lambda s: s.name,
+)
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"<html>", b"{", b"[]", b"null", b'{"Items": 3, "offers": 3, "data": 3}', b"[" * 100_000, b"\xff", b'{"offers": [{"dph_total": NaN}]}'],
+)  # fmt: skip
+def test_an_altered_answer_is_one_line_and_names_the_provider(monkeypatch, source, body):
+    monkeypatch.setenv("LAMBDA_API_KEY", "k")
+    with pytest.raises(SourceError, match=r"(?i)(azure|vast|runpod|lambda).*shape") as caught:
+        offers(source, Replay(body))
+    assert "\n" not in str(caught.value)
+
+
+# --- gpuhunt ----------------------------------------------------------------------------------------------
+
+
+def test_gpuhunt_reads_the_folder_of_its_variable_without_the_network(tmp_path, monkeypatch):
+    (tmp_path / "gcp.csv").write_bytes((ANSWERS / "gcp.csv").read_bytes())
+    monkeypatch.setenv("GPUHUNT_CATALOG_DIR", str(tmp_path))
+    table = offers(GpuhuntSource("gcp"), refuse)
+    assert {(o.instance, o.gpu_key, o.gpu_count) for o in table.offers} == {
+        ("a2-highgpu-1g", "nvidia-a100-sxm-40gb", 1),
+        ("a3-highgpu-8g", "nvidia-h100-sxm-80gb", 8),
+        ("n1-standard-8 + 1x V100", "nvidia-tesla-v100-sxm2-16gb", 1),
+        ("n1-standard-8 + 1x T4", "nvidia-tesla-t4-16gb", 1),
+        ("v5litepod-8", "google-tpu-v5e", 8),
+    }
+    assert all(o.region == "us-central1-a" for o in table.offers)
+
+
+def test_gpuhunt_without_a_catalog_of_this_cloud_is_a_failure(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPUHUNT_CATALOG_DIR", str(tmp_path))
+    with pytest.raises(SourceError, match=r"cannot read oci\.csv"):
+        offers(GpuhuntSource("oci"), refuse)
+
+
+def _packed(name="gcp.csv", content=None):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(name, content or (ANSWERS / "gcp.csv").read_bytes())
+    return buffer.getvalue()
+
+
+def test_gpuhunt_dates_its_rows_by_the_version_it_fetched(monkeypatch):
+    monkeypatch.delenv("GPUHUNT_CATALOG_DIR", raising=False)
+    replay = Replay(b"20261118-7\n", _packed())
+    table = offers(GpuhuntSource("gcp"), replay)
+    assert {o.price_date for o in table.offers} == {"2026-11-18"}
+    assert [asked["url"].rsplit("/v3/")[-1] for asked in replay.asked] == [
+        "gcp/version",
+        "gcp/20261118-7/catalog.zip",
+    ]
+    import os
+
+    assert "GPUHUNT_CATALOG_DIR" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ((b"../../etc",), "a version"),
+        ((b"1", b"no zip"), "no such archive"),
+        ((b"1", _packed("aws.csv")), "no such archive"),
+    ],
+)
+def test_a_damaged_gpuhunt_catalog_is_a_failure(monkeypatch, answers, message):
+    monkeypatch.delenv("GPUHUNT_CATALOG_DIR", raising=False)
+    with pytest.raises(SourceError, match=message):
+        offers(GpuhuntSource("gcp"), Replay(*answers))
+
+
+def test_a_zip_bomb_is_refused_before_it_is_unpacked(monkeypatch):
+    monkeypatch.setattr("gpubench.offers.gpuhunt_catalog.MAX_CSV_BYTES", 10_000)
+    monkeypatch.delenv("GPUHUNT_CATALOG_DIR", raising=False)
+    with pytest.raises(SourceError, match=r"over 10,000 bytes"):
+        offers(GpuhuntSource("gcp"), Replay(b"1", _packed(content=b"x" * 20_000)))
+
+
+# --- AWS --------------------------------------------------------------------------------------------------
+
+
+def _listing(instance, region, gpu, price, *, reserved=True):
+    def term(amount, **attributes):
+        dimension = {"unit": "Hrs", "pricePerUnit": {"USD": amount}, "description": "x"}
+        return {
+            "priceDimensions": {"A.B": dimension},
+            "termAttributes": attributes,
+            "effectiveDate": "2026-11-01T00:00:00Z",
+        }
+
+    terms = {"OnDemand": {"A": term(price)}}
+    if reserved:
+        standard = {"OfferingClass": "standard", "PurchaseOption": "No Upfront"}
+        terms["Reserved"] = {
+            "B": term("13.0", LeaseContractLength="1yr", **standard),
+            "C": term("9.0", LeaseContractLength="3yr", **standard),
+            "D": term(
+                "8.0", LeaseContractLength="3yr", OfferingClass="convertible", PurchaseOption="No Upfront"
+            ),
+        }
+    attributes = {
+        "instanceType": instance,
+        "regionCode": region,
+        "vcpu": "96",
+        "memory": "1,152 GiB",
+        "gpu": gpu,
+    }
+    return json.dumps(
+        {"product": {"productFamily": "Compute Instance", "attributes": attributes}, "terms": terms}
+    )
+
+
+def _client(service, region):
+    return boto3.client(service, region_name=region, aws_access_key_id="x", aws_secret_access_key="x")
+
+
+def _spot_row(instance, zone, price):
+    return {
+        "InstanceType": instance,
+        "AvailabilityZone": zone,
+        "SpotPrice": price,
+        "ProductDescription": "Linux/UNIX",
+    }
+
+
+def test_aws_joins_the_price_list_with_the_spot_history():
+    pricing, here, closed = (
+        _client("pricing", "us-east-1"),
+        _client("ec2", "us-east-1"),
+        _client("ec2", "me-south-1"),
+    )
+    lists, spot, refused = Stubber(pricing), Stubber(here), Stubber(closed)
+    first = [
+        _listing("p4d.24xlarge", "us-east-1", "8", "21.96"),
+        _listing("p4d.24xlarge", "us-east-1", "8", "0.0000000000", reserved=False),
+    ]
+    second = [
+        _listing("p4d.24xlarge", "me-south-1", "8", "25.0", reserved=False),
+        _listing("g99.xlarge", "us-east-1", "1", "1.0", reserved=False),
+    ]
+    expected = {"ServiceCode": "AmazonEC2", "Filters": ANY}
+    lists.add_response("get_products", {"PriceList": first, "NextToken": "t"}, expected)
+    lists.add_response("get_products", {"PriceList": second}, expected | {"NextToken": "t"})
+    rows = [
+        _spot_row("p4d.24xlarge", f"us-east-1{zone}", price)
+        for zone, price in zip("abc", ("7.0", "9.0", "20.0"), strict=True)
+    ]
+    spot.add_response(
+        "describe_spot_price_history",
+        {"SpotPriceHistory": rows},
+        {
+            "InstanceTypes": ["g99.xlarge", "p4d.24xlarge"],
+            "ProductDescriptions": ["Linux/UNIX"],
+            "StartTime": ANY,
+        },
+    )
+    refused.add_client_error("describe_spot_price_history", "AuthFailure")
+    with lists, spot, refused:
+        clients = {
+            ("pricing", "us-east-1"): pricing,
+            ("ec2", "us-east-1"): here,
+            ("ec2", "me-south-1"): closed,
+        }
+        table = offers(AwsSource(lambda service, region: clients[service, region]), refuse)
+    lists.assert_no_pending_responses()
+    spot.assert_no_pending_responses()
+    assert {(o.region, o.pricing, o.term_years): float(o.price_usd_per_hour) for o in table.offers} == {
+        ("us-east-1", Pricing.ON_DEMAND, None): 21.96,
+        ("us-east-1", Pricing.RESERVED, 1): 13.0,
+        ("us-east-1", Pricing.RESERVED, 3): 9.0,
+        ("me-south-1", Pricing.ON_DEMAND, None): 25.0,
+        ("us-east-1", Pricing.SPOT, None): 9.0,
+    }
+    assert {o.gpu_key for o in table.offers} == {"nvidia-a100-sxm-40gb"}
+    assert table.offers[0].ram_bytes == 1152 * 1024**3
+    assert any("g99.xlarge" in row for row, _ in table.set_aside)
+
+
+def test_aws_without_permission_is_a_failure_of_one_line():
+    pricing = _client("pricing", "us-east-1")
+    with (
+        Stubber(pricing) as stub,
+        pytest.raises(SourceError, match=r"AWS price list failed.*AccessDenied") as caught,
+    ):
+        stub.add_client_error("get_products", "AccessDeniedException", "not allowed")
+        offers(AwsSource(lambda *_: pricing), refuse)
+    assert "\n" not in str(caught.value)
+
+
+def test_aws_without_credentials_is_skipped(monkeypatch, tmp_path):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(SourceSkippedError, match="no AWS credentials"):
+        offers(AwsSource(), refuse)

@@ -1,0 +1,228 @@
+"""The transport against a real server on this machine: retries, caps, redirects, and one line for each failure."""
+
+from __future__ import annotations
+
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from gpubench.offers.source import SourceError
+from gpubench.offers.transport import HttpTransport
+
+
+class Server:
+    """Answers each path by a function of (handler, number of the request for that path)."""
+
+    def __init__(self) -> None:
+        self.routes = {}
+        self.seen = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self):
+                outer.seen.append((self.command, self.path, dict(self.headers)))
+                path = self.path.partition("?")[0]
+                nth = sum(p.partition("?")[0] == path for _, p, _ in outer.seen)
+                outer.routes[path](self, nth)
+
+            def do_POST(self):
+                self.body = self.rfile.read(int(self.headers["Content-Length"]))
+                self.do_GET()
+
+            def log_message(self, *_args):
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.http.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.http.server_port}"
+        threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    def count(self, path):
+        return sum(p.partition("?")[0] == path for _, p, _ in self.seen)
+
+
+def answer(status, body=b"", **headers):
+    def reply(handler, _nth=0):
+        handler.send_response(status)
+        for name, value in headers.items():
+            handler.send_header(name.replace("_", "-"), value)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    return reply
+
+
+def after(count, first, then):
+    return lambda handler, nth: (first if nth <= count else then)(handler, nth)
+
+
+@pytest.fixture
+def server():
+    running = Server()
+    yield running
+    running.http.shutdown()
+    running.http.server_close()
+
+
+@pytest.fixture
+def pauses():
+    return []
+
+
+@pytest.fixture
+def transport(pauses):
+    with HttpTransport(
+        https_only=False,
+        sleep=pauses.append,
+        max_body_bytes=100_000,
+        request_timeout_s=1.0,
+        silence_timeout_s=0.5,
+    ) as opened:
+        yield opened
+
+
+def test_a_good_answer_is_its_bytes_and_the_query_is_sent(server, transport):
+    server.routes["/x"] = answer(200, b'{"a": 1}')
+    assert (
+        transport(f"{server.url}/x", params={"$filter": "a eq 'b'"}, headers={"Authorization": "Bearer k"})
+        == b'{"a": 1}'
+    )
+    method, path, headers = server.seen[0]
+    assert method == "GET"
+    assert path == "/x?%24filter=a+eq+%27b%27"
+    assert headers["Authorization"] == "Bearer k"
+    assert headers["User-Agent"].startswith("gpubench/")
+
+
+def test_a_body_is_posted_as_json(server, transport):
+    server.routes["/x"] = lambda handler, _nth: answer(200, handler.body)(handler)
+    assert transport(f"{server.url}/x", body={"q": [1]}) == b'{"q":[1]}'
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503])
+def test_a_passing_failure_is_tried_again_with_growing_pauses(server, transport, pauses, status):
+    server.routes["/x"] = after(2, answer(status), answer(200, b"ok"))
+    assert transport(f"{server.url}/x") == b"ok"
+    assert pauses == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("status", [429, 500])
+def test_a_lasting_failure_ends_after_three_retries(server, transport, pauses, status):
+    server.routes["/x"] = answer(status)
+    with pytest.raises(SourceError, match=rf"127\.0\.0\.1 failed 4 times: HTTP {status}"):
+        transport(f"{server.url}/x")
+    assert server.count("/x") == 4
+    assert pauses == [1.0, 2.0, 4.0]
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404])
+def test_a_refusal_is_not_tried_again(server, transport, pauses, status):
+    server.routes["/x"] = answer(status)
+    with pytest.raises(SourceError, match=f"refused the request: HTTP {status}"):
+        transport(f"{server.url}/x")
+    assert server.count("/x") == 1
+    assert pauses == []
+
+
+@pytest.mark.parametrize(
+    ("value", "pause"), [("7", 7.0), ("9999", 20.0), ("Wed, 21 Oct 2026 07:28:00 GMT", 1.0), ("-5", 1.0)]
+)
+def test_the_server_may_ask_for_a_longer_pause_within_reason(server, transport, pauses, value, pause):
+    server.routes["/x"] = after(1, answer(429, Retry_After=value), answer(200, b"ok"))
+    transport(f"{server.url}/x")
+    assert pauses == [pause]
+
+
+def test_a_cut_connection_is_tried_again_and_a_lasting_cut_is_named(server, transport):
+    def cut(handler, _nth):
+        handler.send_response(200)
+        handler.send_header("Content-Length", "1000")
+        handler.end_headers()
+        handler.wfile.write(b"half")
+        handler.close_connection = True
+
+    server.routes["/x"] = after(1, cut, answer(200, b"whole"))
+    assert transport(f"{server.url}/x") == b"whole"
+    server.routes["/y"] = cut
+    with pytest.raises(SourceError, match="failed 4 times: connection broke"):
+        transport(f"{server.url}/y")
+
+
+def test_an_endless_body_is_stopped_by_size(server, transport):
+    def endless(handler, _nth):
+        handler.send_response(200)
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        try:
+            while True:
+                handler.wfile.write(b"1000\r\n" + b"x" * 0x1000 + b"\r\n")
+        except OSError:
+            handler.close_connection = True
+
+    server.routes["/x"] = endless
+    with pytest.raises(SourceError, match="sent over 100,000 bytes"):
+        transport(f"{server.url}/x")
+    assert server.count("/x") == 1
+
+
+def test_a_dripping_body_is_stopped_by_time(server, transport):
+    def drip(handler, _nth):
+        handler.send_response(200)
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        try:
+            for _ in range(100):
+                handler.wfile.write(b"1\r\nx\r\n")
+                handler.wfile.flush()
+                time.sleep(0.05)
+        except OSError:
+            handler.close_connection = True
+
+    server.routes["/x"] = drip
+    start = time.monotonic()
+    with pytest.raises(SourceError, match="took over 1 s"):
+        transport(f"{server.url}/x")
+    assert time.monotonic() - start < 3
+
+
+def test_a_silent_server_is_given_up(server, transport):
+    server.routes["/x"] = lambda handler, _nth: time.sleep(0.8)
+    with pytest.raises(SourceError, match="failed 4 times: connection broke"):
+        transport(f"{server.url}/x")
+
+
+def test_a_redirect_on_the_same_host_is_followed(server, transport):
+    server.routes["/x"] = answer(302, Location="/y")
+    server.routes["/y"] = answer(200, b"moved")
+    assert transport(f"{server.url}/x") == b"moved"
+
+
+@pytest.mark.parametrize(
+    "target", ["http://localhost:1/y", "https://evil.example/y", "//evil.example/y", "file:///etc/passwd"]
+)
+def test_a_redirect_to_another_host_is_refused_before_it_is_asked(server, transport, target):
+    server.routes["/x"] = answer(301, Location=target)
+    with pytest.raises(SourceError, match="redirects to another host"):
+        transport(f"{server.url}/x")
+
+
+def test_redirects_in_a_circle_end(server, transport):
+    server.routes["/x"] = answer(302, Location="/x")
+    with pytest.raises(SourceError, match="redirects more than 3 times"):
+        transport(f"{server.url}/x")
+
+
+def test_plain_http_is_refused():
+    with HttpTransport() as strict, pytest.raises(SourceError, match="is not https"):
+        strict("http://127.0.0.1:9/x")
+
+
+def test_a_closed_port_is_not_reachable_and_not_tried_again(transport, pauses):
+    with pytest.raises(SourceError, match="is not reachable"):
+        transport("http://127.0.0.1:9/x")
+    assert pauses == []
