@@ -51,13 +51,13 @@ def binding_shadowed(path: str) -> Problem:
     )
 
 
-def hung(limit_s: float) -> Problem:
-    """The driver took a call and did not come back."""
+def hung(limit_s: float, *, listed: bool) -> Problem:
+    """The driver took a call and did not come back; ``listed`` if it had named a GPU before."""
     return Problem(
-        what="the NVIDIA driver does not answer",
+        what="the NVIDIA driver has stopped answering" if listed else "the NVIDIA driver does not answer",
         value=f"a call took over {limit_s:g} s",
         mend=f"look for a stuck process and for Xid lines in the kernel log, reboot if need be, {_OR_CPU}",
-        exit_code=_UNUSABLE,
+        exit_code=_ABSENT if listed else _UNUSABLE,
     )
 
 
