@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpubench.probe.backend import Problem
-from gpubench.probe.system import container
+from gpubench.probe.system import container, read_text
 
 SONAME = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
 NO_PERMISSION, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 4, 9, 12, 13
@@ -142,10 +142,7 @@ def not_opened(code: int, reason: str, library_version: str | None, root: Path =
 
 def loaded_library() -> str | None:
     """Path of the driver library that this process has loaded; None where the system does not tell."""
-    maps = Path("/proc/self/maps")
-    if not maps.exists():
-        return None
-    for line in maps.read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in (read_text(Path("/proc/self/maps")) or "").splitlines():
         path = line[line.find("/") :] if "/" in line else ""
         if Path(path).name.startswith("libnvidia-ml.so"):
             return path
@@ -154,13 +151,10 @@ def loaded_library() -> str | None:
 
 def module_version(root: Path = Path("/")) -> str | None:
     """Version of the loaded kernel module."""
-    plain = root / "sys/module/nvidia/version"
-    if plain.exists():
-        return plain.read_text(encoding="utf-8").strip()
-    long = root / "proc/driver/nvidia/version"
-    found = (
-        re.search(r"\b\d{3}\.\d+(?:\.\d+)?\b", long.read_text(encoding="utf-8")) if long.exists() else None
-    )
+    if plain := read_text(root / "sys/module/nvidia/version"):
+        return plain
+    long = read_text(root / "proc/driver/nvidia/version") or ""
+    found = re.search(r"\b\d{3}\.\d+(?:\.\d+)?\b", long)
     return found.group() if found else None
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from gpubench.models import DeviceProfile
 from gpubench.probe.backend import Problem
+from gpubench.probe.system import read_text
 from gpubench.units import plain
 
 
@@ -26,8 +27,7 @@ def torch_build() -> TorchBuild | None:
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return None
-    file = Path(spec.origin).with_name("version.py")
-    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    text = read_text(Path(spec.origin).with_name("version.py")) or ""
 
     def entry(name: str) -> str | None:
         found = re.search(rf"^{name}\b[^=\n]*=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE)
