@@ -134,7 +134,7 @@ class _Survey:
         return code is None
 
     def _list(self) -> None:
-        versions = nvml_profile.versions(self.session)
+        versions = nvml_profile.read_versions(self.session)
         self.nvml_version = versions.nvml
         count = self.session.ask("nvmlDeviceGetCount")
         if isinstance(count, Refused):

@@ -90,7 +90,7 @@ class Fields:
         return value
 
 
-def versions(session: Session) -> Versions:
+def read_versions(session: Session) -> Versions:
     """Ask for the versions of the driver's parts."""
     refused: dict[str, str] = {}
 
