@@ -36,14 +36,15 @@ def select_device(name: str = "auto") -> tuple[DeviceProfile, str | None]:
         return cpu.BACKEND.profile(), None
     check_form(wanted)
     report = nvidia.BACKEND.devices()
-    nvidias = visible_devices(report.devices, os.environ)
+    # On a machine without NVIDIA GPUs the variable, often set for all of a cluster, means nothing.
+    nvidias = visible_devices(report.devices, os.environ) if report.devices else ()
     if wanted.lower() == "auto":
         return _automatic(report, nvidias)
-    others = () if nvidias else _others()
-    kind = _place(wanted)
-    if not (nvidias or others) or (kind and kind[1] == "cuda" and report.devices and not nvidias):
+    kind, gpus = _place(wanted), (*nvidias, *_others())
+    hidden = report.devices and not nvidias and kind and kind[1] == "cuda"
+    if not gpus or hidden:
         raise NoDeviceError(_no_gpu(report))
-    device = _named(wanted, nvidias or others)
+    device = _named(wanted, gpus)
     check_torch(device)
     return device, None
 
@@ -87,7 +88,8 @@ def _others() -> tuple[DeviceProfile, ...]:
     """GPUs of other makers, as far as their own variable leaves them."""
     found = load_backends().found
     listed = {name: b.devices().devices for name, b in found.items() if name not in {"cuda", "cpu"}}
-    listed["rocm"] = visible_devices(listed["rocm"], os.environ, HIP_VARIABLE)
+    if listed["rocm"]:
+        listed["rocm"] = visible_devices(listed["rocm"], os.environ, HIP_VARIABLE)
     return tuple(device for devices in listed.values() for device in devices)
 
 
@@ -123,15 +125,17 @@ def _no_gpu(report: BackendReport) -> str:
 
 def _named(wanted: str, visible: Sequence[DeviceProfile]) -> DeviceProfile:
     device = _match(wanted, visible)
-    if device.backend == "rocm" and device != visible[0]:
+    first = next(d for d in visible if d.backend == device.backend)
+    if device.backend == "rocm" and device != first:
         raise MisuseError(f"--device {wanted}: set HIP_VISIBLE_DEVICES={device.index} and give --device rocm")
     return device
 
 
 def _match(wanted: str, visible: Sequence[DeviceProfile]) -> DeviceProfile:
     if found := _place(wanted):
-        kinds = {found[1], "rocm"} if found[1] == "cuda" else {found[1]}  # torch calls both cuda
-        fitting = [d for d in visible if d.backend in kinds]
+        fitting = [d for d in visible if d.backend == found[1]]
+        if found[1] == "cuda" and not fitting:  # torch calls AMD's so too
+            fitting = [d for d in visible if d.backend == "rocm"]
         place = int(found[2] or 0)
         if place >= len(fitting):
             here = ", ".join(_places(fitting or visible))

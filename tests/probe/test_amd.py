@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpubench.errors import MisuseError, NoDeviceError
-from gpubench.probe import amd, nvidia
+from gpubench.probe import amd, nvidia, select
 from gpubench.probe.amd import AmdBackend
 from gpubench.probe.backend import BackendReport, PowerLimits, Reading
 from gpubench.probe.select import select_device
@@ -158,6 +158,16 @@ class TestSelection:
         assert "AMD Instinct MI300X is here, but torch 2.6.0 has no ROCm" in said
         with pytest.raises(NoDeviceError, match="ROCm"):
             select_device("rocm")
+
+    def test_beside_an_nvidia_gpu_each_has_its_own_name(self, monkeypatch, inside_nvml) -> None:
+        inside_nvml("h200")
+        monkeypatch.setattr(nvidia, "BACKEND", nvidia.NvidiaBackend())
+        monkeypatch.setattr(select, "check_torch", lambda device: None)
+        assert select_device("auto")[0].name == "NVIDIA H200"
+        assert select_device("cuda")[0].name == "NVIDIA H200"
+        assert select_device("rocm")[0].name == "AMD Instinct MI300X"
+        with pytest.raises(NoDeviceError, match="here are cuda:0"):
+            select_device("cuda:1")
 
     def test_another_than_the_first_is_named_by_the_variable(self) -> None:
         with pytest.raises(MisuseError, match="HIP_VISIBLE_DEVICES=1"):

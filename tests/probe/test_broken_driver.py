@@ -57,6 +57,12 @@ class TestWithoutDriver:
     def test_auto_measures_on_the_cpu_and_says_so(self) -> None:
         assert select(without_driver(), "auto") == (0, "cpu | NVIDIA driver not found: measuring on the CPU")
 
+    @pytest.mark.parametrize("visible", ["0", "0,1", "GPU-1234", "", "nonsense"])
+    def test_a_variable_set_for_a_whole_cluster_means_nothing_here(self, monkeypatch, visible: str) -> None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        monkeypatch.setenv("HIP_VISIBLE_DEVICES", visible)
+        assert select_device("auto")[0].backend == "cpu"
+
     def test_cuda_is_refused_with_the_mend(self) -> None:
         code, said = select(without_driver(), "cuda")
         assert code == 3
