@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import gpubench
+from gpubench.errors import MisuseError
 
 
 def test_every_public_name_is_callable_twice_and_after_its_room_was_imported() -> None:
@@ -34,9 +35,9 @@ def test_importing_gpubench_stays_light() -> None:
     assert done.stdout.strip() == "0"
 
 
-def _error(call) -> TypeError:
+def _error(call) -> Exception:
     try:
         call()
-    except TypeError as error:
+    except (TypeError, MisuseError) as error:
         return error
     raise AssertionError("took an option that does not exist")
