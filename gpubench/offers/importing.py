@@ -19,7 +19,7 @@ from gpubench.models import Pricing
 from gpubench.offers.dates import price_day
 from gpubench.offers.gpuhunt_catalog import PROVIDERS
 from gpubench.offers.outliers import sort_outliers
-from gpubench.offers.own import offers_of_rows
+from gpubench.offers.own import read_own
 from gpubench.offers.quotes import offers_of_quotes
 from gpubench.offers.rows import Rows, read_rows
 from gpubench.offers.snapshot import IMPORTED, embedded_offers, offers_folder, refreshed_offers, write_json
@@ -86,7 +86,7 @@ def read_table(
     format_ = format_ or _format(rows)
     _check_columns(rows, format_)
     if format_ == "own":
-        return offers_of_rows(rows, default_source=f"own price file {plain(file.name)}")
+        return read_own(file)
     if price_date is None:
         raise MisuseError(f"{format_} tables carry no dates: say with --price-date when these prices held")
     try:

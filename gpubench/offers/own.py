@@ -7,6 +7,7 @@ price that cannot be used is set aside with its reason; the rest of the table co
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -66,15 +67,17 @@ def read_own(path: Path) -> OfferTable:
     Raises:
         MisuseError: If the file as a whole cannot be read; single bad rows are set aside instead.
     """
-    return offers_of_rows(read_rows(path), default_source=f"own price file {plain(path.name)}")
+    tomorrow = datetime.now(UTC).date() + timedelta(days=1)
+    return offers_of_rows(read_rows(path), f"own price file {plain(path.name)}", latest=tomorrow)
 
 
-def offers_of_rows(table: Rows, default_source: str = "") -> OfferTable:
+def offers_of_rows(table: Rows, default_source: str = "", latest: date = date.max) -> OfferTable:
     """Turn rows in our columns into offers, and set aside what cannot be used.
 
     Args:
         table: The rows; a second price for one provider, instance, region and pricing is a duplicate.
         default_source: Stands where a row names no source.
+        latest: A price of a later day is set aside: it would count as fresh until that day has passed.
 
     Raises:
         MisuseError: If a required column is missing, or the text breaks off as CSV.
@@ -93,7 +96,7 @@ def offers_of_rows(table: Rows, default_source: str = "") -> OfferTable:
         )
         shared = read.get(common)
         if shared is None:
-            shared = read[common] = _read_common(_Common._make(common), default_source)
+            shared = read[common] = _read_common(_Common._make(common), default_source, latest)
         for offer in _offers(shared, instance, prices):
             if isinstance(offer, str):
                 set_aside.append(SetAside(_describe(table.name, number, common[0], instance), offer))
@@ -118,15 +121,15 @@ def _describe(name: str, number: int, provider: str, instance: str) -> str:
     return plain(f"{name}:{number} {provider} {instance}".rstrip())
 
 
-def _read_common(row: _Common, default_source: str) -> _Shared | str:
+def _read_common(row: _Common, default_source: str, latest: date) -> _Shared | str:
     """Return what the shared cells say, or the reason why no offer can be made of them."""
     try:
-        return _Shared(_fields(row, row.source or default_source), _rate(row))
+        return _Shared(_fields(row, row.source or default_source, latest), _rate(row))
     except ValueError as reason:
         return str(reason)
 
 
-def _fields(row: _Common, source: str) -> dict[str, Any]:
+def _fields(row: _Common, source: str, latest: date) -> dict[str, Any]:
     plausible.check_texts(row[:_WORDS])
     if not row.provider:
         raise ImplausibleError("no provider named")
@@ -137,7 +140,8 @@ def _fields(row: _Common, source: str) -> dict[str, Any]:
         raise ImplausibleError("no source named")
     if not row.price_date:
         raise ImplausibleError("no price date: a price without a date says nothing")
-    price_day(row.price_date)
+    if price_day(row.price_date) > latest:
+        raise ImplausibleError(f"price date {row.price_date} lies in the future")
     gpu_key = offered_gpu_key(row.gpu_key)
     if gpu_key is None:
         raise ImplausibleError(

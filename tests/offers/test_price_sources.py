@@ -53,7 +53,7 @@ def short(table):
 
 
 def test_azure_pages_and_tells_spot_reserved_and_other_products_apart():
-    replay = Replay("azure_1.json", "azure_2.json")
+    replay = Replay("azure_1.json", "azure_2.json", "azure_reserved.json")
     table = offers(AzureSource(), replay)
     assert short(table) == {
         ("Standard_NC24ads_A100_v4", "on_demand", None): 3.673,
@@ -69,6 +69,10 @@ def test_azure_pages_and_tells_spot_reserved_and_other_products_apart():
     assert "Standard_NV6ads_A10_v5" in row
     assert "unknown or ambiguous" in reason
     assert replay.asked[1]["url"].startswith("https://prices.azure.com:443/")
+    assert [asked["params"]["$filter"][-13:] for asked in replay.asked if asked["params"]] == [
+        "'Consumption'",
+        "'Reservation'",
+    ]
 
 
 def test_azure_never_follows_a_next_page_on_another_host():
