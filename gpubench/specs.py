@@ -15,7 +15,7 @@ import msgspec
 from gpubench import names
 from gpubench.errors import MisuseError
 from gpubench.models import GpuSpec
-from gpubench.units import GIB, MIB
+from gpubench.units import GIB, MIB, plain
 
 
 @cache
@@ -56,9 +56,29 @@ def require_spec(name: str) -> GpuSpec:
     """
     spec = find_spec(name)
     if spec is None:
-        near = ", ".join(names.nearest(name, load_specs())) or "see `gpubench list --gpus`"
-        raise MisuseError(f"unknown or ambiguous GPU {name!r}; nearest known: {near}")
+        meant = _possible_keys(name)
+        hint = (
+            f"it can be any of {', '.join(meant)}: name one"
+            if meant
+            else f"nearest known: {', '.join(_nearest_keys(name)) or 'none'}"
+        )
+        raise MisuseError(f"unknown or ambiguous GPU {plain(name, 80)!r}; {hint}")
     return spec
+
+
+def _possible_keys(name: str) -> tuple[str, ...]:
+    """Return every card that an ambiguous name can mean."""
+    squeezed = names.squeeze(name)
+    indexes = (_alias_index(), _shared_index(), _unstated_index())
+    keys = [key for index in indexes for key in index.get(squeezed, ())]
+    return tuple(dict.fromkeys(card for key in keys for card in load_specs()[key].variants or (key,)))
+
+
+def _nearest_keys(name: str) -> tuple[str, ...]:
+    """Return the keys whose name or alias looks most like this one."""
+    index = _alias_index()
+    near = names.nearest(names.squeeze(name), index)
+    return tuple(dict.fromkeys(key for alias in near for key in index[alias]))
 
 
 @lru_cache(maxsize=4096)

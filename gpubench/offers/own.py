@@ -18,8 +18,8 @@ from gpubench.offers import plausible
 from gpubench.offers.dates import price_day
 from gpubench.offers.plausible import ImplausibleError
 from gpubench.offers.rows import Rows, read_rows
-from gpubench.offers.table import OfferKey, OfferTable, SetAside, offer_key
-from gpubench.specs import offered_gpu_key
+from gpubench.offers.table import UNSTATED_NOTE, OfferKey, OfferTable, SetAside, offer_key
+from gpubench.specs import load_specs, offered_gpu_key
 from gpubench.units import plain
 
 PRICE_COLUMNS: tuple[tuple[str, Pricing, int | None], ...] = (
@@ -157,7 +157,7 @@ def _fields(row: _Common, source: str, latest: date) -> dict[str, Any]:
         "kind": kind,
         "price_date": row.price_date,
         "source": source,
-        "note": _note(row),
+        "note": _note(row, unstated=bool(load_specs()[gpu_key].variants)),
     }
 
 
@@ -173,11 +173,11 @@ def _rate(row: _Common) -> Decimal | None:
     return plausible.price(row.usd_per_unit)
 
 
-def _note(row: _Common) -> str | None:
-    if row.currency.upper() in {"", "USD"}:
-        return row.note or None
+def _note(row: _Common, *, unstated: bool) -> str | None:
+    foreign = row.currency.upper() not in {"", "USD"}
     rate = f"converted from {row.currency.upper()} at {row.usd_per_unit} USD of {row.rate_date}"
-    return f"{row.note}; {rate}" if row.note else rate
+    notes = (row.note, rate if foreign else "", UNSTATED_NOTE if unstated else "")
+    return "; ".join(note for note in notes if note) or None
 
 
 def _offers(shared: _Shared | str, instance: str, prices: Sequence[str]) -> Iterator[Offer | str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 
@@ -129,6 +130,24 @@ def test_a_duplicate_is_set_aside_and_the_first_is_kept(write_table):
 @pytest.mark.parametrize("name", ["T4", "NVIDIA Tesla T4", "nvidia-tesla-t4-16gb"])
 def test_the_gpu_may_be_named_by_any_alias(write_table, name):
     assert read_own(write_table({"gpu_key": name})).offers[0].gpu_key == "nvidia-tesla-t4-16gb"
+
+
+def test_a_gpu_without_its_form_factor_is_marked(write_table):
+    (offer,) = read_own(write_table({"gpu_key": "H100", "note": "a quote"})).offers
+    assert offer.gpu_key == "nvidia-h100-unstated-80gb"
+    assert offer.note == "a quote; form factor not stated: ranked as the slowest variant"
+
+
+def test_the_documented_example_is_a_table(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "prices.md").read_text(encoding="utf-8")
+    path = tmp_path / "quote.csv"
+    path.write_text(page.partition("```csv\n")[2].partition("```")[0])
+    table = read_own(path)
+    assert table.set_aside == ()
+    assert [(o.gpu_key, o.pricing, float(o.price_usd_per_hour)) for o in table.offers] == [
+        ("nvidia-h100-sxm-80gb", Pricing.ON_DEMAND, 19.2),
+        ("nvidia-h100-sxm-80gb", Pricing.RESERVED, 15.6),
+    ]
 
 
 def test_a_spreadsheet_with_semicolons_and_a_byte_order_mark_is_read(tmp_path):

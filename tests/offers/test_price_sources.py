@@ -169,6 +169,14 @@ def test_gpuhunt_without_a_catalog_of_this_cloud_is_a_failure(tmp_path, monkeypa
         offers(GpuhuntSource("oci"), refuse)
 
 
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b'a,"' + b"x" * 200_000])
+def test_a_catalog_file_that_is_none_is_a_failure(tmp_path, monkeypatch, content):
+    (tmp_path / "oci.csv").write_bytes(content)
+    monkeypatch.setenv("GPUHUNT_CATALOG_DIR", str(tmp_path))
+    with pytest.raises(SourceError, match=r"oci\.csv is no catalog"):
+        offers(GpuhuntSource("oci"), refuse)
+
+
 def _packed(name="gcp.csv", content=None):
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
