@@ -34,6 +34,9 @@ _MARKS: dict[Format, frozenset[str]] = {
     "skypilot": frozenset({"acceleratorname", "instancetype"}),
     "gpuhunt": frozenset({"instance_name", "gpu_name"}),
 }
+_PLAIN_MEMORY_GIB = {"A100": 40.0, "V100": 16.0}
+"""SkyPilot's names without a size: the larger cards are A100-80GB and V100-32GB there."""
+
 _MEMORY_MIB = re.compile(r"SizeInMiB'?\"?\s*:\s*(\d{1,9})")
 
 
@@ -144,7 +147,7 @@ def _skypilot_quotes(rows: Rows, provider: str, price_date: str, source: str) ->
                     kind="vm" if instance else "attach-fee",
                     region=region,
                     gpu=gpu,
-                    gpu_memory_gib=int(memory[1]) / 1024 if memory else None,
+                    gpu_memory_gib=int(memory[1]) / 1024 if memory else _PLAIN_MEMORY_GIB.get(gpu),
                     gpu_count=count,
                     vcpus=vcpus,
                     ram_gib=ram_gib,
