@@ -6,9 +6,10 @@ price that cannot be used is set aside with its reason; the rest of the table co
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,27 +84,52 @@ def offers_of_rows(table: Rows, default_source: str = "", latest: date = date.ma
         MisuseError: If a required column is missing, or the text breaks off as CSV.
     """
     _require_columns(table)
-    pick = table.picker(*_Common._fields, "instance", *(column for column, _, _ in PRICE_COLUMNS))
+    columns = _Columns.of(table)
     offers: dict[OfferKey, Offer] = {}
     set_aside: list[SetAside] = []
     read: dict[tuple[str, ...], _Shared | str] = {}
-    for number, cells in table.rows:
-        picked = pick(cells)
-        common, instance, prices = (
-            picked[: len(_Common._fields)],
-            picked[len(_Common._fields)],
-            picked[-len(PRICE_COLUMNS) :],
-        )
+    for number, row in table.rows:
+        cells = row if len(row) == columns.width else columns.fitted(row)
+        common = columns.common(cells)
         shared = read.get(common)
         if shared is None:
-            shared = read[common] = _read_common(_Common._make(common), default_source, latest)
-        for offer in _offers(shared, instance, prices):
+            shared = read[common] = _read_common(columns, common, default_source, latest)
+        instance = cells[columns.instance].strip()
+        for offer in _offers(shared, instance, columns, cells):
             if isinstance(offer, str):
-                set_aside.append(SetAside(_describe(table.name, number, common[0], instance), offer))
+                set_aside.append(SetAside(_describe(table.name, number, cells), offer))
             elif offers.setdefault(offer_key(offer), offer) is not offer:
                 twice = f"a second {offer.pricing} price of this instance in this region; the first is kept"
-                set_aside.append(SetAside(_describe(table.name, number, common[0], instance), twice))
+                set_aside.append(SetAside(_describe(table.name, number, cells), twice))
     return OfferTable(offers=tuple(offers.values()), set_aside=tuple(set_aside))
+
+
+class _Columns(NamedTuple):
+    """Where a table keeps what: cells that many rows share are picked at once and read once."""
+
+    width: int
+    names: tuple[str, ...]
+    common: Callable[[Sequence[str]], tuple[str, ...]]
+    instance: int
+    prices: tuple[tuple[int, Pricing, int | None], ...]
+
+    @classmethod
+    def of(cls, table: Rows) -> _Columns:
+        at = {column: position for position, column in reversed(list(enumerate(table.columns)))}
+        names = tuple(name for name in _Common._fields if name in at)
+        return cls(
+            width=len(table.columns),
+            names=names,
+            common=itemgetter(*(at[name] for name in names)),
+            instance=at["instance"],
+            prices=tuple((at[name], pricing, term) for name, pricing, term in PRICE_COLUMNS if name in at),
+        )
+
+    def fitted(self, row: Sequence[str]) -> Sequence[str]:
+        """Return a row as wide as the header; one with words beyond it becomes blank, and so is set aside."""
+        if any(cell.strip() for cell in row[self.width :]):
+            return [""] * self.width
+        return [*row[: self.width], *[""] * (self.width - len(row))]
 
 
 def _require_columns(table: Rows) -> None:
@@ -117,12 +143,16 @@ def _require_columns(table: Rows) -> None:
         )
 
 
-def _describe(name: str, number: int, provider: str, instance: str) -> str:
-    return plain(f"{name}:{number} {provider} {instance}".rstrip())
+def _describe(name: str, number: int, cells: Sequence[str]) -> str:
+    return plain(f"{name}:{number} {' '.join(cell for cell in cells[:3] if cell)}".rstrip(), 120)
 
 
-def _read_common(row: _Common, default_source: str, latest: date) -> _Shared | str:
+def _read_common(
+    columns: _Columns, cells: tuple[str, ...], default_source: str, latest: date
+) -> _Shared | str:
     """Return what the shared cells say, or the reason why no offer can be made of them."""
+    said = dict(zip(columns.names, map(str.strip, cells), strict=True))
+    row = _Common(**(dict.fromkeys(_Common._fields, "") | said))
     try:
         return _Shared(_fields(row, row.source or default_source, latest), _rate(row))
     except ValueError as reason:
@@ -180,26 +210,24 @@ def _note(row: _Common, *, unstated: bool) -> str | None:
     return "; ".join(note for note in notes if note) or None
 
 
-def _offers(shared: _Shared | str, instance: str, prices: Sequence[str]) -> Iterator[Offer | str]:
+def _offers(
+    shared: _Shared | str, instance: str, columns: _Columns, cells: Sequence[str]
+) -> Iterator[Offer | str]:
     """Yield one offer for each price of a row, or the reason why there is none."""
-    if isinstance(shared, str):
-        yield shared
+    reason = shared if isinstance(shared, str) else _why_no_instance(instance)
+    if isinstance(shared, str) or reason:
+        yield reason or ""
         return
-    try:
-        plausible.check_texts((instance,))
-    except ImplausibleError as reason:
-        yield str(reason)
-        return
-    if not instance or not any(prices):
-        yield "no instance named" if not instance else "no price"
-        return
-    for (_, pricing, term_years), text in zip(PRICE_COLUMNS, prices, strict=True):
+    priced = False
+    for at, pricing, term_years in columns.prices:
+        text = cells[at].strip()
         if not text:
             continue
+        priced = True
         try:
             price = plausible.price(text, shared.fields["kind"])
-        except ImplausibleError as reason:
-            yield str(reason)
+        except ImplausibleError as error:
+            yield str(error)
             continue
         if shared.usd_per_unit is not None:
             price *= shared.usd_per_unit
@@ -210,3 +238,15 @@ def _offers(shared: _Shared | str, instance: str, prices: Sequence[str]) -> Iter
             term_years=term_years,
             **shared.fields,
         )
+    if not priced:
+        yield "no price"
+
+
+def _why_no_instance(instance: str) -> str | None:
+    if not instance:
+        return "no instance named"
+    try:
+        plausible.check_texts((instance,))
+    except ImplausibleError as error:
+        return str(error)
+    return None

@@ -28,7 +28,8 @@ class Rows(NamedTuple):
         """Return a function from a row to its stripped cells of these columns; "" where there is none."""
         at = {column: position for position, column in reversed(list(enumerate(self.columns)))}
         pick = itemgetter(*(at.get(column, -1) for column in wanted))
-        return lambda row: tuple(map(str.strip, pick([*row, ""])))
+        width = len(self.columns)
+        return lambda row: tuple(map(str.strip, pick([*row, *[""] * (width + 1 - len(row))])))
 
 
 def read_rows(path: Path) -> Rows:

@@ -192,6 +192,22 @@ def test_a_file_that_is_no_price_table_is_one_line(tmp_path, name, content, mess
     assert "\n" not in str(caught.value)
 
 
+def test_a_row_that_is_too_short_or_too_long_is_set_aside_and_trailing_blanks_are_not(tmp_path):
+    path = tmp_path / "a.csv"
+    head = "provider,instance,gpu_key,gpu_count,price_date,on_demand_usd_per_h,note\n"
+    good = "acme,{},T4,1,2026-11-01,0.5"
+    rows_ = [
+        good.format("short"),
+        good.format("blanks") + ",,,,",
+        good.format("long") + ",a, comma",
+        "acme,cut",
+    ]
+    path.write_text(head + "\n".join(rows_) + "\n")
+    table = read_own(path)
+    assert [offer.instance for offer in table.offers] == ["short", "blanks"]
+    assert [row.partition(" ")[0] for row, _ in table.set_aside] == ["a.csv:4", "a.csv:5"]
+
+
 def test_a_missing_file_and_a_folder_are_named(tmp_path):
     for path in (tmp_path / "none.csv", tmp_path):
         with pytest.raises(MisuseError, match="cannot read"):
