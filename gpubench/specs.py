@@ -60,7 +60,7 @@ def require_spec(name: str) -> GpuSpec:
         hint = (
             f"it can be any of {', '.join(meant)}: name one"
             if meant
-            else f"nearest known: {', '.join(_nearest_keys(name)) or 'none'}"
+            else f"nearest known: {', '.join(_nearest_keys(name)) or 'none'}; `gpubench list --gpus` shows all"
         )
         raise MisuseError(f"unknown or ambiguous GPU {plain(name, 80)!r}; {hint}")
     return spec
@@ -100,7 +100,7 @@ def matching_keys(name: str) -> tuple[str, ...]:
     """Return every key that a name can mean: the one it names, else all whose key or name holds its words.
 
     >>> matching_keys("h100 sxm"), len(matching_keys("H100"))
-    (('nvidia-h100-sxm-80gb',), 3)
+    (('nvidia-h100-sxm-80gb',), 4)
 
     Raises:
         MisuseError: If there is none; the message shows the nearest known names.
