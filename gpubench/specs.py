@@ -56,13 +56,11 @@ def require_spec(name: str) -> GpuSpec:
     """
     spec = find_spec(name)
     if spec is None:
-        meant = _possible_keys(name)
-        hint = (
-            f"it can be any of {', '.join(meant)}: name one"
-            if meant
-            else f"nearest known: {', '.join(_nearest_keys(name)) or 'none'}; `gpubench list --gpus` shows all"
+        meant, near = _possible_keys(name), ", ".join(_nearest_keys(name)) or "none"
+        hint = f"it can be any of {', '.join(meant)}: name one" if meant else f"nearest known: {near}"
+        raise MisuseError(
+            f"unknown or ambiguous GPU {plain(name, 80)!r}; {hint} (`gpubench list --gpus` shows all)"
         )
-        raise MisuseError(f"unknown or ambiguous GPU {plain(name, 80)!r}; {hint}")
     return spec
 
 
