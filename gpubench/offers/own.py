@@ -89,11 +89,13 @@ def offers_of_rows(table: Rows, default_source: str = "", latest: date = date.ma
     set_aside: list[SetAside] = []
     read: dict[tuple[str, ...], _Shared | str] = {}
     for number, row in table.rows:
-        cells = row if len(row) == columns.width else columns.fitted(row)
+        cells = columns.fitted(row)
         common = columns.common(cells)
         shared = read.get(common)
         if shared is None:
-            shared = read[common] = _read_common(columns, common, default_source, latest)
+            shared = read[common] = _read_common(
+                _Common._make(map(str.strip, common)), default_source, latest
+            )
         instance = cells[columns.instance].strip()
         for offer in _offers(shared, instance, columns, cells):
             if isinstance(offer, str):
@@ -108,7 +110,6 @@ class _Columns(NamedTuple):
     """Where a table keeps what: cells that many rows share are picked at once and read once."""
 
     width: int
-    names: tuple[str, ...]
     common: Callable[[Sequence[str]], tuple[str, ...]]
     instance: int
     prices: tuple[tuple[int, Pricing, int | None], ...]
@@ -116,20 +117,23 @@ class _Columns(NamedTuple):
     @classmethod
     def of(cls, table: Rows) -> _Columns:
         at = {column: position for position, column in reversed(list(enumerate(table.columns)))}
-        names = tuple(name for name in _Common._fields if name in at)
         return cls(
             width=len(table.columns),
-            names=names,
-            common=itemgetter(*(at[name] for name in names)),
+            common=itemgetter(*(at.get(name, -1) for name in _Common._fields)),
             instance=at["instance"],
             prices=tuple((at[name], pricing, term) for name, pricing, term in PRICE_COLUMNS if name in at),
         )
 
     def fitted(self, row: Sequence[str]) -> Sequence[str]:
-        """Return a row as wide as the header; one with words beyond it becomes blank, and so is set aside."""
+        """Return the row with a blank behind it, for the columns that the table has not.
+
+        A row with words beyond the header becomes blank as a whole, and so is set aside.
+        """
+        if len(row) == self.width:
+            return [*row, ""]
         if any(cell.strip() for cell in row[self.width :]):
-            return [""] * self.width
-        return [*row[: self.width], *[""] * (self.width - len(row))]
+            return [""] * (self.width + 1)
+        return [*row[: self.width], *[""] * (self.width + 1 - len(row))]
 
 
 def _require_columns(table: Rows) -> None:
@@ -147,12 +151,8 @@ def _describe(name: str, number: int, cells: Sequence[str]) -> str:
     return plain(f"{name}:{number} {' '.join(cell for cell in cells[:3] if cell)}".rstrip(), 120)
 
 
-def _read_common(
-    columns: _Columns, cells: tuple[str, ...], default_source: str, latest: date
-) -> _Shared | str:
+def _read_common(row: _Common, default_source: str, latest: date) -> _Shared | str:
     """Return what the shared cells say, or the reason why no offer can be made of them."""
-    said = dict(zip(columns.names, map(str.strip, cells), strict=True))
-    row = _Common(**(dict.fromkeys(_Common._fields, "") | said))
     try:
         return _Shared(_fields(row, row.source or default_source, latest), _rate(row))
     except ValueError as reason:
