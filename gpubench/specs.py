@@ -42,10 +42,14 @@ def find_spec(name: str, memory_bytes: int | None = None) -> GpuSpec | None:
 
 
 def _resolve(name: str, memory_bytes: int | None) -> str | None:
-    key = names.resolve(name, _alias_index(), _memory_of(), memory_bytes)
-    if key is None and memory_bytes is not None:
-        key = names.resolve(name, _shared_index(), _memory_of(), memory_bytes)
-    return key
+    """Return the one key of a name as it is spelled, else with its hyphens read as spaces: H100-NVL."""
+    for spelling in dict.fromkeys((name, name.replace("-", " "))):
+        key = names.resolve(spelling, _alias_index(), _memory_of(), memory_bytes)
+        if key is None and memory_bytes is not None:
+            key = names.resolve(spelling, _shared_index(), _memory_of(), memory_bytes)
+        if key is not None:
+            return key
+    return None
 
 
 def require_spec(name: str) -> GpuSpec:

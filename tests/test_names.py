@@ -74,8 +74,9 @@ RTXPRO6000WS T4 T4g V100 V100-32GB tpu-v2 tpu-v3 tpu-v4 tpu-v5litepod tpu-v5p tp
 """
 SKYPILOT_OF_TWO_WORDS = ("Gaudi HL-205", "Radeon MI25", "Radeon Pro V520")
 SKYPILOT_NOT_IN_THE_TABLE = {
-    "A800", "H100-NVLINK", "M4000", "P4000", "Radeon MI25", "Radeon Pro V520", "T4g",
+    "A800", "GTX1660S", "H100-MEGA", "H100-NVLINK", "M4000", "P4000", "Radeon MI25", "Radeon Pro V520", "T4g",
 }  # fmt: skip
+# H100-MEGA is told by its machine, a3-megagpu-8g.
 SKYPILOT_SIZE_OPEN = {"A100", "RTX6000", "V100"}
 
 # Google's accelerator types, which name the form factor by the machine they belong to.
@@ -218,6 +219,13 @@ def test_every_accelerator_that_gpuhunt_knows_is_known_or_on_the_list_of_the_unk
     known = pytest.importorskip("gpuhunt").KNOWN_ACCELERATORS
     unknown = {gpu.name for gpu in known if offered_gpu_key(gpu.name, gpu.memory or None) is None}
     assert unknown == NOT_IN_THE_TABLE | LEFT_OPEN
+
+
+def test_a_hyphen_may_stand_for_a_space_but_a_space_never_for_a_hyphen():
+    assert offered_gpu_key("H100-NVL") == "nvidia-h100-nvl-94gb"
+    assert offered_gpu_key("RTX-4090") == "nvidia-geforce-rtx-4090-24gb"
+    assert offered_gpu_key("nvidia-h100-80gb") == "nvidia-h100-sxm-80gb"
+    assert offered_gpu_key("nvidia h100 80gb") == "nvidia-h100-unstated-80gb"
 
 
 def test_a_form_factor_that_is_not_stated_stays_unstated():
