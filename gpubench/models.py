@@ -594,12 +594,14 @@ class Pricing(StrEnum):
     OWNED = "owned"
 
 
-class Offer(_Record, frozen=True, kw_only=True):
+class Offer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One thing to pay for; the price is of the whole instance, tax excluded, in USD.
 
     ``kind`` is vm, marketplace, serverless, historic, attach-fee or free. Historic and attach-fee offers
     stay out of a ranking unless asked for, and a free one (price 0) has no throughput per dollar.
     ``price_date`` may be partial (``2026``, ``2026-08``); ``term_years`` is set on reserved prices alone.
+
+    Nothing in an offer can refer back to it, so the collector need not walk over 100,000 of them.
     """
 
     provider: str
