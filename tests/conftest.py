@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from nvml.plugin import _libraries, fake_nvml, inside_nvml  # noqa: F401 - fixtures for every room
+from nvml.plugin import _answers, _libraries, fake_nvml, inside_nvml  # noqa: F401 - fixtures for every room
 
 
 @pytest.fixture(autouse=True)

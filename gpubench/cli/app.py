@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from gpubench import __version__
+from gpubench.cli.streams import leave_quietly, make_safe
 from gpubench.errors import GpuBenchError
 
 app = typer.Typer(
@@ -67,8 +68,14 @@ for _verb in _VERBS:
 
 def main() -> None:
     """Run the command line; an expected failure is one line on stderr and its documented exit code."""
+    make_safe()
     try:
-        sys.exit(app(standalone_mode=False) or 0)
+        status = app(standalone_mode=False) or 0
+        sys.stdout.flush()
+        sys.exit(status)
+    except BrokenPipeError:
+        leave_quietly()
+        sys.exit(1)
     except GpuBenchError as error:
         _fail(str(error), error.exit_code)
     except typer.TyperException as error:  # misuse found by the parser itself

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from decimal import Decimal
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
+
+from gpubench.cli.streams import escaped, holds_unicode
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 ResultsOption = Annotated[
@@ -24,7 +27,10 @@ _encoder = msgspec.json.Encoder(decimal_format="number", enc_hook=str)
 
 def print_json(document: Any) -> None:
     """Write one JSON document to stdout; structs as objects, unknown as null, money as a number."""
-    sys.stdout.write(msgspec.json.format(_encoder.encode(document), indent=2).decode() + "\n")
+    text = msgspec.json.format(_encoder.encode(document), indent=2).decode() + "\n"
+    stream = sys.stdout
+    plain = isinstance(stream, io.TextIOWrapper) and not holds_unicode(stream)
+    stream.write(escaped(text) if plain else text)
 
 
 def say(message: str) -> None:

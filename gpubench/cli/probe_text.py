@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
 
 from gpubench.models import DeviceProfile, GpuSpec
 from gpubench.probe.backend import DeviceState, Host, ProbeReport, Problem
+from gpubench.probe.held_back import held_back
 from gpubench.probe.identity import uuid_is_blank
 from gpubench.probe.nvml_profile import fp32_flops_per_s
 from gpubench.specs import load_specs
-from gpubench.units import (
-    UNKNOWN,
-    format_bytes,
-    format_number,
-    format_percent,
-    format_si,
-    plain,
-)
+from gpubench.units import UNKNOWN, format_bytes, format_number, format_si, plain
 
-_LABEL, _READING = 22, 34
-_BELOW_DEFAULT = 0.98
-_MEMORY_IN_USE = 0.02
+_LABEL, _READING = 23, 34
+_NVIDIA_ONLY = ("CUDA cores", "fp32 at highest clock", "NVLink", "ECC, MIG", "virtualization")
+Seen = tuple[DeviceProfile, DeviceState | None]
 
 
 def full(report: ProbeReport) -> Iterator[str]:
     """Every device with its datasheet beside it, the host, the problems, the next step."""
-    for device, state in zip(report.devices, report.states, strict=True):
-        yield from _gpu(device, state) if device.backend != "cpu" else _cpu(device, report.host)
+    seen = list(zip(report.devices, report.states, strict=True))
+    for alike in _alike([s for s in seen if s[0].backend != "cpu"]):
+        yield from _gpus(alike)
         yield ""
+    for device, _ in seen:
+        if device.backend == "cpu":
+            yield from _cpu(device, report.host)
+            yield ""
     yield from _host(report.host)
     yield from _problems(report.problems)
     yield ""
@@ -39,144 +40,120 @@ def brief(report: ProbeReport) -> Iterator[str]:
     for device, state in zip(report.devices, report.states, strict=True):
         size = f"{format_bytes(device.memory_bytes)} memory"
         if device.backend == "cpu":
-            yield f"CPU    {_name(device)}, {_count(device.core_count)} cores, {size}{_cpu_formats(device)}"
+            bf16 = ", bf16" if "bf16" in (device.tensor_core_precisions or ()) else ""
+            yield f"CPU    {_name(device)}, {_count(device.core_count)} cores, {size}{bf16}"
             continue
-        bandwidth = format_si(device.memory_bandwidth_bytes_per_s, "B/s")
-        yield f"{_gpu_label(device)}  {_name(device)}, {_count(device.sm_count)} SMs, {size} at {bandwidth}"
+        bandwidth = device.memory_bandwidth_bytes_per_s
+        at = "" if bandwidth is None else f" at {format_si(bandwidth, 'B/s')}"
+        yield f"GPU {device.index}  {_name(device)}, {_count(device.sm_count)} SMs, {size}{at}"
         yield from (f"       held back: {text}" for text in held_back(device, state))
     yield from _problems(report.problems)
     yield ""
     yield f"Next: {_next_step(report)}      (gpubench probe shows more, gpubench --help every verb)"
 
 
-def held_back(device: DeviceProfile, state: DeviceState | None) -> list[str]:
-    """What keeps this device below what it could do, as far as the driver shows it now."""
-    found = []
-    limit, default = device.power_limit_w, device.power_limit_default_w
-    if limit is not None and default and limit < _BELOW_DEFAULT * default:
-        found.append(
-            f"power limit {format_number(limit)} W of {format_number(default)} W "
-            f"({format_percent(limit / default)}); restore it with nvidia-smi -pl {default:.0f}"
+def _alike(gpus: Sequence[Seen]) -> list[list[Seen]]:
+    """GPUs of one model together: they differ in place and state only."""
+    groups: dict[bytes, list[Seen]] = {}
+    for device, state in gpus:
+        same = msgspec.structs.replace(
+            device, index=None, uuid=None, pci_bus_id=None, power_limit_w=None, pcie_width=None
         )
-    if device.mig_enabled:
-        found.append("MIG mode: this is a slice of the card, not the card")
-    if device.virtualization in {"vgpu", "host_vgpu", "host_vsga"}:
-        found.append(f"virtual GPU ({device.virtualization}): shared with other machines, time-sliced")
-    return found + ([] if state is None else _held_back_now(device, state))
+        groups.setdefault(msgspec.json.encode(same), []).append((device, state))
+    return list(groups.values())
 
 
-def _held_back_now(device: DeviceProfile, state: DeviceState) -> list[str]:
-    found = []
-    width, most = state.pcie_width_now, device.pcie_width
-    if width is not None and most is not None and width < most:
-        found.append(f"PCIe link x{width} of x{most}; reseat the card or check the slot")
-    generation, best = state.pcie_generation_now, device.pcie_generation
-    if generation is not None and best is not None and generation < best and state.idle is False:
-        found.append(f"PCIe generation {generation} of {best} while busy; check the slot and the BIOS")
-    if best is not None and state.pcie_generation_card is not None and best < state.pcie_generation_card:
-        found.append(
-            f"the slot allows PCIe generation {best}, the card generation {state.pcie_generation_card}"
-        )
-    found += [f"clock held by {plain(reason)}" for reason in state.clock_event_reasons or ()]
-    if state.process_count:
-        found.append(f"{state.process_count} process(es) of others are on it")
-    elif state.utilization:
-        found.append(f"{format_percent(state.utilization)} busy although no process is listed")
-    elif state.memory_used_bytes is not None and device.memory_bytes:
-        share = state.memory_used_bytes / device.memory_bytes
-        if share > _MEMORY_IN_USE:
-            found.append(f"{format_percent(share)} of its memory is in use")
-    if state.compute_mode not in {None, "default"}:
-        found.append(f"compute mode {state.compute_mode}")
-    return found
-
-
-def _gpu(device: DeviceProfile, state: DeviceState | None) -> Iterator[str]:
+def _gpus(alike: Sequence[Seen]) -> Iterator[str]:
+    device = alike[0][0]
     spec = load_specs().get(device.gpu_key or "")
-    key = f"  [{device.gpu_key}]" if device.gpu_key else "  (not in the specification table)"
-    yield f"{_gpu_label(device)}  {_name(device)}{key}"
-    yield f"  {'':{_LABEL}}{'driver says':{_READING}}datasheet says"
-    for label, reading, sheet in _rows(device, spec):
-        yield f"  {label:{_LABEL}}{reading:{_READING}}{sheet}".rstrip()
+    count = "" if len(alike) == 1 else f"{len(alike)} x "
+    places = ", ".join(str(d.index) for d, _ in alike)
+    yield f"GPU {places}  {count}{_name(device)}" + (f"  [{device.gpu_key}]" if spec else "")
+    sheet = "not in the specification table" if spec is None else "datasheet says"
+    yield f"  {'':{_LABEL}}{'driver says':{_READING}}{sheet}"
+    for label, reading, datasheet in _rows(device, spec):
+        yield f"  {label:{_LABEL}}{reading:{_READING}}{datasheet}".rstrip()
+    reasons: dict[str, list[str]] = {}
+    for name, reason in sorted(device.unavailable.items()):
+        reasons.setdefault(plain(reason.rpartition(": ")[2]), []).append(name)
+    for n, (reason, names) in enumerate(reasons.items()):
+        yield f"  {'' if n else 'not told':{_LABEL}}{', '.join(names)} ({reason})"
+    for one, state in alike:
+        yield from _one_gpu(one, state, several=len(alike) > 1)
+
+
+def _one_gpu(device: DeviceProfile, state: DeviceState | None, *, several: bool) -> Iterator[str]:
+    if several:
+        yield f"  - GPU {device.index}"
     if device.uuid is not None and uuid_is_blank(device.uuid):
-        yield f"  {'UUID':{_LABEL}}all zeros: matched by PCI bus id {device.pci_bus_id}"
+        yield f"  {'UUID':{_LABEL}}all zeros: matched by PCI bus id {_text(device.pci_bus_id)}"
     else:
         yield f"  {'UUID':{_LABEL}}{_text(device.uuid)} at PCI {_text(device.pci_bus_id)}"
     if state is not None:
         yield f"  {'now':{_LABEL}}{_now(state)}"
-    reasons = held_back(device, state)
-    yield f"  {'held back by':{_LABEL}}{reasons[0] if reasons else 'nothing that the driver shows'}"
-    yield from (f"  {'':{_LABEL}}{reason}" for reason in reasons[1:])
-    for n, (field, reason) in enumerate(sorted(device.unavailable.items())):
-        yield f"  {'' if n else 'not told':{_LABEL}}{field}: {plain(reason)}"
+    reasons = held_back(device, state) or ["nothing that the driver shows"]
+    for n, reason in enumerate(reasons):
+        yield f"  {'' if n else 'held back by':{_LABEL}}{reason}"
 
 
 def _rows(device: DeviceProfile, spec: GpuSpec | None) -> Iterable[tuple[str, str, str]]:
-    capability = ".".join(str(n) for n in device.compute_capability or ())
-    pcie = f"generation {_count(device.pcie_generation)} x{_count(device.pcie_width)}"
-    generation = (
-        None if spec is None or spec.pcie_generation is None else f"generation {spec.pcie_generation}"
-    )
+    number = ".".join(str(n) for n in device.compute_capability or ())
+    capability = f", capability {number}" if number else ""
+    formats = device.tensor_core_precisions
+    cuda = f", CUDA {_text(device.cuda_driver_version)}" if device.backend == "cuda" else ""
     unified = " (the machine's own)" if device.unified_memory else ""
-    nvlink = None if spec is None else spec.nvlink_bytes_per_s
-    fp16 = None if spec is None else spec.fp16_tensor_flops_per_s
-    fp32 = None if spec is None else spec.fp32_flops_per_s
+    clocks = f"SM {_hertz(device.sm_clock_max_hz)}, memory {_hertz(device.memory_clock_max_hz)}"
+    readings = {
+        "architecture": _text(device.architecture) + capability,
+        "multiprocessors": _count(device.sm_count),
+        "CUDA cores": _count(device.cuda_core_count),
+        "tensor core formats": UNKNOWN if formats is None else " ".join(formats or ("none",)),
+        "fp32 at highest clock": _rate(fp32_flops_per_s(device)),
+        "memory": format_bytes(device.memory_bytes) + unified,
+        "memory bandwidth": format_si(device.memory_bandwidth_bytes_per_s, "B/s"),
+        "L2 cache": UNKNOWN,
+        "highest clocks": clocks,
+        "power limit": _watts(device.power_limit_default_w),
+        "PCIe": _link(device.pcie_generation, device.pcie_width),
+        "NVLink": UNKNOWN if device.nvlink_count is None else f"{device.nvlink_count} links",
+        "ECC, MIG": f"{_switch(device.ecc_enabled)}, {_switch(device.mig_enabled)}",
+        "virtualization": _text(device.virtualization),
+        "driver": _text(device.driver_version) + cuda,
+    }
+    sheet = {} if spec is None else _datasheet(spec)
+    skipped = () if device.backend == "cuda" else _NVIDIA_ONLY
+    return [
+        (label, reading, sheet.get(label, "")) for label, reading in readings.items() if label not in skipped
+    ]
 
-    def sheet(value: float | None, text: str) -> str:
-        return "" if spec is None else UNKNOWN if value is None else text
 
-    yield (
-        "architecture",
-        f"{_text(device.architecture)}, compute capability {capability or UNKNOWN}",
-        "" if spec is None else f"{_text(spec.architecture)}, {_text(spec.compute_capability)}",
-    )
-    yield "multiprocessors", _count(device.sm_count), "" if spec is None else _count(spec.sm_count)
-    yield "CUDA cores", _count(device.cuda_core_count), "" if spec is None else _count(spec.cuda_core_count)
-    yield (
-        "tensor core formats",
-        " ".join(device.tensor_core_precisions or ()) or "none",
-        sheet(fp16, f"fp16 {_rate(fp16)}"),
-    )
-    yield (
-        "fp32",
-        _rate(fp32_flops_per_s(device)),
-        sheet(fp32, _rate(fp32)),
-    )
-    yield (
-        "memory",
-        format_bytes(device.memory_bytes) + unified,
-        "" if spec is None else f"{format_bytes(spec.memory_bytes)} {spec.memory_type or ''}",
-    )
-    yield (
-        "memory bandwidth",
-        format_si(device.memory_bandwidth_bytes_per_s, "B/s"),
-        "" if spec is None else format_si(spec.memory_bandwidth_bytes_per_s, "B/s"),
-    )
-    yield "L2 cache", UNKNOWN, "" if spec is None else format_bytes(spec.l2_bytes)
-    yield (
-        "clock, highest",
-        f"SM {format_si(device.sm_clock_max_hz, 'Hz')}, memory {format_si(device.memory_clock_max_hz, 'Hz')}",
-        "",
-    )
-    yield (
-        "power limit",
-        f"{_watts(device.power_limit_w)} of {_watts(device.power_limit_default_w)}",
-        "" if spec is None else _watts(spec.tdp_w),
-    )
-    yield "PCIe", pcie, generation or ""
-    links = UNKNOWN if device.nvlink_count is None else f"{device.nvlink_count} links"
-    yield "NVLink", links, sheet(nvlink, format_si(nvlink, "B/s"))
-    yield "ECC, MIG", f"{_switch(device.ecc_enabled)}, {_switch(device.mig_enabled)}", ""
-    yield "virtualization", _text(device.virtualization), ""
-    yield "driver", f"{_text(device.driver_version)}, CUDA {_text(device.cuda_driver_version)}", ""
+def _datasheet(spec: GpuSpec) -> dict[str, str]:
+    fp16, generation = spec.fp16_tensor_flops_per_s, spec.pcie_generation
+    return {
+        "architecture": f"{_text(spec.architecture)}, {_text(spec.compute_capability)}",
+        "multiprocessors": _count(spec.sm_count),
+        "CUDA cores": _count(spec.cuda_core_count),
+        "tensor core formats": UNKNOWN if fp16 is None else f"fp16 {_rate(fp16)}",
+        "fp32 at highest clock": _rate(spec.fp32_flops_per_s),
+        "memory": f"{format_bytes(spec.memory_bytes)} {spec.memory_type or ''}",
+        "memory bandwidth": format_si(spec.memory_bandwidth_bytes_per_s, "B/s"),
+        "L2 cache": format_bytes(spec.l2_bytes),
+        "power limit": _watts(spec.tdp_w),
+        "PCIe": UNKNOWN if generation is None else f"generation {generation}",
+        "NVLink": format_si(spec.nvlink_bytes_per_s, "B/s"),
+    }
 
 
 def _now(state: DeviceState) -> str:
-    temperature = UNKNOWN if state.temperature_c is None else f"{state.temperature_c:.0f} °C"
-    busy = UNKNOWN if state.utilization is None else f"{state.utilization * 100:.0f} %"
-    used = format_bytes(state.memory_used_bytes)
-    link = f"PCIe generation {_count(state.pcie_generation_now)} x{_count(state.pcie_width_now)}"
-    return f"{temperature}, {_watts(state.power_w)}, {busy} busy, {used} used, {link}"
+    parts = [
+        None if state.temperature_c is None else f"{state.temperature_c:.0f} °C",
+        None if state.power_w is None else _watts(state.power_w),
+        None if state.utilization is None else f"{state.utilization * 100:.0f} % busy",
+        None if state.memory_used_bytes is None else f"{format_bytes(state.memory_used_bytes)} used",
+    ]
+    link = _link(state.pcie_generation_now, state.pcie_width_now)
+    known = [part for part in parts if part is not None] + ([] if link == UNKNOWN else [f"PCIe {link}"])
+    return ", ".join(known) or "not told"
 
 
 def _cpu(device: DeviceProfile, host: Host) -> Iterator[str]:
@@ -214,18 +191,9 @@ def _problems(problems: Iterable[Problem]) -> Iterator[str]:
 
 
 def _next_step(report: ProbeReport) -> str:
-    gpus = [d for d in report.devices if d.backend != "cpu"]
     if any(p.exit_code for p in report.problems):
         return "gpubench doctor"
-    return "gpubench run" if gpus else "gpubench run --quick"
-
-
-def _gpu_label(device: DeviceProfile) -> str:
-    return f"GPU {'?' if device.index is None else device.index}"
-
-
-def _cpu_formats(device: DeviceProfile) -> str:
-    return ", bf16" if "bf16" in (device.tensor_core_precisions or ()) else ""
+    return "gpubench run" if any(d.backend != "cpu" for d in report.devices) else "gpubench run --quick"
 
 
 def _name(device: DeviceProfile) -> str:
@@ -244,8 +212,16 @@ def _watts(value: float | None) -> str:
     return UNKNOWN if value is None else f"{format_number(value)} W"
 
 
+def _hertz(value: float | None) -> str:
+    return format_si(value, "Hz")
+
+
 def _rate(value: float | None) -> str:
     return format_si(value, "FLOP/s")
+
+
+def _link(generation: int | None, width: int | None) -> str:
+    return UNKNOWN if generation is None or width is None else f"generation {generation} x{width}"
 
 
 def _switch(value: bool | None) -> str:

@@ -21,7 +21,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
         value: The value seen: the loader's own text, a version, a path.
         mend: What to do about it.
         exit_code: 3 where a GPU is here but cannot be used; 0 where there simply is none.
-        backend: Whose problem it is.
+        backend: Whose problem it is: a backend's, or ``torch``'s.
         device_index: The device it concerns; None for the whole backend.
     """
 
@@ -39,12 +39,19 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a device is doing now, and what its surroundings allow it. Unknown is None."""
+    """What a device is doing now, and what its surroundings allow it. Unknown is None.
+
+    Attributes:
+        memory_used_bytes: As the driver counts it, its own reserve included where it cannot part the two.
+        memory_in_use_bytes: Without the driver's reserve; None where that cannot be told.
+        pcie_generation_card: The most that the card alone could do in another slot.
+    """
 
     temperature_c: float | None = None
     power_w: float | None = None
     utilization: float | None = None
     memory_used_bytes: int | None = None
+    memory_in_use_bytes: int | None = None
     clock_event_reasons: tuple[str, ...] | None = None
     idle: bool | None = None
     process_count: int | None = None
@@ -137,11 +144,15 @@ class Readings(Protocol):
     """An open line to one device. Each value is None where the device does not tell.
 
     ``source`` names where the values come from: "nvml", "none", or "hung" once the driver stopped
-    answering. ``refused`` says, by field, why a value is None.
+    answering. ``fault`` is ``gpu_lost`` or ``reset_required`` once the driver has said so. ``refused`` says,
+    by field, why a value is None.
     """
 
     @property
     def source(self) -> str: ...  # noqa: D102 - see the class
+
+    @property
+    def fault(self) -> str | None: ...  # noqa: D102 - see the class
 
     @property
     def refused(self) -> dict[str, str]: ...  # noqa: D102 - see the class
@@ -160,6 +171,10 @@ class Readings(Protocol):
 
     def power_limits(self) -> PowerLimits:
         """Read the power limits."""
+        ...
+
+    def memory_in_use_bytes(self) -> int | None:
+        """Read memory in use without the driver's own reserve [B]; None where it cannot be told apart."""
         ...
 
     def ecc_uncorrected(self) -> int | None:

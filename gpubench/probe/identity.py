@@ -36,6 +36,15 @@ def storable(profile: DeviceProfile) -> DeviceProfile:
     return msgspec.structs.replace(profile, uuid=None, device_id=device_id(profile))
 
 
+def child_environment(profile: DeviceProfile) -> dict[str, str]:
+    """Variables that leave a child process this one device to see: by UUID, else by place in PCI order."""
+    if profile.backend != "cuda":
+        return {}
+    blank = uuid_is_blank(profile.uuid)
+    visible = str(profile.index or 0) if blank else str(profile.uuid)
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": visible}
+
+
 def uuid_is_blank(uuid: str | None) -> bool:
     """Whether a UUID tells nothing: absent, or all zeros as some virtual machines show it."""
     return uuid is None or not _digits(uuid).strip("0")

@@ -29,7 +29,7 @@ _ARCHITECTURES = {
     13: "Rubin",
 }
 _VIRTUALIZATION = {0: "none", 1: "passthrough", 2: "vgpu", 3: "host_vgpu", 4: "host_vsga"}
-_COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
+COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
 # CUDA cores per multiprocessor by compute capability: CUDA C++ programming guide, arithmetic throughput.
 _CORES_PER_SM: Mapping[tuple[int, int], int] = {
     **dict.fromkeys([(3, 0), (3, 2), (3, 5), (3, 7)], 192),
@@ -38,6 +38,8 @@ _CORES_PER_SM: Mapping[tuple[int, int], int] = {
     **dict.fromkeys([(8, 6), (8, 7), (8, 9), (9, 0)], 128),
     **dict.fromkeys([(10, 0), (10, 1), (10, 3), (11, 0), (12, 0), (12, 1)], 128),
 }
+# Systems on a chip (Jetson, DGX Spark): TX1, TX2, Xavier, Orin, Thor, GB10. They use the machine's memory.
+_INTEGRATED = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (10, 1), (11, 0), (12, 1)})
 # Names of the bits of the clock event reasons; a bit without a name is kept as hexadecimal.
 GPU_IDLE = 0x1
 CLOCK_EVENTS = {
@@ -84,7 +86,7 @@ class Fields:
             return None
         value = convert(answer)
         if value is None:
-            self.unavailable[name] = f"the driver's answer {answer!r} is not known"
+            self.unavailable[name] = f"{answer!r} is not a known answer"
         return value
 
 
@@ -128,6 +130,7 @@ def read_state(session: Session, device: Device) -> DeviceState:
     """What the device is doing now."""
     now = Fields(session, device)
     reasons = now.get("clock_event_reasons", "nvmlDeviceGetCurrentClocksEventReasons")
+    memory = session.memory(device)
     processes = now.get("process_count", "nvmlDeviceGetComputeRunningProcesses", convert=len)
     return DeviceState(
         temperature_c=now.get("temperature_c", "nvmlDeviceGetTemperature", SENSOR_GPU, convert=float),
@@ -135,7 +138,8 @@ def read_state(session: Session, device: Device) -> DeviceState:
         utilization=now.get(
             "utilization", "nvmlDeviceGetUtilizationRates", convert=lambda v: int(v.gpu) / 100
         ),
-        memory_used_bytes=now.take("memory", session.memory(device), lambda v: int(v.used)),
+        memory_used_bytes=now.take("memory", memory, lambda v: int(v.used)),
+        memory_in_use_bytes=int(memory.used) if hasattr(memory, "reserved") else None,
         clock_event_reasons=None if reasons is None else event_names(reasons),
         idle=None if reasons is None else bool(reasons & GPU_IDLE),
         process_count=processes,
@@ -143,7 +147,7 @@ def read_state(session: Session, device: Device) -> DeviceState:
         pcie_width_now=now.get("pcie", "nvmlDeviceGetCurrPcieLinkWidth"),
         pcie_generation_card=now.get("pcie", "nvmlDeviceGetGpuMaxPcieLinkGeneration"),
         persistence_mode=now.get("persistence", "nvmlDeviceGetPersistenceMode", convert=bool),
-        compute_mode=now.get("compute_mode", "nvmlDeviceGetComputeMode", convert=_COMPUTE_MODES.get),
+        compute_mode=now.get("compute_mode", "nvmlDeviceGetComputeMode", convert=COMPUTE_MODES.get),
     )
 
 
@@ -195,14 +199,14 @@ def _profile(session: Session, device: Device, index: int, versions: Versions) -
     of.unavailable.pop("nvml_version", None)
     name = of.get("name", "nvmlDeviceGetName")
     capability = of.get("compute_capability", "nvmlDeviceGetCudaComputeCapability", convert=tuple)
-    memory, unified = _memory(of, name)
+    memory, unified = _memory(of, capability)
     spec = None if name is None else find_spec(name, None if unified else memory)
     if spec is None:
         of.unavailable["gpu_key"] = "no single row of the specification table has this name and memory"
     cores = of.get("cuda_core_count", "nvmlDeviceGetNumGpuCores")
     memory_clock_hz = of.get("memory_clock_max_hz", "nvmlDeviceGetMaxClockInfo", CLOCK_MEMORY, convert=mega)
     if spec is None or spec.l2_bytes is None:
-        of.unavailable["l2_bytes"] = "not in NVML, and no row of the specification table"
+        of.unavailable["l2_bytes"] = "not in NVML, and not in the specification table"
     return DeviceProfile(
         backend="cuda",
         vendor="NVIDIA",
@@ -274,15 +278,16 @@ def _slice(session: Session, piece: Device, whole: DeviceProfile) -> DeviceProfi
     )
 
 
-def _memory(of: Fields, name: str | None) -> tuple[int | None, bool | None]:
-    """Total memory [B], and whether it is the machine's own (then the driver refuses to count it)."""
-    answer = of.session.memory(of.device)
-    total = of.take("memory_bytes", answer, lambda v: int(v.total))
-    spec = None if name is None else find_spec(name)
-    if total is None and spec is not None and (spec.memory_type or "").startswith("LPDDR"):
+def _memory(of: Fields, capability: tuple[int, int] | None) -> tuple[int | None, bool | None]:
+    """Total memory [B], and whether it is the machine's own (the driver then often refuses to count it)."""
+    total = of.take("memory_bytes", of.session.memory(of.device), lambda v: int(v.total))
+    if capability is None:
+        return total, None
+    unified = capability in _INTEGRATED
+    if total is None and unified:
         of.unavailable.pop("memory_bytes")
-        return psutil.virtual_memory().total, True
-    return total, None if total is None else False
+        total = int(psutil.virtual_memory().total)
+    return total, unified
 
 
 def _sm_count(of: Fields, cores: int | None, capability: tuple[int, int] | None) -> int | None:
@@ -291,8 +296,8 @@ def _sm_count(of: Fields, cores: int | None, capability: tuple[int, int] | None)
         return int(answer.multiprocessorCount)
     per_sm = None if capability is None else _CORES_PER_SM.get(capability)
     if cores is None or per_sm is None or cores % per_sm:
-        reason = answer.reason if isinstance(answer, Refused) else "the driver says 0"
-        of.unavailable["sm_count"] = f"{reason}; cores per SM of this architecture are not known"
+        reason = answer.reason if isinstance(answer, Refused) else "nvmlDeviceGetAttributes: 0"
+        of.unavailable["sm_count"] = reason if per_sm else f"{reason}, and cores per SM are not known"
         return None
     return cores // per_sm
 

@@ -8,13 +8,22 @@ from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile
 from gpubench.probe.backend import GpuProcess, PowerLimits, Reading
 from gpubench.probe.guard import HungCallError
-from gpubench.probe.nvml_profile import CLOCK_MEMORY, CLOCK_SM, SENSOR_GPU, Fields, event_names, mega, milli
-from gpubench.probe.nvml_session import Device, Refused, Session
+from gpubench.probe.nvml_profile import (
+    CLOCK_MEMORY,
+    CLOCK_SM,
+    COMPUTE_MODES,
+    SENSOR_GPU,
+    Fields,
+    event_names,
+    mega,
+    milli,
+)
+from gpubench.probe.nvml_session import GPU_IS_LOST, RESET_REQUIRED, Device, Refused, Session
 
 T = TypeVar("T")
 
 _UNCORRECTED, _VOLATILE = 1, 0
-_COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
+_FAULTS = {GPU_IS_LOST: "gpu_lost", RESET_REQUIRED: "reset_required"}
 
 
 class NvmlReadings:
@@ -25,11 +34,19 @@ class NvmlReadings:
         self._session = session
         self._fields = Fields(session, device)
         self._device = device
+        self._tells = self._guarded(self._sample, Reading()) != Reading()
 
     @property
     def source(self) -> str:
-        """``nvml``, or ``hung`` once the driver stopped answering."""
-        return "hung" if self._session.guard.hung else "nvml"
+        """``nvml``; ``none`` where this device refuses every value; ``hung`` once the driver is silent."""
+        if self._session.guard.hung:
+            return "hung"
+        return "nvml" if self._tells else "none"
+
+    @property
+    def fault(self) -> str | None:
+        """``gpu_lost`` or ``reset_required`` once the driver has said so; the device does not come back."""
+        return _FAULTS.get(self._session.fatal.get(self._device.label, 0))
 
     @property
     def refused(self) -> dict[str, str]:
@@ -41,9 +58,12 @@ class NvmlReadings:
         return self._guarded(self._sample, Reading())
 
     def energy_j(self) -> float | None:
-        """Read the energy counter [J]; it steps about every 100 ms."""
+        """Read the energy counter [J]; it steps about every 100 ms, and at 0 it tells nothing."""
         return self._guarded(
-            lambda: self._fields.get("energy_j", "nvmlDeviceGetTotalEnergyConsumption", convert=milli), None
+            lambda: self._fields.get(
+                "energy_j", "nvmlDeviceGetTotalEnergyConsumption", convert=lambda mj: milli(mj) or None
+            ),
+            None,
         )
 
     def processes(self) -> tuple[GpuProcess, ...] | None:
@@ -53,6 +73,11 @@ class NvmlReadings:
     def power_limits(self) -> PowerLimits:
         """Read the power limits [W]."""
         return self._guarded(self._power_limits, PowerLimits())
+
+    def memory_in_use_bytes(self) -> int | None:
+        """Read memory in use without the driver's reserve [B]; an old driver cannot part the two."""
+        answer: Any = self._guarded(lambda: self._session.memory(self._device), None)
+        return int(answer.used) if hasattr(answer, "reserved") else None
 
     def ecc_uncorrected(self) -> int | None:
         """Read uncorrected memory errors since the driver was loaded; only a change means anything."""
@@ -66,7 +91,7 @@ class NvmlReadings:
     def compute_mode(self) -> str | None:
         """Read who may use the GPU."""
         return self._guarded(
-            lambda: self._fields.get("compute_mode", "nvmlDeviceGetComputeMode", convert=_COMPUTE_MODES.get),
+            lambda: self._fields.get("compute_mode", "nvmlDeviceGetComputeMode", convert=COMPUTE_MODES.get),
             None,
         )
 
@@ -154,12 +179,13 @@ def open_on(session: Session, profile: DeviceProfile) -> NvmlReadings:
 
 def read_all(session: Session, profile: DeviceProfile) -> None:
     """Make every call of a measurement once, for a dump."""
-    device = _find(session, profile)
-    if device is not None:
-        readings = NvmlReadings(session, device)
-        readings._sample()  # noqa: SLF001 - already on the guard's thread
-        readings._processes()  # noqa: SLF001
-        readings._power_limits()  # noqa: SLF001
+    readings = open_on(session, profile)
+    readings.sample()
+    readings.energy_j()
+    readings.processes()
+    readings.power_limits()
+    readings.ecc_uncorrected()
+    readings.compute_mode()
 
 
 def _find(session: Session, profile: DeviceProfile) -> Device | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from gpubench.probe import cpu, nvidia, system
+from gpubench.probe import amd, apple, cpu, nvidia, system
 from gpubench.probe.backend import BackendReport, Host, ProbeReport
 from gpubench.probe.torch_build import torch_build, torch_problem
 
@@ -15,9 +15,9 @@ def probe() -> ProbeReport:
     A driver that is missing or broken becomes a Problem in the report, never an exception.
     """
     gpus = nvidia.BACKEND.devices()
-    processor = cpu.BACKEND.devices()
-    reports = (gpus, processor)
-    unreachable = torch_problem(gpus.devices[0]) if gpus.devices else None
+    reports = (gpus, amd.BACKEND.devices(), apple.BACKEND.devices(), cpu.BACKEND.devices())
+    first = next(d for r in reports for d in r.devices)
+    unreachable = None if first.backend == "cpu" else torch_problem(first)
     return ProbeReport(
         devices=tuple(d for r in reports for d in r.devices),
         states=tuple(s for r in reports for s in r.states),

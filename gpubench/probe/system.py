@@ -38,6 +38,26 @@ def memory_limit_bytes(root: Path = Path("/")) -> int | None:
     return None
 
 
+def cpu_quota(root: Path = Path("/")) -> float | None:
+    """Processors' worth of time that the control group allows; None where there is no limit."""
+    second = root / "sys/fs/cgroup/cpu.max"
+    if _readable(second):
+        words = second.read_text(encoding="ascii").split()
+        return int(words[0]) / int(words[1]) if len(words) == 2 and words[0].isdigit() else None
+    first = root / "sys/fs/cgroup/cpu"
+    quota, period = first / "cpu.cfs_quota_us", first / "cpu.cfs_period_us"
+    if not (_readable(quota) and _readable(period)):
+        return None
+    allowed = int(quota.read_text(encoding="ascii"))
+    return allowed / int(period.read_text(encoding="ascii")) if allowed > 0 else None
+
+
+def cpu_governor(root: Path = Path("/")) -> str | None:
+    """Clock policy of the first processor; None where the kernel does not show one."""
+    file = root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"
+    return file.read_text(encoding="ascii").strip() if _readable(file) else None
+
+
 def cpu_facts(root: Path = Path("/")) -> dict[str, str]:
     """The first processor's entries of /proc/cpuinfo, keys in lower case; empty elsewhere."""
     file = root / "proc/cpuinfo"

@@ -1,4 +1,4 @@
-"""Telemetry of any device: NVML where there is an NVIDIA GPU, else readings that are all unknown."""
+"""Telemetry of any device: NVML for NVIDIA, the kernel for AMD, else readings that are all unknown."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ class NoReadings:
     """A device without telemetry: every value is unknown, and ``source`` is "none"."""
 
     source = "none"
+    fault: str | None = None
 
     @property
     def refused(self) -> dict[str, str]:
@@ -33,6 +34,10 @@ class NoReadings:
     def power_limits(self) -> PowerLimits:
         """Unknown."""
         return PowerLimits()
+
+    def memory_in_use_bytes(self) -> int | None:
+        """Unknown."""
+        return None
 
     def ecc_uncorrected(self) -> int | None:
         """Unknown."""
@@ -56,10 +61,14 @@ def open_telemetry(device: DeviceProfile) -> Readings:
     """Open the readings of a device, to be used in a ``with`` block.
 
     Raises:
-        NoDeviceError: If an NVIDIA driver that showed this device no longer does.
+        NoDeviceError: If the driver that showed this device no longer does.
     """
     if device.backend == "cuda":
         from gpubench.probe.nvidia import open_readings
 
         return open_readings(device)
+    if device.backend == "rocm":
+        from gpubench.probe import amd
+
+        return amd.open_readings(device)
     return NoReadings()

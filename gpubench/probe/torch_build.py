@@ -42,6 +42,10 @@ def torch_problem(device: DeviceProfile) -> Problem | None:
     gpu = plain(device.name or "the GPU")
     if build is None:
         return _problem("torch is not installed", f"{gpu} cannot be measured", "install torch")
+    if device.backend == "mps":
+        return None  # every build for Apple chips has it
+    if device.backend == "rocm":
+        return None if build.hip else _no_rocm(gpu, build)
     cuda = device.cuda_driver_version
     if build.cuda is None:
         kind = "a ROCm build" if build.hip else "a CPU-only build"
@@ -60,8 +64,16 @@ def torch_problem(device: DeviceProfile) -> Problem | None:
     return None
 
 
-def _problem(what: str, value: str, mend: str) -> Problem:
-    return Problem(what=what, value=value, mend=mend, exit_code=3)
+def _no_rocm(gpu: str, build: TorchBuild) -> Problem:
+    return _problem(
+        f"{gpu} is here, but torch {build.version} has no ROCm",
+        None,
+        "install the ROCm build of torch, or measure on the CPU with --device cpu",
+    )
+
+
+def _problem(what: str, value: str | None, mend: str) -> Problem:
+    return Problem(what=what, value=value, mend=mend, exit_code=3, backend="torch")
 
 
 def _major(release: str) -> int:

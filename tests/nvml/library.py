@@ -49,9 +49,9 @@ __attribute__((unused)) static void read_script(void) {
     static char line[1 << 20];
     const char *path = getenv("GPUBENCH_FAKE_NVML");
     FILE *file = path ? fopen(path, "r") : NULL;
+    pthread_mutex_lock(&lock);
     answer_count = 0;
-    if (!file) return;
-    while (fgets(line, sizeof line, file)) {
+    while (file && fgets(line, sizeof line, file)) {
         answers = realloc(answers, (answer_count + 1) * sizeof *answers);
         struct answer *a = &answers[answer_count];
         int used = 0;
@@ -65,7 +65,8 @@ __attribute__((unused)) static void read_script(void) {
         }
         answer_count++;
     }
-    fclose(file);
+    pthread_mutex_unlock(&lock);
+    if (file) fclose(file);
 }
 
 static int give(const struct answer *a, const struct output *to, int n) {
@@ -85,7 +86,7 @@ static int give(const struct answer *a, const struct output *to, int n) {
 
 static int reply(const char *function, void *handle, const char *selector, const struct output *to, int n) {
     long device = handle ? (long)handle - 1 : NO_DEVICE;
-    struct answer *first = NULL, *chosen = NULL;
+    struct answer *first = NULL, *chosen = NULL, now; /* a copy: an init may read a new script meanwhile */
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < answer_count; i++) {
         struct answer *a = &answers[i];
@@ -94,13 +95,14 @@ static int reply(const char *function, void *handle, const char *selector, const
         if (a->after <= first->calls) chosen = a;
     }
     if (first) first->calls++;
+    if (chosen) now = *chosen;
     pthread_mutex_unlock(&lock);
     if (!chosen) return NOT_SUPPORTED;
-    if (chosen->sleep_ms) {
-        struct timespec pause = { chosen->sleep_ms / 1000, (chosen->sleep_ms % 1000) * 1000000L };
+    if (now.sleep_ms) {
+        struct timespec pause = { now.sleep_ms / 1000, (now.sleep_ms % 1000) * 1000000L };
         nanosleep(&pause, NULL);
     }
-    return chosen->code ? chosen->code : give(chosen, to, n);
+    return now.code ? now.code : give(&now, to, n);
 }
 
 const char *nvmlErrorString(int code) {
@@ -117,15 +119,19 @@ def source(missing: Collection[str] = ()) -> str:
     return _RUNTIME + "\n".join(functions)
 
 
-def compile_library(folder: Path, missing: Collection[str] = ()) -> Path:
-    """Compile into ``folder`` under the driver library's own name; return its path."""
+def compile_library(folder: Path, missing: Collection[str] = (), soname: str = SONAME) -> Path:
+    """Compile into ``folder`` under the driver library's own file name; return its path.
+
+    With the driver's SONAME the loader gives this library to whoever asks for the bare name, for the rest
+    of the process. A library for the inside of a test process must therefore bear another.
+    """
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         raise FileNotFoundError("no C compiler")
     folder.mkdir(parents=True, exist_ok=True)
     code, library = folder / "fake.c", folder / SONAME
     code.write_text(source(missing), encoding="utf-8")
-    flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Werror", f"-Wl,-soname,{SONAME}", "-pthread"]
+    flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Werror", f"-Wl,-soname,{soname}", "-pthread"]
     subprocess.run([compiler, *flags, "-o", str(library), str(code)], check=True)
     return library
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from nvml.library import compile_library
+from nvml.library import SONAME, compile_library
 from nvml.script import Fault, load_dump, script, several
 
 Calls = list[dict[str, Any]]
@@ -39,31 +39,40 @@ def calls_of(devices: Devices) -> Calls:
 
 
 @pytest.fixture(scope="session")
-def _libraries(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Collection[str]], Path]:
+def _libraries(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     if not (shutil.which("cc") or shutil.which("gcc")) and not os.environ.get("CI"):
         pytest.skip("no C compiler: the fake driver library cannot be built")
-    built: dict[frozenset[str], Path] = {}
+    built: dict[tuple[frozenset[str], str], Path] = {}
 
-    def library(missing: Collection[str] = ()) -> Path:
-        key = frozenset(missing)
+    def library(missing: Collection[str] = (), soname: str = SONAME) -> Path:
+        key = frozenset(missing), soname
         if key not in built:
-            built[key] = compile_library(tmp_path_factory.mktemp("nvml"), key)
+            built[key] = compile_library(tmp_path_factory.mktemp("nvml"), *key)
         return built[key]
 
     return library
 
 
 @pytest.fixture
-def fake_nvml(_libraries: Callable[[Collection[str]], Path], tmp_path: Path) -> FakeNvml:
-    """``fake_nvml(devices, faults=(), missing=())`` -> environment of a child process."""
+def _answers(tmp_path: Path) -> Callable[..., Path]:
     made = iter(range(1000))
+
+    def write(devices: Devices, faults: Iterable[Fault]) -> Path:
+        file = tmp_path / f"nvml-{next(made)}.txt"
+        file.write_text(script(calls_of(devices), faults), encoding="utf-8")
+        return file
+
+    return write
+
+
+@pytest.fixture
+def fake_nvml(_libraries: Callable[..., Path], _answers: Callable[..., Path]) -> FakeNvml:
+    """``fake_nvml(devices, faults=(), missing=())`` -> environment of a child process."""
 
     def make(
         devices: Devices = "h200", faults: Iterable[Fault] = (), missing: Collection[str] = ()
     ) -> dict[str, str]:
-        answers = tmp_path / f"nvml-{next(made)}.txt"
-        answers.write_text(script(calls_of(devices), faults), encoding="utf-8")
-        environment = dict(os.environ, GPUBENCH_FAKE_NVML=str(answers))
+        environment = dict(os.environ, GPUBENCH_FAKE_NVML=str(_answers(devices, faults)))
         environment["LD_LIBRARY_PATH"] = str(_libraries(missing).parent)
         environment.pop("CUDA_VISIBLE_DEVICES", None)
         environment.pop("CUDA_DEVICE_ORDER", None)
@@ -73,16 +82,17 @@ def fake_nvml(_libraries: Callable[[Collection[str]], Path], tmp_path: Path) -> 
 
 
 @pytest.fixture
-def inside_nvml(fake_nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+def inside_nvml(
+    _libraries: Callable[..., Path], _answers: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., None]]:
     """``inside_nvml(devices, faults=(), missing=())`` puts the fake library into this process."""
     import pynvml
 
-    def put(*arguments: Any, **options: Any) -> None:
-        environment = fake_nvml(*arguments, **options)
-        monkeypatch.setenv("GPUBENCH_FAKE_NVML", environment["GPUBENCH_FAKE_NVML"])
+    def put(devices: Devices = "h200", faults: Iterable[Fault] = (), missing: Collection[str] = ()) -> None:
+        monkeypatch.setenv("GPUBENCH_FAKE_NVML", str(_answers(devices, faults)))
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
-        library = Path(environment["LD_LIBRARY_PATH"]) / "libnvidia-ml.so.1"
+        library = _libraries(missing, soname="libgpubench-fake-nvml.so")
         monkeypatch.setattr(pynvml, "nvmlLib", ctypes.CDLL(str(library)))
         pynvml._nvmlGetFunctionPointer_cache.clear()
 

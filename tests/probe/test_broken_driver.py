@@ -14,36 +14,38 @@ from nvml.script import Fault, change, load_dump
 from gpubench.probe import nvml_driver
 from gpubench.probe.select import select_device
 
-SELECT = """
-import sys
+ASK = """
+import json, sys
+import msgspec
 from gpubench.errors import GpuBenchError
+from gpubench.probe.probe import probe
 from gpubench.probe.select import select_device
-try:
-    device, said = select_device(sys.argv[1])
-except GpuBenchError as error:
-    print(error)
-    sys.exit(error.exit_code)
-print(device.backend, "|", said)
+
+answers = {}
+for name in sys.argv[1:]:
+    try:
+        device, said = select_device(name)
+        answers[name] = [0, f"{device.backend} | {said}"]
+    except GpuBenchError as error:
+        answers[name] = [error.exit_code, str(error)]
+answers["probe"] = msgspec.to_builtins(probe())
+print(json.dumps(answers))
 """
 
 
-def select(environment: dict[str, str], device: str) -> tuple[int, str]:
+def ask(environment: dict[str, str], *devices: str) -> dict:
+    """What ``--device`` answers for each of these (exit code and words), and the probe; in one child process."""
     done = subprocess.run(
-        [sys.executable, "-c", SELECT, device], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", ASK, *devices], env=environment, capture_output=True, text=True, check=True
     )
     assert done.stderr == ""
-    return done.returncode, done.stdout.strip()
-
-
-def probe_json(environment: dict[str, str]) -> dict:
-    done = subprocess.run(
-        [sys.executable, "-m", "gpubench", "probe", "--json"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
     return json.loads(done.stdout)
+
+
+def select(environment: dict[str, str], device: str) -> tuple[int, str]:
+    code, said = ask(environment, device)[device]
+    assert "\n" not in said
+    return code, said
 
 
 def without_driver() -> dict[str, str]:
@@ -62,7 +64,7 @@ class TestWithoutDriver:
         assert "install its driver" in said
 
     def test_probe_lists_the_problem_and_the_cpu(self) -> None:
-        document = probe_json(without_driver())
+        document = ask(without_driver())["probe"]
         assert [d["backend"] for d in document["devices"]] == ["cpu"]
         assert document["problems"][0]["what"] == "NVIDIA driver not found"
 
@@ -71,11 +73,12 @@ def test_a_truncated_library_shows_the_loaders_own_words_and_the_path(tmp_path: 
     library = tmp_path / "libnvidia-ml.so.1"
     library.write_bytes(b"\x7fELF")
     environment = dict(without_driver(), LD_LIBRARY_PATH=str(tmp_path))
+    answers = ask(environment, "cuda", "auto")
     for device in ("cuda", "auto"):
-        code, said = select(environment, device)
+        code, said = answers[device]
         assert code == 3
         assert f"{library}: file too short" in said
-    assert probe_json(environment)["problems"][0]["exit_code"] == 3
+    assert answers["probe"]["problems"][0]["exit_code"] == 3
 
 
 def test_a_library_that_the_loader_passes_over_is_named(tmp_path: Path, monkeypatch) -> None:
@@ -106,12 +109,13 @@ def test_a_stub_library_is_named_with_its_path(fake_nvml) -> None:
 )
 def test_a_driver_that_does_not_start(fake_nvml, code: int, words: list[str]) -> None:
     environment = fake_nvml("h200", faults=[Fault("nvmlInit", code=code)])
+    answers = ask(environment, "cuda", "auto")
     for device in ("cuda", "auto"):
-        exit_code, said = select(environment, device)
+        exit_code, said = answers[device]
         assert exit_code == 3
         assert all(word in said for word in words), said
         assert "\n" not in said
-    document = probe_json(environment)
+    document = answers["probe"]
     assert [d["backend"] for d in document["devices"]] == ["cpu"]
     assert document["problems"][0]["exit_code"] == 3
 
@@ -131,20 +135,22 @@ def test_an_unknown_error_in_a_container_names_the_cgroup(tmp_path: Path) -> Non
     assert "recreate the container" in nvml_driver.not_opened(999, "Unknown Error", None, root=tmp_path).mend
 
 
-def test_no_gpu_and_a_cpu_only_torch_are_told_apart(fake_nvml) -> None:
+def test_no_gpu_and_a_cpu_only_torch_are_told_apart(fake_nvml, tmp_path: Path) -> None:
     calls = change(load_dump("h200"), "nvmlDeviceGetCount", 0)
     calls = [dict(c, device=None) if c["function"] == "nvmlDeviceGetCount" else c for c in calls]
     none = fake_nvml(calls)
-    assert select(none, "auto") == (0, "cpu | the NVIDIA driver works but lists no GPU: measuring on the CPU")
-    code, said = select(none, "cuda")
+    answers = ask(none, "auto", "cuda")
+    assert answers["auto"] == [0, "cpu | the NVIDIA driver works but lists no GPU: measuring on the CPU"]
+    code, said = answers["cuda"]
     assert (code, "lists no GPU (driver 580.159.04)" in said) == (3, True)
 
-    beside = fake_nvml("h200")
+    beside = dict(fake_nvml("h200"), PYTHONPATH=str(torch_folder(tmp_path, cuda=None)))
+    answers = ask(beside, "auto", "cuda")
     for device in ("auto", "cuda"):
-        code, said = select(beside, device)
+        code, said = answers[device]
         assert code == 3
         assert "CPU-only build and cannot reach NVIDIA H200" in said
-    assert "CPU-only" in probe_json(beside)["problems"][0]["what"]
+    assert "CPU-only" in answers["probe"]["problems"][0]["what"]
 
 
 def test_a_torch_for_a_newer_cuda_than_the_driver(fake_nvml, tmp_path: Path) -> None:
@@ -158,12 +164,12 @@ def test_a_torch_for_a_newer_cuda_than_the_driver(fake_nvml, tmp_path: Path) -> 
     assert "torch 2.11.0+cu130 needs CUDA 13.0, driver 580.159.04 has CUDA 12.4" in said
 
 
-def torch_folder(folder: Path, cuda: str) -> Path:
+def torch_folder(folder: Path, cuda: str | None) -> Path:
     """A torch of which only the version file is there: selection must not import it."""
     (folder / "torch").mkdir()
     (folder / "torch/__init__.py").write_text("raise AssertionError('imported')\n")
     (folder / "torch/version.py").write_text(
-        f"from typing import Optional\n__version__ = '2.11.0+cu130'\ncuda: Optional[str] = '{cuda}'\nhip: Optional[str] = None\n"
+        f"from typing import Optional\n__version__ = '2.11.0+cu130'\ncuda: Optional[str] = {cuda!r}\nhip: Optional[str] = None\n"
     )
     return folder
 

@@ -138,6 +138,22 @@ def test_a_driver_that_hangs_is_reported_not_waited_for(inside_nvml) -> None:
     assert report.problems[0].what == "the NVIDIA driver does not answer"
 
 
+def test_an_init_that_hangs_is_exit_3(inside_nvml) -> None:
+    inside_nvml("h200", faults=[Fault("nvmlInit", sleep_s=3)])
+    (problem,) = nvidia.NvidiaBackend(limit_s=0.1).devices().problems
+    assert (problem.exit_code, problem.value) == (3, "a call took over 0.1 s")
+
+
+def test_a_process_with_a_stuck_call_still_ends(fake_nvml) -> None:
+    code = "from gpubench.probe.nvidia import NvidiaBackend; print(NvidiaBackend(limit_s=0.1).devices().problems[0].what)"
+    environment = fake_nvml("h200", faults=[Fault("nvmlDeviceGetName", sleep_s=60)])
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=20
+    )
+    assert done.stdout == "the NVIDIA driver does not answer\n"
+    assert done.stderr == ""
+
+
 @pytest.mark.parametrize(
     ("name", "capability", "formats"),
     [

@@ -33,7 +33,7 @@ def test_json_shape(fake_nvml) -> None:
 def test_the_datasheet_stands_beside_the_reading(fake_nvml) -> None:
     done = gpubench(fake_nvml("h200"), "probe")
     assert done.returncode == 0
-    lines = {line[:24].strip(): line[24:] for line in done.stdout.splitlines() if line.startswith("  ")}
+    lines = {line[:25].strip(): line[25:] for line in done.stdout.splitlines() if line.startswith("  ")}
     assert lines["multiprocessors"].split() == ["132", "132"]
     assert lines["memory bandwidth"].split() == ["4.81", "TB/s", "4.80", "TB/s"]
     assert lines["UUID"] == "all zeros: matched by PCI bus id 00000000:00:06.0"
@@ -62,7 +62,7 @@ def test_what_holds_a_gpu_back_is_named(fake_nvml) -> None:
         "clock held by sw_power_cap",
         "clock held by hw_thermal_slowdown",
         "compute mode exclusive_process",
-        "1 process(es) of others",
+        "1 process is on it",
     ):
         assert words in said
 

@@ -49,7 +49,7 @@ def test_values_follow_one_another(inside_nvml) -> None:
         "h200",
         faults=[
             Fault("nvmlDeviceGetTotalEnergyConsumption", values=[5000, 7000, 1000]),
-            Fault("nvmlDeviceGetCurrentClocksEventReasons", after=1, values=[0x4, 0x41, 0x800]),
+            Fault("nvmlDeviceGetCurrentClocksEventReasons", after=2, values=[0x4, 0x41, 0x800]),
         ],
     )
     gpu = first_gpu()  # its session's init, and so its calls, are not counted here: a new init starts over
@@ -74,7 +74,7 @@ def nvidia_profile() -> DeviceProfile:
 
 
 def test_a_call_that_hangs_drops_the_source_and_the_run_goes_on(inside_nvml) -> None:
-    inside_nvml("h200", faults=[Fault("nvmlDeviceGetPowerUsage", after=1, sleep_s=30)])
+    inside_nvml("h200", faults=[Fault("nvmlDeviceGetPowerUsage", after=2, sleep_s=30)])
     with open_telemetry(nvidia_profile()) as line:
         line._session.guard.limit_s = 0.1
         assert line.sample().power_w is not None
@@ -82,6 +82,55 @@ def test_a_call_that_hangs_drops_the_source_and_the_run_goes_on(inside_nvml) -> 
         assert line.source == "hung"
         assert line.energy_j() is None
         assert line.processes() is None
+
+
+def test_a_driver_that_refuses_everything_is_no_telemetry(inside_nvml) -> None:
+    inside_nvml("h200", faults=[Fault("*", code=3)])
+    with open_telemetry(nvidia_profile()) as line:
+        assert line.source == "none"
+        assert line.sample() == Reading()
+        assert line.energy_j() is None
+
+
+def test_a_gpu_lost_during_a_run_stays_lost_and_says_so(inside_nvml) -> None:
+    inside_nvml("h200", faults=[Fault("nvmlDeviceGetPowerUsage", after=2, code=15)])
+    with open_telemetry(nvidia_profile()) as line:  # opening looks once
+        assert (line.sample().power_w is not None, line.fault) == (True, None)
+        assert (line.sample().power_w, line.fault) == (None, "gpu_lost")
+        assert (line.sample().power_w, line.fault) == (None, "gpu_lost")
+
+
+def test_a_gpu_that_needs_a_reset_says_so(inside_nvml) -> None:
+    inside_nvml("h200", faults=[Fault("nvmlDeviceGetTotalEnergyConsumption", code=16)])
+    with open_telemetry(nvidia_profile()) as line:
+        assert line.energy_j() is None
+        assert line.fault == "reset_required"
+
+
+def test_an_energy_counter_that_stands_at_zero_tells_nothing(inside_nvml) -> None:
+    inside_nvml("h200", faults=[Fault("nvmlDeviceGetTotalEnergyConsumption", values=[0])])
+    with open_telemetry(nvidia_profile()) as line:
+        assert line.energy_j() is None
+        assert "energy_j" in line.refused
+
+
+def test_the_ecc_counter_is_read_anew_each_time(inside_nvml) -> None:
+    calls = change(load_dump("h200"), "nvmlDeviceGetTotalEccErrors", 1, arguments=[1, 0])
+    inside_nvml(calls, faults=[Fault("nvmlDeviceGetTotalEccErrors", after=1, values=[3])])
+    with open_telemetry(nvidia_profile()) as line:
+        assert [line.ecc_uncorrected() for _ in range(3)] == [1, 3, 3]
+
+
+def test_a_reading_costs_less_than_the_sampler_may(inside_nvml) -> None:
+    """At 10 Hz and 0.2 %, a reading may take 200 µs of the measuring process."""
+    import time
+
+    inside_nvml("h200")
+    with open_telemetry(nvidia_profile()) as line:
+        start, count = time.process_time(), 300
+        for _ in range(count):
+            line.sample()
+        assert (time.process_time() - start) / count < 400e-6  # the fake's own search included
 
 
 def test_processes_of_both_kinds(inside_nvml) -> None:

@@ -131,3 +131,15 @@ def test_a_lost_gpu_is_said_and_the_next_one_taken(inside_nvml, monkeypatch) -> 
     assert device.index == 1
     assert said is not None
     assert said.startswith("GPU 0 is lost")
+
+
+def test_the_fake_driver_does_not_outlive_its_test(inside_nvml) -> None:
+    """Once loaded under the driver's own SONAME, a library would answer every later test of the process."""
+    import ctypes
+    from pathlib import Path
+
+    if Path("/dev/nvidiactl").exists():
+        pytest.skip("this machine has a driver")
+    inside_nvml("h200")
+    with pytest.raises(OSError, match="cannot open shared object file"):
+        ctypes.CDLL("libnvidia-ml.so.1")

@@ -1,0 +1,43 @@
+"""Streams as they come: ones that cannot hold every character, and readers that leave early."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import json
+import os
+import re
+import sys
+
+_PLAIN = {"—": "-", "–": "-", "…": "...", "°": "", "±": "+/-", "×": "x", "µ": "u", "→": "->"}
+_HANDLER = "gpubench-plain"
+
+
+def make_safe() -> None:
+    """Write plain ASCII in place of what a stream's encoding lacks, rather than fail at the last line."""
+    codecs.register_error(_HANDLER, _replace)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and not holds_unicode(stream):
+            stream.reconfigure(errors=_HANDLER)
+
+
+def holds_unicode(stream: io.TextIOWrapper) -> bool:
+    """Whether a stream takes every character."""
+    return codecs.lookup(stream.encoding).name.startswith("utf")
+
+
+def escaped(document: str) -> str:
+    """A JSON document in ASCII alone; the same data."""
+    return re.sub(r"[^\x00-\x7f]", lambda found: json.dumps(found.group())[1:-1], document)
+
+
+def leave_quietly() -> None:
+    """The reader of our output has gone (`| head`): write no more, and say nothing at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _replace(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    missing = error.object[error.start : error.end]
+    return "".join(_PLAIN.get(c, "?") for c in missing), error.end

@@ -1,0 +1,260 @@
+"""AMD GPUs as the Linux kernel driver amdgpu shows them below /sys: no library, no torch.
+
+Written after the kernel's documentation (gpu/amdgpu: hwmon, busy percentages, memory totals; the compute
+topology of amdkfd), and tested on made-up folders of that shape. No AMD GPU was at hand.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from gpubench.errors import NoDeviceError
+from gpubench.models import DeviceProfile
+from gpubench.probe.backend import BackendReport, DeviceState, GpuProcess, PowerLimits, Reading
+from gpubench.specs import find_spec
+
+_VENDOR_AMD = 4098
+# Reduced formats of the matrix units by architecture: AMD's instruction set guides, CDNA and RDNA (WMMA).
+_FORMATS: Mapping[str, tuple[str, ...]] = {
+    "gfx908": ("fp16", "bf16", "int8"),
+    "gfx90a": ("fp16", "bf16", "int8"),
+    "gfx94": ("fp16", "bf16", "int8", "fp8"),
+    "gfx95": ("fp16", "bf16", "int8", "fp8", "fp6", "fp4"),
+    "gfx11": ("fp16", "bf16", "int8"),
+    "gfx12": ("fp16", "bf16", "int8", "fp8"),
+}
+# Transfer rate of one PCIe lane by generation, as the kernel prints it [GT/s].
+_PCIE_GENERATIONS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}
+
+
+@dataclass
+class Folder:
+    """Values below one device's folder; each that is missing leaves its reason in ``refused``."""
+
+    path: Path
+    refused: dict[str, str]
+
+    def get(self, field: str, names: str | Iterable[str], convert: Callable[[str], Any] = str) -> Any:
+        """The converted text of the first of these files (shell patterns) that reads; else None."""
+        patterns = [names] if isinstance(names, str) else list(names)
+        reason = "no such file"
+        for file in (f for p in patterns for f in sorted(self.path.glob(p))):
+            try:
+                return convert(file.read_text(encoding="utf-8", errors="replace").strip())
+            except OSError as error:
+                reason = error.strerror or "not readable"
+            except (ValueError, KeyError):
+                reason = "not understood"
+        self.refused[field] = f"{patterns[0]}: {reason}"
+        return None
+
+
+@dataclass(frozen=True)
+class AmdBackend:
+    """AMD GPUs that the compute driver lists; ``root`` is "/" but in tests."""
+
+    name: str = "rocm"
+    root: Path = Path("/")
+
+    def devices(self) -> BackendReport:
+        """List the GPUs in the order of the compute driver, which is that of ROCm."""
+        found = [_device(self.root, n, node) for n, node in enumerate(_nodes(self.root))]
+        return BackendReport(devices=tuple(d for d, _ in found), states=tuple(s for _, s in found))
+
+
+BACKEND = AmdBackend()
+
+
+class AmdReadings:
+    """Readings of one AMD GPU; its driver has no energy counter and no reasons for clock events."""
+
+    source = "amdgpu"
+    fault: str | None = None
+
+    def __init__(self, folder: Path) -> None:
+        """Read from the PCI folder of the device."""
+        self._folder = Folder(folder, {})
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Why a field is None, by field."""
+        return self._folder.refused
+
+    def sample(self) -> Reading:
+        """Read clocks, power, temperature, utilisation and memory."""
+        of = self._folder
+        return Reading(
+            sm_clock_hz=of.get("sm_clock_hz", "hwmon/*/freq1_input", float),
+            memory_clock_hz=of.get("memory_clock_hz", "hwmon/*/freq2_input", float),
+            power_w=of.get("power_w", ("hwmon/*/power1_average", "hwmon/*/power1_input"), _micro),
+            temperature_c=of.get("temperature_c", "hwmon/*/temp1_input", lambda t: float(t) / 1000),
+            utilization=of.get("utilization", "gpu_busy_percent", lambda t: float(t) / 100),
+            memory_used_bytes=of.get("memory_used_bytes", "mem_info_vram_used", int),
+        )
+
+    def energy_j(self) -> float | None:
+        """Unknown."""
+        return None
+
+    def processes(self) -> tuple[GpuProcess, ...] | None:
+        """Unknown."""
+        return None
+
+    def power_limits(self) -> PowerLimits:
+        """Read the power limits [W]."""
+        of = self._folder
+        return PowerLimits(
+            enforced_w=of.get("power_limit_w", "hwmon/*/power1_cap", _micro),
+            default_w=of.get("power_limit_default_w", "hwmon/*/power1_cap_default", _micro),
+            minimum_w=of.get("power_limit_range", "hwmon/*/power1_cap_min", _micro),
+            maximum_w=of.get("power_limit_range", "hwmon/*/power1_cap_max", _micro),
+        )
+
+    def memory_in_use_bytes(self) -> int | None:
+        """Read memory in use [B]."""
+        used: int | None = self._folder.get("memory_used_bytes", "mem_info_vram_used", int)
+        return used
+
+    def ecc_uncorrected(self) -> int | None:
+        """Unknown."""
+        return None
+
+    def compute_mode(self) -> str | None:
+        """Unknown."""
+        return None
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        return
+
+
+def open_readings(device: DeviceProfile, root: Path = Path("/")) -> AmdReadings:
+    """Open the readings of one AMD GPU.
+
+    Raises:
+        NoDeviceError: If the kernel no longer shows it.
+    """
+    folder = root / "sys/bus/pci/devices" / (device.pci_bus_id or "unknown")
+    if not folder.is_dir():
+        raise NoDeviceError(
+            f"GPU {device.index} ({device.name}) is no longer listed by the kernel; see dmesg, reboot"
+        )
+    return AmdReadings(folder)
+
+
+def _nodes(root: Path) -> list[dict[str, int]]:
+    """Properties of every GPU of the compute topology, in its order."""
+    nodes = (root / "sys/class/kfd/kfd/topology/nodes").glob("*/properties")
+    found = []
+    for file in sorted(nodes, key=lambda f: int(f.parent.name) if f.parent.name.isdigit() else 0):
+        try:
+            text = file.read_text(encoding="ascii", errors="replace")
+        except OSError:  # a node that this container was not given
+            continue
+        values = {k: int(v) for k, v in re.findall(r"^(\w+) (\d+)$", text, re.MULTILINE)}
+        if values.get("simd_count") and values.get("vendor_id") == _VENDOR_AMD:
+            found.append(values)
+    return found
+
+
+def _device(root: Path, index: int, node: Mapping[str, int]) -> tuple[DeviceProfile, DeviceState]:
+    bus_id = _bus_id(node)
+    refused: dict[str, str] = {}
+    of = Folder(root / "sys/bus/pci/devices" / bus_id, refused)
+    readings = AmdReadings(of.path)
+    limits, now = readings.power_limits(), readings.sample()
+    name = _name(root, of)
+    memory = of.get("memory_bytes", "mem_info_vram_total", int)
+    spec = None if name is None else find_spec(name, memory)
+    architecture = _architecture(node.get("gfx_target_version", 0))
+    unique, clock_mhz = node.get("unique_id"), node.get("max_engine_clk_fcompute")
+    refused["memory_bandwidth_bytes_per_s"] = "the kernel does not tell the memory's transfer rate"
+    if spec is None:
+        refused["gpu_key"] = "no single row of the specification table has this name and memory"
+    profile = DeviceProfile(
+        backend="rocm",
+        vendor="AMD",
+        name=name,
+        gpu_key=None if spec is None else spec.key,
+        uuid=f"GPU-{unique:016x}" if unique else None,
+        index=index,
+        pci_bus_id=bus_id,
+        architecture=architecture,
+        sm_count=node["simd_count"] // (node.get("simd_per_cu") or 4),
+        memory_bytes=memory,
+        l2_bytes=None if spec is None else spec.l2_bytes,
+        sm_clock_max_hz=clock_mhz * 1e6 if clock_mhz else None,
+        power_limit_w=limits.enforced_w,
+        power_limit_default_w=limits.default_w,
+        pcie_generation=of.get("pcie_generation", "max_link_speed", _pcie_generation),
+        pcie_width=of.get("pcie_width", "max_link_width", int),
+        driver_version=_driver(root),
+        tensor_core_precisions=next((f for a, f in _FORMATS.items() if architecture.startswith(a)), ()),
+        unavailable=refused | _of_profile(readings.refused),
+    )
+    state = DeviceState(
+        temperature_c=now.temperature_c,
+        power_w=now.power_w,
+        utilization=now.utilization,
+        memory_used_bytes=now.memory_used_bytes,
+        memory_in_use_bytes=now.memory_used_bytes,
+        idle=None if now.utilization is None else now.utilization == 0,
+        pcie_generation_now=of.get("pcie_now", "current_link_speed", _pcie_generation),
+        pcie_width_now=of.get("pcie_now", "current_link_width", int),
+    )
+    profile.unavailable.pop("pcie_now", None)
+    return profile, state
+
+
+def _of_profile(refused: Mapping[str, str]) -> dict[str, str]:
+    return {k: v for k, v in refused.items() if k in DeviceProfile.__struct_fields__}
+
+
+def _bus_id(node: Mapping[str, int]) -> str:
+    place = node.get("location_id", 0)
+    return f"{node.get('domain', 0):04x}:{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}.{place & 7}"
+
+
+def _architecture(version: int) -> str:
+    """Name of a graphics target: 90010 is gfx90a, 110000 is gfx1100."""
+    return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
+
+
+def _name(root: Path, of: Folder) -> str | None:
+    """Product name from the board, else from the table that libdrm installs."""
+    if name := of.get("name", "product_name"):
+        of.refused.pop("name", None)
+        return str(name)
+    device, revision = of.get("name", "device"), of.get("name", "revision")
+    table = root / "usr/share/libdrm/amdgpu.ids"
+    if device and revision and table.is_file():
+        wanted = (device.removeprefix("0x").upper(), revision.removeprefix("0x").upper())
+        for line in table.read_text(encoding="utf-8", errors="replace").splitlines():
+            cells = [cell.strip() for cell in line.split(",", 2)]
+            if len(cells) == 3 and (cells[0].upper(), cells[1].upper()) == wanted:
+                of.refused.pop("name", None)
+                return cells[2]
+    of.refused["name"] = "product_name: empty, and not in libdrm's table"
+    return None
+
+
+def _driver(root: Path) -> str | None:
+    file = root / "sys/module/amdgpu/version"
+    return file.read_text(encoding="ascii").strip() if file.is_file() else None
+
+
+def _pcie_generation(text: str) -> int:
+    return _PCIE_GENERATIONS[text.split(maxsplit=1)[0]]
+
+
+def _micro(text: str) -> float:
+    return int(text) / 1e6

@@ -1,0 +1,31 @@
+"""One check of `gpubench doctor`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """What was looked at and seen: ``fail`` keeps a run from it, ``warn`` makes its figures worth less."""
+
+    name: str
+    status: Literal["ok", "warn", "fail"]
+    seen: str
+    mend: str | None = None
+
+
+def ok(name: str, seen: str) -> Check:
+    """Nothing to mend."""
+    return Check(name=name, status="ok", seen=seen)
+
+
+def warn(name: str, seen: str, mend: str) -> Check:
+    """A run works, and its figures are worth less."""
+    return Check(name=name, status="warn", seen=seen, mend=mend)
+
+
+def fail(name: str, seen: str, mend: str) -> Check:
+    """A run does not work."""
+    return Check(name=name, status="fail", seen=seen, mend=mend)

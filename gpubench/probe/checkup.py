@@ -1,0 +1,163 @@
+"""The checks of `gpubench doctor`, from the software up: each says what was seen and how to mend it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import metadata
+
+from gpubench.errors import MisuseError
+from gpubench.models import DeviceProfile
+from gpubench.probe.backend import DeviceState, ProbeReport, Problem
+from gpubench.probe.check import Check, fail, ok, warn
+from gpubench.probe.checkup_host import host_checks
+from gpubench.probe.held_back import held_back
+from gpubench.probe.torch_build import torch_problem
+from gpubench.probe.torch_view import torch_view
+from gpubench.probe.visible import visible_devices
+from gpubench.units import plain
+
+_NEWEST_PYTHON = (3, 13)
+_OLDEST_TORCH = (2, 4)
+_TF32_VARIABLES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
+# Variables that slow every step down, and how.
+_SLOWING_VARIABLES = {
+    "CUDA_LAUNCH_BLOCKING": "makes every kernel wait for the one before",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": "asks the driver for every allocation",
+    "TORCH_USE_CUDA_DSA": "checks every access on the device",
+}
+
+
+def check_up(report: ProbeReport, environment: Mapping[str, str] | None = None) -> tuple[Check, ...]:
+    """Check everything between Python and the GPU, and the machine around it.
+
+    Args:
+        report: From ``probe()``.
+        environment: Variables; None means this process's own.
+    """
+    variables = os.environ if environment is None else environment
+    seen = [(d, s) for d, s in zip(report.devices, report.states, strict=True) if d.backend != "cpu"]
+    gpus = [device for device, _ in seen if device.backend == "cuda"]
+    return (
+        *_python(report),
+        _torch(report),
+        _binding(),
+        *_driver(report, gpus),
+        *_visibility(gpus, variables),
+        *_torch_reaches(gpus, variables),
+        *(check for device, state in seen for check in _gpu(device, state)),
+        *_variables(variables),
+        *host_checks(),
+    )
+
+
+def failed(checks: Iterable[Check]) -> bool:
+    """Whether something keeps a measurement from running."""
+    return any(check.status == "fail" for check in checks)
+
+
+def _python(report: ProbeReport) -> Iterator[Check]:
+    if sys.version_info[:2] > _NEWEST_PYTHON:
+        newest = ".".join(map(str, _NEWEST_PYTHON))
+        yield warn("Python", report.host.python, f"gpubench is tested up to {newest}; use that if in doubt")
+    else:
+        yield ok("Python", report.host.python)
+
+
+def _torch(report: ProbeReport) -> Check:
+    host = report.host
+    if host.torch is None:
+        return fail("torch", "not installed", "install torch; on a machine without a GPU its CPU build")
+    build = f"CUDA {host.torch_cuda}" if host.torch_cuda else "ROCm" if host.torch_hip else "CPU only"
+    seen = f"{plain(host.torch)} ({build})"
+    numbers = host.torch.split("+")[0].split(".")[:2]
+    if all(n.isdigit() for n in numbers) and tuple(map(int, numbers)) < _OLDEST_TORCH:
+        return fail("torch", seen, "install torch 2.4 or later")
+    return ok("torch", seen)
+
+
+def _binding() -> Check:
+    name = "driver binding"
+    installed = {(d.metadata["Name"] or "").lower() for d in metadata.distributions()}
+    if "nvidia-ml-py" not in installed:
+        return fail(name, "nvidia-ml-py is not installed", "pip install nvidia-ml-py")
+    seen = f"nvidia-ml-py {metadata.version('nvidia-ml-py')}"
+    if "pynvml" in installed:
+        mend = "pip uninstall pynvml, then pip install --force-reinstall nvidia-ml-py"
+        return warn(name, f"{seen}, and the retired package pynvml beside it", mend)
+    return ok(name, seen)
+
+
+def _driver(report: ProbeReport, gpus: Sequence[DeviceProfile]) -> Iterator[Check]:
+    if gpus:
+        seen = f"{gpus[0].driver_version}, CUDA {gpus[0].cuda_driver_version}"
+        yield ok("NVIDIA driver", f"{seen}, {report.host.nvml_library or 'path not told'}")
+    for problem in report.problems:
+        yield _from_problem(problem)
+
+
+def _from_problem(problem: Problem) -> Check:
+    name = "torch and driver" if problem.backend == "torch" else "NVIDIA driver"
+    if problem.device_index is not None:
+        name = f"GPU {problem.device_index}"
+    seen = problem.what + ("" if problem.value is None else f" ({problem.value})")
+    return fail(name, seen, problem.mend) if problem.exit_code else ok(name, seen)
+
+
+def _visibility(gpus: Sequence[DeviceProfile], variables: Mapping[str, str]) -> Iterator[Check]:
+    name = "CUDA_VISIBLE_DEVICES"
+    text = variables.get(name)
+    if text is None:
+        return
+    if not gpus:
+        yield ok(name, f"{text!r}, and no GPU here to show or hide")
+        return
+    try:
+        visible = visible_devices(gpus, variables)
+    except MisuseError as error:
+        seen, _, mend = str(error).partition("; ")
+        yield fail(name, seen, mend)
+        return
+    if visible:
+        yield ok(name, f"{text!r} leaves " + ", ".join(f"GPU {d.index}" for d in visible))
+    else:
+        yield warn(name, f"{text!r} hides every GPU: runs measure the CPU", f"unset {name}")
+
+
+def _torch_reaches(gpus: Sequence[DeviceProfile], variables: Mapping[str, str]) -> Iterator[Check]:
+    """Open each GPU with torch in a child process, and compare what it sees with what the driver says."""
+    for device in gpus:
+        if torch_problem(device) is not None:
+            return  # said already
+        seen, mend = torch_view(device, variables)
+        name = f"GPU {device.index} in torch"
+        yield ok(name, seen) if mend is None else fail(name, seen, mend)
+
+
+def _gpu(device: DeviceProfile, state: DeviceState | None) -> Iterator[Check]:
+    name = f"GPU {device.index}"
+    reasons = held_back(device, state)
+    if not reasons:
+        yield ok(name, f"{plain(device.name or 'unnamed')}, nothing holds it back")
+    for reason in reasons:
+        seen, _, mend = reason.partition("; ")
+        yield warn(name, seen, mend or "runs are marked with it; compare them with like only")
+    if state is not None and state.persistence_mode is False and not device.mig_enabled:
+        seen = "persistence mode is off: the driver unloads between runs and starts slowly"
+        yield warn(name, seen, f"nvidia-smi -i {device.index} -pm 1")
+
+
+def _variables(variables: Mapping[str, str]) -> Iterator[Check]:
+    name = "environment"
+    forced = [v for v in _TF32_VARIABLES if variables.get(v) == "1"]
+    for variable in forced:
+        yield fail(name, f"{variable}=1 forces TF32: fp32 cannot be measured", f"unset {variable}")
+    if variables.get("NVIDIA_TF32_OVERRIDE") == "0":
+        seen = "NVIDIA_TF32_OVERRIDE=0 forbids TF32: tf32 cannot be measured"
+        yield warn(name, seen, "unset NVIDIA_TF32_OVERRIDE")
+    for variable, effect in _SLOWING_VARIABLES.items():
+        if variables.get(variable, "0") not in {"", "0"}:
+            yield warn(name, plain(f"{variable}={variables[variable]} {effect}"), f"unset {variable}")
+    if not forced:
+        yield ok(name, "no variable forces TF32")

@@ -1,0 +1,39 @@
+"""Terminals and pipes as they come: no encoding and no early reader makes a command fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from nvml.script import change, load_dump
+
+COMMAND = [sys.executable, "-m", "gpubench", "probe"]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
+def test_every_encoding_is_written_to(fake_nvml, encoding: str) -> None:
+    environment = dict(fake_nvml("gb10"), PYTHONIOENCODING=encoding)
+    done = subprocess.run(COMMAND, env=environment, capture_output=True, check=True)
+    text = done.stdout.decode(encoding)
+    assert "NVIDIA GB10" in text
+    assert ("—" in text) == (encoding in {"utf-8", "cp1252"})
+
+
+def test_json_stays_the_same_data(fake_nvml) -> None:
+    calls = change(load_dump("h200"), "nvmlDeviceGetName", "NVIDIA Ünïcode — 😀")
+    environment = dict(fake_nvml(calls), PYTHONIOENCODING="ascii")
+    done = subprocess.run([*COMMAND, "--json"], env=environment, capture_output=True, check=True)
+    assert json.loads(done.stdout.decode("ascii"))["devices"][0]["name"] == "NVIDIA Ünïcode — 😀"
+
+
+def test_a_reader_that_leaves_early_gets_no_traceback(fake_nvml) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        COMMAND, env=fake_nvml("four"), stdout=writing, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")

@@ -1,0 +1,231 @@
+"""The checks of the doctor, each in the state that it is there to find."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from nvml.script import Fault
+
+from gpubench.probe import checkup
+from gpubench.probe.backend import Host, ProbeReport
+from gpubench.probe.check import Check
+from gpubench.probe.checkup import check_up, failed
+from gpubench.probe.checkup_host import host_checks
+from gpubench.probe.probe import probe
+
+# Import-light stand-in for a CUDA build of torch: what the check asks, and no more. CPU-only CI has no other.
+TORCH = """
+class _Props:
+    name = {name!r}
+    uuid = {uuid!r}
+    multi_processor_count = {sm_count}
+    pci_domain_id, pci_bus_id, pci_device_id = 0, 0, 6
+
+class cuda:
+    @staticmethod
+    def init():
+        {init}
+    @staticmethod
+    def get_device_properties(index):
+        return _Props
+
+class ones:
+    def __init__(self, n, device): pass
+    def sum(self): return self
+    def item(self): return 64
+"""
+VERSION = "__version__ = '2.11.0+cu130'\ncuda: str | None = '13.0'\nhip: str | None = None\n"
+RUN = (
+    "import json, msgspec\n"
+    "from gpubench.probe.checkup import check_up\n"
+    "from gpubench.probe.probe import probe\n"
+    "print(msgspec.json.encode(check_up(probe())).decode())\n"
+)
+
+
+def torch_in(
+    folder: Path, *, init: str = "pass", name: str = "NVIDIA H200", uuid: str = "0" * 32, sm_count: int = 132
+) -> str:
+    package = folder / "torch"
+    package.mkdir()
+    (package / "__init__.py").write_text(TORCH.format(init=init, name=name, uuid=uuid, sm_count=sm_count))
+    (package / "version.py").write_text(VERSION)
+    return str(folder)
+
+
+def examined(environment: dict[str, str]) -> dict[str, dict]:
+    done = subprocess.run(
+        [sys.executable, "-c", RUN], env=environment, capture_output=True, text=True, check=True
+    )
+    return {c["name"]: c for c in json.loads(done.stdout)}
+
+
+def by_name(checks: tuple[Check, ...]) -> dict[str, list[Check]]:
+    found: dict[str, list[Check]] = {}
+    for check in checks:
+        found.setdefault(check.name, []).append(check)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _torch_is_asked_in_child_processes_only(monkeypatch) -> None:
+    """The torch of this environment cannot open a GPU that only the fake driver has."""
+    monkeypatch.setattr(checkup, "torch_view", lambda device, variables: ("not asked here", None))
+
+
+def test_a_machine_without_a_gpu_is_no_failure() -> None:
+    if Path("/dev/nvidiactl").exists():
+        pytest.skip("this machine has a driver")
+    checks = check_up(probe(), {})
+    assert not failed(checks)
+    assert {"Python", "torch", "driver binding", "NVIDIA driver", "processors", "memory"} <= set(
+        by_name(checks)
+    )
+
+
+def test_a_whole_gpu_is_computed_on_by_torch(fake_nvml, tmp_path: Path) -> None:
+    checks = examined(dict(fake_nvml("h200"), PYTHONPATH=torch_in(tmp_path)))
+    assert checks["GPU 0 in torch"] == {
+        "name": "GPU 0 in torch",
+        "status": "ok",
+        "seen": "torch computes on NVIDIA H200",
+        "mend": None,
+    }
+    assert checks["GPU 0"]["status"] == "ok"
+    assert checks["NVIDIA driver"]["seen"].startswith("580.159.04, CUDA 13.0")
+
+
+@pytest.mark.parametrize(
+    ("torch", "seen", "mend"),
+    [
+        (
+            {
+                "init": "raise RuntimeError('The NVIDIA driver on your system is too old (found version 12040).')"
+            },
+            "too old (found version 12040)",
+            "update the driver",
+        ),
+        (
+            {"init": "raise RuntimeError('CUDA error: CUDA-capable device(s) is/are busy or unavailable')"},
+            "busy or unavailable",
+            "nvidia-smi -c DEFAULT",
+        ),
+        ({"init": "__import__('os').abort()"}, "killed by signal 6", "mend what torch says"),
+        ({"name": "Tesla T4"}, "disagree on the name", "by its UUID"),
+        ({"sm_count": 108}, "disagree on the SM count", "by its UUID"),
+    ],
+)
+def test_a_torch_that_does_not_reach_the_gpu(
+    fake_nvml, tmp_path: Path, torch: dict, seen: str, mend: str
+) -> None:
+    check = examined(dict(fake_nvml("h200"), PYTHONPATH=torch_in(tmp_path, **torch)))["GPU 0 in torch"]
+    assert check["status"] == "fail"
+    assert seen in check["seen"]
+    assert mend in check["mend"]
+
+
+def test_a_cpu_only_torch_beside_a_gpu(inside_nvml) -> None:
+    inside_nvml("h200")
+    report = probe()
+    if report.host.torch_cuda:
+        pytest.skip("this torch has CUDA")
+    (check,) = by_name(check_up(report, {}))["torch and driver"]
+    assert check.status == "fail"
+    assert "CPU-only build" in check.seen
+
+
+@pytest.mark.parametrize(
+    ("variables", "status", "words"),
+    [
+        ({"NVIDIA_TF32_OVERRIDE": "1"}, "fail", "forces TF32"),
+        ({"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}, "fail", "forces TF32"),
+        ({"NVIDIA_TF32_OVERRIDE": "0"}, "warn", "forbids TF32"),
+        ({"CUDA_LAUNCH_BLOCKING": "1"}, "warn", "every kernel"),
+        ({"CUDA_LAUNCH_BLOCKING": "0"}, "ok", "no variable"),
+        ({}, "ok", "no variable"),
+    ],
+)
+def test_variables_that_change_what_is_measured(variables: dict, status: str, words: str) -> None:
+    report = ProbeReport(devices=(), host=Host(os="x", python="3.12.1", torch="2.13.0"), problems=())
+    check = by_name(check_up(report, variables))["environment"][0]
+    assert check.status == status
+    assert words in check.seen
+
+
+@pytest.mark.parametrize(
+    ("visible", "status"), [("0", "ok"), ("", "warn"), ("-1", "warn"), ("7", "fail"), ("0,0", "fail")]
+)
+def test_visible_devices(inside_nvml, visible: str, status: str) -> None:
+    inside_nvml("h200")
+    checks = by_name(check_up(probe(), {"CUDA_VISIBLE_DEVICES": visible}))
+    assert checks["CUDA_VISIBLE_DEVICES"][0].status == status
+
+
+@pytest.mark.parametrize(
+    ("torch", "status"), [(None, "fail"), ("2.3.1", "fail"), ("2.4.0+cpu", "ok"), ("3.0a0+git", "ok")]
+)
+def test_torch_versions(torch: str | None, status: str) -> None:
+    report = ProbeReport(devices=(), host=Host(os="x", python="3.12.1", torch=torch), problems=())
+    assert by_name(check_up(report, {}))["torch"][0].status == status
+
+
+def test_what_holds_each_gpu_back_is_a_warning_with_its_mend(inside_nvml) -> None:
+    inside_nvml("four", faults=[Fault("nvmlDeviceGetPersistenceMode", values=[1])])
+    checks = by_name(check_up(probe(), {}))
+    assert [c.status for c in checks["GPU 0"]] == ["ok"]
+    assert (checks["GPU 2"][0].status, checks["GPU 2"][0].mend) == (
+        "warn",
+        "restore it: nvidia-smi -i 2 -pl 450",
+    )
+
+
+def test_persistence_mode_off_is_a_warning(inside_nvml) -> None:
+    inside_nvml("t4")
+    (_, persistence) = by_name(check_up(probe(), {}))["GPU 0"]
+    assert (persistence.status, persistence.mend) == ("warn", "nvidia-smi -i 0 -pm 1")
+
+
+class TestHost:
+    def checks(self, root: Path) -> dict[str, Check]:
+        return {c.name: c for c in host_checks(root)}
+
+    def test_a_processor_quota_below_the_threads(self, tmp_path: Path) -> None:
+        (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+        (tmp_path / "sys/fs/cgroup/cpu.max").write_text("50000 100000\n")
+        check = self.checks(tmp_path)["processors"]
+        assert (check.status, "OMP_NUM_THREADS=1" in (check.mend or "")) == ("warn", True)
+        (tmp_path / "sys/fs/cgroup/cpu.max").write_text("max 100000\n")
+        assert self.checks(tmp_path)["processors"].status == "ok"
+
+    @pytest.mark.parametrize(("governor", "status"), [("performance", "ok"), ("powersave", "warn")])
+    def test_the_clock_policy(self, tmp_path: Path, governor: str, status: str) -> None:
+        folder = tmp_path / "sys/devices/system/cpu/cpu0/cpufreq"
+        folder.mkdir(parents=True)
+        (folder / "scaling_governor").write_text(f"{governor}\n")
+        assert self.checks(tmp_path)["clock policy"].status == status
+
+    def test_device_nodes(self, tmp_path: Path, monkeypatch) -> None:
+        assert "device nodes" not in self.checks(tmp_path)
+        (tmp_path / "dev").mkdir()
+        (tmp_path / "dev/nvidiactl").touch()
+        assert self.checks(tmp_path)["device nodes"].status == "ok"
+        monkeypatch.setattr(os, "access", lambda file, mode: "nvidiactl" not in str(file))
+        check = self.checks(tmp_path)["device nodes"]
+        assert (check.status, check.seen) == ("fail", "no access to /dev/nvidiactl")
+
+    def test_a_container_is_named(self, tmp_path: Path) -> None:
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run/.containerenv").touch()
+        assert self.checks(tmp_path)["container"].seen == "podman"
+
+    def test_a_busy_or_a_full_machine(self, tmp_path: Path, monkeypatch) -> None:
+        monkeypatch.setattr(os, "getloadavg", lambda: (50.0, 1.0, 1.0))
+        assert self.checks(tmp_path)["other work"].status == "warn"
+        (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+        (tmp_path / "sys/fs/cgroup/memory.max").write_text(str(2 << 30))
+        assert self.checks(tmp_path)["memory"].status == "warn"

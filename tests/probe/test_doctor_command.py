@@ -1,0 +1,60 @@
+"""`gpubench doctor` as a user types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def doctor(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gpubench", "doctor", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def without_driver() -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if k not in {"LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES"}}
+    return {k: v for k, v in kept.items() if "TF32" not in k}
+
+
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a driver")
+def test_ready_on_a_machine_without_a_gpu(tmp_path: Path) -> None:
+    done = doctor(without_driver(), "--results", str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.rstrip().splitlines()[-1].startswith("Ready to measure")
+    assert f"results folder        {tmp_path}" in done.stdout
+
+
+def test_every_failure_and_warning_has_a_mend(fake_nvml) -> None:
+    environment = dict(fake_nvml("four"), NVIDIA_TF32_OVERRIDE="1", CUDA_VISIBLE_DEVICES="0,0")
+    done = doctor(environment, "--json")
+    assert (done.returncode, done.stderr) == (1, "")
+    document = json.loads(done.stdout)
+    assert document["failed"] is True
+    assert all(c["mend"] for c in document["checks"] if c["status"] != "ok")
+    failures = {c["name"] for c in document["checks"] if c["status"] == "fail"}
+    assert {"CUDA_VISIBLE_DEVICES", "environment"} <= failures
+
+
+def test_each_mend_follows_what_it_mends(fake_nvml) -> None:
+    lines = doctor(fake_nvml("t4")).stdout.splitlines()
+    at = next(n for n, line in enumerate(lines) if "persistence mode is off" in line)
+    assert lines[at].startswith("warn  GPU 0 ")
+    assert lines[at + 1].strip() == "-> nvidia-smi -i 0 -pm 1"
+
+
+def test_a_results_folder_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = doctor(without_driver(), "--results", str(tmp_path / "file" / "below"))
+    assert done.returncode == 1
+    assert "fail  results folder" in done.stdout
+    assert "Not ready: 1 failure to mend" in done.stdout.splitlines()[-1]

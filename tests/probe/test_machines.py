@@ -1,0 +1,112 @@
+"""Machines of many kinds, from recorded or synthetic dumps: each gives a sane profile and its own words."""
+
+from __future__ import annotations
+
+import json
+
+import psutil
+import pytest
+from nvml.script import DATA, Fault
+from nvml.synthetic import MACHINES, text
+
+from gpubench.probe import nvidia, select
+from gpubench.probe.held_back import held_back
+from gpubench.probe.preflight import preflight
+from gpubench.probe.probe import probe
+from gpubench.probe.select import select_device
+from gpubench.probe.telemetry import open_telemetry
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_the_stored_dumps_are_what_the_table_makes(name: str) -> None:
+    assert (DATA / f"{name}.json").read_text(encoding="utf-8") == text(name)
+
+
+@pytest.mark.parametrize("file", sorted(DATA.glob("*.json")), ids=lambda f: f.stem)
+def test_every_dump_says_where_it_is_from_and_probes(inside_nvml, file) -> None:
+    assert json.loads(file.read_text(encoding="utf-8"))["origin"] in {"recorded", "synthetic"}
+    inside_nvml(file)
+    gpus = [d for d in probe().devices if d.backend == "cuda"]
+    assert gpus
+    for gpu in gpus:
+        assert gpu.memory_bytes is not None
+        unknown = {f for f in gpu.__struct_fields__ if getattr(gpu, f) is None} - {"device_id", "core_count"}
+        unexplained = unknown - set(gpu.unavailable)
+        assert not unexplained or gpu.mig_enabled, f"{gpu.name}: no reason given for {unexplained}"
+        assert not set(gpu.unavailable) - unknown
+        with open_telemetry(gpu) as readings:
+            assert readings.source == ("none" if file.stem == "jetson" else "nvml")
+            readings.sample()
+
+
+def test_t4(inside_nvml) -> None:
+    inside_nvml("t4")
+    (gpu,) = nvidia.BACKEND.devices().devices
+    assert (gpu.gpu_key, gpu.sm_count, gpu.compute_capability) == ("nvidia-tesla-t4-16gb", 40, (7, 5))
+    assert gpu.memory_bandwidth_bytes_per_s == pytest.approx(320e9, rel=0.001)
+    assert gpu.tensor_core_precisions == ("fp16", "int8")
+
+
+def test_mig_slices_are_the_devices_and_hide_what_is_the_cards(inside_nvml, monkeypatch) -> None:
+    monkeypatch.setattr(select, "check_torch", lambda device: None)
+    inside_nvml("a100_mig")
+    slices = nvidia.BACKEND.devices().devices
+    assert [(s.sm_count, s.memory_bytes, s.index) for s in slices] == [
+        (42, 19968 << 20, 0),
+        (28, 9856 << 20, 0),
+    ]
+    assert [s.gpu_key for s in slices] == [None, None]
+    assert {s.power_limit_w for s in slices} == {None}
+    assert "whole card" in slices[0].unavailable["power_limit_w"]
+    with open_telemetry(slices[1]) as readings:
+        now = readings.sample()
+        assert now.power_w is None
+        assert now.utilization is None
+        assert preflight(slices[1], readings) == ()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", slices[1].uuid)
+    assert select_device("auto")[0].uuid == slices[1].uuid
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # CUDA takes the first slice of a cut card
+    assert select_device("cuda")[0].uuid == slices[0].uuid
+
+
+def test_mig_without_a_slice_is_a_problem(inside_nvml) -> None:
+    inside_nvml("a100_mig", faults=[Fault("nvmlDeviceGetMigDeviceHandleByIndex", code=6)])
+    report = nvidia.BACKEND.devices()
+    assert report.devices == ()
+    assert report.problems[0].line().startswith("GPU 0 is in MIG mode and has no slice")
+
+
+def test_unified_memory_is_the_machines_and_marked(inside_nvml) -> None:
+    for name in ("gb10", "jetson"):
+        inside_nvml(name)
+        (gpu,) = nvidia.BACKEND.devices().devices
+        assert (gpu.memory_bytes, gpu.unified_memory) == (psutil.virtual_memory().total, True)
+    inside_nvml("h200", faults=[Fault("nvmlDeviceGetMemoryInfo", code=3)])
+    (gpu,) = nvidia.BACKEND.devices().devices
+    assert gpu.memory_bytes is None  # a card's own memory is never guessed from the machine's
+
+
+def test_a_virtual_gpu_says_that_it_is_one(inside_nvml) -> None:
+    inside_nvml("vgpu")
+    report = nvidia.BACKEND.devices()
+    assert report.devices[0].gpu_key is None  # half an A10 is not an A10
+    assert "virtual GPU (vgpu)" in held_back(report.devices[0], report.states[0])[0]
+
+
+def test_a_laptop_has_timings_and_no_power(inside_nvml) -> None:
+    inside_nvml("laptop")
+    report = nvidia.BACKEND.devices()
+    assert report.devices[0].gpu_key is None  # a laptop chip is not the desktop card of that name
+    assert report.devices[0].power_limit_w is None
+    with open_telemetry(report.devices[0]) as readings:
+        assert preflight(report.devices[0], readings) == ()  # a desktop that draws is no stranger
+
+
+def test_four_gpus_each_with_its_own_hindrance(inside_nvml) -> None:
+    inside_nvml("four")
+    report = nvidia.BACKEND.devices()
+    said = ["; ".join(held_back(d, s)) for d, s in zip(report.devices, report.states, strict=True)]
+    assert said[0] == ""
+    assert said[1].startswith("PCIe link of x4")
+    assert said[2].startswith("power limit 300 W of 450 W (67 %)")
+    assert "clock held by sw_power_cap; 1 process is on it" in said[3]
