@@ -622,7 +622,7 @@ class Estimate(_Record, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
 
 
-class RankedOffer(_Record, frozen=True, kw_only=True):
+class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One row of a ranking. ``samples_per_s`` is of the whole instance.
 
     Attributes:

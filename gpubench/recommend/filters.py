@@ -6,7 +6,7 @@ What a filter drops is listed, never lost: an empty answer says which option rem
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
@@ -52,6 +52,8 @@ def apply(
     filters: Sequence[Filter], offers: Iterable[Offer], specs: Mapping[str, GpuSpec]
 ) -> tuple[list[Offer], list[Exclusion]]:
     """Part offers into those that every filter keeps and those that fell, each to its first filter."""
+    if not filters:
+        return list(offers), []
     kept: list[Offer] = []
     fallen: list[Exclusion] = []
     for offer in offers:
@@ -118,25 +120,35 @@ def filters_of(
         active.append(_gpu_filter(request.gpus, offers))
     active += _figure_filters(request, today)
     active += [Filter(name, reason) for name, reason in factor_filters(request)]
-    return [*active, Filter(NO_PRICE, _unpriced)]
-
-
-def payment_filters(request: RankRequest) -> list[Filter]:
-    """Return the filters on how an offer is paid: what they drop may still be what owning is held against."""
-    active = []
     if request.rent_or_buy == "buy":
-        active.append(
-            Filter("--buy", lambda o, _: None if o.pricing is Pricing.OWNED else "to rent, not to buy")
-        )
-    if request.rent_or_buy == "rent":
-        active.append(
-            Filter("--rent", lambda o, _: "to buy, not to rent" if o.pricing is Pricing.OWNED else None)
-        )
-    if not request.spot:
-        active.append(Filter("on demand only (--spot adds spot prices)", _no_spot))
-    if not request.reserved:
-        active.append(Filter("no commitments (--reserved adds them)", _no_commitment))
+        active.append(Filter(NO_PRICE, _unpriced))
     return active
+
+
+def payment_filters(request: RankRequest, pricings: Collection[Pricing]) -> list[Filter]:
+    """Return the filters on how an offer is paid: what they drop may still be what owning is held against.
+
+    Args:
+        request: What the buyer rules out.
+        pricings: Those that any offer has; a filter that no offer can fall to is left out.
+    """
+    unwanted: dict[Pricing, tuple[str, str]] = {}
+    if request.rent_or_buy == "buy":
+        unwanted = dict.fromkeys(Pricing, ("--buy", "to rent, not to buy"))
+        del unwanted[Pricing.OWNED]
+    if request.rent_or_buy == "rent":
+        unwanted[Pricing.OWNED] = ("--rent", "to buy, not to rent")
+    if not request.spot:
+        words = ("on demand only (--spot adds spot prices)", "a spot price; --spot ranks these too")
+        unwanted.setdefault(Pricing.SPOT, words)
+    if not request.reserved:
+        words = ("no commitments (--reserved adds them)", "a commitment; --reserved ranks these too")
+        unwanted.setdefault(Pricing.RESERVED, words)
+    return [_paid_otherwise(pricing, *unwanted[pricing]) for pricing in pricings if pricing in unwanted]
+
+
+def _paid_otherwise(pricing: Pricing, option: str, words: str) -> Filter:
+    return Filter(option, lambda offer, _: words if offer.pricing is pricing else None)
 
 
 def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
@@ -180,16 +192,6 @@ def _price(offer: Offer, spec: GpuSpec | None) -> str | None:
 def _unpriced(offer: Offer, spec: GpuSpec | None) -> str | None:
     del spec
     return (offer.note or "no price is known") if offer.kind == UNPRICED_KIND else None
-
-
-def _no_spot(offer: Offer, spec: GpuSpec | None) -> str | None:
-    del spec
-    return "a spot price; --spot ranks these too" if offer.pricing is Pricing.SPOT else None
-
-
-def _no_commitment(offer: Offer, spec: GpuSpec | None) -> str | None:
-    del spec
-    return "a commitment; --reserved ranks these too" if offer.pricing is Pricing.RESERVED else None
 
 
 def _owned_filters(request: RankRequest, owned_w: Mapping[Offer, float]) -> list[Filter]:

@@ -62,7 +62,8 @@ def judge(
     """
     watts = {offer: ownership.power_w for offer, ownership in owned.items()}
     possible, fallen = apply(filters_of(request, offers, today, watts), offers, specs)
-    kept, otherwise_paid = apply(payment_filters(request), possible, specs)
+    pricings = {offer.pricing for offer in possible}
+    kept, otherwise_paid = apply(payment_filters(request, pricings), possible, specs)
     fallen += otherwise_paid
     _require(kept, offers, fallen)
     evidence = evidence_for(sorted({offer.gpu_key for offer in possible} | {request.reference_gpu}))
@@ -78,7 +79,9 @@ def judge(
         _require(kept, offers, fallen)
         pool = _pool(request, kept, speeds, specs, evidence)
     order = _order(request, pool)
-    rows = with_spot_break_even(rows_of(request, pool, order, today), possible)
+    rows = rows_of(request, pool, order, today)
+    if request.spot:
+        rows = with_spot_break_even(rows, possible)
     decisions: tuple[BuyOrRent, ...] = ()
     if owned:
         both = dict.fromkeys([*kept, *_with_speed(possible, speeds, specs)[0]])
@@ -235,5 +238,5 @@ def _notes(request: RankRequest, speeds: Speeds, total: int) -> list[str]:
             "Running gpubench run on any GPU narrows them."
         )
     if total > IN_DETAIL:
-        notes.append(f"Ties are worked out for the first {IN_DETAIL} of {total:,} rows.")
+        notes.append(f"Ties are worked out for the first {IN_DETAIL:,} of {total:,} rows.")
     return notes
