@@ -17,12 +17,13 @@ from gpubench.offers.dates import price_age_days
 from gpubench.recommend.factor_filters import factor_filters
 from gpubench.recommend.factors import cooling_of
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.words import listing
+from gpubench.recommend.words import gpus_of, listing, offer_name
 from gpubench.specs import find_spec
 from gpubench.units import plain
 
 NO_PRICE = "having no price"
 NO_FIGURE = "no honest throughput"
+JOB_LIMITS = ("--deadline-hours", "--budget-usd")
 UNPRICED_KIND = "unpriced"
 
 NEVER_RANKED = {
@@ -81,25 +82,36 @@ def excluded(fallen: Iterable[Exclusion]) -> tuple[ExcludedOffer, ...]:
     )
 
 
-def nothing_left(total: int, fallen: Iterable[Exclusion]) -> MisuseError:
-    """Return the error of an empty answer: which option removed how many."""
-    fallen = list(fallen)
+def nothing_left(total: int, fallen: Sequence[Exclusion]) -> MisuseError:
+    """Return the error of an empty answer: which option removed how many, and what would mend it.
+
+    Args:
+        total: Offers there were.
+        fallen: All of them, those that fell last at the end.
+    """
     counts = Counter(each.option for each in fallen)
     removed = ", ".join(f"{name} removed {n:,}" for name, n in counts.most_common())
+    return MisuseError(f"no offer is left of {total:,}: {removed or 'the tables are empty'}; {_mend(fallen)}")
+
+
+def _mend(fallen: Sequence[Exclusion]) -> str:
     unpriced = [each.offer.instance for each in fallen if each.option == NO_PRICE]
-    mend = f"quote one with --own '{unpriced[0]}, PRICE USD'" if unpriced else "relax one of these"
-    if len(unpriced) > 1:
-        mend += f" (or {listing(unpriced[1:])})"
-    unknown = dict.fromkeys(f"{e.offer.gpu_key}: {e.reason}" for e in fallen if e.option == NO_FIGURE)
-    if unknown:
-        mend = f"{listing(list(unknown), most=1)}; {mend}"
-    return MisuseError(f"no offer is left of {total:,}: {removed or 'the tables are empty'}; {mend}")
+    if unpriced:
+        others = f" (or {listing(unpriced[1:])})" if len(unpriced) > 1 else ""
+        return f"quote one with --own '{unpriced[0]}, PRICE USD'{others}"
+    last = fallen[-1] if fallen else None
+    if last is not None and last.option in {NO_FIGURE, *JOB_LIMITS}:
+        near = "the nearest" if last.option in JOB_LIMITS else "among them"
+        return f"{near}, {gpus_of(last.offer)} at {offer_name(last.offer)}: {plain(last.reason)}"
+    return "relax one of these"
 
 
 def filters_of(
     request: RankRequest, offers: Sequence[Offer], today: date, owned_w: Mapping[Offer, float]
 ) -> list[Filter]:
     """Return the filters that a request asks for, but for how an offer is paid; cheapest test first.
+
+    Owned hardware has no provider and no region, so it passes those.
 
     Args:
         request: What the buyer rules out.
@@ -224,7 +236,9 @@ def _provider_filter(wanted: Sequence[str], offers: Sequence[Offer]) -> Filter:
 
     def reason(offer: Offer, spec: GpuSpec | None) -> str | None:
         del spec
-        return None if offer.provider.casefold() in names else "another provider"
+        if offer.pricing is Pricing.OWNED or offer.provider.casefold() in names:
+            return None
+        return "another provider"
 
     return Filter("--provider", reason)
 
@@ -238,6 +252,8 @@ def _region_filter(wanted: Sequence[str], offers: Sequence[Offer]) -> Filter:
 
     def reason(offer: Offer, spec: GpuSpec | None) -> str | None:
         del spec
+        if offer.pricing is Pricing.OWNED:
+            return None
         if offer.region is None:
             return "its region is not stated"
         return None if offer.region.casefold().startswith(names) else f"in region {plain(offer.region)}"
