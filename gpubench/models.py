@@ -10,6 +10,7 @@ from __future__ import annotations
 from decimal import Decimal
 from enum import StrEnum
 from functools import cached_property
+from math import ceil
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -229,6 +230,7 @@ class Launch(_Record, frozen=True, kw_only=True):
         reference_error: First loss against float32 on the CPU, relative, dropout off.
         graph_error: Loss after a replay against the eager step from the same state, relative.
         loss_curve: Loss of each of the first steps from the seed.
+        latency_s: Forward passes at batch 1, each from a drained device to a drained device [s].
         findings: What only this process could see (not steady, drifting, telemetry hung).
     """
 
@@ -252,6 +254,7 @@ class Launch(_Record, frozen=True, kw_only=True):
     graph_error: float | None = None
     parameters_moved: bool | None = None
     loss_curve: tuple[float | None, ...] = ()
+    latency_s: tuple[float, ...] = ()
     cold_s: dict[str, float] = {}
     findings: tuple[Finding, ...] = ()
 
@@ -331,6 +334,28 @@ class Measurement(_Record, frozen=True, kw_only=True):
         """Median share of the wall time in which the device computed."""
         shares = [x.gpu_busy for x in self.launches if x.gpu_busy is not None]
         return median(shares) if shares else None
+
+    @property
+    def latency_p50_s(self) -> float | None:
+        """Median time of one forward pass at batch 1 [s]."""
+        return self._latency(0.50)
+
+    @property
+    def latency_p95_s(self) -> float | None:
+        """Time that 95 of 100 forward passes at batch 1 stay under [s]."""
+        return self._latency(0.95)
+
+    @property
+    def latency_p99_s(self) -> float | None:
+        """Time that 99 of 100 forward passes at batch 1 stay under [s]; None below 100 passes."""
+        return self._latency(0.99)
+
+    def _latency(self, share: float) -> float | None:
+        """A quantile over the passes of all launches; None where too few passes lie beyond it."""
+        passes = sorted(s for launch in self.launches for s in launch.latency_s)
+        if len(passes) * (1 - share) < 1 - 1e-9:
+            return None
+        return passes[ceil(share * len(passes) - 1e-9) - 1]
 
     @property
     def energy_source(self) -> str | None:
@@ -468,6 +493,7 @@ class WorkloadProfile(_Record, frozen=True, kw_only=True):
         batches: Default batches: small, main, large.
         train, infer: Operators of one training step and one forward pass.
         summary: What the model is, in a few words.
+        tasks: What can be measured with it; an input pipeline is only ever run forward.
     """
 
     name: str
@@ -487,6 +513,7 @@ class WorkloadProfile(_Record, frozen=True, kw_only=True):
     optimizer_bytes_per_parameter: float
     train: tuple[Operator, ...]
     infer: tuple[Operator, ...]
+    tasks: tuple[TaskKind, ...] = (TaskKind.TRAIN, TaskKind.INFER)
 
     @property
     def main_batch(self) -> int:

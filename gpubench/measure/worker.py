@@ -124,6 +124,10 @@ def serve(command: messages.Command, desk: Desk, line: Line) -> None:
             done = measure_case(command, desk)
             reason = None if done.reason is None else scrub(done.reason)
             line.send(msgspec.structs.replace(done, reason=reason))
+        case messages.TryBatch():
+            from gpubench.measure.batch_trial import try_batch
+
+            line.send(try_batch(command, desk))
         case _:
             raise TypeError(f"no such command here: {type(command).__name__}")
 
