@@ -244,8 +244,8 @@ def _script(names: Sequence[str], rows: Sequence[RankedOffer], *, limit_s: int) 
     """Return the script that launches each task, fetches its results, takes it down, and adds them."""
     lines = [
         "#!/bin/sh",
-        "# Run this in the gpubench checkout. Each machine is taken down after its task, done or not, and goes",
-        "# down by itself when idle.",
+        "# Run this in the gpubench checkout. Each machine is taken down after its task, done or not,",
+        "# and goes down by itself when idle.",
         'here=$(dirname "$0")',
         'mkdir -p "$here/results"',
     ]
