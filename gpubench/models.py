@@ -735,6 +735,7 @@ class BuyOrRent(_Record, frozen=True, kw_only=True):
         break_even_hours: Useful hours after which owning is the cheaper.
         break_even_utilisation: Those hours as a share of its life.
         verdict: buy, rent, or depends.
+        quoted: Whether the price is the buyer's own; else a dated street price.
     """
 
     gpu_key: str
@@ -756,6 +757,7 @@ class BuyOrRent(_Record, frozen=True, kw_only=True):
     break_even_utilisation_low: float | None
     break_even_utilisation_high: float | None
     verdict: Literal["buy", "rent", "depends"]
+    quoted: bool = False
     assumed: tuple[str, ...] = ()
 
 

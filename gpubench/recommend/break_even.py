@@ -10,7 +10,7 @@ import numpy as np
 from gpubench.models import BuyOrRent, Offer, Pricing
 from gpubench.recommend import economics
 from gpubench.recommend.candidates import Candidates, drawn_rates
-from gpubench.recommend.owning import Ownership, hourly, hourly_range, likely_hourly
+from gpubench.recommend.owning import QUOTED, Ownership, hourly, hourly_range, likely_hourly
 from gpubench.recommend.request import Range, RankRequest
 from gpubench.recommend.words import gpus_of, offer_name
 
@@ -95,6 +95,7 @@ def _weigh(request: RankRequest, pool: Candidates, owned: Ownership, machine: in
         break_even_utilisation_low=favourable.utilisation,
         break_even_utilisation_high=unfavourable.utilisation,
         verdict=_verdict(favourable, unfavourable, uses),
+        quoted=owned.source == QUOTED,
         assumed=owned.assumed,
     )
 

@@ -122,7 +122,10 @@ def filters_of(
     Raises:
         MisuseError: If a GPU, provider or region is named that no offer or specification knows.
     """
-    active = [Filter("the kind of offer", _kind), Filter("the price", _price)]
+    active = [
+        Filter("being historic or a GPU without its machine", _kind),
+        Filter("a price of 0 or less", _price),
+    ]
     active += _owned_filters(request, owned_w)
     if request.providers:
         active.append(_provider_filter(request.providers, offers))

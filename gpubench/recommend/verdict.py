@@ -83,7 +83,8 @@ def _sureness(rows: Sequence[RankedOffer]) -> str:
     chance = f"best of {len(rows):,} offers with a probability of {_probability(head.p_best)}"
     rivals = rivals_of(rows)
     if not rivals:
-        return f"How sure: {chance}."
+        elsewhere = ", as are the same GPUs elsewhere" if head.tie else ""
+        return f"How sure: {chance}{elsewhere}."
     word = "It is a tie" if head.p_best < SURE else "It is not certain"
     return f"{word}: {chance}, not to be told from {listing(rivals)}; {_separator(rows)}."
 
@@ -94,7 +95,9 @@ def _probability(value: float) -> str:
 
 def rivals_of(rows: Sequence[RankedOffer]) -> list[str]:
     """Return the other GPUs that cannot be told from the head of the ranking, likeliest first."""
-    return list(dict.fromkeys(gpus_of(row.offer) for row in _tied(rows)))
+    names = dict.fromkeys(gpus_of(row.offer) for row in _tied(rows))
+    names.pop(gpus_of(rows[0].offer), None)
+    return list(names)
 
 
 def _tied(rows: Sequence[RankedOffer]) -> list[RankedOffer]:
@@ -164,6 +167,7 @@ def cpu_comparison(request: RankRequest, speeds: Speeds, best: RankedOffer) -> l
 def buying_sentences(decisions: Sequence[BuyOrRent]) -> list[str]:
     """Return a sentence for the best machines: buy or rent, from how many hours on, and against what."""
     by_the_hour = [each for each in decisions if each.against_pricing is Pricing.ON_DEMAND]
+    by_the_hour.sort(key=lambda each: not each.quoted)  # what the buyer asked about comes first
     return [_buying(each) for each in by_the_hour[:MOST_MACHINES]]
 
 

@@ -193,7 +193,7 @@ def test_filters(options, left):
 def test_an_empty_answer_says_which_filter_removed_how_many():
     offers = [offer(H100, 3.0), offer(H100, 4.0), offer(L4, 0.4, kind="historic")]
     with pytest.raises(
-        MisuseError, match="no offer is left of 3: --max-usd-per-hour removed 2, the kind of offer"
+        MisuseError, match="no offer is left of 3: --max-usd-per-hour removed 2, being historic"
     ):
         rank_of(offers, {H100: 3000.0}, max_usd_per_hour=1)
 
