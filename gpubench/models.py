@@ -653,7 +653,7 @@ class Estimate(_Record, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
 
 
-class RankedOffer(_Record, frozen=True, kw_only=True):
+class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One row of a ranking. ``samples_per_s`` is of the whole instance.
 
     Attributes:
@@ -739,6 +739,7 @@ class BuyOrRent(_Record, frozen=True, kw_only=True):
         break_even_hours: Useful hours after which owning is the cheaper.
         break_even_utilisation: Those hours as a share of its life.
         verdict: buy, rent, or depends.
+        quoted: Whether the price is the buyer's own; else a dated street price.
     """
 
     gpu_key: str
@@ -760,6 +761,7 @@ class BuyOrRent(_Record, frozen=True, kw_only=True):
     break_even_utilisation_low: float | None
     break_even_utilisation_high: float | None
     verdict: Literal["buy", "rent", "depends"]
+    quoted: bool = False
     assumed: tuple[str, ...] = ()
 
 
