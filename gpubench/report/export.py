@@ -53,6 +53,11 @@ CSV_COLUMNS = (
     "samples_per_usd_high",
     "usd_per_million_samples",
     "p_best",
+    "score",
+    "reference_hours_per_usd",
+    "hours",
+    "cost_usd",
+    "dominated_by",
     "findings",
     "run_id",
 )
@@ -68,6 +73,7 @@ _FIGURES = (
     "mfu",
     "peak_memory_bytes",
 )
+_ROW_FIGURES = {"rank", "p_best", "score", "reference_hours_per_usd", "hours", "cost_usd", "dominated_by"}
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -163,7 +169,7 @@ def _offer_cells(row: RankedOffer) -> dict[str, Any]:
         **{
             name: getattr(row, name)
             for name in CSV_COLUMNS
-            if name.startswith(("samples_per_", "usd_per_")) or name in {"rank", "p_best"}
+            if name.startswith(("samples_per_", "usd_per_")) or name in _ROW_FIGURES
         },
         "findings": " ".join(finding.kind.value for finding in row.findings),
     }

@@ -108,8 +108,8 @@ def test_amp_is_never_paired_across_executions_or_batches():
 
 
 def test_the_frontier_holds_exactly_the_offers_that_nothing_beats_on_both():
-    rows = samples.ranking().rows
-    line = frontier(rows)
+    ranking = samples.ranking()
+    rows, line = ranking.rows, frontier(ranking)
     for row in rows:
         beaten = any(
             o.samples_per_s >= row.samples_per_s and o.usd_per_million_samples < row.usd_per_million_samples
@@ -152,7 +152,8 @@ def test_files_that_could_not_be_read_are_counted():
 def test_old_prices_are_not_called_current():
     text = words_of("prices", samples.report_data())
     assert "old: not a current price" in text
-    assert "day unknown" in words_of("value", samples.report_data())
+    assert "2026, up to 323 days old" in words_of("value", samples.report_data())
+    assert "counts as the oldest day" in text
 
 
 def test_doubts_about_used_specification_rows_are_footnotes():

@@ -16,11 +16,12 @@ from gpubench.report.words import (
     gpus_words,
     listed,
     offer_words,
+    per_s_unit,
     per_s_words,
+    per_usd_unit,
     per_usd_words,
     price_date_words,
     price_words,
-    quantity,
     share_words,
     stacked,
 )
@@ -113,18 +114,19 @@ def _figure(data: ReportData, ranking: Ranking, rows: Sequence[RankedOffer], tie
     series = [
         Series(
             name=f"{basis}",
-            marks=tuple(_mark(row, i) for i, row in enumerate(rows) if row.estimate.basis == basis),
+            marks=tuple(_mark(ranking, row, i) for i, row in enumerate(rows) if row.estimate.basis == basis),
             colour=colour,
             symbol=BASIS_SYMBOLS[basis],
         )
         for basis, colour in BASIS_COLOURS.items()
         if any(row.estimate.basis == basis for row in rows)
     ]
-    words = quantity(ranking)
-    alt = "; ".join(f"{row.rank}. {gpus_words(data, row.offer)} {per_usd_words(row)}" for row in rows[:8])
+    alt = "; ".join(
+        f"{row.rank}. {gpus_words(data, row.offer)} {per_usd_words(ranking, row)}" for row in rows[:8]
+    )
     return Figure(
-        figure=dots(series, labels, words.per_usd, band_rows=tied),
-        alt=f"Dot chart of {words.per_usd} with intervals, best first: {alt}.",
+        figure=dots(series, labels, per_usd_unit(ranking), band_rows=tied),
+        alt=f"Dot chart of {per_usd_unit(ranking)} with intervals, best first: {alt}.",
         height_px=90 + 37 * len(rows),
     )
 
@@ -134,13 +136,18 @@ def _here(data: ReportData, row: RankedOffer) -> str:
     return " (yours)" if own else ""
 
 
-def _mark(row: RankedOffer, index: int) -> Mark:
+def _head(unit: str) -> str:
+    return unit[:1].upper() + unit[1:]
+
+
+def _mark(ranking: Ranking, row: RankedOffer, index: int) -> Mark:
+    value, low, high = ranking.value_of(row)
     return Mark(
         row=index,
-        value=row.samples_per_usd,
-        low=row.samples_per_usd_low,
-        high=row.samples_per_usd_high,
-        hover=f"{per_usd_words(row)}<br>{row.estimate.basis}",
+        value=value or 0.0,
+        low=low,
+        high=high,
+        hover=f"{per_usd_words(ranking, row)}<br>{row.estimate.basis}",
     )
 
 
@@ -150,7 +157,7 @@ def _best_table(data: ReportData, ranking: Ranking, rows: Sequence[RankedOffer])
         columns=(
             Column(title="GPU and offer"),
             Column(title="Rank", numeric=True),
-            Column(title=quantity(ranking).per_usd.capitalize(), numeric=True),
+            Column(title=_head(per_usd_unit(ranking)), numeric=True),
             Column(title="Basis"),
             Column(title="Rests on"),
         ),
@@ -158,7 +165,7 @@ def _best_table(data: ReportData, ranking: Ranking, rows: Sequence[RankedOffer])
             (
                 f"{gpus_words(data, row.offer)}{_here(data, row)}\n{offer_words(row.offer)}",
                 _rank(row),
-                stacked(per_usd_words(row)),
+                stacked(per_usd_words(ranking, row)),
                 stacked(basis_words(row.estimate)),
                 plain(row.estimate.method, 120),
             )
@@ -170,15 +177,14 @@ def _best_table(data: ReportData, ranking: Ranking, rows: Sequence[RankedOffer])
 
 def _offers_table(data: ReportData, ranking: Ranking) -> Table:
     rows = ranking.rows[:TABLE_ROWS]
-    words = quantity(ranking)
     rest = len(ranking.rows) - len(rows)
     timed = any(row.hours is not None for row in rows)
     columns = [
         Column(title="GPUs and offer"),
         Column(title="Rank", numeric=True),
         Column(title="Price and its date"),
-        Column(title=words.per_s.capitalize(), numeric=True),
-        Column(title=words.per_usd.capitalize(), numeric=True),
+        Column(title=_head(per_s_unit(ranking)), numeric=True),
+        Column(title=_head(per_usd_unit(ranking)), numeric=True),
         Column(title="P(best)", numeric=True),
         Column(title="Basis"),
         Column(title="Remarks"),
@@ -188,18 +194,18 @@ def _offers_table(data: ReportData, ranking: Ranking) -> Table:
     return Table(
         caption=f"The first {len(rows)} offers" if rest else f"All {len(rows)} offers",
         columns=tuple(columns),
-        rows=tuple(_offer_cells(data, row, timed) for row in rows),
+        rows=tuple(_offer_cells(data, ranking, row, timed=timed) for row in rows),
         marks=_marks(data, rows),
     )
 
 
-def _offer_cells(data: ReportData, row: RankedOffer, timed: bool) -> tuple[str, ...]:
+def _offer_cells(data: ReportData, ranking: Ranking, row: RankedOffer, *, timed: bool) -> tuple[str, ...]:
     cells = [
         f"{gpus_words(data, row.offer)}{_here(data, row)}\n{offer_words(row.offer)}",
         _rank(row),
         f"{price_words(row.offer)}\n{price_date_words(row)}",
-        stacked(per_s_words(row)),
-        stacked(per_usd_words(row)),
+        stacked(per_s_words(ranking, row)),
+        stacked(per_usd_words(ranking, row)),
         share_words(row.p_best),
         basis_words(row.estimate).partition(" (")[0],
         _remarks(row),
@@ -235,6 +241,8 @@ def _remarks(row: RankedOffer) -> str:
         remarks.append("not dominated")
     if row.fits_memory is None:
         remarks.append("memory not checked")
+    if row.spot_break_even is not None:
+        remarks.append(f"spot pays while less than {share_words(row.spot_break_even)} of the work is lost")
     if row.offer.gpu_count > 1:
         remarks.append(f"scaling {row.scaling_efficiency:.2f}, {plain(row.scaling_basis, 40)}")
     return ", ".join(dict.fromkeys(remarks)) or "none"

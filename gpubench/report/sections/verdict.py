@@ -16,11 +16,12 @@ from gpubench.report.words import (
     gpus_words,
     listed,
     offer_words,
+    per_usd_unit,
     per_usd_words,
     plural,
     price_date_words,
     price_words,
-    quantity,
+    speed_of,
 )
 from gpubench.units import plain
 
@@ -80,16 +81,16 @@ def _ranking_facts(data: ReportData) -> tuple[Fact, ...]:
     tie = f", in a tie with {count(tied, 'other offer')}" if tied else ""
     return (
         Fact(
-            term=f"Most {quantity(ranking).per_usd}",
+            term=f"Most {per_usd_unit(ranking)}",
             value=gpus_words(data, best.offer),
-            detail=f"{per_usd_words(best)} on {_offer(best)}{tie}",
+            detail=f"{per_usd_words(ranking, best)} on {_offer(best)}{tie}",
         ),
         _fastest(data, ranking),
     )
 
 
 def _fastest(data: ReportData, ranking: Ranking) -> Fact:
-    fastest = max(ranking.rows, key=lambda row: row.samples_per_s)
+    fastest = max(ranking.rows, key=lambda row: speed_of(ranking, row))
     return Fact(
         term="Fastest offer",
         value=gpus_words(data, fastest.offer),
