@@ -26,7 +26,8 @@ PRICING_WORDS = {
 
 def per_s_unit(ranking: Ranking) -> str:
     """The unit of ``per_s_words``."""
-    return plain(ranking.throughput_unit, 60)
+    unit = plain(ranking.throughput_unit, 60)
+    return f"× {unit[2:]}" if unit.startswith("x ") else unit
 
 
 def per_usd_unit(ranking: Ranking) -> str:

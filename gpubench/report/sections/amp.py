@@ -12,7 +12,7 @@ from gpubench.report.charts import BLUE, GREEN, Mark, Series, dots, two_lines
 from gpubench.report.data import ReportData, Result
 from gpubench.report.ratios import Ratio, ratio
 from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
-from gpubench.report.words import count, stacked
+from gpubench.report.words import PRECISION_WORDS, count, stacked
 from gpubench.units import UNKNOWN, format_bytes, format_number, plain
 
 SURE_FACTOR = 1.5
@@ -150,7 +150,6 @@ def _twin(pairs: tuple[Ratio, ...]) -> Table:
             Column(title="Baseline"),
             Column(title="Execution"),
             Column(title="Batch", numeric=True),
-            Column(title="Layout, AMP and baseline"),
             Column(title="Speed-up, 95 % interval", numeric=True),
             Column(title="Peak memory", numeric=True),
             Column(title="Loss after the same steps", numeric=True),
@@ -158,11 +157,10 @@ def _twin(pairs: tuple[Ratio, ...]) -> Table:
         rows=tuple(
             (
                 plain(s.of.case.workload, 40),
-                s.of.case.precision.value,
-                "fp32 (IEEE, TF32 off)" if s.to.case.precision is Precision.FP32 else "tf32",
+                f"{s.of.case.precision.value}{_layout(s.of.case.memory_format)}",
+                f"{PRECISION_WORDS[s.to.case.precision]}{_layout(s.to.case.memory_format)}",
                 s.of.case.execution.value,
                 str(s.of.case.batch_size),
-                f"{_layout(s.of.case.memory_format)}, {_layout(s.to.case.memory_format)}",
                 stacked(s.words),
                 _memory(s),
                 _loss(s),
@@ -210,7 +208,7 @@ def _loss(pair: Ratio) -> str:
 
 
 def _layout(layout: MemoryFormat | None) -> str:
-    return "—" if layout is None else layout.value.replace("_", " ")
+    return "" if layout is None else f"\n{layout.value}"
 
 
 SECTION = Section(key="amp", render=_render)

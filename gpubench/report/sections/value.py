@@ -58,9 +58,8 @@ def _lead(ranking: Ranking) -> str:
     text = f"Ranked for {cases_words(ranking.cases)}; as of {plain(ranking.as_of, 30)}."
     workloads = {case.workload for case in ranking.cases}
     if len(workloads) > 1:
-        text += (
-            f" The {len(workloads)} workloads are combined by the geometric mean of their samples per second."
-        )
+        what = "ratios to one reference GPU" if ranking.by_reference else "samples per second"
+        text += f" The {len(workloads)} workloads are combined by the geometric mean of their {what}."
     return text
 
 
