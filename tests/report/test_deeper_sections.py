@@ -48,8 +48,8 @@ def test_a_device_bound_run_says_that_a_faster_gpu_would_help():
 def test_amp_states_peak_memory_and_loss_beside_the_speed_up():
     data = samples.report_data(samples.h200_run())
     row = table_of("amp", data).rows[0]
-    assert row[-2].startswith("1.00×")
-    assert "30 steps from one seed" in row[-1]
+    assert row[-3].startswith("1.00×")
+    assert "30 steps from one seed" in row[-2]
 
 
 def test_the_loss_gap_is_the_mean_of_the_last_fifth_of_the_common_steps():
@@ -91,6 +91,22 @@ def test_a_gain_is_not_claimed_from_noise():
     assert "No pairing was measured well enough" in words_of(
         "amp", samples.report_data(samples.h200_run(measurements=tuple(rows)))
     )
+
+
+def test_a_flagged_pair_is_greyed_and_never_in_the_headline():
+    run = samples.h200_run()
+    noisy = tuple(
+        msgspec.structs.replace(m, findings=(Finding(kind=FindingKind.NOISY, value=0.2, limit=0.05),))
+        if m.case.workload == "vgg16"
+        else m
+        for m in run.measurements
+    )
+    data = samples.report_data(samples.h200_run(measurements=noisy))
+    assert words_of("amp", data).split(".")[0].count("vgg16") == 0
+    figure = next(p for p in block_of("amp", data).parts if isinstance(p, Charts)).figures[0].figure
+    grey = [trace for trace in figure["data"] if trace["marker"]["symbol"].endswith("-open")]
+    assert sum(len(trace["x"]) for trace in grey) == 4
+    assert {trace["marker"]["color"] for trace in grey} == {"#7a8594"}
 
 
 def test_strips_put_launches_one_after_the_other():

@@ -28,7 +28,8 @@ from gpubench.report.words import (
 from gpubench.units import UNKNOWN, format_duration, format_usd, plain
 
 CHART_ROWS = 20
-TABLE_ROWS = 30
+TABLE_ROWS = 15
+MORE_ROWS = 60
 EXCLUDED_ROWS = 40
 
 
@@ -83,7 +84,7 @@ def _ranked_parts(data: ReportData, ranking: Ranking) -> list[Part]:
             twin=_best_table(data, ranking, shown),
             caption=caption,
         ),
-        _offers_table(data, ranking),
+        *_offers_tables(data, ranking),
     ]
 
 
@@ -174,10 +175,22 @@ def _best_table(data: ReportData, ranking: Ranking, rows: Sequence[RankedOffer])
     )
 
 
-def _offers_table(data: ReportData, ranking: Ranking) -> Table:
-    rows = ranking.rows[:TABLE_ROWS]
-    rest = len(ranking.rows) - len(rows)
-    timed = any(row.hours is not None for row in rows)
+def _offers_tables(data: ReportData, ranking: Ranking) -> list[Part]:
+    """The head of the ranking in sight, what follows folded."""
+    head = ranking.rows[:TABLE_ROWS]
+    rest = ranking.rows[TABLE_ROWS : TABLE_ROWS + MORE_ROWS]
+    caption = f"The first {len(head)} offers" if rest else f"All {len(head)} offers"
+    tables: list[Part] = [_offers_table(data, ranking, head, caption)]
+    if rest:
+        caption = f"Offers {len(head) + 1} to {len(head) + len(rest)} of {len(ranking.rows)}"
+        tables.append(_offers_table(data, ranking, rest, caption, folded=True))
+    return tables
+
+
+def _offers_table(
+    data: ReportData, ranking: Ranking, rows: Sequence[RankedOffer], caption: str, *, folded: bool = False
+) -> Table:
+    timed = any(row.hours is not None for row in ranking.rows)
     columns = [
         Column(title="GPUs and offer"),
         Column(title="Rank", numeric=True),
@@ -191,10 +204,11 @@ def _offers_table(data: ReportData, ranking: Ranking) -> Table:
     if timed:
         columns[5:5] = [Column(title="Time", numeric=True), Column(title="Cost", numeric=True)]
     return Table(
-        caption=f"The first {len(rows)} offers" if rest else f"All {len(rows)} offers",
+        caption=caption,
         columns=tuple(columns),
         rows=tuple(_offer_cells(data, ranking, row, timed=timed) for row in rows),
         marks=_marks(data, rows),
+        folded=folded,
     )
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from gpubench.findings import FindingKind
 from gpubench.models import RankedOffer, Ranking
 from gpubench.report.data import ReportData, Result
+from gpubench.report.ratios import doubts
 from gpubench.report.section import Block, Bullets, Fact, Facts, Paragraph, Part, Section
 from gpubench.report.words import (
     basis_words,
@@ -25,7 +25,6 @@ from gpubench.report.words import (
 )
 from gpubench.units import plain
 
-_DOUBTS = (FindingKind.NOISY, FindingKind.NOT_CONVERGED, FindingKind.NOT_STEADY, FindingKind.THROTTLED)
 _SENTENCES = re.compile(r"(?<=\.)\s+(?=[A-Z])")
 """Where one sentence of a verdict ends and the next begins: the first is the headline."""
 
@@ -56,8 +55,8 @@ def _measured_facts(data: ReportData) -> tuple[Fact, ...]:
     m = heaviest.measurement
     interval = estimate(m.samples_per_s, m.samples_per_s_low, m.samples_per_s_high)
     point, _, interval = interval.partition(" ")
-    doubts = sorted(f.kind.value for f in m.findings if f.kind in _DOUBTS)
-    flagged = f"; flagged {' and '.join(doubts)}" if doubts else ""
+    flags = doubts(heaviest)
+    flagged = f"; flagged {' and '.join(flags)}" if flags else ""
     return (
         Fact(
             term="Measured here",
