@@ -75,6 +75,7 @@ class Seen:
     event_s: tuple[float, ...] = ()
     host_issue_s: tuple[float, ...] = ()
     gpu_busy: float | None = None
+    latency_s: tuple[float, ...] = ()
     energy: energy.Energy = field(default_factory=energy.Energy)
     telemetry_source: str | None = None
 
@@ -104,6 +105,7 @@ class Seen:
             energy_region_s=self.region_s() if self.energy.joules is not None else None,
             peak_memory_bytes=self.peak_memory_bytes,
             gpu_busy=self.gpu_busy,
+            latency_s=self.latency_s,
             skipped_steps=skipped_steps(series.scales) if series.scales else None,
             timed_steps=sum(r.steps for r in series.timed) or None,
             reference_error=self.reference_error,
@@ -242,17 +244,20 @@ def _read_energy(seen: Seen, edges: tuple[float | None, float | None], power_lim
 
 
 def _look_again(loop: Loop, work: Work, desk: Desk, seen: Seen) -> None:
-    """Read what would disturb the timed rounds: device events of each step, issue time, kernel time."""
+    """Read what would disturb the timed rounds: latency, device events, issue time, kernel time."""
     timed = seen.series.timed
     step_s = sum(r.wall_s for r in timed) / sum(r.steps for r in timed)
     enough = busy.PASSES * seen.series.steps_per_round * step_s
-    if not desk.hardware.is_cuda or desk.stopped() or loop.left_s() < enough + busy.LEAST_LEFT_S:
+    if desk.stopped() or loop.left_s() < enough + busy.LEAST_LEFT_S:
         return
     desk.phase("second look")
+    if work.case.task is TaskKind.INFER and work.case.batch_size == 1:
+        seen.latency_s = busy.latencies(loop.advance, loop.clock, min(busy.LATENCY_MOST_S, loop.left_s() / 2))
+    if not desk.hardware.is_cuda:
+        return
     seen.event_s = busy.event_times(loop.advance, seen.series.steps_per_round)
     seen.host_issue_s = busy.host_issue_times(loop.advance, loop.clock)
     seen.gpu_busy = busy.busy_share(loop.advance, loop.clock)
-    del work
 
 
 def _in_time(deadline_s: Seconds) -> None:

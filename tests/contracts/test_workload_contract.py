@@ -14,7 +14,9 @@ import pytest
 import torch
 
 from gpubench.errors import MisuseError
-from gpubench.models import OperatorKind, TaskKind, WorkloadProfile
+from gpubench.measure.plan import default_memory_format
+from gpubench.measure.step import move
+from gpubench.models import Case, Execution, OperatorKind, Precision, TaskKind, WorkloadProfile
 from gpubench.profile import load_profiles, profile_workload
 from gpubench.workload import Task, Workload, load_workload, seeded, workload_names
 
@@ -29,6 +31,7 @@ class WorkloadContract:
     trainable: int | None = None
     forward_flops: float
     train_ratio: tuple[float, float] = (2.5, 3.0)
+    half_on_cpu = True
 
     @property
     def workload(self) -> Workload:
@@ -101,6 +104,21 @@ class WorkloadContract:
         task = self.tiny(8)
         losses = _train(task, steps=32)
         assert sum(losses[-4:]) < sum(losses[:4])
+
+    @pytest.mark.parametrize("precision", list(Precision))
+    def test_one_step_runs_at_every_precision(self, precision: Precision) -> None:
+        if precision is Precision.AMP_FP16 and not self.half_on_cpu:
+            pytest.skip("oneDNN has no fp16 LSTM for this CPU; a GPU runs it")
+        work = move(self.tiny(), self.case(precision), torch.device("cpu"))
+        losses = [work.edge_loss(work.step(n), n) for n in range(2)]
+        assert all(math.isfinite(x) for x in losses)
+
+    def case(self, precision: Precision) -> Case:
+        return Case(
+            workload=self.name, workload_version=1, task=self.workload.tasks[0], precision=precision,
+            execution=Execution.EAGER, memory_format=default_memory_format(_profiled(self.name), precision),
+            batch_size=4, sample_unit=self.workload.sample_unit,
+        )  # fmt: skip
 
     def test_what_it_computes_changes_only_with_its_version(self) -> None:
         stored = json.loads(FINGERPRINTS.read_text(encoding="utf-8"))
@@ -179,6 +197,7 @@ class TestCnn(WorkloadContract):
 
 class TestLstm(WorkloadContract):
     name = "lstm"
+    half_on_cpu = False
     parameters = 389_096
     forward_flops = 5_242_880 + 2 * 128 * 1000
 
@@ -217,6 +236,7 @@ class TestSimpleCnn(WorkloadContract):
 
 class TestLstmLarge(WorkloadContract):
     name = "lstm_large"
+    half_on_cpu = False
     parameters = 37_283_600
     forward_flops = 128 * 2 * (2 * 4096 * 2048 + 1024 * 10_000)
 
