@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gpubench.models import Execution, Finding, FindingKind, Launch, Precision, TelemetrySample
+from gpubench.models import Execution, Finding, FindingKind, Launch, Precision, TaskKind, TelemetrySample
 from gpubench.report.section import Charts, Table
 from gpubench.report.sections.amp import loss_gap, speed_ups
 from gpubench.report.sections.host import gains
@@ -297,3 +297,25 @@ def test_a_page_about_the_cpu_still_knows_the_gpu_of_the_same_folder():
     assert data.is_cpu
     assert {c.gpu.run.device.name for c in contests(data)} == {"NVIDIA H200"}
     assert "also holds runs of NVIDIA H200" in words_of("verdict", data)
+
+
+def test_inference_states_median_and_tail_of_single_passes():
+    """A hundred passes of 1 to 100 ms: the median between 50 and 51, the tail near 99."""
+    m = samples.measurement(samples.case("resnet50", 64, task=TaskKind.INFER), 0.01, telemetry=False)
+    passes = tuple(i / 1e3 for i in range(1, 101))
+    timed = msgspec.structs.replace(
+        m, launches=(msgspec.structs.replace(m.launches[0], latency_s=passes), *m.launches[1:])
+    )
+    data = samples.report_data(samples.h200_run(measurements=(timed,)))
+    row = table_of("latency", data).rows[0]
+    assert row[3] in {"50.0 ms", "50.5 ms", "51.0 ms"}
+    assert row[5].startswith(("99", "100"))
+    assert block_of("latency", samples.report_data(samples.h200_run())) is None
+
+
+def test_offers_that_are_left_out_stand_by_their_reason():
+    data = samples.report_data()
+    table = next(
+        p for p in block_of("value", data).parts if isinstance(p, Table) and "Not ranked" in p.caption
+    )
+    assert sum(int(row[1]) for row in table.rows) == len(data.ranking.excluded)

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.report import export, markdown, words
+from gpubench.report import export, markdown, section, words
 
 from . import samples
 
 
-@pytest.mark.parametrize("module", [words, export, markdown])
+@pytest.mark.parametrize("module", [words, export, markdown, section])
 def test_the_examples_in_the_docstrings_hold(module):
     result = doctest.testmod(module)
     assert result.attempted > 0
