@@ -20,7 +20,7 @@ from gpubench.measure.messages import CaseDone, MeasureCase
 from gpubench.measure.precision import probe_errors, switches_for
 from gpubench.measure.sampler import Sampler, Telemetry, shifted
 from gpubench.measure.step import Work, move
-from gpubench.models import Execution, Launch, Precision, Round, Status, Switches, TaskKind
+from gpubench.models import DeviceProfile, Execution, Launch, Precision, Round, Status, Switches, TaskKind
 from gpubench.units import Seconds, Watts
 from gpubench.workload import Task, load_workload
 
@@ -43,7 +43,7 @@ class Desk:
     budget: Budget
     seed: int
     telemetry: Telemetry
-    power_limit_w: Watts | None
+    profile: DeviceProfile
     phase: Callable[[str], None]
     report: Callable[[bool, Round, float | None], None]
     stopped: Callable[[], bool]
@@ -205,7 +205,7 @@ def _measure(order: MeasureCase, desk: Desk, seen: Seen, deadline_s: Seconds) ->
         try:
             time_rounds(loop, desk.budget, seen.series)
         finally:
-            _read_energy(seen, (first, sampler.energy_j()), desk.power_limit_w)
+            _read_energy(seen, (first, sampler.energy_j()), desk.profile.power_limit_w)
             seen.telemetry_source = sampler.source
             if before:
                 seen.parameters_moved = guards.has_moved(work.model, before)
