@@ -37,6 +37,7 @@ _VERBS = (
     "calibrate",
     "rank",
     "report",
+    "feed",
     "new_workload",
 )
 

@@ -20,7 +20,7 @@ from gpubench.measure.messages import CaseDone, MeasureCase
 from gpubench.measure.precision import probe_errors, switches_for
 from gpubench.measure.sampler import Sampler, Telemetry, shifted
 from gpubench.measure.step import Work, move
-from gpubench.models import Execution, Launch, Precision, Round, Status, Switches, TaskKind
+from gpubench.models import DeviceProfile, Execution, Launch, Precision, Round, Status, Switches, TaskKind
 from gpubench.units import Seconds, Watts
 from gpubench.workload import Task, load_workload
 
@@ -43,7 +43,7 @@ class Desk:
     budget: Budget
     seed: int
     telemetry: Telemetry
-    power_limit_w: Watts | None
+    profile: DeviceProfile
     phase: Callable[[str], None]
     report: Callable[[bool, Round, float | None], None]
     stopped: Callable[[], bool]
@@ -75,6 +75,7 @@ class Seen:
     event_s: tuple[float, ...] = ()
     host_issue_s: tuple[float, ...] = ()
     gpu_busy: float | None = None
+    latency_s: tuple[float, ...] = ()
     energy: energy.Energy = field(default_factory=energy.Energy)
     telemetry_source: str | None = None
 
@@ -104,6 +105,7 @@ class Seen:
             energy_region_s=self.region_s() if self.energy.joules is not None else None,
             peak_memory_bytes=self.peak_memory_bytes,
             gpu_busy=self.gpu_busy,
+            latency_s=self.latency_s,
             skipped_steps=skipped_steps(series.scales) if series.scales else None,
             timed_steps=sum(r.steps for r in series.timed) or None,
             reference_error=self.reference_error,
@@ -203,7 +205,7 @@ def _measure(order: MeasureCase, desk: Desk, seen: Seen, deadline_s: Seconds) ->
         try:
             time_rounds(loop, desk.budget, seen.series)
         finally:
-            _read_energy(seen, (first, sampler.energy_j()), desk.power_limit_w)
+            _read_energy(seen, (first, sampler.energy_j()), desk.profile.power_limit_w)
             seen.telemetry_source = sampler.source
             if before:
                 seen.parameters_moved = guards.has_moved(work.model, before)
@@ -242,17 +244,20 @@ def _read_energy(seen: Seen, edges: tuple[float | None, float | None], power_lim
 
 
 def _look_again(loop: Loop, work: Work, desk: Desk, seen: Seen) -> None:
-    """Read what would disturb the timed rounds: device events of each step, issue time, kernel time."""
+    """Read what would disturb the timed rounds: latency, device events, issue time, kernel time."""
     timed = seen.series.timed
     step_s = sum(r.wall_s for r in timed) / sum(r.steps for r in timed)
     enough = busy.PASSES * seen.series.steps_per_round * step_s
-    if not desk.hardware.is_cuda or desk.stopped() or loop.left_s() < enough + busy.LEAST_LEFT_S:
+    if desk.stopped() or loop.left_s() < enough + busy.LEAST_LEFT_S:
         return
     desk.phase("second look")
+    if work.case.task is TaskKind.INFER and work.case.batch_size == 1:
+        seen.latency_s = busy.latencies(loop.advance, loop.clock, min(busy.LATENCY_MOST_S, loop.left_s() / 2))
+    if not desk.hardware.is_cuda:
+        return
     seen.event_s = busy.event_times(loop.advance, seen.series.steps_per_round)
     seen.host_issue_s = busy.host_issue_times(loop.advance, loop.clock)
     seen.gpu_busy = busy.busy_share(loop.advance, loop.clock)
-    del work
 
 
 def _in_time(deadline_s: Seconds) -> None:

@@ -29,8 +29,10 @@ class MeasureCase(msgspec.Struct, frozen=True, kw_only=True, tag="measure"):
 
 
 class MeasureMicro(msgspec.Struct, frozen=True, kw_only=True, tag="micro"):
-    """Run the micro-benchmarks within ``time_s``."""
+    """Run the micro-benchmarks of this process: strict fp32 or the rest, with or without copies."""
 
+    strict: bool
+    others: bool
     time_s: Seconds | None = None
 
 
