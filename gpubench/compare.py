@@ -1,13 +1,15 @@
-"""The ratio of two measurements of the same work, with its interval on the log scale."""
+"""The ratio of two measurements of the same work, with its interval on the log scale; and of two runs."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.models import Measurement
+from gpubench.models import Case, Measurement, Run, Status
+from gpubench.units import plain
 
 
 class Ratio(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,10 +25,44 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.low is None or self.high is None else self.low <= 1 <= self.high
 
 
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One case in both runs; throughputs of A and B [samples/s]."""
+
+    case: Case
+    a: float
+    b: float
+    ratio: Ratio
+
+    @property
+    def verdict(self) -> str:
+        """What can be said with 95 % confidence."""
+        if self.ratio.holds_one is None:
+            return "cannot be told: an interval is missing"
+        if self.ratio.holds_one:
+            return "no difference seen"
+        return "B is faster" if self.ratio.value > 1 else "B is slower"
+
+    def slower_than(self, tolerance: float) -> bool:
+        """Whether B is slower than A by more than ``tolerance`` at the favourable end of the interval."""
+        return self.ratio.high is not None and self.ratio.high < 1 - tolerance
+
+    def document(self) -> dict[str, Any]:
+        """Return the row as JSON shows it."""
+        stored: dict[str, Any] = msgspec.to_builtins(self)
+        return stored | {"verdict": self.verdict}
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Two runs beside each other, with what differs around them."""
+
+    rows: tuple[Row, ...]
+    remarks: tuple[str, ...] = ()
+
+
 def ratio(measurement: Measurement, baseline: Measurement) -> Ratio:
     """Return the throughput of one measurement over that of another.
 
-    The logarithms of the two are independent, so their half-widths add in quadrature.
+    The two are independent, so their half-widths add in quadrature on the log scale.
 
     Raises:
         MisuseError: If one of them has no figure.
@@ -41,3 +77,79 @@ def ratio(measurement: Measurement, baseline: Measurement) -> Ratio:
         return Ratio(value=value)
     spread = math.hypot(math.log1p(widths[0]), math.log1p(widths[1]))
     return Ratio(value=value, low=value * math.exp(-spread), high=value * math.exp(spread))
+
+
+def compare(a: Run, b: Run, *, across_devices: bool = False) -> Comparison:
+    """Compare two runs case by case: B over A.
+
+    Only equal cases are compared: workload and its version, task, precision, execution, memory format,
+    batch and GPU count.
+
+    Raises:
+        MisuseError: If the devices differ and that was not asked for, or no case is in both.
+    """
+    names = [plain(run.device.gpu_key or run.device.name or run.device.backend) for run in (a, b)]
+    if names[0] != names[1] and not across_devices:
+        raise MisuseError(f"A is of {names[0]} and B of {names[1]}: pass --by device to compare devices")
+    if a.protocol != b.protocol:
+        raise MisuseError(
+            f"A follows protocol {plain(a.protocol)} and B {plain(b.protocol)}: measure one again"
+        )
+    good = [{m.case: m for m in run.measurements if m.status is Status.OK} for run in (a, b)]
+    common = [case for case in good[0] if case in good[1]]
+    if not common:
+        raise MisuseError(f"no case is in both runs: {_first_difference(a, b)}")
+    rows = []
+    for case in common:
+        mine, theirs = good[1][case], good[0][case]
+        assert mine.samples_per_s is not None  # status ok has a figure: record/rules.py
+        assert theirs.samples_per_s is not None
+        rows.append(Row(case=case, a=theirs.samples_per_s, b=mine.samples_per_s, ratio=ratio(mine, theirs)))
+    return Comparison(rows=tuple(rows), remarks=tuple(_remarks(a, b, set(common))))
+
+
+def parse_tolerance(text: str) -> float:
+    """Read a share: "3%" or "0.03".
+
+    Raises:
+        MisuseError: If it is neither, or not from 0 to below 1.
+    """
+    try:
+        value = float(text.rstrip("% ")) / (100 if text.rstrip().endswith("%") else 1)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < 1:
+        raise MisuseError(f"--fail-over {plain(text)!r}: give a share such as 3% or 0.03")
+    return value
+
+
+def _remarks(a: Run, b: Run, common: set[Case]) -> list[str]:
+    remarks = []
+    for name in ("torch", "cuda", "cudnn", "driver", "gpubench", "python", "cpu", "cpu_threads"):
+        first, second = getattr(a.environment, name), getattr(b.environment, name)
+        if first != second:
+            remarks.append(f"{name} differs: A {plain(str(first))}, B {plain(str(second))}")
+    if a.budget != b.budget:
+        remarks.append(f"budget differs: A {plain(a.budget)}, B {plain(b.budget)}")
+    for name, run in (("A", a), ("B", b)):
+        alone = [plain(m.case.label) for m in run.measurements if m.case not in common]
+        if alone:
+            remarks.append(f"not compared, without a figure in both: {', '.join(alone)} (in {name})")
+    return remarks
+
+
+def _first_difference(a: Run, b: Run) -> str:
+    """Say by which field the nearest pair of cases differs."""
+    nearest: list[str] | None = None
+    for first in a.measurements:
+        for second in b.measurements:
+            fields = [
+                f"{name} {getattr(first.case, name)} against {getattr(second.case, name)}"
+                for name in Case.__struct_fields__
+                if getattr(first.case, name) != getattr(second.case, name)
+            ]
+            if first.status is not Status.OK or second.status is not Status.OK:
+                fields.append(f"status {first.status} against {second.status}")
+            if nearest is None or len(fields) < len(nearest):
+                nearest = fields
+    return "; ".join(nearest) if nearest else "one of them has no case"

@@ -38,6 +38,18 @@ class FindingKind(StrEnum):
     OUT_OF_DOMAIN = "OUT_OF_DOMAIN"
 
 
+INFORMATIVE = frozenset(
+    {
+        FindingKind.POWER_LIMITED,
+        FindingKind.CLOCK_EVENTS,
+        FindingKind.NO_ENERGY_COUNTER,
+        FindingKind.NO_TELEMETRY,
+        FindingKind.UUID_ALL_ZEROS,
+    }
+)
+"""Worth knowing, and no reason to doubt a throughput."""
+
+
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One flag: its kind, the value seen and the limit it was held against (None where there is none)."""
 

@@ -1,10 +1,17 @@
-"""`gpubench check`."""
+"""`gpubench check`: can this run be trusted, and if not, what to do."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
-from gpubench.errors import GpuBenchError
+from gpubench.cli.common import JsonOption, ResultsOption, print_json
+from gpubench.errors import MisuseError
+from gpubench.units import format_number, plain
+
+if TYPE_CHECKING:
+    from gpubench.record.trust import Doubt, Trust
 
 
 def register(app: typer.Typer) -> None:
@@ -12,6 +19,50 @@ def register(app: typer.Typer) -> None:
     app.command("check")(verb)
 
 
-def verb() -> None:
-    """Say whether a run can be trusted."""
-    raise GpuBenchError("`gpubench check` is not built yet")
+def verb(
+    run: Annotated[str | None, typer.Argument(help="A run file, the start of a run id, or latest.")] = None,
+    results: ResultsOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Say whether a run can be trusted; exit code 1 if not."""
+    from gpubench.record.store import find_run, read_run, results_root
+    from gpubench.record.trust import examine
+
+    if run is None:
+        raise MisuseError("name a run: `gpubench check latest`, or see `gpubench results list`")
+    trust = examine(read_run(find_run(results_root(results), run)))
+    if json:
+        print_json({"trustworthy": trust.trustworthy, **_fields(trust)})
+    else:
+        _print(trust)
+    if not trust.trustworthy:
+        raise typer.Exit(1)
+
+
+def _fields(trust: Trust) -> dict[str, object]:
+    return {"run_id": trust.run_id, "cases": trust.cases, "doubts": trust.doubts}
+
+
+def _print(trust: Trust) -> None:
+    """Print each kind of doubt once, with the cases it concerns and what was seen, problems first."""
+    for weight in ("problem", "note"):
+        places: dict[str, list[str]] = {}
+        for doubt in trust.doubts:
+            if doubt.weight == weight:
+                places.setdefault(doubt.text, []).append(_place(doubt))
+        for text, lines in places.items():
+            print(f"{weight}: {text}")
+            for line in lines:
+                print(f"    {line}")
+    verdict = "nothing speaks against it" if trust.trustworthy else "do not rely on the rows named above"
+    print(f"run {plain(trust.run_id)}, {trust.cases} cases: {verdict}")
+
+
+def _place(doubt: Doubt) -> str:
+    where = "the run" if doubt.case is None else plain(doubt.case.label)
+    seen = [_show(value) for value in (doubt.value, doubt.limit) if value is not None]
+    return where if not seen else f"{where}: {seen[0]}" + (f", limit {seen[1]}" if len(seen) > 1 else "")
+
+
+def _show(value: float | str) -> str:
+    return plain(value) if isinstance(value, str) else format_number(value)

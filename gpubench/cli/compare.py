@@ -1,10 +1,17 @@
-"""`gpubench compare`."""
+"""`gpubench compare`: two runs, case by case, with the interval of each ratio."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
-from gpubench.errors import GpuBenchError
+from gpubench.cli.common import JsonOption, ResultsOption, print_json, say
+from gpubench.errors import MisuseError
+from gpubench.units import format_number, format_percent, plain
+
+if TYPE_CHECKING:
+    from gpubench.compare import Comparison
 
 
 def register(app: typer.Typer) -> None:
@@ -12,6 +19,60 @@ def register(app: typer.Typer) -> None:
     app.command("compare")(verb)
 
 
-def verb() -> None:
-    """Compare two runs case by case."""
-    raise GpuBenchError("`gpubench compare` is not built yet")
+def verb(
+    a: Annotated[str, typer.Argument(help="The baseline: a run file, the start of a run id, or latest.")],
+    b: Annotated[str, typer.Argument(help="What is held against it.")],
+    fail_over: Annotated[
+        str | None,
+        typer.Option(metavar="3%", help="Exit 1 if a case of B is surely slower than A by more than this."),
+    ] = None,
+    by: Annotated[str | None, typer.Option(help="device: compare runs of different devices.")] = None,
+    results: ResultsOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Compare two runs case by case: B over A, so that above 1 B is faster."""
+    from gpubench.compare import compare, parse_tolerance
+    from gpubench.record.store import find_run, read_run, results_root
+
+    if by not in {None, "device"}:
+        raise MisuseError(f"--by {by!r}: only device is known")
+    tolerance = None if fail_over is None else parse_tolerance(fail_over)
+    root = results_root(results)
+    found = compare(read_run(find_run(root, a)), read_run(find_run(root, b)), across_devices=by == "device")
+    failed = [] if tolerance is None else [row.case for row in found.rows if row.slower_than(tolerance)]
+    for remark in found.remarks:
+        say(remark)
+    if json:
+        print_json(
+            {"rows": [row.document() for row in found.rows], "remarks": found.remarks, "failed": failed}
+        )
+    else:
+        _print(found)
+    if failed:
+        names = ", ".join(plain(case.label) for case in failed)
+        say(f"slower by more than {format_percent(tolerance)}, beyond its interval: {names}")
+        raise typer.Exit(1)
+
+
+def _print(found: Comparison) -> None:
+    from rich.text import Text
+
+    from gpubench.cli.tables import console_for_tables, new_table
+
+    console = console_for_tables()
+    figures = ("A samples/s", "B samples/s", "B over A (95 %)")
+    table = new_table(console, "case", *figures, "verdict", right=figures)
+    for row in found.rows:
+        ratio = row.ratio
+        interval = (
+            "" if ratio.low is None or ratio.high is None else f" ({ratio.low:.3f} to {ratio.high:.3f})"
+        )
+        cells = (
+            plain(row.case.label),
+            format_number(row.a, 4),
+            format_number(row.b, 4),
+            f"{ratio.value:.3f}{interval}",
+            row.verdict,
+        )
+        table.add_row(*(Text(cell) for cell in cells))
+    console.print(table)

@@ -111,7 +111,7 @@ def line_of(event: events.Event) -> str | None:
     """Return the line that an event leaves behind; None for those that only move the progress."""
     match event:
         case events.RunPlanned():
-            count = f"{event.cases} cases" if event.cases != 1 else "1 case"
+            count = {0: "micro-benchmarks only", 1: "1 case"}.get(event.cases, f"{event.cases} cases")
             launches = "" if event.launches == 1 else f" x {event.launches} launches"
             return (
                 f"measuring {count}{launches} on {units.plain(event.device)}, budget {event.budget}: about "
@@ -122,7 +122,12 @@ def line_of(event: events.Event) -> str | None:
         case events.MicroEnded():
             result = event.result
             precision = f" {result.precision}" if result.precision else ""
-            return f"  {result.name}{precision} {result.size}: {units.format_si(result.value, result.unit)}"
+            value = (
+                units.format_duration(result.value)
+                if result.unit == "s"
+                else units.format_si(result.value, result.unit)
+            )
+            return f"  {result.name}{precision} {result.size}: {value}"
         case events.Remark():
             return event.text
         case _:

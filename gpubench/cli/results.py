@@ -1,17 +1,126 @@
-"""`gpubench results`."""
+"""`gpubench results`: what is stored, and taking in runs of other machines."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
 import typer
 
-from gpubench.errors import GpuBenchError
+from gpubench.cli.common import JsonOption, ResultsOption, print_json, say
+from gpubench.errors import MisuseError
+
+if TYPE_CHECKING:
+    from gpubench.models import Run
 
 
 def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command("results")(verb)
+    """Add the verb and its two actions to the command line."""
+    group = typer.Typer(help="List stored runs, or take in runs of other machines.", no_args_is_help=True)
+    group.command("list")(list_runs)
+    group.command("add")(add)
+    app.add_typer(group, name="results")
 
 
-def verb() -> None:
-    """List stored runs, or take in others."""
-    raise GpuBenchError("`gpubench results` is not built yet")
+def list_runs(results: ResultsOption = None, json: JsonOption = False) -> None:
+    """List the stored runs, oldest first."""
+    from gpubench.record.store import read_runs, results_root
+
+    root = results_root(results)
+    stored = read_runs(root)
+    for problem in stored.problems:
+        say(problem)
+    if stored.problems and not stored.runs:
+        raise MisuseError(f"no readable run in {root}: {len(stored.problems)} could not be read")
+    rows = [_row(run) for run in stored.runs]
+    if json:
+        print_json({"results": str(root), "runs": rows, "problems": stored.problems})
+    elif rows:
+        _print(rows)
+    else:
+        say(f"no runs in {root}: `gpubench run` makes one")
+    if stored.problems:
+        say(f"{len(stored.problems)} of {len(rows) + len(stored.problems)} files could not be read")
+
+
+def add(
+    sources: Annotated[
+        list[Path], typer.Argument(metavar="DIR|FILE ...", help="Run files, or folders of them.")
+    ],
+    results: ResultsOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Take in runs that other machines made; each is checked before it is copied."""
+    from gpubench.record.store import add_runs, check_writable, results_root
+
+    root = results_root(results)
+    check_writable(root)
+    written, refused = add_runs(root, sources)
+    for line in refused:
+        say(f"refused: {line}")
+    if json:
+        print_json({"added": [str(path) for path in written], "refused": refused})
+    else:
+        for path in written:
+            print(path)
+    say(f"{len(written)} added, {len(refused)} refused")
+    if not written:
+        raise MisuseError(
+            "nothing was added: give run files as `gpubench run` writes them, or a folder of them"
+        )
+
+
+class _Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One stored run in the listing."""
+
+    run_id: str
+    started_at: str
+    gpu_key: str | None
+    device: str | None
+    budget: str
+    cases: int
+    measured: int
+    finished: bool
+    workloads: tuple[str, ...]
+    torch: str | None
+
+
+def _row(run: Run) -> _Row:
+    from gpubench.models import Status
+
+    return _Row(
+        run_id=run.run_id,
+        started_at=run.started_at,
+        gpu_key=run.device.gpu_key,
+        device=run.device.name,
+        budget=run.budget,
+        cases=len(run.measurements),
+        measured=sum(m.status is Status.OK for m in run.measurements),
+        finished=run.finished_at is not None,
+        workloads=tuple(sorted({m.case.workload for m in run.measurements})),
+        torch=run.environment.torch,
+    )
+
+
+def _print(rows: list[_Row]) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    from gpubench.cli.tables import console_for_tables, new_table
+    from gpubench.units import UNKNOWN, plain
+
+    console: Console = console_for_tables()
+    table = new_table(console, "run", "started", "device", "budget", "measured", "workloads")
+    for row in rows:
+        unfinished = "" if row.finished else " (unfinished)"
+        cells = (
+            row.run_id,
+            row.started_at,
+            row.gpu_key or row.device or UNKNOWN,
+            row.budget,
+            f"{row.measured} of {row.cases}{unfinished}",
+            " ".join(row.workloads),
+        )
+        table.add_row(*(Text(plain(cell)) for cell in cells))
+    console.print(table)

@@ -12,7 +12,7 @@ from gpubench.errors import GpuBenchError, MisuseError
 
 if TYPE_CHECKING:
     from gpubench.measure.budget import BudgetName
-    from gpubench.measure.request import RunRequest
+    from gpubench.measure.request import MicroWish, RunRequest
     from gpubench.models import TaskKind
     from gpubench.record.session import Prepared, Session
 
@@ -60,6 +60,14 @@ def verb(
     ] = None,
     seed: Annotated[int, typer.Option(help="Fixes weights, inputs and the order of cases.")] = 0,
     allow_shared: Annotated[bool, typer.Option(help="Measure although something else uses the GPU.")] = False,
+    micro_only: Annotated[
+        bool, typer.Option("--micro-only", help="Micro-benchmarks and nothing else.")
+    ] = False,
+    no_micro: Annotated[bool, typer.Option("--no-micro", help="No micro-benchmarks.")] = False,
+    resume: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="Go on with a run that was cut off; finished cases are kept."),
+    ] = None,
     results: ResultsOption = None,
     report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the HTML report here.")] = None,
     json: JsonOption = False,
@@ -80,7 +88,13 @@ def verb(
         seed=seed,
         results=results,
         allow_shared=allow_shared,
+        resume=resume,
+        micro=_micro(only=micro_only, none=no_micro),
     )
+    if micro_only and (workload or own or precision or execution or batch_size):
+        raise MisuseError("--micro-only measures no workload: leave out workloads and their options")
+    if resume is not None:
+        _only_what_resume_takes(workload, precision, execution, batch_size, quick or publish)
     prepared = prepare(request)
     if report is not None:
         _check_report(report)
@@ -117,7 +131,7 @@ def _tell(session: Session, request: RunRequest, report: Path | None, *, as_json
     if session.interrupted:
         say("interrupted: finished cases are kept")
         raise typer.Exit(130)
-    if not as_json:
+    if not as_json and request.micro != "only":
         _top_offers(request)
     if report is not None:
         _write_report(report, request)
@@ -158,6 +172,15 @@ def _check_report(report: Path) -> None:
         raise MisuseError(f"--report {report}: there is no folder {folder}; make it first")
 
 
+def _only_what_resume_takes(*given: object) -> None:
+    """A run goes on with its own cases and budget: an option for others would be ignored, so refuse it."""
+    if any(given):
+        raise MisuseError(
+            "--resume goes on with the cases and budget of its run: leave out workloads, --precision, "
+            "--execution, --batch-size, --quick and --publish (give models of your own with --workload)"
+        )
+
+
 def _words(values: list[str] | None) -> tuple[str, ...]:
     """Options may be repeated or separated by commas."""
     return tuple(word.strip() for value in values or () for word in value.split(",") if word.strip())
@@ -178,6 +201,12 @@ def _batch(text: str | None) -> int | None:
         return int(text)
     except ValueError:
         raise MisuseError(f"batch size {text!r}: give a whole number from 1 up") from None
+
+
+def _micro(*, only: bool, none: bool) -> MicroWish:
+    if only and none:
+        raise MisuseError("--micro-only and --no-micro contradict each other: give one of them")
+    return "only" if only else "none" if none else "also"
 
 
 def _budget(*, quick: bool, publish: bool) -> BudgetName | None:

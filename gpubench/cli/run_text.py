@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from gpubench import units
+from gpubench.cli.tables import console_for_tables, new_table
 from gpubench.compare import ratio
 from gpubench.findings import describe
+from gpubench.measure.peaks import datasheet_share
 from gpubench.models import Measurement, Precision, Run, Status
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
 
 def print_run(run: Run) -> None:
     """Print a run on stdout."""
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(file=sys.stdout, highlight=False)
-    if not console.is_terminal:
-        console = Console(file=sys.stdout, highlight=False, width=max(console.width, 120))
+    console = console_for_tables()
     console.print(Text(device_line(run)))
-    console.print(table(run))
+    if run.measurements:
+        console.print(table(run, console))
+    if run.micro:
+        console.print(micro_table(run, console))
     for line in (*doubts(run), *closing(run)):
         console.print(Text(line))
 
@@ -41,17 +43,37 @@ def device_line(run: Run) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def table(run: Run) -> Table:
+def table(run: Run, console: Console) -> Table:
     """Return the table of results, one row a case."""
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    made = Table(box=box.SIMPLE_HEAD if sys.stdout.isatty() else None, pad_edge=False)
-    for name in ("case", "samples/s (95 %)", "ms/step", "peak memory", "MFU", "findings"):
-        made.add_column(name, justify="left" if name in {"case", "findings"} else "right")
+    figures = ("samples/s (95 %)", "ms/step", "peak memory", "MFU")
+    made = new_table(console, "case", *figures, "findings", right=figures)
     for measurement in run.measurements:
         made.add_row(*(Text(cell) for cell in _cells(measurement)))
+    return made
+
+
+def micro_table(run: Run, console: Console) -> Table:
+    """Return the table of micro-benchmarks, with the share of the datasheet's peak where there is one."""
+    from rich.text import Text
+
+    figures = ("value (95 %)", "of datasheet")
+    made = new_table(console, "micro-benchmark", "size", *figures, right=figures)
+    for result in run.micro:
+        name = f"{result.name} {result.precision}" if result.precision else result.name
+        value = (
+            units.format_duration(result.value)
+            if result.unit == "s"
+            else units.format_si(result.value, result.unit)
+        )
+        cells = (
+            units.plain(name),
+            units.plain(result.size),
+            value,
+            units.format_percent(datasheet_share(run, result)),
+        )
+        made.add_row(*(Text(cell) for cell in cells))
     return made
 
 

@@ -16,14 +16,15 @@ from gpubench.measure.budget import Budget
 from gpubench.measure.execution import Advance, NotCapturedError, prepare
 from gpubench.measure.hardware import Hardware
 from gpubench.measure.loop import Loop, OutOfTimeError, Series, StoppedError, time_rounds, warm_up
-from gpubench.measure.messages import CaseDone, MeasureCase
+from gpubench.measure.messages import BatchTried, CaseDone, MeasureCase, TryBatch
 from gpubench.measure.precision import probe_errors, switches_for
 from gpubench.measure.sampler import Sampler, Telemetry, shifted
 from gpubench.measure.step import Work, move
-from gpubench.models import Execution, Launch, Precision, Round, Status, Switches, TaskKind
+from gpubench.models import DeviceProfile, Execution, Launch, Precision, Round, Status, Switches, TaskKind
 from gpubench.units import Seconds, Watts
 from gpubench.workload import Task, load_workload
 
+TRIED_STEPS = 3
 STEPS_BEFORE_PEAK = 2
 """The first steps may take extra memory while cuDNN tries its algorithms; they are not the peak."""
 
@@ -43,7 +44,7 @@ class Desk:
     budget: Budget
     seed: int
     telemetry: Telemetry
-    power_limit_w: Watts | None
+    profile: DeviceProfile
     phase: Callable[[str], None]
     report: Callable[[bool, Round, float | None], None]
     stopped: Callable[[], bool]
@@ -156,6 +157,21 @@ def failure(error: Exception, batch_size: int) -> tuple[Status, str]:
     return Status.FAILED, text
 
 
+def try_batch(order: TryBatch, desk: Desk) -> BatchTried:
+    """Run a few steps only to see whether the batch fits; this process is not used again after a no."""
+    case = order.case
+    try:
+        with switches_for(case.precision):
+            task = load_workload(order.reference).build(case.batch_size, desk.seed)
+            work = move(task, case, desk.hardware.device)
+            advance = prepare(work)
+            for index in range(TRIED_STEPS):
+                work.edge_loss(advance(index), index)
+    except torch.cuda.OutOfMemoryError:
+        return BatchTried(fits=False)
+    return BatchTried(fits=True, peak_memory_bytes=desk.hardware.peak_memory_bytes())
+
+
 def skipped_steps(scales: list[float]) -> int:
     """Count the steps that the gradient scaler skipped: each halves its scale."""
     skipped = 0
@@ -203,7 +219,7 @@ def _measure(order: MeasureCase, desk: Desk, seen: Seen, deadline_s: Seconds) ->
         try:
             time_rounds(loop, desk.budget, seen.series)
         finally:
-            _read_energy(seen, (first, sampler.energy_j()), desk.power_limit_w)
+            _read_energy(seen, (first, sampler.energy_j()), desk.profile.power_limit_w)
             seen.telemetry_source = sampler.source
             if before:
                 seen.parameters_moved = guards.has_moved(work.model, before)

@@ -12,18 +12,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
-
 from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
 from gpubench.measure import checks, events, messages
 from gpubench.measure.child import MODULE, Child, ChildEndedError, ChildLateError, environment_of
-from gpubench.measure.peaks import peak_flops_per_s
-from gpubench.measure.plan import Plan, Unit
-from gpubench.models import Case, DeviceProfile, Launch, Measurement, Round, Status
+from gpubench.measure.peaks import best_gemm, peak_flops_per_s
+from gpubench.measure.plan import Plan, PlannedCase, Unit
+from gpubench.models import Case, DeviceProfile, Launch, Measurement, MicroResult, Precision, Round, Status
 from gpubench.units import Seconds
 
 GRACE_S = 1.0
 """A child that ends by itself at its deadline needs a moment to say so."""
+MICRO_SHARE = 0.1
+"""Of the time left under a time limit, the micro-benchmarks of a process begin no probe after this share."""
 LEAST_SHARE_S = 1.0
 """A case with less time than this is not begun."""
 STOPPING_S = 3.0
@@ -88,7 +88,7 @@ class Record:
     device: DeviceProfile
     launches: dict[Case, list[Launch]] = field(default_factory=dict)
     ended: dict[Case, tuple[Status, str | None]] = field(default_factory=dict)
-    gemm: dict[str, float] = field(default_factory=dict)
+    gemm: dict[Precision, float] = field(default_factory=dict)
     threads: int | None = None
 
     def measurement(self, unit: Unit) -> Measurement:
@@ -111,9 +111,10 @@ class Record:
         """Add one launch; a case that failed gets no further one, one out of time keeps its earlier ones."""
         case = unit.planned.case
         earlier = self.launches.setdefault(case, [])
+        cut_short = done.status is Status.TIMEOUT and bool(earlier)
         if done.status is Status.OK or not earlier:
             earlier.append(done.launch)
-        if done.status is not Status.OK and (done.status is not Status.TIMEOUT or len(earlier) <= 1):
+        if done.status is not Status.OK and not cut_short:
             self.ended[case] = (done.status, done.reason)
 
 
@@ -129,6 +130,8 @@ class Launcher:
     phase_limits_s: dict[str, Seconds] = field(default_factory=lambda: dict(PHASE_LIMITS_S))
     module: str = MODULE
     began_s: Seconds = field(default_factory=time.monotonic)
+    micro: list[MicroResult] = field(default_factory=list)
+    _micro_done: set[bool] = field(default_factory=set)
     _child: Child | None = None
     _group: tuple[int, bool] | None = None
     _lost: str | None = None
@@ -149,12 +152,17 @@ class Launcher:
         done = set(skip)
         units = [u for u in self.plan.units() if (u.planned.case, u.launch) not in done]
         try:
+            if self.plan.micro == "only":
+                for strict in self.plan.strict_groups():
+                    self._measure_micro(strict)
             for number, unit in enumerate(units):
-                if self.control.stopping.is_set():
-                    return
                 case = unit.planned.case
                 if case in record.ended:
                     continue
+                self._measure_micro(unit.strict)
+                record.gemm = best_gemm(self.micro)
+                if self.control.stopping.is_set():
+                    return
                 self.on_event(
                     events.CaseBegan(case=case, launch=unit.launch, number=number + 1, total=len(units))
                 )
@@ -169,6 +177,23 @@ class Launcher:
         finally:
             self._end_child()
 
+    def measure_one(self, planned: PlannedCase) -> Measurement:
+        """Measure one case in all its launches; the process stays for the next. ``close`` ends it."""
+        record = Record(plan=self.plan, device=self.device)
+        strict = planned.case.precision is Precision.FP32
+        for launch in range(self.plan.budget.launches):
+            unit = Unit(launch=launch, strict=strict, planned=planned)
+            record.take(unit, self._measure(unit, 1))
+            if planned.case in record.ended:
+                break
+        if self.ready is not None:
+            record.threads = self.ready.cpu_threads
+        return checks.judge(record.measurement(unit), self.plan.budget.launches)
+
+    def close(self) -> None:
+        """End the child, if there is one."""
+        self._end_child()
+
     # --- one unit ---------------------------------------------------------------------------------------
 
     def _measure(self, unit: Unit, left: int) -> messages.CaseDone:
@@ -180,7 +205,7 @@ class Launcher:
             return _without(unit, Status.TIMEOUT, "the time limit of the run came before this case")
         seen = _Seen()
         try:
-            child = self._child_for(unit)
+            child = self._child_of((unit.launch, unit.strict))
             share_s = self._share_s(left)
             child.send(
                 messages.MeasureCase(
@@ -223,15 +248,44 @@ class Launcher:
                 case _:
                     raise ChildEndedError(f"sent {type(report).__name__} out of step")
 
+    def _measure_micro(self, strict: bool) -> None:
+        """Run the micro-benchmarks of one kind of process, once; a failure costs them and nothing else."""
+        if self.plan.micro == "none" or strict in self._micro_done or self.control.stopping.is_set():
+            return
+        self._micro_done.add(strict)
+        with_copies = not strict or False not in self.plan.strict_groups()
+        limit_s = None if self.plan.time_limit_s is None else MICRO_SHARE * self._time_left_s()
+        try:
+            child = self._child_of((0, strict))
+            child.send(messages.MeasureMicro(strict=strict, others=with_copies, time_s=limit_s))
+            while not (report := self._micro_report(child)).last:
+                if report.result is not None:
+                    self.micro.append(report.result)
+                    self.on_event(events.MicroEnded(result=report.result))
+        except (ChildLateError, ChildEndedError) as error:
+            self._end_child()
+            reason = str(error) or "gave no sign of life"
+            self.on_event(events.Remark(text=f"micro-benchmarks cut short: the measuring process {reason}"))
+
+    def _micro_report(self, child: Child) -> messages.MicroDone:
+        while True:
+            match report := child.receive(self._until_s("micro")):
+                case messages.Phase(name=name):
+                    self.on_event(events.PhaseBegan(name=name))
+                case messages.MicroDone():
+                    return report
+                case _:
+                    raise ChildEndedError(f"sent {type(report).__name__} out of step")
+
     # --- the process ------------------------------------------------------------------------------------
 
-    def _child_for(self, unit: Unit) -> Child:
-        group = (unit.launch, unit.strict)
+    def _child_of(self, group: tuple[int, bool]) -> Child:
+        """Return the process of a launch, strict fp32 or not; a new one where another or none is there."""
         if self._child is not None and self._group == group:
             return self._child
         self._end_child()
         self._group = group
-        child = Child(environment_of(self.device, os.environ, strict=unit.strict), self.module)
+        child = Child(environment_of(self.device, os.environ, strict=group[1]), self.module)
         self._child = self.control.child = child
         child.send(messages.Setup(device=self.device, budget=self.plan.budget, seed=self.plan.seed))
         phase = "start"
@@ -300,14 +354,3 @@ def _without(unit: Unit, status: Status, reason: str) -> messages.CaseDone:
 def _refusal(reason: str, exit_code: int) -> GpuBenchError:
     kinds: dict[int, type[GpuBenchError]] = {2: MisuseError, 3: NoDeviceError}
     return kinds.get(exit_code, GpuBenchError)(reason)
-
-
-def finalise(measurements: Sequence[Measurement], planned_launches: int) -> tuple[Measurement, ...]:
-    """Judge every measurement once more beside the others: eager beside graph."""
-    return tuple(checks.judge(m, planned_launches, measurements) for m in measurements)
-
-
-def with_gemm(measurement: Measurement, gemm: dict[str, float]) -> Measurement:
-    """Put this card's own best matrix product beside a measurement."""
-    found = gemm.get(measurement.case.precision)
-    return measurement if found is None else msgspec.structs.replace(measurement, gemm_flops_per_s=found)

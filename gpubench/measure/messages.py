@@ -29,8 +29,10 @@ class MeasureCase(msgspec.Struct, frozen=True, kw_only=True, tag="measure"):
 
 
 class MeasureMicro(msgspec.Struct, frozen=True, kw_only=True, tag="micro"):
-    """Run the micro-benchmarks within ``time_s``."""
+    """Run the micro-benchmarks of this process: strict fp32 or the rest, with or without copies."""
 
+    strict: bool
+    others: bool
     time_s: Seconds | None = None
 
 
@@ -91,6 +93,13 @@ class MicroDone(msgspec.Struct, frozen=True, kw_only=True, tag="micro"):
     last: bool = False
 
 
+class BatchTried(msgspec.Struct, frozen=True, kw_only=True, tag="tried"):
+    """Whether a batch fits."""
+
+    fits: bool
+    peak_memory_bytes: int | None = None
+
+
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
     """The child cannot work on this device at all."""
 
@@ -98,4 +107,4 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
     exit_code: int
 
 
-Report = Ready | Phase | RoundDone | CaseDone | MicroDone | Refused
+Report = Ready | Phase | RoundDone | CaseDone | MicroDone | BatchTried | Refused

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from gpubench.models import DeviceProfile, Precision
+from collections.abc import Sequence
+
+from gpubench.models import DeviceProfile, MicroResult, Precision, Run
 from gpubench.specs import load_specs
+
+GEMM_PRECISIONS = {
+    "fp32": Precision.FP32,
+    "tf32": Precision.TF32,
+    "fp16": Precision.AMP_FP16,
+    "bf16": Precision.AMP_BF16,
+}
+"""By a matrix product's precision: that of a training step whose products run at it."""
 
 
 def peak_flops_per_s(device: DeviceProfile, precision: Precision) -> float | None:
@@ -17,3 +27,25 @@ def peak_flops_per_s(device: DeviceProfile, precision: Precision) -> float | Non
         Precision.AMP_FP16: spec.fp16_tensor_flops_per_s,
         Precision.AMP_BF16: spec.bf16_tensor_flops_per_s,
     }[precision]
+
+
+def best_gemm(results: Sequence[MicroResult]) -> dict[Precision, float]:
+    """Return the best rate of this device's own matrix products for each training precision [FLOP/s]."""
+    best: dict[Precision, float] = {}
+    for result in results:
+        if result.name == "gemm" and result.precision in GEMM_PRECISIONS:
+            precision = GEMM_PRECISIONS[result.precision]
+            best[precision] = max(best.get(precision, 0.0), result.value)
+    return best
+
+
+def datasheet_share(run: Run, result: MicroResult) -> float | None:
+    """Return a micro-benchmark over the datasheet's peak or memory bandwidth; None if unknown."""
+    if result.name == "gemm" and result.precision in GEMM_PRECISIONS:
+        peak = peak_flops_per_s(run.device, GEMM_PRECISIONS[result.precision])
+    elif result.name == "device copy":
+        spec = load_specs().get(run.device.gpu_key or "")
+        peak = spec.memory_bandwidth_bytes_per_s if spec else None
+    else:
+        peak = None
+    return result.value / peak if peak else None

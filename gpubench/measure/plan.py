@@ -12,7 +12,7 @@ import msgspec
 from gpubench.errors import MisuseError
 from gpubench.measure import capability
 from gpubench.measure.budget import Budget, budget_of
-from gpubench.measure.request import RunRequest
+from gpubench.measure.request import MicroWish, RunRequest
 from gpubench.models import (
     Case,
     DeviceProfile,
@@ -32,6 +32,9 @@ CPU_PROCESS_START_S = 3.0
 """Importing torch and, on a GPU, making a context."""
 CASE_START_S = 3.0
 """Building the model, first steps, checks."""
+MICRO_PROBES = 8
+PROBE_S = 1.5
+CPU_PROBE_S = 0.7
 CPU_STEP_FLOPS = 300e9
 """A CPU of two cores does about 150 GFLOP/s: a step of more than this takes seconds, so batch 1 it is."""
 TF32_VARIABLES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
@@ -66,6 +69,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     unsupported: tuple[Measurement, ...] = ()
     time_limit_s: Seconds | None = None
     on_cpu: bool = False
+    micro: MicroWish = "none"
+
+    def strict_groups(self) -> tuple[bool, ...]:
+        """The kinds of process that this plan needs: strict fp32, the other precisions, or both."""
+        if self.micro == "only":
+            return (True, False)
+        return tuple(sorted({planned.case.precision is Precision.FP32 for planned in self.cases}))
 
     def units(self) -> tuple[Unit, ...]:
         """Every case of every launch in the order of measuring, shuffled by the seed.
@@ -95,8 +105,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def estimate_s(self) -> tuple[Seconds, Seconds]:
         """Return the time to expect and the most that this plan takes [s]."""
         budget, units = self.budget, len(self.cases) * self.budget.launches
-        processes = budget.launches * len({p.case.precision is Precision.FP32 for p in self.cases})
+        processes = budget.launches * len(self.strict_groups())
         start = processes * (CPU_PROCESS_START_S if self.on_cpu else PROCESS_START_S)
+        start += 0.0 if self.micro == "none" else MICRO_PROBES * (CPU_PROBE_S if self.on_cpu else PROBE_S)
         typical = start + units * (
             CASE_START_S + 1.5 * budget.warmup_least_s + min(budget.timed_s, 24 * budget.round_s)
         )
@@ -117,6 +128,8 @@ def plan(request: RunRequest, device: DeviceProfile, profiles: Mapping[str, Work
         MisuseError: If nothing of what was asked can be measured, or the request contradicts itself.
     """
     on_cpu = capability.is_cpu(device)
+    if request.micro == "only":
+        return only_micro(request, on_cpu=on_cpu)
     budget = budget_of(request.budget or ("quick" if on_cpu else "default"), on_cpu=on_cpu)
     precisions = resolve_precisions(request.precisions, device)
     executions = resolve_executions(request.executions, device, publish=budget.name == "publish")
@@ -154,6 +167,20 @@ def plan(request: RunRequest, device: DeviceProfile, profiles: Mapping[str, Work
         unsupported=tuple(unsupported),
         time_limit_s=request.time_limit_s,
         on_cpu=on_cpu,
+        micro=request.micro,
+    )
+
+
+def only_micro(request: RunRequest, *, on_cpu: bool) -> Plan:
+    """Make the plan of micro-benchmarks and nothing else, in one launch."""
+    budget = budget_of(request.budget or ("quick" if on_cpu else "default"), on_cpu=on_cpu)
+    return Plan(
+        budget=msgspec.structs.replace(budget, launches=1),
+        seed=request.seed,
+        cases=(),
+        time_limit_s=request.time_limit_s,
+        on_cpu=on_cpu,
+        micro="only",
     )
 
 

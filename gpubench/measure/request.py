@@ -10,7 +10,9 @@ import msgspec
 from gpubench.measure.budget import BudgetName
 from gpubench.models import TaskKind
 from gpubench.units import Seconds
+from gpubench.workload import is_own
 
+MicroWish = Literal["also", "only", "none"]
 CLASSIC = ("cnn", "lstm", "vgg16")
 
 
@@ -25,6 +27,9 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
         budget: None means ``default`` on a GPU and ``quick`` on a CPU.
         time_limit_s: For the whole run, shared out over the cases left.
         results: Results folder; None means the usual one.
+        allow_throttled: Whether rows of a throttled device may be ranked.
+        micro: Whether micro-benchmarks are run too, alone, or not at all.
+        resume: A run to go on with; its cases, budget and seed are taken from it.
     """
 
     workloads: tuple[str, ...] = CLASSIC
@@ -39,3 +44,10 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     results: Path | None = None
     allow_shared: bool = False
     allow_throttled: bool = False
+    resume: str | None = None
+    micro: MicroWish = "also"
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """The models of the user's own among the workloads."""
+        return tuple(reference for reference in self.workloads if is_own(reference))

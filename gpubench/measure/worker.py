@@ -106,7 +106,7 @@ def open_desk(setup: messages.Setup, line: Line) -> Desk:
         budget=setup.budget,
         seed=setup.seed,
         telemetry=open_telemetry(setup.device).__enter__(),  # open as long as this process lives
-        power_limit_w=setup.device.power_limit_w,
+        profile=setup.device,
         phase=lambda name: line.send(messages.Phase(name=name)),
         report=lambda timed, done, width: line.send(
             messages.RoundDone(timed=timed, round=done, half_width=width)
@@ -117,15 +117,39 @@ def open_desk(setup: messages.Setup, line: Line) -> Desk:
 
 def serve(command: messages.Command, desk: Desk, line: Line) -> None:
     """Carry out one command and report its end."""
-    from gpubench.measure.case import measure_case
+    from gpubench.measure.case import measure_case, try_batch
 
     match command:
         case messages.MeasureCase():
             done = measure_case(command, desk)
             reason = None if done.reason is None else scrub(done.reason)
             line.send(msgspec.structs.replace(done, reason=reason))
+        case messages.MeasureMicro():
+            micro(command, desk, line)
+        case messages.TryBatch():
+            line.send(try_batch(command, desk))
         case _:
             raise TypeError(f"no such command here: {type(command).__name__}")
+
+
+def micro(command: messages.MeasureMicro, desk: Desk, line: Line) -> None:
+    """Run the micro-benchmarks of this process, one message each."""
+    from gpubench.measure.micro import run_micro
+
+    line.send(messages.Phase(name="micro"))
+    results = run_micro(
+        desk.hardware,
+        desk.profile,
+        desk.budget,
+        strict=command.strict,
+        others=command.others,
+        time_s=command.time_s,
+    )
+    for result in results:
+        line.send(messages.MicroDone(result=result))
+        if desk.stopped():
+            break
+    line.send(messages.MicroDone(last=True))
 
 
 def die_with_parent() -> None:

@@ -18,14 +18,15 @@ from gpubench.errors import EveryCaseFailedError, InterruptedRunError, StorageEr
 from gpubench.measure import checks, events
 from gpubench.measure.environment import environment
 from gpubench.measure.launcher import STOPPING_S, Control, Launcher, say_nothing
+from gpubench.measure.messages import Ready
 from gpubench.measure.plan import Plan, check_request, plan
 from gpubench.measure.preflight import preflight
 from gpubench.measure.request import RunRequest
-from gpubench.models import Case, DeviceProfile, Finding, Measurement, Run, Status
+from gpubench.models import Case, DeviceProfile, Finding, Measurement, MicroResult, Run, Status
 from gpubench.probe.identity import storable
 from gpubench.probe.select import select_device
 from gpubench.profile import profile_of
-from gpubench.record import store
+from gpubench.record import resume, store
 from gpubench.workload import workload_names
 
 
@@ -50,6 +51,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     root: Path
     findings: tuple[Finding, ...]
     remark: str | None
+    resumed: Run | None = None
 
 
 def run(request: RunRequest | None = None, **options: Any) -> Run:
@@ -74,16 +76,24 @@ def run(request: RunRequest | None = None, **options: Any) -> Run:
     return session.run
 
 
-def prepare(request: RunRequest) -> Prepared:
+def prepare(request: RunRequest, *, store_results: bool = True) -> Prepared:
     """Check all that can be checked before time is spent: words, device, folder, sharing, cases."""
     request = check_request(request, workload_names())
     root = store.results_root(request.results)
+    resumed = None if request.resume is None else store.read_run(store.find_run(root, request.resume))
+    if resumed is not None:
+        names = resume.workloads_of(resumed, request.own, workload_names())
+        request = msgspec.structs.replace(request, workloads=names)
     device, remark = select_device(request.device)
-    store.check_writable(root)
+    if store_results:
+        store.check_writable(root)
     profiles = {reference: profile_of(reference) for reference in request.workloads}
-    made = plan(request, device, profiles)
+    if resumed is None:
+        made = plan(request, device, profiles)
+    else:
+        made = resume.plan_again(resumed, device, profiles, request.time_limit_s)
     findings = preflight(device, allow_shared=request.allow_shared)
-    return Prepared(device=device, plan=made, root=root, findings=findings, remark=remark)
+    return Prepared(device=device, plan=made, root=root, findings=findings, remark=remark, resumed=resumed)
 
 
 def execute(prepared: Prepared, on_event: Callable[[events.Event], None] = say_nothing) -> Session:
@@ -106,22 +116,40 @@ def execute(prepared: Prepared, on_event: Callable[[events.Event], None] = say_n
     control = Control()
     launcher = Launcher(made, device, on_event, control)
     state = new_run(prepared)
+    skip: list[tuple[Case, int]] = []
+    record = None
+    if prepared.resumed is not None:
+        state = resume.without_cut_off(prepared.resumed)
+        skip = resume.finished_units(prepared.resumed)
+        record = resume.record_of(prepared.resumed, made, device)
     path = _save(prepared.root, state)
     with _listening(control):
-        for measurement in launcher.run():
+        for measurement in launcher.run(skip, record):
             state = with_measurement(state, measurement)
             state = msgspec.structs.replace(
                 state,
                 environment=environment(device, launcher.ready),
                 findings=_together(prepared.findings, launcher.ready.findings if launcher.ready else ()),
             )
+            state = msgspec.structs.replace(state, micro=_micro(prepared, launcher))
             path = _save(prepared.root, state)
+        state = msgspec.structs.replace(
+            state,
+            environment=environment(device, launcher.ready) if launcher.ready else state.environment,
+            micro=_micro(prepared, launcher),
+        )
         state = finished(state, made.budget.launches)
         path = _save(prepared.root, state)
     return Session(run=state, path=path, interrupted=control.stopping.is_set())
 
 
-def new_run(prepared: Prepared) -> Run:
+def _micro(prepared: Prepared, launcher: Launcher) -> tuple[MicroResult, ...]:
+    """The micro-benchmarks of this run; a resumed one keeps those it had."""
+    earlier = prepared.resumed.micro if prepared.resumed is not None else ()
+    return tuple(launcher.micro) or earlier
+
+
+def new_run(prepared: Prepared, ready: Ready | None = None) -> Run:
     """Return the run before its first measurement; it says what it sets out to measure."""
     now = datetime.now(UTC)
     made = prepared.plan
@@ -133,7 +161,7 @@ def new_run(prepared: Prepared) -> Run:
         planned=tuple(planned.case for planned in made.cases),
         launch_count=made.budget.launches,
         device=storable(prepared.device),
-        environment=environment(prepared.device),
+        environment=environment(prepared.device, ready),
         measurements=made.unsupported,
         findings=prepared.findings,
     )

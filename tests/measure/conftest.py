@@ -39,7 +39,10 @@ class Net(nn.Module):
 def act(calls):
     {act}
 
+BATCH = [0]
+
 def build(batch_size):
+    BATCH[0] = batch_size
     torch.manual_seed(0)
     return Net(), torch.randn(batch_size, 8), torch.zeros(batch_size, dtype=torch.long), nn.functional.cross_entropy
 """
@@ -135,9 +138,8 @@ def make_measurement(make_case):
     ) -> Measurement:
         losses = losses if losses is not None else [2.0 - 0.01 * i for i in range(len(walls))]
         rounds = tuple(Round(steps=steps, wall_s=w, loss=v) for w, v in zip(walls, losses, strict=True))
-        one = Launch(
-            index=0, rounds=rounds, telemetry_source="nvml", timed_steps=steps * len(walls), **(launch or {})
-        )
+        stored = {"telemetry_source": "nvml", "energy_source": "counter", "timed_steps": steps * len(walls)}
+        one = Launch(index=0, rounds=rounds, **(stored | (launch or {})))
         fields = {"case": case or make_case(), "status": Status.OK, "launches": (one,)}
         return Measurement(**(fields | changes))
 

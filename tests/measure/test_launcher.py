@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import msgspec
 import psutil
@@ -65,52 +63,32 @@ def test_a_case_is_measured_in_a_child_and_the_parent_imports_no_torch(make_plan
     assert done.stdout.strip() == "False"
 
 
-@pytest.mark.parametrize(
-    ("act", "status", "words"),
-    [
-        ("os.abort()", Status.FAILED, "signal 6 (SIGABRT)"),
-        ("os.kill(os.getpid(), signal.SIGKILL)", Status.FAILED, "signal 9 (SIGKILL): probably host memory"),
-        (
-            "raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 9 GiB')",
-            Status.OUT_OF_MEMORY,
-            "batch 4",
-        ),
-        (
-            "raise ValueError('a bug of mine in /home/ann/x.py')",
-            Status.FAILED,
-            "ValueError: a bug of mine in x.py",
-        ),
-        ("sys.exit(3)", Status.FAILED, "status 3"),
-    ],
-)
-def test_a_crash_costs_the_case_at_hand_and_the_others_go_on(make_plan, cpu, act, status, words):
-    """The first of two cases dies; both are fp32, so they would have shared a process."""
-    plan = make_plan(
-        f"if torch.get_num_threads() and os.path.exists(os.environ['MARK']): return\\n    if calls == 3: open(os.environ['MARK'], 'w').close(); {act}".replace(
-            "\\n", "\n"
-        ),
-        batches=(4, 4),
-    )
-    first, second = plan.cases
-    plan = msgspec.structs.replace(
-        plan,
-        cases=(
-            first,
-            msgspec.structs.replace(
-                second, case=msgspec.structs.replace(second.case, gpu_count=1, batch_size=5)
-            ),
-        ),
-    )
-    mark = str(Path(first.reference).with_name("mark"))
-    os.environ["MARK"] = mark
-    try:
-        measurements = run(plan, cpu)
-    finally:
-        del os.environ["MARK"]
-    dead, alive = measurements
-    assert dead.status is status, dead.reason
-    assert words.replace("batch 4", "batch ") in dead.reason
-    assert alive.status is Status.OK, alive.reason
+DEATHS = {
+    1: ("os.abort()", Status.FAILED, "signal 6 (SIGABRT)"),
+    2: ("os.kill(os.getpid(), signal.SIGKILL)", Status.FAILED, "signal 9 (SIGKILL): probably host memory"),
+    3: (
+        "raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 9 GiB')",
+        Status.OUT_OF_MEMORY,
+        "batch 3",
+    ),
+    4: (
+        "raise ValueError('a bug of mine in /home/ann/x.py')",
+        Status.FAILED,
+        "ValueError: a bug of mine in x.py",
+    ),
+    5: ("sys.exit(3)", Status.FAILED, "status 3"),
+    6: ("pass", Status.OK, ""),
+}
+
+
+def test_a_crash_costs_the_case_at_hand_and_the_others_go_on(make_plan, cpu):
+    """Every case is fp32, so all would share a process; each but the last dies at its third forward pass."""
+    fates = "; ".join(f"fate = {fate[0]!r} if n == {n} else fate" for n, fate in DEATHS.items())
+    act = f"n = BATCH[0]; fate = 'pass'; {fates}; calls == 3 and exec(fate)"
+    measurements = {m.case.batch_size: m for m in run(make_plan(act, batches=tuple(DEATHS)), cpu)}
+    for batch, (_, status, words) in DEATHS.items():
+        assert measurements[batch].status is status, measurements[batch].reason
+        assert words in (measurements[batch].reason or "")
 
 
 def test_a_hang_is_ended_and_named_by_its_phase(make_plan, cpu):

@@ -1,0 +1,264 @@
+"""Microbenchmarks: matrix products, copies, transfers and the cost of a launch, under the same stop rule.
+
+A repetition on a GPU is timed by a pair of device events, with the L2 cache cleared before it and outside
+the pair; transfers and launches are timed on the synchronising clock. The estimate is the median.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from statistics import median
+
+import torch
+
+from gpubench import stats
+from gpubench.measure.budget import Budget
+from gpubench.measure.capability import why_no_precision
+from gpubench.measure.hardware import Hardware
+from gpubench.measure.peaks import GEMM_PRECISIONS
+from gpubench.measure.precision import switches_for
+from gpubench.measure.stopping import StopRule, Verdict
+from gpubench.models import DeviceProfile, Finding, FindingKind, MicroResult, Precision
+from gpubench.units import GIB, MIB, Bytes, Seconds
+
+GEMM_SIZES = {
+    "fp32": (4096, 8192),
+    "tf32": (4096, 8192, 16384),
+    "fp16": (4096, 8192, 16384),
+    "bf16": (4096, 8192, 16384),
+}
+CPU_GEMM_SIZES = (1024, 2048)
+_TYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+COPY_BYTES = 2 * GIB
+CPU_COPY_BYTES = 256 * MIB
+TRANSFER_BYTES = 256 * MIB
+LAUNCHES = 1000
+WARM_S = 0.2
+LEAST_REPETITIONS = 5
+CACHE_BYTES = 256 * MIB
+"""Written before each repetition: more than the L2 of any card, so that no operand is found in it."""
+MEMORY_SHARE = 0.4
+"""Probes that would take more of the device's memory than this are left out."""
+
+Timer = Callable[[Callable[[], object]], Seconds]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """One thing to time.
+
+    Attributes:
+        work: FLOP or bytes of one repetition; None where the time itself is the result.
+        memory_bytes: What its operands take [B].
+        make: Builds the operands and returns the repetition.
+        on_device: Timed by device events with a cold cache; else on the synchronising clock.
+        repeats: Calls in one repetition.
+    """
+
+    name: str
+    size: str
+    unit: str
+    precision: str | None = None
+    work: float | None = None
+    memory_bytes: Bytes = 0
+    make: Callable[[torch.device], Callable[[], object]] = field(repr=False)
+    on_device: bool = True
+    repeats: int = 1
+
+
+def run_micro(
+    hardware: Hardware,
+    profile: DeviceProfile,
+    budget: Budget,
+    *,
+    strict: bool,
+    others: bool,
+    time_s: Seconds | None = None,
+) -> Iterator[MicroResult]:
+    """Run the probes of one process: strict fp32 or the other precisions, and copies and launches.
+
+    Args:
+        hardware: The device.
+        profile: Which precisions it has, how much memory.
+        budget: How long and how sure.
+        strict: Whether this is the process of strict fp32.
+        others: Whether this process also does copies, transfers and launches.
+        time_s: Stop before a probe that would begin after this; None for no limit.
+    """
+    deadline = math.inf if time_s is None else time.perf_counter() + time_s
+    chosen = [*gemm_probes(profile, strict=strict), *(other_probes(hardware) if others else ())]
+    limit = math.inf if profile.memory_bytes is None else MEMORY_SHARE * profile.memory_bytes
+    for probe in chosen:
+        if probe.memory_bytes > limit:
+            continue
+        if time.perf_counter() >= deadline:
+            return
+        with switches_for(GEMM_PRECISIONS.get(probe.precision or "fp32", Precision.FP32)):
+            yield measure_probe(probe, hardware, budget)
+        hardware.release()
+
+
+def gemm_probes(profile: DeviceProfile, *, strict: bool) -> Iterator[Probe]:
+    """Matrix products of the precisions that the device has, over several sizes."""
+    on_cpu = profile.backend == "cpu"
+    for name, precision in GEMM_PRECISIONS.items():
+        if (precision is Precision.FP32) != strict or why_no_precision(precision, profile):
+            continue
+        for size in CPU_GEMM_SIZES if on_cpu else GEMM_SIZES[name]:
+            yield gemm(name, size)
+
+
+def gemm(precision: str, size: int) -> Probe:
+    """A square matrix product of normal operands: 2 n^3 FLOP."""
+
+    def make(device: torch.device) -> Callable[[], object]:
+        a, b = (torch.randn(size, size, device=device, dtype=_TYPES[precision]) for _ in range(2))
+        out = torch.empty(size, size, device=device, dtype=_TYPES[precision])
+        return lambda: torch.mm(a, b, out=out)
+
+    return Probe(
+        name="gemm",
+        precision=precision,
+        size=str(size),
+        unit="FLOP/s",
+        work=2.0 * size**3,
+        memory_bytes=3 * size * size * _TYPES[precision].itemsize,
+        make=make,
+    )
+
+
+def other_probes(hardware: Hardware) -> Iterator[Probe]:
+    """Copies, transfers and launches; a CPU has no transfers to itself."""
+    if not hardware.is_cuda:
+        yield device_copy(CPU_COPY_BYTES)
+        yield launch()
+        return
+    yield device_copy(COPY_BYTES)
+    for to_device in (True, False):
+        for pinned in (True, False):
+            yield transfer(to_device=to_device, pinned=pinned)
+    yield launch_on_device()
+    yield launch()
+
+
+def device_copy(size: Bytes) -> Probe:
+    """A copy inside the device's memory; bytes read and bytes written both count."""
+
+    def make(device: torch.device) -> Callable[[], object]:
+        source = torch.ones(size, dtype=torch.uint8, device=device)
+        target = torch.empty_like(source)
+        return lambda: target.copy_(source)
+
+    return Probe(
+        name="device copy", size=_mib(size), unit="B/s", work=2.0 * size, memory_bytes=2 * size, make=make
+    )
+
+
+def transfer(*, to_device: bool, pinned: bool) -> Probe:
+    """A copy between host and device, from page-locked or ordinary memory."""
+
+    def make(device: torch.device) -> Callable[[], object]:
+        host = torch.ones(TRANSFER_BYTES, dtype=torch.uint8, pin_memory=pinned)
+        there = torch.ones(TRANSFER_BYTES, dtype=torch.uint8, device=device)
+        source, target = (host, there) if to_device else (there, host)
+        return lambda: target.copy_(source, non_blocking=pinned)
+
+    direction = "host to device" if to_device else "device to host"
+    return Probe(
+        name=f"{direction} {'pinned' if pinned else 'pageable'}",
+        size=_mib(TRANSFER_BYTES),
+        unit="B/s",
+        work=float(TRANSFER_BYTES),
+        memory_bytes=TRANSFER_BYTES,
+        make=make,
+        on_device=False,
+    )
+
+
+def launch() -> Probe:
+    """One-element additions issued back to back: wall time of each."""
+    return Probe(
+        name="launch wall", size=str(LAUNCHES), unit="s", make=_add, on_device=False, repeats=LAUNCHES
+    )
+
+
+def launch_on_device() -> Probe:
+    """A one-element addition between two device events."""
+    return Probe(name="launch device", size="1", unit="s", make=_add)
+
+
+def measure_probe(
+    probe: Probe, hardware: Hardware, budget: Budget, timer: Timer | None = None
+) -> MicroResult:
+    """Time one probe until its interval is narrow enough or its time is up."""
+    action = probe.make(hardware.device)
+    timed = timer or _timer(probe, hardware)
+    spent = 0.0
+    while spent < WARM_S:
+        spent += max(timed(action), 1e-6)
+    rule = StopRule(target=budget.target, deadline_s=budget.micro_s)
+    while True:
+        seconds = timed(action)
+        verdict = rule.feed(seconds, seconds)
+        if verdict is not Verdict.GO_ON and len(rule.rounds) >= LEAST_REPETITIONS:
+            break
+    return result_of(probe, rule.accepted, budget.target)
+
+
+def result_of(probe: Probe, seconds: list[Seconds], target: float) -> MicroResult:
+    """Return the median, as a rate or as a time, with the interval of the series."""
+    each = median(seconds) / probe.repeats
+    width = stats.relative_half_width(seconds)
+    value = each if probe.work is None else probe.work / each
+    findings: tuple[Finding, ...] = ()
+    if width is None or width > target:
+        findings = (Finding(kind=FindingKind.NOT_CONVERGED, value=width, limit=target),)
+    return MicroResult(
+        name=probe.name,
+        precision=probe.precision,
+        size=probe.size,
+        value=value,
+        low=None if width is None else value / (1 + width),
+        high=None if width is None or width >= 1 else value / (1 - width),
+        unit=probe.unit,
+        n=len(seconds),
+        findings=findings,
+    )
+
+
+def _timer(probe: Probe, hardware: Hardware) -> Timer:
+    clock = hardware.clock()
+
+    def by_clock(action: Callable[[], object]) -> Seconds:
+        def repetition() -> None:
+            for _ in range(probe.repeats):
+                action()
+
+        return clock.time(repetition)
+
+    if not (probe.on_device and hardware.is_cuda):
+        return by_clock
+    cache = torch.empty(CACHE_BYTES, dtype=torch.uint8, device=hardware.device)
+    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    def by_events(action: Callable[[], object]) -> Seconds:
+        cache.zero_()
+        before.record()
+        action()
+        after.record()
+        torch.cuda.synchronize()
+        return float(before.elapsed_time(after)) * 1e-3
+
+    return by_events
+
+
+def _add(device: torch.device) -> Callable[[], object]:
+    one = torch.ones(1, device=device)
+    return lambda: one.add_(1)
+
+
+def _mib(size: Bytes) -> str:
+    return f"{size // MIB} MiB"

@@ -1,0 +1,186 @@
+"""The clock and the rounds, on a scripted clock: what is inside a timed block, and what is not."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gpubench.measure.budget import DEFAULT, QUICK, budget_of
+from gpubench.measure.clock import Clock
+from gpubench.measure.loop import Loop, OutOfTimeError, Series, StoppedError, time_rounds, warm_up
+from gpubench.measure.stopping import Heap
+from gpubench.models import FindingKind
+
+
+def test_the_clock_waits_for_the_device_at_both_edges(fake_clock):
+    order = []
+    clock = Clock(
+        synchronise=lambda: order.append("wait"), now_ns=lambda: order.append("read") or fake_clock.now
+    )
+    clock.time(lambda: order.append("work"))
+    assert order == ["wait", "read", "work", "wait", "read"]
+
+
+def test_work_that_is_only_issued_is_timed_until_it_is_done(fake_clock):
+    """The device takes 47 ms; issuing takes 7: without the second wait the step would seem to take 7."""
+
+    def synchronise():
+        fake_clock.advance(pending.pop() if pending else 0)
+
+    pending = []
+
+    def issue():
+        fake_clock.advance(0.007)
+        pending.append(0.040)
+
+    clock = Clock(synchronise=synchronise, now_ns=fake_clock.now_ns)
+    assert clock.time(issue) == pytest.approx(0.047)
+
+
+def make_loop(fake_clock, step_s=0.02, read_s=0.3, **options):
+    """A loop whose steps take ``step_s`` and whose loss takes ``read_s`` to copy."""
+    times = step_s if callable(step_s) else lambda _: step_s
+
+    def advance(index):
+        fake_clock.advance(times(index))
+        return index
+
+    def edge_loss(result, index):
+        assert result == index
+        fake_clock.advance(read_s)
+        return 5.0 - 1e-3 * index
+
+    return Loop(
+        advance=advance,
+        edge_loss=edge_loss,
+        clock=Clock(synchronise=fake_clock.synchronise, now_ns=fake_clock.now_ns),
+        **options,
+    )
+
+
+def test_a_round_times_its_steps_and_not_the_copy_of_the_loss(fake_clock):
+    loop = make_loop(fake_clock)
+    done = loop.round(10)
+    assert done.steps == 10
+    assert done.wall_s == pytest.approx(0.2)
+    assert done.loss == pytest.approx(5.0 - 9e-3)
+    assert fake_clock.waits == 2
+
+
+def test_steps_go_on_counting_from_round_to_round_so_that_batches_rotate(fake_clock):
+    seen = []
+    loop = make_loop(fake_clock)
+    loop.advance = lambda index: seen.append(index) or index
+    loop.round(3)
+    loop.round(2)
+    assert seen == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("step_s", "batches", "expected"),
+    [(0.3, 4, 2), (0.02, 4, 28), (0.02, 1, 25), (2.0, 4, 1), (1e-9, 4, 100_000)],
+)
+def test_a_round_is_filled_with_whole_rotations_of_the_batches(fake_clock, step_s, batches, expected):
+    assert make_loop(fake_clock, batches=batches).steps_for(0.5, step_s) == expected
+
+
+def test_no_step_begins_after_the_deadline(fake_clock):
+    loop = make_loop(fake_clock)
+    loop.deadline_s = loop.clock.now_s() + 0.05
+    with pytest.raises(OutOfTimeError):
+        loop.round(10)
+    assert loop.index == 3
+
+
+def test_a_stop_is_heard_between_rounds(fake_clock):
+    loop = make_loop(fake_clock, stopped=lambda: loop.index >= 4)
+    loop.round(4)
+    with pytest.raises(StoppedError):
+        loop.round(4)
+    assert loop.index == 4
+
+
+def test_the_warm_up_keeps_its_times_and_sizes_the_rounds(fake_clock):
+    series = Series()
+    reports = []
+    loop = make_loop(fake_clock, batches=4, report=lambda timed, done, width: reports.append((timed, done)))
+    warm_up(loop, DEFAULT, series)
+    assert sum(r.steps for r in series.warmup) >= DEFAULT.warmup_steps
+    assert sum(r.wall_s for r in series.warmup) >= DEFAULT.warmup_least_s
+    assert series.steps_per_round == 28
+    assert series.findings == []
+    assert [done for _, done in reports] == series.warmup
+    assert not any(timed for timed, _ in reports)
+
+
+def test_a_warm_up_that_does_not_settle_goes_on_with_a_finding(fake_clock):
+    series = Series()
+    warm_up(make_loop(fake_clock, step_s=lambda i: 0.02 * (1 + 0.5 * ((i // 200) % 2))), DEFAULT, series)
+    assert [f.kind for f in series.findings] == [FindingKind.NOT_STEADY]
+    assert series.findings[0].value == "step time"
+
+
+def test_under_a_time_limit_the_warm_up_takes_half_of_what_is_left(fake_clock):
+    series = Series()
+    loop = make_loop(fake_clock, step_s=lambda i: 0.02 * (1 + 0.5 * ((i // 20) % 2)), read_s=0.0)
+    loop.deadline_s = loop.clock.now_s() + 10
+    warm_up(loop, DEFAULT, series)
+    assert 4.9 < sum(r.wall_s for r in series.warmup) < 6.0
+
+
+def test_timed_rounds_stop_when_sure_and_mark_nothing(fake_clock):
+    series = Series(steps_per_round=25)
+    time_rounds(make_loop(fake_clock), DEFAULT, series)
+    assert len(series.timed) == 20
+    assert series.findings == []
+    assert all(r.left_out is None for r in series.timed)
+    assert series.ended_s - series.began_s == pytest.approx(20 * (0.5 + 0.3))
+
+
+def test_timed_rounds_that_never_agree_end_at_the_deadline_with_a_finding(fake_clock):
+    series = Series(steps_per_round=25)
+    wild = make_loop(fake_clock, step_s=lambda i: 0.02 * (1 + 0.8 * ((i // 50) % 2)), read_s=0.0)
+    time_rounds(wild, DEFAULT, series)
+    assert {f.kind for f in series.findings} == {FindingKind.NOT_CONVERGED}
+    assert sum(r.wall_s for r in series.timed) == pytest.approx(DEFAULT.timed_s, abs=1)
+
+
+def test_rounds_before_a_drop_of_the_clock_are_marked_and_kept(fake_clock):
+    series = Series(steps_per_round=25)
+    budget = msgspec.structs.replace(DEFAULT, target=1e-5)
+    noise = lambda i: 0.02 * (0.97 if i < 600 else 1.0) * (1 + 1e-3 * ((i * 2654435761 >> 8) % 7 - 3))  # noqa: E731
+    time_rounds(make_loop(fake_clock, step_s=noise, read_s=0.0), budget, series)
+    left_out = [r for r in series.timed if r.left_out == "drift"]
+    assert len(left_out) >= 20
+    assert series.timed[: len(left_out)] == left_out
+    assert FindingKind.DRIFTING in {f.kind for f in series.findings}
+
+
+def test_a_deadline_in_the_timed_part_keeps_the_rounds_there_are(fake_clock):
+    series = Series(steps_per_round=25)
+    loop = make_loop(fake_clock, read_s=0.0)
+    loop.deadline_s = loop.clock.now_s() + 3
+    time_rounds(loop, DEFAULT, series)
+    assert len(series.timed) == 6
+    short = Series(steps_per_round=25)
+    loop.deadline_s = loop.clock.now_s() + 0.7
+    with pytest.raises(OutOfTimeError):
+        time_rounds(loop, DEFAULT, short)
+
+
+def test_the_gradient_scale_is_noted_at_every_round_edge(fake_clock):
+    scales = iter(range(1, 100))
+    series = Series(steps_per_round=25)
+    time_rounds(make_loop(fake_clock, heap=lambda: Heap(scale=float(next(scales)))), DEFAULT, series)
+    assert series.scales == [float(n) for n in range(1, 21)]
+
+
+def test_the_budgets_are_those_of_the_contract():
+    assert (QUICK.launches, QUICK.target, QUICK.timed_s) == (1, 0.02, 5.0)
+    assert (QUICK.warmup_steps, QUICK.warmup_least_s, QUICK.warmup_most_s) == (10, 2.0, 8.0)
+    assert (QUICK.round_s, QUICK.window_s, QUICK.judge_temperature) == (0.1, 0.4, False)
+    assert (DEFAULT.launches, DEFAULT.target, DEFAULT.timed_s) == (3, 0.005, 90.0)
+    assert (DEFAULT.warmup_steps, DEFAULT.warmup_least_s, DEFAULT.warmup_most_s) == (50, 10.0, 120.0)
+    assert (DEFAULT.round_s, DEFAULT.window_s, DEFAULT.agreement) == (0.5, 2.0, 0.005)
+    assert budget_of("publish", on_cpu=False).launches == 5
+    assert budget_of("quick", on_cpu=True).warmup_steps == 5

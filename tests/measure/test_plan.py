@@ -1,0 +1,173 @@
+"""From a request to cases: defaults, order, refusals; no device is touched."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import msgspec
+import pytest
+
+from gpubench.errors import MisuseError
+from gpubench.measure.plan import check_request, plan
+from gpubench.measure.request import RunRequest
+from gpubench.models import DeviceProfile, Execution, MemoryFormat, Precision, Status
+
+KNOWN = ("cnn", "lstm", "vgg16")
+
+
+@pytest.fixture
+def profiles(make_profile):
+    vgg16 = make_profile(
+        "vgg16", batches=(32, 64, 128), train_flops_per_sample=92.65e9, forward_flops_per_sample=30.94e9
+    )
+    return {
+        "cnn": make_profile("cnn"),
+        "lstm": make_profile("lstm", is_image=False),
+        "vgg16": vgg16,
+    }
+
+
+def labels(made):
+    return [planned.case.label for planned in made.cases]
+
+
+def test_a_gpu_gets_its_precisions_eager_and_graph_at_the_main_batch(h100, profiles):
+    made = plan(RunRequest(), h100, profiles)
+    assert len(made.cases) == 3 * 3 * 2
+    cases = {planned.case for planned in made.cases}
+    assert {c.precision for c in cases} == {Precision.FP32, Precision.TF32, Precision.AMP_BF16}
+    assert {c.execution for c in cases} == {Execution.EAGER, Execution.GRAPH}
+    assert {(c.workload, c.batch_size) for c in cases} == {("cnn", 512), ("lstm", 512), ("vgg16", 64)}
+    assert made.budget.launches == 3
+
+
+def test_publish_adds_compile_and_five_launches(h100, profiles):
+    made = plan(RunRequest(budget="publish"), h100, profiles)
+    assert {p.case.execution for p in made.cases} == set(Execution)
+    assert made.budget.launches == 5
+
+
+def test_an_older_gpu_gets_fp16_and_no_tf32(h100, profiles):
+    t4 = msgspec.structs.replace(h100, compute_capability=(7, 5))
+    made = plan(RunRequest(precisions=("fp32", "amp")), t4, profiles)
+    assert {p.case.precision for p in made.cases} == {Precision.FP32, Precision.AMP_FP16}
+    assert {p.case.precision for p in plan(RunRequest(), t4, profiles).cases} == {
+        Precision.FP32,
+        Precision.AMP_FP16,
+    }
+
+
+def test_a_cpu_gets_eager_the_quick_budget_and_batches_it_can_do(cpu, profiles):
+    made = plan(RunRequest(), cpu, profiles)
+    cases = [planned.case for planned in made.cases]
+    assert {c.execution for c in cases} == {Execution.EAGER}
+    assert {c.precision for c in cases} == {Precision.FP32, Precision.AMP_BF16}
+    assert {(c.workload, c.batch_size) for c in cases} == {("cnn", 64), ("lstm", 64), ("vgg16", 1)}
+    assert (made.budget.name, made.budget.warmup_steps) == ("quick", 5)
+
+
+def test_a_cpu_without_bf16_instructions_gets_fp32_alone_and_says_why_when_asked(cpu, profiles):
+    plain = msgspec.structs.replace(cpu, tensor_core_precisions=())
+    assert {p.case.precision for p in plan(RunRequest(), plain, profiles).cases} == {Precision.FP32}
+    made = plan(RunRequest(precisions=("fp32", "amp")), plain, profiles)
+    assert {m.status for m in made.unsupported} == {Status.UNSUPPORTED}
+    assert {m.reason for m in made.unsupported} == {"this CPU has no bf16 instructions"}
+
+
+def test_what_is_asked_for_by_name_and_missing_is_unsupported_with_its_reason(cpu, profiles):
+    made = plan(RunRequest(precisions=("fp32", "tf32"), executions=("eager", "graph")), cpu, profiles)
+    reasons = {(m.case.precision, m.case.execution): m.reason for m in made.unsupported}
+    assert "tensor cores" in reasons[Precision.TF32, Execution.EAGER]
+    assert "CUDA graph" in reasons[Precision.FP32, Execution.GRAPH]
+    with pytest.raises(MisuseError, match="nothing of this can be measured here: tf32"):
+        plan(RunRequest(precisions=("tf32",)), cpu, profiles)
+
+
+def test_the_memory_format_is_the_faster_one_and_part_of_the_case(h100, profiles):
+    formats = {
+        (p.case.workload, p.case.precision): p.case.memory_format
+        for p in plan(RunRequest(), h100, profiles).cases
+    }
+    assert formats["vgg16", Precision.FP32] is MemoryFormat.CONTIGUOUS
+    assert formats["vgg16", Precision.TF32] is MemoryFormat.CHANNELS_LAST
+    assert formats["vgg16", Precision.AMP_BF16] is MemoryFormat.CHANNELS_LAST
+    assert formats["lstm", Precision.AMP_BF16] is None
+
+
+def test_launches_are_interleaved_in_an_order_that_the_seed_fixes(h100, profiles):
+    made = plan(RunRequest(seed=7), h100, profiles)
+    units = made.units()
+    assert units == plan(RunRequest(seed=7), h100, profiles).units()
+    assert units != plan(RunRequest(seed=8), h100, profiles).units()
+    assert len(units) == 3 * 18
+    per_launch = [[u.planned.case for u in units if u.launch == n] for n in range(3)]
+    assert per_launch[0] != per_launch[1]
+    assert {frozenset(cases) for cases in per_launch} == {frozenset(p.case for p in made.cases)}
+
+
+def test_strict_fp32_has_a_process_of_its_own_and_executions_follow_each_other(h100, profiles):
+    units = plan(RunRequest(budget="publish"), h100, profiles).units()
+    for launch in range(5):
+        kinds = [u.strict for u in units if u.launch == launch]
+        assert sum(a != b for a, b in pairwise(kinds)) == 1
+        for strict in (True, False):
+            group = [u.planned.case for u in units if u.launch == launch and u.strict == strict]
+            assert all((c.precision is Precision.FP32) == strict for c in group)
+            executions = [c.execution for c in group]
+            first_compile = executions.index(Execution.COMPILE)
+            assert set(executions[first_compile:]) == {Execution.COMPILE}
+            for eager, graph in zip(group[:first_compile:2], group[1:first_compile:2], strict=True):
+                assert msgspec.structs.replace(eager, execution=Execution.GRAPH) == graph
+
+
+@pytest.mark.parametrize("variable", ["NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"])
+def test_fp32_is_refused_while_a_variable_forces_tf32_and_named(h100, profiles, monkeypatch, variable):
+    monkeypatch.setenv(variable, "1")
+    with pytest.raises(MisuseError, match=f"unset {variable}"):
+        plan(RunRequest(), h100, profiles)
+    assert plan(RunRequest(precisions=("tf32",)), h100, profiles).cases
+    monkeypatch.setenv(variable, "0")
+    assert plan(RunRequest(), h100, profiles).cases
+
+
+def test_fp32_on_a_cpu_is_refused_while_a_variable_lowers_its_maths(cpu, profiles, monkeypatch):
+    monkeypatch.setenv("ONEDNN_DEFAULT_FPMATH_MODE", "BF16")
+    with pytest.raises(MisuseError, match="unset ONEDNN_DEFAULT_FPMATH_MODE"):
+        plan(RunRequest(), cpu, profiles)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"batch_size": 0}, "batch size 0"),
+        ({"batch_size": -3}, "batch size -3"),
+        ({"time_limit_s": 0.0}, "time limit 0 s"),
+        ({"time_limit_s": float("nan")}, "time limit nan"),
+        ({"precisions": ("fp8",)}, "unknown precision 'fp8'"),
+        ({"executions": ("magic",)}, "unknown execution 'magic'"),
+        ({"device": "toaster"}, "unknown device 'toaster'"),
+        ({"workloads": ()}, "no workload named"),
+    ],
+)
+def test_a_request_that_nothing_could_meet_is_refused_in_one_line(changes, words):
+    with pytest.raises(MisuseError, match=words) as caught:
+        check_request(RunRequest(**changes), KNOWN)
+    assert "\n" not in str(caught.value)
+
+
+def test_all_means_every_workload_and_names_are_taken_once():
+    assert check_request(RunRequest(workloads=("all", "cnn")), KNOWN).workloads == KNOWN
+
+
+def test_the_estimate_never_passes_the_time_limit(h100, profiles):
+    made = plan(RunRequest(time_limit_s=20.0), h100, profiles)
+    assert made.estimate_s() == (20.0, 20.0)
+    typical, most = plan(RunRequest(), h100, profiles).estimate_s()
+    assert 60 < typical < most
+
+
+def test_micro_only_needs_both_kinds_of_process_and_no_case():
+    device = DeviceProfile(backend="cpu")
+    made = plan(RunRequest(micro="only"), device, {})
+    assert made.cases == ()
+    assert made.strict_groups() == (True, False)

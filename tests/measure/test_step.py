@@ -1,0 +1,242 @@
+"""Precision switches, the step, its execution and its guards: real torch on the CPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from gpubench.measure import guards
+from gpubench.measure.case import failure, skipped_steps
+from gpubench.measure.execution import prepare
+from gpubench.measure.precision import probe_errors, read_switches, switches_for, unexpected
+from gpubench.measure.step import make_optimizer, move
+from gpubench.models import Execution, MemoryFormat, Precision, Status, Switches, TaskKind
+from gpubench.probe.cpu import BACKEND
+from gpubench.workload import Task, load_workload
+
+CPU = torch.device("cpu")
+
+
+def cpu_formats() -> tuple[str, ...]:
+    return BACKEND.profile().tensor_core_precisions
+
+
+@pytest.fixture
+def tiny():
+    """The cnn workload's own tiny preset."""
+    return load_workload("cnn").tiny(4, 0)
+
+
+def test_strict_switches_read_back_ieee_and_everything_is_restored():
+    before = read_switches()
+    with switches_for(Precision.FP32) as strict:
+        assert strict == Switches(
+            cudnn_allow_tf32=False,
+            matmul_allow_tf32=False,
+            conv_fp32_precision="ieee",
+            rnn_fp32_precision="ieee",
+            matmul_fp32_precision="ieee",
+        )
+    assert read_switches() == before
+    with pytest.raises(RuntimeError, match="inside"), switches_for(Precision.TF32):
+        raise RuntimeError("inside")
+    assert read_switches() == before
+
+
+@pytest.mark.parametrize("precision", [Precision.TF32, Precision.AMP_FP16, Precision.AMP_BF16])
+def test_tf32_and_amp_turn_tf32_on_everywhere(precision):
+    with switches_for(precision) as found:
+        assert found.cudnn_allow_tf32 is True
+        assert found.matmul_allow_tf32 is True
+        assert found.conv_fp32_precision == found.rnn_fp32_precision == found.matmul_fp32_precision == "tf32"
+
+
+def test_a_switch_that_reads_back_otherwise_is_named():
+    wrong = Switches(
+        cudnn_allow_tf32=False,
+        matmul_allow_tf32=False,
+        conv_fp32_precision="none",
+        rnn_fp32_precision="ieee",
+        matmul_fp32_precision="ieee",
+    )
+    assert unexpected(wrong, on=False) == "conv_fp32_precision=none"
+    old_torch = Switches(
+        cudnn_allow_tf32=True,
+        matmul_allow_tf32=True,
+        conv_fp32_precision=None,
+        rnn_fp32_precision=None,
+        matmul_fp32_precision=None,
+    )
+    assert unexpected(old_torch, on=True) is None
+    assert unexpected(old_torch, on=False) == "cudnn_allow_tf32=True"
+
+
+def test_the_probe_tells_ieee_from_less():
+    with switches_for(Precision.FP32):
+        assert max(probe_errors(CPU).values()) < 1e-5
+
+
+@pytest.mark.skipif("bf16" not in cpu_formats(), reason="this CPU has no bf16 to fall back to")
+def test_the_probe_sees_a_precision_that_a_variable_lowered():
+    """oneDNN's own variable, read when the library loads: float32 that is computed in bf16."""
+    program = (
+        "import torch; from gpubench.measure.precision import probe_errors; "
+        "print(max(probe_errors(torch.device('cpu')).values()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"ONEDNN_DEFAULT_FPMATH_MODE": "BF16", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert float(done.stdout) > 1e-4
+
+
+def test_a_training_step_updates_and_its_loss_falls(tiny, make_case):
+    work = move(tiny, make_case(), CPU)
+    before = guards.fingerprint(work.model)
+    losses = [work.edge_loss(work.step(i), i) for i in range(60)]
+    assert guards.has_moved(work.model, before)
+    assert sum(losses[-8:]) < sum(losses[:8])
+    assert all(p.grad is not None for p in work.model.parameters())
+
+
+def test_a_frozen_optimizer_is_seen(tiny, make_case):
+    still = Task(
+        model=tiny.model, batches=tiny.batches, loss=tiny.loss, optimizer=partial(torch.optim.SGD, lr=0.0)
+    )
+    work = move(still, make_case(), CPU)
+    before = guards.fingerprint(work.model)
+    work.step(0)
+    assert not guards.has_moved(work.model, before)
+
+
+def test_inference_leaves_no_autograd_and_reads_a_loss_at_the_edge(tiny, make_case):
+    work = move(tiny, make_case(task=TaskKind.INFER), CPU)
+    result = work.step(0)
+    assert work.optimizer is None
+    assert not work.model.training
+    assert result.is_inference()
+    assert work.edge_loss(result, 0) == pytest.approx(2.3, abs=0.3)
+
+
+def test_amp_computes_in_bf16_and_keeps_weights_in_float32(tiny, make_case):
+    seen = []
+    tiny.model[0].register_forward_hook(lambda _m, _i, out: seen.append(out.dtype))
+    work = move(tiny, make_case(precision=Precision.AMP_BF16), CPU)
+    work.step(0)
+    assert seen == [torch.bfloat16]
+    assert {p.dtype for p in work.model.parameters()} == {torch.float32}
+
+
+def test_channels_last_reaches_weights_and_images(tiny, make_case):
+    work = move(tiny, make_case(memory_format=MemoryFormat.CHANNELS_LAST), CPU)
+    assert work.model[3].weight.is_contiguous(memory_format=torch.channels_last)
+    assert work.batch(0)[0].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_optimizers_are_fused_where_they_can_be_and_capturable_in_a_graph(make_case):
+    model = nn.Linear(2, 2)
+    adam = make_optimizer(partial(torch.optim.Adam, lr=1e-4), model, make_case())
+    assert adam.param_groups[0]["fused"] is True
+    assert adam.param_groups[0]["capturable"] is False
+    graph = make_case(execution=Execution.GRAPH)
+    assert make_optimizer(partial(torch.optim.SGD, lr=1e-4), model, graph).param_groups[0]["fused"] is True
+    own = make_optimizer(lambda parameters: torch.optim.Adagrad(parameters, lr=0.1), model, make_case())
+    assert isinstance(own, torch.optim.Adagrad)
+    chosen = make_optimizer(partial(torch.optim.Adam, lr=1e-4, fused=False), model, make_case())
+    assert chosen.param_groups[0]["fused"] is False
+
+
+def test_an_optimizer_that_refuses_fused_is_made_without(make_case):
+    class Fussy(torch.optim.SGD):
+        def __init__(self, parameters, fused=False):
+            if fused:
+                raise RuntimeError("`fused=True` requires all the params to be floating point")
+            super().__init__(parameters, lr=0.1)
+
+    assert isinstance(make_optimizer(Fussy, nn.Linear(2, 2), make_case()), Fussy)
+
+
+def test_the_first_loss_agrees_with_float32_on_the_cpu(make_case):
+    task, again = load_workload("cnn").tiny(8, 0), load_workload("cnn").tiny(8, 0)
+    assert guards.reference_error(move(again, make_case(batch_size=8), CPU), task) < 1e-6
+    amp = make_case(batch_size=8, precision=Precision.AMP_BF16)
+    assert 0 < guards.reference_error(move(again, amp, CPU), task) < 2e-2
+
+
+def test_a_model_that_computes_something_else_is_seen(make_case):
+    task, other = load_workload("cnn").tiny(8, 0), load_workload("cnn").tiny(8, 0)
+    with torch.no_grad():
+        other.model[0].weight.mul_(1.5)
+    assert guards.reference_error(move(other, make_case(batch_size=8), CPU), task) > 1e-4
+
+
+def test_the_reference_leaves_dropout_and_batch_statistics_as_they_were(make_case):
+    def build():
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Dropout(0.5), nn.Flatten(), nn.Linear(72, 3)
+        )
+        batch = (torch.randn(8, 1, 8, 8), torch.zeros(8, dtype=torch.long))
+        return Task(
+            model=model,
+            batches=(batch,),
+            loss=nn.functional.cross_entropy,
+            optimizer=partial(torch.optim.SGD, lr=0.1),
+        )
+
+    task, moved = build(), build()
+    work = move(moved, make_case(batch_size=8), CPU)
+    before = {name: buffer.clone() for name, buffer in work.model.named_buffers()}
+    assert guards.reference_error(work, task) < 1e-6
+    assert all(torch.equal(before[name], buffer) for name, buffer in work.model.named_buffers())
+    assert all(module.training for module in work.model.modules())
+
+
+def test_a_replay_that_does_the_same_work_agrees_and_one_that_does_not_is_seen(make_case):
+    """On the CPU the eager step stands for the replay; the comparison restores all state on both sides."""
+    task = load_workload("cnn").tiny(8, 0)
+    work = move(task, make_case(batch_size=8), CPU)
+    for index in range(3):
+        work.step(index)
+    state = [p.detach().clone() for p in work.model.parameters()]
+    assert guards.graph_error(work, prepare(work)) == 0.0
+    assert all(torch.equal(a, b) for a, b in zip(state, work.model.parameters(), strict=True))
+
+    def forgets_to_update(index):
+        saved = [p.detach().clone() for p in work.model.parameters()]
+        loss = work.step(index)
+        with torch.no_grad():
+            for parameter, value in zip(work.model.parameters(), saved, strict=True):
+                parameter.copy_(value)
+        return loss
+
+    assert guards.graph_error(work, forgets_to_update) > 1e-4
+
+
+def test_skipped_steps_are_counted_from_the_gradient_scale():
+    assert skipped_steps([65536.0, 65536.0, 32768.0, 8192.0, 16384.0]) == 3
+    assert skipped_steps([1.0]) == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (
+            RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"),
+            Status.OUT_OF_MEMORY,
+        ),
+        (MemoryError(), Status.OUT_OF_MEMORY),
+        (ValueError("mine"), Status.FAILED),
+    ],
+)
+def test_an_exception_becomes_a_status(error, status):
+    assert failure(error, 8)[0] is status

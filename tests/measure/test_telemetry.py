@@ -1,0 +1,201 @@
+"""Sampler, energy, preflight, environment and privacy, on a scripted device."""
+
+from __future__ import annotations
+
+import getpass
+import platform
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubench.errors import NoDeviceError
+from gpubench.measure import preflight
+from gpubench.measure.energy import energy_of
+from gpubench.measure.environment import environment
+from gpubench.measure.privacy import scrub
+from gpubench.measure.sampler import Sampler, shifted
+from gpubench.models import FindingKind, TelemetrySample
+from gpubench.probe.backend import GpuProcess, PowerLimits, Reading
+
+
+class FakeReadings:
+    """A device whose answers are scripted."""
+
+    source = "nvml"
+
+    def __init__(self, processes=(), utilization=(0.0,), used=0, limits=None):
+        self._processes, self._utilization, self._used = processes, list(utilization), used
+        self._limits = limits or PowerLimits()
+
+    def sample(self):
+        value = self._utilization.pop(0) if len(self._utilization) > 1 else self._utilization[0]
+        return Reading(utilization=value, memory_used_bytes=self._used, power_w=600.0)
+
+    def energy_j(self):
+        return 123.0
+
+    def processes(self):
+        return self._processes
+
+    def power_limits(self):
+        return self._limits
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+
+def test_the_sampler_reads_ten_times_a_second_and_hands_over_each_sample_once():
+    with Sampler(FakeReadings(), time.monotonic) as sampler:
+        time.sleep(0.55)
+        first = sampler.drain()
+        assert 4 <= len(first) <= 7
+        assert first[0].power_w == 600.0
+        assert sampler.energy_j() == 123.0
+    assert len(sampler.drain()) <= 2
+
+
+def test_a_device_without_telemetry_is_not_asked():
+    class Silent(FakeReadings):
+        source = "none"
+
+        def sample(self):
+            raise AssertionError("asked")
+
+    with Sampler(Silent(), time.monotonic) as sampler:
+        time.sleep(0.15)
+    assert sampler.drain() == []
+
+
+def test_samples_count_from_the_first_timed_round():
+    samples = [TelemetrySample(t_s=t) for t in (1.0, 2.0, 3.5)]
+    assert [s.t_s for s in shifted(samples, 2.0)] == [0.0, 1.5]
+
+
+# --- energy ------------------------------------------------------------------------------------------
+
+
+def powers(watts: float, seconds: float = 20.0) -> list[TelemetrySample]:
+    return [TelemetrySample(t_s=i / 10, power_w=watts) for i in range(round(seconds * 10) + 1)]
+
+
+def test_the_counter_is_preferred_and_its_source_named():
+    found = energy_of(20.0, (100.0, 13100.0), powers(600), 700)
+    assert (found.joules, found.source) == (13000.0, "counter")
+
+
+def test_without_a_counter_the_integral_of_power_stands_in():
+    found = energy_of(20.0, (None, None), powers(600), 700)
+    assert (found.joules, found.source) == (pytest.approx(12000), "power_integral")
+
+
+def test_a_region_under_ten_seconds_has_no_energy():
+    assert energy_of(9.9, (0.0, 6000.0), powers(600), 700).joules is None
+
+
+@pytest.mark.parametrize("edges", [(100.0, 100.0), (100.0, 50.0), (0.0, 20.0 * 700 * 1.21)])
+def test_a_counter_that_stands_still_goes_back_or_runs_away_is_unknown_with_a_finding(edges):
+    found = energy_of(20.0, edges, powers(600), 700)
+    assert found.joules is None
+    assert found.finding.kind is FindingKind.ENERGY_IMPLAUSIBLE
+
+
+def test_power_with_holes_in_it_is_not_integrated():
+    holed = [s for s in powers(600) if not 5 < s.t_s < 8]
+    assert energy_of(20.0, (None, None), holed, 700).joules is None
+
+
+@given(st.lists(st.floats(0, 1000), max_size=30), st.floats(10, 100))
+def test_unknown_energy_is_never_zero(watts, region_s):
+    samples = [TelemetrySample(t_s=i / 10, power_w=w) for i, w in enumerate(watts)]
+    joules = energy_of(region_s, (None, None), samples, None).joules
+    assert joules is None or joules > 0
+
+
+# --- preflight ---------------------------------------------------------------------------------------
+
+
+def sharing(readings, device):
+    return preflight.sharing(readings, device, sleep=lambda _: None)
+
+
+@pytest.fixture
+def card(h100):
+    return msgspec.structs.replace(h100, memory_bytes=80 * 1024**3)
+
+
+def test_a_foreign_process_is_named(card):
+    other = GpuProcess(pid=4242, memory_bytes=None, compute=True)
+    assert sharing(FakeReadings(processes=(other,)), card).value == "process 4242"
+    display = GpuProcess(pid=1, memory_bytes=None, compute=False)
+    assert sharing(FakeReadings(processes=(display,)), card) is None
+
+
+def test_utilisation_counts_only_when_seen_twice(card):
+    assert sharing(FakeReadings(utilization=(0.4, 0.0)), card) is None
+    assert "utilisation" in sharing(FakeReadings(utilization=(0.4, 0.41)), card).value
+
+
+def test_memory_alone_is_a_finding_and_no_refusal(card, monkeypatch):
+    displays = FakeReadings(used=4 * 1024**3)
+    assert "memory" in sharing(displays, card).value
+    monkeypatch.setattr("gpubench.probe.telemetry.open_telemetry", lambda _: displays)
+    found = preflight.preflight(card, allow_shared=False, sleep=lambda _: None)
+    assert [f.kind for f in found] == [FindingKind.SHARED_GPU]
+
+
+def test_a_gpu_in_use_is_refused_unless_allowed(card, monkeypatch):
+    busy = FakeReadings(utilization=(0.4,))
+    monkeypatch.setattr("gpubench.probe.telemetry.open_telemetry", lambda _: busy)
+    with pytest.raises(NoDeviceError, match="--allow-shared"):
+        preflight.preflight(card, allow_shared=False, sleep=lambda _: None)
+    found = preflight.preflight(card, allow_shared=True, sleep=lambda _: None)
+    assert [f.kind for f in found] == [FindingKind.SHARED_GPU]
+
+
+def test_a_power_limit_below_the_default_is_flagged():
+    capped = FakeReadings(limits=PowerLimits(enforced_w=230, default_w=370))
+    (finding,) = preflight.power_cap(capped)
+    assert finding.kind is FindingKind.POWER_CAPPED
+    assert finding.value == pytest.approx(230 / 370)
+    assert preflight.power_cap(FakeReadings(limits=PowerLimits(enforced_w=700, default_w=700))) == ()
+
+
+# --- what is stored of this machine ------------------------------------------------------------------
+
+
+def test_the_environment_names_no_host_no_user_and_no_path(cpu, monkeypatch):
+    monkeypatch.setenv("LD_PRELOAD", f"{Path.home()}/private/lib.so")
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    text = msgspec.json.encode(environment(cpu)).decode()
+    assert platform.node() not in text
+    assert str(Path.home()) + "/" not in text
+    found = environment(cpu)
+    assert found.variables == {"LD_PRELOAD": "lib.so", "OMP_NUM_THREADS": "2"}
+    assert found.ram_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("File /home/ann/my_model.py, line 3", "File my_model.py, line 3"),
+        (r"C:\Users\ann\x.py failed", "x.py failed"),
+        ("GPU-11111111-2222-3333-4444-555555555555 is gone", "<uuid> is gone"),
+        ("a ratio of 3/4 and 1 img/s", "a ratio of 3/4 and 1 img/s"),
+        ("colour \x1b[31mred\x1b[0m", "colour [31mred[0m"),
+    ],
+)
+def test_scrubbing_keeps_the_message_and_drops_what_is_private(text, expected):
+    assert scrub(text) == expected
+
+
+def test_scrubbing_drops_host_and_user(monkeypatch):
+    monkeypatch.setattr(platform, "node", lambda: "ann-laptop")
+    monkeypatch.setattr(getpass, "getuser", lambda: "ann")
+    assert scrub("ann on ann-laptop has an annex") == "<user> on <host> has an annex"

@@ -1,0 +1,195 @@
+"""A whole run through the command line: real children, a model of the user's own, signals, a full disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpubench.errors import MisuseError
+from gpubench.models import DeviceProfile, Run, Status
+from gpubench.record import resume, store
+
+pytestmark = pytest.mark.timeout(120)
+
+MODEL = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+    def forward(self, x):
+        if not x.is_meta:
+            raise ValueError("mine")
+        return self.layer(x)
+
+def build(batch_size):
+    torch.manual_seed(0)
+    return Net(), torch.randn(batch_size, 8), torch.zeros(batch_size, dtype=torch.long), nn.functional.cross_entropy
+"""
+
+
+SHORT = ("--device", "cpu", "--no-micro", "--precision", "fp32", "--batch-size", "2")
+PROGRAM = """
+import sys, msgspec
+from gpubench.measure import plan
+from gpubench.measure.budget import QUICK
+timed_s, target = float(sys.argv.pop(1)), float(sys.argv.pop(1))
+plan.budget_of = lambda name, *, on_cpu: msgspec.structs.replace(
+    QUICK, timed_s=timed_s, target=target, warmup_steps=2, warmup_least_s=0, warmup_most_s=0.3, round_s=0.01,
+    window_s=0.02, curve_steps=2)
+from gpubench.cli.app import main
+main()
+"""
+
+
+def start(*arguments: str, timed_s: float = 0.3, target: float = 0.02, **options) -> subprocess.Popen[str]:
+    """The command line itself, with a budget of a fraction of a second."""
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(timed_s), str(target), "run", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        **options,
+    )
+
+
+def finish(process: subprocess.Popen[str], timeout: float = 60) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=timeout)
+    return process.returncode, out, err
+
+
+def wait_for_rows(root: Path, count: int, timeout: float = 40) -> None:
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        if any(len(run.measurements) >= count for run in store.read_runs(root).runs):
+            return
+        time.sleep(0.1)
+    raise AssertionError("no row was stored in time")
+
+
+def test_run_json_is_the_run_with_derived_fields_flat(tmp_path):
+    code, out, err = finish(start("lstm", *SHORT, "--json", "--results", str(tmp_path)))
+    assert code == 0, err
+    document = json.loads(out)
+    (row,) = document["measurements"]
+    assert row["status"] == "ok"
+    assert row["samples_per_s"] * row["step_time_s"] == pytest.approx(row["case"]["batch_size"])
+    assert row["samples_per_s_low"] < row["samples_per_s"]
+    for name in ("samples_per_s_high", "gpu_busy", "joules_per_sample", "mfu"):
+        assert name in row
+    assert row["joules_per_sample"] is None
+    assert document["schema_version"] == 1
+    assert document["protocol"] == "gpubench/1"
+    (run,) = store.read_runs(tmp_path).runs
+    assert run.run_id == document["run_id"]
+    assert run.finished_at
+    text = store.find_run(tmp_path, "latest").read_text()
+    for secret in (platform.node(), str(tmp_path), str(Path.home()) + "/"):
+        assert secret not in text
+    assert json.loads(text)["device"]["uuid"] is None
+    assert json.loads(text)["device"]["device_id"]
+
+
+def test_every_case_failed_is_exit_4_and_the_rows_are_stored(tmp_path):
+    path = tmp_path / "broken.py"
+    path.write_text(MODEL)
+    code, out, err = finish(start(str(path), *SHORT, "--json", "--results", str(tmp_path)))
+    assert code == 4, err
+    (row,) = json.loads(out)["measurements"]
+    assert (row["status"], row["reason"]) == ("failed", "ValueError: mine")
+
+
+def test_ctrl_c_once_finishes_the_round_saves_and_leaves_no_orphan(tmp_path):
+    process = start("lstm", *SHORT, "--results", str(tmp_path), timed_s=60, target=0, start_new_session=True)
+    wait_for_rows(tmp_path, 0)
+    time.sleep(5)  # into the timed rounds of the only case
+    threads = Path(f"/proc/{process.pid}/task").iterdir()
+    children = [int(pid) for thread in threads for pid in (thread / "children").read_text().split()]
+    assert children
+    os.killpg(process.pid, signal.SIGINT)
+    code, _, err = finish(process, 30)
+    assert code == 130, err
+    assert "stored in" in err
+    assert "Traceback" not in err
+    (run,) = store.read_runs(tmp_path).runs
+    assert run.planned
+    assert not any(Path(f"/proc/{pid}").exists() for pid in children)
+
+
+def test_sigterm_saves_within_five_seconds_and_resume_goes_on(tmp_path):
+    process = start("lstm", "cnn", *SHORT, "--results", str(tmp_path), timed_s=2, target=0)
+    wait_for_rows(tmp_path, 1)
+    process.send_signal(signal.SIGTERM)
+    began = time.monotonic()
+    code, _, err = finish(process, 10)
+    assert time.monotonic() - began < 5.5
+    assert code == 130, err
+    (cut,) = store.read_runs(tmp_path).runs
+    (kept,) = [m for m in cut.measurements if m.status is Status.OK]
+    again = start("--resume", "latest", *SHORT[:3], "--results", str(tmp_path), "--json")
+    code, out, err = finish(again)
+    assert code == 0, err
+    (run,) = store.read_runs(tmp_path).runs
+    assert run.run_id == cut.run_id
+    assert {m.case.workload for m in run.measurements if m.status is Status.OK} == {"lstm", "cnn"}
+    assert next(m for m in run.measurements if m.case == kept.case).launches == kept.launches
+    assert json.loads(out)["finished_at"]
+
+
+def test_a_full_disk_prints_the_run_and_is_exit_5(tmp_path):
+    """The results folder vanishes behind a file while the run goes on."""
+    root = tmp_path / "results"
+    process = start("lstm", *SHORT, "--results", str(root))
+    deadline = time.monotonic() + 40
+    while not list(root.glob("runs/*/*.json")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    root.rename(tmp_path / "moved")
+    root.write_text("a file where the folder was")
+    code, _, err = finish(process)
+    assert code == 5, err
+    lines = err.strip().splitlines()
+    assert "cannot write" in lines[-1]
+    printed = next(json.loads(line) for line in lines if line.startswith("{"))
+    assert printed["measurements"][0]["status"] == "ok"
+    (old,) = store.read_runs(tmp_path / "moved").runs
+    assert old.run_id == printed["run_id"]
+
+
+# --- resume, without a process -----------------------------------------------------------------------
+
+
+def test_a_run_of_another_device_or_software_is_not_gone_on_with(make_run, tmp_path):
+    device = DeviceProfile(backend="cuda", name="NVIDIA H200", uuid="GPU-1", driver_version="580.1")
+    run = make_run()
+    elsewhere = msgspec.structs.replace(run, device=msgspec.structs.replace(run.device, device_id="0" * 16))
+    with pytest.raises(MisuseError, match="begun on another device"):
+        resume.plan_again(elsewhere, device, {}, None)
+    other_torch = msgspec.structs.replace(
+        run, environment=msgspec.structs.replace(run.environment, torch="1.0")
+    )
+    with pytest.raises(MisuseError, match="torch is"):
+        resume.plan_again(other_torch, device, {}, None)
+    with pytest.raises(MisuseError, match="does not say what it planned"):
+        resume.plan_again(run, device, {}, None)
+
+
+def test_finished_units_are_those_with_a_launch_and_timeouts_are_measured_anew(make_run):
+    run = make_run()
+    row = run.measurements[0]
+    late = msgspec.structs.replace(row, status=Status.TIMEOUT)
+    assert resume.finished_units(run) == [(row.case, 0)]
+    assert resume.finished_units(msgspec.structs.replace(run, measurements=(late,))) == []
+    assert resume.without_cut_off(msgspec.structs.replace(run, measurements=(late,))).measurements == ()
+    assert isinstance(resume.without_cut_off(run), Run)

@@ -1,0 +1,84 @@
+"""Options, cases and the measuring process of ``pytest workloads``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpubench.errors import GpuBenchError
+from gpubench.measure.launcher import Launcher
+from gpubench.measure.plan import PlannedCase
+from gpubench.measure.request import CLASSIC, RunRequest
+from gpubench.models import Measurement
+from gpubench.record.pytest_json import case_id, machine_info
+from gpubench.record.session import Prepared, new_run, prepare
+from gpubench.workload import workload_names
+
+_PREPARED = pytest.StashKey[Prepared]()
+_LAUNCHER = pytest.StashKey[Launcher]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options that a measurement needs."""
+    group = parser.getgroup("gpubench")
+    group.addoption("--gpubench-budget", choices=("quick", "default", "publish"), default="quick")
+    group.addoption("--gpubench-device", default="auto", help="auto, cpu, cuda, cuda:N, or a UUID")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make one test a case of every workload; the device decides precisions and executions."""
+    if "gpubench_case" not in metafunc.fixturenames:
+        return
+    cases = _prepared(metafunc.config).plan.cases
+    metafunc.parametrize("gpubench_case", cases, ids=[case_id(planned) for planned in cases])
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without ``-k``, keep the classic three: all workloads on a CPU take the better part of an hour."""
+    if config.option.keyword:
+        return
+    others = [item for item in items if _workload(item) not in {None, *CLASSIC}]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
+
+
+@pytest.fixture(scope="session")
+def gpubench_measure(pytestconfig: pytest.Config) -> Iterator[Callable[[PlannedCase], Measurement]]:
+    """Measure a case in the session's child process, in as many launches as the budget asks for."""
+    prepared = _prepared(pytestconfig)
+    launcher = Launcher(prepared.plan, prepared.device)
+    pytestconfig.stash[_LAUNCHER] = launcher
+    yield launcher.measure_one
+    launcher.close()
+
+
+def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, object]) -> None:
+    """Put the device and its software beside what pytest-benchmark says of the machine."""
+    machine_info["gpubench"] = _machine(config)
+
+
+def _machine(config: pytest.Config) -> dict[str, object]:
+    launcher = config.stash.get(_LAUNCHER, None)
+    return machine_info(new_run(_prepared(config), launcher.ready if launcher else None))
+
+
+def _prepared(config: pytest.Config) -> Prepared:
+    if _PREPARED not in config.stash:
+        budget = config.getoption("--gpubench-budget")
+        device = config.getoption("--gpubench-device")
+        root = Path(config.rootpath) / ".benchmarks"
+        try:
+            request = RunRequest(workloads=workload_names(), budget=budget, device=device, results=root)
+            config.stash[_PREPARED] = prepare(request, store_results=False)
+        except GpuBenchError as error:
+            raise pytest.UsageError(str(error)) from error
+    return config.stash[_PREPARED]
+
+
+def _workload(item: pytest.Item) -> str | None:
+    callspec = getattr(item, "callspec", None)
+    planned = callspec.params.get("gpubench_case") if callspec is not None else None
+    return planned.case.workload if isinstance(planned, PlannedCase) else None
