@@ -72,6 +72,10 @@ def test_rank_and_report_work_where_torch_cannot_be_imported(arguments):
         (("run", "cnn", "--batch-size", "0"), 2),
         (("run", "cnn", "--device", "toaster"), 2),
         (("run", "cnn", "--device", "cuda"), 3),
+        (
+            ("run", "cnn", "--device", "cpu", "--results", __file__),
+            5,
+        ),  # a file: found before any child starts
         (("rank", "--gpu", "nvidia-banana-9000"), 2),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
