@@ -157,6 +157,17 @@ def token_batches(
     )
 
 
+def token_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean loss over every token.
+
+    Shapes:
+        logits: (N, T, vocabulary); targets: (N, T).
+    """
+    from torch.nn.functional import cross_entropy
+
+    return cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
 def draw_labels(labels: Sequence[int], shape: Sequence[int]) -> Tensor:
     """Draw from a small fixed set of labels, so that a step that trains must lower the loss."""
     import torch

@@ -40,6 +40,7 @@ _VERBS = (
     "calibrate",
     "rank",
     "report",
+    "feed",
     "new_workload",
 )
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
-from gpubench.errors import GpuBenchError
+from gpubench.cli.common import JsonOption, print_json, say
+from gpubench.errors import MisuseError, StorageError
 
 
 def register(app: typer.Typer) -> None:
@@ -12,6 +16,36 @@ def register(app: typer.Typer) -> None:
     app.command("new-workload")(verb)
 
 
-def verb() -> None:
-    """Write a commented starting file for an own model."""
-    raise GpuBenchError("`gpubench new-workload` is not built yet")
+def verb(
+    name: Annotated[str, typer.Argument(help="Name of the model; the file is ./NAME.py.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Write a commented starting file for a model of your own; it runs as it stands."""
+    stem = name.removesuffix(".py")
+    if not stem.isidentifier():
+        raise MisuseError(f"{name!r} is no name for a Python file: use letters, digits and _, as in my_model")
+    path = Path(f"{stem}.py")
+    _write(path, _template(stem))
+    if as_json:
+        print_json({"path": str(path)})
+    say(f"wrote {path}; next: gpubench rank --workload ./{path}, or gpubench run --workload ./{path} --quick")
+
+
+def _template(name: str) -> str:
+    from importlib.resources import files
+
+    text = files("gpubench").joinpath("data/own_model_template.txt").read_text(encoding="utf-8")
+    return text.replace("NAME: describe", f"{name}: describe", 1).replace("./FILE", f"./{name}.py")
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a new file; one that is there is the user's work."""
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as error:
+        raise MisuseError(f"{path} is there already; choose another name or move it away") from error
+    except OSError as error:
+        raise StorageError(
+            f"cannot write {path}: {error.strerror}; change to a folder you may write in"
+        ) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -13,7 +13,7 @@ from gpubench.errors import GpuBenchError, MisuseError
 if TYPE_CHECKING:
     from gpubench.measure.budget import BudgetName
     from gpubench.measure.request import MicroWish, RunRequest
-    from gpubench.models import TaskKind
+    from gpubench.models import Case, TaskKind
     from gpubench.record.session import Prepared, Session
 
 TOP_OFFERS = 5
@@ -46,7 +46,11 @@ def verb(
     ] = None,
     task: Annotated[str, typer.Option(help="train or infer.")] = "train",
     batch_size: Annotated[
-        str | None, typer.Option(metavar="N", help="Samples a step. [default: the workload's main batch]")
+        str | None,
+        typer.Option(
+            metavar="N|max",
+            help="Samples a step; max searches the largest that fits. [default: the workload's main batch]",
+        ),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N, or a UUID.")] = "auto",
     quick: Annotated[
@@ -95,7 +99,7 @@ def verb(
         raise MisuseError("--micro-only measures no workload: leave out workloads and their options")
     if resume is not None:
         _only_what_resume_takes(workload, precision, execution, batch_size, quick or publish)
-    prepared = prepare(request)
+    prepared = prepare(request, _say_trial)
     if report is not None:
         _check_report(report)
     if prepared.remark:
@@ -194,13 +198,19 @@ def _task(name: str) -> TaskKind:
     return TaskKind(name)
 
 
-def _batch(text: str | None) -> int | None:
+def _say_trial(case: Case, fits: bool) -> None:
+    say(f"{case.label}: {'fits' if fits else 'does not fit in memory'}")
+
+
+def _batch(text: str | None) -> int | Literal["max"] | None:
     if text is None:
         return None
+    if text == "max":
+        return "max"
     try:
         return int(text)
     except ValueError:
-        raise MisuseError(f"batch size {text!r}: give a whole number from 1 up") from None
+        raise MisuseError(f"batch size {text!r}: give a whole number from 1 up, or max") from None
 
 
 def _micro(*, only: bool, none: bool) -> MicroWish:

@@ -16,7 +16,7 @@ from gpubench.measure.budget import Budget
 from gpubench.measure.execution import Advance, NotCapturedError, prepare
 from gpubench.measure.hardware import Hardware
 from gpubench.measure.loop import Loop, OutOfTimeError, Series, StoppedError, time_rounds, warm_up
-from gpubench.measure.messages import BatchTried, CaseDone, MeasureCase, TryBatch
+from gpubench.measure.messages import CaseDone, MeasureCase
 from gpubench.measure.precision import probe_errors, switches_for
 from gpubench.measure.sampler import Sampler, Telemetry, shifted
 from gpubench.measure.step import Work, move
@@ -24,7 +24,6 @@ from gpubench.models import DeviceProfile, Execution, Launch, Precision, Round, 
 from gpubench.units import Seconds, Watts
 from gpubench.workload import Task, load_workload
 
-TRIED_STEPS = 3
 STEPS_BEFORE_PEAK = 2
 """The first steps may take extra memory while cuDNN tries its algorithms; they are not the peak."""
 
@@ -76,6 +75,7 @@ class Seen:
     event_s: tuple[float, ...] = ()
     host_issue_s: tuple[float, ...] = ()
     gpu_busy: float | None = None
+    latency_s: tuple[float, ...] = ()
     energy: energy.Energy = field(default_factory=energy.Energy)
     telemetry_source: str | None = None
 
@@ -105,6 +105,7 @@ class Seen:
             energy_region_s=self.region_s() if self.energy.joules is not None else None,
             peak_memory_bytes=self.peak_memory_bytes,
             gpu_busy=self.gpu_busy,
+            latency_s=self.latency_s,
             skipped_steps=skipped_steps(series.scales) if series.scales else None,
             timed_steps=sum(r.steps for r in series.timed) or None,
             reference_error=self.reference_error,
@@ -155,21 +156,6 @@ def failure(error: Exception, batch_size: int) -> tuple[Status, str]:
     if isinstance(error, MemoryError) or "can't allocate memory" in text:
         return Status.OUT_OF_MEMORY, f"batch {batch_size}: {text}"
     return Status.FAILED, text
-
-
-def try_batch(order: TryBatch, desk: Desk) -> BatchTried:
-    """Run a few steps only to see whether the batch fits; this process is not used again after a no."""
-    case = order.case
-    try:
-        with switches_for(case.precision):
-            task = load_workload(order.reference).build(case.batch_size, desk.seed)
-            work = move(task, case, desk.hardware.device)
-            advance = prepare(work)
-            for index in range(TRIED_STEPS):
-                work.edge_loss(advance(index), index)
-    except torch.cuda.OutOfMemoryError:
-        return BatchTried(fits=False)
-    return BatchTried(fits=True, peak_memory_bytes=desk.hardware.peak_memory_bytes())
 
 
 def skipped_steps(scales: list[float]) -> int:
@@ -258,17 +244,20 @@ def _read_energy(seen: Seen, edges: tuple[float | None, float | None], power_lim
 
 
 def _look_again(loop: Loop, work: Work, desk: Desk, seen: Seen) -> None:
-    """Read what would disturb the timed rounds: device events of each step, issue time, kernel time."""
+    """Read what would disturb the timed rounds: latency, device events, issue time, kernel time."""
     timed = seen.series.timed
     step_s = sum(r.wall_s for r in timed) / sum(r.steps for r in timed)
     enough = busy.PASSES * seen.series.steps_per_round * step_s
-    if not desk.hardware.is_cuda or desk.stopped() or loop.left_s() < enough + busy.LEAST_LEFT_S:
+    if desk.stopped() or loop.left_s() < enough + busy.LEAST_LEFT_S:
         return
     desk.phase("second look")
+    if work.case.task is TaskKind.INFER and work.case.batch_size == 1:
+        seen.latency_s = busy.latencies(loop.advance, loop.clock, min(busy.LATENCY_MOST_S, loop.left_s() / 2))
+    if not desk.hardware.is_cuda:
+        return
     seen.event_s = busy.event_times(loop.advance, seen.series.steps_per_round)
     seen.host_issue_s = busy.host_issue_times(loop.advance, loop.clock)
     seen.gpu_busy = busy.busy_share(loop.advance, loop.clock)
-    del work
 
 
 def _in_time(deadline_s: Seconds) -> None:

@@ -93,13 +93,6 @@ class MicroDone(msgspec.Struct, frozen=True, kw_only=True, tag="micro"):
     last: bool = False
 
 
-class BatchTried(msgspec.Struct, frozen=True, kw_only=True, tag="tried"):
-    """Whether a batch fits."""
-
-    fits: bool
-    peak_memory_bytes: int | None = None
-
-
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
     """The child cannot work on this device at all."""
 
@@ -107,4 +100,4 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
     exit_code: int
 
 
-Report = Ready | Phase | RoundDone | CaseDone | MicroDone | BatchTried | Refused
+Report = Ready | Phase | RoundDone | CaseDone | MicroDone | Refused

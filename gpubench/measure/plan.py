@@ -6,6 +6,7 @@ import os
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 
 import msgspec
 
@@ -136,26 +137,24 @@ def plan(request: RunRequest, device: DeviceProfile, profiles: Mapping[str, Work
     cases, unsupported = [], []
     for reference in request.workloads:
         profile = profiles[reference]
-        batch = batch_of(request, profile, on_cpu=on_cpu)
-        for precision in precisions:
-            for execution in executions:
-                planned = _planned(
-                    reference,
-                    profile=profile,
-                    task=request.task,
-                    precision=precision,
-                    execution=execution,
-                    batch=batch,
-                )
-                reason = capability.why_no_precision(precision, device) or capability.why_no_execution(
-                    execution, device
-                )
-                if reason is None:
-                    cases.append(planned)
-                else:
-                    unsupported.append(
-                        Measurement(case=planned.case, status=Status.UNSUPPORTED, reason=reason)
-                    )
+        task = task_of(request, profile)
+        batches = batches_of(request, profile, task, on_cpu=on_cpu)
+        for precision, execution, batch in product(precisions, executions, batches):
+            planned = _planned(
+                reference,
+                profile=profile,
+                task=task,
+                precision=precision,
+                execution=execution,
+                batch=batch,
+            )
+            reason = capability.why_no_precision(precision, device) or capability.why_no_execution(
+                execution, device
+            )
+            if reason is None:
+                cases.append(planned)
+            else:
+                unsupported.append(Measurement(case=planned.case, status=Status.UNSUPPORTED, reason=reason))
     if not cases:
         reasons = "; ".join(dict.fromkeys(m.reason or "" for m in unsupported))
         raise MisuseError(f"nothing of this can be measured here: {reasons}")
@@ -225,6 +224,20 @@ def resolve_executions(
     if not names:
         return capability.default_executions(device, publish=publish)
     return tuple(execution for execution in Execution if execution in names)
+
+
+def task_of(request: RunRequest, profile: WorkloadProfile) -> TaskKind:
+    """Return the task asked for, or the only one that there is: an input pipeline is never trained."""
+    return request.task if request.task in profile.tasks else profile.tasks[0]
+
+
+def batches_of(
+    request: RunRequest, profile: WorkloadProfile, task: TaskKind, *, on_cpu: bool
+) -> tuple[int, ...]:
+    """Return the batch to measure; for inference also a batch of 1, whose latency is the other question."""
+    batch = batch_of(request, profile, on_cpu=on_cpu)
+    both = task is TaskKind.INFER and request.batch_size is None and TaskKind.TRAIN in profile.tasks
+    return tuple(dict.fromkeys((1, batch))) if both else (batch,)
 
 
 def batch_of(request: RunRequest, profile: WorkloadProfile, *, on_cpu: bool) -> int:

@@ -117,7 +117,7 @@ def open_desk(setup: messages.Setup, line: Line) -> Desk:
 
 def serve(command: messages.Command, desk: Desk, line: Line) -> None:
     """Carry out one command and report its end."""
-    from gpubench.measure.case import measure_case, try_batch
+    from gpubench.measure.case import measure_case
 
     match command:
         case messages.MeasureCase():
@@ -127,6 +127,8 @@ def serve(command: messages.Command, desk: Desk, line: Line) -> None:
         case messages.MeasureMicro():
             micro(command, desk, line)
         case messages.TryBatch():
+            from gpubench.measure.batch_trial import try_batch
+
             line.send(try_batch(command, desk))
         case _:
             raise TypeError(f"no such command here: {type(command).__name__}")

@@ -144,8 +144,8 @@ def _batch_norm(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
 
 
 def _batch_norm_backward(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
-    """Gradient and input are read for the two sums and again for the result."""
-    return (Kernel(OperatorKind.MEMORY, 0.0, moved(args, out) + moved(args[0], args[1])),)
+    """Its input is read for the two sums and again for the result."""
+    return (Kernel(OperatorKind.MEMORY, 0.0, moved(args, out) + moved(args[1])),)
 
 
 _FREE = frozenset({

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpubench.errors import MisuseError
 from gpubench.models import Operator, OperatorKind, TaskKind, WorkloadProfile
-from gpubench.workload import Task, Workload, one_line
+from gpubench.workload import Task, Workload, one_line, seeded
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -47,11 +47,11 @@ def profile_workload(workload: Workload) -> WorkloadProfile:
     values cannot run there and is traced on the CPU.
 
     Raises:
-        MisuseError: If the model cannot run a step on its own batch, or its work does not follow the batch.
+        MisuseError: If the model cannot run a step on its own batch.
     """
     traces = [_trace(workload, n) for n in _BATCHES]
-    train = _operators(workload.name, [t.train for t in traces])
-    infer = _operators(workload.name, [t.infer for t in traces])
+    train = _operators([t.train for t in traces])
+    infer = _operators([t.infer for t in traces])
     one, two = traces
     per_batch = (two.saved_bytes - one.saved_bytes) / (_BATCHES[1] - _BATCHES[0])
     return WorkloadProfile(
@@ -72,17 +72,15 @@ def profile_workload(workload: Workload) -> WorkloadProfile:
         optimizer_bytes_per_parameter=one.state_bytes / one.trainable if one.trainable else 0.0,
         train=train,
         infer=infer,
+        tasks=workload.tasks,
     )
 
 
-def _operators(name: str, kernels: Sequence[Sequence[Kernel]]) -> tuple[Operator, ...]:
+def _operators(kernels: Sequence[Sequence[Kernel]]) -> tuple[Operator, ...]:
     """Fit both parts of every kernel, and merge the kernels that are alike."""
     one, two = kernels
     if [k.kind for k in one] != [k.kind for k in two]:
-        raise MisuseError(
-            f"{name}: runs {len(one)} operators at batch {_BATCHES[0]}, {len(two)} at batch {_BATCHES[1]}; "
-            "a step must do the same work for every sample"
-        )
+        return _operators_by_kind(one, two)
     found: Counter[tuple[OperatorKind, float, float, float, float]] = Counter(
         (a.kind, *_parts(a.flops, b.flops), *_parts(a.bytes, b.bytes)) for a, b in zip(one, two, strict=True)
     )
@@ -97,6 +95,38 @@ def _operators(name: str, kernels: Sequence[Sequence[Kernel]]) -> tuple[Operator
         )
         for (kind, flops_per_sample, flops_fixed, bytes_per_sample, bytes_fixed), count in found.items()
     )
+
+
+def _operators_by_kind(one: Sequence[Kernel], two: Sequence[Kernel]) -> tuple[Operator, ...]:
+    """Fit the sums of each kind, where single kernels cannot be matched.
+
+    A model whose operators depend on its data, such as an augmentation that touches only some images, runs
+    other operators at another batch.
+    """
+    found = []
+    for kind in OperatorKind:
+        both = [[k for k in kernels if k.kind is kind] for kernels in (one, two)]
+        count = max(len(kernels) for kernels in both)
+        if count:
+            flops = _growing_parts(*(sum(k.flops for k in kernels) / count for kernels in both))
+            moved = _growing_parts(*(sum(k.bytes for k in kernels) / count for kernels in both))
+            found.append(
+                Operator(
+                    kind=kind,
+                    count=count,
+                    flops_per_sample=flops[0],
+                    flops_fixed=flops[1],
+                    bytes_per_sample=moved[0],
+                    bytes_fixed=moved[1],
+                )
+            )
+    return tuple(found)
+
+
+def _growing_parts(at_first: float, at_second: float) -> tuple[float, float]:
+    """Both parts; all per sample where chance made one of them negative."""
+    per_sample, fixed = _parts(at_first, at_second)
+    return (per_sample, fixed) if min(per_sample, fixed) >= 0 else (at_second / _BATCHES[1], 0.0)
 
 
 def _parts(at_first: float, at_second: float) -> tuple[float, float]:
@@ -114,7 +144,8 @@ def _trace(workload: Workload, batch_size: int) -> _Trace:
         pass  # either the meta device lacks something or the model is wrong: the CPU tells which
     task = workload.build(batch_size, _SEED)
     try:
-        return _trace_task(task, workload.tasks)
+        with seeded(_SEED):
+            return _trace_task(task, workload.tasks)
     except MisuseError as error:
         raise MisuseError(f"{workload.name}: {error}") from error
     except Exception as error:  # a model of the user's own may raise anything; the cause is kept

@@ -14,9 +14,16 @@ from gpubench.errors import MisuseError
 from gpubench.models import ExcludedOffer, GpuSpec, Offer, Pricing
 from gpubench.names import nearest, normalise
 from gpubench.offers.dates import price_age_days
+from gpubench.recommend.factor_filters import factor_filters
+from gpubench.recommend.factors import cooling_of
 from gpubench.recommend.request import RankRequest
+from gpubench.recommend.words import listing
 from gpubench.specs import find_spec
-from gpubench.units import GIB, format_bytes, plain
+from gpubench.units import plain
+
+NO_PRICE = "having no price"
+NO_FIGURE = "no honest throughput"
+UNPRICED_KIND = "unpriced"
 
 NEVER_RANKED = {
     "historic": "a historic price: kept for comparison, not on sale",
@@ -74,22 +81,35 @@ def excluded(fallen: Iterable[Exclusion]) -> tuple[ExcludedOffer, ...]:
 
 def nothing_left(total: int, fallen: Iterable[Exclusion]) -> MisuseError:
     """Return the error of an empty answer: which option removed how many."""
+    fallen = list(fallen)
     counts = Counter(each.option for each in fallen)
-    removed = ", ".join(f"{name} removed {n}" for name, n in counts.most_common())
-    return MisuseError(
-        f"no offer is left of {total:,}: {removed or 'the tables are empty'}; relax one of these"
-    )
+    removed = ", ".join(f"{name} removed {n:,}" for name, n in counts.most_common())
+    unpriced = [each.offer.instance for each in fallen if each.option == NO_PRICE]
+    mend = f"quote one with --own '{unpriced[0]}, PRICE USD'" if unpriced else "relax one of these"
+    if len(unpriced) > 1:
+        mend += f" (or {listing(unpriced[1:])})"
+    unknown = dict.fromkeys(f"{e.offer.gpu_key}: {e.reason}" for e in fallen if e.option == NO_FIGURE)
+    if unknown:
+        mend = f"{listing(list(unknown), most=1)}; {mend}"
+    return MisuseError(f"no offer is left of {total:,}: {removed or 'the tables are empty'}; {mend}")
 
 
-def filters_of(request: RankRequest, offers: Sequence[Offer], today: date) -> list[Filter]:
-    """Return the filters that a request asks for, cheapest test first.
+def filters_of(
+    request: RankRequest, offers: Sequence[Offer], today: date, owned_w: Mapping[Offer, float]
+) -> list[Filter]:
+    """Return the filters that a request asks for, but for how an offer is paid; cheapest test first.
+
+    Args:
+        request: What the buyer rules out.
+        offers: Every offer known: a name that none of them bears is a mistake.
+        today: The day that price ages count to.
+        owned_w: Power at work of the owned ones among them [W].
 
     Raises:
         MisuseError: If a GPU, provider or region is named that no offer or specification knows.
     """
     active = [Filter("the kind of offer", _kind), Filter("the price", _price)]
-    if not request.spot:
-        active.append(Filter("on-demand only (--spot adds the rest)", _no_spot))
+    active += _owned_filters(request, owned_w)
     if request.providers:
         active.append(_provider_filter(request.providers, offers))
     if request.regions:
@@ -97,6 +117,25 @@ def filters_of(request: RankRequest, offers: Sequence[Offer], today: date) -> li
     if request.gpus:
         active.append(_gpu_filter(request.gpus, offers))
     active += _figure_filters(request, today)
+    active += [Filter(name, reason) for name, reason in factor_filters(request)]
+    return [*active, Filter(NO_PRICE, _unpriced)]
+
+
+def payment_filters(request: RankRequest) -> list[Filter]:
+    """Return the filters on how an offer is paid: what they drop may still be what owning is held against."""
+    active = []
+    if request.rent_or_buy == "buy":
+        active.append(
+            Filter("--buy", lambda o, _: None if o.pricing is Pricing.OWNED else "to rent, not to buy")
+        )
+    if request.rent_or_buy == "rent":
+        active.append(
+            Filter("--rent", lambda o, _: "to buy, not to rent" if o.pricing is Pricing.OWNED else None)
+        )
+    if not request.spot:
+        active.append(Filter("on demand only (--spot adds spot prices)", _no_spot))
+    if not request.reserved:
+        active.append(Filter("no commitments (--reserved adds them)", _no_commitment))
     return active
 
 
@@ -133,14 +172,46 @@ def _kind(offer: Offer, spec: GpuSpec | None) -> str | None:
 def _price(offer: Offer, spec: GpuSpec | None) -> str | None:
     del spec
     price = offer.price_usd_per_hour
-    if not price.is_finite() or price < 0 or (price == 0 and offer.pricing is not Pricing.OWNED):
+    if not (price.is_finite() and price > 0) and offer.kind != UNPRICED_KIND:
         return f"price {price} USD/h cannot be ranked"
     return None
+
+
+def _unpriced(offer: Offer, spec: GpuSpec | None) -> str | None:
+    del spec
+    return (offer.note or "no price is known") if offer.kind == UNPRICED_KIND else None
 
 
 def _no_spot(offer: Offer, spec: GpuSpec | None) -> str | None:
     del spec
     return "a spot price; --spot ranks these too" if offer.pricing is Pricing.SPOT else None
+
+
+def _no_commitment(offer: Offer, spec: GpuSpec | None) -> str | None:
+    del spec
+    return "a commitment; --reserved ranks these too" if offer.pricing is Pricing.RESERVED else None
+
+
+def _owned_filters(request: RankRequest, owned_w: Mapping[Offer, float]) -> list[Filter]:
+    """Return what the place allows: the watts of its circuit, and cards that cool themselves."""
+    active: list[Filter] = []
+    if (most := request.circuit_watts) is not None:
+
+        def too_much(offer: Offer, spec: GpuSpec | None) -> str | None:
+            del spec
+            power_w = owned_w.get(offer, 0.0)
+            return f"its GPUs draw {power_w:,.0f} W, above {most:,.0f} W" if power_w > most else None
+
+        active.append(Filter("--circuit-watts", too_much))
+    if request.own_fan:
+
+        def no_fan(offer: Offer, spec: GpuSpec | None) -> str | None:
+            if offer.pricing is not Pricing.OWNED or spec is None or cooling_of(spec) == "active":
+                return None
+            return "it has no fan of its own: it needs a server's air or a module board"
+
+        active.append(Filter("--own-fan", no_fan))
+    return active
 
 
 def _provider_filter(wanted: Sequence[str], offers: Sequence[Offer]) -> Filter:
@@ -212,14 +283,4 @@ def _figure_filters(request: RankRequest, today: date) -> list[Filter]:
                 ),
             )
         )
-    if (memory := request.min_memory_gib) is not None:
-        active.append(Filter("--min-memory-gib", lambda _, s: _memory_reason(s, memory)))
     return active
-
-
-def _memory_reason(spec: GpuSpec | None, least_gib: float) -> str | None:
-    if spec is None or spec.memory_bytes is None:
-        return "its memory is not known"
-    if spec.memory_bytes >= least_gib * GIB:
-        return None
-    return f"{format_bytes(spec.memory_bytes)} of memory, under {least_gib:g} GiB"

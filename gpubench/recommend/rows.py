@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from gpubench.models import Finding, FindingKind, Offer, RankedOffer
+from gpubench.models import Finding, FindingKind, Offer, Pricing, RankedOffer, TaskKind
 from gpubench.offers.dates import STALE_AFTER_DAYS, price_day
 from gpubench.recommend import contest, economics
 from gpubench.recommend.candidates import Candidates, cost, drawn_scores, hours
+from gpubench.recommend.factors import factors_of
 from gpubench.recommend.pareto import dominators
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import Speeds
+from gpubench.specs import load_specs
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -46,6 +49,28 @@ def rows_of(request: RankRequest, pool: Candidates, order: Indices, today: date)
     ]
 
 
+def with_spot_break_even(rows: list[RankedOffer], offers: Iterable[Offer]) -> list[RankedOffer]:
+    """Return the rows; spot ones with the share of work that may be lost before on demand is as cheap."""
+    if not any(row.offer.pricing is Pricing.SPOT for row in rows):
+        return rows
+    on_demand = {_machine(o): float(o.price_usd_per_hour) for o in offers if o.pricing is Pricing.ON_DEMAND}
+    return [
+        msgspec.structs.replace(
+            row,
+            spot_break_even=economics.spot_break_even(
+                on_demand[_machine(row.offer)], float(row.offer.price_usd_per_hour)
+            ),
+        )
+        if row.offer.pricing is Pricing.SPOT and _machine(row.offer) in on_demand
+        else row
+        for row in rows
+    ]
+
+
+def _machine(offer: Offer) -> tuple[str, str, str | None]:
+    return offer.provider, offer.instance, offer.region
+
+
 def _columns(request: RankRequest, pool: Candidates, order: Indices) -> dict[str, list[Any]]:
     """Return the computed fields of the rows, in order, as plain lists."""
     price = pool.price[order]
@@ -67,8 +92,11 @@ def _columns(request: RankRequest, pool: Candidates, order: Indices) -> dict[str
         "samples_per_usd_high": _known(high),
         "usd_per_million_samples": economics.usd_per_million_samples(value).tolist(),
         "scaling_efficiency": pool.efficiency[order].tolist(),
-        "speed_ratio": _known(pool.rate[order] / reference),
     }
+    for suffix, rate in (("", pool.rate), ("_low", pool.rate_low), ("_high", pool.rate_high)):
+        score = rate[order] / reference
+        columns[f"score{suffix}"] = _known(score)
+        columns[f"reference_hours_per_usd{suffix}"] = _known(score / price)
     columns |= _job_columns(request, pool, order)
     columns |= _pareto_columns(pool, order, columns)
     return columns
@@ -91,9 +119,30 @@ def _pareto_columns(
     """Return whether nothing beats a row in time, cost and memory at once, and what does."""
     time = np.array(columns.get("hours") or 1 / pool.rate[order])
     money = np.array(columns.get("cost_usd") or columns["usd_per_million_samples"])
-    better = dominators(time, money, pool.memory[order]).tolist()
-    name_of = {row: _label(pool.offers[order[row]]) for row in set(better) if row >= 0}
-    return {"pareto": [b < 0 for b in better], "dominated_by": [name_of.get(b) for b in better]}
+    memory = np.nan_to_num(pool.memory[order], nan=0.0)
+    by = dominators(time, money, memory)
+    better = (
+        (time[by] < time) * _FASTER + (money[by] < money) * _CHEAPER + (memory[by] > memory) * _LARGER
+    ).tolist()
+    rivals = by.tolist()
+    names = {row: _label(pool.offers[order[row]]) for row in set(rivals) if row >= 0}
+    reasons = [
+        None if rival < 0 else f"{names[rival]}: {_ADVANTAGES[kind]}"
+        for rival, kind in zip(rivals, better, strict=True)
+    ]
+    return {"pareto": [rival < 0 for rival in rivals], "dominated_by": reasons}
+
+
+_FASTER, _CHEAPER, _LARGER = 1, 2, 4
+_ADVANTAGES = {
+    1: "faster, and no dearer",
+    2: "cheaper per sample, and as fast",
+    3: "faster, and cheaper per sample",
+    4: "more memory, as fast and no dearer",
+    5: "faster and more memory, and no dearer",
+    6: "cheaper per sample, more memory, and as fast",
+    7: "faster, cheaper per sample, and more memory",
+}
 
 
 def _label(offer: Offer) -> str:
@@ -140,12 +189,15 @@ class _FixedParts:
         findings = estimate.findings
         if age > STALE_AFTER_DAYS:
             findings += (Finding(kind=FindingKind.STALE_PRICE, value=age, limit=STALE_AFTER_DAYS),)
+        is_step = len(parts) == 1 and estimate.case.task is TaskKind.INFER
         built = self._known[price_date, gpu] = {
             "estimate": estimate,
             "parts": parts if len(parts) > 1 else (),
             "fits_memory": estimate.fits_memory,
+            "latency_s": estimate.case.batch_size / estimate.samples_per_s if is_step else None,
             "price_age_days": age,
             "findings": findings,
+            "factors": factors_of(load_specs().get(self._speeds.keys[gpu])),
         }
         return built
 

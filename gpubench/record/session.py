@@ -16,6 +16,7 @@ import msgspec
 
 from gpubench.errors import EveryCaseFailedError, InterruptedRunError, StorageError
 from gpubench.measure import checks, events
+from gpubench.measure.batch_search import OnTrial, say_nothing_of_trials, with_largest_batches
 from gpubench.measure.environment import environment
 from gpubench.measure.launcher import STOPPING_S, Control, Launcher, say_nothing
 from gpubench.measure.messages import Ready
@@ -76,8 +77,13 @@ def run(request: RunRequest | None = None, **options: Any) -> Run:
     return session.run
 
 
-def prepare(request: RunRequest, *, store_results: bool = True) -> Prepared:
-    """Check all that can be checked before time is spent: words, device, folder, sharing, cases."""
+def prepare(
+    request: RunRequest, on_trial: OnTrial = say_nothing_of_trials, *, store_results: bool = True
+) -> Prepared:
+    """Check all that can be checked before time is spent: words, device, folder, sharing, cases.
+
+    Where the largest batch is asked for it is searched here; ``on_trial`` hears of each batch tried.
+    """
     request = check_request(request, workload_names())
     root = store.results_root(request.results)
     resumed = None if request.resume is None else store.read_run(store.find_run(root, request.resume))
@@ -93,6 +99,8 @@ def prepare(request: RunRequest, *, store_results: bool = True) -> Prepared:
     else:
         made = resume.plan_again(resumed, device, profiles, request.time_limit_s)
     findings = preflight(device, allow_shared=request.allow_shared)
+    if request.batch_size == "max":
+        made = with_largest_batches(made, profiles, device, on_trial)
     return Prepared(device=device, plan=made, root=root, findings=findings, remark=remark, resumed=resumed)
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from typing import Any
 
 import msgspec
 
 from gpubench.models import Measurement, RankedOffer, Run
+from gpubench.recommend.as_json import as_json as ranking_document
+from gpubench.record.as_json import run_document
 from gpubench.report.data import ReportData
 from gpubench.units import plain
 
@@ -55,7 +58,7 @@ CSV_COLUMNS = (
 )
 """Columns of the CSV, listed so that a new field elsewhere cannot change a file that others read."""
 
-_DERIVED = (
+_FIGURES = (
     "samples_per_s",
     "samples_per_s_low",
     "samples_per_s_high",
@@ -69,16 +72,32 @@ _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def document(data: ReportData) -> dict[str, Any]:
-    """Everything the page rests on as plain JSON values: the runs with raw rounds, and the ranking."""
-    return {
+    """Everything the page rests on as plain JSON values.
+
+    Runs are as ``run --json`` gives them, raw rounds included; the ranking is as ``rank --json`` gives it.
+    """
+    everything = {
         "schema_version": SCHEMA_VERSION,
         "gpubench": data.version,
         "made_on": data.today.isoformat(),
-        "runs": [_run(run) for run in data.runs],
-        "ranking": None if data.ranking is None else msgspec.to_builtins(data.ranking),
+        "runs": [run_document(run) for run in data.runs],
+        "ranking": None if data.ranking is None else msgspec.to_builtins(ranking_document(data.ranking)),
         "ranking_problem": data.ranking_problem,
         "problems": list(data.problems),
     }
+    cleaned: dict[str, Any] = _storable(everything)
+    return cleaned
+
+
+def _storable(value: Any) -> Any:
+    """Replace what JSON in UTF-8 cannot hold: NaN and infinity by null, lone surrogates by a mark."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", errors="replace").decode("utf-8")
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {_storable(key): _storable(item) for key, item in value.items()}
+    return [_storable(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def as_json(data: ReportData) -> str:
@@ -114,13 +133,6 @@ def _guarded(cells: dict[str, Any]) -> dict[str, Any]:
     return {k: guard(v) if isinstance(v, str) else v for k, v in cells.items() if v is not None}
 
 
-def _run(run: Run) -> dict[str, Any]:
-    built: dict[str, Any] = msgspec.to_builtins(run)
-    for cells, measurement in zip(built["measurements"], run.measurements, strict=True):
-        cells |= {name: getattr(measurement, name) for name in _DERIVED}
-    return built
-
-
 def _measurement_cells(run: Run, m: Measurement) -> dict[str, Any]:
     return {
         "kind": "measurement",
@@ -129,7 +141,7 @@ def _measurement_cells(run: Run, m: Measurement) -> dict[str, Any]:
         **msgspec.to_builtins(m.case),
         "status": m.status.value,
         "reason": m.reason,
-        **{name: getattr(m, name) for name in _DERIVED},
+        **{name: getattr(m, name) for name in _FIGURES},
         "basis": "measured",
         "findings": " ".join(finding.kind.value for finding in m.findings),
         "run_id": run.run_id,

@@ -58,13 +58,15 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun if number == 1 else plural(noun)}"
 
 
-def listed(items: Iterable[str]) -> str:
-    """Join names as a sentence does.
+def listed(items: Iterable[str], most: int | None = None) -> str:
+    """Join names as a sentence does, at most so many of them.
 
-    >>> listed(["cnn", "lstm", "vgg16"]), listed(["cnn"])
-    ('cnn, lstm and vgg16', 'cnn')
+    >>> listed(["cnn", "lstm", "vgg16"]), listed(["cnn"]), listed("abcde", most=2)
+    ('cnn, lstm and vgg16', 'cnn', 'a, b and 3 more')
     """
     names = [plain(item) for item in items]
+    if most is not None and len(names) > most + 1:
+        names = [*names[:most], f"{len(names) - most} more"]
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else ""
 
 

@@ -96,3 +96,12 @@ def test_markdown_rows_have_as_many_cells_as_their_head():
         cells = line.replace("\\|", "").count("|")
         width = width or cells
         assert cells == width, line
+
+
+def test_nan_and_lone_surrogates_become_what_json_can_hold():
+    run = samples.h200_run()
+    first = msgspec.structs.replace(run.measurements[0], loss_trace=(float("nan"), 1.0))
+    data = samples.report_data(samples.h200_run(measurements=(first,), notes=("a\udcff",)))
+    document = json.loads(as_json(data))
+    assert document["runs"][0]["measurements"][0]["loss_trace"] == [None, 1.0]
+    assert document["runs"][0]["notes"] == ["a?"]

@@ -39,11 +39,11 @@ def words_of(key: str, data) -> str:
     return "" if block is None else " ".join(texts(block))
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("key", BUILT_IN)
 class TestBuiltInSections(SectionContract):
     @pytest.fixture
-    def section(self, name) -> Section:
-        return next(section for section in load_sections() if section.key == name)
+    def section(self, key) -> Section:
+        return next(section for section in load_sections() if section.key == key)
 
 
 def test_the_verdict_comes_first_and_leads_with_the_sentence_of_the_ranking():

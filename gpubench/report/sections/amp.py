@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from statistics import fmean
 
 import msgspec
 
@@ -12,7 +13,7 @@ from gpubench.report.data import ReportData, Result
 from gpubench.report.ratios import Ratio, ratio
 from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
 from gpubench.report.words import count, stacked
-from gpubench.units import plain
+from gpubench.units import UNKNOWN, format_bytes, format_number, plain
 
 SURE_FACTOR = 1.5
 """A gain is put into words where the ends of its interval lie within this factor."""
@@ -151,6 +152,8 @@ def _twin(pairs: tuple[Ratio, ...]) -> Table:
             Column(title="Batch", numeric=True),
             Column(title="Layout, AMP and baseline"),
             Column(title="Speed-up, 95 % interval", numeric=True),
+            Column(title="Peak memory", numeric=True),
+            Column(title="Loss after the same steps", numeric=True),
         ),
         rows=tuple(
             (
@@ -161,10 +164,49 @@ def _twin(pairs: tuple[Ratio, ...]) -> Table:
                 str(s.of.case.batch_size),
                 f"{_layout(s.of.case.memory_format)}, {_layout(s.to.case.memory_format)}",
                 stacked(s.words),
+                _memory(s),
+                _loss(s),
             )
             for s in pairs
         ),
     )
+
+
+def _memory(pair: Ratio) -> str:
+    """Peak memory of AMP over that of the baseline."""
+    amp, baseline = pair.of.measurement.peak_memory_bytes, pair.to.measurement.peak_memory_bytes
+    if amp is None or not baseline:
+        return UNKNOWN
+    return f"{format_number(amp / baseline)}×\n{format_bytes(amp)} for {format_bytes(baseline)}"
+
+
+def loss_gap(pair: Ratio) -> tuple[float, float, int] | None:
+    """Mean loss of AMP and of the baseline over the last fifth of the steps that both ran from one seed.
+
+    Returns:
+        Both losses and the number of steps, or None where a curve is missing or not finite.
+    """
+    if pair.of.run.seed != pair.to.run.seed:
+        return None
+    curves = [_curve(pair.of), _curve(pair.to)]
+    steps = min(len(curve) for curve in curves)
+    if steps < 5:
+        return None
+    ends = [curve[steps - steps // 5 : steps] for curve in curves]
+    means = [fmean(loss for loss in end if loss is not None) for end in ends if None not in end]
+    return None if len(means) < 2 else (means[0], means[1], steps)
+
+
+def _curve(result: Result) -> tuple[float | None, ...]:
+    return next((x.loss_curve for x in result.measurement.launches if x.loss_curve), ())
+
+
+def _loss(pair: Ratio) -> str:
+    gap = loss_gap(pair)
+    if gap is None:
+        return UNKNOWN
+    amp, baseline, steps = gap
+    return f"{format_number(amp, 4)} for {format_number(baseline, 4)}\n{steps} steps from one seed"
 
 
 def _layout(layout: MemoryFormat | None) -> str:

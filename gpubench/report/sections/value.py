@@ -14,6 +14,7 @@ from gpubench.report.words import (
     cases_words,
     count,
     gpus_words,
+    listed,
     offer_words,
     per_s_words,
     per_usd_words,
@@ -73,6 +74,7 @@ def _ranked_parts(data: ReportData, ranking: Ranking) -> list[Part]:
     )
     if tied > 1:
         caption += f" The {tied} rows on the band cannot be told apart: they share rank 1."
+        caption += _parting(data, shown[:tied])
     if len(best) > len(shown):
         caption += f" {len(best) - len(shown)} further kinds of GPU are in the data below the page."
     return [
@@ -83,6 +85,14 @@ def _ranked_parts(data: ReportData, ranking: Ranking) -> list[Part]:
         ),
         _offers_table(data, ranking),
     ]
+
+
+def _parting(data: ReportData, tied: Sequence[RankedOffer]) -> str:
+    """Name the measurement that would part a tie: predictions are what is uncertain in it."""
+    guessed = [plain(data.gpu_name(r.offer.gpu_key), 40) for r in tied if r.estimate.basis == "predicted"]
+    if not guessed:
+        return " All were measured: measure them again with more launches (`--publish`) to part them."
+    return f" Measuring {listed(guessed[:3])} would part them; renting one for some minutes is enough."
 
 
 def _shown(data: ReportData, best: Sequence[RankedOffer]) -> tuple[RankedOffer, ...]:
@@ -191,13 +201,27 @@ def _offer_cells(data: ReportData, row: RankedOffer, timed: bool) -> tuple[str, 
         stacked(per_s_words(row)),
         stacked(per_usd_words(row)),
         share_words(row.p_best),
-        stacked(basis_words(row.estimate)),
+        basis_words(row.estimate).partition(" (")[0],
         _remarks(row),
     ]
     if timed:
-        hours = None if row.hours is None else row.hours * 3600
-        cells[5:5] = [format_duration(hours), format_usd(row.cost_usd)]
+        cells[5:5] = [_hours(row), _cost(row)]
     return tuple(cells)
+
+
+def _hours(row: RankedOffer) -> str:
+    def words(hours: float | None) -> str:
+        return format_duration(None if hours is None else hours * 3600)
+
+    if row.hours_low is None or row.hours_high is None:
+        return words(row.hours)
+    return f"{words(row.hours)}\n{words(row.hours_low)} to {words(row.hours_high)}"
+
+
+def _cost(row: RankedOffer) -> str:
+    if row.cost_usd_low is None or row.cost_usd_high is None:
+        return format_usd(row.cost_usd)
+    return f"{format_usd(row.cost_usd)}\n{format_usd(row.cost_usd_low)} to {format_usd(row.cost_usd_high)}"
 
 
 def _rank(row: RankedOffer) -> str:

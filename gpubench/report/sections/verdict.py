@@ -119,9 +119,14 @@ def _evidence(data: ReportData) -> Paragraph:
     text = f"Measured on {name}: {workloads}, {count(len(data.results), 'case')}."
     if data.is_cpu:
         text += (
-            " This is a CPU. No GPU was measured here, and a CPU measurement never serves as the starting "
-            "point of a GPU prediction: the GPUs below are reference runs or predictions from data sheets."
+            " This is a CPU, and a CPU measurement never serves as the starting point of a GPU prediction."
         )
+        others = [run.device.name or "a GPU" for run in data.runs if run.device.backend != "cpu"]
+        if others:
+            names = listed(dict.fromkeys(others))
+            text += f" The results folder also holds runs of {names}; the ranking uses them."
+        else:
+            text += " No GPU was measured: the GPUs below are reference runs or predictions from data sheets."
         return Paragraph(text=text, tone="warning")
     return Paragraph(text=text, tone="note")
 

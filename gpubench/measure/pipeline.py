@@ -1,0 +1,132 @@
+"""How many images a second this host prepares, and this device: the parent's side. No torch here."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from gpubench.errors import GpuBenchError, MisuseError
+from gpubench.models import DeviceProfile
+from gpubench.profile.bounded import run_bounded
+from gpubench.units import Seconds, plain
+
+TIME_LIMIT_S = 180.0
+DEFAULT_BATCH = 64
+ROUND_S = 0.25
+ROUNDS = 12
+WAY_LIMIT_S = 6.0
+"""For the rounds of one way of preparing."""
+
+
+class PreparationRate(msgspec.Struct, frozen=True, kw_only=True):
+    """Images prepared per second in one way, with the 95 % interval.
+
+    Attributes:
+        way: ``cpu_one_process``, ``cpu_workers`` (a DataLoader) or ``device_batch``.
+        workers: Processes that prepare.
+        threads: Threads of each of them; None on a GPU.
+        batch_size: Images handled at once.
+        rounds: How many timed rounds the figure rests on.
+    """
+
+    way: str
+    images_per_s: float
+    low: float | None
+    high: float | None
+    rounds: int
+    workers: int
+    threads: int | None
+    batch_size: int
+
+
+class PipelineOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """What the child is to time."""
+
+    device: str
+    workers: int
+    batch_size: int = DEFAULT_BATCH
+    round_s: Seconds = ROUND_S
+    rounds: int = ROUNDS
+    most_s: Seconds = WAY_LIMIT_S
+    seed: int = 0
+
+
+class PipelineReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What was timed: the preparation each way, and the link from host to device.
+
+    Attributes:
+        link_bytes_per_s: Copying 8-bit images from pinned memory to the device; None on a CPU.
+        photograph_bytes: One image as it comes from the decoder.
+        tensor_bytes: One image as a float32 tensor, prepared.
+    """
+
+    rates: tuple[PreparationRate, ...]
+    link_bytes_per_s: float | None
+    photograph_bytes: int
+    tensor_bytes: int
+
+    def rate(self, way: str) -> PreparationRate | None:
+        """The rate of one way, where it was timed."""
+        return next((r for r in self.rates if r.way == way), None)
+
+
+class PipelineAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The child's answer: a report, or one line on why there is none."""
+
+    report: PipelineReport | None = None
+    error: str | None = None
+
+
+def measure_pipeline(
+    device: DeviceProfile, *, workers: int | None = None, order: PipelineOrder | None = None
+) -> PipelineReport:
+    """Time the input pipeline on the CPU and on the device, in a child process.
+
+    Args:
+        device: Where the batch version runs.
+        workers: Processes of the DataLoader; None is one for each CPU this process may use.
+        order: Everything else; None is the default.
+
+    Raises:
+        MisuseError: If there are fewer than one worker, or kornia is missing.
+        GpuBenchError: If the child failed.
+    """
+    wanted = available_cpus() if workers is None else workers
+    if wanted < 1:
+        raise MisuseError(f"{wanted} workers: give a whole number from 1 up")
+    order = order or PipelineOrder(device="cpu" if device.backend == "cpu" else "cuda", workers=wanted)
+    environment = dict(os.environ)
+    if order.device == "cuda" and device.uuid and device.uuid.removeprefix("GPU-").strip("0-"):
+        environment["CUDA_VISIBLE_DEVICES"] = device.uuid
+    with tempfile.TemporaryDirectory(prefix="gpubench-") as folder:
+        answer_file = Path(folder) / "answer.json"
+        command = [sys.executable, "-m", "gpubench.measure.pipeline_worker", str(answer_file)]
+        ended = run_bounded(
+            [*command, msgspec.json.encode(order).decode()],
+            time_limit_s=TIME_LIMIT_S,
+            environment=environment,
+        )
+        try:
+            answer = msgspec.json.decode(answer_file.read_bytes(), type=PipelineAnswer)
+        except (OSError, msgspec.DecodeError):
+            answer = PipelineAnswer()
+    if answer.report is not None:
+        return answer.report
+    if answer.error is not None:
+        raise MisuseError(answer.error)
+    lines = ended.tail.strip().splitlines() or ["nothing"]
+    how = "did not end in time" if ended.exit_code is None else f"ended with status {ended.exit_code}"
+    raise GpuBenchError(
+        f"the input pipeline could not be timed: its process {how}, having said {plain(lines[-1])}"
+    )
+
+
+def available_cpus() -> int:
+    """CPUs that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,180 @@
+"""The child that times the input pipeline: ``python -m gpubench.measure.pipeline_worker ANSWER ORDER``.
+
+The CPU comes first, so that the workers of the DataLoader are forked before anything touches the GPU.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset
+
+from gpubench.errors import MisuseError
+from gpubench.measure.pipeline import PipelineAnswer, PipelineOrder, PipelineReport, PreparationRate
+from gpubench.stats import relative_half_width
+from gpubench.workload import load_workload
+
+LINK_BYTES = 256 * 1024**2
+"""Size of a copy to the device: large enough that starting it costs nothing beside it."""
+LINK_COPIES = 10
+LEAST_ROUNDS = 3
+LOADER_BATCH = 16
+CPU_BATCH = 16
+"""Small batches on the CPU: their time is in the work, and a large one takes seconds."""
+
+
+def main(answer_file: Path, order: PipelineOrder) -> None:
+    """Time what was ordered and leave the answer in a file."""
+    try:
+        answer = PipelineAnswer(report=time_pipeline(order))
+    except MisuseError as error:
+        answer = PipelineAnswer(error=str(error))
+    answer_file.write_bytes(msgspec.json.encode(answer))
+
+
+def time_pipeline(order: PipelineOrder) -> PipelineReport:
+    """Time one process, a DataLoader, the device, and the link to it."""
+    task = load_workload("augment").build(order.batch_size, order.seed)
+    pipeline, photographs = task.model.eval(), task.batches[0][0]
+    with torch.inference_mode():
+        tensor = pipeline(photographs[:1])
+    rates = [_one_process(order, pipeline, photographs), _workers(order, pipeline, photographs)]
+    rates.append(_device_batch(order, pipeline, photographs))
+    return PipelineReport(
+        rates=tuple(rates),
+        link_bytes_per_s=None if order.device == "cpu" else _link(torch.device(order.device)),
+        photograph_bytes=photographs[0].numel(),
+        tensor_bytes=tensor.numel() * tensor.element_size(),
+    )
+
+
+def _one_process(order: PipelineOrder, pipeline: nn.Module, photographs: Tensor) -> PreparationRate:
+    """Prepare image after image on one thread, as one worker of a loader does."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    place = iter(range(10**12))
+    try:
+        with torch.inference_mode():
+            times = _rounds(order, lambda: _prepare(pipeline, photographs, next(place)), images=1)
+    finally:
+        torch.set_num_threads(threads)
+    return _rate("cpu_one_process", times, workers=1, threads=1, batch_size=1)
+
+
+def _workers(order: PipelineOrder, pipeline: nn.Module, photographs: Tensor) -> PreparationRate:
+    """Prepare in worker processes, collate into batches, and take them as a training loop would."""
+    batch_size = min(LOADER_BATCH, order.batch_size)
+    loader: DataLoader[Tensor] = DataLoader(
+        _Endless(pipeline, photographs),
+        batch_size=batch_size,
+        num_workers=order.workers,
+        multiprocessing_context="fork" if sys.platform == "linux" else None,
+    )
+    batches = iter(loader)  # its end, when this function returns, is the end of the workers
+    times = _rounds(
+        order,
+        # They finish together: one batch of each makes an even round.
+        lambda: [next(batches) for _ in range(order.workers)],
+        images=order.workers * batch_size,
+    )
+    return _rate("cpu_workers", times, workers=order.workers, threads=1, batch_size=batch_size)
+
+
+class _Endless(IterableDataset[Tensor]):
+    """Prepared images without end."""
+
+    def __init__(self, pipeline: nn.Module, photographs: Tensor) -> None:
+        self._pipeline = pipeline
+        self._photographs = photographs
+
+    def __iter__(self) -> Iterator[Tensor]:
+        place = 0
+        while True:
+            with torch.inference_mode():
+                image = _prepare(self._pipeline, self._photographs, place)
+            yield image.clone()
+            place += 1
+
+
+def _prepare(pipeline: nn.Module, photographs: Tensor, place: int) -> Tensor:
+    start = place % len(photographs)
+    image: Tensor = pipeline(photographs[start : start + 1])[0]
+    return image
+
+
+def _device_batch(order: PipelineOrder, pipeline: nn.Module, photographs: Tensor) -> PreparationRate:
+    """Prepare a whole batch at once where the model is trained; the images are there already."""
+    device = torch.device(order.device)
+    batch_size = min(CPU_BATCH, order.batch_size) if device.type == "cpu" else order.batch_size
+    moved, on_device = pipeline.to(device), photographs[:batch_size].to(device)
+
+    def work() -> None:
+        moved(on_device)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    with torch.inference_mode():
+        times = _rounds(order, work, images=batch_size)
+    threads = torch.get_num_threads() if device.type == "cpu" else None
+    return _rate("device_batch", times, workers=1, threads=threads, batch_size=batch_size)
+
+
+def _rounds(order: PipelineOrder, work: Callable[[], Any], images: int) -> list[float]:
+    """Seconds per image of each round, after one that warms up; fewer rounds where they take long."""
+    times: list[float] = []
+    began = time.perf_counter()
+    for number in range(order.rounds + 1):
+        if len(times) >= LEAST_ROUNDS and time.perf_counter() - began > order.most_s:
+            break
+        start, done = time.perf_counter(), 0
+        while True:
+            work()
+            done += images
+            wall_s = time.perf_counter() - start
+            if wall_s >= order.round_s:
+                break
+        if number:
+            times.append(wall_s / done)
+    return times
+
+
+def _rate(
+    way: str, times: list[float], *, workers: int, threads: int | None, batch_size: int
+) -> PreparationRate:
+    mean_s = sum(times) / len(times)
+    width = relative_half_width(times)
+    return PreparationRate(
+        way=way,
+        images_per_s=1 / mean_s,
+        low=None if width is None else 1 / mean_s / (1 + width),
+        high=None if width is None or width >= 1 else 1 / mean_s / (1 - width),
+        rounds=len(times),
+        workers=workers,
+        threads=threads,
+        batch_size=batch_size,
+    )
+
+
+def _link(device: torch.device) -> float:
+    """Bytes per second from pinned host memory to the device: the median of several copies."""
+    host = torch.empty(LINK_BYTES, dtype=torch.uint8).pin_memory()
+    there = torch.empty(LINK_BYTES, dtype=torch.uint8, device=device)
+    times = []
+    for _ in range(LINK_COPIES + 1):
+        torch.cuda.synchronize(device)
+        start = time.perf_counter()
+        there.copy_(host, non_blocking=True)
+        torch.cuda.synchronize(device)
+        times.append(time.perf_counter() - start)
+    return LINK_BYTES / sorted(times[1:])[LINK_COPIES // 2]
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), msgspec.json.decode(sys.argv[2].encode(), type=PipelineOrder))

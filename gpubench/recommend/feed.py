@@ -1,0 +1,95 @@
+"""Whether this host can feed a GPU with augmented images: what is prepared, against what is consumed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from gpubench.measure.feeding import Consumption, Feeding, feeding
+from gpubench.measure.pipeline import PipelineReport, measure_pipeline
+from gpubench.models import DeviceProfile
+from gpubench.predict.estimate import estimate
+from gpubench.predict.question import Question, Refusal
+from gpubench.probe.select import select_device
+from gpubench.profile import profile_of
+from gpubench.record.store import read_runs, reference_runs, results_root
+from gpubench.specs import require_spec
+
+CONSUMERS = ("vgg16", "resnet50")
+"""One bound by arithmetic, one that takes images several times as fast."""
+EXAMPLES = ("nvidia-l4-24gb", "nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb")
+"""GPUs to answer for where there is none here and none is named."""
+
+
+class FeedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One field an option of ``gpubench feed``."""
+
+    gpus: tuple[str, ...] = ()
+    workers: int | None = None
+    device: str = "auto"
+    results: Path | None = None
+
+
+class FeedReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What this host prepares, and one answer for each model on each GPU."""
+
+    device: str
+    remark: str | None
+    pipeline: PipelineReport
+    feedings: tuple[Feeding, ...]
+    refused: tuple[str, ...] = ()
+
+
+def feed(request: FeedRequest | None = None) -> FeedReport:
+    """Time the input pipeline here and compare it with what GPUs consume, measured or predicted.
+
+    Raises:
+        MisuseError: If a GPU is unknown or kornia is missing.
+        NoDeviceError: If a device was named that is not there.
+    """
+    request = request or FeedRequest()
+    device, remark = select_device(request.device)
+    keys = tuple(require_spec(name).key for name in request.gpus) or _default_gpus(device)
+    consumptions, refused = consumed_by(keys, request.results)
+    pipeline = measure_pipeline(device, workers=request.workers)
+    return FeedReport(
+        device=device.name or device.backend,
+        remark=remark,
+        pipeline=pipeline,
+        feedings=tuple(
+            feeding(c, pipeline, device_is_gpu=device.backend != "cpu" and c.gpu == device.gpu_key)
+            for c in consumptions
+        ),
+        refused=refused,
+    )
+
+
+def consumed_by(
+    gpu_keys: Sequence[str], results: Path | None = None
+) -> tuple[tuple[Consumption, ...], tuple[str, ...]]:
+    """Images per second of each consumer on each GPU at its best AMP, and a line for each refusal."""
+    own, reference = read_runs(results_root(results)).runs, reference_runs()
+    specs = [require_spec(key) for key in gpu_keys]
+    found, refused = [], []
+    for name in CONSUMERS:
+        answers = estimate(Question(profile=profile_of(name)), specs, own=own, reference=reference)
+        for key, answer in answers.items():
+            if isinstance(answer, Refusal):
+                refused.append(f"{name} on {key}: {answer.reason}")
+            else:
+                found.append(
+                    Consumption(
+                        workload=name,
+                        gpu=key,
+                        case=answer.case.label,
+                        basis=answer.basis,
+                        images_per_s=answer.samples_per_s,
+                    )
+                )
+    return tuple(found), tuple(refused)
+
+
+def _default_gpus(device: DeviceProfile) -> tuple[str, ...]:
+    return (device.gpu_key,) if device.gpu_key is not None else EXAMPLES

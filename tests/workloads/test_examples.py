@@ -1,0 +1,85 @@
+"""What we give users to start from works as it stands."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpubench.models import OperatorKind
+from gpubench.profile import profile_of
+from gpubench.workload import load_workload
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+
+
+def gpubench(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gpubench", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=cwd, check=False)
+
+
+def losses(path: Path, batch_size: int, steps: int) -> list[float]:
+    task = load_workload(str(path)).build(batch_size, 0)
+    optimizer = task.optimizer(task.model.parameters())
+    inputs, targets = task.batches[0]
+    found = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = task.loss(task.model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+def test_a_new_workload_works_as_it_is_written(tmp_path: Path) -> None:
+    done = gpubench("new-workload", "my_model", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    path = tmp_path / "my_model.py"
+    assert "gpubench rank --workload ./my_model.py" in path.read_text(encoding="utf-8")
+    found = profile_of(str(path))
+    assert found.batches == (16, 64, 256)
+    assert found.sample_shape == (3, 64, 64)
+    falling = losses(path, 8, 30)
+    assert falling[-1] < falling[0]
+
+
+def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("precious")
+    done = gpubench("new-workload", "mine", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "mine.py is there already" in done.stderr
+    assert (tmp_path / "mine.py").read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", ["../evil", "a b", "1st", "x/y", ""])
+def test_a_name_that_is_no_file_name_is_refused(tmp_path: Path, name: str) -> None:
+    done = gpubench("new-workload", name, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert not list(tmp_path.parent.glob("evil*"))
+
+
+def test_json_names_the_file(tmp_path: Path) -> None:
+    assert json.loads(gpubench("new-workload", "net", "--json", cwd=tmp_path).stdout) == {"path": "net.py"}
+
+
+def test_the_u_net_is_profiled_and_learns() -> None:
+    found = profile_of(str(EXAMPLES / "unet.py"))
+    assert found.name == "unet.py"
+    assert found.is_image
+    assert found.batches == (4, 16, 32)
+    kinds = {o.kind for o in found.train}
+    assert {OperatorKind.CONV3X3, OperatorKind.CONV, OperatorKind.MEMORY} <= kinds
+    falling = losses(EXAMPLES / "unet.py", 2, 4)
+    assert falling[-1] < falling[0]
+
+
+def test_the_u_net_keeps_the_size_of_the_image() -> None:
+    task = load_workload(str(EXAMPLES / "unet.py")).build(2, 0)
+    with torch.no_grad():
+        assert task.model(task.batches[0][0]).shape == (2, 2, 128, 128)

@@ -1,0 +1,135 @@
+"""The input pipeline: the verdict's arithmetic, and the real thing in small."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubench.errors import MisuseError
+from gpubench.measure.feeding import Consumption, feeding
+from gpubench.measure.pipeline import PipelineOrder, PipelineReport, PreparationRate, measure_pipeline
+from gpubench.models import DeviceProfile
+from gpubench.recommend.feed import consumed_by
+
+PHOTOGRAPH, TENSOR = 500 * 375 * 3, 224 * 224 * 3 * 4
+
+
+def rate(way: str, images_per_s: float, workers: int = 1) -> PreparationRate:
+    return PreparationRate(
+        way=way,
+        images_per_s=images_per_s,
+        low=None,
+        high=None,
+        rounds=3,
+        workers=workers,
+        threads=1,
+        batch_size=64,
+    )
+
+
+def report(one: float, several: float, batch: float, link: float | None = None) -> PipelineReport:
+    rates = (rate("cpu_one_process", one), rate("cpu_workers", several, 4), rate("device_batch", batch))
+    return PipelineReport(
+        rates=rates, link_bytes_per_s=link, photograph_bytes=PHOTOGRAPH, tensor_bytes=TENSOR
+    )
+
+
+def consumes(images_per_s: float) -> Consumption:
+    return Consumption(workload="vgg16", gpu="card", case="c", basis="measured", images_per_s=images_per_s)
+
+
+def test_a_host_that_prepares_more_than_is_taken_feeds_it() -> None:
+    found = feeding(consumes(300), report(100, 350, 5000, link=25e9), device_is_gpu=True)
+    assert found.fed
+    assert found.cpu_share == pytest.approx(350 / 300)
+    assert found.tensors_bytes_per_s == 300 * TENSOR
+    assert found.link_share == pytest.approx(300 * TENSOR / 25e9)
+    assert found.verdict.endswith("it can feed it")
+
+
+def test_a_slow_host_makes_the_gpu_wait() -> None:
+    found = feeding(consumes(3000), report(100, 350, 6000, link=25e9), device_is_gpu=True)
+    assert not found.fed
+    assert found.workers_needed == 30
+    assert found.gpu_images_per_s == pytest.approx(2000)  # 1/3000 + 1/6000 s per image
+    assert "would wait 88 % of the time; 30 such workers" in found.verdict
+    assert "trains 2,000 images/s" in found.verdict
+
+
+def test_a_narrow_link_is_named() -> None:
+    found = feeding(consumes(3000), report(1000, 4000, 6000, link=1e9), device_is_gpu=True)
+    assert not found.fed
+    assert "the link carries 1.00 GB/s: it cannot feed it" in found.verdict
+
+
+def test_a_cpu_says_nothing_of_augmenting_on_the_gpu() -> None:
+    found = feeding(consumes(3000), report(100, 350, 50), device_is_gpu=False)
+    assert found.gpu_images_per_s is None
+    assert found.link_share is None
+    assert "augments by itself" not in found.verdict
+
+
+@given(
+    consumed=st.floats(1, 1e6), one=st.floats(1, 1e5), several=st.floats(1, 1e6), batch=st.floats(1, 1e6),
+    link=st.none() | st.floats(1e6, 1e12),
+)  # fmt: skip
+def test_the_figures_hang_together(
+    consumed: float, one: float, several: float, batch: float, link: float | None
+) -> None:
+    found = feeding(consumes(consumed), report(one, several, batch, link), device_is_gpu=True)
+    assert found.fed == (found.cpu_share >= 1 and (found.link_share is None or found.link_share <= 1))
+    assert found.gpu_images_per_s is not None
+    assert found.gpu_images_per_s <= min(consumed, batch)
+    assert (found.workers_needed - 1) * one < consumed <= found.workers_needed * one * (1 + 1e-9)
+    assert "\n" not in found.verdict
+
+
+def test_the_pipeline_is_timed_each_way_on_this_cpu() -> None:
+    pytest.importorskip("kornia")
+    order = PipelineOrder(device="cpu", workers=2, batch_size=4, round_s=0.01, rounds=2, most_s=0.5)
+    found = measure_pipeline(DeviceProfile(backend="cpu"), order=order)
+    assert [r.way for r in found.rates] == ["cpu_one_process", "cpu_workers", "device_batch"]
+    assert all(r.images_per_s > 0 for r in found.rates)
+    assert (found.photograph_bytes, found.tensor_bytes) == (PHOTOGRAPH, TENSOR)
+    assert found.link_bytes_per_s is None
+
+
+def test_without_kornia_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    (tmp_path / "kornia.py").write_text("raise ImportError('broken')")  # type: ignore[operator]
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(MisuseError, match=r"pip install 'gpubench\[augment\]'"):
+        measure_pipeline(DeviceProfile(backend="cpu"), workers=1)
+
+
+def test_no_workers_are_refused() -> None:
+    with pytest.raises(MisuseError, match="0 workers"):
+        measure_pipeline(DeviceProfile(backend="cpu"), workers=0)
+
+
+def test_what_a_gpu_consumes_is_predicted_where_it_was_not_measured() -> None:
+    found, refused = consumed_by(("nvidia-h100-sxm-80gb", "nvidia-tesla-k80-12gb"))
+    assert {c.workload for c in found} == {"vgg16", "resnet50"}
+    assert {c.gpu for c in found} == {"nvidia-h100-sxm-80gb"}
+    assert len(refused) == 2
+    assert all(c.images_per_s > 100 for c in found)
+
+
+def test_the_verb_refuses_an_unknown_gpu_before_timing_anything() -> None:
+    command = [sys.executable, "-m", "gpubench", "feed", "--gpu", "nvidia-nothing", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert not done.stdout
+
+
+@pytest.mark.slow
+def test_the_verb_answers_in_json() -> None:
+    command = [sys.executable, "-m", "gpubench", "feed", "--gpu", "nvidia-l4-24gb", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
+    document = json.loads(done.stdout)
+    assert {f["consumption"]["workload"] for f in document["feedings"]} == {"vgg16", "resnet50"}

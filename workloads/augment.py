@@ -1,0 +1,103 @@
+"""The input pipeline of an image classifier: 8-bit photographs to augmented, normalised 224 x 224 tensors.
+
+Run forward only. Needs kornia (the extra ``augment``). Decoding of JPEG files and video are not part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gpubench.errors import MisuseError
+from gpubench.models import TaskKind
+from gpubench.workload import BATCH_COUNT, Task, Workload, seeded
+
+PHOTOGRAPH = (375, 500)
+"""Height and width of a typical ImageNet photograph [pixels]."""
+CROP = 224
+
+
+class Augmentation(nn.Module):
+    """Crop and resize, flip, rotate and jitter each image by its own draw; then YCbCr and normalisation.
+
+    Shapes:
+        images: (N, 3, H, W) uint8; out: (N, 3, crop, crop) float32.
+    """
+
+    def __init__(self, crop: int) -> None:
+        super().__init__()
+        library = _kornia()
+        augmentation = library.augmentation
+        self.color = library.color
+        self.drawn = augmentation.AugmentationSequential(
+            augmentation.RandomResizedCrop((crop, crop), cropping_mode="resample"),  # one kernel for all
+            augmentation.RandomHorizontalFlip(p=0.5),
+            augmentation.RandomRotation(15.0),
+            augmentation.ColorJitter(0.4, 0.4, 0.4, 0.1),
+            data_keys=["input"],
+        )
+        self.normalise = augmentation.Normalize(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Augment a batch; every image is drawn for apart."""
+        seen = self.drawn(images.float() / 255)
+        out: Tensor = self.normalise(self.color.rgb_to_ycbcr(seen))
+        return out
+
+
+def _kornia() -> Any:
+    try:
+        import kornia
+    except ImportError as error:
+        raise MisuseError(
+            "workload augment: kornia is not installed; pip install 'gpubench[augment]'"
+        ) from error
+    return kornia
+
+
+def _share_finite(outputs: Tensor, _targets: Tensor) -> Tensor:
+    """Share of the values that are finite: 1 on every device, whatever was drawn."""
+    return outputs.isfinite().float().mean()
+
+
+def build(batch_size: int, seed: int, *, photograph: Sequence[int] = PHOTOGRAPH, crop: int = CROP) -> Task:
+    """Build the pipeline and four batches of random 8-bit colour images.
+
+    Shapes:
+        inputs: (N, 3, 375, 500) uint8; targets: (N,) int64, unused; outputs: (N, 3, 224, 224) float32.
+
+    Args:
+        batch_size: N, images per step.
+        seed: Fixes the images; equal seeds give equal tasks.
+        photograph: Height and width of an image before [pixels].
+        crop: Side of the square image after [pixels].
+    """
+    with seeded(seed):
+        return Task(
+            model=Augmentation(crop),
+            batches=tuple(
+                (torch.randint(256, (batch_size, 3, *photograph)).byte(), torch.zeros(batch_size).long())
+                for _ in range(BATCH_COUNT)
+            ),
+            loss=_share_finite,
+            optimizer=torch.optim.SGD,
+        )
+
+
+WORKLOAD = Workload(
+    name="augment",
+    summary="input pipeline: 500 x 375 photographs to augmented 224 x 224",
+    version=1,
+    sample_unit="image",
+    sample_shape=(3, *PHOTOGRAPH),
+    batches=(64, 256),
+    is_image=False,  # what comes in is no tensor for a convolution: no memory format to choose
+    source="the usual ImageNet training augmentation, on kornia",
+    build=build,
+    tiny=partial(build, photograph=(24, 32), crop=16),
+    tasks=(TaskKind.INFER,),
+)

@@ -1,0 +1,129 @@
+"""A decoder of the shape of GPT-2 small: twelve layers over 1024 tokens, the embedding tied to the head."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from gpubench.workload import Task, Workload, seeded, token_batches, token_cross_entropy
+
+LABELS = (1, 2, 3, 4)
+INITIAL_STD = 0.02
+
+
+class DecoderLayer(nn.Module):
+    """Layer norm and causal self-attention, layer norm and feed-forward network, each added to its input.
+
+    Shapes:
+        x, out: (N, T, width).
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.attention_norm = nn.LayerNorm(width)
+        self.query_key_value = nn.Linear(width, 3 * width)
+        self.output = nn.Linear(width, width)
+        self.feed_forward_norm = nn.LayerNorm(width)
+        self.enter = nn.Linear(width, 4 * width)
+        self.leave = nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Attend to the tokens before, then transform each token."""
+        x = x + self._attend(self.attention_norm(x))
+        wide = nn.functional.gelu(self.enter(self.feed_forward_norm(x)), approximate="tanh")
+        out: Tensor = x + self.leave(wide)
+        return out
+
+    def _attend(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        split = self.query_key_value(x).view(batch, length, 3, self.heads, width // self.heads)
+        query, key, value = split.permute(2, 0, 3, 1, 4)
+        seen = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        out: Tensor = self.output(seen.transpose(1, 2).reshape(batch, length, width))
+        return out
+
+
+class Decoder(nn.Module):
+    """Embeddings, decoder layers, and the word embedding again as the head.
+
+    Shapes:
+        tokens: (N, T) int64; logits: (N, T, vocabulary).
+    """
+
+    def __init__(self, vocabulary: int, length: int, width: int, heads: int, layers: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(vocabulary, width)
+        self.positions = nn.Embedding(length, width)
+        self.layers = nn.ModuleList(DecoderLayer(width, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.apply(_initialise)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Score every word of the vocabulary after each token."""
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.words(tokens) + self.positions(places)
+        for layer in self.layers:
+            x = layer(x)
+        return nn.functional.linear(self.norm(x), self.words.weight)
+
+
+def _initialise(module: nn.Module) -> None:
+    """Draw from a narrow normal distribution: tied embeddings at N(0, 1) start at a loss near 480."""
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=INITIAL_STD)
+    if isinstance(module, nn.Linear):
+        nn.init.zeros_(module.bias)
+
+
+def build(
+    batch_size: int,
+    seed: int,
+    *,
+    vocabulary: int = 50_257,
+    length: int = 1024,
+    width: int = 768,
+    heads: int = 12,
+    layers: int = 12,
+) -> Task:
+    """Build the decoder and four batches of random tokens.
+
+    Shapes:
+        inputs: (N, length) int64; targets: (N, length) int64 in [1, 5); logits: (N, length, vocabulary).
+
+    Args:
+        batch_size: N, sequences per step.
+        seed: Fixes weights and batches; equal seeds give equal tasks.
+        vocabulary: Number of tokens.
+        length: Tokens of one sequence.
+        width: Width of the model.
+        heads: Attention heads.
+        layers: Decoder layers.
+
+    Source:
+        Radford and others 2019, "Language Models are Unsupervised Multitask Learners", the smallest model;
+        without dropout.
+    """
+    with seeded(seed):
+        return Task(
+            model=Decoder(vocabulary, length, width, heads, layers),
+            batches=token_batches(batch_size, length, vocabulary, LABELS, label_each_token=True),
+            loss=token_cross_entropy,
+            optimizer=partial(torch.optim.AdamW, lr=1e-4),
+        )
+
+
+WORKLOAD = Workload(
+    name="transformer",
+    summary="a decoder shaped like GPT-2 small over 1024 tokens",
+    version=1,
+    sample_unit="sequence",
+    sample_shape=(1024,),
+    batches=(4, 8, 16),
+    is_image=False,
+    source="Radford and others 2019, Language Models are Unsupervised Multitask Learners, smallest model",
+    build=build,
+    tiny=partial(build, vocabulary=64, length=16, width=32, heads=2, layers=2),
+)
