@@ -65,10 +65,12 @@ def run_path(root: Path, run: Run) -> Path:
     return root / "runs" / folder_name(run) / f"{_check_id(run)}.json"
 
 
-def _check_id(run: Run) -> str:
+def _check_id(run: Run, where: str = "") -> str:
     run_id = run.run_id.casefold()
     if not is_safe_name(run_id):
-        raise MisuseError(f"run id {plain(run.run_id)!r} is no plain file name: the file is not gpubench's")
+        raise MisuseError(
+            f"{where}run id {plain(run.run_id)!r} is no plain file name: the file is not gpubench's"
+        )
     return run_id
 
 
@@ -179,7 +181,7 @@ def read_run(path: Path) -> Run:
         run = msgspec.json.decode(upgrade(data, version), type=Run)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise MisuseError(f"{path.name} is no gpubench run: {plain(str(error))}") from error
-    _check_id(run)
+    _check_id(run, f"{path.name}: ")
     if broken := broken_rule(run):
         raise MisuseError(f"{path.name} contradicts itself: {broken}")
     return run
