@@ -250,8 +250,9 @@ def find_run(root: Path, name: str) -> Path:
     if Path(name).is_file():
         return Path(name)
     paths = sorted(_run_files(root), key=lambda path: path.stem)
-    if name == "latest" and paths:
-        return paths[-1]
+    dated = [path for path in paths if _is_run_name(path.name)]
+    if name == "latest" and dated:
+        return dated[-1]
     found = [path for path in paths if path.stem.startswith(name.casefold())]
     if len(found) == 1:
         return found[0]
