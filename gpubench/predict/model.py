@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from gpubench.predict.question import Question
 from gpubench.predict.roofline import Times, arithmetic_of, chips_of, step_times, take, work_of
 
 SAME_GPU_SHARE = 0.5  # of the usual scale, where only batch, layout or execution change
+SMALLEST_PUBLISHED = 1_200_000  # parameters; below it a network's narrow layers use a sliver of the chip
+SMALL_LEVEL, SMALL_RATIO = 2.0, 1.5  # factors on the log half-width there, from readings of an H200
 DIFFERENCE_NOISE = 0.10  # log half-width added for each of layout, execution and kind of AMP that differ
 
 
@@ -77,6 +79,9 @@ def predict_all(
             half_width=level_half_widths(learned, [s.key for s in specs], question.profile.name),
         )
         method = "absolute: no GPU measurement of this workload to start from"
+    if question.profile.parameters < SMALLEST_PUBLISHED:
+        start = replace(start, half_width=start.half_width * (SMALL_RATIO if anchors else SMALL_LEVEL))
+        method += "; smaller than every published model, so the interval is widened"
     if question.task is TaskKind.INFER:
         method += "; few published rows are of inference"
     host_share = times.host_s / times.step_s
