@@ -25,6 +25,8 @@ H200 = "nvidia-h200-sxm-141gb"
 RTX3090 = "nvidia-geforce-rtx-3090-24gb"
 ORDER = (
     T4,
+    "nvidia-geforce-rtx-3060-12gb",
+    "nvidia-geforce-rtx-2080-ti-11gb",
     RTX3090,
     "nvidia-geforce-rtx-4090-24gb",
     "nvidia-a100-sxm-80gb",
