@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.models import Case, Measurement, Run, Status
+from gpubench.models import Case, Measurement, Precision, Run, Status
 from gpubench.units import plain
+
+ROTATION = 4
+"""Losses of single steps belong to four batches in turn: only whole rotations are compared."""
 
 
 class Ratio(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +82,65 @@ def ratio(measurement: Measurement, baseline: Measurement) -> Ratio:
         return Ratio(value=value)
     spread = math.hypot(math.log1p(widths[0]), math.log1p(widths[1]))
     return Ratio(value=value, low=value * math.exp(-spread), high=value * math.exp(spread))
+
+
+class AmpEffect(msgspec.Struct, frozen=True, kw_only=True):
+    """What a lower precision gains and costs beside the strict fp32 measurement of the same work.
+
+    Attributes:
+        case, baseline: What is compared with what.
+        speedup: Ratio of throughputs.
+        memory_ratio: Peak memory over that of the baseline; None where it is not known.
+        loss_gap: Mean loss of the last first-steps over that of the baseline, less 1, from the same seed.
+        curve_steps: How many steps from the seed the losses were compared after.
+    """
+
+    case: Case
+    baseline: Case
+    speedup: Ratio
+    memory_ratio: float | None
+    loss_gap: float | None
+    curve_steps: int
+
+
+def amp_effects(run: Run) -> tuple[AmpEffect, ...]:
+    """Compare each AMP measurement of a run with the strict fp32 one of the same work."""
+    found = []
+    for measurement in run.measurements:
+        if measurement.status is not Status.OK or not measurement.case.precision.is_amp:
+            continue
+        baseline = next((m for m in run.measurements if _is_baseline(m, measurement.case)), None)
+        if baseline is not None:
+            found.append(_effect(measurement, baseline))
+    return tuple(found)
+
+
+def _is_baseline(other: Measurement, case: Case) -> bool:
+    """Whether this is strict fp32 of the same work, in whichever memory format is its faster one."""
+    same = msgspec.structs.replace(case, precision=Precision.FP32, memory_format=other.case.memory_format)
+    return other.status is Status.OK and other.case == same
+
+
+def _effect(measurement: Measurement, baseline: Measurement) -> AmpEffect:
+    mine, theirs = measurement.peak_memory_bytes, baseline.peak_memory_bytes
+    curves = [m.launches[0].loss_curve if m.launches else () for m in (measurement, baseline)]
+    steps = min(len(curve) for curve in curves)
+    last = [_last_mean(curve[:steps]) for curve in curves]
+    gap = None if last[0] is None or not last[1] else last[0] / last[1] - 1
+    return AmpEffect(
+        case=measurement.case,
+        baseline=baseline.case,
+        speedup=ratio(measurement, baseline),
+        memory_ratio=mine / theirs if mine is not None and theirs else None,
+        loss_gap=gap,
+        curve_steps=steps,
+    )
+
+
+def _last_mean(losses: Sequence[float | None]) -> float | None:
+    """Mean of the last rotation of batches; None if any of it was not finite."""
+    recent = [loss for loss in losses[-ROTATION:] if loss is not None]
+    return fmean(recent) if recent and len(recent) == len(losses[-ROTATION:]) else None
 
 
 def compare(a: Run, b: Run, *, across_devices: bool = False) -> Comparison:

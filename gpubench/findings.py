@@ -15,6 +15,7 @@ class FindingKind(StrEnum):
     NOT_STEADY = "NOT_STEADY"
     NOT_CONVERGED = "NOT_CONVERGED"
     THROTTLED = "THROTTLED"
+    THROTTLED_ALLOWED = "THROTTLED_ALLOWED"
     POWER_LIMITED = "POWER_LIMITED"
     POWER_CAPPED = "POWER_CAPPED"
     SHARED_GPU = "SHARED_GPU"
@@ -26,6 +27,7 @@ class FindingKind(StrEnum):
     LOSS_NOT_FINITE = "LOSS_NOT_FINITE"
     UUID_ALL_ZEROS = "UUID_ALL_ZEROS"
     LOSS_DIFFERS = "LOSS_DIFFERS"
+    MEMORY_ERRORS = "MEMORY_ERRORS"
     PARAMETERS_FROZEN = "PARAMETERS_FROZEN"
     STEPS_SKIPPED = "STEPS_SKIPPED"
     DRIFTING = "DRIFTING"
@@ -70,6 +72,10 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "the clock was held down by heat or hardware",
         "check cooling and power; measure again",
     ),
+    FindingKind.THROTTLED_ALLOWED: (
+        "the clock was held down by heat or hardware, and the row is ranked on request",
+        "it stands for this card in this state, not for its kind",
+    ),
     FindingKind.POWER_LIMITED: ("the power limit set the clock", "usual on large cards: for information"),
     FindingKind.POWER_CAPPED: (
         "the power limit is below the card's default",
@@ -90,6 +96,10 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     FindingKind.LOSS_NOT_FINITE: (
         "the loss became infinite or NaN",
         "lower the learning rate or the precision",
+    ),
+    FindingKind.MEMORY_ERRORS: (
+        "uncorrectable memory errors appeared while this was measured",
+        "reset the GPU with nvidia-smi -r, and have the card checked if they come back",
     ),
     FindingKind.LOSS_DIFFERS: (
         "the loss differs from the same work done plainly",

@@ -63,7 +63,12 @@ def verb(
         float | None, typer.Option(metavar="S", help="Seconds for the whole run, shared out over its cases.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Fixes weights, inputs and the order of cases.")] = 0,
-    allow_shared: Annotated[bool, typer.Option(help="Measure although something else uses the GPU.")] = False,
+    allow_shared: Annotated[
+        bool, typer.Option("--allow-shared", help="Measure although something else uses the GPU.")
+    ] = False,
+    allow_throttled: Annotated[
+        bool, typer.Option("--allow-throttled", help="Let rows be ranked although the GPU throttled.")
+    ] = False,
     micro_only: Annotated[
         bool, typer.Option("--micro-only", help="Micro-benchmarks and nothing else.")
     ] = False,
@@ -92,6 +97,7 @@ def verb(
         seed=seed,
         results=results,
         allow_shared=allow_shared,
+        allow_throttled=allow_throttled,
         resume=resume,
         micro=_micro(only=micro_only, none=no_micro),
     )
@@ -125,10 +131,11 @@ def _measure(prepared: Prepared) -> Session:
 
 def _tell(session: Session, request: RunRequest, report: Path | None, *, as_json: bool) -> None:
     from gpubench.cli.run_text import print_run
+    from gpubench.compare import amp_effects
     from gpubench.record.as_json import run_document
 
     if as_json:
-        print_json(run_document(session.run))
+        print_json(run_document(session.run) | {"amp": amp_effects(session.run)})
     else:
         print_run(session.run)
     say(f"stored in {session.path}")

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from gpubench import units
 from gpubench.cli.tables import console_for_tables, new_table
-from gpubench.compare import ratio
+from gpubench.compare import AmpEffect, amp_effects
 from gpubench.findings import describe
 from gpubench.measure.peaks import datasheet_share
-from gpubench.models import Measurement, Precision, Run, Status
+from gpubench.models import Measurement, Run, Status
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -71,7 +71,7 @@ def micro_table(run: Run, console: Console) -> Table:
             units.plain(name),
             units.plain(result.size),
             value,
-            units.format_percent(datasheet_share(run, result)),
+            units.format_percent(datasheet_share(run.device, result)),
         )
         made.add_row(*(Text(cell) for cell in cells))
     return made
@@ -87,22 +87,24 @@ def doubts(run: Run) -> tuple[str, ...]:
 
 
 def closing(run: Run) -> tuple[str, ...]:
-    """Say what AMP is worth on this device, workload by workload, with the baseline named."""
-    sentences = []
-    for measurement in run.measurements:
-        if measurement.status is not Status.OK or not measurement.case.precision.is_amp:
-            continue
-        baseline = _twin(run, measurement)
-        if baseline is None:
-            continue
-        gain = ratio(measurement, baseline)
-        case = measurement.case
-        execution = "" if case.execution == "eager" else f" ({case.execution})"
-        sentences.append(
-            f"{case.precision} is {_times(gain.value, gain.low, gain.high)} the throughput of "
-            f"{baseline.case.precision} on {units.plain(case.workload)}{execution}"
-        )
-    return tuple(sentences)
+    """Say what AMP gains and costs on this device, workload by workload, with the baseline named."""
+    return tuple(_sentence(effect) for effect in amp_effects(run))
+
+
+def _sentence(effect: AmpEffect) -> str:
+    case, speedup = effect.case, effect.speedup
+    execution = "" if case.execution == "eager" else f" ({case.execution})"
+    times = f"about {speedup.value:.2f}x"
+    if speedup.low is not None and speedup.high is not None:
+        times = f"{speedup.value:.2f}x ({speedup.low:.2f} to {speedup.high:.2f})"
+    work = f"{units.plain(case.workload)}{execution}"
+    parts = [f"{case.precision} is {times} the throughput of {effect.baseline.precision} on {work}"]
+    if effect.memory_ratio is not None:
+        parts.append(f"takes {effect.memory_ratio:.2f}x its memory")
+    if effect.loss_gap is not None:
+        gap = units.format_percent(abs(effect.loss_gap))
+        parts.append(f"its loss after {effect.curve_steps} steps differs by {gap}")
+    return ", ".join(parts)
 
 
 def latencies(run: Run) -> tuple[str, ...]:
@@ -114,27 +116,6 @@ def latencies(run: Run) -> tuple[str, ...]:
         for m in run.measurements
         if m.status is Status.OK and m.latency_p50_s is not None
     )
-
-
-def _times(value: float, low: float | None, high: float | None) -> str:
-    if low is None or high is None:
-        return f"about {value:.2f}x"
-    return f"{value:.2f}x ({low:.2f} to {high:.2f})"
-
-
-def _twin(run: Run, measurement: Measurement) -> Measurement | None:
-    """The strict fp32 measurement of the same work."""
-    case = measurement.case
-    same = (case.workload, case.task, case.execution, case.batch_size, case.gpu_count)
-    for other in run.measurements:
-        mine = other.case
-        if (
-            other.status is Status.OK
-            and mine.precision is Precision.FP32
-            and (mine.workload, mine.task, mine.execution, mine.batch_size, mine.gpu_count) == same
-        ):
-            return other
-    return None
 
 
 def _cells(measurement: Measurement) -> tuple[str, ...]:

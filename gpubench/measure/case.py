@@ -11,12 +11,12 @@ from itertools import pairwise
 
 import torch
 
-from gpubench.measure import busy, energy, guards
+from gpubench.measure import busy, by_hand, energy, guards
 from gpubench.measure.budget import Budget
 from gpubench.measure.execution import Advance, NotCapturedError, prepare
 from gpubench.measure.hardware import Hardware
 from gpubench.measure.loop import Loop, OutOfTimeError, Series, StoppedError, time_rounds, warm_up
-from gpubench.measure.messages import CaseDone, MeasureCase
+from gpubench.measure.messages import ByHand, ByHandDone, CaseDone, MeasureCase
 from gpubench.measure.precision import probe_errors, switches_for
 from gpubench.measure.sampler import Sampler, Telemetry, shifted
 from gpubench.measure.step import Work, move
@@ -72,6 +72,7 @@ class Seen:
     reference_error: float | None = None
     graph_error: float | None = None
     parameters_moved: bool | None = None
+    memory_errors: int | None = None
     event_s: tuple[float, ...] = ()
     host_issue_s: tuple[float, ...] = ()
     gpu_busy: float | None = None
@@ -111,6 +112,7 @@ class Seen:
             reference_error=self.reference_error,
             graph_error=self.graph_error,
             parameters_moved=self.parameters_moved,
+            memory_errors=self.memory_errors,
             loss_curve=tuple(self.loss_curve),
             cold_s={name: round(value, 4) for name, value in self.cold_s.items()},
             findings=(*series.findings, *((finding,) if finding else ())),
@@ -158,6 +160,25 @@ def failure(error: Exception, batch_size: int) -> tuple[Status, str]:
     return Status.FAILED, text
 
 
+def compare_by_hand(order: ByHand, desk: Desk) -> ByHandDone:
+    """Hold the harness, or its telemetry, against a loop written by hand, in blocks of about a second."""
+    case = order.case
+    with switches_for(case.precision):
+        task = load_workload(order.reference).build(case.batch_size, desk.seed)
+        work = move(task, case, desk.hardware.device)
+        once = by_hand.bare_loop(work, desk.hardware, by_hand.WARM_STEPS)
+        steps = max(len(work.batches), round(by_hand.BLOCK_S * by_hand.WARM_STEPS / once))
+        if order.sampler:
+            ratios = by_hand.sampled_over_plain(
+                work, desk.hardware, desk.telemetry, pairs=by_hand.PAIRS, steps=steps
+            )
+        else:
+            ratios = by_hand.harness_over_bare(work, desk.hardware, pairs=by_hand.PAIRS, steps=steps)
+    ratio, low, high = by_hand.median_interval(ratios)
+    desk.hardware.release()
+    return ByHandDone(ratio=ratio, low=low, high=high)
+
+
 def skipped_steps(scales: list[float]) -> int:
     """Count the steps that the gradient scaler skipped: each halves its scale."""
     skipped = 0
@@ -196,6 +217,7 @@ def _measure(order: MeasureCase, desk: Desk, seen: Seen, deadline_s: Seconds) ->
         report=desk.report,
         heap=lambda: hardware.heap(work.scaler.get_scale() if work.scaler is not None else None),
     )
+    errors = desk.telemetry.ecc_uncorrected()
     with Sampler(desk.telemetry, clock.now_s) as sampler:
         loop.samples = sampler.drain
         desk.phase("warm-up")
@@ -209,6 +231,7 @@ def _measure(order: MeasureCase, desk: Desk, seen: Seen, deadline_s: Seconds) ->
             seen.telemetry_source = sampler.source
             if before:
                 seen.parameters_moved = guards.has_moved(work.model, before)
+            seen.memory_errors = _difference(errors, desk.telemetry.ecc_uncorrected())
     _look_again(loop, work, desk, seen)
 
 
@@ -258,6 +281,11 @@ def _look_again(loop: Loop, work: Work, desk: Desk, seen: Seen) -> None:
     seen.event_s = busy.event_times(loop.advance, seen.series.steps_per_round)
     seen.host_issue_s = busy.host_issue_times(loop.advance, loop.clock)
     seen.gpu_busy = busy.busy_share(loop.advance, loop.clock)
+
+
+def _difference(before: int | None, after: int | None) -> int | None:
+    """Only a counter that moves means anything: lifetime counts above zero are no fault."""
+    return None if before is None or after is None else after - before
 
 
 def _in_time(deadline_s: Seconds) -> None:

@@ -57,12 +57,17 @@ _INVALIDATING = frozenset(
         FindingKind.PARAMETERS_FROZEN,
         FindingKind.STEPS_SKIPPED,
         FindingKind.TF32_IN_FORCE,
+        FindingKind.MEMORY_ERRORS,
     }
 )
 
 
 def judge(
-    measurement: Measurement, planned_launches: int, siblings: Sequence[Measurement] = ()
+    measurement: Measurement,
+    planned_launches: int,
+    siblings: Sequence[Measurement] = (),
+    *,
+    allow_throttled: bool = False,
 ) -> Measurement:
     """Return the measurement with its findings, its loss trace, and status ``invalid`` where work is unsound.
 
@@ -70,11 +75,16 @@ def judge(
         measurement: Status ok and raw launches, or a status that already says why there is no figure.
         planned_launches: How many launches the budget asks for.
         siblings: The other measurements of the run: eager is judged beside graph.
+        allow_throttled: Whether throttling leaves the row fit to be ranked; a row that was once judged so
+            stays so.
     """
     trace = loss_trace(measurement.launches)
     if measurement.status not in {Status.OK, Status.INVALID}:
         return msgspec.structs.replace(measurement, loss_trace=trace)
+    allowed = allow_throttled or any(f.kind is FindingKind.THROTTLED_ALLOWED for f in measurement.findings)
     findings = unique(find(measurement, planned_launches, siblings))
+    if allowed:
+        findings = tuple(_allow(finding) for finding in findings)
     wrong = [f for f in findings if f.kind in _INVALIDATING]
     reason = "; ".join(str(f.kind) for f in wrong) or None
     return msgspec.structs.replace(
@@ -119,6 +129,12 @@ def unique(findings: Iterator[Finding]) -> tuple[Finding, ...]:
     return tuple(kept.values())
 
 
+def _allow(finding: Finding) -> Finding:
+    if finding.kind is not FindingKind.THROTTLED:
+        return finding
+    return msgspec.structs.replace(finding, kind=FindingKind.THROTTLED_ALLOWED)
+
+
 def loss_trace(launches: Sequence[Launch]) -> tuple[float | None, ...]:
     """The losses of the first launch from the seed on: single steps, then the edges of the rounds."""
     if not launches:
@@ -132,6 +148,8 @@ def _of_precision(case: Case, launch: Launch) -> Iterator[Finding]:
         worst = max(launch.precision_errors.values(), default=0.0)
         if worst > IEEE_ERROR:
             yield Finding(kind=FindingKind.TF32_IN_FORCE, value=worst, limit=IEEE_ERROR)
+    if launch.memory_errors:
+        yield Finding(kind=FindingKind.MEMORY_ERRORS, value=launch.memory_errors, limit=0)
     limit = REFERENCE_LIMITS[case.precision]
     for error in (launch.reference_error, launch.graph_error):
         if error is not None and error > limit:

@@ -171,7 +171,7 @@ class Launcher:
                 if self.ready is not None:
                     record.threads = self.ready.cpu_threads
                 record.take(unit, finished)
-                measurement = checks.judge(record.measurement(unit), self.plan.budget.launches)
+                measurement = self._judged(record, unit)
                 self.on_event(events.CaseEnded(measurement=measurement, launch=unit.launch))
                 yield measurement
         finally:
@@ -188,7 +188,33 @@ class Launcher:
                 break
         if self.ready is not None:
             record.threads = self.ready.cpu_threads
-        return checks.judge(record.measurement(unit), self.plan.budget.launches)
+        return self._judged(record, unit)
+
+    def _judged(self, record: Record, unit: Unit) -> Measurement:
+        return checks.judge(
+            record.measurement(unit),
+            self.plan.budget.launches,
+            allow_throttled=self.plan.allow_throttled,
+        )
+
+    def ratio_by_hand(self, planned: PlannedCase, *, sampler: bool) -> float:
+        """Return the time of the harness over that of a loop written by hand, in one child process.
+
+        Raises:
+            GpuBenchError: If the child could not do it.
+        """
+        try:
+            child = self._child_of((0, planned.case.precision is Precision.FP32))
+            child.send(messages.ByHand(reference=planned.reference, case=planned.case, sampler=sampler))
+            while isinstance(report := child.receive(self._until_s("first steps")), messages.Phase):
+                self.on_event(events.PhaseBegan(name=report.name))
+        except (ChildLateError, ChildEndedError) as error:
+            self._end_child()
+            reason = str(error) or "gave no sign of life"
+            raise GpuBenchError(f"the measuring process {reason}") from error
+        if isinstance(report, messages.ByHandDone) and report.ratio is not None:
+            return report.ratio
+        raise GpuBenchError("the comparison with a loop by hand gave no figure")
 
     def close(self) -> None:
         """End the child, if there is one."""

@@ -71,6 +71,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     time_limit_s: Seconds | None = None
     on_cpu: bool = False
     micro: MicroWish = "none"
+    allow_throttled: bool = False
 
     def strict_groups(self) -> tuple[bool, ...]:
         """The kinds of process that this plan needs: strict fp32, the other precisions, or both."""
@@ -167,6 +168,7 @@ def plan(request: RunRequest, device: DeviceProfile, profiles: Mapping[str, Work
         time_limit_s=request.time_limit_s,
         on_cpu=on_cpu,
         micro=request.micro,
+        allow_throttled=request.allow_throttled,
     )
 
 
@@ -241,9 +243,14 @@ def batches_of(
 
 
 def batch_of(request: RunRequest, profile: WorkloadProfile, *, on_cpu: bool) -> int:
-    """The batch asked for; else the main one; on a CPU the small one, or 1 where a step takes seconds."""
+    """The batch asked for; else the main one; on a CPU the small one, or 1 where a step takes seconds.
+
+    For ``max`` it is where the search begins.
+    """
     if isinstance(request.batch_size, int):
         return request.batch_size
+    if request.batch_size == "max":
+        return profile.batches[-1]
     if not on_cpu:
         return profile.main_batch
     small = profile.batches[0]

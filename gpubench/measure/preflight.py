@@ -46,6 +46,17 @@ def preflight(
     return tuple(findings)
 
 
+def newcomers(device: DeviceProfile, *, sleep: Callable[[Seconds], None] = time.sleep) -> tuple[Finding, ...]:
+    """Look once more when the measuring processes are gone: whoever is on the device now came meanwhile."""
+    if is_cpu(device):
+        return ()
+    from gpubench.probe.telemetry import open_telemetry
+
+    with open_telemetry(device) as readings:
+        shared = sharing(readings, device, sleep)
+    return () if shared is None else (shared,)
+
+
 def sharing(readings: Any, device: DeviceProfile, sleep: Callable[[Seconds], None]) -> Finding | None:
     """Look for others on the device: compute processes, utilisation seen twice, memory."""
     others = [p.pid for p in readings.processes() or () if p.compute]

@@ -37,6 +37,10 @@ class Telemetry(Protocol):
         """Read the energy counter [J]."""
         ...
 
+    def ecc_uncorrected(self) -> int | None:
+        """Read the count of uncorrectable memory errors."""
+        ...
+
 
 class Sampler:
     """A thread that keeps samples until they are drained; ``now_s`` is the clock of the rounds."""

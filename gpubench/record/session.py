@@ -15,15 +15,14 @@ from typing import Any
 import msgspec
 
 from gpubench.errors import EveryCaseFailedError, InterruptedRunError, StorageError
-from gpubench.measure import checks, events
+from gpubench.measure import checks, events, preflight
 from gpubench.measure.batch_search import OnTrial, say_nothing_of_trials, with_largest_batches
 from gpubench.measure.environment import environment
-from gpubench.measure.launcher import STOPPING_S, Control, Launcher, say_nothing
+from gpubench.measure.launcher import STOPPING_S, Control, Launcher, Record, say_nothing
 from gpubench.measure.messages import Ready
 from gpubench.measure.plan import Plan, check_request, plan
-from gpubench.measure.preflight import preflight
 from gpubench.measure.request import RunRequest
-from gpubench.models import Case, DeviceProfile, Finding, Measurement, MicroResult, Run, Status
+from gpubench.models import Case, DeviceProfile, Finding, Measurement, Run, Status
 from gpubench.probe.identity import storable
 from gpubench.probe.select import select_device
 from gpubench.profile import profile_of
@@ -98,7 +97,7 @@ def prepare(
         made = plan(request, device, profiles)
     else:
         made = resume.plan_again(resumed, device, profiles, request.time_limit_s)
-    findings = preflight(device, allow_shared=request.allow_shared)
+    findings = preflight.preflight(device, allow_shared=request.allow_shared)
     if request.batch_size == "max":
         made = with_largest_batches(made, profiles, device, on_trial)
     return Prepared(device=device, plan=made, root=root, findings=findings, remark=remark, resumed=resumed)
@@ -109,52 +108,57 @@ def execute(prepared: Prepared, on_event: Callable[[events.Event], None] = say_n
 
     Ctrl-C once, or SIGTERM, ends the run after the round at hand; Ctrl-C twice ends it at once.
     """
-    made, device = prepared.plan, prepared.device
-    expected_s, most_s = made.estimate_s()
-    on_event(
-        events.RunPlanned(
-            cases=len(made.cases),
-            launches=made.budget.launches,
-            expected_s=expected_s,
-            most_s=most_s,
-            budget=made.budget.name,
-            device=device.name or device.backend,
-        )
-    )
     control = Control()
-    launcher = Launcher(made, device, on_event, control)
-    state = new_run(prepared)
-    skip: list[tuple[Case, int]] = []
-    record = None
-    if prepared.resumed is not None:
-        state = resume.without_cut_off(prepared.resumed)
-        skip = resume.finished_units(prepared.resumed)
-        record = resume.record_of(prepared.resumed, made, device)
+    on_event(_planned(prepared))
+    launcher = Launcher(prepared.plan, prepared.device, on_event, control)
+    state, skip, record = _begin(prepared)
     path = _save(prepared.root, state)
     with _listening(control):
         for measurement in launcher.run(skip, record):
-            state = with_measurement(state, measurement)
-            state = msgspec.structs.replace(
-                state,
-                environment=environment(device, launcher.ready),
-                findings=_together(prepared.findings, launcher.ready.findings if launcher.ready else ()),
-            )
-            state = msgspec.structs.replace(state, micro=_micro(prepared, launcher))
+            state = _so_far(with_measurement(state, measurement), prepared, launcher)
             path = _save(prepared.root, state)
-        state = msgspec.structs.replace(
-            state,
-            environment=environment(device, launcher.ready) if launcher.ready else state.environment,
-            micro=_micro(prepared, launcher),
-        )
-        state = finished(state, made.budget.launches)
+        state = _so_far(state, prepared, launcher)
+        if not control.stopping.is_set():
+            found = preflight.newcomers(prepared.device)
+            state = msgspec.structs.replace(state, findings=_together(state.findings, found))
+        state = finished(state, prepared.plan.budget.launches)
         path = _save(prepared.root, state)
     return Session(run=state, path=path, interrupted=control.stopping.is_set())
 
 
-def _micro(prepared: Prepared, launcher: Launcher) -> tuple[MicroResult, ...]:
-    """The micro-benchmarks of this run; a resumed one keeps those it had."""
-    earlier = prepared.resumed.micro if prepared.resumed is not None else ()
-    return tuple(launcher.micro) or earlier
+def _planned(prepared: Prepared) -> events.RunPlanned:
+    made, device = prepared.plan, prepared.device
+    expected_s, most_s = made.estimate_s()
+    return events.RunPlanned(
+        cases=len(made.cases),
+        launches=made.budget.launches,
+        expected_s=expected_s,
+        most_s=most_s,
+        budget=made.budget.name,
+        device=device.name or device.backend,
+    )
+
+
+def _begin(prepared: Prepared) -> tuple[Run, list[tuple[Case, int]], Record | None]:
+    """The run before its first new measurement; what need not be measured again; what is known of it."""
+    if prepared.resumed is None:
+        return new_run(prepared), [], None
+    return (
+        resume.without_cut_off(prepared.resumed),
+        resume.finished_units(prepared.resumed),
+        resume.record_of(prepared.resumed, prepared.plan, prepared.device),
+    )
+
+
+def _so_far(state: Run, prepared: Prepared, launcher: Launcher) -> Run:
+    """Put beside the measurements what the child has said of its libraries and of the device itself."""
+    ready = launcher.ready
+    return msgspec.structs.replace(
+        state,
+        environment=environment(prepared.device, ready) if ready else state.environment,
+        findings=_together(prepared.findings, ready.findings if ready else ()),
+        micro=tuple(launcher.micro) or state.micro,
+    )
 
 
 def new_run(prepared: Prepared, ready: Ready | None = None) -> Run:
