@@ -39,7 +39,7 @@ def bytes_per_sample(question: Question, precision: Precision) -> float:
         (op.bytes_per_sample for op in operators if op.kind is not OperatorKind.OPTIMIZER), default=0
     )
     saved = profile.saved_bytes_per_sample if question.task is TaskKind.TRAIN else 0.0
-    return scale * (saved + (GRADIENT_SHARE * widest if question.task is TaskKind.TRAIN else widest))
+    return scale * max(saved + GRADIENT_SHARE * widest, widest)  # frozen layers save nothing, yet run
 
 
 def largest_batch(question: Question, precision: Precision, spec: GpuSpec, factor: float = 1.0) -> int:
