@@ -13,8 +13,13 @@ from typing import Any
 
 import msgspec
 
+from gpubench.models import Estimate, Precision
 from gpubench.predict import baseline, evaluate
+from gpubench.predict.estimate import estimate
 from gpubench.predict.published import shipped
+from gpubench.predict.question import Question
+from gpubench.profile import load_profiles
+from gpubench.specs import load_specs
 from gpubench.units import format_number, format_percent
 
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
@@ -28,6 +33,25 @@ NAMES = {
 }
 PROTOTYPE = {"gpu": (0.158, 0.112), "family": (0.180, 0.123), "architecture": (0.190, 0.127)}
 """MAPE and median that the prototype's strict baseline reached, as published."""
+READ_ON = "nvidia-h200-sxm-141gb"
+READINGS: tuple[tuple[str, int, str, float], ...] = (
+    ("cnn", 64, "fp32", 179e3),
+    ("cnn", 64, "amp-bf16", 183e3),
+    ("cnn", 512, "fp32", 455e3),
+    ("cnn", 4096, "fp32", 590e3),
+    ("cnn", 4096, "amp-bf16", 1.03e6),
+    ("lstm", 64, "fp32", 204e3),
+    ("lstm", 64, "amp-bf16", 234e3),
+    ("lstm", 4096, "amp-bf16", 2.23e6),
+    ("vgg16", 32, "amp-bf16", 2787),
+    ("vgg16", 64, "tf32", 1746),
+    ("vgg16", 128, "amp-bf16", 3586),
+    ("vgg16", 128, "fp32", 703),
+    ("vgg16_transfer", 64, "amp-bf16", 8200),
+    ("vgg16_transfer", 64, "fp32", 1609),
+    ("resnet50", 128, "amp-bf16", 4473),
+)
+"""Hand-written loops on one H200, 2026-11-20, torch 2.11: training steps as a CUDA graph (tf32 eager)."""
 _SLICES = ("precision", "class", "source", "target")
 
 
@@ -39,7 +63,46 @@ def collect(
     return {
         "method": {h: evaluate.report(evaluate.evaluate(table, h)) for h in hold_outs},
         "baseline": {h: evaluate.report(baseline.evaluate(table, h)) for h in baselines},
+        "readings": against_readings(),
     }
+
+
+def against_readings() -> list[dict[str, Any]]:
+    """What is predicted for the cases that were read by hand on an H200; none of them is in any fit."""
+    spec, rows = load_specs()[READ_ON], []
+    for workload, batch, precision, seen in READINGS:
+        question = Question(
+            profile=load_profiles()[workload], precision=Precision(precision), batch_size=batch
+        )
+        answer = estimate(question, [spec])[READ_ON]
+        assert isinstance(answer, Estimate)
+        assert answer.low is not None
+        assert answer.high is not None
+        rows.append({
+            "case": answer.case.label,
+            "read": seen,
+            "predicted": round(answer.samples_per_s, 1),
+            "ratio": round(answer.samples_per_s / seen, 3),
+            "inside": answer.low <= seen <= answer.high,
+        })  # fmt: skip
+    return rows
+
+
+def _readings_table(rows: Iterable[Mapping[str, Any]]) -> str:
+    header = ("case", "read [samples/s]", "predicted", "predicted / read", "inside the interval")
+    return _table(
+        header,
+        [
+            (
+                row["case"],
+                format_number(row["read"]),
+                format_number(row["predicted"]),
+                format_number(row["ratio"]),
+                "yes" if row["inside"] else "**no**",
+            )
+            for row in rows
+        ],
+    )
 
 
 def markdown(figures: Mapping[str, Any]) -> str:
@@ -109,6 +172,7 @@ def markdown(figures: Mapping[str, Any]) -> str:
     for kind in _SLICES:
         parts += [f"\n### By {kind}\n", _slice_table(method, kind)]
     parts += ["\n### Other slices\n", _slice_table(method, None)]
+    parts += ["\n### Against readings of an H200, no GPU owned\n", _readings_table(figures["readings"])]
     return "\n".join(parts)
 
 

@@ -26,7 +26,6 @@ from gpubench.predict.pairs import (
     pairs_of,
 )
 from gpubench.predict.published import Table
-from gpubench.specs import load_specs
 
 HOLD_OUTS = (*SPLITS, "model")
 _HABITAT_CELLS = frozenset({"resnet50", "inception3", "gnmt", "bert_base_squad", "bert_large_squad"})
@@ -192,11 +191,6 @@ def weighted_median(values: Array, weights: Array) -> float:
     order = np.argsort(values, kind="stable")
     cumulative = np.cumsum(weights[order])
     return float(values[order][np.searchsorted(cumulative, 0.5 * cumulative[-1])])
-
-
-def gpus_without_rows(table: Table) -> list[str]:
-    """GPUs of the specification table that no published row is about."""
-    return [key for key in load_specs() if key not in set(table.gpu_key)]
 
 
 def _round(value: float | np.floating[Any]) -> float:

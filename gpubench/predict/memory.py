@@ -10,6 +10,7 @@ from gpubench.predict.question import Question
 SAFE_SHARE = 0.92  # of the card: the rest is the driver, the context and fragments
 WORKSPACE_BYTES = 256 * 1024**2  # cuDNN and cuBLAS scratch space
 FP32_BYTES = 4
+GRADIENT_SHARE = 0.5  # of what the widest operator reads and writes: the gradient of its output
 
 
 def peak_memory_bytes(question: Question, precision: Precision, batch_size: int) -> float:
@@ -38,7 +39,7 @@ def bytes_per_sample(question: Question, precision: Precision) -> float:
         (op.bytes_per_sample for op in operators if op.kind is not OperatorKind.OPTIMIZER), default=0
     )
     saved = profile.saved_bytes_per_sample if question.task is TaskKind.TRAIN else 0.0
-    return scale * (saved + widest)
+    return scale * max(saved + GRADIENT_SHARE * widest, widest)  # frozen layers save nothing, yet run
 
 
 def largest_batch(question: Question, precision: Precision, spec: GpuSpec, factor: float = 1.0) -> int:
