@@ -10,7 +10,7 @@ from gpubench.cli.common import JsonOption, print_json
 from gpubench.units import UNKNOWN, format_bytes, format_si, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from gpubench.models import GpuSpec, WorkloadProfile
 
@@ -54,6 +54,7 @@ def _list_workloads(as_json: bool) -> None:
         ),
         (_workload_cells(name, profile) for name, profile in found.items()),
         right=(2, 3, 4),
+        wide={1: 130, 6: 95},
     )
 
 
@@ -93,6 +94,7 @@ def _list_gpus(as_json: bool) -> None:
         ("key", "name", "architecture", "memory", "bandwidth", "FP32", "FP16 tensor"),
         (_gpu_cells(spec) for spec in specs),
         right=(3, 4, 5, 6),
+        wide={1: 140, 2: 110, 4: 96, 6: 84},
     )
 
 
@@ -108,8 +110,17 @@ def _gpu_cells(spec: GpuSpec) -> tuple[str, ...]:
     )
 
 
-def _print_table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int]) -> None:
-    """Print a table; in a pipe each row stays on one line."""
+def _print_table(
+    head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int], wide: Mapping[int, int]
+) -> None:
+    """Print a table without cutting a cell; in a pipe each row stays on one line.
+
+    Args:
+        head: Titles.
+        rows: Cells.
+        right: Columns that are set flush right.
+        wide: Columns that need a terminal of so many characters, and are left out of a narrower one.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -117,9 +128,10 @@ def _print_table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequ
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=200)
+    shown = [n for n in range(len(head)) if console.width >= wide.get(n, 0)]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for place, title in enumerate(head):
-        table.add_column(title, justify="right" if place in right else "left", no_wrap=place == 0)
+    for place in shown:
+        table.add_column(head[place], justify="right" if place in right else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(row[place]) for place in shown))
     console.print(table)
