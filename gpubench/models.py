@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import cached_property
 from math import ceil
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Basis",
+    "BuyOrRent",
     "Case",
     "DeviceProfile",
     "Environment",
@@ -593,12 +594,14 @@ class Pricing(StrEnum):
     OWNED = "owned"
 
 
-class Offer(_Record, frozen=True, kw_only=True):
+class Offer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One thing to pay for; the price is of the whole instance, tax excluded, in USD.
 
     ``kind`` is vm, marketplace, serverless, historic, attach-fee or free. Historic and attach-fee offers
     stay out of a ranking unless asked for, and a free one (price 0) has no throughput per dollar.
     ``price_date`` may be partial (``2026``, ``2026-08``); ``term_years`` is set on reserved prices alone.
+
+    Nothing in an offer can refer back to it, so the collector need not walk over 100,000 of them.
     """
 
     provider: str
@@ -621,6 +624,8 @@ class Offer(_Record, frozen=True, kw_only=True):
 # --- prediction and recommendation -------------------------------------------------------------------
 
 Basis = Literal["measured", "reference", "predicted"]
+Figure: TypeAlias = tuple[float | None, float | None, float | None]
+"""A value with the low and the high end of its interval."""
 
 
 class Estimate(_Record, frozen=True, kw_only=True):
@@ -648,8 +653,23 @@ class Estimate(_Record, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
 
 
-class RankedOffer(_Record, frozen=True, kw_only=True):
-    """One row of a ranking. ``samples_per_s`` is of the whole instance."""
+class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One row of a ranking. ``samples_per_s`` is of the whole instance.
+
+    Attributes:
+        rank: Shared by the rows of a band; see ``gpubench.recommend.contest.bands``.
+        tie: Whether the row cannot be told from the first of its band.
+        p_best, p_top3: Probability of being the best offer, or among the best three, over joint draws.
+        hours, cost_usd: Of the job, where one was given; ``_low`` and ``_high`` are of the interval.
+        pareto: Whether nothing else is as fast, as cheap and as large in memory at once.
+        dominated_by: What is, and in which respects it is better.
+        score: Throughput of the instance over that of one reference GPU.
+        reference_hours_per_usd: Hours of the reference GPU's work that a dollar buys.
+        spot_break_even: Share of the work that may be lost before on demand is as cheap.
+        latency_s: Of one batch, for inference.
+        factors: Memory, cores, ECC ... of the GPU.
+        parts: The estimates of single workloads, where several count together.
+    """
 
     rank: int
     offer: Offer
@@ -671,12 +691,20 @@ class RankedOffer(_Record, frozen=True, kw_only=True):
     tie: bool = False
     fits_memory: bool | None = None
     price_age_days: int | None = None
-    speed_ratio: float | None = None
+    score: float | None = None
+    score_low: float | None = None
+    score_high: float | None = None
+    reference_hours_per_usd: float | None = None
+    reference_hours_per_usd_low: float | None = None
+    reference_hours_per_usd_high: float | None = None
     hours_low: float | None = None
     hours_high: float | None = None
     cost_usd_low: float | None = None
     cost_usd_high: float | None = None
     dominated_by: str | None = None
+    spot_break_even: float | None = None
+    latency_s: float | None = None
+    factors: dict[str, Any] = {}
     parts: tuple[Estimate, ...] = ()
     findings: tuple[Finding, ...] = ()
 
@@ -685,19 +713,56 @@ class RankedOffer(_Record, frozen=True, kw_only=True):
         row = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _NOT_FLAT}
         offer = {name: getattr(self.offer, name) for name in _OFFER_COLUMNS}
         offer["price_usd_per_hour"] = float(self.offer.price_usd_per_hour)
-        basis = {
-            "basis": self.estimate.basis,
-            "anchored": self.estimate.anchored,
-            "method": self.estimate.method,
-        }
-        return {"rank": self.rank, **offer, **basis, **row, "findings": [str(f.kind) for f in self.findings]}
+        estimate = {name: getattr(self.estimate, name) for name in _ESTIMATE_COLUMNS}
+        case = {"batch_size": self.estimate.case.batch_size, "precision": self.estimate.case.precision}
+        findings = [str(finding.kind) for finding in self.findings]
+        return {"rank": self.rank} | offer | estimate | case | row | self.factors | {"findings": findings}
 
 
-_NOT_FLAT = frozenset({"offer", "estimate", "parts", "findings"})
+_NOT_FLAT = frozenset({"offer", "estimate", "parts", "factors", "findings"})
+_ESTIMATE_COLUMNS = ("basis", "anchored", "method", "peak_memory_bytes", "largest_batch")
 _OFFER_COLUMNS = (
     "provider", "instance", "region", "gpu_key", "gpu_count", "vcpus", "ram_bytes",
     "pricing", "kind", "price_usd_per_hour", "price_date",
 )  # fmt: skip
+
+
+class BuyOrRent(_Record, frozen=True, kw_only=True):
+    """Owning one machine against the best rented offer at equal throughput.
+
+    A break-even of None is never; ``_low`` is the end that favours owning, ``_high`` the other, over the
+    ranges of resale, utilisation and tariff and the interval of the throughput ratio.
+
+    Attributes:
+        usd_per_hour: Cost of a useful hour of the owned machine.
+        equivalent_usd_per_hour: What the rival costs for the same work in that hour.
+        break_even_hours: Useful hours after which owning is the cheaper.
+        break_even_utilisation: Those hours as a share of its life.
+        verdict: buy, rent, or depends.
+        quoted: Whether the price is the buyer's own; else a dated street price.
+    """
+
+    gpu_key: str
+    gpu_count: int
+    instance: str
+    purchase_usd: float
+    power_w: float
+    power_basis: str
+    usd_per_hour: float
+    usd_per_hour_low: float
+    usd_per_hour_high: float
+    against: str
+    against_pricing: Pricing
+    equivalent_usd_per_hour: float
+    break_even_hours: float | None
+    break_even_hours_low: float | None
+    break_even_hours_high: float | None
+    break_even_utilisation: float | None
+    break_even_utilisation_low: float | None
+    break_even_utilisation_high: float | None
+    verdict: Literal["buy", "rent", "depends"]
+    quoted: bool = False
+    assumed: tuple[str, ...] = ()
 
 
 class ExcludedOffer(_Record, frozen=True, kw_only=True):
@@ -710,18 +775,46 @@ class ExcludedOffer(_Record, frozen=True, kw_only=True):
 
 
 class Ranking(_Record, frozen=True, kw_only=True):
-    """Offers by training per dollar, with what was left out and the sentence that sums it up."""
+    """Offers by training per dollar, with what was left out and the sentences that sum it up.
+
+    Attributes:
+        unit: What a sample is, in the plural; of several workloads it is just "samples".
+        by_reference: Whether figures are for people as multiples of the reference GPU, because samples of
+            several workloads together mean nothing; ``throughput_of`` and ``value_of`` give them.
+        throughput_unit, value_unit: Units of what those two return.
+        verdict: The answer, how sure it is, the fastest and the cheapest; the first sentence stands alone.
+    """
 
     schema_version: int = SCHEMA_VERSION
     as_of: str
     objective: str
     cases: tuple[Case, ...]
     unit: str
+    by_reference: bool = False
+    throughput_unit: str = "samples/s"
+    value_unit: str = "samples per dollar"
     reference_gpu_key: str | None
     rows: tuple[RankedOffer, ...]
     excluded: tuple[ExcludedOffer, ...]
     verdict: str
+    buy_or_rent: tuple[BuyOrRent, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def throughput_of(self, row: RankedOffer) -> Figure:
+        """Return a row's throughput and its interval, in ``throughput_unit``."""
+        if self.by_reference:
+            return row.score, row.score_low, row.score_high
+        return row.samples_per_s, row.samples_per_s_low, row.samples_per_s_high
+
+    def value_of(self, row: RankedOffer) -> Figure:
+        """Return what a dollar buys of a row and its interval, in ``value_unit``."""
+        if self.by_reference:
+            return (
+                row.reference_hours_per_usd,
+                row.reference_hours_per_usd_low,
+                row.reference_hours_per_usd_high,
+            )
+        return row.samples_per_usd, row.samples_per_usd_low, row.samples_per_usd_high
 
     def to_frame(self) -> DataFrame:
         """Return the ranked rows as a pandas frame, one row an offer, columns as in ``rank --json``."""

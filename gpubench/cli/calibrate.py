@@ -1,10 +1,13 @@
-"""`gpubench calibrate`."""
+"""`gpubench calibrate`: rebuild what predictions rest on."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
-from gpubench.errors import GpuBenchError
+from gpubench.cli.common import JsonOption, print_json, say
 
 
 def register(app: typer.Typer) -> None:
@@ -12,6 +15,52 @@ def register(app: typer.Typer) -> None:
     app.command("calibrate")(verb)
 
 
-def verb() -> None:
-    """Refit the prediction."""
-    raise GpuBenchError("`gpubench calibrate` is not built yet")
+def verb(
+    own: Annotated[
+        Path | None, typer.Option("--with", help="Results folder whose GPU runs join as further cells.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Where to write [default: the user's data folder].")
+    ] = None,
+    date: Annotated[
+        str | None, typer.Option("--date", help="Date to write into it [default: today].")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Rebuild the calibration from the published measurements, and from your own runs."""
+    from gpubench.errors import MisuseError, StorageError
+    from gpubench.models import Run
+    from gpubench.predict.calibrate import calibrate
+    from gpubench.predict.calibration import encode, own_calibration_path
+    from gpubench.record.store import read_runs
+
+    runs: tuple[Run, ...] = ()
+    if own is not None:
+        if not own.is_dir():
+            raise MisuseError(f"{own} is no results folder: give the one that holds runs/")
+        stored = read_runs(own)
+        runs = stored.runs
+        for problem in stored.problems:
+            say(problem)
+    calibration = calibrate(runs, fitted=date)
+    path = output or own_calibration_path()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode(calibration))
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error}") from error
+    summary = {
+        "path": str(path),
+        "fitted": calibration.fitted,
+        "rows": calibration.rows,
+        "gpus": len(calibration.rows_by_gpu),
+        "sources": calibration.sources,
+        "inputs": calibration.inputs,
+    }
+    if as_json:
+        print_json(summary)
+    else:
+        typer.echo(
+            f"{path}: {calibration.rows} rows of {len(calibration.rows_by_gpu)} GPUs "
+            f"from {calibration.sources} sources"
+        )

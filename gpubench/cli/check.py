@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpubench.cli.common import JsonOption, ResultsOption, print_json
 from gpubench.errors import MisuseError
-from gpubench.units import format_number, plain
+from gpubench.units import format_duration, format_number, format_si, plain
 
 if TYPE_CHECKING:
+    from gpubench.record.reference_check import Compared
     from gpubench.record.trust import Doubt, Trust
 
 
@@ -21,10 +23,20 @@ def register(app: typer.Typer) -> None:
 
 def verb(
     run: Annotated[str | None, typer.Argument(help="A run file, the start of a run id, or latest.")] = None,
+    reference: Annotated[
+        bool,
+        typer.Option("--reference", help="Measure this GPU against the figures read on one of its kind."),
+    ] = False,
+    device: Annotated[str, typer.Option(help="With --reference: cuda, cuda:N, or a UUID.")] = "cuda",
     results: ResultsOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Say whether a run can be trusted; exit code 1 if not."""
+    """Say whether a run, or this GPU, can be trusted; exit code 1 if not."""
+    if reference:
+        if run is not None:
+            raise MisuseError("give a run to check, or --reference to measure this GPU, not both")
+        _check_reference(device, results, as_json=json)
+        return
     from gpubench.record.store import find_run, read_run, results_root
     from gpubench.record.trust import examine
 
@@ -37,6 +49,55 @@ def verb(
         _print(trust)
     if not trust.trustworthy:
         raise typer.Exit(1)
+
+
+def _check_reference(device: str, results: Path | None, *, as_json: bool) -> None:
+    from gpubench.cli.progress import watch
+    from gpubench.measure.request import RunRequest
+    from gpubench.probe.select import select_device
+    from gpubench.record.reference_check import check_reference
+    from gpubench.record.session import run
+
+    profile, _ = select_device(device)
+    if profile.backend == "cpu":
+        raise MisuseError("--reference compares GPUs: name one with --device cuda")
+    request = RunRequest(device=device, budget="quick", results=results)
+    with watch() as progress:
+        rows = check_reference(profile, progress, lambda: run(request))
+    if as_json:
+        print_json({"gpu_key": profile.gpu_key, "rows": rows})
+    else:
+        _print_reference(rows)
+    if any(row.verdict in {"fail", "failed to measure"} for row in rows):
+        raise typer.Exit(1)
+
+
+def _print_reference(rows: tuple[Compared, ...]) -> None:
+    from rich.text import Text
+
+    from gpubench.cli.tables import console_for_tables, new_table
+
+    console = console_for_tables()
+    figures = ("measured", "reference", "limit")
+    table = new_table(console, "figure", *figures, "verdict", right=figures)
+    for row in rows:
+        figure = row.figure
+        limit = "" if figure.limit is None else f"{figure.rule.replace('_', ' ')} {figure.limit:g}"
+        cells = (
+            figure.name,
+            _quantity(row.measured, figure.unit),
+            _quantity(figure.value, figure.unit),
+            limit,
+            row.verdict,
+        )
+        table.add_row(*(Text(cell) for cell in cells))
+    console.print(table)
+
+
+def _quantity(value: float | None, unit: str) -> str:
+    if unit == "s":
+        return format_duration(value)
+    return format_number(value, 4) if unit == "ratio" else format_si(value, unit, 4)
 
 
 def _fields(trust: Trust) -> dict[str, object]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gpubench.cli.common import JsonOption, ResultsOption, print_json
+from gpubench.cli.common import JsonOption, ResultsOption, print_json, say
 
 predict_app = typer.Typer(help="Predict throughput on GPUs that are not here.", no_args_is_help=True)
 
@@ -34,8 +35,13 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Print figure, interval and reasons for each GPU, the fastest first."""
+    from gpubench.predict.calibration import load_calibration
     from gpubench.predict.estimate import predict
     from gpubench.predict.explain import as_records, as_text
+
+    stale = load_calibration().stale
+    if stale:
+        say(f"the calibration is older than {', '.join(stale)}: run gpubench calibrate")
 
     answers = predict(
         workload,
@@ -50,3 +56,48 @@ def show(
         print_json(as_records(answers))
     else:
         typer.echo(as_text(answers))
+
+
+@predict_app.command()
+def evaluate(
+    hold_out: Annotated[
+        str,
+        typer.Option("--hold-out", help="What is never seen: gpu, family (one chip), architecture, model."),
+    ] = "family",
+    baseline: Annotated[
+        bool,
+        typer.Option("--baseline", help="Score the prototype's method instead, refitted on the same rows."),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Score predictions on the shipped measurements, each target held out of everything."""
+    from gpubench.errors import MisuseError
+    from gpubench.predict import baseline as prototype
+    from gpubench.predict import evaluate as room
+    from gpubench.predict.explain import scores_as_text
+    from gpubench.predict.published import shipped
+
+    if hold_out not in room.HOLD_OUTS:
+        raise MisuseError(f"unknown hold-out {hold_out!r}; known: {', '.join(room.HOLD_OUTS)}")
+    run = prototype.evaluate if baseline else room.evaluate
+    document = {"hold_out": hold_out, **room.report(run(shipped().table, hold_out))}
+    if as_json:
+        print_json(document)
+    else:
+        typer.echo(scores_as_text(document))
+
+
+@predict_app.command()
+def score(
+    file: Annotated[Path, typer.Argument(help="CSV with the columns of the shipped measurements.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Score the calibration on measurements of your own; nothing is learned from them."""
+    from gpubench.predict.explain import scores_as_text
+    from gpubench.predict.score import score as run
+
+    document = run(file)
+    if as_json:
+        print_json(document)
+    else:
+        typer.echo(scores_as_text(document))

@@ -10,8 +10,14 @@ import typer
 from gpubench.cli.common import JsonOption, ResultsOption, print_json, say
 
 HUMAN_LIMIT = 20
+TRY_MINUTES = 15.0
 
-JOB, WHICH, EVIDENCE, OUTPUT = "The job", "Which offers", "Evidence", "Output"
+JOB, WHICH, CARD = "The job", "Which offers", "Which GPUs"
+BUYING, EVIDENCE, OUTPUT = "Buying", "Evidence", "Output"
+
+
+def _option(panel: str, text: str, *names: str) -> object:
+    return typer.Option(*names, help=text, rich_help_panel=panel)
 
 
 def register(app: typer.Typer) -> None:
@@ -22,7 +28,7 @@ def register(app: typer.Typer) -> None:
 def verb(
     workloads: Annotated[
         list[str] | None,
-        typer.Argument(help="Workloads; a path or MODULE:NAME is your own [default: cnn lstm vgg16]."),
+        typer.Argument(help="Workloads; a path or MODULE:NAME is your own (default: cnn lstm vgg16)."),
     ] = None,
     workload: Annotated[
         list[str] | None, typer.Option("--workload", help="The same list, for your own model: FILE[:NAME].")
@@ -35,75 +41,79 @@ def verb(
     ] = "amp",
     execution: Annotated[str, typer.Option(help="eager, graph or compile.")] = "graph",
     task: Annotated[str, typer.Option(help="train or infer.")] = "train",
+    max_latency_ms: Annotated[
+        float | None, typer.Option(help="With --task infer: the time one batch may take, even if slow.")
+    ] = None,
     batch_size: Annotated[
-        str | None, typer.Option(help="Samples per step on one GPU [default: main batch].")
+        str | None, typer.Option(help="Samples per step on one GPU, or max (default: the main batch).")
     ] = None,
-    samples: Annotated[float | None, typer.Option(help="Samples to train on.", rich_help_panel=JOB)] = None,
-    epochs: Annotated[
-        float | None, typer.Option(help="Epochs; with --dataset-size.", rich_help_panel=JOB)
-    ] = None,
-    dataset_size: Annotated[
-        float | None, typer.Option(help="Samples of an epoch.", rich_help_panel=JOB)
-    ] = None,
+    samples: Annotated[float | None, _option(JOB, "Samples to train on, in all.")] = None,
+    epochs: Annotated[float | None, _option(JOB, "Epochs; with --dataset-size.")] = None,
+    dataset_size: Annotated[float | None, _option(JOB, "Samples of an epoch.")] = None,
     jobs: Annotated[
         str | None,
-        typer.Option(
-            help="ddp: one job over all GPUs; independent: one job per GPU [default: ddp with a job].",
-            rich_help_panel=JOB,
-        ),
+        _option(JOB, "ddp: one job over all GPUs; independent: a job for each (default: ddp with a job)."),
     ] = None,
-    deadline_hours: Annotated[
-        float | None, typer.Option(help="Keep what meets it even if slow.", rich_help_panel=JOB)
+    deadline_hours: Annotated[float | None, _option(JOB, "Keep what meets it even if slow.")] = None,
+    budget_usd: Annotated[float | None, _option(JOB, "Keep what stays within it even if slow.")] = None,
+    startup_minutes: Annotated[float, _option(JOB, "Billed before the first step.")] = 0.0,
+    billing_minutes: Annotated[float | None, _option(JOB, "Unit of the bill (default: a second).")] = None,
+    spot_lost: Annotated[float, _option(JOB, "Share of the work that spot interruptions cost.")] = 0.0,
+    storage_usd_per_month: Annotated[float, _option(JOB, "Storage while the job runs.")] = 0.0,
+    egress_usd: Annotated[float, _option(JOB, "Egress of the job.")] = 0.0,
+    tax: Annotated[float, _option(JOB, "Tax as a share: 0.19.")] = 0.0,
+    gpu: Annotated[list[str] | None, _option(WHICH, "GPU: key, name, or part of it (h100).")] = None,
+    provider: Annotated[list[str] | None, _option(WHICH, "Provider.")] = None,
+    region: Annotated[list[str] | None, _option(WHICH, "Region, or how it begins.")] = None,
+    spot: Annotated[bool, _option(WHICH, "Rank spot prices too.", "--spot")] = False,
+    reserved: Annotated[bool, _option(WHICH, "Rank commitments too.", "--reserved")] = False,
+    count: Annotated[int | None, _option(WHICH, "Exactly so many GPUs.")] = None,
+    max_usd_per_hour: Annotated[float | None, _option(WHICH, "At most this price.")] = None,
+    max_price_age: Annotated[int | None, _option(WHICH, "Leave out prices older than so many days.")] = None,
+    min_memory_gib: Annotated[float | None, _option(CARD, "At least this memory on one GPU.")] = None,
+    memory_type: Annotated[str | None, _option(CARD, "HBM, GDDR, GDDR6 ...")] = None,
+    min_bandwidth_gbps: Annotated[float | None, _option(CARD, "At least this memory bandwidth.")] = None,
+    min_cores: Annotated[
+        int | None, _option(CARD, "At least so many CUDA cores or stream processors.")
     ] = None,
-    budget_usd: Annotated[
-        float | None, typer.Option(help="Keep what stays within it even if slow.", rich_help_panel=JOB)
+    min_tensor_cores: Annotated[int | None, _option(CARD, "At least so many tensor cores.")] = None,
+    line: Annotated[
+        list[str] | None, _option(CARD, "GeForce, RTX, data center, Jetson, Radeon, Instinct ...")
     ] = None,
-    startup_minutes: Annotated[float, typer.Option(help="Billed before step 1.", rich_help_panel=JOB)] = 0.0,
-    billing_minutes: Annotated[
-        float | None, typer.Option(help="Unit of the bill [default: a second].", rich_help_panel=JOB)
+    architecture: Annotated[list[str] | None, _option(CARD, "Hopper, Ada Lovelace, Blackwell ...")] = None,
+    max_watts: Annotated[float | None, _option(CARD, "At most this board power of one GPU.")] = None,
+    ecc: Annotated[bool, _option(CARD, "Memory that corrects errors.", "--ecc")] = False,
+    fp64: Annotated[bool, _option(CARD, "FP64 at a quarter of FP32 or better.", "--fp64")] = False,
+    nvlink: Annotated[bool, _option(CARD, "NVLink or its like.", "--nvlink")] = False,
+    cooling: Annotated[str | None, _option(CARD, "active, passive, liquid or module.")] = None,
+    rent: Annotated[bool, _option(BUYING, "Only what is for rent.", "--rent")] = False,
+    buy: Annotated[bool, _option(BUYING, "Only what is owned or for sale.", "--buy")] = False,
+    own: Annotated[
+        list[str] | None,
+        _option(BUYING, "Yours, or a quote: '2x RTX 4090, 3800 USD, host 1500 USD, 3 years, 60 %, 380 W'."),
     ] = None,
-    spot_lost: Annotated[
-        float, typer.Option(help="Share of work that interruptions make be done again.", rich_help_panel=JOB)
+    host_usd: Annotated[
+        float, _option(BUYING, "The machine around the cards, where a quote has none.")
     ] = 0.0,
-    storage_usd_per_month: Annotated[float, typer.Option(help="Storage.", rich_help_panel=JOB)] = 0.0,
-    egress_usd: Annotated[float, typer.Option(help="Egress of the job.", rich_help_panel=JOB)] = 0.0,
-    tax: Annotated[float, typer.Option(help="Tax as a share: 0.19.", rich_help_panel=JOB)] = 0.0,
-    gpu: Annotated[
-        list[str] | None, typer.Option(help="GPU key, name or part of it: h100.", rich_help_panel=WHICH)
-    ] = None,
-    provider: Annotated[list[str] | None, typer.Option(help="Provider.", rich_help_panel=WHICH)] = None,
-    region: Annotated[
-        list[str] | None, typer.Option(help="Region, or its beginning.", rich_help_panel=WHICH)
-    ] = None,
-    spot: Annotated[
-        bool, typer.Option("--spot", help="Rank spot prices too.", rich_help_panel=WHICH)
-    ] = False,
-    count: Annotated[int | None, typer.Option(help="Exactly so many GPUs.", rich_help_panel=WHICH)] = None,
-    max_usd_per_hour: Annotated[
-        float | None, typer.Option(help="At most this price.", rich_help_panel=WHICH)
-    ] = None,
-    min_memory_gib: Annotated[
-        float | None, typer.Option(help="At least this memory on one GPU.", rich_help_panel=WHICH)
-    ] = None,
-    max_price_age: Annotated[
-        int | None, typer.Option(help="Leave out prices older than so many days.", rich_help_panel=WHICH)
-    ] = None,
-    offers: Annotated[
-        Path | None, typer.Option(help="Your own price table.", rich_help_panel=EVIDENCE)
-    ] = None,
+    years: Annotated[float, _option(BUYING, "Life.")] = 3.0,
+    utilisation: Annotated[str | None, _option(BUYING, "Share of hours at work: 0.5 or 0.3-0.8.")] = None,
+    resale: Annotated[str | None, _option(BUYING, "Share of the price at the end: 0.2-0.5.")] = None,
+    tariff: Annotated[str | None, _option(BUYING, "USD per kWh: 0.15 or 0.1-0.3.")] = None,
+    pue: Annotated[float, _option(BUYING, "Energy drawn over energy used.")] = 1.0,
+    circuit_watts: Annotated[float | None, _option(BUYING, "What the socket gives the GPUs.")] = None,
+    own_fan: Annotated[bool, _option(BUYING, "Only cards that cool themselves.", "--own-fan")] = False,
+    offers: Annotated[Path | None, _option(EVIDENCE, "Your own price table.")] = None,
     results: ResultsOption = None,
-    reference: Annotated[
-        str | None, typer.Option(help="GPU that speeds are multiples of.", rich_help_panel=EVIDENCE)
+    reference: Annotated[str | None, _option(EVIDENCE, "GPU that speeds are multiples of.")] = None,
+    sort: Annotated[str, _option(OUTPUT, "value, time, cost or throughput.")] = "value",
+    limit: Annotated[int | None, _option(OUTPUT, "Rows to show (default: 20; in JSON all).")] = None,
+    factors: Annotated[bool, _option(OUTPUT, "Also list memory, cores, ECC, watts.", "--factors")] = False,
+    explain: Annotated[bool, _option(OUTPUT, "Also list what is left out, and why.", "--explain")] = False,
+    try_count: Annotated[
+        int | None, _option(OUTPUT, "Write SkyPilot tasks that measure the best N; with --out.", "--try")
     ] = None,
-    sort: Annotated[
-        str, typer.Option(help="value, time, cost or throughput.", rich_help_panel=OUTPUT)
-    ] = "value",
-    limit: Annotated[
-        int | None, typer.Option(help="Rows to show [default: 20; all in JSON].", rich_help_panel=OUTPUT)
-    ] = None,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Also list what is left out, and why.", rich_help_panel=OUTPUT)
-    ] = False,
+    out: Annotated[Path | None, _option(OUTPUT, "Folder of the task files.")] = None,
+    try_minutes: Annotated[float, _option(OUTPUT, "Time limit of each.")] = TRY_MINUTES,
     as_json: JsonOption = False,
 ) -> None:
     """Rank GPUs and instances by training per dollar, and say how sure that is.
@@ -111,15 +121,25 @@ def verb(
     Needs no GPU and no network: measured figures where you have them, predictions elsewhere.
     """
     from gpubench.recommend.rank import rank
-    from gpubench.recommend.request import DEFAULT_REFERENCE_GPU, RankRequest, parse_batch, parse_mix
+    from gpubench.recommend.request import (
+        DEFAULT_REFERENCE_GPU,
+        RankRequest,
+        parse_batch,
+        parse_mix,
+        parse_range,
+        rent_or_buy,
+    )
+    from gpubench.recommend.trial import check_trial, write_trials
     from gpubench.specs import require_spec
 
+    defaults = RankRequest()
     request = RankRequest(
         workloads=(*(workloads or ()), *(workload or ())),
         mix=parse_mix(mix) if mix else {},
         precision=precision,
         execution=execution,
         task=task,
+        max_latency_ms=max_latency_ms,
         batch_size=parse_batch(batch_size),
         samples=samples,
         epochs=epochs,
@@ -137,17 +157,48 @@ def verb(
         providers=tuple(provider or ()),
         regions=tuple(region or ()),
         spot=spot,
+        reserved=reserved,
         count=count,
         max_usd_per_hour=max_usd_per_hour,
-        min_memory_gib=min_memory_gib,
         max_price_age_days=max_price_age,
+        min_memory_gib=min_memory_gib,
+        memory_type=memory_type,
+        min_bandwidth_gbps=min_bandwidth_gbps,
+        min_cores=min_cores,
+        min_tensor_cores=min_tensor_cores,
+        lines=tuple(line or ()),
+        architectures=tuple(architecture or ()),
+        max_watts=max_watts,
+        ecc=ecc,
+        fp64=fp64,
+        nvlink=nvlink,
+        cooling=cooling,
+        rent_or_buy=rent_or_buy(rent=rent, buy=buy),
+        own=tuple(own or ()),
+        host_usd=host_usd,
+        years=years,
+        utilisation=parse_range(utilisation, "--utilisation") if utilisation else defaults.utilisation,
+        resale=parse_range(resale, "--resale") if resale else defaults.resale,
+        tariff=parse_range(tariff, "--tariff") if tariff else defaults.tariff,
+        pue=pue,
+        circuit_watts=circuit_watts,
+        own_fan=own_fan,
         offers=offers,
         results=results,
         reference_gpu=require_spec(reference).key if reference else DEFAULT_REFERENCE_GPU,
         sort=sort,
-        limit=limit if as_json else limit or HUMAN_LIMIT,
+        limit=None if try_count else limit if as_json else limit or HUMAN_LIMIT,
     )
+    check_trial(try_count, out, try_minutes)
     ranking = rank(request)
+    if try_count is not None and out is not None:
+        names = request.workload_names
+        files, passed = write_trials(ranking.rows, try_count, out, minutes=try_minutes, workloads=names)
+        for reason in passed:
+            say(f"passed over {reason}")
+        for file in files:
+            say(f"wrote {file}")
+        say(f"Next: sh {files[-1]} rents, measures, fetches, takes down and ranks again.")
     if as_json:
         from gpubench.recommend.as_json import as_json as document
 
@@ -155,5 +206,5 @@ def verb(
         return
     from gpubench.cli.rank_table import show
 
-    show(ranking, explain=explain)
+    show(ranking, limit=limit or HUMAN_LIMIT, explain=explain, factors=factors)
     say("Next: `gpubench run` measures the GPU here; `gpubench report` makes the page.")

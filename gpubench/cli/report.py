@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from gpubench.cli.common import JsonOption, ResultsOption, print_json
+from gpubench.cli.common import JsonOption, ResultsOption, print_json, say
+
+ASK = "What the ranking is asked (the rest of its options: gpubench rank)"
 
 
 class ReportFormat(StrEnum):
@@ -35,17 +37,45 @@ def verb(
         ),
     ] = None,
     results: ResultsOption = None,
+    run: Annotated[
+        str | None, typer.Option(help="The page is about this run's device: path, id or latest.")
+    ] = None,
     kind: Annotated[
         ReportFormat | None,
         typer.Option("--format", help="[default: by the ending of the file, else html]"),
     ] = None,
+    workload: Annotated[
+        list[str] | None, typer.Option(help="Rank by this workload or own model.", rich_help_panel=ASK)
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="amp, fp32, tf32, amp-fp16 or amp-bf16.", rich_help_panel=ASK)
+    ] = None,
+    samples: Annotated[
+        float | None, typer.Option(help="Samples of the job: gives hours and cost.", rich_help_panel=ASK)
+    ] = None,
+    own: Annotated[
+        list[str] | None,
+        typer.Option(help="Hardware you own or could buy, as in gpubench rank --own.", rich_help_panel=ASK),
+    ] = None,
+    offers: Annotated[Path | None, typer.Option(help="Your own price table.", rich_help_panel=ASK)] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write one self-contained page: verdict, device, throughput, ranking, method. Prints its path."""
     from gpubench.report.page import report
+    from gpubench.units import format_bytes
 
-    path = report(output, results, format=None if kind is None else kind.value)
+    asked = {
+        "workloads": tuple(workload or ()) or None,
+        "precision": precision,
+        "samples": samples,
+        "own": tuple(own or ()) or None,
+        "offers": offers,
+    }
+    question: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    path = report(output, results, format=None if kind is None else kind.value, run=run, **question)
+    size_bytes = Path(path).stat().st_size
     if as_json:
-        print_json({"path": path, "size_bytes": Path(path).stat().st_size})
-    else:
-        print(path)
+        print_json({"path": path, "size_bytes": size_bytes})
+        return
+    say(f"{format_bytes(size_bytes)}, one file that loads nothing from anywhere")
+    print(path)

@@ -13,7 +13,7 @@ from gpubench.errors import GpuBenchError, MisuseError
 if TYPE_CHECKING:
     from gpubench.measure.budget import BudgetName
     from gpubench.measure.request import MicroWish, RunRequest
-    from gpubench.models import TaskKind
+    from gpubench.models import Case, TaskKind
     from gpubench.record.session import Prepared, Session
 
 TOP_OFFERS = 5
@@ -47,7 +47,10 @@ def verb(
     task: Annotated[str, typer.Option(help="train or infer.")] = "train",
     batch_size: Annotated[
         str | None,
-        typer.Option(metavar="N|max", help="Samples a step; max searches. [default: the main batch]"),
+        typer.Option(
+            metavar="N|max",
+            help="Samples a step; max searches the largest that fits. [default: the workload's main batch]",
+        ),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N, or a UUID.")] = "auto",
     quick: Annotated[
@@ -102,7 +105,7 @@ def verb(
         raise MisuseError("--micro-only measures no workload: leave out workloads and their options")
     if resume is not None:
         _only_what_resume_takes(workload, precision, execution, batch_size, quick or publish)
-    prepared = prepare(request)
+    prepared = prepare(request, _say_trial)
     if report is not None:
         _check_report(report)
     if prepared.remark:
@@ -149,20 +152,13 @@ def _tell(session: Session, request: RunRequest, report: Path | None, *, as_json
 
 
 def _top_offers(request: RunRequest) -> None:
-    """Print the head of the ranking for what was run; where there can be none, say why and go on."""
+    """Print the head of the ranking; where there can be none, say why and go on: the run is stored."""
     from gpubench.cli.rank_table import show
     from gpubench.recommend.rank import rank
     from gpubench.recommend.request import RankRequest
 
     try:
-        ranking = rank(
-            RankRequest(
-                workloads=() if "all" in request.workloads else request.workloads,
-                task=request.task,
-                results=request.results,
-                limit=TOP_OFFERS,
-            )
-        )
+        ranking = rank(RankRequest(results=request.results, limit=TOP_OFFERS))
     except GpuBenchError as error:
         say(f"no ranking: {error}")
         return
@@ -207,6 +203,10 @@ def _task(name: str) -> TaskKind:
     if name not in list(TaskKind):
         raise MisuseError(f"unknown task {name!r}: choose from train, infer")
     return TaskKind(name)
+
+
+def _say_trial(case: Case, fits: bool) -> None:
+    say(f"{case.label}: {'fits' if fits else 'does not fit in memory'}")
 
 
 def _batch(text: str | None) -> int | Literal["max"] | None:

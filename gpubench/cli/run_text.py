@@ -71,7 +71,7 @@ def micro_table(run: Run, console: Console) -> Table:
             units.plain(name),
             units.plain(result.size),
             value,
-            units.format_percent(datasheet_share(run, result)),
+            units.format_percent(datasheet_share(run.device, result)),
         )
         made.add_row(*(Text(cell) for cell in cells))
     return made
@@ -91,17 +91,6 @@ def closing(run: Run) -> tuple[str, ...]:
     return tuple(_sentence(effect) for effect in amp_effects(run))
 
 
-def latencies(run: Run) -> tuple[str, ...]:
-    """Say how long one forward pass at batch 1 takes, where that was measured."""
-    return tuple(
-        f"{units.plain(m.case.label)}: one pass takes {units.format_duration(m.latency_p50_s)} (median), "
-        f"95 % of them under {units.format_duration(m.latency_p95_s)}, "
-        f"99 % under {units.format_duration(m.latency_p99_s)}"
-        for m in run.measurements
-        if m.status is Status.OK and m.latency_p50_s is not None
-    )
-
-
 def _sentence(effect: AmpEffect) -> str:
     case, speedup = effect.case, effect.speedup
     execution = "" if case.execution == "eager" else f" ({case.execution})"
@@ -116,6 +105,17 @@ def _sentence(effect: AmpEffect) -> str:
         gap = units.format_percent(abs(effect.loss_gap))
         parts.append(f"its loss after {effect.curve_steps} steps differs by {gap}")
     return ", ".join(parts)
+
+
+def latencies(run: Run) -> tuple[str, ...]:
+    """Say how long one forward pass at batch 1 takes, where that was measured."""
+    return tuple(
+        f"{units.plain(m.case.label)}: one pass takes {units.format_duration(m.latency_p50_s)} (median), "
+        f"95 % of them under {units.format_duration(m.latency_p95_s)}, "
+        f"99 % under {units.format_duration(m.latency_p99_s)}"
+        for m in run.measurements
+        if m.status is Status.OK and m.latency_p50_s is not None
+    )
 
 
 def _cells(measurement: Measurement) -> tuple[str, ...]:

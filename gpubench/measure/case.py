@@ -11,12 +11,12 @@ from itertools import pairwise
 
 import torch
 
-from gpubench.measure import busy, energy, guards
+from gpubench.measure import busy, by_hand, energy, guards
 from gpubench.measure.budget import Budget
 from gpubench.measure.execution import Advance, NotCapturedError, prepare
 from gpubench.measure.hardware import Hardware
 from gpubench.measure.loop import Loop, OutOfTimeError, Series, StoppedError, time_rounds, warm_up
-from gpubench.measure.messages import BatchTried, CaseDone, MeasureCase, TryBatch
+from gpubench.measure.messages import ByHand, ByHandDone, CaseDone, MeasureCase
 from gpubench.measure.precision import probe_errors, switches_for
 from gpubench.measure.sampler import Sampler, Telemetry, shifted
 from gpubench.measure.step import Work, move
@@ -24,7 +24,6 @@ from gpubench.models import DeviceProfile, Execution, Launch, Precision, Round, 
 from gpubench.units import Seconds, Watts
 from gpubench.workload import Task, load_workload
 
-TRIED_STEPS = 3
 STEPS_BEFORE_PEAK = 2
 """The first steps may take extra memory while cuDNN tries its algorithms; they are not the peak."""
 
@@ -161,22 +160,23 @@ def failure(error: Exception, batch_size: int) -> tuple[Status, str]:
     return Status.FAILED, text
 
 
-def try_batch(order: TryBatch, desk: Desk) -> BatchTried:
-    """Run a few steps only to see whether the batch fits; this process is not used again after a no."""
+def compare_by_hand(order: ByHand, desk: Desk) -> ByHandDone:
+    """Hold the harness, or its telemetry, against a loop written by hand, in blocks of about a second."""
     case = order.case
-    try:
-        with switches_for(case.precision):
-            task = load_workload(order.reference).build(case.batch_size, desk.seed)
-            work = move(task, case, desk.hardware.device)
-            advance = prepare(work)
-            for index in range(TRIED_STEPS):
-                work.edge_loss(advance(index), index)
-    except torch.cuda.OutOfMemoryError:
-        return BatchTried(fits=False)
-    except Exception as error:  # noqa: BLE001 - the model is its author's code and may raise anything
-        status, reason = failure(error, case.batch_size)
-        return BatchTried(fits=False, reason=None if status is Status.OUT_OF_MEMORY else reason)
-    return BatchTried(fits=True, peak_memory_bytes=desk.hardware.peak_memory_bytes())
+    with switches_for(case.precision):
+        task = load_workload(order.reference).build(case.batch_size, desk.seed)
+        work = move(task, case, desk.hardware.device)
+        once = by_hand.bare_loop(work, desk.hardware, by_hand.WARM_STEPS)
+        steps = max(len(work.batches), round(by_hand.BLOCK_S * by_hand.WARM_STEPS / once))
+        if order.sampler:
+            ratios = by_hand.sampled_over_plain(
+                work, desk.hardware, desk.telemetry, pairs=by_hand.PAIRS, steps=steps
+            )
+        else:
+            ratios = by_hand.harness_over_bare(work, desk.hardware, pairs=by_hand.PAIRS, steps=steps)
+    ratio, low, high = by_hand.median_interval(ratios)
+    desk.hardware.release()
+    return ByHandDone(ratio=ratio, low=low, high=high)
 
 
 def skipped_steps(scales: list[float]) -> int:

@@ -17,7 +17,6 @@ from gpubench.measure import checks, events, messages
 from gpubench.measure.child import MODULE, Child, ChildEndedError, ChildLateError, environment_of
 from gpubench.measure.peaks import best_gemm, peak_flops_per_s
 from gpubench.measure.plan import Plan, PlannedCase, Unit
-from gpubench.measure.privacy import scrub
 from gpubench.models import Case, DeviceProfile, Launch, Measurement, MicroResult, Precision, Round, Status
 from gpubench.units import Seconds
 
@@ -45,11 +44,6 @@ PHASE_LIMITS_S = {
     "micro": 300.0,
 }
 """Longest silence in each phase [s]; every round is a word."""
-
-
-class TrialFailedError(GpuBenchError):
-    """A trial of a batch failed, and not for want of memory."""
-
 
 OnEvent = Callable[[events.Event], None]
 
@@ -203,26 +197,24 @@ class Launcher:
             allow_throttled=self.plan.allow_throttled,
         )
 
-    def fits(self, planned: PlannedCase) -> bool:
-        """Whether a case's batch fits the device; tried in a process of its own.
-
-        A trial that dies for want of memory, or hangs, is a no.
+    def ratio_by_hand(self, planned: PlannedCase, *, sampler: bool) -> float:
+        """Return the time of the harness over that of a loop written by hand, in one child process.
 
         Raises:
-            TrialFailedError: If the step failed for another reason; no other batch would mend it.
+            GpuBenchError: If the child could not do it.
         """
-        self._end_child()
         try:
             child = self._child_of((0, planned.case.precision is Precision.FP32))
-            child.send(messages.TryBatch(reference=planned.reference, case=planned.case))
-            report = child.receive(self._until_s("first steps"))
-        except (ChildLateError, ChildEndedError):
-            return False
-        finally:
+            child.send(messages.ByHand(reference=planned.reference, case=planned.case, sampler=sampler))
+            while isinstance(report := child.receive(self._until_s("first steps")), messages.Phase):
+                self.on_event(events.PhaseBegan(name=report.name))
+        except (ChildLateError, ChildEndedError) as error:
             self._end_child()
-        if isinstance(report, messages.BatchTried) and report.reason is not None:
-            raise TrialFailedError(scrub(report.reason))
-        return isinstance(report, messages.BatchTried) and report.fits
+            reason = str(error) or "gave no sign of life"
+            raise GpuBenchError(f"the measuring process {reason}") from error
+        if isinstance(report, messages.ByHandDone) and report.ratio is not None:
+            return report.ratio
+        raise GpuBenchError("the comparison with a loop by hand gave no figure")
 
     def close(self) -> None:
         """End the child, if there is one."""

@@ -43,11 +43,19 @@ class TryBatch(msgspec.Struct, frozen=True, kw_only=True, tag="try"):
     case: Case
 
 
+class ByHand(msgspec.Struct, frozen=True, kw_only=True, tag="by_hand"):
+    """Hold the harness, or its telemetry, against a loop written by hand."""
+
+    reference: str
+    case: Case
+    sampler: bool = False
+
+
 class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
     """Finish the round at hand, and hand back what there is."""
 
 
-Command = Setup | MeasureCase | MeasureMicro | TryBatch | Stop
+Command = Setup | MeasureCase | MeasureMicro | TryBatch | ByHand | Stop
 
 # --- child to parent -------------------------------------------------------------------------------------
 
@@ -93,12 +101,13 @@ class MicroDone(msgspec.Struct, frozen=True, kw_only=True, tag="micro"):
     last: bool = False
 
 
-class BatchTried(msgspec.Struct, frozen=True, kw_only=True, tag="tried"):
-    """Whether a batch fits; ``reason`` says what went wrong where it was not for want of memory."""
+class ByHandDone(msgspec.Struct, frozen=True, kw_only=True, tag="by_hand"):
+    """Median ratio of the pairs, with its 95 % interval; or why there is none."""
 
-    fits: bool
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
     reason: str | None = None
-    peak_memory_bytes: int | None = None
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
@@ -108,4 +117,4 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
     exit_code: int
 
 
-Report = Ready | Phase | RoundDone | CaseDone | MicroDone | BatchTried | Refused
+Report = Ready | Phase | RoundDone | CaseDone | MicroDone | ByHandDone | Refused

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpubench.models import DeviceProfile, MicroResult, Precision, Run
+from gpubench.models import DeviceProfile, MicroResult, Precision
 from gpubench.specs import load_specs
 
 GEMM_PRECISIONS = {
@@ -39,12 +39,12 @@ def best_gemm(results: Sequence[MicroResult]) -> dict[Precision, float]:
     return best
 
 
-def datasheet_share(run: Run, result: MicroResult) -> float | None:
+def datasheet_share(device: DeviceProfile, result: MicroResult) -> float | None:
     """Return a micro-benchmark over the datasheet's peak or memory bandwidth; None if unknown."""
     if result.name == "gemm" and result.precision in GEMM_PRECISIONS:
-        peak = peak_flops_per_s(run.device, GEMM_PRECISIONS[result.precision])
+        peak = peak_flops_per_s(device, GEMM_PRECISIONS[result.precision])
     elif result.name == "device copy":
-        spec = load_specs().get(run.device.gpu_key or "")
+        spec = load_specs().get(device.gpu_key or "")
         peak = spec.memory_bandwidth_bytes_per_s if spec else None
     else:
         peak = None

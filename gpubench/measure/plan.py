@@ -12,7 +12,6 @@ import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.measure import capability
-from gpubench.measure.batch_guess import guess_batch
 from gpubench.measure.budget import Budget, budget_of
 from gpubench.measure.request import MicroWish, RunRequest
 from gpubench.models import (
@@ -73,7 +72,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     on_cpu: bool = False
     micro: MicroWish = "none"
     allow_throttled: bool = False
-    largest_batch: bool = False
 
     def strict_groups(self) -> tuple[bool, ...]:
         """The kinds of process that this plan needs: strict fp32, the other precisions, or both."""
@@ -132,8 +130,6 @@ def plan(request: RunRequest, device: DeviceProfile, profiles: Mapping[str, Work
         MisuseError: If nothing of what was asked can be measured, or the request contradicts itself.
     """
     on_cpu = capability.is_cpu(device)
-    if request.batch_size == "max" and on_cpu:
-        raise MisuseError("--batch-size max searches a GPU's memory; on a CPU give a number")
     if request.micro == "only":
         return only_micro(request, on_cpu=on_cpu)
     budget = budget_of(request.budget or ("quick" if on_cpu else "default"), on_cpu=on_cpu)
@@ -145,14 +141,13 @@ def plan(request: RunRequest, device: DeviceProfile, profiles: Mapping[str, Work
         task = task_of(request, profile)
         batches = batches_of(request, profile, task, on_cpu=on_cpu)
         for precision, execution, batch in product(precisions, executions, batches):
-            searched = request.batch_size == "max" and device.memory_bytes is not None
             planned = _planned(
                 reference,
                 profile=profile,
                 task=task,
                 precision=precision,
                 execution=execution,
-                batch=guess_batch(profile, task, precision, device.memory_bytes or 0) if searched else batch,
+                batch=batch,
             )
             reason = capability.why_no_precision(precision, device) or capability.why_no_execution(
                 execution, device
@@ -174,7 +169,6 @@ def plan(request: RunRequest, device: DeviceProfile, profiles: Mapping[str, Work
         on_cpu=on_cpu,
         micro=request.micro,
         allow_throttled=request.allow_throttled,
-        largest_batch=request.batch_size == "max",
     )
 
 

@@ -117,19 +117,28 @@ def open_desk(setup: messages.Setup, line: Line) -> Desk:
 
 def serve(command: messages.Command, desk: Desk, line: Line) -> None:
     """Carry out one command and report its end."""
-    from gpubench.measure.case import measure_case, try_batch
+    from gpubench.measure.case import compare_by_hand, measure_case
 
     match command:
         case messages.MeasureCase():
             done = measure_case(command, desk)
-            reason = None if done.reason is None else scrub(done.reason)
-            line.send(msgspec.structs.replace(done, reason=reason))
+            line.send(msgspec.structs.replace(done, reason=_clean(done.reason)))
         case messages.MeasureMicro():
             micro(command, desk, line)
+        case messages.ByHand():
+            line.send(messages.Phase(name="timed"))
+            done_by_hand = compare_by_hand(command, desk)
+            line.send(msgspec.structs.replace(done_by_hand, reason=_clean(done_by_hand.reason)))
         case messages.TryBatch():
+            from gpubench.measure.batch_trial import try_batch
+
             line.send(try_batch(command, desk))
         case _:
             raise TypeError(f"no such command here: {type(command).__name__}")
+
+
+def _clean(reason: str | None) -> str | None:
+    return None if reason is None else scrub(reason)
 
 
 def micro(command: messages.MeasureMicro, desk: Desk, line: Line) -> None:

@@ -7,12 +7,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gpubench.models import Case, DeviceProfile, Execution, FindingKind, GpuSpec, Measurement, Run, Status
+from gpubench.models import (
+    Case,
+    DeviceProfile,
+    Execution,
+    FindingKind,
+    GpuSpec,
+    Measurement,
+    MicroResult,
+    Run,
+    Status,
+)
+from gpubench.predict.interval import UNKNOWN_NOISE
 from gpubench.predict.question import Question
 from gpubench.specs import find_spec
 
 DISTURBED = frozenset({FindingKind.SHARED_GPU, FindingKind.IMPLAUSIBLE, FindingKind.LOSS_NOT_FINITE})
-UNKNOWN_NOISE = 0.05  # log half-width of a measurement too short to have an interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +40,7 @@ class Reading:
     run_id: str
     basis: Literal["measured", "reference"]
     measurement: Measurement
+    micro: tuple[MicroResult, ...]
 
 
 def readings_of(question: Question, own: Sequence[Run], reference: Sequence[Run]) -> list[Reading]:
@@ -44,7 +55,7 @@ def readings_of(question: Question, own: Sequence[Run], reference: Sequence[Run]
         for run in sorted(runs, key=lambda r: (r.started_at, r.run_id), reverse=True):
             spec = gpu_of(run.device)
             if spec is not None:
-                found += [_reading(spec, m, run.run_id, basis) for m in _usable(question, run.measurements)]
+                found += [_reading(spec, m, run, basis) for m in _usable(question, run.measurements)]
     return found
 
 
@@ -111,7 +122,7 @@ def _usable(question: Question, measurements: Iterable[Measurement]) -> Iterable
             yield m
 
 
-def _reading(spec: GpuSpec, m: Measurement, run_id: str, basis: Literal["measured", "reference"]) -> Reading:
+def _reading(spec: GpuSpec, m: Measurement, run: Run, basis: Literal["measured", "reference"]) -> Reading:
     assert m.samples_per_s is not None
     known = m.samples_per_s_low is not None and m.samples_per_s_high is not None
     noise = UNKNOWN_NOISE
@@ -126,9 +137,10 @@ def _reading(spec: GpuSpec, m: Measurement, run_id: str, basis: Literal["measure
         noise=noise,
         host_bound=any(f.kind is FindingKind.HOST_BOUND for f in m.findings),
         peak_memory_bytes=m.peak_memory_bytes,
-        run_id=run_id,
+        run_id=run.run_id,
         basis=basis,
         measurement=m,
+        micro=run.micro,
     )
 
 

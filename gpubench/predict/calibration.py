@@ -1,42 +1,107 @@
-"""The shipped calibration: one reader of data/calibration.json."""
+"""The calibration: what data/calibration.json holds, and which file is in force."""
 
 from __future__ import annotations
 
+import hashlib
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 
 import msgspec
 
+from gpubench.errors import MisuseError
 from gpubench.predict.roofline import Coefficients
 
+SCHEMA_VERSION = 2
+INPUTS = ("published.csv", "model_profiles.csv", "gpus.csv", "chips.csv")
+"""Tables that the calibration is made from; their hash says whether it still belongs to them."""
 
-class IntervalWidths(msgspec.Struct, frozen=True, kw_only=True):
-    """Half-widths of 90 % intervals, as natural logarithms of a factor.
+
+class Learned(msgspec.Struct, frozen=True, kw_only=True):
+    """One fit, and how wrong it was about GPUs that it had not seen.
 
     Attributes:
-        quantile: Of |log error| over the scale s, one vote per target GPU.
-        absolute: Half-width of a prediction with no GPU measurement to start from.
-        common_share: Share of the variance that all candidates of one anchor have in common.
+        host_s_per_operator: Host time per kernel by source [s].
+        deviations: By GPU, log factors on compute, tensor cores and bandwidth beside the datasheet.
+        scores: By split (``gpu``, ``family``, ``architecture``) and target GPU, 20 quantiles.
     """
 
-    quantile: float
-    absolute: float
-    common_share: float
+    coefficients: Coefficients
+    host_s_per_operator: dict[str, float]
+    deviations: dict[str, list[float]]
+    scores: dict[str, dict[str, list[float]]]
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a prediction needs beside the two tables."""
+    """Everything a prediction needs beside the tables.
+
+    Attributes:
+        inputs: SHA-256 of each input, and of the user's own runs where they were added.
+        ratio: For predictions from a measured GPU.
+        level: For predictions from none.
+        rows_by_gpu: Published rows behind each GPU.
+        common_share: Share of the variance of an error that all candidates of one anchor have in common.
+    """
 
     schema_version: int
     fitted: str
+    inputs: dict[str, str]
     rows: int
-    coefficients: Coefficients
-    widths: IntervalWidths
-    known_architectures: tuple[str, ...]
+    sources: int
+    rows_by_gpu: dict[str, int]
+    ratio: Learned
+    level: Learned
+    common_share: float
+
+    @property
+    def stale(self) -> tuple[str, ...]:
+        """Input tables that have changed since the fit."""
+        return tuple(name for name in INPUTS if self.inputs.get(name) != _hash_of(name))
 
 
 @cache
 def load_calibration() -> Calibration:
-    """Read the calibration that the package ships."""
-    text = files("gpubench").joinpath("data/calibration.json").read_bytes()
-    return msgspec.json.decode(text, type=Calibration)
+    """Read the calibration in force: the user's own where there is one, else the shipped one."""
+    own = own_calibration_path()
+    if own.is_file():
+        try:
+            return decode(own.read_bytes())
+        except (OSError, msgspec.DecodeError) as error:
+            raise MisuseError(
+                f"{own} is no calibration ({error}): delete it or run gpubench calibrate"
+            ) from error
+    return decode(files("gpubench").joinpath("data/calibration.json").read_bytes())
+
+
+def decode(text: bytes) -> Calibration:
+    """Read a calibration.
+
+    Raises:
+        msgspec.DecodeError: If it is damaged, or of another schema.
+    """
+    calibration = msgspec.json.decode(text, type=Calibration)
+    if calibration.schema_version != SCHEMA_VERSION:
+        raise msgspec.ValidationError(f"schema {calibration.schema_version}, not {SCHEMA_VERSION}")
+    return calibration
+
+
+def encode(calibration: Calibration) -> bytes:
+    """Write a calibration: equal calibrations give equal bytes."""
+    return msgspec.json.format(msgspec.json.encode(calibration, order="sorted"), indent=1) + b"\n"
+
+
+def own_calibration_path() -> Path:
+    """Where `gpubench calibrate` puts the user's own calibration."""
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("gpubench")) / "calibration.json"
+
+
+def input_hashes() -> dict[str, str]:
+    """SHA-256 of each input table."""
+    return {name: _hash_of(name) for name in INPUTS}
+
+
+@cache
+def _hash_of(name: str) -> str:
+    return hashlib.sha256(files("gpubench").joinpath(f"data/{name}").read_bytes()).hexdigest()

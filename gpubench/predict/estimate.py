@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 
 from gpubench.models import Case, Estimate, Finding, FindingKind, GpuSpec, Run, WorkloadProfile
 from gpubench.predict import memory
 from gpubench.predict.anchors import Reading, measured_here, readings_of
 from gpubench.predict.calibration import load_calibration
-from gpubench.predict.model import HOST_SHARE_LIMIT, Prediction, predict_all
+from gpubench.predict.model import Prediction, predict_all
+from gpubench.predict.pairs import HOST_SHARE_LIMIT, STRANGER, kin_level
 from gpubench.predict.question import (
     Question,
     Refusal,
@@ -53,8 +53,8 @@ def predict(
     Raises:
         MisuseError: If a name, a precision, or the batch is not known or not possible.
     """
-    store = import_module("gpubench.record.store")
-    profile_of = import_module("gpubench.profile").profile_of
+    from gpubench.profile import profile_of
+    from gpubench.record.store import read_runs, reference_runs, results_root
 
     profile = profile_of(workload) if isinstance(workload, str) else workload
     question = Question(
@@ -65,8 +65,8 @@ def predict(
         batch_size=batch_size,
     )
     specs = list(load_specs().values()) if gpus is None else [require_spec(name) for name in gpus]
-    own = store.read_runs(store.results_root(results)).runs
-    return estimate(question, specs, own=own, reference=store.reference_runs())
+    own = read_runs(results_root(results)).runs
+    return estimate(question, specs, own=own, reference=reference_runs())
 
 
 def estimate(
@@ -156,7 +156,7 @@ def _predicted(
         findings.append(
             Finding(kind=FindingKind.HOST_BOUND, value=prediction.host_share, limit=HOST_SHARE_LIMIT)
         )
-    if spec.architecture not in load_calibration().known_architectures:
+    if kin_level(spec.key, frozenset(load_calibration().rows_by_gpu)) == STRANGER:
         findings.append(Finding(kind=FindingKind.OUT_OF_DOMAIN, value=spec.architecture))
     factor = math.exp(prediction.half_width)
     fits = spec.memory_bytes is not None

@@ -10,8 +10,10 @@ import msgspec
 from gpubench.findings import describe
 from gpubench.models import Estimate
 from gpubench.predict.calibration import load_calibration
+from gpubench.predict.kinship import chip_of
 from gpubench.predict.question import Refusal
-from gpubench.units import format_interval, format_percent
+from gpubench.specs import load_specs
+from gpubench.units import format_interval, format_number, format_percent, plain
 
 
 def as_text(answers: Mapping[str, Estimate | Refusal]) -> str:
@@ -52,6 +54,53 @@ def reasons(estimate: Estimate) -> str:
             f"bandwidth {format_percent(estimate.bandwidth_share)}, "
             f"host {format_percent(estimate.host_share)}"
         )
-        parts.append(f"calibrated {calibration.fitted} on {calibration.rows} published rows")
+        own = calibration.rows_by_gpu.get(estimate.gpu_key, 0)
+        parts.append(
+            f"{own or 'no'} published rows of this GPU{_nearest(estimate.gpu_key) if not own else ''}, "
+            f"{calibration.rows} in all, calibrated {calibration.fitted}"
+        )
     parts += [describe(f) for f in estimate.findings]
     return "; ".join(parts)
+
+
+def _nearest(gpu_key: str) -> str:
+    """The relative with the most published rows, in words; nothing where there is none."""
+    rows = load_calibration().rows_by_gpu
+    specs = load_specs()
+    kin = [key for key in rows if chip_of(key) == chip_of(gpu_key)] or [
+        key for key in rows if specs[key].compute_capability == specs[gpu_key].compute_capability
+    ]
+    if not kin:
+        return ""
+    nearest = max(kin, key=lambda key: (rows[key], key))
+    return f" (nearest: {rows[nearest]} of {specs[nearest].name})"
+
+
+def scores_as_text(document: Mapping[str, Any]) -> str:
+    """Figures of `predict evaluate` and `predict score`: the whole first, then slice by slice."""
+    lines = [_score_line("GPU-bound pairs", document)]
+    lines += [_score_line(name, row) for name, row in document["by_slice"].items()]
+    owned = document["no_gpu_owned"]
+    lines.append(
+        f"no GPU owned: {owned['rows']} rows, MAPE {format_percent(owned['mape'])}, "
+        f"median {format_percent(owned['median_ape'])}"
+    )
+    regret = document["regret"]
+    lines.append(
+        f"order: Spearman {format_number(document['spearman'])}; lost by the first choice: throughput "
+        f"{format_percent(regret['throughput'])}, per dollar {format_percent(regret['per_usd'])}, "
+        f"stress {format_percent(regret['stress'])}"
+    )
+    lines += [f"skipped: {count} x {reason}" for reason, count in document.get("skipped", {}).items()]
+    return "\n".join(lines)
+
+
+def _score_line(name: str, row: Mapping[str, Any]) -> str:
+    if not row["pairs"]:
+        return f"{plain(name)}: no pairs"
+    return (
+        f"{plain(name)}: {row['pairs']} pairs, {row['targets']} targets: MAPE {format_percent(row['mape'])}, "
+        f"median {format_percent(row['median_ape'])}, "
+        f"90 % interval covers {format_percent(row['coverage_90'])}, "
+        f"half-width x{format_number(row['half_width_factor'])}"
+    )

@@ -1,4 +1,4 @@
-"""How sure is a prediction: scaled conformal half-widths, and joint draws for a ranking."""
+"""How sure is a prediction: half-widths for a ranking's rows, and joint draws of them."""
 
 from __future__ import annotations
 
@@ -6,47 +6,48 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpubench.models import Estimate
-from gpubench.predict.calibration import IntervalWidths
+from gpubench.predict.arrays import Array
+from gpubench.predict.calibration import Learned, load_calibration
+from gpubench.predict.conformal import SPLITS, quantile
+from gpubench.predict.pairs import kin_level
 
 Z90, Z95 = 1.6449, 1.96
-SCALE_FLOOR = 0.05
+UNKNOWN_NOISE = 0.05  # log half-width of a measurement too short to have an interval
 
 
-def pair_scale(
-    distance: NDArray[np.float64] | float, reach: NDArray[np.float64] | float, *, known: bool
-) -> NDArray[np.float64]:
-    """Relative width of the error of a ratio, before the quantile.
-
-    Args:
-        distance: |log bandwidth ratio - log peak ratio| of the two GPUs.
-        reach: |log of the predicted ratio|.
-        known: Whether the target's architecture is in the published data.
-    """
-    if known:
-        return np.maximum(SCALE_FLOOR, 0.10 + 0.025 * np.asarray(distance) + 0.045 * np.asarray(reach))
-    return np.maximum(SCALE_FLOOR, 0.12 + 0.004 * np.asarray(distance) + 0.065 * np.asarray(reach))
-
-
-def anchored_half_width(
-    scale: NDArray[np.float64] | float, widths: IntervalWidths, noise: float
-) -> NDArray[np.float64]:
-    """Half-width (log) of a prediction that starts from a measurement of this noise (log half-width)."""
-    return np.sqrt((widths.quantile * np.asarray(scale)) ** 2 + noise**2)
+def ratio_factors(learned: Learned, gpu_keys: Sequence[str]) -> Array:
+    """90 % quantile of the scores for each GPU, by how well its kind is known; its own scores left out."""
+    known = frozenset(learned.deviations)
+    splits = [SPLITS[kin_level(key, known)] for key in gpu_keys]
+    common = {split: quantile(learned.scores[split]) for split in set(splits)}
+    return np.array(
+        [
+            quantile(learned.scores[split], leave_out=(key,))
+            if key in learned.scores[split]
+            else common[split]
+            for split, key in zip(splits, gpu_keys, strict=True)
+        ]
+    )
 
 
-def draw(
-    estimates: Sequence[Estimate], n: int, seed: int, common_share: float | None = None
-) -> NDArray[np.float64]:
+def level_half_widths(learned: Learned, gpu_keys: Sequence[str], workload: str) -> Array:
+    """Log half-widths of predictions from nothing; scores of the workload's own model left out."""
+    known = frozenset(learned.deviations)
+    width = {split: quantile(learned.scores[split], leave_out=(workload,)) for split in SPLITS}
+    return np.array([width[SPLITS[kin_level(key, known)]] for key in gpu_keys])
+
+
+def draw(estimates: Sequence[Estimate], n: int, seed: int, common_share: float | None = None) -> Array:
     """Draw n joint throughputs of each estimate [samples/s].
 
     Predictions that start from the same place (one anchor, or none) share part of their error: it moves
     all of them together and so leaves their order alone. Measurements err on their own.
 
     Args:
-        estimates: What to draw; one without an interval is drawn as a constant.
+        estimates: What to draw; one without an interval is drawn as a constant, a measurement too short
+            to have one with 5 %.
         n: Number of draws.
         seed: Equal seeds give equal draws.
         common_share: Share of the variance in common; None takes the calibration's.
@@ -54,26 +55,26 @@ def draw(
     Returns:
         (len(estimates), n) samples per second.
     """
-    from gpubench.predict.calibration import load_calibration
-
-    share = load_calibration().widths.common_share if common_share is None else common_share
+    share = load_calibration().common_share if common_share is None else common_share
     random = np.random.default_rng(seed)
     own = random.standard_normal((len(estimates), n))
-    groups: dict[tuple[str, ...], NDArray[np.float64]] = {}
+    groups: dict[tuple[str, ...], Array] = {}
     result = np.empty((len(estimates), n))
     for row, estimate in enumerate(estimates):
         error = own[row]
         if estimate.basis == "predicted":
             start = ("anchored", *estimate.evidence) if estimate.anchored else ("absolute",)
-            common = groups.setdefault((estimate.case.workload, *start), random.standard_normal(n))
-            error = math.sqrt(share) * common + math.sqrt(1 - share) * error
+            key = (estimate.case.workload, *start)
+            if key not in groups:
+                groups[key] = random.standard_normal(n)
+            error = math.sqrt(share) * groups[key] + math.sqrt(1 - share) * error
         result[row] = estimate.samples_per_s * np.exp(log_deviation(estimate) * error)
     return result
 
 
 def log_deviation(estimate: Estimate) -> float:
-    """Standard deviation of log throughput that the interval stands for; 0 where there is none."""
+    """Standard deviation of log throughput that the interval stands for; 0 for a host-bound guess."""
     if estimate.low is None or estimate.high is None or estimate.low <= 0:
-        return 0.0
+        return 0.0 if estimate.basis == "predicted" else UNKNOWN_NOISE / Z95
     z = Z90 if estimate.basis == "predicted" else Z95
     return math.log(estimate.high / estimate.low) / 2 / z

@@ -7,17 +7,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gpubench.models import Case, Execution, GpuSpec, TaskKind
+from gpubench.models import Case, Execution, GpuSpec, Operator, TaskKind
 from gpubench.predict.anchors import Reading, choose_anchors, differences
-from gpubench.predict.calibration import Calibration
-from gpubench.predict.interval import anchored_half_width, pair_scale
+from gpubench.predict.arrays import Array
+from gpubench.predict.calibration import Calibration, Learned
+from gpubench.predict.conformal import leading_mode, pair_scale
+from gpubench.predict.fit import HOST_S_PER_OPERATOR
+from gpubench.predict.interval import level_half_widths, ratio_factors
+from gpubench.predict.kinship import extend
+from gpubench.predict.own_card import host_s_per_operator, measured_chip
+from gpubench.predict.pairs import HOST_SHARE_LIMIT
 from gpubench.predict.question import Question
-from gpubench.predict.roofline import Times, arithmetic_of, chips_of, mode_of, step_times, work_of
+from gpubench.predict.roofline import Times, arithmetic_of, chips_of, step_times, take, work_of
 
-HOST_SHARE_LIMIT = 0.7  # above it the host, not the GPU, sets the pace
-SAME_CASE_SCALE = 0.5  # of the pair scale, where only batch or execution change on the same GPU
+SAME_GPU_SHARE = 0.5  # of the usual scale, where only batch, layout or execution change
+DIFFERENCE_NOISE = 0.10  # log half-width added for each of layout, execution and kind of AMP that differ
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +46,11 @@ class Prediction:
 
 @dataclass(frozen=True, kw_only=True)
 class _Batch:
-    """Log seconds per sample and log half-widths of n GPUs, from one anchor."""
+    """Log seconds per sample (GPU alone, whole step) and log half-widths of n GPUs, from one start."""
 
-    log_gpu_s: NDArray[np.float64]
-    log_step_s: NDArray[np.float64]
-    half_width: NDArray[np.float64]
+    log_gpu_s: Array
+    log_step_s: Array
+    half_width: Array
 
 
 def predict_all(
@@ -57,48 +62,79 @@ def predict_all(
     """Predict every open case of one question; all of them use the same arithmetic."""
     if not open_cases:
         return []
-    specs = [spec for spec, _ in open_cases]
-    case = open_cases[0][1]
-    times = model_times(question, case, specs, calibration)
+    specs, case = [spec for spec, _ in open_cases], open_cases[0][1]
     anchors = choose_anchors(readings, case)
-    host_share = times.host_s / (times.host_s + times.gpu_s)
+    host = _host(question, case, readings)
+    learned = calibration.ratio if anchors else calibration.level
+    times = _times(question, case, specs, learned, host)
     if anchors:
-        batches = [_from_anchor(question, a, open_cases, times, calibration) for a in anchors]
-        combined = _combine(batches)
+        start = _combine([_from_anchor(question, a, open_cases, learned, host) for a in anchors])
         method = _ratio_method(anchors, case)
     else:
-        combined = _absolute(case, times, calibration)
+        start = _Batch(
+            log_gpu_s=np.log(times.gpu_s / case.batch_size),
+            log_step_s=np.log(times.step_s / case.batch_size),
+            half_width=level_half_widths(learned, [s.key for s in specs], question.profile.name),
+        )
         method = "absolute: no GPU measurement of this workload to start from"
-    total = times.compute_s + times.memory_s + times.floor_s
-    host_limit = np.where(times.host_s > 0, case.batch_size / np.maximum(times.host_s, 1e-12), np.inf)
-    bound = host_share > HOST_SHARE_LIMIT
-    speed = np.where(bound, np.minimum(np.exp(-combined.log_gpu_s), host_limit), np.exp(-combined.log_step_s))
+    if question.task is TaskKind.INFER:
+        method += "; few published rows are of inference"
+    host_share = times.host_s / times.step_s
+    host_limit = case.batch_size / np.maximum(times.host_s, 1e-12)
+    speed = np.where(
+        host_share > HOST_SHARE_LIMIT,
+        np.minimum(np.exp(-start.log_gpu_s), host_limit),
+        np.exp(-start.log_step_s),
+    )
     return [
         Prediction(
             samples_per_s=float(speed[i]),
-            half_width=float(combined.half_width[i]),
+            half_width=float(start.half_width[i]),
             method=method,
             evidence=tuple(a.run_id for a in anchors),
             anchored=bool(anchors),
-            compute_share=float((1 - host_share[i]) * times.compute_s[i] / total[i]),
-            bandwidth_share=float((1 - host_share[i]) * times.memory_s[i] / total[i]),
+            compute_share=float((1 - host_share[i]) * times.compute_s[i] / times.gpu_s[i]),
+            bandwidth_share=float((1 - host_share[i]) * times.memory_s[i] / times.gpu_s[i]),
             host_share=float(host_share[i]),
         )
         for i in range(len(specs))
     ]
 
 
-def model_times(question: Question, case: Case, specs: Sequence[GpuSpec], calibration: Calibration) -> Times:
-    """The roofline of one case on n GPUs."""
-    profile = question.profile
-    operators = profile.train if question.task is TaskKind.TRAIN else profile.infer
-    coefficients = calibration.coefficients
+def _host(question: Question, case: Case, readings: Sequence[Reading]) -> float:
+    """Host seconds per operator: as measured on this machine, else as usual; none inside a graph."""
+    if case.execution is not Execution.EAGER:
+        return 0.0
+    operators = float(work_of(_operators(question), case.batch_size).operators[0])
+    return host_s_per_operator(readings, operators) or HOST_S_PER_OPERATOR
+
+
+def _operators(question: Question) -> Sequence[Operator]:
+    return question.profile.train if question.task is TaskKind.TRAIN else question.profile.infer
+
+
+def _times(
+    question: Question,
+    case: Case,
+    specs: Sequence[GpuSpec],
+    learned: Learned,
+    host: float,
+    *,
+    measured: Reading | None = None,
+) -> Times:
+    """The roofline of one case on n GPUs; of a measured one, with its own micro-benchmarks."""
+    chips, deviations = chips_of(specs), extend(learned.deviations, [spec.key for spec in specs])
+    if measured is not None and measured.micro:
+        power = learned.coefficients.power_exponent * chips.power[0]
+        expected = np.exp([power + deviations[0, 0], deviations[0, 2]])
+        chips = measured_chip(chips, measured.micro, (float(expected[0]), float(expected[1])))
     return step_times(
-        work_of(operators, case.batch_size),
-        chips_of(specs),
-        arithmetic_of(case.precision, len(specs)),
-        coefficients.host_s_per_operator if case.execution is Execution.EAGER else 0.0,
-        coefficients,
+        work_of(_operators(question), case.batch_size),
+        chips,
+        arithmetic_of(case.precision, case.memory_format, len(specs)),
+        learned.coefficients,
+        host_s_per_operator=host if case.execution is Execution.EAGER else 0.0,
+        deviations=deviations,
     )
 
 
@@ -106,36 +142,28 @@ def _from_anchor(
     question: Question,
     anchor: Reading,
     targets: Sequence[tuple[GpuSpec, Case]],
-    times: Times,
-    calibration: Calibration,
+    learned: Learned,
+    host: float,
 ) -> _Batch:
     specs, case = [spec for spec, _ in targets], targets[0][1]
-    own = model_times(question, anchor.case, [anchor.spec], calibration)
-    log_measured = -math.log(anchor.samples_per_s)
-    log_own = math.log(float(own.step_s[0]) / anchor.case.batch_size)
-    log_gpu = np.log(times.gpu_s / case.batch_size)
-    log_step = np.log(times.step_s / case.batch_size)
-    mode = mode_of(case.precision)
-    chips, chip = chips_of(specs), chips_of([anchor.spec])
-    distance = np.abs(
-        np.log(chip.bandwidth[0] / chips.bandwidth) - np.log(chip.peaks[0, mode] / chips.peaks[:, mode])
+    times = _times(question, case, specs, learned, host)
+    own = _times(question, anchor.case, [anchor.spec], learned, host, measured=anchor)
+    shift = -math.log(anchor.samples_per_s) - math.log(float(own.step_s[0]) / anchor.case.batch_size)
+    arithmetic = arithmetic_of(case.precision, case.memory_format, len(specs))
+    work = work_of(_operators(question), case.batch_size)
+    scale = pair_scale(
+        take(chips_of([anchor.spec]), np.zeros(len(specs), dtype=int)),
+        chips_of(specs),
+        leading_mode(work, arithmetic),
     )
-    known = np.array([s.architecture in calibration.known_architectures for s in specs])
-    reach = np.abs(log_own - log_step)
-    scale = np.where(known, pair_scale(distance, reach, known=True), pair_scale(distance, reach, known=False))
-    scale = np.where([s.key == anchor.spec.key for s in specs], SAME_CASE_SCALE * scale, scale)
+    scale = np.where([s.key == anchor.spec.key for s in specs], SAME_GPU_SHARE * scale, scale)
+    factor = ratio_factors(learned, [s.key for s in specs])
+    unlike = sum(not d.startswith("measured at batch") for d in differences(anchor, case))
+    noise = anchor.noise**2 + unlike * DIFFERENCE_NOISE**2
     return _Batch(
-        log_gpu_s=log_measured + log_gpu - log_own,
-        log_step_s=log_measured + log_step - log_own,
-        half_width=anchored_half_width(scale, calibration.widths, anchor.noise),
-    )
-
-
-def _absolute(case: Case, times: Times, calibration: Calibration) -> _Batch:
-    return _Batch(
-        log_gpu_s=np.log(times.gpu_s / case.batch_size),
-        log_step_s=np.log(times.step_s / case.batch_size),
-        half_width=np.full(len(times.gpu_s), calibration.widths.absolute),
+        log_gpu_s=shift + np.log(times.gpu_s / case.batch_size),
+        log_step_s=shift + np.log(times.step_s / case.batch_size),
+        half_width=np.sqrt((factor * scale) ** 2 + noise),
     )
 
 

@@ -1,28 +1,32 @@
-"""A roofline of one step: time bound by arithmetic, by memory bandwidth, and by the host.
+"""A roofline of one step, additive: arithmetic, memory traffic and launches each take their time.
 
-The published models are known by their totals alone (model_profiles.csv), a workload by its operators.
-Both are treated as totals per kind of operator here, so that coefficients fitted on the first hold for
-the second. See docs/prediction.md.
+Published models are known by their totals alone (model_profiles.csv), a workload by its operators. A sum
+over operators is the same number whether it is taken per operator or per total, so coefficients that were
+fitted on totals hold for operators too. A form that takes the larger of arithmetic and traffic per
+operator has no such property, and scored worse; see docs/decisions/.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import IntEnum
-from typing import Any, TypeAlias
+from functools import cache
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from gpubench.models import GpuSpec, Operator, OperatorKind, Precision
+from gpubench.models import GpuSpec, MemoryFormat, Operator, OperatorKind, Precision
+from gpubench.predict.arrays import Array, Flags, Indices
+from gpubench.predict.kinship import power_headroom
 from gpubench.predict.question import capability_of
-
-Array: TypeAlias = NDArray[np.float64]
 
 REFERENCE_RIDGE = 100.0  # FLOP per byte at which the efficiencies are stated
 KINDS = (OperatorKind.CONV3X3, OperatorKind.CONV, OperatorKind.MATMUL, OperatorKind.DEPTHWISE)
+HALF_BYTES = 0.5  # of the fp32 traffic, under AMP
+HOST_POWER = 2.0  # host and GPU work side by side, not perfectly: step^2 = gpu^2 + host^2
 
 
 class Mode(IntEnum):
@@ -36,22 +40,40 @@ class Mode(IntEnum):
 class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
     """What the fit finds. Efficiencies are shares of the dense peak at 100 FLOP per byte.
 
-    Each tuple is (FP32, FP32 with dual issue, TF32, half precision on tensor cores).
+    Attributes:
+        conv_fp32_dual, matmul_fp32_dual: For chips that issue two FP32 operations a lane (GA10x and on).
+        winograd_*: Gain of 3x3 convolutions of stride 1, whose multiplications can be fewer than counted.
+            No published row has strict-FP32 convolutions on a chip of dual issue: there the priors stand,
+            whose product stays below the peak.
+        depthwise: Share of the FP32 peak.
+        ridge_tensor, ridge_fp32: Exponent with which efficiency falls as a chip has more FLOP per byte.
+        operator_floor_s: Time of the smallest kernel [s].
+        power_exponent: Of the power per SM and GHz over what is usual for the architecture.
+        channels_last: Log gain of convolutions on tensor cores in that layout.
+        no_optimizer: Log of what steps without an optimizer, with a copy from the host, take longer.
     """
 
-    conv: tuple[float, float, float, float]
-    matmul: tuple[float, float, float, float]
-    conv3x3_gain: tuple[float, float, float, float]
+    conv_fp32: float
+    conv_fp32_dual: float
+    conv_tf32: float
+    conv_half: float
+    matmul_fp32: float
+    matmul_fp32_dual: float
+    matmul_tf32: float
+    matmul_half: float
+    winograd_fp32: float
+    winograd_fp32_dual: float
+    winograd_tf32: float
+    winograd_half: float
     depthwise: float
     bandwidth_fp32: float
     bandwidth_half: float
-    ridge_exponent: float
-    ridge_share_fp32: float
-    overlap_power: float
-    l2_gain: float
+    ridge_tensor: float
+    ridge_fp32: float
     operator_floor_s: float
-    host_s_per_operator: float
-    host_power: float = 4.0
+    power_exponent: float
+    channels_last: float
+    no_optimizer: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,29 +101,38 @@ class Chips:
         peaks: (n, 3) FLOP/s by ``Mode``, NaN where unknown; FP32 where there are no tensor cores.
         tensor: (n, 3) whether tensor cores do that mode.
         bandwidth: (n,) bytes per second of the memory.
-        l2_bytes: (n,) 0 where unknown: no gain is assumed.
         dual_issue: (n,) two FP32 pipes a lane, of which training seldom fills the second.
+        power: (n,) log power per SM and GHz over what is usual for the architecture.
     """
 
     peaks: Array
-    tensor: NDArray[np.bool_]
+    tensor: Flags
     bandwidth: Array
-    l2_bytes: Array
-    dual_issue: NDArray[np.bool_]
+    dual_issue: Flags
+    power: Array
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arithmetic:
-    """What n steps compute in: mode of convolutions, of matrix products, and 2-byte activations or not."""
+    """What n steps compute in.
 
-    conv: NDArray[np.int64]
-    matmul: NDArray[np.int64]
-    half: NDArray[np.bool_]
+    Attributes:
+        conv, matmul: (n,) ``Mode`` of convolutions and of matrix products.
+        half: (n,) whether activations move at 2 bytes per element.
+        channels_last: (n,) layout of images.
+        no_optimizer: (n,) the step ends with the backward pass.
+    """
+
+    conv: Indices
+    matmul: Indices
+    half: Flags
+    channels_last: Flags
+    no_optimizer: Flags
 
 
 @dataclass(frozen=True, kw_only=True)
 class Times:
-    """Seconds per step; ``gpu_s`` is the whole of the GPU, ``step_s`` with the host."""
+    """Seconds per step, (n,) each; ``gpu_s`` is the sum of the first three, ``step_s`` has the host too."""
 
     compute_s: Array
     memory_s: Array
@@ -138,13 +169,41 @@ def chips_of(specs: Sequence[GpuSpec]) -> Chips:
     A GPU without tensor cores runs half precision at its FP32 rate, and TF32 likewise; a tensor core
     whose rate is not stated is NaN, so that nothing is predicted rather than something.
     """
+    rows = [_figures(spec) for spec in specs]
     return Chips(
-        peaks=np.array([_peaks(spec) for spec in specs]).reshape(-1, len(Mode)),
-        tensor=np.array([[_tensor_peak(spec, mode) is not None for mode in Mode] for spec in specs]),
+        peaks=np.array([row[0] for row in rows]).reshape(-1, len(Mode)),
+        tensor=np.array([row[1] for row in rows], dtype=bool).reshape(-1, len(Mode)),
         bandwidth=np.array([spec.memory_bandwidth_bytes_per_s or np.nan for spec in specs]),
-        l2_bytes=np.array([float(spec.l2_bytes or 0) for spec in specs]),
-        dual_issue=np.array([_issues_two(spec) for spec in specs], dtype=bool),
+        dual_issue=np.array([row[2] for row in rows], dtype=bool),
+        power=np.array([row[3] for row in rows], dtype=float),
     )
+
+
+_T = TypeVar("_T")
+
+
+def take(table: _T, rows: NDArray[Any]) -> _T:
+    """The chosen rows of a dataclass of arrays (Work, Chips, Arithmetic ...), nested ones included."""
+
+    def chosen(value: Any) -> Any:
+        return take(value, rows) if is_dataclass(value) else value[rows]
+
+    return _rebuilt(table, lambda name: chosen(getattr(table, name)))
+
+
+def stack(tables: Sequence[_T]) -> _T:
+    """Dataclasses of arrays, one below the other, nested ones included."""
+
+    def joined(name: str) -> Any:
+        values = [getattr(table, name) for table in tables]
+        return stack(values) if is_dataclass(values[0]) else np.concatenate(values)
+
+    return _rebuilt(tables[0], joined)
+
+
+def _rebuilt(like: _T, value_of: Callable[[str], Any]) -> _T:
+    changes: Any = {field.name: value_of(field.name) for field in fields(like)}  # type: ignore[arg-type]
+    return replace(like, **changes)  # type: ignore[type-var]
 
 
 def mode_of(precision: Precision) -> Mode:
@@ -152,18 +211,26 @@ def mode_of(precision: Precision) -> Mode:
     return {Precision.FP32: Mode.FP32, Precision.TF32: Mode.TF32}.get(precision, Mode.HALF)
 
 
-def arithmetic_of(precision: Precision, n: int) -> Arithmetic:
-    """The arithmetic of n steps at one precision of the product."""
+def arithmetic_of(precision: Precision, memory_format: MemoryFormat | None, n: int) -> Arithmetic:
+    """The arithmetic of n steps of the product, which always have their optimizer, at one precision."""
     mode = np.full(n, int(mode_of(precision)))
-    return Arithmetic(conv=mode, matmul=mode, half=np.full(n, precision.is_amp))
+    return Arithmetic(
+        conv=mode,
+        matmul=mode,
+        half=np.full(n, precision.is_amp),
+        channels_last=np.full(n, memory_format is MemoryFormat.CHANNELS_LAST),
+        no_optimizer=np.zeros(n, dtype=bool),
+    )
 
 
 def step_times(
     work: Work,
     chips: Chips,
     arithmetic: Arithmetic,
-    host_s_per_operator: Array | float,
     coefficients: Coefficients,
+    *,
+    host_s_per_operator: Array | float,
+    deviations: Array | None = None,
 ) -> Times:
     """Predict n steps, one per row of the broadcast inputs.
 
@@ -171,87 +238,79 @@ def step_times(
         work: n steps or one.
         chips: n GPUs or one.
         arithmetic: What they compute in.
-        host_s_per_operator: Host time per kernel; 0 inside a CUDA graph [s].
         coefficients: From the calibration.
+        host_s_per_operator: Host time per kernel; 0 inside a CUDA graph [s].
+        deviations: (n, 3) logs by which each GPU beats its datasheet; see ``kinship``.
     """
     c = coefficients
-    compute = _compute_s(work, chips, arithmetic, c)
-    memory = _memory_s(work, chips, arithmetic.half, c)
-    floor = work.operators * c.operator_floor_s + 0 * memory
-    p = c.overlap_power
-    gpu = (compute**p + memory**p + floor**p) ** (1 / p)
-    host = work.operators * host_s_per_operator + 0 * gpu
-    q = c.host_power
+    own = np.zeros((len(chips.bandwidth), 3)) if deviations is None else deviations
+    conv_index, conv_s = _conv_s(work, chips, arithmetic, c)
+    index = _efficiency_index(arithmetic.matmul, chips)
+    efficiency = np.take((c.matmul_fp32, c.matmul_fp32_dual, c.matmul_tf32, c.matmul_half), index)
+    compute = (
+        conv_s
+        + work.flops[..., 2] / (efficiency * _usable_peak(arithmetic.matmul, index, chips, c))
+        + work.flops[..., 3] / (c.depthwise * chips.peaks[..., Mode.FP32])
+    )
+    on_tensor = (conv_index >= 2) | (index >= 2)
+    slower = c.no_optimizer * arithmetic.no_optimizer
+    compute = compute * np.exp(slower - c.power_exponent * chips.power - own[:, 0] - own[:, 1] * on_tensor)
+    moved = work.bytes_ * np.where(arithmetic.half, HALF_BYTES, 1.0) + work.optimizer_bytes
+    share = np.where(arithmetic.half, c.bandwidth_half, c.bandwidth_fp32)
+    memory = moved / (share * chips.bandwidth) * np.exp(slower - own[:, 2])
+    floor = work.operators * c.operator_floor_s * np.exp(slower)
+    gpu = compute + memory + floor
+    host = work.operators * host_s_per_operator * np.exp(slower) + 0 * gpu
     return Times(
         compute_s=compute,
         memory_s=memory,
-        floor_s=floor,
+        floor_s=floor + 0 * gpu,
         gpu_s=gpu,
         host_s=host,
-        step_s=(gpu**q + host**q) ** (1 / q),
+        step_s=(gpu**HOST_POWER + host**HOST_POWER) ** (1 / HOST_POWER),
     )
 
 
-def _compute_s(work: Work, chips: Chips, arithmetic: Arithmetic, c: Coefficients) -> Array:
+def _conv_s(work: Work, chips: Chips, arithmetic: Arithmetic, c: Coefficients) -> tuple[Indices, Array]:
     index = _efficiency_index(arithmetic.conv, chips)
-    conv = work.flops[..., 0] / np.take(c.conv3x3_gain, index) + work.flops[..., 1]
-    conv_s = conv / (np.take(c.conv, index) * _effective_peak(arithmetic.conv, chips, c))
-    index = _efficiency_index(arithmetic.matmul, chips)
-    matmul_s = work.flops[..., 2] / (np.take(c.matmul, index) * _effective_peak(arithmetic.matmul, chips, c))
-    result: Array = conv_s + matmul_s + work.flops[..., 3] / (c.depthwise * chips.peaks[..., Mode.FP32])
-    return result
+    efficiency = np.take((c.conv_fp32, c.conv_fp32_dual, c.conv_tf32, c.conv_half), index)
+    winograd = np.take((c.winograd_fp32, c.winograd_fp32_dual, c.winograd_tf32, c.winograd_half), index)
+    layout = np.exp(-c.channels_last * (arithmetic.channels_last & (index >= 2)))
+    flops = work.flops[..., 0] / winograd + work.flops[..., 1]
+    return index, flops / (efficiency * _usable_peak(arithmetic.conv, index, chips, c)) * layout
 
 
-def _memory_s(work: Work, chips: Chips, half: NDArray[np.bool_], c: Coefficients) -> Array:
-    moved = work.bytes_ * np.where(half, 0.5, 1.0) + work.optimizer_bytes
-    share = np.where(half, c.bandwidth_half, c.bandwidth_fp32)
-    cached = np.minimum(1.0, chips.l2_bytes * work.operators / np.maximum(moved, 1.0))
-    result: Array = moved / (share * chips.bandwidth * (1 + c.l2_gain * cached))
-    return result
-
-
-def _efficiency_index(mode: NDArray[np.int64], chips: Chips) -> NDArray[np.int64]:
-    """Index into the coefficient tuples: tensor modes on a GPU without tensor cores count as FP32."""
+def _efficiency_index(mode: Indices, chips: Chips) -> Indices:
+    """0 FP32, 1 FP32 on two pipes, 2 TF32, 3 half; without tensor cores every mode counts as FP32."""
     plain = np.where(chips.dual_issue, 1, 0)
     return np.where(_pick(chips.tensor, mode), np.where(mode == Mode.TF32, 2, 3), plain)
 
 
-def _pick(table: NDArray[Any], mode: NDArray[np.int64]) -> NDArray[Any]:
+def _usable_peak(mode: Indices, index: Indices, chips: Chips, c: Coefficients) -> Array:
+    """Peak, lowered where arithmetic outruns memory: a fast tensor core is harder to feed."""
+    peak = _pick(chips.peaks, mode)
+    exponent = np.where(index < 2, c.ridge_fp32, c.ridge_tensor)
+    result: Array = peak * (peak / chips.bandwidth / REFERENCE_RIDGE) ** -exponent
+    return result
+
+
+def _pick(table: NDArray[Any], mode: Indices) -> NDArray[Any]:
     """The column of each row's mode."""
     return np.where(
         mode == Mode.FP32, table[..., 0], np.where(mode == Mode.TF32, table[..., 1], table[..., 2])
     )
 
 
-def _effective_peak(mode: NDArray[np.int64], chips: Chips, c: Coefficients) -> Array:
-    """Peak, lowered where arithmetic outruns memory: a fast tensor core is harder to feed."""
-    peak = _pick(chips.peaks, mode)
-    exponent = c.ridge_exponent * np.where(_efficiency_index(mode, chips) < 2, c.ridge_share_fp32, 1.0)
-    result: Array = peak * (peak / chips.bandwidth / REFERENCE_RIDGE) ** -exponent
-    return result
-
-
-def _peaks(spec: GpuSpec) -> list[float]:
+@cache
+def _figures(spec: GpuSpec) -> tuple[list[float], list[bool], bool, float]:
+    """Peaks by mode, tensor cores by mode, dual issue, power headroom of one GPU."""
     fp32 = spec.fp32_flops_per_s or np.nan
-    return [fp32, *(_tensor_or(spec, mode, fp32) for mode in (Mode.TF32, Mode.HALF))]
-
-
-def _tensor_or(spec: GpuSpec, mode: Mode, fp32: float) -> float:
-    peak = _tensor_peak(spec, mode)
-    if peak is not None:
-        return peak
-    if mode is Mode.TF32:
-        return fp32 if (capability_of(spec) or (0, 0)) < (8, 0) else np.nan
-    return fp32 if spec.tensor_core_count == 0 else np.nan
-
-
-def _tensor_peak(spec: GpuSpec, mode: Mode) -> float | None:
-    if mode is Mode.TF32:
-        return spec.tf32_tensor_flops_per_s
-    return spec.fp16_tensor_flops_per_s if mode is Mode.HALF else None
-
-
-def _issues_two(spec: GpuSpec) -> bool:
-    """GA10x, Ada, Hopper and Blackwell count two FP32 pipes per lane that training seldom fills."""
-    capability = capability_of(spec)
-    return capability is not None and capability >= (8, 6)
+    tf32, half = spec.tf32_tensor_flops_per_s, spec.fp16_tensor_flops_per_s
+    capability = capability_of(spec) or (0, 0)
+    before_tf32 = capability < (8, 0)
+    peaks = [
+        fp32,
+        tf32 or (fp32 if before_tf32 else np.nan),
+        half or (fp32 if spec.tensor_core_count == 0 else np.nan),
+    ]
+    return peaks, [False, tf32 is not None, half is not None], capability >= (8, 6), power_headroom(spec)

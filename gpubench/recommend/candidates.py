@@ -126,8 +126,8 @@ def score(request: RankRequest, pool: Candidates, rate: Floats, rows: Indices | 
     return economics.samples_per_usd(rate, _beside(pool.price[rows], rate))
 
 
-def drawn_scores(request: RankRequest, pool: Candidates, rows: Indices) -> Floats:
-    """Return the (N, D) score of these rows in every joint draw."""
+def drawn_rates(request: RankRequest, pool: Candidates, rows: Indices) -> Floats:
+    """Return the (N, D) rate of these rows' instances in every joint draw; rows of one GPU share its draw."""
     factor = pool.count[rows] * pool.efficiency[rows]
     rate = pool.speeds.draws[pool.gpu[rows]] * factor[:, None]
     spread = pool.spread[rows]
@@ -135,7 +135,12 @@ def drawn_scores(request: RankRequest, pool: Candidates, rows: Indices) -> Float
         shape = (len(pool.speeds.keys), request.draws)
         error = np.random.default_rng(request.seed + 1).standard_normal(shape)
         rate *= np.exp(error[pool.gpu[rows]] * spread[:, None])
-    return score(request, pool, rate, rows)
+    return rate
+
+
+def drawn_scores(request: RankRequest, pool: Candidates, rows: Indices) -> Floats:
+    """Return the (N, D) score of these rows in every joint draw."""
+    return score(request, pool, drawn_rates(request, pool, rows), rows)
 
 
 def _beside(column: Floats, like: Floats) -> Floats:

@@ -6,7 +6,7 @@ What a filter drops is listed, never lost: an empty answer says which option rem
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
@@ -14,9 +14,17 @@ from gpubench.errors import MisuseError
 from gpubench.models import ExcludedOffer, GpuSpec, Offer, Pricing
 from gpubench.names import nearest, normalise
 from gpubench.offers.dates import price_age_days
+from gpubench.recommend.factor_filters import factor_filters
+from gpubench.recommend.factors import cooling_of
 from gpubench.recommend.request import RankRequest
+from gpubench.recommend.words import gpus_of, listing, offer_name
 from gpubench.specs import find_spec
-from gpubench.units import GIB, format_bytes, plain
+from gpubench.units import plain
+
+NO_PRICE = "having no price"
+NO_FIGURE = "no honest throughput"
+JOB_LIMITS = ("--deadline-hours", "--budget-usd")
+UNPRICED_KIND = "unpriced"
 
 NEVER_RANKED = {
     "historic": "a historic price: kept for comparison, not on sale",
@@ -45,6 +53,8 @@ def apply(
     filters: Sequence[Filter], offers: Iterable[Offer], specs: Mapping[str, GpuSpec]
 ) -> tuple[list[Offer], list[Exclusion]]:
     """Part offers into those that every filter keeps and those that fell, each to its first filter."""
+    if not filters:
+        return list(offers), []
     kept: list[Offer] = []
     fallen: list[Exclusion] = []
     for offer in offers:
@@ -72,24 +82,51 @@ def excluded(fallen: Iterable[Exclusion]) -> tuple[ExcludedOffer, ...]:
     )
 
 
-def nothing_left(total: int, fallen: Iterable[Exclusion]) -> MisuseError:
-    """Return the error of an empty answer: which option removed how many."""
+def nothing_left(total: int, fallen: Sequence[Exclusion]) -> MisuseError:
+    """Return the error of an empty answer: which option removed how many, and what would mend it.
+
+    Args:
+        total: Offers there were.
+        fallen: All of them, those that fell last at the end.
+    """
     counts = Counter(each.option for each in fallen)
-    removed = ", ".join(f"{name} removed {n}" for name, n in counts.most_common())
-    return MisuseError(
-        f"no offer is left of {total:,}: {removed or 'the tables are empty'}; relax one of these"
-    )
+    removed = ", ".join(f"{name} removed {n:,}" for name, n in counts.most_common())
+    return MisuseError(f"no offer is left of {total:,}: {removed or 'the tables are empty'}; {_mend(fallen)}")
 
 
-def filters_of(request: RankRequest, offers: Sequence[Offer], today: date) -> list[Filter]:
-    """Return the filters that a request asks for, cheapest test first.
+def _mend(fallen: Sequence[Exclusion]) -> str:
+    unpriced = [each.offer.instance for each in fallen if each.option == NO_PRICE]
+    if unpriced:
+        others = f" (or {listing(unpriced[1:])})" if len(unpriced) > 1 else ""
+        return f"quote one with --own '{unpriced[0]}, PRICE USD'{others}"
+    last = fallen[-1] if fallen else None
+    if last is not None and last.option in {NO_FIGURE, *JOB_LIMITS}:
+        near = "the nearest" if last.option in JOB_LIMITS else "among them"
+        return f"{near}, {gpus_of(last.offer)} at {offer_name(last.offer)}: {plain(last.reason)}"
+    return "relax one of these"
+
+
+def filters_of(
+    request: RankRequest, offers: Sequence[Offer], today: date, owned_w: Mapping[Offer, float]
+) -> list[Filter]:
+    """Return the filters that a request asks for, but for how an offer is paid; cheapest test first.
+
+    Owned hardware has no provider and no region, so it passes those.
+
+    Args:
+        request: What the buyer rules out.
+        offers: Every offer known: a name that none of them bears is a mistake.
+        today: The day that price ages count to.
+        owned_w: Power at work of the owned ones among them [W].
 
     Raises:
         MisuseError: If a GPU, provider or region is named that no offer or specification knows.
     """
-    active = [Filter("the kind of offer", _kind), Filter("the price", _price)]
-    if not request.spot:
-        active.append(Filter("on-demand only (--spot adds the rest)", _no_spot))
+    active = [
+        Filter("being historic or a GPU without its machine", _kind),
+        Filter("a price of 0 or less", _price),
+    ]
+    active += _owned_filters(request, owned_w)
     if request.providers:
         active.append(_provider_filter(request.providers, offers))
     if request.regions:
@@ -97,7 +134,36 @@ def filters_of(request: RankRequest, offers: Sequence[Offer], today: date) -> li
     if request.gpus:
         active.append(_gpu_filter(request.gpus, offers))
     active += _figure_filters(request, today)
+    active += [Filter(name, reason) for name, reason in factor_filters(request)]
+    if request.rent_or_buy == "buy":
+        active.append(Filter(NO_PRICE, _unpriced))
     return active
+
+
+def payment_filters(request: RankRequest, pricings: Collection[Pricing]) -> list[Filter]:
+    """Return the filters on how an offer is paid: what they drop may still be what owning is held against.
+
+    Args:
+        request: What the buyer rules out.
+        pricings: Those that any offer has; a filter that no offer can fall to is left out.
+    """
+    unwanted: dict[Pricing, tuple[str, str]] = {}
+    if request.rent_or_buy == "buy":
+        unwanted = dict.fromkeys(Pricing, ("--buy", "to rent, not to buy"))
+        del unwanted[Pricing.OWNED]
+    if request.rent_or_buy == "rent":
+        unwanted[Pricing.OWNED] = ("--rent", "to buy, not to rent")
+    if not request.spot:
+        words = ("on demand only (--spot adds spot prices)", "a spot price; --spot ranks these too")
+        unwanted.setdefault(Pricing.SPOT, words)
+    if not request.reserved:
+        words = ("no commitments (--reserved adds them)", "a commitment; --reserved ranks these too")
+        unwanted.setdefault(Pricing.RESERVED, words)
+    return [_paid_otherwise(pricing, *unwanted[pricing]) for pricing in pricings if pricing in unwanted]
+
+
+def _paid_otherwise(pricing: Pricing, option: str, words: str) -> Filter:
+    return Filter(option, lambda offer, _: words if offer.pricing is pricing else None)
 
 
 def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
@@ -133,14 +199,36 @@ def _kind(offer: Offer, spec: GpuSpec | None) -> str | None:
 def _price(offer: Offer, spec: GpuSpec | None) -> str | None:
     del spec
     price = offer.price_usd_per_hour
-    if not price.is_finite() or price < 0 or (price == 0 and offer.pricing is not Pricing.OWNED):
+    if not (price.is_finite() and price > 0) and offer.kind != UNPRICED_KIND:
         return f"price {price} USD/h cannot be ranked"
     return None
 
 
-def _no_spot(offer: Offer, spec: GpuSpec | None) -> str | None:
+def _unpriced(offer: Offer, spec: GpuSpec | None) -> str | None:
     del spec
-    return "a spot price; --spot ranks these too" if offer.pricing is Pricing.SPOT else None
+    return (offer.note or "no price is known") if offer.kind == UNPRICED_KIND else None
+
+
+def _owned_filters(request: RankRequest, owned_w: Mapping[Offer, float]) -> list[Filter]:
+    """Return what the place allows: the watts of its circuit, and cards that cool themselves."""
+    active: list[Filter] = []
+    if (most := request.circuit_watts) is not None:
+
+        def too_much(offer: Offer, spec: GpuSpec | None) -> str | None:
+            del spec
+            power_w = owned_w.get(offer, 0.0)
+            return f"its GPUs draw {power_w:,.0f} W, above {most:,.0f} W" if power_w > most else None
+
+        active.append(Filter("--circuit-watts", too_much))
+    if request.own_fan:
+
+        def no_fan(offer: Offer, spec: GpuSpec | None) -> str | None:
+            if offer.pricing is not Pricing.OWNED or spec is None or cooling_of(spec) == "active":
+                return None
+            return "it has no fan of its own: it needs a server's air or a module board"
+
+        active.append(Filter("--own-fan", no_fan))
+    return active
 
 
 def _provider_filter(wanted: Sequence[str], offers: Sequence[Offer]) -> Filter:
@@ -151,7 +239,9 @@ def _provider_filter(wanted: Sequence[str], offers: Sequence[Offer]) -> Filter:
 
     def reason(offer: Offer, spec: GpuSpec | None) -> str | None:
         del spec
-        return None if offer.provider.casefold() in names else "another provider"
+        if offer.pricing is Pricing.OWNED or offer.provider.casefold() in names:
+            return None
+        return "another provider"
 
     return Filter("--provider", reason)
 
@@ -165,6 +255,8 @@ def _region_filter(wanted: Sequence[str], offers: Sequence[Offer]) -> Filter:
 
     def reason(offer: Offer, spec: GpuSpec | None) -> str | None:
         del spec
+        if offer.pricing is Pricing.OWNED:
+            return None
         if offer.region is None:
             return "its region is not stated"
         return None if offer.region.casefold().startswith(names) else f"in region {plain(offer.region)}"
@@ -212,14 +304,4 @@ def _figure_filters(request: RankRequest, today: date) -> list[Filter]:
                 ),
             )
         )
-    if (memory := request.min_memory_gib) is not None:
-        active.append(Filter("--min-memory-gib", lambda _, s: _memory_reason(s, memory)))
     return active
-
-
-def _memory_reason(spec: GpuSpec | None, least_gib: float) -> str | None:
-    if spec is None or spec.memory_bytes is None:
-        return "its memory is not known"
-    if spec.memory_bytes >= least_gib * GIB:
-        return None
-    return f"{format_bytes(spec.memory_bytes)} of memory, under {least_gib:g} GiB"

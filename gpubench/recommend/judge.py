@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
+from types import MappingProxyType
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from gpubench.models import GpuSpec, Offer, Ranking
+from gpubench.models import BuyOrRent, GpuSpec, Offer, Ranking
 from gpubench.recommend import limits
+from gpubench.recommend.break_even import against_rent
 from gpubench.recommend.candidates import Candidates, candidates_of, score
-from gpubench.recommend.filters import Exclusion, apply, excluded, filters_of, nothing_left
+from gpubench.recommend.filters import (
+    NO_FIGURE,
+    Exclusion,
+    apply,
+    excluded,
+    filters_of,
+    nothing_left,
+    payment_filters,
+)
+from gpubench.recommend.gather import Evidence
+from gpubench.recommend.notes import notes_of
+from gpubench.recommend.owning import Ownership
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.rows import IN_DETAIL, rows_of
-from gpubench.recommend.scaling import Scaler, scaling_of
-from gpubench.recommend.speeds import Answers, Drawer, Speeds, combine
-from gpubench.recommend.verdict import verdict
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What is known: an answer for each workload and GPU, and how several GPUs train together."""
-
-    answers: Mapping[str, Answers]
-    scaler: Scaler
+from gpubench.recommend.rows import rows_of, with_spot_break_even
+from gpubench.recommend.scaling import scaling_of
+from gpubench.recommend.speeds import Drawer, Speeds, combine
+from gpubench.recommend.verdict import buying_sentences, cpu_comparison, cpu_sentences, verdict
+from gpubench.recommend.words import gpu_name
 
 
 def judge(
@@ -37,6 +43,7 @@ def judge(
     specs: Mapping[str, GpuSpec],
     today: date,
     drawer: Drawer | None = None,
+    owned: Mapping[Offer, Ownership] = MappingProxyType({}),
     notes: Iterable[str] = (),
 ) -> Ranking:
     """Rank offers as the request asks.
@@ -48,42 +55,65 @@ def judge(
         specs: The specification table.
         today: The day that price ages count to.
         drawer: Joint draws of estimates; None is ``predict.interval.draw``.
+        owned: What owning means, for the owned ones among the offers.
         notes: What the reader should know about the evidence.
 
     Raises:
         MisuseError: If a name is unknown or no offer is left; the message says which filter removed how many.
     """
-    kept, fallen = apply(filters_of(request, offers, today), offers, specs)
-    if not kept:
-        raise nothing_left(len(offers), fallen)
-    evidence = evidence_for(sorted({offer.gpu_key for offer in kept} | {request.reference_gpu}))
+    watts = {offer: ownership.power_w for offer, ownership in owned.items()}
+    possible, fallen = apply(filters_of(request, offers, today, watts), offers, specs)
+    pricings = {offer.pricing for offer in possible}
+    kept, otherwise_paid = apply(payment_filters(request, pricings), possible, specs)
+    fallen += otherwise_paid
+    _require(kept, offers, fallen)
+    evidence = evidence_for(sorted({offer.gpu_key for offer in possible} | {request.reference_gpu}))
     speeds = combine(evidence.answers, request.mix, drawer or _draw(), request.draws, request.seed)
-    kept, unknown = _with_speed(kept, speeds)
+    kept, unknown = _with_speed(kept, speeds, specs)
     fallen += unknown
-    if not kept:
-        raise nothing_left(len(offers), fallen)
+    _require(kept, offers, fallen)
     pool = _pool(request, kept, speeds, specs, evidence)
     misses = limits.misses(request, pool)
     if misses:
         fallen += misses.values()
         kept = [offer for row, offer in enumerate(kept) if row not in misses]
-        if not kept:
-            raise nothing_left(len(offers), fallen)
+        _require(kept, offers, fallen)
         pool = _pool(request, kept, speeds, specs, evidence)
     order = _order(request, pool)
     rows = rows_of(request, pool, order, today)
-    shown = tuple(rows if request.limit is None else rows[: request.limit])
-    return Ranking(
+    if request.spot:
+        rows = with_spot_break_even(rows, possible)
+    decisions: tuple[BuyOrRent, ...] = ()
+    if owned:
+        both = dict.fromkeys([*kept, *_with_speed(possible, speeds, specs)[0]])
+        machines = {row.offer: owned[row.offer] for row in rows if row.offer in owned}
+        decisions = against_rent(request, _pool(request, list(both), speeds, specs, evidence), machines)
+    ranking = Ranking(
         as_of=today.isoformat(),
-        objective=_objective(request, speeds),
+        objective=_objective(request),
         cases=_cases(speeds),
-        unit=_unit(speeds),
-        reference_gpu_key=request.reference_gpu if request.reference_gpu in speeds.keys else None,
-        rows=shown,
+        **_units(request, speeds),
+        rows=tuple(rows),
         excluded=excluded(fallen),
-        verdict=verdict(request, rows, _headline(pool, order), _unit(speeds)),
-        notes=(*notes, *_notes(request, speeds, len(rows))),
+        verdict="",
+        buy_or_rent=decisions,
+        notes=(*notes, *notes_of(request, pool, len(rows))),
     )
+    sentences = [
+        *cpu_sentences(request, speeds),
+        *verdict(request, ranking, _headline(pool, order)),
+        *cpu_comparison(request, speeds, rows[0]),
+    ]
+    return msgspec.structs.replace(
+        ranking,
+        rows=ranking.rows[: request.limit],
+        verdict=" ".join([*sentences, *buying_sentences(decisions)]),
+    )
+
+
+def _require(kept: Sequence[Offer], offers: Sequence[Offer], fallen: Sequence[Exclusion]) -> None:
+    if not kept:
+        raise nothing_left(len(offers), fallen)
 
 
 def _draw() -> Drawer:
@@ -92,17 +122,24 @@ def _draw() -> Drawer:
     return draw
 
 
-def _with_speed(offers: Sequence[Offer], speeds: Speeds) -> tuple[list[Offer], list[Exclusion]]:
+def _with_speed(
+    offers: Sequence[Offer], speeds: Speeds, specs: Mapping[str, GpuSpec]
+) -> tuple[list[Offer], list[Exclusion]]:
     known = set(speeds.keys)
     kept = [offer for offer in offers if offer.gpu_key in known]
     fallen = [
-        Exclusion(
-            offer, "no honest throughput", speeds.refusals.get(offer.gpu_key, "its GPU is not in the table")
-        )
+        Exclusion(offer, NO_FIGURE, _why_unknown(offer.gpu_key, speeds, specs))
         for offer in offers
         if offer.gpu_key not in known
     ]
     return kept, fallen
+
+
+def _why_unknown(gpu_key: str, speeds: Speeds, specs: Mapping[str, GpuSpec]) -> str:
+    spec = specs.get(gpu_key)
+    if spec is not None and spec.not_ranked_because:
+        return spec.not_ranked_because
+    return speeds.refusals.get(gpu_key, "its GPU is not in the table, and no run of yours measured it")
 
 
 def _pool(
@@ -155,14 +192,28 @@ def _cases(speeds: Speeds) -> tuple[Any, ...]:
     return tuple(dict.fromkeys(part.case for parts in speeds.parts for part in parts))
 
 
+def _units(request: RankRequest, speeds: Speeds) -> dict[str, Any]:
+    """Return the units of the ranking: samples of one workload, else multiples of the reference GPU."""
+    known = request.reference_gpu in speeds.keys
+    by_reference = known and len(request.workload_names) > 1
+    name = gpu_name(request.reference_gpu)
+    unit = _unit(speeds)
+    return {
+        "unit": unit,
+        "by_reference": by_reference,
+        "throughput_unit": f"x {name}" if by_reference else f"{unit}/s",
+        "value_unit": f"{name} hours per dollar" if by_reference else f"{unit} per dollar",
+        "reference_gpu_key": request.reference_gpu if known else None,
+    }
+
+
 def _unit(speeds: Speeds) -> str:
     units = {part.case.sample_unit for part in speeds.parts[0]}
-    unit = units.pop() if len(units) == 1 else "sample"
+    unit = units.pop() if len(units) == 1 and len(speeds.parts[0]) == 1 else "sample"
     return unit if unit.endswith("s") else f"{unit}s"
 
 
-def _objective(request: RankRequest, speeds: Speeds) -> str:
-    del speeds
+def _objective(request: RankRequest) -> str:
     words = {
         "value": "throughput per US dollar",
         "throughput": "throughput of the instance",
@@ -170,22 +221,3 @@ def _objective(request: RankRequest, speeds: Speeds) -> str:
         "cost": "cost to train" if request.job_samples else "throughput per US dollar",
     }
     return words[request.sort]
-
-
-def _notes(request: RankRequest, speeds: Speeds, total: int) -> list[str]:
-    notes = []
-    if request.mix:
-        notes.append("Samples/s is the rate at which the mixture is worked off: 1 / sum(share / rate).")
-    elif len(request.workload_names) > 1:
-        notes.append(
-            f"Samples/s is the geometric mean over {', '.join(request.workload_names)}; "
-            f"the ratio is to one {request.reference_gpu}."
-        )
-    if any(e.basis == "predicted" and not e.anchored for e in speeds.estimates):
-        notes.append(
-            "No measurement on a GPU anchors the predictions: they are absolute and wide. "
-            "`gpubench run` on any GPU narrows them."
-        )
-    if total > IN_DETAIL:
-        notes.append(f"Ties are worked out for the first {IN_DETAIL} of {total:,} rows.")
-    return notes

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 from gpubench.errors import MisuseError
-from gpubench.models import Execution, Precision, Ranking, Run, TaskKind
-from gpubench.predict.estimate import estimate
-from gpubench.predict.question import Question
-from gpubench.predict.scaling import scaling
-from gpubench.recommend.judge import Evidence, judge
-from gpubench.recommend.request import RankRequest, check
+from gpubench.models import Ranking
+from gpubench.offers.table import OfferTable
+from gpubench.recommend.gather import Runs, gather, mean_power_w
+from gpubench.recommend.judge import judge
+from gpubench.recommend.own_devices import device_key
+from gpubench.recommend.owning import offer_of, ownerships, unpriced_offers
+from gpubench.recommend.request import Range, RankRequest, check
 from gpubench.specs import load_specs
+from gpubench.units import plain
 
 
 def rank(request: RankRequest | None = None, **options: Any) -> Ranking:
@@ -38,46 +41,54 @@ def rank(request: RankRequest | None = None, **options: Any) -> Ranking:
     from gpubench.offers.snapshot import load_offers
 
     table = load_offers(request.results, request.offers)
+    today = date.today()  # noqa: DTZ011 - a price's age is counted in days of the user's calendar
+    runs, problems = _runs(request)
+    own_keys = {key for run in runs.own if (key := device_key(run))}
+    machines = ownerships(request, load_specs(), mean_power_w(runs), today, own_keys)
+    owned = {offer_of(machine): machine for machine in machines}
+    offers = [*table.offers, *owned]
+    if request.rent_or_buy == "buy":
+        offers += unpriced_offers(load_specs(), [machine.gpu_key for machine in machines])
     return judge(
         request,
-        table.offers,
-        lambda keys: gather(request, keys),
+        offers,
+        lambda keys: gather(request, keys, runs),
         specs=load_specs(),
-        notes=table.notes,
-        today=date.today(),  # noqa: DTZ011 - a price's age is counted in days of the user's calendar
+        today=today,
+        owned=owned,
+        notes=(*table.notes, *_set_aside(table), *problems),
     )
 
 
-def gather(request: RankRequest, gpu_keys: Sequence[str]) -> Evidence:
-    """Return by workload and GPU how fast it runs: measured by the user, shipped, or predicted."""
-    from gpubench.profile import profile_of
-
-    specs = [spec for key in gpu_keys if (spec := load_specs().get(key)) is not None]
-    own, reference = _runs(request)
-    questions = {
-        name: Question(
-            profile=profile_of(name),
-            precision="amp" if request.precision == "amp" else Precision(request.precision),
-            execution=Execution(request.execution),
-            task=TaskKind(request.task),
-            batch_size=None if request.batch_size == "max" else request.batch_size,
-        )
-        for name in request.workload_names
-    }
-    return Evidence(
-        answers={name: estimate(q, specs, own=own, reference=reference) for name, q in questions.items()},
-        scaler=lambda name, spec, n, rate: scaling(questions[name], spec, n, rate),
-    )
+def _set_aside(table: OfferTable) -> tuple[str, ...]:
+    if not table.set_aside:
+        return ()
+    first = table.set_aside[0]
+    words = f"{plain(first.row)}: {plain(first.reason)}"
+    return (f"{len(table.set_aside)} price rows are set aside (gpubench offers list shows them): {words}.",)
 
 
 def _request(options: Mapping[str, Any]) -> RankRequest:
+    """Build the request of keyword options; a lone word may stand for several, and text for a path."""
     unknown = sorted(set(options) - set(RankRequest.__struct_fields__))
     if unknown:
         raise MisuseError(f"rank() has no option {', '.join(unknown)}; see RankRequest")
-    return RankRequest(**options)
+    defaults = RankRequest()
+    return RankRequest(
+        **{name: _as_field(name, value, getattr(defaults, name)) for name, value in options.items()}
+    )
 
 
-def _runs(request: RankRequest) -> tuple[tuple[Run, ...], tuple[Run, ...]]:
+def _as_field(name: str, value: Any, default: Any) -> Any:
+    if isinstance(default, Range):
+        return Range.of(value) if isinstance(value, int | float) else Range(*value)
+    if isinstance(default, tuple):
+        return (value,) if isinstance(value, str | Path) else tuple(value)
+    return Path(value) if name in {"offers", "results"} and value is not None else value
+
+
+def _runs(request: RankRequest) -> tuple[Runs, tuple[str, ...]]:
     from gpubench.record.store import read_runs, reference_runs, results_root
 
-    return read_runs(results_root(request.results)).runs, reference_runs()
+    stored = read_runs(results_root(request.results))
+    return Runs(stored.runs, reference_runs()), stored.problems

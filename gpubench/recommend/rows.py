@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from gpubench.models import Finding, FindingKind, Offer, RankedOffer
+from gpubench.models import Estimate, Finding, FindingKind, Offer, Pricing, RankedOffer, TaskKind
 from gpubench.offers.dates import STALE_AFTER_DAYS, price_day
 from gpubench.recommend import contest, economics
 from gpubench.recommend.candidates import Candidates, cost, drawn_scores, hours
+from gpubench.recommend.factors import factors_of
 from gpubench.recommend.pareto import dominators
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import Speeds
+from gpubench.specs import load_specs
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
-IN_DETAIL = 500
+IN_DETAIL = 1000
 """Rows whose ties are worked out; below them each row has a rank of its own."""
 
 _CHANCES = 3
@@ -30,23 +33,34 @@ _CHANCES = 3
 
 def rows_of(request: RankRequest, pool: Candidates, order: Indices, today: date) -> list[RankedOffer]:
     """Return every row of the ranking, best first."""
-    columns = _columns(request, pool, order)
-    fixed = _FixedParts(pool, today)
+    columns = _known_columns(pool, order, today) | _figure_columns(request, pool, order)
     names = tuple(columns)
-    gpus = pool.gpu[order].tolist()
-    figures = zip(*columns.values(), strict=True)
     return [
-        RankedOffer(
-            offer=pool.offers[index],
-            scaling_basis=pool.scalings[index].basis,
-            **fixed.of(pool.offers[index].price_date, gpu),
-            **dict(zip(names, values, strict=True)),
-        )
-        for index, gpu, values in zip(order.tolist(), gpus, figures, strict=True)
+        RankedOffer(**dict(zip(names, values, strict=True))) for values in zip(*columns.values(), strict=True)
     ]
 
 
-def _columns(request: RankRequest, pool: Candidates, order: Indices) -> dict[str, list[Any]]:
+def with_spot_break_even(rows: list[RankedOffer], offers: Iterable[Offer]) -> list[RankedOffer]:
+    """Return the rows; spot ones with the share of work that may be lost before on demand is as cheap."""
+    on_demand = {_machine(o): float(o.price_usd_per_hour) for o in offers if o.pricing is Pricing.ON_DEMAND}
+    return [
+        msgspec.structs.replace(
+            row,
+            spot_break_even=economics.spot_break_even(
+                on_demand[_machine(row.offer)], float(row.offer.price_usd_per_hour)
+            ),
+        )
+        if row.offer.pricing is Pricing.SPOT and _machine(row.offer) in on_demand
+        else row
+        for row in rows
+    ]
+
+
+def _machine(offer: Offer) -> tuple[str, str, str | None]:
+    return offer.provider, offer.instance, offer.region
+
+
+def _figure_columns(request: RankRequest, pool: Candidates, order: Indices) -> dict[str, list[Any]]:
     """Return the computed fields of the rows, in order, as plain lists."""
     price = pool.price[order]
     value, low, high = (
@@ -67,8 +81,11 @@ def _columns(request: RankRequest, pool: Candidates, order: Indices) -> dict[str
         "samples_per_usd_high": _known(high),
         "usd_per_million_samples": economics.usd_per_million_samples(value).tolist(),
         "scaling_efficiency": pool.efficiency[order].tolist(),
-        "speed_ratio": _known(pool.rate[order] / reference),
     }
+    for suffix, rate in (("", pool.rate), ("_low", pool.rate_low), ("_high", pool.rate_high)):
+        score = rate[order] / reference
+        columns[f"score{suffix}"] = _known(score)
+        columns[f"reference_hours_per_usd{suffix}"] = _known(score / price)
     columns |= _job_columns(request, pool, order)
     columns |= _pareto_columns(pool, order, columns)
     return columns
@@ -91,9 +108,30 @@ def _pareto_columns(
     """Return whether nothing beats a row in time, cost and memory at once, and what does."""
     time = np.array(columns.get("hours") or 1 / pool.rate[order])
     money = np.array(columns.get("cost_usd") or columns["usd_per_million_samples"])
-    better = dominators(time, money, pool.memory[order]).tolist()
-    name_of = {row: _label(pool.offers[order[row]]) for row in set(better) if row >= 0}
-    return {"pareto": [b < 0 for b in better], "dominated_by": [name_of.get(b) for b in better]}
+    memory = np.nan_to_num(pool.memory[order], nan=0.0)
+    by = dominators(time, money, memory)
+    better = (
+        (time[by] < time) * _FASTER + (money[by] < money) * _CHEAPER + (memory[by] > memory) * _LARGER
+    ).tolist()
+    rivals = by.tolist()
+    names = {row: _label(pool.offers[order[row]]) for row in set(rivals) if row >= 0}
+    reasons = [
+        None if rival < 0 else f"{names[rival]}: {_ADVANTAGES[kind]}"
+        for rival, kind in zip(rivals, better, strict=True)
+    ]
+    return {"pareto": [rival < 0 for rival in rivals], "dominated_by": reasons}
+
+
+_FASTER, _CHEAPER, _LARGER = 1, 2, 4
+_ADVANTAGES = {
+    1: "faster, and no dearer",
+    2: "cheaper per sample, and as fast",
+    3: "faster, and cheaper per sample",
+    4: "more memory, as fast and no dearer",
+    5: "faster and more memory, and no dearer",
+    6: "cheaper per sample, more memory, and as fast",
+    7: "faster, cheaper per sample, and more memory",
+}
 
 
 def _label(offer: Offer) -> str:
@@ -122,32 +160,41 @@ def _contest(
     return [*ranks, *rest], [*ties, *(False for _ in rest)], p_best.tolist(), p_top3.tolist()
 
 
-class _FixedParts:
-    """What rows of one GPU and one price date have in common; few are distinct, so each is built once."""
+def _known_columns(pool: Candidates, order: Indices, today: date) -> dict[str, list[Any]]:
+    """Return what is known of each row before any arithmetic: the offer, its GPU, the age of its price."""
+    offers = [pool.offers[row] for row in order.tolist()]
+    gpus = pool.gpu[order].tolist()
+    ages = {day: max(0, (today - price_day(day)).days) for day in {offer.price_date for offer in offers}}
+    price_ages = [ages[offer.price_date] for offer in offers]
+    estimates, parts = pool.speeds.estimates, pool.speeds.parts
+    stale = {age: _stale(age) for age in ages.values()}
+    by_gpu = {
+        "estimate": estimates,
+        "parts": [each if len(each) > 1 else () for each in parts],
+        "fits_memory": [each.fits_memory for each in estimates],
+        "latency_s": [_latency_s(each) for each in parts],
+        "factors": [factors_of(load_specs().get(key)) for key in pool.speeds.keys],
+    }
+    return {
+        "offer": offers,
+        "scaling_basis": [pool.scalings[row].basis for row in order.tolist()],
+        "price_age_days": price_ages,
+        "findings": [estimates[gpu].findings + stale[age] for gpu, age in zip(gpus, price_ages, strict=True)],
+        **{name: [values[gpu] for gpu in gpus] for name, values in by_gpu.items()},
+    }
 
-    def __init__(self, pool: Candidates, today: date) -> None:
-        self._speeds, self._today = pool.speeds, today
-        self._known: dict[tuple[str, int], dict[str, Any]] = {}
 
-    def of(self, price_date: str, gpu: int) -> dict[str, Any]:
-        """Return the fields of a row of this price date and GPU."""
-        found = self._known.get((price_date, gpu))
-        return found if found is not None else self._build(price_date, gpu)
+def _stale(age_days: int) -> tuple[Finding, ...]:
+    if age_days <= STALE_AFTER_DAYS:
+        return ()
+    return (Finding(kind=FindingKind.STALE_PRICE, value=age_days, limit=STALE_AFTER_DAYS),)
 
-    def _build(self, price_date: str, gpu: int) -> dict[str, Any]:
-        estimate, parts = self._speeds.estimates[gpu], self._speeds.parts[gpu]
-        age = max(0, (self._today - price_day(price_date)).days)
-        findings = estimate.findings
-        if age > STALE_AFTER_DAYS:
-            findings += (Finding(kind=FindingKind.STALE_PRICE, value=age, limit=STALE_AFTER_DAYS),)
-        built = self._known[price_date, gpu] = {
-            "estimate": estimate,
-            "parts": parts if len(parts) > 1 else (),
-            "fits_memory": estimate.fits_memory,
-            "price_age_days": age,
-            "findings": findings,
-        }
-        return built
+
+def _latency_s(parts: Sequence[Estimate]) -> float | None:
+    """Return the time of one batch of inference [s]; None for training and for several workloads."""
+    if len(parts) != 1 or parts[0].case.task is not TaskKind.INFER:
+        return None
+    return parts[0].case.batch_size / parts[0].samples_per_s
 
 
 def _reference_rate(request: RankRequest, speeds: Speeds) -> float:

@@ -1,24 +1,38 @@
-"""How much of n GPUs one data-parallel job gets, for one workload or several together."""
+"""How much of n GPUs one data-parallel job gets: measured where it was, else modelled."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
-from gpubench.models import Estimate, GpuSpec
-from gpubench.predict.scaling import ScalingEstimate
+from gpubench.models import Case, Estimate, GpuSpec, Measurement, Run, Status
 from gpubench.recommend.speeds import mean_of
 
-Scaler = Callable[[str, GpuSpec, int, float], ScalingEstimate]
-"""(workload, GPU, number of GPUs, samples/s of one) to how well they train together."""
+MOST_EFFICIENT = 1.05
+"""A measured efficiency above this is an error of the data, not a wonder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiency:
+    """Throughput of n GPUs over n times that of one, with its interval."""
+
+    likely: float
+    low: float
+    high: float
+    basis: str
+
+
+Scaler = Callable[[str, GpuSpec, int, Estimate], Efficiency]
+"""(workload, GPU, number of GPUs, estimate of one) to how well they train together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """Throughput of n GPUs over n times that of one; ``half_width`` is of its log, at 90 %."""
+    """How an instance scales; ``half_width`` is of the log efficiency, at 90 %."""
 
     efficiency: float
     basis: str
@@ -51,14 +65,43 @@ def scaling_of(
     if scaler is None or spec is None:
         return INDEPENDENT
     single = {name: part.samples_per_s for name, part in parts.items()}
-    models = {name: scaler(name, spec, gpu_count, rate) for name, rate in single.items()}
+    models = {name: scaler(name, spec, gpu_count, part) for name, part in parts.items()}
     alone = _mean(single, shares)
-    efficiency, low, high = (
+    likely, low, high = (
         _mean({name: single[name] * getattr(model, end) for name, model in models.items()}, shares) / alone
-        for end in ("efficiency", "low", "high")
+        for end in ("likely", "low", "high")
     )
-    basis = next(iter(models.values())).basis
-    return Scaling(efficiency, basis, math.log(high / low) / 2)
+    bases = {model.basis for model in models.values()}
+    return Scaling(likely, bases.pop() if len(bases) == 1 else "modelled", math.log(high / low) / 2)
+
+
+def measured_efficiency(runs: Sequence[Run], case: Case, gpu_key: str, gpu_count: int) -> Efficiency | None:
+    """Return the efficiency of n GPUs where runs hold the case on one GPU and on n; None where not.
+
+    Three GPUs at 2,700/s where one does 1,000/s: 2,700 / (3 x 1,000) = 0.9.
+    """
+    wanted = {n: msgspec.structs.replace(case, gpu_count=n) for n in (1, gpu_count)}
+    found = {n: _readings(runs, each, gpu_key) for n, each in wanted.items()}
+    if not (found[1] and found[gpu_count]):
+        return None
+    alone, together = found[1][-1], found[gpu_count][-1]  # runs come oldest first
+    if not alone.samples_per_s or not together.samples_per_s:
+        return None
+    likely = together.samples_per_s / gpu_count / alone.samples_per_s
+    if likely > MOST_EFFICIENT:
+        return None
+    width = math.hypot(alone.relative_half_width or 0.0, together.relative_half_width or 0.0)
+    return Efficiency(likely, likely / (1 + width), likely * (1 + width), "measured")
+
+
+def _readings(runs: Iterable[Run], case: Case, gpu_key: str) -> list[Measurement]:
+    return [
+        measurement
+        for run in runs
+        if run.device.gpu_key == gpu_key
+        for measurement in run.measurements
+        if measurement.case == case and measurement.status is Status.OK
+    ]
 
 
 def _mean(rates: Mapping[str, float], shares: Mapping[str, float]) -> float:

@@ -63,7 +63,8 @@ def combine(
         seed: Equal seeds give equal draws.
     """
     refusals = _refusals(answers)
-    keys = tuple(key for key in next(iter(answers.values())) if key not in refusals)
+    tables = list(answers.values())
+    keys = tuple(key for key in tables[0] if key not in refusals and all(key in table for table in tables))
     by_workload = [_estimates(table, keys) for table in answers.values()]
     names = list(answers)
     parts = tuple(zip(*by_workload, strict=True)) if keys else ()

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpubench.models import RankedOffer
+from gpubench.models import BuyOrRent, FindingKind, Pricing, RankedOffer, Ranking
 from gpubench.recommend.contest import SURE
+from gpubench.recommend.economics import SECONDS_PER_HOUR, train_hours
+from gpubench.recommend.own_devices import CPU_KEY
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.words import compact, gpu_name, gpus_of, listing, offer_name, price_of
-from gpubench.units import format_duration, format_percent, format_usd
+from gpubench.recommend.speeds import Speeds
+from gpubench.recommend.words import compact, gpu_name, gpus_of, listing, price_of
+from gpubench.units import UNKNOWN, format_duration, format_number, format_percent, format_usd, plain
+
+NO_GPU_HOURS = 1.0
+"""A job that the CPU ends within this needs no GPU, unless a deadline says otherwise."""
+
+MOST_MACHINES = 2
+"""Machines that the verdict speaks of; the table has them all."""
 
 _BASIS = {
     "measured": "measured here",
@@ -17,94 +26,171 @@ _BASIS = {
 }
 
 
-def verdict(
-    request: RankRequest, rows: Sequence[RankedOffer], fastest_and_cheapest: tuple[int, int], unit: str
-) -> str:
-    """Return the verdict over all rows, best first; one sentence for each thing a buyer asks.
+def verdict(request: RankRequest, ranking: Ranking, fastest_and_cheapest: tuple[int, int]) -> list[str]:
+    """Return the verdict: the answer, how sure it is, the fastest and the cheapest, and what else matters.
 
     Args:
         request: What was asked.
-        rows: Every ranked row, at least one.
+        ranking: All rows, best first, at least one.
         fastest_and_cheapest: Which rows are the fastest and the cheapest by the hour.
-        unit: What a sample is, in the plural.
     """
-    fastest, cheapest = fastest_and_cheapest
+    head = ranking.rows[0]
     sentences = [
-        _best(request, rows[0], unit),
-        _sureness(rows),
-        _fastest(request, rows, fastest, unit),
-        _cheapest(rows, cheapest),
+        _best(request, ranking),
+        _sureness(ranking.rows),
+        _others(request, ranking, *fastest_and_cheapest),
+        _host_bound(head),
+        _spot(head),
     ]
-    return " ".join(sentence for sentence in sentences if sentence)
+    return [sentence for sentence in sentences if sentence]
 
 
-def _best(request: RankRequest, row: RankedOffer, unit: str) -> str:
+def _best(request: RankRequest, ranking: Ranking) -> str:
     title = {"value": "Best value", "throughput": "Fastest", "time": "Fastest", "cost": "Cheapest job"}
-    basis = _BASIS[row.estimate.basis]
-    return f"{title[request.sort]}: {_who(row)}, {_merit(request, row, unit)}, {basis}."
+    row = ranking.rows[0]
+    merit = _merit(request, ranking, row)
+    return f"{title[request.sort]}: {_who(row)}, {merit}, {_BASIS[row.estimate.basis]}."
 
 
 def _who(row: RankedOffer) -> str:
-    return f"{gpus_of(row.offer)} at {offer_name(row.offer)} for {price_of(row.offer)}"
+    if row.offer.pricing is Pricing.OWNED:
+        return f"owning {gpus_of(row.offer)} at {price_of(row.offer)} of work"
+    spot = " spot" if row.offer.pricing is Pricing.SPOT else ""
+    return f"{gpus_of(row.offer)} at {plain(row.offer.provider, 40)}{spot} for {price_of(row.offer)}"
 
 
-def _merit(request: RankRequest, row: RankedOffer, unit: str) -> str:
+def _merit(request: RankRequest, ranking: Ranking, row: RankedOffer) -> str:
     if row.hours is not None and request.sort in {"time", "cost"}:
-        return f"{format_duration(row.hours * 3600)} and {format_usd(row.cost_usd)} for the job"
+        return f"{_duration(row.hours)} and {format_usd(row.cost_usd)} for the job"
     if request.sort in {"throughput", "time"}:
-        rate = compact(row.samples_per_s, row.samples_per_s_low, row.samples_per_s_high)
-        return f"{rate} {unit} a second"
-    value = compact(row.samples_per_usd, row.samples_per_usd_low, row.samples_per_usd_high)
-    return f"{value} {unit} per dollar"
+        return _rate(ranking, row)
+    return f"{compact(*ranking.value_of(row))} {ranking.value_unit}"
+
+
+def _rate(ranking: Ranking, row: RankedOffer) -> str:
+    figure = compact(*ranking.throughput_of(row))
+    if ranking.by_reference and ranking.reference_gpu_key:
+        return f"{figure} times one {gpu_name(ranking.reference_gpu_key)}"
+    return f"{figure} {ranking.throughput_unit}"
 
 
 def _sureness(rows: Sequence[RankedOffer]) -> str:
     head = rows[0]
     if head.p_best is None:
         return ""
+    if len(rows) == 1:
+        return "It is the only offer left."
+    chance = f"best of {len(rows):,} offers with a probability of {_probability(head.p_best)}"
     rivals = rivals_of(rows)
-    chance = f"it is the best of {len(rows)} offers with a probability of {format_percent(head.p_best)}"
     if not rivals:
-        return f"How sure: {chance}."
-    word = "A tie" if head.p_best < SURE else "Not certain"
-    return f"{word}: {chance}, and cannot be told from {listing(rivals)}{_separator(rows, rivals)}."
+        elsewhere = ", as are the same GPUs elsewhere" if head.tie else ""
+        return f"How sure: {chance}{elsewhere}."
+    word = "It is a tie" if head.p_best < SURE else "It is not certain"
+    return f"{word}: {chance}, not to be told from {listing(rivals)}; {_separator(rows)}."
+
+
+def _probability(value: float) -> str:
+    return "over 99 %" if value > 0.99 else format_percent(value)
 
 
 def rivals_of(rows: Sequence[RankedOffer]) -> list[str]:
     """Return the other GPUs that cannot be told from the head of the ranking, likeliest first."""
-    head = rows[0]
-    tied = [row for row in rows[1:] if row.tie and row.rank == head.rank]
-    tied.sort(key=lambda row: -(row.p_best or 0.0))
-    return list(dict.fromkeys(f"{gpus_of(row.offer)} at {row.offer.provider}" for row in tied))
+    names = dict.fromkeys(gpus_of(row.offer) for row in _tied(rows))
+    names.pop(gpus_of(rows[0].offer), None)
+    return list(names)
 
 
-def _separator(rows: Sequence[RankedOffer], rivals: list[str]) -> str:
+def _tied(rows: Sequence[RankedOffer]) -> list[RankedOffer]:
+    tied = (row for row in rows[1:] if row.tie and row.rank == rows[0].rank)
+    return sorted(tied, key=lambda row: -(row.p_best or 0.0))
+
+
+def _separator(rows: Sequence[RankedOffer]) -> str:
     """Name the measurement that would tell the head from its likeliest rival."""
-    del rivals
-    head = rows[0]
-    tied = [row for row in rows[1:] if row.tie and row.rank == head.rank]
-    open_keys = list(
-        dict.fromkeys(
-            row.offer.gpu_key
-            for row in [head, *sorted(tied, key=lambda row: -(row.p_best or 0.0))]
-            if row.estimate.basis == "predicted"
-        )
-    )
-    if not open_keys:
-        return "; measure both again with --publish to part them"
-    names = " and ".join(gpu_name(key) for key in open_keys[:2])
-    return f"; `gpubench run` on {names} would part them"
+    unmeasured = (row.offer.gpu_key for row in [rows[0], *_tied(rows)] if row.estimate.basis == "predicted")
+    keys = list(dict.fromkeys(unmeasured))
+    if not keys:
+        return "measuring both again with --publish would part them"
+    return f"measuring {' and '.join(gpu_name(key) for key in keys[:2])} would part them"
 
 
-def _fastest(request: RankRequest, rows: Sequence[RankedOffer], index: int, unit: str) -> str:
-    if request.sort in {"throughput", "time"}:
+def _others(request: RankRequest, ranking: Ranking, fastest: int, cheapest: int) -> str:
+    """Name the fastest and the cheapest by the hour, where they are other offers than the best."""
+    parts = []
+    if fastest and request.sort not in {"throughput", "time"}:
+        row = ranking.rows[fastest]
+        parts.append(f"fastest: {_who(row)}, {_rate(ranking, row)}")
+    if cheapest:
+        parts.append(f"cheapest by the hour: {_who(ranking.rows[cheapest])}")
+    text = "; ".join(parts)
+    return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
+def _host_bound(row: RankedOffer) -> str:
+    if not any(finding.kind is FindingKind.HOST_BOUND for finding in row.findings):
         return ""
-    if index == 0:
-        return "It is also the fastest."
-    row = rows[index]
-    rate = compact(row.samples_per_s, row.samples_per_s_low, row.samples_per_s_high)
-    return f"Fastest: {_who(row)}, {rate} {unit} a second."
+    vcpus = row.offer.vcpus
+    enough = f" One thread for each GPU launches the work, so its {vcpus:g} vCPUs suffice." if vcpus else ""
+    return f"This is host-bound: a dearer GPU buys nothing until the batch grows.{enough}"
 
 
-def _cheapest(rows: Sequence[RankedOffer], index: int) -> str:
-    return "" if index == 0 else f"Cheapest by the hour: {_who(rows[index])}."
+def _spot(row: RankedOffer) -> str:
+    if row.spot_break_even is None or row.spot_break_even <= 0:
+        return ""
+    return f"Spot wins there while lost work stays under {format_percent(row.spot_break_even)}."
+
+
+def cpu_sentences(request: RankRequest, speeds: Speeds) -> list[str]:
+    """Return whether the CPU that was measured here is enough, or how long it would take."""
+    if request.job_samples is None or CPU_KEY not in speeds.keys:
+        return []
+    row = speeds.keys.index(CPU_KEY)
+    likely, slow = float(speeds.samples_per_s[row]), float(speeds.low[row])
+    hours = train_hours(request.job_samples, slow if slow > 0 else likely)
+    if hours <= (request.deadline_hours or NO_GPU_HOURS):
+        return [f"You do not need a GPU for this: the CPU here ends the job in {_duration(hours)}."]
+    return [f"The CPU here would take {_duration(hours)}."]
+
+
+def _duration(hours: float) -> str:
+    return format_duration(hours * SECONDS_PER_HOUR)
+
+
+def cpu_comparison(request: RankRequest, speeds: Speeds, best: RankedOffer) -> list[str]:
+    """Return how the best offer compares with the CPU that was measured here, where no job is given."""
+    if request.job_samples is not None or CPU_KEY not in speeds.keys or best.offer.gpu_key == CPU_KEY:
+        return []
+    cpu = float(speeds.samples_per_s[speeds.keys.index(CPU_KEY)])
+    return [f"It is {format_number(best.samples_per_s / cpu, 2)} times as fast as the CPU measured here."]
+
+
+def buying_sentences(decisions: Sequence[BuyOrRent]) -> list[str]:
+    """Return a sentence for the best machines: buy or rent, from how many hours on, and against what."""
+    by_the_hour = [each for each in decisions if each.against_pricing is Pricing.ON_DEMAND]
+    by_the_hour.sort(key=lambda each: not each.quoted)  # what the buyer asked about comes first
+    return [_buying(each) for each in by_the_hour[:MOST_MACHINES]]
+
+
+def _buying(each: BuyOrRent) -> str:
+    machine = f"{each.gpu_count}x {gpu_name(each.gpu_key)} for ${each.purchase_usd:,.0f}"
+    against = f"{each.against} ({format_usd(each.equivalent_usd_per_hour)}/h for the same work)"
+    if each.verdict == "rent":
+        return f"Rather than buy {machine}, rent {against}: it pays in no case considered."
+    share = _percents(
+        each.break_even_utilisation_low, each.break_even_utilisation, each.break_even_utilisation_high
+    )
+    hours = _hours(each.break_even_hours_low, each.break_even_hours, each.break_even_hours_high)
+    word = "pays" if each.verdict == "buy" else "can pay"
+    return f"Buying {machine} {word} after {hours} of work, {share} of its life, against {against}."
+
+
+def _hours(low: float | None, likely: float | None, high: float | None) -> str:
+    first = "more hours than it has" if likely is None else f"{format_number(likely)} h"
+    ends = (UNKNOWN if low is None else format_number(low), "never" if high is None else format_number(high))
+    return f"{first} ({ends[0]} to {ends[1]})"
+
+
+def _percents(low: float | None, likely: float | None, high: float | None) -> str:
+    first = "never" if likely is None else format_percent(likely)
+    ends = ["never" if end is None else format_percent(end) for end in (low, high)]
+    return f"{first} ({ends[0]} to {ends[1]})"

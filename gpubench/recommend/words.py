@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpubench.models import Offer, Pricing
 from gpubench.specs import load_specs
-from gpubench.units import format_number, format_usd, plain
+from gpubench.units import UNKNOWN, format_number, format_usd, plain
 
 _STEPS = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _NARROW = 0.1
@@ -21,11 +21,14 @@ def gpu_name(key: str) -> str:
 
 def offer_name(offer: Offer) -> str:
     """Return who sells what: "aws p5.48xlarge", "vast (spot)", with the region where one is known."""
+    if offer.pricing is Pricing.OWNED:
+        return plain(f"{offer.provider}: {offer.instance}", 60)
     words = [offer.provider, offer.instance]
     if offer.region:
         words.append(offer.region)
     if offer.pricing is not Pricing.ON_DEMAND:
-        words.append(f"({offer.pricing})")
+        term = f" {offer.term_years} y" if offer.term_years else ""
+        words.append(f"({offer.pricing}{term})")
     return plain(" ".join(words), 60)
 
 
@@ -51,12 +54,14 @@ def listing(names: list[str], most: int = 3) -> str:
     return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
 
 
-def compact(value: float, low: float | None, high: float | None, to: str = " to ") -> str:
+def compact(value: float | None, low: float | None, high: float | None, to: str = " to ") -> str:
     """Return an estimate and its interval in few characters, with the digits that the interval supports.
 
     >>> compact(9.9e6, 5.9e6, 17e6), compact(3166.4, 3150.2, 3181.9, "-"), compact(0.5, None, None)
     ('9.9M (5.9 to 17)', '3.17k (3.15-3.18)', '0.50')
     """
+    if value is None:
+        return UNKNOWN
     step, prefix = next((pair for pair in _STEPS if value >= pair[0]), (1.0, ""))
     if low is None or high is None:
         return f"{format_number(value / step, 2)}{prefix}"

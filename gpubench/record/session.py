@@ -16,8 +16,8 @@ import msgspec
 
 from gpubench.errors import EveryCaseFailedError, InterruptedRunError, StorageError
 from gpubench.measure import checks, events, preflight
+from gpubench.measure.batch_search import OnTrial, say_nothing_of_trials, with_largest_batches
 from gpubench.measure.environment import environment
-from gpubench.measure.largest_batch import with_largest_batches
 from gpubench.measure.launcher import STOPPING_S, Control, Launcher, Record, say_nothing
 from gpubench.measure.messages import Ready
 from gpubench.measure.plan import Plan, check_request, plan
@@ -76,8 +76,13 @@ def run(request: RunRequest | None = None, **options: Any) -> Run:
     return session.run
 
 
-def prepare(request: RunRequest, *, store_results: bool = True) -> Prepared:
-    """Check all that can be checked before time is spent: words, device, folder, sharing, cases."""
+def prepare(
+    request: RunRequest, on_trial: OnTrial = say_nothing_of_trials, *, store_results: bool = True
+) -> Prepared:
+    """Check all that can be checked before time is spent: words, device, folder, sharing, cases.
+
+    Where the largest batch is asked for it is searched here; ``on_trial`` hears of each batch tried.
+    """
     request = check_request(request, workload_names())
     root = store.results_root(request.results)
     resumed = None if request.resume is None else store.read_run(store.find_run(root, request.resume))
@@ -93,6 +98,8 @@ def prepare(request: RunRequest, *, store_results: bool = True) -> Prepared:
     else:
         made = resume.plan_again(resumed, device, profiles, request.time_limit_s)
     findings = preflight.preflight(device, allow_shared=request.allow_shared)
+    if request.batch_size == "max":
+        made = with_largest_batches(made, profiles, device, on_trial)
     return Prepared(device=device, plan=made, root=root, findings=findings, remark=remark, resumed=resumed)
 
 
@@ -102,10 +109,6 @@ def execute(prepared: Prepared, on_event: Callable[[events.Event], None] = say_n
     Ctrl-C once, or SIGTERM, ends the run after the round at hand; Ctrl-C twice ends it at once.
     """
     control = Control()
-    if prepared.plan.largest_batch:
-        searching = Launcher(prepared.plan, prepared.device, on_event, control)
-        made = with_largest_batches(prepared.plan, searching)
-        prepared = msgspec.structs.replace(prepared, plan=made)
     on_event(_planned(prepared))
     launcher = Launcher(prepared.plan, prepared.device, on_event, control)
     state, skip, record = _begin(prepared)

@@ -167,7 +167,7 @@ def dots(
     import plotly.graph_objects as go
 
     traces = [_dot_trace(go, s) for s in series]
-    reach = max((m.high or m.value for s in series for m in s.marks), default=1.0)
+    reach = max([m.high or m.value for s in series for m in s.marks] + [line_at or 0.0], default=1.0)
     layout = _layout(
         x={"title": {"text": label(axis)}, "range": [0, reach * 1.06], "nticks": 6},
         rows=rows,

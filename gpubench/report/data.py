@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from gpubench import __version__
-from gpubench.errors import GpuBenchError
-from gpubench.models import Case, DeviceProfile, GpuSpec, Measurement, Ranking, Run, Status
+from gpubench.errors import GpuBenchError, MisuseError
+from gpubench.models import BuyOrRent, Case, DeviceProfile, GpuSpec, Measurement, Ranking, Run, Status
 from gpubench.specs import load_specs
 
 
@@ -36,6 +37,9 @@ class ReportData:
         runs: This user's stored runs, newest first.
         ranking: None where no ranking could be made; ``ranking_problem`` then says why.
         problems: Result files that could not be read, one line each.
+        about: Id of the run whose device the page is about; None is the newest with a usable row.
+        buy_or_rent: Owning against renting: the user's own cards where they were given, else every card
+            that has a street price.
         specs: The specification table by GPU key.
     """
 
@@ -44,12 +48,16 @@ class ReportData:
     ranking: Ranking | None = None
     ranking_problem: str | None = None
     problems: tuple[str, ...] = ()
+    buy_or_rent: tuple[BuyOrRent, ...] = ()
+    about: str | None = None
     specs: Mapping[str, GpuSpec] = field(default_factory=load_specs)
     version: str = __version__
 
     @cached_property
     def run(self) -> Run | None:
-        """The run that the page speaks of as "here": the newest with a usable row, else the newest."""
+        """The run that the page speaks of as "here": the one asked for, else the newest that is usable."""
+        if self.about is not None:
+            return next((run for run in self.runs if run.run_id == self.about), None)
         usable = (run for run in self.runs if any(m.status is Status.OK for m in run.measurements))
         return next(usable, self.runs[0] if self.runs else None)
 
@@ -66,13 +74,26 @@ class ReportData:
     @cached_property
     def results(self) -> tuple[Result, ...]:
         """The newest usable measurement of each case on this device."""
-        return _newest(self.device_runs, usable=True)
+        return newest(self.device_runs, usable=True)
+
+    @cached_property
+    def everything(self) -> tuple[Result, ...]:
+        """The newest usable measurement of each case on each device, the page's own device first."""
+        devices: list[DeviceProfile] = [] if self.device is None else [self.device]
+        for run in self.runs:
+            if not any(same(run.device, device) for device in devices):
+                devices.append(run.device)
+        return tuple(
+            result
+            for device in devices
+            for result in newest((run for run in self.runs if same(run.device, device)), usable=True)
+        )
 
     @cached_property
     def failures(self) -> tuple[Result, ...]:
         """Cases of this device that were tried and never measured, with their newest reason."""
         measured = {result.case for result in self.results}
-        return tuple(x for x in _newest(self.device_runs, usable=False) if x.case not in measured)
+        return tuple(x for x in newest(self.device_runs, usable=False) if x.case not in measured)
 
     @cached_property
     def used_runs(self) -> tuple[Run, ...]:
@@ -106,34 +127,57 @@ def same(one: DeviceProfile, other: DeviceProfile) -> bool:
     return (one.backend, one.gpu_key, one.name) == (other.backend, other.gpu_key, other.name)
 
 
-def gather(results: Path | None = None, today: date | None = None) -> ReportData:
+def gather(
+    results: Path | None = None, today: date | None = None, *, run: str | None = None, **question: Any
+) -> ReportData:
     """Read the runs of a results folder and rank the offers with them.
 
-    A ranking that cannot be made leaves the rest of the page whole: the reason takes its place.
+    A default ranking that cannot be made leaves the rest of the page whole: the reason takes its place.
 
     Args:
         results: Results folder; None takes the user's (see ``record.store.results_root``).
         today: The day that ages count from; None is today in UTC.
+        run: Whose device the page is about: the path or id of a run, or ``latest``; None is the newest
+            usable one.
+        question: Fields of ``recommend.request.RankRequest``: workloads, precision, samples, own ...
 
     Raises:
-        MisuseError: If the folder holds only files that cannot be read.
+        MisuseError: If the question is wrong; what the user asked for is not replaced by a page without it.
     """
     from gpubench.recommend.rank import rank
-    from gpubench.record.store import read_runs, results_root
+    from gpubench.record.store import find_run, read_run, read_runs, results_root
 
-    stored = read_runs(results_root(results))
+    root = results_root(results)
+    stored = read_runs(root)
+    chosen = None if run is None else read_run(find_run(root, run))
     ranking, problem = None, None
+    decisions: tuple[BuyOrRent, ...] = ()
     try:
-        ranking = rank(results=results)
+        ranking = rank(results=results, **question)
+        decisions = ranking.buy_or_rent or _buying(results, question)
     except GpuBenchError as error:
+        if question:
+            raise
         problem = str(error)
     return ReportData(
         today=today or datetime.now(UTC).date(),
-        runs=newest_first(stored.runs),
+        runs=newest_first({r.run_id: r for r in (*stored.runs, *((chosen,) if chosen else ()))}.values()),
+        about=None if chosen is None else chosen.run_id,
         ranking=ranking,
         ranking_problem=problem,
         problems=tuple(stored.problems),
+        buy_or_rent=decisions,
     )
+
+
+def _buying(results: Path | None, question: dict[str, Any]) -> tuple[BuyOrRent, ...]:
+    """Hold every card with a street price against renting; none where the question rules buying out."""
+    from gpubench.recommend.rank import rank
+
+    try:
+        return rank(results=results, **(question | {"rent_or_buy": "buy"})).buy_or_rent
+    except MisuseError:
+        return ()
 
 
 def newest_first(runs: Iterable[Run]) -> tuple[Run, ...]:
@@ -141,11 +185,12 @@ def newest_first(runs: Iterable[Run]) -> tuple[Run, ...]:
     return tuple(sorted(runs, key=lambda run: (run.started_at, run.run_id), reverse=True))
 
 
-def _newest(runs: Iterable[Run], *, usable: bool) -> tuple[Result, ...]:
-    newest: dict[Case, Result] = {}
+def newest(runs: Iterable[Run], *, usable: bool) -> tuple[Result, ...]:
+    """The newest usable (or unusable) measurement of each case; ``runs`` come newest first."""
+    found: dict[Case, Result] = {}
     for run in runs:
         for measurement in run.measurements:
             ok = measurement.status is Status.OK and measurement.samples_per_s is not None
             if ok is usable:
-                newest.setdefault(measurement.case, Result(run=run, measurement=measurement))
-    return tuple(newest.values())
+                found.setdefault(measurement.case, Result(run=run, measurement=measurement))
+    return tuple(found.values())

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from typing import Any
 
 import msgspec
 
 from gpubench.models import Measurement, RankedOffer, Run
+from gpubench.recommend.as_json import as_json as ranking_document
+from gpubench.record.as_json import run_document
 from gpubench.report.data import ReportData
 from gpubench.units import plain
 
 SCHEMA_VERSION = 1
+
+MOST_SAMPLES = 20_000
+"""Telemetry samples that a page carries, about 4 MB; the result files hold every one."""
 
 CSV_COLUMNS = (
     "kind",
@@ -50,12 +56,17 @@ CSV_COLUMNS = (
     "samples_per_usd_high",
     "usd_per_million_samples",
     "p_best",
+    "score",
+    "reference_hours_per_usd",
+    "hours",
+    "cost_usd",
+    "dominated_by",
     "findings",
     "run_id",
 )
 """Columns of the CSV, listed so that a new field elsewhere cannot change a file that others read."""
 
-_DERIVED = (
+_FIGURES = (
     "samples_per_s",
     "samples_per_s_low",
     "samples_per_s_high",
@@ -65,20 +76,58 @@ _DERIVED = (
     "mfu",
     "peak_memory_bytes",
 )
+_ROW_FIGURES = {"rank", "p_best", "score", "reference_hours_per_usd", "hours", "cost_usd", "dominated_by"}
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def document(data: ReportData) -> dict[str, Any]:
-    """Everything the page rests on as plain JSON values: the runs with raw rounds, and the ranking."""
-    return {
+    """Everything the report rests on as plain JSON values.
+
+    Runs are as ``run --json`` gives them, raw rounds included; the ranking is as ``rank --json`` gives it.
+    """
+    return _document(data, [run_document(run) for run in data.runs])
+
+
+def embedded(data: ReportData, most_samples: int = MOST_SAMPLES) -> tuple[dict[str, Any], int]:
+    """``document`` for a page that is to be mailed: the runs it uses, telemetry thinned where it is long.
+
+    Returns:
+        The document, and the step of the thinning: each n-th sample stands, 1 is all of them.
+    """
+    used = {id(result.run): result.run for result in (*data.everything, *data.failures)}.values()
+    total = sum(len(x.telemetry) for run in used for m in run.measurements for x in m.launches)
+    step = max(1, -(-total // most_samples))
+    runs = [run_document(run) for run in used]
+    for run in runs:
+        for measurement in run["measurements"]:
+            for launch in measurement["launches"]:
+                launch["telemetry"] = launch["telemetry"][::step]
+    return _document(data, runs), step
+
+
+def _document(data: ReportData, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    everything = {
         "schema_version": SCHEMA_VERSION,
         "gpubench": data.version,
         "made_on": data.today.isoformat(),
-        "runs": [_run(run) for run in data.runs],
-        "ranking": None if data.ranking is None else msgspec.to_builtins(data.ranking),
+        "runs": runs,
+        "ranking": None if data.ranking is None else msgspec.to_builtins(ranking_document(data.ranking)),
         "ranking_problem": data.ranking_problem,
         "problems": list(data.problems),
     }
+    cleaned: dict[str, Any] = _storable(everything)
+    return cleaned
+
+
+def _storable(value: Any) -> Any:
+    """Replace what JSON in UTF-8 cannot hold: NaN and infinity by null, lone surrogates by a mark."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", errors="replace").decode("utf-8")
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {_storable(key): _storable(item) for key, item in value.items()}
+    return [_storable(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def as_json(data: ReportData) -> str:
@@ -114,13 +163,6 @@ def _guarded(cells: dict[str, Any]) -> dict[str, Any]:
     return {k: guard(v) if isinstance(v, str) else v for k, v in cells.items() if v is not None}
 
 
-def _run(run: Run) -> dict[str, Any]:
-    built: dict[str, Any] = msgspec.to_builtins(run)
-    for cells, measurement in zip(built["measurements"], run.measurements, strict=True):
-        cells |= {name: getattr(measurement, name) for name in _DERIVED}
-    return built
-
-
 def _measurement_cells(run: Run, m: Measurement) -> dict[str, Any]:
     return {
         "kind": "measurement",
@@ -129,7 +171,7 @@ def _measurement_cells(run: Run, m: Measurement) -> dict[str, Any]:
         **msgspec.to_builtins(m.case),
         "status": m.status.value,
         "reason": m.reason,
-        **{name: getattr(m, name) for name in _DERIVED},
+        **{name: getattr(m, name) for name in _FIGURES},
         "basis": "measured",
         "findings": " ".join(finding.kind.value for finding in m.findings),
         "run_id": run.run_id,
@@ -151,7 +193,7 @@ def _offer_cells(row: RankedOffer) -> dict[str, Any]:
         **{
             name: getattr(row, name)
             for name in CSV_COLUMNS
-            if name.startswith(("samples_per_", "usd_per_")) or name in {"rank", "p_best"}
+            if name.startswith(("samples_per_", "usd_per_")) or name in _ROW_FIGURES
         },
         "findings": " ".join(finding.kind.value for finding in row.findings),
     }

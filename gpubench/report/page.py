@@ -9,14 +9,16 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from gpubench.errors import MisuseError, StorageError
 from gpubench.report.charts import PALETTE
 from gpubench.report.data import ReportData, gather
-from gpubench.report.export import as_csv, as_json, document
+from gpubench.report.export import as_csv, as_json, embedded
 from gpubench.report.markdown import as_markdown
-from gpubench.report.section import Block, Charts, Figure, Section, load_sections
+from gpubench.report.section import Block, Charts, Figure, Section, load_sections, printable
 from gpubench.report.words import moment_words
-from gpubench.units import plain
+from gpubench.units import format_bytes, plain
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -39,6 +41,8 @@ def report(
     *,
     format: str | None = None,  # noqa: A002 - the option's own name
     data: ReportData | None = None,
+    run: str | None = None,
+    **question: Any,
 ) -> str:
     """Write the report, and return the path of the file.
 
@@ -47,13 +51,15 @@ def report(
         results: Results folder; None takes the user's.
         format: ``html``, ``md``, ``json`` or ``csv``; None goes by the file's ending, else ``html``.
         data: What to report, where it is already at hand; None gathers it from ``results``.
+        run: Whose device the page is about: a run's path or id; None is the newest usable one.
+        question: What the ranking is asked, as in ``gpubench.rank``: workloads, precision, samples ...
 
     Raises:
-        MisuseError: If the format is unknown, or a section plug-in is broken.
+        MisuseError: If the question or the format is unknown, or a section plug-in is broken.
         StorageError: If the file cannot be written.
     """
     kind = _format(format, output)
-    data = data or gather(results)
+    data = data or gather(results, run=run, **question)
     path = output or _default_path(data, results, kind)
     text = render(data, kind)
     # Names may hold what UTF-8 cannot carry (lone surrogates from a driver): they become "?".
@@ -109,7 +115,7 @@ def _default_path(data: ReportData, results: Path | None, kind: str) -> Path:
 
 def _placed(data: ReportData, sections: Sequence[Section]) -> list[_Placed]:
     rendered = ((section.key, section.render(data)) for section in sections)
-    return [_Placed(key=key, block=block) for key, block in rendered if block is not None]
+    return [_Placed(key=key, block=printable(block)) for key, block in rendered if block is not None]
 
 
 def _html(data: ReportData, blocks: Sequence[_Placed]) -> str:
@@ -120,16 +126,21 @@ def _html(data: ReportData, blocks: Sequence[_Placed]) -> str:
         for placed in blocks
         for i, figure in enumerate(_figures(placed.block), start=1)
     }
+    content, thinned = embedded(data)
+    plotly_js, raw = _script_safe(get_plotlyjs()), {"data": content, "csv": as_csv(data)}
     return _environment().get_template("page.html.j2").render(
         title=_title(data),
         subtitle=_subtitle(data),
         blocks=blocks,
         figures=figures,
         palette=PALETTE,
-        raw={"data": document(data), "csv": as_csv(data)},
+        raw=raw,
+        thinned=thinned,
+        plotly_size=format_bytes(len(plotly_js)),
+        raw_size=format_bytes(len(msgspec.json.encode(raw["data"]))),
         stem=f"gpubench-{data.today.isoformat()}",
         version=data.version,
-        plotly_js=_script_safe(get_plotlyjs()),
+        plotly_js=plotly_js,
         css=_asset("page.css"),
         js=_asset("page.js"),
     )  # fmt: skip

@@ -1,12 +1,27 @@
-"""Ratios of two measured throughputs, with the interval that both intervals give."""
+"""Pairs of results and how many times as fast the one is as the other."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
+from gpubench import compare
+from gpubench.findings import FindingKind
 from gpubench.report.data import Result
 from gpubench.report.words import ratio_words
+
+DOUBTS = (
+    FindingKind.NOISY,
+    FindingKind.NOT_CONVERGED,
+    FindingKind.NOT_STEADY,
+    FindingKind.THROTTLED,
+    FindingKind.SHARED_GPU,
+)
+"""Findings that keep a figure out of headlines: it is shown, greyed, and claims nothing."""
+
+
+def doubts(result: Result) -> tuple[str, ...]:
+    """The names of the findings that cast doubt on a figure."""
+    return tuple(sorted({f.kind.value for f in result.measurement.findings if f.kind in DOUBTS}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,21 +35,17 @@ class Ratio:
     high: float | None
 
     @property
+    def doubts(self) -> tuple[str, ...]:
+        """The findings that cast doubt on either of the two."""
+        return tuple(sorted({*doubts(self.of), *doubts(self.to)}))
+
+    @property
     def words(self) -> str:
         """The ratio with its interval."""
         return ratio_words(self.value, self.low, self.high)
 
 
 def ratio(of: Result, to: Result) -> Ratio:
-    """Divide two throughputs.
-
-    Both figures are means of independent rounds, so their relative errors add in quadrature on the
-    logarithmic scale.
-    """
-    value = (of.measurement.samples_per_s or 0.0) / (to.measurement.samples_per_s or math.inf)
-    widths = [of.measurement.relative_half_width, to.measurement.relative_half_width]
-    low = high = None
-    if widths[0] is not None and widths[1] is not None:
-        factor = math.exp(math.hypot(math.log1p(widths[0]), math.log1p(widths[1])))
-        low, high = value / factor, value * factor
-    return Ratio(of=of, to=to, value=value, low=low, high=high)
+    """Divide two throughputs; their errors are independent and add on the logarithmic scale."""
+    found = compare.ratio(of.measurement, to.measurement)
+    return Ratio(of=of, to=to, value=found.value, low=found.low, high=found.high)

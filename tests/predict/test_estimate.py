@@ -181,7 +181,7 @@ def test_a_host_bound_step_has_no_interval_and_a_graph_has_none_of_it():
     graph = ask(Question(profile=profile), H200)[H200]
     assert graph.host_share == 0
     assert graph.low < graph.samples_per_s < graph.high
-    assert graph.samples_per_s > 2 * eager.samples_per_s
+    assert graph.samples_per_s > 1.5 * eager.samples_per_s
 
 
 def test_shares_add_up(vgg16):

@@ -10,19 +10,27 @@ import numpy as np
 
 from gpubench.models import (
     Case,
+    DeviceProfile,
+    Environment,
     Estimate,
     Execution,
+    Launch,
+    Measurement,
     MemoryFormat,
     Offer,
     Precision,
     Pricing,
     Ranking,
+    Round,
+    Run,
+    Status,
     TaskKind,
 )
 from gpubench.predict.question import Refusal
-from gpubench.predict.scaling import ScalingEstimate
-from gpubench.recommend.judge import Evidence, judge
+from gpubench.recommend.gather import Evidence
+from gpubench.recommend.judge import judge
 from gpubench.recommend.request import RankRequest, check
+from gpubench.recommend.scaling import Efficiency
 from gpubench.specs import load_specs
 
 TODAY = date(2026, 11, 20)
@@ -76,21 +84,9 @@ def evidence_of(answers: Mapping[str, Mapping[str, Estimate | Refusal]]) -> Evid
     return Evidence(answers=answers, scaler=scaler)
 
 
-def scaler(workload, spec, count, rate) -> ScalingEstimate:
+def scaler(workload, spec, count, alone) -> Efficiency:
     """Nine tenths for every machine."""
-    del workload, spec, rate
-    return ScalingEstimate(
-        gpu_count=count,
-        efficiency=0.9,
-        low=0.9,
-        high=0.9,
-        link="pcie",
-        gradient_bytes=0,
-        exchange_s=0,
-        exposed_s=0,
-        log_deviation=0,
-        method="test",
-    )
+    return Efficiency(0.9, 0.9, 0.9, "modelled")
 
 
 def rank_of(
@@ -114,3 +110,22 @@ def log_normal(estimates, n, seed):
     noise = random.standard_normal((len(estimates), n))
     spread = np.array([0 if e.low is None else np.log(e.high / e.low) / 2 / 1.6449 for e in estimates])
     return np.array([e.samples_per_s for e in estimates])[:, None] * np.exp(noise * spread[:, None])
+
+
+def measurement(case: Case, rate: float, **launch) -> Measurement:
+    """A case measured at this throughput, three rounds that agree to 1 %."""
+    step_s = case.batch_size * case.gpu_count / rate
+    rounds = tuple(Round(steps=10, wall_s=10 * step_s * share) for share in (0.99, 1.0, 1.01))
+    return Measurement(case=case, status=Status.OK, launches=(Launch(index=0, rounds=rounds, **launch),))
+
+
+def run_of(gpu_key: str | None, *measurements: Measurement, backend: str = "nvml") -> Run:
+    return Run(
+        run_id=f"run-{gpu_key}",
+        started_at="2026-11-20T10:00:00Z",
+        budget="quick",
+        seed=0,
+        device=DeviceProfile(backend=backend, gpu_key=gpu_key),
+        environment=Environment(gpubench="0", python="3.11", os="test"),
+        measurements=measurements,
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench.recommend.pareto import dominators
@@ -29,6 +29,7 @@ def test_unknown_memory_counts_as_none():
 small = st.integers(0, 4).map(float)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(small, small, small), min_size=1, max_size=30))
 def test_it_agrees_with_the_definition(rows):
     named = dominators(*(np.array(column) for column in zip(*rows, strict=True)))

@@ -7,24 +7,38 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from gpubench import rank
+from gpubench.cli.app import main
 from gpubench.errors import MisuseError
 
 
-def gpubench(*arguments, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "gpubench", "rank", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"NO_COLOR": "1", "COLUMNS": "100"} | environment,
-    )
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
 
 
-def test_json_on_stdout_and_nothing_else():
+@pytest.fixture
+def gpubench(monkeypatch, capsys):
+    """Run the command line in this process: the same entry point, without the start of an interpreter."""
+
+    def run(*arguments, **environment) -> Done:
+        monkeypatch.setattr(sys, "argv", ["gpubench", "rank", *arguments])
+        for name, value in ({"NO_COLOR": "1", "COLUMNS": "100"} | environment).items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(SystemExit) as caught:
+            main()
+        return Done(caught.value.code or 0, *capsys.readouterr())
+
+    return run
+
+
+def test_json_on_stdout_and_nothing_else(gpubench):
     done = gpubench("vgg16", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     document = json.loads(done.stdout)
@@ -55,17 +69,25 @@ def test_the_default_is_the_geometric_mean_of_three_at_amp():
 
 
 @pytest.mark.parametrize("columns", ["60", "100", "200"])
-def test_the_table_fits_the_terminal(columns):
+def test_the_table_fits_the_terminal(gpubench, columns):
     done = gpubench("vgg16", "--limit", "5", COLUMNS=columns, FORCE_COLOR="")
     assert done.returncode == 0
     assert done.stdout.startswith("Best value: ")
-    assert "per $" in done.stdout
+    assert "RTX" in done.stdout
+    assert all(len(line) <= int(columns) for line in done.stdout.splitlines())
+    assert ("Not shown at this width" in done.stdout) == (columns == "60")
     assert "Next: " in done.stderr
 
 
 def test_the_table_is_ascii_where_the_locale_is():
-    done = gpubench("vgg16", "--limit", "3", LC_ALL="C", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
-    assert done.returncode == 0
+    done = subprocess.run(
+        [sys.executable, "-m", "gpubench", "rank", "vgg16", "--limit", "3"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+    )
+    assert done.returncode == 0, done.stderr
     assert done.stdout.isascii()
 
 
@@ -80,9 +102,14 @@ def test_the_table_is_ascii_where_the_locale_is():
         (["--mix", "vgg16"], "is not WORKLOAD=SHARE"),
         (["--deadline-hours", "3"], "needs a job"),
         (["--reference", "gtx 9999"], "unknown or ambiguous GPU"),
+        (["--rent", "--buy"], "--rent contradicts --buy"),
+        (["--max-latency-ms", "5"], "add --task infer"),
+        (["--utilisation", "1.5"], "must lie within 0 to 1"),
+        (["--own", "RTX 5090"], "has no price"),
+        (["--try", "2"], "--try N and --out DIR go together"),
     ],
 )
-def test_misuse_is_one_line_and_exit_2(arguments, message):
+def test_misuse_is_one_line_and_exit_2(gpubench, arguments, message):
     done = gpubench(*arguments)
     assert done.returncode == 2
     assert done.stdout == ""
@@ -90,10 +117,33 @@ def test_misuse_is_one_line_and_exit_2(arguments, message):
     assert done.stderr.count("\n") == 1
 
 
-def test_explain_lists_what_is_left_out():
+def test_explain_lists_what_is_left_out(gpubench):
     done = gpubench("vgg16", "--limit", "1", "--explain")
     assert "Left out: " in done.stdout
     assert "a historic price" in done.stdout
+
+
+def test_buying_says_what_it_assumes(gpubench):
+    done = gpubench("vgg16", "--own", "2x RTX 5090, 8000 USD", "--gpu", "5090", "--limit", "3")
+    assert done.returncode == 0
+    assert "Assumed, not given: " in done.stdout
+    assert "of its life" in done.stdout
+
+
+def test_trials_are_written_and_the_next_step_named(gpubench, tmp_path):
+    done = gpubench("vgg16", "--try", "2", "--out", str(tmp_path / "tasks"), "--limit", "1")
+    assert done.returncode == 0
+    assert len(list((tmp_path / "tasks").glob("*.yaml"))) == 2
+    assert "try.sh rents, measures" in done.stderr
+
+
+def test_the_example_runs():
+    path = Path(__file__).parents[2] / "examples" / "four_5090_or_two_h100.py"
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Many jobs, one on each GPU" in done.stdout
+    assert "One job over all GPUs" in done.stdout
+    assert "pays" in done.stdout
 
 
 def test_it_is_quick_and_loads_no_heavy_library():

@@ -9,6 +9,7 @@ from decimal import Decimal
 
 from gpubench.findings import Finding, FindingKind
 from gpubench.models import (
+    BuyOrRent,
     Case,
     DeviceProfile,
     Environment,
@@ -149,6 +150,9 @@ def measurement(
                 telemetry=_telemetry(rng) if telemetry else (),
                 telemetry_source="nvml" if telemetry else None,
                 energy_j=6500.0 if telemetry else None,
+                loss_curve=tuple(
+                    2.3 * 0.97**i + (0.002 if a_case.precision.is_amp else 0.0) for i in range(30)
+                ),
                 energy_source="counter" if telemetry else None,
                 energy_region_s=10.0 if telemetry else None,
             )
@@ -336,7 +340,7 @@ def ranking(**changes) -> Ranking:
     raw.sort(key=lambda x: -x[1] / float(x[0].price_usd_per_hour))
     rows = [ranked(max(1, i - 2), o, s, w, b, tie=i < 4) for i, (o, s, b, w) in enumerate(raw, start=1)]
     fields = {
-        "as_of": "2026-11-20", "objective": "samples_per_usd", "cases": (case(),), "unit": "image", "reference_gpu_key": None, "rows": tuple(rows),
+        "as_of": "2026-11-20", "objective": "samples_per_usd", "cases": (case(),), "unit": "images", "throughput_unit": "images/s", "value_unit": "images per dollar", "reference_gpu_key": None, "rows": tuple(rows),
         "excluded": (
             ExcludedOffer(provider="aws", instance="g7.xlarge", gpu_key="nvidia-unknown", reason="no compute rates in the specification table"),
             ExcludedOffer(provider="gcp", instance="a4", gpu_key="nvidia-b200", reason="spot price only"),
@@ -350,8 +354,19 @@ def ranking(**changes) -> Ranking:
     return Ranking(**(fields | changes))
 
 
+def buy_or_rent(**changes) -> BuyOrRent:
+    fields = {
+        "gpu_key": "nvidia-geforce-rtx-4090-24gb", "gpu_count": 1, "instance": "3 years at 50 %", "purchase_usd": 1900.0, "power_w": 450.0,
+        "power_basis": "board power, assumed", "usd_per_hour": 0.169, "usd_per_hour_low": 0.085, "usd_per_hour_high": 0.403,
+        "against": "1x RTX 3090 at vast RTX 3090", "against_pricing": Pricing.ON_DEMAND, "equivalent_usd_per_hour": 0.168, "break_even_hours": 13267.0,
+        "break_even_hours_low": 4019.0, "break_even_hours_high": None, "break_even_utilisation": 0.505, "break_even_utilisation_low": 0.153,
+        "break_even_utilisation_high": None, "verdict": "depends", "assumed": ("utilisation", "power_w"),
+    }  # fmt: skip
+    return BuyOrRent(**(fields | changes))
+
+
 def report_data(*runs: Run, **changes) -> ReportData:
-    fields = {"today": TODAY, "runs": runs, "ranking": ranking()}
+    fields = {"today": TODAY, "runs": runs, "ranking": ranking(), "buy_or_rent": (buy_or_rent(),)}
     return ReportData(**(fields | changes))
 
 
@@ -424,9 +439,12 @@ def hostile_data() -> ReportData:
         verdict=text,
         notes=(text,),
         unit=text,
+        throughput_unit=text,
+        value_unit=text,
         reference_gpu_key=text,
         as_of=text,
         objective=text,
         excluded=(ExcludedOffer(provider=text, instance=text, gpu_key=text, reason=text),),
     )
-    return ReportData(today=TODAY, runs=(run,), ranking=bad, problems=(text,))
+    owned = buy_or_rent(gpu_key=text, instance=text, against=text, power_basis=text, assumed=(text,))
+    return ReportData(today=TODAY, runs=(run,), ranking=bad, problems=(text,), buy_or_rent=(owned,))

@@ -64,7 +64,7 @@ class Visit:
         self.page.on("dialog", lambda dialog: (self.complaints.append(dialog.message), dialog.dismiss()))
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(f"file://{path}")
-        self.page.wait_for_function("document.documentElement.dataset.ready === 'yes'")
+        self.page.locator("html[data-ready=yes]").wait_for(state="attached")
 
 
 @pytest.fixture
@@ -80,15 +80,6 @@ def visit(browser, files):
         one.context.close()
 
 
-@pytest.mark.parametrize("name", list(PAGES))
-def test_opens_from_disk_without_a_word_and_without_a_request(visit, name):
-    one = visit(name)
-    assert one.complaints == []
-    assert [url for url in one.requests if not url.startswith(("data:", "blob:"))] == [
-        f"file://{one.page.url[7:]}"
-    ]
-
-
 def draw_all(page) -> None:
     """Read the page to its end: charts are drawn as they come near the window."""
     for chart in page.locator(".chart").all():
@@ -97,30 +88,46 @@ def draw_all(page) -> None:
 
 
 @pytest.mark.parametrize("name", list(PAGES))
-def test_every_chart_is_drawn_and_names_stay_names(visit, name):
-    page = visit(name).page
-    draw_all(page)
-    charts = page.eval_on_selector_all(
+def test_reads_to_its_end_without_a_word_or_a_request_and_every_chart_is_drawn(visit, name):
+    one = visit(name)
+    draw_all(one.page)
+    assert one.complaints == []
+    assert [url for url in one.requests if not url.startswith(("data:", "blob:"))] == [one.page.url]
+    charts = one.page.eval_on_selector_all(
         ".chart", "all => all.map(e => e.querySelectorAll('svg .trace').length)"
     )
     assert all(count > 0 for count in charts), charts
-    assert page.eval_on_selector_all(".chart a, .chart image, main img", "all => all.length") == 0
+    assert one.page.eval_on_selector_all(".chart a, .chart image, main img", "all => all.length") == 0
 
 
-def test_a_narrow_page_does_not_scroll_sideways(visit):
-    page = visit("gpu", viewport={"width": 360, "height": 740}).page
+@pytest.mark.parametrize("name", ["gpu", "hostile"])
+def test_a_narrow_page_does_not_scroll_sideways(visit, name):
+    page = visit(name, viewport={"width": 360, "height": 740}).page
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
-def test_a_page_with_hostile_names_does_not_scroll_sideways(visit):
-    page = visit("hostile", viewport={"width": 360, "height": 740}).page
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_is_readable_in_light_and_dark(visit, scheme):
-    page = visit("gpu", color_scheme=scheme).page
+def test_text_is_readable_in_light_and_after_a_switch_to_dark(visit):
+    page = visit("gpu", color_scheme="light").page
     draw_all(page)
+    fills = "all => [...new Set(all.map(e => getComputedStyle(e).fill))].sort()"
+    light = page.eval_on_selector_all(".chart .points path", fills)
+    _assert_readable(page)
+    page.emulate_media(color_scheme="dark")
+    _wait_until(page, lambda: page.eval_on_selector_all(".chart .points path", fills) != light)
+    _assert_readable(page)
+
+
+def _wait_until(page, happened, patience_ms: int = 5000) -> None:
+    """Poll from outside: the page's policy forbids the evaluation that playwright's own wait needs."""
+    for _ in range(patience_ms // 50):
+        if happened():
+            return
+        page.wait_for_timeout(50)
+    pytest.fail("nothing changed")
+
+
+def _assert_readable(page) -> None:
+    """Text keeps 4.5 to 1 against the page (WCAG 2.2, 1.4.3), in charts as well."""
     background = _hex(page.evaluate("getComputedStyle(document.body).backgroundColor"))
     for selector in (
         "body",
@@ -131,6 +138,7 @@ def test_text_is_readable_in_light_and_dark(visit, scheme):
         "p.headline",
         "dl.prominent small",
         "summary",
+        "td small",
     ):
         colour = _hex(page.eval_on_selector(selector, "e => getComputedStyle(e).color"))
         assert contrast(colour, background) >= 4.5, (selector, colour, background)
@@ -138,16 +146,6 @@ def test_text_is_readable_in_light_and_dark(visit, scheme):
         ".chart text", "all => [...new Set(all.map(e => getComputedStyle(e).fill))]"
     ):
         assert contrast(_hex(colour), background) >= 4.5, colour
-
-
-def test_switching_to_dark_redraws_the_charts(visit):
-    page = visit("gpu", color_scheme="light").page
-    draw_all(page)
-    fills = "all => [...new Set(all.map(e => getComputedStyle(e).fill))].sort().join()"
-    light = page.eval_on_selector_all(".chart .points path", fills)
-    page.emulate_media(color_scheme="dark")
-    page.wait_for_timeout(300)
-    assert page.eval_on_selector_all(".chart .points path", fills) != light
 
 
 def test_the_raw_data_can_be_saved(visit):

@@ -32,7 +32,8 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_with_no_runs_it_ranks_and_says_that_nothing_was_measured(tmp_path):
     done = command("--results", str(tmp_path))
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
+    assert "loads nothing from anywhere" in done.stderr
     path = Path(done.stdout.strip())
     assert path.parent == tmp_path / "reports"
     page = path.read_text(encoding="utf-8")
@@ -46,6 +47,7 @@ def test_a_stored_run_is_on_the_page_and_anchors_the_ranking(tmp_path):
     assert data.device.name == "NVIDIA H200"
     bases = {row.estimate.basis for row in data.ranking.rows if row.offer.gpu_key == samples.H200}
     assert bases == {"measured"}
+    assert data.buy_or_rent
 
 
 def test_json_on_stdout_names_the_file(tmp_path):
@@ -71,3 +73,30 @@ def test_a_damaged_result_file_is_counted_on_the_page(tmp_path):
     data = gather(tmp_path, samples.TODAY)
     assert len(data.problems) == 1
     assert data.is_cpu
+
+
+def test_the_ranking_can_be_asked_about_one_workload_and_a_job(tmp_path):
+    done = command(
+        "--results", str(tmp_path), "--workload", "vgg16", "--samples", "1e6", "-o", str(tmp_path / "page.md")
+    )
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert "Ranked for vgg16, training" in text
+    assert "| Time |" in text.replace("---:", "")
+
+
+def test_a_wrong_question_is_misuse_and_not_a_page_without_a_ranking(tmp_path):
+    done = command("--results", str(tmp_path), "--workload", "no-such-workload")
+    assert done.returncode == 2
+    assert not (tmp_path / "reports").exists()
+
+
+def test_the_page_can_be_about_an_older_run(tmp_path):
+    write_run(tmp_path, samples.h200_run())
+    write_run(tmp_path, samples.cpu_run())
+    done = command(
+        "--results", str(tmp_path), "--run", samples.cpu_run().run_id, "-o", str(tmp_path / "page.md")
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "page.md").read_text(encoding="utf-8").startswith("# AMD EPYC 9354")
+    assert command("--results", str(tmp_path), "--run", "nothing-like-it").returncode == 2

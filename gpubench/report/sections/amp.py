@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from statistics import fmean
 
 import msgspec
 
 from gpubench.models import Case, MemoryFormat, Precision, TaskKind
-from gpubench.report.charts import BLUE, GREEN, Mark, Series, dots, two_lines
+from gpubench.report.charts import BLUE, GREEN, SLATE, Mark, Series, dots, two_lines
 from gpubench.report.data import ReportData, Result
 from gpubench.report.ratios import Ratio, ratio
 from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
-from gpubench.report.words import count, stacked
-from gpubench.units import plain
+from gpubench.report.words import PRECISION_WORDS, count, stacked
+from gpubench.units import UNKNOWN, format_bytes, format_number, plain
 
 SURE_FACTOR = 1.5
 """A gain is put into words where the ends of its interval lie within this factor."""
@@ -67,7 +68,8 @@ def _render(data: ReportData) -> Block | None:
                 figures=(_figure(pairs),),
                 twin=_twin(pairs),
                 caption=(
-                    "1 is no gain. The line through each mark is the 95 % interval. The baseline is named in "
+                    "1 is no gain. The line through each mark is the 95 % interval; a grey open mark is "
+                    "flagged. The baseline is named in "
                     "every row: fp32 is strict IEEE arithmetic with TF32 off in matmul, convolution and RNN."
                 ),
             ),
@@ -77,11 +79,11 @@ def _render(data: ReportData) -> Block | None:
 
 def _sentence(pairs: tuple[Ratio, ...]) -> str:
     """The strongest gain, the weakest, and how many cases lose."""
-    sure = [s for s in pairs if s.low is not None and s.high is not None and s.high / s.low <= SURE_FACTOR]
+    sure = [s for s in pairs if not s.doubts and s.low and s.high and s.high / s.low <= SURE_FACTOR]
     if not sure:
         return (
-            "No pairing was measured well enough to state a gain: every interval is wider than a factor of "
-            f"{SURE_FACTOR:g}. Give the run more time on a quiet machine."
+            "No pairing was measured well enough to state a gain: each is flagged, or its interval is wider "
+            f"than a factor of {SURE_FACTOR:g}. Give the run more time on a quiet machine."
         )
     best = max(sure, key=lambda s: s.value)
     losing = [s for s in sure if s.high is not None and s.high < 1]
@@ -102,23 +104,18 @@ def _figure(pairs: tuple[Ratio, ...]) -> Figure:
     rows = list(dict.fromkeys(_row_label(pair.of.case) for pair in pairs))
     series = [
         Series(
-            name=_NAMES[precision],
+            name=_NAMES[precision] + (", flagged" if flagged else ""),
             marks=tuple(
-                Mark(
-                    row=rows.index(_row_label(pair.of.case)),
-                    value=pair.value,
-                    low=pair.low,
-                    high=pair.high,
-                    hover=f"{_NAMES[precision]}: {pair.words}",
-                )
+                _mark(pair, rows)
                 for pair in pairs
-                if pair.to.case.precision is precision
+                if pair.to.case.precision is precision and bool(pair.doubts) is flagged
             ),
-            colour=_LOOKS[precision][0],
-            symbol=_LOOKS[precision][1],
+            colour=SLATE if flagged else _LOOKS[precision][0],
+            symbol=_LOOKS[precision][1] + ("-open" if flagged else ""),
         )
+        for flagged in (False, True)
         for precision in BASELINES
-        if any(pair.to.case.precision is precision for pair in pairs)
+        if any(p.to.case.precision is precision and bool(p.doubts) is flagged for p in pairs)
     ]
     alt = "; ".join(
         f"{plain(p.of.case.workload, 40)} {p.of.case.precision.value} {p.of.case.execution.value} "
@@ -129,6 +126,17 @@ def _figure(pairs: tuple[Ratio, ...]) -> Figure:
         figure=dots(series, rows, "speed-up of AMP", line_at=1.0),
         alt=f"Dot chart of the speed-up of AMP: {alt}.",
         height_px=110 + 40 * len(rows),
+    )
+
+
+def _mark(pair: Ratio, rows: list[str]) -> Mark:
+    flags = f"<br>{', '.join(pair.doubts)}" if pair.doubts else ""
+    return Mark(
+        row=rows.index(_row_label(pair.of.case)),
+        value=pair.value,
+        low=pair.low,
+        high=pair.high,
+        hover=f"{_NAMES[pair.to.case.precision]}: {pair.words}{flags}",
     )
 
 
@@ -149,26 +157,67 @@ def _twin(pairs: tuple[Ratio, ...]) -> Table:
             Column(title="Baseline"),
             Column(title="Execution"),
             Column(title="Batch", numeric=True),
-            Column(title="Layout, AMP and baseline"),
             Column(title="Speed-up, 95 % interval", numeric=True),
+            Column(title="Peak memory", numeric=True),
+            Column(title="Loss after the same steps", numeric=True),
+            Column(title="Doubts"),
         ),
         rows=tuple(
             (
                 plain(s.of.case.workload, 40),
-                s.of.case.precision.value,
-                "fp32 (IEEE, TF32 off)" if s.to.case.precision is Precision.FP32 else "tf32",
+                f"{s.of.case.precision.value}{_layout(s.of.case.memory_format)}",
+                f"{PRECISION_WORDS[s.to.case.precision]}{_layout(s.to.case.memory_format)}",
                 s.of.case.execution.value,
                 str(s.of.case.batch_size),
-                f"{_layout(s.of.case.memory_format)}, {_layout(s.to.case.memory_format)}",
                 stacked(s.words),
+                _memory(s),
+                _loss(s),
+                ", ".join(s.doubts) or "none",
             )
             for s in pairs
         ),
     )
 
 
+def _memory(pair: Ratio) -> str:
+    """Peak memory of AMP over that of the baseline."""
+    amp, baseline = pair.of.measurement.peak_memory_bytes, pair.to.measurement.peak_memory_bytes
+    if amp is None or not baseline:
+        return UNKNOWN
+    return f"{format_number(amp / baseline)}×\n{format_bytes(amp)} for {format_bytes(baseline)}"
+
+
+def loss_gap(pair: Ratio) -> tuple[float, float, int] | None:
+    """Mean loss of AMP and of the baseline over the last fifth of the steps that both ran from one seed.
+
+    Returns:
+        Both losses and the number of steps, or None where a curve is missing or not finite.
+    """
+    if pair.of.run.seed != pair.to.run.seed:
+        return None
+    curves = [_curve(pair.of), _curve(pair.to)]
+    steps = min(len(curve) for curve in curves)
+    if steps < 5:
+        return None
+    ends = [curve[steps - steps // 5 : steps] for curve in curves]
+    means = [fmean(loss for loss in end if loss is not None) for end in ends if None not in end]
+    return None if len(means) < 2 else (means[0], means[1], steps)
+
+
+def _curve(result: Result) -> tuple[float | None, ...]:
+    return next((x.loss_curve for x in result.measurement.launches if x.loss_curve), ())
+
+
+def _loss(pair: Ratio) -> str:
+    gap = loss_gap(pair)
+    if gap is None:
+        return UNKNOWN
+    amp, baseline, steps = gap
+    return f"{format_number(amp, 4)} for {format_number(baseline, 4)}\n{steps} steps from one seed"
+
+
 def _layout(layout: MemoryFormat | None) -> str:
-    return "—" if layout is None else layout.value.replace("_", " ")
+    return "" if layout is None else f"\n{layout.value}"
 
 
 SECTION = Section(key="amp", render=_render)

@@ -12,6 +12,9 @@ from gpubench.report.section import Block, Bullets, Column, Paragraph, Part, Sec
 from gpubench.report.words import listed
 from gpubench.units import UNKNOWN, format_bytes, format_number, format_si, plain
 
+DIFFERS = 0.05
+"""Share by which a reading may differ from the data sheet before the page speaks of it."""
+
 _Row = tuple[str, str, str]
 _GPU_TITLES = ("Property", "As the driver reports it", "Data sheet")
 
@@ -28,7 +31,10 @@ def _render(data: ReportData) -> Block | None:
     titles = ("Property", "As the system reports it") if data.is_cpu else _GPU_TITLES
     columns = tuple(Column(title=title) for title in titles)
     cells = tuple(row[: len(titles)] for row in rows)
-    parts.append(Table(caption="The device that was measured", columns=columns, rows=cells))
+    if differing := _differences(device, data.spec):
+        parts.append(Paragraph(text=differing, tone="warning"))
+    caption = "The device that was measured" if data.is_cpu else "Driver and data sheet, line by line"
+    parts.append(Table(caption=caption, columns=columns, rows=cells, folded=not data.is_cpu))
     if device.unavailable:
         parts.append(
             Bullets(
@@ -45,7 +51,8 @@ def _sentence(data: ReportData, device: DeviceProfile) -> Paragraph:
     name = plain(device.name or "an unnamed device", 100)
     if data.is_cpu:
         return Paragraph(
-            text=f"{name} is a CPU. No GPU took part in the measurements on this page.", tone="plain"
+            text=f"{name} is a CPU: every figure measured on this page is a CPU's, but for those that name "
+            "another device."
         )
     if data.spec is None:
         return Paragraph(
@@ -55,7 +62,44 @@ def _sentence(data: ReportData, device: DeviceProfile) -> Paragraph:
     year = "" if data.spec.release_year is None else f" of {data.spec.release_year}"
     architecture = plain(data.spec.architecture or "unknown architecture", 40)
     line = plain(data.spec.line or "", 40)
-    return Paragraph(text=f"{name}: {architecture} architecture, {line} line{year}.")
+    return Paragraph(text=f"{name}: {architecture} architecture, {line} line{year}. {_strength(data.spec)}")
+
+
+def _strength(spec: GpuSpec) -> str:
+    """What buyers compare, as the data sheet states it."""
+    known = [
+        _memory(spec) if spec.memory_bytes else "",
+        f"{format_si(spec.memory_bandwidth_bytes_per_s, 'B/s')} of bandwidth"
+        if spec.memory_bandwidth_bytes_per_s
+        else "",
+        f"{format_si(spec.fp32_flops_per_s, 'FLOP/s')} at fp32" if spec.fp32_flops_per_s else "",
+        f"{format_si(spec.bf16_tensor_flops_per_s, 'FLOP/s')} at bf16 on tensor cores"
+        if spec.bf16_tensor_flops_per_s
+        else "",
+        _watts(spec.tdp_w) if spec.tdp_w else "",
+    ]
+    return f"By the data sheet {listed(part for part in known if part)}." if any(known) else ""
+
+
+def _differences(device: DeviceProfile, spec: GpuSpec | None) -> str:
+    """Where the driver's answer is off the data sheet by more than a marketing figure's rounding."""
+    pairs = [("power limit now", device.power_limit_w, device.power_limit_default_w, _watts)]
+    if spec is not None:
+        pairs += [
+            ("power limit by default", device.power_limit_default_w, spec.tdp_w, _watts),
+            (
+                "memory bandwidth",
+                device.memory_bandwidth_bytes_per_s,
+                spec.memory_bandwidth_bytes_per_s,
+                lambda value: format_si(value, "B/s"),
+            ),
+        ]
+    found = [
+        f"{what} {show(seen)} against {show(stated)}"
+        for what, seen, stated, show in pairs
+        if seen is not None and stated and abs(seen / stated - 1) > DIFFERS
+    ]
+    return f"Off the default or the data sheet: {'; '.join(found)}." if found else ""
 
 
 def _gpu_rows(device: DeviceProfile, spec: GpuSpec | None) -> list[_Row]:

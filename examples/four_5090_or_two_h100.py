@@ -1,0 +1,39 @@
+"""Four RTX 5090, two H100, or rent? Asked of many small jobs, and of one large job.
+
+Run it with ``python examples/four_5090_or_two_h100.py``. It needs no GPU and no network: speeds are
+measured where you have runs, and predicted where you have none. Prices of the quotes are examples: put yours.
+"""
+
+from __future__ import annotations
+
+import gpubench
+
+QUOTES = (
+    "4x RTX 5090, 16000 USD, host 4000 USD, 4 years, 60 %",
+    "2x H100 PCIe 80GB, 58400 USD, host 5000 USD, 4 years, 60 %",
+)
+IMAGES = 90 * 1_281_167  # 90 epochs of ImageNet
+COLUMNS = ["rank", "provider", "gpu_count", "gpu_key", "price_usd_per_hour", "hours", "cost_usd", "p_best"]
+
+
+def main() -> None:
+    """Print the ranking of both kinds of work, and from when on each purchase pays."""
+    for jobs, title in (("independent", "Many jobs, one on each GPU"), ("ddp", "One job over all GPUs")):
+        ranking = gpubench.rank(
+            workloads=("vgg16",),
+            samples=IMAGES,
+            jobs=jobs,
+            own=QUOTES,
+            gpus=("rtx 5090", "h100"),
+            sort="cost",
+        )
+        print(f"{title}\n{ranking.verdict}\n")
+        print(ranking.to_frame()[COLUMNS].head(6).to_string(index=False), end="\n\n")
+    for decision in ranking.buy_or_rent:
+        hours = decision.break_even_hours
+        pays = "never" if hours is None else f"after {hours:,.0f} hours of work"
+        print(f"{decision.gpu_count}x {decision.gpu_key}, ${decision.purchase_usd:,.0f}: pays {pays}")
+
+
+if __name__ == "__main__":
+    main()

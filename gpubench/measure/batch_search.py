@@ -1,0 +1,209 @@
+"""The largest batch that fits: bisection from a guess, each trial in a child that may run out of memory.
+
+A batch found this way makes another case: it is never compared with the fixed batch without saying so.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Self
+
+import msgspec
+
+from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
+from gpubench.measure import capability, messages
+from gpubench.measure.budget import budget_of
+from gpubench.measure.child import Child, ChildEndedError, ChildLateError, environment_of
+from gpubench.measure.plan import Plan
+from gpubench.models import (
+    Case,
+    DeviceProfile,
+    Measurement,
+    Precision,
+    Status,
+    TaskKind,
+    WorkloadProfile,
+)
+from gpubench.units import Seconds, format_bytes
+from gpubench.workload import BATCH_COUNT
+
+RESOLUTION = 1 / 16
+"""The search ends when the largest batch that fits and the smallest that does not are this close."""
+MOST = 2**20
+TRIAL_LIMIT_S = 600.0
+GROWTH = 1.5
+SAFE_SHARE = 0.9
+"""Of the device's memory: what a first guess may fill."""
+FP32_BYTES = 4
+
+Fits = Callable[[int], bool]
+OnTrial = Callable[[Case, bool], None]
+
+
+def say_nothing_of_trials(case: Case, fits: bool) -> None:
+    """Watch no trial."""
+    del case, fits
+
+
+def largest_that_fits(fits: Fits, guess: int, *, resolution: float = RESOLUTION, most: int = MOST) -> int:
+    """Find the largest batch for which ``fits`` is true, to within ``resolution``; 0 if not even 1 fits.
+
+    Args:
+        fits: Whether a batch fits; true up to some batch and false from there on.
+        guess: Where to begin.
+        resolution: Relative distance at which to stop.
+        most: No batch beyond this is tried.
+    """
+    good, bad = 0, most + 1
+    batch = min(max(1, guess), most)
+    while bad - good > max(1, math.floor(good * resolution)):
+        if fits(batch):
+            good = batch
+        else:
+            bad = batch
+        if bad > most:
+            batch = min(most, math.ceil(good * GROWTH))
+            if good == most:
+                return good
+        elif good == 0:
+            batch = bad // 2
+            if batch == 0:
+                return 0
+        else:
+            batch = (good + bad) // 2
+    return good
+
+
+def guess_batch(profile: WorkloadProfile, case: Case, memory_bytes: int) -> int:
+    """Guess from weights, gradients, optimizer state and the activations that are kept."""
+    train = case.task is TaskKind.TRAIN
+    state = profile.trainable_parameters * (FP32_BYTES + profile.optimizer_bytes_per_parameter)
+    fixed = profile.parameters * FP32_BYTES + (state if train else 0)
+    operators = profile.train if train else profile.infer
+    widest = max((o.bytes_per_sample for o in operators), default=0.0)
+    kept = widest + (profile.saved_bytes_per_sample if train else 0.0)
+    inputs = BATCH_COUNT * FP32_BYTES * math.prod(profile.sample_shape)
+    each = inputs + kept * (0.5 if case.precision.is_amp else 1.0)
+    return max(1, math.floor((SAFE_SHARE * memory_bytes - fixed) / each))
+
+
+def with_largest_batches(
+    made: Plan,
+    profiles: Mapping[str, WorkloadProfile],
+    device: DeviceProfile,
+    on_trial: OnTrial = say_nothing_of_trials,
+) -> Plan:
+    """Give every case of a plan the largest batch that fits; one that fits at none is out of memory.
+
+    Args:
+        made: The plan; the batches in it are replaced.
+        profiles: By the reference of the workload.
+        device: Where. Its memory decides.
+        on_trial: Told each case tried, with its batch, and whether it fits.
+
+    Raises:
+        MisuseError: On a CPU, or where nothing fits.
+        NoDeviceError: If the device cannot be used.
+        GpuBenchError: If a trial failed for another reason than memory.
+    """
+    memory_bytes = device.memory_bytes
+    if capability.is_cpu(device) or memory_bytes is None:
+        raise MisuseError(
+            "--batch-size max needs a GPU whose memory is known: a CPU would begin to swap; give a number"
+        )
+    cases, lost = [], list(made.unsupported)
+    for planned in made.cases:
+        guess = guess_batch(profiles[planned.reference], planned.case, memory_bytes)
+        with Trials(planned.reference, planned.case, device, on_trial, made.seed) as trials:
+            batch = largest_that_fits(trials.fits, guess)
+        case = msgspec.structs.replace(planned.case, batch_size=max(1, batch))
+        if batch:
+            cases.append(msgspec.structs.replace(planned, case=case))
+        else:
+            reason = "not even a batch of 1 fits in memory"
+            lost.append(Measurement(case=case, status=Status.OUT_OF_MEMORY, reason=reason))
+    if not cases:
+        raise MisuseError(f"nothing of this fits in {format_bytes(memory_bytes)}, at a batch of 1")
+    return msgspec.structs.replace(made, cases=tuple(cases), unsupported=tuple(lost))
+
+
+class Trials:
+    """Tries batches in a child process; after one that did not fit the next trial has a fresh process."""
+
+    def __init__(
+        self,
+        reference: str,
+        case: Case,
+        device: DeviceProfile,
+        on_trial: OnTrial = say_nothing_of_trials,
+        seed: int = 0,
+    ) -> None:
+        self._reference = reference
+        self._case = case
+        self._device = device
+        self._on_trial = on_trial
+        self._seed = seed
+        self._child: Child | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def fits(self, batch: int) -> bool:
+        """Whether a few steps of this batch run without running out of memory."""
+        case = msgspec.structs.replace(self._case, batch_size=batch)
+        done = self._try(case)
+        if done.status is not Status.OK:
+            self._end()
+        if done.status not in {Status.OK, Status.OUT_OF_MEMORY}:
+            raise GpuBenchError(f"{self._case.workload}: trying batch {batch}: {done.reason}")
+        self._on_trial(case, done.status is Status.OK)
+        return done.status is Status.OK
+
+    def _try(self, case: Case) -> messages.CaseDone:
+        until_s = time.monotonic() + TRIAL_LIMIT_S
+        try:
+            child = self._open(until_s)
+            child.send(messages.TryBatch(reference=self._reference, case=case))
+            return _await_case(child, until_s)
+        except (ChildEndedError, ChildLateError) as error:
+            self._end()
+            how = str(error) or f"gave no answer within {TRIAL_LIMIT_S:.0f} s"
+            raise GpuBenchError(
+                f"{case.workload}: trying batch {case.batch_size}, the process {how}"
+            ) from error
+
+    def _open(self, until_s: Seconds) -> Child:
+        if self._child is not None:
+            return self._child
+        strict = self._case.precision is Precision.FP32
+        child = self._child = Child(environment_of(self._device, os.environ, strict=strict))
+        on_cpu = capability.is_cpu(self._device)
+        budget = budget_of("quick", on_cpu=on_cpu)
+        child.send(messages.Setup(device=self._device, budget=budget, seed=self._seed))
+        while True:
+            match child.receive(until_s):
+                case messages.Ready():
+                    return child
+                case messages.Refused(reason=reason):
+                    self._end()
+                    raise NoDeviceError(reason)
+                case _:
+                    continue
+
+    def _end(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            child.end()
+
+
+def _await_case(child: Child, until_s: Seconds) -> messages.CaseDone:
+    while True:
+        report = child.receive(until_s)
+        if isinstance(report, messages.CaseDone):
+            return report

@@ -1,0 +1,108 @@
+"""The same training step written by hand, as a user would, and held against the harness in one process.
+
+It shares no code with ``step`` and ``loop`` on purpose: what the harness adds, or leaves out, shows in the
+ratio. Blocks of both are interleaved, so that heat and other processes hit both alike.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+
+import torch
+
+from gpubench.measure.hardware import Hardware
+from gpubench.measure.loop import Loop
+from gpubench.measure.sampler import Sampler, Telemetry
+from gpubench.measure.step import AUTOCAST_TYPES, Work
+from gpubench.units import Seconds
+
+WARM_STEPS = 20
+PAIRS = 12
+BLOCK_S = 0.5
+"""Length of a block in ``check --reference``: short enough that drift hits both sides of a pair alike."""
+
+
+def bare_loop(work: Work, hardware: Hardware, steps: int) -> Seconds:
+    """Return the wall time of ``steps`` training steps as a tutorial writes them [s]."""
+    model, optimizer, scaler = work.model, work.optimizer, work.scaler
+    assert optimizer is not None  # only training is written by hand
+    dtype = AUTOCAST_TYPES.get(work.case.precision)
+    hardware.clock().synchronise()
+    start = time.perf_counter()
+    for index in range(steps):
+        inputs, targets = work.batches[index % len(work.batches)]
+        optimizer.zero_grad(set_to_none=True)
+        if dtype is None:
+            loss = work.loss(model(inputs), targets)
+        else:
+            with torch.autocast(hardware.device.type, dtype=dtype):
+                loss = work.loss(model(inputs), targets)
+        if scaler is None:
+            loss.backward()
+            optimizer.step()
+        else:
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    hardware.clock().synchronise()
+    return time.perf_counter() - start
+
+
+def harness_over_bare(work: Work, hardware: Hardware, *, pairs: int, steps: int) -> list[float]:
+    """Return for each pair the time of a harness round over that of a bare loop, in alternating order."""
+    loop = Loop(
+        advance=work.step, edge_loss=work.edge_loss, clock=hardware.clock(), batches=len(work.batches)
+    )
+    loop.round(WARM_STEPS)
+
+    def harness() -> Seconds:
+        return loop.round(steps).wall_s
+
+    def bare() -> Seconds:
+        return bare_loop(work, hardware, steps)
+
+    return _ratios(harness, bare, pairs)
+
+
+def sampled_over_plain(
+    work: Work, hardware: Hardware, telemetry: Telemetry, *, pairs: int, steps: int
+) -> list[float]:
+    """Return for each pair the time of a round with telemetry sampled beside it over one without."""
+    loop = Loop(
+        advance=work.step, edge_loss=work.edge_loss, clock=hardware.clock(), batches=len(work.batches)
+    )
+    loop.round(WARM_STEPS)
+
+    def sampled() -> Seconds:
+        with Sampler(telemetry, time.perf_counter):
+            return loop.round(steps).wall_s
+
+    return _ratios(sampled, lambda: loop.round(steps).wall_s, pairs)
+
+
+def median_interval(ratios: list[float]) -> tuple[float, float, float]:
+    """Return the median and its 95 % interval by order statistics (binomial, normal approximation).
+
+    Source:
+        Conover 1999, Practical Nonparametric Statistics, section 3.2.
+    """
+    ordered = sorted(ratios)
+    reach = 1.96 * len(ordered) ** 0.5 / 2
+    low = max(0, int(len(ordered) / 2 - reach))
+    high = min(len(ordered) - 1, int(len(ordered) / 2 + reach))
+    return median(ordered), ordered[low], ordered[high]
+
+
+def _ratios(numerator: Callable[[], Seconds], denominator: Callable[[], Seconds], pairs: int) -> list[float]:
+    ratios = []
+    for index in range(pairs):
+        if index % 2:
+            below = denominator()
+            above = numerator()
+        else:
+            above = numerator()
+            below = denominator()
+        ratios.append(above / below)
+    return ratios

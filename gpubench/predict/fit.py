@@ -1,0 +1,349 @@
+"""The fit: coefficients, host terms and each GPU's own deviation at once, every one of them shrunk.
+
+A maximum of the posterior by Gauss-Newton. Unknowns: coefficients (tight priors around round figures),
+host time per operator of each source, deviations of each GPU (kin share them), offsets of source, model
+and cell. The offsets soak up levels, so that what is learned is how GPUs compare. Cell offsets are
+eliminated exactly (they form a diagonal block), which also makes it cheap to ask what the fit would have
+been without some rows: one solve, no refit. Only numpy is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpubench.predict.arrays import Array, Flags, Indices
+from gpubench.predict.kinship import DEVIATIONS, covariance
+from gpubench.predict.published import Table
+from gpubench.predict.roofline import Coefficients, Times, step_times, take
+
+# Prior of each coefficient: value, and standard deviation of its log (of itself for those in _LINEAR).
+PRIORS: dict[str, tuple[float, float]] = {
+    "conv_fp32": (0.50, 0.20),
+    "conv_fp32_dual": (0.50, 0.20),
+    "conv_tf32": (0.40, 0.20),
+    "conv_half": (0.50, 0.20),
+    "matmul_fp32": (0.54, 0.20),
+    "matmul_fp32_dual": (0.50, 0.20),
+    "matmul_tf32": (0.48, 0.20),
+    "matmul_half": (0.55, 0.20),
+    "winograd_fp32": (1.90, 0.20),
+    "winograd_fp32_dual": (1.80, 0.20),
+    "winograd_tf32": (1.05, 0.20),
+    "winograd_half": (1.02, 0.20),
+    "depthwise": (0.10, 0.40),
+    "bandwidth_fp32": (0.65, 0.20),
+    "bandwidth_half": (0.60, 0.20),
+    "ridge_tensor": (0.48, 0.20),
+    "ridge_fp32": (0.15, 0.40),
+    "operator_floor_s": (3.5e-6, 0.15),
+    "power_exponent": (0.40, 0.10),
+    "channels_last": (0.30, 0.20),
+    "no_optimizer": (0.00, 0.10),
+}
+_LINEAR = frozenset({"power_exponent", "channels_last", "no_optimizer"})
+NAMES = tuple(PRIORS)
+HOST_S_PER_OPERATOR = 8e-6  # prior, and what a host not measured is taken to need
+NO_HOST_S = 1e-9  # inside a CUDA graph the host issues nothing
+_HOST_LOG_SD = 1.0
+_REPEAT_EXPONENT = 0.4  # k rows of one (source, GPU, model, precision) count as k^0.6
+_SCORE_SD = 10.0  # the level of a score says nothing
+_ROBUST_SCALE = 3.0  # residuals beyond so many noise deviations lose weight
+_MOST_STEPS, _CLOSE_ENOUGH, _LONGEST_STEP = 14, 2e-3, 1.0
+_FROZEN = 1e10
+_STEP = 1e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aim:
+    """What a fit is for: log standard deviations of a row and of the offsets that soak up levels."""
+
+    noise: float
+    source: float
+    model: float
+    cell: float
+
+
+RATIO = Aim(noise=0.08, source=0.20, model=0.25, cell=0.25)
+"""How GPUs compare: software and model may shift the level of a cell freely."""
+LEVEL = Aim(noise=0.20, source=0.05, model=0.02, cell=0.05)
+"""Seconds, for whoever owns no GPU: hardly any shift is allowed, so the coefficients must explain it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Where each kind of unknown stands in the vector."""
+
+    sources: tuple[str, ...]
+    gpus: tuple[str, ...]
+    models: tuple[str, ...]
+
+    @cached_property
+    def host(self) -> int:
+        """First host term."""
+        return len(NAMES)
+
+    @cached_property
+    def deviation(self) -> int:
+        """First deviation: all GPUs' first kind, then the second, then the third."""
+        return self.host + len(self.sources)
+
+    @cached_property
+    def source(self) -> int:
+        """First offset of a source."""
+        return self.deviation + len(DEVIATIONS) * len(self.gpus)
+
+    @cached_property
+    def model(self) -> int:
+        """First offset of a model."""
+        return self.source + len(self.sources)
+
+    @cached_property
+    def size(self) -> int:
+        """Number of unknowns, cells apart."""
+        return self.model + len(self.models)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """A fit: unknowns ``z``, and the linearised problem around them.
+
+    Attributes:
+        z: (size,) see ``Layout``.
+        rows: Row numbers of the table that were used.
+        jacobian, residual, weight: Of those rows.
+        precision, prior: Of the unknowns before any row was seen.
+        frozen: The coefficients are given, not fitted.
+    """
+
+    table: Table
+    aim: Aim
+    layout: Layout
+    z: Array
+    rows: Indices
+    jacobian: Array
+    residual: Array
+    weight: Array
+    cell_sd: Array
+    precision: Array
+    prior: Array
+    frozen: bool
+
+    @cached_property
+    def coefficients(self) -> Coefficients:
+        """The coefficients of the roofline."""
+        return coefficients_of(self.z)
+
+    @cached_property
+    def host_s_per_operator(self) -> dict[str, float]:
+        """Host seconds per operator of each source."""
+        first = self.layout.host
+        return {s: float(np.exp(self.z[first + i])) for i, s in enumerate(self.layout.sources)}
+
+    def deviations(self, z: Array | None = None) -> dict[str, list[float]]:
+        """Deviations of each GPU, from these or other unknowns."""
+        z = self.z if z is None else z
+        count = len(self.layout.gpus)
+        block = z[self.layout.deviation : self.layout.source].reshape(len(DEVIATIONS), count)
+        return {gpu: [float(v) for v in block[:, i]] for i, gpu in enumerate(self.layout.gpus)}
+
+    def without(self, dropped: Flags) -> Array:
+        """The unknowns that one Gauss-Newton step finds without some rows of the table."""
+        keep = ~dropped[self.rows]
+        return self.z + _solve(
+            self.jacobian[keep],
+            self.residual[keep],
+            self.weight[keep],
+            self.table.cell[self.rows][keep],
+            self,
+        )
+
+
+def coefficients_of(z: Array) -> Coefficients:
+    """Read the first unknowns as coefficients."""
+    return Coefficients(
+        **{n: float(v if n in _LINEAR else np.exp(v)) for n, v in zip(NAMES, z, strict=False)}
+    )
+
+
+def predict_rows(
+    table: Table, coefficients: Coefficients, host_s_per_operator: Array, deviations: Array
+) -> Times:
+    """The roofline of every row of a table; deviations are (n, 3)."""
+    return step_times(
+        table.work,
+        table.chips,
+        table.arithmetic,
+        coefficients,
+        host_s_per_operator=host_s_per_operator,
+        deviations=deviations,
+    )
+
+
+def times_of(fit: Fit, z: Array | None = None) -> Times:
+    """The roofline of every row of the fit's own table, with these or other unknowns."""
+    return _times(fit.table, fit.layout, fit.z if z is None else z)
+
+
+def fit_table(table: Table, chosen: Flags, *, aim: Aim = RATIO, frozen: Coefficients | None = None) -> Fit:
+    """Fit the chosen rows.
+
+    Args:
+        table: All rows; those not chosen are never looked at.
+        chosen: Which rows to learn from.
+        aim: Ratios between GPUs, or levels.
+        frozen: Coefficients to keep as they are, so that deviations, hosts and offsets alone are fitted.
+    """
+    layout = Layout(
+        sources=tuple(sorted(set(table.source))),
+        gpus=tuple(sorted(set(table.gpu_key))),
+        models=tuple(sorted(set(table.base_model))),
+    )
+    precision, prior = _prior(layout, aim, frozen)
+    rows = np.flatnonzero(chosen)
+    full = _repeats(table, rows) ** -_REPEAT_EXPONENT / aim.noise**2
+    score = ~table.level_known & ~np.isin(table.model, ["gnmt", "ssd"])
+    cell_sd = np.full(int(table.cell.max()) + 1, aim.cell)
+    cell_sd[table.cell[score]] = _SCORE_SD
+    fit = Fit(
+        table=table,
+        aim=aim,
+        layout=layout,
+        z=prior.copy(),
+        rows=rows,
+        jacobian=np.empty((0, layout.size)),
+        residual=np.empty(0),
+        weight=full,
+        cell_sd=cell_sd,
+        precision=precision,
+        prior=prior,
+        frozen=frozen is not None,
+    )
+    for _ in range(_MOST_STEPS):
+        fit = _linearise(fit, full)
+        step = _solve(fit.jacobian, fit.residual, fit.weight, table.cell[rows], fit)
+        longest = float(np.abs(step).max())
+        if longest < _CLOSE_ENOUGH:
+            break
+        fit = replace(fit, z=fit.z + step * min(1.0, _LONGEST_STEP / longest))
+    return _linearise(fit, full)
+
+
+def _linearise(fit: Fit, full: Array) -> Fit:
+    residual = _residual(fit)
+    cell = fit.table.cell[fit.rows]
+    spread = residual - _cell_means(residual, full, cell, fit.cell_sd)[cell]
+    weight = full / (1 + (spread / (_ROBUST_SCALE * fit.aim.noise)) ** 2)
+    return replace(fit, jacobian=_jacobian(fit), residual=residual, weight=weight)
+
+
+def _prior(layout: Layout, aim: Aim, frozen: Coefficients | None) -> tuple[Array, Array]:
+    mean = np.zeros(layout.size)
+    precision = np.zeros((layout.size, layout.size))
+    for i, (name, (value, sd)) in enumerate(PRIORS.items()):
+        start = value if frozen is None else getattr(frozen, name)
+        mean[i] = start if name in _LINEAR else np.log(start)
+        precision[i, i] = _FROZEN if frozen is not None else sd**-2
+    hosts = slice(layout.host, layout.deviation)
+    mean[hosts] = np.log(
+        [NO_HOST_S if source.endswith("-graph") else HOST_S_PER_OPERATOR for source in layout.sources]
+    )
+    precision[hosts, hosts] = np.eye(len(layout.sources)) * _HOST_LOG_SD**-2
+    count = len(layout.gpus)
+    for k in range(len(DEVIATIONS)):
+        block = slice(layout.deviation + k * count, layout.deviation + (k + 1) * count)
+        precision[block, block] = np.linalg.inv(covariance(layout.gpus, layout.gpus, k))
+    for first, last, sd in (
+        (layout.source, layout.model, aim.source),
+        (layout.model, layout.size, aim.model),
+    ):
+        precision[range(first, last), range(first, last)] = sd**-2
+    return precision, mean
+
+
+def _repeats(table: Table, rows: Indices) -> Array:
+    keys = list(
+        zip(
+            table.source[rows],
+            table.gpu_key[rows],
+            table.base_model[rows],
+            table.precision[rows],
+            strict=True,
+        )
+    )
+    _, inverse, counts = np.unique([" | ".join(k) for k in keys], return_inverse=True, return_counts=True)
+    return counts[inverse].astype(float)
+
+
+def _numbers(values: NDArray[Any], known: Sequence[str]) -> Indices:
+    index = {value: i for i, value in enumerate(known)}
+    return np.array([index[value] for value in values], dtype=np.int64)
+
+
+def _times(table: Table, layout: Layout, z: Array) -> Times:
+    gpu = _numbers(table.gpu_key, layout.gpus)
+    block = z[layout.deviation : layout.source].reshape(len(DEVIATIONS), -1)
+    host = np.exp(z[layout.host + _numbers(table.source, layout.sources)])
+    return predict_rows(table, coefficients_of(z), host, block[:, gpu].T)
+
+
+def _residual(fit: Fit) -> Array:
+    table, layout = take(fit.table, fit.rows), fit.layout
+    offset: Array = (
+        fit.z[layout.source + _numbers(table.source, layout.sources)]
+        + fit.z[layout.model + _numbers(table.base_model, layout.models)]
+    )
+    result: Array = table.log_seconds - np.log(_times(table, layout, fit.z).step_s) - offset
+    return result
+
+
+def _jacobian(fit: Fit) -> Array:
+    """Derivative of log seconds: coefficients by differences, everything else in closed form."""
+    table, layout, z = take(fit.table, fit.rows), fit.layout, fit.z
+    n, each = len(table), np.arange(len(table))
+    times = _times(table, layout, z)
+    jacobian = np.zeros((n, layout.size))
+    for k in range(0 if fit.frozen else len(NAMES)):
+        moved = z.copy()
+        moved[k] += _STEP
+        jacobian[:, k] = np.log(_times(table, layout, moved).step_s / times.step_s) / _STEP
+    of_gpu = (times.gpu_s / times.step_s) ** 2
+    source, gpu = _numbers(table.source, layout.sources), _numbers(table.gpu_key, layout.gpus)
+    jacobian[each, layout.host + source] = 1 - of_gpu
+    on_tensor = np.take_along_axis(
+        table.chips.tensor, np.stack([table.arithmetic.conv, table.arithmetic.matmul], axis=1), axis=1
+    ).any(axis=1)
+    compute = -times.compute_s / times.gpu_s * of_gpu
+    shares = (compute, compute * on_tensor, -times.memory_s / times.gpu_s * of_gpu)
+    for k, share in enumerate(shares):
+        jacobian[each, layout.deviation + k * len(layout.gpus) + gpu] = share
+    jacobian[each, layout.source + source] = 1.0
+    jacobian[each, layout.model + _numbers(table.base_model, layout.models)] = 1.0
+    return jacobian
+
+
+def _cell_means(residual: Array, weight: Array, cell: Indices, cell_sd: Array) -> Array:
+    """Shrunk offset of each cell, were it the only unknown."""
+    total = np.bincount(cell, weights=weight, minlength=len(cell_sd)) + cell_sd**-2
+    result: Array = np.bincount(cell, weights=weight * residual, minlength=len(cell_sd)) / total
+    return result
+
+
+def _solve(jacobian: Array, residual: Array, weight: Array, cell: Indices, fit: Fit) -> Array:
+    """One Gauss-Newton step with the offsets of the cells eliminated."""
+    weighted = jacobian * weight[:, None]
+    count = len(fit.cell_sd)
+    total = np.bincount(cell, weights=weight, minlength=count) + fit.cell_sd**-2
+    order = np.argsort(cell, kind="stable")
+    starts = np.flatnonzero(np.diff(cell[order], prepend=-1))
+    present = cell[order][starts]
+    sums = np.add.reduceat(weighted[order], starts, axis=0) / np.sqrt(total[present])[:, None]
+    level = np.bincount(cell, weights=weight * residual, minlength=count)[present] / np.sqrt(total[present])
+    left = jacobian.T @ weighted - sums.T @ sums + fit.precision
+    right = weighted.T @ residual - sums.T @ level - fit.precision @ (fit.z - fit.prior)
+    return np.asarray(np.linalg.solve(left, right), dtype=float)

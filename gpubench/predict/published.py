@@ -1,0 +1,318 @@
+"""Published measurements, the shipped ones or anybody's CSV in the same columns, as arrays.
+
+A cell is one (source, model, precision): same harness, same software. Levels are never compared across
+cells. Rows that cannot be used are counted and named, not fatal.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from importlib.resources import files
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpubench.errors import MisuseError
+from gpubench.models import GpuSpec, Precision
+from gpubench.predict.arrays import Array, Flags, Indices
+from gpubench.predict.question import capability_of, domain_gap
+from gpubench.predict.roofline import KINDS, Arithmetic, Chips, Mode, Work, chips_of, stack
+from gpubench.specs import find_spec, load_specs
+from gpubench.units import plain
+
+COLUMNS = ("source", "gpu", "model", "mode", "precision", "batch_size", "metric", "unit", "value")
+_OPTIONAL = ("gpu_key", "math_mode", "memory_layout")
+MOST_ROWS = 20_000  # different rows of one file; repeats of one are merged, the rest is counted
+UNKNOWN_BATCH = 128  # stands in where a source does not state the batch
+GNMT_TOKENS = 54  # 27 on each side; tokens per second count both
+
+# FP32 updates of the weights: bytes moved per parameter and step, by the optimizer that follows "+".
+_OPTIMIZER_BYTES = {"SGD": 20, "Adam": 28, "Adagrad": 20, "Adadelta": 28, "RMSprop": 24}
+
+# What the labels of a source hide, by the start of its name: arithmetic of "fp32" on Ampere and newer
+# (convolutions, matrix products), and whether the step ends before the optimizer. An unknown source is
+# taken to be PyTorch as it comes since 1.12: TF32 in convolutions only.
+_HIDDEN: tuple[tuple[str, Mode, Mode, bool], ...] = (
+    ("lambda-", Mode.TF32, Mode.TF32, False),
+    ("ryujaehun-", Mode.TF32, Mode.TF32, True),
+    ("nvidia-dle", Mode.TF32, Mode.TF32, False),
+    ("gpu-insights", Mode.TF32, Mode.TF32, False),
+    ("neusight", Mode.FP32, Mode.FP32, False),
+    ("u39kun", Mode.FP32, Mode.FP32, True),
+    ("jcjohnson", Mode.FP32, Mode.FP32, True),
+    ("profet", Mode.FP32, Mode.FP32, False),
+    ("", Mode.TF32, Mode.FP32, False),
+)
+_MATH_MODES = {
+    "fp32": (Mode.FP32, Mode.FP32),
+    "tf32": (Mode.TF32, Mode.TF32),
+    "tf32-conv": (Mode.TF32, Mode.FP32),
+    "amp": (Mode.HALF, Mode.HALF),
+    "half": (Mode.HALF, Mode.HALF),
+}
+_HALF_LABELS = frozenset({"amp", "fp16", "bf16", "amp-fp16", "amp-bf16", "mixed"})
+_PRECISIONS = frozenset({"fp32", "tf32"}) | _HALF_LABELS
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+_PER_SECOND = frozenset({"images/s", "sequences/s", "samples/s", "items/s", "tokens/s"})
+_APPROXIMATE = frozenset({"gnmt", "ssd"})  # profiles that hold for ratios, not for levels
+
+
+class Row(NamedTuple):
+    """One usable measurement, sortable so that no answer depends on the order of a file."""
+
+    source: str
+    model: str
+    precision: str
+    mode: str
+    gpu_key: str
+    batch: int
+    seconds_per_sample: float
+    math_mode: str
+    layout: str
+    level_known: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """n measurements as arrays; ``cell`` numbers the (source, model, precision, mode) of each."""
+
+    source: NDArray[Any]
+    model: NDArray[Any]
+    precision: NDArray[Any]
+    gpu_key: NDArray[Any]
+    batch: Array
+    log_seconds: Array
+    level_known: Flags
+    training: Flags
+    cell: Indices
+    work: Work
+    chips: Chips
+    arithmetic: Arithmetic
+
+    def __len__(self) -> int:
+        """Number of measurements."""
+        return len(self.batch)
+
+    @property
+    def base_model(self) -> NDArray[Any]:
+        """Model without image side and optimizer: ``ResNet50@224+Adam`` is ``resnet50``."""
+        return np.array([base_model(name) for name in self.model], dtype=object)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """A file as read: the usable rows, and why others were left out, by reason."""
+
+    table: Table
+    rows: int
+    skipped: Mapping[str, int]
+
+
+def base_model(name: str) -> str:
+    """Family of a model's name, whatever its image side and optimizer."""
+    return name.partition("+")[0].partition("@")[0].casefold()
+
+
+@cache
+def model_profiles() -> Mapping[str, Mapping[str, float]]:
+    """Totals of each published model: FLOP by kind, bytes, operators, parameters."""
+    text = files("gpubench").joinpath("data/model_profiles.csv").read_text(encoding="utf-8")
+    return {
+        row["model"]: {name: float(value) for name, value in row.items() if name != "model"}
+        for row in csv.DictReader(text.splitlines())
+    }
+
+
+@cache
+def shipped() -> Reading:
+    """The published measurements that the package ships."""
+    text = files("gpubench").joinpath("data/published.csv").read_text(encoding="utf-8")
+    return _read(csv.DictReader(io.StringIO(text)), "the shipped measurements")
+
+
+def read_csv(path: Path) -> Reading:
+    """Read anybody's measurements in the columns of the shipped ones.
+
+    Raises:
+        MisuseError: If the file cannot be read, a column is missing, or no row is usable.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+            if missing:
+                raise MisuseError(f"{path}: no column {', '.join(missing)}; needed: {', '.join(COLUMNS)}")
+            return _read(reader, str(path))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise MisuseError(f"cannot read {path}: {error}") from error
+
+
+def _read(reader: Iterable[Mapping[str, str | None]], what: str) -> Reading:
+    found: dict[tuple[str, ...], list[Row]] = {}
+    skipped: Counter[str] = Counter()
+    count = 0
+    for line in reader:
+        count += 1
+        row = _row(line)
+        if isinstance(row, str):
+            skipped[row] += 1
+            continue
+        key = (*map(str, row[:6]), row.layout)
+        if key in found or len(found) < MOST_ROWS:
+            found.setdefault(key, []).append(row)
+        else:
+            skipped[f"beyond the first {MOST_ROWS:,} different rows"] += 1
+    if not found:
+        reasons = "; ".join(f"{n} x {plain(reason)}" for reason, n in skipped.most_common(3))
+        raise MisuseError(f"{what}: none of {count} rows is usable ({reasons or 'the file is empty'})")
+    merged = [
+        alike[0]._replace(seconds_per_sample=median(r.seconds_per_sample for r in alike))
+        for alike in found.values()
+    ]
+    return Reading(table=table_of(sorted(merged)), rows=count, skipped=dict(skipped.most_common()))
+
+
+def table_of(rows: Sequence[Row]) -> Table:
+    """Turn rows into arrays."""
+    specs = [load_specs()[row.gpu_key] for row in rows]
+    cells = {key: i for i, key in enumerate(sorted({row[:4] for row in rows}))}
+    return Table(
+        source=np.array([row.source for row in rows], dtype=object),
+        model=np.array([row.model for row in rows], dtype=object),
+        precision=np.array([row.precision for row in rows], dtype=object),
+        gpu_key=np.array([row.gpu_key for row in rows], dtype=object),
+        batch=np.array([float(row.batch) for row in rows]),
+        log_seconds=np.log(np.array([row.seconds_per_sample * row.batch for row in rows])),
+        level_known=np.array([row.level_known for row in rows], dtype=bool),
+        training=np.array([row.mode == "train" for row in rows], dtype=bool),
+        cell=np.array([cells[row[:4]] for row in rows]),
+        work=_work(rows),
+        chips=chips_of(specs),
+        arithmetic=_arithmetic(rows),
+    )
+
+
+def join(a: Table, b: Table) -> Table:
+    """Two tables as one; their cells stay apart."""
+    return stack([a, replace(b, cell=b.cell + int(a.cell.max()) + 1)])
+
+
+def _row(line: Mapping[str, str | None]) -> Row | str:
+    """One line of a file as a usable row, or the reason why it is none."""
+    text = {name: (line.get(name) or "").strip() for name in (*COLUMNS, *_OPTIONAL)}
+    spec = _spec(text["gpu_key"] or text["gpu"])
+    if spec is None:
+        return f"unknown GPU {plain(text['gpu'], 60)!r}"
+    precision = text["precision"].casefold()
+    if precision not in _PRECISIONS:
+        return f"unknown precision {plain(precision, 30)!r}"
+    gap = domain_gap(spec, Precision.AMP_FP16 if precision in _HALF_LABELS else Precision.FP32)
+    if gap is not None:
+        return f"{spec.key}: {gap}"
+    if text["model"].partition("+")[0] not in model_profiles():
+        return f"no profile of model {plain(text['model'], 60)!r}"
+    if text["mode"] not in {"train", "inference"}:
+        return f"unknown mode {plain(text['mode'], 30)!r}"
+    value, batch = _number(text["value"]), _number(text["batch_size"])
+    if value is None or value <= 0 or batch is None or batch < 0 or batch != round(batch) or batch > 1e9:
+        return "value or batch is not a positive number"
+    seconds = _seconds_per_sample(text, value, int(batch))
+    if isinstance(seconds, str):
+        return seconds
+    math_mode = text["math_mode"] if text["math_mode"] in _MATH_MODES else ""
+    return Row(
+        text["source"], text["model"], precision, text["mode"], spec.key, int(batch) or UNKNOWN_BATCH,
+        seconds, math_mode or _math_mode(text["source"], precision, spec), text["memory_layout"],
+        text["metric"] != "score" and text["model"] not in _APPROXIMATE,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def _spec(name: str) -> GpuSpec | None:
+    return find_spec(name)
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _seconds_per_sample(text: Mapping[str, str], value: float, batch: int) -> float | str:
+    metric, unit = text["metric"], text["unit"]
+    if metric == "throughput" and unit in _PER_SECOND:
+        return (GNMT_TOKENS if unit == "tokens/s" else 1) / value
+    if metric == "step_time" and unit in _SECONDS:
+        return value * _SECONDS[unit] / batch if batch else "a step time without its batch"
+    if metric == "score":
+        return 1 / value
+    return f"unknown unit {plain(unit, 30)!r} of {plain(metric, 30)!r}"
+
+
+def _math_mode(source: str, precision: str, spec: GpuSpec) -> str:
+    if precision in _HALF_LABELS:
+        return "half" if precision in {"fp16", "bf16"} else "amp"
+    if (capability_of(spec) or (0, 0)) < (8, 0):
+        return "fp32"
+    if precision == "tf32":
+        return "tf32"
+    conv, matmul, _ = _hidden(source)
+    return {v: k for k, v in _MATH_MODES.items() if v[0] is not Mode.HALF}[conv, matmul]
+
+
+def _hidden(source: str) -> tuple[Mode, Mode, bool]:
+    return next(rest for start, *rest in _HIDDEN if source.startswith(start))  # type: ignore[return-value]
+
+
+def _work(rows: Sequence[Row]) -> Work:
+    profiles = [model_profiles()[row.model.partition("+")[0]] for row in rows]
+    batch = np.array([float(row.batch) for row in rows])
+    training = np.array([row.mode == "train" for row in rows])
+
+    def column(name: str) -> Array:
+        return np.array([profile[name] for profile in profiles])
+
+    flops = np.stack([column(f"gflop_{kind}") * 1e9 for kind in _PROFILE_KINDS], axis=1)
+    # Of a training step the forward pass is a third of the arithmetic, about 0.4 of the traffic and
+    # operators: the backward pass reads what the forward pass wrote.
+    updates = np.array([_optimizer_bytes(row) for row in rows])
+    return Work(
+        flops=flops * (batch * np.where(training, 1.0, 1 / 3))[:, None],
+        bytes_=1e9 * (column("gb_fp32_per_sample") * batch * np.where(training, 1.0, 0.4)
+                      + column("gb_fp32_fixed") * np.where(training, 1.0, 1 / 3)),
+        optimizer_bytes=np.where(training, updates * column("params_m") * 1e6, 0.0),
+        operators=column("ops_per_step") * np.where(training, 1.0, 0.37),
+    )  # fmt: skip
+
+
+_PROFILE_KINDS = ("conv3x3", "conv_other", "matmul", "depthwise")
+assert len(_PROFILE_KINDS) == len(KINDS)
+
+
+def _optimizer_bytes(row: Row) -> int:
+    if _hidden(row.source)[2]:
+        return 0
+    _, plus, optimizer = row.model.partition("+")
+    return _OPTIMIZER_BYTES.get(optimizer, 20) if plus else _OPTIMIZER_BYTES["SGD"]
+
+
+def _arithmetic(rows: Sequence[Row]) -> Arithmetic:
+    modes = [_MATH_MODES[row.math_mode] for row in rows]
+    return Arithmetic(
+        conv=np.array([int(conv) for conv, _ in modes]),
+        matmul=np.array([int(matmul) for _, matmul in modes]),
+        half=np.array([conv is Mode.HALF for conv, _ in modes], dtype=bool),
+        channels_last=np.array([row.layout == "channels_last" for row in rows], dtype=bool),
+        no_optimizer=np.array([_hidden(row.source)[2] and row.mode == "train" for row in rows], dtype=bool),
+    )

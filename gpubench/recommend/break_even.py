@@ -1,0 +1,153 @@
+"""Buy or rent: after how many useful hours owning is the cheaper, as an interval."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from gpubench.models import BuyOrRent, Offer, Pricing
+from gpubench.recommend import economics
+from gpubench.recommend.candidates import Candidates, drawn_rates
+from gpubench.recommend.owning import QUOTED, Ownership, hourly, hourly_range, likely_hourly
+from gpubench.recommend.request import Range, RankRequest
+from gpubench.recommend.words import gpus_of, offer_name
+
+_INTERVAL = (0.05, 0.95)
+
+
+class BreakEven(NamedTuple):
+    """Useful hours, and their share of a life; None is never."""
+
+    hours: float | None
+    utilisation: float | None
+
+
+def break_even(
+    owned: Ownership, rent_usd_per_hour: float, *, resale: float, utilisation: float, tariff: float
+) -> BreakEven:
+    """Return the break-even at one rent, resale, utilisation and tariff.
+
+    30,000 USD, resale 9,000, 4 years, 650 W, PUE 1.3, 0.15 USD/kWh against 2.99 USD/h: the running cost is
+    0.127 USD/h, so (30,000 - 9,000) / (2.99 - 0.127) = 7,334 h, and 7,334 / 35,040 = 0.209 of 4 years.
+    """
+    running = hourly(owned, resale=resale, utilisation=utilisation, tariff=tariff).running
+    hours = economics.break_even_hours(owned.purchase_usd, resale, rent_usd_per_hour, running)
+    return BreakEven(hours, economics.break_even_utilisation(hours, owned.years))
+
+
+def against_rent(
+    request: RankRequest, pool: Candidates, owned: Mapping[Offer, Ownership]
+) -> tuple[BuyOrRent, ...]:
+    """Weigh each owned row of the pool against the best on-demand offer and the best of each commitment.
+
+    Args:
+        request: Seeds and sizes the draws of the throughput ratio.
+        pool: Owned and rented offers; the rivals are its rented rows.
+        owned: What owning each owned offer means, in the order of the answer.
+    """
+    rivals = _rivals(pool)
+    row_of = {offer: row for row, offer in enumerate(pool.offers) if offer in owned}
+    return tuple(
+        _weigh(request, pool, machine, row_of[offer], rival)
+        for offer, machine in owned.items()
+        for rival in rivals
+    )
+
+
+def _rivals(pool: Candidates) -> list[int]:
+    """Return the best value of on-demand rent, and of each term of commitment."""
+    best: dict[tuple[Pricing, int | None], int] = {}
+    value = pool.rate / pool.price
+    for row, offer in enumerate(pool.offers):
+        if offer.pricing in {Pricing.ON_DEMAND, Pricing.RESERVED}:
+            kind = (offer.pricing, offer.term_years)
+            if kind not in best or value[row] > value[best[kind]]:
+                best[kind] = row
+    return list(best.values())
+
+
+def _weigh(request: RankRequest, pool: Candidates, owned: Ownership, machine: int, rival: int) -> BuyOrRent:
+    offer = pool.offers[rival]
+    rent = _rent(request, pool, machine, rival)
+    committed = offer.pricing is Pricing.RESERVED
+    uses = _uses(owned, committed=committed)
+    favourable, likely, unfavourable = _corners(owned, rent, uses, committed=committed)
+    low, high = hourly_range(owned)
+    return BuyOrRent(
+        gpu_key=owned.gpu_key,
+        gpu_count=owned.gpu_count,
+        instance=pool.offers[machine].instance,
+        purchase_usd=owned.purchase_usd,
+        power_w=owned.power_w,
+        power_basis=owned.power_basis,
+        usd_per_hour=likely_hourly(owned).total,
+        usd_per_hour_low=low,
+        usd_per_hour_high=high,
+        against=f"{gpus_of(offer)} at {offer_name(offer)}",
+        against_pricing=offer.pricing,
+        equivalent_usd_per_hour=_useful_rent(rent.likely, uses.likely, committed=committed),
+        break_even_hours=likely.hours,
+        break_even_hours_low=favourable.hours,
+        break_even_hours_high=unfavourable.hours,
+        break_even_utilisation=likely.utilisation,
+        break_even_utilisation_low=favourable.utilisation,
+        break_even_utilisation_high=unfavourable.utilisation,
+        verdict=_verdict(favourable, unfavourable, uses),
+        quoted=owned.source == QUOTED,
+        assumed=owned.assumed,
+    )
+
+
+def _rent(request: RankRequest, pool: Candidates, machine: int, rival: int) -> Range:
+    """Return the rent at equal throughput, with the interval of the ratio of the two throughputs."""
+    rates = drawn_rates(request, pool, np.array([machine, rival]))
+    low, high = (float(x) for x in np.quantile(rates[0] / rates[1], _INTERVAL))
+    ratio = float(pool.rate[machine] / pool.rate[rival])
+    price = float(pool.price[rival])
+    return Range(price * min(low, ratio), price * ratio, price * max(high, ratio))
+
+
+def _uses(owned: Ownership, *, committed: bool) -> Range:
+    """Return the use of the corner that favours owning, of the likely one, and of the other.
+
+    A commitment is paid day and night, so that little use makes its useful hour dear: there, little use
+    favours owning. Against rent by the hour, much use does.
+    """
+    use = owned.utilisation
+    return use if committed else Range(use.high, use.likely, use.low)
+
+
+def _corners(owned: Ownership, rent: Range, uses: Range, *, committed: bool) -> list[BreakEven]:
+    """Return the break-even where all favours owning, at the likely values, and where all favours renting."""
+    rents = (rent.high, rent.likely, rent.low)
+    resales = (owned.resale_usd.high, owned.resale_usd.likely, owned.resale_usd.low)
+    tariffs = (owned.tariff.low, owned.tariff.likely, owned.tariff.high)
+    return [
+        break_even(
+            owned,
+            _useful_rent(price, use, committed=committed),
+            resale=resale,
+            utilisation=use,
+            tariff=tariff,
+        )
+        for price, resale, use, tariff in zip(rents, resales, uses, tariffs, strict=True)
+    ]
+
+
+def _useful_rent(usd_per_hour: float, use: float, *, committed: bool) -> float:
+    return economics.committed_usd_per_useful_hour(usd_per_hour, use) if committed else usd_per_hour
+
+
+def _verdict(
+    favourable: BreakEven, unfavourable: BreakEven, uses: Range
+) -> Literal["buy", "rent", "depends"]:
+    """Say what holds over the whole of the ranges: buy, rent, or that it depends on them."""
+    if _pays(unfavourable, uses.high):
+        return "buy"
+    return "depends" if _pays(favourable, uses.low) else "rent"
+
+
+def _pays(point: BreakEven, use: float) -> bool:
+    return point.utilisation is not None and point.utilisation <= use

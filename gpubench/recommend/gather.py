@@ -1,0 +1,156 @@
+"""The evidence behind a ranking: what was measured, what is predicted, at which batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
+
+import msgspec
+
+from gpubench.models import Estimate, Execution, GpuSpec, Precision, Run, Status, TaskKind
+from gpubench.predict.estimate import estimate
+from gpubench.predict.question import Question, Refusal
+from gpubench.predict.scaling import scaling
+from gpubench.recommend import own_devices
+from gpubench.recommend.request import RankRequest
+from gpubench.recommend.scaling import Efficiency, Scaler, measured_efficiency
+from gpubench.recommend.speeds import Answers
+from gpubench.specs import load_specs
+
+LATENCY_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+MS_PER_S = 1000.0
+
+
+class Runs(NamedTuple):
+    """What was measured: by this user, and what the package ships."""
+
+    own: tuple[Run, ...]
+    reference: tuple[Run, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known: an answer for each workload and GPU, and how several GPUs train together."""
+
+    answers: Mapping[str, Answers]
+    scaler: Scaler
+
+
+def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidence:
+    """Return by workload and GPU how fast it runs: measured by the user, shipped, or predicted.
+
+    Devices that the user measured and no table knows (this CPU, a Mac) are among the answers too.
+    """
+    specs = [spec for key in gpu_keys if (spec := load_specs().get(key)) is not None]
+    questions = {name: _question(request, name) for name in request.workload_names}
+
+    def scaler(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> Efficiency:
+        found = measured_efficiency((*runs.reference, *runs.own), alone.case, spec.key, gpu_count)
+        if found is not None:
+            return found
+        question = msgspec.structs.replace(questions[name], batch_size=alone.case.batch_size)
+        model = scaling(question, spec, gpu_count, alone.samples_per_s)
+        return Efficiency(model.efficiency, model.low, model.high, model.basis)
+
+    return Evidence(
+        answers={name: _all_answers(request, question, specs, runs) for name, question in questions.items()},
+        scaler=scaler,
+    )
+
+
+def _all_answers(request: RankRequest, question: Question, specs: Sequence[GpuSpec], runs: Runs) -> Answers:
+    """Answer for the GPUs of the table, then for whatever else the user measured.
+
+    A card that cannot be predicted (AMD, Kepler) counts as measured where its own run has this batch.
+    """
+    answers = dict(_answers(request, question, specs, runs))
+    known = {key for key, answer in answers.items() if isinstance(answer, Estimate)}
+    for key, found in own_devices.measured(question, runs.own, known).items():
+        if key not in load_specs() or (key in answers and found.case.batch_size == question.batch):
+            answers[key] = found
+    return answers
+
+
+def mean_power_w(runs: Runs) -> dict[str, float]:
+    """Return the mean power of one GPU in training, by key, where a run measured it [W]."""
+    seen: dict[str, list[float]] = {}
+    for run in (*runs.reference, *runs.own):
+        key = own_devices.device_key(run)
+        for measurement in run.measurements:
+            power = measurement.mean_power_w
+            if key and measurement.status is Status.OK and power is not None:
+                seen.setdefault(key, []).append(power / measurement.case.gpu_count)
+    return {key: median(values) for key, values in seen.items()}
+
+
+def _question(request: RankRequest, name: str) -> Question:
+    from gpubench.profile import profile_of
+
+    return Question(
+        profile=profile_of(name),
+        precision="amp" if request.precision == "amp" else Precision(request.precision),
+        execution=Execution(request.execution),
+        task=TaskKind(request.task),
+        batch_size=None if request.batch_size == "max" else request.batch_size,
+    )
+
+
+def _answers(request: RankRequest, question: Question, specs: Sequence[GpuSpec], runs: Runs) -> Answers:
+    if request.max_latency_ms is not None:
+        return _within_latency(request.max_latency_ms / MS_PER_S, request, question, specs, runs)
+    if request.batch_size == "max":
+        return _at_largest_batch(question, specs, runs)
+    return _at_batch(question.batch, question, specs, runs)
+
+
+def _at_batch(
+    batch_size: int, question: Question, specs: Iterable[GpuSpec], runs: Runs
+) -> dict[str, Estimate | Refusal]:
+    question = msgspec.structs.replace(question, batch_size=batch_size)
+    return estimate(question, list(specs), own=runs.own, reference=runs.reference)
+
+
+def _at_largest_batch(question: Question, specs: Sequence[GpuSpec], runs: Runs) -> Answers:
+    """Answer for each GPU at the largest batch that it holds."""
+    answers = _at_batch(1, question, specs, runs)
+    alike: dict[int, list[GpuSpec]] = {}
+    for spec in specs:
+        answer = answers[spec.key]
+        if isinstance(answer, Estimate) and answer.largest_batch:
+            alike.setdefault(answer.largest_batch, []).append(spec)
+    for batch_size, group in alike.items():
+        answers |= _at_batch(batch_size, question, group, runs)
+    return answers
+
+
+def _within_latency(
+    limit_s: float, request: RankRequest, question: Question, specs: Sequence[GpuSpec], runs: Runs
+) -> Answers:
+    """Answer for each GPU at the batch with most throughput whose step, if slow, still meets the limit."""
+    batches = (question.batch,) if isinstance(request.batch_size, int) else LATENCY_BATCHES
+    best: dict[str, Estimate | Refusal] = {}
+    for batch_size in batches:
+        for key, answer in _at_batch(batch_size, question, specs, runs).items():
+            known = best.get(key)
+            if isinstance(answer, Estimate) and slow_latency_s(answer) > limit_s:
+                reason = (
+                    f"a batch of {batch_size} may take {slow_latency_s(answer) * MS_PER_S:.3g} ms, "
+                    f"above {limit_s * MS_PER_S:g} ms"
+                )
+                answer = Refusal(gpu_key=key, reason=reason)  # noqa: PLW2901 - too slow is a refusal
+            if known is None or _is_faster(answer, known):
+                best[key] = answer
+    return best
+
+
+def slow_latency_s(answer: Estimate) -> float:
+    """Return the time of one step at the slow end of the interval [s]."""
+    return answer.case.batch_size / (answer.low or answer.samples_per_s)
+
+
+def _is_faster(answer: Estimate | Refusal, known: Estimate | Refusal) -> bool:
+    if not isinstance(answer, Estimate) or answer.fits_memory is False:
+        return False
+    return isinstance(known, Refusal) or answer.samples_per_s > known.samples_per_s

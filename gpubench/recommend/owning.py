@@ -1,0 +1,275 @@
+"""What owning costs: a purchase, its resale, its energy, spread over the hours that do useful work."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from typing import NamedTuple
+
+import msgspec
+
+from gpubench.errors import MisuseError
+from gpubench.models import GpuSpec, Offer, Pricing
+from gpubench.offers.owned import Owned, parse_owned
+from gpubench.recommend import economics
+from gpubench.recommend.filters import UNPRICED_KIND
+from gpubench.recommend.request import Range, RankRequest
+from gpubench.recommend.words import gpu_name
+from gpubench.specs import find_spec
+from gpubench.units import format_percent
+
+OWNED_KIND = "owned"
+QUOTED, STREET = "own", "street price"
+"""Who sells: the buyer's own quote, or the dated street price of the specification table."""
+
+_CENT = Decimal("0.0001")
+_DATE = re.compile(r"\b20\d{2}-(?:0[1-9]|1[0-2])(?:-[0-3]\d)?\b", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """One machine that is owned or could be bought; a range is low, likely, high.
+
+    Attributes:
+        purchase_usd: GPUs and the counted share of the host.
+        resale_usd: What they bring at the end.
+        power_w: All GPUs at work; ``power_basis`` is measured, given or board power.
+        assumed: What was not given and holds a default or an option's range.
+    """
+
+    gpu_key: str
+    gpu_count: int
+    purchase_usd: float
+    resale_usd: Range
+    years: float
+    utilisation: Range
+    power_w: float
+    power_basis: str
+    idle_w: float
+    pue: float
+    tariff: Range
+    upkeep_usd_per_hour: float
+    price_date: str
+    source: str
+    assumed: tuple[str, ...] = ()
+
+
+class Hourly(NamedTuple):
+    """Cost of a useful hour [USD]."""
+
+    capital: float
+    running: float
+
+    @property
+    def total(self) -> float:
+        """Capital and running cost together."""
+        return self.capital + self.running
+
+
+def hourly(owned: Ownership, *, resale: float, utilisation: float, tariff: float) -> Hourly:
+    """Return what a useful hour costs at one resale, utilisation and tariff.
+
+    30,000 USD, resale 9,000, 4 years at 0.5, 650 W, PUE 1.3, 0.15 USD/kWh: 17,520 useful hours, capital
+    21,000 / 17,520 = 1.199, energy 0.65 x 1.3 x 0.15 = 0.127, together 1.325 USD.
+    """
+    hours = economics.useful_hours(owned.years, utilisation)
+    energy = economics.energy_usd_per_hour(owned.power_w, owned.pue, tariff, owned.idle_w, utilisation)
+    return Hourly(
+        economics.capital_usd_per_hour(owned.purchase_usd, resale, hours), energy + owned.upkeep_usd_per_hour
+    )
+
+
+def likely_hourly(owned: Ownership) -> Hourly:
+    """Return the cost of a useful hour at the likely values."""
+    return hourly(
+        owned,
+        resale=owned.resale_usd.likely,
+        utilisation=owned.utilisation.likely,
+        tariff=owned.tariff.likely,
+    )
+
+
+def hourly_range(owned: Ownership) -> tuple[float, float]:
+    """Return the cheapest and the dearest useful hour over the ranges."""
+    best = hourly(
+        owned, resale=owned.resale_usd.high, utilisation=owned.utilisation.high, tariff=owned.tariff.low
+    )
+    worst = hourly(
+        owned, resale=owned.resale_usd.low, utilisation=owned.utilisation.low, tariff=owned.tariff.high
+    )
+    return best.total, worst.total
+
+
+def offer_of(owned: Ownership) -> Offer:
+    """Return owned hardware as an offer: its price is the likely cost of a useful hour."""
+    terms = f"{owned.years:g} years at {format_percent(owned.utilisation.likely)}"
+    return Offer(
+        provider=QUOTED if owned.source == QUOTED else "buy",
+        instance=terms,
+        region=None,
+        gpu_key=owned.gpu_key,
+        gpu_count=owned.gpu_count,
+        vcpus=None,
+        ram_bytes=None,
+        price_usd_per_hour=Decimal(str(likely_hourly(owned).total)).quantize(_CENT),
+        pricing=Pricing.OWNED,
+        kind=OWNED_KIND,
+        price_date=owned.price_date,
+        source=owned.source,
+    )
+
+
+def ownerships(
+    request: RankRequest,
+    specs: Mapping[str, GpuSpec],
+    power_w: Mapping[str, float],
+    today: date,
+    own_keys: Iterable[str] = (),
+) -> list[Ownership]:
+    """Return the hardware to weigh: the buyer's quotes, and with ``--buy`` every GPU with a street price.
+
+    A quote for a GPU stands in place of its street price; a launch price is never taken.
+
+    Args:
+        request: Holds the quotes and the ranges of what they leave open.
+        specs: The specification table.
+        power_w: Measured mean power of one GPU at work, by GPU key.
+        today: The date of a quote.
+        own_keys: Devices that the user measured and the table does not know: ``cpu``, a Mac.
+    """
+    quotes = [_read(text, specs, own_keys) for text in request.own]
+    found = [
+        _resolve(
+            quote,
+            request,
+            _power(quote, specs.get(quote.gpu_key), power_w),
+            price_date=today.isoformat(),
+            source=QUOTED,
+        )
+        for quote in quotes
+    ]
+    if request.rent_or_buy == "buy":
+        quoted = {quote.gpu_key for quote in quotes}
+        found += _at_street_price(request, specs, power_w, today, quoted)
+    return found
+
+
+def unpriced_offers(specs: Mapping[str, GpuSpec], priced: Iterable[str]) -> list[Offer]:
+    """Return a place-holder, never ranked, for each GPU that could be bought at a price nobody has named.
+
+    Its note shows the launch price where there is one.
+    """
+    known = set(priced)
+    found = []
+    for spec in specs.values():
+        if spec.key in known or spec.street_price_usd is not None:
+            continue
+        launch = f"launched at ${spec.launch_price_usd:,.0f}, " if spec.launch_price_usd is not None else ""
+        found.append(
+            Offer(
+                provider="buy",
+                instance=gpu_name(spec.key),
+                region=None,
+                gpu_key=spec.key,
+                gpu_count=1,
+                vcpus=None,
+                ram_bytes=None,
+                price_usd_per_hour=Decimal(0),
+                pricing=Pricing.OWNED,
+                kind=UNPRICED_KIND,
+                price_date=str(spec.release_year or 1970),
+                source="none",
+                note=f"{launch}no dated price: quote it with --own '{gpu_name(spec.key)}, PRICE USD'",
+            )
+        )
+    return found
+
+
+def _read(text: str, specs: Mapping[str, GpuSpec], own_keys: Iterable[str]) -> Owned:
+    """Read a quote; its GPU may also be a device that only the user's own runs know."""
+    name, comma, rest = text.partition(",")
+    spec = find_spec(name)
+    key = spec.key if spec else name.strip().casefold()
+    if key not in set(own_keys) or (spec is not None and not spec.not_ranked_because):
+        return parse_owned(text)
+    known = next(iter(specs))  # the rest of the line reads the same for any GPU
+    return msgspec.structs.replace(parse_owned(f"{known}{comma}{rest}"), gpu_key=key)
+
+
+def _at_street_price(
+    request: RankRequest,
+    specs: Mapping[str, GpuSpec],
+    power_w: Mapping[str, float],
+    today: date,
+    quoted: set[str],
+) -> Iterator[Ownership]:
+    count = request.count or 1
+    assumed = ("years", "utilisation", "power_w", "pue", "tariff_usd_per_kwh", "resale_usd")
+    for spec in specs.values():
+        if spec.street_price_usd is None or spec.key in quoted:
+            continue
+        owned = Owned(
+            gpu_key=spec.key,
+            gpu_count=count,
+            purchase_usd=float(spec.street_price_usd) * count,
+            assumed=assumed,
+        )
+        yield _resolve(
+            owned,
+            request,
+            _power(owned, spec, power_w),
+            price_date=_street_date(spec, today),
+            source=spec.price_source or STREET,
+        )
+
+
+def _street_date(spec: GpuSpec, today: date) -> str:
+    """Return the date in the source of a street price; the table's own date where it names none."""
+    text = (spec.price_source or "").rpartition("street:")[2]
+    found = _DATE.search(text)
+    return found[0] if found else (spec.as_of or today.isoformat())
+
+
+def _resolve(
+    owned: Owned,
+    request: RankRequest,
+    power: tuple[float, str],
+    *,
+    price_date: str,
+    source: str,
+) -> Ownership:
+    """Fill what a description leaves open: from the request's ranges, a measurement, the datasheet."""
+    purchase = owned.purchase_usd + (owned.host_usd or request.host_usd)
+    one_gpu_w, basis = power
+    resale = Range(*(share * purchase for share in request.resale))
+    is_open = set(owned.assumed)
+    return Ownership(
+        gpu_key=owned.gpu_key,
+        gpu_count=owned.gpu_count,
+        purchase_usd=purchase,
+        resale_usd=resale if "resale_usd" in is_open else Range.of(owned.resale_usd),
+        years=request.years if "years" in is_open else owned.years,
+        utilisation=request.utilisation if "utilisation" in is_open else Range.of(owned.utilisation),
+        power_w=one_gpu_w * owned.gpu_count,
+        power_basis=basis,
+        idle_w=owned.idle_w * owned.gpu_count,
+        pue=request.pue if "pue" in is_open else owned.pue,
+        tariff=request.tariff if "tariff_usd_per_kwh" in is_open else Range.of(owned.tariff_usd_per_kwh),
+        upkeep_usd_per_hour=owned.upkeep_usd_per_hour,
+        price_date=price_date,
+        source=source,
+        assumed=tuple(field for field in owned.assumed if not (field == "power_w" and basis == "measured")),
+    )
+
+
+def _power(owned: Owned, spec: GpuSpec | None, power_w: Mapping[str, float]) -> tuple[float, str]:
+    if owned.power_w is not None:
+        return owned.power_w, "given"
+    if owned.gpu_key in power_w:
+        return power_w[owned.gpu_key], "measured"
+    if spec is not None and spec.tdp_w is not None:
+        return spec.tdp_w, "board power, assumed"
+    raise MisuseError(f"--own {gpu_name(owned.gpu_key)}: its power is not known; add it: ', 300 W'")

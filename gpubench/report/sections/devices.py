@@ -1,0 +1,85 @@
+"""All measured devices side by side: the same case, and nothing else, compared."""
+
+from __future__ import annotations
+
+from gpubench.compare import ratio
+from gpubench.models import Case, DeviceProfile, Run
+from gpubench.report.data import ReportData, Result, newest, same
+from gpubench.report.section import Block, Column, Paragraph, Section, Table
+from gpubench.report.words import case_words, count, ratio_words, scaled, stacked
+from gpubench.units import plain
+
+MOST_DEVICES = 6
+
+
+def _render(data: ReportData) -> Block | None:
+    devices = _devices(data)
+    if len(devices) < 2:
+        return None
+    of_device = [{r.case: r for r in newest(_runs(data, device), usable=True)} for device in devices]
+    cases = [
+        case for case in dict.fromkeys(c for known in of_device for c in known) if _shared(case, of_device)
+    ]
+    names = [plain(device.name or "unnamed device", 40) for device in devices]
+    if not cases and all(device.backend == "cpu" for device in devices[1:]):
+        return None  # the section on the CPU compares these, each at its fastest
+    if not cases:
+        text = (
+            f"{count(len(devices), 'device')} were measured ({', '.join(names)}), but no case on more than "
+            "one of them: figures of different cases are not compared."
+        )
+        return Block(title="Devices side by side", parts=(Paragraph(text=text),))
+    return Block(
+        title="Devices side by side",
+        parts=(
+            Paragraph(
+                text=f"The cases that more than one device has measured, in samples per second; below each "
+                f"figure its ratio to {names[0]}."
+            ),
+            Table(
+                caption="The same case on each device",
+                columns=(
+                    Column(title="Case"),
+                    *(Column(title=name, numeric=True) for name in names),
+                ),
+                rows=tuple(
+                    (
+                        case_words(case),
+                        *(_cell(known.get(case), of_device[0].get(case)) for known in of_device),
+                    )
+                    for case in cases
+                ),
+            ),
+        ),
+    )
+
+
+def _devices(data: ReportData) -> list[DeviceProfile]:
+    """The page's device first, then the others by their newest run."""
+    found: list[DeviceProfile] = [] if data.device is None else [data.device]
+    for run in data.runs:
+        if not any(same(run.device, device) for device in found):
+            found.append(run.device)
+    return found[:MOST_DEVICES]
+
+
+def _runs(data: ReportData, device: DeviceProfile) -> list[Run]:
+    return [run for run in data.runs if same(run.device, device)]
+
+
+def _shared(case: Case, of_device: list[dict[Case, Result]]) -> bool:
+    return sum(case in known for known in of_device) > 1
+
+
+def _cell(result: Result | None, first: Result | None) -> str:
+    if result is None:
+        return "—"
+    m = result.measurement
+    figure = stacked(scaled(m.samples_per_s or 0.0, m.samples_per_s_low, m.samples_per_s_high))
+    if first is None or first is result:
+        return figure
+    found = ratio(m, first.measurement)
+    return f"{figure}\n{ratio_words(found.value, found.low, found.high)}"
+
+
+SECTION = Section(key="devices", render=_render)

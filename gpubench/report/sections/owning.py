@@ -1,0 +1,145 @@
+"""Buy or rent: what a useful hour of an owned card costs, against renting the same work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from gpubench.models import BuyOrRent
+from gpubench.report.charts import BLUE, Mark, Series, dots, two_lines
+from gpubench.report.data import ReportData
+from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
+from gpubench.report.words import PRICING_WORDS, listed, stacked
+from gpubench.units import format_interval, format_number, format_percent, format_usd, plain
+
+MOST_ROWS = 12
+_ASSUMED = {
+    "years": "life",
+    "utilisation": "share of hours at work",
+    "power_w": "board power as the power at work",
+    "pue": "PUE",
+    "tariff_usd_per_kwh": "price of energy",
+    "resale_usd": "resale",
+}
+
+
+def _render(data: ReportData) -> Block | None:
+    decisions = data.buy_or_rent[:MOST_ROWS]
+    if not decisions:
+        return None
+    return Block(
+        title="Buy or rent",
+        parts=(
+            Paragraph(text=_sentence(data, decisions)),
+            Charts(
+                figures=(_figure(data, decisions),),
+                twin=_twin(data, decisions),
+                caption=(
+                    "Below 1 owning is the cheaper. The line spans resale, the share of hours "
+                    "at work, the price of energy, and the interval of its speed. An owned card costs most "
+                    "while it idles; a rented one is handed back."
+                ),
+            ),
+            Paragraph(text=_assumptions(decisions), tone="note"),
+        ),
+    )
+
+
+def _sentence(data: ReportData, decisions: Sequence[BuyOrRent]) -> str:
+    names: dict[str, list[str]] = {"buy": [], "rent": [], "depends": []}
+    for each in decisions:
+        names[each.verdict].append(_name(data, each))
+    parts = [
+        f"{listed(names[verdict], most=3)}: {words}"
+        for verdict, words in (
+            ("buy", "buying is the cheaper over the whole range of assumptions."),
+            ("depends", "it depends on how many hours the card works."),
+            ("rent", "renting is the cheaper over the whole range of assumptions."),
+        )
+        if names[verdict]
+    ]
+    return " ".join(parts)
+
+
+def _assumptions(decisions: Iterable[BuyOrRent]) -> str:
+    assumed = sorted({_ASSUMED.get(name, plain(name, 40)) for each in decisions for name in each.assumed})
+    if not assumed:
+        return "Nothing was assumed: price, life, power and tariff were given."
+    return (
+        f"Assumed, because it was not given: {listed(assumed)}. The machine around the card is not counted. "
+        "`gpubench rank --own` takes your own figures."
+    )
+
+
+def _name(data: ReportData, each: BuyOrRent) -> str:
+    name = plain(data.gpu_name(each.gpu_key), 40)
+    return name if each.gpu_count == 1 else f"{each.gpu_count} × {name}"
+
+
+def _figure(data: ReportData, decisions: Sequence[BuyOrRent]) -> Figure:
+    labels = [two_lines(_name(data, each), f"{format_usd(each.purchase_usd)} to buy") for each in decisions]
+    marks = tuple(
+        Mark(
+            row=i,
+            value=each.usd_per_hour / each.equivalent_usd_per_hour,
+            low=each.usd_per_hour_low / each.equivalent_usd_per_hour,
+            high=each.usd_per_hour_high / each.equivalent_usd_per_hour,
+            hover=f"owned {_hourly(each)}, rented {format_usd(each.equivalent_usd_per_hour)}",
+        )
+        for i, each in enumerate(decisions)
+    )
+    alt = "; ".join(
+        f"{_name(data, e)} {_hourly(e)} against {format_usd(e.equivalent_usd_per_hour)}" for e in decisions
+    )
+    return Figure(
+        figure=dots(
+            [Series(name="owned", marks=marks, colour=BLUE)],
+            labels,
+            "cost of owning over renting the same work",
+            line_at=1.0,
+        ),
+        alt=f"Dot chart of the cost of an hour of work, owned against rented: {alt}.",
+        height_px=80 + 38 * len(labels),
+    )
+
+
+def _hourly(each: BuyOrRent) -> str:
+    return f"${format_interval(each.usd_per_hour, each.usd_per_hour_low, each.usd_per_hour_high)}"
+
+
+def _twin(data: ReportData, decisions: Iterable[BuyOrRent]) -> Table:
+    return Table(
+        caption="Owning against renting the same work",
+        columns=(
+            Column(title="Card"),
+            Column(title="Price", numeric=True),
+            Column(title="Hour of work, owned", numeric=True),
+            Column(title="The same work, rented", numeric=True),
+            Column(title="Pays after", numeric=True),
+            Column(title="Of its life", numeric=True),
+            Column(title="Verdict"),
+        ),
+        rows=tuple(_cells(data, each) for each in decisions),
+    )
+
+
+def _cells(data: ReportData, each: BuyOrRent) -> tuple[str, ...]:
+    hours = (each.break_even_hours, each.break_even_hours_low, each.break_even_hours_high)
+    life = (each.break_even_utilisation, each.break_even_utilisation_low, each.break_even_utilisation_high)
+    rival = f"{plain(each.against, 60)}, {PRICING_WORDS[each.against_pricing]}"
+    return (
+        f"{_name(data, each)}\n{plain(each.instance, 60)}",
+        format_usd(each.purchase_usd),
+        stacked(_hourly(each)),
+        f"{format_usd(each.equivalent_usd_per_hour)}\n{rival}",
+        _or_never(hours, lambda value: f"{format_number(value, 2)} h"),
+        _or_never(life, format_percent),
+        each.verdict,
+    )
+
+
+def _or_never(values: tuple[float | None, float | None, float | None], word: Callable[[float], str]) -> str:
+    likely, low, high = ("never" if value is None else word(value) for value in values)
+    return likely if likely == low == high else f"{likely}\n{low} to {high}"
+
+
+SECTION = Section(key="owning", render=_render)

@@ -1,0 +1,102 @@
+"""The rules that only a GPU can show: precision in effect, capture, fidelity, memory, telemetry."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gpubench.measure.budget import QUICK
+from gpubench.measure.launcher import Launcher
+from gpubench.measure.plan import Plan, PlannedCase, default_memory_format, plan
+from gpubench.measure.request import RunRequest
+from gpubench.models import Case, Execution, FindingKind, Precision, Status, TaskKind
+from gpubench.profile import load_profiles
+from gpubench.record.reference_check import check_reference
+
+
+def planned(workload: str, precision: Precision, execution: Execution, batch: int) -> PlannedCase:
+    profile = load_profiles()[workload]
+    return PlannedCase(
+        reference=workload,
+        case=Case(
+            workload=workload,
+            workload_version=profile.version,
+            task=TaskKind.TRAIN,
+            precision=precision,
+            execution=execution,
+            memory_format=default_memory_format(profile, precision),
+            batch_size=batch,
+            sample_unit=profile.sample_unit,
+        ),
+        flops_per_sample=profile.train_flops_per_sample,
+    )
+
+
+def measure(gpu, *cases: PlannedCase, launches: int = 1):
+    made = Plan(budget=msgspec.structs.replace(QUICK, launches=launches), seed=0, cases=cases)
+    latest = {m.case: m for m in Launcher(made, gpu).run()}
+    return [latest[case.case] for case in cases]
+
+
+def test_every_precision_and_execution_of_the_classic_three_is_measured(gpu):
+    request = RunRequest(budget="quick")
+    made = plan(request, gpu, load_profiles())
+    found = {m.case: m for m in Launcher(made, gpu).run()}
+    assert {(m.case.label, m.status, m.reason) for m in found.values() if m.status is not Status.OK} == set()
+    for measurement in found.values():
+        assert measurement.peak_memory_bytes > 0
+        assert measurement.launches[0].telemetry
+        assert FindingKind.TF32_IN_FORCE not in {f.kind for f in measurement.findings}
+
+
+def test_fp16_with_its_scaler_is_captured_and_trains(gpu):
+    cases = [planned(name, Precision.AMP_FP16, Execution.GRAPH, 64) for name in ("cnn", "lstm", "vgg16")]
+    for measurement in measure(gpu, *cases):
+        assert measurement.status is Status.OK, measurement.reason
+        assert measurement.launches[0].graph_error < 2e-2
+
+
+def test_strict_fp32_is_ieee_and_tf32_is_not(gpu):
+    if gpu.compute_capability < (8, 0):
+        pytest.skip("no tf32 below compute capability 8.0")
+    strict, tf32 = measure(
+        gpu,
+        planned("cnn", Precision.FP32, Execution.EAGER, 64),
+        planned("cnn", Precision.TF32, Execution.EAGER, 64),
+    )
+    assert max(strict.launches[0].precision_errors.values()) < 1e-5
+    assert max(tf32.launches[0].precision_errors.values()) > 1e-5
+
+
+def test_a_small_batch_is_bound_by_the_host_and_a_graph_frees_it(gpu):
+    eager, graph = measure(
+        gpu,
+        planned("cnn", Precision.FP32, Execution.EAGER, 64),
+        planned("cnn", Precision.FP32, Execution.GRAPH, 64),
+    )
+    assert graph.step_time_s < eager.step_time_s
+    assert FindingKind.HOST_BOUND in {f.kind for f in eager.findings} or eager.gpu_busy >= 0.9
+
+
+def test_a_batch_that_cannot_fit_is_out_of_memory_and_the_next_case_goes_on(gpu):
+    huge, small = measure(
+        gpu,
+        planned("vgg16", Precision.FP32, Execution.EAGER, 16384),
+        planned("cnn", Precision.FP32, Execution.EAGER, 64),
+    )
+    assert huge.status is Status.OUT_OF_MEMORY
+    assert small.status is Status.OK
+
+
+def test_this_card_agrees_with_its_reference(gpu):
+    """The table of `gpubench check --reference`; on a card without reference rows nothing fails."""
+    rows = check_reference(gpu)
+    for row in rows:
+        print(f"{row.figure.name}: {row.measured} ({row.figure.value}) {row.verdict}")
+    missing = [
+        row.figure.name
+        for row in rows
+        if row.verdict == "failed to measure" and row.figure.kind != "quick_run"
+    ]
+    failed = [row.figure.name for row in rows if row.verdict == "fail"]
+    assert (missing, failed) == ([], [])

@@ -1,0 +1,137 @@
+"""Micro-benchmarks on a scripted timer and for real on the CPU; the loop written by hand."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+import torch
+
+from gpubench.measure import by_hand, micro
+from gpubench.measure.budget import QUICK
+from gpubench.measure.hardware import Hardware
+from gpubench.measure.peaks import best_gemm, datasheet_share, peak_flops_per_s
+from gpubench.measure.step import move
+from gpubench.models import DeviceProfile, FindingKind, MicroResult, Precision
+from gpubench.workload import load_workload
+
+CPU = Hardware(device=torch.device("cpu"))
+
+
+def result(**changes) -> MicroResult:
+    fields = {
+        "name": "gemm",
+        "precision": "fp32",
+        "size": "64",
+        "value": 1.0,
+        "low": None,
+        "high": None,
+        "unit": "FLOP/s",
+        "n": 9,
+    }
+    return MicroResult(**(fields | changes))
+
+
+def test_a_product_counts_two_operations_a_multiplication_and_a_copy_both_ways():
+    assert micro.gemm("fp32", 64).work == 2 * 64**3
+    assert micro.device_copy(1024).work == 2 * 1024
+
+
+def test_the_estimate_is_the_median_over_a_series_under_the_stop_rule():
+    times = iter([1.0] * 100 + [100.0])
+    probe = micro.gemm("fp32", 64)
+    found = micro.measure_probe(probe, CPU, QUICK, timer=lambda _: next(times))
+    assert found.value == pytest.approx(2 * 64**3)
+    assert found.n >= micro.LEAST_REPETITIONS
+    assert found.findings == ()
+
+
+def test_a_series_that_does_not_settle_says_so():
+    times = iter([0.01, 0.05] * 200)
+    found = micro.measure_probe(micro.gemm("fp32", 64), CPU, QUICK, timer=lambda _: next(times))
+    assert [f.kind for f in found.findings] == [FindingKind.NOT_CONVERGED]
+    assert found.low < found.value
+
+
+def test_launches_are_divided_by_their_number():
+    found = micro.measure_probe(micro.launch(), CPU, QUICK, timer=lambda _: 1e-2)
+    assert found.value == pytest.approx(1e-5)
+    assert found.unit == "s"
+
+
+def test_each_precision_is_probed_where_the_device_has_it(cpu, h100):
+    strict = [p.precision for p in micro.gemm_probes(h100, strict=True)]
+    others = {p.precision for p in micro.gemm_probes(h100, strict=False)}
+    assert set(strict) == {"fp32"}
+    assert others == {"tf32", "fp16", "bf16"}
+    assert {p.precision for p in micro.gemm_probes(cpu, strict=False)} == {"bf16"}
+
+
+def test_probes_run_for_real_on_the_cpu(cpu, monkeypatch):
+    monkeypatch.setattr(micro, "CPU_GEMM_SIZES", (64,))
+    monkeypatch.setattr(micro, "CPU_COPY_BYTES", 1 << 20)
+    monkeypatch.setattr(micro, "WARM_S", 0.0)
+    budget = msgspec.structs.replace(QUICK, micro_s=0.01)
+    found = list(micro.run_micro(CPU, cpu, budget, strict=True, others=True))
+    assert [r.name for r in found] == ["gemm", "device copy", "launch wall"]
+    assert all(r.value > 0 for r in found)
+
+
+def test_a_time_limit_and_a_small_memory_leave_probes_out(cpu):
+    assert list(micro.run_micro(CPU, cpu, QUICK, strict=True, others=True, time_s=0.0)) == []
+    tiny = msgspec.structs.replace(cpu, memory_bytes=1000)
+    assert [r.name for r in micro.run_micro(CPU, tiny, QUICK, strict=True, others=True)] == ["launch wall"]
+
+
+def test_the_best_product_of_a_precision_stands_beside_its_steps():
+    rows = [
+        result(value=1.0),
+        result(value=3.0, size="128"),
+        result(value=9.0, precision="bf16"),
+        result(name="device copy", value=99.0),
+    ]
+    assert best_gemm(rows) == {Precision.FP32: 3.0, Precision.AMP_BF16: 9.0}
+
+
+def test_peaks_come_from_the_datasheet_and_are_unknown_without_one(h100, cpu):
+    assert peak_flops_per_s(h100, Precision.FP32) == pytest.approx(66.9e12, rel=0.02)
+    assert peak_flops_per_s(h100, Precision.AMP_BF16) == pytest.approx(989e12, rel=0.02)
+    assert peak_flops_per_s(cpu, Precision.FP32) is None
+    assert datasheet_share(h100, result(precision="bf16", value=494.7e12)) == pytest.approx(0.5, rel=0.01)
+    assert datasheet_share(h100, result(name="launch wall")) is None
+    assert datasheet_share(DeviceProfile(backend="cpu"), result()) is None
+
+
+# --- the loop written by hand ------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.AMP_BF16])
+def test_the_harness_adds_at_most_two_percent_to_the_bare_loop(make_case, precision):
+    """At least 200 interleaved pairs, more while the interval of the median ratio is undecided."""
+    task = load_workload("cnn").build(16, 0)
+    work = move(task, make_case(batch_size=16, precision=precision), CPU.device)
+    ratios: list[float] = []
+    low, high = 0.0, 2.0
+    while len(ratios) < 200 or (low <= 1.02 < high and len(ratios) < 1000):
+        ratios += by_hand.harness_over_bare(work, CPU, pairs=100, steps=2)
+        _, low, high = by_hand.median_interval(ratios)
+    assert high <= 1.02
+
+
+def test_the_loop_by_hand_does_the_same_work_as_the_step(make_case):
+    """Same seeds, same losses: what is compared is the same training."""
+    losses = []
+    for by in ("hand", "harness"):
+        work = move(load_workload("cnn").tiny(8, 0), make_case(batch_size=8), CPU.device)
+        if by == "hand":
+            by_hand.bare_loop(work, CPU, 8)
+        else:
+            for index in range(8):
+                work.step(index)
+        losses.append(work.edge_loss(work.step(8), 8))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+def test_the_interval_of_a_median_is_that_of_its_order_statistics():
+    """1..100: ranks 50 - 9.8 and 50 + 9.8."""
+    assert by_hand.median_interval([float(i) for i in range(1, 101)]) == (50.5, 41.0, 60.0)

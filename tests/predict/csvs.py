@@ -1,0 +1,17 @@
+"""CSV files in the columns of the published measurements."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from gpubench.predict.published import COLUMNS
+
+
+def write_csv(path: Path, rows: Iterable[Mapping[str, str]]) -> Path:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+    return path

@@ -1,0 +1,143 @@
+"""The fit: strict about what it sees, cheap to ask what it would be without some rows, reproducible."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gpubench.models import GpuSpec
+from gpubench.predict import calibrate as room
+from gpubench.predict.calibration import decode, encode, load_calibration
+from gpubench.predict.conformal import GRID, grid_of, quantile
+from gpubench.predict.fit import NAMES, fit_table, predict_rows, times_of
+from gpubench.predict.kinship import extend, power_headroom
+from gpubench.predict.pairs import kin_level, log_errors, pairs_of
+from gpubench.predict.published import Table, shipped
+from gpubench.predict.roofline import chips_of, take
+from gpubench.specs import load_specs
+
+RTX4090 = "nvidia-geforce-rtx-4090-24gb"
+
+
+@pytest.fixture(scope="module")
+def table() -> Table:
+    return shipped().table
+
+
+@pytest.fixture(scope="module")
+def without_4090(table):
+    return fit_table(table, table.training & (table.gpu_key != RTX4090))
+
+
+def mape(table, pairs, times, chosen) -> float:
+    ape = np.abs(np.expm1(log_errors(table, pairs, times)))[chosen]
+    return float(np.average(ape, weights=pairs.weight[chosen]))
+
+
+def test_changing_every_value_of_a_gpu_does_not_move_what_is_predicted_for_it(table, without_4090):
+    mine = table.gpu_key == RTX4090
+    tripled = replace(table, log_seconds=table.log_seconds + np.where(mine, np.log(3.0), 0.0))
+    other = fit_table(tripled, tripled.training & ~mine)
+    assert np.array_equal(times_of(other).step_s, times_of(without_4090).step_s)
+
+
+def test_no_row_of_a_held_out_gpu_reaches_the_fit(table, without_4090):
+    assert RTX4090 not in set(table.gpu_key[without_4090.rows])
+    nan = replace(table, log_seconds=np.where(table.gpu_key == RTX4090, np.nan, table.log_seconds))
+    other = fit_table(nan, nan.training & (nan.gpu_key != RTX4090))
+    assert np.isfinite(other.z).all()
+    assert np.array_equal(other.z, without_4090.z)
+
+
+def test_shuffling_the_specifications_at_least_doubles_the_error(table):
+    """If the score survived it, it would come from somewhere else than the hardware's figures."""
+    pairs = pairs_of(table)
+    everything = np.ones(len(pairs), dtype=bool)
+    true = mape(table, pairs, times_of(fit_table(table, table.training)), everything)
+    keys = sorted(set(table.gpu_key))
+    shuffled = dict(zip(keys, np.random.default_rng(7).permutation(keys), strict=True))
+    specs: list[GpuSpec] = [load_specs()[shuffled[key]] for key in table.gpu_key]
+    wrong = replace(table, chips=chips_of(specs))
+    # Deviations would soak up what the figures no longer say: take them out, as for a GPU never seen.
+    fit = fit_table(wrong, wrong.training)
+    host = np.array([fit.host_s_per_operator[source] for source in wrong.source])
+    blind = predict_rows(wrong, fit.coefficients, host, np.zeros((len(wrong), 3)))
+    assert mape(wrong, pairs, blind, everything) > 2 * true
+
+
+def test_one_step_without_a_gpu_agrees_with_a_fit_that_never_saw_it(table, without_4090):
+    full = fit_table(table, table.training)
+    pairs = pairs_of(table)
+    mine = table.gpu_key[pairs.y] == RTX4090
+    shortcut = times_of(full, full.without(table.gpu_key == RTX4090))
+    difference = log_errors(table, pairs, shortcut) - log_errors(table, pairs, times_of(without_4090))
+    assert np.abs(difference[mine]).mean() < 0.02
+
+
+def test_the_order_of_the_rows_changes_nothing(table):
+    order = np.random.default_rng(3).permutation(len(table))
+    shuffled = take(table, order)
+    a, b = fit_table(table, table.training), fit_table(shuffled, shuffled.training)
+    assert np.allclose(a.z, b.z, atol=1e-6)
+
+
+def test_efficiencies_are_shares_of_a_peak_or_nearly(table):
+    coefficients = load_calibration().level.coefficients
+    for name in NAMES:
+        value = getattr(coefficients, name)
+        if name.startswith(("conv_", "matmul_", "bandwidth_")):
+            assert 0.1 < value < 1.1, name
+
+
+def test_a_rebuilt_calibration_is_the_committed_one():
+    """Same inputs, same calibration; the committed file belongs to the tables beside it."""
+    start = time.process_time()
+    committed = load_calibration()
+    assert committed.stale == ()
+    rebuilt = room.calibrate(fitted=committed.fitted)
+    assert time.process_time() - start < 10
+    assert encode(rebuilt) == encode(room.calibrate(fitted=committed.fitted))
+    for kind in ("ratio", "level"):
+        mine, theirs = getattr(rebuilt, kind), getattr(committed, kind)
+        for name in NAMES:
+            assert getattr(mine.coefficients, name) == pytest.approx(
+                getattr(theirs.coefficients, name), rel=1e-3
+            )
+        assert mine.deviations.keys() == theirs.deviations.keys()
+    assert decode(encode(rebuilt)) == rebuilt
+
+
+def test_relatives_share_what_was_learned_and_strangers_get_nothing():
+    known = {"nvidia-h100-sxm-80gb": (0.1, 0.0, -0.2)}
+    own, kin, stranger = extend(
+        known, ["nvidia-h100-sxm-80gb", "nvidia-h200-sxm-141gb", "nvidia-tesla-t4-16gb"]
+    )
+    assert own == pytest.approx([0.1, 0.0, -0.2])
+    assert 0 < kin[0] < 0.1
+    assert -0.2 < kin[2] < 0
+    assert stranger == pytest.approx([0, 0, 0])
+
+
+def test_how_well_a_kind_is_known():
+    known = frozenset({"nvidia-h100-sxm-80gb", "nvidia-geforce-rtx-3090-24gb"})
+    assert kin_level("nvidia-h200-sxm-141gb", known) == 0
+    assert kin_level("nvidia-geforce-rtx-3060-12gb", known) == 1
+    assert kin_level("nvidia-b200-sxm-180gb", known) == 2
+
+
+def test_a_card_with_little_power_has_little_headroom():
+    specs = load_specs()
+    t4, titan = specs["nvidia-tesla-t4-16gb"], specs["nvidia-titan-rtx-24gb"]
+    assert power_headroom(t4) < power_headroom(titan)
+
+
+def test_the_conformal_quantile_gives_each_target_one_vote():
+    scores = {"a": [1.0] * 20, "b": [2.0] * 20, "c": [3.0] * 20}
+    assert quantile(scores, level=0.5) == 2.0
+    assert quantile(scores, leave_out=("c",)) == 2.0
+    assert np.isnan(quantile({}))
+    assert grid_of(np.arange(100.0), np.ones(100))[0] == pytest.approx(2, abs=1)
+    assert len(grid_of(np.array([5.0]), np.ones(1))) == len(GRID)

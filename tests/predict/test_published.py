@@ -1,0 +1,121 @@
+"""Reading measurements: what is usable is used, everything else is counted and named."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpubench.errors import MisuseError
+from gpubench.predict.kinship import chips
+from gpubench.predict.published import COLUMNS, base_model, model_profiles, read_csv, shipped
+from gpubench.predict.roofline import Mode
+from gpubench.specs import load_specs
+from predict.csvs import write_csv
+
+GOOD = {
+    "source": "lab", "gpu": "Tesla T4", "model": "resnet50", "mode": "train", "precision": "fp32",
+    "batch_size": "64", "metric": "throughput", "unit": "images/s", "value": "100",
+}  # fmt: skip
+
+
+def test_the_shipped_rows_say_where_they_come_from():
+    path = Path(__file__).parents[2] / "gpubench/data/published.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 4274
+    assert set(COLUMNS) < set(rows[0])
+    for row in rows:
+        assert "@" in row["source_ref"]
+        assert row["licence"]
+        assert row["math_mode"] in {"fp32", "tf32", "tf32-conv", "amp", "half"}
+        assert row["gpu_key"] in load_specs()
+
+
+def test_kepler_is_left_out_and_said():
+    reading = shipped()
+    assert not any("k80" in key for key in reading.table.gpu_key)
+    assert any("k80" in reason for reason in reading.skipped)
+    assert len(reading.table) + sum(reading.skipped.values()) == reading.rows
+
+
+def test_labels_are_read_as_the_arithmetic_that_runs():
+    table = shipped().table
+
+    def modes(source, gpu_key, precision):
+        rows = (table.source == source) & (table.gpu_key == gpu_key) & (table.precision == precision)
+        assert rows.any()
+        return set(table.arithmetic.conv[rows]), set(table.arithmetic.matmul[rows])
+
+    h100, v100 = "nvidia-h100-sxm-80gb", "nvidia-tesla-v100-sxm2-16gb"
+    assert modes("lambda-pytorch-22.09", h100, "fp32") == ({Mode.TF32}, {Mode.TF32})
+    assert modes("lambda-pytorch-22.09", v100, "fp32") == ({Mode.FP32}, {Mode.FP32})
+    assert modes("xhmy-torch-benchmark", h100, "fp32") == ({Mode.TF32}, {Mode.FP32})
+    assert modes("neusight-labels", h100, "fp32") == ({Mode.FP32}, {Mode.FP32})
+    assert modes("lambda-pytorch-22.09", h100, "amp") == ({Mode.HALF}, {Mode.HALF})
+
+
+def test_units_become_seconds_of_a_step(tmp_path):
+    rows = [
+        GOOD,
+        GOOD | {"gpu": "NVIDIA H100 PCIe 80GB", "metric": "step_time", "unit": "ms", "value": "640"},
+    ]
+    table = read_csv(write_csv(tmp_path / "x.csv", rows)).table
+    assert np.exp(table.log_seconds) == pytest.approx([0.64, 0.64])
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"gpu": "Banana 9000"}, "unknown GPU 'Banana 9000'"),
+        ({"gpu": "Tesla K80"}, "Kepler"),
+        ({"gpu": "AMD Instinct MI300X"}, "AMD"),
+        ({"model": "nobodynet"}, "no profile of model 'nobodynet'"),
+        ({"unit": "furlongs/s"}, "unknown unit 'furlongs/s'"),
+        ({"precision": "int3"}, "unknown precision 'int3'"),
+        ({"mode": "sleep"}, "unknown mode 'sleep'"),
+        ({"value": "-1"}, "not a positive number"),
+        ({"value": "0"}, "not a positive number"),
+        ({"value": "nan"}, "not a positive number"),
+        ({"value": "inf"}, "not a positive number"),
+        ({"value": ""}, "not a positive number"),
+        ({"batch_size": "-4"}, "not a positive number"),
+        ({"batch_size": "1e300"}, "not a positive number"),
+        ({"metric": "step_time", "unit": "ms", "batch_size": "0"}, "a step time without its batch"),
+        ({"gpu": "x\x1b[31mred"}, "unknown GPU"),
+    ],
+)
+def test_a_bad_row_is_counted_and_named_and_a_good_one_still_used(tmp_path, change, reason):
+    reading = read_csv(write_csv(tmp_path / "x.csv", [GOOD, GOOD | change]))
+    assert len(reading.table) == 1
+    ((seen, count),) = reading.skipped.items()
+    assert reason in seen
+    assert count == 1
+    assert "\x1b" not in seen
+
+
+@pytest.mark.parametrize("text", ["", "a,b\n1,2\n", ",".join(COLUMNS) + "\n", "\x00\x01"])
+def test_a_file_with_nothing_usable_is_misuse(tmp_path, text):
+    path = tmp_path / "x.csv"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(MisuseError):
+        read_csv(path)
+
+
+def test_a_file_that_is_not_there_or_not_text_is_misuse(tmp_path):
+    with pytest.raises(MisuseError, match="cannot read"):
+        read_csv(tmp_path / "none.csv")
+    (tmp_path / "x.csv").write_bytes(b"\xff\xfe\x00bad")
+    with pytest.raises(MisuseError, match="cannot read"):
+        read_csv(tmp_path / "x.csv")
+
+
+def test_every_nvidia_gpu_has_its_chip_and_no_other_does():
+    assert {key for key, spec in load_specs().items() if spec.vendor == "NVIDIA"} == set(chips())
+
+
+def test_names_of_one_model():
+    assert base_model("ResNet50@224+Adam") == base_model("resnet50") == "resnet50"
+    assert len(model_profiles()) == 95

@@ -1,0 +1,79 @@
+"""The roofline: additive, consistent between operators and totals, and honest about missing rates."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from gpubench.models import Operator, OperatorKind, Precision
+from gpubench.predict.calibration import load_calibration
+from gpubench.predict.roofline import arithmetic_of, chips_of, step_times, work_of
+from gpubench.profile import load_profiles
+from gpubench.specs import load_specs
+from predict.profiles import published
+
+SPECS = load_specs()
+A100 = SPECS["nvidia-a100-sxm-80gb"]
+
+
+def seconds(operators, spec, precision=Precision.AMP_BF16, batch=64):
+    return float(
+        step_times(
+            work_of(operators, batch),
+            chips_of([spec]),
+            arithmetic_of(precision, None, 1),
+            load_calibration().level.coefficients,
+            host_s_per_operator=0.0,
+        ).step_s[0]
+    )
+
+
+@pytest.mark.parametrize("precision", list(Precision))
+def test_splitting_a_total_into_operators_changes_nothing(precision):
+    whole = Operator(kind=OperatorKind.CONV, count=1, flops_per_sample=8e9, bytes_per_sample=4e8)
+    part = Operator(kind=OperatorKind.CONV, count=1, flops_per_sample=1e9, bytes_per_sample=5e7)
+    floor = load_calibration().level.coefficients.operator_floor_s
+    apart = seconds([part] * 8, A100, precision) - 8 * floor
+    assert seconds([whole], A100, precision) - floor == pytest.approx(apart, rel=1e-9)
+
+
+@pytest.mark.parametrize("model", ["vgg16", "resnet50"])
+def test_a_workload_and_the_published_totals_of_the_same_model_agree(model):
+    """The profile traced on the meta device and the published totals give the same time within 5 %."""
+    if model not in load_profiles():
+        pytest.skip(f"{model} has no shipped profile yet")
+    for precision in Precision:
+        for key in ("nvidia-tesla-v100-sxm2-16gb", "nvidia-a100-sxm-80gb", "nvidia-geforce-rtx-4090-24gb"):
+            traced = seconds(load_profiles()[model].train, SPECS[key], precision)
+            totals = seconds(published(model).train, SPECS[key], precision)
+            assert traced == pytest.approx(totals, rel=0.05), (precision, key)
+
+
+def test_a_missing_rate_gives_nothing_rather_than_something():
+    for change in ({"memory_bandwidth_bytes_per_s": None}, {"fp16_tensor_flops_per_s": None}):
+        spec = msgspec.structs.replace(A100, **change)
+        operators = [Operator(kind=OperatorKind.CONV, count=1, flops_per_sample=1e9, bytes_per_sample=1e6)]
+        assert np.isnan(seconds(operators, spec))
+
+
+def test_more_of_anything_is_never_slower():
+    profile = published("resnet50")
+    for field in ("memory_bandwidth_bytes_per_s", "tdp_w"):
+        better = msgspec.structs.replace(A100, **{field: 1.2 * getattr(A100, field)})
+        assert seconds(profile.train, better) <= seconds(profile.train, A100)
+    # A faster tensor core needs the memory to feed it: not slower when both grow.
+    both = msgspec.structs.replace(
+        A100,
+        fp16_tensor_flops_per_s=1.2 * A100.fp16_tensor_flops_per_s,
+        memory_bandwidth_bytes_per_s=1.2 * A100.memory_bandwidth_bytes_per_s,
+    )
+    assert seconds(profile.train, both) < seconds(profile.train, A100)
+
+
+def test_half_precision_on_a_gpu_without_tensor_cores_runs_at_its_fp32_rate():
+    card = SPECS["nvidia-geforce-gtx-1080-ti-11gb"]
+    operators = [Operator(kind=OperatorKind.MATMUL, count=1, flops_per_sample=1e12)]
+    assert seconds(operators, card, Precision.AMP_FP16) == pytest.approx(
+        seconds(operators, card, Precision.FP32)
+    )

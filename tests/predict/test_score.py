@@ -1,0 +1,108 @@
+"""Scoring a file: nothing is learned from it, order does not matter, bad rows are named."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gpubench.cli.app import app
+from gpubench.errors import MisuseError
+from gpubench.predict.score import score
+from predict.csvs import write_csv
+
+KEYS = {
+    "pairs", "targets", "mape", "median_ape", "coverage_90", "half_width_factor", "spearman", "regret", "by_slice",
+}  # fmt: skip
+
+
+GPUS = {"GTX 1080 Ti", "RTX 2080 Max-Q", "RTX 3090", "RTX A6000", "A100-PCIe-40GB"}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """One source of the shipped rows, under another name, as a stranger's file."""
+    path = Path(__file__).parents[2] / "gpubench/data/published.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        chosen = [
+            row for row in csv.DictReader(file) if row["source"] == "lambda-tensorflow" and row["gpu"] in GPUS
+        ]
+    return [row | {"source": "lambda-stranger"} for row in chosen]
+
+
+@pytest.fixture(scope="module")
+def document(rows, tmp_path_factory):
+    return score(write_csv(tmp_path_factory.mktemp("score") / "x.csv", rows))
+
+
+def test_the_document_has_the_keys_that_others_rely_on(document):
+    assert document.keys() >= KEYS
+    assert document["regret"].keys() >= {"throughput", "per_usd", "stress"}
+    assert 0 < document["mape"] < 0.25
+    assert 0.8 < document["coverage_90"] <= 1
+    assert document["half_width_factor"] > 1
+    assert document["spearman"] > 0.9
+    assert {"precision: fp32", "same architecture", "all pairs"} <= document["by_slice"].keys()
+
+
+def test_the_order_of_the_rows_does_not_matter(rows, document, tmp_path):
+    assert score(write_csv(tmp_path / "x.csv", rows[::-1])) == document
+
+
+def test_a_constant_factor_on_a_whole_source_does_not_matter(rows, document, tmp_path):
+    """Only ratios inside a cell mean anything, so another clock or unit gives the same figures."""
+    scaled = [row | {"value": str(3 * float(row["value"]))} for row in rows]
+    again = score(write_csv(tmp_path / "x.csv", scaled))
+    for key in ("pairs", "mape", "median_ape", "coverage_90", "spearman"):
+        assert again[key] == pytest.approx(document[key], abs=2e-4)
+
+
+def test_strange_rows_are_skipped_counted_and_named(rows, document, tmp_path):
+    strange = [rows[0] | {"gpu": "Banana 9000", "gpu_key": ""}, rows[0] | {"value": "nan"}]
+    again = score(write_csv(tmp_path / "x.csv", [*rows, *strange]))
+    assert again["mape"] == document["mape"]
+    assert again["rows"]["skipped"] - document["rows"]["skipped"] == 2
+    assert any("Banana 9000" in reason for reason in again["skipped"])
+
+
+def test_a_file_of_one_gpu_has_no_pairs_and_says_so(rows, tmp_path):
+    one = [row for row in rows if row["gpu"] == rows[0]["gpu"]]
+    document = score(write_csv(tmp_path / "x.csv", one))
+    assert document["pairs"] == 0
+    assert document["spearman"] is None
+
+
+def test_nothing_usable_is_misuse(rows, tmp_path):
+    with pytest.raises(MisuseError, match="none of 1 rows"):
+        score(write_csv(tmp_path / "x.csv", [rows[0] | {"model": "nobodynet"}]))
+
+
+def test_the_command_prints_the_document_or_words(rows, document, tmp_path):
+    path = write_csv(tmp_path / "x.csv", rows)
+    result = CliRunner().invoke(app, ["predict", "score", str(path), "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["mape"] == document["mape"]
+    result = CliRunner().invoke(app, ["predict", "score", str(path)])
+    assert "MAPE" in result.stdout
+
+
+def test_show_and_calibrate_from_the_command_line(tmp_path):
+    result = CliRunner().invoke(
+        app, ["predict", "show", "--workload", "vgg16", "--gpu", "Tesla T4", "--json"]
+    )
+    assert result.exit_code == 0, result.output
+    (estimate,) = json.loads(result.stdout)["estimates"]
+    assert estimate["basis"] == "predicted"
+    assert "published rows" in estimate["reasons"]
+    result = CliRunner().invoke(app, ["predict", "show", "--workload", "vgg16"])
+    assert "no prediction" in result.stdout
+    path = tmp_path / "c.json"
+    result = CliRunner().invoke(app, ["calibrate", "-o", str(path), "--date", "2026-11-20", "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["path"] == str(path)
+    again = tmp_path / "d.json"
+    CliRunner().invoke(app, ["calibrate", "-o", str(again), "--date", "2026-11-20"])
+    assert path.read_bytes() == again.read_bytes()

@@ -1,0 +1,73 @@
+"""What buyers compare GPUs by, as filters and as columns."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpubench.errors import MisuseError
+from gpubench.recommend.factors import cooling_of, factors_of, lines_meant, link_of
+from gpubench.specs import load_specs
+
+from .builders import A100, H100, L4, RTX5090, T4, offer, rank_of
+
+RATES = {H100: 3000.0, A100: 1700.0, L4: 500.0, T4: 200.0, RTX5090: 900.0}
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ({"memory_type": "HBM"}, {H100, A100}),
+        ({"memory_type": "gddr6"}, {L4, T4}),
+        ({"min_bandwidth_gbps": 1000}, {H100, A100, RTX5090}),
+        ({"lines": ("geforce",)}, {RTX5090}),
+        ({"lines": ("data centre",)}, {H100, A100, L4, T4}),
+        ({"architectures": ("hopper", "Turing")}, {H100, T4}),
+        ({"max_watts": 75}, {L4, T4}),
+        ({"nvlink": True}, {H100, A100}),
+        ({"min_cores": 16000}, {H100, RTX5090}),
+        ({"min_tensor_cores": 600}, {RTX5090}),
+        ({"cooling": "active"}, {RTX5090}),
+        ({"cooling": "passive"}, {L4, T4}),
+    ],
+)
+def test_each_factor_filters(options, left):
+    ranking = rank_of([offer(key, 1.0) for key in RATES], RATES, **options)
+    assert {row.offer.gpu_key for row in ranking.rows} == left
+    assert all(e.reason for e in ranking.excluded)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lines": ("gforce",)}, "unknown line 'gforce'; nearest known: geforce"),
+        ({"architectures": ("hoper",)}, "unknown architecture 'hoper'; nearest known: hopper"),
+        ({"memory_type": "DRAM"}, "unknown memory type 'DRAM'; known: GDDR5"),
+        ({"cooling": "water"}, "--cooling 'water' is unknown; choose from active"),
+    ],
+)
+def test_an_unknown_word_is_refused_with_the_nearest_known(options, message):
+    with pytest.raises(MisuseError, match=message):
+        rank_of([offer(H100)], RATES, **options)
+
+
+def test_factors_stand_beside_the_row():
+    row = rank_of([offer(H100)], RATES).rows[0].flat()
+    assert row["memory_type"] == "HBM3"
+    assert row["architecture"] == "Hopper"
+    assert row["core_count"] == 16896
+    assert row["link"] == "nvlink"
+    assert row["ecc"] is True
+
+
+def test_every_gpu_has_its_factors():
+    columns = set(factors_of(None))
+    for spec in load_specs().values():
+        assert set(factors_of(spec)) == columns
+        assert cooling_of(spec) in {"active", "passive", "liquid", "module", None}
+        assert link_of(spec) is None or link_of(spec)
+
+
+def test_words_of_buyers_mean_lines_of_the_table():
+    known = {spec.line for spec in load_specs().values()}
+    for word in ("geforce", "quadro", "Tesla", "data center", "jetson", "radeon", "instinct"):
+        assert set(lines_meant(word)) & known

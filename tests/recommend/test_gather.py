@@ -1,0 +1,178 @@
+"""The evidence: own runs first, the batch that a GPU holds, latency, measured scaling, devices of no table."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gpubench.models import Estimate, Execution, MemoryFormat, Precision, TaskKind
+from gpubench.predict.question import Question, Refusal, case_for
+from gpubench.profile import profile_of
+from gpubench.recommend import own_devices
+from gpubench.recommend.gather import LATENCY_BATCHES, Runs, gather, mean_power_w, slow_latency_s
+from gpubench.recommend.request import RankRequest
+from gpubench.recommend.scaling import measured_efficiency, scaling_of
+from gpubench.record.store import write_run
+from gpubench.specs import load_specs
+
+from .builders import A100, H100, L4, T4, estimate, measurement, run_of
+
+MI300X = "amd-mi300x-192gb"
+NOTHING = Runs((), ())
+
+
+def question_of(**changes) -> Question:
+    return Question(**{"profile": profile_of("vgg16")} | changes)
+
+
+def case_on(key, **changes):
+    return case_for(question_of(**changes), load_specs()[key])
+
+
+def test_own_runs_come_before_shipped_and_shipped_before_predicted():
+    case = case_on(H100)
+    own = run_of(H100, measurement(case, 2000))
+    shipped = [run_of(key, measurement(case_on(key), 1000)) for key in (H100, A100)]
+    request = RankRequest(workloads=("vgg16",))
+    answers = gather(request, [H100, A100, L4], Runs((own,), tuple(shipped))).answers["vgg16"]
+    assert [answers[key].basis for key in (H100, A100, L4)] == ["measured", "reference", "predicted"]
+    assert answers[H100].samples_per_s == pytest.approx(2000)
+
+
+def test_a_measurement_on_the_cpu_anchors_no_gpu_and_stands_on_its_own():
+    case = msgspec.structs.replace(
+        case_on(H100), execution=Execution.EAGER, batch_size=1, memory_format=MemoryFormat.CONTIGUOUS
+    )
+    runs = Runs((run_of(None, measurement(case, 3.0), backend="cpu"),), ())
+    answers = gather(RankRequest(workloads=("vgg16",)), [H100], runs).answers["vgg16"]
+    assert answers["cpu"].basis == "measured"
+    assert answers["cpu"].case.execution is Execution.EAGER
+    without = gather(RankRequest(workloads=("vgg16",)), [H100], NOTHING).answers["vgg16"]
+    assert answers[H100] == without[H100]
+    assert not answers[H100].anchored
+
+
+def test_the_nearest_case_of_an_unknown_device_is_taken():
+    near = case_on(H100)
+    far = msgspec.structs.replace(near, precision=Precision.FP32, execution=Execution.EAGER)
+    other = msgspec.structs.replace(near, task=TaskKind.INFER)
+    run = run_of(
+        "npu-of-mine", measurement(far, 5), measurement(near, 9), measurement(other, 90), backend="mps"
+    )
+    found = own_devices.measured(question_of(), [run], load_specs())
+    assert found["npu-of-mine"].samples_per_s == pytest.approx(9)
+    assert own_devices.measured(question_of(precision=Precision.TF32), [run], load_specs()) == {}
+
+
+def test_an_amd_card_ranks_by_its_own_measurement_and_is_refused_without():
+    request = RankRequest(workloads=("vgg16",))
+    assert isinstance(gather(request, [MI300X], NOTHING).answers["vgg16"][MI300X], Refusal)
+    case = msgspec.structs.replace(case_on(H100))
+    runs = Runs((run_of(MI300X, measurement(case, 1500), backend="amd"),), ())
+    answer = gather(request, [MI300X], runs).answers["vgg16"][MI300X]
+    assert answer.basis == "measured"
+    assert answer.samples_per_s == pytest.approx(1500)
+
+
+def test_the_largest_batch_is_each_cards_own():
+    answers = gather(RankRequest(workloads=("vgg16",), batch_size="max"), [H100, T4], NOTHING).answers[
+        "vgg16"
+    ]
+    batches = {key: answers[key].case.batch_size for key in (H100, T4)}
+    assert batches[H100] > batches[T4] > 64
+    for answer in answers.values():
+        assert answer.fits_memory
+        assert answer.case.batch_size == answer.largest_batch
+
+
+def test_a_batch_too_large_names_the_largest_that_fits():
+    request = RankRequest(workloads=("vgg16",), batch_size=4096)
+    answer = gather(request, [T4], NOTHING).answers["vgg16"][T4]
+    assert isinstance(answer, Refusal) or (answer.fits_memory is False and answer.largest_batch > 0)
+
+
+def test_latency_picks_the_batch_with_most_throughput_that_still_meets_it():
+    def at(limit_ms):
+        request = RankRequest(workloads=("vgg16",), task="infer", max_latency_ms=limit_ms)
+        return gather(request, [H100], NOTHING).answers["vgg16"][H100]
+
+    tight, loose = at(1), at(50)
+    assert slow_latency_s(tight) <= 0.001
+    assert slow_latency_s(loose) <= 0.050
+    assert tight.case.batch_size < loose.case.batch_size
+    assert {tight.case.batch_size, loose.case.batch_size} <= set(LATENCY_BATCHES)
+    assert tight.samples_per_s < loose.samples_per_s
+    assert tight.case.task is TaskKind.INFER
+    impossible = at(0.01)
+    assert isinstance(impossible, Refusal)
+    assert "above 0.01 ms" in impossible.reason
+
+
+def test_scaling_is_measured_where_runs_hold_it():
+    """Four GPUs at 7,200/s where one does 2,000/s: 7,200 / (4 x 2,000) = 0.9."""
+    case = case_on(H100)
+    four = msgspec.structs.replace(case, gpu_count=4)
+    runs = [run_of(H100, measurement(case, 2000), measurement(four, 7200))]
+    found = measured_efficiency(runs, case, H100, 4)
+    assert found.likely == pytest.approx(0.9)
+    assert found.low < 0.9 < found.high
+    assert found.basis == "measured"
+    assert measured_efficiency(runs, case, H100, 8) is None
+    assert measured_efficiency(runs, case, A100, 4) is None
+    wonder = [run_of(H100, measurement(case, 2000), measurement(four, 9000))]
+    assert measured_efficiency(wonder, case, H100, 4) is None
+
+    evidence = gather(RankRequest(workloads=("vgg16",)), [H100], Runs(tuple(runs), ()))
+    alone = evidence.answers["vgg16"][H100]
+    assert isinstance(alone, Estimate)
+    spec = load_specs()[H100]
+    scalings = {
+        n: scaling_of(spec, n, {"vgg16": alone}, scaler=evidence.scaler, shares={}) for n in (1, 4, 8)
+    }
+    assert [scalings[n].basis for n in (1, 4, 8)] == ["single GPU", "measured", "modelled"]
+    assert scalings[4].efficiency == pytest.approx(0.9)
+    assert 0.3 < scalings[8].efficiency < 1
+    assert scalings[8].half_width > 0
+
+
+def test_power_is_the_median_of_what_runs_measured():
+    """300 J in 1 s on one GPU, and 1,000 J in 2 s: 300 and 500 W, in the middle 400 W."""
+    case = case_on(H100)
+    first = measurement(case, 2000, energy_j=300.0, energy_region_s=1.0)
+    second = measurement(case, 2000, energy_j=1000.0, energy_region_s=2.0)
+    assert mean_power_w(Runs((run_of(H100, first, second),), ())) == {H100: 400}
+
+
+def test_a_stored_run_turns_its_row_from_predicted_to_measured(tmp_path):
+    from gpubench import rank
+
+    options = {"workloads": ("vgg16",), "gpus": ("h100 sxm", "l4"), "results": tmp_path, "draws": 200}
+    (tmp_path / "runs").mkdir()
+    before = rank(**options)
+    assert {row.estimate.basis for row in before.rows} == {"predicted"}
+    write_run(tmp_path, run_of(H100, measurement(case_on(H100), 2500)))
+    after = rank(**options)
+    bases = {row.offer.gpu_key: row.estimate.basis for row in after.rows}
+    assert bases == {H100: "measured", L4: "predicted"}
+    widths = [
+        next(r.samples_per_s_high / r.samples_per_s_low for r in some.rows if r.offer.gpu_key == L4)
+        for some in (before, after)
+    ]
+    assert widths[1] < widths[0]
+    assert next(r for r in after.rows if r.offer.gpu_key == L4).estimate.anchored
+
+
+def test_a_cpu_that_ends_the_job_soon_means_no_gpu_is_needed(tmp_path):
+    from gpubench import rank
+
+    case = msgspec.structs.replace(case_on(H100), execution=Execution.EAGER, batch_size=1)
+    write_run(tmp_path, run_of(None, measurement(case, 3.0), backend="cpu"))
+    options = {"workloads": ("vgg16",), "results": tmp_path, "draws": 100, "limit": 1}
+    assert rank(samples=5000, **options).verdict.startswith("You do not need a GPU for this: the CPU here")
+    assert rank(samples=5e6, **options).verdict.startswith("The CPU here would take ")
+    rows = rank(own=("cpu, 800 USD, 65 W",), rent_or_buy="buy", **options | {"limit": None}).rows
+    assert "cpu" in {row.offer.gpu_key for row in rows}
+
+
+def test_estimates_that_say_nothing_of_a_gpu_leave_it_out():
+    assert estimate(H100, 1.0).fits_memory is None

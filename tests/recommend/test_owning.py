@@ -1,0 +1,211 @@
+"""Buy or rent: what owning costs, from when on it pays, and what the place allows."""
+
+from __future__ import annotations
+
+from datetime import date
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpubench.errors import MisuseError
+from gpubench.models import Pricing
+from gpubench.recommend.break_even import break_even
+from gpubench.recommend.judge import judge
+from gpubench.recommend.owning import (
+    Ownership,
+    hourly_range,
+    likely_hourly,
+    offer_of,
+    ownerships,
+    unpriced_offers,
+)
+from gpubench.recommend.request import Range, RankRequest, check
+from gpubench.specs import load_specs
+
+from .builders import A100, H100, L4, RTX5090, TODAY, estimate, evidence_of, log_normal, offer
+
+
+def machine(**changes) -> Ownership:
+    """The worked example: 30,000 USD, resale 9,000, 4 years at 0.5, 650 W, PUE 1.3, 0.15 USD/kWh."""
+    fields = {
+        "gpu_key": H100,
+        "gpu_count": 1,
+        "purchase_usd": 30_000.0,
+        "resale_usd": Range.of(9_000.0),
+        "years": 4.0,
+        "utilisation": Range.of(0.5),
+        "power_w": 650.0,
+        "power_basis": "measured",
+        "idle_w": 0.0,
+        "pue": 1.3,
+        "tariff": Range.of(0.15),
+        "upkeep_usd_per_hour": 0.0,
+        "price_date": "2026-11-20",
+        "source": "own",
+    }
+    return Ownership(**fields | changes)
+
+
+def test_the_worked_example():
+    """Capital 21,000 / 17,520 = 1.199 and energy 0.127 make 1.325 USD for a useful hour."""
+    cost = likely_hourly(machine())
+    assert cost.capital == pytest.approx(1.199, abs=5e-4)
+    assert cost.running == pytest.approx(0.127, abs=5e-4)
+    assert cost.total == pytest.approx(1.325, abs=5e-4)
+    assert float(offer_of(machine()).price_usd_per_hour) == pytest.approx(1.325, abs=5e-4)
+    point = break_even(machine(), 2.99, resale=9000, utilisation=0.5, tariff=0.15)
+    assert point.hours == pytest.approx(7334, abs=1)
+    assert point.utilisation == pytest.approx(0.209, abs=5e-4)
+
+
+def test_a_range_of_assumptions_is_a_range_of_cost():
+    """Best: resale 15,000, use 1, tariff 0: 15,000 / 35,040 = 0.428. Worst: none, 0.25, 0.30: 3.425 + 0.2535."""
+    wide = machine(
+        resale_usd=Range(0, 9000, 15000), utilisation=Range(0.25, 0.5, 1), tariff=Range(0, 0.15, 0.3)
+    )
+    low, high = hourly_range(wide)
+    assert low == pytest.approx(0.4281, abs=1e-4)
+    assert high == pytest.approx(3.4247 + 0.2535, abs=1e-3)
+
+
+def weigh(machines, rented, rates, width=None, **options):
+    owned = {offer_of(each): each for each in machines}
+    request = check(RankRequest(workloads=("vgg16",), draws=400, **options))
+    evidence = evidence_of({"vgg16": {key: estimate(key, rate, width) for key, rate in rates.items()}})
+    return judge(
+        request,
+        [*rented, *owned],
+        lambda keys: evidence,
+        specs=load_specs(),
+        today=TODAY,
+        drawer=log_normal,
+        owned=owned,
+    )
+
+
+def test_an_owned_machine_ranks_by_its_useful_hour_and_knows_its_break_even():
+    """At 1.325 USD/h it beats 2.99 for the same GPU; the break-even is that of the worked example."""
+    ranking = weigh([machine()], [offer(H100, 2.99)], {H100: 3000})
+    assert ranking.rows[0].offer.pricing is Pricing.OWNED
+    (decision,) = ranking.buy_or_rent
+    assert decision.equivalent_usd_per_hour == pytest.approx(2.99)
+    assert decision.break_even_hours == pytest.approx(7334, abs=1)
+    assert decision.break_even_utilisation == pytest.approx(0.209, abs=5e-4)
+    assert decision.verdict == "buy"
+    assert "Buying 1x H100" in ranking.verdict
+
+
+def test_the_rival_is_the_cheapest_at_equal_throughput():
+    """L4 at 0.40 USD/h for 600/s is 0.40 x 3000 / 600 = 2.00 USD/h for the 3,000/s owned; H100 asks 2.99."""
+    ranking = weigh([machine()], [offer(H100, 2.99), offer(L4, 0.4)], {H100: 3000, L4: 600})
+    assert ranking.buy_or_rent[0].equivalent_usd_per_hour == pytest.approx(2.0)
+
+
+def test_renting_wins_where_rent_is_below_the_running_cost():
+    ranking = weigh([machine()], [offer(H100, 0.10)], {H100: 3000})
+    decision = ranking.buy_or_rent[0]
+    assert (decision.verdict, decision.break_even_hours) == ("rent", None)
+    assert "Rather than buy" in ranking.verdict
+
+
+def test_wide_assumptions_depend():
+    wide = machine(
+        resale_usd=Range(0, 9000, 15000), utilisation=Range(0.05, 0.5, 0.9), tariff=Range(0.1, 0.2, 0.4)
+    )
+    decision = weigh([wide], [offer(H100, 2.99)], {H100: 3000}).buy_or_rent[0]
+    assert decision.verdict == "depends"
+    assert decision.break_even_hours_low < decision.break_even_hours < decision.break_even_hours_high
+
+
+def test_the_interval_of_another_gpu_is_that_of_the_throughput_ratio():
+    sure = weigh([machine()], [offer(L4, 0.4)], {H100: 3000, L4: 600}).buy_or_rent[0]
+    unsure = weigh([machine()], [offer(L4, 0.4)], {H100: 3000, L4: 600}, width=1.3).buy_or_rent[0]
+    assert sure.break_even_hours_low == pytest.approx(sure.break_even_hours_high)
+    assert unsure.break_even_hours_low < sure.break_even_hours < unsure.break_even_hours_high
+
+
+def test_a_commitment_is_a_rival_of_its_own_and_dear_when_little_used():
+    """1.80 USD/h for three years, used half of the time, is 3.60 USD per useful hour."""
+    committed = offer(H100, 1.8, pricing=Pricing.RESERVED, term_years=3)
+    ranking = weigh([machine()], [offer(H100, 2.99), committed], {H100: 3000})
+    by_pricing = {each.against_pricing: each for each in ranking.buy_or_rent}
+    expected = 21_000 / (3.6 - 0.12675)
+    assert by_pricing[Pricing.RESERVED].break_even_hours == pytest.approx(expected, rel=1e-3)
+    assert by_pricing[Pricing.RESERVED].equivalent_usd_per_hour == pytest.approx(3.6)
+    assert "(reserved 3 y)" in by_pricing[Pricing.RESERVED].against
+    assert all(row.offer.pricing is not Pricing.RESERVED for row in ranking.rows)
+
+
+def test_a_provider_or_region_does_not_rule_out_what_is_owned():
+    rented = [offer(H100, 2.99), offer(H100, 2.5, provider="globex", region="eu-1")]
+    for options in ({"providers": ("globex",)}, {"regions": ("eu",)}):
+        rows = weigh([machine()], rented, {H100: 3000}, **options).rows
+        assert [row.offer.provider for row in rows] == ["own", "globex"]
+
+
+def test_buy_and_rent_alone():
+    rows = weigh([machine()], [offer(H100, 2.99)], {H100: 3000}, rent_or_buy="buy").rows
+    assert [row.offer.pricing for row in rows] == [Pricing.OWNED]
+    rows = weigh([machine()], [offer(H100, 2.99)], {H100: 3000}, rent_or_buy="rent").rows
+    assert [row.offer.pricing for row in rows] == [Pricing.ON_DEMAND]
+
+
+def test_the_circuit_and_the_fan_bound_what_can_stand_here():
+    four = machine(gpu_key=RTX5090, gpu_count=4, power_w=2300.0)
+    passive = machine(gpu_key=L4, power_w=72.0)
+    rates = {RTX5090: 900, L4: 300, H100: 3000}
+    ranking = weigh([four, passive], [offer(H100, 2.99)], rates, circuit_watts=1840)
+    assert {row.offer.gpu_key for row in ranking.rows} == {L4, H100}
+    assert "2,300 W, above 1,840 W" in ranking.excluded[0].reason
+    ranking = weigh([four, passive], [offer(H100, 2.99)], rates, own_fan=True)
+    assert {row.offer.gpu_key for row in ranking.rows} == {RTX5090, H100}
+
+
+def test_quotes_before_street_prices_and_launch_prices_never():
+    specs = load_specs()
+    street = [key for key, spec in specs.items() if spec.street_price_usd is not None]
+    request = RankRequest(rent_or_buy="buy", own=("RTX 5090, 4000 USD, 500 W",))
+    found = ownerships(request, specs, {}, date(2026, 11, 20))
+    assert {each.gpu_key for each in found} == set(street)
+    quoted = next(each for each in found if each.gpu_key == RTX5090)
+    assert (quoted.purchase_usd, quoted.power_w, quoted.power_basis) == (4000, 500, "given")
+    assert quoted.price_date == "2026-11-20"
+    for each in found:
+        assert each.price_date.startswith("2026-")
+    launched = unpriced_offers(specs, [each.gpu_key for each in found])
+    assert {each.gpu_key for each in launched} == set(specs) - set(street)
+    assert any("launched at $" in each.note for each in launched)
+
+
+def test_measured_power_comes_before_board_power():
+    request = RankRequest(own=("RTX 5090, 4000 USD",))
+    board = ownerships(request, load_specs(), {}, TODAY)[0]
+    measured = ownerships(request, load_specs(), {RTX5090: 480.0}, TODAY)[0]
+    assert (board.power_w, board.power_basis) == (575, "board power, assumed")
+    assert (measured.power_w, measured.power_basis) == (480, "measured")
+    assert "power_w" in board.assumed
+    assert "power_w" not in measured.assumed
+
+
+def test_a_device_that_only_the_user_measured_can_be_owned():
+    found = ownerships(RankRequest(own=("cpu, 800 USD, 65 W",)), load_specs(), {}, TODAY, {"cpu"})
+    assert (found[0].gpu_key, found[0].power_w) == ("cpu", 65)
+    with pytest.raises(MisuseError):
+        ownerships(RankRequest(own=("cpu, 800 USD, 65 W",)), load_specs(), {}, TODAY)
+
+
+def test_an_unpriced_gpu_is_named_when_nothing_is_left():
+    from .builders import rank_of
+
+    placeholders = unpriced_offers(load_specs(), [])
+    with pytest.raises(MisuseError, match=r"quote one with --own 'Jetson .*, PRICE USD'"):
+        rank_of(placeholders, {A100: 1.0}, rent_or_buy="buy", lines=("jetson",))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(0.2, 20), st.floats(0.5, 0.99))
+def test_a_cheaper_purchase_breaks_even_sooner(rent, share):
+    point = break_even(machine(), rent, resale=0, utilisation=0.5, tariff=0.15)
+    cheaper = break_even(machine(purchase_usd=30_000 * share), rent, resale=0, utilisation=0.5, tariff=0.15)
+    assert cheaper.hours < point.hours

@@ -1,0 +1,332 @@
+"""Check, compare, AMP effects and reference figures on scripted records; the verbs through the command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from gpubench.compare import amp_effects, compare, parse_tolerance, ratio
+from gpubench.errors import MisuseError
+from gpubench.findings import INFORMATIVE
+from gpubench.models import Finding, FindingKind, Launch, MicroResult, Precision, Round, Status
+from gpubench.record import reference_check, store
+from gpubench.record.reference_check import Figure, judge, name_of, plan_of, planned_of, reference_figures
+from gpubench.record.trust import examine
+
+
+def launch(index=0, step_s=0.1, spread=0.01, **changes):
+    walls = [step_s * 4 * (1 + spread * (i % 3 - 1)) for i in range(24)]
+    rounds = tuple(Round(steps=4, wall_s=w, loss=2.0 - 0.01 * i) for i, w in enumerate(walls))
+    fields = {"telemetry_source": "nvml", "energy_source": "counter", "precision_errors": {"matmul": 5e-7}}
+    return Launch(index=index, rounds=rounds, **(fields | changes))
+
+
+def with_launch(run, *launches, **case_changes):
+    row = run.measurements[0]
+    case = msgspec.structs.replace(row.case, **case_changes)
+    row = msgspec.structs.replace(row, case=case, launches=launches)
+    return msgspec.structs.replace(
+        run, measurements=(row,), finished_at="2026-11-20T00:10:00Z", planned=(case,)
+    )
+
+
+def gpubench(*arguments):
+    done = subprocess.run(
+        [sys.executable, "-m", "gpubench", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+# --- check -------------------------------------------------------------------------------------------
+
+
+def test_a_sound_run_is_trustworthy(make_run):
+    trust = examine(with_launch(make_run(), launch()))
+    assert trust.doubts == ()
+    assert trust.trustworthy
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"gpu_busy": 0.2}, "HOST_BOUND"),
+        ({"spread": 0.2}, "NOISY"),
+        ({"findings": (Finding(kind=FindingKind.NOT_STEADY, value="step time"),)}, "NOT_STEADY"),
+        ({"precision_errors": {"conv": 3e-4}}, "TF32_IN_FORCE"),
+        ({"memory_errors": 2}, "MEMORY_ERRORS"),
+    ],
+)
+def test_what_speaks_against_a_row_is_named_with_what_to_do(make_run, changes, kind):
+    trust = examine(with_launch(make_run(), launch(**changes)))
+    (doubt,) = [d for d in trust.doubts if d.kind == kind]
+    assert doubt.weight == "problem"
+    assert ";" in doubt.text
+    assert not trust.trustworthy
+
+
+@pytest.mark.parametrize("kind", [FindingKind.POWER_CAPPED, FindingKind.SHARED_GPU])
+def test_what_speaks_against_the_whole_run_is_named(make_run, kind):
+    run = msgspec.structs.replace(
+        with_launch(make_run(), launch()), findings=(Finding(kind=kind, value=0.6),)
+    )
+    trust = examine(run)
+    assert [(d.kind, d.case, d.weight) for d in trust.doubts] == [(kind, None, "problem")]
+
+
+def test_missing_energy_and_telemetry_are_notes(make_run):
+    long = launch(energy_source=None, step_s=1.0)
+    trust = examine(with_launch(make_run(), long))
+    assert [(d.kind, d.weight) for d in trust.doubts] == [("NO_ENERGY_COUNTER", "note")]
+    assert trust.trustworthy
+    assert FindingKind.NO_TELEMETRY in INFORMATIVE
+
+
+def test_a_run_that_was_cut_off_and_what_it_never_reached_are_problems(make_run):
+    run = with_launch(make_run(), launch())
+    other = msgspec.structs.replace(run.planned[0], workload="vgg16")
+    trust = examine(msgspec.structs.replace(run, finished_at=None, planned=(*run.planned, other)))
+    assert {d.kind for d in trust.doubts} == {"UNFINISHED", "NOT_MEASURED"}
+
+
+def test_more_gpus_than_can_be_are_not_believed(make_run):
+    run = with_launch(make_run(), launch())
+    one = run.measurements[0]
+    eight = msgspec.structs.replace(
+        one, case=msgspec.structs.replace(one.case, gpu_count=8), launches=(launch(step_s=0.04),)
+    )
+    trust = examine(msgspec.structs.replace(run, measurements=(one, eight)))
+    assert [d.kind for d in trust.doubts] == ["SCALING"]
+
+
+# --- compare -----------------------------------------------------------------------------------------
+
+
+def test_the_ratio_has_the_interval_of_both(make_run):
+    a, b = (with_launch(make_run(), launch(step_s=s)).measurements[0] for s in (0.1, 0.11))
+    found = ratio(a, b)
+    assert found.value == pytest.approx(1.1)
+    width = (1 + a.relative_half_width) ** (2**0.5)
+    assert found.high / found.value == pytest.approx(width, rel=1e-3)
+    assert found.holds_one is False
+
+
+def test_a_regression_fails_only_beyond_its_interval(make_run):
+    base = with_launch(make_run(), launch())
+    (slower,) = compare(base, with_launch(make_run(), launch(step_s=0.105))).rows
+    assert slower.verdict == "B is slower"
+    assert slower.slower_than(0.03)
+    assert not slower.slower_than(0.06)
+    (wild,) = compare(base, with_launch(make_run(), launch(step_s=0.105, spread=0.5))).rows
+    assert wild.verdict == "no difference seen"
+    assert not wild.slower_than(0.03)
+    (faster,) = compare(base, with_launch(make_run(), launch(step_s=0.05))).rows
+    assert faster.verdict == "B is faster"
+
+
+def test_cases_that_differ_are_not_compared_and_the_difference_is_named(make_run):
+    a, b = with_launch(make_run(), launch()), with_launch(make_run(), launch(), batch_size=32)
+    with pytest.raises(MisuseError, match="batch_size 64 against 32"):
+        compare(a, b)
+    with pytest.raises(MisuseError, match="workload_version 1 against 2"):
+        compare(a, with_launch(make_run(), launch(), workload_version=2))
+
+
+def test_devices_are_compared_only_on_request(make_run):
+    a = with_launch(make_run(), launch())
+    other = msgspec.structs.replace(a.device, gpu_key="nvidia-a100-sxm-80gb")
+    b = msgspec.structs.replace(a, device=other)
+    with pytest.raises(MisuseError, match="--by device"):
+        compare(a, b)
+    assert compare(a, b, across_devices=True).rows
+
+
+def test_software_that_differs_is_said(make_run):
+    a = with_launch(make_run(), launch())
+    b = msgspec.structs.replace(a, environment=msgspec.structs.replace(a.environment, torch="2.9"))
+    assert compare(a, b).remarks == ("torch differs: A None, B 2.9",)
+
+
+@pytest.mark.parametrize(("text", "value"), [("3%", 0.03), ("3 %", 0.03), ("0.03", 0.03), ("0", 0.0)])
+def test_a_tolerance_is_a_share(text, value):
+    assert parse_tolerance(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("text", ["3", "x", "-1%", "nan", "100%", ""])
+def test_what_is_no_share_is_refused(text):
+    with pytest.raises(MisuseError, match="--fail-over"):
+        parse_tolerance(text)
+
+
+def test_amp_is_held_against_strict_fp32_of_the_same_work(make_run):
+    curve = (2.4, 2.3, 2.2, 2.1, 2.0, 1.9, 1.8, 1.7)
+    fp32 = with_launch(make_run(), launch(loss_curve=curve, peak_memory_bytes=1000)).measurements[0]
+    amp = with_launch(
+        make_run(),
+        launch(step_s=0.05, loss_curve=tuple(v * 1.01 for v in curve), peak_memory_bytes=600),
+        precision=Precision.AMP_BF16,
+        memory_format="channels_last",
+    ).measurements[0]
+    (effect,) = amp_effects(msgspec.structs.replace(make_run(), measurements=(fp32, amp)))
+    assert effect.speedup.value == pytest.approx(2.0)
+    assert effect.memory_ratio == pytest.approx(0.6)
+    assert effect.loss_gap == pytest.approx(0.01)
+    assert effect.baseline.precision is Precision.FP32
+    assert amp_effects(msgspec.structs.replace(make_run(), measurements=(amp,))) == ()
+
+
+# --- the verbs ---------------------------------------------------------------------------------------
+
+
+def test_check_and_compare_answer_with_their_exit_codes(tmp_path, make_run):
+    sound = with_launch(make_run(run_id="20261120t000000z-aaaa"), launch())
+    slow = with_launch(make_run(run_id="20261121t000000z-bbbb"), launch(step_s=0.12, gpu_busy=0.3))
+    for run in (sound, slow):
+        store.write_run(tmp_path, run)
+    where = ("--results", str(tmp_path))
+    assert gpubench("check", "20261120", *where)[0] == 0
+    code, out, _ = gpubench("check", "latest", *where, "--json")
+    assert code == 1
+    document = json.loads(out)
+    assert document["trustworthy"] is False
+    assert document["doubts"][0]["kind"] == "HOST_BOUND"
+    code, out, err = gpubench("compare", "20261120", "latest", *where, "--fail-over", "3%", "--json")
+    assert code == 1, err
+    assert json.loads(out)["rows"][0]["verdict"] == "B is slower"
+    assert gpubench("compare", "20261120", "latest", *where, "--fail-over", "30%")[0] == 0
+    code, out, err = gpubench("compare", "20261120", "nowhere", *where)
+    assert (code, out) == (2, "")
+    code, out, _ = gpubench("results", "list", *where, "--json")
+    assert code == 0
+    assert [run["run_id"] for run in json.loads(out)["runs"]] == [sound.run_id, slow.run_id]
+
+
+def test_names_from_a_file_reach_the_terminal_without_escapes_or_markup(tmp_path, make_run):
+    evil = "NVIDIA [/x][red]\x1b[31m\x07 H200"
+    run = with_launch(make_run(), launch(gpu_busy=0.1))
+    run = msgspec.structs.replace(run, device=msgspec.structs.replace(run.device, name=evil, gpu_key=None))
+    row = msgspec.structs.replace(
+        run.measurements[0], case=msgspec.structs.replace(run.measurements[0].case, workload=evil)
+    )
+    store.write_run(tmp_path, msgspec.structs.replace(run, measurements=(row,), planned=(row.case,)))
+    for verb in (("results", "list"), ("check", "latest"), ("compare", "latest", "latest")):
+        _, out, err = gpubench(*verb, "--results", str(tmp_path))
+        assert "\x1b" not in out + err
+        assert "\x07" not in out + err
+        assert "[/x]" in out
+
+
+def test_one_broken_file_is_counted_and_the_only_one_is_misuse(tmp_path, make_run):
+    path = store.write_run(tmp_path, make_run())
+    path.with_name("broken.json").write_text("{")
+    code, _, err = gpubench("results", "list", "--results", str(tmp_path))
+    assert code == 0
+    assert "1 of 2 files could not be read" in err
+    path.unlink()
+    path.with_name("broken.json").write_text("{")
+    code, _, err = gpubench("results", "list", "--results", str(tmp_path))
+    assert code == 2
+    assert "set aside" in err
+
+
+# --- the reference figures ---------------------------------------------------------------------------
+
+
+def figure(rule, limit, value=100.0):
+    return Figure(
+        gpu_key="nvidia-h200",
+        name="x",
+        kind="micro",
+        workload="",
+        precision="",
+        execution="",
+        batch_size=None,
+        value=value,
+        unit="FLOP/s",
+        rule=rule,
+        limit=limit,
+        source="test",
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "limit", "value", "measured", "verdict"),
+    [
+        ("at_least", 0.98, 100.0, 98.0, "pass"),
+        ("at_least", 0.98, 100.0, 97.9, "fail"),
+        ("at_least", 4700, 4846.0, 4701.0, "pass"),
+        ("at_most", 0.38e-3, 0.358e-3, 0.37e-3, "pass"),
+        ("at_most", 0.38e-3, 0.358e-3, 0.39e-3, "fail"),
+        ("within", 0.01, 1.0, 1.009, "pass"),
+        ("within", 0.01, 1.0, 0.98, "fail"),
+        ("shown", None, 1.0, 5.0, "shown"),
+        ("at_least", 0.98, 100.0, None, "failed to measure"),
+    ],
+)
+def test_a_figure_is_judged_by_its_rule(rule, limit, value, measured, verdict):
+    assert judge(figure(rule, limit, value), measured, same_card=True) == verdict
+
+
+def test_another_card_gets_figures_without_a_verdict():
+    assert judge(figure("at_least", 0.98), 1.0, same_card=False) == "shown"
+
+
+def test_the_shipped_figures_can_be_read_and_measured():
+    figures = reference_figures()
+    assert len(figures) > 25
+    assert all(f.source for f in figures)
+    by_name = {f.name: f for f in figures}
+    assert by_name["gemm fp32 4096"].value == pytest.approx(51.37e12)
+    for planned in plan_of(figures, 1).cases:
+        assert planned.flops_per_sample > 0
+    assert planned_of(by_name["vgg16 compiled"]).case.batch_size == 128
+
+
+def test_every_micro_figure_has_the_name_that_a_probe_gives():
+    pytest.importorskip("torch")
+    from gpubench.measure import micro
+    from gpubench.models import DeviceProfile
+
+    card = DeviceProfile(backend="cuda", compute_capability=(9, 0))
+
+    class Cuda:
+        is_cuda = True
+
+    probes = [
+        *micro.gemm_probes(card, strict=True),
+        *micro.gemm_probes(card, strict=False),
+        *micro.other_probes(Cuda()),
+    ]
+    names = {
+        name_of(
+            MicroResult(
+                name=p.name,
+                precision=p.precision,
+                size=p.size,
+                value=1,
+                low=None,
+                high=None,
+                unit=p.unit,
+                n=1,
+            )
+        )
+        for p in probes
+    }
+    assert {f.name for f in reference_figures() if f.kind == "micro"} == names
+
+
+def test_the_spread_of_launches_is_their_range_over_the_median(make_run):
+    figures = [f for f in reference_figures() if f.kind == "spread"]
+    case = planned_of(figures[0]).case
+    launches = tuple(launch(i, step_s=0.1 * (1 + 0.001 * i)) for i in range(5))
+    row = msgspec.structs.replace(make_run().measurements[0], case=case, launches=launches)
+    found = reference_check._spread(figures, row)
+    assert found[figures[0].name] == pytest.approx(0.004 / 1.002, rel=1e-3)
+    assert reference_check._spread(figures, msgspec.structs.replace(row, status=Status.INVALID)) == {}

@@ -1,0 +1,321 @@
+"""The sections on host, memory, loss, telemetry, silicon, CPU, devices, input and prediction."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gpubench.models import Execution, Finding, FindingKind, Launch, Precision, TaskKind, TelemetrySample
+from gpubench.report.section import Charts, Table
+from gpubench.report.sections.amp import loss_gap, speed_ups
+from gpubench.report.sections.host import gains
+from gpubench.report.sections.micro import peak_of
+from gpubench.report.sections.processor import contests
+from gpubench.report.strips import GAP_S, MOST_POINTS, strip, timeline
+
+from . import samples
+from .test_sections import block_of, words_of
+
+
+def table_of(key: str, data) -> Table:
+    block = block_of(key, data)
+    found = [p for p in block.parts if isinstance(p, Table)] + [
+        p.twin for p in block.parts if isinstance(p, Charts)
+    ]
+    return found[0]
+
+
+def test_eager_and_graph_are_paired_with_all_else_equal():
+    pairs = gains(samples.report_data(samples.h200_run()).results)
+    assert len(pairs) == 9
+    for pair in pairs:
+        assert pair.to.case == msgspec.structs.replace(pair.of.case, execution=Execution.EAGER)
+
+
+def test_host_bound_cases_are_named_and_a_dearer_gpu_is_called_useless_there():
+    text = words_of("host", samples.report_data(samples.h200_run()))
+    assert "6 cases of 9 are bound by the host when run eagerly (cnn, lstm)" in text
+    assert "a dearer GPU buys nothing" in text
+
+
+def test_a_device_bound_run_says_that_a_faster_gpu_would_help():
+    rows = tuple(m for m in samples.h200_run().measurements if m.case.workload == "vgg16")
+    assert "No case is bound by the host" in words_of(
+        "host", samples.report_data(samples.h200_run(measurements=rows))
+    )
+
+
+def test_amp_states_peak_memory_and_loss_beside_the_speed_up():
+    data = samples.report_data(samples.h200_run())
+    row = table_of("amp", data).rows[0]
+    assert row[-3].startswith("1.00×")
+    assert "30 steps from one seed" in row[-2]
+
+
+def test_the_loss_gap_is_the_mean_of_the_last_fifth_of_the_common_steps():
+    """Ten common steps: the last two of each curve; 1.5 and 1.1 against 1.0 and 1.0."""
+    curves = {Precision.AMP_BF16: (*[9.0] * 8, 1.5, 1.1), Precision.FP32: (*[9.0] * 8, 1.0, 1.0, 0.1)}
+    rows = []
+    for precision, curve in curves.items():
+        m = samples.measurement(samples.case(precision=precision), 0.02)
+        rows.append(
+            msgspec.structs.replace(
+                m, launches=tuple(msgspec.structs.replace(x, loss_curve=curve) for x in m.launches)
+            )
+        )
+    (pair,) = speed_ups(samples.report_data(samples.h200_run(measurements=tuple(rows))).results)
+    assert loss_gap(pair) == pytest.approx((1.3, 1.0, 10))
+
+
+def test_a_loss_that_was_not_finite_gives_no_gap():
+    rows = []
+    for precision in (Precision.AMP_BF16, Precision.FP32):
+        m = samples.measurement(samples.case(precision=precision), 0.02)
+        rows.append(
+            msgspec.structs.replace(
+                m,
+                launches=tuple(
+                    msgspec.structs.replace(x, loss_curve=(1.0,) * 9 + (None,)) for x in m.launches
+                ),
+            )
+        )
+    (pair,) = speed_ups(samples.report_data(samples.h200_run(measurements=tuple(rows))).results)
+    assert loss_gap(pair) is None
+
+
+def test_a_gain_is_not_claimed_from_noise():
+    rows = [
+        samples.measurement(samples.case(precision=p), s, spread=0.6)
+        for p, s in ((Precision.FP32, 0.1), (Precision.AMP_BF16, 0.02))
+    ]
+    assert "No pairing was measured well enough" in words_of(
+        "amp", samples.report_data(samples.h200_run(measurements=tuple(rows)))
+    )
+
+
+def test_a_flagged_pair_is_greyed_and_never_in_the_headline():
+    run = samples.h200_run()
+    noisy = tuple(
+        msgspec.structs.replace(m, findings=(Finding(kind=FindingKind.NOISY, value=0.2, limit=0.05),))
+        if m.case.workload == "vgg16"
+        else m
+        for m in run.measurements
+    )
+    data = samples.report_data(samples.h200_run(measurements=noisy))
+    assert words_of("amp", data).split(".")[0].count("vgg16") == 0
+    figure = next(p for p in block_of("amp", data).parts if isinstance(p, Charts)).figures[0].figure
+    grey = [trace for trace in figure["data"] if trace["marker"]["symbol"].endswith("-open")]
+    assert sum(len(trace["x"]) for trace in grey) == 4
+    assert {trace["marker"]["color"] for trace in grey} == {"#7a8594"}
+
+
+def test_strips_put_launches_one_after_the_other():
+    launches = samples.h200_run().measurements[0].launches
+    line = timeline(launches)
+    assert len(line.starts) == 3
+    assert line.starts[1] == pytest.approx(9.9 + GAP_S)
+    assert len(line.samples) == 300
+
+
+def test_a_strip_has_a_panel_for_each_known_channel_and_tints_clock_events():
+    figure, height_px = strip(samples.h200_run().measurements[0].launches, 700.0)
+    assert len(figure["data"]) == 3
+    tints = [s for s in figure["layout"]["shapes"] if s["type"] == "rect"]
+    assert len(tints) == 3
+    assert tints[0]["x0"] == pytest.approx(7.0, abs=0.1)
+    only_power = (
+        Launch(index=0, telemetry=tuple(TelemetrySample(t_s=i / 10, power_w=50.0) for i in range(20))),
+    )
+    small, small_px = strip(only_power)
+    assert len(small["data"]) == 1
+    assert small_px < height_px
+
+
+def test_a_long_strip_is_averaged_and_a_gap_stays_a_gap():
+    long = tuple(
+        Launch(index=i, telemetry=tuple(TelemetrySample(t_s=t / 10, power_w=float(t)) for t in range(5000)))
+        for i in range(2)
+    )
+    figure, _ = strip(long)
+    values = figure["data"][0]["y"]
+    assert len(values) <= MOST_POINTS + 8
+    assert values.count(None) == 2
+
+
+def test_telemetry_names_the_reasons_and_the_energy_source():
+    text = words_of("telemetry", samples.report_data(samples.h200_run()))
+    assert "SwPowerCap 30 %" in text
+    assert "by counter" in text
+
+
+def test_without_telemetry_there_is_no_strip():
+    assert block_of("telemetry", samples.report_data(samples.cpu_run())) is None
+
+
+def test_micro_benchmarks_stand_beside_the_dense_rate_of_their_precision():
+    data = samples.report_data(samples.h200_run())
+    gemm = next(m for m in data.run.micro if (m.precision, m.size) == ("bf16", "4096"))
+    assert peak_of(gemm, data.spec) == data.spec.bf16_tensor_flops_per_s
+    row = next(row for row in table_of("micro", data).rows if row[0] == "gemm bf16\n4096")
+    assert row[1].startswith("723 TFLOP/s")
+    assert row[3] == "73.0 %"
+
+
+def test_the_gpu_is_compared_with_the_cpu_and_the_batches_are_said_to_differ():
+    data = samples.report_data(samples.h200_run(), samples.cpu_run())
+    found = {c.cpu.case.workload: c for c in contests(data)}
+    assert set(found) == {"cnn", "lstm", "vgg16"}
+    assert found["vgg16"].factor.value == pytest.approx(3259 * 1.31, rel=0.02)
+    assert not found["vgg16"].equal
+    assert "batches differ" in words_of("processor", data)
+
+
+def test_equal_batches_are_preferred():
+    gpu = samples.h200_run(
+        measurements=(*samples.h200_run().measurements, samples.measurement(samples.case("cnn", 64), 0.00035))
+    )
+    found = {c.cpu.case.workload: c for c in contests(samples.report_data(gpu, samples.cpu_run()))}
+    assert found["cnn"].equal
+    assert found["cnn"].gpu.case.batch_size == found["cnn"].cpu.case.batch_size == 64
+
+
+def test_for_a_small_network_no_gpu_is_needed():
+    """4,540 images a second: a million in 220 s. VGG16 at 0.76 images a second is not among them."""
+    text = words_of("processor", samples.report_data(samples.cpu_run()))
+    assert "For cnn and lstm no GPU is needed" in text
+
+
+def test_where_the_cpu_is_slow_a_gpu_pays():
+    vgg = tuple(m for m in samples.cpu_run().measurements if m.case.workload == "vgg16")
+    assert "here a GPU pays" in words_of("processor", samples.report_data(samples.cpu_run(measurements=vgg)))
+
+
+def other_gpu():
+    device = msgspec.structs.replace(
+        samples.h200(), name="NVIDIA L4", gpu_key="nvidia-l4-24gb", device_id="e" * 16
+    )
+    return samples.h200_run(run_id="20261101T000000Z-e", started_at="2026-11-01T00:00:00Z", device=device)
+
+
+def test_two_gpus_are_compared_on_equal_cases_with_an_interval():
+    data = samples.report_data(samples.h200_run(), other_gpu())
+    table = table_of("devices", data)
+    assert [c.title for c in table.columns][1:] == ["NVIDIA H200", "NVIDIA L4"]
+    assert "1.0× (" in table.rows[0][2]
+
+
+def test_two_gpus_without_a_common_case_are_not_compared():
+    lone = msgspec.structs.replace(
+        other_gpu(), measurements=(samples.measurement(samples.case("vgg16", 128), 0.04),)
+    )
+    assert "no case on more than one of them" in words_of(
+        "devices", samples.report_data(samples.h200_run(), lone)
+    )
+
+
+def test_the_bytes_that_images_need_are_held_against_the_link():
+    """VGG16 at 3,259 images/s of 3 x 224 x 224 float32: 3259 x 602,112 = 1.96 GB/s; the link carries 55.5."""
+    data = samples.report_data(samples.h200_run())
+    row = next(row for row in table_of("feeding", data).rows if row[0].startswith("vgg16"))
+    assert row[2] == "1.96 GB/s"
+    assert row[4] == "3.5 %"
+    assert "room to spare" in words_of("feeding", data)
+
+
+def test_predictions_state_their_interval_and_what_they_rest_on():
+    text = words_of("prediction", samples.report_data(samples.h200_run()))
+    assert "13 of 15 kinds of GPU in the ranking are predicted" in text
+    assert "×0.77 to ×1.30" in text
+
+
+def test_a_far_prediction_is_called_a_guess():
+    ranking = samples.ranking()
+    rows = [
+        msgspec.structs.replace(
+            row,
+            estimate=msgspec.structs.replace(
+                row.estimate, findings=(Finding(kind=FindingKind.OUT_OF_DOMAIN),)
+            ),
+        )
+        for row in ranking.rows
+    ]
+    text = words_of(
+        "prediction", samples.report_data(ranking=msgspec.structs.replace(ranking, rows=tuple(rows)))
+    )
+    assert "treat as a guess: GeForce RTX 4090" in text
+
+
+def test_without_an_anchor_the_page_says_that_one_measurement_narrows_all():
+    ranking = samples.ranking()
+    rows = [
+        msgspec.structs.replace(row, estimate=msgspec.structs.replace(row.estimate, anchored=False))
+        for row in ranking.rows
+    ]
+    text = words_of(
+        "prediction", samples.report_data(ranking=msgspec.structs.replace(ranking, rows=tuple(rows)))
+    )
+    assert "all from data sheets alone" in text
+
+
+def test_a_tie_names_the_measurement_that_would_part_it():
+    text = words_of("value", samples.report_data(samples.h200_run()))
+    assert "Measuring GeForce RTX 4090, GeForce RTX 3090 and GeForce RTX 5090 would part them" in text
+
+
+def test_owning_is_held_against_renting_the_same_work():
+    table = table_of("owning", samples.report_data())
+    assert table.rows[0][4] == "13,000 h\n4,000 h to never"
+    text = words_of("owning", samples.report_data())
+    assert "it depends on how many hours the card works" in text
+    assert (
+        "Assumed, because it was not given: board power as the power at work and share of hours at work"
+        in text
+    )
+
+
+def test_each_verdict_has_its_sentence():
+    rows = tuple(samples.buy_or_rent(verdict=verdict, assumed=()) for verdict in ("buy", "rent"))
+    text = words_of("owning", samples.report_data(buy_or_rent=rows))
+    assert "buying is the cheaper" in text
+    assert "renting is the cheaper" in text
+    assert "Nothing was assumed" in text
+
+
+def test_without_a_price_to_buy_there_is_no_such_section():
+    assert block_of("owning", samples.report_data(buy_or_rent=())) is None
+
+
+def test_a_capped_power_limit_stands_out_beside_the_device():
+    capped = msgspec.structs.replace(samples.h200(), power_limit_w=450.0)
+    text = words_of("device", samples.report_data(samples.h200_run(device=capped)))
+    assert "power limit now 450 W against 700 W" in text
+    assert "against" not in words_of("device", samples.report_data(samples.h200_run()))
+
+
+def test_a_page_about_the_cpu_still_knows_the_gpu_of_the_same_folder():
+    data = samples.report_data(samples.h200_run(), samples.cpu_run(), about=samples.cpu_run().run_id)
+    assert data.is_cpu
+    assert {c.gpu.run.device.name for c in contests(data)} == {"NVIDIA H200"}
+    assert "also holds runs of NVIDIA H200" in words_of("verdict", data)
+
+
+def test_inference_states_median_and_tail_of_single_passes():
+    """A hundred passes of 1 to 100 ms: the median between 50 and 51, the tail near 99."""
+    m = samples.measurement(samples.case("resnet50", 64, task=TaskKind.INFER), 0.01, telemetry=False)
+    passes = tuple(i / 1e3 for i in range(1, 101))
+    timed = msgspec.structs.replace(
+        m, launches=(msgspec.structs.replace(m.launches[0], latency_s=passes), *m.launches[1:])
+    )
+    data = samples.report_data(samples.h200_run(measurements=(timed,)))
+    row = table_of("latency", data).rows[0]
+    assert row[3] in {"50.0 ms", "50.5 ms", "51.0 ms"}
+    assert row[5].startswith(("99", "100"))
+    assert block_of("latency", samples.report_data(samples.h200_run())) is None
+
+
+def test_offers_that_are_left_out_stand_by_their_reason():
+    data = samples.report_data()
+    table = next(
+        p for p in block_of("value", data).parts if isinstance(p, Table) and "Not ranked" in p.caption
+    )
+    assert sum(int(row[1]) for row in table.rows) == len(data.ranking.excluded)

@@ -1,0 +1,134 @@
+"""The largest batch that fits: the bisection, the first guess, and real trials in child processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubench.errors import GpuBenchError, MisuseError
+from gpubench.measure.batch_search import (
+    MOST,
+    Trials,
+    guess_batch,
+    largest_that_fits,
+    with_largest_batches,
+)
+from gpubench.measure.plan import plan
+from gpubench.measure.request import RunRequest
+from gpubench.models import Case, DeviceProfile, Execution, Precision, TaskKind
+from gpubench.profile import load_profiles
+from gpubench.units import GIB
+
+CPU = DeviceProfile(backend="cpu", name="a CPU")
+GPU = DeviceProfile(
+    backend="cuda", name="a GPU", memory_bytes=80 * GIB, compute_capability=(9, 0), uuid="GPU-1"
+)
+
+
+def case(workload: str = "vgg16", precision: Precision = Precision.FP32, batch_size: int = 64) -> Case:
+    return Case(
+        workload=workload, workload_version=1, task=TaskKind.TRAIN, precision=precision,
+        execution=Execution.EAGER, memory_format=None, batch_size=batch_size, sample_unit="image",
+    )  # fmt: skip
+
+
+@given(limit=st.integers(0, MOST), guess=st.integers(1, MOST))
+def test_the_search_ends_just_below_the_limit(limit: int, guess: int) -> None:
+    tried: list[int] = []
+
+    def fits(batch: int) -> bool:
+        tried.append(batch)
+        return batch <= limit
+
+    found = largest_that_fits(fits, guess)
+    assert found <= limit
+    assert found in tried or found == 0
+    assert limit - found <= max(1, found / 16)
+    assert len(tried) == len({*tried})
+    assert len(tried) < 45
+
+
+def test_a_good_guess_takes_few_trials() -> None:
+    tried: list[int] = []
+    found = largest_that_fits(lambda n: tried.append(n) or n <= 1000, 950)
+    assert 937 <= found <= 1000
+    assert len(tried) <= 6
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(0, 0), (1, 1), (2, 2), (3, 3)])
+def test_small_limits_are_met_exactly(limit: int, expected: int) -> None:
+    assert largest_that_fits(lambda n: n <= limit, 1000) == expected
+
+
+def test_the_guess_grows_with_memory_and_with_less_to_keep() -> None:
+    profile = load_profiles()["vgg16"]
+    small, large = (guess_batch(profile, case(), gib * GIB) for gib in (16, 80))
+    assert 50 < small < 200
+    assert 4 < large / small < 8
+    assert guess_batch(profile, case(precision=Precision.AMP_FP16), 80 * GIB) > 1.5 * large
+    infer = msgspec.structs.replace(case(), task=TaskKind.INFER)
+    assert guess_batch(profile, infer, 80 * GIB) > large
+    assert guess_batch(profile, case(), 1) == 1
+
+
+OWN = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+    def forward(self, x):
+        if len(x) > 20:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
+        if len(x) == 13:
+            raise ValueError("unlucky")
+        return self.layer(x)
+
+def build(n):
+    return Net(), torch.randn(n, 4), torch.randn(n, 4), nn.MSELoss()
+"""
+
+
+def test_real_trials_run_out_of_memory_in_their_own_process(tmp_path: Path) -> None:
+    path = tmp_path / "net.py"
+    path.write_text(OWN)
+    seen: list[tuple[int, bool]] = []
+    with Trials(str(path), case("net.py"), CPU, lambda c, fits: seen.append((c.batch_size, fits))) as trials:
+        assert trials.fits(10)
+        first = trials._child
+        assert not trials.fits(30)
+        assert trials._child is None, "after out of memory the process is not trusted"
+        assert trials.fits(20)
+        assert trials._child is not first
+        with pytest.raises(GpuBenchError, match="trying batch 13: ValueError: unlucky"):
+            trials.fits(13)
+    assert seen == [(10, True), (30, False), (20, True)]
+    assert trials._child is None
+
+
+def test_a_cpu_has_no_largest_batch() -> None:
+    profiles = {"cnn": load_profiles()["cnn"]}
+    made = plan(RunRequest(workloads=("cnn",), batch_size="max"), CPU, profiles)
+    with pytest.raises(MisuseError, match="--batch-size max needs a GPU"):
+        with_largest_batches(made, profiles, CPU)
+
+
+def test_every_case_gets_its_own_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine with a GPU the trials are real; here the limit of each precision is stated instead."""
+    limits = {Precision.FP32: 100, Precision.TF32: 0, Precision.AMP_BF16: 240}
+    monkeypatch.setattr(Trials, "fits", lambda self, n: n <= limits[self._case.precision])
+    profiles = {"vgg16": load_profiles()["vgg16"]}
+    request = RunRequest(workloads=("vgg16",), batch_size="max", executions=("eager",))
+    made = with_largest_batches(plan(request, GPU, profiles), profiles, GPU)
+    found = {p.case.precision: p.case.batch_size for p in made.cases}
+    assert 94 <= found[Precision.FP32] <= 100
+    assert 225 <= found[Precision.AMP_BF16] <= 240
+    assert Precision.TF32 not in found
+    lost = [m for m in made.unsupported if m.case.precision is Precision.TF32]
+    assert [m.status for m in lost] == ["out_of_memory"]
