@@ -18,6 +18,7 @@ from gpubench.measure import capability, messages
 from gpubench.measure.budget import budget_of
 from gpubench.measure.child import Child, ChildEndedError, ChildLateError, environment_of
 from gpubench.measure.plan import Plan
+from gpubench.measure.privacy import scrub
 from gpubench.models import (
     Case,
     DeviceProfile,
@@ -175,7 +176,7 @@ class Trials:
         if done.status is not Status.OK:
             self._end()
         if done.status not in {Status.OK, Status.OUT_OF_MEMORY}:
-            raise TrialFailedError(f"trying batch {batch}: {done.reason}")
+            raise TrialFailedError(f"trying batch {batch}: {scrub(done.reason or str(done.status))}")
         self._on_trial(case, done.status is Status.OK)
         return done.status is Status.OK
 
