@@ -39,8 +39,10 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def every_case_failed(self) -> bool:
-        """Whether there is not one figure."""
-        return not any(m.status is Status.OK for m in self.run.measurements) and not self.run.micro
+        """Whether no case has a figure; micro-benchmarks count only where nothing else was asked for."""
+        if not self.run.measurements:
+            return not self.run.micro
+        return not any(m.status is Status.OK for m in self.run.measurements)
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
