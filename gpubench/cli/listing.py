@@ -10,12 +10,9 @@ from gpubench.cli.common import JsonOption, print_json
 from gpubench.units import UNKNOWN, format_bytes, format_si, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from gpubench.models import GpuSpec, WorkloadProfile
-
-WIDE = 100
-"""Columns of a terminal on which every column of a table has room."""
 
 
 def register(app: typer.Typer) -> None:
@@ -57,7 +54,7 @@ def _list_workloads(as_json: bool) -> None:
         ),
         (_workload_cells(name, profile) for name, profile in found.items()),
         right=(2, 3, 4),
-        spare=(1,),
+        wide={1: 130, 6: 95},
     )
 
 
@@ -97,7 +94,7 @@ def _list_gpus(as_json: bool) -> None:
         ("key", "name", "architecture", "memory", "bandwidth", "FP32", "FP16 tensor"),
         (_gpu_cells(spec) for spec in specs),
         right=(3, 4, 5, 6),
-        spare=(1, 2, 3, 5),  # the key holds name and memory
+        wide={1: 140, 2: 110, 4: 96, 6: 84},
     )
 
 
@@ -114,15 +111,15 @@ def _gpu_cells(spec: GpuSpec) -> tuple[str, ...]:
 
 
 def _print_table(
-    head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int], spare: Sequence[int]
+    head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int], wide: Mapping[int, int]
 ) -> None:
-    """Print a table; in a pipe each row stays on one line.
+    """Print a table without cutting a cell; in a pipe each row stays on one line.
 
     Args:
-        head: The titles.
-        rows: As many cells as titles.
-        right: Columns of figures; these keep their line, for a figure cut short is a wrong one.
-        spare: Columns that a narrow terminal goes without.
+        head: Titles.
+        rows: Cells.
+        right: Columns that are set flush right.
+        wide: Columns that need a terminal of so many characters, and are left out of a narrower one.
     """
     from rich.console import Console
     from rich.table import Table
@@ -131,11 +128,10 @@ def _print_table(
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=200)
+    shown = [n for n in range(len(head)) if console.width >= wide.get(n, 0)]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    shown = [place for place in range(len(head)) if place not in spare or console.width >= WIDE]
     for place in shown:
-        figure = place in right
-        table.add_column(head[place], justify="right" if figure else "left", no_wrap=figure or place == 0)
+        table.add_column(head[place], justify="right" if place in right else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(row[place]) for place in shown))
     console.print(table)

@@ -152,13 +152,20 @@ def _tell(session: Session, request: RunRequest, report: Path | None, *, as_json
 
 
 def _top_offers(request: RunRequest) -> None:
-    """Print the head of the ranking; where there can be none, say why and go on: the run is stored."""
+    """Print the head of the ranking for what was run; where there can be none, say why and go on."""
     from gpubench.cli.rank_table import show
     from gpubench.recommend.rank import rank
     from gpubench.recommend.request import RankRequest
 
     try:
-        ranking = rank(RankRequest(results=request.results, limit=TOP_OFFERS))
+        ranking = rank(
+            RankRequest(
+                workloads=() if "all" in request.workloads else request.workloads,
+                task=request.task,
+                results=request.results,
+                limit=TOP_OFFERS,
+            )
+        )
     except GpuBenchError as error:
         say(f"no ranking: {error}")
         return

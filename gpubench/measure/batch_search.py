@@ -18,6 +18,7 @@ from gpubench.measure import capability, messages
 from gpubench.measure.budget import budget_of
 from gpubench.measure.child import Child, ChildEndedError, ChildLateError, environment_of
 from gpubench.measure.plan import Plan
+from gpubench.measure.privacy import scrub
 from gpubench.models import (
     Case,
     DeviceProfile,
@@ -98,6 +99,8 @@ def with_largest_batches(
 ) -> Plan:
     """Give every case of a plan the largest batch that fits; one that fits at none is out of memory.
 
+    A case whose trial failed for another reason is a failed row with that reason; the others go on.
+
     Args:
         made: The plan; the batches in it are replaced.
         profiles: By the reference of the workload.
@@ -107,7 +110,6 @@ def with_largest_batches(
     Raises:
         MisuseError: On a CPU, or where nothing fits.
         NoDeviceError: If the device cannot be used.
-        GpuBenchError: If a trial failed for another reason than memory.
     """
     memory_bytes = device.memory_bytes
     if capability.is_cpu(device) or memory_bytes is None:
@@ -117,8 +119,12 @@ def with_largest_batches(
     cases, lost = [], list(made.unsupported)
     for planned in made.cases:
         guess = guess_batch(profiles[planned.reference], planned.case, memory_bytes)
-        with Trials(planned.reference, planned.case, device, on_trial, made.seed) as trials:
-            batch = largest_that_fits(trials.fits, guess)
+        try:
+            with Trials(planned.reference, planned.case, device, on_trial, made.seed) as trials:
+                batch = largest_that_fits(trials.fits, guess)
+        except TrialFailedError as error:
+            lost.append(Measurement(case=planned.case, status=Status.FAILED, reason=str(error)))
+            continue
         case = msgspec.structs.replace(planned.case, batch_size=max(1, batch))
         if batch:
             cases.append(msgspec.structs.replace(planned, case=case))
@@ -126,8 +132,13 @@ def with_largest_batches(
             reason = "not even a batch of 1 fits in memory"
             lost.append(Measurement(case=case, status=Status.OUT_OF_MEMORY, reason=reason))
     if not cases:
-        raise MisuseError(f"nothing of this fits in {format_bytes(memory_bytes)}, at a batch of 1")
+        reasons = "; ".join(dict.fromkeys(m.reason or "" for m in lost))
+        raise MisuseError(f"no batch of this runs in {format_bytes(memory_bytes)}: {reasons}")
     return msgspec.structs.replace(made, cases=tuple(cases), unsupported=tuple(lost))
+
+
+class TrialFailedError(GpuBenchError):
+    """A trial of a batch failed, and not for want of memory: no other batch would mend it."""
 
 
 class Trials:
@@ -155,13 +166,17 @@ class Trials:
         self._end()
 
     def fits(self, batch: int) -> bool:
-        """Whether a few steps of this batch run without running out of memory."""
+        """Whether a few steps of this batch run without running out of memory.
+
+        Raises:
+            TrialFailedError: If they failed for another reason.
+        """
         case = msgspec.structs.replace(self._case, batch_size=batch)
         done = self._try(case)
         if done.status is not Status.OK:
             self._end()
         if done.status not in {Status.OK, Status.OUT_OF_MEMORY}:
-            raise GpuBenchError(f"{self._case.workload}: trying batch {batch}: {done.reason}")
+            raise TrialFailedError(f"trying batch {batch}: {scrub(done.reason or str(done.status))}")
         self._on_trial(case, done.status is Status.OK)
         return done.status is Status.OK
 
@@ -174,9 +189,7 @@ class Trials:
         except (ChildEndedError, ChildLateError) as error:
             self._end()
             how = str(error) or f"gave no answer within {TRIAL_LIMIT_S:.0f} s"
-            raise GpuBenchError(
-                f"{case.workload}: trying batch {case.batch_size}, the process {how}"
-            ) from error
+            raise TrialFailedError(f"trying batch {case.batch_size}, the process {how}") from error
 
     def _open(self, until_s: Seconds) -> Child:
         if self._child is not None:

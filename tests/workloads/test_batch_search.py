@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.errors import GpuBenchError, MisuseError
+from gpubench.errors import MisuseError
 from gpubench.measure.batch_search import (
     MOST,
+    TrialFailedError,
     Trials,
     guess_batch,
     largest_that_fits,
@@ -106,7 +107,7 @@ def test_real_trials_run_out_of_memory_in_their_own_process(tmp_path: Path) -> N
         assert trials._child is None, "after out of memory the process is not trusted"
         assert trials.fits(20)
         assert trials._child is not first
-        with pytest.raises(GpuBenchError, match="trying batch 13: ValueError: unlucky"):
+        with pytest.raises(TrialFailedError, match="trying batch 13: ValueError: unlucky"):
             trials.fits(13)
     assert seen == [(10, True), (30, False), (20, True)]
     assert trials._child is None
@@ -132,3 +133,19 @@ def test_every_case_gets_its_own_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Precision.TF32 not in found
     lost = [m for m in made.unsupported if m.case.precision is Precision.TF32]
     assert [m.status for m in lost] == ["out_of_memory"]
+
+
+def test_a_case_that_fails_otherwise_is_a_row_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fits(self: Trials, batch: int) -> bool:
+        if self._case.precision is Precision.TF32:
+            raise TrialFailedError(f"trying batch {batch}: ValueError: unlucky")
+        return batch <= 100
+
+    monkeypatch.setattr(Trials, "fits", fits)
+    profiles = {"vgg16": load_profiles()["vgg16"]}
+    request = RunRequest(workloads=("vgg16",), batch_size="max", executions=("eager",))
+    made = with_largest_batches(plan(request, GPU, profiles), profiles, GPU)
+    (lost,) = made.unsupported
+    assert (lost.case.precision, lost.status) == (Precision.TF32, "failed")
+    assert "unlucky" in (lost.reason or "")
+    assert len(made.cases) == 2

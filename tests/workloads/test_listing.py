@@ -64,3 +64,16 @@ def test_nothing_heavy_is_imported(arguments: tuple[str, ...]) -> None:
         "assert not {'torch', 'pandas', 'plotly', 'scipy', 'numpy'} & {*sys.modules}"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+
+
+@pytest.mark.parametrize("what", [[], ["--gpus"]])
+def test_a_narrow_terminal_cuts_no_cell(what: list[str]) -> None:
+    pexpect = pytest.importorskip("pexpect")
+    child = pexpect.spawn(
+        sys.executable, ["-m", "gpubench", "list", *what], dimensions=(200, 80), timeout=60, encoding="utf-8"
+    )
+    text = child.read()
+    child.close()
+    assert "…" not in text
+    for cell in ["nvidia-l4-24gb", "FP32"] if what else ["138,357,544", "92.6 GFLOP", "32, 64, 128"]:
+        assert cell in text
