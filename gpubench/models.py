@@ -594,12 +594,14 @@ class Pricing(StrEnum):
     OWNED = "owned"
 
 
-class Offer(_Record, frozen=True, kw_only=True):
+class Offer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One thing to pay for; the price is of the whole instance, tax excluded, in USD.
 
     ``kind`` is vm, marketplace, serverless, historic, attach-fee or free. Historic and attach-fee offers
     stay out of a ranking unless asked for, and a free one (price 0) has no throughput per dollar.
     ``price_date`` may be partial (``2026``, ``2026-08``); ``term_years`` is set on reserved prices alone.
+
+    Nothing in an offer can refer back to it, so the collector need not walk over 100,000 of them.
     """
 
     provider: str
@@ -651,7 +653,7 @@ class Estimate(_Record, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
 
 
-class RankedOffer(_Record, frozen=True, kw_only=True):
+class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One row of a ranking. ``samples_per_s`` is of the whole instance.
 
     Attributes:
@@ -737,6 +739,7 @@ class BuyOrRent(_Record, frozen=True, kw_only=True):
         break_even_hours: Useful hours after which owning is the cheaper.
         break_even_utilisation: Those hours as a share of its life.
         verdict: buy, rent, or depends.
+        quoted: Whether the price is the buyer's own; else a dated street price.
     """
 
     gpu_key: str
@@ -758,6 +761,7 @@ class BuyOrRent(_Record, frozen=True, kw_only=True):
     break_even_utilisation_low: float | None
     break_even_utilisation_high: float | None
     verdict: Literal["buy", "rent", "depends"]
+    quoted: bool = False
     assumed: tuple[str, ...] = ()
 
 

@@ -115,7 +115,9 @@ def _from_build(name: str, build: Callable[..., Any], module: ModuleType, versio
     def full_build(batch_size: int, seed: int) -> Task:
         with seeded(seed):
             made = import_foreign(name, lambda: build(batch_size, seed) if takes_seed else build(batch_size))
-        return _task(name, made, batch_size)
+        task = _task(name, made, batch_size)
+        _check_form(name, task)
+        return task
 
     shape, is_image = _sample(full_build(2, 0))
     return Workload(
@@ -184,6 +186,21 @@ def _check_inputs(name: str, inputs: Any, batch_size: int) -> None:
                 f"{name}: build({batch_size}) gave inputs of shape {tuple(tensor.shape)}; "
                 "the first dimension must be the batch"
             )
+
+
+def _check_form(name: str, task: Task) -> None:
+    """Refuse what would be measured as something else: another device, another precision."""
+    import torch
+
+    inputs = task.batches[0][0]
+    tensors = [*task.model.parameters(), *(inputs if isinstance(inputs, tuple) else (inputs,))]
+    for tensor in tensors:
+        if tensor.device.type not in {"cpu", "meta"}:
+            raise MisuseError(
+                f"{name}: built on {tensor.device}; build on the CPU, gpubench moves the model itself"
+            )
+        if tensor.is_floating_point() and tensor.dtype is not torch.float32:
+            raise MisuseError(f"{name}: built in {tensor.dtype}; build model and inputs in torch.float32")
 
 
 def _describe(made: Any) -> str:

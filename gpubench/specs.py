@@ -15,7 +15,7 @@ import msgspec
 from gpubench import names
 from gpubench.errors import MisuseError
 from gpubench.models import GpuSpec
-from gpubench.units import GIB, MIB
+from gpubench.units import GIB, MIB, plain
 
 
 @cache
@@ -42,10 +42,14 @@ def find_spec(name: str, memory_bytes: int | None = None) -> GpuSpec | None:
 
 
 def _resolve(name: str, memory_bytes: int | None) -> str | None:
-    key = names.resolve(name, _alias_index(), _memory_of(), memory_bytes)
-    if key is None and memory_bytes is not None:
-        key = names.resolve(name, _shared_index(), _memory_of(), memory_bytes)
-    return key
+    """Return the one key of a name as it is spelled, else with its hyphens read as spaces: H100-NVL."""
+    for spelling in dict.fromkeys((name, name.replace("-", " "))):
+        key = names.resolve(spelling, _alias_index(), _memory_of(), memory_bytes)
+        if key is None and memory_bytes is not None:
+            key = names.resolve(spelling, _shared_index(), _memory_of(), memory_bytes)
+        if key is not None:
+            return key
+    return None
 
 
 def require_spec(name: str) -> GpuSpec:
@@ -56,9 +60,27 @@ def require_spec(name: str) -> GpuSpec:
     """
     spec = find_spec(name)
     if spec is None:
-        near = ", ".join(names.nearest(name, load_specs())) or "see `gpubench list --gpus`"
-        raise MisuseError(f"unknown or ambiguous GPU {name!r}; nearest known: {near}")
+        meant, near = _possible_keys(name), ", ".join(_nearest_keys(name)) or "none"
+        hint = f"it can be any of {', '.join(meant)}: name one" if meant else f"nearest known: {near}"
+        raise MisuseError(
+            f"unknown or ambiguous GPU {plain(name, 80)!r}; {hint} (`gpubench list --gpus` shows all)"
+        )
     return spec
+
+
+def _possible_keys(name: str) -> tuple[str, ...]:
+    """Return every card that an ambiguous name can mean."""
+    squeezed = names.squeeze(name)
+    indexes = (_alias_index(), _shared_index(), _unstated_index())
+    keys = [key for index in indexes for key in index.get(squeezed, ())]
+    return tuple(dict.fromkeys(card for key in keys for card in load_specs()[key].variants or (key,)))
+
+
+def _nearest_keys(name: str) -> tuple[str, ...]:
+    """Return the keys whose name or alias looks most like this one."""
+    index = _alias_index()
+    near = names.nearest(names.squeeze(name), index)
+    return tuple(dict.fromkeys(key for alias in near for key in index[alias]))
 
 
 @lru_cache(maxsize=4096)
@@ -80,7 +102,7 @@ def matching_keys(name: str) -> tuple[str, ...]:
     """Return every key that a name can mean: the one it names, else all whose key or name holds its words.
 
     >>> matching_keys("h100 sxm"), len(matching_keys("H100"))
-    (('nvidia-h100-sxm-80gb',), 3)
+    (('nvidia-h100-sxm-80gb',), 4)
 
     Raises:
         MisuseError: If there is none; the message shows the nearest known names.

@@ -236,7 +236,8 @@ def import_foreign(what: str, load: Callable[[], Any]) -> Any:
     except SystemExit as error:
         raise MisuseError(f"{what}: calls sys.exit({error.code!r}) while it is loaded or built") from error
     except Exception as error:  # code of others may raise anything; the cause is kept
-        raise MisuseError(f"{what}: {one_line(error)}") from error
+        hint = "; build on the CPU, gpubench moves the model itself" if "CUDA" in str(error) else ""
+        raise MisuseError(f"{what}: {one_line(error)}{hint}") from error
 
 
 def one_line(error: BaseException, limit: int = 300) -> str:

@@ -65,6 +65,20 @@ SKYPILOT_NAMES = [
     ("Gaudi HL-205", None, "intel-gaudi-32gb"),
 ]
 
+# Every name of SkyPilot's list of accelerators (skypilot-catalog v8, common/accelerators.csv @001ca549).
+SKYPILOT_LIST = """
+A10 A100 A100-80GB A100-80GB-SXM A10G A30 A40 A4000 A6000 A800 B200 GH200 GTX1660S H100 H100-MEGA H100-NVL
+H100-NVLINK H100-SXM H200 H200-SXM K80 L4 L40 L40S M4000 M60 MI300X P100 P4 P4000 RTX3060 RTX3070 RTX3080 RTX3090
+RTX4000-Ada RTX4090 RTX5060 RTX5090 RTX6000 RTX6000-Ada RTX6000Ada RTXA4000 RTXA4500 RTXA5000 RTXA6000 RTXPRO6000S
+RTXPRO6000WS T4 T4g V100 V100-32GB tpu-v2 tpu-v3 tpu-v4 tpu-v5litepod tpu-v5p tpu-v6e
+"""
+SKYPILOT_OF_TWO_WORDS = ("Gaudi HL-205", "Radeon MI25", "Radeon Pro V520")
+SKYPILOT_NOT_IN_THE_TABLE = {
+    "A800", "GTX1660S", "H100-MEGA", "H100-NVLINK", "M4000", "P4000", "Radeon MI25", "Radeon Pro V520", "T4g",
+}  # fmt: skip
+# H100-MEGA is told by its machine, a3-megagpu-8g.
+SKYPILOT_SIZE_OPEN = {"A100", "RTX6000", "V100"}
+
 # Google's accelerator types, which name the form factor by the machine they belong to.
 GCP_TYPES = [
     ("nvidia-tesla-t4", "nvidia-tesla-t4-16gb"),
@@ -172,6 +186,13 @@ def test_skypilot_names(name, memory_gib, key):
     assert offered_gpu_key(name, memory_gib) == key
 
 
+def test_every_name_of_skypilots_list_is_known_or_on_the_list_of_the_unknown():
+    unknown = {
+        name for name in (*SKYPILOT_LIST.split(), *SKYPILOT_OF_TWO_WORDS) if offered_gpu_key(name) is None
+    }
+    assert unknown == SKYPILOT_NOT_IN_THE_TABLE | SKYPILOT_SIZE_OPEN
+
+
 @pytest.mark.parametrize(("name", "key"), GCP_TYPES)
 def test_google_types_name_the_form_factor(name, key):
     assert offered_gpu_key(name) == key
@@ -198,6 +219,13 @@ def test_every_accelerator_that_gpuhunt_knows_is_known_or_on_the_list_of_the_unk
     known = pytest.importorskip("gpuhunt").KNOWN_ACCELERATORS
     unknown = {gpu.name for gpu in known if offered_gpu_key(gpu.name, gpu.memory or None) is None}
     assert unknown == NOT_IN_THE_TABLE | LEFT_OPEN
+
+
+def test_a_hyphen_may_stand_for_a_space_but_a_space_never_for_a_hyphen():
+    assert offered_gpu_key("H100-NVL") == "nvidia-h100-nvl-94gb"
+    assert offered_gpu_key("RTX-4090") == "nvidia-geforce-rtx-4090-24gb"
+    assert offered_gpu_key("nvidia-h100-80gb") == "nvidia-h100-sxm-80gb"
+    assert offered_gpu_key("nvidia h100 80gb") == "nvidia-h100-unstated-80gb"
 
 
 def test_a_form_factor_that_is_not_stated_stays_unstated():

@@ -96,6 +96,17 @@ def test_accelerators_outside_the_model_are_listed_without_rates_and_with_the_re
         assert spec.fp32_flops_per_s is spec.bf16_tensor_flops_per_s is spec.fp16_tensor_flops_per_s is None
 
 
+def test_an_ambiguous_name_shows_what_it_can_mean():
+    with pytest.raises(
+        MisuseError, match=r"any of nvidia-h100-nvl-94gb, nvidia-h100-sxm-80gb, nvidia-h100-pcie"
+    ):
+        require_spec("H100")
+    with pytest.raises(MisuseError, match="any of nvidia-quadro-rtx-6000-24gb, nvidia-rtx-6000-ada-48gb"):
+        require_spec("RTX 6000")
+    with pytest.raises(MisuseError, match="nearest known: nvidia-geforce-rtx-4090"):
+        require_spec("RTX 4091")
+
+
 def test_a_part_of_a_name_means_every_card_that_has_it():
     assert set(matching_keys("h100 nvl")) == {"nvidia-h100-nvl-94gb"}
     assert len(matching_keys("H100")) == 4

@@ -32,7 +32,6 @@ class Augmentation(nn.Module):
         super().__init__()
         library = _kornia()
         augmentation = library.augmentation
-        self.color = library.color
         self.drawn = augmentation.AugmentationSequential(
             augmentation.RandomResizedCrop((crop, crop), cropping_mode="resample"),  # one kernel for all
             augmentation.RandomHorizontalFlip(p=0.5),
@@ -40,12 +39,13 @@ class Augmentation(nn.Module):
             augmentation.ColorJitter(0.4, 0.4, 0.4, 0.1),
             data_keys=["input"],
         )
+        self.change_space = library.color.rgb_to_ycbcr
         self.normalise = augmentation.Normalize(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
 
     def forward(self, images: Tensor) -> Tensor:
         """Augment a batch; every image is drawn for apart."""
         seen = self.drawn(images.float() / 255)
-        out: Tensor = self.normalise(self.color.rgb_to_ycbcr(seen))
+        out: Tensor = self.normalise(self.change_space(seen))
         return out
 
 

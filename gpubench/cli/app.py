@@ -21,6 +21,7 @@ app = typer.Typer(
     ),
     add_completion=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",  # as "rich" it would take "[default: ...]" for markup and drop it
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

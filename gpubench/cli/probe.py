@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec import structs
 
 from gpubench.cli.common import JsonOption, print_json, say
+
+if TYPE_CHECKING:
+    from gpubench.probe.backend import ProbeReport
 
 
 def register(app: typer.Typer) -> None:
@@ -29,11 +33,19 @@ def verb(
         _write_dump(dump)
     report = probe()
     if json:
-        print_json(report)
+        print_json(_document(report))
         return
     from gpubench.cli.probe_text import full
 
     print("\n".join(full(report)))
+
+
+def _document(report: ProbeReport) -> dict[str, Any]:
+    """The report, and the row of the specification table of each GPU in it."""
+    from gpubench.specs import load_specs
+
+    keys = {device.gpu_key for device in report.devices if device.gpu_key}
+    return {**structs.asdict(report), "specifications": {key: load_specs()[key] for key in sorted(keys)}}
 
 
 def overview() -> None:

@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
 def verb(
     workloads: Annotated[
         list[str] | None,
-        typer.Argument(help="Workloads; a path or MODULE:NAME is your own [default: cnn lstm vgg16]."),
+        typer.Argument(help="Workloads; a path or MODULE:NAME is your own (default: cnn lstm vgg16)."),
     ] = None,
     workload: Annotated[
         list[str] | None, typer.Option("--workload", help="The same list, for your own model: FILE[:NAME].")
@@ -45,19 +45,19 @@ def verb(
         float | None, typer.Option(help="With --task infer: the time one batch may take, even if slow.")
     ] = None,
     batch_size: Annotated[
-        str | None, typer.Option(help="Samples per step on one GPU, or max [default: the main batch].")
+        str | None, typer.Option(help="Samples per step on one GPU, or max (default: the main batch).")
     ] = None,
     samples: Annotated[float | None, _option(JOB, "Samples to train on, in all.")] = None,
     epochs: Annotated[float | None, _option(JOB, "Epochs; with --dataset-size.")] = None,
     dataset_size: Annotated[float | None, _option(JOB, "Samples of an epoch.")] = None,
     jobs: Annotated[
         str | None,
-        _option(JOB, "ddp: one job over all GPUs; independent: a job for each [default: ddp with a job]."),
+        _option(JOB, "ddp: one job over all GPUs; independent: a job for each (default: ddp with a job)."),
     ] = None,
     deadline_hours: Annotated[float | None, _option(JOB, "Keep what meets it even if slow.")] = None,
     budget_usd: Annotated[float | None, _option(JOB, "Keep what stays within it even if slow.")] = None,
     startup_minutes: Annotated[float, _option(JOB, "Billed before the first step.")] = 0.0,
-    billing_minutes: Annotated[float | None, _option(JOB, "Unit of the bill [default: a second].")] = None,
+    billing_minutes: Annotated[float | None, _option(JOB, "Unit of the bill (default: a second).")] = None,
     spot_lost: Annotated[float, _option(JOB, "Share of the work that spot interruptions cost.")] = 0.0,
     storage_usd_per_month: Annotated[float, _option(JOB, "Storage while the job runs.")] = 0.0,
     egress_usd: Annotated[float, _option(JOB, "Egress of the job.")] = 0.0,
@@ -106,7 +106,7 @@ def verb(
     results: ResultsOption = None,
     reference: Annotated[str | None, _option(EVIDENCE, "GPU that speeds are multiples of.")] = None,
     sort: Annotated[str, _option(OUTPUT, "value, time, cost or throughput.")] = "value",
-    limit: Annotated[int | None, _option(OUTPUT, "Rows to show [default: 20; in JSON all].")] = None,
+    limit: Annotated[int | None, _option(OUTPUT, "Rows to show (default: 20; in JSON all).")] = None,
     factors: Annotated[bool, _option(OUTPUT, "Also list memory, cores, ECC, watts.", "--factors")] = False,
     explain: Annotated[bool, _option(OUTPUT, "Also list what is left out, and why.", "--explain")] = False,
     try_count: Annotated[

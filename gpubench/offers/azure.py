@@ -14,10 +14,10 @@ from gpubench.models import Pricing
 from gpubench.offers.source import Quote, SourceError, Transport, decode, same_host
 
 URL = "https://prices.azure.com/api/retail/prices"
-FILTER = (
-    "serviceName eq 'Virtual Machines' and startswith(armSkuName, 'Standard_N') "
-    "and (priceType eq 'Consumption' or priceType eq 'Reservation')"
-)
+FILTER = "serviceName eq 'Virtual Machines' and startswith(armSkuName, 'Standard_N') and priceType eq '{}'"
+PRICE_TYPES = ("Consumption", "Reservation")
+CLOSED_REGIONS = ("usgov", "usdod")
+"""Sovereign clouds: their prices are listed, but only agencies can rent there."""
 MAX_PAGES = 300
 HOURS_PER_YEAR = 8760
 _TERMS = {"1 Year": 1, "3 Years": 3}
@@ -52,7 +52,11 @@ class AzureSource:
 
     def fetch(self, transport: Transport) -> Iterator[Quote]:
         """Yield one quote for each Linux price of a whole machine, page by page."""
-        raw = transport(self._url, params={"$filter": FILTER})
+        for price_type in PRICE_TYPES:
+            yield from self._pages(transport, price_type)
+
+    def _pages(self, transport: Transport, price_type: str) -> Iterator[Quote]:
+        raw = transport(self._url, params={"$filter": FILTER.format(price_type)})
         for _ in range(MAX_PAGES):
             page = decode(raw, _Page, "Azure Retail Prices")
             yield from (quote for item in page.Items if (quote := _quote(item)) is not None)
@@ -65,7 +69,9 @@ class AzureSource:
 
 
 def _quote(item: _Item) -> Quote | None:
-    """Return a quote, or None for Windows, low priority and dedicated hosts, which are other products."""
+    """Return a quote, or None for Windows, low priority, dedicated hosts and closed clouds."""
+    if item.armRegionName.startswith(CLOSED_REGIONS):
+        return None
     if "Windows" in item.productName or "Low Priority" in item.meterName or "Dedicated" in item.productName:
         return None
     if item.currencyCode != "USD" or item.unitOfMeasure != "1 Hour" or not item.armSkuName:

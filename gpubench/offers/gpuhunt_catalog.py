@@ -7,6 +7,7 @@ network, GPUHUNT_CATALOG_URL another place to fetch from.
 
 from __future__ import annotations
 
+import csv
 import io
 import os
 import re
@@ -62,6 +63,8 @@ class GpuhuntSource:
                     raise SourceError(
                         f"cannot read {self._catalog}.csv in {folder}: {error.strerror}"
                     ) from None
+                except (csv.Error, UnicodeDecodeError) as error:
+                    raise SourceError(f"{self._catalog}.csv is no catalog of gpuhunt: {error}") from None
         yield from (self._quote(item, version) for item in items)
 
     def _download(self, transport: Transport, folder: Path) -> str:

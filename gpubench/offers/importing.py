@@ -19,7 +19,7 @@ from gpubench.models import Pricing
 from gpubench.offers.dates import price_day
 from gpubench.offers.gpuhunt_catalog import PROVIDERS
 from gpubench.offers.outliers import sort_outliers
-from gpubench.offers.own import offers_of_rows
+from gpubench.offers.own import read_own
 from gpubench.offers.quotes import offers_of_quotes
 from gpubench.offers.rows import Rows, read_rows
 from gpubench.offers.snapshot import IMPORTED, embedded_offers, offers_folder, refreshed_offers, write_json
@@ -34,6 +34,9 @@ _MARKS: dict[Format, frozenset[str]] = {
     "skypilot": frozenset({"acceleratorname", "instancetype"}),
     "gpuhunt": frozenset({"instance_name", "gpu_name"}),
 }
+_PLAIN_MEMORY_GIB = {"A100": 40.0, "V100": 16.0}
+"""SkyPilot's names without a size: the larger cards are A100-80GB and V100-32GB there."""
+
 _MEMORY_MIB = re.compile(r"SizeInMiB'?\"?\s*:\s*(\d{1,9})")
 
 
@@ -86,7 +89,7 @@ def read_table(
     format_ = format_ or _format(rows)
     _check_columns(rows, format_)
     if format_ == "own":
-        return offers_of_rows(rows, default_source=f"own price file {plain(file.name)}")
+        return read_own(file)
     if price_date is None:
         raise MisuseError(f"{format_} tables carry no dates: say with --price-date when these prices held")
     try:
@@ -144,7 +147,7 @@ def _skypilot_quotes(rows: Rows, provider: str, price_date: str, source: str) ->
                     kind="vm" if instance else "attach-fee",
                     region=region,
                     gpu=gpu,
-                    gpu_memory_gib=int(memory[1]) / 1024 if memory else None,
+                    gpu_memory_gib=int(memory[1]) / 1024 if memory else _PLAIN_MEMORY_GIB.get(gpu),
                     gpu_count=count,
                     vcpus=vcpus,
                     ram_gib=ram_gib,

@@ -6,8 +6,10 @@ price that cannot be used is set aside with its reason; the rest of the table co
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,8 +19,8 @@ from gpubench.offers import plausible
 from gpubench.offers.dates import price_day
 from gpubench.offers.plausible import ImplausibleError
 from gpubench.offers.rows import Rows, read_rows
-from gpubench.offers.table import OfferKey, OfferTable, SetAside, offer_key
-from gpubench.specs import offered_gpu_key
+from gpubench.offers.table import UNSTATED_NOTE, OfferKey, OfferTable, SetAside, offer_key
+from gpubench.specs import load_specs, offered_gpu_key
 from gpubench.units import plain
 
 PRICE_COLUMNS: tuple[tuple[str, Pricing, int | None], ...] = (
@@ -66,41 +68,72 @@ def read_own(path: Path) -> OfferTable:
     Raises:
         MisuseError: If the file as a whole cannot be read; single bad rows are set aside instead.
     """
-    return offers_of_rows(read_rows(path), default_source=f"own price file {plain(path.name)}")
+    tomorrow = datetime.now(UTC).date() + timedelta(days=1)
+    return offers_of_rows(read_rows(path), f"own price file {plain(path.name)}", latest=tomorrow)
 
 
-def offers_of_rows(table: Rows, default_source: str = "") -> OfferTable:
+def offers_of_rows(table: Rows, default_source: str = "", latest: date = date.max) -> OfferTable:
     """Turn rows in our columns into offers, and set aside what cannot be used.
 
     Args:
         table: The rows; a second price for one provider, instance, region and pricing is a duplicate.
         default_source: Stands where a row names no source.
+        latest: A price of a later day is set aside: it would count as fresh until that day has passed.
 
     Raises:
         MisuseError: If a required column is missing, or the text breaks off as CSV.
     """
     _require_columns(table)
-    pick = table.picker(*_Common._fields, "instance", *(column for column, _, _ in PRICE_COLUMNS))
+    columns = _Columns.of(table)
     offers: dict[OfferKey, Offer] = {}
     set_aside: list[SetAside] = []
     read: dict[tuple[str, ...], _Shared | str] = {}
-    for number, cells in table.rows:
-        picked = pick(cells)
-        common, instance, prices = (
-            picked[: len(_Common._fields)],
-            picked[len(_Common._fields)],
-            picked[-len(PRICE_COLUMNS) :],
-        )
+    for number, row in table.rows:
+        cells = columns.fitted(row)
+        common = columns.common(cells)
         shared = read.get(common)
         if shared is None:
-            shared = read[common] = _read_common(_Common._make(common), default_source)
-        for offer in _offers(shared, instance, prices):
+            shared = read[common] = _read_common(
+                _Common._make(map(str.strip, common)), default_source, latest
+            )
+        instance = cells[columns.instance].strip()
+        for offer in _offers(shared, instance, columns, cells):
             if isinstance(offer, str):
-                set_aside.append(SetAside(_describe(table.name, number, common[0], instance), offer))
+                set_aside.append(SetAside(_describe(table.name, number, cells), offer))
             elif offers.setdefault(offer_key(offer), offer) is not offer:
                 twice = f"a second {offer.pricing} price of this instance in this region; the first is kept"
-                set_aside.append(SetAside(_describe(table.name, number, common[0], instance), twice))
+                set_aside.append(SetAside(_describe(table.name, number, cells), twice))
     return OfferTable(offers=tuple(offers.values()), set_aside=tuple(set_aside))
+
+
+class _Columns(NamedTuple):
+    """Where a table keeps what: cells that many rows share are picked at once and read once."""
+
+    width: int
+    common: Callable[[Sequence[str]], tuple[str, ...]]
+    instance: int
+    prices: tuple[tuple[int, Pricing, int | None], ...]
+
+    @classmethod
+    def of(cls, table: Rows) -> _Columns:
+        at = {column: position for position, column in reversed(list(enumerate(table.columns)))}
+        return cls(
+            width=len(table.columns),
+            common=itemgetter(*(at.get(name, -1) for name in _Common._fields)),
+            instance=at["instance"],
+            prices=tuple((at[name], pricing, term) for name, pricing, term in PRICE_COLUMNS if name in at),
+        )
+
+    def fitted(self, row: Sequence[str]) -> Sequence[str]:
+        """Return the row with a blank behind it, for the columns that the table has not.
+
+        A row with words beyond the header becomes blank as a whole, and so is set aside.
+        """
+        if len(row) == self.width:
+            return [*row, ""]
+        if any(cell.strip() for cell in row[self.width :]):
+            return [""] * (self.width + 1)
+        return [*row[: self.width], *[""] * (self.width + 1 - len(row))]
 
 
 def _require_columns(table: Rows) -> None:
@@ -114,19 +147,19 @@ def _require_columns(table: Rows) -> None:
         )
 
 
-def _describe(name: str, number: int, provider: str, instance: str) -> str:
-    return plain(f"{name}:{number} {provider} {instance}".rstrip())
+def _describe(name: str, number: int, cells: Sequence[str]) -> str:
+    return plain(f"{name}:{number} {' '.join(cell for cell in cells[:3] if cell)}".rstrip(), 120)
 
 
-def _read_common(row: _Common, default_source: str) -> _Shared | str:
+def _read_common(row: _Common, default_source: str, latest: date) -> _Shared | str:
     """Return what the shared cells say, or the reason why no offer can be made of them."""
     try:
-        return _Shared(_fields(row, row.source or default_source), _rate(row))
+        return _Shared(_fields(row, row.source or default_source, latest), _rate(row))
     except ValueError as reason:
         return str(reason)
 
 
-def _fields(row: _Common, source: str) -> dict[str, Any]:
+def _fields(row: _Common, source: str, latest: date) -> dict[str, Any]:
     plausible.check_texts(row[:_WORDS])
     if not row.provider:
         raise ImplausibleError("no provider named")
@@ -137,7 +170,8 @@ def _fields(row: _Common, source: str) -> dict[str, Any]:
         raise ImplausibleError("no source named")
     if not row.price_date:
         raise ImplausibleError("no price date: a price without a date says nothing")
-    price_day(row.price_date)
+    if price_day(row.price_date) > latest:
+        raise ImplausibleError(f"price date {row.price_date} lies in the future")
     gpu_key = offered_gpu_key(row.gpu_key)
     if gpu_key is None:
         raise ImplausibleError(
@@ -153,7 +187,7 @@ def _fields(row: _Common, source: str) -> dict[str, Any]:
         "kind": kind,
         "price_date": row.price_date,
         "source": source,
-        "note": _note(row),
+        "note": _note(row, unstated=bool(load_specs()[gpu_key].variants)),
     }
 
 
@@ -169,33 +203,31 @@ def _rate(row: _Common) -> Decimal | None:
     return plausible.price(row.usd_per_unit)
 
 
-def _note(row: _Common) -> str | None:
-    if row.currency.upper() in {"", "USD"}:
-        return row.note or None
+def _note(row: _Common, *, unstated: bool) -> str | None:
+    foreign = row.currency.upper() not in {"", "USD"}
     rate = f"converted from {row.currency.upper()} at {row.usd_per_unit} USD of {row.rate_date}"
-    return f"{row.note}; {rate}" if row.note else rate
+    notes = (row.note, rate if foreign else "", UNSTATED_NOTE if unstated else "")
+    return "; ".join(note for note in notes if note) or None
 
 
-def _offers(shared: _Shared | str, instance: str, prices: Sequence[str]) -> Iterator[Offer | str]:
+def _offers(
+    shared: _Shared | str, instance: str, columns: _Columns, cells: Sequence[str]
+) -> Iterator[Offer | str]:
     """Yield one offer for each price of a row, or the reason why there is none."""
-    if isinstance(shared, str):
-        yield shared
+    reason = shared if isinstance(shared, str) else _why_no_instance(instance)
+    if isinstance(shared, str) or reason:
+        yield reason or ""
         return
-    try:
-        plausible.check_texts((instance,))
-    except ImplausibleError as reason:
-        yield str(reason)
-        return
-    if not instance or not any(prices):
-        yield "no instance named" if not instance else "no price"
-        return
-    for (_, pricing, term_years), text in zip(PRICE_COLUMNS, prices, strict=True):
+    priced = False
+    for at, pricing, term_years in columns.prices:
+        text = cells[at].strip()
         if not text:
             continue
+        priced = True
         try:
             price = plausible.price(text, shared.fields["kind"])
-        except ImplausibleError as reason:
-            yield str(reason)
+        except ImplausibleError as error:
+            yield str(error)
             continue
         if shared.usd_per_unit is not None:
             price *= shared.usd_per_unit
@@ -206,3 +238,15 @@ def _offers(shared: _Shared | str, instance: str, prices: Sequence[str]) -> Iter
             term_years=term_years,
             **shared.fields,
         )
+    if not priced:
+        yield "no price"
+
+
+def _why_no_instance(instance: str) -> str | None:
+    if not instance:
+        return "no instance named"
+    try:
+        plausible.check_texts((instance,))
+    except ImplausibleError as error:
+        return str(error)
+    return None

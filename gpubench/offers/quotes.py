@@ -13,11 +13,9 @@ from gpubench.offers.dates import price_day
 from gpubench.offers.instances import Machine, find_machine
 from gpubench.offers.plausible import ImplausibleError
 from gpubench.offers.source import Quote
-from gpubench.offers.table import OfferKey, OfferTable, SetAside, offer_key
+from gpubench.offers.table import UNSTATED_NOTE, OfferKey, OfferTable, SetAside, offer_key
 from gpubench.specs import load_specs, offered_gpu_key
 from gpubench.units import plain
-
-UNSTATED_NOTE = "form factor not stated: ranked as the slowest variant"
 
 
 def offers_of_quotes(quotes: Iterable[Quote], retrieved_at: str) -> OfferTable:
@@ -61,7 +59,7 @@ def _offer(quote: Quote, retrieved_at: str) -> Offer:
         gpu_count=plausible.gpu_count(_text(quote.gpu_count, machine and machine.gpu_count)),
         vcpus=plausible.vcpus(_text(quote.vcpus, machine and machine.vcpus)),
         ram_bytes=plausible.ram_bytes(_text(quote.ram_gib, machine and machine.ram_gib)),
-        price_usd_per_hour=plausible.price(str(quote.price), quote.kind),
+        price_usd_per_hour=plausible.price(_price_text(quote.price), quote.kind),
         pricing=Pricing(quote.pricing),
         kind=quote.kind,
         price_date=price_date,
@@ -103,6 +101,11 @@ def _identify(quote: Quote, machine: Machine | None) -> str:
         memory = f" with {quote.gpu_memory_gib:g} GiB" if quote.gpu_memory_gib else ""
         raise ImplausibleError(f"{what}{memory} is unknown or ambiguous")
     return key
+
+
+def _price_text(price: float | str) -> str:
+    """Return a price as text; binary fractions such as 0.30000000000000004 are cut at a millionth."""
+    return price if isinstance(price, str) else str(round(price, 6))
 
 
 def _text(said: float | str | None, known: float | None) -> str:

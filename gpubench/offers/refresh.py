@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -24,6 +26,9 @@ from gpubench.offers.snapshot import (
 )
 from gpubench.offers.source import Source, SourceError, SourceSkippedError, Transport
 from gpubench.offers.table import OfferTable, SetAside, offer_key, overlay
+
+SOURCE_LIMIT_S = 600.0
+"""For all the requests of one source; the longest, Azure and Vast, take some 40."""
 
 
 class Refreshed(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +85,7 @@ def refresh(
     accept_outliers: bool = False,
     now: datetime | None = None,
     on_source: Callable[[str, SourceOffers], None] = lambda _name, _source: None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Refreshed:
     """Ask each source, and write one dated snapshot of all that is known afterwards.
 
@@ -90,6 +96,7 @@ def refresh(
         accept_outliers: Take prices that jumped against their last known ones.
         now: Time of the retrieval.
         on_source: Called as each source has answered or failed.
+        clock: Seconds, for the limit of each source.
 
     Raises:
         StorageError: If the snapshot cannot be written; found before any source is asked where it can be.
@@ -105,7 +112,9 @@ def refresh(
     for source in sources:
         last = kept.get(source.name)
         try:
-            fresh = offers_of_quotes(source.fetch(transport), retrieved_at)
+            fresh = offers_of_quotes(
+                source.fetch(_until(transport, clock() + SOURCE_LIMIT_S, clock)), retrieved_at
+            )
         except SourceError as error:
             asked[source.name] = _kept(last, error)
         else:
@@ -117,6 +126,23 @@ def refresh(
         return Refreshed(path=None, sources=asked, set_aside=tuple(set_aside))
     snapshot = Snapshot(retrieved_at=retrieved_at, sources=_in_order(kept | asked))
     return Refreshed(path=write_snapshot(folder, snapshot), sources=asked, set_aside=tuple(set_aside))
+
+
+def _until(transport: Transport, deadline_s: float, clock: Callable[[], float]) -> Transport:
+    """Return the transport with an end: a source of many slow answers cannot hold the others up."""
+
+    def limited(
+        url: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> bytes:
+        if clock() > deadline_s:
+            raise SourceError(f"took over {SOURCE_LIMIT_S:.0f} s for all its answers: stopped")
+        return transport(url, params=params, body=body, headers=headers)
+
+    return limited
 
 
 def _kept(last: SourceOffers | None, error: SourceError) -> SourceOffers:

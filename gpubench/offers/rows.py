@@ -28,7 +28,8 @@ class Rows(NamedTuple):
         """Return a function from a row to its stripped cells of these columns; "" where there is none."""
         at = {column: position for position, column in reversed(list(enumerate(self.columns)))}
         pick = itemgetter(*(at.get(column, -1) for column in wanted))
-        return lambda row: tuple(map(str.strip, pick([*row, ""])))
+        width = len(self.columns)
+        return lambda row: tuple(map(str.strip, pick([*row, *[""] * (width + 1 - len(row))])))
 
 
 def read_rows(path: Path) -> Rows:
@@ -50,7 +51,10 @@ def _read_text(path: Path) -> str:
             raise MisuseError(
                 f"{shown} is {size_bytes / 1024**2:.0f} MiB; up to 64 MiB are read: split the table"
             )
-        return path.read_text(encoding="utf-8-sig")
+        raw = path.read_bytes()
+        if raw.startswith(b"PK"):
+            raise MisuseError(f"{shown} is a spreadsheet or archive: save the table as CSV")
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise MisuseError(f"{shown} is not UTF-8 text (byte {error.start}): save it as UTF-8") from None
     except OSError as error:

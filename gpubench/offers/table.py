@@ -9,6 +9,8 @@ import msgspec
 
 from gpubench.models import Offer, Pricing
 
+UNSTATED_NOTE = "form factor not stated: ranked as the slowest variant"
+
 OfferKey: TypeAlias = tuple[str, str, str | None, Pricing, int | None]
 
 

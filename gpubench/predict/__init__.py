@@ -1,0 +1,3 @@
+from gpubench.callable_package import make_callable
+
+make_callable(__name__, "gpubench.predict.estimate")

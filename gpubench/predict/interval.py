@@ -21,17 +21,22 @@ def ratio_factors(learned: Learned, gpu_keys: Sequence[str]) -> Array:
     """90 % quantile of the scores for each GPU, by how well its kind is known; its own scores left out."""
     known = frozenset(learned.deviations)
     splits = [SPLITS[kin_level(key, known)] for key in gpu_keys]
-    return np.array([_factor(learned, s, key) for s, key in zip(splits, gpu_keys, strict=True)])
+    common = {split: quantile(learned.scores[split]) for split in set(splits)}
+    return np.array(
+        [
+            quantile(learned.scores[split], leave_out=(key,))
+            if key in learned.scores[split]
+            else common[split]
+            for split, key in zip(splits, gpu_keys, strict=True)
+        ]
+    )
 
 
 def level_half_widths(learned: Learned, gpu_keys: Sequence[str], workload: str) -> Array:
     """Log half-widths of predictions from nothing; scores of the workload's own model left out."""
     known = frozenset(learned.deviations)
-    return np.array([_factor(learned, SPLITS[kin_level(key, known)], workload) for key in gpu_keys])
-
-
-def _factor(learned: Learned, split: str, own: str) -> float:
-    return quantile(learned.scores[split], leave_out=(own,))
+    width = {split: quantile(learned.scores[split], leave_out=(workload,)) for split in SPLITS}
+    return np.array([width[SPLITS[kin_level(key, known)]] for key in gpu_keys])
 
 
 def draw(estimates: Sequence[Estimate], n: int, seed: int, common_share: float | None = None) -> Array:

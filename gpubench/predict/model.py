@@ -125,7 +125,9 @@ def _times(
     """The roofline of one case on n GPUs; of a measured one, with its own micro-benchmarks."""
     chips, deviations = chips_of(specs), extend(learned.deviations, [spec.key for spec in specs])
     if measured is not None and measured.micro:
-        chips, deviations = measured_chip(chips, measured.micro), np.zeros_like(deviations)
+        power = learned.coefficients.power_exponent * chips.power[0]
+        expected = np.exp([power + deviations[0, 0], deviations[0, 2]])
+        chips = measured_chip(chips, measured.micro, (float(expected[0]), float(expected[1])))
     return step_times(
         work_of(_operators(question), case.batch_size),
         chips,

@@ -22,12 +22,20 @@ _USUAL_GEMM = {
     "bf16": (Mode.HALF, 0.71),
 }
 _USUAL_COPY = 0.89
+_BELIEF = 0.5  # exponent: the usual shares are known from one card, so half of a difference is believed
 _LEAST, _MOST = 0.5, 1.2  # beyond it the reading is doubted, not the card
 _PREFIX = {"T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3}
 
 
-def measured_chip(chip: Chips, micro: Iterable[MicroResult]) -> Chips:
-    """Datasheet figures of one card, corrected by what its micro-benchmarks read."""
+def measured_chip(chip: Chips, micro: Iterable[MicroResult], expected: tuple[float, float]) -> Chips:
+    """Datasheet figures of one card, corrected by what its micro-benchmarks read.
+
+    Args:
+        chip: One GPU.
+        micro: Its micro-benchmarks; other kinds than GEMM and device copy are looked over.
+        expected: Share of its peaks and of its bandwidth that the calibration already takes off, or adds,
+            for this GPU: its power limit, its own deviation.
+    """
     peaks, bandwidth = chip.peaks.copy(), chip.bandwidth.copy()
     best: dict[Mode, float] = {}
     for result in micro:
@@ -37,9 +45,9 @@ def measured_chip(chip: Chips, micro: Iterable[MicroResult]) -> Chips:
         precision = (result.precision or "").removeprefix("amp-")
         if "gemm" in result.name and precision in _USUAL_GEMM:
             mode, usual = _USUAL_GEMM[precision]
-            best[mode] = max(best.get(mode, 0.0), value / usual)
+            best[mode] = max(best.get(mode, 0.0), value / usual / expected[0])
         elif "copy" in result.name and "host" not in result.name and result.unit.endswith("B/s"):
-            bandwidth[0] *= _bounded(value / _USUAL_COPY / bandwidth[0])
+            bandwidth[0] *= _bounded(value / _USUAL_COPY / expected[1] / bandwidth[0])
     for mode, value in best.items():
         peaks[0, mode] *= _bounded(value / peaks[0, mode])
     return replace(chip, peaks=peaks, bandwidth=bandwidth)
@@ -75,4 +83,4 @@ def _si(result: MicroResult) -> float | None:
 
 
 def _bounded(ratio: float) -> float:
-    return float(np.clip(ratio, _LEAST, _MOST))
+    return float(np.clip(ratio**_BELIEF, _LEAST, _MOST))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,7 @@ STRANGER = 2
 """Level of a GPU whose compute capability has no rows."""
 
 
+@lru_cache(maxsize=4096)
 def kin_level(target: str, learned: frozenset[str]) -> int:
     """How well a GPU's kind is known: 0 its chip has rows, 1 its compute capability has, 2 neither."""
     specs = load_specs()

@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
 from statistics import median
@@ -31,7 +31,7 @@ from gpubench.units import plain
 
 COLUMNS = ("source", "gpu", "model", "mode", "precision", "batch_size", "metric", "unit", "value")
 _OPTIONAL = ("gpu_key", "math_mode", "memory_layout")
-MOST_ROWS = 200_000  # usable rows read of one file; the rest is counted
+MOST_ROWS = 20_000  # different rows of one file; repeats of one are merged, the rest is counted
 UNKNOWN_BATCH = 128  # stands in where a source does not state the batch
 GNMT_TOKENS = 54  # 27 on each side; tokens per second count both
 
@@ -159,18 +159,18 @@ def read_csv(path: Path) -> Reading:
 def _read(reader: Iterable[Mapping[str, str | None]], what: str) -> Reading:
     found: dict[tuple[str, ...], list[Row]] = {}
     skipped: Counter[str] = Counter()
-    count = usable = 0
+    count = 0
     for line in reader:
         count += 1
-        if usable >= MOST_ROWS:
-            skipped[f"beyond the first {MOST_ROWS:,} usable rows"] += 1
-            continue
         row = _row(line)
         if isinstance(row, str):
             skipped[row] += 1
+            continue
+        key = (*map(str, row[:6]), row.layout)
+        if key in found or len(found) < MOST_ROWS:
+            found.setdefault(key, []).append(row)
         else:
-            usable += 1
-            found.setdefault((*map(str, row[:6]), row.layout), []).append(row)
+            skipped[f"beyond the first {MOST_ROWS:,} different rows"] += 1
     if not found:
         reasons = "; ".join(f"{n} x {plain(reason)}" for reason, n in skipped.most_common(3))
         raise MisuseError(f"{what}: none of {count} rows is usable ({reasons or 'the file is empty'})")
@@ -209,7 +209,7 @@ def join(a: Table, b: Table) -> Table:
 def _row(line: Mapping[str, str | None]) -> Row | str:
     """One line of a file as a usable row, or the reason why it is none."""
     text = {name: (line.get(name) or "").strip() for name in (*COLUMNS, *_OPTIONAL)}
-    spec = find_spec(text["gpu_key"] or text["gpu"])
+    spec = _spec(text["gpu_key"] or text["gpu"])
     if spec is None:
         return f"unknown GPU {plain(text['gpu'], 60)!r}"
     precision = text["precision"].casefold()
@@ -234,6 +234,11 @@ def _row(line: Mapping[str, str | None]) -> Row | str:
         seconds, math_mode or _math_mode(text["source"], precision, spec), text["memory_layout"],
         text["metric"] != "score" and text["model"] not in _APPROXIMATE,
     )  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def _spec(name: str) -> GpuSpec | None:
+    return find_spec(name)
 
 
 def _number(text: str) -> float | None:

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile
+from gpubench.probe import system
 from gpubench.probe.backend import BackendReport, DeviceState, GpuProcess, PowerLimits, Reading
 from gpubench.specs import find_spec
 
@@ -64,6 +65,19 @@ class AmdBackend:
         """List the GPUs in the order of the compute driver, which is that of ROCm."""
         found = [_device(self.root, n, node) for n, node in enumerate(_nodes(self.root))]
         return BackendReport(devices=tuple(d for d, _ in found), states=tuple(s for _, s in found))
+
+    def open_readings(self, device: DeviceProfile) -> AmdReadings:
+        """Open the readings of one GPU.
+
+        Raises:
+            NoDeviceError: If the kernel no longer shows it.
+        """
+        folder = self.root / "sys/bus/pci/devices" / (device.pci_bus_id or "unknown")
+        if not folder.is_dir():
+            raise NoDeviceError(
+                f"GPU {device.index} ({device.name}) is no longer listed by the kernel; see dmesg, reboot"
+            )
+        return AmdReadings(folder)
 
 
 BACKEND = AmdBackend()
@@ -137,29 +151,12 @@ class AmdReadings:
         return
 
 
-def open_readings(device: DeviceProfile, root: Path = Path("/")) -> AmdReadings:
-    """Open the readings of one AMD GPU.
-
-    Raises:
-        NoDeviceError: If the kernel no longer shows it.
-    """
-    folder = root / "sys/bus/pci/devices" / (device.pci_bus_id or "unknown")
-    if not folder.is_dir():
-        raise NoDeviceError(
-            f"GPU {device.index} ({device.name}) is no longer listed by the kernel; see dmesg, reboot"
-        )
-    return AmdReadings(folder)
-
-
 def _nodes(root: Path) -> list[dict[str, int]]:
     """Properties of every GPU of the compute topology, in its order."""
     nodes = (root / "sys/class/kfd/kfd/topology/nodes").glob("*/properties")
     found = []
     for file in sorted(nodes, key=lambda f: int(f.parent.name) if f.parent.name.isdigit() else 0):
-        try:
-            text = file.read_text(encoding="ascii", errors="replace")
-        except OSError:  # a node that this container was not given
-            continue
+        text = system.read_text(file) or ""  # a container may not have been given this one
         values = {k: int(v) for k, v in re.findall(r"^(\w+) (\d+)$", text, re.MULTILINE)}
         if values.get("simd_count") and values.get("vendor_id") == _VENDOR_AMD:
             found.append(values)
@@ -236,9 +233,9 @@ def _name(root: Path, of: Folder) -> str | None:
         return str(name)
     device, revision = of.get("name", "device"), of.get("name", "revision")
     table = root / "usr/share/libdrm/amdgpu.ids"
-    if device and revision and table.is_file():
+    if device and revision:
         wanted = (device.removeprefix("0x").upper(), revision.removeprefix("0x").upper())
-        for line in table.read_text(encoding="utf-8", errors="replace").splitlines():
+        for line in (system.read_text(table) or "").splitlines():
             cells = [cell.strip() for cell in line.split(",", 2)]
             if len(cells) == 3 and (cells[0].upper(), cells[1].upper()) == wanted:
                 of.refused.pop("name", None)
@@ -248,8 +245,7 @@ def _name(root: Path, of: Folder) -> str | None:
 
 
 def _driver(root: Path) -> str | None:
-    file = root / "sys/module/amdgpu/version"
-    return file.read_text(encoding="ascii").strip() if file.is_file() else None
+    return system.read_text(root / "sys/module/amdgpu/version")
 
 
 def _pcie_generation(text: str) -> int:

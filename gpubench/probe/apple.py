@@ -15,6 +15,7 @@ import psutil
 
 from gpubench.models import DeviceProfile
 from gpubench.probe.backend import BackendReport
+from gpubench.probe.no_readings import NoReadings
 from gpubench.specs import find_spec
 
 _LIMIT_S = 10.0
@@ -40,6 +41,11 @@ class AppleBackend:
         if platform.system() != "Darwin" or platform.machine() != "arm64":
             return BackendReport()
         return BackendReport(devices=(_profile(),), states=(None,))
+
+    def open_readings(self, device: DeviceProfile) -> NoReadings:
+        """Open nothing: there is no telemetry here."""
+        del device
+        return NoReadings()
 
 
 BACKEND = AppleBackend()

@@ -20,7 +20,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
         what: What happened.
         value: The value seen: the loader's own text, a version, a path.
         mend: What to do about it.
-        exit_code: 3 where a GPU is here but cannot be used; 0 where there simply is none.
+        exit_code: 3 where a GPU is here but cannot be used; 0 where there is none, or a run goes on.
         backend: Whose problem it is: a backend's, or ``torch``'s.
         device_index: The device it concerns; None for the whole backend.
     """
@@ -104,10 +104,19 @@ class BackendReport(msgspec.Struct, frozen=True, kw_only=True):
 class Backend(Protocol):
     """A kind of device that can be listed. A missing driver gives an empty report, never an exception."""
 
-    name: str
+    @property
+    def name(self) -> str: ...  # noqa: D102 - what DeviceProfile.backend holds
 
     def devices(self) -> BackendReport:
         """List the devices that this backend's driver shows."""
+        ...
+
+    def open_readings(self, device: DeviceProfile) -> Readings:
+        """Open a line to one of them, for telemetry.
+
+        Raises:
+            NoDeviceError: If the driver no longer shows it.
+        """
         ...
 
 

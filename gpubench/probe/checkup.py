@@ -94,15 +94,17 @@ def _driver(report: ProbeReport, gpus: Sequence[DeviceProfile]) -> Iterator[Chec
         seen = f"{gpus[0].driver_version}, CUDA {gpus[0].cuda_driver_version}"
         yield ok("NVIDIA driver", f"{seen}, {report.host.nvml_library or 'path not told'}")
     for problem in report.problems:
-        yield _from_problem(problem)
+        yield _from_problem(problem, listed=bool(gpus))
 
 
-def _from_problem(problem: Problem) -> Check:
+def _from_problem(problem: Problem, *, listed: bool) -> Check:
     name = "torch and driver" if problem.backend == "torch" else "NVIDIA driver"
     if problem.device_index is not None:
         name = f"GPU {problem.device_index}"
     seen = problem.what + ("" if problem.value is None else f" ({problem.value})")
-    return fail(name, seen, problem.mend) if problem.exit_code else ok(name, seen)
+    if problem.exit_code:
+        return fail(name, seen, problem.mend)
+    return warn(name, seen, problem.mend) if listed else ok(name, seen)
 
 
 def _visibility(gpus: Sequence[DeviceProfile], variables: Mapping[str, str]) -> Iterator[Check]:

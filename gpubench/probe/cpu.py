@@ -13,6 +13,7 @@ import psutil
 from gpubench.models import DeviceProfile
 from gpubench.probe import system
 from gpubench.probe.backend import BackendReport
+from gpubench.probe.no_readings import NoReadings
 
 # Instructions that multiply in a reduced format, as /proc/cpuinfo names them (x86, then Arm).
 _INSTRUCTIONS = {
@@ -52,6 +53,11 @@ class CpuBackend:
                 kind for kind, names in _INSTRUCTIONS.items() if flags.intersection(names)
             ),
         )
+
+    def open_readings(self, device: DeviceProfile) -> NoReadings:
+        """Open nothing: there is no telemetry here."""
+        del device
+        return NoReadings()
 
 
 BACKEND = CpuBackend()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from gpubench.errors import NoDeviceError
@@ -10,7 +11,7 @@ from gpubench.models import DeviceProfile
 from gpubench.probe import nvml_driver, nvml_profile, nvml_readings
 from gpubench.probe.backend import BackendReport, DeviceState, Problem
 from gpubench.probe.guard import CALL_LIMIT_S, Guard, HungCallError
-from gpubench.probe.nvml_session import Refused, Session
+from gpubench.probe.nvml_session import Device, Refused, Session
 
 
 def connect(limit_s: float = CALL_LIMIT_S, *, record: bool = False) -> Session | Problem:
@@ -25,7 +26,7 @@ def connect(limit_s: float = CALL_LIMIT_S, *, record: bool = False) -> Session |
     try:
         opened = session.guarded(lambda: session.ask("nvmlInit"))
     except HungCallError:
-        return nvml_driver.hung(limit_s)
+        return nvml_driver.hung(limit_s, listed=False)
     session.library = nvml_driver.loaded_library()
     if isinstance(opened, Refused):
         version = (
@@ -51,11 +52,20 @@ class NvidiaBackend:
         if isinstance(session, Problem):
             return BackendReport(problems=(session,))
         try:
-            return session.guarded(lambda: _survey(session))
-        except HungCallError:
-            return BackendReport(problems=(nvml_driver.hung(self.limit_s),), library=session.library)
+            return _Survey(session).run()
         finally:
             session.close()
+
+    def open_readings(self, device: DeviceProfile) -> nvml_readings.NvmlReadings:
+        """Open a line to one GPU for telemetry.
+
+        Raises:
+            NoDeviceError: If the driver cannot be opened, or no longer shows this device.
+        """
+        session = connect(self.limit_s)
+        if isinstance(session, Problem):
+            raise NoDeviceError(session.line())
+        return nvml_readings.open_on(session, device)
 
 
 BACKEND = NvidiaBackend()
@@ -71,11 +81,11 @@ def dump() -> list[dict[str, Any]]:
     if isinstance(session, Problem):
         raise NoDeviceError(session.line())
     try:
-        report = session.guarded(lambda: _survey(session))
+        report = _Survey(session).run()
         for profile in report.devices:
             nvml_readings.read_all(session, profile)
-    except HungCallError:
-        raise NoDeviceError(nvml_driver.hung(session.guard.limit_s).line()) from None
+        if session.guard.hung:
+            raise NoDeviceError(nvml_driver.hung(session.guard.limit_s, listed=False).line())
     finally:
         calls = list(session.calls or ())
         session.close()
@@ -83,45 +93,64 @@ def dump() -> list[dict[str, Any]]:
 
 
 def open_readings(device: DeviceProfile) -> nvml_readings.NvmlReadings:
-    """Open a line to one GPU for telemetry.
-
-    Raises:
-        NoDeviceError: If the driver cannot be opened, or no longer shows this device.
-    """
-    session = connect()
-    if isinstance(session, Problem):
-        raise NoDeviceError(session.line())
-    return nvml_readings.open_on(session, device)
+    """Open a line to one GPU for telemetry; see ``NvidiaBackend.open_readings``."""
+    return BACKEND.open_readings(device)
 
 
-def _survey(session: Session) -> BackendReport:
-    versions = nvml_profile.versions(session)
-    count = session.ask("nvmlDeviceGetCount")
-    if isinstance(count, Refused):
+@dataclass
+class _Survey:
+    """What is known of the GPUs so far: a call that hangs takes the rest away, not what was read before."""
+
+    session: Session
+    found: list[tuple[DeviceProfile, Device]] = field(default_factory=list)
+    states: dict[int, DeviceState] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    nvml_version: str | None = None
+
+    def run(self) -> BackendReport:
+        """List the GPUs, then look at what each is doing."""
+        try:
+            self.session.guarded(self._list)
+            for place, (_, device) in enumerate(self.found):
+                look = partial(nvml_profile.read_state, self.session, device)
+                self.states[place] = self.session.guarded(look)
+        except HungCallError:
+            self.problems.append(nvml_driver.hung(self.session.guard.limit_s, listed=bool(self.found)))
+        alive = [place for place, (profile, device) in enumerate(self.found) if self._alive(profile, device)]
         return BackendReport(
-            problems=(nvml_driver.not_listed(count.code, count.reason),), library=session.library
+            devices=tuple(self.found[place][0] for place in alive),
+            states=tuple(self.states.get(place) for place in alive),
+            problems=tuple(self.problems),
+            library=self.session.library,
+            library_version=self.nvml_version,
         )
-    found: list[tuple[DeviceProfile, DeviceState]] = []
-    problems: list[Problem] = []
-    for index in range(count):
-        device = session.device(index)
+
+    def _alive(self, profile: DeviceProfile, device: Device) -> bool:
+        """Whether no call has said that the device is lost or needs a reset; else note the problem."""
+        card = device.label.partition("/")[0]  # a slice is lost with its card
+        code = self.session.fatal.get(device.label, self.session.fatal.get(card))
+        if code is not None:
+            self.problems.append(nvml_driver.device_unusable(profile.index or 0, code, None))
+        return code is None
+
+    def _list(self) -> None:
+        versions = nvml_profile.read_versions(self.session)
+        self.nvml_version = versions.nvml
+        count = self.session.ask("nvmlDeviceGetCount")
+        if isinstance(count, Refused):
+            self.problems.append(nvml_driver.not_listed(count.code, count.reason))
+            return
+        if count == 0:
+            self.problems.append(nvml_driver.no_gpu(versions.driver))
+        for index in range(count):
+            self._list_one(index, versions)
+
+    def _list_one(self, index: int, versions: nvml_profile.Versions) -> None:
+        device = self.session.device(index)
         if isinstance(device, Refused):
-            problems.append(nvml_driver.device_unusable(index, device.code, device.reason))
-            continue
-        read = nvml_profile.read(session, device, index, versions)
-        if device.label in session.fatal:
-            code = session.fatal[device.label]
-            problems.append(nvml_driver.device_unusable(index, code, None))
-            continue
-        found.extend(read)
-        if not read:
-            problems.append(nvml_driver.no_mig_slice(index))
-    if count == 0:
-        problems.append(nvml_driver.no_gpu(versions.driver))
-    return BackendReport(
-        devices=tuple(profile for profile, _ in found),
-        states=tuple(state for _, state in found),
-        problems=tuple(problems),
-        library=session.library,
-        library_version=versions.nvml,
-    )
+            self.problems.append(nvml_driver.device_unusable(index, device.code, device.reason))
+            return
+        found = nvml_profile.read(self.session, device, index, versions)
+        if not found:
+            self.problems.append(nvml_driver.no_mig_slice(index))
+        self.found.extend(found)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpubench.probe.backend import Problem
-from gpubench.probe.system import container
+from gpubench.probe.system import container, read_text
 
 SONAME = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
 NO_PERMISSION, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 4, 9, 12, 13
@@ -51,13 +51,13 @@ def binding_shadowed(path: str) -> Problem:
     )
 
 
-def hung(limit_s: float) -> Problem:
-    """The driver took a call and did not come back."""
+def hung(limit_s: float, *, listed: bool) -> Problem:
+    """The driver took a call and did not come back; ``listed`` if it had named a GPU before."""
     return Problem(
-        what="the NVIDIA driver does not answer",
+        what="the NVIDIA driver has stopped answering" if listed else "the NVIDIA driver does not answer",
         value=f"a call took over {limit_s:g} s",
         mend=f"look for a stuck process and for Xid lines in the kernel log, reboot if need be, {_OR_CPU}",
-        exit_code=_UNUSABLE,
+        exit_code=_ABSENT if listed else _UNUSABLE,
     )
 
 
@@ -142,10 +142,7 @@ def not_opened(code: int, reason: str, library_version: str | None, root: Path =
 
 def loaded_library() -> str | None:
     """Path of the driver library that this process has loaded; None where the system does not tell."""
-    maps = Path("/proc/self/maps")
-    if not maps.exists():
-        return None
-    for line in maps.read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in (read_text(Path("/proc/self/maps")) or "").splitlines():
         path = line[line.find("/") :] if "/" in line else ""
         if Path(path).name.startswith("libnvidia-ml.so"):
             return path
@@ -154,13 +151,10 @@ def loaded_library() -> str | None:
 
 def module_version(root: Path = Path("/")) -> str | None:
     """Version of the loaded kernel module."""
-    plain = root / "sys/module/nvidia/version"
-    if plain.exists():
-        return plain.read_text(encoding="utf-8").strip()
-    long = root / "proc/driver/nvidia/version"
-    found = (
-        re.search(r"\b\d{3}\.\d+(?:\.\d+)?\b", long.read_text(encoding="utf-8")) if long.exists() else None
-    )
+    if plain := read_text(root / "sys/module/nvidia/version"):
+        return plain
+    long = read_text(root / "proc/driver/nvidia/version") or ""
+    found = re.search(r"\b\d{3}\.\d+(?:\.\d+)?\b", long)
     return found.group() if found else None
 
 
@@ -200,7 +194,7 @@ def _not_loaded(root: Path) -> Problem:
         text = " ".join(str(error).split())
     else:  # it loads now: the first try met a moment of change
         text = "it loaded at the second try"
-    missing = text.startswith(f"{SONAME}: cannot open shared object file: No such file")
+    missing = is_absent(text)
     lying = _library_files(root) if missing else ()
     if missing and not lying:
         return Problem(
@@ -215,6 +209,18 @@ def _not_loaded(root: Path) -> Problem:
         mend=f"reinstall the driver, or mend the loader path (LD_LIBRARY_PATH), {_OR_CPU}",
         exit_code=_UNUSABLE,
     )
+
+
+def is_absent(text: str, platform: str = sys.platform) -> bool:
+    """Whether the loader's words mean that there is no driver, rather than a driver that is broken.
+
+    A library that lacks one of its own parts is broken. Outside Linux the words vary too much to tell, and
+    a machine without the driver is by far the likelier.
+    """
+    if platform != "linux":
+        return True
+    words = rf"(?:^|library ){re.escape(SONAME)}: (?:cannot open shared object file: )?No such file"
+    return re.search(words, text) is not None  # glibc, then musl
 
 
 def _library_files(root: Path) -> tuple[str, ...]:

@@ -90,7 +90,7 @@ class Fields:
         return value
 
 
-def versions(session: Session) -> Versions:
+def read_versions(session: Session) -> Versions:
     """Ask for the versions of the driver's parts."""
     refused: dict[str, str] = {}
 
@@ -112,17 +112,17 @@ def versions(session: Session) -> Versions:
 
 def read(
     session: Session, device: Device, index: int, versions: Versions
-) -> list[tuple[DeviceProfile, DeviceState]]:
-    """The device with its state, or its MIG slices where it is cut into slices (CUDA sees only those)."""
+) -> list[tuple[DeviceProfile, Device]]:
+    """The device, or its MIG slices where it is cut into slices (CUDA sees only those)."""
     whole = _profile(session, device, index, versions)
     if not whole.mig_enabled:
-        return [(whole, read_state(session, device))]
+        return [(whole, device)]
     most = session.ask("nvmlDeviceGetMaxMigDeviceCount", device)
     slices = []
     for place in range(0 if isinstance(most, Refused) else most):
         piece = session.mig_slice(device, place)
         if not isinstance(piece, Refused):
-            slices.append((_slice(session, piece, whole), read_state(session, piece)))
+            slices.append((_slice(session, piece, whole), piece))
     return slices
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
-from gpubench.probe import amd, apple, cpu, nvidia, system
+from gpubench.probe import cpu, nvidia, system
 from gpubench.probe.backend import BackendReport, Host, ProbeReport
+from gpubench.probe.backends import load_backends
 from gpubench.probe.torch_build import torch_build, torch_problem
 
 
@@ -14,14 +15,19 @@ def probe() -> ProbeReport:
 
     A driver that is missing or broken becomes a Problem in the report, never an exception.
     """
-    gpus = nvidia.BACKEND.devices()
-    reports = (gpus, amd.BACKEND.devices(), apple.BACKEND.devices(), cpu.BACKEND.devices())
+    backends = load_backends()
+    by_name = {name: backend.devices() for name, backend in backends.found.items()}
+    gpus, reports = by_name[nvidia.BACKEND.name], by_name.values()
     first = next(d for r in reports for d in r.devices)
     unreachable = None if first.backend == "cpu" else torch_problem(first)
     return ProbeReport(
         devices=tuple(d for r in reports for d in r.devices),
         states=tuple(s for r in reports for s in r.states),
-        problems=(*(p for r in reports for p in r.problems), *((unreachable,) if unreachable else ())),
+        problems=(
+            *(p for r in reports for p in r.problems),
+            *backends.problems,
+            *((unreachable,) if unreachable else ()),
+        ),
         host=_host(gpus),
     )
 

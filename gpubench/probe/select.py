@@ -8,15 +8,15 @@ from collections.abc import Sequence
 
 from gpubench.errors import MisuseError, NoDeviceError
 from gpubench.models import DeviceProfile
-from gpubench.probe import amd, apple, cpu, nvidia
+from gpubench.probe import cpu, nvidia
 from gpubench.probe.backend import BackendReport
+from gpubench.probe.backends import load_backends
 from gpubench.probe.torch_build import torch_problem
 from gpubench.probe.visible import HIP_VARIABLE, by_uuid, visible_devices
 from gpubench.specs import find_spec
 from gpubench.units import plain
 
 _OR_CPU = "or measure on the CPU with --device cpu"
-_PLACE = re.compile(r"(cuda|rocm|mps)(?::(\d+))?")
 
 
 def select_device(name: str = "auto") -> tuple[DeviceProfile, str | None]:
@@ -34,16 +34,17 @@ def select_device(name: str = "auto") -> tuple[DeviceProfile, str | None]:
     wanted = name.strip()
     if wanted.lower() == "cpu":
         return cpu.BACKEND.profile(), None
-    _check_form(wanted)
+    check_form(wanted)
     report = nvidia.BACKEND.devices()
-    nvidias = visible_devices(report.devices, os.environ)
+    # On a machine without NVIDIA GPUs the variable, often set for all of a cluster, means nothing.
+    nvidias = visible_devices(report.devices, os.environ) if report.devices else ()
     if wanted.lower() == "auto":
         return _automatic(report, nvidias)
-    others = () if nvidias else _others()
-    kind = _PLACE.fullmatch(wanted.lower())
-    if not (nvidias or others) or (kind and kind[1] == "cuda" and report.devices and not nvidias):
+    kind, gpus = _place(wanted), (*nvidias, *_others())
+    hidden = report.devices and not nvidias and kind and kind[1] == "cuda"
+    if not gpus or hidden:
         raise NoDeviceError(_no_gpu(report))
-    device = _named(wanted, nvidias or others)
+    device = _named(wanted, gpus)
     check_torch(device)
     return device, None
 
@@ -60,26 +61,36 @@ def check_torch(device: DeviceProfile) -> None:
         raise NoDeviceError(problem.line())
 
 
-def _check_form(wanted: str) -> None:
-    if not wanted:
+def check_form(name: str) -> None:
+    """Refuse what could name no device on any machine; asks no driver.
+
+    Raises:
+        MisuseError: For an empty name, a bare number, or a name of no known form.
+    """
+    if not name:
         raise MisuseError("--device is empty; give auto, cpu, cuda, cuda:N, a UUID or a GPU's key")
-    if re.fullmatch(r"-?\d+", wanted):
-        raise MisuseError(f"--device {wanted}: write cuda:{wanted.lstrip('-')}")
-    if re.match(r"(cuda|rocm|mps)\b", wanted.lower()) and not _PLACE.fullmatch(wanted.lower()):
-        raise MisuseError(f"--device {wanted!r}: write cuda or cuda:N, N counted from 0")
-    known_form = re.fullmatch(r"auto|(gpu|mig)-[0-9a-f-]+", wanted.lower()) or _PLACE.fullmatch(
-        wanted.lower()
-    )
-    if not known_form and find_spec(wanted) is None:
+    if re.fullmatch(r"-?\d+", name):
+        raise MisuseError(f"--device {name}: write cuda:{name.lstrip('-')}")
+    known = re.fullmatch(r"auto|cpu|(gpu|mig)-[0-9a-f-]+", name.lower()) or _place(name)
+    if not known and find_spec(name) is None:
         raise MisuseError(
-            f"--device {plain(wanted)!r} is no device; give auto, cpu, cuda, cuda:N, a UUID or a GPU's key"
+            f"--device {plain(name)!r} is no device; give auto, cpu, cuda, cuda:N, a UUID or a GPU's key"
         )
+
+
+def _place(name: str) -> re.Match[str] | None:
+    """A backend's name and a place, counted from 0: cuda, cuda:1."""
+    kinds = "|".join(re.escape(kind) for kind in load_backends().found if kind != cpu.BACKEND.name)
+    return re.fullmatch(rf"({kinds})(?::(\d+))?", name.lower())
 
 
 def _others() -> tuple[DeviceProfile, ...]:
     """GPUs of other makers, as far as their own variable leaves them."""
-    radeons = visible_devices(amd.BACKEND.devices().devices, os.environ, HIP_VARIABLE)
-    return (*radeons, *apple.BACKEND.devices().devices)
+    found = load_backends().found
+    listed = {name: b.devices().devices for name, b in found.items() if name not in {"cuda", "cpu"}}
+    if listed["rocm"]:
+        listed["rocm"] = visible_devices(listed["rocm"], os.environ, HIP_VARIABLE)
+    return tuple(device for devices in listed.values() for device in devices)
 
 
 def _automatic(report: BackendReport, nvidias: Sequence[DeviceProfile]) -> tuple[DeviceProfile, str | None]:
@@ -114,32 +125,40 @@ def _no_gpu(report: BackendReport) -> str:
 
 def _named(wanted: str, visible: Sequence[DeviceProfile]) -> DeviceProfile:
     device = _match(wanted, visible)
-    if device.backend == "rocm" and device != visible[0]:
+    first = next(d for d in visible if d.backend == device.backend)
+    if device.backend == "rocm" and device != first:
         raise MisuseError(f"--device {wanted}: set HIP_VISIBLE_DEVICES={device.index} and give --device rocm")
     return device
 
 
 def _match(wanted: str, visible: Sequence[DeviceProfile]) -> DeviceProfile:
-    kind = visible[0].backend
-    if found := _PLACE.fullmatch(wanted.lower()):
+    if found := _place(wanted):
+        fitting = [d for d in visible if d.backend == found[1]]
+        if found[1] == "cuda" and not fitting:  # torch calls AMD's so too
+            fitting = [d for d in visible if d.backend == "rocm"]
         place = int(found[2] or 0)
-        fits = found[1] == kind or (found[1] == "cuda" and kind == "rocm")  # torch calls both cuda
-        if not fits or place >= len(visible):
-            raise NoDeviceError(
-                f"--device {wanted}: there is no such GPU, {_places(kind, len(visible))}; see gpubench probe"
-            )
-        return visible[place]
+        if place >= len(fitting):
+            here = ", ".join(_places(fitting or visible))
+            raise NoDeviceError(f"--device {wanted}: no such GPU, here are {here}; see gpubench probe")
+        return fitting[place]
     matches = by_uuid(wanted, visible) or _by_key(wanted, visible)
     if len(matches) == 1:
         return matches[0]
-    here = ", ".join(f"{kind}:{n} {plain(d.name or '')}" for n, d in enumerate(visible))
+    here = ", ".join(f"{place} {plain(d.name or '')}" for place, d in _places(visible).items())
     if matches:
         raise MisuseError(f"--device {wanted!r} fits {len(matches)} GPUs here; name one of: {here}")
     raise MisuseError(f"--device {wanted!r} names no device here; give cpu or one of: {here}")
 
 
-def _places(kind: str, count: int) -> str:
-    return f"visible is {kind}:0 alone" if count == 1 else f"visible are {kind}:0 to {kind}:{count - 1}"
+def _places(visible: Sequence[DeviceProfile]) -> dict[str, DeviceProfile]:
+    """How each device is named by place: cuda:0, cuda:1."""
+    counts: dict[str, int] = {}
+    named = {}
+    for device in visible:
+        place = counts.get(device.backend, 0)
+        counts[device.backend] = place + 1
+        named[f"{device.backend}:{place}"] = device
+    return named
 
 
 def _by_key(wanted: str, devices: Sequence[DeviceProfile]) -> list[DeviceProfile]:

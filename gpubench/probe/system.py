@@ -17,52 +17,52 @@ _CONTAINER_MARKS = {
 }
 
 
+def read_text(file: Path) -> str | None:
+    """The text of a system file, stripped; None where it is missing, closed or gives an error when read."""
+    try:
+        return file.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return None
+
+
 def container(root: Path = Path("/")) -> str | None:
     """Kind of container that this process runs in, or None."""
     if (root / ".dockerenv").exists():
         return "docker"
     if (root / "run/.containerenv").exists():
         return "podman"
-    cgroup = root / "proc/1/cgroup"
-    text = cgroup.read_text(encoding="utf-8", errors="replace") if _readable(cgroup) else ""
+    text = read_text(root / "proc/1/cgroup") or ""
     return next((name for name, mark in _CONTAINER_MARKS.items() if re.search(mark, text)), None)
 
 
 def memory_limit_bytes(root: Path = Path("/")) -> int | None:
     """Memory that the control group allows this process [B]; None where there is no limit."""
     for place in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        file = root / place
-        if _readable(file) and (text := file.read_text(encoding="ascii").strip()).isdigit():
-            limit = int(text)
-            return limit if limit < 2**60 else None  # version 1 writes "none" as a huge number
+        limit = _whole(read_text(root / place))
+        if limit is not None:
+            return limit if 0 < limit < 2**60 else None  # version 1 writes "none" as a huge number
     return None
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
     """Processors' worth of time that the control group allows; None where there is no limit."""
-    second = root / "sys/fs/cgroup/cpu.max"
-    if _readable(second):
-        words = second.read_text(encoding="ascii").split()
-        return int(words[0]) / int(words[1]) if len(words) == 2 and words[0].isdigit() else None
-    first = root / "sys/fs/cgroup/cpu"
-    quota, period = first / "cpu.cfs_quota_us", first / "cpu.cfs_period_us"
-    if not (_readable(quota) and _readable(period)):
-        return None
-    allowed = int(quota.read_text(encoding="ascii"))
-    return allowed / int(period.read_text(encoding="ascii")) if allowed > 0 else None
+    groups = root / "sys/fs/cgroup"
+    words = (read_text(groups / "cpu.max") or "").split()
+    if len(words) != 2:  # version 1 has a file for each
+        words = [read_text(groups / f"cpu/cpu.cfs_{name}_us") or "" for name in ("quota", "period")]
+    allowed, period = _whole(words[0]), _whole(words[1])
+    return allowed / period if allowed and period else None
 
 
 def cpu_governor(root: Path = Path("/")) -> str | None:
     """Clock policy of the first processor; None where the kernel does not show one."""
-    file = root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"
-    return file.read_text(encoding="ascii").strip() if _readable(file) else None
+    return read_text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") or None
 
 
 def cpu_facts(root: Path = Path("/")) -> dict[str, str]:
     """The first processor's entries of /proc/cpuinfo, keys in lower case; empty elsewhere."""
-    file = root / "proc/cpuinfo"
     facts: dict[str, str] = {}
-    for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if _readable(file) else ():
+    for line in (read_text(root / "proc/cpuinfo") or "").splitlines():
         if not line.strip():
             break
         key, _, value = line.partition(":")
@@ -87,5 +87,6 @@ def usable_threads() -> int | None:
     return os.cpu_count()
 
 
-def _readable(file: Path) -> bool:
-    return file.is_file() and os.access(file, os.R_OK)
+def _whole(text: str | None) -> int | None:
+    """A whole number of ordinary length, else None: "max", "-1", nothing, or nonsense."""
+    return int(text) if text and re.fullmatch(r"[0-9]{1,20}", text) else None

@@ -1,60 +1,11 @@
-"""Telemetry of any device: NVML for NVIDIA, the kernel for AMD, else readings that are all unknown."""
+"""Telemetry of any device, from whichever backend listed it."""
 
 from __future__ import annotations
 
-from typing import Self
-
+from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile
-from gpubench.probe.backend import GpuProcess, PowerLimits, Reading, Readings
-
-
-class NoReadings:
-    """A device without telemetry: every value is unknown, and ``source`` is "none"."""
-
-    source = "none"
-    fault: str | None = None
-
-    @property
-    def refused(self) -> dict[str, str]:
-        """Nothing was asked, so nothing was refused."""
-        return {}
-
-    def sample(self) -> Reading:
-        """Unknown throughout."""
-        return Reading()
-
-    def energy_j(self) -> float | None:
-        """Unknown."""
-        return None
-
-    def processes(self) -> tuple[GpuProcess, ...] | None:
-        """Unknown."""
-        return None
-
-    def power_limits(self) -> PowerLimits:
-        """Unknown."""
-        return PowerLimits()
-
-    def memory_in_use_bytes(self) -> int | None:
-        """Unknown."""
-        return None
-
-    def ecc_uncorrected(self) -> int | None:
-        """Unknown."""
-        return None
-
-    def compute_mode(self) -> str | None:
-        """Unknown."""
-        return None
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        return
+from gpubench.probe.backend import Readings
+from gpubench.probe.backends import load_backends
 
 
 def open_telemetry(device: DeviceProfile) -> Readings:
@@ -63,12 +14,9 @@ def open_telemetry(device: DeviceProfile) -> Readings:
     Raises:
         NoDeviceError: If the driver that showed this device no longer does.
     """
-    if device.backend == "cuda":
-        from gpubench.probe.nvidia import open_readings
-
-        return open_readings(device)
-    if device.backend == "rocm":
-        from gpubench.probe import amd
-
-        return amd.open_readings(device)
-    return NoReadings()
+    backend = load_backends().found.get(device.backend)
+    if backend is None:
+        raise NoDeviceError(
+            f"no backend is called {device.backend!r} here; install the package that measured on it"
+        )
+    return backend.open_readings(device)

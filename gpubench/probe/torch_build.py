@@ -10,6 +10,7 @@ import msgspec
 
 from gpubench.models import DeviceProfile
 from gpubench.probe.backend import Problem
+from gpubench.probe.system import read_text
 from gpubench.units import plain
 
 
@@ -26,8 +27,7 @@ def torch_build() -> TorchBuild | None:
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return None
-    file = Path(spec.origin).with_name("version.py")
-    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    text = read_text(Path(spec.origin).with_name("version.py")) or ""
 
     def entry(name: str) -> str | None:
         found = re.search(rf"^{name}\b[^=\n]*=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE)
@@ -42,10 +42,10 @@ def torch_problem(device: DeviceProfile) -> Problem | None:
     gpu = plain(device.name or "the GPU")
     if build is None:
         return _problem("torch is not installed", f"{gpu} cannot be measured", "install torch")
-    if device.backend == "mps":
-        return None  # every build for Apple chips has it
     if device.backend == "rocm":
         return None if build.hip else _no_rocm(gpu, build)
+    if device.backend != "cuda":
+        return None  # every build for Apple chips reaches them; other makers' packages know their own
     cuda = device.cuda_driver_version
     if build.cuda is None:
         kind = "a ROCm build" if build.hip else "a CPU-only build"

@@ -10,7 +10,7 @@ import numpy as np
 from gpubench.models import BuyOrRent, Offer, Pricing
 from gpubench.recommend import economics
 from gpubench.recommend.candidates import Candidates, drawn_rates
-from gpubench.recommend.owning import Ownership, hourly, hourly_range, likely_hourly
+from gpubench.recommend.owning import QUOTED, Ownership, hourly, hourly_range, likely_hourly
 from gpubench.recommend.request import Range, RankRequest
 from gpubench.recommend.words import gpus_of, offer_name
 
@@ -71,8 +71,9 @@ def _rivals(pool: Candidates) -> list[int]:
 def _weigh(request: RankRequest, pool: Candidates, owned: Ownership, machine: int, rival: int) -> BuyOrRent:
     offer = pool.offers[rival]
     rent = _rent(request, pool, machine, rival)
-    uses = _uses(owned, committed=offer.pricing is Pricing.RESERVED)
-    favourable, likely, unfavourable = _corners(owned, rent, uses, offer.pricing is Pricing.RESERVED)
+    committed = offer.pricing is Pricing.RESERVED
+    uses = _uses(owned, committed=committed)
+    favourable, likely, unfavourable = _corners(owned, rent, uses, committed=committed)
     low, high = hourly_range(owned)
     return BuyOrRent(
         gpu_key=owned.gpu_key,
@@ -84,9 +85,9 @@ def _weigh(request: RankRequest, pool: Candidates, owned: Ownership, machine: in
         usd_per_hour=likely_hourly(owned).total,
         usd_per_hour_low=low,
         usd_per_hour_high=high,
-        against=f"{gpus_of(offer)} at {offer_name(offer)}{_term(offer)}",
+        against=f"{gpus_of(offer)} at {offer_name(offer)}",
         against_pricing=offer.pricing,
-        equivalent_usd_per_hour=rent.likely,
+        equivalent_usd_per_hour=_useful_rent(rent.likely, uses.likely, committed=committed),
         break_even_hours=likely.hours,
         break_even_hours_low=favourable.hours,
         break_even_hours_high=unfavourable.hours,
@@ -94,6 +95,7 @@ def _weigh(request: RankRequest, pool: Candidates, owned: Ownership, machine: in
         break_even_utilisation_low=favourable.utilisation,
         break_even_utilisation_high=unfavourable.utilisation,
         verdict=_verdict(favourable, unfavourable, uses),
+        quoted=owned.source == QUOTED,
         assumed=owned.assumed,
     )
 
@@ -117,7 +119,7 @@ def _uses(owned: Ownership, *, committed: bool) -> Range:
     return use if committed else Range(use.high, use.likely, use.low)
 
 
-def _corners(owned: Ownership, rent: Range, uses: Range, committed: bool) -> list[BreakEven]:
+def _corners(owned: Ownership, rent: Range, uses: Range, *, committed: bool) -> list[BreakEven]:
     """Return the break-even where all favours owning, at the likely values, and where all favours renting."""
     rents = (rent.high, rent.likely, rent.low)
     resales = (owned.resale_usd.high, owned.resale_usd.likely, owned.resale_usd.low)
@@ -125,13 +127,17 @@ def _corners(owned: Ownership, rent: Range, uses: Range, committed: bool) -> lis
     return [
         break_even(
             owned,
-            economics.committed_usd_per_useful_hour(price, use) if committed else price,
+            _useful_rent(price, use, committed=committed),
             resale=resale,
             utilisation=use,
             tariff=tariff,
         )
         for price, resale, use, tariff in zip(rents, resales, uses, tariffs, strict=True)
     ]
+
+
+def _useful_rent(usd_per_hour: float, use: float, *, committed: bool) -> float:
+    return economics.committed_usd_per_useful_hour(usd_per_hour, use) if committed else usd_per_hour
 
 
 def _verdict(
@@ -145,7 +151,3 @@ def _verdict(
 
 def _pays(point: BreakEven, use: float) -> bool:
     return point.utilisation is not None and point.utilisation <= use
-
-
-def _term(offer: Offer) -> str:
-    return f", {offer.term_years} years committed" if offer.term_years else ""

@@ -6,7 +6,7 @@ What a filter drops is listed, never lost: an empty answer says which option rem
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
@@ -17,12 +17,13 @@ from gpubench.offers.dates import price_age_days
 from gpubench.recommend.factor_filters import factor_filters
 from gpubench.recommend.factors import cooling_of
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.words import listing
+from gpubench.recommend.words import gpus_of, listing, offer_name
 from gpubench.specs import find_spec
 from gpubench.units import plain
 
 NO_PRICE = "having no price"
 NO_FIGURE = "no honest throughput"
+JOB_LIMITS = ("--deadline-hours", "--budget-usd")
 UNPRICED_KIND = "unpriced"
 
 NEVER_RANKED = {
@@ -52,6 +53,8 @@ def apply(
     filters: Sequence[Filter], offers: Iterable[Offer], specs: Mapping[str, GpuSpec]
 ) -> tuple[list[Offer], list[Exclusion]]:
     """Part offers into those that every filter keeps and those that fell, each to its first filter."""
+    if not filters:
+        return list(offers), []
     kept: list[Offer] = []
     fallen: list[Exclusion] = []
     for offer in offers:
@@ -79,25 +82,36 @@ def excluded(fallen: Iterable[Exclusion]) -> tuple[ExcludedOffer, ...]:
     )
 
 
-def nothing_left(total: int, fallen: Iterable[Exclusion]) -> MisuseError:
-    """Return the error of an empty answer: which option removed how many."""
-    fallen = list(fallen)
+def nothing_left(total: int, fallen: Sequence[Exclusion]) -> MisuseError:
+    """Return the error of an empty answer: which option removed how many, and what would mend it.
+
+    Args:
+        total: Offers there were.
+        fallen: All of them, those that fell last at the end.
+    """
     counts = Counter(each.option for each in fallen)
     removed = ", ".join(f"{name} removed {n:,}" for name, n in counts.most_common())
+    return MisuseError(f"no offer is left of {total:,}: {removed or 'the tables are empty'}; {_mend(fallen)}")
+
+
+def _mend(fallen: Sequence[Exclusion]) -> str:
     unpriced = [each.offer.instance for each in fallen if each.option == NO_PRICE]
-    mend = f"quote one with --own '{unpriced[0]}, PRICE USD'" if unpriced else "relax one of these"
-    if len(unpriced) > 1:
-        mend += f" (or {listing(unpriced[1:])})"
-    unknown = dict.fromkeys(f"{e.offer.gpu_key}: {e.reason}" for e in fallen if e.option == NO_FIGURE)
-    if unknown:
-        mend = f"{listing(list(unknown), most=1)}; {mend}"
-    return MisuseError(f"no offer is left of {total:,}: {removed or 'the tables are empty'}; {mend}")
+    if unpriced:
+        others = f" (or {listing(unpriced[1:])})" if len(unpriced) > 1 else ""
+        return f"quote one with --own '{unpriced[0]}, PRICE USD'{others}"
+    last = fallen[-1] if fallen else None
+    if last is not None and last.option in {NO_FIGURE, *JOB_LIMITS}:
+        near = "the nearest" if last.option in JOB_LIMITS else "among them"
+        return f"{near}, {gpus_of(last.offer)} at {offer_name(last.offer)}: {plain(last.reason)}"
+    return "relax one of these"
 
 
 def filters_of(
     request: RankRequest, offers: Sequence[Offer], today: date, owned_w: Mapping[Offer, float]
 ) -> list[Filter]:
     """Return the filters that a request asks for, but for how an offer is paid; cheapest test first.
+
+    Owned hardware has no provider and no region, so it passes those.
 
     Args:
         request: What the buyer rules out.
@@ -108,7 +122,10 @@ def filters_of(
     Raises:
         MisuseError: If a GPU, provider or region is named that no offer or specification knows.
     """
-    active = [Filter("the kind of offer", _kind), Filter("the price", _price)]
+    active = [
+        Filter("being historic or a GPU without its machine", _kind),
+        Filter("a price of 0 or less", _price),
+    ]
     active += _owned_filters(request, owned_w)
     if request.providers:
         active.append(_provider_filter(request.providers, offers))
@@ -118,25 +135,35 @@ def filters_of(
         active.append(_gpu_filter(request.gpus, offers))
     active += _figure_filters(request, today)
     active += [Filter(name, reason) for name, reason in factor_filters(request)]
-    return [*active, Filter(NO_PRICE, _unpriced)]
-
-
-def payment_filters(request: RankRequest) -> list[Filter]:
-    """Return the filters on how an offer is paid: what they drop may still be what owning is held against."""
-    active = []
     if request.rent_or_buy == "buy":
-        active.append(
-            Filter("--buy", lambda o, _: None if o.pricing is Pricing.OWNED else "to rent, not to buy")
-        )
-    if request.rent_or_buy == "rent":
-        active.append(
-            Filter("--rent", lambda o, _: "to buy, not to rent" if o.pricing is Pricing.OWNED else None)
-        )
-    if not request.spot:
-        active.append(Filter("on demand only (--spot adds spot prices)", _no_spot))
-    if not request.reserved:
-        active.append(Filter("no commitments (--reserved adds them)", _no_commitment))
+        active.append(Filter(NO_PRICE, _unpriced))
     return active
+
+
+def payment_filters(request: RankRequest, pricings: Collection[Pricing]) -> list[Filter]:
+    """Return the filters on how an offer is paid: what they drop may still be what owning is held against.
+
+    Args:
+        request: What the buyer rules out.
+        pricings: Those that any offer has; a filter that no offer can fall to is left out.
+    """
+    unwanted: dict[Pricing, tuple[str, str]] = {}
+    if request.rent_or_buy == "buy":
+        unwanted = dict.fromkeys(Pricing, ("--buy", "to rent, not to buy"))
+        del unwanted[Pricing.OWNED]
+    if request.rent_or_buy == "rent":
+        unwanted[Pricing.OWNED] = ("--rent", "to buy, not to rent")
+    if not request.spot:
+        words = ("on demand only (--spot adds spot prices)", "a spot price; --spot ranks these too")
+        unwanted.setdefault(Pricing.SPOT, words)
+    if not request.reserved:
+        words = ("no commitments (--reserved adds them)", "a commitment; --reserved ranks these too")
+        unwanted.setdefault(Pricing.RESERVED, words)
+    return [_paid_otherwise(pricing, *unwanted[pricing]) for pricing in pricings if pricing in unwanted]
+
+
+def _paid_otherwise(pricing: Pricing, option: str, words: str) -> Filter:
+    return Filter(option, lambda offer, _: words if offer.pricing is pricing else None)
 
 
 def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
@@ -182,16 +209,6 @@ def _unpriced(offer: Offer, spec: GpuSpec | None) -> str | None:
     return (offer.note or "no price is known") if offer.kind == UNPRICED_KIND else None
 
 
-def _no_spot(offer: Offer, spec: GpuSpec | None) -> str | None:
-    del spec
-    return "a spot price; --spot ranks these too" if offer.pricing is Pricing.SPOT else None
-
-
-def _no_commitment(offer: Offer, spec: GpuSpec | None) -> str | None:
-    del spec
-    return "a commitment; --reserved ranks these too" if offer.pricing is Pricing.RESERVED else None
-
-
 def _owned_filters(request: RankRequest, owned_w: Mapping[Offer, float]) -> list[Filter]:
     """Return what the place allows: the watts of its circuit, and cards that cool themselves."""
     active: list[Filter] = []
@@ -222,7 +239,9 @@ def _provider_filter(wanted: Sequence[str], offers: Sequence[Offer]) -> Filter:
 
     def reason(offer: Offer, spec: GpuSpec | None) -> str | None:
         del spec
-        return None if offer.provider.casefold() in names else "another provider"
+        if offer.pricing is Pricing.OWNED or offer.provider.casefold() in names:
+            return None
+        return "another provider"
 
     return Filter("--provider", reason)
 
@@ -236,6 +255,8 @@ def _region_filter(wanted: Sequence[str], offers: Sequence[Offer]) -> Filter:
 
     def reason(offer: Offer, spec: GpuSpec | None) -> str | None:
         del spec
+        if offer.pricing is Pricing.OWNED:
+            return None
         if offer.region is None:
             return "its region is not stated"
         return None if offer.region.casefold().startswith(names) else f"in region {plain(offer.region)}"

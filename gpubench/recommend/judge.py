@@ -25,12 +25,13 @@ from gpubench.recommend.filters import (
     payment_filters,
 )
 from gpubench.recommend.gather import Evidence
+from gpubench.recommend.notes import notes_of
 from gpubench.recommend.owning import Ownership
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.rows import IN_DETAIL, rows_of, with_spot_break_even
+from gpubench.recommend.rows import rows_of, with_spot_break_even
 from gpubench.recommend.scaling import scaling_of
 from gpubench.recommend.speeds import Drawer, Speeds, combine
-from gpubench.recommend.verdict import buying_sentences, cpu_sentences, verdict
+from gpubench.recommend.verdict import buying_sentences, cpu_comparison, cpu_sentences, verdict
 from gpubench.recommend.words import gpu_name
 
 
@@ -62,7 +63,8 @@ def judge(
     """
     watts = {offer: ownership.power_w for offer, ownership in owned.items()}
     possible, fallen = apply(filters_of(request, offers, today, watts), offers, specs)
-    kept, otherwise_paid = apply(payment_filters(request), possible, specs)
+    pricings = {offer.pricing for offer in possible}
+    kept, otherwise_paid = apply(payment_filters(request, pricings), possible, specs)
     fallen += otherwise_paid
     _require(kept, offers, fallen)
     evidence = evidence_for(sorted({offer.gpu_key for offer in possible} | {request.reference_gpu}))
@@ -78,7 +80,9 @@ def judge(
         _require(kept, offers, fallen)
         pool = _pool(request, kept, speeds, specs, evidence)
     order = _order(request, pool)
-    rows = with_spot_break_even(rows_of(request, pool, order, today), possible)
+    rows = rows_of(request, pool, order, today)
+    if request.spot:
+        rows = with_spot_break_even(rows, possible)
     decisions: tuple[BuyOrRent, ...] = ()
     if owned:
         both = dict.fromkeys([*kept, *_with_speed(possible, speeds, specs)[0]])
@@ -93,9 +97,13 @@ def judge(
         excluded=excluded(fallen),
         verdict="",
         buy_or_rent=decisions,
-        notes=(*notes, *_notes(request, speeds, len(rows))),
+        notes=(*notes, *notes_of(request, pool, len(rows))),
     )
-    sentences = [*cpu_sentences(request, speeds), *verdict(request, ranking, _headline(pool, order))]
+    sentences = [
+        *cpu_sentences(request, speeds),
+        *verdict(request, ranking, _headline(pool, order)),
+        *cpu_comparison(request, speeds, rows[0]),
+    ]
     return msgspec.structs.replace(
         ranking,
         rows=ranking.rows[: request.limit],
@@ -213,27 +221,3 @@ def _objective(request: RankRequest) -> str:
         "cost": "cost to train" if request.job_samples else "throughput per US dollar",
     }
     return words[request.sort]
-
-
-def _notes(request: RankRequest, speeds: Speeds, total: int) -> list[str]:
-    notes = []
-    if request.mix:
-        notes.append("Samples/s is the rate at which the mixture is worked off: 1 / sum(share / rate).")
-    elif len(request.workload_names) > 1:
-        notes.append(
-            f"Geometric mean over {', '.join(request.workload_names)}, as a multiple of one "
-            f"{gpu_name(request.reference_gpu)}."
-        )
-    if request.job_samples is not None and len(request.workload_names) > 1 and not request.mix:
-        notes.append(
-            "Hours and cost are at the geometric mean of several workloads, which no job is: "
-            "name one workload, or give --mix."
-        )
-    if any(e.basis == "predicted" and not e.anchored for e in speeds.estimates):
-        notes.append(
-            "No measurement on a GPU anchors the predictions: they are absolute and wide. "
-            "Running gpubench run on any GPU narrows them."
-        )
-    if total > IN_DETAIL:
-        notes.append(f"Ties are worked out for the first {IN_DETAIL} of {total:,} rows.")
-    return notes

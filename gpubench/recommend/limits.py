@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
+from numpy.typing import NDArray
 
 from gpubench.recommend.candidates import Candidates, cost, hours
 from gpubench.recommend.filters import Exclusion
@@ -13,7 +12,7 @@ from gpubench.units import format_number, format_usd
 
 
 def misses(request: RankRequest, pool: Candidates) -> dict[int, Exclusion]:
-    """Return the rows that may miss the deadline or the budget, each with its figures.
+    """Return the rows that may miss the deadline or the budget, each with its figures, the nearest last.
 
     A row stays only where even the slow end of its interval meets the limit; one without an interval is
     judged by its estimate.
@@ -25,16 +24,24 @@ def misses(request: RankRequest, pool: Candidates) -> dict[int, Exclusion]:
     likely, slow = (hours(request, pool, rate, rows) for rate in (pool.rate, slow_rate))
     likely_usd, slow_usd = (cost(request, pool, each, rows) for each in (likely, slow))
     found: dict[int, Exclusion] = {}
-    for row in np.flatnonzero(slow > (request.deadline_hours or math.inf)).tolist():
+    for row in _above(slow, request.deadline_hours):
         reason = f"takes {_h(likely[row])}, {_h(slow[row])} if slow: above {_h(request.deadline_hours)}"
         found[row] = Exclusion(pool.offers[row], "--deadline-hours", reason)
-    for row in np.flatnonzero(slow_usd > (request.budget_usd or math.inf)).tolist():
+    for row in _above(slow_usd, request.budget_usd):
         reason = (
             f"costs {format_usd(likely_usd[row])}, {format_usd(slow_usd[row])} if slow: "
             f"above {format_usd(request.budget_usd)}"
         )
         found.setdefault(row, Exclusion(pool.offers[row], "--budget-usd", reason))
     return found
+
+
+def _above(values: NDArray[np.float64], limit: float | None) -> list[int]:
+    """Return the rows above the limit, the farthest first."""
+    if limit is None:
+        return []
+    rows = np.flatnonzero(values > limit)
+    return [int(row) for row in rows[np.argsort(-values[rows], kind="stable")]]
 
 
 def _h(value: float | None) -> str:

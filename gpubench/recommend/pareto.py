@@ -22,7 +22,7 @@ def dominators(time: Floats, cost: Floats, memory: Floats) -> NDArray[np.int64]:
     level = np.nan_to_num(memory, nan=0.0)
     result = np.full(len(time), -1, dtype=np.int64)
     by_time = np.lexsort((-level, cost, time))
-    for least in np.unique(level):
+    for least in sorted(set(level.tolist())):
         order = by_time[level[by_time] >= least]
         cheapest = _cheapest_so_far(cost[order])
         for_rows = level[order] == least

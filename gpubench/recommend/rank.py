@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 from gpubench.errors import MisuseError
 from gpubench.models import Ranking
+from gpubench.offers.table import OfferTable
 from gpubench.recommend.gather import Runs, gather, mean_power_w
 from gpubench.recommend.judge import judge
 from gpubench.recommend.own_devices import device_key
 from gpubench.recommend.owning import offer_of, ownerships, unpriced_offers
-from gpubench.recommend.request import RankRequest, check
+from gpubench.recommend.request import Range, RankRequest, check
 from gpubench.specs import load_specs
+from gpubench.units import plain
 
 
 def rank(request: RankRequest | None = None, **options: Any) -> Ranking:
@@ -53,15 +56,35 @@ def rank(request: RankRequest | None = None, **options: Any) -> Ranking:
         specs=load_specs(),
         today=today,
         owned=owned,
-        notes=(*table.notes, *problems),
+        notes=(*table.notes, *_set_aside(table), *problems),
     )
 
 
+def _set_aside(table: OfferTable) -> tuple[str, ...]:
+    if not table.set_aside:
+        return ()
+    first = table.set_aside[0]
+    words = f"{plain(first.row)}: {plain(first.reason)}"
+    return (f"{len(table.set_aside)} price rows are set aside (gpubench offers list shows them): {words}.",)
+
+
 def _request(options: Mapping[str, Any]) -> RankRequest:
+    """Build the request of keyword options; a lone word may stand for several, and text for a path."""
     unknown = sorted(set(options) - set(RankRequest.__struct_fields__))
     if unknown:
         raise MisuseError(f"rank() has no option {', '.join(unknown)}; see RankRequest")
-    return RankRequest(**options)
+    defaults = RankRequest()
+    return RankRequest(
+        **{name: _as_field(name, value, getattr(defaults, name)) for name, value in options.items()}
+    )
+
+
+def _as_field(name: str, value: Any, default: Any) -> Any:
+    if isinstance(default, Range):
+        return Range.of(value) if isinstance(value, int | float) else Range(*value)
+    if isinstance(default, tuple):
+        return (value,) if isinstance(value, str | Path) else tuple(value)
+    return Path(value) if name in {"offers", "results"} and value is not None else value
 
 
 def _runs(request: RankRequest) -> tuple[Runs, tuple[str, ...]]:

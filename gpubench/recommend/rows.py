@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from typing import Any
 
@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from gpubench.models import Finding, FindingKind, Offer, Pricing, RankedOffer, TaskKind
+from gpubench.models import Estimate, Finding, FindingKind, Offer, Pricing, RankedOffer, TaskKind
 from gpubench.offers.dates import STALE_AFTER_DAYS, price_day
 from gpubench.recommend import contest, economics
 from gpubench.recommend.candidates import Candidates, cost, drawn_scores, hours
@@ -24,7 +24,7 @@ from gpubench.specs import load_specs
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
-IN_DETAIL = 500
+IN_DETAIL = 1000
 """Rows whose ties are worked out; below them each row has a rank of its own."""
 
 _CHANCES = 3
@@ -33,26 +33,15 @@ _CHANCES = 3
 
 def rows_of(request: RankRequest, pool: Candidates, order: Indices, today: date) -> list[RankedOffer]:
     """Return every row of the ranking, best first."""
-    columns = _columns(request, pool, order)
-    fixed = _FixedParts(pool, today)
+    columns = _known_columns(pool, order, today) | _figure_columns(request, pool, order)
     names = tuple(columns)
-    gpus = pool.gpu[order].tolist()
-    figures = zip(*columns.values(), strict=True)
     return [
-        RankedOffer(
-            offer=pool.offers[index],
-            scaling_basis=pool.scalings[index].basis,
-            **fixed.of(pool.offers[index].price_date, gpu),
-            **dict(zip(names, values, strict=True)),
-        )
-        for index, gpu, values in zip(order.tolist(), gpus, figures, strict=True)
+        RankedOffer(**dict(zip(names, values, strict=True))) for values in zip(*columns.values(), strict=True)
     ]
 
 
 def with_spot_break_even(rows: list[RankedOffer], offers: Iterable[Offer]) -> list[RankedOffer]:
     """Return the rows; spot ones with the share of work that may be lost before on demand is as cheap."""
-    if not any(row.offer.pricing is Pricing.SPOT for row in rows):
-        return rows
     on_demand = {_machine(o): float(o.price_usd_per_hour) for o in offers if o.pricing is Pricing.ON_DEMAND}
     return [
         msgspec.structs.replace(
@@ -71,7 +60,7 @@ def _machine(offer: Offer) -> tuple[str, str, str | None]:
     return offer.provider, offer.instance, offer.region
 
 
-def _columns(request: RankRequest, pool: Candidates, order: Indices) -> dict[str, list[Any]]:
+def _figure_columns(request: RankRequest, pool: Candidates, order: Indices) -> dict[str, list[Any]]:
     """Return the computed fields of the rows, in order, as plain lists."""
     price = pool.price[order]
     value, low, high = (
@@ -171,35 +160,41 @@ def _contest(
     return [*ranks, *rest], [*ties, *(False for _ in rest)], p_best.tolist(), p_top3.tolist()
 
 
-class _FixedParts:
-    """What rows of one GPU and one price date have in common; few are distinct, so each is built once."""
+def _known_columns(pool: Candidates, order: Indices, today: date) -> dict[str, list[Any]]:
+    """Return what is known of each row before any arithmetic: the offer, its GPU, the age of its price."""
+    offers = [pool.offers[row] for row in order.tolist()]
+    gpus = pool.gpu[order].tolist()
+    ages = {day: max(0, (today - price_day(day)).days) for day in {offer.price_date for offer in offers}}
+    price_ages = [ages[offer.price_date] for offer in offers]
+    estimates, parts = pool.speeds.estimates, pool.speeds.parts
+    stale = {age: _stale(age) for age in ages.values()}
+    by_gpu = {
+        "estimate": estimates,
+        "parts": [each if len(each) > 1 else () for each in parts],
+        "fits_memory": [each.fits_memory for each in estimates],
+        "latency_s": [_latency_s(each) for each in parts],
+        "factors": [factors_of(load_specs().get(key)) for key in pool.speeds.keys],
+    }
+    return {
+        "offer": offers,
+        "scaling_basis": [pool.scalings[row].basis for row in order.tolist()],
+        "price_age_days": price_ages,
+        "findings": [estimates[gpu].findings + stale[age] for gpu, age in zip(gpus, price_ages, strict=True)],
+        **{name: [values[gpu] for gpu in gpus] for name, values in by_gpu.items()},
+    }
 
-    def __init__(self, pool: Candidates, today: date) -> None:
-        self._speeds, self._today = pool.speeds, today
-        self._known: dict[tuple[str, int], dict[str, Any]] = {}
 
-    def of(self, price_date: str, gpu: int) -> dict[str, Any]:
-        """Return the fields of a row of this price date and GPU."""
-        found = self._known.get((price_date, gpu))
-        return found if found is not None else self._build(price_date, gpu)
+def _stale(age_days: int) -> tuple[Finding, ...]:
+    if age_days <= STALE_AFTER_DAYS:
+        return ()
+    return (Finding(kind=FindingKind.STALE_PRICE, value=age_days, limit=STALE_AFTER_DAYS),)
 
-    def _build(self, price_date: str, gpu: int) -> dict[str, Any]:
-        estimate, parts = self._speeds.estimates[gpu], self._speeds.parts[gpu]
-        age = max(0, (self._today - price_day(price_date)).days)
-        findings = estimate.findings
-        if age > STALE_AFTER_DAYS:
-            findings += (Finding(kind=FindingKind.STALE_PRICE, value=age, limit=STALE_AFTER_DAYS),)
-        is_step = len(parts) == 1 and estimate.case.task is TaskKind.INFER
-        built = self._known[price_date, gpu] = {
-            "estimate": estimate,
-            "parts": parts if len(parts) > 1 else (),
-            "fits_memory": estimate.fits_memory,
-            "latency_s": estimate.case.batch_size / estimate.samples_per_s if is_step else None,
-            "price_age_days": age,
-            "findings": findings,
-            "factors": factors_of(load_specs().get(self._speeds.keys[gpu])),
-        }
-        return built
+
+def _latency_s(parts: Sequence[Estimate]) -> float | None:
+    """Return the time of one batch of inference [s]; None for training and for several workloads."""
+    if len(parts) != 1 or parts[0].case.task is not TaskKind.INFER:
+        return None
+    return parts[0].case.batch_size / parts[0].samples_per_s
 
 
 def _reference_rate(request: RankRequest, speeds: Speeds) -> float:

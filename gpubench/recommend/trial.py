@@ -2,7 +2,7 @@
 
 They are SkyPilot tasks, which is what rents machines in the cloud; nothing here rents anything itself. Each
 has four brakes: a ceiling on the price of the machine, a time limit of the measurement, one of the whole
-task, and the machine goes down when idle.
+task from first call to last, and the machine goes down when idle.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CLOUDS = {
 """Our providers that SkyPilot rents from, by its name for them."""
 
 INSTANCE_CLOUDS = frozenset({"aws", "azure", "lambda"})
-"""Where our instance name is the cloud's own; elsewhere the accelerator chooses the machine."""
+"""Where our instance name is the cloud's own and chooses the machine; elsewhere the accelerator does."""
 
 ACCELERATORS = {
     "nvidia-a10-24gb": "A10",
@@ -67,11 +67,28 @@ ACCELERATORS = {
     "nvidia-tesla-v100-sxm2-16gb": "V100",
     "nvidia-tesla-v100-sxm2-32gb": "V100-32GB",
 }
-"""SkyPilot's names of our GPUs, from its public catalogues."""
+"""SkyPilot's names of our GPUs, from its public catalogues; most clouds there do not tell SXM from PCIe."""
+
+ACCELERATORS_AT: dict[str, dict[str, str | None]] = {
+    "runpod": {
+        "nvidia-a100-sxm-80gb": "A100-80GB-SXM",
+        "nvidia-h100-sxm-80gb": "H100-SXM",
+        "nvidia-h200-sxm-141gb": "H200-SXM",
+        "nvidia-rtx-pro-6000-blackwell-server-96gb": "RTXPRO6000",
+        "nvidia-rtx-pro-6000-blackwell-workstation-96gb": "RTXPRO6000-WK",
+        "nvidia-tesla-v100-pcie-16gb": None,
+        "nvidia-tesla-v100-sxm2-16gb": "V100-SXM2",
+        "nvidia-tesla-v100-sxm2-32gb": "V100-SXM2-32GB",
+    }
+}
+"""Where a cloud's catalogue names a GPU in another way, or (None) does not have it."""
 
 IDLE_MINUTES = 5
 SETUP_MINUTES = 15
 """Machine start and installation of torch, counted in the cap on cost."""
+
+GRACE_S = 300
+"""After the time limit of the measurement, before the task is cut off."""
 
 PRICE_SLACK = 1.25
 """A machine dearer than the ranked price by more than this is not rented."""
@@ -120,7 +137,9 @@ def write_trials(
         f"try-{number}-{_slug(row.offer)}.yaml": task_text(row.offer, minutes=minutes, workloads=workloads)
         for number, row in enumerate(chosen, 1)
     }
-    script = _script(list(texts), chosen)
+    script = _script(
+        list(texts), chosen, limit_s=round((minutes + SETUP_MINUTES + IDLE_MINUTES) * 60) + GRACE_S
+    )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in [*texts.items(), ("try.sh", script)]:
@@ -150,26 +169,47 @@ def task_of(offer: Offer, *, minutes: float, workloads: Sequence[str]) -> dict[s
     place = f"{cloud}/{offer.region}" if offer.region and _is_region(cloud, offer.region) else cloud
     resources: dict[str, Any] = {
         "infra": place,
-        "accelerators": f"{ACCELERATORS[offer.gpu_key]}:{offer.gpu_count}",
+        **_machine(cloud, offer),
         "use_spot": offer.pricing is Pricing.SPOT,
         "max_hourly_cost": round(float(offer.price_usd_per_hour) * PRICE_SLACK, 2),
         "disk_size": 64,
         "autostop": {"idle_minutes": IDLE_MINUTES, "down": True},
     }
-    if cloud in INSTANCE_CLOUDS and re.fullmatch(r"[\w.-]+", offer.instance, re.ASCII):
-        resources["instance_type"] = offer.instance
     limit_s = round(minutes * 60)
     names = " ".join(_shell(name) for name in workloads)
     return {
         "name": f"gpubench-{_slug(offer)}"[:40].rstrip("-"),
         "workdir": ".",
         "resources": resources,
-        "setup": "set -e\npython3 -m pip install --quiet .\n",
+        "setup": _SETUP,
         "run": (
             "set -e\n"
-            f"timeout {limit_s + 300} gpubench run --quick --time-limit {limit_s} --results results {names}\n"
+            f"timeout {limit_s + GRACE_S} ~/gpubench-venv/bin/gpubench run --quick --time-limit {limit_s} "
+            f"--results results {names}\n"
         ),
     }
+
+
+_SETUP = """set -e
+command -v uv >/dev/null || python3 -m pip install --quiet --user uv
+export PATH="$HOME/.local/bin:$PATH"
+uv venv --python 3.12 ~/gpubench-venv
+uv pip install --quiet --python ~/gpubench-venv/bin/python .
+"""
+"""Installs this checkout beside whatever Python the image has: gpubench needs 3.11 or newer."""
+
+
+def _machine(cloud: str, offer: Offer) -> dict[str, str]:
+    """Return what chooses the machine: the cloud's own name of it, else GPU and count."""
+    if cloud in INSTANCE_CLOUDS and re.fullmatch(r"[\w.-]+", offer.instance, re.ASCII):
+        return {"instance_type": offer.instance}
+    return {"accelerators": f"{_accelerator(offer)}:{offer.gpu_count}"}
+
+
+def _accelerator(offer: Offer) -> str | None:
+    """Return SkyPilot's name of an offer's GPU; None where it has none."""
+    default = ACCELERATORS.get(offer.gpu_key)
+    return ACCELERATORS_AT.get(offer.provider, {}).get(offer.gpu_key, default)
 
 
 def _choose(rows: Sequence[RankedOffer], count: int) -> tuple[list[RankedOffer], list[str]]:
@@ -179,7 +219,7 @@ def _choose(rows: Sequence[RankedOffer], count: int) -> tuple[list[RankedOffer],
     for row in rows:
         if len(chosen) == count:
             break
-        reason = _why_not(row, {ACCELERATORS[each.offer.gpu_key] for each in chosen})
+        reason = _why_not(row, {_accelerator(each.offer) for each in chosen})
         if reason is None:
             chosen.append(row)
         elif reason:
@@ -187,23 +227,25 @@ def _choose(rows: Sequence[RankedOffer], count: int) -> tuple[list[RankedOffer],
     return chosen, list(dict.fromkeys(passed))
 
 
-def _why_not(row: RankedOffer, tried: set[str]) -> str | None:
+def _why_not(row: RankedOffer, tried: set[str | None]) -> str | None:
     """Return why an offer is not tried, "" where another offer of its GPU already is; None to try it."""
     offer = row.offer
-    if ACCELERATORS.get(offer.gpu_key) in tried or row.estimate.basis == "measured":
+    name = _accelerator(offer)
+    if (name is not None and name in tried) or row.estimate.basis == "measured":
         return ""
     if offer.pricing not in {Pricing.ON_DEMAND, Pricing.SPOT}:
         return "not for rent by the hour"
     if offer.provider not in CLOUDS:
         return "SkyPilot does not rent from it"
-    return None if offer.gpu_key in ACCELERATORS else "SkyPilot has no name for this GPU"
+    return None if name is not None else "SkyPilot has no name for this GPU there"
 
 
-def _script(names: Sequence[str], rows: Sequence[RankedOffer]) -> str:
+def _script(names: Sequence[str], rows: Sequence[RankedOffer], *, limit_s: int) -> str:
     """Return the script that launches each task, fetches its results, takes it down, and adds them."""
     lines = [
         "#!/bin/sh",
-        "# Run this in the gpubench checkout. Each machine goes down by itself, and at the end of its task.",
+        "# Run this in the gpubench checkout. Each machine is taken down after its task, done or not,",
+        "# and goes down by itself when idle.",
         'here=$(dirname "$0")',
         'mkdir -p "$here/results"',
     ]
@@ -212,7 +254,7 @@ def _script(names: Sequence[str], rows: Sequence[RankedOffer]) -> str:
         lines += [
             "",
             f"# {gpus_of(row.offer)} at {offer_name(row.offer)}",
-            f'if sky launch --yes --cluster {cluster} "$here/{name}"',
+            f'if timeout {limit_s} sky launch --yes --cluster {cluster} "$here/{name}"',
             f'then rsync -a {cluster}:sky_workdir/results/ "$here/results/"',
             "fi",
             f"sky down --yes {cluster}",
@@ -226,7 +268,7 @@ def _is_region(cloud: str, region: str) -> bool:
 
 
 def _slug(offer: Offer) -> str:
-    words = f"{offer.provider} {offer.gpu_count}x {ACCELERATORS.get(offer.gpu_key, offer.gpu_key)}"
+    words = f"{offer.provider} {offer.gpu_count}x {_accelerator(offer) or offer.gpu_key}"
     return _KEEP.sub("-", words.casefold()).strip("-")
 
 

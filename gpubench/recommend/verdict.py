@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gpubench.models import BuyOrRent, FindingKind, Pricing, RankedOffer, Ranking
 from gpubench.recommend.contest import SURE
-from gpubench.recommend.economics import train_hours
+from gpubench.recommend.economics import SECONDS_PER_HOUR, train_hours
 from gpubench.recommend.own_devices import CPU_KEY
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import Speeds
@@ -61,7 +61,7 @@ def _who(row: RankedOffer) -> str:
 
 def _merit(request: RankRequest, ranking: Ranking, row: RankedOffer) -> str:
     if row.hours is not None and request.sort in {"time", "cost"}:
-        return f"{format_duration(row.hours * 3600)} and {format_usd(row.cost_usd)} for the job"
+        return f"{_duration(row.hours)} and {format_usd(row.cost_usd)} for the job"
     if request.sort in {"throughput", "time"}:
         return _rate(ranking, row)
     return f"{compact(*ranking.value_of(row))} {ranking.value_unit}"
@@ -83,7 +83,8 @@ def _sureness(rows: Sequence[RankedOffer]) -> str:
     chance = f"best of {len(rows):,} offers with a probability of {_probability(head.p_best)}"
     rivals = rivals_of(rows)
     if not rivals:
-        return f"How sure: {chance}."
+        elsewhere = ", as are the same GPUs elsewhere" if head.tie else ""
+        return f"How sure: {chance}{elsewhere}."
     word = "It is a tie" if head.p_best < SURE else "It is not certain"
     return f"{word}: {chance}, not to be told from {listing(rivals)}; {_separator(rows)}."
 
@@ -94,7 +95,9 @@ def _probability(value: float) -> str:
 
 def rivals_of(rows: Sequence[RankedOffer]) -> list[str]:
     """Return the other GPUs that cannot be told from the head of the ranking, likeliest first."""
-    return list(dict.fromkeys(gpus_of(row.offer) for row in _tied(rows)))
+    names = dict.fromkeys(gpus_of(row.offer) for row in _tied(rows))
+    names.pop(gpus_of(rows[0].offer), None)
+    return list(names)
 
 
 def _tied(rows: Sequence[RankedOffer]) -> list[RankedOffer]:
@@ -138,27 +141,38 @@ def _spot(row: RankedOffer) -> str:
 
 
 def cpu_sentences(request: RankRequest, speeds: Speeds) -> list[str]:
-    """Return what the CPU that was measured here makes of the job, where that is worth knowing."""
+    """Return whether the CPU that was measured here is enough, or how long it would take."""
     if request.job_samples is None or CPU_KEY not in speeds.keys:
         return []
     row = speeds.keys.index(CPU_KEY)
-    slow = speeds.low[row] if speeds.low[row] > 0 else speeds.samples_per_s[row]
-    hours = train_hours(request.job_samples, float(slow))
+    likely, slow = float(speeds.samples_per_s[row]), float(speeds.low[row])
+    hours = train_hours(request.job_samples, slow if slow > 0 else likely)
     if hours <= (request.deadline_hours or NO_GPU_HOURS):
-        return [
-            f"You do not need a GPU for this: the CPU here does the job in {format_duration(hours * 3600)}."
-        ]
-    return [f"The CPU here would take {format_duration(hours * 3600)}."]
+        return [f"You do not need a GPU for this: the CPU here ends the job in {_duration(hours)}."]
+    return [f"The CPU here would take {_duration(hours)}."]
+
+
+def _duration(hours: float) -> str:
+    return format_duration(hours * SECONDS_PER_HOUR)
+
+
+def cpu_comparison(request: RankRequest, speeds: Speeds, best: RankedOffer) -> list[str]:
+    """Return how the best offer compares with the CPU that was measured here, where no job is given."""
+    if request.job_samples is not None or CPU_KEY not in speeds.keys or best.offer.gpu_key == CPU_KEY:
+        return []
+    cpu = float(speeds.samples_per_s[speeds.keys.index(CPU_KEY)])
+    return [f"It is {format_number(best.samples_per_s / cpu, 2)} times as fast as the CPU measured here."]
 
 
 def buying_sentences(decisions: Sequence[BuyOrRent]) -> list[str]:
     """Return a sentence for the best machines: buy or rent, from how many hours on, and against what."""
     by_the_hour = [each for each in decisions if each.against_pricing is Pricing.ON_DEMAND]
+    by_the_hour.sort(key=lambda each: not each.quoted)  # what the buyer asked about comes first
     return [_buying(each) for each in by_the_hour[:MOST_MACHINES]]
 
 
 def _buying(each: BuyOrRent) -> str:
-    machine = f"{each.gpu_count}x {gpu_name(each.gpu_key)} for {format_usd(each.purchase_usd)}"
+    machine = f"{each.gpu_count}x {gpu_name(each.gpu_key)} for ${each.purchase_usd:,.0f}"
     against = f"{each.against} ({format_usd(each.equivalent_usd_per_hour)}/h for the same work)"
     if each.verdict == "rent":
         return f"Rather than buy {machine}, rent {against}: it pays in no case considered."

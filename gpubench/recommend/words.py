@@ -27,7 +27,8 @@ def offer_name(offer: Offer) -> str:
     if offer.region:
         words.append(offer.region)
     if offer.pricing is not Pricing.ON_DEMAND:
-        words.append(f"({offer.pricing})")
+        term = f" {offer.term_years} y" if offer.term_years else ""
+        words.append(f"({offer.pricing}{term})")
     return plain(" ".join(words), 60)
 
 

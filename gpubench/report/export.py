@@ -17,6 +17,9 @@ from gpubench.units import plain
 
 SCHEMA_VERSION = 1
 
+MOST_SAMPLES = 20_000
+"""Telemetry samples that a page carries, about 4 MB; the result files hold every one."""
+
 CSV_COLUMNS = (
     "kind",
     "gpu_key",
@@ -53,6 +56,11 @@ CSV_COLUMNS = (
     "samples_per_usd_high",
     "usd_per_million_samples",
     "p_best",
+    "score",
+    "reference_hours_per_usd",
+    "hours",
+    "cost_usd",
+    "dominated_by",
     "findings",
     "run_id",
 )
@@ -68,19 +76,41 @@ _FIGURES = (
     "mfu",
     "peak_memory_bytes",
 )
+_ROW_FIGURES = {"rank", "p_best", "score", "reference_hours_per_usd", "hours", "cost_usd", "dominated_by"}
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def document(data: ReportData) -> dict[str, Any]:
-    """Everything the page rests on as plain JSON values.
+    """Everything the report rests on as plain JSON values.
 
     Runs are as ``run --json`` gives them, raw rounds included; the ranking is as ``rank --json`` gives it.
     """
+    return _document(data, [run_document(run) for run in data.runs])
+
+
+def embedded(data: ReportData, most_samples: int = MOST_SAMPLES) -> tuple[dict[str, Any], int]:
+    """``document`` for a page that is to be mailed: the runs it uses, telemetry thinned where it is long.
+
+    Returns:
+        The document, and the step of the thinning: each n-th sample stands, 1 is all of them.
+    """
+    used = {id(result.run): result.run for result in (*data.everything, *data.failures)}.values()
+    total = sum(len(x.telemetry) for run in used for m in run.measurements for x in m.launches)
+    step = max(1, -(-total // most_samples))
+    runs = [run_document(run) for run in used]
+    for run in runs:
+        for measurement in run["measurements"]:
+            for launch in measurement["launches"]:
+                launch["telemetry"] = launch["telemetry"][::step]
+    return _document(data, runs), step
+
+
+def _document(data: ReportData, runs: list[dict[str, Any]]) -> dict[str, Any]:
     everything = {
         "schema_version": SCHEMA_VERSION,
         "gpubench": data.version,
         "made_on": data.today.isoformat(),
-        "runs": [run_document(run) for run in data.runs],
+        "runs": runs,
         "ranking": None if data.ranking is None else msgspec.to_builtins(ranking_document(data.ranking)),
         "ranking_problem": data.ranking_problem,
         "problems": list(data.problems),
@@ -163,7 +193,7 @@ def _offer_cells(row: RankedOffer) -> dict[str, Any]:
         **{
             name: getattr(row, name)
             for name in CSV_COLUMNS
-            if name.startswith(("samples_per_", "usd_per_")) or name in {"rank", "p_best"}
+            if name.startswith(("samples_per_", "usd_per_")) or name in _ROW_FIGURES
         },
         "findings": " ".join(finding.kind.value for finding in row.findings),
     }

@@ -14,9 +14,9 @@ import msgspec
 from gpubench.errors import MisuseError, StorageError
 from gpubench.report.charts import PALETTE
 from gpubench.report.data import ReportData, gather
-from gpubench.report.export import as_csv, as_json, document
+from gpubench.report.export import as_csv, as_json, embedded
 from gpubench.report.markdown import as_markdown
-from gpubench.report.section import Block, Charts, Figure, Section, load_sections
+from gpubench.report.section import Block, Charts, Figure, Section, load_sections, printable
 from gpubench.report.words import moment_words
 from gpubench.units import format_bytes, plain
 
@@ -115,7 +115,7 @@ def _default_path(data: ReportData, results: Path | None, kind: str) -> Path:
 
 def _placed(data: ReportData, sections: Sequence[Section]) -> list[_Placed]:
     rendered = ((section.key, section.render(data)) for section in sections)
-    return [_Placed(key=key, block=block) for key, block in rendered if block is not None]
+    return [_Placed(key=key, block=printable(block)) for key, block in rendered if block is not None]
 
 
 def _html(data: ReportData, blocks: Sequence[_Placed]) -> str:
@@ -126,7 +126,8 @@ def _html(data: ReportData, blocks: Sequence[_Placed]) -> str:
         for placed in blocks
         for i, figure in enumerate(_figures(placed.block), start=1)
     }
-    plotly_js, raw = _script_safe(get_plotlyjs()), {"data": document(data), "csv": as_csv(data)}
+    content, thinned = embedded(data)
+    plotly_js, raw = _script_safe(get_plotlyjs()), {"data": content, "csv": as_csv(data)}
     return _environment().get_template("page.html.j2").render(
         title=_title(data),
         subtitle=_subtitle(data),
@@ -134,6 +135,7 @@ def _html(data: ReportData, blocks: Sequence[_Placed]) -> str:
         figures=figures,
         palette=PALETTE,
         raw=raw,
+        thinned=thinned,
         plotly_size=format_bytes(len(plotly_js)),
         raw_size=format_bytes(len(msgspec.json.encode(raw["data"]))),
         stem=f"gpubench-{data.today.isoformat()}",

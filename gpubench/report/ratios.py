@@ -5,8 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpubench import compare
+from gpubench.findings import FindingKind
 from gpubench.report.data import Result
 from gpubench.report.words import ratio_words
+
+DOUBTS = (
+    FindingKind.NOISY,
+    FindingKind.NOT_CONVERGED,
+    FindingKind.NOT_STEADY,
+    FindingKind.THROTTLED,
+    FindingKind.SHARED_GPU,
+)
+"""Findings that keep a figure out of headlines: it is shown, greyed, and claims nothing."""
+
+
+def doubts(result: Result) -> tuple[str, ...]:
+    """The names of the findings that cast doubt on a figure."""
+    return tuple(sorted({f.kind.value for f in result.measurement.findings if f.kind in DOUBTS}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +33,11 @@ class Ratio:
     value: float
     low: float | None
     high: float | None
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """The findings that cast doubt on either of the two."""
+        return tuple(sorted({*doubts(self.of), *doubts(self.to)}))
 
     @property
     def words(self) -> str:

@@ -7,8 +7,9 @@ the same block prints as HTML and as Markdown. Every ``Charts`` part carries its
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, TypeAlias
@@ -24,6 +25,7 @@ BUILT_IN = (
     "verdict",
     "device",
     "throughput",
+    "latency",
     "host",
     "amp",
     "processor",
@@ -156,6 +158,23 @@ class Section:
 
     key: str
     render: Callable[[ReportData], Block | None] = field(repr=False)
+
+
+def printable(value: Any) -> Any:
+    """Strip control characters from every text of a block, whoever wrote the section.
+
+    >>> printable(Paragraph(text="a" + chr(27) + "[31mb")).text
+    'a[31mb'
+    """
+    if isinstance(value, str):
+        return "".join(c for c in value if c == "\n" or not unicodedata.category(c).startswith("C"))
+    if isinstance(value, tuple | list):
+        return type(value)(printable(item) for item in value)
+    if isinstance(value, Mapping):
+        return {key: printable(item) for key, item in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: printable(getattr(value, f.name)) for f in fields(value)})
+    return value
 
 
 def load_sections() -> tuple[Section, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from gpubench.models import Case, Estimate, MemoryFormat, Offer, Precision, Pricing, RankedOffer, Ranking
@@ -25,19 +24,34 @@ PRICING_WORDS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Quantity:
-    """What a ranking counts, in words with units."""
-
-    per_s: str
-    per_usd: str
-    usd_per_million: str
+def per_s_unit(ranking: Ranking) -> str:
+    """The unit of ``per_s_words``."""
+    unit = plain(ranking.throughput_unit, 60)
+    return f"× {unit[2:]}" if unit.startswith("x ") else unit
 
 
-def quantity(ranking: Ranking) -> Quantity:
-    """Name the axes of a ranking in its own unit."""
-    many = plural(plain(ranking.unit, 30))
-    return Quantity(per_s=f"{many}/s", per_usd=f"{many} per dollar", usd_per_million=f"$ per million {many}")
+def per_usd_unit(ranking: Ranking) -> str:
+    """The unit of ``per_usd_words``."""
+    return plain(ranking.value_unit, 60)
+
+
+def cost_unit(ranking: Ranking) -> str:
+    """The unit of ``cost_of``: dollars for a million samples, or for an hour of the reference GPU's work."""
+    if ranking.by_reference:
+        return f"$ per {per_usd_unit(ranking).removesuffix(' hours per dollar')} hour of work"
+    return f"$ per million {plural(plain(ranking.unit, 30))}"
+
+
+def cost_of(ranking: Ranking, row: RankedOffer) -> float:
+    """What a row's work costs, in ``cost_unit``."""
+    if ranking.by_reference and row.reference_hours_per_usd:
+        return 1 / row.reference_hours_per_usd
+    return row.usd_per_million_samples
+
+
+def speed_of(ranking: Ranking, row: RankedOffer) -> float:
+    """A row's throughput, in ``per_s_unit``."""
+    return ranking.throughput_of(row)[0] or 0.0
 
 
 def plural(unit: str) -> str:
@@ -152,28 +166,28 @@ def price_date_words(row: RankedOffer) -> str:
     if row.price_age_days is None:
         return date
     if len(row.offer.price_date) < len("2026-01-01"):
-        return f"{date}, day unknown, up to {row.price_age_days} days old"
+        return f"{date}, up to {row.price_age_days} days old"
     return f"{date}, {count(row.price_age_days, 'day')} old"
 
 
-def per_usd_words(row: RankedOffer) -> str:
-    """Samples per dollar with the interval, in millions or thousands where it is that many."""
-    return scaled(row.samples_per_usd, row.samples_per_usd_low, row.samples_per_usd_high)
+def per_usd_words(ranking: Ranking, row: RankedOffer) -> str:
+    """What a dollar buys, with the interval, in millions where it is that many."""
+    return scaled(*ranking.value_of(row))
 
 
-def per_s_words(row: RankedOffer) -> str:
-    """Samples per second of the whole instance with the interval."""
-    return scaled(row.samples_per_s, row.samples_per_s_low, row.samples_per_s_high)
+def per_s_words(ranking: Ranking, row: RankedOffer) -> str:
+    """Throughput of the whole instance with the interval."""
+    return scaled(*ranking.throughput_of(row))
 
 
-def scaled(value: float, low: float | None, high: float | None) -> str:
+def scaled(value: float | None, low: float | None, high: float | None) -> str:
     """An estimate with its interval, large ones in millions, so that nobody counts zeros.
 
     >>> scaled(12.3e6, 9.4e6, 16.8e6), scaled(3166.4, 3150.2, 3181.9)
     ('12 (9.4 to 17) million', '3,170 (3,150 to 3,180)')
     """
     for step, word in ((1e9, " billion"), (1e6, " million")):
-        if value >= step:
+        if value is not None and value >= step:
             bounds = (None if bound is None else bound / step for bound in (low, high))
             return format_interval(value / step, *bounds) + word
     return format_interval(value, low, high)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import math
@@ -84,6 +85,11 @@ class WorkloadContract:
         assert {p.dtype for p in task.model.parameters()} <= {torch.float32}
         tensors = (*task.model.parameters(), *(t for batch in task.batches for t in batch))
         assert {t.device.type for t in tensors} == {"cpu"}
+
+    def test_its_model_can_be_copied_because_every_case_starts_from_a_copy(self) -> None:
+        task = self.tiny()
+        copied = copy.deepcopy(task.model)
+        assert [*copied.state_dict()] == [*task.model.state_dict()]
 
     def test_equal_seeds_give_equal_tasks_and_leave_random_numbers_alone(self) -> None:
         before = torch.random.get_rng_state()

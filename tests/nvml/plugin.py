@@ -6,8 +6,8 @@
 
 ``devices`` is a dump's name, its calls, or a list of either (several GPUs); ``missing`` leaves symbols
 out of the library. The value is the whole environment for a *child* process (the loader reads
-LD_LIBRARY_PATH at its start). ``inside_nvml`` does the same for this process. Without a C compiler both
-skip, except where the variable CI is set: there it is an error.
+LD_LIBRARY_PATH at its start). ``inside_nvml`` does the same for this process. Outside Linux and without a
+C compiler both skip; but where the variable CI is set, a missing compiler is an error.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,8 @@ def calls_of(devices: Devices) -> Calls:
 
 @pytest.fixture(scope="session")
 def _libraries(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    if sys.platform != "linux":
+        pytest.skip("the fake driver library is built for Linux")
     if not (shutil.which("cc") or shutil.which("gcc")) and not os.environ.get("CI"):
         pytest.skip("no C compiler: the fake driver library cannot be built")
     built: dict[tuple[frozenset[str], str], Path] = {}

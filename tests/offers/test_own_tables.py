@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 
@@ -74,6 +75,7 @@ def test_what_a_row_does_not_say_is_unknown(write_table):
         ({"price_date": ""}, "no price date"),
         ({"price_date": "yesterday"}, "price date 'yesterday'"),
         ({"price_date": "2026-02-31"}, "no day of the calendar"),
+        ({"price_date": "2062-11-01"}, "lies in the future"),
         ({"provider": ""}, "no provider"),
         ({"kind": "gift"}, "kind 'gift' is none of"),
         ({"vcpus": "-2"}, "vCPU count"),
@@ -130,6 +132,24 @@ def test_the_gpu_may_be_named_by_any_alias(write_table, name):
     assert read_own(write_table({"gpu_key": name})).offers[0].gpu_key == "nvidia-tesla-t4-16gb"
 
 
+def test_a_gpu_without_its_form_factor_is_marked(write_table):
+    (offer,) = read_own(write_table({"gpu_key": "H100", "note": "a quote"})).offers
+    assert offer.gpu_key == "nvidia-h100-unstated-80gb"
+    assert offer.note == "a quote; form factor not stated: ranked as the slowest variant"
+
+
+def test_the_documented_example_is_a_table(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "prices.md").read_text(encoding="utf-8")
+    path = tmp_path / "quote.csv"
+    path.write_text(page.partition("```csv\n")[2].partition("```")[0])
+    table = read_own(path)
+    assert table.set_aside == ()
+    assert [(o.gpu_key, o.pricing, float(o.price_usd_per_hour)) for o in table.offers] == [
+        ("nvidia-h100-sxm-80gb", Pricing.ON_DEMAND, 19.2),
+        ("nvidia-h100-sxm-80gb", Pricing.RESERVED, 15.6),
+    ]
+
+
 def test_a_spreadsheet_with_semicolons_and_a_byte_order_mark_is_read(tmp_path):
     path = tmp_path / "quote.csv"
     path.write_text(
@@ -156,6 +176,7 @@ def test_json_is_read_like_csv(tmp_path):
         ("a.csv", b"", "empty"),
         ("a.csv", b"provider,instance\n1,2\n", "lacks the columns gpu_key, gpu_count, price_date"),
         ("a.csv", b"\xff\xfe\x00", "not UTF-8"),
+        ("a.xlsx", b"PK\x03\x04\x14\x00\xff", "a spreadsheet or archive: save the table as CSV"),
         ("a.csv", b'provider,"' + b"x" * 200_000, "field larger than field limit"),
         ("a.json", b"{", "no JSON list"),
         ("a.json", b'[{"provider": NaN}]', "no JSON list"),
@@ -169,6 +190,22 @@ def test_a_file_that_is_no_price_table_is_one_line(tmp_path, name, content, mess
     with pytest.raises(MisuseError, match=message) as caught:
         read_own(path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_row_that_is_too_short_or_too_long_is_set_aside_and_trailing_blanks_are_not(tmp_path):
+    path = tmp_path / "a.csv"
+    head = "provider,instance,gpu_key,gpu_count,price_date,on_demand_usd_per_h,note\n"
+    good = "acme,{},T4,1,2026-11-01,0.5"
+    rows_ = [
+        good.format("short"),
+        good.format("blanks") + ",,,,",
+        good.format("long") + ",a, comma",
+        "acme,cut",
+    ]
+    path.write_text(head + "\n".join(rows_) + "\n")
+    table = read_own(path)
+    assert [offer.instance for offer in table.offers] == ["short", "blanks"]
+    assert [row.partition(" ")[0] for row, _ in table.set_aside] == ["a.csv:4", "a.csv:5"]
 
 
 def test_a_missing_file_and_a_folder_are_named(tmp_path):

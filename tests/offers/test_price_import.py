@@ -54,6 +54,15 @@ def test_a_row_without_a_machine_is_a_fee_and_never_a_whole_instance(tmp_path):
     assert offer.kind == "attach-fee"
 
 
+def test_a_skypilot_row_that_breaks_off_is_no_crash(tmp_path):
+    path = tmp_path / "aws.csv"
+    path.write_text(
+        "InstanceType,AcceleratorName,AcceleratorCount,Price,Region\ng6.xlarge,L4\ng6.xlarge,L4,1,0.8,r\n"
+    )
+    table = read_table(path, price_date="2026-10-01")
+    assert len(table.offers) == 1
+
+
 def test_a_gpuhunt_catalog_is_read_without_the_library():
     path = Path(__file__).parent / "answers" / "gcp.csv"
     table = read_table(path, price_date="2026-11-18")

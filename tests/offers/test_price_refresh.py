@@ -191,6 +191,35 @@ def test_a_write_that_breaks_off_leaves_the_old_snapshot_whole(tmp_path, monkeyp
     assert len(list((tmp_path / "offers").iterdir())) == 1
 
 
+def test_a_source_of_many_slow_answers_is_stopped_and_the_next_one_is_asked(tmp_path):
+    now = [0.0]
+
+    class Slow:
+        name = provider = "slow"
+
+        def fetch(self, transport):
+            for _ in range(1000):
+                transport("https://slow.example/page")
+                yield quote(0.5, provider="slow")
+
+    def transport(url, **_kwargs):
+        now[0] += 59.0
+        return b""
+
+    done = refresh(
+        [Slow(), Fixed("acme", quote(0.5))], transport, results=tmp_path, now=DAYS[0], clock=lambda: now[0]
+    )
+    assert "took over 600 s" in done.sources["slow"].reason
+    assert now[0] < 700
+    assert done.named("ok") == ("acme",)
+
+
+def test_a_price_that_is_a_binary_fraction_is_stored_as_money(tmp_path):
+    run(tmp_path, 0, Fixed("acme", quote(0.1 + 0.2)))
+    (offer,) = [o for o in load_offers(tmp_path).offers if o.provider == "acme"]
+    assert offer.price_usd_per_hour == Decimal("0.3")
+
+
 def test_sources_are_chosen_by_name_or_cloud():
     sources = all_sources()
     names = [s.name for s in sources]

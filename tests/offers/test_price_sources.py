@@ -53,7 +53,7 @@ def short(table):
 
 
 def test_azure_pages_and_tells_spot_reserved_and_other_products_apart():
-    replay = Replay("azure_1.json", "azure_2.json")
+    replay = Replay("azure_1.json", "azure_2.json", "azure_reserved.json")
     table = offers(AzureSource(), replay)
     assert short(table) == {
         ("Standard_NC24ads_A100_v4", "on_demand", None): 3.673,
@@ -69,6 +69,10 @@ def test_azure_pages_and_tells_spot_reserved_and_other_products_apart():
     assert "Standard_NV6ads_A10_v5" in row
     assert "unknown or ambiguous" in reason
     assert replay.asked[1]["url"].startswith("https://prices.azure.com:443/")
+    assert [asked["params"]["$filter"][-13:] for asked in replay.asked if asked["params"]] == [
+        "'Consumption'",
+        "'Reservation'",
+    ]
 
 
 def test_azure_never_follows_a_next_page_on_another_host():
@@ -162,6 +166,14 @@ def test_gpuhunt_reads_the_folder_of_its_variable_without_the_network(tmp_path, 
 def test_gpuhunt_without_a_catalog_of_this_cloud_is_a_failure(tmp_path, monkeypatch):
     monkeypatch.setenv("GPUHUNT_CATALOG_DIR", str(tmp_path))
     with pytest.raises(SourceError, match=r"cannot read oci\.csv"):
+        offers(GpuhuntSource("oci"), refuse)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b'a,"' + b"x" * 200_000])
+def test_a_catalog_file_that_is_none_is_a_failure(tmp_path, monkeypatch, content):
+    (tmp_path / "oci.csv").write_bytes(content)
+    monkeypatch.setenv("GPUHUNT_CATALOG_DIR", str(tmp_path))
+    with pytest.raises(SourceError, match=r"oci\.csv is no catalog"):
         offers(GpuhuntSource("oci"), refuse)
 
 

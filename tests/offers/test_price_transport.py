@@ -9,7 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from gpubench.offers.source import SourceError
-from gpubench.offers.transport import HttpTransport
+
+HttpTransport = pytest.importorskip("gpubench.offers.transport", reason="needs the extra live").HttpTransport
 
 
 class Server:

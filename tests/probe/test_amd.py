@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpubench.errors import MisuseError, NoDeviceError
-from gpubench.probe import amd, nvidia
-from gpubench.probe.amd import AmdBackend, open_readings
+from gpubench.probe import amd, nvidia, select
+from gpubench.probe.amd import AmdBackend
 from gpubench.probe.backend import BackendReport, PowerLimits, Reading
 from gpubench.probe.select import select_device
 from gpubench.probe.torch_build import TorchBuild
@@ -69,7 +69,7 @@ def test_an_mi300x(tmp_path: Path) -> None:
 
 def test_readings(tmp_path: Path) -> None:
     (gpu,) = machine(tmp_path, MI300X).devices().devices
-    with open_readings(gpu, tmp_path) as line:
+    with AmdBackend(root=tmp_path).open_readings(gpu) as line:
         assert line.sample() == Reading(
             sm_clock_hz=132e6,
             memory_clock_hz=900e6,
@@ -82,7 +82,7 @@ def test_readings(tmp_path: Path) -> None:
         assert line.energy_j() is None
         assert line.refused["power_limit_range"].startswith("hwmon/*/power1_cap_m")
     with pytest.raises(NoDeviceError):
-        open_readings(gpu, tmp_path / "elsewhere")
+        AmdBackend(root=tmp_path / "elsewhere").open_readings(gpu)
 
 
 def test_a_name_from_the_table_that_libdrm_installs(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_gpu_that_tells_nothing_is_listed_with_reasons(tmp_path: Path) -> None
     (gpu,) = machine(tmp_path, XTX, files={"gpu_busy_percent": "nonsense"}).devices().devices
     assert gpu.name is None
     assert {"name", "memory_bytes", "gpu_key", "power_limit_w", "pcie_width"} <= set(gpu.unavailable)
-    with open_readings(gpu, tmp_path) as line:
+    with AmdBackend(root=tmp_path).open_readings(gpu) as line:
         assert line.sample() == Reading()
         assert line.refused["utilization"] == "gpu_busy_percent: not understood"
 
@@ -131,7 +131,7 @@ class TestSelection:
         (second / "product_name").write_text("AMD Radeon RX 7900 XTX\n")
         (second / "mem_info_vram_total").write_text(f"{24 << 30}\n")
         monkeypatch.setattr(amd, "BACKEND", backend)
-        monkeypatch.setattr(nvidia, "BACKEND", AmdBackend(root=tmp_path / "no driver"))
+        monkeypatch.setattr(nvidia, "BACKEND", AmdBackend(name="cuda", root=tmp_path / "no driver"))
         monkeypatch.delenv("HIP_VISIBLE_DEVICES", raising=False)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         self.build(monkeypatch, hip="6.2")
@@ -158,6 +158,16 @@ class TestSelection:
         assert "AMD Instinct MI300X is here, but torch 2.6.0 has no ROCm" in said
         with pytest.raises(NoDeviceError, match="ROCm"):
             select_device("rocm")
+
+    def test_beside_an_nvidia_gpu_each_has_its_own_name(self, monkeypatch, inside_nvml) -> None:
+        inside_nvml("h200")
+        monkeypatch.setattr(nvidia, "BACKEND", nvidia.NvidiaBackend())
+        monkeypatch.setattr(select, "check_torch", lambda device: None)
+        assert select_device("auto")[0].name == "NVIDIA H200"
+        assert select_device("cuda")[0].name == "NVIDIA H200"
+        assert select_device("rocm")[0].name == "AMD Instinct MI300X"
+        with pytest.raises(NoDeviceError, match="here are cuda:0"):
+            select_device("cuda:1")
 
     def test_another_than_the_first_is_named_by_the_variable(self) -> None:
         with pytest.raises(MisuseError, match="HIP_VISIBLE_DEVICES=1"):

@@ -57,6 +57,12 @@ class TestWithoutDriver:
     def test_auto_measures_on_the_cpu_and_says_so(self) -> None:
         assert select(without_driver(), "auto") == (0, "cpu | NVIDIA driver not found: measuring on the CPU")
 
+    @pytest.mark.parametrize("visible", ["0", "0,1", "GPU-1234", "", "nonsense"])
+    def test_a_variable_set_for_a_whole_cluster_means_nothing_here(self, monkeypatch, visible: str) -> None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        monkeypatch.setenv("HIP_VISIBLE_DEVICES", visible)
+        assert select_device("auto")[0].backend == "cpu"
+
     def test_cuda_is_refused_with_the_mend(self) -> None:
         code, said = select(without_driver(), "cuda")
         assert code == 3
@@ -79,6 +85,25 @@ def test_a_truncated_library_shows_the_loaders_own_words_and_the_path(tmp_path: 
         assert code == 3
         assert f"{library}: file too short" in said
     assert answers["probe"]["problems"][0]["exit_code"] == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "platform", "absent"),
+    [
+        ("libnvidia-ml.so.1: cannot open shared object file: No such file or directory", "linux", True),
+        ("Error loading shared library libnvidia-ml.so.1: No such file or directory", "linux", True),
+        ("libcuda-part.so: cannot open shared object file: No such file or directory", "linux", False),
+        ("/usr/lib/libnvidia-ml.so.1: file too short", "linux", False),
+        ("libnvidia-ml.so.1: cannot open shared object file: Permission denied", "linux", False),
+        ("libnvidia-ml.so.1: wrong ELF class: ELFCLASS32", "linux", False),
+        ("dlopen(libnvidia-ml.so.1, 0x0006): tried: 'libnvidia-ml.so.1' (no such file)", "darwin", True),
+        ("Could not find module 'nvml.dll' (or one of its dependencies)", "win32", True),
+    ],
+)
+def test_no_driver_and_a_broken_one_are_told_apart_by_the_loaders_words(
+    text: str, platform: str, absent: bool
+) -> None:
+    assert nvml_driver.is_absent(text, platform) is absent
 
 
 def test_a_library_that_the_loader_passes_over_is_named(tmp_path: Path, monkeypatch) -> None:

@@ -16,6 +16,7 @@ from gpubench.probe.backend import Host, ProbeReport
 from gpubench.probe.check import Check
 from gpubench.probe.checkup import check_up, failed
 from gpubench.probe.checkup_host import host_checks
+from gpubench.probe.nvidia import NvidiaBackend
 from gpubench.probe.probe import probe
 
 # Import-light stand-in for a CUDA build of torch: what the check asks, and no more. CPU-only CI has no other.
@@ -182,6 +183,13 @@ def test_what_holds_each_gpu_back_is_a_warning_with_its_mend(inside_nvml) -> Non
         "warn",
         "restore it: nvidia-smi -i 2 -pl 450",
     )
+
+
+def test_a_driver_that_stopped_answering_is_a_warning(inside_nvml, monkeypatch) -> None:
+    monkeypatch.setattr("gpubench.probe.nvidia.BACKEND", NvidiaBackend(limit_s=0.2))
+    inside_nvml("h200", faults=[Fault("nvmlDeviceGetPowerUsage", sleep_s=2)])
+    (driver, stopped) = by_name(check_up(probe(), {}))["NVIDIA driver"]
+    assert (driver.status, stopped.status) == ("ok", "warn")
 
 
 def test_persistence_mode_off_is_a_warning(inside_nvml) -> None:

@@ -123,8 +123,9 @@ def test_a_name_that_is_not_utf8_is_read_with_replacement(inside_nvml) -> None:
     assert probe().devices[0].name == "NVIDIA \ufffd200"
 
 
-def test_one_lost_gpu_leaves_the_others(inside_nvml) -> None:
-    inside_nvml(["h200", "h200"], faults=[Fault("nvmlDeviceGetName", code=15, device="1")])
+@pytest.mark.parametrize("function", ["nvmlDeviceGetName", "nvmlDeviceGetPowerUsage"])
+def test_one_lost_gpu_leaves_the_others(inside_nvml, function: str) -> None:
+    inside_nvml(["h200", "h200"], faults=[Fault(function, code=15, device="1")])
     report = probe()
     assert [d.index for d in report.devices if d.backend == "cuda"] == [0]
     assert report.problems[0].line().startswith("GPU 1 is lost (NVML code 15); it fell off the bus")
@@ -136,6 +137,17 @@ def test_a_driver_that_hangs_is_reported_not_waited_for(inside_nvml) -> None:
     report = nvidia.NvidiaBackend(limit_s=0.1).devices()
     assert report.devices == ()
     assert report.problems[0].what == "the NVIDIA driver does not answer"
+
+
+def test_a_state_that_hangs_leaves_the_devices_listed(inside_nvml) -> None:
+    inside_nvml(["h200", "t4"], faults=[Fault("nvmlDeviceGetPowerUsage", sleep_s=3, device="1")])
+    report = nvidia.NvidiaBackend(limit_s=0.2).devices()
+    assert [d.name for d in report.devices] == ["NVIDIA H200", "Tesla T4"]
+    assert report.states[0] is not None
+    assert report.states[1] is None
+    assert [(p.what, p.exit_code) for p in report.problems] == [
+        ("the NVIDIA driver has stopped answering", 0)
+    ]
 
 
 def test_an_init_that_hangs_is_exit_3(inside_nvml) -> None:

@@ -28,6 +28,8 @@ def test_json_shape(fake_nvml) -> None:
     assert [d["backend"] for d in document["devices"]] == ["cuda", "cpu"]
     assert document["devices"][0]["sm_count"] == 132
     assert len(document["states"]) == len(document["devices"])
+    sheet = document["specifications"]["nvidia-h200-sxm-141gb"]
+    assert sheet["sm_count"] == document["devices"][0]["sm_count"]
 
 
 def test_the_datasheet_stands_beside_the_reading(fake_nvml) -> None:

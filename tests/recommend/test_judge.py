@@ -6,11 +6,26 @@ import msgspec
 import pytest
 
 from gpubench.errors import MisuseError
-from gpubench.models import FindingKind, Pricing
+from gpubench.models import Finding, FindingKind, Pricing
 from gpubench.predict.question import Refusal
 from gpubench.recommend.as_json import as_json
+from gpubench.recommend.judge import judge
+from gpubench.recommend.request import RankRequest
+from gpubench.specs import load_specs
 
-from .builders import A100, H100, L4, RTX5090, T4, estimate, offer, rank_of
+from .builders import (
+    A100,
+    H100,
+    L4,
+    RTX5090,
+    T4,
+    TODAY,
+    estimate,
+    evidence_of,
+    log_normal,
+    offer,
+    rank_of,
+)
 
 
 def test_value_is_throughput_times_an_hour_over_the_price():
@@ -79,19 +94,12 @@ def test_each_order_puts_its_own_first(sort, first):
 
 def test_several_workloads_are_their_geometric_mean_and_a_mix_is_money():
     """H100 at 200/s and 800/s: mean 400/s. Half and half: 1 / (0.5/200 + 0.5/800) = 320/s."""
-    from gpubench.recommend.gather import Evidence
-    from gpubench.recommend.judge import judge
-    from gpubench.recommend.request import RankRequest
-    from gpubench.specs import load_specs
-
-    from .builders import TODAY, log_normal, scaler
-
     tables = {"cnn": {H100: estimate(H100, 200)}, "lstm": {H100: estimate(H100, 800)}}
     rows = [
         judge(
             request,
             [offer(H100)],
-            lambda keys: Evidence(tables, scaler),
+            lambda keys: evidence_of(tables),
             specs=load_specs(),
             today=TODAY,
             drawer=log_normal,
@@ -185,7 +193,7 @@ def test_filters(options, left):
 def test_an_empty_answer_says_which_filter_removed_how_many():
     offers = [offer(H100, 3.0), offer(H100, 4.0), offer(L4, 0.4, kind="historic")]
     with pytest.raises(
-        MisuseError, match="no offer is left of 3: --max-usd-per-hour removed 2, the kind of offer"
+        MisuseError, match="no offer is left of 3: --max-usd-per-hour removed 2, being historic"
     ):
         rank_of(offers, {H100: 3000.0}, max_usd_per_hour=1)
 
@@ -211,6 +219,97 @@ def test_misuse_is_one_clear_line(options, message):
     with pytest.raises(MisuseError, match=message) as caught:
         rank_of([offer(H100, region="EU-west")], {H100: 3000.0}, **options)
     assert "\n" not in str(caught.value)
+
+
+def test_deadlines_and_budgets_hold_at_the_slow_end():
+    """1e9 images at 3,000/s take 92.6 h; at 3,000 / 1.25 they take 115.7 h, at 3 USD/h for 347.2 USD."""
+    offers, rates = [offer(H100, 3.0)], {H100: 3000.0}
+    assert rank_of(offers, rates, width=1.25, samples=1e9, deadline_hours=116, budget_usd=348).rows
+    with pytest.raises(
+        MisuseError, match=r"--deadline-hours removed 1; the nearest, 1x H100 .* takes 92.6 h, 116 h"
+    ):
+        rank_of(offers, rates, width=1.25, samples=1e9, deadline_hours=115)
+    with pytest.raises(MisuseError, match=r"costs \$277.78, \$347.22 if slow: above \$300.00"):
+        rank_of(offers, rates, width=1.25, samples=1e9, budget_usd=300)
+
+
+def test_billing_startup_and_lost_spot_work():
+    """1e8 / 3,000 / 3600 = 9.259 h; 20 % lost: 11.111 h; 0.5 h start: 11.611 h; by the hour 12 h at 1 USD."""
+    offers = [offer(H100, 1.0, pricing=Pricing.SPOT), offer(H100, 1.38)]
+    options = {"samples": 1e8, "spot": True, "spot_lost": 0.2, "startup_minutes": 30, "billing_minutes": 60}
+    spot, on_demand = rank_of(offers, {H100: 3000.0}, sort="cost", **options).rows
+    assert spot.hours == pytest.approx(11.611, abs=1e-3)
+    assert spot.cost_usd == pytest.approx(12.0)
+    assert on_demand.hours == pytest.approx(9.759, abs=1e-3)
+    assert on_demand.cost_usd == pytest.approx(13.8)
+
+
+def test_spot_knows_how_much_work_it_may_lose():
+    """1.38 / 1.00 - 1 = 0.38."""
+    offers = [
+        offer(H100, 1.0, pricing=Pricing.SPOT, instance="same"),
+        offer(H100, 1.38, instance="same"),
+        offer(H100, 1.1, pricing=Pricing.SPOT, instance="other"),
+    ]
+    ranking = rank_of(offers, {H100: 3000.0}, spot=True)
+    assert [row.spot_break_even for row in ranking.rows] == [pytest.approx(0.38), None, None]
+    assert "Spot wins there while lost work stays under 38 %" in ranking.verdict
+
+
+def test_storage_egress_and_tax_are_on_the_bill():
+    """1e8 / 3,000 / 3600 = 9.259 h: (9.259 x 2 + 73 x 9.259 / 730 + 5) x 1.2 = 29.33 USD."""
+    row = rank_of(
+        [offer(H100, 2.0)], {H100: 3000.0}, samples=1e8, storage_usd_per_month=73, egress_usd=5, tax=0.2
+    ).rows[0]
+    assert row.cost_usd == pytest.approx((9.25926 * 2 + 0.925926 + 5) * 1.2, abs=0.01)
+
+
+def test_a_host_bound_row_says_that_a_dearer_gpu_buys_nothing():
+    bound = Finding(kind=FindingKind.HOST_BOUND, value=0.8, limit=0.7)
+    offers = [offer(H100, 1.0, vcpus=4)]
+    verdict = rank_of(offers, {H100: estimate(H100, 900, findings=(bound,))}).verdict
+    assert "a dearer GPU buys nothing until the batch grows" in verdict
+    assert "its 4 vCPUs suffice" in verdict
+
+
+def test_what_beats_an_offer_is_named_with_its_respects():
+    offers = [offer(H100, 2.0, instance="cheap"), offer(H100, 3.0, instance="dear"), offer(L4, 0.1)]
+    rows = rank_of(offers, {H100: 3000.0, L4: 200.0}).rows
+    by_name = {row.offer.instance: row for row in rows}
+    assert by_name["cheap"].pareto
+    assert not by_name["dear"].pareto
+    assert by_name["dear"].dominated_by == "acme cheap: cheaper per sample, and as fast"
+
+
+def test_several_workloads_are_shown_as_multiples_of_the_reference():
+    """H100 at 400/s against A100 at 200/s is 2 x; at 2 USD/h a dollar buys 2 / 2 = 1 hour of an A100's work."""
+    tables = {name: {H100: estimate(H100, 400), A100: estimate(A100, 200)} for name in ("cnn", "lstm")}
+    ranking = judge(
+        RankRequest(workloads=("cnn", "lstm"), draws=10),
+        [offer(H100, 2.0)],
+        lambda keys: evidence_of(tables),
+        specs=load_specs(),
+        today=TODAY,
+        drawer=log_normal,
+    )
+    assert ranking.by_reference
+    assert ranking.throughput_of(ranking.rows[0])[0] == pytest.approx(2)
+    assert ranking.value_of(ranking.rows[0])[0] == pytest.approx(1)
+    assert ranking.value_unit == "A100 SXM4 80GB hours per dollar"
+    assert "1.0 A100 SXM4 80GB hours per dollar" in ranking.verdict
+    alone = rank_of([offer(H100, 2.0)], {H100: 400.0, A100: 200.0})
+    assert not alone.by_reference
+    assert alone.value_unit == "images per dollar"
+
+
+def test_plain_words_and_numbers_will_do_for_the_python_function(tmp_path):
+    from gpubench.recommend.rank import _request
+
+    request = _request({"gpus": "h100", "workloads": ["cnn"], "utilisation": 0.5, "results": str(tmp_path)})
+    assert request.gpus == ("h100",)
+    assert request.workloads == ("cnn",)
+    assert request.utilisation == (0.5, 0.5, 0.5)
+    assert request.results == tmp_path
 
 
 def test_the_json_has_the_promised_keys():

@@ -132,8 +132,16 @@ def test_a_commitment_is_a_rival_of_its_own_and_dear_when_little_used():
     by_pricing = {each.against_pricing: each for each in ranking.buy_or_rent}
     expected = 21_000 / (3.6 - 0.12675)
     assert by_pricing[Pricing.RESERVED].break_even_hours == pytest.approx(expected, rel=1e-3)
-    assert "3 years committed" in by_pricing[Pricing.RESERVED].against
+    assert by_pricing[Pricing.RESERVED].equivalent_usd_per_hour == pytest.approx(3.6)
+    assert "(reserved 3 y)" in by_pricing[Pricing.RESERVED].against
     assert all(row.offer.pricing is not Pricing.RESERVED for row in ranking.rows)
+
+
+def test_a_provider_or_region_does_not_rule_out_what_is_owned():
+    rented = [offer(H100, 2.99), offer(H100, 2.5, provider="globex", region="eu-1")]
+    for options in ({"providers": ("globex",)}, {"regions": ("eu",)}):
+        rows = weigh([machine()], rented, {H100: 3000}, **options).rows
+        assert [row.offer.provider for row in rows] == ["own", "globex"]
 
 
 def test_buy_and_rent_alone():

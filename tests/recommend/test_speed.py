@@ -30,4 +30,4 @@ def test_a_hundred_thousand_offers():
     assert time.process_time() - start < CPU_LIMIT_S
     assert len(ranking.rows) == 100_000
     assert abs(sum(row.p_best for row in ranking.rows) - 1) < 1e-9
-    assert any("first 500" in note for note in ranking.notes)
+    assert any("first 1,000" in note for note in ranking.notes)

@@ -9,7 +9,15 @@ import pytest
 
 from gpubench.errors import MisuseError, StorageError
 from gpubench.models import Pricing
-from gpubench.recommend.trial import ACCELERATORS, CLOUDS, check_trial, task_of, task_text, write_trials
+from gpubench.recommend.trial import (
+    ACCELERATORS,
+    ACCELERATORS_AT,
+    CLOUDS,
+    check_trial,
+    task_of,
+    task_text,
+    write_trials,
+)
 from gpubench.specs import load_specs
 
 from .builders import H100, L4, RTX5090, T4, estimate, offer, rank_of
@@ -35,12 +43,15 @@ def test_the_best_offer_of_each_gpu_that_can_be_rented_is_written(tmp_path):
     task = yaml.safe_load(files[1].read_text())
     assert task["resources"]["infra"] == "aws/us-east-1"
     assert task["resources"]["instance_type"] == "p5.4xlarge"
-    assert task["resources"]["accelerators"] == "H100:1"
+    assert "accelerators" not in task["resources"]
+    assert yaml.safe_load(files[0].read_text())["resources"]["accelerators"] == "L4:1"
     assert task["resources"]["autostop"] == {"idle_minutes": 5, "down": True}
     assert task["resources"]["max_hourly_cost"] == pytest.approx(3.75)
     assert task["workdir"] == "."
     assert "gpubench run --quick --time-limit 600" in task["run"]
-    assert "pip install" in task["setup"]
+    assert task["setup"].rstrip().endswith("uv pip install --quiet --python ~/gpubench-venv/bin/python .")
+    for command in (task["setup"], task["run"]):
+        assert subprocess.run(["sh", "-n"], input=command, text=True, check=False).returncode == 0
 
 
 def test_the_head_states_what_it_can_cost():
@@ -74,6 +85,7 @@ def test_hostile_names_stay_data(tmp_path):
     files, _ = write_trials(rows, 1, tmp_path, minutes=10, workloads=("a'; reboot #",))
     task = yaml.safe_load(files[0].read_text())
     assert task["resources"]["infra"] == "aws"
+    assert task["resources"]["accelerators"] == "H100:1"
     assert "instance_type" not in task["resources"]
     for command in (task["run"], files[-1].read_text()):
         checked = subprocess.run(["sh", "-n"], input=command, text=True, check=False)
@@ -82,8 +94,26 @@ def test_hostile_names_stay_data(tmp_path):
     assert "\n#'" not in files[-1].read_text()
 
 
+def test_a_cloud_may_name_a_gpu_in_its_own_way_or_not_have_it():
+    sxm = offer(H100, 3.0, provider="runpod", instance="H100 SXM")
+    assert task_of(sxm, minutes=5, workloads=())["resources"]["accelerators"] == "H100-SXM:1"
+    pcie = "nvidia-tesla-v100-pcie-16gb"
+    rows = rank_of([offer(pcie, 0.2, provider="runpod"), sxm], {pcie: 400, H100: 3000}).rows
+    chosen, passed = write_trials_of(rows)
+    assert [row.offer for row in chosen] == [sxm]
+    assert "SkyPilot has no name for this GPU there" in passed[0]
+
+
+def write_trials_of(rows):
+    from gpubench.recommend.trial import _choose
+
+    return _choose(rows, 2)
+
+
 def test_our_names_are_known_gpus():
     assert set(ACCELERATORS) <= set(load_specs())
+    for names in ACCELERATORS_AT.values():
+        assert set(names) <= set(load_specs())
     assert len(CLOUDS) == len(set(CLOUDS.values()))
 
 

@@ -38,43 +38,51 @@ def markdown_of(name: str) -> str:
     return render(data_called(name), "md")
 
 
+@cache
+def block_of(section: Section, name: str) -> Block | None:
+    """What a section makes of a sample; the tests below read it and cannot change it."""
+    return section.render(data_called(name))
+
+
 class SectionContract:
     """What holds for every section, whatever the data."""
 
     @pytest.fixture(params=list(DATA))
-    def data(self, request) -> ReportData:
-        return data_called(request.param)
+    def name(self, request) -> str:
+        return request.param
 
-    def test_gives_a_block_or_nothing(self, section: Section, data):
-        block = section.render(data)
+    def test_gives_a_block_or_nothing(self, section: Section, name):
+        block = block_of(section, name)
         assert block is None or (isinstance(block, Block) and block.title and block.parts)
 
-    def test_says_the_same_twice(self, section: Section, data):
-        assert section.render(data) == section.render(data)
+    def test_says_the_same_twice(self, section: Section, name):
+        assert section.render(data_called(name)) == block_of(section, name)
 
-    def test_text_holds_no_control_character(self, section: Section, data):
-        for text in _texts_of(section, data):
+    def test_text_holds_no_control_character(self, section: Section, name):
+        for text in _texts_of(section, name):
             assert not [c for c in text if unicodedata.category(c).startswith("C") and c != "\n"], text
 
-    def test_every_chart_has_words_and_a_table_with_rows(self, section: Section, data):
-        block = section.render(data)
-        for charts in [p for p in block.parts if isinstance(p, Charts)] if block else []:
+    def test_every_chart_has_words_and_a_table_with_rows(self, section: Section, name):
+        for charts in _charts_of(section, name):
             assert charts.figures
             assert charts.twin.rows
             assert all(len(figure.alt) > 20 and figure.height_px > 0 for figure in charts.figures)
 
-    def test_figures_are_plain_json_and_hold_no_pseudo_markup(self, section: Section, data):
-        block = section.render(data)
-        for charts in [p for p in block.parts if isinstance(p, Charts)] if block else []:
+    def test_figures_are_plain_json_and_hold_no_pseudo_markup(self, section: Section, name):
+        for charts in _charts_of(section, name):
             for figure in charts.figures:
                 json.dumps(figure.figure, allow_nan=False)
                 for text in _strings(figure.figure):
                     assert "<" not in text.replace("<br>", "").replace("<extra></extra>", ""), text
 
-    @pytest.mark.parametrize("name", list(DATA))
     def test_stands_on_the_page(self, section: Section, name):
-        block = section.render(data_called(name))
+        block = block_of(section, name)
         assert block is None or f"\n## {escape(block.title)}\n" in markdown_of(name)
+
+
+def _charts_of(section: Section, name: str) -> list[Charts]:
+    block = block_of(section, name)
+    return [part for part in block.parts if isinstance(part, Charts)] if block else []
 
 
 def texts(block: Block) -> list[str]:
@@ -97,8 +105,8 @@ def texts(block: Block) -> list[str]:
     return found
 
 
-def _texts_of(section: Section, data: ReportData) -> list[str]:
-    block = section.render(data)
+def _texts_of(section: Section, name: str) -> list[str]:
+    block = block_of(section, name)
     return [] if block is None else texts(block)
 
 

@@ -340,7 +340,7 @@ def ranking(**changes) -> Ranking:
     raw.sort(key=lambda x: -x[1] / float(x[0].price_usd_per_hour))
     rows = [ranked(max(1, i - 2), o, s, w, b, tie=i < 4) for i, (o, s, b, w) in enumerate(raw, start=1)]
     fields = {
-        "as_of": "2026-11-20", "objective": "samples_per_usd", "cases": (case(),), "unit": "image", "reference_gpu_key": None, "rows": tuple(rows),
+        "as_of": "2026-11-20", "objective": "samples_per_usd", "cases": (case(),), "unit": "images", "throughput_unit": "images/s", "value_unit": "images per dollar", "reference_gpu_key": None, "rows": tuple(rows),
         "excluded": (
             ExcludedOffer(provider="aws", instance="g7.xlarge", gpu_key="nvidia-unknown", reason="no compute rates in the specification table"),
             ExcludedOffer(provider="gcp", instance="a4", gpu_key="nvidia-b200", reason="spot price only"),
@@ -439,6 +439,8 @@ def hostile_data() -> ReportData:
         verdict=text,
         notes=(text,),
         unit=text,
+        throughput_unit=text,
+        value_unit=text,
         reference_gpu_key=text,
         as_of=text,
         objective=text,

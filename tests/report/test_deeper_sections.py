@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gpubench.models import Execution, Finding, FindingKind, Launch, Precision, TelemetrySample
+from gpubench.models import Execution, Finding, FindingKind, Launch, Precision, TaskKind, TelemetrySample
 from gpubench.report.section import Charts, Table
 from gpubench.report.sections.amp import loss_gap, speed_ups
 from gpubench.report.sections.host import gains
@@ -48,8 +48,8 @@ def test_a_device_bound_run_says_that_a_faster_gpu_would_help():
 def test_amp_states_peak_memory_and_loss_beside_the_speed_up():
     data = samples.report_data(samples.h200_run())
     row = table_of("amp", data).rows[0]
-    assert row[-2].startswith("1.00×")
-    assert "30 steps from one seed" in row[-1]
+    assert row[-3].startswith("1.00×")
+    assert "30 steps from one seed" in row[-2]
 
 
 def test_the_loss_gap_is_the_mean_of_the_last_fifth_of_the_common_steps():
@@ -91,6 +91,22 @@ def test_a_gain_is_not_claimed_from_noise():
     assert "No pairing was measured well enough" in words_of(
         "amp", samples.report_data(samples.h200_run(measurements=tuple(rows)))
     )
+
+
+def test_a_flagged_pair_is_greyed_and_never_in_the_headline():
+    run = samples.h200_run()
+    noisy = tuple(
+        msgspec.structs.replace(m, findings=(Finding(kind=FindingKind.NOISY, value=0.2, limit=0.05),))
+        if m.case.workload == "vgg16"
+        else m
+        for m in run.measurements
+    )
+    data = samples.report_data(samples.h200_run(measurements=noisy))
+    assert words_of("amp", data).split(".")[0].count("vgg16") == 0
+    figure = next(p for p in block_of("amp", data).parts if isinstance(p, Charts)).figures[0].figure
+    grey = [trace for trace in figure["data"] if trace["marker"]["symbol"].endswith("-open")]
+    assert sum(len(trace["x"]) for trace in grey) == 4
+    assert {trace["marker"]["color"] for trace in grey} == {"#7a8594"}
 
 
 def test_strips_put_launches_one_after_the_other():
@@ -281,3 +297,25 @@ def test_a_page_about_the_cpu_still_knows_the_gpu_of_the_same_folder():
     assert data.is_cpu
     assert {c.gpu.run.device.name for c in contests(data)} == {"NVIDIA H200"}
     assert "also holds runs of NVIDIA H200" in words_of("verdict", data)
+
+
+def test_inference_states_median_and_tail_of_single_passes():
+    """A hundred passes of 1 to 100 ms: the median between 50 and 51, the tail near 99."""
+    m = samples.measurement(samples.case("resnet50", 64, task=TaskKind.INFER), 0.01, telemetry=False)
+    passes = tuple(i / 1e3 for i in range(1, 101))
+    timed = msgspec.structs.replace(
+        m, launches=(msgspec.structs.replace(m.launches[0], latency_s=passes), *m.launches[1:])
+    )
+    data = samples.report_data(samples.h200_run(measurements=(timed,)))
+    row = table_of("latency", data).rows[0]
+    assert row[3] in {"50.0 ms", "50.5 ms", "51.0 ms"}
+    assert row[5].startswith(("99", "100"))
+    assert block_of("latency", samples.report_data(samples.h200_run())) is None
+
+
+def test_offers_that_are_left_out_stand_by_their_reason():
+    data = samples.report_data()
+    table = next(
+        p for p in block_of("value", data).parts if isinstance(p, Table) and "Not ranked" in p.caption
+    )
+    assert sum(int(row[1]) for row in table.rows) == len(data.ranking.excluded)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench.models import Run
-from gpubench.report.export import CSV_COLUMNS, as_csv, as_json, guard
+from gpubench.report.export import CSV_COLUMNS, as_csv, as_json, embedded, guard
 from gpubench.report.page import render
 
 from . import samples
@@ -105,3 +105,24 @@ def test_nan_and_lone_surrogates_become_what_json_can_hold():
     document = json.loads(as_json(data))
     assert document["runs"][0]["measurements"][0]["loss_trace"] == [None, 1.0]
     assert document["runs"][0]["notes"] == ["a?"]
+
+
+def test_the_page_carries_the_runs_it_uses_and_thins_long_telemetry():
+    run, old = samples.h200_run(), samples.h200_run(run_id="old", started_at="2026-01-01T00:00:00Z")
+    data = samples.report_data(run, old)
+    content, step = embedded(data)
+    assert [r["run_id"] for r in content["runs"]] == [run.run_id]
+    assert step == 1
+    total = sum(len(x.telemetry) for m in run.measurements for x in m.launches)
+    content, step = embedded(data, most_samples=total // 10)
+    assert step == 10
+    kept = sum(len(x["telemetry"]) for m in content["runs"][0]["measurements"] for x in m["launches"])
+    assert kept == total // 10
+    assert (
+        content["runs"][0]["measurements"][0]["launches"][0]["rounds"]
+        == document_of(data)["runs"][0]["measurements"][0]["launches"][0]["rounds"]
+    )
+
+
+def document_of(data):
+    return json.loads(as_json(data))

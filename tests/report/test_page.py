@@ -13,6 +13,7 @@ from gpubench.errors import MisuseError, StorageError
 from gpubench.report import charts
 from gpubench.report.charts import PALETTE
 from gpubench.report.page import render, report
+from gpubench.report.section import Block, Paragraph, Section
 
 from . import samples
 
@@ -138,6 +139,18 @@ def test_hostile_names_are_text_in_the_raw_data_too():
     data = samples.hostile_data()
     raw = json.loads(Page(render(data)).scripts[2])
     assert raw["data"]["runs"][0]["device"]["name"] == samples.HOSTILE
+
+
+def test_a_careless_section_cannot_bring_escapes_or_markup(monkeypatch):
+    careless = Section(
+        key="careless",
+        render=lambda data: Block(title="Careless", parts=(Paragraph(text="\x1b[31m<b onclick=x>\x00"),)),
+    )
+    monkeypatch.setattr("gpubench.report.page.load_sections", lambda: (careless,))
+    text = render(samples.report_data(samples.cpu_run()))
+    assert "&lt;b onclick=x&gt;" in text
+    assert "\x1b" not in text
+    assert "\x00" not in text
 
 
 def test_the_language_and_title_are_set():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -108,8 +109,8 @@ def test_amp_is_never_paired_across_executions_or_batches():
 
 
 def test_the_frontier_holds_exactly_the_offers_that_nothing_beats_on_both():
-    rows = samples.ranking().rows
-    line = frontier(rows)
+    ranking = samples.ranking()
+    rows, line = ranking.rows, frontier(ranking)
     for row in rows:
         beaten = any(
             o.samples_per_s >= row.samples_per_s and o.usd_per_million_samples < row.usd_per_million_samples
@@ -152,7 +153,8 @@ def test_files_that_could_not_be_read_are_counted():
 def test_old_prices_are_not_called_current():
     text = words_of("prices", samples.report_data())
     assert "old: not a current price" in text
-    assert "day unknown" in words_of("value", samples.report_data())
+    assert "2026, up to 323 days old" in words_of("value", samples.report_data())
+    assert "counts as the oldest day" in text
 
 
 def test_doubts_about_used_specification_rows_are_footnotes():
@@ -218,3 +220,34 @@ def test_a_ragged_table_is_refused():
 def test_parts_are_told_apart_by_the_text_collector():
     block = Block(title="t", parts=(Facts(rows=()), Bullets(items=("b",)), Paragraph(text="p")))
     assert texts(block) == ["t", "b", "p"]
+
+
+class TestTheSectionOfTheDocumentation(SectionContract):
+    """The example in docs/report.md, run as it stands there."""
+
+    @pytest.fixture
+    def section(self) -> Section:
+        text = (Path(__file__).parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
+        code = text.split("```python\n", 1)[1].split("```", 1)[0]
+        names: dict[str, object] = {}
+        exec(compile(code, "docs/report.md", "exec"), names)
+        return names["SECTION"]
+
+    test_stands_on_the_page = None  # it is no part of this page
+
+    def test_says_what_it_was_made_for(self, section):
+        assert texts(section.render(samples.report_data(samples.h200_run())))[-2:] == [
+            samples.h200_run().run_id,
+            "0",
+        ]
+
+
+def test_every_section_is_in_the_documentation():
+    text = (Path(__file__).parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
+    for data in (
+        samples.report_data(samples.h200_run(), samples.cpu_run()),
+        samples.report_data(samples.cpu_run()),
+    ):
+        for section in load_sections():
+            block = section.render(data)
+            assert block is None or f"| {block.title} |" in text, block.title

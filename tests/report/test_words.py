@@ -8,21 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.report import export, markdown, words
+from gpubench.report import export, markdown, section, words
 
 from . import samples
 
 
-@pytest.mark.parametrize("module", [words, export, markdown])
+@pytest.mark.parametrize("module", [words, export, markdown, section])
 def test_the_examples_in_the_docstrings_hold(module):
     result = doctest.testmod(module)
     assert result.attempted > 0
     assert result.failed == 0
 
 
-def test_a_partial_price_date_says_that_its_day_is_unknown():
+def test_a_partial_price_date_says_how_old_it_may_be():
     row = samples.ranked(1, samples.offer(samples.H200, "2.20", price_date="2026"), 3000.0)
-    assert words.price_date_words(row) == "2026, day unknown, up to 323 days old"
+    assert words.price_date_words(row) == "2026, up to 323 days old"
 
 
 def test_a_ratio_shows_no_more_digits_than_its_interval_supports():

@@ -130,6 +130,18 @@ LOADING = {
     "ignores the batch": (body("nn.Linear(1, 1), torch.randn(5, 1), 0, nn.MSELoss()"), r"shape \(5, 1\)"),
     "inputs no tensor": (body("nn.Linear(1, 1), [1, 2], 0, nn.MSELoss()"), "inputs hold a int"),
     "a dict with a hole": (body("{'model': nn.Linear(1, 1)}"), "no inputs and no targets and no loss"),
+    "half precision": (
+        body("nn.Linear(1, 1).half(), torch.randn(batch_size, 1), 0, nn.MSELoss()"),
+        "built in torch.float16",
+    ),
+    "double inputs": (
+        body("nn.Linear(1, 1), torch.randn(batch_size, 1).double(), 0, nn.MSELoss()"),
+        "built in torch.float64",
+    ),
+    "on a GPU": (
+        body("nn.Linear(1, 1).cuda(), torch.randn(batch_size, 1), 0, nn.MSELoss()"),
+        "build on the CPU",
+    ),
     "batches of nothing": ("BATCHES = (0,)\n" + GOOD, r"batches \(0,\)"),
 }
 

@@ -8,11 +8,11 @@ from statistics import fmean
 import msgspec
 
 from gpubench.models import Case, MemoryFormat, Precision, TaskKind
-from gpubench.report.charts import BLUE, GREEN, Mark, Series, dots, two_lines
+from gpubench.report.charts import BLUE, GREEN, SLATE, Mark, Series, dots, two_lines
 from gpubench.report.data import ReportData, Result
 from gpubench.report.ratios import Ratio, ratio
 from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
-from gpubench.report.words import count, stacked
+from gpubench.report.words import PRECISION_WORDS, count, stacked
 from gpubench.units import UNKNOWN, format_bytes, format_number, plain
 
 SURE_FACTOR = 1.5
@@ -68,7 +68,8 @@ def _render(data: ReportData) -> Block | None:
                 figures=(_figure(pairs),),
                 twin=_twin(pairs),
                 caption=(
-                    "1 is no gain. The line through each mark is the 95 % interval. The baseline is named in "
+                    "1 is no gain. The line through each mark is the 95 % interval; a grey open mark is "
+                    "flagged. The baseline is named in "
                     "every row: fp32 is strict IEEE arithmetic with TF32 off in matmul, convolution and RNN."
                 ),
             ),
@@ -78,11 +79,11 @@ def _render(data: ReportData) -> Block | None:
 
 def _sentence(pairs: tuple[Ratio, ...]) -> str:
     """The strongest gain, the weakest, and how many cases lose."""
-    sure = [s for s in pairs if s.low is not None and s.high is not None and s.high / s.low <= SURE_FACTOR]
+    sure = [s for s in pairs if not s.doubts and s.low and s.high and s.high / s.low <= SURE_FACTOR]
     if not sure:
         return (
-            "No pairing was measured well enough to state a gain: every interval is wider than a factor of "
-            f"{SURE_FACTOR:g}. Give the run more time on a quiet machine."
+            "No pairing was measured well enough to state a gain: each is flagged, or its interval is wider "
+            f"than a factor of {SURE_FACTOR:g}. Give the run more time on a quiet machine."
         )
     best = max(sure, key=lambda s: s.value)
     losing = [s for s in sure if s.high is not None and s.high < 1]
@@ -103,23 +104,18 @@ def _figure(pairs: tuple[Ratio, ...]) -> Figure:
     rows = list(dict.fromkeys(_row_label(pair.of.case) for pair in pairs))
     series = [
         Series(
-            name=_NAMES[precision],
+            name=_NAMES[precision] + (", flagged" if flagged else ""),
             marks=tuple(
-                Mark(
-                    row=rows.index(_row_label(pair.of.case)),
-                    value=pair.value,
-                    low=pair.low,
-                    high=pair.high,
-                    hover=f"{_NAMES[precision]}: {pair.words}",
-                )
+                _mark(pair, rows)
                 for pair in pairs
-                if pair.to.case.precision is precision
+                if pair.to.case.precision is precision and bool(pair.doubts) is flagged
             ),
-            colour=_LOOKS[precision][0],
-            symbol=_LOOKS[precision][1],
+            colour=SLATE if flagged else _LOOKS[precision][0],
+            symbol=_LOOKS[precision][1] + ("-open" if flagged else ""),
         )
+        for flagged in (False, True)
         for precision in BASELINES
-        if any(pair.to.case.precision is precision for pair in pairs)
+        if any(p.to.case.precision is precision and bool(p.doubts) is flagged for p in pairs)
     ]
     alt = "; ".join(
         f"{plain(p.of.case.workload, 40)} {p.of.case.precision.value} {p.of.case.execution.value} "
@@ -130,6 +126,17 @@ def _figure(pairs: tuple[Ratio, ...]) -> Figure:
         figure=dots(series, rows, "speed-up of AMP", line_at=1.0),
         alt=f"Dot chart of the speed-up of AMP: {alt}.",
         height_px=110 + 40 * len(rows),
+    )
+
+
+def _mark(pair: Ratio, rows: list[str]) -> Mark:
+    flags = f"<br>{', '.join(pair.doubts)}" if pair.doubts else ""
+    return Mark(
+        row=rows.index(_row_label(pair.of.case)),
+        value=pair.value,
+        low=pair.low,
+        high=pair.high,
+        hover=f"{_NAMES[pair.to.case.precision]}: {pair.words}{flags}",
     )
 
 
@@ -150,22 +157,22 @@ def _twin(pairs: tuple[Ratio, ...]) -> Table:
             Column(title="Baseline"),
             Column(title="Execution"),
             Column(title="Batch", numeric=True),
-            Column(title="Layout, AMP and baseline"),
             Column(title="Speed-up, 95 % interval", numeric=True),
             Column(title="Peak memory", numeric=True),
             Column(title="Loss after the same steps", numeric=True),
+            Column(title="Doubts"),
         ),
         rows=tuple(
             (
                 plain(s.of.case.workload, 40),
-                s.of.case.precision.value,
-                "fp32 (IEEE, TF32 off)" if s.to.case.precision is Precision.FP32 else "tf32",
+                f"{s.of.case.precision.value}{_layout(s.of.case.memory_format)}",
+                f"{PRECISION_WORDS[s.to.case.precision]}{_layout(s.to.case.memory_format)}",
                 s.of.case.execution.value,
                 str(s.of.case.batch_size),
-                f"{_layout(s.of.case.memory_format)}, {_layout(s.to.case.memory_format)}",
                 stacked(s.words),
                 _memory(s),
                 _loss(s),
+                ", ".join(s.doubts) or "none",
             )
             for s in pairs
         ),
@@ -210,7 +217,7 @@ def _loss(pair: Ratio) -> str:
 
 
 def _layout(layout: MemoryFormat | None) -> str:
-    return "—" if layout is None else layout.value.replace("_", " ")
+    return "" if layout is None else f"\n{layout.value}"
 
 
 SECTION = Section(key="amp", render=_render)

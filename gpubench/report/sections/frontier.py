@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from gpubench.models import RankedOffer, Ranking
 from gpubench.report.charts import BASIS_COLOURS, BASIS_SYMBOLS, Point, label, plane, spaced
@@ -10,22 +10,25 @@ from gpubench.report.data import ReportData
 from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
 from gpubench.report.words import (
     basis_words,
+    cost_of,
+    cost_unit,
     gpus_words,
     offer_words,
+    per_s_unit,
     per_s_words,
     price_words,
-    quantity,
     ratio_words,
+    speed_of,
     stacked,
 )
 from gpubench.units import format_number
 
 
-def frontier(rows: Iterable[RankedOffer]) -> tuple[RankedOffer, ...]:
-    """The offers that no other beats on both cost per sample and throughput, by rising throughput."""
+def frontier(ranking: Ranking) -> tuple[RankedOffer, ...]:
+    """The offers that no other beats on both the cost of work and throughput, by rising throughput."""
     line: list[RankedOffer] = []
-    for row in sorted(rows, key=lambda r: (-r.samples_per_s, r.usd_per_million_samples)):
-        if not line or row.usd_per_million_samples < line[-1].usd_per_million_samples:
+    for row in sorted(ranking.rows, key=lambda r: (-speed_of(ranking, r), cost_of(ranking, r))):
+        if not line or cost_of(ranking, row) < cost_of(ranking, line[-1]):
             line.append(row)
     return tuple(reversed(line))
 
@@ -34,11 +37,11 @@ def _render(data: ReportData) -> Block | None:
     ranking = data.ranking
     if ranking is None or len(ranking.rows) < 2:
         return None
-    line = frontier(ranking.rows)
+    line = frontier(ranking)
     return Block(
         title="What speed costs",
         parts=(
-            Paragraph(text=_sentence(data, line)),
+            Paragraph(text=_sentence(data, ranking, line)),
             Charts(
                 figures=(_figure(data, ranking, line),),
                 twin=_twin(data, ranking, line),
@@ -52,22 +55,21 @@ def _render(data: ReportData) -> Block | None:
     )
 
 
-def _sentence(data: ReportData, line: Sequence[RankedOffer]) -> str:
+def _sentence(data: ReportData, ranking: Ranking, line: Sequence[RankedOffer]) -> str:
     cheapest, fastest = line[0], line[-1]
     if cheapest is fastest:
         name = f"{gpus_words(data, cheapest.offer)} ({offer_words(cheapest.offer)})"
-        return f"{name} is both the cheapest by the sample and the fastest."
-    faster = fastest.samples_per_s / cheapest.samples_per_s
-    dearer = fastest.usd_per_million_samples / cheapest.usd_per_million_samples
+        return f"{name} is both the cheapest for the work and the fastest."
+    faster = speed_of(ranking, fastest) / speed_of(ranking, cheapest)
+    dearer = cost_of(ranking, fastest) / cost_of(ranking, cheapest)
     return (
-        f"From the cheapest sample ({gpus_words(data, cheapest.offer)}) to the highest throughput "
+        f"From the cheapest work ({gpus_words(data, cheapest.offer)}) to the highest throughput "
         f"({gpus_words(data, fastest.offer)}) speed grows {ratio_words(faster, None, None)} "
-        f"and the price of a sample {ratio_words(dearer, None, None)}, by best estimates."
+        f"and its price {ratio_words(dearer, None, None)}, by best estimates."
     )
 
 
 def _figure(data: ReportData, ranking: Ranking, line: Sequence[RankedOffer]) -> Figure:
-    words = quantity(ranking)
     clouds = [
         (
             str(basis),
@@ -77,14 +79,14 @@ def _figure(data: ReportData, ranking: Ranking, line: Sequence[RankedOffer]) -> 
         )
         for basis, colour in BASIS_COLOURS.items()
     ]
-    words_of = spaced([(row.samples_per_s, row.usd_per_million_samples) for row in line])
+    words_of = spaced([(speed_of(ranking, row), cost_of(ranking, row)) for row in line])
     named = [
         _point(data, ranking, row, label(gpus_words(data, row.offer), 30) if i in words_of else "")
         for i, row in enumerate(line)
     ]
     alt = "; ".join(f"{gpus_words(data, row.offer)} {_position(row, ranking)}" for row in line[:8])
     return Figure(
-        figure=plane(clouds, named, f"throughput, {words.per_s}", words.usd_per_million),
+        figure=plane(clouds, named, f"throughput, {per_s_unit(ranking)}", cost_unit(ranking)),
         alt=f"Scatter chart of cost against throughput. On the line of best trade-offs: {alt}.",
         height_px=460,
     )
@@ -95,31 +97,29 @@ def _point(data: ReportData, ranking: Ranking, row: RankedOffer, text: str) -> P
         f"{label(gpus_words(data, row.offer))}<br>{label(offer_words(row.offer), 90)}"
         f"<br>{label(_position(row, ranking), 120)}<br>{price_words(row.offer)}, {row.estimate.basis}"
     )
-    return Point(x=row.samples_per_s, y=row.usd_per_million_samples, text=text, hover=hover)
+    return Point(x=speed_of(ranking, row), y=cost_of(ranking, row), text=text, hover=hover)
 
 
 def _position(row: RankedOffer, ranking: Ranking) -> str:
-    words = quantity(ranking)
-    cost = format_number(row.usd_per_million_samples)
-    return f"{per_s_words(row)} {words.per_s}, {cost} {words.usd_per_million}"
+    cost = format_number(cost_of(ranking, row))
+    return f"{per_s_words(ranking, row)} {per_s_unit(ranking)}, {cost} {cost_unit(ranking)}"
 
 
 def _twin(data: ReportData, ranking: Ranking, line: Sequence[RankedOffer]) -> Table:
-    words = quantity(ranking)
     return Table(
-        caption="The offers on the line, from cheapest sample to fastest",
+        caption="The offers on the line, from the cheapest work to the fastest",
         columns=(
             Column(title="GPUs and offer"),
-            Column(title=words.per_s.capitalize(), numeric=True),
-            Column(title=words.usd_per_million, numeric=True),
+            Column(title=per_s_unit(ranking), numeric=True),
+            Column(title=cost_unit(ranking), numeric=True),
             Column(title="Price", numeric=True),
             Column(title="Basis"),
         ),
         rows=tuple(
             (
                 f"{gpus_words(data, row.offer)}\n{offer_words(row.offer)}",
-                stacked(per_s_words(row)),
-                f"${format_number(row.usd_per_million_samples)}",
+                stacked(per_s_words(ranking, row)),
+                f"${format_number(cost_of(ranking, row))}",
                 price_words(row.offer),
                 stacked(basis_words(row.estimate)),
             )

@@ -63,7 +63,7 @@ def _sentence(pairs: tuple[Ratio, ...]) -> str:
         return "torch.compile against eager, with all else equal."
     if not bound:
         return "No case is bound by the host: eager runs as fast as the graph, so a faster GPU would help."
-    worst = max(bound, key=lambda pair: pair.value)
+    worst = max(bound, key=lambda pair: (not pair.doubts, pair.value))
     names = dict.fromkeys(plain(pair.of.case.workload, 40) for pair in bound)
     return (
         f"{count(len(bound), 'case')} of {len(graphs)} are bound by the host when run eagerly "

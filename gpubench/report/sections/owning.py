@@ -34,7 +34,7 @@ def _render(data: ReportData) -> Block | None:
                 figures=(_figure(data, decisions),),
                 twin=_twin(data, decisions),
                 caption=(
-                    "1 is even. The line spans resale, the share of hours "
+                    "Below 1 owning is the cheaper. The line spans resale, the share of hours "
                     "at work, the price of energy, and the interval of its speed. An owned card costs most "
                     "while it idles; a rented one is handed back."
                 ),
@@ -94,7 +94,7 @@ def _figure(data: ReportData, decisions: Sequence[BuyOrRent]) -> Figure:
         figure=dots(
             [Series(name="owned", marks=marks, colour=BLUE)],
             labels,
-            "cost of owning over renting the same work (below 1 owning is the cheaper)",
+            "cost of owning over renting the same work",
             line_at=1.0,
         ),
         alt=f"Dot chart of the cost of an hour of work, owned against rented: {alt}.",

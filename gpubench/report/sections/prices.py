@@ -53,7 +53,8 @@ def _sentence(rows: Iterable[RankedOffer]) -> str:
     stale = sum(age is not None and age > STALE_DAYS for age in ages)
     text = (
         "Prices are of the whole instance, in US dollars, without tax, storage or traffic. They move "
-        "both ways and differ between regions: ask the provider before you sign."
+        "both ways and differ between regions: ask the provider before you sign. A date without its day "
+        "counts as the oldest day that it can mean."
     )
     if stale:
         text += f" {stale} of {count(len(ages), 'price')} are more than {STALE_DAYS} days old."

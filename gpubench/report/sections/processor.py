@@ -90,10 +90,11 @@ def _sentences(found: tuple[Contest, ...]) -> list[str]:
         )
     factors = [c.factor for c in found if c.factor is not None]
     if factors:
-        best = max(factors, key=lambda r: r.value)
+        best = max(factors, key=lambda r: (not r.doubts, r.value))
+        flags = f"; flagged {', '.join(best.doubts)}" if best.doubts else ""
         texts.append(
             f"The GPU is up to {best.words} as fast as the CPU ({plain(best.of.case.workload, 40)}), each at "
-            "its fastest precision and execution."
+            f"its fastest precision and execution{flags}."
         )
     elif not easy:
         texts.append(

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from gpubench.findings import FindingKind
 from gpubench.models import RankedOffer, Ranking
 from gpubench.report.charts import BASIS_COLOURS, BASIS_SYMBOLS, Mark, Series, dots, two_lines
 from gpubench.report.data import ReportData
-from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Part, RowMark, Section, Table
+from gpubench.report.offer_tables import excluded_table, head, here, marks, offers_tables, rank_words
+from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Part, Section, Table
 from gpubench.report.words import (
     basis_words,
     cases_words,
-    count,
     gpus_words,
     listed,
     offer_words,
-    per_s_words,
+    per_usd_unit,
     per_usd_words,
-    price_date_words,
-    price_words,
-    quantity,
-    share_words,
     stacked,
 )
-from gpubench.units import UNKNOWN, format_duration, format_usd, plain
+from gpubench.units import UNKNOWN, format_bytes, plain
 
 CHART_ROWS = 20
-TABLE_ROWS = 30
-EXCLUDED_ROWS = 40
 
 
 def best_of_each_gpu(ranking: Ranking) -> tuple[RankedOffer, ...]:
@@ -49,7 +42,7 @@ def _render(data: ReportData) -> Block | None:
     else:
         parts.append(Paragraph(text="No offer is left to rank; the list below says why.", tone="warning"))
     if ranking.excluded:
-        parts.append(_excluded(data, ranking))
+        parts.append(excluded_table(data, ranking))
     return Block(title="Training per dollar, ranked", parts=tuple(parts))
 
 
@@ -57,9 +50,8 @@ def _lead(ranking: Ranking) -> str:
     text = f"Ranked for {cases_words(ranking.cases)}; as of {plain(ranking.as_of, 30)}."
     workloads = {case.workload for case in ranking.cases}
     if len(workloads) > 1:
-        text += (
-            f" The {len(workloads)} workloads are combined by the geometric mean of their samples per second."
-        )
+        what = "ratios to one reference GPU" if ranking.by_reference else "samples per second"
+        text += f" The {len(workloads)} workloads are combined by the geometric mean of their {what}."
     return text
 
 
@@ -83,7 +75,7 @@ def _ranked_parts(data: ReportData, ranking: Ranking) -> list[Part]:
             twin=_best_table(data, ranking, shown),
             caption=caption,
         ),
-        _offers_table(data, ranking),
+        *offers_tables(data, ranking),
     ]
 
 
@@ -107,40 +99,37 @@ def _tied_rows(rows: Sequence[RankedOffer]) -> int:
 
 def _figure(data: ReportData, ranking: Ranking, rows: Sequence[RankedOffer], tied: int) -> Figure:
     labels = [
-        two_lines(gpus_words(data, row.offer) + _here(data, row), f"{row.rank}. {offer_words(row.offer)}")
+        two_lines(gpus_words(data, row.offer) + here(data, row), f"{row.rank}. {offer_words(row.offer)}")
         for row in rows
     ]
     series = [
         Series(
             name=f"{basis}",
-            marks=tuple(_mark(row, i) for i, row in enumerate(rows) if row.estimate.basis == basis),
+            marks=tuple(_mark(ranking, row, i) for i, row in enumerate(rows) if row.estimate.basis == basis),
             colour=colour,
             symbol=BASIS_SYMBOLS[basis],
         )
         for basis, colour in BASIS_COLOURS.items()
         if any(row.estimate.basis == basis for row in rows)
     ]
-    words = quantity(ranking)
-    alt = "; ".join(f"{row.rank}. {gpus_words(data, row.offer)} {per_usd_words(row)}" for row in rows[:8])
+    alt = "; ".join(
+        f"{row.rank}. {gpus_words(data, row.offer)} {per_usd_words(ranking, row)}" for row in rows[:8]
+    )
     return Figure(
-        figure=dots(series, labels, words.per_usd, band_rows=tied),
-        alt=f"Dot chart of {words.per_usd} with intervals, best first: {alt}.",
+        figure=dots(series, labels, per_usd_unit(ranking), band_rows=tied),
+        alt=f"Dot chart of {per_usd_unit(ranking)} with intervals, best first: {alt}.",
         height_px=90 + 37 * len(rows),
     )
 
 
-def _here(data: ReportData, row: RankedOffer) -> str:
-    own = data.device is not None and data.device.gpu_key == row.offer.gpu_key
-    return " (yours)" if own else ""
-
-
-def _mark(row: RankedOffer, index: int) -> Mark:
+def _mark(ranking: Ranking, row: RankedOffer, index: int) -> Mark:
+    value, low, high = ranking.value_of(row)
     return Mark(
         row=index,
-        value=row.samples_per_usd,
-        low=row.samples_per_usd_low,
-        high=row.samples_per_usd_high,
-        hover=f"{per_usd_words(row)}<br>{row.estimate.basis}",
+        value=value or 0.0,
+        low=low,
+        high=high,
+        hover=f"{per_usd_words(ranking, row)}<br>{row.estimate.basis}",
     )
 
 
@@ -150,123 +139,37 @@ def _best_table(data: ReportData, ranking: Ranking, rows: Sequence[RankedOffer])
         columns=(
             Column(title="GPU and offer"),
             Column(title="Rank", numeric=True),
-            Column(title=quantity(ranking).per_usd.capitalize(), numeric=True),
+            Column(title=head(per_usd_unit(ranking)), numeric=True),
+            Column(title="Memory"),
+            Column(title="Architecture"),
             Column(title="Basis"),
             Column(title="Rests on"),
         ),
         rows=tuple(
             (
-                f"{gpus_words(data, row.offer)}{_here(data, row)}\n{offer_words(row.offer)}",
-                _rank(row),
-                stacked(per_usd_words(row)),
+                f"{gpus_words(data, row.offer)}{here(data, row)}\n{offer_words(row.offer)}",
+                rank_words(row),
+                stacked(per_usd_words(ranking, row)),
+                *_factors(data, row),
                 stacked(basis_words(row.estimate)),
                 plain(row.estimate.method, 120),
             )
             for row in rows
         ),
-        marks=_marks(data, rows),
+        marks=marks(data, rows),
     )
 
 
-def _offers_table(data: ReportData, ranking: Ranking) -> Table:
-    rows = ranking.rows[:TABLE_ROWS]
-    words = quantity(ranking)
-    rest = len(ranking.rows) - len(rows)
-    timed = any(row.hours is not None for row in rows)
-    columns = [
-        Column(title="GPUs and offer"),
-        Column(title="Rank", numeric=True),
-        Column(title="Price and its date"),
-        Column(title=words.per_s.capitalize(), numeric=True),
-        Column(title=words.per_usd.capitalize(), numeric=True),
-        Column(title="P(best)", numeric=True),
-        Column(title="Basis"),
-        Column(title="Remarks"),
-    ]
-    if timed:
-        columns[5:5] = [Column(title="Time", numeric=True), Column(title="Cost", numeric=True)]
-    return Table(
-        caption=f"The first {len(rows)} offers" if rest else f"All {len(rows)} offers",
-        columns=tuple(columns),
-        rows=tuple(_offer_cells(data, row, timed) for row in rows),
-        marks=_marks(data, rows),
-    )
-
-
-def _offer_cells(data: ReportData, row: RankedOffer, timed: bool) -> tuple[str, ...]:
-    cells = [
-        f"{gpus_words(data, row.offer)}{_here(data, row)}\n{offer_words(row.offer)}",
-        _rank(row),
-        f"{price_words(row.offer)}\n{price_date_words(row)}",
-        stacked(per_s_words(row)),
-        stacked(per_usd_words(row)),
-        share_words(row.p_best),
-        basis_words(row.estimate).partition(" (")[0],
-        _remarks(row),
-    ]
-    if timed:
-        cells[5:5] = [_hours(row), _cost(row)]
-    return tuple(cells)
-
-
-def _hours(row: RankedOffer) -> str:
-    def words(hours: float | None) -> str:
-        return format_duration(None if hours is None else hours * 3600)
-
-    if row.hours_low is None or row.hours_high is None:
-        return words(row.hours)
-    return f"{words(row.hours)}\n{words(row.hours_low)} to {words(row.hours_high)}"
-
-
-def _cost(row: RankedOffer) -> str:
-    if row.cost_usd_low is None or row.cost_usd_high is None:
-        return format_usd(row.cost_usd)
-    return f"{format_usd(row.cost_usd)}\n{format_usd(row.cost_usd_low)} to {format_usd(row.cost_usd_high)}"
-
-
-def _rank(row: RankedOffer) -> str:
-    return f"{row.rank} (tie)" if row.tie else str(row.rank)
-
-
-def _remarks(row: RankedOffer) -> str:
-    # The age of a price stands beside the price; as a remark on most rows it would say nothing.
-    remarks = [f.kind.value for f in row.findings if f.kind is not FindingKind.STALE_PRICE]
-    if row.pareto:
-        remarks.append("not dominated")
-    if row.fits_memory is None:
-        remarks.append("memory not checked")
-    if row.offer.gpu_count > 1:
-        remarks.append(f"scaling {row.scaling_efficiency:.2f}, {plain(row.scaling_basis, 40)}")
-    return ", ".join(dict.fromkeys(remarks)) or "none"
-
-
-def _marks(data: ReportData, rows: Iterable[RankedOffer]) -> tuple[RowMark | None, ...]:
-    def mark(row: RankedOffer) -> RowMark | None:
-        if _here(data, row):
-            return "here"
-        if row.tie and row.rank == 1:
-            return "tie"
-        return "bad" if any(f.kind is FindingKind.THROTTLED for f in row.findings) else None
-
-    return tuple(mark(row) for row in rows)
-
-
-def _excluded(data: ReportData, ranking: Ranking) -> Table:
-    shown = ranking.excluded[:EXCLUDED_ROWS]
-    rest = len(ranking.excluded) - len(shown)
-    more = f", the first {len(shown)}; the rest is in the data below the page" if rest else ""
-    return Table(
-        caption=f"Not ranked: {count(len(ranking.excluded), 'offer')}{more}",
-        columns=(Column(title="Offer"), Column(title="GPU"), Column(title="Reason")),
-        rows=tuple(
-            (
-                f"{plain(x.provider, 30)} {plain(x.instance, 40)}",
-                plain(data.gpu_name(x.gpu_key), 60) or UNKNOWN,
-                plain(x.reason, 300),
-            )
-            for x in shown
-        ),
-        folded=True,
+def _factors(data: ReportData, row: RankedOffer) -> tuple[str, str]:
+    """What buyers compare first: memory with its kind, architecture with its year."""
+    spec = data.specs.get(row.offer.gpu_key)
+    if spec is None:
+        return (UNKNOWN, UNKNOWN)
+    year = "" if spec.release_year is None else f"\n{spec.release_year}"
+    kind = "" if spec.memory_type is None else f"\n{plain(spec.memory_type, 20)}"
+    return (
+        f"{format_bytes(spec.memory_bytes)}{kind}",
+        f"{plain(spec.architecture or UNKNOWN, 30)}{year}",
     )
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from gpubench.findings import FindingKind
 from gpubench.models import RankedOffer, Ranking
 from gpubench.report.data import ReportData, Result
+from gpubench.report.ratios import doubts
 from gpubench.report.section import Block, Bullets, Fact, Facts, Paragraph, Part, Section
 from gpubench.report.words import (
     basis_words,
@@ -16,15 +16,15 @@ from gpubench.report.words import (
     gpus_words,
     listed,
     offer_words,
+    per_usd_unit,
     per_usd_words,
     plural,
     price_date_words,
     price_words,
-    quantity,
+    speed_of,
 )
 from gpubench.units import plain
 
-_DOUBTS = (FindingKind.NOISY, FindingKind.NOT_CONVERGED, FindingKind.NOT_STEADY, FindingKind.THROTTLED)
 _SENTENCES = re.compile(r"(?<=\.)\s+(?=[A-Z])")
 """Where one sentence of a verdict ends and the next begins: the first is the headline."""
 
@@ -55,8 +55,8 @@ def _measured_facts(data: ReportData) -> tuple[Fact, ...]:
     m = heaviest.measurement
     interval = estimate(m.samples_per_s, m.samples_per_s_low, m.samples_per_s_high)
     point, _, interval = interval.partition(" ")
-    doubts = sorted(f.kind.value for f in m.findings if f.kind in _DOUBTS)
-    flagged = f"; flagged {' and '.join(doubts)}" if doubts else ""
+    flags = doubts(heaviest)
+    flagged = f"; flagged {' and '.join(flags)}" if flags else ""
     return (
         Fact(
             term="Measured here",
@@ -80,16 +80,16 @@ def _ranking_facts(data: ReportData) -> tuple[Fact, ...]:
     tie = f", in a tie with {count(tied, 'other offer')}" if tied else ""
     return (
         Fact(
-            term=f"Most {quantity(ranking).per_usd}",
+            term=f"Most {per_usd_unit(ranking)}",
             value=gpus_words(data, best.offer),
-            detail=f"{per_usd_words(best)} on {_offer(best)}{tie}",
+            detail=f"{per_usd_words(ranking, best)} on {_offer(best)}{tie}",
         ),
         _fastest(data, ranking),
     )
 
 
 def _fastest(data: ReportData, ranking: Ranking) -> Fact:
-    fastest = max(ranking.rows, key=lambda row: row.samples_per_s)
+    fastest = max(ranking.rows, key=lambda row: speed_of(ranking, row))
     return Fact(
         term="Fastest offer",
         value=gpus_words(data, fastest.offer),

@@ -1,0 +1,28 @@
+"""Let a room be called like the function it is known for: ``gpubench.probe()`` and ``gpubench.probe.select``.
+
+Python binds a subpackage as an attribute of its parent on first import, over any function of that name. So
+three names of the public API would stop being functions as soon as somebody imported from their rooms.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+
+class _CallablePackage(ModuleType):
+    """A package whose call is that of one of its functions."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Call the function; imported at the first call, so that the package itself stays light."""
+        module, name = self.__dict__["_called"]
+        return getattr(import_module(module), name)(*arguments, **options)
+
+
+def make_callable(package: str, module: str) -> None:
+    """Make ``package`` callable as the function of its own name in ``module``."""
+    found = sys.modules[package]
+    found.__dict__["_called"] = (module, package.rpartition(".")[2])
+    found.__class__ = _CallablePackage

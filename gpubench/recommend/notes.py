@@ -1,0 +1,60 @@
+"""What a reader must know of a ranking's figures, a sentence each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpubench.models import Pricing
+from gpubench.recommend.candidates import Candidates
+from gpubench.recommend.request import RankRequest
+from gpubench.recommend.rows import IN_DETAIL
+from gpubench.recommend.words import gpu_name
+from gpubench.units import format_number, format_percent
+
+
+def notes_of(request: RankRequest, pool: Candidates, total: int) -> Iterator[str]:
+    """Yield the notes that apply to this ranking."""
+    yield from _on_workloads(request)
+    yield from _on_scaling(pool)
+    yield from _on_payment(request, pool)
+    if any(e.basis == "predicted" and not e.anchored for e in pool.speeds.estimates):
+        yield (
+            "No measurement on a GPU anchors the predictions: they are absolute and wide. "
+            "Running gpubench run on any GPU narrows them."
+        )
+    if total > IN_DETAIL:
+        yield f"Ties are worked out for the first {IN_DETAIL:,} of {total:,} rows."
+
+
+def _on_workloads(request: RankRequest) -> Iterator[str]:
+    several = len(request.workload_names) > 1
+    name = gpu_name(request.reference_gpu)
+    if request.mix:
+        yield f"The mixture is worked off at 1 / sum(share / rate), given as a multiple of one {name}."
+    elif several:
+        yield f"Geometric mean over {', '.join(request.workload_names)}, as a multiple of one {name}."
+    if several and not request.mix and request.job_samples is not None:
+        yield (
+            "Hours and cost are at the geometric mean of several workloads, which no job is: "
+            "name one workload, or give --mix."
+        )
+
+
+def _on_scaling(pool: Candidates) -> Iterator[str]:
+    for basis in ("measured", "modelled"):
+        found = [scaling.efficiency for scaling in pool.scalings if scaling.basis == basis]
+        if found:
+            ends = f"{format_number(min(found), 2)} to {format_number(max(found), 2)}"
+            yield f"One job over several GPUs: scaling efficiency {basis}, {ends} for {len(found)} offers."
+
+
+def _on_payment(request: RankRequest, pool: Candidates) -> Iterator[str]:
+    pricings = {offer.pricing for offer in pool.offers}
+    if Pricing.SPOT in pricings and not request.spot_lost:
+        yield "Spot prices rank as if no work were ever lost; --spot-lost says otherwise."
+    if Pricing.RESERVED in pricings:
+        use = request.utilisation.likely
+        yield (
+            "Commitments rank as if used day and night; used "
+            f"{format_percent(use)} of the time, their work costs {format_number(1 / use, 2)} times as much."
+        )

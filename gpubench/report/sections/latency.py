@@ -1,0 +1,94 @@
+"""Inference: how long a single pass takes, and how long the slow ones take."""
+
+from __future__ import annotations
+
+from gpubench.models import TaskKind
+from gpubench.report.charts import BLUE, Mark, Series, dots, two_lines
+from gpubench.report.data import ReportData, Result
+from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
+from gpubench.report.words import PRECISION_WORDS, stacked, throughput
+from gpubench.units import format_duration, plain
+
+
+def _render(data: ReportData) -> Block | None:
+    timed = [
+        r for r in data.results if r.case.task is TaskKind.INFER and r.measurement.latency_p50_s is not None
+    ]
+    if not timed:
+        return None
+    return Block(
+        title="How long one answer takes",
+        parts=(
+            Paragraph(
+                text=(
+                    "Single forward passes at batch 1, each from an idle device to an idle device: what a "
+                    "user of a service waits for, without network or queue. Throughput is of the main batch."
+                )
+            ),
+            Charts(
+                figures=(_figure(timed),),
+                twin=_twin(timed),
+                caption="The mark is the median; the line reaches to the slowest pass of a hundred.",
+            ),
+        ),
+    )
+
+
+def _figure(timed: list[Result]) -> Figure:
+    labels = [
+        two_lines(plain(r.case.workload, 30), f"{r.case.precision.value} {r.case.execution.value}")
+        for r in timed
+    ]
+    marks = []
+    for i, result in enumerate(timed):
+        p50, p99 = result.measurement.latency_p50_s or 0.0, result.measurement.latency_p99_s
+        marks.append(
+            Mark(
+                row=i,
+                value=p50 * 1e3,
+                low=p50 * 1e3,
+                high=None if p99 is None else p99 * 1e3,
+                hover=f"median {format_duration(p50)}, p99 {format_duration(p99)}",
+            )
+        )
+    alt = "; ".join(
+        f"{plain(r.case.label, 60)} {format_duration(r.measurement.latency_p50_s)}" for r in timed
+    )
+    return Figure(
+        figure=dots([Series(name="median", marks=tuple(marks), colour=BLUE)], labels, "latency, ms"),
+        alt=f"Dot chart of the median latency of one pass: {alt}.",
+        height_px=80 + 38 * len(labels),
+    )
+
+
+def _twin(timed: list[Result]) -> Table:
+    return Table(
+        caption="Latency at batch 1, and throughput of the main batch",
+        columns=(
+            Column(title="Workload"),
+            Column(title="Precision"),
+            Column(title="Execution"),
+            Column(title="Median", numeric=True),
+            Column(title="p95", numeric=True),
+            Column(title="p99", numeric=True),
+            Column(title="Throughput", numeric=True),
+        ),
+        rows=tuple(_cells(result) for result in timed),
+    )
+
+
+def _cells(result: Result) -> tuple[str, ...]:
+    m, case = result.measurement, result.case
+    figure = throughput(m.samples_per_s, m.samples_per_s_low, m.samples_per_s_high, case.sample_unit)
+    return (
+        plain(case.workload, 40),
+        PRECISION_WORDS[case.precision],
+        case.execution.value,
+        format_duration(m.latency_p50_s),
+        format_duration(m.latency_p95_s),
+        format_duration(m.latency_p99_s),
+        f"{stacked(figure)}\nbatch {case.batch_size}",
+    )
+
+
+SECTION = Section(key="latency", render=_render)

@@ -1,0 +1,29 @@
+"""The help of every verb is printed as it is written."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import typer.main
+
+from gpubench.cli.app import app
+
+
+def verbs() -> dict:
+    return typer.main.get_command(app).commands
+
+
+@pytest.mark.parametrize("name", ["doctor", "run", "rank", "calibrate"])
+def test_no_word_of_a_help_text_is_taken_for_markup(name: str) -> None:
+    wide = dict(os.environ, COLUMNS="400", TERMINAL_WIDTH="400")
+    command = [sys.executable, "-m", "gpubench", name, "--help"]
+    done = subprocess.run(command, env=wide, capture_output=True, text=True, check=True)
+    printed = re.sub(r"[\s│]", "", done.stdout)
+    for parameter in verbs()[name].params:
+        written = re.sub(r"\s", "", inspect.cleandoc(getattr(parameter, "help", None) or ""))
+        assert written in printed, parameter.name

@@ -1,0 +1,131 @@
+"""What every price source must keep; each has a class here that inherits it, and one test finds those without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from gpubench.models import Pricing
+from gpubench.offers.plausible import KINDS
+from gpubench.offers.quotes import offers_of_quotes
+from gpubench.offers.refresh import all_sources
+from gpubench.offers.source import Quote, Source, SourceError
+from gpubench.offers.table import offer_key
+
+ANSWERS = Path(__file__).parent.parent / "offers" / "answers"
+NOW = "2026-11-20T12:00:00Z"
+
+pytest.importorskip("gpuhunt")
+pytest.importorskip("boto3")
+
+
+class SourceContract:
+    """Inherit, and name the source and the answers that it reads, in turn; none for one that signs by itself."""
+
+    name: str
+    answers: ClassVar[tuple[str, ...]] = ()
+    variables: ClassVar[dict[str, str]] = {}
+
+    @property
+    def source(self) -> Source:
+        return next(source for source in all_sources() if source.name == self.name)
+
+    @pytest.fixture(autouse=True)
+    def _variables(self, monkeypatch, tmp_path):
+        (tmp_path / "gcp.csv").write_bytes((ANSWERS / "gcp.csv").read_bytes())
+        for name, value in self.variables.items():
+            monkeypatch.setenv(name, value.format(folder=tmp_path))
+
+    def quotes(self) -> list[Quote]:
+        waiting = [(ANSWERS / answer).read_bytes() for answer in self.answers]
+
+        def transport(url, *, params=None, body=None, headers=None):
+            assert url.startswith("https://")
+            return waiting.pop(0) if len(waiting) > 1 else waiting[0]
+
+        return list(self.source.fetch(transport))
+
+    def test_its_names_can_be_typed(self):
+        for name in (self.source.name, self.source.provider):
+            assert name == name.lower().strip()
+            assert name.replace("-", "").isalnum()
+
+    def test_quotes_say_who_asks_how_much_for_what_and_from_where(self):
+        quotes = self.quotes()
+        assert quotes
+        for quote in quotes:
+            assert quote.provider == self.source.provider
+            assert quote.instance
+            assert quote.source
+            assert quote.kind in KINDS
+            assert (quote.term_years is not None) == (quote.pricing is Pricing.RESERVED)
+
+    def test_most_quotes_become_offers_and_no_two_are_the_same(self):
+        table = offers_of_quotes(self.quotes(), NOW)
+        assert len(table.offers) > len(table.set_aside)
+        assert len({offer_key(offer) for offer in table.offers}) == len(table.offers)
+
+    def test_fetching_twice_gives_the_same(self):
+        assert self.quotes() == self.quotes()
+
+    def test_a_failing_transport_is_a_source_error_and_nothing_else(self):
+        def broken(url, **_kwargs):
+            raise SourceError("host is not reachable")
+
+        if self.answers and not self.answers[0].endswith(".csv"):
+            with pytest.raises(SourceError, match="not reachable"):
+                list(self.source.fetch(broken))
+
+
+class TestAzure(SourceContract):
+    name = "azure"
+    answers = ("azure_1.json", "azure_2.json", "azure_reserved.json")
+
+
+class TestVast(SourceContract):
+    name = "vast"
+    answers = ("vast.json",)
+
+    def quotes(self):
+        from gpubench.offers.vast import VastSource
+
+        body = (ANSWERS / "vast.json").read_bytes()
+        return list(VastSource(models=("RTX 4090",)).fetch(lambda url, **_kwargs: body))
+
+
+class TestRunpod(SourceContract):
+    name = "runpod"
+    answers = ("runpod.json",)
+
+
+class TestLambda(SourceContract):
+    name = "lambda"
+    answers = ("lambda.json",)
+    variables: ClassVar[dict[str, str]] = {"LAMBDA_API_KEY": "k"}
+
+
+class TestGpuhunt(SourceContract):
+    name = "gpuhunt-gcp"
+    answers = ("gcp.csv",)
+    variables: ClassVar[dict[str, str]] = {"GPUHUNT_CATALOG_DIR": "{folder}"}
+
+
+SIGNS_BY_ITSELF = {"aws"}
+"""boto3 sends these requests; tests/offers/test_price_sources.py holds them to botocore's stubber."""
+
+
+def test_every_source_keeps_the_contract():
+    covered = {contract.name for contract in SourceContract.__subclasses__()} | SIGNS_BY_ITSELF
+    shipped = {source.name for source in all_sources()}
+    collected = {name for name in shipped if name.startswith("gpuhunt-")}
+    assert shipped - collected <= covered
+    assert collected & covered
+
+
+def test_no_two_sources_share_a_name_and_collected_catalogs_come_first():
+    names = [source.name for source in all_sources()]
+    assert len(set(names)) == len(names)
+    collected = [name.startswith("gpuhunt-") for name in names]
+    assert collected == sorted(collected, reverse=True)

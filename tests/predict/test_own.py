@@ -1,0 +1,148 @@
+"""The user's own machine: micro-benchmarks correct the card, eager and graph runs time the host."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpubench.models import Case, Execution, MicroResult, Precision, TaskKind
+from gpubench.predict import calibrate as room
+from gpubench.predict.anchors import readings_of
+from gpubench.predict.calibration import encode, load_calibration, own_calibration_path
+from gpubench.predict.estimate import estimate
+from gpubench.predict.own_card import host_s_per_operator, measured_chip
+from gpubench.predict.own_rows import own_table
+from gpubench.predict.question import Question, case_for
+from gpubench.predict.roofline import Mode, chips_of, work_of
+from gpubench.profile import load_profiles
+from gpubench.specs import load_specs
+from predict.runs import run_of
+
+H200, H100, T4 = "nvidia-h200-sxm-141gb", "nvidia-h100-sxm-80gb", "nvidia-tesla-t4-16gb"
+SPECS = load_specs()
+
+
+@pytest.fixture(scope="module")
+def vgg16():
+    return load_profiles()["vgg16"]
+
+
+def micro(name, precision, value, unit) -> MicroResult:
+    return MicroResult(
+        name=name, precision=precision, size="8192", value=value, low=None, high=None, unit=unit, n=9
+    )
+
+
+def test_a_healthy_card_is_left_as_the_datasheet_says():
+    """The readings of an H200: no figure moves by more than 8 %."""
+    chip = chips_of([SPECS[H200]])
+    read = measured_chip(
+        chip,
+        [
+            micro("gemm", "fp32", 51.3, "TFLOP/s"),
+            micro("gemm", "tf32", 348.5, "TFLOP/s"),
+            micro("gemm", "bf16", 680.9, "TFLOP/s"),
+            micro("device_copy", None, 4267, "GB/s"),
+            micro("launch", None, 3.9e-6, "s"),
+        ],
+        (1.0, 1.0),
+    )
+    assert read.peaks[0] == pytest.approx(chip.peaks[0], rel=0.08)
+    assert read.bandwidth == pytest.approx(chip.bandwidth, rel=0.02)
+
+
+def test_a_card_held_down_by_its_power_limit_predicts_others_faster(vgg16):
+    question = Question(profile=vgg16)
+    run = run_of(H200, (case_for(question, SPECS[H200]), 2000.0))
+    capped = run.__class__(
+        **{f: getattr(run, f) for f in run.__struct_fields__ if f != "micro"},
+        micro=(micro("gemm", "bf16", 300, "TFLOP/s"),),
+    )
+    plain, corrected = (estimate(question, [SPECS[H100]], own=[r])[H100].samples_per_s for r in (run, capped))
+    assert corrected > 1.05 * plain
+
+
+def test_an_absurd_reading_is_bounded():
+    chip = chips_of([SPECS[H200]])
+    read = measured_chip(
+        chip,
+        [micro("gemm", "fp16", 1e9, "TFLOP/s"), micro("gemm", "tf32", float("nan"), "TFLOP/s")],
+        (1.0, 1.0),
+    )
+    assert read.peaks[0, Mode.HALF] == pytest.approx(1.2 * chip.peaks[0, Mode.HALF])
+    assert read.peaks[0, Mode.TF32] == chip.peaks[0, Mode.TF32]
+
+
+def test_the_host_is_timed_by_the_same_case_eager_and_as_a_graph(vgg16):
+    graph, eager = (
+        case_for(Question(profile=vgg16, execution=e), SPECS[H200])
+        for e in (Execution.GRAPH, Execution.EAGER)
+    )
+    question = Question(profile=vgg16, execution=Execution.EAGER)
+    readings = readings_of(question, [run_of(H200, (graph, 64 / 0.003), (eager, 64 / 0.005))], [])
+    operators = float(work_of(vgg16.train, 64).operators[0])
+    assert host_s_per_operator(readings, operators) == pytest.approx(0.004 / operators, rel=1e-3)
+    assert host_s_per_operator(readings[:1], operators) is None
+
+
+def runs(vgg16, *, factor=1.0):
+    """Two GPUs measured here, at what the roofline says and a factor on the second."""
+    found = []
+    for key, share in ((H200, 1.0), (T4, factor)):
+        question = Question(profile=vgg16)
+        answer = estimate(question, [SPECS[key]])[key]
+        found.append(run_of(key, (answer.case, share * answer.samples_per_s), run_id=f"run-{key}"))
+    return found
+
+
+def test_own_runs_join_as_cells_and_teach_about_the_card(vgg16):
+    table = own_table(runs(vgg16))
+    assert set(table.gpu_key) == {H200, T4}
+    plain, faster = (room.calibrate(runs(vgg16, factor=f), fitted="2026-11-20") for f in (1.0, 1.5))
+    assert plain.inputs["own runs"] != faster.inputs["own runs"]
+    assert faster.rows == load_calibration().rows + 2
+    assert np.sum(faster.ratio.deviations[T4]) > np.sum(plain.ratio.deviations[T4])
+    assert encode(faster) == encode(room.calibrate(runs(vgg16, factor=1.5)[::-1], fitted="2026-11-20"))
+
+
+def test_cpu_eager_and_inference_runs_join_nothing(vgg16):
+    case = case_for(Question(profile=vgg16), SPECS[T4])
+    change = {f: getattr(case, f) for f in case.__struct_fields__}
+    others = [
+        Case(**(change | {"execution": Execution.EAGER})),
+        Case(**(change | {"task": TaskKind.INFER})),
+        Case(**(change | {"gpu_count": 2})),
+        Case(**(change | {"workload_version": 99})),
+    ]
+    assert own_table([run_of(T4, *((other, 10.0) for other in others))]) is None
+    assert own_table([run_of("cpu", (case, 10.0), backend="cpu")]) is None
+
+
+def test_the_users_own_calibration_is_in_force_once_it_is_written(vgg16):
+    load_calibration.cache_clear()
+    try:
+        path = own_calibration_path()
+        path.parent.mkdir(parents=True)
+        path.write_bytes(encode(room.calibrate(runs(vgg16), fitted="2031-01-01")))
+        load_calibration.cache_clear()
+        assert load_calibration().fitted == "2031-01-01"
+        load_calibration.cache_clear()
+        path.write_text("{")
+        with pytest.raises(Exception, match="is no calibration"):
+            load_calibration()
+    finally:
+        load_calibration.cache_clear()
+
+
+def test_every_precision_of_a_run_finds_its_own_anchor(vgg16):
+    """An AMP question starts from the AMP row, not from the fp32 row of the same run."""
+    cases = {
+        p: case_for(Question(profile=vgg16, precision=p), SPECS[H200])
+        for p in (Precision.FP32, Precision.AMP_BF16)
+    }
+    run = run_of(H200, (cases[Precision.FP32], 700.0), (cases[Precision.AMP_BF16], 3500.0))
+    amp = estimate(Question(profile=vgg16), [SPECS[H100]], own=[run])[H100]
+    fp32 = estimate(Question(profile=vgg16, precision=Precision.FP32), [SPECS[H100]], own=[run])[H100]
+    assert amp.samples_per_s > 2.5 * fp32.samples_per_s
+    assert amp.anchored
+    assert fp32.anchored

@@ -1,0 +1,160 @@
+"""What every backend must keep, gpubench's own and those of other packages."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpubench.errors import MisuseError
+from gpubench.models import DeviceProfile
+from gpubench.probe import backends, cpu
+from gpubench.probe.backend import BackendReport, Reading
+from gpubench.probe.backends import load_backends
+from gpubench.probe.no_readings import NoReadings
+from gpubench.probe.probe import probe
+from gpubench.probe.select import select_device
+from gpubench.probe.telemetry import open_telemetry
+
+
+class _Outside:
+    """A backend as another package brings it."""
+
+    name = "xpu"
+
+    def devices(self) -> BackendReport:
+        return BackendReport(
+            devices=(DeviceProfile(backend="xpu", name="Intel Data Center GPU", index=0),), states=(None,)
+        )
+
+    def open_readings(self, device: DeviceProfile) -> NoReadings:
+        return NoReadings()
+
+
+OUTSIDE = _Outside()
+XPU = EntryPoint("xpu", f"{__name__}:OUTSIDE", "gpubench.backends")
+
+
+class BackendContract:
+    """Inherit, and say how to get one of its devices."""
+
+    name: str
+
+    @pytest.fixture
+    def report(self, request: pytest.FixtureRequest) -> BackendReport:
+        raise NotImplementedError
+
+    def test_its_devices_bear_its_name(self, report: BackendReport) -> None:
+        assert {d.backend for d in report.devices} == {self.name}
+        assert len(report.states) == len(report.devices)
+
+    def test_a_reason_is_given_for_what_is_unknown_and_for_nothing_else(self, report: BackendReport) -> None:
+        for device in report.devices:
+            unknown = {f for f in device.__struct_fields__ if getattr(device, f) is None}
+            assert set(device.unavailable) <= unknown
+
+    def test_it_travels_as_json(self, report: BackendReport) -> None:
+        for device in report.devices:
+            assert msgspec.json.decode(msgspec.json.encode(device), type=DeviceProfile) == device
+        json.loads(msgspec.json.encode(report))
+
+    def test_its_readings_open_and_close(self, report: BackendReport) -> None:
+        for device in report.devices:
+            with load_backends([XPU]).found[self.name].open_readings(device) as line:
+                assert isinstance(line.sample(), Reading)
+                assert line.energy_j() is None or line.energy_j() > 0
+                assert isinstance(line.refused, dict)
+                assert line.source
+
+
+class TestNvidia(BackendContract):
+    name = "cuda"
+
+    @pytest.fixture
+    def report(self, inside_nvml) -> BackendReport:
+        inside_nvml(["h200", "t4", "gb10"])
+        return load_backends().found[self.name].devices()
+
+
+class TestAmd(BackendContract):
+    name = "rocm"
+
+    @pytest.fixture
+    def report(self, tmp_path, monkeypatch) -> BackendReport:
+        from test_amd import MI300X, XTX, machine
+
+        from gpubench.probe import amd
+
+        monkeypatch.setattr(amd, "BACKEND", machine(tmp_path, MI300X, XTX))
+        return amd.BACKEND.devices()
+
+
+class TestApple(BackendContract):
+    name = "mps"
+
+    @pytest.fixture
+    def report(self, monkeypatch) -> BackendReport:
+        import platform
+
+        from gpubench.probe import apple
+
+        monkeypatch.setattr(platform, "system", lambda: "Darwin")
+        monkeypatch.setattr(platform, "machine", lambda: "arm64")
+        return apple.BACKEND.devices()
+
+
+class TestCpu(BackendContract):
+    name = "cpu"
+
+    @pytest.fixture
+    def report(self) -> BackendReport:
+        return cpu.BACKEND.devices()
+
+
+class TestOutside(BackendContract):
+    name = "xpu"
+
+    @pytest.fixture
+    def report(self) -> BackendReport:
+        return OUTSIDE.devices()
+
+
+def test_every_backend_has_a_contract() -> None:
+    tested = {c.name for c in BackendContract.__subclasses__()}
+    assert set(load_backends([XPU]).found) == tested
+
+
+class TestOutsideAuthors:
+    @pytest.fixture(autouse=True)
+    def installed(self, monkeypatch) -> None:
+        self.points: list[Any] = [XPU]
+        monkeypatch.setattr(backends.importlib.metadata, "entry_points", lambda group: self.points)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+    def test_its_devices_are_listed_chosen_and_read(self) -> None:
+        assert "xpu" in {d.backend for d in probe().devices}
+        device, _ = select_device("xpu")
+        assert device.name == "Intel Data Center GPU"
+        with open_telemetry(device) as line:
+            assert line.source == "none"
+
+    def test_a_broken_one_is_a_problem_and_the_rest_go_on(self) -> None:
+        self.points = [EntryPoint("xpu", "no_such_module:BACKEND", "gpubench.backends")]
+        report = probe()
+        assert report.devices[-1].backend == "cpu"
+        assert any(
+            "the backend xpu cannot be loaded (ModuleNotFoundError" in p.line() for p in report.problems
+        )
+
+    def test_one_without_the_shape_is_a_problem(self) -> None:
+        self.points = [EntryPoint("xpu", "json:dumps", "gpubench.backends")]
+        assert "has no devices()" in load_backends().problems[0].line()
+
+    @pytest.mark.parametrize("name", ["cuda", "cpu"])
+    def test_a_name_that_is_taken_is_an_error(self, name: str) -> None:
+        self.points = [EntryPoint(name, f"{__name__}:OUTSIDE", "gpubench.backends")]
+        with pytest.raises(MisuseError, match="two backends"):
+            load_backends()
