@@ -11,11 +11,9 @@ import unicodedata
 from typing import TypeAlias
 
 Seconds: TypeAlias = float
-Hertz: TypeAlias = float
 Bytes: TypeAlias = int
 Watts: TypeAlias = float
 Joules: TypeAlias = float
-UsdPerHour: TypeAlias = float
 
 UNKNOWN = "—"
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
@@ -101,6 +99,8 @@ def format_interval(value: float | None, low: float | None, high: float | None) 
     """
     if value is None:
         return UNKNOWN
+    if low is not None and high is None:  # the half-width exceeds the value: only this much is sure
+        return f"{format_number(value, 2)} (at least {format_number(low, 2)})"
     if low is None or high is None:
         return format_number(value)
     half_width = (high - low) / 2 / abs(value) if value else 1.0

@@ -211,7 +211,7 @@ def load_workload(reference: str) -> Workload:
     known = _installed()
     if reference not in known:
         close = nearest(reference, known)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
+        hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}."
         raise MisuseError(
             f'unknown workload "{reference}"; {hint} A model of your own is given as ./file.py or module:NAME'
         )

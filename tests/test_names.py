@@ -74,9 +74,8 @@ RTXPRO6000WS T4 T4g V100 V100-32GB tpu-v2 tpu-v3 tpu-v4 tpu-v5litepod tpu-v5p tp
 """
 SKYPILOT_OF_TWO_WORDS = ("Gaudi HL-205", "Radeon MI25", "Radeon Pro V520")
 SKYPILOT_NOT_IN_THE_TABLE = {
-    "A800", "GTX1660S", "H100-MEGA", "H100-NVLINK", "M4000", "P4000", "Radeon MI25", "Radeon Pro V520", "T4g",
+    "A800", "H100-NVLINK", "M4000", "P4000", "Radeon MI25", "Radeon Pro V520", "T4g",
 }  # fmt: skip
-# H100-MEGA is told by its machine, a3-megagpu-8g.
 SKYPILOT_SIZE_OPEN = {"A100", "RTX6000", "V100"}
 
 # Google's accelerator types, which name the form factor by the machine they belong to.

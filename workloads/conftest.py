@@ -11,7 +11,8 @@ from gpubench.errors import GpuBenchError
 from gpubench.measure.launcher import Launcher
 from gpubench.measure.plan import PlannedCase
 from gpubench.measure.request import CLASSIC, RunRequest
-from gpubench.models import Measurement
+from gpubench.models import DeviceProfile, Measurement
+from gpubench.probe.identity import storable
 from gpubench.record.pytest_json import case_id, machine_info
 from gpubench.record.session import Prepared, new_run, prepare
 from gpubench.workload import workload_names
@@ -55,8 +56,15 @@ def gpubench_measure(pytestconfig: pytest.Config) -> Iterator[Callable[[PlannedC
     launcher.close()
 
 
+@pytest.fixture(scope="session")
+def gpubench_device(pytestconfig: pytest.Config) -> DeviceProfile:
+    """The device that is measured, without what identifies it."""
+    return storable(_prepared(pytestconfig).device)
+
+
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, object]) -> None:
-    """Put the device and its software beside what pytest-benchmark says of the machine."""
+    """Put the device and its software beside what pytest-benchmark says of the machine, less its name."""
+    machine_info.pop("node", None)
     machine_info["gpubench"] = _machine(config)
 
 

@@ -11,6 +11,9 @@ import typer
 from gpubench import __version__
 from gpubench.cli.streams import leave_quietly, make_safe
 from gpubench.errors import GpuBenchError
+from gpubench.units import plain
+
+MESSAGE_LIMIT = 2000
 
 app = typer.Typer(
     name="gpubench",
@@ -87,5 +90,6 @@ def main() -> None:
 
 
 def _fail(message: str, exit_code: int) -> None:
-    print(f"gpubench: {' '.join(message.split())}", file=sys.stderr)
+    # A message may quote a file name or a driver's words: no escape of theirs reaches the terminal.
+    print(f"gpubench: {plain(' '.join(message.split()), MESSAGE_LIMIT)}", file=sys.stderr)
     sys.exit(exit_code)

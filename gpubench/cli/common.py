@@ -25,9 +25,16 @@ ResultsOption = Annotated[
 _encoder = msgspec.json.Encoder(decimal_format="number", enc_hook=str)
 
 
+INDENTED_BYTES = 1_000_000
+"""A longer document is for a program: indenting 100,000 offers takes seconds."""
+
+
 def print_json(document: Any) -> None:
     """Write one JSON document to stdout; structs as objects, unknown as null, money as a number."""
-    text = msgspec.json.format(_encoder.encode(document), indent=2).decode() + "\n"
+    encoded = _encoder.encode(document)
+    if len(encoded) <= INDENTED_BYTES:
+        encoded = msgspec.json.format(encoded, indent=2)
+    text = encoded.decode() + "\n"
     stream = sys.stdout
     plain = isinstance(stream, io.TextIOWrapper) and not holds_unicode(stream)
     stream.write(escaped(text) if plain else text)

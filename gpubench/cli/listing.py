@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from gpubench.models import GpuSpec, WorkloadProfile
 
+WIDE = 100
+"""Columns of a terminal on which every column of a table has room."""
+
 
 def register(app: typer.Typer) -> None:
     """Add the verb to the command line."""
@@ -54,6 +57,7 @@ def _list_workloads(as_json: bool) -> None:
         ),
         (_workload_cells(name, profile) for name, profile in found.items()),
         right=(2, 3, 4),
+        spare=(1,),
     )
 
 
@@ -93,6 +97,7 @@ def _list_gpus(as_json: bool) -> None:
         ("key", "name", "architecture", "memory", "bandwidth", "FP32", "FP16 tensor"),
         (_gpu_cells(spec) for spec in specs),
         right=(3, 4, 5, 6),
+        spare=(1, 2, 3, 5),  # the key holds name and memory
     )
 
 
@@ -108,8 +113,17 @@ def _gpu_cells(spec: GpuSpec) -> tuple[str, ...]:
     )
 
 
-def _print_table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int]) -> None:
-    """Print a table; in a pipe each row stays on one line."""
+def _print_table(
+    head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int], spare: Sequence[int]
+) -> None:
+    """Print a table; in a pipe each row stays on one line.
+
+    Args:
+        head: The titles.
+        rows: As many cells as titles.
+        right: Columns of figures; these keep their line, for a figure cut short is a wrong one.
+        spare: Columns that a narrow terminal goes without.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -118,8 +132,10 @@ def _print_table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequ
     if not console.is_terminal:
         console = Console(highlight=False, width=200)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for place, title in enumerate(head):
-        table.add_column(title, justify="right" if place in right else "left", no_wrap=place == 0)
+    shown = [place for place in range(len(head)) if place not in spare or console.width >= WIDE]
+    for place in shown:
+        figure = place in right
+        table.add_column(head[place], justify="right" if figure else "left", no_wrap=figure or place == 0)
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(row[place]) for place in shown))
     console.print(table)

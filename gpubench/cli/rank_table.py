@@ -260,11 +260,12 @@ def _footnotes(ranking: Ranking) -> list[str]:
 
 
 def _explain(console: Console, ranking: Ranking, rows: Sequence[RankedOffer]) -> None:
-    console.print("\nNot best in any respect (no *), because of:")
-    for row in rows:
-        if row.dominated_by is not None:
-            name = f"  {offer_name(row.offer)} ({gpus_of(row.offer)})"
-            console.print(f"{name}: {plain(row.dominated_by)}", markup=False)
+    beaten = [row for row in rows if row.dominated_by is not None]
+    if beaten:
+        console.print("\nBeaten in every respect (no *):")
+    for row in beaten:
+        name = f"  {offer_name(row.offer)} ({gpus_of(row.offer)})"
+        console.print(f"{name} by {plain(row.dominated_by or '')}", markup=False)
     console.print(f"\nLeft out: {len(ranking.excluded)} offers")
     groups: Counter[tuple[str, str]] = Counter((e.reason, e.gpu_key) for e in ranking.excluded)
     for (reason, gpu_key), count in groups.most_common():

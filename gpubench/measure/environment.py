@@ -14,6 +14,8 @@ from gpubench import __version__
 from gpubench.measure.messages import Ready
 from gpubench.measure.privacy import scrub
 from gpubench.models import DeviceProfile, Environment
+from gpubench.probe.cpu import cpu_name
+from gpubench.probe.system import container, os_name
 
 VARIABLES = (
     "CUBLAS_WORKSPACE_CONFIG",
@@ -50,8 +52,8 @@ def environment(device: DeviceProfile, ready: Ready | None = None) -> Environmen
     return Environment(
         gpubench=__version__,
         python=platform.python_version(),
-        os=f"{platform.system()} {platform.release()} {platform.machine()}",
-        cpu=_cpu_name(),
+        os=os_name(),
+        cpu=cpu_name(),
         cpu_count=os.cpu_count(),
         cpu_threads=ready.cpu_threads if ready else None,
         ram_bytes=int(psutil.virtual_memory().total),
@@ -60,7 +62,7 @@ def environment(device: DeviceProfile, ready: Ready | None = None) -> Environmen
         cuda=ready.cuda if ready else None,
         cudnn=ready.cudnn if ready else None,
         driver=device.driver_version,
-        container=_container(),
+        container=container(),
         cudnn_benchmark=ready.cudnn_benchmark if ready else None,
         variables=_variables(os.environ),
     )
@@ -68,23 +70,6 @@ def environment(device: DeviceProfile, ready: Ready | None = None) -> Environmen
 
 def _variables(inherited: Mapping[str, str]) -> dict[str, str]:
     return {name: scrub(inherited[name]) for name in VARIABLES if name in inherited}
-
-
-def _cpu_name() -> str | None:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return platform.processor() or None
-    names = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")]
-    return names[0] if names else platform.processor() or None
-
-
-def _container() -> str | None:
-    if Path("/.dockerenv").exists():
-        return "docker"
-    if Path("/run/.containerenv").exists():
-        return "podman"
-    return "kubernetes" if "KUBERNETES_SERVICE_HOST" in os.environ else None
 
 
 def _commit() -> str | None:

@@ -32,7 +32,9 @@ def container(root: Path = Path("/")) -> str | None:
     if (root / "run/.containerenv").exists():
         return "podman"
     text = read_text(root / "proc/1/cgroup") or ""
-    return next((name for name, mark in _CONTAINER_MARKS.items() if re.search(mark, text)), None)
+    found = next((name for name, mark in _CONTAINER_MARKS.items() if re.search(mark, text)), None)
+    # With version 2 of control groups a container sees its own group as "/": the cluster's variable is left.
+    return found or ("kubernetes" if "KUBERNETES_SERVICE_HOST" in os.environ else None)
 
 
 def memory_limit_bytes(root: Path = Path("/")) -> int | None:

@@ -9,6 +9,7 @@ from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import IN_DETAIL
 from gpubench.recommend.words import gpu_name
+from gpubench.specs import load_specs
 from gpubench.units import format_number, format_percent
 
 
@@ -17,6 +18,9 @@ def notes_of(request: RankRequest, pool: Candidates, total: int) -> Iterator[str
     yield from _on_workloads(request)
     yield from _on_scaling(pool)
     yield from _on_payment(request, pool)
+    keys = {offer.gpu_key for offer in pool.offers}
+    if any((spec := load_specs().get(key)) and spec.variants for key in keys):
+        yield "A GPU whose form factor is not stated ranks as the slowest that its name can mean."
     if any(e.basis == "predicted" and not e.anchored for e in pool.speeds.estimates):
         yield (
             "No measurement on a GPU anchors the predictions: they are absolute and wide. "

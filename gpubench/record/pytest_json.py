@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from gpubench.models import Measurement, Run
+from gpubench.models import DeviceProfile, Measurement, Run
 from gpubench.record.as_json import DERIVED
 from gpubench.units import Seconds
 
@@ -48,9 +48,10 @@ def samples_of(measurement: Measurement) -> tuple[Seconds, ...]:
     return tuple(r.wall_s / r.steps for launch in measurement.launches for r in launch.accepted)
 
 
-def extra_info(measurement: Measurement) -> dict[str, Any]:
-    """Return what pytest-benchmark stores beside the samples: case, interval, energy, findings."""
+def extra_info(measurement: Measurement, device: DeviceProfile) -> dict[str, Any]:
+    """Return what pytest-benchmark stores beside the samples: device, case, interval, energy, findings."""
     return {
+        "device": {name: getattr(device, name) for name in ("backend", "name", "gpu_key", "device_id")},
         "case": msgspec.to_builtins(measurement.case),
         "unit": "seconds per step",
         "steps_per_round": [launch.rounds[0].steps for launch in measurement.launches if launch.rounds],

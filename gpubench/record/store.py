@@ -23,6 +23,7 @@ from gpubench.units import MIB, format_bytes, plain
 MAX_FILE_BYTES = 64 * MIB
 """A run of 5 launches and 27 cases with telemetry takes about 25 MB; anything larger is no run."""
 
+_RUN_NAME = re.compile(r"\d{8}t\d{6}z-[^/]*\.json", re.IGNORECASE)
 _SAFE_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,78}[a-z0-9])?")
 _RESERVED = frozenset({"con", "prn", "aux", "nul"})
 _UNKNOWN_KEY = "unknown"
@@ -61,10 +62,16 @@ def run_path(root: Path, run: Run) -> Path:
     Raises:
         MisuseError: If the run id holds anything but small letters, digits, dots and dashes.
     """
+    return root / "runs" / folder_name(run) / f"{_check_id(run)}.json"
+
+
+def _check_id(run: Run, where: str = "") -> str:
     run_id = run.run_id.casefold()
     if not is_safe_name(run_id):
-        raise MisuseError(f"run id {plain(run.run_id)!r} is no plain file name: the file is not gpubench's")
-    return root / "runs" / folder_name(run) / f"{run_id}.json"
+        raise MisuseError(
+            f"{where}run id {plain(run.run_id)!r} is no plain file name: the file is not gpubench's"
+        )
+    return run_id
 
 
 def folder_name(run: Run) -> str:
@@ -174,6 +181,7 @@ def read_run(path: Path) -> Run:
         run = msgspec.json.decode(upgrade(data, version), type=Run)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise MisuseError(f"{path.name} is no gpubench run: {plain(str(error))}") from error
+    _check_id(run, f"{path.name}: ")
     if broken := broken_rule(run):
         raise MisuseError(f"{path.name} contradicts itself: {broken}")
     return run
@@ -187,9 +195,16 @@ def upgrade(data: bytes, version: int) -> bytes:
 
 
 def read_runs(root: Path) -> StoredRuns:
-    """Read every run of a folder; a broken file is set aside as ``.corrupt`` and the others are read."""
+    """Read every run of a folder; a broken file is set aside as ``.corrupt`` and the others are read.
+
+    ``./results`` may be a folder of another project, so only a file that bears the name of a run is ever
+    renamed, and without a folder ``runs`` no other file is read.
+    """
     runs, problems = [], []
+    own = (root / "runs").is_dir()
     for path in _run_files(root):
+        if not own and not _is_run_name(path.name):
+            continue
         try:
             runs.append(read_run(path))
         except NewerSchemaError as error:
@@ -235,13 +250,19 @@ def find_run(root: Path, name: str) -> Path:
     if Path(name).is_file():
         return Path(name)
     paths = sorted(_run_files(root), key=lambda path: path.stem)
-    if name == "latest" and paths:
-        return paths[-1]
+    dated = [path for path in paths if _is_run_name(path.name)]
+    if name == "latest" and dated:
+        return dated[-1]
     found = [path for path in paths if path.stem.startswith(name.casefold())]
     if len(found) == 1:
         return found[0]
     problem = f"{len(found)} runs begin with {plain(name)!r}" if found else f"no run {plain(name)!r}"
     raise MisuseError(f"{problem} in {root}: see `gpubench results list`")
+
+
+def _is_run_name(name: str) -> bool:
+    """Whether a file is named as ``write_run`` names them: <UTC>-<id>.json."""
+    return _RUN_NAME.fullmatch(name) is not None
 
 
 def _run_files(root: Path) -> Iterator[Path]:
@@ -285,8 +306,8 @@ def _schema_version(path: Path, data: bytes) -> int:
 
 
 def _set_aside(path: Path) -> str:
-    """Rename a broken regular file so that it is kept but not read again; say what was done."""
-    if path.is_symlink() or not path.is_file():
+    """Rename a broken run so that it is kept but not read again; say what was done."""
+    if path.is_symlink() or not path.is_file() or not _is_run_name(path.name):
         return ""
     aside = path.with_name(path.name + ".corrupt")
     try:

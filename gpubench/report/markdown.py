@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from gpubench.report.section import Block, Bullets, Charts, Facts, Paragraph, Part, Table
 
-_SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~])")
+_SPECIAL = re.compile(r"([\\`*_{}\[\]#|~])")
 """Everything that Markdown may read as structure inside a line."""
 
 
@@ -31,25 +31,46 @@ def escape(text: str) -> str:
     return html.escape(_SPECIAL.sub(r"\\\1", " ".join(text.split())), quote=False).replace("://", ":&#47;/")
 
 
+def prose(text: str) -> str:
+    """Escape a text, but let what stands between backticks be something to type.
+
+    >>> prose("run `gpubench run` here")
+    'run `gpubench run` here'
+    """
+    pieces = " ".join(text.split()).split("`")
+    if len(pieces) % 2 == 0:  # a lone backtick
+        return escape(text)
+    return "".join(
+        f"`{piece}`" if i % 2 and piece and "<" not in piece else escape_inside(piece)
+        for i, piece in enumerate(pieces)
+    )
+
+
+def escape_inside(piece: str) -> str:
+    """Escape a part of a line and keep the spaces at its ends."""
+    left, right = piece[: len(piece) - len(piece.lstrip())], piece[len(piece.rstrip()) :]
+    return f"{left}{escape(piece)}{right}" if piece.strip() else piece
+
+
 def _part(part: Part) -> list[str]:
     match part:
         case Paragraph(tone="headline"):
-            return [f"**{escape(part.text)}**"]
+            return [f"**{prose(part.text)}**"]
         case Paragraph(tone="warning" | "note"):
-            return [f"> {escape(part.text)}"]
+            return [f"> {prose(part.text)}"]
         case Paragraph():
-            return [escape(part.text)]
+            return [prose(part.text)]
         case Facts():
             return [
                 f"- **{escape(f.term)}**: {escape(f.value)}" + (f" — {escape(f.detail)}" if f.detail else "")
                 for f in part.rows
             ]
         case Bullets():
-            return [f"- {escape(item)}" for item in part.items]
+            return [f"- {prose(item)}" for item in part.items]
         case Table():
             return _table(part)
         case Charts():
-            return [*_table(part.twin), *(["", escape(part.caption)] if part.caption else [])]
+            return [*_table(part.twin), *(["", prose(part.caption)] if part.caption else [])]
 
 
 def _table(table: Table) -> list[str]:
@@ -63,7 +84,7 @@ def _table(table: Table) -> list[str]:
 
 
 def _row(cells: Sequence[str]) -> str:
-    return _row_raw([escape(cell) for cell in cells])
+    return _row_raw(["<br>".join(escape(line) for line in cell.split("\n")) for cell in cells])
 
 
 def _row_raw(cells: Sequence[str]) -> str:

@@ -133,6 +133,8 @@ def case_words(case: Case) -> str:
 
 def offer_words(offer: Offer) -> str:
     """Provider and instance, with region where there is one and the pricing where it is not on demand."""
+    if offer.pricing is Pricing.OWNED:
+        return f"owned, {plain(offer.instance, 40)}"
     parts = [plain(offer.provider, 30), plain(offer.instance, 40)]
     if offer.region:
         parts.append(plain(offer.region, 30))
@@ -162,6 +164,8 @@ def price_words(offer: Offer) -> str:
 
 def price_date_words(row: RankedOffer) -> str:
     """The date of a price and its age; a partial date counts as its oldest day."""
+    if row.offer.pricing is Pricing.OWNED:
+        return "cost of a useful hour"
     date = plain(row.offer.price_date, 20)
     if row.price_age_days is None:
         return date

@@ -72,6 +72,10 @@ def test_rank_and_report_work_where_torch_cannot_be_imported(arguments):
         (("run", "cnn", "--batch-size", "0"), 2),
         (("run", "cnn", "--device", "toaster"), 2),
         (("run", "cnn", "--device", "cuda"), 3),
+        (
+            ("run", "cnn", "--device", "cpu", "--results", __file__),
+            5,
+        ),  # a file: found before any child starts
         (("rank", "--gpu", "nvidia-banana-9000"), 2),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
@@ -88,3 +92,16 @@ def test_misuse_is_one_line_on_stderr_and_the_documented_exit_code(arguments, ex
     assert done.stdout == ""
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_error_that_quotes_a_file_name_sends_no_escape_to_the_terminal(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "gpubench", "rank", "--offers", str(tmp_path / "\x1b]0;owned\x07.csv")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert "owned" in done.stderr
+    assert not set("\x1b\x07") & set(done.stderr)

@@ -302,6 +302,26 @@ def test_several_workloads_are_shown_as_multiples_of_the_reference():
     assert alone.value_unit == "images per dollar"
 
 
+def test_an_unstated_form_factor_ranks_as_the_slowest_and_says_so():
+    unstated = "nvidia-h100-unstated-80gb"
+    ranking = rank_of([offer(unstated)], {unstated: 1700.0})
+    assert any("ranks as the slowest" in note for note in ranking.notes)
+    assert "form factor unstated" in ranking.verdict
+
+
+def test_what_cannot_run_these_workloads_says_why():
+    tpu = "google-tpu-v5e"
+    ranking = rank_of([offer(H100), offer(tpu)], {H100: 3000.0, tpu: Refusal(gpu_key=tpu, reason="Google")})
+    assert "JAX" in ranking.excluded[0].reason
+
+
+def test_commitments_rank_when_asked_and_say_what_they_cost_when_idle():
+    offers = [offer(H100, 3.0), offer(H100, 2.0, pricing=Pricing.RESERVED, term_years=1)]
+    ranking = rank_of(offers, {H100: 3000.0}, reserved=True)
+    assert [row.offer.pricing for row in ranking.rows] == [Pricing.RESERVED, Pricing.ON_DEMAND]
+    assert any("used 50 % of the time, their work costs 2.0 times as much" in note for note in ranking.notes)
+
+
 def test_plain_words_and_numbers_will_do_for_the_python_function(tmp_path):
     from gpubench.recommend.rank import _request
 

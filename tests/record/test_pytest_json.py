@@ -61,6 +61,9 @@ def test_pytest_workloads_measures_and_writes_json_with_case_and_device(tmp_path
     info = bench["extra_info"]
     assert info["case"]["workload"] == "lstm"
     assert info["case"]["batch_size"] == 64
+    assert info["device"]["backend"] == "cpu"
+    assert info["device"]["name"] == document["machine_info"]["gpubench"]["device"]["name"]
+    assert "node" not in document["machine_info"]  # the name of the host
     assert info["samples_per_s"] * info["step_time_s"] == pytest.approx(64)
     assert info["samples_per_s_low"] < info["samples_per_s"] < info["samples_per_s_high"]
     assert len(info["steps_per_round"]) == 1

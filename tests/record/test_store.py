@@ -62,6 +62,21 @@ def test_a_file_cut_at_any_byte_is_set_aside_and_the_others_are_read(tmp_path, m
         assert aside.read_bytes() == data[:length]
 
 
+def test_files_of_another_project_are_neither_read_nor_renamed(tmp_path, make_run):
+    notes = tmp_path / "results" / "metrics.json"
+    notes.parent.mkdir()
+    notes.write_text('{"accuracy": 0.9}')
+    assert store.read_runs(notes.parent) == store.StoredRuns(runs=())
+    store.write_run(notes.parent, make_run())
+    beside = notes.parent / "runs" / "metrics.json"
+    beside.write_text("{")
+    stored = store.read_runs(notes.parent)
+    assert stored.runs == (make_run(),)
+    assert "metrics.json" in stored.problems[0]
+    assert notes.read_text() == '{"accuracy": 0.9}'
+    assert beside.read_text() == "{"
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -73,6 +88,7 @@ def test_a_file_cut_at_any_byte_is_set_aside_and_the_others_are_read(tmp_path, m
         (lambda d: d["measurements"][0]["launches"][0]["rounds"][0].update(steps=0), "a round of"),
         (lambda d: d["measurements"][0]["launches"][0].update(rounds=[]), "without a single timed round"),
         (lambda d: d["measurements"][0]["launches"][0].update(energy_j=0.0), "energy of 0.0"),
+        (lambda d: d.update(run_id="../../x"), "no plain file name"),
         (lambda d: d.update(schema_version=0), "never existed"),
         (lambda d: d.update(schema_version="1"), "no gpubench run"),
         (lambda d: d.pop("device"), "no gpubench run"),

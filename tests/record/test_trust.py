@@ -229,8 +229,8 @@ def test_one_broken_file_is_counted_and_the_only_one_is_misuse(tmp_path, make_ru
     code, _, err = gpubench("results", "list", "--results", str(tmp_path))
     assert code == 0
     assert "1 of 2 files could not be read" in err
-    path.unlink()
-    path.with_name("broken.json").write_text("{")
+    path.with_name("broken.json").unlink()
+    path.write_text("{")
     code, _, err = gpubench("results", "list", "--results", str(tmp_path))
     assert code == 2
     assert "set aside" in err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 
 import msgspec
 import pytest
@@ -80,10 +81,17 @@ def test_the_json_holds_runs_that_read_back_as_they_were():
 
 def test_the_markdown_holds_every_table_and_no_live_markup():
     text = render(samples.hostile_data(), "md")
+    assert set(re.findall(r"<[^>]*>", text)) <= {"<br>"}
     assert "<script" not in text
     assert "<img" not in text
     assert "](" not in text
     assert "://" not in text
+
+
+def test_markdown_shows_commands_as_commands_and_second_lines_as_lines():
+    text = render(samples.report_data(), "md")
+    assert "`gpubench run` measures this device" in text
+    assert "12 million<br>9.3 to 17 million" in text
 
 
 def test_markdown_rows_have_as_many_cells_as_their_head():

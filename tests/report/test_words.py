@@ -47,3 +47,15 @@ def test_a_worded_interval_holds_its_estimate(value, width):
     )
     assert low <= point * 1.05
     assert high >= point * 0.95
+
+
+def test_an_owned_card_is_no_offer_of_a_provider():
+    row = samples.ranked(
+        1,
+        samples.offer(
+            samples.H200, "2.20", provider="own", instance="3 years at 50 %", pricing=samples.Pricing.OWNED
+        ),
+        3000.0,
+    )
+    assert words.offer_words(row.offer) == "owned, 3 years at 50 %"
+    assert words.price_date_words(row) == "cost of a useful hour"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -24,6 +25,23 @@ def test_the_table_shows_every_workload() -> None:
     vgg16 = next(line for line in lines if line.startswith("vgg16 "))
     for cell in ("138,357,544", "30.9 GFLOP", "92.6 GFLOP", "32, 64, 128", "3 x 224 x 224"):
         assert cell in vgg16
+
+
+@pytest.mark.parametrize("arguments", [("list",), ("list", "--gpus")], ids=" ".join)
+def test_a_terminal_of_80_columns_cuts_no_figure_short(arguments) -> None:
+    import pexpect
+
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "80"}
+    text, status = pexpect.run(
+        f"{sys.executable} -m gpubench {' '.join(arguments)}",
+        withexitstatus=True,
+        env=environment,
+        timeout=60,
+        encoding="utf-8",
+    )
+    assert status == 0
+    assert "…" not in text
+    assert "TFLOP/s" in text if "--gpus" in arguments else "138,357,544" in text
 
 
 def test_json_holds_the_figures() -> None:

@@ -11,6 +11,8 @@ from gpubench.report.section import Block, Bullets, Column, Fact, Facts, Paragra
 from gpubench.report.words import case_words, count, moment_words
 from gpubench.units import UNKNOWN, format_bytes, format_duration, format_percent, plain
 
+MOST_PLACES = 6
+
 _WORDS = (
     (
         "step",
@@ -115,7 +117,7 @@ def _findings(data: ReportData) -> list[Part]:
     for kind, where in sorted(seen.items()):
         name, _, words = describe(Finding(kind=kind)).partition(": ")
         what, _, action = words.partition("; ")
-        rows.append((name, what, "; ".join(dict.fromkeys(where)), action))
+        rows.append((name, what, _places(where), action))
     return [
         Table(
             caption="Findings, and what to do about each",
@@ -125,6 +127,13 @@ def _findings(data: ReportData) -> list[Part]:
             rows=tuple(rows),
         )
     ]
+
+
+def _places(where: list[str]) -> str:
+    """At most so many places: the table of cases names the findings of every one."""
+    places = list(dict.fromkeys(where))
+    more = len(places) - MOST_PLACES
+    return "; ".join(places[:MOST_PLACES]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _where(place: str, finding: Finding) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from gpubench.models import Pricing, RankedOffer
 from gpubench.report.data import ReportData
-from gpubench.report.section import Block, Bullets, Column, Paragraph, Section, Table
+from gpubench.report.section import Block, Column, Paragraph, Section, Table
 from gpubench.report.words import PRICING_WORDS, count, listed
 from gpubench.units import UNKNOWN, plain
 
@@ -36,14 +36,12 @@ def _render(data: ReportData) -> Block | None:
         ),
         rows=tuple(_cells(name, offers) for name, offers in sorted(by_provider.items())),
     )
-    sources = sorted({plain(row.offer.source, 200) for row in rows})
     return Block(
         title="Prices and their dates",
         parts=(
             Paragraph(text=_sentence(rows)),
             table,
-            Paragraph(text="Where the prices were read:", tone="plain"),
-            Bullets(items=tuple(sources)),
+            _sources(rows),
         ),
     )
 
@@ -73,6 +71,19 @@ def _cells(provider: str, rows: list[RankedOffer]) -> tuple[str, ...]:
         plain(by_age[0].offer.price_date, 20),
         span,
         _standing(max(ages, default=None)),
+    )
+
+
+def _sources(rows: Iterable[RankedOffer]) -> Table:
+    """Where each provider's prices were read."""
+    read: dict[str, set[str]] = {}
+    for row in rows:
+        read.setdefault(plain(row.offer.source, 200), set()).add(plain(row.offer.provider, 40))
+    return Table(
+        caption="Where the prices were read",
+        columns=(Column(title="Source"), Column(title="Providers")),
+        rows=tuple((source, listed(sorted(providers))) for source, providers in sorted(read.items())),
+        folded=True,
     )
 
 

@@ -62,7 +62,7 @@ def _ranked_parts(data: ReportData, ranking: Ranking) -> list[Part]:
     caption = (
         "Each mark is the best-ranked offer of one kind of GPU. ● measured here, ◆ reference run, "
         "○ predicted. The line is the interval: 95 % for a measurement, 90 % for a prediction. "
-        "Predictions share one starting point, so two lines may overlap although their order is clear."
+        "Predictions share part of their error, so two lines may overlap although their order is clear."
     )
     if tied > 1:
         caption += f" The {tied} rows on the band cannot be told apart: they share rank 1."

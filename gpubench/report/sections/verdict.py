@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpubench.models import RankedOffer, Ranking
+from gpubench.models import Pricing, RankedOffer, Ranking
 from gpubench.report.data import ReportData, Result
 from gpubench.report.ratios import doubts
 from gpubench.report.section import Block, Bullets, Fact, Facts, Paragraph, Part, Section
@@ -56,7 +56,7 @@ def _measured_facts(data: ReportData) -> tuple[Fact, ...]:
     interval = estimate(m.samples_per_s, m.samples_per_s_low, m.samples_per_s_high)
     point, _, interval = interval.partition(" ")
     flags = doubts(heaviest)
-    flagged = f"; flagged {' and '.join(flags)}" if flags else ""
+    flagged = f"; flagged {listed(flags)}" if flags else ""
     return (
         Fact(
             term="Measured here",
@@ -98,10 +98,12 @@ def _fastest(data: ReportData, ranking: Ranking) -> Fact:
 
 
 def _offer(row: RankedOffer) -> str:
-    return (
-        f"{offer_words(row.offer)}, {price_words(row.offer)}, "
-        f"price of {price_date_words(row)}, {basis_words(row.estimate)}"
-    )
+    return f"{offer_words(row.offer)}, {price_words(row.offer)}, {_dated(row)}, {basis_words(row.estimate)}"
+
+
+def _dated(row: RankedOffer) -> str:
+    words = price_date_words(row)
+    return words if row.offer.pricing is Pricing.OWNED else f"price of {words}"
 
 
 def _evidence(data: ReportData) -> Paragraph:

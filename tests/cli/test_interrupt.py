@@ -1,0 +1,69 @@
+"""Ctrl-C twice: a child that hangs is killed at once, with its group, and the file of the run stays whole."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gpubench.record import store
+
+HANGS = """
+import time, torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+    def forward(self, x):
+        if not x.is_meta:
+            time.sleep(600)
+        return self.layer(x)
+
+def build(batch_size):
+    return Net(), torch.randn(batch_size, 8), torch.zeros(batch_size, dtype=torch.long), nn.functional.cross_entropy
+"""
+
+
+def children_of(pid: int) -> list[int]:
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return [int(child) for thread in threads for child in (thread / "children").read_text().split()]
+
+
+@pytest.mark.timeout(90)
+def test_ctrl_c_twice_kills_a_child_that_hangs_and_keeps_the_file(tmp_path):
+    model, root = tmp_path / "hangs.py", tmp_path / "results"
+    model.write_text(HANGS)
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "gpubench", "run", str(model), "--no-micro", "--results", str(root)),
+            *("--device", "cpu", "--precision", "fp32"),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 40
+    while not (list(root.glob("runs/*/*.json")) and children_of(process.pid)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    children = children_of(process.pid)
+    assert children
+    os.killpg(process.pid, signal.SIGINT)
+    time.sleep(1)
+    assert process.poll() is None  # once waits for the round at hand
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=15)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert not any(Path(f"/proc/{pid}").exists() for pid in children)
+    (run,) = store.read_runs(root).runs
+    assert run.planned
+    assert not any(m.status == "ok" for m in run.measurements)
