@@ -58,23 +58,24 @@ def micro_table(run: Run, console: Console) -> Table:
     """Return the table of micro-benchmarks, with the share of the datasheet's peak where there is one."""
     from rich.text import Text
 
-    figures = ("value (95 %)", "of datasheet")
+    figures = ("value", "95 %", "of datasheet")
     made = new_table(console, "micro-benchmark", "size", *figures, right=figures)
     for result in run.micro:
         name = f"{result.name} {result.precision}" if result.precision else result.name
-        value = (
-            units.format_duration(result.value)
-            if result.unit == "s"
-            else units.format_si(result.value, result.unit)
-        )
+        width = None if result.low is None else result.value / result.low - 1
         cells = (
             units.plain(name),
             units.plain(result.size),
-            value,
+            _quantity(result.value, result.unit),
+            units.UNKNOWN if width is None else f"±{units.format_percent(width)}",
             units.format_percent(datasheet_share(run.device, result)),
         )
         made.add_row(*(Text(cell) for cell in cells))
     return made
+
+
+def _quantity(value: float, unit: str) -> str:
+    return units.format_duration(value) if unit == "s" else units.format_si(value, unit)
 
 
 def doubts(run: Run) -> tuple[str, ...]:

@@ -79,5 +79,9 @@ def busy_share(advance: Advance, clock: Clock) -> float | None:
     wall_s = clock.time(steps)
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         clock.time(steps)
-    kernels_us = sum(event.self_device_time_total for event in seen.key_averages())
+    kernels_us = sum(
+        event.self_device_time_total
+        for event in seen.key_averages()
+        if not getattr(event, "is_user_annotation", False)  # it spans kernels that are counted themselves
+    )
     return kernels_us * 1e-6 / wall_s if kernels_us > 0 else None

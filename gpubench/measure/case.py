@@ -24,6 +24,8 @@ from gpubench.models import DeviceProfile, Execution, Launch, Precision, Round, 
 from gpubench.units import Seconds, Watts
 from gpubench.workload import Task, load_workload
 
+CURVE_SHARE = 0.4
+"""The steps whose losses are kept one by one take at most this share of the longest warm-up."""
 STEPS_BEFORE_PEAK = 2
 """The first steps may take extra memory while cuDNN tries its algorithms; they are not the peak."""
 
@@ -242,8 +244,12 @@ def _first_steps(work: Work, desk: Desk, seen: Seen, deadline_s: Seconds) -> Adv
     torch.manual_seed(desk.seed)
     with seen.timing("first_step"):
         seen.loss_curve.append(work.edge_loss(work.step(0), 0))
+    began_s = time.perf_counter()
     for index in range(1, max(desk.budget.curve_steps, STEPS_BEFORE_PEAK)):
         _in_time(deadline_s)
+        enough = time.perf_counter() - began_s > CURVE_SHARE * desk.budget.warmup_most_s
+        if enough and index >= STEPS_BEFORE_PEAK:
+            break
         seen.loss_curve.append(work.edge_loss(work.step(index), index))
     hardware.reset_peak_memory()
     desk.phase({Execution.GRAPH: "capture", Execution.COMPILE: "compile"}.get(execution, "first steps"))

@@ -115,6 +115,19 @@ def test_clock_event_reasons_are_judged_by_their_share(make_measurement, reasons
     assert judged.status is Status.OK
 
 
+def test_a_throttled_row_may_be_ranked_on_request_and_stays_so_when_judged_again(make_measurement):
+    hot = make_measurement(launch={"telemetry": samples(*[("hw_slowdown",)] * 5, *[()] * 95)})
+    allowed = checks.judge(hot, 1, allow_throttled=True)
+    assert [f.kind for f in allowed.findings] == [K.THROTTLED_ALLOWED]
+    assert [f.kind for f in checks.judge(allowed, 1).findings] == [K.THROTTLED_ALLOWED]
+    assert [f.kind for f in checks.judge(hot, 1).findings] == [K.THROTTLED]
+
+
+def test_memory_errors_during_the_run_make_it_invalid_and_a_still_counter_does_not(make_measurement):
+    assert kinds(make_measurement(launch={"memory_errors": 1}))[1].status is Status.INVALID
+    assert kinds(make_measurement(launch={"memory_errors": 0}))[0] == set()
+
+
 def test_eager_beside_a_faster_graph_is_host_bound(make_measurement, make_case):
     eager = make_measurement(walls=(1.2,) * 24)
     graph = make_measurement(walls=(1.0,) * 24, case=make_case(execution=Execution.GRAPH))

@@ -159,6 +159,12 @@ def test_a_gpu_in_use_is_refused_unless_allowed(card, monkeypatch):
     assert [f.kind for f in found] == [FindingKind.SHARED_GPU]
 
 
+def test_a_newcomer_is_found_after_the_run(card, monkeypatch):
+    busy = FakeReadings(processes=(GpuProcess(pid=7, memory_bytes=None, compute=True),))
+    monkeypatch.setattr("gpubench.probe.telemetry.open_telemetry", lambda _: busy)
+    assert [f.kind for f in preflight.newcomers(card, sleep=lambda _: None)] == [FindingKind.SHARED_GPU]
+
+
 def test_a_power_limit_below_the_default_is_flagged():
     capped = FakeReadings(limits=PowerLimits(enforced_w=230, default_w=370))
     (finding,) = preflight.power_cap(capped)
