@@ -145,7 +145,7 @@ def _tell(session: Session, request: RunRequest, report: Path | None, *, as_json
     if not as_json and request.micro != "only":
         _top_offers(request)
     if report is not None:
-        _write_report(report, request)
+        _write_report(report, request, session.run.run_id)
     if session.every_case_failed:
         say("every case failed; the reasons are above")
         raise typer.Exit(4)
@@ -174,10 +174,10 @@ def _top_offers(request: RunRequest) -> None:
     say("the whole ranking, and how to narrow it: gpubench rank --help")
 
 
-def _write_report(report: Path, request: RunRequest) -> None:
+def _write_report(report: Path, request: RunRequest, run_id: str) -> None:
     from gpubench.report.page import report as write
 
-    write(report, request.results)
+    write(report, request.results, run=run_id)
     say(f"report in {report}")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
@@ -25,7 +24,7 @@ from gpubench.models import (
     TaskKind,
     WorkloadProfile,
 )
-from gpubench.specs import find_spec
+from gpubench.probe.select import check_form
 from gpubench.units import Seconds, plain
 
 PROCESS_START_S = 8.0
@@ -39,8 +38,6 @@ CPU_PROBE_S = 0.7
 CPU_STEP_FLOPS = 300e9
 """A CPU of two cores does about 150 GFLOP/s: a step of more than this takes seconds, so batch 1 it is."""
 TF32_VARIABLES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
-_DEVICE = re.compile(r"|auto|cpu|cuda.*|-?\d+|(gpu|mig)-.*")
-"""What may name a device by its form; the probe says more of those."""
 CPU_MATH_VARIABLES = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
 
 
@@ -195,10 +192,7 @@ def check_request(request: RunRequest, known: Sequence[str]) -> RunRequest:
         raise MisuseError(f"batch size {request.batch_size}: give a whole number from 1 up, or max")
     if request.time_limit_s is not None and not request.time_limit_s > 0:
         raise MisuseError(f"time limit {request.time_limit_s:g} s: give more than 0 seconds")
-    if not _DEVICE.fullmatch(request.device.strip().lower()) and find_spec(request.device) is None:
-        raise MisuseError(
-            f"unknown device {plain(request.device)!r}: give auto, cpu, cuda, cuda:N, a UUID or a GPU's key"
-        )
+    check_form(request.device.strip())
     for name in request.precisions:
         if name != "amp" and name not in list(Precision):
             raise MisuseError(f"unknown precision {plain(name)!r}: choose from amp, {', '.join(Precision)}")

@@ -22,7 +22,14 @@ from gpubench.predict.interval import UNKNOWN_NOISE
 from gpubench.predict.question import Question
 from gpubench.specs import find_spec
 
-DISTURBED = frozenset({FindingKind.SHARED_GPU, FindingKind.IMPLAUSIBLE, FindingKind.LOSS_NOT_FINITE})
+DISTURBED = frozenset(
+    {
+        FindingKind.SHARED_GPU,
+        FindingKind.THROTTLED,
+        FindingKind.IMPLAUSIBLE,
+        FindingKind.LOSS_NOT_FINITE,
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True)

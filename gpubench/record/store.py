@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import stat
@@ -323,8 +322,3 @@ def _oldest_first(runs: Iterable[Run]) -> tuple[Run, ...]:
 
 def _cause(error: OSError) -> str:
     return error.strerror or type(error).__name__
-
-
-def as_plain_json(run: Run) -> str:
-    """The run on one line, for the last resort when no file can be written."""
-    return json.dumps(msgspec.to_builtins(run), separators=(",", ":"))

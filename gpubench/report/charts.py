@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpubench.models import Basis, Precision
+from gpubench.models import Basis
 from gpubench.units import format_number, plain
 
 INK, QUIET, RULE, PAPER = "#1b2430", "#5b6675", "#d9dee5", "#ffffff"
@@ -35,12 +35,6 @@ PALETTE: Mapping[str, str] = {
 }
 """Each light colour and its twin on a dark page; every pair keeps a contrast of 3 to 1 or more."""
 
-PRECISION_COLOURS: Mapping[Precision, str] = {
-    Precision.FP32: SLATE,
-    Precision.TF32: GREEN,
-    Precision.AMP_FP16: PURPLE,
-    Precision.AMP_BF16: BLUE,
-}
 BASIS_COLOURS: Mapping[Basis, str] = {"measured": BLUE, "reference": GREEN, "predicted": ORANGE}
 BASIS_SYMBOLS: Mapping[Basis, str] = {
     "measured": "circle",

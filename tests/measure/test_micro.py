@@ -104,7 +104,7 @@ def test_peaks_come_from_the_datasheet_and_are_unknown_without_one(h100, cpu):
 # --- the loop written by hand ------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.timing
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.AMP_BF16])
 def test_the_harness_adds_at_most_two_percent_to_the_bare_loop(make_case, precision):
     """At least 200 interleaved pairs, more while the interval of the median ratio is undecided."""

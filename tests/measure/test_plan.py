@@ -145,7 +145,7 @@ def test_fp32_on_a_cpu_is_refused_while_a_variable_lowers_its_maths(cpu, profile
         ({"time_limit_s": float("nan")}, "time limit nan"),
         ({"precisions": ("fp8",)}, "unknown precision 'fp8'"),
         ({"executions": ("magic",)}, "unknown execution 'magic'"),
-        ({"device": "toaster"}, "unknown device 'toaster'"),
+        ({"device": "toaster"}, "'toaster' is no device"),
         ({"workloads": ()}, "no workload named"),
     ],
 )
