@@ -28,6 +28,7 @@ UNPRICED_KIND = "unpriced"
 
 NEVER_RANKED = {
     "historic": "a historic price: kept for comparison, not on sale",
+    "free": "free of charge: there is no throughput per dollar",
     "attach-fee": "the price of the GPU alone, without the machine that it needs",
 }
 

@@ -25,7 +25,7 @@ from gpubench.recommend.filters import (
     payment_filters,
 )
 from gpubench.recommend.gather import Evidence
-from gpubench.recommend.notes import notes_of
+from gpubench.recommend.notes import free_beside, notes_of
 from gpubench.recommend.owning import Ownership
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import rows_of, with_spot_break_even
@@ -97,7 +97,7 @@ def judge(
         excluded=excluded(fallen),
         verdict="",
         buy_or_rent=decisions,
-        notes=(*notes, *notes_of(request, pool, len(rows))),
+        notes=(*notes, *notes_of(request, pool, len(rows)), *free_beside(request, offers, specs)),
     )
     sentences = [
         *cpu_sentences(request, speeds),

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
-from gpubench.models import Pricing
+from gpubench.models import GpuSpec, Offer, Pricing
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import IN_DETAIL
 from gpubench.recommend.words import gpu_name
 from gpubench.specs import load_specs
-from gpubench.units import format_number, format_percent
+from gpubench.units import format_number, format_percent, plain
 
 
 def notes_of(request: RankRequest, pool: Candidates, total: int) -> Iterator[str]:
@@ -28,6 +28,20 @@ def notes_of(request: RankRequest, pool: Candidates, total: int) -> Iterator[str
         )
     if total > IN_DETAIL:
         yield f"Ties are worked out for the first {IN_DETAIL:,} of {total:,} rows."
+
+
+def free_beside(request: RankRequest, offers: Iterable[Offer], specs: Mapping[str, GpuSpec]) -> Iterator[str]:
+    """Yield the free tiers that stand beside a ranking of rented GPUs, with their limits."""
+    if request.rent_or_buy == "buy" or request.gpus or request.providers:
+        return
+    for offer in offers:
+        spec = specs.get(offer.gpu_key)
+        if offer.kind == "free" and spec is not None and spec.not_ranked_because is None:
+            limits = f": {plain(offer.note)}" if offer.note else ""
+            yield (
+                f"Free of charge, so never per dollar: {gpu_name(offer.gpu_key)} at {plain(offer.provider)}, "
+                f"{plain(offer.instance)} (listed {offer.price_date}){limits}."
+            )
 
 
 def _on_workloads(request: RankRequest) -> Iterator[str]:

@@ -163,3 +163,16 @@ def test_it_is_quick_and_loads_no_heavy_library():
 def test_the_python_function_refuses_an_option_that_it_does_not_have():
     with pytest.raises(MisuseError, match="no option colour"):
         rank(colour="red")
+
+
+def test_a_free_tier_stands_beside_the_ranking_and_never_per_dollar(gpubench):
+    document = json.loads(gpubench("vgg16", "--json").stdout)
+    (note,) = [n for n in document["notes"] if n.startswith("Free of charge")]
+    assert "google-colab" in note
+    assert "12 h" in note
+    assert "google-colab" not in {row["provider"] for row in document["rows"]}
+    reasons = [e["reason"] for e in document["excluded"] if e["provider"] == "google-colab"]
+    assert reasons
+    assert all("free of charge" in reason for reason in reasons)
+    asked = json.loads(gpubench("vgg16", "--json", "--gpu", "L4").stdout)
+    assert not any(n.startswith("Free of charge") for n in asked["notes"])
