@@ -88,3 +88,15 @@ def test_ranks_and_ties_agree(market):
         partners = [other for other in rows if other is not row and other.rank == row.rank and other.tie]
         assert not row.tie or partners or row.p_best < 0.5
     assert [row.samples_per_usd for row in rows] == sorted((r.samples_per_usd for r in rows), reverse=True)
+
+
+@settings(max_examples=60, deadline=None)
+@given(markets)
+def test_tie_groups_are_symmetric(market):
+    """Whoever ties with the leader of a rank has the leader tie with it: no row is tied alone."""
+    rows = ranked(offers_of(market))
+    for rank in {row.rank for row in rows}:
+        group = [row for row in rows if row.rank == rank]
+        tied = [row for row in group if row.tie]
+        assert len(tied) != 1
+        assert group[0].tie == bool(tied)
