@@ -27,7 +27,7 @@ MICRO_SHARE = 0.1
 LEAST_SHARE_S = 1.0
 """A case with less time than this is not begun."""
 STOPPING_S = 3.0
-"""After SIGTERM a round may end within this time; a pre-empted machine leaves little more."""
+"""After SIGTERM a round may end within this time; a preempted machine leaves little more."""
 
 PHASE_LIMITS_S = {
     "start": 60.0,
