@@ -136,6 +136,7 @@ def test_skypilot_accepts_the_task(tmp_path):
     jsonschema = pytest.importorskip("jsonschema")
     schemas = pytest.importorskip("sky.utils.schemas")
     files, _ = write_trials(ranking().rows, 2, tmp_path, minutes=10, workloads=("vgg16",))
+    assert len(files) == 3, "two tasks and the script that runs them"
     for file in files[:-1]:
         task = yaml.safe_load(file.read_text())
         jsonschema.validate(task, schemas.get_task_schema())

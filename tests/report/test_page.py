@@ -217,3 +217,5 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
 def test_a_lone_surrogate_does_not_stop_the_page(tmp_path):
     run = samples.h200_run(notes=("\udcff",), run_id="a\udcff")
     report(tmp_path / "page.html", data=samples.report_data(run))
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")  # strict: a surrogate would not decode
+    assert page.rstrip().endswith("</html>")
