@@ -114,7 +114,10 @@ class DeviceProfile(_Record, frozen=True, kw_only=True):
 
 
 class TelemetrySample(_Record, frozen=True, kw_only=True):
-    """One reading of a device while it works; ``t_s`` counts from the first timed round."""
+    """One reading of a device while it works; ``t_s`` counts from the first timed round.
+
+    Idle is no reason for a lower clock, so it stands apart from ``clock_event_reasons``.
+    """
 
     t_s: float
     sm_clock_hz: float | None = None
@@ -124,6 +127,7 @@ class TelemetrySample(_Record, frozen=True, kw_only=True):
     utilization: float | None = None
     memory_used_bytes: int | None = None
     clock_event_reasons: tuple[str, ...] | None = None
+    idle: bool | None = None
 
 
 # --- the case: what identifies a number ----------------------------------------------------------------
@@ -229,6 +233,8 @@ class Launch(_Record, frozen=True, kw_only=True):
         skipped_steps: Steps that the gradient scaler skipped after warm-up, of ``timed_steps``.
         reference_error: First loss against float32 on the CPU, relative, dropout off.
         graph_error: Loss after a replay against the eager step from the same state, relative.
+        held_clocks_s: For how long each policy (power, thermal, ...) held the clocks down while rounds were
+            timed, by the driver's own counters [s]; empty where it tells none.
         memory_errors: Uncorrectable memory errors that appeared while this was measured.
         loss_curve: Loss of each of the first steps from the seed.
         latency_s: Forward passes at batch 1, each from a drained device to a drained device [s].
@@ -247,6 +253,7 @@ class Launch(_Record, frozen=True, kw_only=True):
     energy_j: float | None = None
     energy_source: str | None = None
     energy_region_s: float | None = None
+    held_clocks_s: dict[str, float] = {}
     peak_memory_bytes: int | None = None
     gpu_busy: float | None = None
     skipped_steps: int | None = None

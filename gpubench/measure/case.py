@@ -80,6 +80,7 @@ class Seen:
     gpu_busy: float | None = None
     latency_s: tuple[float, ...] = ()
     energy: energy.Energy = field(default_factory=energy.Energy)
+    held_clocks_s: dict[str, float] = field(default_factory=dict)
     telemetry_source: str | None = None
 
     @contextmanager
@@ -106,6 +107,7 @@ class Seen:
             energy_j=self.energy.joules,
             energy_source=self.energy.source,
             energy_region_s=self.region_s() if self.energy.joules is not None else None,
+            held_clocks_s=self.held_clocks_s,
             peak_memory_bytes=self.peak_memory_bytes,
             gpu_busy=self.gpu_busy,
             latency_s=self.latency_s,
@@ -225,11 +227,12 @@ def _measure(order: MeasureCase, desk: Desk, seen: Seen, deadline_s: Seconds) ->
         desk.phase("warm-up")
         warm_up(loop, desk.budget, seen.series)
         desk.phase("timed")
-        first = sampler.energy_j()
+        held_s, joules = desk.telemetry.held_clocks_s(), sampler.energy_j()
         try:
             time_rounds(loop, desk.budget, seen.series)
         finally:
-            _read_energy(seen, (first, sampler.energy_j()), desk.profile.power_limit_w)
+            _read_energy(seen, (joules, sampler.energy_j()), desk.profile.power_limit_w)
+            seen.held_clocks_s = _differences(held_s, desk.telemetry.held_clocks_s())
             seen.telemetry_source = sampler.source
             if before:
                 seen.parameters_moved = guards.has_moved(work.model, before)
@@ -292,6 +295,12 @@ def _look_again(loop: Loop, work: Work, desk: Desk, seen: Seen) -> None:
 def _difference(before: int | None, after: int | None) -> int | None:
     """Only a counter that moves means anything: lifetime counts above zero are no fault."""
     return None if before is None or after is None else after - before
+
+
+def _differences(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    """The same for several counters; one that went back was reset and tells nothing."""
+    moved = {name: round(after[name] - before[name], 6) for name in before if name in after}
+    return {name: value for name, value in moved.items() if value >= 0}
 
 
 def _in_time(deadline_s: Seconds) -> None:

@@ -48,6 +48,8 @@ FEW_LOSSES = 5
 SLOWDOWNS = frozenset({"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown"})
 POWER_BRAKE = "hw_power_brake_slowdown"
 POWER_CAP = "sw_power_cap"
+NOTED_POLICIES = ("sync_boost", "board_limit", "reliability")
+"""Counted by the driver, and no fault of cooling or power; low utilisation shows in the idle reason."""
 _INVALIDATING = frozenset(
     {
         FindingKind.IMPLAUSIBLE,
@@ -203,16 +205,20 @@ def _of_telemetry(launch: Launch) -> Iterator[Finding]:
         yield Finding(kind=FindingKind.TELEMETRY_HUNG)
     if launch.telemetry_source not in {None, "none"}:
         yield from _of_energy(launch)
-    shares = reason_shares(launch)
-    if shares.get(POWER_CAP, 0.0) >= POWER_SHARE:
-        yield Finding(kind=FindingKind.POWER_LIMITED, value=shares[POWER_CAP], limit=POWER_SHARE)
-    slowed = shares.get("any slowdown", 0.0)
-    if slowed >= SLOWDOWN_SHARE or shares.get(POWER_BRAKE, 0.0) > 0:
-        value = max(slowed, shares.get(POWER_BRAKE, 0.0))
-        yield Finding(kind=FindingKind.THROTTLED, value=value, limit=SLOWDOWN_SHARE)
-    others = sorted(set(shares) - SLOWDOWNS - {POWER_BRAKE, POWER_CAP, "any slowdown"})
+    shares, held = reason_shares(launch), held_shares(launch)
+    limited = max(shares.get(POWER_CAP, 0.0), held.get("power", 0.0))
+    if limited >= POWER_SHARE:
+        yield Finding(kind=FindingKind.POWER_LIMITED, value=limited, limit=POWER_SHARE)
+    slowed, braked = (
+        max(shares.get("any slowdown", 0.0), held.get("thermal", 0.0)),
+        shares.get(POWER_BRAKE, 0.0),
+    )
+    if slowed >= SLOWDOWN_SHARE or braked > 0:
+        yield Finding(kind=FindingKind.THROTTLED, value=max(slowed, braked), limit=SLOWDOWN_SHARE)
+    others = set(shares) - SLOWDOWNS - {POWER_BRAKE, POWER_CAP, "any slowdown"}
+    others |= {policy for policy in NOTED_POLICIES if held.get(policy, 0.0) >= SLOWDOWN_SHARE}
     if others:
-        yield Finding(kind=FindingKind.CLOCK_EVENTS, value=", ".join(others))
+        yield Finding(kind=FindingKind.CLOCK_EVENTS, value=", ".join(sorted(others)))
 
 
 def _of_energy(launch: Launch) -> Iterator[Finding]:
@@ -240,6 +246,21 @@ def reason_shares(launch: Launch) -> dict[str, float]:
     return shares
 
 
+def held_shares(launch: Launch) -> dict[str, float]:
+    """Share of the timed rounds for which each policy held the clocks down, by the driver's own counters.
+
+    They also hold what falls between two samples.
+    """
+    region_s = timed_s(launch)
+    return {policy: held_s / region_s for policy, held_s in launch.held_clocks_s.items()} if region_s else {}
+
+
+def idle_share(launches: Sequence[Launch]) -> float | None:
+    """Share of the samples in timed rounds that show the device idle; None where it does not tell."""
+    told = [s.idle for launch in launches for s in launch.telemetry if s.idle is not None]
+    return sum(told) / len(told) if told else None
+
+
 def _of_host(measurement: Measurement, siblings: Sequence[Measurement]) -> Iterator[Finding]:
     """Flag an eager row whose pace the host sets, by the best evidence there is."""
     case = measurement.case
@@ -252,11 +273,12 @@ def _of_host(measurement: Measurement, siblings: Sequence[Measurement]) -> Itera
         if ratio > EAGER_OVER_GRAPH:
             yield Finding(kind=FindingKind.HOST_BOUND, value=ratio, limit=EAGER_OVER_GRAPH)
             return
-    if measurement.gpu_busy is not None:
-        if measurement.gpu_busy < LEAST_BUSY:
-            yield Finding(kind=FindingKind.HOST_BOUND, value=measurement.gpu_busy, limit=LEAST_BUSY)
-        return
-    if graph is None:
+    busy, idle = measurement.gpu_busy, idle_share(measurement.launches)
+    if busy is not None and busy < LEAST_BUSY:
+        yield Finding(kind=FindingKind.HOST_BOUND, value=busy, limit=LEAST_BUSY)
+    elif idle:
+        yield Finding(kind=FindingKind.HOST_BOUND, value=idle, limit=0.0)
+    elif busy is None and graph is None:
         yield from _of_issue_time(measurement)
 
 

@@ -37,6 +37,10 @@ class Telemetry(Protocol):
         """Read the energy counter [J]."""
         ...
 
+    def held_clocks_s(self) -> dict[str, float]:
+        """Read for how long each policy has held the clocks down [s]."""
+        ...
+
     def ecc_uncorrected(self) -> int | None:
         """Read the count of uncorrectable memory errors."""
         ...

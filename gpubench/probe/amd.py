@@ -114,6 +114,10 @@ class AmdReadings:
         """Unknown."""
         return None
 
+    def held_clocks_s(self) -> dict[str, float]:
+        """Unknown throughout."""
+        return {}
+
     def processes(self) -> tuple[GpuProcess, ...] | None:
         """Unknown."""
         return None

@@ -130,6 +130,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     utilization: float | None = None
     memory_used_bytes: int | None = None
     clock_event_reasons: tuple[str, ...] | None = None
+    idle: bool | None = None
 
 
 class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,7 +168,14 @@ class Readings(Protocol):
     def refused(self) -> dict[str, str]: ...  # noqa: D102 - see the class
 
     def sample(self) -> Reading:
-        """Read clocks, power, temperature, utilisation, memory and clock event reasons."""
+        """Read clocks, power, temperature, utilisation, memory, clock event reasons and idleness."""
+        ...
+
+    def held_clocks_s(self) -> dict[str, float]:
+        """Read for how long each policy has held the clocks down [s]; only differences mean anything.
+
+        Keys: power, thermal, sync_boost, board_limit, low_utilization, reliability, as far as told.
+        """
         ...
 
     def energy_j(self) -> float | None:

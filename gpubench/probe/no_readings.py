@@ -26,6 +26,10 @@ class NoReadings:
         """Unknown."""
         return None
 
+    def held_clocks_s(self) -> dict[str, float]:
+        """Unknown throughout."""
+        return {}
+
     def processes(self) -> tuple[GpuProcess, ...] | None:
         """Unknown."""
         return None

@@ -52,6 +52,15 @@ CLOCK_EVENTS = {
     0x80: "hw_power_brake_slowdown",
     0x100: "display_clock_setting",
 }
+# Policies whose violation time the driver counts (nvmlPerfPolicyType_t); it tells the time in nanoseconds.
+CLOCK_POLICIES = {
+    0: "power",
+    1: "thermal",
+    2: "sync_boost",
+    3: "board_limit",
+    4: "low_utilization",
+    5: "reliability",
+}
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,10 @@ from gpubench.probe.backend import GpuProcess, PowerLimits, Reading
 from gpubench.probe.guard import HungCallError
 from gpubench.probe.nvml_profile import (
     CLOCK_MEMORY,
+    CLOCK_POLICIES,
     CLOCK_SM,
     COMPUTE_MODES,
+    GPU_IDLE,
     SENSOR_GPU,
     Fields,
     event_names,
@@ -65,6 +67,10 @@ class NvmlReadings:
             ),
             None,
         )
+
+    def held_clocks_s(self) -> dict[str, float]:
+        """Read for how long each policy has held the clocks down [s]; policies not told are left out."""
+        return self._guarded(self._held_clocks_s, {})
 
     def processes(self) -> tuple[GpuProcess, ...] | None:
         """List processes on the GPU; None where the driver does not tell."""
@@ -126,7 +132,20 @@ class NvmlReadings:
                 "memory_used_bytes", self._session.memory(self._device), lambda v: int(v.used)
             ),
             clock_event_reasons=None if reasons is None else event_names(reasons),
+            idle=None if reasons is None else bool(reasons & GPU_IDLE),
         )
+
+    def _held_clocks_s(self) -> dict[str, float]:
+        answers = {
+            name: self._fields.get(
+                f"held_clocks_s.{name}",
+                "nvmlDeviceGetViolationStatus",
+                policy,
+                convert=lambda v: int(v.violationTime) / 1e9,
+            )
+            for policy, name in CLOCK_POLICIES.items()
+        }
+        return {name: seconds for name, seconds in answers.items() if seconds is not None}
 
     def _processes(self) -> tuple[GpuProcess, ...] | None:
         found: dict[int, GpuProcess] = {}
@@ -182,6 +201,7 @@ def read_all(session: Session, profile: DeviceProfile) -> None:
     readings = open_on(session, profile)
     readings.sample()
     readings.energy_j()
+    readings.held_clocks_s()
     readings.processes()
     readings.power_limits()
     readings.ecc_uncorrected()

@@ -115,6 +115,29 @@ def test_clock_event_reasons_are_judged_by_their_share(make_measurement, reasons
     assert judged.status is Status.OK
 
 
+@pytest.mark.parametrize(
+    ("held_clocks_s", "expected"),
+    [
+        ({"thermal": 0.0, "power": 0.0, "reliability": 0.0}, set()),
+        ({"thermal": 0.24}, {K.THROTTLED}),
+        ({"thermal": 0.23}, set()),
+        ({"power": 2.5}, {K.POWER_LIMITED}),
+        ({"power": 2.3}, set()),
+        ({"low_utilization": 24.0}, set()),
+        ({"board_limit": 0.24, "reliability": 0.24}, {K.CLOCK_EVENTS}),
+    ],
+)
+def test_what_falls_between_samples_is_found_in_the_drivers_own_counters(
+    make_measurement, held_clocks_s, expected
+):
+    """24 rounds of one second."""
+    quiet = samples(*[()] * 200)
+    found, _ = kinds(
+        make_measurement(walls=(1.0,) * 24, launch={"telemetry": quiet, "held_clocks_s": held_clocks_s})
+    )
+    assert found == expected
+
+
 def test_a_throttled_row_may_be_ranked_on_request_and_stays_so_when_judged_again(make_measurement):
     hot = make_measurement(launch={"telemetry": samples(*[("hw_slowdown",)] * 5, *[()] * 95)})
     allowed = checks.judge(hot, 1, allow_throttled=True)
@@ -142,6 +165,16 @@ def test_eager_beside_a_faster_graph_is_host_bound(make_measurement, make_case):
 def test_a_gpu_that_idles_is_host_bound(make_measurement):
     assert kinds(make_measurement(launch={"gpu_busy": 0.26}))[0] == {K.HOST_BOUND}
     assert kinds(make_measurement(launch={"gpu_busy": 1.03}))[0] == set()
+
+
+def test_a_device_that_reports_idle_while_rounds_are_timed_is_host_bound(make_measurement, make_case):
+    idle = tuple(TelemetrySample(t_s=0.1 * i, clock_event_reasons=(), idle=i == 7) for i in range(20))
+    found, judged = kinds(make_measurement(launch={"gpu_busy": 0.97, "telemetry": idle}))
+    assert found == {K.HOST_BOUND}
+    assert (judged.findings[0].value, judged.findings[0].limit) == (0.05, 0.0)
+    assert kinds(make_measurement(launch={"telemetry": idle[:7]}))[0] == set()
+    graph = make_measurement(case=make_case(execution=Execution.GRAPH), launch={"telemetry": idle})
+    assert kinds(graph)[0] == set()
 
 
 def test_without_graph_and_profiler_the_issue_time_tells(make_measurement):

@@ -38,6 +38,9 @@ class FakeReadings:
     def energy_j(self):
         return 123.0
 
+    def held_clocks_s(self):
+        return {}
+
     def processes(self):
         return self._processes
 

@@ -76,6 +76,7 @@ SIGNATURES: Mapping[str, Signature] = {
     "nvmlDeviceGetCurrentClocksEventReasons": _device(ULONG),
     "nvmlDeviceGetCurrentClocksThrottleReasons": _device(ULONG),
     "nvmlDeviceGetTotalEnergyConsumption": _device(ULONG),
+    "nvmlDeviceGetViolationStatus": _chosen(pynvml.c_nvmlViolationTime_t),
     "nvmlDeviceGetTotalEccErrors": Signature(("device", "uint", "uint"), (ULONG,)),
     "nvmlDeviceGetClockInfo": _chosen(UINT),
     "nvmlDeviceGetMaxClockInfo": _chosen(UINT),

@@ -28,6 +28,7 @@ def test_a_sample_of_an_h200(inside_nvml) -> None:
             utilization=0.0,
             memory_used_bytes=644939776,
             clock_event_reasons=(),
+            idle=True,
         )
         assert line.energy_j() == pytest.approx(2180.012)
         assert line.processes() == ()
@@ -55,8 +56,37 @@ def test_values_follow_one_another(inside_nvml) -> None:
     gpu = first_gpu()  # its session's init, and so its calls, are not counted here: a new init starts over
     with open_telemetry(gpu) as line:
         assert [line.energy_j() for _ in range(4)] == [5.0, 7.0, 1.0, 1.0]
-        seen = [line.sample().clock_event_reasons for _ in range(4)]
-    assert seen == [(), ("sw_power_cap",), ("hw_thermal_slowdown",), ("0x800",)]
+        seen = [(s.clock_event_reasons, s.idle) for s in (line.sample() for _ in range(4))]
+    assert seen == [
+        ((), True),
+        (("sw_power_cap",), False),
+        (("hw_thermal_slowdown",), True),
+        (("0x800",), False),
+    ]
+
+
+def test_the_time_that_a_policy_held_the_clocks_is_counted_in_seconds(inside_nvml) -> None:
+    calls = load_dump("h200")
+    for policy, ns in ((0, 1_500_000_000), (1, 0)):
+        answer = {"referenceTime": 9_000_000, "violationTime": ns}
+        calls = change(calls, "nvmlDeviceGetViolationStatus", answer, arguments=[policy])
+    later = Fault(
+        "nvmlDeviceGetViolationStatus",
+        after=1,
+        values=[{"referenceTime": 9_500_000, "violationTime": 1_750_000_000}],
+        selector=(0,),
+    )
+    inside_nvml(calls, faults=[later])
+    with open_telemetry(nvidia_profile()) as line:
+        assert line.held_clocks_s() == {"power": 1.5, "thermal": 0.0}
+        assert line.held_clocks_s() == {"power": 1.75, "thermal": 0.0}
+        assert "held_clocks_s.reliability" in line.refused
+
+
+def test_a_driver_that_counts_no_policy_gives_no_times(inside_nvml) -> None:
+    inside_nvml("h200")
+    with open_telemetry(nvidia_profile()) as line:
+        assert line.held_clocks_s() == {}
 
 
 @pytest.mark.parametrize("code", [2, 3, 4, 15, 27, 999])
