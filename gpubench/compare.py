@@ -29,6 +29,11 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the two may be equal; None where that cannot be told."""
         return None if self.low is None or self.high is None else self.low <= 1 <= self.high
 
+    def divided_by(self, count: int) -> Ratio:
+        """Return this ratio over an exact number."""
+        low, high = (None if end is None else end / count for end in (self.low, self.high))
+        return Ratio(value=self.value / count, low=low, high=high)
+
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One case in both runs; throughputs of A and B [samples/s]."""
@@ -112,6 +117,33 @@ def amp_effects(run: Run) -> tuple[AmpEffect, ...]:
         baseline = next((m for m in run.measurements if _is_baseline(m, measurement.case)), None)
         if baseline is not None:
             found.append(_effect(measurement, baseline))
+    return tuple(found)
+
+
+class ScalingEffect(msgspec.Struct, frozen=True, kw_only=True):
+    """What several GPUs give beside one of them in the same run.
+
+    Attributes:
+        case: On several GPUs, each with a batch of its own.
+        speedup: Ratio of throughputs.
+        efficiency: The same per GPU; 1 is perfect.
+    """
+
+    case: Case
+    speedup: Ratio
+    efficiency: Ratio
+
+
+def scaling_effects(run: Run) -> tuple[ScalingEffect, ...]:
+    """Compare each measurement on several GPUs with the one of the same work on one."""
+    good = {m.case: m for m in run.measurements if m.status is Status.OK}
+    found = []
+    for case, measurement in good.items():
+        alone = good.get(msgspec.structs.replace(case, gpu_count=1))
+        if case.gpu_count == 1 or alone is None:
+            continue
+        speedup = ratio(measurement, alone)
+        found.append(ScalingEffect(case=case, speedup=speedup, efficiency=speedup.divided_by(case.gpu_count)))
     return tuple(found)
 
 

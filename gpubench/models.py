@@ -396,14 +396,14 @@ class Measurement(_Record, frozen=True, kw_only=True):
         """Model FLOP utilisation: achieved over the peak of the precision, 0 to 1."""
         if self.achieved_flops_per_s is None or not self.peak_flops_per_s:
             return None
-        return self.achieved_flops_per_s / self.peak_flops_per_s
+        return self.achieved_flops_per_s / (self.peak_flops_per_s * self.case.gpu_count)
 
     @property
     def mfu_of_gemm(self) -> float | None:
         """Achieved over this card's own best matrix product at the same precision."""
         if self.achieved_flops_per_s is None or not self.gemm_flops_per_s:
             return None
-        return self.achieved_flops_per_s / self.gemm_flops_per_s
+        return self.achieved_flops_per_s / (self.gemm_flops_per_s * self.case.gpu_count)
 
 
 def _mean_step_s(launch: Launch) -> float:
@@ -438,6 +438,7 @@ class Environment(_Record, frozen=True, kw_only=True):
     torch: str | None = None
     cuda: str | None = None
     cudnn: str | None = None
+    nccl: str | None = None
     driver: str | None = None
     container: str | None = None
     cudnn_benchmark: bool | None = None

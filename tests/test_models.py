@@ -66,6 +66,20 @@ def test_throughput_times_step_time_is_the_batch():
     assert m.samples_per_s_low < m.samples_per_s < m.samples_per_s_high
 
 
+def test_several_gpus_are_held_against_the_peak_of_all_of_them():
+    """One step a second of batch 2 on each of 4 GPUs: 8 samples of 10 FLOP, against 4 times 100 FLOP/s."""
+    launch = Launch(index=0, rounds=(Round(steps=1, wall_s=1.0),))
+    m = Measurement(
+        case=make_case(batch_size=2, gpu_count=4),
+        status=Status.OK,
+        launches=(launch,),
+        flops_per_sample=10.0,
+        peak_flops_per_s=100.0,
+        gemm_flops_per_s=50.0,
+    )
+    assert (m.samples_per_s, m.mfu, m.mfu_of_gemm) == (8.0, 0.2, 0.4)
+
+
 def test_the_wider_of_the_two_intervals_counts():
     """Two launches at 0.10 and 0.12 s a step, no spread inside: t(0.975, 1) x 0.01 over the mean 0.11."""
     m = make_measurement(((1.0, 1.0, 1.0), (1.2, 1.2, 1.2)))

@@ -53,6 +53,12 @@ def verb(
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N, or a UUID.")] = "auto",
+    gpus: Annotated[
+        int,
+        typer.Option(
+            metavar="N", help="Also time N GPUs of its kind as one data-parallel job (DDP), eagerly."
+        ),
+    ] = 1,
     quick: Annotated[
         bool, typer.Option("--quick", help="One launch, 2 % intervals. The default on a CPU.")
     ] = False,
@@ -92,6 +98,7 @@ def verb(
         task=_task(task),
         batch_size=_batch(batch_size),
         device=device,
+        gpus=gpus,
         budget=_budget(quick=quick, publish=publish),
         time_limit_s=time_limit,
         seed=seed,
@@ -104,7 +111,7 @@ def verb(
     if micro_only and (workload or own or precision or execution or batch_size):
         raise MisuseError("--micro-only measures no workload: leave out workloads and their options")
     if resume is not None:
-        _only_what_resume_takes(workload, precision, execution, batch_size, quick or publish)
+        _only_what_resume_takes(workload, precision, execution, batch_size, gpus > 1, quick or publish)
     prepared = prepare(request, _say_trial)
     if report is not None:
         _check_report(report)
@@ -131,11 +138,12 @@ def _measure(prepared: Prepared) -> Session:
 
 def _tell(session: Session, request: RunRequest, report: Path | None, *, as_json: bool) -> None:
     from gpubench.cli.run_text import print_run
-    from gpubench.compare import amp_effects
+    from gpubench.compare import amp_effects, scaling_effects
     from gpubench.record.as_json import run_document
 
     if as_json:
-        print_json(run_document(session.run) | {"amp": amp_effects(session.run)})
+        effects = {"amp": amp_effects(session.run), "scaling": scaling_effects(session.run)}
+        print_json(run_document(session.run) | effects)
     else:
         print_run(session.run)
     say(f"stored in {session.path}")
@@ -195,7 +203,7 @@ def _only_what_resume_takes(*given: object) -> None:
     if any(given):
         raise MisuseError(
             "--resume goes on with the cases and budget of its run: leave out workloads, --precision, "
-            "--execution, --batch-size, --quick and --publish (give models of your own with --workload)"
+            "--execution, --batch-size, --gpus, --quick, --publish (give models of your own with --workload)"
         )
 
 

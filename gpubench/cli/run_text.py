@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpubench import units
 from gpubench.cli.tables import console_for_tables, new_table
-from gpubench.compare import AmpEffect, amp_effects
+from gpubench.compare import AmpEffect, ScalingEffect, amp_effects, scaling_effects
 from gpubench.findings import describe
 from gpubench.measure.peaks import datasheet_share
 from gpubench.models import Measurement, Run, Status
@@ -88,8 +88,20 @@ def doubts(run: Run) -> tuple[str, ...]:
 
 
 def closing(run: Run) -> tuple[str, ...]:
-    """Say what AMP gains and costs on this device, workload by workload, with the baseline named."""
-    return tuple(_sentence(effect) for effect in amp_effects(run))
+    """Say what AMP and further GPUs gain here, workload by workload, with the baseline named."""
+    amp, more = amp_effects(run), scaling_effects(run)
+    return (*(_sentence(effect) for effect in amp), *(_scaling_sentence(effect) for effect in more))
+
+
+def _scaling_sentence(effect: ScalingEffect) -> str:
+    case, efficiency = effect.case, effect.efficiency
+    share = units.format_percent(efficiency.value)
+    if efficiency.low is not None and efficiency.high is not None:
+        share += f" ({units.format_percent(efficiency.low)} to {units.format_percent(efficiency.high)})"
+    return (
+        f"{units.plain(case.workload)} {case.precision} on {case.gpu_count} GPUs is "
+        f"{effect.speedup.value:.2f}x the throughput of one: an efficiency of {share}"
+    )
 
 
 def _sentence(effect: AmpEffect) -> str:

@@ -31,8 +31,10 @@ def why_no_precision(precision: Precision, device: DeviceProfile) -> str | None:
     return None
 
 
-def why_no_execution(execution: Execution, device: DeviceProfile) -> str | None:
-    """Say why a device cannot run an execution; None where it can."""
+def why_no_execution(execution: Execution, device: DeviceProfile, gpu_count: int = 1) -> str | None:
+    """Say why a device, or several together, cannot run an execution; None where they can."""
+    if gpu_count > 1 and execution is not Execution.EAGER:
+        return f"several GPUs are measured eagerly: {execution} is not offered for a data-parallel job"
     if execution is Execution.GRAPH and not is_cuda(device):
         return f"graph means a CUDA graph, and this device is {device.backend}"
     return None
@@ -54,9 +56,9 @@ def default_precisions(device: DeviceProfile) -> tuple[Precision, ...]:
     return tuple(p for p in wanted if why_no_precision(p, device) is None)
 
 
-def default_executions(device: DeviceProfile, *, publish: bool) -> tuple[Execution, ...]:
+def default_executions(device: DeviceProfile, *, publish: bool, gpu_count: int = 1) -> tuple[Execution, ...]:
     """Return eager, graph on a GPU that has it, and compile when figures are to be published."""
-    if is_cpu(device):
+    if is_cpu(device) or gpu_count > 1:
         return (Execution.EAGER,)
     wanted = (Execution.EAGER, Execution.GRAPH, *((Execution.COMPILE,) if publish else ()))
     return tuple(e for e in wanted if why_no_execution(e, device) is None)

@@ -13,6 +13,7 @@ import torch
 
 from gpubench.measure import busy, by_hand, energy, guards
 from gpubench.measure.budget import Budget
+from gpubench.measure.clock import Clock
 from gpubench.measure.execution import Advance, NotCapturedError, prepare
 from gpubench.measure.hardware import Hardware
 from gpubench.measure.loop import Loop, OutOfTimeError, Series, StoppedError, time_rounds, warm_up
@@ -20,6 +21,7 @@ from gpubench.measure.messages import ByHand, ByHandDone, CaseDone, MeasureCase
 from gpubench.measure.precision import probe_errors, switches_for
 from gpubench.measure.sampler import Sampler, Telemetry, shifted
 from gpubench.measure.step import Work, move
+from gpubench.measure.team import Team, share
 from gpubench.models import DeviceProfile, Execution, Launch, Precision, Round, Status, Switches, TaskKind
 from gpubench.units import Seconds, Watts
 from gpubench.workload import Task, load_workload
@@ -38,6 +40,7 @@ class Desk:
         phase: Announces a phase; the parent holds each to a deadline.
         report: Hands over one round.
         stopped: Whether the parent has asked to stop.
+        team: The other processes of a data-parallel job; None where one GPU works alone.
         tasks: Tasks as built, on the CPU; each case works on a copy, so that all start alike.
     """
 
@@ -49,6 +52,7 @@ class Desk:
     phase: Callable[[str], None]
     report: Callable[[bool, Round, float | None], None]
     stopped: Callable[[], bool]
+    team: Team | None = None
     tasks: dict[tuple[str, int], Task] = field(default_factory=dict)
 
     def task(self, reference: str, batch_size: int) -> Task:
@@ -58,6 +62,19 @@ class Desk:
             self.tasks.clear()
             self.tasks[key] = load_workload(reference).build(batch_size, self.seed)
         return self.tasks[key]
+
+    def clock(self) -> Clock:
+        """Return the clock of the rounds: it waits for every process of the job."""
+        return self.hardware.clock() if self.team is None else self.team.clock()
+
+    def once(self, advance: Advance) -> Advance:
+        """Return the function that issues single steps, outside of any round."""
+        return advance if self.team is None else self.team.once(advance)
+
+    def power_limit_w(self) -> Watts | None:
+        """Return the most that all GPUs of the job may draw together [W]."""
+        limit = self.profile.power_limit_w
+        return limit if limit is None or self.team is None else limit * self.team.size
 
 
 @dataclass
@@ -151,7 +168,8 @@ def measure_case(order: MeasureCase, desk: Desk) -> CaseDone:
     except torch.cuda.OutOfMemoryError as error:
         status, reason = Status.OUT_OF_MEMORY, f"batch {order.case.batch_size}: {error}"
     except Exception as error:  # noqa: BLE001 - the model is its author's code and may raise anything
-        status, reason = failure(error, order.case.batch_size)
+        fault = None if desk.team is None else desk.team.fault()
+        status, reason = fault or failure(error, order.case.batch_size)
     desk.hardware.release()
     return CaseDone(status=status, reason=reason, launch=seen.launch())
 
@@ -195,9 +213,11 @@ def skipped_steps(scales: list[float]) -> int:
 
 def _measure(order: MeasureCase, desk: Desk, seen: Seen, deadline_s: Seconds) -> None:
     case, hardware = order.case, desk.hardware
-    clock = hardware.clock()
+    clock = desk.clock()
     desk.phase("build")
     with seen.timing("build"):
+        if desk.team is not None:
+            desk.team.announce(order)
         task = desk.task(order.reference, case.batch_size)
         copied = Task(
             model=copy.deepcopy(task.model), batches=task.batches, loss=task.loss, optimizer=task.optimizer
@@ -209,6 +229,8 @@ def _measure(order: MeasureCase, desk: Desk, seen: Seen, deadline_s: Seconds) ->
     if hardware.is_cuda or case.precision is not Precision.FP32:
         seen.reference_error = guards.reference_error(work, task)
     _in_time(deadline_s)
+    if desk.team is not None:
+        work = share(work)
     before = guards.fingerprint(work.model) if case.task is TaskKind.TRAIN else []
     advance = _first_steps(work, desk, seen, deadline_s)
     loop = Loop(
@@ -220,6 +242,7 @@ def _measure(order: MeasureCase, desk: Desk, seen: Seen, deadline_s: Seconds) ->
         stopped=desk.stopped,
         report=desk.report,
         heap=lambda: hardware.heap(work.scaler.get_scale() if work.scaler is not None else None),
+        announce=None if desk.team is None else desk.team.announce_steps,
     )
     errors = desk.telemetry.ecc_uncorrected()
     with Sampler(desk.telemetry, clock.now_s) as sampler:
@@ -231,35 +254,37 @@ def _measure(order: MeasureCase, desk: Desk, seen: Seen, deadline_s: Seconds) ->
         try:
             time_rounds(loop, desk.budget, seen.series)
         finally:
-            _read_energy(seen, (joules, sampler.energy_j()), desk.profile.power_limit_w)
+            _read_energy(seen, (joules, sampler.energy_j()), desk.power_limit_w())
             seen.held_clocks_s = _differences(held_s, desk.telemetry.held_clocks_s())
             seen.telemetry_source = sampler.source
             if before:
                 seen.parameters_moved = guards.has_moved(work.model, before)
             seen.memory_errors = _difference(errors, desk.telemetry.ecc_uncorrected())
-    _look_again(loop, work, desk, seen)
+    if desk.team is None:
+        _look_again(loop, work, desk, seen)
 
 
 def _first_steps(work: Work, desk: Desk, seen: Seen, deadline_s: Seconds) -> Advance:
     """Run the first steps from the seed, keep their losses, then prepare the execution and check it."""
     hardware, execution = desk.hardware, work.case.execution
     desk.phase("first steps")
+    step = desk.once(work.step)
     torch.manual_seed(desk.seed)
     with seen.timing("first_step"):
-        seen.loss_curve.append(work.edge_loss(work.step(0), 0))
+        seen.loss_curve.append(work.edge_loss(step(0), 0))
     began_s = time.perf_counter()
     for index in range(1, max(desk.budget.curve_steps, STEPS_BEFORE_PEAK)):
         _in_time(deadline_s)
         enough = time.perf_counter() - began_s > CURVE_SHARE * desk.budget.warmup_most_s
         if enough and index >= STEPS_BEFORE_PEAK:
             break
-        seen.loss_curve.append(work.edge_loss(work.step(index), index))
+        seen.loss_curve.append(work.edge_loss(step(index), index))
     hardware.reset_peak_memory()
     desk.phase({Execution.GRAPH: "capture", Execution.COMPILE: "compile"}.get(execution, "first steps"))
     _in_time(deadline_s)
     with seen.timing("prepare"):
         advance = prepare(work)
-        work.edge_loss(advance(0), 0)
+        work.edge_loss(desk.once(advance)(0), 0)
     seen.peak_memory_bytes = hardware.peak_memory_bytes()
     if execution is Execution.GRAPH:
         seen.graph_error = guards.graph_error(work, advance)

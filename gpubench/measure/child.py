@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -162,11 +162,17 @@ class Child:
             os.killpg(self._process.pid, number)
 
 
-def environment_of(device: DeviceProfile, inherited: Mapping[str, str], *, strict: bool) -> dict[str, str]:
-    """Return the environment of a child: it sees the one GPU, and TF32 is off or on as its cases need.
+def environment_of(
+    device: DeviceProfile,
+    inherited: Mapping[str, str],
+    *,
+    strict: bool,
+    peers: Sequence[DeviceProfile] = (),
+) -> dict[str, str]:
+    """Return the environment of a child: it sees its GPUs alone, and TF32 is off or on as its cases need.
 
     ``NVIDIA_TF32_OVERRIDE`` is read when the maths libraries load, hence a process of its own for strict
-    fp32. The GPU is named by UUID; where that is all zeros, by its place in PCI order.
+    fp32. A GPU is named by UUID; where that is all zeros, by its place in PCI order.
     """
     variables = dict(inherited)
     variables.pop("NVIDIA_TF32_OVERRIDE", None)
@@ -175,12 +181,18 @@ def environment_of(device: DeviceProfile, inherited: Mapping[str, str], *, stric
         variables["NVIDIA_TF32_OVERRIDE"] = "0"
     if device.backend in {"cuda", "nvidia"}:
         variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-        blank = device.uuid is None or not device.uuid.removeprefix("GPU-").strip("0-")
-        if not blank:
-            variables["CUDA_VISIBLE_DEVICES"] = str(device.uuid)
-        elif device.index is not None:
-            variables["CUDA_VISIBLE_DEVICES"] = str(device.index)
+        names = [_visible_name(each) for each in (device, *peers)]
+        if all(names):
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(names)
     return variables
+
+
+def _visible_name(device: DeviceProfile) -> str:
+    """What CUDA_VISIBLE_DEVICES calls a GPU; empty where it has neither UUID nor place."""
+    blank = device.uuid is None or not device.uuid.removeprefix("GPU-").strip("0-")
+    if not blank:
+        return str(device.uuid)
+    return "" if device.index is None else str(device.index)
 
 
 def _memory_limit() -> str:

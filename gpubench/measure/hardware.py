@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gpubench.measure.capability import CUDA_BACKENDS, HIP_BACKENDS, is_cpu
+from gpubench.measure.capability import CUDA_BACKENDS, HIP_BACKENDS
 from gpubench.measure.clock import Clock
 from gpubench.measure.stopping import Heap
 from gpubench.models import DeviceProfile, Finding, Switches
@@ -19,7 +19,8 @@ _TORCH_NAMES = {"cpu": "cpu", "apple": "mps", "mps": "mps", "intel": "xpu", "xpu
 class Hardware:
     """A torch device, and the calls that differ from one kind to another.
 
-    The child sees one GPU only (the parent names it in CUDA_VISIBLE_DEVICES), so its index is 0.
+    The child sees only the GPUs that it is to use (the parent names them in CUDA_VISIBLE_DEVICES): one, or
+    as many as the job has processes, and then each process has that of its rank.
     """
 
     device: torch.device
@@ -63,26 +64,29 @@ class Hardware:
             torch.cuda.empty_cache()
 
 
-def open_hardware(profile: DeviceProfile) -> Hardware:
+def open_hardware(profile: DeviceProfile, rank: int = 0) -> Hardware:
     """Return the torch device of a profile, its context made.
+
+    Args:
+        profile: The device as probed.
+        rank: Its place among the GPUs that this process sees.
 
     Raises:
         RuntimeError: As torch raises it when the device cannot be used.
     """
     cuda = profile.backend in CUDA_BACKENDS | HIP_BACKENDS
-    name = (
-        "cpu" if is_cpu(profile) else "cuda:0" if cuda else _TORCH_NAMES.get(profile.backend, profile.backend)
-    )
+    name = f"cuda:{rank}" if cuda else _TORCH_NAMES.get(profile.backend, profile.backend)
     hardware = Hardware(device=torch.device(name))
     if cuda:
         torch.cuda.init()
+        torch.cuda.set_device(rank)
         torch.backends.cudnn.benchmark = True  # recorded in the environment; worth 3 to 16 % on an H200
     torch.zeros(1, device=hardware.device)
     hardware.clock().synchronise()
     return hardware
 
 
-def check_device(profile: DeviceProfile) -> tuple[Finding, ...]:
+def check_device(profile: DeviceProfile, rank: int = 0) -> tuple[Finding, ...]:
     """Make sure that CUDA has opened the device that was probed; of another one, telemetry would lie.
 
     Raises:
@@ -90,7 +94,7 @@ def check_device(profile: DeviceProfile) -> tuple[Finding, ...]:
     """
     if profile.backend not in CUDA_BACKENDS:
         return ()
-    seen = torch.cuda.get_device_properties(0)
+    seen = torch.cuda.get_device_properties(rank)
     uuid = getattr(seen, "uuid", None)
     bus = getattr(seen, "pci_bus_id", None)
     place = None

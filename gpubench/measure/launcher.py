@@ -16,7 +16,7 @@ from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
 from gpubench.measure import checks, events, messages
 from gpubench.measure.child import MODULE, Child, ChildEndedError, ChildLateError, environment_of
 from gpubench.measure.peaks import best_gemm, peak_flops_per_s
-from gpubench.measure.plan import Plan, PlannedCase, Unit
+from gpubench.measure.plan import Group, Plan, PlannedCase, Unit
 from gpubench.models import Case, DeviceProfile, Launch, Measurement, MicroResult, Precision, Round, Status
 from gpubench.units import Seconds
 
@@ -133,7 +133,7 @@ class Launcher:
     micro: list[MicroResult] = field(default_factory=list)
     _micro_done: set[bool] = field(default_factory=set)
     _child: Child | None = None
-    _group: tuple[int, bool] | None = None
+    _group: Group | None = None
     _lost: str | None = None
 
     def run(
@@ -159,7 +159,7 @@ class Launcher:
                 case = unit.planned.case
                 if case in record.ended:
                     continue
-                self._measure_micro(unit.strict)
+                self._measure_micro(unit.group.strict)
                 record.gemm = best_gemm(self.micro)
                 if self.control.stopping.is_set():
                     return
@@ -180,9 +180,8 @@ class Launcher:
     def measure_one(self, planned: PlannedCase) -> Measurement:
         """Measure one case in all its launches; the process stays for the next. ``close`` ends it."""
         record = Record(plan=self.plan, device=self.device)
-        strict = planned.case.precision is Precision.FP32
         for launch in range(self.plan.budget.launches):
-            unit = Unit(launch=launch, strict=strict, planned=planned)
+            unit = Unit(launch=launch, planned=planned)
             record.take(unit, self._measure(unit, 1))
             if planned.case in record.ended:
                 break
@@ -204,7 +203,7 @@ class Launcher:
             GpuBenchError: If the child could not do it.
         """
         try:
-            child = self._child_of((0, planned.case.precision is Precision.FP32))
+            child = self._child_of(Unit(launch=0, planned=planned).group)
             child.send(messages.ByHand(reference=planned.reference, case=planned.case, sampler=sampler))
             while isinstance(report := child.receive(self._until_s("first steps")), messages.Phase):
                 self.on_event(events.PhaseBegan(name=report.name))
@@ -231,7 +230,7 @@ class Launcher:
             return _without(unit, Status.TIMEOUT, "the time limit of the run came before this case")
         seen = _Seen()
         try:
-            child = self._child_of((unit.launch, unit.strict))
+            child = self._child_of(unit.group)
             share_s = self._share_s(left)
             child.send(
                 messages.MeasureCase(
@@ -268,11 +267,19 @@ class Launcher:
                     (seen.timed if timed else seen.warmup).append(done)
                     self.on_event(events.RoundEnded(timed=timed, round=done, half_width=width))
                 case messages.CaseDone(status=status):
-                    if status not in {Status.OK, Status.TIMEOUT}:
+                    if status not in self._sound():
                         self._end_child()
                     return report
                 case _:
                     raise ChildEndedError(f"sent {type(report).__name__} out of step")
+
+    def _sound(self) -> set[Status]:
+        """How a case may end so that its process is trusted with the next.
+
+        Of several processes, one that ran out of time may have left the others in the middle of a step.
+        """
+        several = self._group is not None and self._group.gpu_count > 1
+        return {Status.OK} if several else {Status.OK, Status.TIMEOUT}
 
     def _measure_micro(self, strict: bool) -> None:
         """Run the micro-benchmarks of one kind of process, once; a failure costs them and nothing else."""
@@ -282,7 +289,7 @@ class Launcher:
         with_copies = not strict or False not in self.plan.strict_groups()
         limit_s = None if self.plan.time_limit_s is None else MICRO_SHARE * self._time_left_s()
         try:
-            child = self._child_of((0, strict))
+            child = self._child_of(Group(0, strict))
             child.send(messages.MeasureMicro(strict=strict, others=with_copies, time_s=limit_s))
             while not (report := self._micro_report(child)).last:
                 if report.result is not None:
@@ -305,15 +312,18 @@ class Launcher:
 
     # --- the process ------------------------------------------------------------------------------------
 
-    def _child_of(self, group: tuple[int, bool]) -> Child:
-        """Return the process of a launch, strict fp32 or not; a new one where another or none is there."""
+    def _child_of(self, group: Group) -> Child:
+        """Return the process of a group; a new one where another or none is there."""
         if self._child is not None and self._group == group:
             return self._child
         self._end_child()
         self._group = group
-        child = Child(environment_of(self.device, os.environ, strict=group[1]), self.module)
-        self._child = self.control.child = child
-        child.send(messages.Setup(device=self.device, budget=self.plan.budget, seed=self.plan.seed))
+        peers = self.plan.peers[: group.gpu_count - 1]
+        variables = environment_of(self.device, os.environ, strict=group.strict, peers=peers)
+        child = self._child = self.control.child = Child(variables, self.module)
+        child.send(
+            messages.Setup(device=self.device, budget=self.plan.budget, seed=self.plan.seed, peers=peers)
+        )
         phase = "start"
         while True:
             report = child.receive(self._until_s(phase))
@@ -322,7 +332,7 @@ class Launcher:
                     phase = name
                     self.on_event(events.PhaseBegan(name=name))
                 case messages.Ready():
-                    self.ready = self.ready or report
+                    self.ready = report if self.ready is None or report.nccl else self.ready
                     return child
                 case messages.Refused(reason=reason, exit_code=code):
                     self._end_child()

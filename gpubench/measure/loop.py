@@ -44,6 +44,8 @@ class Loop:
         report: Told each round as it ends (timed or not, the round, the half-width so far).
         samples: Gives the telemetry since it was last asked.
         heap: Gives the state of allocator and gradient scaler.
+        announce: Tells the other processes of the job of a block, by first index and count; None where there
+            are none. A block once announced is never broken off: the others would wait for its end.
     """
 
     advance: Callable[[int], Any]
@@ -55,28 +57,36 @@ class Loop:
     report: Callable[[bool, Round, float | None], None] = lambda *_: None
     samples: Callable[[], list[TelemetrySample]] = list
     heap: Callable[[], Heap] = Heap
+    announce: Callable[[int, int], None] | None = None
     index: int = 0
+    step_s: Seconds = 0.0
 
     def round(self, steps: int) -> Round:
         """Time one block of steps with a synchronise at each edge, then read its last loss.
 
         Raises:
-            OutOfTimeError: Before a step that would begin after the deadline.
+            OutOfTimeError: Before a step that would begin after the deadline; of several processes, before a
+                block that would end after it.
             StoppedError: Before the block, if the parent asked to stop.
         """
         if self.stopped():
             raise StoppedError
+        if self.announce is not None:
+            if self.left_s() <= steps * self.step_s:
+                raise OutOfTimeError
+            self.announce(self.index, steps)
         result: Any = None
 
         def block() -> None:
             nonlocal result
             for _ in range(steps):
-                if self.clock.now_s() >= self.deadline_s:
+                if self.announce is None and self.clock.now_s() >= self.deadline_s:
                     raise OutOfTimeError
                 result = self.advance(self.index)
                 self.index += 1
 
         wall_s = self.clock.time(block)
+        self.step_s = wall_s / steps
         return Round(steps=steps, wall_s=wall_s, loss=self.edge_loss(result, self.index - 1))
 
     def steps_for(self, round_s: Seconds, step_s: Seconds) -> int:

@@ -12,11 +12,15 @@ from gpubench.units import Seconds
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
-    """The first message: the device, the budget, and the seed of every task."""
+    """The first message: the device, the budget, and the seed of every task.
+
+    ``peers`` are the other GPUs of a data-parallel job; the child starts a process for each.
+    """
 
     device: DeviceProfile
     budget: Budget
     seed: int
+    peers: tuple[DeviceProfile, ...] = ()
 
 
 class MeasureCase(msgspec.Struct, frozen=True, kw_only=True, tag="measure"):
@@ -68,6 +72,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     cudnn: str | None = None
     cpu_threads: int | None = None
     cudnn_benchmark: bool | None = None
+    nccl: str | None = None
     cold_s: dict[str, float] = {}
     findings: tuple[Finding, ...] = ()
 

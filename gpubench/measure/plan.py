@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
+from typing import NamedTuple
 
 import msgspec
 
@@ -50,16 +51,29 @@ class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
     parameter_count: int | None = None
 
 
-class Unit(msgspec.Struct, frozen=True, kw_only=True):
-    """One case in one launch. Units of equal ``launch`` and ``strict`` share a process."""
+class Group(NamedTuple):
+    """What shares a process (of several GPUs: one process each): launch, strict fp32 or not, GPUs."""
 
     launch: int
     strict: bool
+    gpu_count: int = 1
+
+
+class Unit(msgspec.Struct, frozen=True, kw_only=True):
+    """One case in one launch."""
+
+    launch: int
     planned: PlannedCase
+
+    @property
+    def group(self) -> Group:
+        """The process that this unit is measured in."""
+        case = self.planned.case
+        return Group(self.launch, case.precision is Precision.FP32, case.gpu_count)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What will be measured, in order, and what cannot be."""
+    """What will be measured, in order, and what cannot be; ``peers`` are the GPUs beside the first."""
 
     budget: Budget
     seed: int
@@ -69,6 +83,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     on_cpu: bool = False
     micro: MicroWish = "none"
     allow_throttled: bool = False
+    peers: tuple[DeviceProfile, ...] = ()
 
     def strict_groups(self) -> tuple[bool, ...]:
         """The kinds of process that this plan needs: strict fp32, the other precisions, or both."""
@@ -86,25 +101,27 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     def _launch(self, launch: int) -> Iterator[Unit]:
         order = random.Random(f"{self.seed}/{launch}")  # noqa: S311 - an order, no secret
-        groups: dict[bool, list[PlannedCase]] = {True: [], False: []}
+        groups: dict[Group, list[Unit]] = {}
         for planned in self.cases:
-            groups[planned.case.precision is Precision.FP32].append(planned)
-        strict_first = order.random() < 0.5
-        for strict in (strict_first, not strict_first):
-            blocks: dict[object, list[PlannedCase]] = {}
-            for planned in groups[strict]:
-                case = planned.case
-                blocks.setdefault((planned.reference, case.precision, case.batch_size), []).append(planned)
+            unit = Unit(launch=launch, planned=planned)
+            groups.setdefault(unit.group, []).append(unit)
+        processes = [groups[group] for group in sorted(groups)]
+        order.shuffle(processes)
+        for units in processes:
+            blocks: dict[object, list[Unit]] = {}
+            for unit in units:
+                case = unit.planned.case
+                block = (unit.planned.reference, case.precision, case.batch_size)
+                blocks.setdefault(block, []).append(unit)
             shuffled = list(blocks.values())
             order.shuffle(shuffled)
-            in_order = [planned for block in shuffled for planned in block]
-            in_order.sort(key=lambda planned: planned.case.execution is Execution.COMPILE)
-            yield from (Unit(launch=launch, strict=strict, planned=planned) for planned in in_order)
+            in_order = [unit for block in shuffled for unit in block]
+            yield from sorted(in_order, key=lambda u: u.planned.case.execution is Execution.COMPILE)
 
     def estimate_s(self) -> tuple[Seconds, Seconds]:
         """Return the time to expect and the most that this plan takes [s]."""
         budget, units = self.budget, len(self.cases) * self.budget.launches
-        processes = budget.launches * len(self.strict_groups())
+        processes = budget.launches * max(1, len({Unit(launch=0, planned=p).group for p in self.cases}))
         start = processes * (CPU_PROCESS_START_S if self.on_cpu else PROCESS_START_S)
         start += 0.0 if self.micro == "none" else MICRO_PROBES * (CPU_PROBE_S if self.on_cpu else PROBE_S)
         typical = start + units * (
@@ -115,13 +132,20 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return (typical, most) if limit is None else (min(typical, limit), min(most, limit))
 
 
-def plan(request: RunRequest, device: DeviceProfile, profiles: Mapping[str, WorkloadProfile]) -> Plan:
+def plan(
+    request: RunRequest,
+    device: DeviceProfile,
+    profiles: Mapping[str, WorkloadProfile],
+    peers: tuple[DeviceProfile, ...] = (),
+) -> Plan:
     """Make the plan of a request on a device.
 
     Args:
         request: What was asked.
         device: Where.
         profiles: The profile of every workload of the request, by the reference that names it.
+        peers: The GPUs that work beside the first in a data-parallel job; each case is then measured on one
+            GPU and on all, so that what the others add is known from one run.
 
     Raises:
         MisuseError: If nothing of what was asked can be measured, or the request contradicts itself.
@@ -131,13 +155,19 @@ def plan(request: RunRequest, device: DeviceProfile, profiles: Mapping[str, Work
         return only_micro(request, on_cpu=on_cpu)
     budget = budget_of(request.budget or ("quick" if on_cpu else "default"), on_cpu=on_cpu)
     precisions = resolve_precisions(request.precisions, device)
-    executions = resolve_executions(request.executions, device, publish=budget.name == "publish")
+    publish = budget.name == "publish"
+    counts = tuple(dict.fromkeys((1, 1 + len(peers))))
+    placed = [
+        (count, execution)
+        for count in counts
+        for execution in resolve_executions(request.executions, device, publish=publish, gpu_count=count)
+    ]
     cases, unsupported = [], []
     for reference in request.workloads:
         profile = profiles[reference]
         task = task_of(request, profile)
         batches = batches_of(request, profile, task, on_cpu=on_cpu)
-        for precision, execution, batch in product(precisions, executions, batches):
+        for precision, (count, execution), batch in product(precisions, placed, batches):
             planned = _planned(
                 reference,
                 profile=profile,
@@ -145,9 +175,12 @@ def plan(request: RunRequest, device: DeviceProfile, profiles: Mapping[str, Work
                 precision=precision,
                 execution=execution,
                 batch=batch,
+                gpu_count=count,
             )
-            reason = capability.why_no_precision(precision, device) or capability.why_no_execution(
-                execution, device
+            reason = (
+                capability.why_no_precision(precision, device)
+                or capability.why_no_execution(execution, device, count)
+                or _why_not_together(profile, count)
             )
             if reason is None:
                 cases.append(planned)
@@ -166,6 +199,7 @@ def plan(request: RunRequest, device: DeviceProfile, profiles: Mapping[str, Work
         on_cpu=on_cpu,
         micro=request.micro,
         allow_throttled=request.allow_throttled,
+        peers=peers,
     )
 
 
@@ -190,6 +224,11 @@ def check_request(request: RunRequest, known: Sequence[str]) -> RunRequest:
     """
     if isinstance(request.batch_size, int) and request.batch_size < 1:
         raise MisuseError(f"batch size {request.batch_size}: give a whole number from 1 up, or max")
+    if request.gpus < 1:
+        raise MisuseError(f"--gpus {request.gpus}: give a whole number from 1 up")
+    if request.gpus > 1 and (request.batch_size == "max" or request.micro == "only"):
+        other = "--batch-size max" if request.batch_size == "max" else "--micro-only"
+        raise MisuseError(f"{other} is of one GPU: give it without --gpus, or --gpus with a batch")
     if request.time_limit_s is not None and not request.time_limit_s > 0:
         raise MisuseError(f"time limit {request.time_limit_s:g} s: give more than 0 seconds")
     check_form(request.device.strip())
@@ -214,11 +253,11 @@ def resolve_precisions(names: Sequence[str], device: DeviceProfile) -> tuple[Pre
 
 
 def resolve_executions(
-    names: Sequence[str], device: DeviceProfile, *, publish: bool
+    names: Sequence[str], device: DeviceProfile, *, publish: bool, gpu_count: int = 1
 ) -> tuple[Execution, ...]:
     """Executions by name, eager before graph before compile; none named means the device's default."""
     if not names:
-        return capability.default_executions(device, publish=publish)
+        return capability.default_executions(device, publish=publish, gpu_count=gpu_count)
     return tuple(execution for execution in Execution if execution in names)
 
 
@@ -249,6 +288,11 @@ def batch_of(request: RunRequest, profile: WorkloadProfile, *, on_cpu: bool) -> 
         return profile.main_batch
     small = profile.batches[0]
     return small if small * profile.train_flops_per_sample <= CPU_STEP_FLOPS else 1
+
+
+def _why_not_together(profile: WorkloadProfile, gpu_count: int) -> str | None:
+    alone = gpu_count == 1 or TaskKind.TRAIN in profile.tasks
+    return None if alone else "an input pipeline is no data-parallel job"
 
 
 def default_memory_format(profile: WorkloadProfile, precision: Precision) -> MemoryFormat | None:
@@ -286,6 +330,7 @@ def _planned(
     precision: Precision,
     execution: Execution,
     batch: int,
+    gpu_count: int,
 ) -> PlannedCase:
     train = task is TaskKind.TRAIN
     return PlannedCase(
@@ -299,6 +344,7 @@ def _planned(
             memory_format=default_memory_format(profile, precision),
             batch_size=batch,
             sample_unit=profile.sample_unit,
+            gpu_count=gpu_count,
         ),
         flops_per_sample=profile.train_flops_per_sample if train else profile.forward_flops_per_sample,
         parameter_count=profile.parameters,

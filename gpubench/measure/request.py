@@ -24,6 +24,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
         precisions: Empty means those the device has; ``amp`` means its best one.
         executions: Empty means eager and, on a GPU, graph; ``publish`` adds compile.
         batch_size: None means the workload's main batch (a small one on a CPU).
+        gpus: GPUs of one data-parallel job, measured beside one of them alone.
         budget: None means ``default`` on a GPU and ``quick`` on a CPU.
         time_limit_s: For the whole run, shared out over the cases left.
         results: Results folder; None means the usual one.
@@ -38,6 +39,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     task: TaskKind = TaskKind.TRAIN
     batch_size: int | Literal["max"] | None = None
     device: str = "auto"
+    gpus: int = 1
     budget: BudgetName | None = None
     time_limit_s: Seconds | None = None
     seed: int = 0

@@ -82,12 +82,17 @@ def open_desk(setup: messages.Setup, line: Line) -> Desk:
 
     from gpubench.measure.case import Desk
     from gpubench.measure.hardware import check_device, open_hardware
+    from gpubench.measure.team import Team
     from gpubench.probe.telemetry import open_telemetry
+    from gpubench.probe.together import Together
 
     imported = time.perf_counter()
     line.send(messages.Phase(name="context"))
     hardware = open_hardware(setup.device)
     findings = check_device(setup.device)
+    team = Team(setup, hardware) if setup.peers else None
+    devices = (setup.device, *setup.peers)
+    telemetry = Together(devices) if setup.peers else open_telemetry(setup.device)
     opened = time.perf_counter()
     cudnn = torch.backends.cudnn.version() if hardware.is_cuda else None
     line.send(
@@ -96,6 +101,7 @@ def open_desk(setup: messages.Setup, line: Line) -> Desk:
             cuda=torch.version.cuda,
             cudnn=None if cudnn is None else str(cudnn),
             cpu_threads=torch.get_num_threads(),
+            nccl=".".join(map(str, torch.cuda.nccl.version())) if team and hardware.is_cuda else None,
             cudnn_benchmark=torch.backends.cudnn.benchmark if hardware.is_cuda else None,
             cold_s={"import": imported - start, "context": opened - imported},
             findings=findings,
@@ -105,13 +111,14 @@ def open_desk(setup: messages.Setup, line: Line) -> Desk:
         hardware=hardware,
         budget=setup.budget,
         seed=setup.seed,
-        telemetry=open_telemetry(setup.device).__enter__(),  # open as long as this process lives
+        telemetry=telemetry.__enter__(),  # open as long as this process lives
         profile=setup.device,
         phase=lambda name: line.send(messages.Phase(name=name)),
         report=lambda timed, done, width: line.send(
             messages.RoundDone(timed=timed, round=done, half_width=width)
         ),
         stopped=line.stop.is_set,
+        team=team,
     )
 
 

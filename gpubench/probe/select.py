@@ -49,6 +49,31 @@ def select_device(name: str = "auto") -> tuple[DeviceProfile, str | None]:
     return device, None
 
 
+def select_peers(device: DeviceProfile, count: int) -> tuple[DeviceProfile, ...]:
+    """Return the GPUs that make ``count`` of a kind together with this device, in the order of the driver.
+
+    Args:
+        device: The first, as ``select_device`` returned it.
+        count: GPUs in all; 1 needs no others.
+
+    Raises:
+        MisuseError: If the device is none of which several can work together here.
+        NoDeviceError: If this machine does not show as many of this kind.
+    """
+    if count == 1:
+        return ()
+    name = plain(device.name or device.backend)
+    if device.backend != nvidia.BACKEND.name or device.mig_enabled:
+        what = "a MIG slice" if device.mig_enabled else name
+        raise MisuseError(f"--gpus {count}: several are measured of whole NVIDIA GPUs, and this is {what}")
+    visible = visible_devices(nvidia.BACKEND.devices().devices, os.environ)
+    alike = [d for d in visible if d.name == device.name and d.memory_bytes == device.memory_bytes]
+    others = tuple(d for d in alike if d.index != device.index)
+    if len(others) < count - 1:
+        raise NoDeviceError(f"--gpus {count}: {len(alike)} of {name} can be used here; see gpubench probe")
+    return others[: count - 1]
+
+
 def check_torch(device: DeviceProfile) -> None:
     """Check, without importing it, that the installed torch can reach this GPU.
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from gpubench.models import Case, Estimate, GpuSpec, Measurement, Run, Status
+from gpubench.models import Case, Estimate, Execution, FindingKind, GpuSpec, Measurement, Run, Status
 from gpubench.recommend.speeds import mean_of
 
+_UNFIT = frozenset({FindingKind.THROTTLED, FindingKind.SHARED_GPU})
 MOST_EFFICIENT = 1.05
 """A measured efficiency above this is an error of the data, not a wonder."""
 
@@ -78,10 +79,21 @@ def scaling_of(
 def measured_efficiency(runs: Sequence[Run], case: Case, gpu_key: str, gpu_count: int) -> Efficiency | None:
     """Return the efficiency of n GPUs where runs hold the case on one GPU and on n; None where not.
 
-    Three GPUs at 2,700/s where one does 1,000/s: 2,700 / (3 x 1,000) = 0.9.
+    Three GPUs at 2,700/s where one does 1,000/s: 2,700 / (3 x 1,000) = 0.9. Several GPUs are measured
+    eagerly; the efficiency of a host-bound row is the host's, and says nothing of a graph.
     """
+    exact = _efficiency(runs, case, gpu_key, gpu_count, _UNFIT)
+    if exact is not None or case.execution is Execution.EAGER:
+        return exact
+    eager = msgspec.structs.replace(case, execution=Execution.EAGER)
+    return _efficiency(runs, eager, gpu_key, gpu_count, _UNFIT | {FindingKind.HOST_BOUND})
+
+
+def _efficiency(
+    runs: Sequence[Run], case: Case, gpu_key: str, gpu_count: int, unfit: frozenset[FindingKind]
+) -> Efficiency | None:
     wanted = {n: msgspec.structs.replace(case, gpu_count=n) for n in (1, gpu_count)}
-    found = {n: _readings(runs, each, gpu_key) for n, each in wanted.items()}
+    found = {n: _readings(runs, each, gpu_key, unfit) for n, each in wanted.items()}
     if not (found[1] and found[gpu_count]):
         return None
     alone, together = found[1][-1], found[gpu_count][-1]  # runs come oldest first
@@ -94,13 +106,16 @@ def measured_efficiency(runs: Sequence[Run], case: Case, gpu_key: str, gpu_count
     return Efficiency(likely, likely / (1 + width), likely * (1 + width), "measured")
 
 
-def _readings(runs: Iterable[Run], case: Case, gpu_key: str) -> list[Measurement]:
+def _readings(
+    runs: Iterable[Run], case: Case, gpu_key: str, unfit: frozenset[FindingKind]
+) -> list[Measurement]:
     return [
         measurement
         for run in runs
         if run.device.gpu_key == gpu_key
         for measurement in run.measurements
         if measurement.case == case and measurement.status is Status.OK
+        if not any(f.kind in unfit for f in measurement.findings)
     ]
 
 

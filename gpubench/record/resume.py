@@ -25,6 +25,7 @@ def plan_again(
     device: DeviceProfile,
     profiles: Mapping[str, WorkloadProfile],
     time_limit_s: Seconds | None,
+    peers: tuple[DeviceProfile, ...] = (),
 ) -> Plan:
     """Make the plan that the run set out with.
 
@@ -33,6 +34,7 @@ def plan_again(
         device: The device now; it must be the one then.
         profiles: Profiles by the reference under which each workload is found now.
         time_limit_s: For what is left.
+        peers: The GPUs beside the first, where the run had several.
 
     Raises:
         MisuseError: If device or software is another, or a workload of the user's own is not given again.
@@ -50,6 +52,7 @@ def plan_again(
         unsupported=tuple(m for m in run.measurements if m.case not in set(run.planned)),
         time_limit_s=time_limit_s,
         on_cpu=on_cpu,
+        peers=peers,
     )
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from gpubench.models import Launch, Measurement, Run, Status
+from gpubench.units import Watts
 
 MAX_COUNT = 1_000_000_000
 MAX_ROWS = 10_000
@@ -32,11 +33,12 @@ def _broken(run: Run) -> Iterator[str]:
             if value is not None and not _positive(value):
                 yield f"{where} has {name} {value}"
         for launch in measurement.launches:
-            yield from (f"{where}, launch {launch.index}: {what}" for what in _of_launch(launch, run))
+            found = _of_launch(launch, run.device.power_limit_w, case.gpu_count)
+            yield from (f"{where}, launch {launch.index}: {what}" for what in found)
         yield from (f"{where}: {what}" for what in _of_figures(measurement))
 
 
-def _of_launch(launch: Launch, run: Run) -> Iterator[str]:
+def _of_launch(launch: Launch, power_limit_w: Watts | None, gpu_count: int) -> Iterator[str]:
     for round_ in (*launch.warmup, *launch.rounds):
         if not (1 <= round_.steps <= MAX_COUNT and _positive(round_.wall_s)):
             yield f"a round of {round_.steps} steps in {round_.wall_s} s"
@@ -45,11 +47,10 @@ def _of_launch(launch: Launch, run: Run) -> Iterator[str]:
         yield f"energy of {launch.energy_j} J (unknown is null)"
     if launch.peak_memory_bytes is not None and launch.peak_memory_bytes < 0:
         yield f"peak memory of {launch.peak_memory_bytes} B"
-    limit = run.device.power_limit_w
-    if launch.energy_j and launch.energy_region_s and limit:
-        power = launch.energy_j / launch.energy_region_s
-        if power > POWER_TOLERANCE * limit:
-            yield f"mean power of {power:.0f} W on a card limited to {limit:.0f} W"
+    if launch.energy_j and launch.energy_region_s and power_limit_w:
+        each_w = launch.energy_j / launch.energy_region_s / gpu_count
+        if each_w > POWER_TOLERANCE * power_limit_w:
+            yield f"mean power of {each_w:.0f} W on a card limited to {power_limit_w:.0f} W"
 
 
 def _of_figures(measurement: Measurement) -> Iterator[str]:

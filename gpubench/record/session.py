@@ -24,7 +24,7 @@ from gpubench.measure.plan import Plan, check_request, plan
 from gpubench.measure.request import RunRequest
 from gpubench.models import Case, DeviceProfile, Finding, Measurement, Run, Status
 from gpubench.probe.identity import storable
-from gpubench.probe.select import select_device
+from gpubench.probe.select import select_device, select_peers
 from gpubench.profile import profile_of
 from gpubench.record import resume, store
 from gpubench.workload import workload_names
@@ -92,14 +92,18 @@ def prepare(
         names = resume.workloads_of(resumed, request.own, workload_names())
         request = msgspec.structs.replace(request, workloads=names)
     device, remark = select_device(request.device)
+    gpus = request.gpus if resumed is None else max((c.gpu_count for c in resumed.planned), default=1)
+    peers = select_peers(device, gpus)
     if store_results:
         store.check_writable(root)
     profiles = {reference: profile_of(reference) for reference in request.workloads}
     if resumed is None:
-        made = plan(request, device, profiles)
+        made = plan(request, device, profiles, peers)
     else:
-        made = resume.plan_again(resumed, device, profiles, request.time_limit_s)
-    findings = preflight.preflight(device, allow_shared=request.allow_shared)
+        made = resume.plan_again(resumed, device, profiles, request.time_limit_s, peers)
+    findings: tuple[Finding, ...] = ()
+    for each in (device, *peers):
+        findings = _together(findings, preflight.preflight(each, allow_shared=request.allow_shared))
     if request.batch_size == "max":
         made = with_largest_batches(made, profiles, device, on_trial)
     return Prepared(device=device, plan=made, root=root, findings=findings, remark=remark, resumed=resumed)
@@ -121,8 +125,9 @@ def execute(prepared: Prepared, on_event: Callable[[events.Event], None] = say_n
             path = _save(prepared.root, state)
         state = _so_far(state, prepared, launcher)
         if not control.stopping.is_set():
-            found = preflight.newcomers(prepared.device)
-            state = msgspec.structs.replace(state, findings=_together(state.findings, found))
+            for each in (prepared.device, *prepared.plan.peers):
+                found = preflight.newcomers(each)
+                state = msgspec.structs.replace(state, findings=_together(state.findings, found))
         state = finished(state, prepared.plan.budget.launches)
         path = _save(prepared.root, state)
     return Session(run=state, path=path, interrupted=control.stopping.is_set())

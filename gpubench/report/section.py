@@ -29,6 +29,7 @@ BUILT_IN = (
     "host",
     "amp",
     "processor",
+    "together",
     "value",
     "frontier",
     "owning",

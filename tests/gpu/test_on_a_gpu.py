@@ -5,11 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from gpubench.errors import GpuBenchError
 from gpubench.measure.budget import QUICK
 from gpubench.measure.launcher import Launcher
 from gpubench.measure.plan import Plan, PlannedCase, default_memory_format, plan
 from gpubench.measure.request import RunRequest
 from gpubench.models import Case, Execution, FindingKind, Precision, Status, TaskKind
+from gpubench.probe.select import select_peers
 from gpubench.profile import load_profiles
 from gpubench.record.reference_check import check_reference
 
@@ -86,6 +88,18 @@ def test_a_batch_that_cannot_fit_is_out_of_memory_and_the_next_case_goes_on(gpu)
     )
     assert huge.status is Status.OUT_OF_MEMORY
     assert small.status is Status.OK
+
+
+def test_two_gpus_train_one_model_faster_than_one(gpu):
+    try:
+        peers = select_peers(gpu, 2)
+    except GpuBenchError as error:
+        pytest.skip(str(error))
+    request = RunRequest(workloads=("resnet50",), precisions=("amp",), executions=("eager",), gpus=2)
+    made = plan(request, gpu, load_profiles(), peers)
+    found = {m.case.gpu_count: m for m in Launcher(made, gpu).run()}
+    assert found[2].status is Status.OK, found[2].reason
+    assert 1 < found[2].samples_per_s / found[1].samples_per_s <= 2 * 1.05
 
 
 def test_this_card_agrees_with_its_reference(gpu):

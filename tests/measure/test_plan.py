@@ -10,7 +10,7 @@ import pytest
 from gpubench.errors import MisuseError
 from gpubench.measure.plan import check_request, plan
 from gpubench.measure.request import RunRequest
-from gpubench.models import DeviceProfile, Execution, MemoryFormat, Precision, Status
+from gpubench.models import DeviceProfile, Execution, MemoryFormat, Precision, Status, TaskKind
 
 KNOWN = ("cnn", "lstm", "vgg16")
 
@@ -108,10 +108,10 @@ def test_launches_are_interleaved_in_an_order_that_the_seed_fixes(h100, profiles
 def test_strict_fp32_has_a_process_of_its_own_and_executions_follow_each_other(h100, profiles):
     units = plan(RunRequest(budget="publish"), h100, profiles).units()
     for launch in range(5):
-        kinds = [u.strict for u in units if u.launch == launch]
+        kinds = [u.group.strict for u in units if u.launch == launch]
         assert sum(a != b for a, b in pairwise(kinds)) == 1
         for strict in (True, False):
-            group = [u.planned.case for u in units if u.launch == launch and u.strict == strict]
+            group = [u.planned.case for u in units if u.group[:2] == (launch, strict)]
             assert all((c.precision is Precision.FP32) == strict for c in group)
             executions = [c.execution for c in group]
             first_compile = executions.index(Execution.COMPILE)
@@ -141,6 +141,9 @@ def test_fp32_on_a_cpu_is_refused_while_a_variable_lowers_its_maths(cpu, profile
     [
         ({"batch_size": 0}, "batch size 0"),
         ({"batch_size": -3}, "batch size -3"),
+        ({"gpus": 0}, "--gpus 0: give a whole number from 1 up"),
+        ({"gpus": 2, "batch_size": "max"}, "--batch-size max is of one GPU"),
+        ({"gpus": 2, "micro": "only"}, "--micro-only is of one GPU"),
         ({"time_limit_s": 0.0}, "time limit 0 s"),
         ({"time_limit_s": float("nan")}, "time limit nan"),
         ({"precisions": ("fp8",)}, "unknown precision 'fp8'"),
@@ -171,3 +174,30 @@ def test_micro_only_needs_both_kinds_of_process_and_no_case():
     made = plan(RunRequest(micro="only"), device, {})
     assert made.cases == ()
     assert made.strict_groups() == (True, False)
+
+
+def test_several_gpus_are_timed_beside_one_eagerly_and_in_a_process_of_their_own(h100, profiles):
+    made = plan(RunRequest(gpus=4, precisions=("amp",)), h100, profiles, (h100,) * 3)
+    counts = {(p.case.workload, p.case.execution, p.case.gpu_count) for p in made.cases}
+    assert counts == {
+        (name, execution, count)
+        for name in profiles
+        for execution, count in ((Execution.EAGER, 1), (Execution.GRAPH, 1), (Execution.EAGER, 4))
+    }
+    assert made.peers == (h100,) * 3
+    groups = [unit.group for unit in made.units()]
+    assert len({*groups}) == sum(a != b for a, b in pairwise(groups)) + 1 == 3 * 2  # none is opened twice
+
+
+def test_a_graph_of_several_gpus_is_unsupported_with_its_reason(h100, profiles):
+    made = plan(RunRequest(gpus=2, executions=("graph",)), h100, profiles, (h100,))
+    assert {p.case.gpu_count for p in made.cases} == {1}
+    assert {m.case.gpu_count for m in made.unsupported} == {2}
+    assert "not offered for a data-parallel job" in made.unsupported[0].reason
+
+
+def test_an_input_pipeline_is_no_data_parallel_job(h100, make_profile):
+    profiles = {"augment": make_profile("augment", tasks=(TaskKind.INFER,))}
+    made = plan(RunRequest(workloads=("augment",), gpus=2), h100, profiles, (h100,))
+    assert {p.case.gpu_count for p in made.cases} == {1}
+    assert "input pipeline" in made.unsupported[0].reason

@@ -7,7 +7,7 @@ from nvml.script import Fault, change, load_dump
 
 from gpubench.errors import MisuseError, NoDeviceError
 from gpubench.probe import select
-from gpubench.probe.select import select_device
+from gpubench.probe.select import select_device, select_peers
 
 UUIDS = [f"GPU-{n}{n}{n}{n}{n}{n}{n}{n}-aaaa-bbbb-cccc-{n:012d}" for n in (1, 2, 3)] + [
     "GPU-33334444-aaaa-bbbb-cccc-000000000004"
@@ -143,3 +143,29 @@ def test_the_fake_driver_does_not_outlive_its_test(inside_nvml) -> None:
     inside_nvml("h200")
     with pytest.raises(OSError, match="cannot open shared object file"):
         ctypes.CDLL("libnvidia-ml.so.1")
+
+
+@pytest.mark.parametrize(
+    ("visible", "first", "count", "chosen"),
+    [
+        (None, "cuda", 1, []),
+        (None, "cuda", 3, [1, 2]),
+        (None, "cuda:2", 4, [0, 1, 3]),
+        ("3,1", "cuda", 2, [1]),
+    ],
+)
+def test_the_others_of_a_job_are_gpus_of_the_same_kind(four, visible, first, count, chosen) -> None:
+    four(visible)
+    assert [d.index for d in select_peers(select_device(first)[0], count)] == chosen
+
+
+def test_too_few_of_a_kind_is_said_with_how_many_there_are(four) -> None:
+    four(names=("NVIDIA H200", "NVIDIA H200", "NVIDIA L4", "NVIDIA H200"))
+    assert [d.index for d in select_peers(select_device("cuda")[0], 3)] == [1, 3]
+    with pytest.raises(NoDeviceError, match="--gpus 4: 3 of NVIDIA H200 can be used here"):
+        select_peers(select_device("cuda")[0], 4)
+
+
+def test_a_cpu_has_no_others() -> None:
+    with pytest.raises(MisuseError, match="--gpus 2: several are measured of whole NVIDIA GPUs"):
+        select_peers(select_device("cpu")[0], 2)

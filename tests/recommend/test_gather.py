@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gpubench.models import Estimate, Execution, MemoryFormat, Precision, TaskKind
+from gpubench.models import Estimate, Execution, Finding, FindingKind, MemoryFormat, Precision, TaskKind
 from gpubench.predict.question import Question, Refusal, case_for
 from gpubench.profile import profile_of
 from gpubench.recommend import own_devices
@@ -121,6 +121,18 @@ def test_scaling_is_measured_where_runs_hold_it():
     assert measured_efficiency(runs, case, A100, 4) is None
     wonder = [run_of(H100, measurement(case, 2000), measurement(four, 9000))]
     assert measured_efficiency(wonder, case, H100, 4) is None
+
+    eager, graph = (msgspec.structs.replace(case, execution=e) for e in (Execution.EAGER, Execution.GRAPH))
+    eager_four = msgspec.structs.replace(eager, gpu_count=4)
+    bound = msgspec.structs.replace(
+        measurement(eager, 2000), findings=(Finding(kind=FindingKind.HOST_BOUND, value=1.5, limit=1.1),)
+    )
+    free, held = (
+        [run_of(H100, one, measurement(eager_four, 7200))] for one in (measurement(eager, 2000), bound)
+    )
+    assert measured_efficiency(free, graph, H100, 4).likely == pytest.approx(0.9)
+    assert measured_efficiency(held, graph, H100, 4) is None  # the host's efficiency is not the graph's
+    assert measured_efficiency(held, eager, H100, 4).likely == pytest.approx(0.9)
 
     evidence = gather(RankRequest(workloads=("vgg16",)), [H100], Runs(tuple(runs), ()))
     alone = evidence.answers["vgg16"][H100]

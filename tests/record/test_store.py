@@ -116,6 +116,9 @@ def test_more_energy_than_the_power_limit_allows_is_refused(tmp_path, make_run):
     path = store.write_run(tmp_path, msgspec.structs.replace(run, device=device, measurements=(row,)))
     with pytest.raises(MisuseError, match="1000 W on a card limited to 700 W"):
         store.read_run(path)
+    two = msgspec.structs.replace(row, case=msgspec.structs.replace(row.case, gpu_count=2))
+    path = store.write_run(tmp_path, msgspec.structs.replace(run, device=device, measurements=(two,)))
+    assert store.read_run(path).measurements[0].case.gpu_count == 2  # 500 W each
 
 
 def test_deep_nesting_is_refused(tmp_path):

@@ -9,7 +9,7 @@ import sys
 import msgspec
 import pytest
 
-from gpubench.compare import amp_effects, compare, parse_tolerance, ratio
+from gpubench.compare import amp_effects, compare, parse_tolerance, ratio, scaling_effects
 from gpubench.errors import MisuseError
 from gpubench.findings import INFORMATIVE
 from gpubench.models import Finding, FindingKind, Launch, MicroResult, Precision, Round, Status
@@ -330,3 +330,14 @@ def test_the_spread_of_launches_is_their_range_over_the_median(make_run):
     found = reference_check._spread(figures, row)
     assert found[figures[0].name] == pytest.approx(0.004 / 1.002, rel=1e-3)
     assert reference_check._spread(figures, msgspec.structs.replace(row, status=Status.INVALID)) == {}
+
+
+def test_several_gpus_are_compared_with_one_of_the_same_run(make_run):
+    """Four GPUs do 4 batches in the time in which one does 1: all rows take the same step time."""
+    one = with_launch(make_run(), launch()).measurements[0]
+    four = msgspec.structs.replace(one, case=msgspec.structs.replace(one.case, gpu_count=4))
+    (effect,) = scaling_effects(msgspec.structs.replace(make_run(), measurements=(one, four)))
+    assert effect.case.gpu_count == 4
+    assert (effect.speedup.value, effect.efficiency.value) == (pytest.approx(4), pytest.approx(1))
+    assert effect.efficiency.low == pytest.approx(effect.speedup.low / 4)
+    assert scaling_effects(msgspec.structs.replace(make_run(), measurements=(four,))) == ()

@@ -319,3 +319,15 @@ def test_offers_that_are_left_out_stand_by_their_reason():
         p for p in block_of("value", data).parts if isinstance(p, Table) and "Not ranked" in p.caption
     )
     assert sum(int(row[1]) for row in table.rows) == len(data.ranking.excluded)
+
+
+def test_what_more_gpus_add_is_shown_per_gpu_and_claims_nothing_without_one_alone():
+    """Four GPUs at 3,600/s where one does 1,000/s: 3.6 times, 90 %."""
+    one = samples.case("resnet50", batch=64, execution=Execution.EAGER)
+    four = msgspec.structs.replace(one, gpu_count=4)
+    rows = (samples.measurement(one, 0.064), samples.measurement(four, 64 * 4 / 3600))
+    row = table_of("together", samples.report_data(samples.h200_run(measurements=rows))).rows[0]
+    assert row[2:4] == ("4", "64")
+    assert row[5].startswith("3.6")
+    assert row[6] == "90 %"
+    assert block_of("together", samples.report_data(samples.h200_run(measurements=rows[1:]))) is None

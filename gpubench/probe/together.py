@@ -1,0 +1,91 @@
+"""Telemetry of several GPUs that work as one: what they draw adds up, and the slowest sets the pace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from statistics import fmean
+from typing import Self, TypeVar
+
+from gpubench.models import DeviceProfile
+from gpubench.probe.backend import Reading, Readings
+from gpubench.probe.telemetry import open_telemetry
+
+T = TypeVar("T", int, float)
+
+
+class Together:
+    """The readings of all GPUs of one job. A value that one of them does not tell is unknown for all."""
+
+    def __init__(self, devices: Sequence[DeviceProfile]) -> None:
+        """Open each device.
+
+        Raises:
+            NoDeviceError: If the driver that showed one of them no longer does.
+        """
+        with ExitStack() as stack:
+            self._each: tuple[Readings, ...] = tuple(stack.enter_context(open_telemetry(d)) for d in devices)
+            self._stack = stack.pop_all()
+
+    @property
+    def source(self) -> str:
+        """``hung`` or ``none`` where that is true of one of them."""
+        sources = [each.source for each in self._each]
+        return next((bad for bad in ("hung", "none") if bad in sources), sources[0])
+
+    def sample(self) -> Reading:
+        """Read all: lowest clocks, highest temperature, power added up, every clock event reason.
+
+        Utilisation is the mean, memory that of the fullest; they are idle if one of them is.
+        """
+        seen = [each.sample() for each in self._each]
+        return Reading(
+            sm_clock_hz=_over(min, (r.sm_clock_hz for r in seen)),
+            memory_clock_hz=_over(min, (r.memory_clock_hz for r in seen)),
+            power_w=_over(sum, (r.power_w for r in seen)),
+            temperature_c=_over(max, (r.temperature_c for r in seen)),
+            utilization=_over(fmean, (r.utilization for r in seen)),
+            memory_used_bytes=_over(max, (r.memory_used_bytes for r in seen)),
+            clock_event_reasons=_reasons(seen),
+            idle=None if any(r.idle is None for r in seen) else any(r.idle for r in seen),
+        )
+
+    def energy_j(self) -> float | None:
+        """Read the energy counters, added up [J]."""
+        return _over(sum, (each.energy_j() for each in self._each))
+
+    def held_clocks_s(self) -> dict[str, float]:
+        """Read for how long each policy has held clocks down, added up over the GPUs [s].
+
+        Of one GPU held for a second the sum grows by one: with N GPUs it bounds the true time from above.
+        """
+        all_held = [each.held_clocks_s() for each in self._each]
+        told = set.intersection(*(set(held) for held in all_held))
+        return {policy: sum(held[policy] for held in all_held) for policy in sorted(told)}
+
+    def ecc_uncorrected(self) -> int | None:
+        """Read the counts of uncorrected memory errors, added up."""
+        return _over(sum, (each.ecc_uncorrected() for each in self._each))
+
+    def close(self) -> None:
+        """Let go of every device."""
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+
+def _over(combine: Callable[[Iterable[T]], T], values: Iterable[T | None]) -> T | None:
+    given = list(values)
+    known = [value for value in given if value is not None]
+    return combine(known) if len(known) == len(given) else None
+
+
+def _reasons(seen: Sequence[Reading]) -> tuple[str, ...] | None:
+    told = [r.clock_event_reasons for r in seen if r.clock_event_reasons is not None]
+    if len(told) < len(seen):
+        return None
+    return tuple(dict.fromkeys(reason for reasons in told for reason in reasons))

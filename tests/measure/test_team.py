@@ -1,0 +1,174 @@
+"""Several processes as one data-parallel job, for real: on the CPU, with gloo in the place of NCCL."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+import psutil
+import pytest
+
+from gpubench.measure import events
+from gpubench.measure.launcher import Control, Launcher
+from gpubench.measure.loop import Loop, OutOfTimeError
+from gpubench.measure.plan import Plan, PlannedCase
+from gpubench.models import Precision, Status, TaskKind
+
+pytestmark = pytest.mark.timeout(180)
+
+# Each process must see the others' samples: the targets of the first are 0, those of the second 1, so the
+# one weight goes to 0.5 if gradients are averaged, and to 0 if they are not.
+AVERAGED = """
+import os, signal, sys, time
+import torch
+from torch import nn, distributed
+
+BATCH = [0]
+
+def rank():
+    return distributed.get_rank() if distributed.is_initialized() else 0
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((1,), 3.0 + 4.0 * rank()))
+        self.calls = 0
+    def forward(self, x):
+        self.calls += 1
+        {act}
+        return self.weight.expand(len(x), 1)
+
+def build(batch_size):
+    size = {size}
+    return Net(), torch.ones(size, 1), torch.full((size, 1), float(rank())), nn.functional.mse_loss, SGD
+
+def SGD(parameters):
+    return torch.optim.SGD(parameters, lr=0.1)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture
+def make_plan(tmp_path, make_case, tiny_budget, cpu):
+    def make(act="pass", counts=(2,), size="batch_size", batches=(4,), **changes) -> Plan:
+        file = tmp_path / "together.py"
+        file.write_text(AVERAGED.replace("{act}", act).replace("{size}", size))
+        cases = tuple(
+            PlannedCase(
+                reference=f"{file}",
+                case=make_case(
+                    workload="together",
+                    precision=Precision.FP32,
+                    batch_size=batch,
+                    memory_format=None,
+                    gpu_count=n,
+                    **{k: v for k, v in changes.items() if k == "task"},
+                ),
+            )
+            for n in counts
+            for batch in batches
+        )
+        rest = {k: v for k, v in changes.items() if k != "task"}
+        return Plan(budget=tiny_budget, seed=0, cases=cases, on_cpu=True, peers=(cpu,), **rest)
+
+    return make
+
+
+def run(plan, device, **options):
+    return list(Launcher(plan, device, **options).run())
+
+
+def test_two_processes_train_one_model_on_different_samples(make_plan, cpu):
+    alone, together = sorted(run(make_plan(counts=(1, 2)), cpu), key=lambda m: m.case.gpu_count)
+    assert alone.status is together.status is Status.OK, together.reason
+    # Alone the weight reaches its own target, 0. Together it stops half way: a loss of 0.5 ** 2 for each.
+    assert alone.launches[0].rounds[-1].loss == pytest.approx(0.0, abs=1e-4)
+    assert together.launches[0].rounds[-1].loss == pytest.approx(0.25, abs=1e-3)
+    assert together.launches[0].loss_curve[0] == pytest.approx(9.0)  # the first process's parameters count
+    assert together.samples_per_s * together.step_time_s == pytest.approx(2 * 4)
+    assert together.launches[0].parameters_moved is True
+    assert together.launches[0].host_issue_s == ()
+    assert not [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.parametrize(
+    ("death", "status", "words"),
+    [
+        ("raise ValueError('a bug of mine')", Status.FAILED, "GPU 1 of the job: ValueError: a bug of mine"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", Status.FAILED, ""),
+        pytest.param(
+            "raise torch.OutOfMemoryError('CUDA out of memory')",
+            Status.OUT_OF_MEMORY,
+            "GPU 1 of the job",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("sys.exit(3)", Status.FAILED, "GPU 1 of the job: SystemExit: 3", marks=pytest.mark.slow),
+    ],
+)
+def test_the_loss_of_one_process_costs_the_case_and_names_its_cause(make_plan, cpu, death, status, words):
+    """The second process dies in the first case only; the second case has a job of its own."""
+    act = f"if rank() == 1 and BATCH[0] == 4 and self.calls == 3: {death}"
+    plan = make_plan(act, size="BATCH.__setitem__(0, batch_size) or batch_size", batches=(4, 5))
+    began = time.monotonic()
+    measurements = {m.case.batch_size: m for m in run(plan, cpu)}
+    assert time.monotonic() - began < 60
+    assert measurements[4].status is status, measurements[4].reason
+    assert words in measurements[4].reason
+    assert measurements[5].status is Status.OK, measurements[5].reason
+
+
+def test_the_time_limit_ends_a_job_between_blocks_and_the_next_case_is_not_stuck(make_plan, cpu):
+    plan = make_plan("time.sleep(0.03)", batches=(4, 5), time_limit_s=16.0)
+    began = time.monotonic()
+    measurements = run(plan, cpu)
+    assert time.monotonic() - began < 20
+    assert len(measurements) == 2
+    for measurement in measurements:
+        assert measurement.status is Status.OK or "time" in measurement.reason
+
+
+def test_a_stop_ends_every_process_of_the_job(make_plan, cpu):
+    control = Control()
+
+    def stop(event: events.Event) -> None:
+        if isinstance(event, events.RoundEnded) and event.timed:
+            control.stop()
+
+    plan = make_plan("time.sleep(0.01)")
+    plan = msgspec.structs.replace(
+        plan, budget=msgspec.structs.replace(plan.budget, timed_s=600.0, target=0.0)
+    )
+    (measurement,) = run(plan, cpu, on_event=stop, control=control)
+    assert measurement.launches[0].rounds
+    deadline = time.monotonic() + 10
+    while psutil.Process().children(recursive=True) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert psutil.Process().children(recursive=True) == []
+
+
+def test_inference_on_several_is_the_same_forward_pass_on_each(make_plan, cpu):
+    (measurement,) = run(make_plan(task=TaskKind.INFER), cpu)
+    assert measurement.status is Status.OK, measurement.reason
+    assert measurement.samples_per_s * measurement.step_time_s == pytest.approx(2 * 4)
+
+
+def test_a_block_that_would_pass_the_deadline_is_not_announced(fake_clock):
+    from gpubench.measure.clock import Clock
+
+    announced: list[tuple[int, int]] = []
+    loop = Loop(
+        advance=lambda _: fake_clock.advance(1.0),
+        edge_loss=lambda *_: 0.0,
+        clock=Clock(synchronise=fake_clock.synchronise, now_ns=fake_clock.now_ns),
+        deadline_s=fake_clock.now * 1e-9 + 6.5,
+        announce=lambda first, count: announced.append((first, count)),
+    )
+    loop.round(2)
+    loop.round(4)
+    with pytest.raises(OutOfTimeError):
+        loop.round(1)
+    assert announced == [(0, 2), (2, 4)]
