@@ -11,8 +11,8 @@ import msgspec
 import psutil
 import pytest
 
-from gpubench.measure import events, messages
-from gpubench.measure.launcher import PHASE_LIMITS_S, Control, Launcher
+from gpubench.measure import events, messages, preflight
+from gpubench.measure.launcher import PHASE_LIMITS_S, Control, Launcher, Record
 from gpubench.measure.plan import Plan, PlannedCase
 from gpubench.models import Precision, Status
 
@@ -57,6 +57,8 @@ def test_a_case_is_measured_in_a_child_and_the_parent_imports_no_torch(make_plan
     assert launch.parameters_moved is True
     assert launch.loss_curve[0] > launch.rounds[-1].loss
     assert measurement.samples_per_s * measurement.step_time_s == pytest.approx(4)
+    assert launch.cold_s.keys() == {"import", "context", "build", "first_step"}
+    assert all(0 < seconds < 60 for seconds in launch.cold_s.values())
     assert sum(isinstance(e, events.RoundEnded) for e in seen) == len(launch.rounds) + len(launch.warmup)
     program = "import sys, gpubench.record.session, gpubench.cli.run; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -138,6 +140,64 @@ def test_a_stop_finishes_the_round_and_hands_back_what_there_is(make_plan, cpu):
     assert len(measurements) == 1
     assert measurements[0].status is Status.OK
     assert 5 <= len(measurements[0].launches[0].rounds) < 50
+
+
+def test_launches_are_numbered_in_the_order_in_which_they_began(make_plan, cpu):
+    plan = make_plan(batches=(4, 5, 6))
+    plan = msgspec.structs.replace(plan, budget=msgspec.structs.replace(plan.budget, launches=2))
+    record = Record(plan=plan, device=cpu, begun=7)
+    rows = {m.case.batch_size: m for m in Launcher(plan, cpu).run(record=record)}
+    placed = {(x.index, size): x for size, m in rows.items() for x in m.launches}
+    order = [(unit.launch, unit.planned.case.batch_size) for unit in plan.units()]
+    assert [placed[key].sequence for key in order] == list(range(7, 13))
+    stamps = [placed[key].began_at for key in order]
+    assert stamps == sorted(stamps)
+    assert "import" in placed[order[0]].cold_s
+    assert "import" not in placed[order[1]].cold_s  # the same process
+
+
+def test_on_a_lost_device_nothing_more_is_tried(make_plan, cpu, monkeypatch):
+    """A process dies, the driver says that the GPU is gone: the cases left fail at once, with its reason."""
+    monkeypatch.setattr(preflight, "fault_of", lambda device: "gpu_lost" if device is cpu else None)
+    seen = []
+    plan = make_plan("if calls == 3: os.abort()", batches=(4, 5, 6))
+    measurements = run(plan, cpu, on_event=seen.append)
+    assert [m.status for m in measurements] == [Status.FAILED] * 3
+    assert all(m.reason.startswith("gpu_lost: ") for m in measurements)
+    phases = [e.name for e in seen if isinstance(e, events.PhaseBegan)]
+    assert phases.count("build") == 1
+
+
+def test_a_case_that_ends_on_a_lost_device_says_so_and_keeps_its_rounds(
+    make_case, tiny_budget, own_model, cpu
+):
+    import torch
+
+    from gpubench.measure.case import Desk, measure_case
+    from gpubench.measure.hardware import Hardware
+    from gpubench.probe.no_readings import NoReadings
+
+    readings = NoReadings()
+
+    def report(timed, done, width):
+        del done, width
+        readings.fault = "gpu_lost" if timed else None
+
+    desk = Desk(
+        hardware=Hardware(device=torch.device("cpu")),
+        budget=tiny_budget,
+        seed=0,
+        telemetry=readings,
+        profile=cpu,
+        phase=lambda name: None,
+        report=report,
+        stopped=lambda: False,
+    )
+    case = make_case(workload="own_model", batch_size=4, memory_format=None)
+    done = measure_case(messages.MeasureCase(reference=own_model(), case=case, launch=0), desk)
+    assert (done.status, done.lost) == (Status.FAILED, True)
+    assert done.reason.startswith("gpu_lost: ")
+    assert len(done.launch.rounds) >= 10
 
 
 def test_an_abort_kills_the_child_at_once(make_plan, cpu):

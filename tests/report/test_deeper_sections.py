@@ -9,7 +9,6 @@ from gpubench.models import Execution, Finding, FindingKind, Launch, Precision, 
 from gpubench.report.section import Charts, Table
 from gpubench.report.sections.amp import loss_gap, speed_ups
 from gpubench.report.sections.host import gains
-from gpubench.report.sections.micro import peak_of
 from gpubench.report.sections.processor import contests
 from gpubench.report.strips import GAP_S, MOST_POINTS, strip, timeline
 
@@ -154,11 +153,23 @@ def test_without_telemetry_there_is_no_strip():
 
 def test_micro_benchmarks_stand_beside_the_dense_rate_of_their_precision():
     data = samples.report_data(samples.h200_run())
-    gemm = next(m for m in data.run.micro if (m.precision, m.size) == ("bf16", "4096"))
-    assert peak_of(gemm, data.spec) == data.spec.bf16_tensor_flops_per_s
-    row = next(row for row in table_of("micro", data).rows if row[0] == "gemm bf16\n4096")
-    assert row[1].startswith("723 TFLOP/s")
-    assert row[3] == "73.0 %"
+    rows = {row[0]: row for row in table_of("micro", data).rows}
+    best = rows["gemm bf16\n4096, the best size"]
+    assert best[1].startswith("723 TFLOP/s")
+    assert best[2] == "989 TFLOP/s"
+    assert best[3] == "73.0 %"
+    assert "gemm bf16\n8192" in rows
+    assert rows["device copy\n2048 MiB"][3] == "88.9 %"
+    assert rows["launch wall\n1000"][3] == "—"
+
+
+def test_a_micro_benchmark_stands_beside_what_the_device_did_meanwhile():
+    watched = msgspec.structs.replace(
+        samples.micro()[3], mean_power_w=612.0, sm_clock_min_hz=1.755e9, clock_event_reasons=("sw_power_cap",)
+    )
+    data = samples.report_data(samples.h200_run(micro=(watched,)))
+    (row,) = table_of("micro", data).rows
+    assert row[5] == "612 W\nat least 1.75 GHz\nsw_power_cap"
 
 
 def test_the_gpu_is_compared_with_the_cpu_and_the_batches_are_said_to_differ():
