@@ -46,7 +46,7 @@ PHASE_LIMITS_S = {
 """Longest silence in each phase [s]; every round is a word."""
 
 QUICK_SILENCE_S = 120.0
-"""Longest silence under --quick [s]: who asks for a quick answer does not wait ten minutes for a hung step."""
+"""Longest silence under --quick [s]: a quick answer does not wait ten minutes for a step that hangs."""
 OWN_TIME_PHASES = frozenset({"start", "import", "context"})
 """What these take is the machine's doing, whatever the budget."""
 
