@@ -123,7 +123,8 @@ def find(
         yield from _of_telemetry(launch)
     yield from _of_host(measurement, siblings)
     yield from _of_flops(measurement)
-    yield from _of_scaling(measurement, siblings)
+    if scaling := scaling_of(measurement, siblings):
+        yield scaling
 
 
 def of_run(run: Run) -> tuple[Finding, ...]:
@@ -330,16 +331,17 @@ def _of_flops(measurement: Measurement) -> Iterator[Finding]:
         yield Finding(kind=FindingKind.IMPLAUSIBLE, value=measurement.mfu, limit=limit)
 
 
-def _of_scaling(measurement: Measurement, siblings: Sequence[Measurement]) -> Iterator[Finding]:
+def scaling_of(measurement: Measurement, siblings: Sequence[Measurement]) -> Finding | None:
     """Refuse to believe that N GPUs are faster than N times one of the same run."""
     count = measurement.case.gpu_count
     if count == 1 or measurement.samples_per_s is None:
-        return
+        return None
     single = msgspec.structs.replace(measurement.case, gpu_count=1)
     base = next((m.samples_per_s for m in siblings if m.case == single and m.samples_per_s), None)
-    if base and measurement.samples_per_s > count * SCALING_TOLERANCE * base:
-        ratio, limit = measurement.samples_per_s / base, count * SCALING_TOLERANCE
-        yield Finding(kind=FindingKind.SCALING, value=ratio, limit=limit)
+    limit = count * SCALING_TOLERANCE
+    if not base or measurement.samples_per_s <= limit * base:
+        return None
+    return Finding(kind=FindingKind.SCALING, value=measurement.samples_per_s / base, limit=limit)
 
 
 def _size(finding: Finding) -> float:

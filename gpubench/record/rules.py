@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from statistics import median
 
+from gpubench.measure import checks
 from gpubench.models import Launch, Measurement, MicroResult, Run, Status
 from gpubench.units import Watts, plain
 
@@ -41,6 +42,19 @@ def _broken(run: Run) -> Iterator[str]:
             found = _of_launch(launch, run.device.power_limit_w, case.gpu_count)
             yield from (f"{where}, launch {launch.index}: {what}" for what in found)
         yield from (f"{where}: {what}" for what in _of_figures(measurement))
+
+
+def beyond_belief(run: Run) -> str | None:
+    """Return what no machine can do, in a row that is given as sound; None where there is nothing.
+
+    Own runs keep such a row, as invalid; of others' runs it is not taken in.
+    """
+    for index, measurement in enumerate(run.measurements):
+        found = checks.scaling_of(measurement, run.measurements)
+        if found is not None and measurement.status is Status.OK:
+            count = measurement.case.gpu_count
+            return f"measurement {index} has {count} GPUs at {found.value:.1f} times the throughput of one"
+    return None
 
 
 def _of_micro(result: MicroResult) -> Iterator[str]:
