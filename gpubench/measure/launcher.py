@@ -330,14 +330,15 @@ class Launcher:
             child.send(messages.MeasureMicro(strict=strict, others=with_copies, time_s=limit_s))
             while not (report := self._micro_report(child)).last:
                 if report.result is not None:
-                    self._take_micro(checks.judge_micro(self.device, report.result))
+                    self._take_micro(report.result)
         except (ChildLateError, ChildEndedError) as error:
             self._end_child()
             reason = self._fault() or str(error) or "gave no sign of life"
             self.on_event(events.Remark(text=f"micro-benchmarks cut short: the measuring process {reason}"))
 
     def _take_micro(self, result: MicroResult) -> None:
-        """Add a micro-benchmark, in place of an earlier one of the same thing where a run goes on."""
+        """Judge a micro-benchmark and add it, in place of one of the same thing where a run goes on."""
+        result = checks.judge_micro(self.device, result)
         same = [(r.name, r.precision, r.size) for r in self.micro]
         what = (result.name, result.precision, result.size)
         if what in same:

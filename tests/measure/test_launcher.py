@@ -14,7 +14,8 @@ import pytest
 from gpubench.measure import events, messages, preflight
 from gpubench.measure.launcher import PHASE_LIMITS_S, Control, Launcher, Record
 from gpubench.measure.plan import Plan, PlannedCase
-from gpubench.models import Precision, Status
+from gpubench.models import FindingKind, MicroResult, Precision, Status
+from gpubench.probe.no_readings import NoReadings
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -181,14 +182,37 @@ def test_on_a_lost_device_nothing_more_is_tried(make_plan, cpu, monkeypatch):
     assert phases.count("build") == 1
 
 
-def test_a_case_that_ends_on_a_lost_device_says_so_and_keeps_its_rounds(
-    make_case, tiny_budget, own_model, cpu
-):
+@pytest.fixture
+def make_desk(tiny_budget, cpu):
+    """The desk of a child on the CPU, in this process, with telemetry of the test's own."""
     import torch
 
-    from gpubench.measure.case import Desk, measure_case
+    from gpubench.measure.case import Desk
     from gpubench.measure.hardware import Hardware
-    from gpubench.probe.no_readings import NoReadings
+
+    def make(readings, report=lambda *_: None):
+        return Desk(
+            hardware=Hardware(device=torch.device("cpu")),
+            budget=tiny_budget,
+            seed=0,
+            telemetry=readings,
+            profile=cpu,
+            phase=lambda name: None,
+            report=report,
+            stopped=lambda: False,
+        )
+
+    return make
+
+
+@pytest.fixture
+def order(make_case, own_model):
+    case = make_case(workload="own_model", batch_size=4, memory_format=None)
+    return messages.MeasureCase(reference=own_model(), case=case, launch=0)
+
+
+def test_a_case_that_ends_on_a_lost_device_says_so_and_keeps_its_rounds(make_desk, order):
+    from gpubench.measure.case import measure_case
 
     readings = NoReadings()
 
@@ -196,21 +220,40 @@ def test_a_case_that_ends_on_a_lost_device_says_so_and_keeps_its_rounds(
         del done, width
         readings.fault = "gpu_lost" if timed else None
 
-    desk = Desk(
-        hardware=Hardware(device=torch.device("cpu")),
-        budget=tiny_budget,
-        seed=0,
-        telemetry=readings,
-        profile=cpu,
-        phase=lambda name: None,
-        report=report,
-        stopped=lambda: False,
-    )
-    case = make_case(workload="own_model", batch_size=4, memory_format=None)
-    done = measure_case(messages.MeasureCase(reference=own_model(), case=case, launch=0), desk)
+    done = measure_case(order, make_desk(readings, report))
     assert (done.status, done.lost) == (Status.FAILED, True)
     assert done.reason.startswith("gpu_lost: ")
     assert len(done.launch.rounds) >= 10
+
+
+def test_the_energy_counter_is_stored_at_both_edges_even_where_the_region_is_too_short(make_desk, order):
+    from gpubench.measure.case import measure_case
+
+    class Counter(NoReadings):
+        values = iter((100.0, 250.0))
+
+        def energy_j(self):
+            return next(self.values)
+
+    done = measure_case(order, make_desk(Counter()))
+    assert (done.status, done.lost) == (Status.OK, False)
+    assert done.launch.energy_edges_j == (100.0, 250.0)
+    assert done.launch.energy_j is None
+
+
+def test_micro_benchmarks_are_judged_as_they_come_and_replace_their_like(make_plan, h100):
+    launcher = Launcher(make_plan(), h100)
+    result = MicroResult(
+        name="gemm", precision="bf16", size="4096", value=9e15, low=None, high=None, unit="FLOP/s", n=20
+    )
+    launcher._take_micro(result)
+    launcher._take_micro(msgspec.structs.replace(result, size="8192", value=6e14))
+    assert [[f.kind for f in r.findings] for r in launcher.micro] == [[FindingKind.IMPLAUSIBLE], []]
+    launcher._take_micro(msgspec.structs.replace(result, value=7e14))
+    assert [(r.size, r.value, r.findings) for r in launcher.micro] == [
+        ("4096", 7e14, ()),
+        ("8192", 6e14, ()),
+    ]
 
 
 def test_an_abort_kills_the_child_at_once(make_plan, cpu):

@@ -199,6 +199,34 @@ def test_a_newcomer_is_found_after_the_run(card, monkeypatch):
 # --- what is stored of this machine ------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "TORCH_COMPILE_DISABLE",
+        "TORCHDYNAMO_DISABLE",
+        "TORCHINDUCTOR_MAX_AUTOTUNE",
+        "PYTORCH_TUNABLEOP_ENABLED",
+        "PYTORCH_NO_CUDA_MEMORY_CACHING",
+        "OMP_PROC_BIND",
+        "OMP_PLACES",
+        "ATEN_CPU_CAPABILITY",
+        "MKL_CBWR",
+        "MIOPEN_FIND_MODE",
+        "CUDA_CACHE_DISABLE",
+    ],
+)
+def test_a_variable_that_changes_what_is_measured_is_recorded(cpu, monkeypatch, name):
+    monkeypatch.delenv(name, raising=False)
+    assert name not in environment(cpu).variables
+    monkeypatch.setenv(name, "1")
+    assert environment(cpu).variables[name] == "1"
+
+
+def test_the_clock_policy_of_the_cpu_is_recorded(cpu, monkeypatch):
+    monkeypatch.setattr("gpubench.measure.environment.cpu_governor", lambda: "powersave")
+    assert environment(cpu).cpu_governor == "powersave"
+
+
 def test_the_environment_names_no_host_no_user_and_no_path(cpu, monkeypatch):
     monkeypatch.setenv("LD_PRELOAD", f"{Path.home()}/private/lib.so")
     monkeypatch.setenv("OMP_NUM_THREADS", "2")

@@ -287,6 +287,20 @@ def test_a_host_bound_measurement_carries_the_name_of_its_cpu():
     assert [row.flat()["host_cpu"] for row in ranking.rows] == ["AMD EPYC 9354\x1b[31m", None]
 
 
+def test_of_several_workloads_a_host_bound_one_names_its_cpu():
+    bound = {H100: estimate(H100, 400, host_cpu="Some CPU"), A100: estimate(A100, 200)}
+    tables = {"cnn": {H100: estimate(H100, 400), A100: estimate(A100, 200)}, "lstm": bound}
+    ranking = judge(
+        RankRequest(workloads=("cnn", "lstm"), draws=10),
+        [offer(H100, 2.0)],
+        lambda keys: evidence_of(tables),
+        specs=load_specs(),
+        today=TODAY,
+        drawer=log_normal,
+    )
+    assert ranking.rows[0].estimate.host_cpu == "Some CPU"
+
+
 def test_what_beats_an_offer_is_named_with_its_respects():
     offers = [offer(H100, 2.0, instance="cheap"), offer(H100, 3.0, instance="dear"), offer(L4, 0.1)]
     rows = rank_of(offers, {H100: 3000.0, L4: 200.0}).rows

@@ -7,7 +7,7 @@ import pytest
 
 import gpubench
 from gpubench.cli import run_text
-from gpubench.models import Launch, Round
+from gpubench.models import Finding, FindingKind, Launch, MicroResult, Round
 from gpubench.record import store
 from gpubench.record.as_json import run_document
 from gpubench.record.spread import SPREAD, cold_costs, spread
@@ -68,3 +68,12 @@ def test_what_is_paid_once_is_a_range_over_launches_in_the_order_of_paying(make_
         "paid once, apart from the steps: import 3.00 s, first step 200 ms to 500 ms, capture 1.00 s"
     )
     assert run_text.cold(make_run()) == ()
+
+
+def test_a_run_says_what_is_to_be_doubted_of_its_micro_benchmarks(make_run):
+    doubt = Finding(kind=FindingKind.NOT_CONVERGED, value=0.3, limit=0.02)
+    result = MicroResult(
+        name="gemm", precision="fp32", size="64", value=1.0, low=None, high=None, unit="FLOP/s", n=9
+    )
+    run = make_run(micro=(msgspec.structs.replace(result, findings=(doubt,)),))
+    assert run_text.doubts(run)[0].startswith("NOT_CONVERGED")

@@ -16,8 +16,8 @@ import pytest
 
 from gpubench.errors import MisuseError
 from gpubench.measure.request import RunRequest
-from gpubench.models import DeviceProfile, MicroResult, Run, Settings, Status
-from gpubench.record import resume, store
+from gpubench.models import DeviceProfile, MicroResult, Run, Settings, StartState, Status
+from gpubench.record import resume, session, store
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -264,6 +264,22 @@ def test_launches_go_on_counting_where_the_run_was_cut_off(planned_run):
     launch = msgspec.structs.replace(row.launches[0], sequence=4)
     run = msgspec.structs.replace(run, measurements=(msgspec.structs.replace(row, launches=(launch,)),))
     assert resume.record_of(run, again(run), run.device).begun == 5
+
+
+def test_a_new_run_says_what_it_was_told_and_how_it_found_the_device(planned_run, tmp_path):
+    run, again = planned_run
+    settings, start = Settings(allow_shared=True, gpus=2), StartState(idle_power_w=76.0)
+    prepared = session.Prepared(
+        device=run.device,
+        plan=again(run),
+        root=tmp_path,
+        findings=(),
+        remark=None,
+        settings=settings,
+        start=start,
+    )
+    made = session.new_run(prepared)
+    assert (made.settings, made.start) == (settings, start)
 
 
 def test_finished_units_are_those_with_a_launch_and_timeouts_are_measured_anew(make_run):
