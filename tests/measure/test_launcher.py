@@ -241,6 +241,16 @@ def test_the_energy_counter_is_stored_at_both_edges_even_where_the_region_is_too
     assert done.launch.energy_j is None
 
 
+def test_micro_benchmarks_run_in_a_child_and_stand_beside_the_steps(make_plan, cpu):
+    """A tenth of the time limit is theirs: a product or two of the CPU's sizes."""
+    launcher = Launcher(make_plan(micro="also", time_limit_s=7.0), cpu)
+    (measurement,) = launcher.run()
+    products = [result for result in launcher.micro if result.name == "gemm"]
+    assert products
+    assert all(len(r.times_s) == r.n + r.left_out for r in products)
+    assert measurement.gemm_flops_per_s == max(r.value for r in products)
+
+
 def test_micro_benchmarks_are_judged_as_they_come_and_replace_their_like(make_plan, h100):
     launcher = Launcher(make_plan(), h100)
     result = MicroResult(

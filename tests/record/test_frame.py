@@ -77,3 +77,20 @@ def test_a_run_says_what_is_to_be_doubted_of_its_micro_benchmarks(make_run):
     )
     run = make_run(micro=(msgspec.structs.replace(result, findings=(doubt,)),))
     assert run_text.doubts(run)[0].startswith("NOT_CONVERGED")
+
+
+def test_a_finished_run_prints_its_best_product_and_what_was_paid_once(make_run, capsys):
+    (row,) = make_run().measurements
+    row = msgspec.structs.replace(
+        row, launches=(msgspec.structs.replace(row.launches[0], cold_s={"import": 3.0}),)
+    )
+    fields = {"name": "gemm", "precision": "fp32", "low": None, "high": None, "unit": "FLOP/s", "n": 9}
+    products = (
+        MicroResult(size="4096", value=2e12, **fields),
+        MicroResult(size="8192", value=1e12, **fields),
+    )
+    run_text.print_run(make_run(measurements=(row,), micro=products))
+    out = capsys.readouterr().out
+    assert "4096, best" in out
+    assert "8192, best" not in out
+    assert "paid once, apart from the steps: import 3.00 s" in out

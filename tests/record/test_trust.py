@@ -303,6 +303,11 @@ def test_check_and_compare_answer_with_their_exit_codes(tmp_path, make_run):
     document = json.loads(out)
     assert document["trustworthy"] is False
     assert document["doubts"][0]["kind"] == "HOST_BOUND"
+    wide = product(7e14, findings=(Finding(kind=FindingKind.NOT_CONVERGED, value=0.2, limit=0.02),))
+    path = store.write_run(tmp_path / "micro", msgspec.structs.replace(sound, micro=(wide,)))
+    code, out, _ = gpubench("check", str(path))
+    assert code == 1
+    assert "    gemm bf16 4096: 0.200, limit 0.0200" in out.splitlines()
     code, out, err = gpubench("compare", "20261120", "latest", *where, "--fail-over", "3%", "--json")
     assert code == 1, err
     assert json.loads(out)["rows"][0]["verdict"] == "B is slower"
