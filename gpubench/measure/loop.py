@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from statistics import fmean
 from typing import Any
 
 import msgspec
 
 from gpubench.measure.budget import Budget
 from gpubench.measure.clock import Clock
-from gpubench.measure.stopping import Heap, StopRule, Verdict, WarmUp
+from gpubench.measure.stopping import DRIFT, Heap, StopRule, Verdict, WarmUp
 from gpubench.models import Finding, FindingKind, Round, TelemetrySample
 from gpubench.units import Seconds
 
@@ -147,6 +146,7 @@ def time_rounds(loop: Loop, budget: Budget, series: Series) -> None:
     """
     rule = StopRule(target=budget.target, deadline_s=budget.timed_s)
     loop.samples()
+    _note_scale(loop, series)
     series.began_s = loop.clock.now_s()
     try:
         while True:
@@ -177,12 +177,10 @@ def _note_scale(loop: Loop, series: Series) -> None:
 
 def _mark_left_out(series: Series, rule: StopRule) -> None:
     count = rule.left_out
-    if not count:
-        return
     series.timed[:count] = [msgspec.structs.replace(r, left_out="drift") for r in series.timed[:count]]
-    early = fmean(rule.rounds[:count])
-    late = fmean(rule.accepted)
-    series.findings.append(Finding(kind=FindingKind.DRIFTING, value=early / late - 1))
+    drift = rule.drift()
+    if drift is not None:
+        series.findings.append(Finding(kind=FindingKind.DRIFTING, value=drift, limit=DRIFT))
 
 
 def _judge_width(series: Series, rule: StopRule) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from gpubench.measure.energy import POWER_TOLERANCE
 from gpubench.models import Launch, Measurement, Run, Status
 from gpubench.units import Watts
 
 MAX_COUNT = 1_000_000_000
 MAX_ROWS = 10_000
-POWER_TOLERANCE = 1.2
-"""Energy over time may pass the power limit by this factor: the counter steps every 0.1 s."""
 IDENTITY_TOLERANCE = 1e-3
 
 

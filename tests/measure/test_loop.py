@@ -172,7 +172,7 @@ def test_the_gradient_scale_is_noted_at_every_round_edge(fake_clock):
     scales = iter(range(1, 100))
     series = Series(steps_per_round=25)
     time_rounds(make_loop(fake_clock, heap=lambda: Heap(scale=float(next(scales)))), DEFAULT, series)
-    assert series.scales == [float(n) for n in range(1, 21)]
+    assert series.scales == [float(n) for n in range(1, 22)]
 
 
 def test_the_budgets_are_those_of_the_contract():

@@ -14,7 +14,7 @@ from torch import nn
 from gpubench.measure import guards
 from gpubench.measure.case import failure, skipped_steps
 from gpubench.measure.execution import prepare
-from gpubench.measure.precision import probe_errors, read_switches, switches_for, unexpected
+from gpubench.measure.precision import probe_errors, read_switches, switches_for
 from gpubench.measure.step import make_optimizer, move
 from gpubench.models import Execution, MemoryFormat, Precision, Status, Switches, TaskKind
 from gpubench.probe.cpu import BACKEND
@@ -65,7 +65,7 @@ def test_a_switch_that_reads_back_otherwise_is_named():
         rnn_fp32_precision="ieee",
         matmul_fp32_precision="ieee",
     )
-    assert unexpected(wrong, on=False) == "conv_fp32_precision=none"
+    assert wrong.unexpected(Precision.FP32) == "conv_fp32_precision=none"
     old_torch = Switches(
         cudnn_allow_tf32=True,
         matmul_allow_tf32=True,
@@ -73,8 +73,8 @@ def test_a_switch_that_reads_back_otherwise_is_named():
         rnn_fp32_precision=None,
         matmul_fp32_precision=None,
     )
-    assert unexpected(old_torch, on=True) is None
-    assert unexpected(old_torch, on=False) == "cudnn_allow_tf32=True"
+    assert old_torch.unexpected(Precision.TF32) is None
+    assert old_torch.unexpected(Precision.FP32) == "cudnn_allow_tf32=True"
 
 
 def test_the_probe_tells_ieee_from_less():
