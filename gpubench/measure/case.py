@@ -350,7 +350,7 @@ def _difference(before: int | None, after: int | None) -> int | None:
     return None if before is None or after is None else after - before
 
 
-def _differences(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+def _differences(before: dict[str, float], after: dict[str, float]) -> dict[str, float | None]:
     """The same for several counters; one that went back was reset and tells nothing."""
     moved = {name: round(after[name] - before[name], 6) for name in before if name in after}
     return {name: value for name, value in moved.items() if value >= 0}
