@@ -246,7 +246,7 @@ def _measure(order: MeasureCase, desk: Desk, seen: Seen, deadline_s: Seconds) ->
     _in_time(deadline_s)
     desk.phase("check")
     seen.precision_errors = {**probe_errors(hardware.device)}
-    if hardware.device.type != "cpu" or case.precision is not Precision.FP32:
+    if not (hardware.is_cpu and case.precision is Precision.FP32):  # else it would be its own reference
         seen.reference_error = guards.reference_error(work, task)
     _in_time(deadline_s)
     if desk.team is not None:
@@ -278,10 +278,10 @@ def _measure(order: MeasureCase, desk: Desk, seen: Seen, deadline_s: Seconds) ->
             _read_energy(seen, (joules, sampler.energy_j()), desk.power_limit_w())
             seen.held_clocks_s = _differences(held_s, desk.telemetry.held_clocks_s())
             seen.telemetry_source = sampler.source
-            _prove_again(seen, hardware)
             if before:
                 seen.parameters_moved = guards.has_moved(work.model, before)
             seen.memory_errors = _difference(errors, desk.telemetry.ecc_uncorrected())
+            _prove_again(seen, hardware)
     if desk.team is None:
         _look_again(loop, work, desk, seen)
 
