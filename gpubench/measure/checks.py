@@ -122,7 +122,7 @@ def of_run(measurements: Sequence[Measurement]) -> tuple[Finding, ...]:
     """Findings that concern the device and not one case."""
     sources = {launch.telemetry_source for m in measurements for launch in m.launches if launch.rounds}
     silent = sources and sources <= {"none"}
-    blind = sorted({m.case.precision for m in measurements if m.flops_per_sample and not m.peak_flops_per_s})
+    blind = sorted({m.case.precision for m in measurements if m.achieved_flops_per_s and m.mfu is None})
     return (
         *((Finding(kind=FindingKind.NO_TELEMETRY),) if silent else ()),
         *((Finding(kind=FindingKind.NO_PEAK, value=", ".join(blind)),) if blind else ()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import cast
 
 import torch
@@ -59,14 +59,17 @@ def compiled(work: Work) -> Advance:
     compiled_work = dataclasses.replace(work, model=model)
     compiled_work.step(0)
     if not counters["stats"]["unique_graphs"]:
-        raise NotPreparedError(f"torch.compile compiled nothing of this model{_switched_off()}")
+        raise NotPreparedError(f"torch.compile compiled nothing of this model{_why(counters)}")
     return compiled_work.step
 
 
-def _switched_off() -> str:
-    """Name the variable that turns torch.compile off, where it is set."""
-    found = [f"{name}={os.environ[name]}" for name in COMPILE_SWITCHES if os.environ.get(name, "0") != "0"]
-    return f": unset {found[0]}" if found else ""
+def _why(counters: Mapping[str, Mapping[str, int]]) -> str:
+    """Name the variable that turns torch.compile off, or the first thing that it cannot take."""
+    for name in COMPILE_SWITCHES:
+        if os.environ.get(name, "0") != "0":
+            return f": unset {name}={os.environ[name]}"
+    refused = next(iter(counters["unimplemented"]), "")
+    return f": {refused.splitlines()[0]}" if refused else ""
 
 
 def capture(work: Work) -> Advance:

@@ -23,7 +23,7 @@ from gpubench.measure.step import move
 from gpubench.measure.stopping import Heap
 from gpubench.models import Execution, FindingKind, Launch, Measurement, Precision, Status, Switches, TaskKind
 from gpubench.probe.backend import Reading
-from gpubench.workload import Task
+from gpubench.workload import Task, load_workload
 
 CPU = torch.device("cpu")
 STEP_S = 0.26
@@ -455,6 +455,9 @@ def test_a_model_of_which_nothing_was_compiled_is_unsupported(make_case, graphs_
     work = compile_work(make_case, Opaque(nn.Linear(8, 4)))
     with pytest.raises(NotPreparedError, match=r"compiled nothing of this model$"):
         prepare(work)
+    recurrent = load_workload("lstm").tiny(4, 0)
+    with pytest.raises(NotPreparedError, match=r"nothing of this model: .*LSTM"):
+        prepare(move(recurrent, work.case, CPU))
     monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
     with pytest.raises(NotPreparedError, match="unset TORCH_COMPILE_DISABLE=1"):
         prepare(work)

@@ -221,14 +221,15 @@ def test_more_than_the_peak_is_implausible_with_room_for_fp32_convolutions(
 
 
 def test_a_peak_that_is_not_known_is_said_once_for_the_run(make_measurement, make_case):
-    def row(peak, **case):
+    def row(peak, launch=None, **case):
         return make_measurement(
-            case=make_case(**case), flops_per_sample=1.0, peak_flops_per_s=peak, launch={"rounds": ()}
+            case=make_case(**case), flops_per_sample=1.0, peak_flops_per_s=peak, launch=launch
         )
 
     half_known = [row(None), row(None, batch_size=8), row(9.0, precision=Precision.AMP_BF16)]
     assert checks.of_run(half_known) == (Finding(kind=K.NO_PEAK, value="fp32"),)
     assert checks.of_run([row(9.0)]) == ()
+    assert checks.of_run([row(None, launch={"rounds": ()})]) == ()
     assert K.NO_PEAK in INFORMATIVE
     assert K.ABOVE_PEAK in INFORMATIVE
 
