@@ -21,6 +21,7 @@ from gpubench.models import (
     Launch,
     Measurement,
     Precision,
+    Run,
     Status,
     TaskKind,
 )
@@ -118,11 +119,12 @@ def find(
     yield from _of_flops(measurement)
 
 
-def of_run(measurements: Sequence[Measurement]) -> tuple[Finding, ...]:
-    """Findings that concern the device and not one case."""
-    sources = {launch.telemetry_source for m in measurements for launch in m.launches if launch.rounds}
+def of_run(run: Run) -> tuple[Finding, ...]:
+    """Findings that concern the device and not one case; of a CPU no datasheet peak is to be expected."""
+    sources = {x.telemetry_source for m in run.measurements for x in m.launches if x.rounds}
     silent = sources and sources <= {"none"}
-    blind = sorted({m.case.precision for m in measurements if m.achieved_flops_per_s and m.mfu is None})
+    unheld = (m for m in run.measurements if m.achieved_flops_per_s and m.mfu is None)
+    blind = sorted({m.case.precision for m in unheld if run.device.backend != "cpu"})
     return (
         *((Finding(kind=FindingKind.NO_TELEMETRY),) if silent else ()),
         *((Finding(kind=FindingKind.NO_PEAK, value=", ".join(blind)),) if blind else ()),

@@ -200,7 +200,7 @@ def finished(state: Run, launches: int) -> Run:
     return msgspec.structs.replace(
         state,
         measurements=tuple(sorted(judged, key=lambda m: order.get(m.case, len(order)))),
-        findings=_together(state.findings, checks.of_run(state.measurements)),
+        findings=_together(state.findings, checks.of_run(state)),
         finished_at=stamp(datetime.now(UTC)),
     )
 

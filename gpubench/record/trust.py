@@ -59,7 +59,7 @@ def _doubts(run: Run, measurements: tuple[Measurement, ...]) -> Iterator[Doubt]:
             kind="UNFINISHED",
             text="the run was cut off; continue it with `gpubench run --resume`",
         )
-    known = {finding.kind: finding for finding in (*run.findings, *checks.of_run(measurements))}
+    known = {finding.kind: finding for finding in (*run.findings, *checks.of_run(run))}
     yield from (_of(finding, None) for finding in known.values())
     for measurement in measurements:
         if measurement.status is not Status.OK:

@@ -10,12 +10,15 @@ import pytest
 from gpubench.findings import INFORMATIVE, describe
 from gpubench.measure import checks
 from gpubench.models import (
+    DeviceProfile,
+    Environment,
     Execution,
     Finding,
     FindingKind,
     Launch,
     Precision,
     Round,
+    Run,
     Status,
     Switches,
     TaskKind,
@@ -220,6 +223,18 @@ def test_more_than_the_peak_is_implausible_with_room_for_fp32_convolutions(
     assert (judged.status is Status.INVALID) == (K.IMPLAUSIBLE in expected)
 
 
+def run_of(*measurements, backend="cuda"):
+    return Run(
+        run_id="20261120t000000z-abcd1234",
+        started_at="2026-11-20T00:00:00Z",
+        budget="default",
+        seed=0,
+        device=DeviceProfile(backend=backend),
+        environment=Environment(gpubench="0", python="3.11", os="linux"),
+        measurements=measurements,
+    )
+
+
 def test_a_peak_that_is_not_known_is_said_once_for_the_run(make_measurement, make_case):
     def row(peak, launch=None, **case):
         return make_measurement(
@@ -227,9 +242,10 @@ def test_a_peak_that_is_not_known_is_said_once_for_the_run(make_measurement, mak
         )
 
     half_known = [row(None), row(None, batch_size=8), row(9.0, precision=Precision.AMP_BF16)]
-    assert checks.of_run(half_known) == (Finding(kind=K.NO_PEAK, value="fp32"),)
-    assert checks.of_run([row(9.0)]) == ()
-    assert checks.of_run([row(None, launch={"rounds": ()})]) == ()
+    assert checks.of_run(run_of(*half_known)) == (Finding(kind=K.NO_PEAK, value="fp32"),)
+    assert checks.of_run(run_of(*half_known, backend="cpu")) == ()
+    assert checks.of_run(run_of(row(9.0))) == ()
+    assert checks.of_run(run_of(row(None, launch={"rounds": ()}))) == ()
     assert K.NO_PEAK in INFORMATIVE
     assert K.ABOVE_PEAK in INFORMATIVE
 
@@ -433,8 +449,8 @@ def test_a_device_without_telemetry_is_said_once_for_the_run(make_measurement):
     bare = msgspec.structs.replace(
         bare, launches=(msgspec.structs.replace(bare.launches[0], telemetry_source="none"),)
     )
-    assert [f.kind for f in checks.of_run([bare])] == [K.NO_TELEMETRY]
-    assert checks.of_run([make_measurement()]) == ()
+    assert [f.kind for f in checks.of_run(run_of(bare))] == [K.NO_TELEMETRY]
+    assert checks.of_run(run_of(make_measurement())) == ()
 
 
 def test_every_kind_of_finding_has_words_and_a_next_action():
