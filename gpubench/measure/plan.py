@@ -49,6 +49,7 @@ class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
     case: Case
     flops_per_sample: float | None = None
     parameter_count: int | None = None
+    convolves: bool | None = None
 
 
 class Group(NamedTuple):
@@ -348,4 +349,5 @@ def _planned(
         ),
         flops_per_sample=profile.train_flops_per_sample if train else profile.forward_flops_per_sample,
         parameter_count=profile.parameters,
+        convolves=profile.convolves(task),
     )

@@ -119,6 +119,7 @@ def _planned(case: Case, names: Mapping[str, tuple[str, WorkloadProfile]]) -> Pl
         case=case,
         flops_per_sample=profile.train_flops_per_sample if train else profile.forward_flops_per_sample,
         parameter_count=profile.parameters,
+        convolves=profile.convolves(case.task),
     )
 
 
