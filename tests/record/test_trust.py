@@ -151,7 +151,45 @@ def test_devices_are_compared_only_on_request(make_run):
 def test_software_that_differs_is_said(make_run):
     a = with_launch(make_run(), launch())
     b = msgspec.structs.replace(a, environment=msgspec.structs.replace(a.environment, torch="2.9"))
-    assert compare(a, b).remarks == ("torch differs: A None, B 2.9",)
+    assert compare(a, b).remarks[-1] == "torch differs: A None, B 2.9"
+
+
+def test_an_interval_of_one_process_is_said_to_hold_nothing_between_processes(make_run):
+    once = with_launch(make_run(), launch())
+    thrice = with_launch(make_run(), *(launch(index) for index in range(3)))
+    (remark,) = compare(once, thrice).remarks
+    assert remark.startswith("one launch in A: ")
+    assert compare(once, once).remarks[0].startswith("one launch in A and B: ")
+    assert compare(thrice, thrice).remarks == ()
+
+
+def test_what_speaks_against_a_compared_figure_stands_beside_it(make_run):
+    a = with_launch(make_run(), launch())
+    found = (Finding(kind=FindingKind.NOISY), Finding(kind=FindingKind.NO_ENERGY_COUNTER))
+    noisy = msgspec.structs.replace(a.measurements[0], findings=found)
+    shared = (Finding(kind=FindingKind.SHARED_GPU),)
+    b = msgspec.structs.replace(a, measurements=(noisy,), findings=shared)
+    comparison = compare(a, b)
+    (row,) = comparison.rows
+    assert (row.a_findings, row.b_findings) == ((), (FindingKind.NOISY,))
+    assert any("B as a whole carries SHARED_GPU" in remark for remark in comparison.remarks)
+
+
+def test_a_case_that_broke_in_b_fails_and_one_not_measured_is_said(make_run):
+    a = with_launch(make_run(), launch())
+    row = a.measurements[0]
+    other = msgspec.structs.replace(row, case=msgspec.structs.replace(row.case, batch_size=32))
+    both = msgspec.structs.replace(a, measurements=(row, other))
+    for status in (Status.INVALID, Status.FAILED, Status.OUT_OF_MEMORY, Status.TIMEOUT, Status.UNSUPPORTED):
+        b = msgspec.structs.replace(a, measurements=(row, msgspec.structs.replace(other, status=status)))
+        assert compare(both, b).failed(0.03) == (other.case,)
+    left_out = compare(both, a)
+    assert left_out.failed(0.03) == ()
+    assert left_out.remarks[-1] == f"not compared, without a figure in both: {other.case.label} (in A)"
+    all_broken = msgspec.structs.replace(
+        a, measurements=(msgspec.structs.replace(row, status=Status.FAILED),)
+    )
+    assert compare(a, all_broken).failed(0.03) == (row.case,)
 
 
 @pytest.mark.parametrize(("text", "value"), [("3%", 0.03), ("3 %", 0.03), ("0.03", 0.03), ("0", 0.0)])
@@ -201,6 +239,12 @@ def test_check_and_compare_answer_with_their_exit_codes(tmp_path, make_run):
     assert code == 1, err
     assert json.loads(out)["rows"][0]["verdict"] == "B is slower"
     assert gpubench("compare", "20261120", "latest", *where, "--fail-over", "30%")[0] == 0
+    row = msgspec.structs.replace(slow.measurements[0], status=Status.INVALID, reason="IMPLAUSIBLE")
+    store.write_run(tmp_path, msgspec.structs.replace(slow, measurements=(row,)))
+    code, _, err = gpubench("compare", "20261120", "latest", *where, "--fail-over", "30%")
+    assert code == 1
+    assert "no figure in B (invalid: IMPLAUSIBLE)" in err
+    assert gpubench("compare", "20261120", "latest", *where)[0] == 0
     code, out, err = gpubench("compare", "20261120", "nowhere", *where)
     assert (code, out) == (2, "")
     code, out, _ = gpubench("results", "list", *where, "--json")
