@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from gpubench.measure import messages
+from gpubench.measure.plan import TF32_VARIABLES
 from gpubench.measure.privacy import scrub
 from gpubench.models import DeviceProfile
 from gpubench.units import Seconds, format_bytes
@@ -172,10 +173,10 @@ def environment_of(
     """Return the environment of a child: it sees its GPUs alone, and TF32 is off or on as its cases need.
 
     ``NVIDIA_TF32_OVERRIDE`` is read when the maths libraries load, hence a process of its own for strict
-    fp32. A GPU is named by UUID; where that is all zeros, by its place in PCI order.
+    fp32. No inherited variable decides on TF32. A GPU is named by UUID; where that is all zeros, by its place
+    in PCI order.
     """
-    variables = dict(inherited)
-    variables.pop("NVIDIA_TF32_OVERRIDE", None)
+    variables = {name: value for name, value in inherited.items() if name not in TF32_VARIABLES}
     variables["PYTHONUNBUFFERED"] = "1"
     if strict:
         variables["NVIDIA_TF32_OVERRIDE"] = "0"

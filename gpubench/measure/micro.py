@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from statistics import median
 
+import msgspec
 import torch
 
 from gpubench import stats
@@ -19,7 +20,7 @@ from gpubench.measure.budget import Budget
 from gpubench.measure.capability import why_no_precision
 from gpubench.measure.hardware import Hardware
 from gpubench.measure.peaks import GEMM_PRECISIONS
-from gpubench.measure.precision import switches_for
+from gpubench.measure.precision import IEEE_ERROR, probe_errors, switches_for
 from gpubench.measure.stopping import StopRule, Verdict
 from gpubench.models import DeviceProfile, Finding, FindingKind, MicroResult, Precision
 from gpubench.units import GIB, MIB, Bytes, Seconds
@@ -80,6 +81,9 @@ def run_micro(
 ) -> Iterator[MicroResult]:
     """Run the probes of one process: strict fp32 or the other precisions, and copies and launches.
 
+    Setting is not effect: a strict process first proves its precision against float64, and its products are
+    ``TF32_IN_FORCE`` where they are not IEEE.
+
     Args:
         hardware: The device.
         profile: Which precisions it has, how much memory.
@@ -91,14 +95,26 @@ def run_micro(
     deadline = math.inf if time_s is None else time.perf_counter() + time_s
     chosen = [*gemm_probes(profile, strict=strict), *(other_probes(hardware) if others else ())]
     limit = math.inf if profile.memory_bytes is None else MEMORY_SHARE * profile.memory_bytes
+    doubts = _not_ieee(hardware) if strict else ()
     for probe in chosen:
         if probe.memory_bytes > limit:
             continue
         if time.perf_counter() >= deadline:
             return
         with switches_for(GEMM_PRECISIONS.get(probe.precision or "fp32", Precision.FP32)):
-            yield measure_probe(probe, hardware, budget)
+            result = measure_probe(probe, hardware, budget)
+        if probe.precision == "fp32":
+            result = msgspec.structs.replace(result, findings=(*result.findings, *doubts))
+        yield result
         hardware.release()
+
+
+def _not_ieee(hardware: Hardware) -> tuple[Finding, ...]:
+    with switches_for(Precision.FP32):
+        worst = max(probe_errors(hardware.device).values())
+    if worst <= IEEE_ERROR:
+        return ()
+    return (Finding(kind=FindingKind.TF32_IN_FORCE, value=worst, limit=IEEE_ERROR),)
 
 
 def gemm_probes(profile: DeviceProfile, *, strict: bool) -> Iterator[Probe]:

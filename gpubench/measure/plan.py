@@ -189,8 +189,7 @@ def plan(
     if not cases:
         reasons = "; ".join(dict.fromkeys(m.reason or "" for m in unsupported))
         raise MisuseError(f"nothing of this can be measured here: {reasons}")
-    refuse_forced_precision(cases, on_cpu=on_cpu)
-    return Plan(
+    made = Plan(
         budget=budget,
         seed=request.seed,
         cases=tuple(cases),
@@ -201,12 +200,14 @@ def plan(
         allow_throttled=request.allow_throttled,
         peers=peers,
     )
+    refuse_forced_precision(made)
+    return made
 
 
 def only_micro(request: RunRequest, *, on_cpu: bool) -> Plan:
     """Make the plan of micro-benchmarks and nothing else, in one launch."""
     budget = budget_of(request.budget or ("quick" if on_cpu else "default"), on_cpu=on_cpu)
-    return Plan(
+    made = Plan(
         budget=msgspec.structs.replace(budget, launches=1),
         seed=request.seed,
         cases=(),
@@ -214,6 +215,8 @@ def only_micro(request: RunRequest, *, on_cpu: bool) -> Plan:
         on_cpu=on_cpu,
         micro="only",
     )
+    refuse_forced_precision(made)
+    return made
 
 
 def check_request(request: RunRequest, known: Sequence[str]) -> RunRequest:
@@ -305,14 +308,18 @@ def default_memory_format(profile: WorkloadProfile, precision: Precision) -> Mem
     return MemoryFormat.CONTIGUOUS if precision is Precision.FP32 else MemoryFormat.CHANNELS_LAST
 
 
-def refuse_forced_precision(cases: Sequence[PlannedCase], *, on_cpu: bool) -> None:
-    """Refuse strict fp32 while a variable forces a lower precision on it.
+def refuse_forced_precision(made: Plan) -> None:
+    """Refuse a plan with a strict fp32 process while a variable forces a lower precision on it.
+
+    Every plan that is measured passes here: that of a run, of a run gone on with, of micro-benchmarks alone,
+    and of the reference figures.
 
     Raises:
         MisuseError: Naming the variable.
     """
-    if not any(planned.case.precision is Precision.FP32 for planned in cases):
+    if True not in made.strict_groups():
         return
+    on_cpu = made.on_cpu
     forced = [v for v in TF32_VARIABLES if not on_cpu and os.environ.get(v, "") not in {"", "0"}]
     forced += [v for v in CPU_MATH_VARIABLES if on_cpu and os.environ.get(v, "STRICT").upper() != "STRICT"]
     if forced:

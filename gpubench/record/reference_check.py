@@ -19,7 +19,7 @@ from gpubench.errors import GpuBenchError
 from gpubench.measure import events
 from gpubench.measure.budget import QUICK
 from gpubench.measure.launcher import Launcher, say_nothing
-from gpubench.measure.plan import Plan, PlannedCase, default_memory_format
+from gpubench.measure.plan import Plan, PlannedCase, default_memory_format, refuse_forced_precision
 from gpubench.models import (
     Case,
     DeviceProfile,
@@ -149,12 +149,14 @@ def plan_of(figures: Sequence[Figure], launches: int) -> Plan:
     """Return the plan of the cases among the figures, each once."""
     timed = [figure for figure in figures if figure.kind in {"step_time", "throughput", "spread"}]
     cases = {planned.case: planned for planned in map(planned_of, timed)}
-    return Plan(
+    made = Plan(
         budget=msgspec.structs.replace(QUICK, launches=launches),
         seed=0,
         cases=tuple(cases.values()),
         micro="also" if any(figure.kind == "micro" for figure in figures) else "none",
     )
+    refuse_forced_precision(made)
+    return made
 
 
 def planned_of(figure: Figure) -> PlannedCase:

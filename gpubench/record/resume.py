@@ -11,7 +11,7 @@ from gpubench.errors import MisuseError
 from gpubench.measure.budget import BudgetName, budget_of
 from gpubench.measure.capability import is_cpu
 from gpubench.measure.launcher import Record
-from gpubench.measure.plan import Plan, PlannedCase
+from gpubench.measure.plan import Plan, PlannedCase, refuse_forced_precision
 from gpubench.models import Case, DeviceProfile, Run, Status, TaskKind, WorkloadProfile
 from gpubench.probe.identity import device_id
 from gpubench.units import Seconds, plain
@@ -37,7 +37,8 @@ def plan_again(
         peers: The GPUs beside the first, where the run had several.
 
     Raises:
-        MisuseError: If device or software is another, or a workload of the user's own is not given again.
+        MisuseError: If device or software is another, a workload of the user's own is not given again, or a
+            variable forces a lower precision on fp32.
     """
     _same_conditions(run, device)
     names = {profile.name: (reference, profile) for reference, profile in profiles.items()}
@@ -45,7 +46,7 @@ def plan_again(
     if not cases:
         raise MisuseError(f"run {plain(run.run_id)} does not say what it planned: start a new one")
     on_cpu = is_cpu(device)
-    return Plan(
+    made = Plan(
         budget=budget_of(_budget_name(run), on_cpu=on_cpu),
         seed=run.seed,
         cases=cases,
@@ -54,6 +55,8 @@ def plan_again(
         on_cpu=on_cpu,
         peers=peers,
     )
+    refuse_forced_precision(made)
+    return made
 
 
 def finished_units(run: Run) -> list[tuple[Case, int]]:

@@ -22,7 +22,7 @@ from gpubench.measure.launcher import STOPPING_S, Control, Launcher, Record, say
 from gpubench.measure.messages import Ready
 from gpubench.measure.plan import Plan, check_request, plan
 from gpubench.measure.request import RunRequest
-from gpubench.models import Case, DeviceProfile, Finding, Measurement, Run, Status
+from gpubench.models import Case, DeviceProfile, Finding, FindingKind, Measurement, Run, Status
 from gpubench.probe.identity import storable
 from gpubench.probe.select import select_device, select_peers
 from gpubench.profile import profile_of
@@ -160,10 +160,11 @@ def _begin(prepared: Prepared) -> tuple[Run, list[tuple[Case, int]], Record | No
 def _so_far(state: Run, prepared: Prepared, launcher: Launcher) -> Run:
     """Put beside the measurements what the child has said of its libraries and of the device itself."""
     ready = launcher.ready
+    forced = (f for r in launcher.micro for f in r.findings if f.kind is FindingKind.TF32_IN_FORCE)
     return msgspec.structs.replace(
         state,
         environment=environment(prepared.device, ready) if ready else state.environment,
-        findings=_together(prepared.findings, ready.findings if ready else ()),
+        findings=_together(prepared.findings, (*(ready.findings if ready else ()), *forced)),
         micro=tuple(launcher.micro) or state.micro,
     )
 

@@ -194,11 +194,12 @@ def test_messages_survive_the_pipe_with_not_a_number(make_case):
 def test_the_environment_of_a_child_names_the_gpu_and_turns_tf32_off_for_fp32(h100):
     from gpubench.measure.child import environment_of
 
-    inherited = {"PATH": "/bin", "NVIDIA_TF32_OVERRIDE": "1"}
+    inherited = {"PATH": "/bin", "NVIDIA_TF32_OVERRIDE": "1", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}
     strict = environment_of(h100, inherited, strict=True)
     other = environment_of(h100, inherited, strict=False)
     assert strict["NVIDIA_TF32_OVERRIDE"] == "0"
     assert "NVIDIA_TF32_OVERRIDE" not in other
+    assert "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE" not in strict.keys() | other.keys()
     assert other["CUDA_VISIBLE_DEVICES"] == h100.uuid
     blank = msgspec.structs.replace(h100, uuid="GPU-00000000-0000-0000-0000-000000000000", index=2)
     assert environment_of(blank, inherited, strict=False)["CUDA_VISIBLE_DEVICES"] == "2"

@@ -125,6 +125,8 @@ def test_fp32_is_refused_while_a_variable_forces_tf32_and_named(h100, profiles, 
     monkeypatch.setenv(variable, "1")
     with pytest.raises(MisuseError, match=f"unset {variable}"):
         plan(RunRequest(), h100, profiles)
+    with pytest.raises(MisuseError, match=f"unset {variable}"):
+        plan(RunRequest(micro="only"), h100, profiles)
     assert plan(RunRequest(precisions=("tf32",)), h100, profiles).cases
     monkeypatch.setenv(variable, "0")
     assert plan(RunRequest(), h100, profiles).cases
@@ -132,8 +134,9 @@ def test_fp32_is_refused_while_a_variable_forces_tf32_and_named(h100, profiles, 
 
 def test_fp32_on_a_cpu_is_refused_while_a_variable_lowers_its_maths(cpu, profiles, monkeypatch):
     monkeypatch.setenv("ONEDNN_DEFAULT_FPMATH_MODE", "BF16")
-    with pytest.raises(MisuseError, match="unset ONEDNN_DEFAULT_FPMATH_MODE"):
-        plan(RunRequest(), cpu, profiles)
+    for request in (RunRequest(), RunRequest(micro="only")):
+        with pytest.raises(MisuseError, match="unset ONEDNN_DEFAULT_FPMATH_MODE"):
+            plan(request, cpu, profiles)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import pytest
 
 from gpubench.errors import MisuseError
 from gpubench.models import DeviceProfile, Run, Status
+from gpubench.profile import load_profiles
 from gpubench.record import resume, store
 
 pytestmark = pytest.mark.timeout(120)
@@ -183,6 +184,19 @@ def test_a_run_of_another_device_or_software_is_not_gone_on_with(make_run, tmp_p
         resume.plan_again(other_torch, device, {}, None)
     with pytest.raises(MisuseError, match="does not say what it planned"):
         resume.plan_again(run, device, {}, None)
+
+
+def test_a_run_is_not_gone_on_with_while_a_variable_lowers_fp32(make_run, monkeypatch):
+    """It was begun without the variable: its other half would be of another precision."""
+    device = DeviceProfile(backend="nvidia", name="NVIDIA H200")
+    run = make_run()
+    profile = load_profiles()["cnn"]
+    case = msgspec.structs.replace(run.measurements[0].case, workload_version=profile.version)
+    run = msgspec.structs.replace(run, planned=(case,))
+    assert resume.plan_again(run, device, {"cnn": profile}, None).cases
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
+    with pytest.raises(MisuseError, match="unset NVIDIA_TF32_OVERRIDE"):
+        resume.plan_again(run, device, {"cnn": profile}, None)
 
 
 def test_finished_units_are_those_with_a_launch_and_timeouts_are_measured_anew(make_run):

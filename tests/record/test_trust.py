@@ -333,6 +333,12 @@ def test_the_shipped_figures_can_be_read_and_measured():
     assert planned_of(by_name["vgg16 compiled"]).case.batch_size == 128
 
 
+def test_the_reference_is_not_measured_while_a_variable_forces_tf32(monkeypatch):
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
+    with pytest.raises(MisuseError, match="unset NVIDIA_TF32_OVERRIDE"):
+        plan_of(reference_figures(), 1)
+
+
 def test_every_micro_figure_has_the_name_that_a_probe_gives():
     pytest.importorskip("torch")
     from gpubench.measure import micro
