@@ -213,7 +213,8 @@ class Launcher:
             raise GpuBenchError(f"the measuring process {reason}") from error
         if isinstance(report, messages.ByHandDone) and report.ratio is not None:
             return report.ratio
-        raise GpuBenchError("the comparison with a loop by hand gave no figure")
+        why = report.reason if isinstance(report, messages.ByHandDone) else None
+        raise GpuBenchError(why or "the comparison with a loop by hand gave no figure")
 
     def close(self) -> None:
         """End the child, if there is one."""

@@ -283,11 +283,11 @@ def test_one_broken_file_is_counted_and_the_only_one_is_misuse(tmp_path, make_ru
 # --- the reference figures ---------------------------------------------------------------------------
 
 
-def figure(rule, limit, value=100.0):
+def figure(rule, limit, value=100.0, kind="micro"):
     return Figure(
         gpu_key="nvidia-h200",
         name="x",
-        kind="micro",
+        kind=kind,
         workload="",
         precision="",
         execution="",
@@ -305,6 +305,8 @@ def figure(rule, limit, value=100.0):
     [
         ("at_least", 0.98, 100.0, 98.0, "pass"),
         ("at_least", 0.98, 100.0, 97.9, "fail"),
+        ("at_least", 0.98, 100.0, 102.0, "pass"),
+        ("at_least", 0.98, 100.0, 102.1, "suspicious"),
         ("at_least", 4700, 4846.0, 4701.0, "pass"),
         ("at_most", 0.38e-3, 0.358e-3, 0.37e-3, "pass"),
         ("at_most", 0.38e-3, 0.358e-3, 0.39e-3, "fail"),
@@ -315,11 +317,13 @@ def figure(rule, limit, value=100.0):
     ],
 )
 def test_a_figure_is_judged_by_its_rule(rule, limit, value, measured, verdict):
-    assert judge(figure(rule, limit, value), measured, same_card=True) == verdict
+    kind = "step_time" if rule == "at_most" else "micro"
+    assert judge(figure(rule, limit, value, kind), measured, same_card=True) == verdict
 
 
 def test_another_card_gets_figures_without_a_verdict():
     assert judge(figure("at_least", 0.98), 1.0, same_card=False) == "shown"
+    assert judge(figure("at_least", 0.98), 500.0, same_card=False) == "shown"
 
 
 def test_the_shipped_figures_can_be_read_and_measured():
