@@ -12,7 +12,7 @@ from itertools import pairwise
 import torch
 
 from gpubench.measure import busy, by_hand, energy, guards
-from gpubench.measure.budget import Budget
+from gpubench.measure.budget import Budget, within
 from gpubench.measure.clock import Clock
 from gpubench.measure.execution import Advance, NotCapturedError, prepare
 from gpubench.measure.hardware import Hardware
@@ -214,6 +214,13 @@ def skipped_steps(scales: list[float]) -> int:
 def _measure(order: MeasureCase, desk: Desk, seen: Seen, deadline_s: Seconds) -> None:
     case, hardware = order.case, desk.hardware
     clock = desk.clock()
+    began_s = time.perf_counter()
+
+    def budget(round_s: Seconds = 0.0) -> Budget:
+        if order.aim_s is None:
+            return desk.budget
+        return within(desk.budget, began_s + order.aim_s - time.perf_counter(), round_s)
+
     desk.phase("build")
     with seen.timing("build"):
         if desk.team is not None:
@@ -248,11 +255,11 @@ def _measure(order: MeasureCase, desk: Desk, seen: Seen, deadline_s: Seconds) ->
     with Sampler(desk.telemetry, clock.now_s) as sampler:
         loop.samples = sampler.drain
         desk.phase("warm-up")
-        warm_up(loop, desk.budget, seen.series)
+        warm_up(loop, budget(), seen.series)
         desk.phase("timed")
         held_s, joules = desk.telemetry.held_clocks_s(), sampler.energy_j()
         try:
-            time_rounds(loop, desk.budget, seen.series)
+            time_rounds(loop, budget(loop.step_s * seen.series.steps_per_round), seen.series)
         finally:
             _read_energy(seen, (joules, sampler.energy_j()), desk.power_limit_w())
             seen.held_clocks_s = _differences(held_s, desk.telemetry.held_clocks_s())

@@ -120,6 +120,18 @@ def test_a_time_limit_holds_for_the_whole_run_and_names_what_it_cut(make_plan, c
         assert measurement.status is Status.OK or "time" in measurement.reason
 
 
+def test_a_run_in_haste_shares_its_time_out_and_keeps_every_figure(make_plan, cpu):
+    """The times never converge on a target of 0, so each case would take all of its 6 s."""
+    calm = make_plan("time.sleep(0.005)", batches=(4, 5))
+    hasty = msgspec.structs.replace(calm.budget, timed_s=6.0, target=0.0, case_s=0.5)
+    measurements = run(msgspec.structs.replace(calm, budget=hasty), cpu)
+    assert [m.status for m in measurements] == [Status.OK, Status.OK]
+    for measurement in measurements:
+        rounds = measurement.launches[0].rounds
+        assert len(rounds) >= 10
+        assert sum(r.wall_s for r in rounds) < 5.0
+
+
 def test_a_stop_finishes_the_round_and_hands_back_what_there_is(make_plan, cpu):
     control = Control()
     rounds = []
