@@ -262,13 +262,13 @@ def _take(
 def plan_of(figures: Sequence[Figure], launches: int) -> Plan:
     """Return the plan of the cases among the figures, each once.
 
-    Micro-benchmarks come first, as in a run of nothing else: at every precision that the device has, whatever
+    No case is hurried: what is judged may take its time. Micro-benchmarks come first, as in a run of nothing else: at every precision that the device has, whatever
     the precisions of the cases are.
     """
     timed = [figure for figure in figures if figure.kind in {"step_time", "throughput", "spread"}]
     cases = {planned.case: planned for planned in map(planned_of, timed)}
     made = Plan(
-        budget=msgspec.structs.replace(QUICK, launches=launches),
+        budget=msgspec.structs.replace(QUICK, launches=launches, case_s=None),
         seed=0,
         cases=tuple(cases.values()),
         micro="only" if any(figure.kind == "micro" for figure in figures) else "none",

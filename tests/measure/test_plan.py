@@ -178,6 +178,8 @@ def test_a_quick_run_of_the_classic_three_is_planned_for_two_minutes(h100, cpu, 
     assert len(made.cases) == 18
     assert made.estimate_s()[0] == made.aim_s() <= 120 - 5  # the device is looked at before and after
     assert plan(RunRequest(), h100, profiles).aim_s() is None
+    compiled = plan(RunRequest(budget="quick", executions=("eager", "compile")), h100, profiles)
+    assert compiled.aim_s() > made.aim_s() + 9 * 20
     on_cpu = plan(RunRequest(), cpu, profiles)
     assert on_cpu.aim_s() is None
     expected_s, most_s = on_cpu.estimate_s()

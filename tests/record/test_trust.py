@@ -332,6 +332,7 @@ def test_the_shipped_figures_can_be_read_and_measured():
     assert all(f.source for f in figures)
     by_name = {f.name: f for f in figures}
     assert by_name["gemm fp32 4096"].value == pytest.approx(51.37e12)
+    assert plan_of(figures, 1).aim_s() is None
     for planned in plan_of(figures, 1).cases:
         assert planned.flops_per_sample > 0
     assert planned_of(by_name["vgg16 compiled"]).case.batch_size == 128
