@@ -262,8 +262,8 @@ def _take(
 def plan_of(figures: Sequence[Figure], launches: int) -> Plan:
     """Return the plan of the cases among the figures, each once.
 
-    No case is hurried: what is judged may take its time. Micro-benchmarks come first, as in a run of nothing else: at every precision that the device has, whatever
-    the precisions of the cases are.
+    No case is hurried: what is judged may take its time. Micro-benchmarks come first, as in a run of nothing
+    else: at every precision that the device has, whatever the precisions of the cases are.
     """
     timed = [figure for figure in figures if figure.kind in {"step_time", "throughput", "spread"}]
     cases = {planned.case: planned for planned in map(planned_of, timed)}
