@@ -30,6 +30,7 @@ class FindingKind(StrEnum):
     MEMORY_ERRORS = "MEMORY_ERRORS"
     PARAMETERS_FROZEN = "PARAMETERS_FROZEN"
     STEPS_SKIPPED = "STEPS_SKIPPED"
+    ONE_BATCH = "ONE_BATCH"
     DRIFTING = "DRIFTING"
     CLOCK_GAP = "CLOCK_GAP"
     CLOCK_EVENTS = "CLOCK_EVENTS"
@@ -47,6 +48,7 @@ INFORMATIVE = frozenset(
         FindingKind.NO_ENERGY_COUNTER,
         FindingKind.NO_TELEMETRY,
         FindingKind.UUID_ALL_ZEROS,
+        FindingKind.ONE_BATCH,
     }
 )
 """Worth knowing, and no reason to doubt a throughput."""
@@ -112,6 +114,10 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     FindingKind.STEPS_SKIPPED: (
         "the gradient scaler skipped steps",
         "lower the learning rate, or use amp-bf16",
+    ),
+    FindingKind.ONE_BATCH: (
+        "every step trained on the same batch",
+        "leave the random numbers of build() to the seed that gpubench sets, so that it can build four",
     ),
     FindingKind.DRIFTING: (
         "the step time was still drifting, so early rounds were left out",

@@ -236,6 +236,7 @@ class Launch(_Record, frozen=True, kw_only=True):
         held_clocks_s: For how long each policy (power, thermal, ...) held the clocks down while rounds were
             timed, by the driver's own counters [s]; empty where it tells none.
         memory_errors: Uncorrectable memory errors that appeared while this was measured.
+        batch_count: Prebuilt batches that the steps rotate.
         loss_curve: Loss of each of the first steps from the seed.
         latency_s: Forward passes at batch 1, each from a drained device to a drained device [s].
         findings: What only this process could see (not steady, drifting, telemetry hung).
@@ -262,6 +263,7 @@ class Launch(_Record, frozen=True, kw_only=True):
     graph_error: float | None = None
     parameters_moved: bool | None = None
     memory_errors: int | None = None
+    batch_count: int | None = None
     loss_curve: tuple[float | None, ...] = ()
     latency_s: tuple[float, ...] = ()
     cold_s: dict[str, float] = {}

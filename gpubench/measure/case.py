@@ -86,6 +86,7 @@ class Seen:
     switches: Switches | None = None
     precision_errors: dict[str, float] = field(default_factory=dict)
     cold_s: dict[str, float] = field(default_factory=dict)
+    batch_count: int | None = None
     loss_curve: list[float] = field(default_factory=list)
     peak_memory_bytes: int | None = None
     reference_error: float | None = None
@@ -134,6 +135,7 @@ class Seen:
             graph_error=self.graph_error,
             parameters_moved=self.parameters_moved,
             memory_errors=self.memory_errors,
+            batch_count=self.batch_count,
             loss_curve=tuple(self.loss_curve),
             cold_s={name: round(value, 4) for name, value in self.cold_s.items()},
             findings=(*series.findings, *((finding,) if finding else ())),
@@ -226,6 +228,7 @@ def _measure(order: MeasureCase, desk: Desk, seen: Seen, deadline_s: Seconds) ->
         if desk.team is not None:
             desk.team.announce(order)
         task = desk.task(order.reference, case.batch_size)
+        seen.batch_count = len(task.batches)
         copied = Task(
             model=copy.deepcopy(task.model), batches=task.batches, loss=task.loss, optimizer=task.optimizer
         )

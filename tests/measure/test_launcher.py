@@ -14,7 +14,7 @@ import pytest
 from gpubench.measure import events, messages
 from gpubench.measure.launcher import PHASE_LIMITS_S, Control, Launcher
 from gpubench.measure.plan import Plan, PlannedCase
-from gpubench.models import Precision, Status
+from gpubench.models import FindingKind, Precision, Status
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -55,6 +55,8 @@ def test_a_case_is_measured_in_a_child_and_the_parent_imports_no_torch(make_plan
     assert launch.switches.cudnn_allow_tf32 is False
     assert launch.precision_errors["matmul"] < 1e-5
     assert launch.parameters_moved is True
+    assert launch.batch_count == 1  # this build fixes its own seed
+    assert FindingKind.ONE_BATCH in {finding.kind for finding in measurement.findings}
     assert launch.loss_curve[0] > launch.rounds[-1].loss
     assert measurement.samples_per_s * measurement.step_time_s == pytest.approx(4)
     assert sum(isinstance(e, events.RoundEnded) for e in seen) == len(launch.rounds) + len(launch.warmup)
