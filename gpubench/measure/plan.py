@@ -35,6 +35,8 @@ CASE_START_S = 3.0
 CPU_CASE_START_S = 4.0
 CPU_CASE_START_MOST_S = 10.0
 """Building the model, first steps, checks. Two cores that others used too: 1 s for cnn, 10 s for vgg16."""
+MOST_SEED = 2**31 - 1
+"""With the seeds of further batches above it, still below what numpy takes, should a model draw from that."""
 COMPILE_S = 25.0
 """torch.compile of VGG16 took 21 s on an H200."""
 CPU_SHARE = 0.75
@@ -255,17 +257,9 @@ def check_request(request: RunRequest, known: Sequence[str]) -> RunRequest:
     """Refuse what no device could do, and expand ``all``; before any device is touched.
 
     Raises:
-        MisuseError: For an unknown precision or execution, an impossible batch, time or workload list.
+        MisuseError: For an unknown precision or execution, an impossible number or workload list.
     """
-    if isinstance(request.batch_size, int) and request.batch_size < 1:
-        raise MisuseError(f"batch size {request.batch_size}: give a whole number from 1 up, or max")
-    if request.gpus < 1:
-        raise MisuseError(f"--gpus {request.gpus}: give a whole number from 1 up")
-    if request.gpus > 1 and (request.batch_size == "max" or request.micro == "only"):
-        other = "--batch-size max" if request.batch_size == "max" else "--micro-only"
-        raise MisuseError(f"{other} is of one GPU: give it without --gpus, or --gpus with a batch")
-    if request.time_limit_s is not None and not request.time_limit_s > 0:
-        raise MisuseError(f"time limit {request.time_limit_s:g} s: give more than 0 seconds")
+    _check_numbers(request)
     check_form(request.device.strip())
     for name in request.precisions:
         if name != "amp" and name not in list(Precision):
@@ -277,6 +271,20 @@ def check_request(request: RunRequest, known: Sequence[str]) -> RunRequest:
     if not names:
         raise MisuseError(f"no workload named: choose from all, {', '.join(known)}")
     return msgspec.structs.replace(request, workloads=tuple(names))
+
+
+def _check_numbers(request: RunRequest) -> None:
+    if isinstance(request.batch_size, int) and request.batch_size < 1:
+        raise MisuseError(f"batch size {request.batch_size}: give a whole number from 1 up, or max")
+    if not 0 <= request.seed <= MOST_SEED:
+        raise MisuseError(f"seed {request.seed}: give a whole number from 0 to {MOST_SEED}")
+    if request.gpus < 1:
+        raise MisuseError(f"--gpus {request.gpus}: give a whole number from 1 up")
+    if request.gpus > 1 and (request.batch_size == "max" or request.micro == "only"):
+        other = "--batch-size max" if request.batch_size == "max" else "--micro-only"
+        raise MisuseError(f"{other} is of one GPU: give it without --gpus, or --gpus with a batch")
+    if request.time_limit_s is not None and not request.time_limit_s > 0:
+        raise MisuseError(f"time limit {request.time_limit_s:g} s: give more than 0 seconds")
 
 
 def resolve_precisions(names: Sequence[str], device: DeviceProfile) -> tuple[Precision, ...]:

@@ -145,6 +145,8 @@ def test_fp32_on_a_cpu_is_refused_while_a_variable_lowers_its_maths(cpu, profile
     [
         ({"batch_size": 0}, "batch size 0"),
         ({"batch_size": -3}, "batch size -3"),
+        ({"seed": -1}, "seed -1: give a whole number from 0 to 2147483647"),
+        ({"seed": 2**31}, "seed 2147483648"),
         ({"gpus": 0}, "--gpus 0: give a whole number from 1 up"),
         ({"gpus": 2, "batch_size": "max"}, "--batch-size max is of one GPU"),
         ({"gpus": 2, "micro": "only"}, "--micro-only is of one GPU"),
