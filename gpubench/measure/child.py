@@ -21,6 +21,7 @@ from gpubench.measure import messages
 from gpubench.measure.plan import TF32_VARIABLES
 from gpubench.measure.privacy import scrub
 from gpubench.models import DeviceProfile
+from gpubench.probe.identity import child_environment
 from gpubench.units import Seconds, format_bytes
 
 TERMINATE_AFTER_S = 10.0
@@ -188,20 +189,7 @@ def environment_of(
     variables["PYTHONUNBUFFERED"] = "1"
     if strict:
         variables["NVIDIA_TF32_OVERRIDE"] = "0"
-    if device.backend in {"cuda", "nvidia"}:
-        variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-        names = [_visible_name(each) for each in (device, *peers)]
-        if all(names):
-            variables["CUDA_VISIBLE_DEVICES"] = ",".join(names)
-    return variables
-
-
-def _visible_name(device: DeviceProfile) -> str:
-    """What CUDA_VISIBLE_DEVICES calls a GPU; empty where it has neither UUID nor place."""
-    blank = device.uuid is None or not device.uuid.removeprefix("GPU-").strip("0-")
-    if not blank:
-        return str(device.uuid)
-    return "" if device.index is None else str(device.index)
+    return variables | child_environment(device, *peers)
 
 
 def _memory_limit() -> str:
