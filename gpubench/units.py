@@ -112,3 +112,12 @@ def plain(text: str, limit: int = 200) -> str:
     """Strip control characters and escapes from a name that came from outside, and bound its length."""
     kept = "".join(c for c in text if not unicodedata.category(c).startswith("C"))
     return kept if len(kept) <= limit else kept[: limit - 1] + "…"
+
+
+def plural(unit: str) -> str:
+    """``image`` becomes ``images``.
+
+    >>> plural("image"), plural("samples")
+    ('images', 'samples')
+    """
+    return unit if unit.endswith("s") else f"{unit}s"
