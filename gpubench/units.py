@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from datetime import UTC, datetime
 from typing import TypeAlias
 
 Seconds: TypeAlias = float
@@ -121,3 +122,12 @@ def plural(unit: str) -> str:
     ('images', 'samples')
     """
     return unit if unit.endswith("s") else f"{unit}s"
+
+
+def utc_stamp(moment: datetime | None = None) -> str:
+    """Format a moment, or now, as ISO 8601 in UTC, to the second.
+
+    >>> utc_stamp(datetime(2026, 11, 20, 9, 30, tzinfo=UTC))
+    '2026-11-20T09:30:00Z'
+    """
+    return f"{moment or datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"

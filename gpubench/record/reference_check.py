@@ -24,7 +24,7 @@ from gpubench.measure.budget import QUICK
 from gpubench.measure.launcher import Launcher, say_nothing
 from gpubench.measure.peaks import GEMM_PRECISIONS
 from gpubench.measure.plan import Plan, PlannedCase, default_memory_format, refuse_forced_precision
-from gpubench.measure.preflight import preflight
+from gpubench.measure.preflight import preflight, start_state
 from gpubench.models import (
     Case,
     DeviceProfile,
@@ -33,6 +33,7 @@ from gpubench.models import (
     MicroResult,
     Precision,
     Run,
+    Settings,
     Status,
     TaskKind,
 )
@@ -223,13 +224,16 @@ def measure_figures(
     The device is looked at first, as before any run: a shared or capped card must not fail unexplained.
     """
     once = [figure for figure in figures if figure.kind != "spread"]
+    made = plan_of(once, QUICK.launches)
     done = session.execute(
         session.Prepared(
             device=device,
-            plan=plan_of(once, QUICK.launches),
+            plan=made,
             root=root,
             findings=preflight(device, allow_shared=False),
             remark=None,
+            settings=Settings(micro=made.micro, budget=session.budget_numbers(made)),
+            start=start_state(device),
         ),
         on_event,
     )

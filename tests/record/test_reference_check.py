@@ -74,6 +74,7 @@ def script(monkeypatch):
     monkeypatch.setattr(session, "Launcher", SCRIPTED)
     monkeypatch.setattr(reference_check, "Launcher", SCRIPTED)
     monkeypatch.setattr(reference_check, "preflight", lambda device, *, allow_shared: ())
+    monkeypatch.setattr(reference_check, "start_state", lambda device: None)
     monkeypatch.setattr("gpubench.measure.preflight.newcomers", lambda device: ())
     return write
 
