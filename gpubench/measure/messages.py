@@ -92,11 +92,16 @@ class RoundDone(msgspec.Struct, frozen=True, kw_only=True, tag="round"):
 
 
 class CaseDone(msgspec.Struct, frozen=True, kw_only=True, tag="case"):
-    """The case is over: what was seen, and whether the work itself was sound."""
+    """The case is over: what was seen, and whether the work itself was sound.
+
+    ``traceback`` goes to a log; ``kept`` is what the parent says of that log. Neither is ever stored.
+    """
 
     status: Status
     reason: str | None = None
     launch: Launch
+    traceback: str | None = None
+    kept: str | None = None
 
 
 class MicroDone(msgspec.Struct, frozen=True, kw_only=True, tag="micro"):
