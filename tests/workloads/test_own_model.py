@@ -455,6 +455,12 @@ def test_a_flood_of_output_is_refused_and_ended_early(tmp_path: Path) -> None:
     assert 0 < len(logged()) < 100_000
 
 
+def test_a_flood_after_the_answer_is_refused_too(tmp_path: Path) -> None:
+    source = "import atexit\natexit.register(print, 'x' * 10**8)\n"
+    with pytest.raises(MisuseError, match="printed more than"):
+        profile_of(write(tmp_path, source))
+
+
 def test_a_model_that_takes_long_is_announced_with_its_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
