@@ -148,5 +148,6 @@ def _ending(ended: Ended, time_limit_s: float) -> str:
         return f"has not been built and traced within {format_duration(time_limit_s)}; its process was ended"
     if ended.exit_code < 0:
         killed = signal.Signals(-ended.exit_code).name
-        return f"its process was ended by {killed} while it was built and traced"
+        guess = ": probably host memory ran out" if killed == "SIGKILL" else ""
+        return f"its process was ended by {killed} while it was built and traced{guess}"
     return f"its process ended by itself, with exit code {ended.exit_code}, while it was built and traced"

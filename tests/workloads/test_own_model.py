@@ -15,7 +15,7 @@ import torch
 
 from gpubench.errors import MisuseError
 from gpubench.own_model import version_of
-from gpubench.profile import cache, profile_of, profile_workload, profiles_of
+from gpubench.profile import profile_of, profile_workload, profiles_of
 from gpubench.profile.bounded import OUTPUT_LIMIT_BYTES
 from gpubench.profile.child import _answer
 from gpubench.profile.first_loss import check_first_loss
@@ -442,6 +442,8 @@ def test_a_model_that_ends_the_process_is_one_line(tmp_path: Path) -> None:
         profile_of(write(tmp_path, "import os\nos._exit(5)\n"))
     with pytest.raises(MisuseError, match="ended by SIGABRT"):
         profile_of(write(tmp_path, "import os\nos.abort()\n"))
+    with pytest.raises(MisuseError, match=r"ended by SIGKILL .*: probably host memory ran out"):
+        profile_of(write(tmp_path, "import os\nos.kill(os.getpid(), 9)\n"))
 
 
 def test_a_flood_of_output_is_refused_and_ended_early(tmp_path: Path) -> None:
@@ -461,14 +463,19 @@ def test_a_flood_after_the_answer_is_refused_too(tmp_path: Path) -> None:
         profile_of(write(tmp_path, source))
 
 
-def test_a_model_that_takes_long_is_announced_with_its_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(cache, "NOTICE_AFTER_S", 0.1)
-    monkeypatch.setattr(cache, "TRACE_LIMIT_S", 1.0)
-    with pytest.raises(MisuseError, match=r"within 1\.00 s"):
-        profile_of(write(tmp_path, "while True: pass\n"))
-    assert caplog.messages == ["my_model.py is being built and traced, for at most 1.00 s"]
+def test_a_model_that_takes_long_is_announced_with_its_limit(tmp_path: Path) -> None:
+    """In a process of its own: that a warning reaches stderr as it is depends on nobody having set up logging."""
+    write(tmp_path, "while True: pass\n", "mine.py")
+    program = (
+        "from gpubench.profile import cache\ncache.NOTICE_AFTER_S, cache.TRACE_LIMIT_S = 0.1, 1.0\n"
+        "from gpubench.cli.app import main\nmain()"
+    )
+    arguments = [sys.executable, "-c", program, "predict", "show", "./mine.py"]
+    done = subprocess.run(arguments, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False)
+    assert done.returncode == 2
+    notice, refusal = done.stderr.splitlines()
+    assert notice == "mine.py is being built and traced, for at most 1.00 s"
+    assert "has not been built and traced within 1.00 s" in refusal
 
 
 def test_a_model_that_never_returns_is_ended_with_its_children(tmp_path: Path) -> None:
