@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import torch
 
-from gpubench.measure import busy, by_hand, energy, guards
+from gpubench.measure import busy, by_hand, energy, guards, preflight
 from gpubench.measure.budget import Budget
 from gpubench.measure.clock import Clock
 from gpubench.measure.execution import Advance, NotCapturedError, prepare
@@ -30,6 +30,8 @@ from gpubench.workload import Task, lacks_memory, load_workload, one_line
 
 CURVE_SHARE = 0.4
 """The steps whose losses are kept one by one take at most this share of the longest warm-up."""
+_PREPARATION = {Execution.GRAPH: "capture", Execution.COMPILE: "compile"}
+"""What comes between the first steps and the warm-up; eager has nothing to prepare."""
 STEPS_BEFORE_PEAK = 2
 """The first steps may take extra memory while cuDNN tries its algorithms; they are not the peak."""
 
@@ -99,15 +101,17 @@ class Seen:
     gpu_busy: float | None = None
     latency_s: tuple[float, ...] = ()
     energy: energy.Energy = field(default_factory=energy.Energy)
+    energy_edges_j: tuple[float, ...] = ()
     held_clocks_s: dict[str, float] = field(default_factory=dict)
     telemetry_source: str | None = None
 
     @contextmanager
-    def timing(self, name: str) -> Iterator[None]:
-        """Note a cold cost, apart from the steps."""
+    def timing(self, name: str | None) -> Iterator[None]:
+        """Note a cold cost, apart from the steps; None where there is none."""
         start = time.perf_counter()
         yield
-        self.cold_s[name] = time.perf_counter() - start
+        if name is not None:
+            self.cold_s[name] = time.perf_counter() - start
 
     def launch(self) -> Launch:
         """Return the record of this launch."""
@@ -125,6 +129,7 @@ class Seen:
             telemetry_source=self.telemetry_source,
             energy_j=self.energy.joules,
             energy_source=self.energy.source,
+            energy_edges_j=self.energy_edges_j,
             energy_region_s=self.region_s() if self.energy.joules is not None else None,
             held_clocks_s=self.held_clocks_s,
             peak_memory_bytes=self.peak_memory_bytes,
@@ -173,8 +178,13 @@ def measure_case(order: MeasureCase, desk: Desk) -> CaseDone:
         fault = None if desk.team is None else desk.team.fault()
         status, reason = fault or failure(error, order.case.batch_size)
         trace = "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:]
-    desk.hardware.release()
-    return CaseDone(status=status, reason=reason, launch=seen.launch(), traceback=trace)
+    if lost := desk.telemetry.fault:
+        status, reason = Status.FAILED, preflight.describe_fault(lost)
+    else:
+        desk.hardware.release()
+    return CaseDone(
+        status=status, reason=reason, launch=seen.launch(), lost=lost is not None, traceback=trace
+    )
 
 
 def failure(error: BaseException, batch_size: int) -> tuple[Status, str]:
@@ -282,9 +292,9 @@ def _first_steps(work: Work, desk: Desk, seen: Seen, deadline_s: Seconds) -> Adv
             break
         seen.loss_curve.append(work.edge_loss(step(index), index))
     hardware.reset_peak_memory()
-    desk.phase({Execution.GRAPH: "capture", Execution.COMPILE: "compile"}.get(execution, "first steps"))
+    desk.phase(_PREPARATION.get(execution, "first steps"))
     _in_time(deadline_s)
-    with seen.timing("prepare"):
+    with seen.timing(_PREPARATION.get(execution)):
         advance = prepare(work)
         work.edge_loss(desk.once(advance)(0), 0)
     seen.peak_memory_bytes = hardware.peak_memory_bytes()
@@ -297,6 +307,7 @@ def _read_energy(seen: Seen, edges: tuple[float | None, float | None], power_lim
     series = seen.series
     if series.began_s is None:
         return
+    seen.energy_edges_j = tuple(edge for edge in edges if edge is not None)
     seen.energy = energy.energy_of(
         seen.region_s(), edges, shifted(series.telemetry, series.began_s), power_limit_w
     )
