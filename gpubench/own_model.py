@@ -17,14 +17,25 @@ import re
 import sys
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from gpubench.errors import MisuseError
-from gpubench.workload import BATCH_COUNT, Batch, Task, Workload, import_foreign, seeded
+from gpubench.models import WorkloadProfile
+from gpubench.own_files import OWN_PREFIX, root_of, source_checksum
+from gpubench.workload import (
+    BATCH_COUNT,
+    TOO_LARGE,
+    Batch,
+    Task,
+    Workload,
+    import_foreign,
+    lacks_memory,
+    seeded,
+)
 
 DEFAULT_BATCHES = (8, 32, 128)
 DEFAULT_LEARNING_RATE = 1e-4
@@ -38,62 +49,125 @@ _REFERENCE = re.compile(r"(?P<file>.+\.py)(?::(?P<name>\w+))?|(?P<module>\w+(?:\
 def load_own(reference: str) -> Workload:
     """Import ``./file.py[:NAME]`` or ``package.module:NAME`` and make a ``Workload`` of it.
 
-    Its name is the reference without folders (``my_model.py``), which no installed workload can bear. The
-    version of a model in a file is a checksum of that file: once edited it is never taken for the model
-    measured before.
+    Its name is the reference without folders (``my_model.py``), which no installed workload can bear. Its
+    version is a checksum of its sources, whatever a ``WORKLOAD`` of its own says.
 
     Raises:
         MisuseError: One line; what the user's code raised is chained as the cause.
     """
+    match, name = _match(reference), own_name(reference)
+    if match["file"] is None:
+        module = _import_module(match["module"])
+        found = _named(module, match["attribute"], name)
+    else:
+        module = _import_file(Path(match["file"]))
+        found = _named(module, match["name"], name) if match["name"] else _default(module, name)
+    if isinstance(found, Workload):
+        workload = replace(found, name=name, build=_checked(name, found.build))
+    elif callable(found):
+        workload = _from_build(name, found, module)
+    else:
+        raise MisuseError(
+            f"{name}: is a {type(found).__name__}; it must be a Workload or a function build(batch_size)"
+        )
+    return replace(workload, version=_sources(reference))
+
+
+def own_name(reference: str) -> str:
+    """Return the name that a model of the user's own bears in the records; nothing is imported.
+
+    >>> own_name("./models/net.py:small"), own_name("package.module:NET")
+    ('net.py:small', 'package.module:NET')
+
+    Raises:
+        MisuseError: If the reference has neither form.
+    """
+    match = _match(reference)
+    if match["file"] is None:
+        return reference
+    name = Path(match["file"]).name
+    return name if match["name"] is None else f"{name}:{match['name']}"
+
+
+def refuse_namesakes(references: Sequence[str]) -> None:
+    """Refuse two models of the user's own that the records could not tell apart.
+
+    Raises:
+        MisuseError: Naming both.
+    """
+    known: dict[str, str] = {}
+    for reference in references:
+        name = own_name(reference)
+        if name in known:
+            raise MisuseError(
+                f"{known[name]} and {reference} are both called {name} in the records: rename one of them, "
+                "or name it once"
+            )
+        known[name] = reference
+
+
+def version_of(reference: str, profile: WorkloadProfile) -> int:
+    """Return the version of a model that has been loaded and traced in this process.
+
+    A checksum of its sources, those imported while it ran among them, and of what the trace says that it is:
+    parameters, input, optimizer, floating-point work. A setting read from a file, or a library that builds
+    another network, thus makes another model. Bytes and single operators are left out: they vary with torch's
+    version, and what was measured on one machine is looked up on another.
+    """
+    facts = (
+        profile.parameters,
+        profile.trainable_parameters,
+        profile.sample_shape,
+        profile.optimizer,
+        round(profile.forward_flops_per_sample),
+    )
+    return zlib.crc32(repr(facts).encode(), _sources(reference))
+
+
+def _match(reference: str) -> re.Match[str]:
     match = _REFERENCE.fullmatch(reference)
     if match is None:
         raise MisuseError(
             f'"{reference}" is no model of your own: give ./file.py, ./file.py:NAME or module:NAME'
         )
+    return match
+
+
+def _sources(reference: str) -> int:
+    match = _match(reference)
     if match["file"] is None:
-        module = _import_module(match["module"])
-        found, name, version = _named(module, match["attribute"], reference), reference, None
-    else:
-        path = Path(match["file"])
-        module, version = _import_file(path)
-        name = path.name if match["name"] is None else f"{path.name}:{match['name']}"
-        found = _named(module, match["name"], name) if match["name"] else _default(module, name)
-    if isinstance(found, Workload):
-        return replace(found, name=name, version=version or found.version)
-    if not callable(found):
-        raise MisuseError(
-            f"{name}: is a {type(found).__name__}; it must be a Workload or a function build(batch_size)"
-        )
-    return _from_build(name, found, module, version or _checksum(inspect.getsource(module).encode()))
+        return source_checksum(root_of(match["module"]))
+    path = Path(match["file"]).resolve()
+    return source_checksum(path.parent, path)
 
 
-def _import_file(path: Path) -> tuple[ModuleType, int]:
+def _import_file(path: Path) -> ModuleType:
     """Import a file as a script would be: what lies beside it can be imported too."""
-    try:
-        source = path.read_bytes()
-    except OSError as error:
+    if not path.is_file():
         raise MisuseError(
-            f"cannot read {path}: {error.strerror}; give a Python file that defines build(batch_size)"
-        ) from error
-    spec = importlib.util.spec_from_file_location(f"gpubench_own_{path.stem}", path)
+            f"cannot read {path}: there is no such file; give a Python file that defines build(batch_size)"
+        )
+    spec = importlib.util.spec_from_file_location(f"{OWN_PREFIX}{path.stem}", path)
     if spec is None or spec.loader is None:
         raise MisuseError(f"cannot import {path}: not a Python file")
-    sys.path.insert(0, str(path.resolve().parent))
+    _look_in(path.resolve().parent)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     loader = spec.loader
     import_foreign(path.name, lambda: loader.exec_module(module))
-    return module, _checksum(source)
+    return module
 
 
 def _import_module(name: str) -> ModuleType:
-    sys.path.insert(0, str(Path.cwd()))
+    _look_in(Path.cwd())
     module: ModuleType = import_foreign(name, lambda: importlib.import_module(name))
     return module
 
 
-def _checksum(source: bytes) -> int:
-    return zlib.crc32(source)
+def _look_in(folder: Path) -> None:
+    """Let modules be found in a folder, after all others: a neighbour called random.py is not Python's."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
 
 
 def _named(module: ModuleType, attribute: str, name: str) -> Any:
@@ -111,7 +185,23 @@ def _default(module: ModuleType, name: str) -> Any:
     )
 
 
-def _from_build(name: str, build: Callable[..., Any], module: ModuleType, version: int) -> Workload:
+def _checked(name: str, build: Callable[[int, int], Any]) -> Callable[[int, int], Task]:
+    """Wrap the ``build`` of a ``Workload``, which returns nothing but a ``Task``."""
+
+    def checked(batch_size: int, seed: int) -> Task:
+        made = import_foreign(name, lambda: build(batch_size, seed))
+        if not isinstance(made, Task):
+            raise MisuseError(
+                f"{name}: the build of its Workload returned {_describe(made)}; it must return a Task "
+                "(a function build(batch_size) may return model, inputs, targets, loss)"
+            )
+        _check_form(name, made)
+        return made
+
+    return checked
+
+
+def _from_build(name: str, build: Callable[..., Any], module: ModuleType) -> Workload:
     """Wrap a plain ``build``; shape and kind of a sample are read from a batch of two.
 
     A build gives one batch, and a single one is learnt by heart: it is called with further seeds for the
@@ -139,17 +229,42 @@ def _from_build(name: str, build: Callable[..., Any], module: ModuleType, versio
         first = task.batches[0]
         return replace(task, batches=(first, *(batch for batch in more if _may_rotate(first, batch))))
 
-    shape, is_image = _sample(checked(once(2, 0), 2))
+    shape, is_image = _sample(
+        _small_task(lambda batch_size, seed: checked(once(batch_size, seed), batch_size))
+    )
+    batches = getattr(module, "BATCHES", DEFAULT_BATCHES)
     return Workload(
         name=name,
-        version=version,
+        version=1,
         sample_unit=str(getattr(module, "SAMPLE_UNIT", "image" if is_image else "sample")),
         sample_shape=shape,
-        batches=tuple(getattr(module, "BATCHES", DEFAULT_BATCHES)),
+        batches=tuple(batches) if isinstance(batches, list) else batches,
         is_image=is_image,
         source=str(getattr(module, "SOURCE", "the user's own model")),
         build=full_build,
     )
+
+
+def _small_task(build: Callable[[int, int], Task]) -> Task:
+    """Build a batch of two on the meta device, where a layer of any size takes no memory.
+
+    What the user's code cannot do there it is asked to do on the CPU.
+    """
+    import torch
+
+    try:
+        with torch.device("meta"):
+            return build(2, 0)
+    except MisuseError as error:
+        if error.__cause__ is None:  # not theirs to raise, but ours: the CPU would say the same
+            raise
+        on_meta = error
+    try:
+        return build(2, 0)
+    except MisuseError as error:
+        if not lacks_memory(error):
+            raise
+    raise MisuseError(f"{on_meta} {TOO_LARGE}") from on_meta.__cause__
 
 
 def _other_seeds(seed: int) -> tuple[int, ...]:
@@ -229,9 +344,14 @@ def _check_inputs(name: str, inputs: Any, batch_size: int) -> None:
 
 
 def _check_form(name: str, task: Task) -> None:
-    """Refuse what would be measured as something else: another device, another precision."""
+    """Refuse what cannot be moved, or would be measured as something else."""
     import torch
 
+    if not callable(task.optimizer):
+        raise MisuseError(
+            f"{name}: the optimizer is a {type(task.optimizer).__name__} object; return a factory, which "
+            "gpubench calls with the parameters, such as functools.partial(torch.optim.SGD, lr=0.1)"
+        )
     inputs = task.batches[0][0]
     tensors = [*task.model.parameters(), *(inputs if isinstance(inputs, tuple) else (inputs,))]
     for tensor in tensors:

@@ -98,9 +98,12 @@ class Workload:
 
     def __post_init__(self) -> None:
         """Refuse what no measurement could use."""
-        if not self.batches or any(n < 1 for n in self.batches):
+        given: object = self.batches
+        numbers = given if isinstance(given, tuple) else ()
+        if not numbers or not all(type(n) is int and n >= 1 for n in numbers):
             raise MisuseError(
-                f"workload {self.name}: batches {self.batches}: give at least one, each from 1 up"
+                f"workload {self.name}: batches {self.batches!r}: give whole numbers from 1 up, "
+                "as in (8, 32, 128)"
             )
 
 
@@ -234,18 +237,37 @@ def import_foreign(what: str, load: Callable[[], Any]) -> Any:
     except MisuseError:
         raise
     except SystemExit as error:
-        raise MisuseError(f"{what}: calls sys.exit({error.code!r}) while it is loaded or built") from error
+        raise MisuseError(f"{what}: {one_line(error)} while it is loaded or built") from error
     except Exception as error:  # code of others may raise anything; the cause is kept
         hint = "; build on the CPU, gpubench moves the model itself" if "CUDA" in str(error) else ""
         raise MisuseError(f"{what}: {one_line(error)}{hint}") from error
 
 
 def one_line(error: BaseException, limit: int = 300) -> str:
-    """Say an exception in one line: its type, its message, and the place for a syntax error."""
+    """Say an exception in one line: its type, its message, and the line of the user's code it came from."""
+    from gpubench.own_files import own_line
+
     if isinstance(error, SyntaxError):
-        return f"syntax error in line {error.lineno}: {error.msg}"
-    text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+        return f"syntax error in line {error.lineno} of {Path(error.filename or '?').name}: {error.msg}"
+    if isinstance(error, SystemExit):
+        text = f"calls sys.exit({error.code!r})"
+    else:
+        text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    place = own_line(error)
+    text = text if len(text) <= limit else text[: limit - 1] + "…"
+    return f"{text} ({place})" if place else text
+
+
+TOO_LARGE = "(seen on torch's meta device: there is not enough memory here to build it on the CPU)"
+
+
+def lacks_memory(error: BaseException | None) -> bool:
+    """Whether an error, or what caused it, is a lack of memory: a CPU's allocator says so in words only."""
+    while error is not None:
+        if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+            return True
+        error = error.__cause__
+    return False
 
 
 @cache

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -25,10 +27,22 @@ def verb(
     if not stem.isidentifier():
         raise MisuseError(f"{name!r} is no name for a Python file: use letters, digits and _, as in my_model")
     path = Path(f"{stem}.py")
+    if not path.exists() and _is_taken(stem):
+        raise MisuseError(
+            f"{stem} is the name of a module that Python or an installed package brings, and {path} could be "
+            f"taken for it; choose another, as in my_{stem}"
+        )
     _write(path, _template(stem))
     if as_json:
         print_json({"path": str(path)})
     say(f"wrote {path}; next: gpubench rank --workload ./{path}, or gpubench run --workload ./{path} --quick")
+
+
+def _is_taken(name: str) -> bool:
+    """Whether ``import name`` finds another module than the file to be written; nothing is imported."""
+    if name in sys.stdlib_module_names or name in sys.builtin_module_names or name in sys.modules:
+        return True
+    return importlib.util.find_spec(name) is not None
 
 
 def _template(name: str) -> str:

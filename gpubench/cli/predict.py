@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from gpubench.cli.common import JsonOption, ResultsOption, print_json, say
+from gpubench.errors import MisuseError
 
 predict_app = typer.Typer(help="Predict throughput on GPUs that are not here.", no_args_is_help=True)
 
@@ -19,9 +20,13 @@ def register(app: typer.Typer) -> None:
 
 @predict_app.command()
 def show(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="WORKLOAD", help="A standard workload; a path or MODULE:NAME is your own."),
+    ] = None,
     workload: Annotated[
-        str, typer.Option("--workload", help="A standard workload, or FILE[:NAME] of your own.")
-    ],
+        str | None, typer.Option("--workload", help="The same, for your own model: FILE[:NAME].")
+    ] = None,
     precision: Annotated[
         str, typer.Option("--precision", help="fp32, tf32, amp-fp16, amp-bf16, or amp: the best of each GPU.")
     ] = "amp",
@@ -39,12 +44,15 @@ def show(
     from gpubench.predict.estimate import predict
     from gpubench.predict.explain import as_records, as_text
 
+    named = [each for each in (name, workload) if each is not None]
+    if len(named) != 1:
+        raise MisuseError(f"{len(named)} workloads named: give one, as in gpubench predict show vgg16")
     stale = load_calibration().stale
     if stale:
         say(f"the calibration is older than {', '.join(stale)}: run gpubench calibrate")
 
     answers = predict(
-        workload,
+        named[0],
         gpus=gpu,
         precision=precision,
         execution=execution,
@@ -71,7 +79,6 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Score predictions on the shipped measurements, each target held out of everything."""
-    from gpubench.errors import MisuseError
     from gpubench.predict import baseline as prototype
     from gpubench.predict import evaluate as room
     from gpubench.predict.explain import scores_as_text

@@ -118,7 +118,8 @@ def line_of(event: events.Event) -> str | None:
                 f"{units.format_duration(event.expected_s)}, at most {units.format_duration(event.most_s)}"
             )
         case events.CaseEnded():
-            return outcome(event.measurement, event.launch)
+            kept = f" ({units.plain(event.kept, 500)})" if event.kept else ""
+            return outcome(event.measurement, event.launch) + kept
         case events.MicroEnded():
             result = event.result
             precision = f" {result.precision}" if result.precision else ""

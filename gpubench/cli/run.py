@@ -150,7 +150,7 @@ def _tell(session: Session, request: RunRequest, report: Path | None, *, as_json
     if session.interrupted:
         say("interrupted: finished cases are kept")
         raise typer.Exit(130)
-    if not as_json and request.micro != "only":
+    if not (as_json or request.micro == "only" or session.every_case_failed):
         _top_offers(request)
     if report is not None:
         _write_report(report, request, session.run.run_id)

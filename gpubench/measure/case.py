@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -35,8 +36,9 @@ from gpubench.models import (
     Switches,
     TaskKind,
 )
+from gpubench.profile.log import TRACEBACK_CHARACTERS
 from gpubench.units import Seconds, Watts
-from gpubench.workload import Task, load_workload
+from gpubench.workload import Task, lacks_memory, load_workload, one_line
 
 CURVE_SHARE = 0.4
 """The steps whose losses are kept one by one take at most this share of the longest warm-up."""
@@ -181,7 +183,7 @@ def measure_case(order: MeasureCase, desk: Desk) -> CaseDone:
     """
     seen = Seen(index=order.launch)
     deadline_s = time.perf_counter() + order.time_s if order.time_s is not None else float("inf")
-    status, reason = Status.OK, None
+    status, reason, trace = Status.OK, None, None
     try:
         with switches_for(order.case.precision) as seen.switches:
             _measure(order, desk, seen, deadline_s)
@@ -194,22 +196,24 @@ def measure_case(order: MeasureCase, desk: Desk) -> CaseDone:
         status, reason = Status.UNSUPPORTED, str(error)
     except torch.cuda.OutOfMemoryError as error:
         status, reason = Status.OUT_OF_MEMORY, f"batch {order.case.batch_size}: {error}"
-    except Exception as error:  # noqa: BLE001 - the model is its author's code and may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the model is its author's code: it may raise anything
         fault = None if desk.team is None else desk.team.fault()
         status, reason = fault or failure(error, order.case.batch_size)
+        trace = "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:]
     if lost := desk.telemetry.fault:
         status, reason = Status.FAILED, preflight.describe_fault(lost)
     else:
         desk.hardware.release()
-    return CaseDone(status=status, reason=reason, launch=seen.launch(), lost=lost is not None)
+    return CaseDone(
+        status=status, reason=reason, launch=seen.launch(), lost=lost is not None, traceback=trace
+    )
 
 
-def failure(error: Exception, batch_size: int) -> tuple[Status, str]:
-    """Status and reason of an exception: a CPU's allocator reports its lack of memory in words only."""
-    text = f"{type(error).__name__}: {error}"
-    if isinstance(error, MemoryError) or "can't allocate memory" in text:
-        return Status.OUT_OF_MEMORY, f"batch {batch_size}: {text}"
-    return Status.FAILED, text
+def failure(error: BaseException, batch_size: int) -> tuple[Status, str]:
+    """Status and reason of an exception: type, words, and the line of the user's code that it came from."""
+    if lacks_memory(error):
+        return Status.OUT_OF_MEMORY, f"batch {batch_size}: {one_line(error)}"
+    return Status.FAILED, one_line(error)
 
 
 def compare_by_hand(order: ByHand, desk: Desk) -> ByHandDone:

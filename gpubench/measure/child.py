@@ -151,9 +151,12 @@ class Child:
 
     def last_words(self, limit: int = 300) -> str:
         """Return the last line that the child wrote (of a traceback the error), paths shortened."""
-        text = b"".join(self._log).decode("utf-8", "replace")
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        lines = [line.strip() for line in self.output().splitlines() if line.strip()]
         return scrub(lines[-1], limit) if lines else ""
+
+    def output(self) -> str:
+        """Return the end of what the child has written so far."""
+        return b"".join(self._log).decode("utf-8", "replace")
 
     def _keep_output(self) -> None:
         size = 0

@@ -43,10 +43,14 @@ class RoundEnded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CaseEnded(msgspec.Struct, frozen=True, kw_only=True):
-    """One case of one launch is over; the measurement holds all its launches so far."""
+    """One case of one launch is over; the measurement holds all its launches so far.
+
+    ``kept`` says where the traceback and the output of one that failed are, for the person alone.
+    """
 
     measurement: Measurement
     launch: int
+    kept: str | None = None
 
 
 class MicroEnded(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from gpubench.measure.child import MODULE, Child, ChildEndedError, ChildLateErro
 from gpubench.measure.peaks import best_gemm, peak_flops_per_s
 from gpubench.measure.plan import Group, Plan, PlannedCase, Unit
 from gpubench.models import Case, DeviceProfile, Launch, Measurement, MicroResult, Precision, Round, Status
+from gpubench.profile.log import write_log
 from gpubench.units import Seconds, utc_stamp
 
 GRACE_S = 1.0
@@ -147,6 +148,7 @@ class Launcher:
     _group: Group | None = None
     _lost: str | None = None
     _start_s: dict[str, Seconds] = field(default_factory=dict)
+    _output: str | None = None
 
     def run(
         self, skip: Sequence[tuple[Case, int]] = (), record: Record | None = None
@@ -186,7 +188,8 @@ class Launcher:
                     record.threads = self.ready.cpu_threads
                 record.take(unit, finished)
                 measurement = self._judged(record, unit)
-                self.on_event(events.CaseEnded(measurement=measurement, launch=unit.launch))
+                ended = events.CaseEnded(measurement=measurement, launch=unit.launch, kept=finished.kept)
+                self.on_event(ended)
                 yield measurement
         finally:
             self._end_child()
@@ -249,7 +252,15 @@ class Launcher:
     # --- one unit ---------------------------------------------------------------------------------------
 
     def _measure(self, unit: Unit, left: int) -> messages.CaseDone:
-        """Measure one unit, or say why not."""
+        """Measure one unit, or say why not; of a failure the traceback and the output are kept in a log."""
+        done = self._attempt(unit, left)
+        if done.status is not Status.FAILED or self._output is None:
+            return done
+        kept = write_log(unit.planned.case.label, done.traceback, self._output)
+        return msgspec.structs.replace(done, kept=kept)
+
+    def _attempt(self, unit: Unit, left: int) -> messages.CaseDone:
+        self._output = None
         if self._lost is not None:
             return _without(unit, Status.FAILED, self._lost)
         share_s = self._share_s(left)
@@ -396,6 +407,7 @@ class Launcher:
         child, self._child, self.control.child = self._child, None, None
         if child is not None:
             self._lost = child.end() or self._lost
+            self._output = child.output()
 
     # --- time -------------------------------------------------------------------------------------------
 

@@ -99,12 +99,15 @@ class CaseDone(msgspec.Struct, frozen=True, kw_only=True, tag="case"):
     """The case is over: what was seen, and whether the work itself was sound.
 
     ``lost`` says that the driver has given the device up: nothing more can be measured on it.
+    ``traceback`` goes to a log; ``kept`` is what the parent says of that log. Neither is ever stored.
     """
 
     status: Status
     reason: str | None = None
     launch: Launch
     lost: bool = False
+    traceback: str | None = None
+    kept: str | None = None
 
 
 class MicroDone(msgspec.Struct, frozen=True, kw_only=True, tag="micro"):

@@ -5,34 +5,44 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
 import msgspec
-import platformdirs
 
 from gpubench.errors import MisuseError
 from gpubench.models import WorkloadProfile
-from gpubench.profile.bounded import Ended, run_bounded
-from gpubench.units import format_duration, plain
+from gpubench.profile.bounded import OUTPUT_LIMIT_BYTES, Ended, run_bounded
+from gpubench.profile.log import write_log
+from gpubench.units import format_bytes, format_duration, plain
 from gpubench.workload import is_own, workload_names
 
 PROFILES_FILE = Path(__file__).resolve().parent.parent / "data" / "workload_profiles.json"
 TRACE_LIMIT_S = 60.0
 """An own model that has not been built and traced by then never will be, in all likelihood."""
+NOTICE_AFTER_S = 5.0
+"""Most models are traced by then; a person who waits longer is told what for."""
 ANSWER_LIMIT_BYTES = 16 * 1024**2
+_NOTE_CHARACTERS = 600
+
+_logger = logging.getLogger(__name__)
+"""Talks to the person: with no logging set up, Python prints warnings on stderr as they are."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What the child process has to say: a profile, or one line and the traceback behind it."""
+    """What the child process has to say: a profile with remarks, or one line and the traceback behind it."""
 
     profile: WorkloadProfile | None = None
+    notes: tuple[str, ...] = ()
     error: str | None = None
     traceback: str | None = None
 
@@ -50,11 +60,27 @@ def write_profiles(profiles: Iterable[WorkloadProfile]) -> None:
     PROFILES_FILE.write_bytes(msgspec.json.format(msgspec.json.encode(ordered), indent=1) + b"\n")
 
 
-def profile_of(reference: str, *, time_limit_s: float = TRACE_LIMIT_S) -> WorkloadProfile:
+def profiles_of(references: Sequence[str]) -> dict[str, WorkloadProfile]:
+    """Profile several workloads, by the reference that names each.
+
+    Raises:
+        MisuseError: As ``profile_of``; or two models of the user's own bear one name.
+    """
+    from gpubench.own_model import refuse_namesakes
+
+    refuse_namesakes([reference for reference in references if is_own(reference)])
+    return {reference: profile_of(reference) for reference in references}
+
+
+def profile_of(reference: str, *, time_limit_s: float | None = None) -> WorkloadProfile:
     """Profile a workload by name, ``./file.py[:NAME]`` or ``package.module:NAME``.
 
     A standard workload comes from the package. Any other is imported and traced in a child process: what it
     prints is bounded, it may exit or hang, and its traceback goes to a log file.
+
+    Args:
+        reference: The workload.
+        time_limit_s: For the child process; ``TRACE_LIMIT_S`` if None.
 
     Raises:
         MisuseError: One line that names the model and what is wrong with it.
@@ -66,11 +92,12 @@ def profile_of(reference: str, *, time_limit_s: float = TRACE_LIMIT_S) -> Worklo
         from gpubench.workload import load_workload
 
         load_workload(reference)  # an unknown name: says so, with the names that come near
-    return _profile_in_child(reference, time_limit_s)
+    return _profile_in_child(reference, TRACE_LIMIT_S if time_limit_s is None else time_limit_s)
 
 
 def _profile_in_child(reference: str, time_limit_s: float) -> WorkloadProfile:
-    with tempfile.TemporaryDirectory(prefix="gpubench-") as folder:
+    name = plain(Path(reference).name)
+    with tempfile.TemporaryDirectory(prefix="gpubench-") as folder, _notice(name, time_limit_s):
         answer_file = Path(folder) / "answer.json"
         ended = run_bounded(
             [sys.executable, "-P", "-m", "gpubench.profile.child", reference, str(answer_file)],
@@ -78,14 +105,29 @@ def _profile_in_child(reference: str, time_limit_s: float) -> WorkloadProfile:
             environment={**os.environ, "CUDA_VISIBLE_DEVICES": ""},  # tracing needs no GPU, and takes none
         )
         answer = _read_answer(answer_file)
-    if answer is not None and answer.profile is not None:
-        return answer.profile
-    name = plain(Path(reference).name)
-    log = _write_log(name, answer, ended)
-    if answer is not None and answer.error is not None:
-        where = f" (traceback in {log})" if answer.traceback else ""
+    if ended.flooded or answer is None or (answer.profile is None and answer.error is None):
+        kept = write_log(name, None, ended.tail)
+        raise MisuseError(f"{name}: {_ending(ended, time_limit_s)} ({kept})")
+    if answer.profile is None:
+        kept = write_log(name, answer.traceback, ended.tail)
+        where = f" ({kept})" if answer.traceback else ""
         raise MisuseError(f"{answer.error}{where}")
-    raise MisuseError(f"{name}: {_ending(ended, time_limit_s)} (its output is in {log})")
+    for note in answer.notes:
+        _logger.warning("%s", plain(note, _NOTE_CHARACTERS))
+    return answer.profile
+
+
+@contextmanager
+def _notice(name: str, time_limit_s: float) -> Iterator[None]:
+    """Say what is going on once it takes long."""
+    words = f"{name} is being built and traced, for at most {format_duration(time_limit_s)}"
+    timer = threading.Timer(NOTICE_AFTER_S, _logger.warning, ("%s", words))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _read_answer(path: Path) -> Answer | None:
@@ -99,22 +141,13 @@ def _read_answer(path: Path) -> Answer | None:
 
 
 def _ending(ended: Ended, time_limit_s: float) -> str:
+    if ended.flooded:
+        limit = format_bytes(OUTPUT_LIMIT_BYTES)
+        return f"printed more than {limit} while it was built and traced: silence it"
     if ended.exit_code is None:
         return f"has not been built and traced within {format_duration(time_limit_s)}; its process was ended"
     if ended.exit_code < 0:
         killed = signal.Signals(-ended.exit_code).name
-        return f"its process was ended by {killed} while it was built and traced"
+        guess = ": probably host memory ran out" if killed == "SIGKILL" else ""
+        return f"its process was ended by {killed} while it was built and traced{guess}"
     return f"its process ended by itself, with exit code {ended.exit_code}, while it was built and traced"
-
-
-def _write_log(name: str, answer: Answer | None, ended: Ended) -> Path:
-    """Keep the traceback and the last of the output, one file a model, in the user's data folder."""
-    safe = "".join(c if c.isalnum() or c in "._-" else "_" for c in name)
-    path = platformdirs.user_data_path("gpubench") / "logs" / f"{safe}.log"
-    traceback = answer.traceback if answer is not None and answer.traceback else ""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{traceback}\n--- output, at most its end ---\n{ended.tail}", encoding="utf-8")
-    except OSError as error:
-        return Path(f"(no log: cannot write {path}: {error.strerror})")
-    return path

@@ -9,9 +9,11 @@ from pathlib import Path
 import msgspec
 
 from gpubench.errors import MisuseError
+from gpubench.models import WorkloadProfile
 from gpubench.profile.cache import Answer
-from gpubench.profile.trace import profile_workload
-from gpubench.workload import load_workload
+from gpubench.profile.first_loss import check_first_loss
+from gpubench.profile.trace import trace_workload
+from gpubench.workload import is_own, load_workload, one_line
 
 
 def main(reference: str, answer_file: Path) -> None:
@@ -21,10 +23,33 @@ def main(reference: str, answer_file: Path) -> None:
 
 def _answer(reference: str) -> Answer:
     try:
-        return Answer(profile=profile_workload(load_workload(reference)))
+        profile, notes = _profile(reference)
     except MisuseError as error:
-        theirs = None if error.__cause__ is None else "".join(traceback.format_exception(error.__cause__))
+        theirs = None if error.__cause__ is None else "".join(traceback.format_exception(error))
         return Answer(error=str(error), traceback=theirs)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - code of others: whatever it does is one line
+        name = Path(reference).name
+        return Answer(
+            error=f"{name}: {one_line(error)}", traceback="".join(traceback.format_exception(error))
+        )
+    return Answer(profile=profile, notes=notes)
+
+
+def _profile(reference: str) -> tuple[WorkloadProfile, tuple[str, ...]]:
+    """Trace the model, look at its loss where the trace had no values, and name its version."""
+    workload = load_workload(reference)
+    traced = trace_workload(workload)
+    profile = traced.profile
+    if traced.why_on_cpu is None:
+        note = check_first_loss(workload, profile)
+    else:
+        note = f"built and traced on the CPU, because torch's meta device cannot: {traced.why_on_cpu}"
+    if is_own(reference):
+        from gpubench.own_model import version_of
+
+        profile = msgspec.structs.replace(profile, version=version_of(reference, profile))
+    sound = msgspec.convert(msgspec.to_builtins(profile), WorkloadProfile)  # its fields are of others too
+    return sound, () if note is None else (f"{profile.name}: {note}",)
 
 
 if __name__ == "__main__":

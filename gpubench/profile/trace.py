@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gpubench.errors import MisuseError
 from gpubench.models import Operator, OperatorKind, TaskKind, WorkloadProfile
-from gpubench.workload import Task, Workload, one_line, seeded
+from gpubench.workload import TOO_LARGE, Task, Workload, lacks_memory, one_line, seeded
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -38,18 +38,40 @@ class _Trace:
     trainable: int
     state_bytes: float
     optimizer: str
+    why_on_cpu: str | None = None
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A profile; and where the meta device could not do it, why it was read on the CPU."""
+
+    profile: WorkloadProfile
+    why_on_cpu: str | None
 
 
 def profile_workload(workload: Workload) -> WorkloadProfile:
     """Read FLOPs, bytes, parameters and kept activations of a workload.
 
-    It is traced on the meta device, where nothing is allocated or computed; a model that looks at its own
-    values cannot run there and is traced on the CPU.
+    Raises:
+        MisuseError: If the model cannot run a step on its own batch.
+    """
+    return trace_workload(workload).profile
+
+
+def trace_workload(workload: Workload) -> Traced:
+    """Read the profile of a workload, and say how it could be read.
+
+    It is built and traced on the meta device, where nothing is allocated or computed; a model that looks at
+    its own values cannot run there and is traced on the CPU.
 
     Raises:
         MisuseError: If the model cannot run a step on its own batch.
     """
     traces = [_trace(workload, n) for n in _BATCHES]
+    return Traced(_profile(workload, traces), traces[0].why_on_cpu)
+
+
+def _profile(workload: Workload, traces: Sequence[_Trace]) -> WorkloadProfile:
     train = _operators([t.train for t in traces])
     infer = _operators([t.infer for t in traces])
     one, two = traces
@@ -140,18 +162,30 @@ def _trace(workload: Workload, batch_size: int) -> _Trace:
     """Trace on the meta device; on the CPU where that cannot be."""
     try:
         return _trace_task(_on_meta(workload, batch_size), workload.tasks)
-    except (RuntimeError, NotImplementedError, TypeError, ValueError, MisuseError):
-        pass  # either the meta device lacks something or the model is wrong: the CPU tells which
-    task = workload.build(batch_size, _SEED)
+    except Exception as error:  # noqa: BLE001 - the meta device lacks something, or the model is wrong: the CPU tells
+        on_meta = error
     try:
+        return replace(_trace_on_cpu(workload, batch_size), why_on_cpu=one_line(on_meta))
+    except MisuseError as error:
+        if not lacks_memory(error):
+            raise
+    raise MisuseError(f"{refusal(workload.name, on_meta)} {TOO_LARGE}") from on_meta
+
+
+def _trace_on_cpu(workload: Workload, batch_size: int) -> _Trace:
+    try:
+        task = workload.build(batch_size, _SEED)
         with seeded(_SEED):
             return _trace_task(task, workload.tasks)
-    except MisuseError as error:
-        raise MisuseError(f"{workload.name}: {error}") from error
     except Exception as error:  # a model of the user's own may raise anything; the cause is kept
-        raise MisuseError(
-            f"{workload.name}: cannot run one training step on its own batch: {one_line(error)}"
-        ) from error
+        raise MisuseError(refusal(workload.name, error)) from error
+
+
+def refusal(name: str, error: Exception) -> str:
+    """Say in one line, which names the model once, why it cannot be trained."""
+    if isinstance(error, MisuseError):
+        return f"{name}: {str(error).removeprefix(f'{name}: ')}"
+    return f"{name}: cannot run one training step on its own batch: {one_line(error)}"
 
 
 def _on_meta(workload: Workload, batch_size: int) -> Task:
@@ -230,12 +264,25 @@ def _trace_step(model: nn.Module, forward: Callable[[], Any]) -> tuple[list[Kern
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             shape = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
             raise MisuseError(f"the loss is {shape}; it must be one number, a tensor of one element")
+        require_finite(loss)
         if not loss.requires_grad:
             raise MisuseError("the loss depends on no parameter: no gradient reaches the model")
         loss.backward()
     if all(p.grad is None for p in model.parameters()):
         raise MisuseError("the backward pass left no gradient in any parameter of the model")
     return kernels, float(sum(storage.nbytes() for storage in kept.values()))
+
+
+def require_finite(loss: Tensor) -> None:
+    """Refuse a loss from which nothing is learnt; on the meta device it has no value to look at.
+
+    Raises:
+        MisuseError: With the value.
+    """
+    import torch
+
+    if not loss.is_meta and not bool(torch.isfinite(loss.detach()).all()):
+        raise MisuseError(f"its loss is {loss.item():g} in the first step; nothing can be learnt from it")
 
 
 def _identity(tensor: Tensor) -> int:

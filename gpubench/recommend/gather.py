@@ -9,10 +9,20 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpubench.models import Estimate, Execution, GpuSpec, Precision, Run, Status, TaskKind
+from gpubench.models import (
+    Estimate,
+    Execution,
+    GpuSpec,
+    Precision,
+    Run,
+    Status,
+    TaskKind,
+    WorkloadProfile,
+)
 from gpubench.predict.estimate import estimate
 from gpubench.predict.question import Question, Refusal
 from gpubench.predict.scaling import scaling
+from gpubench.profile import profiles_of
 from gpubench.recommend import own_devices
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.scaling import Efficiency, Scaler, measured_efficiency
@@ -44,7 +54,8 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
     Devices that the user measured and no table knows (this CPU, a Mac) are among the answers too.
     """
     specs = [spec for key in gpu_keys if (spec := load_specs().get(key)) is not None]
-    questions = {name: _question(request, name) for name in request.workload_names}
+    profiles = profiles_of(request.workload_names)
+    questions = {name: _question(request, profile) for name, profile in profiles.items()}
 
     def scaler(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> Efficiency:
         found = measured_efficiency((*runs.reference, *runs.own), alone.case, spec.key, gpu_count)
@@ -85,11 +96,9 @@ def mean_power_w(runs: Runs) -> dict[str, float]:
     return {key: median(values) for key, values in seen.items()}
 
 
-def _question(request: RankRequest, name: str) -> Question:
-    from gpubench.profile import profile_of
-
+def _question(request: RankRequest, profile: WorkloadProfile) -> Question:
     return Question(
-        profile=profile_of(name),
+        profile=profile,
         precision="amp" if request.precision == "amp" else Precision(request.precision),
         execution=Execution(request.execution),
         task=TaskKind(request.task),

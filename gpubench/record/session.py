@@ -37,7 +37,7 @@ from gpubench.models import (
 )
 from gpubench.probe.identity import storable
 from gpubench.probe.select import select_device, select_peers
-from gpubench.profile import profile_of
+from gpubench.profile import profiles_of
 from gpubench.record import resume, store
 from gpubench.units import utc_stamp
 from gpubench.workload import workload_names
@@ -113,7 +113,7 @@ def prepare(
     peers = select_peers(device, gpus)
     if store_results:
         store.check_writable(root)
-    profiles = {reference: profile_of(reference) for reference in request.workloads}
+    profiles = profiles_of(request.workloads)
     if resumed is None:
         made = plan(request, device, profiles, peers)
     else:

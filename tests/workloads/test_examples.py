@@ -64,6 +64,15 @@ def test_a_name_that_is_no_file_name_is_refused(tmp_path: Path, name: str) -> No
     assert not list(tmp_path.parent.glob("evil*"))
 
 
+@pytest.mark.parametrize("name", ["random", "torch", "gpubench", "site"])
+def test_a_name_that_means_another_module_is_refused(tmp_path: Path, name: str) -> None:
+    done = gpubench("new-workload", name, cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"{name} is the name of a module that Python or an installed package brings" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
 def test_json_names_the_file(tmp_path: Path) -> None:
     assert json.loads(gpubench("new-workload", "net", "--json", cwd=tmp_path).stdout) == {"path": "net.py"}
 

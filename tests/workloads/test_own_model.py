@@ -5,14 +5,20 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import platformdirs
 import pytest
 import torch
 
 from gpubench.errors import MisuseError
-from gpubench.profile import profile_of
+from gpubench.own_model import version_of
+from gpubench.profile import profile_of, profile_workload, profiles_of
+from gpubench.profile.bounded import OUTPUT_LIMIT_BYTES
+from gpubench.profile.child import _answer
+from gpubench.profile.first_loss import check_first_loss
 from gpubench.workload import load_workload
 
 GOOD = """
@@ -22,6 +28,11 @@ from torch import nn
 def build(batch_size):
     return nn.Linear(10, 5), torch.randn(batch_size, 10), torch.zeros(batch_size).long(), nn.CrossEntropyLoss()
 """
+
+
+@pytest.fixture(autouse=True)
+def _paths_and_modules_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
 
 
 def write(folder: Path, source: str, name: str = "my_model.py") -> str:
@@ -124,12 +135,88 @@ def test_a_workload_object_is_taken_and_bears_the_files_name(tmp_path: Path) -> 
     assert workload.batches == (64, 512, 4096)
 
 
-def test_a_module_is_taken_and_its_neighbours_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path, "SIZE = 10\n", "neighbour_of_mine.py")
-    write(tmp_path, "from neighbour_of_mine import SIZE\n" + GOOD, "module_of_mine.py")
+def test_what_lies_beside_a_file_can_be_imported(tmp_path: Path) -> None:
+    write(tmp_path, "SIZE = 10\n", "neighbour_of_a_file.py")
+    path = write(tmp_path, "from neighbour_of_a_file import SIZE\n" + GOOD)
+    assert load_workload(path).sample_shape == (10,)
+
+
+def test_a_module_is_taken_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "SIZE = 10\n", "neighbour_of_a_module.py")
+    write(tmp_path, "from neighbour_of_a_module import SIZE\n" + GOOD, "module_of_mine.py")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each])  # "" is the current folder too
     assert load_workload("module_of_mine:build").name == "module_of_mine:build"
-    assert load_workload("./module_of_mine.py").name == "module_of_mine.py"
+
+
+def test_a_neighbour_does_not_stand_in_for_pythons_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "symtable", raising=False)
+    write(tmp_path, "raise RuntimeError('this is not the standard library')\n", "symtable.py")
+    assert load_workload(write(tmp_path, "import symtable\n" + GOOD)).name == "my_model.py"
+
+
+HELPED = "from {helper} import SIZE\n" + GOOD.replace("nn.Linear(10, 5)", "nn.Linear(10, SIZE)")
+
+
+def test_a_helpers_source_is_part_of_the_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, HELPED.format(helper="helper_of_a_file"))
+    write(tmp_path, "SIZE = 5\n", "helper_of_a_file.py")
+    write(tmp_path, "SIZE = 5\n", "not_imported.py")
+    before = load_workload(path).version
+    write(tmp_path, "SIZE = 6\n", "not_imported.py")
+    assert load_workload(path).version == before
+    write(tmp_path, "SIZE = 6\n", "helper_of_a_file.py")
+    assert load_workload(path).version != before
+
+    package = tmp_path / "package_of_mine"
+    package.mkdir()
+    write(package, "", "__init__.py")
+    write(package, "SIZE = 5\n", "sizes.py")
+    write(package, HELPED.format(helper="package_of_mine.sizes"), "net.py")
+    write(package, "from gpubench.workload import load_workload\nNET = load_workload('cnn')\n", "ready.py")
+    monkeypatch.chdir(tmp_path)
+    names = ("package_of_mine.net:build", "package_of_mine.ready:NET")
+    before_both = [load_workload(name).version for name in names]
+    assert before_both[1] != load_workload("cnn").version
+    write(package, "SIZE = 6\n", "sizes.py")
+    assert all(load_workload(name).version != old for name, old in zip(names, before_both, strict=True))
+
+
+def test_a_version_does_not_depend_on_where_the_file_lies(tmp_path: Path) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    there.mkdir()
+    here.mkdir()
+    assert load_workload(write(there, GOOD)).version == load_workload(write(here, GOOD)).version
+
+
+def test_what_the_trace_finds_is_part_of_the_version(tmp_path: Path) -> None:
+    """A file of settings, or a library, may build another network from the same sources."""
+    source = GOOD.replace("nn.Linear(10, 5)", "nn.Linear(10, int(SIZE.read_text()))")
+    path = write(
+        tmp_path, f"from pathlib import Path\nSIZE = Path({str(tmp_path / 'size.txt')!r})\n" + source
+    )
+    write(tmp_path, "5", "size.txt")
+    first = profile_workload(load_workload(path))
+    write(tmp_path, "6", "size.txt")
+    second = profile_workload(load_workload(path))
+    assert first.version == second.version
+    assert version_of(path, first) != version_of(path, second)
+    same = msgspec.structs.replace(first, train=(), saved_bytes_per_sample=0.0)
+    assert version_of(path, first) == version_of(path, same), "they vary with the version of torch"
+    answer = _answer(path)
+    assert answer.profile is not None
+    assert answer.profile.version == version_of(path, second)
+
+
+def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    one, two = write(tmp_path, GOOD), write(tmp_path / "other", GOOD)
+    with pytest.raises(MisuseError, match=r"are both called my_model\.py in the records"):
+        profiles_of(["vgg16", one, two])
+    with pytest.raises(MisuseError, match="name it once"):
+        profiles_of([one + ":build", one + ":build"])
 
 
 def test_several_inputs_are_taken(tmp_path: Path) -> None:
@@ -178,6 +265,21 @@ LOADING = {
         "build on the CPU",
     ),
     "batches of nothing": ("BATCHES = (0,)\n" + GOOD, r"batches \(0,\)"),
+    "no batches": ("BATCHES = ()\n" + GOOD, r"batches \(\): give whole numbers"),
+    "one batch": ("BATCHES = 16\n" + GOOD, "batches 16: give whole numbers"),
+    "batches in words": ("BATCHES = '16'\n" + GOOD, "batches '16': give whole numbers"),
+    "half a sample": ("BATCHES = (16.0, 32)\n" + GOOD, r"batches \(16\.0, 32\): give whole numbers"),
+    "an optimizer, made": (
+        body(
+            "(lambda m: (m, torch.randn(batch_size, 1), 0, nn.MSELoss(), "
+            "torch.optim.SGD(m.parameters())))(nn.Linear(1, 1))"
+        ),
+        r"the optimizer is a SGD object; return a factory.*partial",
+    ),
+    "an optimizer by name": (
+        body("nn.Linear(1, 1), torch.randn(batch_size, 1), 0, nn.MSELoss(), 'sgd'"),
+        "the optimizer is a str object; return a factory",
+    ),
 }
 
 
@@ -188,6 +290,21 @@ def test_what_cannot_be_loaded_is_one_line(tmp_path: Path, case: str) -> None:
         load_workload(write(tmp_path, source))
     assert "\n" not in str(caught.value)
     assert "my_model.py" in str(caught.value)
+
+
+def test_a_list_of_batches_is_taken(tmp_path: Path) -> None:
+    assert load_workload(write(tmp_path, "BATCHES = [2, 3]\n" + GOOD)).batches == (2, 3)
+
+
+def test_the_build_of_a_workload_returns_a_task(tmp_path: Path) -> None:
+    source = (
+        "from dataclasses import replace\nfrom gpubench.workload import load_workload\n"
+        "WORKLOAD = replace(load_workload('cnn'), build=lambda n, seed: (1, 2, 3, 4))\n"
+    )
+    with pytest.raises(
+        MisuseError, match=r"my_model\.py: the build of its Workload returned 4 values; it must"
+    ):
+        load_workload(write(tmp_path, source)).build(2, 0)
 
 
 @pytest.mark.parametrize("reference", ["./absent.py", "no_such_module_here:NET", "a/b", "module:", ":x"])
@@ -210,6 +327,13 @@ TRACING = {
         body("nn.Linear(4, 4), torch.randn(batch_size, 4), 0, lambda out, _: out.detach().mean()"),
         "no gradient reaches the model",
     ),
+    "loss nan where only the CPU can run": (
+        body(
+            "nn.Linear(4, 4), torch.randn(batch_size, 4), 0, "
+            "lambda out, _: out.mean() * (float('nan') if out.sum() > -99 else 1)"
+        ),
+        "its loss is nan in the first step",
+    ),
     "loss not a number": (
         body("nn.Linear(4, 4), torch.randn(batch_size, 4), 0, lambda out, _: out"),
         "it must be one number",
@@ -219,13 +343,109 @@ TRACING = {
 
 @pytest.mark.parametrize("case", TRACING)
 def test_what_cannot_be_trained_is_one_line(tmp_path: Path, case: str) -> None:
-    from gpubench.profile import profile_workload
-
     source, message = TRACING[case]
     with pytest.raises(MisuseError, match=message) as caught:
         profile_workload(load_workload(write(tmp_path, source)))
     assert "\n" not in str(caught.value)
     assert str(caught.value).startswith("my_model.py: ")
+
+
+HUGE = body(
+    "nn.Sequential(nn.Linear(160_000, 160_000), nn.Linear(160_000, {out})), torch.randn(batch_size, 160_000), "
+    "torch.zeros(batch_size, 5), nn.MSELoss()"
+)
+"""Its weights take 102 GB."""
+
+
+def test_a_layer_of_100_gb_is_profiled_quickly_and_takes_no_memory(tmp_path: Path) -> None:
+    began = time.monotonic()
+    workload = load_workload(write(tmp_path, HUGE.format(out=5)))
+    found = profile_workload(workload)
+    assert found.parameters == 160_000 * 160_006 + 5
+    assert check_first_loss(workload, found) == (
+        "its loss was not looked at: 25,600 million parameters and 102 GFLOP are too much to run here at once; "
+        "gpubench run looks at it"
+    )
+    assert time.monotonic() - began < 5
+
+
+def test_what_is_wrong_with_a_model_that_memory_cannot_hold_is_said(tmp_path: Path) -> None:
+    source = HUGE.format(out=5).replace("nn.Linear(160_000, 5)", "nn.Linear(7, 5)")
+    with pytest.raises(
+        MisuseError, match=r"my_model\.py: cannot run .*160000\] X \[7, 5\].* torch's meta device"
+    ):
+        profile_workload(load_workload(write(tmp_path, source)))
+    values = HUGE.format(out=5).replace("    return", "    assert torch.randn(1).item() < 99\n    return")
+    with pytest.raises(
+        MisuseError, match=r"Tensor\.item\(\) cannot.*my_model\.py line 4.* not enough memory here"
+    ):
+        load_workload(write(tmp_path, values))
+
+
+def test_a_build_that_needs_values_is_built_on_the_cpu_and_says_so(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD.replace("    return", "    assert torch.randn(1).item() < 99\n    return"))
+    answer = _answer(path)
+    assert answer.profile is not None
+    assert answer.profile.parameters == 55
+    (note,) = answer.notes
+    assert note.startswith("my_model.py: built and traced on the CPU, because torch's meta device cannot: ")
+
+
+NAN = GOOD.replace("nn.CrossEntropyLoss()", "lambda out, y: out.mean() * float('nan')")
+
+
+def test_a_loss_that_is_not_a_number_is_refused_without_a_gpu(tmp_path: Path) -> None:
+    workload = load_workload(write(tmp_path, NAN))
+    profile = profile_workload(workload)  # on the meta device, where it has no value
+    with pytest.raises(MisuseError, match=r"^my_model\.py: its loss is nan in the first step"):
+        check_first_loss(workload, profile)
+    assert check_first_loss(replace(workload, tasks=()), profile) is None
+    sound = load_workload(write(tmp_path, GOOD))
+    assert check_first_loss(sound, profile_workload(sound)) is None
+
+
+def test_a_target_out_of_range_is_found_although_the_trace_has_no_values(tmp_path: Path) -> None:
+    workload = load_workload(
+        write(tmp_path, GOOD.replace("torch.zeros(batch_size)", "torch.full((batch_size,), 9)"))
+    )
+    profile = profile_workload(workload)
+    with pytest.raises(
+        MisuseError, match=r"my_model\.py: cannot run one .*IndexError: Target 9 is out of bounds"
+    ):
+        check_first_loss(workload, profile)
+
+
+FORWARD = """
+import sys
+import torch
+class Net(torch.nn.Linear):
+    def forward(self, x):
+        {act}
+        return super().forward(x)
+def build(n):
+    return Net(10, 5), torch.randn(n, 10), torch.zeros(n).long(), torch.nn.CrossEntropyLoss()
+"""
+
+
+BADLY_TYPED = (
+    "from dataclasses import replace\nfrom gpubench.workload import load_workload\n"
+    "WORKLOAD = replace(load_workload('cnn'), sample_unit=3)\n"
+)
+ANSWERS = {
+    FORWARD.format(act="sys.exit(3)"): "my_model.py: calls sys.exit(3) (my_model.py line 6)",
+    FORWARD.format(act="raise KeyError('colour')"): (
+        "my_model.py: cannot run one training step on its own batch: KeyError: 'colour' (my_model.py line 6)"
+    ),
+    BADLY_TYPED: "my_model.py: ValidationError: Expected `str`, got `int` - at `$.sample_unit`",
+}
+
+
+@pytest.mark.parametrize(("source", "line"), ANSWERS.items())
+def test_whatever_a_model_does_the_child_answers_in_one_line(tmp_path: Path, source: str, line: str) -> None:
+    answer = _answer(write(tmp_path, source))
+    assert answer.error == line
+    assert answer.traceback is not None
+    assert "Traceback" in answer.traceback
 
 
 def logged(name: str = "my_model.py") -> str:
@@ -235,7 +455,8 @@ def logged(name: str = "my_model.py") -> str:
 def test_an_own_model_is_profiled_in_a_child_process(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    found = profile_of(write(tmp_path, "print('hello')\n" + GOOD))
+    just_allowed = f"print('x' * {OUTPUT_LIMIT_BYTES - 1000})\n"
+    found = profile_of(write(tmp_path, just_allowed + GOOD))
     assert found.name == "my_model.py"
     assert found.forward_flops_per_sample == 100
     assert capfd.readouterr() == ("", "")
@@ -244,7 +465,7 @@ def test_an_own_model_is_profiled_in_a_child_process(
 def test_a_traceback_goes_to_a_log_and_not_to_the_terminal(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(MisuseError, match=r"ZeroDivisionError: division by zero \(traceback in .*log\)"):
+    with pytest.raises(MisuseError, match=r"by zero \(my_model\.py line 2\) \(traceback in .*log\)"):
         profile_of(write(tmp_path, "print('before')\nwhatever = 1 / 0\n"))
     assert "whatever = 1 / 0" in logged()
     assert "before" in logged()
@@ -256,16 +477,40 @@ def test_a_model_that_ends_the_process_is_one_line(tmp_path: Path) -> None:
         profile_of(write(tmp_path, "import os\nos._exit(5)\n"))
     with pytest.raises(MisuseError, match="ended by SIGABRT"):
         profile_of(write(tmp_path, "import os\nos.abort()\n"))
+    with pytest.raises(MisuseError, match=r"ended by SIGKILL .*: probably host memory ran out"):
+        profile_of(write(tmp_path, "import os\nos.kill(os.getpid(), 9)\n"))
 
 
-def test_a_flood_of_output_is_cut(tmp_path: Path) -> None:
-    flood = (
-        "import sys\nfor _ in range(100):\n    sys.stdout.write('x' * 1_000_000)\nprint('the end')\nboom\n"
+def test_a_flood_of_output_is_refused_and_ended_early(tmp_path: Path) -> None:
+    mark = tmp_path / "end"
+    flood = "for n in range(10_000):\n    print(f'{n:010}' * 10_000)\n"
+    with pytest.raises(
+        MisuseError, match=r"my_model\.py: printed more than 8\.00 MiB .*silence it .*my_model.*log"
+    ):
+        profile_of(write(tmp_path, flood + f"open({str(mark)!r}, 'w')\n" + GOOD))
+    assert not mark.exists()
+    assert 0 < len(logged()) < 100_000
+
+
+def test_a_flood_after_the_answer_is_refused_too(tmp_path: Path) -> None:
+    source = "import atexit\natexit.register(print, 'x' * 10**8)\n"
+    with pytest.raises(MisuseError, match="printed more than"):
+        profile_of(write(tmp_path, source))
+
+
+def test_a_model_that_takes_long_is_announced_with_its_limit(tmp_path: Path) -> None:
+    """In a process of its own: that a warning reaches stderr as it is depends on nobody having set up logging."""
+    write(tmp_path, "while True: pass\n", "mine.py")
+    program = (
+        "from gpubench.profile import cache\ncache.NOTICE_AFTER_S, cache.TRACE_LIMIT_S = 0.1, 1.0\n"
+        "from gpubench.cli.app import main\nmain()"
     )
-    with pytest.raises(MisuseError, match="NameError"):
-        profile_of(write(tmp_path, flood))
-    assert len(logged()) < 100_000
-    assert "the end" in logged()
+    arguments = [sys.executable, "-c", program, "predict", "show", "./mine.py"]
+    done = subprocess.run(arguments, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False)
+    assert done.returncode == 2
+    notice, refusal = done.stderr.splitlines()
+    assert notice == "mine.py is being built and traced, for at most 1.00 s"
+    assert "has not been built and traced within 1.00 s" in refusal
 
 
 def test_a_model_that_never_returns_is_ended_with_its_children(tmp_path: Path) -> None:

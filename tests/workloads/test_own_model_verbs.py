@@ -3,76 +3,195 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import re
 import sys
 import time
+from collections.abc import Callable
+from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from gpubench.cli.app import main
+from gpubench.profile import cache
+from gpubench.record.store import read_runs
+
 HEAD = "import torch\nfrom torch import nn\n"
-LINEAR = f"{HEAD}def build(n):\n    return nn.Linear(4, 4), torch.randn(n, {{width}}), torch.zeros(n, 4), nn.MSELoss()\n"
+MODEL = "    return nn.Linear(4, 4), torch.randn(n, 4), torch.zeros(n, 4), nn.MSELoss()\n"
+LINEAR = f"{HEAD}def build(n):\n{MODEL}"
+
+
+class Bad(NamedTuple):
+    """A file that cannot be measured, what is said of it, and whether there is more to read in a log."""
+
+    source: str
+    message: str
+    log: bool = True
+
 
 BAD = {
-    "no build": ("x = 1\n", "defines neither build(batch_size) nor WORKLOAD"),
-    "syntax error": ("def build(n:\n    return\n", "syntax error in line 1"),
-    "wrong shapes": (LINEAR.format(width=5), "cannot run one training step on its own batch"),
-    "takes no gradient": (LINEAR.format(width=4).replace("nn.Linear(4, 4)", "nn.ReLU()"), "no parameter that takes a gradient"),
-    "exits": ("import os\nos._exit(0)\n", "its process ended by itself, with exit code 0"),
-    "prints 100 MB": ("for _ in range(100):\n    print('x' * 10**6)\n", "defines neither build"),
+    "no build": Bad("x = 1\n", "defines neither build(batch_size) nor WORKLOAD", log=False),
+    "syntax error": Bad("def build(n:\n    return\n", "syntax error in line 1 of mine.py: "),
+    "exits": Bad("import sys\nsys.exit(0)\n", "calls sys.exit(0) (mine.py line 2)"),
+    "exits at once": Bad("import os\nos._exit(0)\n", "ended by itself, with exit code 0, while it was built"),
+    "prints 100 MB": Bad(f"for _ in range(100):\n    print('x' * 10**6)\n{LINEAR}", "printed more than 8.00 MiB"),
+    "never returns": Bad("while True:\n    pass\n", "has not been built and traced within 1.00 s"),
+    "wrong shapes": Bad(LINEAR.replace("randn(n, 4)", "randn(n, 5)"), "cannot run one training step on its own batch"),
+    "loss NaN": Bad(LINEAR.replace("nn.MSELoss()", "lambda out, y: (out * float('nan')).mean()"), "its loss is nan"),
+    "takes no gradient": Bad(LINEAR.replace("nn.Linear(4, 4)", "nn.ReLU()"), "no parameter that takes a gradient"),
 }  # fmt: skip
+VERBS = {
+    "run": ("run", "--device", "cpu", "--quick", "./mine.py"),
+    "predict": ("predict", "show", "./mine.py"),
+    "rank": ("rank", "./mine.py"),
+}
+NEED_TORCH = ("wrong shapes", "loss NaN", "takes no gradient")
+"""The child imports torch for these alone, which takes seconds: by default one verb reads them."""
 
 
-def gpubench(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gpubench", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=cwd, check=False)
+class Done(NamedTuple):
+    """What a command left behind."""
+
+    returncode: int
+    stdout: str
+    stderr: str
 
 
-OTHER_VERBS = (("run", "--device", "cpu", "--quick"), ("predict", "show"))
-"""They read the file as ``rank`` does: the quick cases are enough."""
-QUICK = ("no build", "syntax error", "exits")
-PAIRS = [*((case, ("rank",)) for case in BAD), *((case, verb) for verb in OTHER_VERBS for case in QUICK)]
+Run = Callable[..., Done]
 
 
-@pytest.mark.parametrize(("case", "verb"), PAIRS)
-def test_a_bad_file_is_one_clear_line(tmp_path: Path, case: str, verb: tuple[str, ...]) -> None:
-    source, message = BAD[case]
-    (tmp_path / "mine.py").write_text(source, encoding="utf-8")
-    done = gpubench(*verb, "--workload", "./mine.py", cwd=tmp_path)
+@pytest.fixture
+def gpubench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run the command line in this process, in a folder that holds ``mine.py`` of this source.
+
+    The model itself is in a child process all the same.
+    """
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cache, "NOTICE_AFTER_S", 600.0)
+
+    def run(source: str, *arguments: str) -> Done:
+        (tmp_path / "mine.py").write_text(source, encoding="utf-8")
+        monkeypatch.setattr(sys, "argv", ["gpubench", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed, said = capfd.readouterr()
+        assert "Traceback" not in printed + said
+        return Done(int(ended.value.code or 0), printed, said)
+
+    return run
+
+
+def slow_ones() -> list[object]:
+    return [
+        pytest.param(case, verb, marks=[pytest.mark.slow] if case in NEED_TORCH and verb != "rank" else [])
+        for case, verb in product(BAD, VERBS)
+    ]
+
+
+@pytest.mark.parametrize(("case", "verb"), slow_ones())
+def test_a_bad_file_is_one_clear_line(
+    gpubench: Run, monkeypatch: pytest.MonkeyPatch, case: str, verb: str
+) -> None:
+    if case == "never returns":
+        monkeypatch.setattr(cache, "TRACE_LIMIT_S", 1.0)
+    bad = BAD[case]
+    done = gpubench(bad.source, *VERBS[verb])
     assert done.returncode == 2, done.stderr
-    assert message in done.stderr
-    assert "mine.py" in done.stderr
-    assert "Traceback" not in done.stderr + done.stdout
-    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("gpubench: mine.py: ")
+    assert bad.message in line
+    named = re.search(r"in (/\S+mine\.py\.log)\)$", line)
+    assert (named is not None) == bad.log
+    if named is not None:
+        assert Path(named[1]).read_text(encoding="utf-8").strip()
 
 
-def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    done = gpubench("rank", "--workload", "./absent.py", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "cannot read absent.py" in done.stderr or "cannot read ./absent.py" in done.stderr
+RUN = ("run", "--device", "cpu", "--quick", "--precision", "fp32", "--no-micro", "--batch-size", "8")
+LATE = f"""{HEAD}
+class Net(nn.Linear):
+    def forward(self, x):
+        if len(x) > 4:
+            print("so far so good")
+            raise RuntimeError("late boom")
+        return super().forward(x)
+
+def build(n):
+{MODEL.replace("nn.Linear", "Net")}"""
 
 
-def test_a_loss_that_is_not_a_number_is_invalid_and_exit_4(tmp_path: Path) -> None:
-    source = LINEAR.format(width=4).replace("nn.MSELoss()", "lambda out, y: (out * float('nan')).mean()")
-    (tmp_path / "mine.py").write_text(source, encoding="utf-8")
+def test_an_error_while_measuring_names_its_line_and_its_log(gpubench: Run) -> None:
+    """The trace, at a batch of 2 and 4, has not met it."""
+    done = gpubench(LATE, *RUN, "./mine.py")
+    assert done.returncode == 4, done.stderr
+    (line,) = (each for each in done.stderr.splitlines() if "late boom" in each)
+    said, _, log = line.partition(" (traceback in ")
+    assert said == "  mine.py fp32 eager batch 8: failed: RuntimeError: late boom (mine.py line 8)"
+    text = Path(log.removesuffix(")")).read_text(encoding="utf-8")
+    assert "in forward" in text
+    assert text.endswith("so far so good\n")
+    assert done.stderr.splitlines()[-1] == "every case failed; the reasons are above"
+    assert "$" not in done.stdout, "no ranking of what did not run"
+    (stored,) = read_runs(Path(log).parents[3] / "results").runs
+    (row,) = stored.measurements
+    assert row.reason == "RuntimeError: late boom (mine.py line 8)", "no path of this machine is stored"
+
+
+@pytest.mark.slow
+def test_a_process_that_ends_while_measuring_leaves_a_log(gpubench: Run) -> None:
     done = gpubench(
-        "run", "--workload", "./mine.py", "--device", "cpu", "--quick", "--precision", "fp32", "--json",
-        "--no-micro", "--time-limit", "10", cwd=tmp_path,
-    )  # fmt: skip
+        LATE.replace('raise RuntimeError("late boom")', "import os; os._exit(7)"), *RUN, "./mine.py"
+    )
+    assert done.returncode == 4, done.stderr
+    (line,) = (each for each in done.stderr.splitlines() if "failed: " in each)
+    assert "ended with status 7" in line
+    log = Path(line.partition(" (its output is in ")[2].removesuffix(")"))
+    assert "so far so good" in log.read_text(encoding="utf-8")
+
+
+def test_a_loss_that_later_is_not_a_number_is_invalid_and_exit_4(gpubench: Run) -> None:
+    late_nan = "lambda out, y: out.square().mean() * (float('nan') if len(y) > 4 else 1)"
+    done = gpubench(
+        LINEAR.replace("nn.MSELoss()", late_nan), *RUN, "--time-limit", "6", "--json", "./mine.py"
+    )
     assert done.returncode == 4, done.stderr
     (row,) = json.loads(done.stdout)["measurements"]
     assert row["status"] == "invalid"
     assert "LOSS_NOT_FINITE" in row["reason"]
     assert row["case"]["workload"] == "mine.py"
-    assert "Traceback" not in done.stderr
 
 
-def test_an_own_model_goes_from_file_to_rank_in_one_command(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(LINEAR.format(width=4), encoding="utf-8")
+def test_a_file_that_is_not_there_is_one_line(gpubench: Run) -> None:
+    done = gpubench("", "rank", "--workload", "./absent.py")
+    assert done.returncode == 2
+    assert "cannot read absent.py" in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["run", "rank"])
+def test_two_files_of_one_name_are_one_line(gpubench: Run, verb: str) -> None:
+    done = gpubench(LINEAR, *VERBS[verb], "./other/mine.py")
+    assert done.returncode == 2
+    assert "./mine.py and ./other/mine.py are both called mine.py in the records: rename" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("named", [(), ("vgg16", "--workload", "vgg16")])
+def test_a_prediction_is_of_one_workload(gpubench: Run, named: tuple[str, ...]) -> None:
+    done = gpubench("", "predict", "show", *named)
+    assert done.returncode == 2
+    assert (
+        done.stderr
+        == f"gpubench: {len(named[:2])} workloads named: give one, as in gpubench predict show vgg16\n"
+    )
+
+
+def test_an_own_model_goes_from_file_to_rank_in_one_command(gpubench: Run) -> None:
     started = time.monotonic()
-    done = gpubench("rank", "--workload", "./mine.py", "--json", cwd=tmp_path)
+    done = gpubench(LINEAR, "rank", "--workload", "./mine.py", "--json")
     assert time.monotonic() - started < 60, "15 s on a machine that does nothing else"
     assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
     document = json.loads(done.stdout)
     assert {c["workload"] for c in document["cases"]} == {"mine.py"}
     assert {row["basis"] for row in document["rows"]} == {"predicted"}

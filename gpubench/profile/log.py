@@ -1,0 +1,27 @@
+"""Keep what a failed model said where its owner finds it: the traceback, and the end of the output."""
+
+from __future__ import annotations
+
+import platformdirs
+
+TRACEBACK_CHARACTERS = 64 * 1024
+"""A model that calls itself without end leaves a traceback of megabytes; what failed is at its end."""
+
+
+def write_log(name: str, traceback: str | None, output: str) -> str:
+    """Write the log of this name in the user's data folder, and return what is where, for a message.
+
+    Such as ``traceback in /home/ann/.local/share/gpubench/logs/net.py.log``. The path is for the terminal
+    alone: no stored record bears it.
+    """
+    safe = "".join(c if c.isalnum() or c in "._-" else "_" for c in name)
+    path = platformdirs.user_data_path("gpubench") / "logs" / f"{safe}.log"
+    text = (traceback or "")[-TRACEBACK_CHARACTERS:]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(
+            f"{text}\n--- output, at most its end ---\n{output}", encoding="utf-8", errors="replace"
+        )
+    except OSError as error:
+        return f"no log: cannot write {path}: {error.strerror}"
+    return f"{'traceback' if traceback else 'its output is'} in {path}"
