@@ -273,12 +273,21 @@ class Launch(_Record, frozen=True, kw_only=True):
         return tuple(r for r in self.rounds if r.left_out is None)
 
 
+BatchChoice = Literal["fixed", "largest"]
+"""How a batch came about: equal for all devices, or the largest that fits on this one."""
+
+
 class Measurement(_Record, frozen=True, kw_only=True):
-    """One case as measured: raw rounds of every launch, and the figures that follow from them."""
+    """One case as measured: raw rounds of every launch, and the figures that follow from them.
+
+    ``batch_choice`` is no part of the case: the work is the same however its batch was found; None is
+    unknown.
+    """
 
     case: Case
     status: Status
     reason: str | None = None
+    batch_choice: BatchChoice | None = None
     launches: tuple[Launch, ...] = ()
     flops_per_sample: float | None = None
     parameter_count: int | None = None
@@ -287,6 +296,16 @@ class Measurement(_Record, frozen=True, kw_only=True):
     gemm_flops_per_s: float | None = None
     cpu_threads: int | None = None
     findings: tuple[Finding, ...] = ()
+
+    @property
+    def at_largest_batch(self) -> bool:
+        """Whether the batch is the largest that fits: never to be ranked beside an equal batch."""
+        return self.batch_choice == "largest"
+
+    @property
+    def label(self) -> str:
+        """The case in words, with a word on how its batch came about where that matters."""
+        return f"{self.case.label}, the largest that fits" if self.at_largest_batch else self.case.label
 
     @cached_property
     def step_time_s(self) -> float | None:

@@ -132,7 +132,7 @@ def latencies(run: Run) -> tuple[str, ...]:
 
 
 def _cells(measurement: Measurement) -> tuple[str, ...]:
-    label = units.plain(measurement.case.label)
+    label = units.plain(measurement.label)
     if measurement.status is not Status.OK:
         status = measurement.status.replace("_", " ")
         return (

@@ -8,7 +8,7 @@ from gpubench.models import GpuSpec, Offer, Pricing
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import IN_DETAIL
-from gpubench.recommend.words import gpu_name
+from gpubench.recommend.words import batches_of, gpu_name
 from gpubench.specs import load_specs
 from gpubench.units import format_number, format_percent, plain
 
@@ -16,6 +16,7 @@ from gpubench.units import format_number, format_percent, plain
 def notes_of(request: RankRequest, pool: Candidates, total: int) -> Iterator[str]:
     """Yield the notes that apply to this ranking."""
     yield from _on_workloads(request)
+    yield from _on_batches(request, pool)
     yield from _on_scaling(pool)
     yield from _on_payment(request, pool)
     keys = {offer.gpu_key for offer in pool.offers}
@@ -56,6 +57,16 @@ def _on_workloads(request: RankRequest) -> Iterator[str]:
             "Hours and cost are at the geometric mean of several workloads, which no job is: "
             "name one workload, or give --mix."
         )
+
+
+def _on_batches(request: RankRequest, pool: Candidates) -> Iterator[str]:
+    if request.batch_size == "max":
+        yield (
+            "Best batch: each GPU at its own largest batch (column batch), which favours much memory. "
+            "Not comparable with the ranking at an equal batch."
+        )
+    elif request.max_latency_ms is None and len({batches_of(e) for e in pool.speeds.parts}) > 1:
+        yield "Not every device was measured at the batch asked for: see the column batch."
 
 
 def _on_scaling(pool: Candidates) -> Iterator[str]:

@@ -49,7 +49,8 @@ def _best(request: RankRequest, ranking: Ranking) -> str:
     title = {"value": "Best value", "throughput": "Fastest", "time": "Fastest", "cost": "Cheapest job"}
     row = ranking.rows[0]
     merit = _merit(request, ranking, row)
-    return f"{title[request.sort]}: {_who(row)}, {merit}, {_BASIS[row.estimate.basis]}."
+    best = " at each GPU's own largest batch" if request.batch_size == "max" else ""
+    return f"{title[request.sort]}{best}: {_who(row)}, {merit}, {_BASIS[row.estimate.basis]}."
 
 
 def _who(row: RankedOffer) -> str:

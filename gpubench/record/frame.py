@@ -65,6 +65,7 @@ def row(run: Run, measurement: Measurement) -> dict[str, Any]:
         **case,
         "status": str(measurement.status),
         "reason": measurement.reason,
+        "batch_choice": measurement.batch_choice,
         **{name: getattr(measurement, name) for name in _FIGURES},
         **_spread(measurement),
         "findings": " ".join(finding.kind for finding in measurement.findings),
@@ -98,7 +99,7 @@ def _columns() -> tuple[str, ...]:
     return (
         *("run_id", "started_at", "gpu_key", "backend", "device"),
         *_CASE_COLUMNS,
-        *("status", "reason"),
+        *("status", "reason", "batch_choice"),
         *_FIGURES,
         *("launches", "rounds", "step_time_median_s", "step_time_mad_s", "step_time_p5_s", "step_time_p95_s"),
         *("findings", "budget", "protocol", "gpubench", "torch", "driver"),

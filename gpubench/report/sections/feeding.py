@@ -97,7 +97,7 @@ def _cells(result: Result, size: int, link: MicroResult | None) -> tuple[str, ..
     m = result.measurement
     demand = _speed(result) * size * TENSOR_BYTES
     return (
-        f"{plain(result.case.workload, 40)}\n{result.case.precision.value} batch {result.case.batch_size}",
+        f"{plain(result.case.workload, 40)}\n{result.case.precision.value} {result.batch_words}",
         stacked(throughput(m.samples_per_s, m.samples_per_s_low, m.samples_per_s_high, m.case.sample_unit)),
         format_si(demand, "B/s"),
         format_si(demand / TENSOR_BYTES, "B/s"),
