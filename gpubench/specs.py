@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import cache, lru_cache
 from importlib.resources import files
@@ -181,9 +182,20 @@ def _slowest(spec: GpuSpec, variants: Sequence[GpuSpec]) -> GpuSpec:
     return msgspec.structs.replace(spec, **figures, tdp_w=max(powers, default=None))
 
 
-def _spec(row: Mapping[str, str]) -> GpuSpec:
-    def number(column: str, scale: float = 1.0) -> float | None:
-        text = row[column].strip()
+@dataclass(frozen=True)
+class _Row:
+    """One line of data/gpus.csv; an empty cell is unknown."""
+
+    cells: Mapping[str, str]
+
+    def text(self, column: str) -> str | None:
+        return self.cells[column] or None
+
+    def listed(self, column: str) -> tuple[str, ...]:
+        return tuple(part for part in self.cells[column].split(";") if part)
+
+    def number(self, column: str, scale: float = 1.0) -> float | None:
+        text = self.cells[column].strip()
         if not text:
             return None
         try:
@@ -191,64 +203,69 @@ def _spec(row: Mapping[str, str]) -> GpuSpec:
         except ValueError:
             value = math.nan
         if not math.isfinite(value) or value < 0:
-            raise ValueError(f"data/gpus.csv, row {row['key']}, column {column}: {text!r} is no figure")
+            raise ValueError(f"{self._place(column)}: {text!r} is no figure")
         return value * scale
 
-    def whole(column: str, scale: float = 1.0) -> int | None:
-        value = number(column, scale)
+    def whole(self, column: str, scale: float = 1.0) -> int | None:
+        value = self.number(column, scale)
         return None if value is None else round(value)
 
-    def money(column: str) -> Decimal | None:
+    def money(self, column: str) -> Decimal | None:
+        text = self.cells[column].strip()
         try:
-            return Decimal(row[column]) if row[column].strip() else None
+            return Decimal(text) if text else None
         except InvalidOperation:
-            raise ValueError(
-                f"data/gpus.csv, row {row['key']}, column {column}: {row[column]!r} is no sum"
-            ) from None
+            raise ValueError(f"{self._place(column)}: {text!r} is no sum") from None
 
+    def _place(self, column: str) -> str:
+        return f"data/gpus.csv, row {self.cells['key']}, column {column}"
+
+
+def _spec(cells: Mapping[str, str]) -> GpuSpec:
+    row = _Row(cells)
     return GpuSpec(
-        key=row["key"],
-        name=row["name"],
-        aliases=tuple(alias for alias in row["aliases"].split(";") if alias),
-        vendor=row["vendor"],
-        line=row["line"] or None,
-        architecture=row["architecture"] or None,
-        compute_capability=row["compute_capability"] or None,
-        release_year=whole("release_year"),
-        sm_count=whole("sm_or_cu_count"),
-        cuda_core_count=whole("cuda_cores"),
-        tensor_core_count=whole("tensor_cores"),
-        memory_bytes=whole("memory_gib", GIB),
-        memory_type=row["memory_type"] or None,
-        memory_bandwidth_bytes_per_s=number("memory_bandwidth_gbps", 1e9),
-        l2_bytes=whole("l2_mib", MIB),
-        fp32_flops_per_s=number("fp32_tflops", 1e12),
-        fp16_vector_flops_per_s=number("fp16_nontensor_tflops", 1e12),
-        tf32_tensor_flops_per_s=number("tf32_tensor_tflops_dense", 1e12),
-        fp16_tensor_flops_per_s=number("fp16_tensor_tflops_dense", 1e12),
-        bf16_tensor_flops_per_s=number("bf16_tensor_tflops_dense", 1e12),
-        fp8_tensor_flops_per_s=number("fp8_tensor_tflops_dense", 1e12),
-        int8_ops_per_s=number("int8_tops_dense", 1e12),
-        tdp_w=number("tdp_w"),
-        form_factor=row["form_factor"] or None,
-        pcie_generation=whole("pcie_gen"),
-        nvlink_bytes_per_s=number("nvlink_gbps", 1e9),
-        launch_price_usd=money("launch_msrp_usd"),
-        street_price_usd=money("current_street_usd"),
-        price_source=row["price_source"] or None,
-        source=row["source"],
-        doubt=row["doubt"] or None,
-        as_of=row["as_of"] or None,
-        base_clock_hz=number("base_clock_mhz", 1e6),
-        boost_clock_hz=number("boost_clock_mhz", 1e6),
-        pcie_lanes=whole("pcie_lanes"),
-        fp64_flops_per_s=number("fp64_tflops", 1e12),
-        ecc={"yes": True, "no": False}.get(row["ecc"]),
-        cooling=row["cooling"] or None,
-        slot_count=number("slots"),
-        power_connector=row["power_connector"] or None,
-        shared_names=tuple(name for name in row["shared_names"].split(";") if name),
-        board_source=row["board_source"] or None,
-        variants=tuple(key for key in row["variants"].split(";") if key),
-        not_ranked_because=row["not_ranked_because"] or None,
+        key=cells["key"],
+        name=cells["name"],
+        aliases=row.listed("aliases"),
+        vendor=cells["vendor"],
+        line=row.text("line"),
+        architecture=row.text("architecture"),
+        compute_capability=row.text("compute_capability"),
+        release_year=row.whole("release_year"),
+        sm_count=row.whole("sm_or_cu_count"),
+        cuda_core_count=row.whole("cuda_cores"),
+        tensor_core_count=row.whole("tensor_cores"),
+        memory_bytes=row.whole("memory_gib", GIB),
+        memory_type=row.text("memory_type"),
+        memory_bandwidth_bytes_per_s=row.number("memory_bandwidth_gbps", 1e9),
+        l2_bytes=row.whole("l2_mib", MIB),
+        fp32_flops_per_s=row.number("fp32_tflops", 1e12),
+        fp16_vector_flops_per_s=row.number("fp16_nontensor_tflops", 1e12),
+        tf32_tensor_flops_per_s=row.number("tf32_tensor_tflops_dense", 1e12),
+        fp16_tensor_flops_per_s=row.number("fp16_tensor_tflops_dense", 1e12),
+        bf16_tensor_flops_per_s=row.number("bf16_tensor_tflops_dense", 1e12),
+        fp8_tensor_flops_per_s=row.number("fp8_tensor_tflops_dense", 1e12),
+        int8_ops_per_s=row.number("int8_tops_dense", 1e12),
+        tdp_w=row.number("tdp_w"),
+        form_factor=row.text("form_factor"),
+        pcie_generation=row.whole("pcie_gen"),
+        nvlink_bytes_per_s=row.number("nvlink_gbps", 1e9),
+        launch_price_usd=row.money("launch_msrp_usd"),
+        street_price_usd=row.money("current_street_usd"),
+        price_source=row.text("price_source"),
+        source=cells["source"],
+        doubt=row.text("doubt"),
+        as_of=row.text("as_of"),
+        base_clock_hz=row.number("base_clock_mhz", 1e6),
+        boost_clock_hz=row.number("boost_clock_mhz", 1e6),
+        pcie_lanes=row.whole("pcie_lanes"),
+        fp64_flops_per_s=row.number("fp64_tflops", 1e12),
+        ecc={"yes": True, "no": False}.get(cells["ecc"]),
+        cooling=row.text("cooling"),
+        slot_count=row.number("slots"),
+        power_connector=row.text("power_connector"),
+        shared_names=row.listed("shared_names"),
+        board_source=row.text("board_source"),
+        variants=row.listed("variants"),
+        not_ranked_because=row.text("not_ranked_because"),
     )

@@ -13,12 +13,12 @@ from gpubench.measure.plan import PlannedCase
 from gpubench.measure.request import CLASSIC, RunRequest
 from gpubench.models import DeviceProfile, Measurement
 from gpubench.probe.identity import storable
-from gpubench.record.pytest_json import case_id, machine_info
+from gpubench.record.pytest_json import case_id
+from gpubench.record.pytest_json import machine_info as described
 from gpubench.record.session import Prepared, new_run, prepare
 from gpubench.workload import workload_names
 
 _PREPARED = pytest.StashKey[Prepared]()
-_LAUNCHER = pytest.StashKey[Launcher]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,8 +37,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without ``-k``, keep the classic three: all workloads on a CPU take the better part of an hour."""
-    if config.option.keyword:
+    """Where nothing is selected, keep the classic three: all on a CPU take the better part of an hour.
+
+    ``-k`` selects, and so does the id of a test.
+    """
+    if config.option.keyword or any("::" in argument for argument in config.args):
         return
     others = [item for item in items if _workload(item) not in {None, *CLASSIC}]
     if others:
@@ -51,7 +54,6 @@ def gpubench_measure(pytestconfig: pytest.Config) -> Iterator[Callable[[PlannedC
     """Measure a case in the session's child process, in as many launches as the budget asks for."""
     prepared = _prepared(pytestconfig)
     launcher = Launcher(prepared.plan, prepared.device)
-    pytestconfig.stash[_LAUNCHER] = launcher
     yield launcher.measure_one
     launcher.close()
 
@@ -65,12 +67,10 @@ def gpubench_device(pytestconfig: pytest.Config) -> DeviceProfile:
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, object]) -> None:
     """Put the device and its software beside what pytest-benchmark says of the machine, less its name."""
     machine_info.pop("node", None)
-    machine_info["gpubench"] = _machine(config)
-
-
-def _machine(config: pytest.Config) -> dict[str, object]:
-    launcher = config.stash.get(_LAUNCHER, None)
-    return machine_info(new_run(_prepared(config), launcher.ready if launcher else None))
+    processor = machine_info.get("cpu")
+    if isinstance(processor, dict):  # the clock of the moment is no property of the machine
+        machine_info["cpu"] = {k: v for k, v in processor.items() if not k.startswith("hz_actual")}
+    machine_info["gpubench"] = described(new_run(_prepared(config)))
 
 
 def _prepared(config: pytest.Config) -> Prepared:

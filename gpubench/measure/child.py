@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import selectors
 import signal
@@ -25,6 +26,8 @@ TERMINATE_AFTER_S = 10.0
 """From SIGTERM to SIGKILL, and from SIGKILL to giving up on a process that the kernel will not end."""
 LOG_BYTES = 64 * 1024
 """What is kept of the output of a child; a model that prints without end fills nothing."""
+LOOK_UP_EVERY_S = 0.5
+"""A wait for a silent child is broken up, because its end may be moved forward meanwhile."""
 MODULE = "gpubench.measure.worker"
 
 _encoder = msgspec.json.Encoder()
@@ -46,7 +49,8 @@ class Child:
         to_child, self._write_fd = os.pipe()
         self._read_fd, from_child = os.pipe()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, str(to_child), str(from_child)],
+            # -P: a random.py in the current folder is no part of this, and would be run for the library
+            [sys.executable, "-P", "-m", module, str(to_child), str(from_child)],
             pass_fds=(to_child, from_child),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -60,7 +64,7 @@ class Child:
         self._log: deque[bytes] = deque()
         self._drain = threading.Thread(target=self._keep_output, name="child output", daemon=True)
         self._drain.start()
-        self.killed_for: str | None = None
+        self.end_by_s: Seconds = math.inf
 
     @property
     def pid(self) -> int:
@@ -76,7 +80,8 @@ class Child:
         """Return the next report.
 
         Args:
-            until_s: Moment on ``time.monotonic`` at which to stop waiting.
+            until_s: Moment on ``time.monotonic`` at which to stop waiting. ``end_by_s``, which a signal
+                handler may set at any time, comes first.
 
         Raises:
             ChildLateError: If that moment came first.
@@ -85,8 +90,11 @@ class Child:
         with selectors.DefaultSelector() as selector:
             selector.register(self._read_fd, selectors.EVENT_READ)
             while b"\n" not in self._buffer:
-                if not selector.select(max(0.0, until_s - time.monotonic())):
-                    raise ChildLateError
+                left_s = min(until_s, self.end_by_s) - time.monotonic()
+                if not selector.select(min(max(0.0, left_s), LOOK_UP_EVERY_S)):
+                    if left_s <= 0:
+                        raise ChildLateError
+                    continue
                 chunk = os.read(self._read_fd, 1 << 16)
                 if not chunk:
                     raise ChildEndedError(self.how_it_ended())

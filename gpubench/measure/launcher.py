@@ -45,6 +45,11 @@ PHASE_LIMITS_S = {
 }
 """Longest silence in each phase [s]; every round is a word."""
 
+QUICK_SILENCE_S = 120.0
+"""Longest silence under --quick [s]: a quick answer does not wait ten minutes for a step that hangs."""
+OWN_TIME_PHASES = frozenset({"start", "import", "context"})
+"""What these take is the machine's doing, whatever the budget."""
+
 OnEvent = Callable[[events.Event], None]
 
 
@@ -70,6 +75,7 @@ class Control:
         self.stop_by_s = time.monotonic() + within_s
         self.stopping.set()
         if self.child is not None:
+            self.child.end_by_s = self.stop_by_s
             self.child.send(messages.Stop())
 
     def abort(self) -> None:
@@ -360,6 +366,8 @@ class Launcher:
     def _until_s(self, phase: str) -> Seconds:
         now = time.monotonic()
         silence = self.phase_limits_s.get(phase, max(PHASE_LIMITS_S.values()))
+        if self.plan.budget.name == "quick" and phase not in OWN_TIME_PHASES:
+            silence = min(silence, QUICK_SILENCE_S)
         return min(now + silence, now + self._time_left_s() + GRACE_S, self.control.stop_by_s)
 
 

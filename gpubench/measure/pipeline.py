@@ -104,7 +104,7 @@ def measure_pipeline(
         environment["CUDA_VISIBLE_DEVICES"] = device.uuid
     with tempfile.TemporaryDirectory(prefix="gpubench-") as folder:
         answer_file = Path(folder) / "answer.json"
-        command = [sys.executable, "-m", "gpubench.measure.pipeline_worker", str(answer_file)]
+        command = [sys.executable, "-P", "-m", "gpubench.measure.pipeline_worker", str(answer_file)]
         ended = run_bounded(
             [*command, msgspec.json.encode(order).decode()],
             time_limit_s=TIME_LIMIT_S,

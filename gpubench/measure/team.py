@@ -158,9 +158,10 @@ def _follow(place: int, port: int, setup: bytes) -> None:
     store = TCPStore(HOST, port, is_master=False, timeout=PATIENCE)
     try:
         _serve(place + 1, store, msgspec.json.decode(setup, type=Setup))
-    except BaseException as error:
-        store.set(_FAULT, scrub(f"GPU {place + 1} of the job: {type(error).__name__}: {error}"))
-        raise
+    except BaseException as error:  # a model that exits is a loss too, with whatever status
+        fault = scrub(f"GPU {place + 1} of the job: {type(error).__name__}: {error}")
+        store.set(_FAULT, fault)
+        raise RuntimeError(fault) from error
 
 
 def _serve(rank: int, store: TCPStore, setup: Setup) -> None:

@@ -107,73 +107,52 @@ def _readings_table(rows: Iterable[Mapping[str, Any]]) -> str:
 
 def markdown(figures: Mapping[str, Any]) -> str:
     """The tables of the page."""
-    method, prototype = figures["method"], figures["baseline"]
+    method = figures["method"]
     parts = [
         "### Whole\n",
-        _table(
-            (
-                "split",
-                "pairs / targets",
-                "MAPE / median",
-                "90 % covers",
-                "half-width",
-                "prototype's method, refitted",
-            ),
-            [
-                (
-                    NAMES[h],
-                    _n(r),
-                    _errors(r),
-                    _percent(r["coverage_90"]),
-                    _factor(r),
-                    _errors(prototype.get(h)),
-                )
-                for h, r in method.items()
-            ],
-        ),
+        _whole(method, figures["baseline"]),
         "\nAll pairs, host-bound ones included, and what is refused:\n",
-        _table(
-            ("split", "all pairs", "MAPE / median", "host-bound pairs", "MAPE / median", "share refused"),
-            [
-                (
-                    NAMES[h],
-                    _n(r["by_slice"]["all pairs"]),
-                    _errors(r["by_slice"]["all pairs"]),
-                    _n(r["by_slice"]["host-bound"]),
-                    _errors(r["by_slice"]["host-bound"]),
-                    _percent(r["refused_share"]),
-                )
-                for h, r in method.items()
-            ],
-        ),
+        _all_pairs(method),
         "\nNo GPU owned (level, not ratio), and the order of candidates:\n",
-        _table(
-            (
-                "split",
-                "rows",
-                "MAPE / median",
-                "90 % covers",
-                "Spearman",
-                "lost: throughput / per dollar / stress",
-            ),
-            [
-                (
-                    NAMES[h],
-                    str(r["no_gpu_owned"]["rows"]),
-                    _errors(r["no_gpu_owned"]),
-                    _percent(r["no_gpu_owned"]["coverage_90"]),
-                    format_number(r["spearman"]),
-                    " / ".join(_percent(r["regret"][k]) for k in ("throughput", "per_usd", "stress")),
-                )
-                for h, r in method.items()
-            ],
-        ),
+        _no_gpu_owned(method),
     ]
     for kind in _SLICES:
         parts += [f"\n### By {kind}\n", _slice_table(method, kind)]
     parts += ["\n### Other slices\n", _slice_table(method, None)]
     parts += ["\n### Against readings of an H200, no GPU owned\n", _readings_table(figures["readings"])]
     return "\n".join(parts)
+
+
+def _whole(method: Mapping[str, Any], prototype: Mapping[str, Any]) -> str:
+    refitted = "prototype's method, refitted"
+    header = ("split", "pairs / targets", "MAPE / median", "90 % covers", "half-width", refitted)
+    rows = [
+        (NAMES[h], _n(r), _errors(r), _percent(r["coverage_90"]), _factor(r), _errors(prototype.get(h)))
+        for h, r in method.items()
+    ]
+    return _table(header, rows)
+
+
+def _all_pairs(method: Mapping[str, Any]) -> str:
+    header = ("split", "all pairs", "MAPE / median", "host-bound pairs", "MAPE / median", "share refused")
+    rows = []
+    for h, r in method.items():
+        everything, bound = r["by_slice"]["all pairs"], r["by_slice"]["host-bound"]
+        share = _percent(r["refused_share"])
+        rows.append((NAMES[h], _n(everything), _errors(everything), _n(bound), _errors(bound), share))
+    return _table(header, rows)
+
+
+def _no_gpu_owned(method: Mapping[str, Any]) -> str:
+    regret = "lost: throughput / per dollar / stress"
+    header = ("split", "rows", "MAPE / median", "90 % covers", "Spearman", regret)
+    rows = []
+    for h, r in method.items():
+        level = r["no_gpu_owned"]
+        lost = " / ".join(_percent(r["regret"][k]) for k in ("throughput", "per_usd", "stress"))
+        order = (format_number(r["spearman"]), lost)
+        rows.append((NAMES[h], str(level["rows"]), _errors(level), _percent(level["coverage_90"]), *order))
+    return _table(header, rows)
 
 
 def _slice_table(method: Mapping[str, Any], kind: str | None) -> str:

@@ -10,12 +10,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile
 from gpubench.probe import system
-from gpubench.probe.backend import BackendReport, DeviceState, GpuProcess, PowerLimits, Reading
+from gpubench.probe.backend import BackendReport, DeviceState, PowerLimits, Reading
+from gpubench.probe.no_readings import NoReadings
 from gpubench.specs import find_spec
 
 _VENDOR_AMD = 4098
@@ -83,11 +84,10 @@ class AmdBackend:
 BACKEND = AmdBackend()
 
 
-class AmdReadings:
+class AmdReadings(NoReadings):
     """Readings of one AMD GPU; its driver has no energy counter and no reasons for clock events."""
 
     source = "amdgpu"
-    fault: str | None = None
 
     def __init__(self, folder: Path) -> None:
         """Read from the PCI folder of the device."""
@@ -110,18 +110,6 @@ class AmdReadings:
             memory_used_bytes=of.get("memory_used_bytes", "mem_info_vram_used", int),
         )
 
-    def energy_j(self) -> float | None:
-        """Unknown."""
-        return None
-
-    def held_clocks_s(self) -> dict[str, float]:
-        """Unknown throughout."""
-        return {}
-
-    def processes(self) -> tuple[GpuProcess, ...] | None:
-        """Unknown."""
-        return None
-
     def power_limits(self) -> PowerLimits:
         """Read the power limits [W]."""
         of = self._folder
@@ -136,23 +124,6 @@ class AmdReadings:
         """Read memory in use [B]."""
         used: int | None = self._folder.get("memory_used_bytes", "mem_info_vram_used", int)
         return used
-
-    def ecc_uncorrected(self) -> int | None:
-        """Unknown."""
-        return None
-
-    def compute_mode(self) -> str | None:
-        """Unknown."""
-        return None
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        return
 
 
 def _nodes(root: Path) -> list[dict[str, int]]:

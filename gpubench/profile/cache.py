@@ -73,7 +73,7 @@ def _profile_in_child(reference: str, time_limit_s: float) -> WorkloadProfile:
     with tempfile.TemporaryDirectory(prefix="gpubench-") as folder:
         answer_file = Path(folder) / "answer.json"
         ended = run_bounded(
-            [sys.executable, "-m", "gpubench.profile.child", reference, str(answer_file)],
+            [sys.executable, "-P", "-m", "gpubench.profile.child", reference, str(answer_file)],
             time_limit_s=time_limit_s,
             environment={**os.environ, "CUDA_VISIBLE_DEVICES": ""},  # tracing needs no GPU, and takes none
         )

@@ -8,6 +8,7 @@ mode works so; its calibration would see no time pass.
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import metadata
 from typing import Any
 
 import msgspec
@@ -61,10 +62,16 @@ def extra_info(measurement: Measurement, device: DeviceProfile) -> dict[str, Any
 
 
 def machine_info(run: Run) -> dict[str, Any]:
-    """Return the device and its software for ``machine_info``."""
+    """Return the device and its software for ``machine_info``.
+
+    ``--benchmark-compare`` asks for it before anything is measured and compares it with the stored one, so it
+    holds nothing that only a measuring process can tell, and no id that is another in each fresh container;
+    torch is named as it is installed.
+    """
+    environment = msgspec.structs.replace(run.environment, torch=metadata.version("torch"))
     return {
-        "device": msgspec.to_builtins(run.device),
-        "environment": msgspec.to_builtins(run.environment),
+        "device": msgspec.to_builtins(msgspec.structs.replace(run.device, device_id=None)),
+        "environment": msgspec.to_builtins(environment),
         "protocol": run.protocol,
         "budget": run.budget,
     }

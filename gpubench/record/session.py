@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,6 +30,8 @@ from gpubench.probe.select import select_device, select_peers
 from gpubench.profile import profile_of
 from gpubench.record import resume, store
 from gpubench.workload import workload_names
+
+_STOPPING = b"\ngpubench: stopping when this round is done; Ctrl-C again ends it at once\n"
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
@@ -238,6 +242,8 @@ def _listening(control: Control) -> Iterator[None]:
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         del frame
+        if number == signal.SIGINT and not control.stopping.is_set():
+            os.write(sys.stderr.fileno(), _STOPPING)  # print is not safe here: a write may be under way
         control.stop(within_s=STOPPING_S if number == signal.SIGTERM else float("inf"))
 
     before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -103,6 +103,19 @@ def test_a_hang_is_ended_and_named_by_its_phase(make_plan, cpu):
     assert time.monotonic() - began < 30
 
 
+def test_a_quick_run_waits_two_minutes_for_a_silent_step_and_no_ten(make_plan, cpu):
+    now = time.monotonic()
+
+    def patience_s(budget: str, phase: str) -> float:
+        plan = make_plan()
+        plan = msgspec.structs.replace(plan, budget=msgspec.structs.replace(plan.budget, name=budget))
+        return Launcher(plan, cpu)._until_s(phase) - now
+
+    assert patience_s("quick", "first steps") == pytest.approx(120, abs=5)
+    assert patience_s("default", "first steps") == pytest.approx(600, abs=5)
+    assert patience_s("quick", "import") == pytest.approx(180, abs=5)
+
+
 def test_rounds_before_a_crash_are_kept(make_plan, cpu):
     (measurement,) = run(make_plan("if calls == 60: os.abort()"), cpu)
     assert measurement.status is Status.FAILED

@@ -32,26 +32,17 @@ def test_samples_are_seconds_per_step_of_the_rounds_that_count(make_run):
     assert samples_of(make_run().measurements[0]) == pytest.approx((0.1, 0.1025, 0.0975))
 
 
-@pytest.mark.timeout(120)
 def alone() -> dict[str, str]:
     """An environment that tells nothing of tests running side by side: benchmarks are off among them."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
 
 
-def test_pytest_workloads_measures_and_writes_json_with_case_and_device(tmp_path):
-    out = tmp_path / "out.json"
-    done = subprocess.run(
+def suite(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run ``pytest workloads`` on the CPU."""
+    return subprocess.run(
         [
-            *(
-                sys.executable,
-                "-m",
-                "pytest",
-                "workloads",
-                "-q",
-                "-k",
-                "lstm and amp and not large and not stacked",
-            ),
-            *("--gpubench-device", "cpu", "-p", "no:cacheprovider", "--benchmark-json", str(out)),
+            *(sys.executable, "-m", "pytest", "-q", "--gpubench-device", "cpu", "-p", "no:cacheprovider"),
+            *arguments,
         ],
         cwd=ROOT,
         env=alone() | {"OMP_NUM_THREADS": "1"},
@@ -59,8 +50,22 @@ def test_pytest_workloads_measures_and_writes_json_with_case_and_device(tmp_path
         text=True,
         check=False,
     )
+
+
+ONE = ("-k", "lstm and amp and not large and not stacked")
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory) -> Path:
+    """The JSON of one case, really measured."""
+    out = tmp_path_factory.mktemp("suite") / "out.json"
+    done = suite("workloads", *ONE, "--benchmark-json", str(out))
     assert done.returncode == 0, done.stdout + done.stderr
-    document = json.loads(out.read_text())
+    return out
+
+
+def test_pytest_workloads_measures_and_writes_json_with_case_and_device(measured):
+    document = json.loads(measured.read_text())
     (bench,) = document["benchmarks"]
     assert bench["name"] == "test_workload[lstm-amp-bf16-eager]"
     info = bench["extra_info"]
@@ -76,3 +81,46 @@ def test_pytest_workloads_measures_and_writes_json_with_case_and_device(tmp_path
     assert bench["stats"]["median"] == pytest.approx(info["step_time_s"], rel=0.5)
     assert document["machine_info"]["gpubench"]["device"]["backend"] == "cpu"
     assert document["machine_info"]["gpubench"]["environment"]["torch"]
+
+
+@pytest.mark.parametrize(("factor", "code"), [(0.4, 1), (2.5, 0)])
+def test_a_stored_result_is_compared_and_a_slowdown_fails(measured, tmp_path, factor, code):
+    """The stored times are scaled, so that this run is slower, or faster, by more than any noise."""
+    document = json.loads(measured.read_text())
+    stats = document["benchmarks"][0]["stats"]
+    for name in ("min", "max", "mean", "median", "stddev", "iqr", "q1", "q3"):
+        stats[name] *= factor
+    earlier = tmp_path / "earlier.json"
+    earlier.write_text(json.dumps(document))
+    done = suite("workloads", *ONE, f"--benchmark-compare={earlier}", "--benchmark-compare-fail=median:40%")
+    said = done.stdout + done.stderr
+    assert done.returncode == code, said
+    assert ("Performance has regressed" in said) == (code == 1)
+    assert "machine_info is different" not in said
+    assert "INTERNALERROR" not in said
+
+
+def test_a_result_of_another_machine_is_compared_with_a_warning(measured, tmp_path):
+    document = json.loads(measured.read_text())
+    document["machine_info"]["gpubench"]["device"]["name"] = "another processor"
+    earlier = tmp_path / "earlier.json"
+    earlier.write_text(json.dumps(document))
+    done = suite("workloads", *ONE, f"--benchmark-compare={earlier}", "--collect-only")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "machine_info is different" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        (("workloads", "-k", "vgg16 and amp"), ["vgg16-amp-bf16-eager", "vgg16_transfer-amp-bf16-eager"]),
+        (("workloads", "-k", "rnn_cell and fp32"), ["rnn_cell-fp32-eager"]),
+        (("workloads/bench_workloads.py::test_workload[rnn_cell-fp32-eager]",), ["rnn_cell-fp32-eager"]),
+        (("workloads",), [f"{w}-{p}-eager" for w in ("cnn", "lstm", "vgg16") for p in ("fp32", "amp-bf16")]),
+    ],
+)
+def test_cases_are_selected_as_pytest_does(arguments, found):
+    done = suite(*arguments, "--collect-only")
+    assert done.returncode == 0, done.stdout + done.stderr
+    ids = [line.partition("[")[2].rstrip("]") for line in done.stdout.splitlines() if "::" in line]
+    assert sorted(ids) == sorted(found)

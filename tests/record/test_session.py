@@ -56,7 +56,7 @@ main()
 def start(*arguments: str, timed_s: float = 0.3, target: float = 0.02, **options) -> subprocess.Popen[str]:
     """The command line itself, with a budget of a fraction of a second."""
     return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(timed_s), str(target), "run", *arguments],
+        [sys.executable, "-P", "-c", PROGRAM, str(timed_s), str(target), "run", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -122,6 +122,7 @@ def test_ctrl_c_once_finishes_the_round_saves_and_leaves_no_orphan(tmp_path):
     code, _, err = finish(process, 30)
     assert code == 130, err
     assert "stored in" in err
+    assert "Ctrl-C again ends it at once" in err
     assert "Traceback" not in err
     (run,) = store.read_runs(tmp_path).runs
     assert run.planned
@@ -146,6 +147,27 @@ def test_sigterm_saves_within_five_seconds_and_resume_goes_on(tmp_path):
     assert {m.case.workload for m in run.measurements if m.status is Status.OK} == {"lstm", "cnn"}
     assert next(m for m in run.measurements if m.case == kept.case).launches == kept.launches
     assert json.loads(out)["finished_at"]
+
+
+def test_sigterm_is_obeyed_while_the_model_hangs(tmp_path):
+    path = tmp_path / "silent.py"
+    path.write_text(MODEL.replace('raise ValueError("mine")', "import time; time.sleep(600)"))
+    process = start(str(path), *SHORT, "--results", str(tmp_path))
+    wait_for_rows(tmp_path, 0)
+    time.sleep(6)  # into the first step
+    process.send_signal(signal.SIGTERM)
+    began = time.monotonic()
+    code, _, err = finish(process, 20)
+    assert time.monotonic() - began < 6
+    assert code == 130, err
+    (run,) = store.read_runs(tmp_path).runs
+    assert "stopped on request" in run.measurements[0].reason
+
+
+def test_a_file_of_the_users_does_not_stand_in_for_the_library(tmp_path):
+    (tmp_path / "random.py").write_text("raise SystemExit('a random.py of mine ran')")
+    code, _, err = finish(start("lstm", *SHORT, "--results", str(tmp_path / "results"), cwd=tmp_path))
+    assert code == 0, err
 
 
 def test_a_full_disk_prints_the_run_and_is_exit_5(tmp_path):
