@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from gpubench.models import GpuSpec, Offer, Pricing
+from gpubench.models import Estimate, GpuSpec, Offer, Pricing
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import IN_DETAIL
@@ -65,8 +65,14 @@ def _on_batches(request: RankRequest, pool: Candidates) -> Iterator[str]:
             "Best batch: each GPU at its own largest batch (column batch), which favours much memory. "
             "Not comparable with the ranking at an equal batch."
         )
-    elif request.max_latency_ms is None and len({batches_of(e) for e in pool.speeds.parts}) > 1:
+    elif request.max_latency_ms is None and len({batches_of(parts) for parts in _offered(pool)}) > 1:
         yield "Not every device was measured at the batch asked for: see the column batch."
+
+
+def _offered(pool: Candidates) -> Iterator[tuple[Estimate, ...]]:
+    """The estimates of every GPU that an offer has; this CPU is none of them."""
+    keys = {offer.gpu_key for offer in pool.offers}
+    return (parts for key, parts in zip(pool.speeds.keys, pool.speeds.parts, strict=True) if key in keys)
 
 
 def _on_scaling(pool: Candidates) -> Iterator[str]:
