@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
 
@@ -219,10 +221,20 @@ def test_a_cpu_that_ends_the_job_soon_means_no_gpu_is_needed(tmp_path):
     from gpubench import rank
 
     case = msgspec.structs.replace(case_on(H100), execution=Execution.EAGER, batch_size=1)
-    write_run(tmp_path, run_of(None, measurement(case, 3.0), backend="cpu"))
+    measured = msgspec.structs.replace(measurement(case, 3.0), cpu_threads=6)
+    write_run(tmp_path, run_of(None, measured, backend="cpu"))
     options = {"workloads": ("vgg16",), "results": tmp_path, "draws": 100, "limit": 1}
-    assert rank(samples=5000, **options).verdict.startswith("You do not need a GPU for this: the CPU here")
-    assert rank(samples=5e6, **options).verdict.startswith("The CPU here would take ")
+    how = "CPU measured here with 6 threads (amp-bf16 eager, batch 1)"
+    assert rank(samples=5000, **options).verdict.startswith(f"You do not need a GPU for this: the {how} ends")
+    assert rank(samples=5e6, **options).verdict.startswith(f"The {how} would take ")
+    unlike = rank(**options).verdict
+    assert re.search(
+        rf" \(amp-bf16 graph, batch 64\) works .+ \(.+\) times as fast as the {re.escape(how)}", unlike
+    )
+    assert "batches differ, so these are two different jobs" in unlike
+    alike = msgspec.structs.replace(measured, case=msgspec.structs.replace(case, batch_size=64))
+    write_run(tmp_path, run_of(None, alike, backend="cpu"))
+    assert "batches differ" not in rank(**options).verdict
     rows = rank(own=("cpu, 800 USD, 65 W",), rent_or_buy="buy", **options | {"limit": None}).rows
     assert "cpu" in {row.offer.gpu_key for row in rows}
 
