@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from gpubench.models import Estimate, GpuSpec, Offer, Pricing
+from gpubench.profile.memory import MOST_BATCH
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import IN_DETAIL
@@ -62,8 +63,8 @@ def _on_workloads(request: RankRequest) -> Iterator[str]:
 def _on_batches(request: RankRequest, pool: Candidates) -> Iterator[str]:
     if request.batch_size == "max":
         yield (
-            "Best batch: each GPU at its own largest batch (column batch), which favours much memory. "
-            "Not comparable with the ranking at an equal batch."
+            f"Best batch: each GPU at its own largest batch, {MOST_BATCH:,} at most, which favours much "
+            "memory. Not comparable with the ranking at an equal batch."
         )
     elif request.max_latency_ms is None and len({batches_of(parts) for parts in _offered(pool)}) > 1:
         yield "Not every device was measured at the batch asked for: see the column batch."
