@@ -38,6 +38,8 @@ class FindingKind(StrEnum):
     LAUNCHES_MISSING = "LAUNCHES_MISSING"
     STALE_PRICE = "STALE_PRICE"
     OUT_OF_DOMAIN = "OUT_OF_DOMAIN"
+    SCALING = "SCALING"
+    TEMPERATURE_NOT_JUDGED = "TEMPERATURE_NOT_JUDGED"
 
 
 INFORMATIVE = frozenset(
@@ -47,6 +49,7 @@ INFORMATIVE = frozenset(
         FindingKind.NO_ENERGY_COUNTER,
         FindingKind.NO_TELEMETRY,
         FindingKind.UUID_ALL_ZEROS,
+        FindingKind.TEMPERATURE_NOT_JUDGED,
     }
 )
 """Worth knowing, and no reason to doubt a throughput."""
@@ -142,6 +145,14 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     FindingKind.OUT_OF_DOMAIN: (
         "far from every GPU with published measurements",
         "treat the figure as a guess",
+    ),
+    FindingKind.SCALING: (
+        "several GPUs are faster than as many single ones can be",
+        "do not use this row; please report it",
+    ),
+    FindingKind.TEMPERATURE_NOT_JUDGED: (
+        "a quick warm-up does not wait for the temperature to settle",
+        "a card that heats slowly may be slower in a long run; leave out --quick to see",
     ),
 }
 

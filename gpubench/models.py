@@ -47,6 +47,8 @@ __all__ = [
     "Ranking",
     "Round",
     "Run",
+    "Settings",
+    "StartState",
     "Status",
     "Switches",
     "TaskKind",
@@ -114,7 +116,7 @@ class DeviceProfile(_Record, frozen=True, kw_only=True):
 
 
 class TelemetrySample(_Record, frozen=True, kw_only=True):
-    """One reading of a device while it works; ``t_s`` counts from the first timed round.
+    """One reading of a device while it works; ``t_s`` counts from the first timed round, below 0 in warm-up.
 
     Idle is no reason for a lower clock, so it stands apart from ``clock_event_reasons``.
     """
@@ -215,33 +217,48 @@ class Switches(_Record, frozen=True, kw_only=True):
 
 
 class Round(_Record, frozen=True, kw_only=True):
-    """A timed block of ``steps`` steps with one synchronise at each edge. ``loss`` is read at its end."""
+    """A timed block of ``steps`` steps with one synchronise at each edge. ``loss`` is read at its end.
+
+    Attributes:
+        left_out: Why it does not count; None where it does.
+        mark: What is suspect about it, whether it counts or not: ``clock_gap``.
+    """
 
     steps: int
     wall_s: float
     loss: float | None = None
     left_out: str | None = None
+    mark: str | None = None
 
 
 class Launch(_Record, frozen=True, kw_only=True):
     """What one fresh process saw of one case.
 
     Attributes:
+        sequence: Place among all launches of the run in the order in which they began, from 0.
+        began_at: When it began, UTC.
         precision_errors: Relative error of a matmul and a convolution against float64, switches in force.
         event_s: Device time between step edges of one extra round [s].
         host_issue_s: Time the host took to issue each of three steps from a drained device [s].
         skipped_steps: Steps that the gradient scaler skipped after warm-up, of ``timed_steps``.
         reference_error: First loss against float32 on the CPU, relative, dropout off.
         graph_error: Loss after a replay against the eager step from the same state, relative.
+        telemetry: Ten samples a second of the timed rounds, one a second of the warm-up (``t_s`` below 0).
+        energy_edges_j: The device's energy counter at the first timed round's start and the last one's end
+            [J]; only the difference means anything.
         held_clocks_s: For how long each policy (power, thermal, ...) held the clocks down while rounds were
             timed, by the driver's own counters [s]; empty where it tells none.
         memory_errors: Uncorrectable memory errors that appeared while this was measured.
         loss_curve: Loss of each of the first steps from the seed.
+        cold_s: Costs paid once, apart from the steps [s]: ``import`` and ``context`` of a process, on the
+            first launch in it; ``build``, ``first_step`` and ``capture`` or ``compile`` of the case.
         latency_s: Forward passes at batch 1, each from a drained device to a drained device [s].
         findings: What only this process could see (not steady, drifting, telemetry hung).
     """
 
     index: int
+    sequence: int | None = None
+    began_at: str | None = None
     switches: Switches | None = None
     precision_errors: dict[str, float] = {}
     warmup: tuple[Round, ...] = ()
@@ -252,6 +269,7 @@ class Launch(_Record, frozen=True, kw_only=True):
     telemetry_source: str | None = None
     energy_j: float | None = None
     energy_source: str | None = None
+    energy_edges_j: tuple[float, ...] = ()
     energy_region_s: float | None = None
     held_clocks_s: dict[str, float] = {}
     peak_memory_bytes: int | None = None
@@ -271,6 +289,11 @@ class Launch(_Record, frozen=True, kw_only=True):
     def accepted(self) -> tuple[Round, ...]:
         """The rounds that count: all but those the drift guard left out."""
         return tuple(r for r in self.rounds if r.left_out is None)
+
+    @property
+    def timed_telemetry(self) -> tuple[TelemetrySample, ...]:
+        """The samples from the first timed round on: what the figures and findings rest on."""
+        return tuple(sample for sample in self.telemetry if sample.t_s >= 0)
 
 
 BatchChoice = Literal["fixed", "largest"]
@@ -430,7 +453,18 @@ def _mean_step_s(launch: Launch) -> float:
 
 
 class MicroResult(_Record, frozen=True, kw_only=True):
-    """One micro-benchmark: GEMM, device copy, transfer or kernel launch, with its 95 % interval."""
+    """One micro-benchmark: GEMM, device copy, transfer or kernel launch, with its 95 % interval.
+
+    ``value`` is ``work * repeats`` over the median of ``times_s``, or that median over ``repeats``.
+
+    Attributes:
+        n: Repetitions that count.
+        left_out: Repetitions before them that the drift guard left out.
+        work: FLOP or bytes of one call; None where the time itself is the result.
+        repeats: Calls in one repetition.
+        times_s: Each repetition in turn, those left out included, as far as they are kept [s].
+        mean_power_w, sm_clock_min_hz, clock_event_reasons: Telemetry while it was repeated.
+    """
 
     name: str
     precision: str | None
@@ -440,6 +474,13 @@ class MicroResult(_Record, frozen=True, kw_only=True):
     high: float | None
     unit: str
     n: int
+    left_out: int = 0
+    work: float | None = None
+    repeats: int = 1
+    times_s: tuple[float, ...] = ()
+    mean_power_w: float | None = None
+    sm_clock_min_hz: float | None = None
+    clock_event_reasons: tuple[str, ...] | None = None
     findings: tuple[Finding, ...] = ()
 
 
@@ -460,8 +501,42 @@ class Environment(_Record, frozen=True, kw_only=True):
     nccl: str | None = None
     driver: str | None = None
     container: str | None = None
+    cpu_governor: str | None = None
     cudnn_benchmark: bool | None = None
     variables: dict[str, str] = {}
+
+
+class Settings(_Record, frozen=True, kw_only=True):
+    """What a run was told, beside its cases, budget name and seed.
+
+    Attributes:
+        time_limit_s: For the whole run; None for no limit [s].
+        gpus: GPUs of one data-parallel job.
+        micro: Whether micro-benchmarks were run too (``also``), alone (``only``) or not at all (``none``).
+        budget: Every number of the budget, by name.
+    """
+
+    time_limit_s: float | None = None
+    allow_shared: bool = False
+    allow_throttled: bool = False
+    gpus: int = 1
+    micro: str = "none"
+    budget: dict[str, float | str | bool] = {}
+
+
+class StartState(_Record, frozen=True, kw_only=True):
+    """The device just before the run, while nothing of the run was on it.
+
+    Attributes:
+        idle_power_w: What it drew, where nothing else was using it [W].
+        pcie_generation, pcie_width: Of the link at that moment; an idle link may run below its most.
+    """
+
+    temperature_c: float | None = None
+    idle_power_w: float | None = None
+    persistence_mode: bool | None = None
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
 
 
 class Run(_Record, frozen=True, kw_only=True):
@@ -479,7 +554,9 @@ class Run(_Record, frozen=True, kw_only=True):
     seed: int
     planned: tuple[Case, ...] = ()
     launch_count: int | None = None
+    settings: Settings | None = None
     device: DeviceProfile
+    start: StartState | None = None
     environment: Environment
     micro: tuple[MicroResult, ...] = ()
     measurements: tuple[Measurement, ...] = ()
@@ -659,7 +736,8 @@ class Estimate(_Record, frozen=True, kw_only=True):
     """Throughput of one case on one GPU, with the interval and what it rests on.
 
     ``low`` and ``high`` bound 95 % for a measurement and 90 % for a prediction; None is unknown.
-    ``anchored`` says whether a prediction starts from a GPU measurement of the same case.
+    ``anchored`` says whether a prediction starts from a GPU measurement of the same case. ``host_cpu`` names
+    the processor that set the pace of a host-bound measurement.
     """
 
     case: Case
@@ -677,6 +755,7 @@ class Estimate(_Record, frozen=True, kw_only=True):
     compute_share: float | None = None
     bandwidth_share: float | None = None
     host_share: float | None = None
+    host_cpu: str | None = None
     findings: tuple[Finding, ...] = ()
 
 
@@ -747,7 +826,7 @@ class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 _NOT_FLAT = frozenset({"offer", "estimate", "parts", "factors", "findings"})
-_ESTIMATE_COLUMNS = ("basis", "anchored", "method", "peak_memory_bytes", "largest_batch")
+_ESTIMATE_COLUMNS = ("basis", "anchored", "method", "host_cpu", "peak_memory_bytes", "largest_batch")
 _OFFER_COLUMNS = (
     "provider", "instance", "region", "gpu_key", "gpu_count", "vcpus", "ram_bytes",
     "pricing", "kind", "price_usd_per_hour", "price_date",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from datetime import UTC, datetime
 from typing import TypeAlias
 
 Seconds: TypeAlias = float
@@ -112,3 +113,12 @@ def plain(text: str, limit: int = 200) -> str:
     """Strip control characters and escapes from a name that came from outside, and bound its length."""
     kept = "".join(c for c in text if not unicodedata.category(c).startswith("C"))
     return kept if len(kept) <= limit else kept[: limit - 1] + "…"
+
+
+def utc_stamp(moment: datetime | None = None) -> str:
+    """Format a moment, or now, as ISO 8601 in UTC, to the second.
+
+    >>> utc_stamp(datetime(2026, 11, 20, 9, 30, tzinfo=UTC))
+    '2026-11-20T09:30:00Z'
+    """
+    return f"{moment or datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -120,7 +120,7 @@ def _print(trust: Trust) -> None:
 
 
 def _place(doubt: Doubt) -> str:
-    where = "the run" if doubt.case is None else plain(doubt.case.label)
+    where = plain(doubt.case.label if doubt.case else doubt.micro or "the run")
     seen = [_show(value) for value in (doubt.value, doubt.limit) if value is not None]
     return where if not seen else f"{where}: {seen[0]}" + (f", limit {seen[1]}" if len(seen) > 1 else "")
 

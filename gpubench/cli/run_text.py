@@ -8,8 +8,9 @@ from gpubench import units
 from gpubench.cli.tables import console_for_tables, new_table
 from gpubench.compare import AmpEffect, ScalingEffect, amp_effects, scaling_effects
 from gpubench.findings import describe
-from gpubench.measure.peaks import datasheet_share
+from gpubench.measure.peaks import best_products, datasheet_share
 from gpubench.models import Measurement, Run, Status, TaskKind
+from gpubench.record.spread import cold_costs
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,7 +27,7 @@ def print_run(run: Run) -> None:
         console.print(table(run, console))
     if run.micro:
         console.print(micro_table(run, console))
-    for line in (*doubts(run), *latencies(run), *closing(run)):
+    for line in (*doubts(run), *cold(run), *latencies(run), *closing(run)):
         console.print(Text(line))
 
 
@@ -60,12 +61,13 @@ def micro_table(run: Run, console: Console) -> Table:
 
     figures = ("value", "95 %", "of datasheet")
     made = new_table(console, "micro-benchmark", "size", *figures, right=figures)
+    best = best_products(run.micro)
     for result in run.micro:
         name = f"{result.name} {result.precision}" if result.precision else result.name
         width = None if result.low is None else result.value / result.low - 1
         cells = (
             units.plain(name),
-            units.plain(result.size),
+            units.plain(result.size) + (", best" if (result.precision, result.size) in best else ""),
             _quantity(result.value, result.unit),
             units.UNKNOWN if width is None else f"±{units.format_percent(width)}",
             units.format_percent(datasheet_share(run.device, result)),
@@ -84,7 +86,21 @@ def doubts(run: Run) -> tuple[str, ...]:
     for measurement in run.measurements:
         for finding in measurement.findings:
             seen.setdefault(finding.kind, finding)
+    for result in run.micro:
+        for finding in result.findings:
+            seen.setdefault(finding.kind, finding)
     return tuple(units.plain(describe(finding), 300) for finding in seen.values())
+
+
+def cold(run: Run) -> tuple[str, ...]:
+    """Return one line with what is paid once, apart from the steps; the range over cases and launches."""
+    costs = [
+        f"{name.replace('_', ' ')} {units.format_duration(most)}"
+        if least == most
+        else f"{name.replace('_', ' ')} {units.format_duration(least)} to {units.format_duration(most)}"
+        for name, (least, most) in cold_costs(run.measurements).items()
+    ]
+    return (f"paid once, apart from the steps: {', '.join(costs)}",) if costs else ()
 
 
 def closing(run: Run) -> tuple[str, ...]:

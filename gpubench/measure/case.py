@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import torch
 
-from gpubench.measure import busy, by_hand, energy, guards
+from gpubench.measure import busy, by_hand, energy, guards, preflight
 from gpubench.measure.budget import Budget
 from gpubench.measure.clock import Clock
 from gpubench.measure.execution import Advance, NotCapturedError, prepare
@@ -28,6 +28,8 @@ from gpubench.workload import Task, load_workload
 
 CURVE_SHARE = 0.4
 """The steps whose losses are kept one by one take at most this share of the longest warm-up."""
+_PREPARATION = {Execution.GRAPH: "capture", Execution.COMPILE: "compile"}
+"""What comes between the first steps and the warm-up; eager has nothing to prepare."""
 STEPS_BEFORE_PEAK = 2
 """The first steps may take extra memory while cuDNN tries its algorithms; they are not the peak."""
 
@@ -97,15 +99,17 @@ class Seen:
     gpu_busy: float | None = None
     latency_s: tuple[float, ...] = ()
     energy: energy.Energy = field(default_factory=energy.Energy)
+    energy_edges_j: tuple[float, ...] = ()
     held_clocks_s: dict[str, float] = field(default_factory=dict)
     telemetry_source: str | None = None
 
     @contextmanager
-    def timing(self, name: str) -> Iterator[None]:
-        """Note a cold cost, apart from the steps."""
+    def timing(self, name: str | None) -> Iterator[None]:
+        """Note a cold cost, apart from the steps; None where there is none."""
         start = time.perf_counter()
         yield
-        self.cold_s[name] = time.perf_counter() - start
+        if name is not None:
+            self.cold_s[name] = time.perf_counter() - start
 
     def launch(self) -> Launch:
         """Return the record of this launch."""
@@ -123,6 +127,7 @@ class Seen:
             telemetry_source=self.telemetry_source,
             energy_j=self.energy.joules,
             energy_source=self.energy.source,
+            energy_edges_j=self.energy_edges_j,
             energy_region_s=self.region_s() if self.energy.joules is not None else None,
             held_clocks_s=self.held_clocks_s,
             peak_memory_bytes=self.peak_memory_bytes,
@@ -170,8 +175,11 @@ def measure_case(order: MeasureCase, desk: Desk) -> CaseDone:
     except Exception as error:  # noqa: BLE001 - the model is its author's code and may raise anything
         fault = None if desk.team is None else desk.team.fault()
         status, reason = fault or failure(error, order.case.batch_size)
-    desk.hardware.release()
-    return CaseDone(status=status, reason=reason, launch=seen.launch())
+    if lost := desk.telemetry.fault:
+        status, reason = Status.FAILED, preflight.describe_fault(lost)
+    else:
+        desk.hardware.release()
+    return CaseDone(status=status, reason=reason, launch=seen.launch(), lost=lost is not None)
 
 
 def failure(error: Exception, batch_size: int) -> tuple[Status, str]:
@@ -283,9 +291,9 @@ def _first_steps(work: Work, desk: Desk, seen: Seen, deadline_s: Seconds) -> Adv
             break
         seen.loss_curve.append(work.edge_loss(step(index), index))
     hardware.reset_peak_memory()
-    desk.phase({Execution.GRAPH: "capture", Execution.COMPILE: "compile"}.get(execution, "first steps"))
+    desk.phase(_PREPARATION.get(execution, "first steps"))
     _in_time(deadline_s)
-    with seen.timing("prepare"):
+    with seen.timing(_PREPARATION.get(execution)):
         advance = prepare(work)
         work.edge_loss(desk.once(advance)(0), 0)
     seen.peak_memory_bytes = hardware.peak_memory_bytes()
@@ -298,6 +306,7 @@ def _read_energy(seen: Seen, edges: tuple[float | None, float | None], power_lim
     series = seen.series
     if series.began_s is None:
         return
+    seen.energy_edges_j = tuple(edge for edge in edges if edge is not None)
     seen.energy = energy.energy_of(
         seen.region_s(), edges, shifted(series.telemetry, series.began_s), power_limit_w
     )

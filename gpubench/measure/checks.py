@@ -13,17 +13,22 @@ import msgspec
 
 from gpubench import stats
 from gpubench.measure.energy import LEAST_REGION_S
+from gpubench.measure.peaks import datasheet_share
 from gpubench.models import (
     Case,
+    DeviceProfile,
     Execution,
     Finding,
     FindingKind,
     Launch,
     Measurement,
+    MicroResult,
     Precision,
+    Run,
     Status,
     TaskKind,
 )
+from gpubench.probe.preflight import POWER_CAP_LIMIT
 
 NOISE = 0.05
 IEEE_ERROR = 1e-5
@@ -44,6 +49,10 @@ GAP = 2.0
 FP32_CONVOLUTION = 2.25
 """Winograd's 2 x 2 form multiplies this much less than the count assumes; TF32 posing as fp32 passes it."""
 FEW_LOSSES = 5
+MOST_OF_DATASHEET = 1.0
+"""A single operation faster than its datasheet was not waited for, or did not do the work."""
+SCALING_TOLERANCE = 1.05
+"""N GPUs give at most N times one, and this much for luck; a published table has 8 GPUs at 20 times."""
 
 SLOWDOWNS = frozenset({"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown"})
 POWER_BRAKE = "hw_power_brake_slowdown"
@@ -60,6 +69,7 @@ _INVALIDATING = frozenset(
         FindingKind.STEPS_SKIPPED,
         FindingKind.TF32_IN_FORCE,
         FindingKind.MEMORY_ERRORS,
+        FindingKind.SCALING,
     }
 )
 
@@ -113,12 +123,32 @@ def find(
         yield from _of_telemetry(launch)
     yield from _of_host(measurement, siblings)
     yield from _of_flops(measurement)
+    if scaling := scaling_of(measurement, siblings):
+        yield scaling
 
 
-def of_run(measurements: Sequence[Measurement]) -> tuple[Finding, ...]:
+def of_run(run: Run) -> tuple[Finding, ...]:
     """Findings that concern the device and not one case."""
-    sources = {launch.telemetry_source for m in measurements for launch in m.launches if launch.rounds}
-    return (Finding(kind=FindingKind.NO_TELEMETRY),) if sources and sources <= {"none"} else ()
+    sources = {x.telemetry_source for m in run.measurements for x in m.launches if x.rounds}
+    blind = bool(sources) and sources <= {"none"}
+    found = [Finding(kind=FindingKind.NO_TELEMETRY)] if blind else []
+    if run.budget == "quick" and sources and not blind:
+        found.append(Finding(kind=FindingKind.TEMPERATURE_NOT_JUDGED))
+    limit, default = run.device.power_limit_w, run.device.power_limit_default_w
+    if limit is not None and default and limit < POWER_CAP_LIMIT * default:
+        found.append(
+            Finding(kind=FindingKind.POWER_CAPPED, value=round(limit / default, 3), limit=POWER_CAP_LIMIT)
+        )
+    return tuple(found)
+
+
+def judge_micro(device: DeviceProfile, result: MicroResult) -> MicroResult:
+    """Return a micro-benchmark with the finding of a rate that its datasheet does not allow."""
+    share = datasheet_share(device, result)
+    findings = tuple(f for f in result.findings if f.kind is not FindingKind.IMPLAUSIBLE)
+    if share is not None and share > MOST_OF_DATASHEET:
+        findings += (Finding(kind=FindingKind.IMPLAUSIBLE, value=share, limit=MOST_OF_DATASHEET),)
+    return msgspec.structs.replace(result, findings=findings)
 
 
 def unique(findings: Iterator[Finding]) -> tuple[Finding, ...]:
@@ -237,7 +267,7 @@ def timed_s(launch: Launch) -> float:
 
 def reason_shares(launch: Launch) -> dict[str, float]:
     """Share of the samples in timed rounds that show each clock event reason, and any slowdown at all."""
-    read = [s.clock_event_reasons for s in launch.telemetry if s.clock_event_reasons is not None]
+    read = [s.clock_event_reasons for s in launch.timed_telemetry if s.clock_event_reasons is not None]
     if not read:
         return {}
     names = {name for reasons in read for name in reasons}
@@ -257,7 +287,7 @@ def held_shares(launch: Launch) -> dict[str, float]:
 
 def idle_share(launches: Sequence[Launch]) -> float | None:
     """Share of the samples in timed rounds that show the device idle; None where it does not tell."""
-    told = [s.idle for launch in launches for s in launch.telemetry if s.idle is not None]
+    told = [s.idle for launch in launches for s in launch.timed_telemetry if s.idle is not None]
     return sum(told) / len(told) if told else None
 
 
@@ -299,6 +329,19 @@ def _of_flops(measurement: Measurement) -> Iterator[Finding]:
     limit = FP32_CONVOLUTION if measurement.case.precision is Precision.FP32 else 1.0
     if measurement.mfu > limit:
         yield Finding(kind=FindingKind.IMPLAUSIBLE, value=measurement.mfu, limit=limit)
+
+
+def scaling_of(measurement: Measurement, siblings: Sequence[Measurement]) -> Finding | None:
+    """Refuse to believe that N GPUs are faster than N times one of the same run."""
+    count = measurement.case.gpu_count
+    if count == 1 or measurement.samples_per_s is None:
+        return None
+    single = msgspec.structs.replace(measurement.case, gpu_count=1)
+    base = next((m.samples_per_s for m in siblings if m.case == single and m.samples_per_s), None)
+    limit = count * SCALING_TOLERANCE
+    if not base or measurement.samples_per_s <= limit * base:
+        return None
+    return Finding(kind=FindingKind.SCALING, value=measurement.samples_per_s / base, limit=limit)
 
 
 def _size(finding: Finding) -> float:

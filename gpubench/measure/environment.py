@@ -15,10 +15,12 @@ from gpubench.measure.messages import Ready
 from gpubench.measure.privacy import scrub
 from gpubench.models import DeviceProfile, Environment
 from gpubench.probe.cpu import cpu_name
-from gpubench.probe.system import container, os_name
+from gpubench.probe.system import container, cpu_governor, os_name
 
 VARIABLES = (
+    "ATEN_CPU_CAPABILITY",
     "CUBLAS_WORKSPACE_CONFIG",
+    "CUDA_CACHE_DISABLE",
     "CUDA_DEVICE_MAX_CONNECTIONS",
     "CUDA_DEVICE_ORDER",
     "CUDA_LAUNCH_BLOCKING",
@@ -28,6 +30,8 @@ VARIABLES = (
     "KMP_AFFINITY",
     "KMP_BLOCKTIME",
     "LD_PRELOAD",
+    "MIOPEN_FIND_MODE",
+    "MKL_CBWR",
     "MKL_NUM_THREADS",
     "NCCL_ALGO",
     "NCCL_IB_DISABLE",
@@ -36,12 +40,19 @@ VARIABLES = (
     "NCCL_SHM_DISABLE",
     "NVIDIA_TF32_OVERRIDE",
     "OMP_NUM_THREADS",
+    "OMP_PLACES",
+    "OMP_PROC_BIND",
     "ONEDNN_DEFAULT_FPMATH_MODE",
     "ONEDNN_MAX_CPU_ISA",
     "PYTORCH_ALLOC_CONF",
     "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING",
+    "PYTORCH_TUNABLEOP_ENABLED",
+    "TORCHDYNAMO_DISABLE",
+    "TORCHINDUCTOR_MAX_AUTOTUNE",
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
     "TORCH_BLAS_PREFER_CUBLASLT",
+    "TORCH_COMPILE_DISABLE",
     "TORCH_CUDNN_V8_API_DISABLED",
 )
 """Variables that change what is measured; their values are stored without paths."""
@@ -69,6 +80,7 @@ def environment(device: DeviceProfile, ready: Ready | None = None) -> Environmen
         nccl=ready.nccl if ready else None,
         driver=device.driver_version,
         container=container(),
+        cpu_governor=cpu_governor(),
         cudnn_benchmark=ready.cudnn_benchmark if ready else None,
         variables=_variables(os.environ),
     )

@@ -12,13 +12,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
-from gpubench.measure import checks, events, messages
+from gpubench.measure import checks, events, messages, preflight
 from gpubench.measure.child import MODULE, Child, ChildEndedError, ChildLateError, environment_of
 from gpubench.measure.peaks import best_gemm, peak_flops_per_s
 from gpubench.measure.plan import Group, Plan, PlannedCase, Unit
 from gpubench.models import Case, DeviceProfile, Launch, Measurement, MicroResult, Precision, Round, Status
-from gpubench.units import Seconds
+from gpubench.units import Seconds, utc_stamp
 
 GRACE_S = 1.0
 """A child that ends by itself at its deadline needs a moment to say so."""
@@ -88,7 +90,7 @@ class Control:
 
 @dataclass
 class Record:
-    """What is known of each case so far."""
+    """What is known of each case so far; ``begun`` counts the launches that the run has begun."""
 
     plan: Plan
     device: DeviceProfile
@@ -96,6 +98,7 @@ class Record:
     ended: dict[Case, tuple[Status, str | None]] = field(default_factory=dict)
     gemm: dict[Precision, float] = field(default_factory=dict)
     threads: int | None = None
+    begun: int = 0
 
     def measurement(self, unit: Unit) -> Measurement:
         """The measurement of a case with every launch so far, not yet judged beside others."""
@@ -142,6 +145,7 @@ class Launcher:
     _child: Child | None = None
     _group: Group | None = None
     _lost: str | None = None
+    _start_s: dict[str, Seconds] = field(default_factory=dict)
 
     def run(
         self, skip: Sequence[tuple[Case, int]] = (), record: Record | None = None
@@ -157,6 +161,7 @@ class Launcher:
         """
         record = record or Record(plan=self.plan, device=self.device)
         done = set(skip)
+        self._micro_done |= {case.precision is Precision.FP32 for case, _ in done}
         units = [u for u in self.plan.units() if (u.planned.case, u.launch) not in done]
         try:
             if self.plan.micro == "only":
@@ -174,7 +179,8 @@ class Launcher:
                     events.CaseBegan(case=case, launch=unit.launch, number=number + 1, total=len(units))
                 )
                 left = sum(u.planned.case not in record.ended for u in units[number:])
-                finished = self._measure(unit, left)
+                began_at = utc_stamp()
+                finished = self._numbered(self._measure(unit, left), record, began_at)
                 if self.ready is not None:
                     record.threads = self.ready.cpu_threads
                 record.take(unit, finished)
@@ -184,12 +190,24 @@ class Launcher:
         finally:
             self._end_child()
 
+    def _numbered(self, done: messages.CaseDone, record: Record, began_at: str) -> messages.CaseDone:
+        """Note when a launch began, its place in the run, and what starting its process cost."""
+        start_s, self._start_s = self._start_s, {}
+        launch = msgspec.structs.replace(
+            done.launch,
+            sequence=record.begun,
+            began_at=began_at,
+            cold_s={name: round(value, 4) for name, value in start_s.items()} | done.launch.cold_s,
+        )
+        record.begun += 1
+        return msgspec.structs.replace(done, launch=launch)
+
     def measure_one(self, planned: PlannedCase) -> Measurement:
         """Measure one case in all its launches; the process stays for the next. ``close`` ends it."""
         record = Record(plan=self.plan, device=self.device)
         for launch in range(self.plan.budget.launches):
             unit = Unit(launch=launch, planned=planned)
-            record.take(unit, self._measure(unit, 1))
+            record.take(unit, self._numbered(self._measure(unit, 1), record, utc_stamp()))
             if planned.case in record.ended:
                 break
         if self.ready is not None:
@@ -251,6 +269,8 @@ class Launcher:
         except ChildLateError:
             phase = seen.phase
             self._end_child()
+            if fault := self._fault():
+                return seen.done(unit, Status.FAILED, fault)
             if self.control.stopping.is_set():
                 return seen.done(unit, Status.TIMEOUT, f"stopped on request during {phase}")
             if self._time_left_s() <= 0:
@@ -260,7 +280,15 @@ class Launcher:
             self._end_child()
             if self.control.stopping.is_set():
                 return seen.done(unit, Status.TIMEOUT, f"stopped on request during {seen.phase}")
-            return seen.done(unit, Status.FAILED, f"the measuring process {error} (phase: {seen.phase})")
+            reason = f"the measuring process {error} (phase: {seen.phase})"
+            return seen.done(unit, Status.FAILED, self._fault() or reason)
+
+    def _fault(self) -> str | None:
+        """Say what the driver holds against the device, after a process died on it; no case follows then."""
+        fault = None if self.control.stopping.is_set() else preflight.fault_of(self.device)
+        if fault is not None:
+            self._lost = preflight.describe_fault(fault)
+        return self._lost if fault else None
 
     def _listen(self, child: Child, seen: _Seen) -> messages.CaseDone:
         """Follow a case to its end; a process that has failed at one is not trusted with the next."""
@@ -273,7 +301,9 @@ class Launcher:
                 case messages.RoundDone(timed=timed, round=done, half_width=width):
                     (seen.timed if timed else seen.warmup).append(done)
                     self.on_event(events.RoundEnded(timed=timed, round=done, half_width=width))
-                case messages.CaseDone(status=status):
+                case messages.CaseDone(status=status, lost=lost):
+                    if lost:
+                        self._lost = report.reason
                     if status not in self._sound():
                         self._end_child()
                     return report
@@ -290,7 +320,8 @@ class Launcher:
 
     def _measure_micro(self, strict: bool) -> None:
         """Run the micro-benchmarks of one kind of process, once; a failure costs them and nothing else."""
-        if self.plan.micro == "none" or strict in self._micro_done or self.control.stopping.is_set():
+        over = self._lost is not None or self.control.stopping.is_set()
+        if self.plan.micro == "none" or strict in self._micro_done or over:
             return
         self._micro_done.add(strict)
         with_copies = not strict or False not in self.plan.strict_groups()
@@ -300,12 +331,22 @@ class Launcher:
             child.send(messages.MeasureMicro(strict=strict, others=with_copies, time_s=limit_s))
             while not (report := self._micro_report(child)).last:
                 if report.result is not None:
-                    self.micro.append(report.result)
-                    self.on_event(events.MicroEnded(result=report.result))
+                    self._take_micro(report.result)
         except (ChildLateError, ChildEndedError) as error:
             self._end_child()
-            reason = str(error) or "gave no sign of life"
+            reason = self._fault() or str(error) or "gave no sign of life"
             self.on_event(events.Remark(text=f"micro-benchmarks cut short: the measuring process {reason}"))
+
+    def _take_micro(self, result: MicroResult) -> None:
+        """Judge a micro-benchmark and add it, in place of one of the same thing where a run goes on."""
+        result = checks.judge_micro(self.device, result)
+        same = [(r.name, r.precision, r.size) for r in self.micro]
+        what = (result.name, result.precision, result.size)
+        if what in same:
+            self.micro[same.index(what)] = result
+        else:
+            self.micro.append(result)
+        self.on_event(events.MicroEnded(result=result))
 
     def _micro_report(self, child: Child) -> messages.MicroDone:
         while True:
@@ -340,6 +381,7 @@ class Launcher:
                     self.on_event(events.PhaseBegan(name=name))
                 case messages.Ready():
                     self.ready = report if self.ready is None or report.nccl else self.ready
+                    self._start_s = report.cold_s
                     return child
                 case messages.Refused(reason=reason, exit_code=code):
                     self._end_child()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import msgspec
 
+from gpubench.measure import checks
 from gpubench.measure.budget import Budget
 from gpubench.measure.clock import Clock
 from gpubench.measure.stopping import Heap, StopRule, Verdict, WarmUp
@@ -125,7 +126,9 @@ def warm_up(loop: Loop, budget: Budget, series: Series) -> None:
         done = loop.round(steps)
         series.warmup.append(done)
         loop.report(False, done, None)
-        verdict = rule.feed(done, loop.samples(), loop.heap())
+        samples = loop.samples()
+        series.telemetry += samples
+        verdict = rule.feed(done, samples, loop.heap())
         steps = loop.steps_for(min(budget.round_s, budget.window_s), done.wall_s / done.steps)
         if verdict is not Verdict.GO_ON:
             break
@@ -146,7 +149,7 @@ def time_rounds(loop: Loop, budget: Budget, series: Series) -> None:
         StoppedError: If the parent asked to stop; the rounds so far stay in ``series``.
     """
     rule = StopRule(target=budget.target, deadline_s=budget.timed_s)
-    loop.samples()
+    series.telemetry += loop.samples()
     series.began_s = loop.clock.now_s()
     try:
         while True:
@@ -166,6 +169,7 @@ def time_rounds(loop: Loop, budget: Budget, series: Series) -> None:
         series.ended_s = loop.clock.now_s()
         series.telemetry += loop.samples()
         _mark_left_out(series, rule)
+        _mark_gaps(series)
     _judge_width(series, rule)
 
 
@@ -183,6 +187,17 @@ def _mark_left_out(series: Series, rule: StopRule) -> None:
     early = fmean(rule.rounds[:count])
     late = fmean(rule.accepted)
     series.findings.append(Finding(kind=FindingKind.DRIFTING, value=early / late - 1))
+
+
+def _mark_gaps(series: Series) -> None:
+    """Mark rounds that took far longer than the others; they count all the same."""
+    if not series.timed:
+        return
+    limit_s = checks.GAP * median(r.wall_s / r.steps for r in series.timed)
+    series.timed[:] = [
+        msgspec.structs.replace(r, mark="clock_gap") if r.wall_s / r.steps > limit_s else r
+        for r in series.timed
+    ]
 
 
 def _judge_width(series: Series, rule: StopRule) -> None:

@@ -92,11 +92,15 @@ class RoundDone(msgspec.Struct, frozen=True, kw_only=True, tag="round"):
 
 
 class CaseDone(msgspec.Struct, frozen=True, kw_only=True, tag="case"):
-    """The case is over: what was seen, and whether the work itself was sound."""
+    """The case is over: what was seen, and whether the work itself was sound.
+
+    ``lost`` says that the driver has given the device up: nothing more can be measured on it.
+    """
 
     status: Status
     reason: str | None = None
     launch: Launch
+    lost: bool = False
 
 
 class MicroDone(msgspec.Struct, frozen=True, kw_only=True, tag="micro"):

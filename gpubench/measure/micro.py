@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import fmean, median
 
 import torch
 
@@ -20,8 +20,9 @@ from gpubench.measure.capability import why_no_precision
 from gpubench.measure.hardware import Hardware
 from gpubench.measure.peaks import GEMM_PRECISIONS
 from gpubench.measure.precision import switches_for
+from gpubench.measure.sampler import Sampler, Telemetry
 from gpubench.measure.stopping import StopRule, Verdict
-from gpubench.models import DeviceProfile, Finding, FindingKind, MicroResult, Precision
+from gpubench.models import DeviceProfile, Finding, FindingKind, MicroResult, Precision, TelemetrySample
 from gpubench.units import GIB, MIB, Bytes, Seconds
 
 GEMM_SIZES = {
@@ -41,7 +42,12 @@ LEAST_REPETITIONS = 5
 CACHE_BYTES = 256 * MIB
 """Written before each repetition: more than the L2 of any card, so that no operand is found in it."""
 MEMORY_SHARE = 0.4
-"""Probes that would take more of the device's memory than this are left out."""
+"""A probe that would take more of the device's memory than this is halved until it fits."""
+LEAST_GEMM = 1024
+LEAST_COPY_BYTES = 64 * MIB
+"""Below these sizes the start of the work is timed, not the work: such a probe is left out."""
+MOST_TIMES = 1000
+"""Repetitions whose times are kept one by one; a kernel of microseconds is repeated far more often."""
 
 Timer = Callable[[Callable[[], object]], Seconds]
 
@@ -56,6 +62,7 @@ class Probe:
         make: Builds the operands and returns the repetition.
         on_device: Timed by device events with a cold cache; else on the synchronising clock.
         repeats: Calls in one repetition.
+        halved: Makes the same probe at half the size; None where that would mean nothing.
     """
 
     name: str
@@ -67,12 +74,14 @@ class Probe:
     make: Callable[[torch.device], Callable[[], object]] = field(repr=False)
     on_device: bool = True
     repeats: int = 1
+    halved: Callable[[], Probe | None] = lambda: None
 
 
 def run_micro(
     hardware: Hardware,
     profile: DeviceProfile,
     budget: Budget,
+    telemetry: Telemetry,
     *,
     strict: bool,
     others: bool,
@@ -84,6 +93,7 @@ def run_micro(
         hardware: The device.
         profile: Which precisions it has, how much memory.
         budget: How long and how sure.
+        telemetry: Of the device, read while each probe is repeated.
         strict: Whether this is the process of strict fp32.
         others: Whether this process also does copies, transfers and launches.
         time_s: Stop before a probe that would begin after this; None for no limit.
@@ -91,14 +101,27 @@ def run_micro(
     deadline = math.inf if time_s is None else time.perf_counter() + time_s
     chosen = [*gemm_probes(profile, strict=strict), *(other_probes(hardware) if others else ())]
     limit = math.inf if profile.memory_bytes is None else MEMORY_SHARE * profile.memory_bytes
-    for probe in chosen:
-        if probe.memory_bytes > limit:
-            continue
+    for probe in fitting(chosen, limit):
         if time.perf_counter() >= deadline:
             return
-        with switches_for(GEMM_PRECISIONS.get(probe.precision or "fp32", Precision.FP32)):
-            yield measure_probe(probe, hardware, budget)
+        with (
+            switches_for(GEMM_PRECISIONS.get(probe.precision or "fp32", Precision.FP32)),
+            Sampler(telemetry, time.perf_counter) as sampler,
+        ):
+            yield measure_probe(probe, hardware, budget, samples=sampler.drain)
         hardware.release()
+
+
+def fitting(probes: Iterable[Probe], limit: float) -> Iterator[Probe]:
+    """Halve each probe until it takes at most ``limit`` bytes; none comes twice."""
+    seen = set()
+    for probe in probes:
+        smaller: Probe | None = probe
+        while smaller is not None and smaller.memory_bytes > limit:
+            smaller = smaller.halved()
+        if smaller is not None and (what := (smaller.name, smaller.precision, smaller.size)) not in seen:
+            seen.add(what)
+            yield smaller
 
 
 def gemm_probes(profile: DeviceProfile, *, strict: bool) -> Iterator[Probe]:
@@ -127,6 +150,7 @@ def gemm(precision: str, size: int) -> Probe:
         work=2.0 * size**3,
         memory_bytes=3 * size * size * _TYPES[precision].itemsize,
         make=make,
+        halved=lambda: gemm(precision, size // 2) if size // 2 >= LEAST_GEMM else None,
     )
 
 
@@ -153,28 +177,40 @@ def device_copy(size: Bytes) -> Probe:
         return lambda: target.copy_(source)
 
     return Probe(
-        name="device copy", size=_mib(size), unit="B/s", work=2.0 * size, memory_bytes=2 * size, make=make
+        name="device copy",
+        size=_mib(size),
+        unit="B/s",
+        work=2.0 * size,
+        memory_bytes=2 * size,
+        make=make,
+        halved=lambda: device_copy(size // 2) if size // 2 >= LEAST_COPY_BYTES else None,
     )
 
 
-def transfer(*, to_device: bool, pinned: bool) -> Probe:
+def transfer(*, to_device: bool, pinned: bool, size: Bytes = TRANSFER_BYTES) -> Probe:
     """A copy between host and device, from page-locked or ordinary memory."""
 
     def make(device: torch.device) -> Callable[[], object]:
-        host = torch.ones(TRANSFER_BYTES, dtype=torch.uint8, pin_memory=pinned)
-        there = torch.ones(TRANSFER_BYTES, dtype=torch.uint8, device=device)
+        host = torch.ones(size, dtype=torch.uint8, pin_memory=pinned)
+        there = torch.ones(size, dtype=torch.uint8, device=device)
         source, target = (host, there) if to_device else (there, host)
         return lambda: target.copy_(source, non_blocking=pinned)
+
+    def halved() -> Probe | None:
+        if size // 2 < LEAST_COPY_BYTES:
+            return None
+        return transfer(to_device=to_device, pinned=pinned, size=size // 2)
 
     direction = "host to device" if to_device else "device to host"
     return Probe(
         name=f"{direction} {'pinned' if pinned else 'pageable'}",
-        size=_mib(TRANSFER_BYTES),
+        size=_mib(size),
         unit="B/s",
-        work=float(TRANSFER_BYTES),
-        memory_bytes=TRANSFER_BYTES,
+        work=float(size),
+        memory_bytes=size,
         make=make,
         on_device=False,
+        halved=halved,
     )
 
 
@@ -191,31 +227,39 @@ def launch_on_device() -> Probe:
 
 
 def measure_probe(
-    probe: Probe, hardware: Hardware, budget: Budget, timer: Timer | None = None
+    probe: Probe,
+    hardware: Hardware,
+    budget: Budget,
+    timer: Timer | None = None,
+    samples: Callable[[], Sequence[TelemetrySample]] = tuple,
 ) -> MicroResult:
-    """Time one probe until its interval is narrow enough or its time is up."""
+    """Time one probe until its interval is narrow enough or its time is up; ``samples`` gives telemetry."""
     action = probe.make(hardware.device)
     timed = timer or _timer(probe, hardware)
     spent = 0.0
     while spent < WARM_S:
         spent += max(timed(action), 1e-6)
     rule = StopRule(target=budget.target, deadline_s=budget.micro_s)
+    samples()
     while True:
         seconds = timed(action)
         verdict = rule.feed(seconds, seconds)
         if verdict is not Verdict.GO_ON and len(rule.rounds) >= LEAST_REPETITIONS:
             break
-    return result_of(probe, rule.accepted, budget.target)
+    return result_of(probe, rule, samples())
 
 
-def result_of(probe: Probe, seconds: list[Seconds], target: float) -> MicroResult:
+def result_of(probe: Probe, rule: StopRule, samples: Sequence[TelemetrySample] = ()) -> MicroResult:
     """Return the median, as a rate or as a time, with the interval of the series."""
+    seconds = rule.accepted
     each = median(seconds) / probe.repeats
     width = stats.relative_half_width(seconds)
     value = each if probe.work is None else probe.work / each
     findings: tuple[Finding, ...] = ()
-    if width is None or width > target:
-        findings = (Finding(kind=FindingKind.NOT_CONVERGED, value=width, limit=target),)
+    if width is None or width > rule.target:
+        findings = (Finding(kind=FindingKind.NOT_CONVERGED, value=width, limit=rule.target),)
+    watts = [s.power_w for s in samples if s.power_w is not None]
+    reasons = [s.clock_event_reasons for s in samples if s.clock_event_reasons is not None]
     return MicroResult(
         name=probe.name,
         precision=probe.precision,
@@ -225,6 +269,13 @@ def result_of(probe: Probe, seconds: list[Seconds], target: float) -> MicroResul
         high=None if width is None or width >= 1 else value / (1 - width),
         unit=probe.unit,
         n=len(seconds),
+        left_out=rule.left_out,
+        work=probe.work,
+        repeats=probe.repeats,
+        times_s=tuple(rule.rounds[:MOST_TIMES]),
+        mean_power_w=fmean(watts) if watts else None,
+        sm_clock_min_hz=min((s.sm_clock_hz for s in samples if s.sm_clock_hz is not None), default=None),
+        clock_event_reasons=tuple(sorted({name for told in reasons for name in told})) if reasons else None,
         findings=findings,
     )
 

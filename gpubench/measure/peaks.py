@@ -39,13 +39,26 @@ def best_gemm(results: Sequence[MicroResult]) -> dict[Precision, float]:
     return best
 
 
+def best_products(results: Sequence[MicroResult]) -> frozenset[tuple[str | None, str]]:
+    """Return precision and size of the fastest matrix product, where a precision has several sizes."""
+    products: dict[str | None, list[MicroResult]] = {}
+    for result in results:
+        if result.name == "gemm":
+            products.setdefault(result.precision, []).append(result)
+    several = (found for found in products.values() if len(found) > 1)
+    best = (max(found, key=lambda result: result.value) for found in several)
+    return frozenset((result.precision, result.size) for result in best)
+
+
+def datasheet_peak(device: DeviceProfile, result: MicroResult) -> float | None:
+    """Return the datasheet's figure for what was probed: peak rate or memory bandwidth; None if unknown."""
+    if result.name == "gemm" and result.precision in GEMM_PRECISIONS:
+        return peak_flops_per_s(device, GEMM_PRECISIONS[result.precision])
+    spec = load_specs().get(device.gpu_key or "") if result.name == "device copy" else None
+    return spec.memory_bandwidth_bytes_per_s if spec else None
+
+
 def datasheet_share(device: DeviceProfile, result: MicroResult) -> float | None:
     """Return a micro-benchmark over the datasheet's peak or memory bandwidth; None if unknown."""
-    if result.name == "gemm" and result.precision in GEMM_PRECISIONS:
-        peak = peak_flops_per_s(device, GEMM_PRECISIONS[result.precision])
-    elif result.name == "device copy":
-        spec = load_specs().get(device.gpu_key or "")
-        peak = spec.memory_bandwidth_bytes_per_s if spec else None
-    else:
-        peak = None
+    peak = datasheet_peak(device, result)
     return result.value / peak if peak else None

@@ -1,13 +1,14 @@
-"""Before any time is spent, and after: is the device free, and does it run at its own power limit?"""
+"""Before any time is spent, and after: is the device free, at its own power limit, and still there?"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
+from gpubench.errors import NoDeviceError
 from gpubench.measure.capability import is_cpu
-from gpubench.models import DeviceProfile, Finding
-from gpubench.probe.preflight import look_twice
+from gpubench.models import DeviceProfile, Finding, StartState
+from gpubench.probe.preflight import BUSY_LIMIT, look_twice
 from gpubench.probe.preflight import preflight as check_free
 from gpubench.units import Seconds
 
@@ -37,3 +38,55 @@ def newcomers(device: DeviceProfile, *, sleep: Callable[[Seconds], None] = time.
     with open_telemetry(device) as readings:
         sharing = look_twice(device, readings, wait=sleep)
     return () if sharing is None else (sharing.finding(),)
+
+
+def start_state(device: DeviceProfile) -> StartState | None:
+    """Return the device as it is before the run; None for a CPU, or where its driver does not tell.
+
+    Power counts as idle power only where nothing else is on the device: its average is over a second.
+    """
+    from gpubench.probe.backends import load_backends
+
+    backend = None if is_cpu(device) else load_backends().found.get(device.backend)
+    if backend is None:
+        return None
+    report = backend.devices()
+    places = [(found.index, found.uuid) for found in report.devices]
+    wanted = (device.index, device.uuid)
+    state = report.states[places.index(wanted)] if wanted in places else None
+    if state is None:
+        return None
+    idle = state.utilization is not None and state.utilization <= BUSY_LIMIT and not state.process_count
+    return StartState(
+        temperature_c=state.temperature_c,
+        idle_power_w=state.power_w if idle else None,
+        persistence_mode=state.persistence_mode,
+        pcie_generation=state.pcie_generation_now,
+        pcie_width=state.pcie_width_now,
+    )
+
+
+def fault_of(device: DeviceProfile) -> str | None:
+    """Ask the driver, after a process has died on the device, whether the device itself is gone."""
+    if is_cpu(device):
+        return None
+    from gpubench.probe.telemetry import open_telemetry
+
+    try:
+        with open_telemetry(device) as readings:
+            return readings.fault
+    except NoDeviceError:
+        return "gpu_lost"
+
+
+def describe_fault(fault: str) -> str:
+    """Say what the driver reports of a device that has failed, and what to do.
+
+    >>> describe_fault("reset_required")
+    'reset_required: the GPU needs a reset; end its processes and run nvidia-smi -r, else reboot'
+    """
+    texts = {
+        "gpu_lost": "the GPU fell off the bus; reboot, and check its power supply and seating",
+        "reset_required": "the GPU needs a reset; end its processes and run nvidia-smi -r, else reboot",
+    }
+    return f"{fault}: {texts.get(fault, 'the driver has given the GPU up; reboot')}"

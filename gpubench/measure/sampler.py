@@ -18,6 +18,9 @@ from gpubench.models import TelemetrySample
 from gpubench.units import Joules, Seconds
 
 INTERVAL_S = 0.1
+WARMUP_INTERVAL_S = 1.0
+"""Of the warm-up one sample in this time is kept: it shows how the device heated, and two minutes of it
+at ten a second would take more of the file than the rounds do."""
 GIVE_UP_AFTER_S = 6.0
 """A little longer than probe waits for a driver call."""
 _FIELDS = tuple(name for name in TelemetrySample.__struct_fields__ if name != "t_s")
@@ -28,6 +31,9 @@ class Telemetry(Protocol):
 
     @property
     def source(self) -> str: ...  # noqa: D102 - "nvml", "none", "hung"
+
+    @property
+    def fault(self) -> str | None: ...  # noqa: D102 - "gpu_lost", "reset_required"
 
     def sample(self) -> Any:
         """Read a TelemetrySample's fields, each None where unknown."""
@@ -102,7 +108,10 @@ def as_sample(reading: Any, t_s: Seconds) -> TelemetrySample:
 
 
 def shifted(samples: list[TelemetrySample], origin_s: Seconds) -> tuple[TelemetrySample, ...]:
-    """Give the samples since ``origin_s``, their times counted from it."""
-    return tuple(
-        msgspec.structs.replace(s, t_s=round(s.t_s - origin_s, 4)) for s in samples if s.t_s >= origin_s
-    )
+    """Count the times of samples from ``origin_s``; of those before it keep one every second."""
+    kept: list[TelemetrySample] = []
+    for sample in samples:
+        t_s = round(sample.t_s - origin_s, 4)
+        if t_s >= 0 or not kept or t_s - kept[-1].t_s >= WARMUP_INTERVAL_S - INTERVAL_S / 2:
+            kept.append(msgspec.structs.replace(sample, t_s=t_s))
+    return tuple(kept)

@@ -157,6 +157,7 @@ def micro(command: messages.MeasureMicro, desk: Desk, line: Line) -> None:
         desk.hardware,
         desk.profile,
         desk.budget,
+        desk.telemetry,
         strict=command.strict,
         others=command.others,
         time_s=command.time_s,

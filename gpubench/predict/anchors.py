@@ -43,6 +43,7 @@ class Reading:
     high: float | None
     noise: float
     host_bound: bool
+    host_cpu: str | None
     peak_memory_bytes: int | None
     run_id: str
     basis: Literal["measured", "reference"]
@@ -142,13 +143,19 @@ def _reading(spec: GpuSpec, m: Measurement, run: Run, basis: Literal["measured",
         low=m.samples_per_s_low if known else None,
         high=m.samples_per_s_high if known else None,
         noise=noise,
-        host_bound=any(f.kind is FindingKind.HOST_BOUND for f in m.findings),
+        host_bound=is_host_bound(m),
+        host_cpu=run.environment.cpu if is_host_bound(m) else None,
         peak_memory_bytes=m.peak_memory_bytes,
         run_id=run.run_id,
         basis=basis,
         measurement=m,
         micro=run.micro,
     )
+
+
+def is_host_bound(measurement: Measurement) -> bool:
+    """Whether the host set the pace: then the figure is of its processor as much as of the GPU."""
+    return any(f.kind is FindingKind.HOST_BOUND for f in measurement.findings)
 
 
 def _same_arithmetic(a: Case, b: Case) -> bool:

@@ -177,6 +177,7 @@ def _measured(reading: Reading) -> Estimate:
         evidence=(reading.run_id,),
         peak_memory_bytes=reading.peak_memory_bytes,
         fits_memory=True,
+        host_cpu=reading.host_cpu,
         findings=reading.measurement.findings,
     )
 

@@ -33,6 +33,11 @@ class Together:
         sources = [each.source for each in self._each]
         return next((bad for bad in ("hung", "none") if bad in sources), sources[0])
 
+    @property
+    def fault(self) -> str | None:
+        """``gpu_lost`` or ``reset_required`` once the driver has said so of one of them."""
+        return next((each.fault for each in self._each if each.fault), None)
+
     def sample(self) -> Reading:
         """Read all: lowest clocks, highest temperature, power added up, every clock event reason.
 

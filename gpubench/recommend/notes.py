@@ -20,6 +20,7 @@ def notes_of(request: RankRequest, pool: Candidates, total: int) -> Iterator[str
     yield from _on_batches(request, pool)
     yield from _on_scaling(pool)
     yield from _on_payment(request, pool)
+    yield from _on_hosts(pool)
     keys = {offer.gpu_key for offer in pool.offers}
     if any((spec := load_specs().get(key)) and spec.variants for key in keys):
         yield "A GPU whose form factor is not stated ranks as the slowest that its name can mean."
@@ -82,6 +83,18 @@ def _on_scaling(pool: Candidates) -> Iterator[str]:
         if found:
             ends = f"{format_number(min(found), 2)} to {format_number(max(found), 2)}"
             yield f"One job over several GPUs: scaling efficiency {basis}, {ends} for {len(found)} offers."
+
+
+def _on_hosts(pool: Candidates) -> Iterator[str]:
+    """Name the processor behind each figure that the host set: with another one it would be another."""
+    ranked = {offer.gpu_key for offer in pool.offers}
+    behind: dict[str, list[str]] = {}
+    for key, estimate in zip(pool.speeds.keys, pool.speeds.estimates, strict=True):
+        if key in ranked and estimate.host_cpu is not None:
+            behind.setdefault(estimate.host_cpu, []).append(gpu_name(key))
+    for cpu, names in behind.items():
+        who = ", ".join(names)
+        yield f"Host-bound, so as fast as the CPU it was measured with ({plain(cpu, 60)}): {who}."
 
 
 def _on_payment(request: RankRequest, pool: Candidates) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from gpubench.models import Case, Estimate, Measurement, Run, Status
+from gpubench.predict.anchors import is_host_bound
 from gpubench.predict.question import BEST_AMP, Question
 
 CPU_KEY = "cpu"
@@ -68,6 +69,7 @@ def _estimate(key: str, measurement: Measurement, run: Run) -> Estimate:
         evidence=(run.run_id,),
         peak_memory_bytes=measurement.peak_memory_bytes,
         fits_memory=True,
+        host_cpu=run.environment.cpu if is_host_bound(measurement) else None,
         findings=measurement.findings,
     )
 

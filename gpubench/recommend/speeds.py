@@ -147,6 +147,7 @@ def _merged(parts: tuple[Estimate, ...], point: float, low: float, high: float) 
         fits_memory=_all_or_unknown(fits),
         largest_batch=None,
         host_share=max((p.host_share for p in parts if p.host_share is not None), default=None),
+        host_cpu=next((p.host_cpu for p in parts if p.host_cpu), None),
         findings=tuple(dict.fromkeys(item for part in parts for item in part.findings)),
     )
 

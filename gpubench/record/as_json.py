@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from gpubench.models import Measurement, Run
+from gpubench.record.spread import spread
 
 DERIVED = (
     "samples_per_s",
@@ -38,4 +39,4 @@ def run_document(run: Run) -> dict[str, Any]:
 def measurement_document(measurement: Measurement) -> dict[str, Any]:
     """Return one measurement with its derived figures."""
     stored: dict[str, Any] = msgspec.to_builtins(measurement)
-    return stored | {name: getattr(measurement, name) for name in DERIVED}
+    return stored | {name: getattr(measurement, name) for name in DERIVED} | spread(measurement)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from gpubench import stats
 from gpubench.models import Case, Measurement, Run
+from gpubench.record.spread import SPREAD, spread
 from gpubench.record.store import read_runs, results_root
 
 if TYPE_CHECKING:
@@ -67,27 +66,14 @@ def row(run: Run, measurement: Measurement) -> dict[str, Any]:
         "reason": measurement.reason,
         "batch_choice": measurement.batch_choice,
         **{name: getattr(measurement, name) for name in _FIGURES},
-        **_spread(measurement),
+        "launches": len(measurement.launches),
+        **spread(measurement),
         "findings": " ".join(finding.kind for finding in measurement.findings),
         "budget": run.budget,
         "protocol": run.protocol,
         "gpubench": run.environment.gpubench,
         "torch": run.environment.torch,
         "driver": run.environment.driver,
-    }
-
-
-def _spread(measurement: Measurement) -> dict[str, float | int | None]:
-    """Median, MAD, 5th and 95th percentile of the accepted rounds' seconds per step, and their number."""
-    steps = [r.wall_s / r.steps for launch in measurement.launches for r in launch.accepted]
-    known = bool(steps)
-    return {
-        "launches": len(measurement.launches),
-        "rounds": len(steps),
-        "step_time_median_s": median(steps) if known else None,
-        "step_time_mad_s": stats.median_absolute_deviation(steps) if known else None,
-        "step_time_p5_s": stats.percentile(steps, 0.05) if known else None,
-        "step_time_p95_s": stats.percentile(steps, 0.95) if known else None,
     }
 
 
@@ -101,6 +87,7 @@ def _columns() -> tuple[str, ...]:
         *_CASE_COLUMNS,
         *("status", "reason", "batch_choice"),
         *_FIGURES,
-        *("launches", "rounds", "step_time_median_s", "step_time_mad_s", "step_time_p5_s", "step_time_p95_s"),
+        "launches",
+        *SPREAD,
         *("findings", "budget", "protocol", "gpubench", "torch", "driver"),
     )

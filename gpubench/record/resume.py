@@ -12,9 +12,10 @@ from gpubench.measure.budget import BudgetName, budget_of
 from gpubench.measure.capability import is_cpu
 from gpubench.measure.launcher import Record
 from gpubench.measure.plan import Plan, PlannedCase
+from gpubench.measure.request import MicroWish, RunRequest
 from gpubench.models import BatchChoice, Case, DeviceProfile, Run, Status, TaskKind, WorkloadProfile
 from gpubench.probe.identity import device_id
-from gpubench.units import Seconds, plain
+from gpubench.units import plain
 
 FINISHED = frozenset({Status.OUT_OF_MEMORY, Status.UNSUPPORTED, Status.INVALID, Status.FAILED})
 """A case that ended so would end so again; one that ran out of time is measured anew."""
@@ -24,7 +25,7 @@ def plan_again(
     run: Run,
     device: DeviceProfile,
     profiles: Mapping[str, WorkloadProfile],
-    time_limit_s: Seconds | None,
+    request: RunRequest,
     peers: tuple[DeviceProfile, ...] = (),
 ) -> Plan:
     """Make the plan that the run set out with.
@@ -33,7 +34,7 @@ def plan_again(
         run: The run that was cut off.
         device: The device now; it must be the one then.
         profiles: Profiles by the reference under which each workload is found now.
-        time_limit_s: For what is left.
+        request: Of what is left it sets the time limit, and it may allow throttling.
         peers: The GPUs beside the first, where the run had several.
 
     Raises:
@@ -46,13 +47,16 @@ def plan_again(
     if not cases:
         raise MisuseError(f"run {plain(run.run_id)} does not say what it planned: start a new one")
     on_cpu = is_cpu(device)
+    was_allowed = run.settings is not None and run.settings.allow_throttled
     return Plan(
         budget=budget_of(_budget_name(run), on_cpu=on_cpu),
         seed=run.seed,
         cases=cases,
         unsupported=tuple(m for m in run.measurements if m.case not in set(run.planned)),
-        time_limit_s=time_limit_s,
+        time_limit_s=request.time_limit_s,
         on_cpu=on_cpu,
+        micro=_micro_wish(run),
+        allow_throttled=request.allow_throttled or was_allowed,
         peers=peers,
     )
 
@@ -69,7 +73,9 @@ def finished_units(run: Run) -> list[tuple[Case, int]]:
 
 def record_of(run: Run, plan: Plan, device: DeviceProfile) -> Record:
     """Return what the run knew of its cases."""
-    record = Record(plan=plan, device=device)
+    record = Record(plan=plan, device=device, threads=run.environment.cpu_threads)
+    numbers = [launch.sequence for m in run.measurements for launch in m.launches]
+    record.begun = max((n + 1 for n in numbers if n is not None), default=0)
     for measurement in run.measurements:
         if measurement.status is Status.TIMEOUT:
             continue
@@ -89,6 +95,12 @@ def workloads_of(run: Run, given: Sequence[str], installed: Sequence[str]) -> tu
     """Return the references to look profiles up by: those given again, and the installed ones planned."""
     planned = {case.workload for case in run.planned}
     return tuple(dict.fromkeys((*given, *(name for name in installed if name in planned))))
+
+
+def _micro_wish(run: Run) -> MicroWish:
+    """Whether the run wanted micro-benchmarks; one without settings wanted those that it has."""
+    wish = ("also" if run.micro else "none") if run.settings is None else run.settings.micro
+    return "also" if wish == "also" else "none"
 
 
 def _planned(

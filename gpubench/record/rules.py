@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from statistics import median
 
-from gpubench.models import Launch, Measurement, Run, Status
-from gpubench.units import Watts
+from gpubench.measure import checks
+from gpubench.models import Launch, Measurement, MicroResult, Run, Status
+from gpubench.units import Watts, plain
 
 MAX_COUNT = 1_000_000_000
 MAX_ROWS = 10_000
 POWER_TOLERANCE = 1.2
 """Energy over time may pass the power limit by this factor: the counter steps every 0.1 s."""
 IDENTITY_TOLERANCE = 1e-3
+"""Figures that are stored twice agree within this."""
 
 
 def broken_rule(run: Run) -> str | None:
@@ -23,6 +26,9 @@ def broken_rule(run: Run) -> str | None:
 def _broken(run: Run) -> Iterator[str]:
     if len(run.measurements) > MAX_ROWS:
         yield f"{len(run.measurements)} measurements, at most {MAX_ROWS} are allowed"
+    for result in run.micro:
+        name = " ".join(part for part in (result.name, result.precision, result.size) if part)
+        yield from (f"micro-benchmark {plain(name)}: {what}" for what in _of_micro(result))
     for index, measurement in enumerate(run.measurements):
         where = f"measurement {index}"
         case = measurement.case
@@ -38,11 +44,40 @@ def _broken(run: Run) -> Iterator[str]:
         yield from (f"{where}: {what}" for what in _of_figures(measurement))
 
 
+def beyond_belief(run: Run) -> str | None:
+    """Return what no machine can do, in a row that is given as sound; None where there is nothing.
+
+    Own runs keep such a row, as invalid; of others' runs it is not taken in.
+    """
+    for index, measurement in enumerate(run.measurements):
+        found = checks.scaling_of(measurement, run.measurements)
+        if found is not None and measurement.status is Status.OK:
+            count = measurement.case.gpu_count
+            return f"measurement {index} has {count} GPUs at {found.value:.1f} times the throughput of one"
+    return None
+
+
+def _of_micro(result: MicroResult) -> Iterator[str]:
+    """Hold a stored figure against its interval, and against its own repetitions where all are kept."""
+    if not _positive(result.value) or not all(_positive(t) for t in result.times_s):
+        yield f"a value of {result.value} {plain(result.unit)}, or a repetition of no time"
+        return
+    low, high = result.low, result.high
+    if (low is not None and low > result.value) or (high is not None and high < result.value):
+        yield f"its interval, {low} to {high}, leaves out its value {result.value}"
+    if len(result.times_s) == result.left_out + result.n and result.n > 0 and result.repeats > 0:
+        each = median(result.times_s[result.left_out :]) / result.repeats
+        value = each if result.work is None else result.work / each
+        if abs(value / result.value - 1) > IDENTITY_TOLERANCE:
+            yield f"its repetitions give {value:.6g}, it says {result.value:.6g}"
+
+
 def _of_launch(launch: Launch, power_limit_w: Watts | None, gpu_count: int) -> Iterator[str]:
     for round_ in (*launch.warmup, *launch.rounds):
         if not (1 <= round_.steps <= MAX_COUNT and _positive(round_.wall_s)):
             yield f"a round of {round_.steps} steps in {round_.wall_s} s"
             return
+    yield from _of_region(launch)
     if launch.energy_j is not None and not _positive(launch.energy_j):
         yield f"energy of {launch.energy_j} J (unknown is null)"
     if launch.peak_memory_bytes is not None and launch.peak_memory_bytes < 0:
@@ -53,14 +88,24 @@ def _of_launch(launch: Launch, power_limit_w: Watts | None, gpu_count: int) -> I
             yield f"mean power of {each_w:.0f} W on a card limited to {power_limit_w:.0f} W"
 
 
+def _of_region(launch: Launch) -> Iterator[str]:
+    """Hold counts, lengths and energy that are stored beside the rounds against the rounds themselves."""
+    steps, wall_s = sum(r.steps for r in launch.rounds), sum(r.wall_s for r in launch.rounds)
+    if launch.timed_steps is not None and launch.timed_steps != steps:
+        yield f"{launch.timed_steps} timed steps, while its rounds hold {steps}"
+    if launch.skipped_steps is not None and not 0 <= launch.skipped_steps <= steps:
+        yield f"{launch.skipped_steps} skipped steps of {steps}"
+    if launch.energy_region_s is not None and launch.energy_region_s < wall_s * (1 - IDENTITY_TOLERANCE):
+        yield f"a timed region of {launch.energy_region_s} s with rounds of {wall_s:.6g} s in it"
+    if launch.energy_source == "counter" and launch.energy_j and len(launch.energy_edges_j) == 2:
+        before, after = launch.energy_edges_j
+        if abs((after - before) / launch.energy_j - 1) > IDENTITY_TOLERANCE:
+            yield f"energy of {launch.energy_j} J between counter readings of {before} and {after} J"
+
+
 def _of_figures(measurement: Measurement) -> Iterator[str]:
     if measurement.status is Status.OK and measurement.samples_per_s is None:
         yield "status ok without a single timed round"
-    if measurement.samples_per_s is not None and measurement.step_time_s is not None:
-        samples = measurement.case.batch_size * measurement.case.gpu_count
-        product = measurement.samples_per_s * measurement.step_time_s
-        if abs(product / samples - 1) > IDENTITY_TOLERANCE:
-            yield f"throughput times step time is {product}, not {samples}"
 
 
 def _positive(value: float) -> bool:

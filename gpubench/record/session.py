@@ -24,11 +24,12 @@ from gpubench.measure.launcher import STOPPING_S, Control, Launcher, Record, say
 from gpubench.measure.messages import Ready
 from gpubench.measure.plan import Plan, check_request, plan
 from gpubench.measure.request import RunRequest
-from gpubench.models import Case, DeviceProfile, Finding, Measurement, Run, Status
+from gpubench.models import Case, DeviceProfile, Finding, Measurement, Run, Settings, StartState, Status
 from gpubench.probe.identity import storable
 from gpubench.probe.select import select_device, select_peers
 from gpubench.profile import profile_of
 from gpubench.record import resume, store
+from gpubench.units import utc_stamp
 from gpubench.workload import workload_names
 
 _STOPPING = b"\ngpubench: stopping when this round is done; Ctrl-C again ends it at once\n"
@@ -57,6 +58,8 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     root: Path
     findings: tuple[Finding, ...]
     remark: str | None
+    settings: Settings
+    start: StartState | None = None
     resumed: Run | None = None
 
 
@@ -104,13 +107,33 @@ def prepare(
     if resumed is None:
         made = plan(request, device, profiles, peers)
     else:
-        made = resume.plan_again(resumed, device, profiles, request.time_limit_s, peers)
+        made = resume.plan_again(resumed, device, profiles, request, peers)
     findings: tuple[Finding, ...] = ()
     for each in (device, *peers):
         findings = _together(findings, preflight.preflight(each, allow_shared=request.allow_shared))
     if request.batch_size == "max":
         made = with_largest_batches(made, profiles, device, on_trial)
-    return Prepared(device=device, plan=made, root=root, findings=findings, remark=remark, resumed=resumed)
+    return Prepared(
+        device=device,
+        plan=made,
+        root=root,
+        findings=findings,
+        remark=remark,
+        settings=_settings(request, made, gpus),
+        start=preflight.start_state(device),
+        resumed=resumed,
+    )
+
+
+def _settings(request: RunRequest, made: Plan, gpus: int) -> Settings:
+    return Settings(
+        time_limit_s=made.time_limit_s,
+        allow_shared=request.allow_shared,
+        allow_throttled=made.allow_throttled,
+        gpus=gpus,
+        micro=made.micro,
+        budget=msgspec.to_builtins(made.budget),
+    )
 
 
 def execute(prepared: Prepared, on_event: Callable[[events.Event], None] = say_nothing) -> Session:
@@ -122,6 +145,7 @@ def execute(prepared: Prepared, on_event: Callable[[events.Event], None] = say_n
     on_event(_planned(prepared))
     launcher = Launcher(prepared.plan, prepared.device, on_event, control)
     state, skip, record = _begin(prepared)
+    launcher.micro += state.micro
     path = _save(prepared.root, state)
     with _listening(control):
         for measurement in launcher.run(skip, record):
@@ -168,7 +192,7 @@ def _so_far(state: Run, prepared: Prepared, launcher: Launcher) -> Run:
         state,
         environment=environment(prepared.device, ready) if ready else state.environment,
         findings=_together(prepared.findings, ready.findings if ready else ()),
-        micro=tuple(launcher.micro) or state.micro,
+        micro=tuple(launcher.micro),
     )
 
 
@@ -178,12 +202,14 @@ def new_run(prepared: Prepared, ready: Ready | None = None) -> Run:
     made = prepared.plan
     return Run(
         run_id=f"{now:%Y%m%dt%H%M%Sz}-{secrets.token_hex(4)}",
-        started_at=stamp(now),
+        started_at=utc_stamp(now),
         budget=made.budget.name,
         seed=made.seed,
         planned=tuple(planned.case for planned in made.cases),
         launch_count=made.budget.launches,
+        settings=prepared.settings,
         device=storable(prepared.device),
+        start=prepared.start,
         environment=environment(prepared.device, ready),
         measurements=made.unsupported,
         findings=prepared.findings,
@@ -204,14 +230,9 @@ def finished(state: Run, launches: int) -> Run:
     return msgspec.structs.replace(
         state,
         measurements=tuple(sorted(judged, key=lambda m: order.get(m.case, len(order)))),
-        findings=_together(state.findings, checks.of_run(state.measurements)),
-        finished_at=stamp(datetime.now(UTC)),
+        findings=_together(state.findings, checks.of_run(state)),
+        finished_at=utc_stamp(),
     )
-
-
-def stamp(moment: datetime) -> str:
-    """Format a moment as ISO 8601 in UTC, to the second."""
-    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _save(root: Path, state: Run) -> Path:

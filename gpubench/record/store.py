@@ -16,7 +16,7 @@ import msgspec
 
 from gpubench.errors import GpuBenchError, MisuseError, StorageError
 from gpubench.models import SCHEMA_VERSION, Run
-from gpubench.record.rules import broken_rule
+from gpubench.record.rules import beyond_belief, broken_rule
 from gpubench.units import MIB, format_bytes, plain
 
 MAX_FILE_BYTES = 64 * MIB
@@ -232,7 +232,11 @@ def add_runs(root: Path, sources: Iterable[Path]) -> tuple[tuple[Path, ...], tup
             raise MisuseError(f"{source} does not exist")
         for path in _run_files(source) if source.is_dir() else (source,):
             try:
-                written.append(write_run(root, read_run(path)))
+                run = read_run(path)
+                if broken := beyond_belief(run):
+                    refused.append(f"{path.name} cannot be true: {broken}")
+                    continue
+                written.append(write_run(root, run))
             except StorageError:
                 raise
             except GpuBenchError as error:

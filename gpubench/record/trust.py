@@ -10,17 +10,19 @@ import msgspec
 from gpubench.findings import INFORMATIVE, describe
 from gpubench.measure import checks
 from gpubench.models import Case, Finding, Measurement, Run, Status
+from gpubench.record.coverage import guards_not_run
 from gpubench.units import plain
-
-SCALING_TOLERANCE = 1.05
-"""N GPUs give at most N times one, and this much for luck; a published table has 8 GPUs at 20 times."""
 
 
 class Doubt(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing to know about a run: ``problem`` speaks against it, ``note`` does not."""
+    """One thing to know about a run: ``problem`` speaks against it, ``note`` does not.
+
+    It concerns a case, a micro-benchmark by name and size, or, with neither, the whole run.
+    """
 
     weight: Literal["problem", "note"]
-    case: Case | None
+    case: Case | None = None
+    micro: str | None = None
     kind: str
     text: str
     value: float | str | None = None
@@ -55,23 +57,26 @@ def _doubts(run: Run, measurements: tuple[Measurement, ...]) -> Iterator[Doubt]:
     if run.finished_at is None:
         yield Doubt(
             weight="problem",
-            case=None,
             kind="UNFINISHED",
             text="the run was cut off; continue it with `gpubench run --resume`",
         )
-    known = {finding.kind: finding for finding in (*run.findings, *checks.of_run(measurements))}
-    yield from (_of(finding, None) for finding in known.values())
+    known = {finding.kind: finding for finding in (*checks.of_run(run), *run.findings)}
+    yield from (_of(finding) for finding in known.values())
+    for result in run.micro:
+        name = " ".join(part for part in (result.name, result.precision, result.size) if part)
+        for finding in checks.judge_micro(run.device, result).findings:
+            yield msgspec.structs.replace(_of(finding), micro=name)
     for measurement in measurements:
         if measurement.status is not Status.OK:
             yield _status(measurement)
         yield from (_of(finding, measurement.case) for finding in measurement.findings)
-        yield from _scaling(measurement, measurements)
+        yield from (_not_run(guard, measurement.case) for guard in guards_not_run(measurement, run.device))
     missing = set(run.planned) - {m.case for m in measurements}
     for case in sorted(missing, key=lambda case: case.label):
         yield Doubt(weight="problem", case=case, kind="NOT_MEASURED", text="planned and never reached")
 
 
-def _of(finding: Finding, case: Case | None) -> Doubt:
+def _of(finding: Finding, case: Case | None = None) -> Doubt:
     return Doubt(
         weight="note" if finding.kind in INFORMATIVE else "problem",
         case=case,
@@ -92,19 +97,7 @@ def _status(measurement: Measurement) -> Doubt:
     )
 
 
-def _scaling(measurement: Measurement, others: tuple[Measurement, ...]) -> Iterator[Doubt]:
-    """Refuse to believe that N GPUs are faster than N times one."""
-    count = measurement.case.gpu_count
-    if count == 1 or measurement.samples_per_s is None:
-        return
-    single = msgspec.structs.replace(measurement.case, gpu_count=1)
-    base = next((m.samples_per_s for m in others if m.case == single and m.samples_per_s), None)
-    if base and measurement.samples_per_s > count * SCALING_TOLERANCE * base:
-        yield Doubt(
-            weight="problem",
-            case=measurement.case,
-            kind="SCALING",
-            text=f"{count} GPUs are {measurement.samples_per_s / base:.1f} times as fast as one",
-            value=measurement.samples_per_s / base,
-            limit=count * SCALING_TOLERANCE,
-        )
+def _not_run(guard: str, case: Case) -> Doubt:
+    return Doubt(
+        weight="note", case=case, kind="NOT_CHECKED", text=f"NOT_CHECKED: this guard did not run: {guard}"
+    )

@@ -40,7 +40,7 @@ CHANNELS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """The samples of all launches of a case on one axis, a gap between launches."""
+    """The samples of all timed rounds of a case on one axis, a gap between launches."""
 
     samples: tuple[tuple[float, TelemetrySample], ...]
     starts: tuple[float, ...]
@@ -52,18 +52,19 @@ def timeline(launches: Sequence[Launch]) -> Timeline:
     starts: list[float] = []
     offset = 0.0
     for launch in launches:
-        if not launch.telemetry:
+        if not launch.timed_telemetry:
             continue
-        first = launch.telemetry[0].t_s
+        first = launch.timed_telemetry[0].t_s
         starts.append(offset)
-        placed += [(offset + sample.t_s - first, sample) for sample in launch.telemetry]
+        placed += [(offset + sample.t_s - first, sample) for sample in launch.timed_telemetry]
         offset = placed[-1][0] + GAP_S
     return Timeline(samples=tuple(placed), starts=tuple(starts))
 
 
 def has_strip(launches: Sequence[Launch]) -> bool:
     """Whether there is anything to draw."""
-    return any(channel.read(s) is not None for x in launches for s in x.telemetry for channel in CHANNELS)
+    samples = [sample for launch in launches for sample in launch.timed_telemetry]
+    return any(channel.read(sample) is not None for sample in samples for channel in CHANNELS)
 
 
 def strip(launches: Sequence[Launch], power_limit_w: float | None = None) -> tuple[dict[str, Any], int]:

@@ -8,11 +8,14 @@ import pytest
 from gpubench.findings import describe
 from gpubench.measure import checks
 from gpubench.models import (
+    DeviceProfile,
+    Environment,
     Execution,
     Finding,
     FindingKind,
     Precision,
     Round,
+    Run,
     Status,
     TaskKind,
     TelemetrySample,
@@ -216,13 +219,35 @@ def test_what_only_the_child_could_see_is_passed_on(make_measurement):
     assert kinds(make_measurement(launch={"findings": own}))[0] == {K.NOT_STEADY, K.DRIFTING}
 
 
+def run_of(*measurements, budget="default", **device):
+    return Run(
+        run_id="x",
+        started_at="2026-11-20T00:00:00Z",
+        budget=budget,
+        seed=0,
+        device=DeviceProfile(backend="cuda", **device),
+        environment=Environment(gpubench="0", python="3.11", os="linux"),
+        measurements=measurements,
+    )
+
+
 def test_a_device_without_telemetry_is_said_once_for_the_run(make_measurement):
     bare = make_measurement()
     bare = msgspec.structs.replace(
         bare, launches=(msgspec.structs.replace(bare.launches[0], telemetry_source="none"),)
     )
-    assert [f.kind for f in checks.of_run([bare])] == [K.NO_TELEMETRY]
-    assert checks.of_run([make_measurement()]) == ()
+    assert [f.kind for f in checks.of_run(run_of(bare))] == [K.NO_TELEMETRY]
+    assert [f.kind for f in checks.of_run(run_of(bare, budget="quick"))] == [K.NO_TELEMETRY]
+    assert checks.of_run(run_of(make_measurement())) == ()
+
+
+def test_what_a_device_did_in_the_warm_up_is_not_held_against_the_rounds(make_measurement, make_case):
+    """Before the first timed round it was throttled and idle, after it neither."""
+    early = TelemetrySample(t_s=-1.0, clock_event_reasons=("hw_thermal_slowdown",), idle=True)
+    late = TelemetrySample(t_s=0.0, clock_event_reasons=(), idle=False)
+    assert kinds(make_measurement(launch={"telemetry": (early, late)}))[0] == set()
+    shown = TelemetrySample(t_s=0.1, clock_event_reasons=("hw_thermal_slowdown",), idle=True)
+    assert kinds(make_measurement(launch={"telemetry": (early, shown)}))[0] == {K.THROTTLED, K.HOST_BOUND}
 
 
 def test_every_kind_of_finding_has_words_and_a_next_action():

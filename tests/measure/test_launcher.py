@@ -11,11 +11,12 @@ import msgspec
 import psutil
 import pytest
 
-from gpubench.measure import events, messages
+from gpubench.measure import events, messages, preflight
 from gpubench.measure.busy import LATENCY_PASSES
-from gpubench.measure.launcher import PHASE_LIMITS_S, Control, Launcher
+from gpubench.measure.launcher import PHASE_LIMITS_S, Control, Launcher, Record
 from gpubench.measure.plan import Plan, PlannedCase
-from gpubench.models import Precision, Status, TaskKind
+from gpubench.models import FindingKind, MicroResult, Precision, Status, TaskKind
+from gpubench.probe.no_readings import NoReadings
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -58,6 +59,8 @@ def test_a_case_is_measured_in_a_child_and_the_parent_imports_no_torch(make_plan
     assert launch.parameters_moved is True
     assert launch.loss_curve[0] > launch.rounds[-1].loss
     assert measurement.samples_per_s * measurement.step_time_s == pytest.approx(4)
+    assert launch.cold_s.keys() == {"import", "context", "build", "first_step"}
+    assert all(0 < seconds < 60 for seconds in launch.cold_s.values())
     assert sum(isinstance(e, events.RoundEnded) for e in seen) == len(launch.rounds) + len(launch.warmup)
     program = "import sys, gpubench.record.session, gpubench.cli.run; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -189,6 +192,116 @@ def test_a_stop_finishes_the_round_and_hands_back_what_there_is(make_plan, cpu):
     assert len(measurements) == 1
     assert measurements[0].status is Status.OK
     assert 5 <= len(measurements[0].launches[0].rounds) < 50
+
+
+def test_launches_are_numbered_in_the_order_in_which_they_began(make_plan, cpu):
+    plan = make_plan(batches=(4, 5, 6))
+    plan = msgspec.structs.replace(plan, budget=msgspec.structs.replace(plan.budget, launches=2))
+    record = Record(plan=plan, device=cpu, begun=7)
+    rows = {m.case.batch_size: m for m in Launcher(plan, cpu).run(record=record)}
+    placed = {(x.index, size): x for size, m in rows.items() for x in m.launches}
+    order = [(unit.launch, unit.planned.case.batch_size) for unit in plan.units()]
+    assert [placed[key].sequence for key in order] == list(range(7, 13))
+    stamps = [placed[key].began_at for key in order]
+    assert stamps == sorted(stamps)
+    assert "import" in placed[order[0]].cold_s
+    assert "import" not in placed[order[1]].cold_s  # the same process
+
+
+def test_on_a_lost_device_nothing_more_is_tried(make_plan, cpu, monkeypatch):
+    """A process dies, the driver says that the GPU is gone: the cases left fail at once, with its reason."""
+    monkeypatch.setattr(preflight, "fault_of", lambda device: "gpu_lost" if device is cpu else None)
+    seen = []
+    plan = make_plan("if calls == 3: os.abort()", batches=(4, 5, 6))
+    measurements = run(plan, cpu, on_event=seen.append)
+    assert [m.status for m in measurements] == [Status.FAILED] * 3
+    assert all(m.reason.startswith("gpu_lost: ") for m in measurements)
+    phases = [e.name for e in seen if isinstance(e, events.PhaseBegan)]
+    assert phases.count("build") == 1
+
+
+@pytest.fixture
+def make_desk(tiny_budget, cpu):
+    """The desk of a child on the CPU, in this process, with telemetry of the test's own."""
+    import torch
+
+    from gpubench.measure.case import Desk
+    from gpubench.measure.hardware import Hardware
+
+    def make(readings, report=lambda *_: None):
+        return Desk(
+            hardware=Hardware(device=torch.device("cpu")),
+            budget=tiny_budget,
+            seed=0,
+            telemetry=readings,
+            profile=cpu,
+            phase=lambda name: None,
+            report=report,
+            stopped=lambda: False,
+        )
+
+    return make
+
+
+@pytest.fixture
+def order(make_case, own_model):
+    case = make_case(workload="own_model", batch_size=4, memory_format=None)
+    return messages.MeasureCase(reference=own_model(), case=case, launch=0)
+
+
+def test_a_case_that_ends_on_a_lost_device_says_so_and_keeps_its_rounds(make_desk, order):
+    from gpubench.measure.case import measure_case
+
+    readings = NoReadings()
+
+    def report(timed, done, width):
+        del done, width
+        readings.fault = "gpu_lost" if timed else None
+
+    done = measure_case(order, make_desk(readings, report))
+    assert (done.status, done.lost) == (Status.FAILED, True)
+    assert done.reason.startswith("gpu_lost: ")
+    assert len(done.launch.rounds) >= 10
+
+
+def test_the_energy_counter_is_stored_at_both_edges_even_where_the_region_is_too_short(make_desk, order):
+    from gpubench.measure.case import measure_case
+
+    class Counter(NoReadings):
+        values = iter((100.0, 250.0))
+
+        def energy_j(self):
+            return next(self.values)
+
+    done = measure_case(order, make_desk(Counter()))
+    assert (done.status, done.lost) == (Status.OK, False)
+    assert done.launch.energy_edges_j == (100.0, 250.0)
+    assert done.launch.energy_j is None
+
+
+def test_micro_benchmarks_run_in_a_child_and_stand_beside_the_steps(make_plan, cpu):
+    """A tenth of the time limit is theirs: a product or two of the CPU's sizes."""
+    launcher = Launcher(make_plan(micro="also", time_limit_s=7.0), cpu)
+    (measurement,) = launcher.run()
+    products = [result for result in launcher.micro if result.name == "gemm"]
+    assert products
+    assert all(len(r.times_s) == r.n + r.left_out for r in products)
+    assert measurement.gemm_flops_per_s == max(r.value for r in products)
+
+
+def test_micro_benchmarks_are_judged_as_they_come_and_replace_their_like(make_plan, h100):
+    launcher = Launcher(make_plan(), h100)
+    result = MicroResult(
+        name="gemm", precision="bf16", size="4096", value=9e15, low=None, high=None, unit="FLOP/s", n=20
+    )
+    launcher._take_micro(result)
+    launcher._take_micro(msgspec.structs.replace(result, size="8192", value=6e14))
+    assert [[f.kind for f in r.findings] for r in launcher.micro] == [[FindingKind.IMPLAUSIBLE], []]
+    launcher._take_micro(msgspec.structs.replace(result, value=7e14))
+    assert [(r.size, r.value, r.findings) for r in launcher.micro] == [
+        ("4096", 7e14, ()),
+        ("8192", 6e14, ()),
+    ]
 
 
 def test_an_abort_kills_the_child_at_once(make_plan, cpu):

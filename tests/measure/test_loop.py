@@ -9,7 +9,7 @@ from gpubench.measure.budget import DEFAULT, QUICK, budget_of
 from gpubench.measure.clock import Clock
 from gpubench.measure.loop import Loop, OutOfTimeError, Series, StoppedError, time_rounds, warm_up
 from gpubench.measure.stopping import Heap
-from gpubench.models import FindingKind
+from gpubench.models import FindingKind, TelemetrySample
 
 
 def test_the_clock_waits_for_the_device_at_both_edges(fake_clock):
@@ -154,6 +154,30 @@ def test_rounds_before_a_drop_of_the_clock_are_marked_and_kept(fake_clock):
     assert len(left_out) >= 20
     assert series.timed[: len(left_out)] == left_out
     assert FindingKind.DRIFTING in {f.kind for f in series.findings}
+
+
+def test_a_round_that_took_far_longer_is_marked_and_counts(fake_clock):
+    """Steps of 20 ms; the machine sleeps for two seconds in step 130, in the sixth round."""
+    series = Series(steps_per_round=25)
+    budget = msgspec.structs.replace(DEFAULT, timed_s=15.0)
+    asleep = make_loop(fake_clock, step_s=lambda i: 2.0 if i == 130 else 0.02, read_s=0.0)
+    time_rounds(asleep, budget, series)
+    assert [i for i, r in enumerate(series.timed) if r.mark == "clock_gap"] == [5]
+    assert series.timed[5].left_out is None
+
+
+def test_telemetry_of_the_warm_up_stays_beside_that_of_the_rounds(fake_clock):
+    def samples():
+        return [TelemetrySample(t_s=fake_clock.now * 1e-9)]
+
+    series = Series()
+    loop = make_loop(fake_clock, read_s=0.0, samples=samples)
+    warm_up(loop, QUICK, series)
+    count = len(series.telemetry)
+    assert count == len(series.warmup)
+    time_rounds(loop, QUICK, series)
+    assert len(series.telemetry) > count + len(series.timed)
+    assert sum(s.t_s <= series.began_s for s in series.telemetry) == count + 1
 
 
 def test_a_deadline_in_the_timed_part_keeps_the_rounds_there_are(fake_clock):

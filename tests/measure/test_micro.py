@@ -9,12 +9,15 @@ import torch
 from gpubench.measure import by_hand, micro
 from gpubench.measure.budget import QUICK
 from gpubench.measure.hardware import Hardware
-from gpubench.measure.peaks import best_gemm, datasheet_share, peak_flops_per_s
+from gpubench.measure.peaks import best_gemm, best_products, datasheet_share, peak_flops_per_s
 from gpubench.measure.step import move
-from gpubench.models import DeviceProfile, FindingKind, MicroResult, Precision
+from gpubench.models import DeviceProfile, FindingKind, MicroResult, Precision, TelemetrySample
+from gpubench.probe.no_readings import NoReadings
+from gpubench.units import GIB
 from gpubench.workload import load_workload
 
 CPU = Hardware(device=torch.device("cpu"))
+BLIND = NoReadings()
 
 
 def result(**changes) -> MicroResult:
@@ -71,15 +74,54 @@ def test_probes_run_for_real_on_the_cpu(cpu, monkeypatch):
     monkeypatch.setattr(micro, "CPU_COPY_BYTES", 1 << 20)
     monkeypatch.setattr(micro, "WARM_S", 0.0)
     budget = msgspec.structs.replace(QUICK, micro_s=0.01)
-    found = list(micro.run_micro(CPU, cpu, budget, strict=True, others=True))
+    found = list(micro.run_micro(CPU, cpu, budget, BLIND, strict=True, others=True))
     assert [r.name for r in found] == ["gemm", "device copy", "launch wall"]
     assert all(r.value > 0 for r in found)
 
 
 def test_a_time_limit_and_a_small_memory_leave_probes_out(cpu):
-    assert list(micro.run_micro(CPU, cpu, QUICK, strict=True, others=True, time_s=0.0)) == []
+    assert list(micro.run_micro(CPU, cpu, QUICK, BLIND, strict=True, others=True, time_s=0.0)) == []
     tiny = msgspec.structs.replace(cpu, memory_bytes=1000)
-    assert [r.name for r in micro.run_micro(CPU, tiny, QUICK, strict=True, others=True)] == ["launch wall"]
+    assert [r.name for r in micro.run_micro(CPU, tiny, QUICK, BLIND, strict=True, others=True)] == [
+        "launch wall"
+    ]
+
+
+def test_a_probe_too_large_for_the_memory_is_halved_until_it_fits_and_says_its_size(h100):
+    small = micro.MEMORY_SHARE * 8 * GIB
+    card = [micro.device_copy(micro.COPY_BYTES), *micro.gemm_probes(h100, strict=False)]
+    found = list(micro.fitting(card, small))
+    assert found[0].size == "1024 MiB"
+    assert found[0].work == 2.0 * GIB
+    assert [p.size for p in found if p.precision == "tf32"] == ["4096", "8192", "16384"]
+    found = list(micro.fitting(micro.gemm_probes(h100, strict=False), GIB // 2))
+    assert [p.size for p in found if p.precision == "tf32"] == ["4096"]  # 16384 comes down to 4096 too
+    assert all(p.memory_bytes <= GIB // 2 for p in found)
+    assert list(micro.fitting([micro.gemm("fp32", 4096), micro.device_copy(GIB)], 1000)) == []
+
+
+def test_repetitions_and_telemetry_stay_beside_the_figure():
+    """The first drain throws the warm-up away: its clock is that of an idle card."""
+    idle = TelemetrySample(t_s=0.0, sm_clock_hz=3e8, power_w=80.0)
+    busy = [
+        TelemetrySample(t_s=1.0, sm_clock_hz=1.8e9, power_w=600.0, clock_event_reasons=("sw_power_cap",)),
+        TelemetrySample(t_s=1.1, sm_clock_hz=1.7e9, power_w=640.0, clock_event_reasons=()),
+    ]
+    drained = iter([[idle], busy])
+    times = iter([0.011, 0.010, 0.009] * 200)
+    probe = micro.gemm("fp32", 64)
+    found = micro.measure_probe(probe, CPU, QUICK, timer=lambda _: next(times), samples=lambda: next(drained))
+    assert (found.mean_power_w, found.sm_clock_min_hz) == (620.0, 1.7e9)
+    assert found.clock_event_reasons == ("sw_power_cap",)
+    assert len(found.times_s) == found.n + found.left_out
+    assert set(found.times_s) == {0.011, 0.010, 0.009}
+    assert found.work / sorted(found.times_s)[found.n // 2] == pytest.approx(found.value)
+
+
+def test_the_repetitions_of_a_very_short_kernel_are_kept_in_part(monkeypatch):
+    monkeypatch.setattr(micro, "MOST_TIMES", 7)
+    found = micro.measure_probe(micro.launch(), CPU, QUICK, timer=lambda _: 1e-2)
+    assert len(found.times_s) == 7 < found.n
 
 
 def test_the_best_product_of_a_precision_stands_beside_its_steps():
@@ -90,6 +132,11 @@ def test_the_best_product_of_a_precision_stands_beside_its_steps():
         result(name="device copy", value=99.0),
     ]
     assert best_gemm(rows) == {Precision.FP32: 3.0, Precision.AMP_BF16: 9.0}
+
+
+def test_the_best_size_of_a_product_is_known_where_there_are_several():
+    rows = [result(value=1.0), result(value=3.0, size="128"), result(value=9.0, precision="bf16")]
+    assert best_products(rows) == {("fp32", "128")}
 
 
 def test_peaks_come_from_the_datasheet_and_are_unknown_without_one(h100, cpu):

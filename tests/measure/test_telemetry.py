@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nvml.script import Fault, change, load_dump
 
 from gpubench.errors import NoDeviceError
 from gpubench.measure import preflight
@@ -19,6 +20,7 @@ from gpubench.measure.environment import environment
 from gpubench.measure.privacy import scrub
 from gpubench.measure.sampler import Sampler, shifted
 from gpubench.models import FindingKind, TelemetrySample
+from gpubench.probe import nvidia
 from gpubench.probe.backend import GpuProcess, PowerLimits, Reading
 
 
@@ -82,9 +84,47 @@ def test_a_device_without_telemetry_is_not_asked():
     assert sampler.drain() == []
 
 
-def test_samples_count_from_the_first_timed_round():
-    samples = [TelemetrySample(t_s=t) for t in (1.0, 2.0, 3.5)]
-    assert [s.t_s for s in shifted(samples, 2.0)] == [0.0, 1.5]
+def test_samples_count_from_the_first_timed_round_and_the_warm_up_is_kept_once_a_second():
+    samples = [TelemetrySample(t_s=100 + i / 10, power_w=float(i)) for i in range(60)]
+    found = shifted(samples, 103.0)
+    assert [s.t_s for s in found if s.t_s < 0] == pytest.approx([-3.0, -2.0, -1.0])
+    timed = [s for s in found if s.t_s >= 0]
+    assert len(timed) == 30
+    assert (timed[0].t_s, timed[0].power_w) == (0.0, 30.0)
+
+
+def test_the_state_before_the_run_is_that_of_the_driver(inside_nvml):
+    inside_nvml("h200")
+    gpu = nvidia.BACKEND.devices().devices[0]
+    state = preflight.start_state(gpu)
+    assert state.idle_power_w == pytest.approx(127.6, abs=0.1)
+    assert (state.temperature_c, state.pcie_generation, state.pcie_width) == (40.0, 5, 16)
+    assert state.persistence_mode is not None
+
+
+def test_power_is_idle_power_only_where_nothing_else_is_on_the_device(inside_nvml, cpu):
+    busy = {"gpu": 41, "memory": 3}
+    inside_nvml(change(load_dump("h200"), "nvmlDeviceGetUtilizationRates", busy))
+    state = preflight.start_state(nvidia.BACKEND.devices().devices[0])
+    assert state.idle_power_w is None
+    assert state.temperature_c == 40.0
+    assert preflight.start_state(cpu) is None
+
+
+@pytest.mark.parametrize(("code", "fault"), [(15, "gpu_lost"), (16, "reset_required"), (3, None)])
+def test_after_a_death_the_driver_is_asked_whether_the_device_is_gone(inside_nvml, cpu, code, fault):
+    inside_nvml("h200")
+    gpu = nvidia.BACKEND.devices().devices[0]
+    inside_nvml("h200", faults=[Fault("nvmlDeviceGetPowerUsage", code=code)])
+    assert preflight.fault_of(gpu) == fault
+    assert preflight.fault_of(cpu) is None
+
+
+def test_a_device_that_is_no_longer_listed_is_lost(inside_nvml):
+    inside_nvml("h200")
+    gpu = nvidia.BACKEND.devices().devices[0]
+    inside_nvml("h200", faults=[Fault("nvmlDeviceGetHandleByIndex_v2", code=15)])
+    assert preflight.fault_of(gpu) == "gpu_lost"
 
 
 # --- energy ------------------------------------------------------------------------------------------
@@ -157,6 +197,34 @@ def test_a_newcomer_is_found_after_the_run(card, monkeypatch):
 
 
 # --- what is stored of this machine ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "TORCH_COMPILE_DISABLE",
+        "TORCHDYNAMO_DISABLE",
+        "TORCHINDUCTOR_MAX_AUTOTUNE",
+        "PYTORCH_TUNABLEOP_ENABLED",
+        "PYTORCH_NO_CUDA_MEMORY_CACHING",
+        "OMP_PROC_BIND",
+        "OMP_PLACES",
+        "ATEN_CPU_CAPABILITY",
+        "MKL_CBWR",
+        "MIOPEN_FIND_MODE",
+        "CUDA_CACHE_DISABLE",
+    ],
+)
+def test_a_variable_that_changes_what_is_measured_is_recorded(cpu, monkeypatch, name):
+    monkeypatch.delenv(name, raising=False)
+    assert name not in environment(cpu).variables
+    monkeypatch.setenv(name, "1")
+    assert environment(cpu).variables[name] == "1"
+
+
+def test_the_clock_policy_of_the_cpu_is_recorded(cpu, monkeypatch):
+    monkeypatch.setattr("gpubench.measure.environment.cpu_governor", lambda: "powersave")
+    assert environment(cpu).cpu_governor == "powersave"
 
 
 def test_the_environment_names_no_host_no_user_and_no_path(cpu, monkeypatch):

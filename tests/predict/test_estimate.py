@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -106,6 +107,14 @@ def test_a_disturbed_measurement_anchors_nothing(vgg16, kind):
     case = case_on(vgg16, T4)
     run = run_of(T4, (case, 10.0), findings=(Finding(kind=kind),))
     assert not ask(vgg16, H100, own=[run])[H100].anchored
+
+
+@pytest.mark.parametrize(("kind", "cpu"), [(FindingKind.HOST_BOUND, "Some CPU"), (FindingKind.NOISY, None)])
+def test_a_host_bound_measurement_names_the_cpu_that_set_its_pace(vgg16, kind, cpu):
+    run = run_of(T4, (case_on(vgg16, T4), 10.0), findings=(Finding(kind=kind),))
+    run = msgspec.structs.replace(run, environment=msgspec.structs.replace(run.environment, cpu="Some CPU"))
+    found = ask(vgg16, T4, own=[run])[T4]
+    assert (found.basis, found.host_cpu) == ("measured", cpu)
 
 
 def test_another_workload_version_or_task_anchors_nothing(vgg16):

@@ -56,6 +56,16 @@ def test_what_one_does_not_tell_is_unknown_for_all(pair) -> None:
         assert seen.sm_clock_hz == 1.2e9
 
 
+def test_one_lost_gpu_is_the_fault_of_the_job(pair) -> None:
+    pair()
+    with Together((gpu(0), gpu(1))) as both:
+        assert both.fault is None
+    pair(faults=[Fault("nvmlDeviceGetPowerUsage", code=15, device="1")])
+    with Together((gpu(0), gpu(1))) as both:
+        both.sample()
+        assert both.fault == "gpu_lost"
+
+
 def test_one_silent_gpu_is_silence(pair) -> None:
     pair(faults=[Fault("*", code=3, device="1")])
     with Together((gpu(0), gpu(1))) as both:

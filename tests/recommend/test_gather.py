@@ -57,6 +57,20 @@ def test_a_measurement_on_the_cpu_anchors_no_gpu_and_stands_on_its_own():
     assert not answers[H100].anchored
 
 
+def test_a_host_bound_row_of_an_unknown_device_names_its_cpu():
+    row = msgspec.structs.replace(
+        measurement(case_on(H100), 100.0),
+        findings=(Finding(kind=FindingKind.HOST_BOUND, value=1.5, limit=1.1),),
+    )
+    run = run_of("a-card-of-no-table", row)
+    run = msgspec.structs.replace(run, environment=msgspec.structs.replace(run.environment, cpu="Some CPU"))
+    (found,) = own_devices.measured(question_of(), [run], load_specs()).values()
+    assert found.host_cpu == "Some CPU"
+    calm = msgspec.structs.replace(run, measurements=(measurement(case_on(H100), 100.0),))
+    (found,) = own_devices.measured(question_of(), [calm], load_specs()).values()
+    assert found.host_cpu is None
+
+
 def test_the_nearest_case_of_an_unknown_device_is_taken():
     near = case_on(H100)
     far = msgspec.structs.replace(near, precision=Precision.FP32, execution=Execution.EAGER)

@@ -272,6 +272,35 @@ def test_a_host_bound_row_says_that_a_dearer_gpu_buys_nothing():
     assert "its 4 vCPUs suffice" in verdict
 
 
+def test_a_host_bound_measurement_carries_the_name_of_its_cpu():
+    """Only a GPU that is ranked is named, and only where its figure rests on such a measurement."""
+    rates = {
+        H100: estimate(H100, 900, host_cpu="AMD EPYC 9354\x1b[31m"),
+        L4: estimate(L4, 200),
+        T4: estimate(T4, 100, host_cpu="Other"),
+    }
+    ranking = rank_of([offer(H100, 1.0), offer(L4, 1.0)], rates)
+    (note,) = [note for note in ranking.notes if "Host-bound" in note]
+    assert "AMD EPYC 9354" in note
+    assert "H100" in note
+    assert not {"\x1b", "L4", "Other"} & {*note, *note.split()}
+    assert [row.flat()["host_cpu"] for row in ranking.rows] == ["AMD EPYC 9354\x1b[31m", None]
+
+
+def test_of_several_workloads_a_host_bound_one_names_its_cpu():
+    bound = {H100: estimate(H100, 400, host_cpu="Some CPU"), A100: estimate(A100, 200)}
+    tables = {"cnn": {H100: estimate(H100, 400), A100: estimate(A100, 200)}, "lstm": bound}
+    ranking = judge(
+        RankRequest(workloads=("cnn", "lstm"), draws=10),
+        [offer(H100, 2.0)],
+        lambda keys: evidence_of(tables),
+        specs=load_specs(),
+        today=TODAY,
+        drawer=log_normal,
+    )
+    assert ranking.rows[0].estimate.host_cpu == "Some CPU"
+
+
 def test_what_beats_an_offer_is_named_with_its_respects():
     offers = [offer(H100, 2.0, instance="cheap"), offer(H100, 3.0, instance="dear"), offer(L4, 0.1)]
     rows = rank_of(offers, {H100: 3000.0, L4: 200.0}).rows

@@ -64,5 +64,6 @@ def test_a_plan_hands_it_to_the_measurement() -> None:
 
 def test_a_run_that_goes_on_keeps_it(chosen) -> None:
     assert chosen("largest").measurements[0].case.task is TaskKind.TRAIN
-    again = resume.plan_again(chosen("largest"), CPU, {"cnn": load_profiles()["cnn"]}, None)
+    request = RunRequest(workloads=("cnn",))
+    again = resume.plan_again(chosen("largest"), CPU, {"cnn": load_profiles()["cnn"]}, request)
     assert [p.batch_choice for p in again.cases] == ["largest"]

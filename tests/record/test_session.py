@@ -15,8 +15,9 @@ import msgspec
 import pytest
 
 from gpubench.errors import MisuseError
-from gpubench.models import DeviceProfile, Run, Status
-from gpubench.record import resume, store
+from gpubench.measure.request import RunRequest
+from gpubench.models import DeviceProfile, MicroResult, Run, Settings, StartState, Status
+from gpubench.record import resume, session, store
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -90,6 +91,16 @@ def test_run_json_is_the_run_with_derived_fields_flat(tmp_path):
     for name in ("samples_per_s_high", "gpu_busy", "joules_per_sample", "mfu"):
         assert name in row
     assert row["joules_per_sample"] is None
+    assert (row["rounds"], row["launch_step_time_min_s"]) == (
+        len(row["launches"][0]["rounds"]),
+        row["step_time_s"],
+    )
+    assert row["launches"][0]["sequence"] == 0
+    settings = document["settings"]
+    assert (settings["micro"], settings["gpus"], settings["allow_throttled"]) == ("none", 1, False)
+    assert settings["budget"]["target"] == 0.02
+    assert "import" in row["launches"][0]["cold_s"]
+    assert document["start"] is None
     assert document["schema_version"] == 1
     assert document["protocol"] == "gpubench/1"
     (run,) = store.read_runs(tmp_path).runs
@@ -139,6 +150,11 @@ def test_sigterm_saves_within_five_seconds_and_resume_goes_on(tmp_path):
     assert code == 130, err
     (cut,) = store.read_runs(tmp_path).runs
     (kept,) = [m for m in cut.measurements if m.status is Status.OK]
+    product = MicroResult(
+        name="gemm", precision="fp32", size="4096", value=5e13, low=None, high=None, unit="FLOP/s", n=20
+    )
+    wanted = msgspec.structs.replace(cut.settings, micro="also")
+    store.write_run(tmp_path, msgspec.structs.replace(cut, micro=(product,), settings=wanted))
     again = start("--resume", "latest", *SHORT[:3], "--results", str(tmp_path), "--json")
     code, out, err = finish(again)
     assert code == 0, err
@@ -147,6 +163,10 @@ def test_sigterm_saves_within_five_seconds_and_resume_goes_on(tmp_path):
     assert {m.case.workload for m in run.measurements if m.status is Status.OK} == {"lstm", "cnn"}
     assert next(m for m in run.measurements if m.case == kept.case).launches == kept.launches
     assert json.loads(out)["finished_at"]
+    assert run.micro == (product,)  # its process had come to its cases: nothing is probed again
+    assert {m.gemm_flops_per_s for m in run.measurements if m.case != kept.case} == {5e13}
+    sequences = [launch.sequence for m in run.measurements for launch in m.launches]
+    assert len(set(sequences)) == len(sequences)
 
 
 def test_sigterm_is_obeyed_while_the_model_hangs(tmp_path):
@@ -197,14 +217,69 @@ def test_a_run_of_another_device_or_software_is_not_gone_on_with(make_run, tmp_p
     run = make_run()
     elsewhere = msgspec.structs.replace(run, device=msgspec.structs.replace(run.device, device_id="0" * 16))
     with pytest.raises(MisuseError, match="begun on another device"):
-        resume.plan_again(elsewhere, device, {}, None)
+        resume.plan_again(elsewhere, device, {}, RunRequest())
     other_torch = msgspec.structs.replace(
         run, environment=msgspec.structs.replace(run.environment, torch="1.0")
     )
     with pytest.raises(MisuseError, match="torch is"):
-        resume.plan_again(other_torch, device, {}, None)
+        resume.plan_again(other_torch, device, {}, RunRequest())
     with pytest.raises(MisuseError, match="does not say what it planned"):
-        resume.plan_again(run, device, {}, None)
+        resume.plan_again(run, device, {}, RunRequest())
+
+
+@pytest.fixture
+def planned_run(make_run):
+    """A run cut off after the first of two cases, and how its plan is made again."""
+    from gpubench.profile import profile_of
+
+    run = make_run(device=DeviceProfile(backend="cpu"))
+    (row,) = run.measurements
+    other = msgspec.structs.replace(row.case, precision="amp-bf16")
+    run = msgspec.structs.replace(run, planned=(row.case, other))
+    profile = profile_of("cnn")
+    same = msgspec.structs.replace(row.case, workload_version=profile.version)
+    planned = tuple(msgspec.structs.replace(c, workload_version=profile.version) for c in run.planned)
+    row = msgspec.structs.replace(row, case=same)
+    run = msgspec.structs.replace(run, planned=planned, measurements=(row,))
+
+    def again(run, **request):
+        return resume.plan_again(run, run.device, {"cnn": profile}, RunRequest(**request))
+
+    return run, again
+
+
+def test_a_run_goes_on_with_its_settings(planned_run):
+    run, again = planned_run
+    assert (again(run).micro, again(run).allow_throttled) == ("none", False)
+    asked = msgspec.structs.replace(run, settings=Settings(allow_throttled=True, micro="also"))
+    assert (again(asked).micro, again(asked).allow_throttled) == ("also", True)
+    assert again(run, allow_throttled=True).allow_throttled
+    refused = msgspec.structs.replace(run, settings=Settings(micro="none"))
+    assert again(refused).micro == "none"
+
+
+def test_launches_go_on_counting_where_the_run_was_cut_off(planned_run):
+    run, again = planned_run
+    (row,) = run.measurements
+    launch = msgspec.structs.replace(row.launches[0], sequence=4)
+    run = msgspec.structs.replace(run, measurements=(msgspec.structs.replace(row, launches=(launch,)),))
+    assert resume.record_of(run, again(run), run.device).begun == 5
+
+
+def test_a_new_run_says_what_it_was_told_and_how_it_found_the_device(planned_run, tmp_path):
+    run, again = planned_run
+    settings, start = Settings(allow_shared=True, gpus=2), StartState(idle_power_w=76.0)
+    prepared = session.Prepared(
+        device=run.device,
+        plan=again(run),
+        root=tmp_path,
+        findings=(),
+        remark=None,
+        settings=settings,
+        start=start,
+    )
+    made = session.new_run(prepared)
+    assert (made.settings, made.start) == (settings, start)
 
 
 def test_finished_units_are_those_with_a_launch_and_timeouts_are_measured_anew(make_run):

@@ -77,6 +77,40 @@ def test_files_of_another_project_are_neither_read_nor_renamed(tmp_path, make_ru
     assert beside.read_text() == "{"
 
 
+def launch_of(document):
+    return document["measurements"][0]["launches"][0]
+
+
+def gemm(**changes):
+    """2 TFLOP/s: 4e12 FLOP in 2 s, three times."""
+    fields = {
+        "name": "gemm",
+        "precision": "fp32",
+        "size": "4096",
+        "value": 2e12,
+        "low": 1.9e12,
+        "high": 2.1e12,
+    }
+    fields |= {"unit": "FLOP/s", "n": 3, "work": 4e12, "times_s": [2.0, 2.1, 1.9]}
+    return fields | changes
+
+
+def test_a_record_whose_figures_agree_is_read(tmp_path, make_run):
+    document = json.loads(msgspec.json.encode(make_run()))
+    launch_of(document).update(
+        timed_steps=12,
+        energy_j=9.0,
+        energy_region_s=1.2,
+        energy_source="counter",
+        energy_edges_j=[100.0, 109.0],
+    )
+    part = gemm(times_s=[1.0, 2.0, 2.1, 1.9], left_out=1)
+    document["micro"] = [gemm(), part, gemm(times_s=[1.0], n=5000)]
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(document))
+    assert len(store.read_run(path).micro) == 3
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -88,6 +122,22 @@ def test_files_of_another_project_are_neither_read_nor_renamed(tmp_path, make_ru
         (lambda d: d["measurements"][0]["launches"][0]["rounds"][0].update(steps=0), "a round of"),
         (lambda d: d["measurements"][0]["launches"][0].update(rounds=[]), "without a single timed round"),
         (lambda d: d["measurements"][0]["launches"][0].update(energy_j=0.0), "energy of 0.0"),
+        (lambda d: launch_of(d).update(timed_steps=13), "13 timed steps, while its rounds hold 12"),
+        (lambda d: launch_of(d).update(skipped_steps=13), "13 skipped steps of 12"),
+        (lambda d: launch_of(d).update(energy_j=9.0, energy_region_s=1.0), "rounds of 1.2 s in it"),
+        (
+            lambda d: launch_of(d).update(
+                energy_j=9.0, energy_region_s=2.0, energy_source="counter", energy_edges_j=[100.0, 110.0]
+            ),
+            "energy of 9.0 J between counter readings of 100.0 and 110.0 J",
+        ),
+        (lambda d: d.update(micro=[gemm(low=3e12)]), "leaves out its value 2"),
+        (lambda d: d.update(micro=[gemm(high=1e12)]), "leaves out its value 2"),
+        (lambda d: d.update(micro=[gemm(value=0.0)]), "a value of 0.0 FLOP/s"),
+        (
+            lambda d: d.update(micro=[gemm(times_s=[1.0, 1.1, 0.9])]),
+            "its repetitions give 4e.12, it says 2e.12",
+        ),
         (lambda d: d.update(run_id="../../x"), "no plain file name"),
         (lambda d: d.update(schema_version=0), "never existed"),
         (lambda d: d.update(schema_version="1"), "no gpubench run"),
@@ -270,6 +320,22 @@ def test_runs_of_other_machines_are_taken_in_and_bad_files_named(tmp_path, make_
     assert (other / "runs" / "broken.json").exists()
     with pytest.raises(MisuseError, match="does not exist"):
         store.add_runs(tmp_path / "mine", [tmp_path / "nowhere"])
+
+
+def test_a_run_in_which_several_gpus_do_more_than_as_many_single_ones_is_not_taken_in(tmp_path, make_run):
+    """The same step time on four GPUs is four times the throughput; a fifth faster is not possible."""
+    (one,) = make_run().measurements
+    four = msgspec.structs.replace(one, case=msgspec.structs.replace(one.case, gpu_count=4))
+    rounds = tuple(msgspec.structs.replace(r, wall_s=r.wall_s / 1.2) for r in one.launches[0].rounds)
+    faster = msgspec.structs.replace(
+        four, launches=(msgspec.structs.replace(four.launches[0], rounds=rounds),)
+    )
+    for row, count in ((four, 1), (faster, 0), (msgspec.structs.replace(faster, status=Status.INVALID), 1)):
+        path = store.write_run(tmp_path / "theirs", make_run(measurements=(one, row)))
+        store.read_run(path)  # in one's own folder it stays, and `check` names it
+        written, refused = store.add_runs(tmp_path / "mine", [path])
+        assert len(written) == count
+        assert count or "4 GPUs at 4.8 times" in refused[0]
 
 
 def test_shipped_reference_runs_can_be_read():

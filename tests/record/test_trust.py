@@ -12,7 +12,17 @@ import pytest
 from gpubench.compare import amp_effects, compare, parse_tolerance, ratio, scaling_effects
 from gpubench.errors import MisuseError
 from gpubench.findings import INFORMATIVE
-from gpubench.models import Finding, FindingKind, Launch, MicroResult, Precision, Round, Status
+from gpubench.models import (
+    Execution,
+    Finding,
+    FindingKind,
+    Launch,
+    MicroResult,
+    Precision,
+    Round,
+    Status,
+    Switches,
+)
 from gpubench.record import reference_check, store
 from gpubench.record.reference_check import Figure, judge, name_of, plan_of, planned_of, reference_figures
 from gpubench.record.trust import examine
@@ -21,16 +31,31 @@ from gpubench.record.trust import examine
 def launch(index=0, step_s=0.1, spread=0.01, **changes):
     walls = [step_s * 4 * (1 + spread * (i % 3 - 1)) for i in range(24)]
     rounds = tuple(Round(steps=4, wall_s=w, loss=2.0 - 0.01 * i) for i, w in enumerate(walls))
-    fields = {"telemetry_source": "nvml", "energy_source": "counter", "precision_errors": {"matmul": 5e-7}}
+    fields = {
+        "telemetry_source": "nvml",
+        "energy_source": "counter",
+        "precision_errors": {"matmul": 5e-7},
+        "switches": Switches(
+            cudnn_allow_tf32=False,
+            matmul_allow_tf32=False,
+            conv_fp32_precision="ieee",
+            rnn_fp32_precision="ieee",
+            matmul_fp32_precision="ieee",
+        ),
+        "reference_error": 1e-7,
+        "parameters_moved": True,
+    }
     return Launch(index=index, rounds=rounds, **(fields | changes))
 
 
 def with_launch(run, *launches, **case_changes):
     row = run.measurements[0]
     case = msgspec.structs.replace(row.case, **case_changes)
-    row = msgspec.structs.replace(row, case=case, launches=launches)
+    row = msgspec.structs.replace(
+        row, case=case, launches=launches, flops_per_sample=1e6, peak_flops_per_s=66.9e12
+    )
     return msgspec.structs.replace(
-        run, measurements=(row,), finished_at="2026-11-20T00:10:00Z", planned=(case,)
+        run, measurements=(row,), finished_at="2026-11-20T00:10:00Z", planned=(case,), budget="default"
     )
 
 
@@ -103,7 +128,88 @@ def test_more_gpus_than_can_be_are_not_believed(make_run):
         one, case=msgspec.structs.replace(one.case, gpu_count=8), launches=(launch(step_s=0.04),)
     )
     trust = examine(msgspec.structs.replace(run, measurements=(one, eight)))
-    assert [d.kind for d in trust.doubts] == ["SCALING"]
+    (scaling,) = [d for d in trust.doubts if d.kind == "SCALING"]
+    assert (scaling.weight, scaling.value, scaling.limit) == (
+        "problem",
+        pytest.approx(20),
+        pytest.approx(8.4),
+    )
+    assert "INVALID" in {d.kind for d in trust.doubts}
+
+
+def card(run, **changes):
+    return msgspec.structs.replace(run, device=msgspec.structs.replace(run.device, **changes))
+
+
+def product(value, **changes):
+    fields = {"name": "gemm", "precision": "bf16", "size": "4096", "value": value, "low": None, "high": None}
+    return MicroResult(**(fields | {"unit": "FLOP/s", "n": 20} | changes))
+
+
+def test_micro_benchmarks_are_examined_too(make_run):
+    run = card(with_launch(make_run(), launch()), gpu_key="nvidia-h200-sxm-141gb")
+    wide = product(7e14, findings=(Finding(kind=FindingKind.NOT_CONVERGED, value=0.2, limit=0.02),))
+    trust = examine(msgspec.structs.replace(run, measurements=(), planned=(), micro=(wide,)))
+    assert [(d.kind, d.micro, d.weight) for d in trust.doubts] == [
+        ("NOT_CONVERGED", "gemm bf16 4096", "problem")
+    ]
+    trust = examine(msgspec.structs.replace(run, micro=(product(9e15),)))
+    (doubt,) = trust.doubts
+    assert (doubt.kind, doubt.limit) == ("IMPLAUSIBLE", 1.0)
+    assert doubt.value == pytest.approx(9.1, rel=0.01)
+    assert examine(msgspec.structs.replace(run, micro=(product(9e14),))).trustworthy
+
+
+def test_a_power_cap_is_seen_in_the_stored_limits(make_run):
+    run = card(with_launch(make_run(), launch()), power_limit_w=300.0, power_limit_default_w=700.0)
+    (doubt,) = examine(run).doubts
+    assert (doubt.kind, doubt.case, doubt.weight) == ("POWER_CAPPED", None, "problem")
+    assert doubt.value == pytest.approx(0.429)
+    assert examine(card(run, power_limit_w=690.0)).doubts == ()
+
+
+GUARDS = {
+    "switches": (None, "fp32 switches read back"),
+    "precision_errors": ({}, "matrix product and convolution against float64"),
+    "reference_error": (None, "first loss against float32 on the CPU"),
+    "parameters_moved": (None, "moving parameters"),
+}
+
+
+@pytest.mark.parametrize("name", GUARDS)
+def test_a_guard_that_did_not_run_is_named_and_is_no_fault(make_run, name):
+    value, words = GUARDS[name]
+    trust = examine(with_launch(make_run(), launch(**{name: value})))
+    (doubt,) = trust.doubts
+    assert (doubt.kind, doubt.weight) == ("NOT_CHECKED", "note")
+    assert doubt.text.endswith(words)
+    assert trust.trustworthy
+
+
+def test_guards_are_due_where_the_case_and_the_device_have_them(make_run):
+    run = with_launch(make_run(), launch(), precision=Precision.AMP_FP16, execution=Execution.GRAPH)
+    assert {d.text.rpartition(": ")[2] for d in examine(run).doubts} == {
+        "graph against eager",
+        "skipped steps",
+    }
+    run = with_launch(make_run(), launch(reference_error=None))
+    assert examine(card(run, backend="cpu")).doubts == ()
+    assert "memory errors" in examine(card(run, ecc_enabled=True)).doubts[-1].text
+    short = launch(loss_curve=())
+    short = msgspec.structs.replace(short, rounds=short.rounds[:4])
+    assert "falling loss" in examine(with_launch(make_run(), short)).doubts[0].text
+    unknown = with_launch(make_run(), launch())
+    (row,) = unknown.measurements
+    row = msgspec.structs.replace(row, peak_flops_per_s=None)
+    assert "peak" in examine(msgspec.structs.replace(unknown, measurements=(row,))).doubts[0].text
+
+
+def test_a_quick_run_says_that_it_did_not_wait_for_the_temperature(make_run):
+    run = msgspec.structs.replace(with_launch(make_run(), launch()), budget="quick")
+    (doubt,) = examine(run).doubts
+    assert (doubt.kind, doubt.weight) == ("TEMPERATURE_NOT_JUDGED", "note")
+    blind = msgspec.structs.replace(with_launch(make_run(), launch(telemetry_source="none")), budget="quick")
+    assert [d.kind for d in examine(blind).doubts] == ["NO_TELEMETRY"]
 
 
 # --- compare -----------------------------------------------------------------------------------------
@@ -197,6 +303,11 @@ def test_check_and_compare_answer_with_their_exit_codes(tmp_path, make_run):
     document = json.loads(out)
     assert document["trustworthy"] is False
     assert document["doubts"][0]["kind"] == "HOST_BOUND"
+    wide = product(7e14, findings=(Finding(kind=FindingKind.NOT_CONVERGED, value=0.2, limit=0.02),))
+    path = store.write_run(tmp_path / "micro", msgspec.structs.replace(sound, micro=(wide,)))
+    code, out, _ = gpubench("check", str(path))
+    assert code == 1
+    assert "    gemm bf16 4096: 0.200, limit 0.0200" in out.splitlines()
     code, out, err = gpubench("compare", "20261120", "latest", *where, "--fail-over", "3%", "--json")
     assert code == 1, err
     assert json.loads(out)["rows"][0]["verdict"] == "B is slower"

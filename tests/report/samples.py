@@ -149,12 +149,12 @@ def measurement(
                 switches=_switches(a_case.precision),
                 telemetry=_telemetry(rng) if telemetry else (),
                 telemetry_source="nvml" if telemetry else None,
-                energy_j=6500.0 if telemetry else None,
+                energy_j=650.0 * sum(r.wall_s for r in rounds) if telemetry else None,
                 loss_curve=tuple(
                     2.3 * 0.97**i + (0.002 if a_case.precision.is_amp else 0.0) for i in range(30)
                 ),
                 energy_source="counter" if telemetry else None,
-                energy_region_s=10.0 if telemetry else None,
+                energy_region_s=sum(r.wall_s for r in rounds) if telemetry else None,
             )
         )
     peak = {Precision.FP32: 66.9e12, Precision.TF32: 494.5e12}.get(a_case.precision, 989e12)
@@ -231,8 +231,8 @@ def micro() -> tuple[MicroResult, ...]:
     rows = [
         ("gemm", "fp32", "4096", 51.4e12, "FLOP/s"), ("gemm", "fp32", "8192", 51.3e12, "FLOP/s"), ("gemm", "tf32", "8192", 348.5e12, "FLOP/s"),
         ("gemm", "fp16", "4096", 683.7e12, "FLOP/s"), ("gemm", "bf16", "4096", 722.7e12, "FLOP/s"), ("gemm", "bf16", "8192", 680.9e12, "FLOP/s"),
-        ("device_copy", None, "2 GiB", 4267e9, "B/s"), ("host_to_device_pinned", None, "256 MiB", 55.5e9, "B/s"),
-        ("host_to_device_pageable", None, "256 MiB", 22.1e9, "B/s"), ("launch", None, "1 element", 5.7e-6, "s"),
+        ("device copy", None, "2048 MiB", 4267e9, "B/s"), ("host to device pinned", None, "256 MiB", 55.5e9, "B/s"),
+        ("host to device pageable", None, "256 MiB", 22.1e9, "B/s"), ("launch wall", None, "1000", 5.7e-6, "s"),
     ]  # fmt: skip
     return tuple(
         MicroResult(name=n, precision=p, size=s, value=v, low=v * 0.995, high=v * 1.005, unit=u, n=40)

@@ -5,13 +5,22 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gpubench.models import Execution, Finding, FindingKind, Launch, Precision, TaskKind, TelemetrySample
+from gpubench.models import (
+    Execution,
+    Finding,
+    FindingKind,
+    Launch,
+    Precision,
+    StartState,
+    TaskKind,
+    TelemetrySample,
+)
 from gpubench.report.section import Charts, Table
 from gpubench.report.sections.amp import loss_gap, speed_ups
 from gpubench.report.sections.host import gains
-from gpubench.report.sections.micro import peak_of
 from gpubench.report.sections.processor import contests
 from gpubench.report.strips import GAP_S, MOST_POINTS, strip, timeline
+from gpubench.units import format_percent
 
 from . import samples
 from .test_sections import block_of, words_of
@@ -154,11 +163,23 @@ def test_without_telemetry_there_is_no_strip():
 
 def test_micro_benchmarks_stand_beside_the_dense_rate_of_their_precision():
     data = samples.report_data(samples.h200_run())
-    gemm = next(m for m in data.run.micro if (m.precision, m.size) == ("bf16", "4096"))
-    assert peak_of(gemm, data.spec) == data.spec.bf16_tensor_flops_per_s
-    row = next(row for row in table_of("micro", data).rows if row[0] == "gemm bf16\n4096")
-    assert row[1].startswith("723 TFLOP/s")
-    assert row[3] == "73.0 %"
+    rows = {row[0]: row for row in table_of("micro", data).rows}
+    best = rows["gemm bf16\n4096, the best size"]
+    assert best[1].startswith("723 TFLOP/s")
+    assert best[2] == "989 TFLOP/s"
+    assert best[3] == "73.0 %"
+    assert "gemm bf16\n8192" in rows
+    assert rows["device copy\n2048 MiB"][3] == "88.9 %"
+    assert rows["launch wall\n1000"][3] == "—"
+
+
+def test_a_micro_benchmark_stands_beside_what_the_device_did_meanwhile():
+    watched = msgspec.structs.replace(
+        samples.micro()[3], mean_power_w=612.0, sm_clock_min_hz=1.755e9, clock_event_reasons=("sw_power_cap",)
+    )
+    data = samples.report_data(samples.h200_run(micro=(watched,)))
+    (row,) = table_of("micro", data).rows
+    assert row[5] == "612 W\nat least 1.75 GHz\nsw_power_cap"
 
 
 def test_the_gpu_is_compared_with_the_cpu_and_the_batches_are_said_to_differ():
@@ -349,3 +370,50 @@ def test_what_more_gpus_add_is_shown_per_gpu_and_claims_nothing_without_one_alon
     assert row[5].startswith("3.6")
     assert row[6] == "90 %"
     assert block_of("together", samples.report_data(samples.h200_run(measurements=rows[1:]))) is None
+
+
+def test_the_warm_up_is_no_part_of_the_strip_and_its_figures():
+    hot = TelemetrySample(t_s=-5.0, power_w=9999.0, clock_event_reasons=("hw_thermal_slowdown",))
+    run = samples.h200_run()
+    rows = tuple(
+        msgspec.structs.replace(
+            m,
+            launches=tuple(msgspec.structs.replace(x, telemetry=(hot, *x.telemetry)) for x in m.launches),
+        )
+        for m in run.measurements
+    )
+    with_it = samples.report_data(msgspec.structs.replace(run, measurements=rows))
+    assert words_of("telemetry", with_it) == words_of("telemetry", samples.report_data(run))
+    assert timeline(rows[0].launches) == timeline(run.measurements[0].launches)
+
+
+def test_power_at_work_stands_beside_power_at_idle():
+    start = StartState(idle_power_w=76.4, temperature_c=31.0, persistence_mode=True, pcie_generation=1)
+    data = samples.report_data(samples.h200_run(start=start))
+    assert "it drew 76.4 W" in words_of("telemetry", data)
+    words = words_of("method", data)
+    for fact in ("Idle power", "Temperature at start", "31 °C", "Persistence mode"):
+        assert fact in words
+    assert "PCI Express at start" not in words  # the width is unknown
+    assert "Idle power" not in words_of("method", samples.report_data(samples.h200_run()))
+
+
+def test_the_spread_of_rounds_and_launches_and_what_is_paid_once_are_in_the_method():
+    run = samples.h200_run()
+    paid = msgspec.structs.replace(run.measurements[0].launches[0], cold_s={"import": 3.0, "first_step": 0.5})
+    first = msgspec.structs.replace(run.measurements[0], launches=(paid, *run.measurements[0].launches[1:]))
+    data = samples.report_data(samples.h200_run(measurements=(first, *run.measurements[1:])))
+    tables = {part.caption: part for part in block_of("method", data).parts if isinstance(part, Table)}
+    spread = next(table for caption, table in tables.items() if caption.startswith("Spread"))
+    assert len(spread.rows) == len(data.results)
+    assert all(row[4].endswith(" of 60") and " to " in row[5] for row in spread.rows)
+    cold = next(table for caption, table in tables.items() if caption.startswith("Paid once"))
+    assert cold.rows == (("import", "3.00 s"), ("first step", "500 ms"))
+
+
+def test_a_rate_stands_beside_the_best_product_of_the_same_card():
+    row = samples.measurement(samples.case(), 0.01964, gemm_flops_per_s=722.7e12)
+    data = samples.report_data(samples.h200_run(measurements=(row,)))
+    (cells,) = table_of("throughput", data).rows
+    assert cells[8] == format_percent(row.mfu_of_gemm)
+    assert row.mfu_of_gemm == pytest.approx(92.65e9 * 64 / 0.01964 / 722.7e12, rel=0.01)

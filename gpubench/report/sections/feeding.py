@@ -70,12 +70,7 @@ def _speed(result: Result) -> float:
 def _link(data: ReportData) -> MicroResult | None:
     """The measured link from host to device, pinned memory."""
     return next(
-        (
-            m
-            for run in data.device_runs
-            for m in run.micro
-            if m.unit == "B/s" and {"h2d", "host_to_device"} & {m.name, m.name.removesuffix("_pinned")}
-        ),
+        (m for run in data.device_runs for m in run.micro if m.name == "host to device pinned"),
         None,
     )
 

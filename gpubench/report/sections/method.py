@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gpubench.findings import Finding, FindingKind, describe
-from gpubench.models import Launch, Measurement, Run, Switches
+from gpubench.models import Launch, Measurement, Run, StartState, Switches
+from gpubench.record.spread import cold_costs, spread
 from gpubench.report.data import ReportData, Result
 from gpubench.report.section import Block, Bullets, Column, Fact, Facts, Paragraph, Part, Section, Table
 from gpubench.report.words import case_words, count, moment_words
-from gpubench.units import UNKNOWN, format_bytes, format_duration, format_percent, plain
+from gpubench.units import UNKNOWN, format_bytes, format_duration, format_number, format_percent, plain
 
 MOST_PLACES = 6
 
@@ -47,7 +48,7 @@ def _render(data: ReportData) -> Block | None:
         *_findings(data),
     ]
     if data.results:
-        parts.append(_rounds_table(data.results))
+        parts += [_rounds_table(data.results), _spread_table(data.results), *_cold_costs(data.results)]
     if data.failures:
         parts.append(_failures_table(data.failures))
     if data.problems:
@@ -93,8 +94,24 @@ def _run_facts(run: Run) -> dict[str, str]:
         "CPU threads": UNKNOWN if e.cpu_threads is None else f"{e.cpu_threads} of {e.cpu_count or UNKNOWN}",
         "Host memory": format_bytes(e.ram_bytes),
         "Seed": str(run.seed),
+        "CPU governor": _text(e.cpu_governor),
+        **_start_facts(run.start),
         "Variables": ", ".join(f"{plain(k, 60)}={plain(v, 60)}" for k, v in sorted(e.variables.items()))
         or UNKNOWN,
+    }
+
+
+def _start_facts(start: StartState | None) -> dict[str, str]:
+    """The device before the run; unknown throughout where the driver did not tell."""
+    s = start or StartState()
+    link = (
+        f"generation {s.pcie_generation}, {s.pcie_width} lanes" if s.pcie_generation and s.pcie_width else ""
+    )
+    return {
+        "Temperature at start": UNKNOWN if s.temperature_c is None else f"{s.temperature_c:.0f} °C",
+        "Idle power": UNKNOWN if s.idle_power_w is None else f"{format_number(s.idle_power_w)} W",
+        "Persistence mode": UNKNOWN if s.persistence_mode is None else "on" if s.persistence_mode else "off",
+        "PCI Express at start": link or UNKNOWN,
     }
 
 
@@ -182,6 +199,49 @@ def _round_cells(m: Measurement) -> tuple[str, ...]:
         format_bytes(m.peak_memory_bytes),
         _switches(m.launches),
     )
+
+
+def _spread_table(results: Iterable[Result]) -> Table:
+    return Table(
+        caption="Spread of every case: seconds per step over rounds, and over launches",
+        columns=(
+            Column(title="Case"),
+            Column(title="Median round", numeric=True),
+            Column(title="MAD", numeric=True),
+            Column(title="5th to 95th percentile", numeric=True),
+            Column(title="Outliers", numeric=True),
+            Column(title="Launches, least to most", numeric=True),
+        ),
+        rows=tuple(_spread_cells(result.measurement) for result in results),
+        folded=True,
+    )
+
+
+def _spread_cells(m: Measurement) -> tuple[str, ...]:
+    of = spread(m)
+    return (
+        plain(m.case.label, 80),
+        format_duration(of["step_time_median_s"]),
+        format_duration(of["step_time_mad_s"]),
+        _range(of["step_time_p5_s"], of["step_time_p95_s"]),
+        f"{of['outliers']} of {of['rounds']}",
+        _range(of["launch_step_time_min_s"], of["launch_step_time_max_s"]),
+    )
+
+
+def _cold_costs(results: Iterable[Result]) -> list[Part]:
+    """What is paid once, apart from the steps: nothing of it is in a throughput."""
+    costs = cold_costs(result.measurement for result in results)
+    if not costs:
+        return []
+    rows = tuple((name.replace("_", " "), _range(least, most)) for name, (least, most) in costs.items())
+    caption = "Paid once, apart from the steps: least to most over cases and launches"
+    columns = (Column(title="Cost"), Column(title="Time", numeric=True))
+    return [Table(caption=caption, columns=columns, rows=rows, folded=True)]
+
+
+def _range(least: float | None, most: float | None) -> str:
+    return format_duration(least) if least == most else f"{format_duration(least)} to {format_duration(most)}"
 
 
 def _switches(launches: tuple[Launch, ...]) -> str:

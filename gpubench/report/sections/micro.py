@@ -4,28 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpubench.models import GpuSpec, MicroResult
+from gpubench.measure.peaks import best_products, datasheet_peak
+from gpubench.models import MicroResult, Run
 from gpubench.report.charts import BLUE, Mark, Series, dots, two_lines
 from gpubench.report.data import ReportData
 from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Part, Section, Table
-from gpubench.units import UNKNOWN, format_duration, format_interval, format_percent, format_si, plain
-
-
-def peak_of(result: MicroResult, spec: GpuSpec | None) -> float | None:
-    """The data sheet's figure for the same quantity: dense rate of the precision, or memory bandwidth."""
-    if spec is None:
-        return None
-    name = result.name.casefold()
-    if "gemm" in name:
-        return {
-            "fp32": spec.fp32_flops_per_s,
-            "tf32": spec.tf32_tensor_flops_per_s,
-            "fp16": spec.fp16_tensor_flops_per_s,
-            "amp-fp16": spec.fp16_tensor_flops_per_s,
-            "bf16": spec.bf16_tensor_flops_per_s,
-            "amp-bf16": spec.bf16_tensor_flops_per_s,
-        }.get(result.precision or "")
-    return spec.memory_bandwidth_bytes_per_s if "device_copy" in name else None
+from gpubench.units import (
+    UNKNOWN,
+    format_duration,
+    format_interval,
+    format_number,
+    format_percent,
+    format_si,
+    plain,
+)
 
 
 def _render(data: ReportData) -> Block | None:
@@ -41,11 +33,11 @@ def _render(data: ReportData) -> Block | None:
             )
         )
     ]
-    compared = [(m, peak) for m in run.micro if (peak := peak_of(m, data.spec))]
+    compared = [(m, peak) for m in run.micro if (peak := datasheet_peak(run.device, m))]
     if compared:
-        parts.append(Charts(figures=(_figure(compared),), twin=_table(run.micro, data.spec)))
+        parts.append(Charts(figures=(_figure(compared),), twin=_table(run)))
     else:
-        parts.append(_table(run.micro, data.spec))
+        parts.append(_table(run))
     return Block(title="What the silicon gives", parts=tuple(parts))
 
 
@@ -76,7 +68,8 @@ def _figure(compared: Sequence[tuple[MicroResult, float]]) -> Figure:
     )
 
 
-def _table(results: Sequence[MicroResult], spec: GpuSpec | None) -> Table:
+def _table(run: Run) -> Table:
+    best = best_products(run.micro)
     return Table(
         caption="Micro-benchmarks",
         columns=(
@@ -85,22 +78,36 @@ def _table(results: Sequence[MicroResult], spec: GpuSpec | None) -> Table:
             Column(title="Data sheet", numeric=True),
             Column(title="Share", numeric=True),
             Column(title="Repetitions", numeric=True),
+            Column(title="Device meanwhile"),
             Column(title="Findings"),
         ),
-        rows=tuple(_cells(result, spec) for result in results),
+        rows=tuple(
+            _cells(result, datasheet_peak(run.device, result), best=(result.precision, result.size) in best)
+            for result in run.micro
+        ),
     )
 
 
-def _cells(m: MicroResult, spec: GpuSpec | None) -> tuple[str, ...]:
-    peak = peak_of(m, spec)
+def _cells(m: MicroResult, peak: float | None, *, best: bool) -> tuple[str, ...]:
     return (
-        f"{_name(m)}\n{plain(m.size, 40)}",
+        f"{_name(m)}\n{plain(m.size, 40)}" + (", the best size" if best else ""),
         _value(m),
         UNKNOWN if peak is None else format_si(peak, plain(m.unit, 20)),
         UNKNOWN if peak is None else format_percent(m.value / peak, 3),
         str(m.n),
+        _meanwhile(m),
         ", ".join(finding.kind.value for finding in m.findings) or "none",
     )
+
+
+def _meanwhile(m: MicroResult) -> str:
+    """Mean power, lowest clock and clock event reasons, as far as they were read."""
+    known = [
+        "" if m.mean_power_w is None else f"{format_number(m.mean_power_w)} W",
+        "" if m.sm_clock_min_hz is None else f"at least {format_si(m.sm_clock_min_hz, 'Hz')}",
+        ", ".join(plain(reason, 40) for reason in m.clock_event_reasons or ()),
+    ]
+    return "\n".join(part for part in known if part) or UNKNOWN
 
 
 def _name(m: MicroResult) -> str:

@@ -22,7 +22,7 @@ def _render(data: ReportData) -> Block | None:
     return Block(
         title="What the device did meanwhile",
         parts=(
-            Paragraph(text=_sentence(known)),
+            Paragraph(text=_sentence(known) + _idle(data)),
             Charts(
                 figures=tuple(_figure(result, data) for result in shown),
                 twin=_table("Telemetry of every measured case", known),
@@ -50,6 +50,12 @@ def _sentence(results: Sequence[Result]) -> str:
     if not reasons:
         return text + "In no sample did the driver give a reason for holding the clock."
     return text + f"Reasons that the driver gave for holding the clock: {listed(sorted(reasons))}."
+
+
+def _idle(data: ReportData) -> str:
+    """What the device drew with nothing on it, to hold the power of the work against."""
+    idle_w = data.run.start.idle_power_w if data.run and data.run.start else None
+    return "" if idle_w is None else f" Idle, just before the run, it drew {format_number(idle_w)} W."
 
 
 def _figure(result: Result, data: ReportData) -> Figure:
@@ -119,7 +125,7 @@ def _events(samples: Sequence[TelemetrySample]) -> str:
 
 def _samples(result: Result) -> list[TelemetrySample]:
     launches: tuple[Launch, ...] = result.measurement.launches
-    return [sample for launch in launches for sample in launch.telemetry]
+    return [sample for launch in launches for sample in launch.timed_telemetry]
 
 
 SECTION = Section(key="telemetry", render=_render)

@@ -24,6 +24,7 @@ _COLUMNS = (
     Column(title="Step", numeric=True),
     Column(title="Device busy", numeric=True),
     Column(title="Of peak FLOP/s", numeric=True),
+    Column(title="Of best GEMM here", numeric=True),
     Column(title="Findings"),
 )
 
@@ -157,6 +158,7 @@ def _cells(result: Result) -> tuple[str, ...]:
         format_duration(m.step_time_s),
         format_percent(m.gpu_busy),
         format_percent(m.mfu),
+        format_percent(m.mfu_of_gemm),
         ", ".join(sorted({finding.kind.value for finding in m.findings})) or "none",
     )
 
