@@ -14,15 +14,20 @@ class FindingKind(StrEnum):
     NOISY = "NOISY"
     NOT_STEADY = "NOT_STEADY"
     NOT_CONVERGED = "NOT_CONVERGED"
+    LAUNCHES_DIFFER = "LAUNCHES_DIFFER"
     THROTTLED = "THROTTLED"
     THROTTLED_ALLOWED = "THROTTLED_ALLOWED"
     POWER_LIMITED = "POWER_LIMITED"
     POWER_CAPPED = "POWER_CAPPED"
     SHARED_GPU = "SHARED_GPU"
     TF32_IN_FORCE = "TF32_IN_FORCE"
+    SWITCHES_CHANGED = "SWITCHES_CHANGED"
+    PRECISION_UNPROVEN = "PRECISION_UNPROVEN"
     NO_ENERGY_COUNTER = "NO_ENERGY_COUNTER"
     NO_TELEMETRY = "NO_TELEMETRY"
     IMPLAUSIBLE = "IMPLAUSIBLE"
+    ABOVE_PEAK = "ABOVE_PEAK"
+    NO_PEAK = "NO_PEAK"
     LOSS_NOT_FALLING = "LOSS_NOT_FALLING"
     LOSS_NOT_FINITE = "LOSS_NOT_FINITE"
     UUID_ALL_ZEROS = "UUID_ALL_ZEROS"
@@ -48,6 +53,9 @@ INFORMATIVE = frozenset(
         FindingKind.CLOCK_EVENTS,
         FindingKind.NO_ENERGY_COUNTER,
         FindingKind.NO_TELEMETRY,
+        FindingKind.ABOVE_PEAK,
+        FindingKind.LAUNCHES_DIFFER,
+        FindingKind.NO_PEAK,
         FindingKind.UUID_ALL_ZEROS,
         FindingKind.TEMPERATURE_NOT_JUDGED,
     }
@@ -68,9 +76,13 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "the host, not the device, sets the pace",
         "raise the batch or use graph; a faster GPU will not help",
     ),
-    FindingKind.NOISY: ("the rounds spread widely", "close other programs and measure again"),
+    FindingKind.NOISY: ("rounds or launches spread widely", "close other programs and measure again"),
     FindingKind.NOT_STEADY: ("warm-up ended before the times were steady", "give the run more time"),
     FindingKind.NOT_CONVERGED: ("the interval is wider than the target", "give the run more time"),
+    FindingKind.LAUNCHES_DIFFER: (
+        "the interval between launches is wider than the target",
+        "processes settle differently here: --publish has more of them",
+    ),
     FindingKind.THROTTLED: (
         "the clock was held down by heat or hardware",
         "check cooling and power; measure again",
@@ -92,9 +104,25 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "TF32 was in force although fp32 was asked for",
         "unset the variable that forces it",
     ),
+    FindingKind.SWITCHES_CHANGED: (
+        "the TF32 switches of torch did not stay as the precision needs them",
+        "leave them out of the model: --precision sets them",
+    ),
+    FindingKind.PRECISION_UNPROVEN: (
+        "no product was held against float64, so that nothing proves strict fp32",
+        "measure again with this version",
+    ),
     FindingKind.NO_ENERGY_COUNTER: ("the device reports no energy", "energy stays unknown"),
     FindingKind.NO_TELEMETRY: ("no telemetry on this device", "clock, power and temperature stay unknown"),
     FindingKind.IMPLAUSIBLE: ("more FLOP/s than the device can do", "do not use this row; please report it"),
+    FindingKind.ABOVE_PEAK: (
+        "more counted FLOP/s than the arithmetic peak",
+        "for information: fast convolutions multiply less than is counted",
+    ),
+    FindingKind.NO_PEAK: (
+        "the peak of this device is not known, so that no row was held against it",
+        "for information: a rate beyond the possible would go unseen",
+    ),
     FindingKind.LOSS_NOT_FALLING: ("the loss did not fall", "do not use this row: the work was not training"),
     FindingKind.LOSS_NOT_FINITE: (
         "the loss became infinite or NaN",
@@ -117,7 +145,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "lower the learning rate, or use amp-bf16",
     ),
     FindingKind.DRIFTING: (
-        "the step time was still drifting, so early rounds were left out",
+        "the step time was still drifting",
         "give the run more time to reach its temperature",
     ),
     FindingKind.CLOCK_GAP: (
@@ -161,7 +189,7 @@ def describe(finding: Finding) -> str:
     """One line: what was seen, the limit, and the next action.
 
     >>> describe(Finding(kind=FindingKind.NOISY, value=0.081, limit=0.05))
-    'NOISY: the rounds spread widely (0.081, limit 0.05); close other programs and measure again'
+    'NOISY: rounds or launches spread widely (0.081, limit 0.05); close other programs and measure again'
     """
     what, action = _TEXTS[finding.kind]
     seen = "" if finding.value is None else f" ({_show(finding.value)}"

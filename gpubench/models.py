@@ -215,6 +215,18 @@ class Switches(_Record, frozen=True, kw_only=True):
     rnn_fp32_precision: str | None
     matmul_fp32_precision: str | None
 
+    def unexpected(self, precision: Precision) -> str | None:
+        """Name the first switch that does not stand as this precision needs it, with its value.
+
+        TF32 is off at fp32 alone: under AMP it is on for what autocast leaves in fp32.
+        """
+        on = precision is not Precision.FP32
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if value is not None and value != (on if isinstance(value, bool) else "tf32" if on else "ieee"):
+                return f"{name}={value}"
+        return None
+
 
 class Round(_Record, frozen=True, kw_only=True):
     """A timed block of ``steps`` steps with one synchronise at each edge. ``loss`` is read at its end.
@@ -234,15 +246,21 @@ class Round(_Record, frozen=True, kw_only=True):
 class Launch(_Record, frozen=True, kw_only=True):
     """What one fresh process saw of one case.
 
+    A value that was not finite is null in the file, hence the None among the numbers.
+
     Attributes:
         sequence: Place among all launches of the run in the order in which they began, from 0.
         began_at: When it began, UTC.
-        precision_errors: Relative error of a matmul and a convolution against float64, switches in force.
+        switches: As read back before the work; as read after the timed rounds, where they differ by then.
+        precision_errors: Relative error of a matmul and a convolution against float64, switches in force:
+            the worse of before the work and after the timed rounds.
         event_s: Device time between step edges of one extra round [s].
         host_issue_s: Time the host took to issue each of three steps from a drained device [s].
+        fused: Whether the optimizer is fused; None where there is none.
         skipped_steps: Steps that the gradient scaler skipped after warm-up, of ``timed_steps``.
         reference_error: First loss against float32 on the CPU, relative, dropout off.
-        graph_error: Loss after a replay against the eager step from the same state, relative.
+        graph_error: Loss after a replay, or a compiled step, against the eager step from the same
+            state, relative.
         telemetry: Ten samples a second of the timed rounds, one a second of the warm-up (``t_s`` below 0).
         energy_edges_j: The device's energy counter at the first timed round's start and the last one's end
             [J]; only the difference means anything.
@@ -260,18 +278,19 @@ class Launch(_Record, frozen=True, kw_only=True):
     sequence: int | None = None
     began_at: str | None = None
     switches: Switches | None = None
-    precision_errors: dict[str, float] = {}
+    precision_errors: dict[str, float | None] = {}
     warmup: tuple[Round, ...] = ()
     rounds: tuple[Round, ...] = ()
-    event_s: tuple[float, ...] = ()
-    host_issue_s: tuple[float, ...] = ()
+    event_s: tuple[float | None, ...] = ()
+    host_issue_s: tuple[float | None, ...] = ()
+    fused: bool | None = None
     telemetry: tuple[TelemetrySample, ...] = ()
     telemetry_source: str | None = None
     energy_j: float | None = None
     energy_source: str | None = None
-    energy_edges_j: tuple[float, ...] = ()
+    energy_edges_j: tuple[float | None, ...] = ()
     energy_region_s: float | None = None
-    held_clocks_s: dict[str, float] = {}
+    held_clocks_s: dict[str, float | None] = {}
     peak_memory_bytes: int | None = None
     gpu_busy: float | None = None
     skipped_steps: int | None = None
@@ -281,8 +300,8 @@ class Launch(_Record, frozen=True, kw_only=True):
     parameters_moved: bool | None = None
     memory_errors: int | None = None
     loss_curve: tuple[float | None, ...] = ()
-    latency_s: tuple[float, ...] = ()
-    cold_s: dict[str, float] = {}
+    latency_s: tuple[float | None, ...] = ()
+    cold_s: dict[str, float | None] = {}
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -303,8 +322,10 @@ BatchChoice = Literal["fixed", "largest"]
 class Measurement(_Record, frozen=True, kw_only=True):
     """One case as measured: raw rounds of every launch, and the figures that follow from them.
 
-    ``batch_choice`` is no part of the case: the work is the same however its batch was found; None is
-    unknown.
+    Attributes:
+        batch_choice: How the batch was found; no part of the case, whose work is the same. None is unknown.
+        convolves: Whether the work holds convolutions, by its profile; fast ones pass the arithmetic peak.
+        target: Half-width of the 95 % interval that the run set out for, over the estimate.
     """
 
     case: Case
@@ -318,6 +339,8 @@ class Measurement(_Record, frozen=True, kw_only=True):
     peak_flops_per_s: float | None = None
     gemm_flops_per_s: float | None = None
     cpu_threads: int | None = None
+    convolves: bool | None = None
+    target: float | None = None
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -347,7 +370,11 @@ class Measurement(_Record, frozen=True, kw_only=True):
 
     @cached_property
     def relative_half_width(self) -> float | None:
-        """Half-width of the 95 % interval over the estimate: within or between launches, the wider."""
+        """Half-width of the 95 % interval over the estimate: within or between launches, the wider.
+
+        Within launches it is the median width, as the estimate is the median launch: one restless launch
+        moves neither, and where its level differs the interval between launches shows it.
+        """
         per_launch = [
             relative_half_width([r.wall_s / r.steps for r in launch.accepted])
             for launch in self.launches
@@ -356,8 +383,12 @@ class Measurement(_Record, frozen=True, kw_only=True):
         within = [width for width in per_launch if width is not None]
         if not within:
             return None
-        means = [_mean_step_s(launch) for launch in self.launches if launch.accepted]
-        return max(median(within), between_launches_half_width(means) or 0.0)
+        return max(median(within), self.between_launches or 0.0)
+
+    @cached_property
+    def between_launches(self) -> float | None:
+        """Half-width of the 95 % interval that the launches' own means give; None for one launch."""
+        return between_launches_half_width([_mean_step_s(x) for x in self.launches if x.accepted])
 
     @property
     def samples_per_s_low(self) -> float | None:
@@ -403,7 +434,7 @@ class Measurement(_Record, frozen=True, kw_only=True):
 
     def _latency(self, share: float) -> float | None:
         """A quantile over the passes of all launches; None where too few passes lie beyond it."""
-        passes = sorted(s for launch in self.launches for s in launch.latency_s)
+        passes = sorted(s for launch in self.launches for s in launch.latency_s if s is not None)
         if len(passes) * (1 - share) < 1 - 1e-9:
             return None
         return passes[ceil(share * len(passes) - 1e-9) - 1]
@@ -578,6 +609,9 @@ class OperatorKind(StrEnum):
     OPTIMIZER = "optimizer"
 
 
+CONVOLUTIONS = frozenset({OperatorKind.CONV3X3, OperatorKind.CONV, OperatorKind.DEPTHWISE})
+
+
 class Operator(_Record, frozen=True, kw_only=True):
     """``count`` alike kernels of one step. FLOPs and bytes are of one of them, bytes at 4 per element."""
 
@@ -620,6 +654,11 @@ class WorkloadProfile(_Record, frozen=True, kw_only=True):
     train: tuple[Operator, ...]
     infer: tuple[Operator, ...]
     tasks: tuple[TaskKind, ...] = (TaskKind.TRAIN, TaskKind.INFER)
+
+    def convolves(self, task: TaskKind) -> bool:
+        """Whether a step of this task holds convolutions."""
+        operators = self.train if task is TaskKind.TRAIN else self.infer
+        return any(operator.kind in CONVOLUTIONS for operator in operators)
 
     @property
     def main_batch(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,15 +15,26 @@ import torch
 from gpubench.measure import busy, by_hand, energy, guards, preflight
 from gpubench.measure.budget import Budget
 from gpubench.measure.clock import Clock
-from gpubench.measure.execution import Advance, NotCapturedError, prepare
+from gpubench.measure.execution import Advance, NotPreparedError, prepare
 from gpubench.measure.hardware import Hardware
 from gpubench.measure.loop import Loop, OutOfTimeError, Series, StoppedError, time_rounds, warm_up
 from gpubench.measure.messages import ByHand, ByHandDone, CaseDone, MeasureCase
-from gpubench.measure.precision import probe_errors, switches_for
+from gpubench.measure.precision import probe_errors, read_switches, switches_for, worse
 from gpubench.measure.sampler import Sampler, Telemetry, shifted
-from gpubench.measure.step import Work, move
+from gpubench.measure.step import Work, is_fused, move
 from gpubench.measure.team import Team, share
-from gpubench.models import DeviceProfile, Execution, Launch, Precision, Round, Status, Switches, TaskKind
+from gpubench.models import (
+    DeviceProfile,
+    Execution,
+    Finding,
+    FindingKind,
+    Launch,
+    Precision,
+    Round,
+    Status,
+    Switches,
+    TaskKind,
+)
 from gpubench.units import Seconds, Watts
 from gpubench.workload import Task, load_workload
 
@@ -86,12 +98,13 @@ class Seen:
     index: int
     series: Series = field(default_factory=Series)
     switches: Switches | None = None
-    precision_errors: dict[str, float] = field(default_factory=dict)
+    precision_errors: dict[str, float | None] = field(default_factory=dict)
     cold_s: dict[str, float] = field(default_factory=dict)
     loss_curve: list[float] = field(default_factory=list)
     peak_memory_bytes: int | None = None
     reference_error: float | None = None
     graph_error: float | None = None
+    fused: bool | None = None
     parameters_moved: bool | None = None
     memory_errors: int | None = None
     event_s: tuple[float, ...] = ()
@@ -100,7 +113,7 @@ class Seen:
     latency_s: tuple[float, ...] = ()
     energy: energy.Energy = field(default_factory=energy.Energy)
     energy_edges_j: tuple[float, ...] = ()
-    held_clocks_s: dict[str, float] = field(default_factory=dict)
+    held_clocks_s: dict[str, float | None] = field(default_factory=dict)
     telemetry_source: str | None = None
 
     @contextmanager
@@ -114,7 +127,6 @@ class Seen:
     def launch(self) -> Launch:
         """Return the record of this launch."""
         series = self.series
-        finding = self.energy.finding
         return Launch(
             index=self.index,
             switches=self.switches,
@@ -123,6 +135,7 @@ class Seen:
             rounds=tuple(series.timed),
             event_s=self.event_s,
             host_issue_s=self.host_issue_s,
+            fused=self.fused,
             telemetry=shifted(series.telemetry, series.began_s) if series.began_s is not None else (),
             telemetry_source=self.telemetry_source,
             energy_j=self.energy.joules,
@@ -141,8 +154,15 @@ class Seen:
             memory_errors=self.memory_errors,
             loss_curve=tuple(self.loss_curve),
             cold_s={name: round(value, 4) for name, value in self.cold_s.items()},
-            findings=(*series.findings, *((finding,) if finding else ())),
+            findings=(*series.findings, *self._own_findings()),
         )
+
+    def _own_findings(self) -> Iterator[Finding]:
+        """What the numbers of the record cannot say: a distance without end is null in the file."""
+        if self.energy.finding is not None:
+            yield self.energy.finding
+        if math.inf in {self.reference_error, self.graph_error}:
+            yield Finding(kind=FindingKind.LOSS_DIFFERS, value="not finite, unlike the reference")
 
     def region_s(self) -> Seconds:
         """Length of the timed region [s]."""
@@ -168,7 +188,7 @@ def measure_case(order: MeasureCase, desk: Desk) -> CaseDone:
     except StoppedError:
         if len(seen.series.timed) < 2:
             status, reason = Status.TIMEOUT, "stopped on request before two rounds were in"
-    except NotCapturedError as error:
+    except NotPreparedError as error:
         status, reason = Status.UNSUPPORTED, str(error)
     except torch.cuda.OutOfMemoryError as error:
         status, reason = Status.OUT_OF_MEMORY, f"batch {order.case.batch_size}: {error}"
@@ -233,12 +253,13 @@ def _measure(order: MeasureCase, desk: Desk, seen: Seen, deadline_s: Seconds) ->
         work = move(copied, case, hardware.device)
     _in_time(deadline_s)
     desk.phase("check")
-    seen.precision_errors = probe_errors(hardware.device)
-    if hardware.is_cuda or case.precision is not Precision.FP32:
+    seen.precision_errors = {**probe_errors(hardware.device)}
+    if not (hardware.is_cpu and case.precision is Precision.FP32):  # else it would be its own reference
         seen.reference_error = guards.reference_error(work, task)
     _in_time(deadline_s)
     if desk.team is not None:
         work = share(work)
+    seen.fused = is_fused(work.optimizer)
     before = guards.fingerprint(work.model) if case.task is TaskKind.TRAIN else []
     advance = _first_steps(work, desk, seen, deadline_s)
     loop = Loop(
@@ -271,6 +292,7 @@ def _measure(order: MeasureCase, desk: Desk, seen: Seen, deadline_s: Seconds) ->
             if before:
                 seen.parameters_moved = guards.has_moved(work.model, before)
             seen.memory_errors = _difference(errors, desk.telemetry.ecc_uncorrected())
+            _prove_again(seen, hardware)
     if desk.team is None:
         _look_again(loop, work, desk, seen)
 
@@ -297,9 +319,15 @@ def _first_steps(work: Work, desk: Desk, seen: Seen, deadline_s: Seconds) -> Adv
         advance = prepare(work)
         work.edge_loss(desk.once(advance)(0), 0)
     seen.peak_memory_bytes = hardware.peak_memory_bytes()
-    if execution is Execution.GRAPH:
+    if execution is not Execution.EAGER:
         seen.graph_error = guards.graph_error(work, advance)
     return advance
+
+
+def _prove_again(seen: Seen, hardware: Hardware) -> None:
+    """Look at the precision once more: code of the model's own may have set a switch meanwhile."""
+    seen.precision_errors = worse(seen.precision_errors, probe_errors(hardware.device))
+    seen.switches = read_switches()
 
 
 def _read_energy(seen: Seen, edges: tuple[float | None, float | None], power_limit_w: Watts | None) -> None:
@@ -344,7 +372,7 @@ def _difference(before: int | None, after: int | None) -> int | None:
     return None if before is None or after is None else after - before
 
 
-def _differences(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+def _differences(before: dict[str, float], after: dict[str, float]) -> dict[str, float | None]:
     """The same for several counters; one that went back was reset and tells nothing."""
     moved = {name: round(after[name] - before[name], 6) for name in before if name in after}
     return {name: value for name, value in moved.items() if value >= 0}

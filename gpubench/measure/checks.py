@@ -32,6 +32,7 @@ from gpubench.probe.preflight import POWER_CAP_LIMIT
 
 NOISE = 0.05
 IEEE_ERROR = 1e-5
+"""Relative error of IEEE fp32 is about 5e-7, of TF32 about 3e-4 (read on an H200): this parts them."""
 REFERENCE_LIMITS = {
     Precision.FP32: 1e-4,
     Precision.TF32: 1e-2,
@@ -68,6 +69,7 @@ _INVALIDATING = frozenset(
         FindingKind.PARAMETERS_FROZEN,
         FindingKind.STEPS_SKIPPED,
         FindingKind.TF32_IN_FORCE,
+        FindingKind.SWITCHES_CHANGED,
         FindingKind.MEMORY_ERRORS,
         FindingKind.SCALING,
     }
@@ -121,6 +123,7 @@ def find(
         yield from _of_loss(case, launch)
         yield from _of_rounds(launch)
         yield from _of_telemetry(launch)
+    yield from _of_spread(measurement)
     yield from _of_host(measurement, siblings)
     yield from _of_flops(measurement)
     if scaling := scaling_of(measurement, siblings):
@@ -128,12 +131,16 @@ def find(
 
 
 def of_run(run: Run) -> tuple[Finding, ...]:
-    """Findings that concern the device and not one case."""
+    """Findings that concern the device and not one case; of a CPU no datasheet peak is to be expected."""
     sources = {x.telemetry_source for m in run.measurements for x in m.launches if x.rounds}
-    blind = bool(sources) and sources <= {"none"}
-    found = [Finding(kind=FindingKind.NO_TELEMETRY)] if blind else []
-    if run.budget == "quick" and sources and not blind:
+    silent = bool(sources) and sources <= {"none"}
+    found = [Finding(kind=FindingKind.NO_TELEMETRY)] if silent else []
+    if run.budget == "quick" and sources and not silent:
         found.append(Finding(kind=FindingKind.TEMPERATURE_NOT_JUDGED))
+    unheld = (m for m in run.measurements if m.achieved_flops_per_s and m.mfu is None)
+    blind = sorted({m.case.precision for m in unheld if run.device.backend != "cpu"})
+    if blind:
+        found.append(Finding(kind=FindingKind.NO_PEAK, value=", ".join(blind)))
     limit, default = run.device.power_limit_w, run.device.power_limit_default_w
     if limit is not None and default and limit < POWER_CAP_LIMIT * default:
         found.append(
@@ -152,7 +159,7 @@ def judge_micro(device: DeviceProfile, result: MicroResult) -> MicroResult:
 
 
 def unique(findings: Iterator[Finding]) -> tuple[Finding, ...]:
-    """Keep one finding of a kind: the one with the largest value, or the first where they do not compare."""
+    """Keep one finding of a kind: the largest by size, the first of equals; what has no number is largest."""
     kept: dict[FindingKind, Finding] = {}
     for finding in findings:
         known = kept.get(finding.kind)
@@ -176,15 +183,21 @@ def loss_trace(launches: Sequence[Launch]) -> tuple[float | None, ...]:
 
 
 def _of_precision(case: Case, launch: Launch) -> Iterator[Finding]:
+    if launch.switches is not None and (wrong := launch.switches.unexpected(case.precision)):
+        yield Finding(kind=FindingKind.SWITCHES_CHANGED, value=wrong)
     if case.precision is Precision.FP32:
-        worst = max(launch.precision_errors.values(), default=0.0)
-        if worst > IEEE_ERROR:
-            yield Finding(kind=FindingKind.TF32_IN_FORCE, value=worst, limit=IEEE_ERROR)
+        errors = launch.precision_errors.values()
+        if not errors and launch.rounds:
+            yield Finding(kind=FindingKind.PRECISION_UNPROVEN)
+        for error in errors:
+            if error is None or not error <= IEEE_ERROR:  # NaN is no proof either
+                seen = "not finite" if error is None else error
+                yield Finding(kind=FindingKind.TF32_IN_FORCE, value=seen, limit=IEEE_ERROR)
     if launch.memory_errors:
         yield Finding(kind=FindingKind.MEMORY_ERRORS, value=launch.memory_errors, limit=0)
     limit = REFERENCE_LIMITS[case.precision]
     for error in (launch.reference_error, launch.graph_error):
-        if error is not None and error > limit:
+        if error is not None and not error <= limit:
             yield Finding(kind=FindingKind.LOSS_DIFFERS, value=error, limit=limit)
 
 
@@ -282,7 +295,8 @@ def held_shares(launch: Launch) -> dict[str, float]:
     They also hold what falls between two samples.
     """
     region_s = timed_s(launch)
-    return {policy: held_s / region_s for policy, held_s in launch.held_clocks_s.items()} if region_s else {}
+    known = {policy: held_s for policy, held_s in launch.held_clocks_s.items() if held_s is not None}
+    return {policy: held_s / region_s for policy, held_s in known.items()} if region_s else {}
 
 
 def idle_share(launches: Sequence[Launch]) -> float | None:
@@ -313,22 +327,39 @@ def _of_host(measurement: Measurement, siblings: Sequence[Measurement]) -> Itera
 
 
 def _of_issue_time(measurement: Measurement) -> Iterator[Finding]:
+    """Judge by the time to issue a step, except where an unfused optimizer makes the scaler wait in it."""
+    case = measurement.case
+    scaled = case.precision is Precision.AMP_FP16 and case.task is TaskKind.TRAIN
     shares = [
         issue / whole
         for launch in measurement.launches
+        if launch.fused or not scaled
         for issue, whole in zip(launch.host_issue_s[::2], launch.host_issue_s[1::2], strict=False)
-        if whole > 0
+        if issue is not None and whole
     ]
     if shares and median(shares) >= HOST_ISSUE:
         yield Finding(kind=FindingKind.HOST_BOUND, value=median(shares), limit=HOST_ISSUE)
 
 
+def _of_spread(measurement: Measurement) -> Iterator[Finding]:
+    """Hold the interval between launches against the target that each launch stopped at by itself."""
+    between, target = measurement.between_launches, measurement.target
+    if between is not None and target is not None and between > target:
+        yield Finding(kind=FindingKind.LAUNCHES_DIFFER, value=between, limit=target)
+    if between is not None and between > NOISE:
+        yield Finding(kind=FindingKind.NOISY, value=between, limit=NOISE)
+
+
 def _of_flops(measurement: Measurement) -> Iterator[Finding]:
+    """Hold the counted rate against the peak; a workload of which nothing is known may convolve."""
     if measurement.mfu is None:
         return
-    limit = FP32_CONVOLUTION if measurement.case.precision is Precision.FP32 else 1.0
+    fast = measurement.case.precision is Precision.FP32 and measurement.convolves is not False
+    limit = FP32_CONVOLUTION if fast else 1.0
     if measurement.mfu > limit:
         yield Finding(kind=FindingKind.IMPLAUSIBLE, value=measurement.mfu, limit=limit)
+    elif measurement.mfu > 1.0:
+        yield Finding(kind=FindingKind.ABOVE_PEAK, value=measurement.mfu, limit=1.0)
 
 
 def scaling_of(measurement: Measurement, siblings: Sequence[Measurement]) -> Finding | None:
@@ -345,4 +376,9 @@ def scaling_of(measurement: Measurement, siblings: Sequence[Measurement]) -> Fin
 
 
 def _size(finding: Finding) -> float:
-    return finding.value if isinstance(finding.value, float | int) else -math.inf
+    """How far a finding goes, for comparing: up or down alike; words and NaN stand for what has no number."""
+    if finding.value is None:
+        return -1.0
+    if isinstance(finding.value, str) or math.isnan(finding.value):
+        return math.inf
+    return abs(finding.value)

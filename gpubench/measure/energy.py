@@ -13,6 +13,7 @@ from gpubench.units import Joules, Seconds, Watts
 LEAST_REGION_S = 10.0
 """The counter steps every 0.1 s: over ten seconds each edge costs up to 1 %."""
 POWER_TOLERANCE = 1.2
+"""Energy over time may pass the power limit by this factor: the counter steps every 0.1 s."""
 LARGEST_GAP_S = 1.0
 """Between two power samples; a longer silence leaves the integral unknown."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from typing import cast
 
 import torch
@@ -18,17 +19,18 @@ Advance = Callable[[int], Tensor]
 
 STEPS_BEFORE_CAPTURE = 3
 """Lazy state (optimizer moments, cuDNN's choice, gradient scale) must exist before a capture."""
+COMPILE_SWITCHES = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
 
 
-class NotCapturedError(GpuBenchError):
-    """This step cannot be captured; it is never run eagerly under the name of graph."""
+class NotPreparedError(GpuBenchError):
+    """This step cannot be captured, or compiled; it is never run eagerly under the name of either."""
 
 
 def prepare(work: Work) -> Advance:
     """Return the function that issues one step in the way of the case's execution.
 
     Raises:
-        NotCapturedError: If the step cannot be captured in a CUDA graph.
+        NotPreparedError: If the step cannot be captured in a CUDA graph, or nothing of it was compiled.
     """
     match work.case.execution:
         case Execution.GRAPH:
@@ -40,9 +42,34 @@ def prepare(work: Work) -> Advance:
 
 
 def compiled(work: Work) -> Advance:
-    """Return the step with its model compiled; the first call compiles."""
+    """Return the step with its model compiled, its first step done: that is when torch compiles.
+
+    What torch has learnt from earlier cases is dropped, since a second batch size would otherwise be
+    compiled for any size. torch may decline to compile without a word, so its own count of compiled graphs
+    is the proof.
+
+    Raises:
+        NotPreparedError: If not one graph was compiled.
+    """
+    from torch._dynamo.utils import counters
+
+    torch.compiler.reset()
+    counters.clear()
     model = cast("nn.Module", torch.compile(work.model))
-    return dataclasses.replace(work, model=model).step
+    compiled_work = dataclasses.replace(work, model=model)
+    compiled_work.step(0)
+    if not counters["stats"]["unique_graphs"]:
+        raise NotPreparedError(f"torch.compile compiled nothing of this model{_why(counters)}")
+    return compiled_work.step
+
+
+def _why(counters: Mapping[str, Mapping[str, int]]) -> str:
+    """Name the variable that turns torch.compile off, or the first thing that it cannot take."""
+    for name in COMPILE_SWITCHES:
+        if os.environ.get(name, "0") != "0":
+            return f": unset {name}={os.environ[name]}"
+    refused = next(iter(counters["unimplemented"]), "")
+    return f": {refused.splitlines()[0]}" if refused else ""
 
 
 def capture(work: Work) -> Advance:
@@ -52,7 +79,7 @@ def capture(work: Work) -> Advance:
     they are replayed one after the other, in the order of their capture.
 
     Raises:
-        NotCapturedError: With torch's own reason.
+        NotPreparedError: With torch's own reason.
     """
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -75,7 +102,7 @@ def capture(work: Work) -> Advance:
     except torch.cuda.OutOfMemoryError:
         raise
     except RuntimeError as error:
-        raise NotCapturedError(f"the step cannot be captured in a CUDA graph: {error}") from error
+        raise NotPreparedError(f"the step cannot be captured in a CUDA graph: {error}") from error
 
     def replay(index: int) -> Tensor:
         graph, result = graphs[index % len(graphs)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from gpubench.measure.execution import Advance
 from gpubench.measure.step import Work, forward, to_device
+from gpubench.models import Execution, TaskKind
 from gpubench.workload import Task
 
 SLICE = 4
@@ -20,44 +21,56 @@ _NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm
 
 
 def reference_error(work: Work, task: Task) -> float | None:
-    """Return how far the first loss is from float32 on the CPU, relative; None if neither is finite.
+    """Return how far the first loss is from float32 on the CPU, relative; see ``relative_difference``.
 
-    Dropout is off and both sides see the same slice of at most four samples.
+    Dropout is off, batch norm works as the case's task has it, and both sides see the same slice of at most
+    four samples.
 
     Args:
         work: The model on its device, untouched by any step.
         task: The same task on the CPU.
     """
     inputs, targets = (_slice(part, work.case.batch_size) for part in task.batches[0])
-    with torch.no_grad(), _steady(task.model):
+    train = work.case.task is TaskKind.TRAIN
+    with torch.no_grad(), steady(task.model, train=train):
         expected = float(task.loss(forward(task.model, inputs), targets))
-    with torch.no_grad(), _steady(work.model), work.autocast():
+    with torch.no_grad(), steady(work.model, train=train), work.autocast():
         on_device = forward(work.model, to_device(inputs, work.device, work.case))
         found = float(work.loss(on_device, to_device(targets, work.device)))
     return relative_difference(found, expected)
 
 
 def graph_error(work: Work, advance: Advance) -> float | None:
-    """Return how far the losses of two replays are from two eager steps of the same state, relative.
+    """Return how far the losses of two replays, or compiled steps, are from two eager ones, relative.
 
-    Two steps, so that the second loss depends on the update that the first one made. The random numbers
-    of dropout are the same on both sides: a replay takes seed and offset from the generator as a step does.
-    Afterwards the state is what it was.
+    Both start from the same state. Two steps, so that the second loss depends on the update that the first
+    one made. A replay takes the random numbers of dropout from the generator as a step does; compiled code
+    draws its own, so there dropout is off. Afterwards the state is what it was.
     """
+    alike: AbstractContextManager[None] = nullcontext()
+    if work.case.execution is Execution.COMPILE:
+        alike = steady(work.model, train=work.case.task is TaskKind.TRAIN)
     state = _State(work)
-    eager = _two_losses(work, work.step)
+    with alike:
+        eager = _two_losses(work, work.step)
+        state.restore()
+        prepared = _two_losses(work, advance)
     state.restore()
-    replayed = _two_losses(work, advance)
-    state.restore()
-    pairs = [relative_difference(a, b) for a, b in zip(replayed, eager, strict=True)]
+    pairs = [relative_difference(a, b) for a, b in zip(prepared, eager, strict=True)]
     known = [p for p in pairs if p is not None]
     return max(known) if len(known) == len(pairs) else None
 
 
 def relative_difference(found: float, expected: float) -> float | None:
-    """Return |found - expected| over the larger of |expected| and 1e-3 (a loss can be near 0)."""
-    if not (math.isfinite(found) and math.isfinite(expected)):
+    """Return |found - expected| over the larger of |expected| and 1e-3 (a loss can be near 0).
+
+    A value that is not finite where a finite one is expected is infinitely far from it; of an expectation
+    that is not finite itself the distance is unknown.
+    """
+    if not math.isfinite(expected):
         return None
+    if not math.isfinite(found):
+        return math.inf
     return abs(found - expected) / max(abs(expected), 1e-3)
 
 
@@ -72,12 +85,16 @@ def has_moved(model: nn.Module, before: list[Tensor]) -> bool:
 
 
 @contextmanager
-def _steady(model: nn.Module) -> Iterator[None]:
-    """Turn off what is random in training (dropout); batch norm goes on with the statistics of its batch."""
+def steady(model: nn.Module, *, train: bool) -> Iterator[None]:
+    """Turn off what is random in training (dropout) and leave mode and buffers as they were.
+
+    Batch norm takes the statistics of its batch in training and its running ones in inference.
+    """
     before = {module: module.training for module in model.modules()}
     kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    for module, training in before.items():
-        module.training = training and isinstance(module, _NORMS)
+    model.train(train)
+    for module in before:
+        module.training = module.training and isinstance(module, _NORMS)
     try:
         yield
     finally:

@@ -30,6 +30,11 @@ class Hardware:
         """Whether graphs, device events and the caching allocator's figures are to be had."""
         return self.device.type == "cuda"
 
+    @property
+    def is_cpu(self) -> bool:
+        """Whether this is the device that references are computed on."""
+        return self.device.type == "cpu"
+
     def clock(self) -> Clock:
         """Return the clock that waits for this device."""
         if self.is_cuda:

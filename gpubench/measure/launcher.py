@@ -115,6 +115,8 @@ class Record:
             peak_flops_per_s=peak_flops_per_s(self.device, case.precision),
             gemm_flops_per_s=self.gemm.get(case.precision),
             cpu_threads=self.threads,
+            convolves=unit.planned.convolves,
+            target=self.plan.budget.target,
         )
 
     def take(self, unit: Unit, done: messages.CaseDone) -> None:

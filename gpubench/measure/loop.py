@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -13,7 +13,7 @@ import msgspec
 from gpubench.measure import checks
 from gpubench.measure.budget import Budget
 from gpubench.measure.clock import Clock
-from gpubench.measure.stopping import Heap, StopRule, Verdict, WarmUp
+from gpubench.measure.stopping import DRIFT, Heap, StopRule, Verdict, WarmUp
 from gpubench.models import Finding, FindingKind, Round, TelemetrySample
 from gpubench.units import Seconds
 
@@ -150,6 +150,7 @@ def time_rounds(loop: Loop, budget: Budget, series: Series) -> None:
     """
     rule = StopRule(target=budget.target, deadline_s=budget.timed_s)
     series.telemetry += loop.samples()
+    _note_scale(loop, series)
     series.began_s = loop.clock.now_s()
     try:
         while True:
@@ -181,12 +182,10 @@ def _note_scale(loop: Loop, series: Series) -> None:
 
 def _mark_left_out(series: Series, rule: StopRule) -> None:
     count = rule.left_out
-    if not count:
-        return
     series.timed[:count] = [msgspec.structs.replace(r, left_out="drift") for r in series.timed[:count]]
-    early = fmean(rule.rounds[:count])
-    late = fmean(rule.accepted)
-    series.findings.append(Finding(kind=FindingKind.DRIFTING, value=early / late - 1))
+    drift = rule.drift()
+    if drift is not None:
+        series.findings.append(Finding(kind=FindingKind.DRIFTING, value=drift, limit=DRIFT))
 
 
 def _mark_gaps(series: Series) -> None:

@@ -51,6 +51,7 @@ class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
     flops_per_sample: float | None = None
     parameter_count: int | None = None
     batch_choice: BatchChoice | None = "fixed"
+    convolves: bool | None = None
 
 
 class Group(NamedTuple):
@@ -350,4 +351,5 @@ def _planned(
         ),
         flops_per_sample=profile.train_flops_per_sample if train else profile.forward_flops_per_sample,
         parameter_count=profile.parameters,
+        convolves=profile.convolves(task),
     )

@@ -6,7 +6,8 @@ Legacy names come first and the new ones second: with only the new ones set, tor
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,8 +17,6 @@ from gpubench.errors import GpuBenchError
 from gpubench.measure.hardware import describe_switches
 from gpubench.models import Precision, Switches
 
-IEEE_ERROR = 1e-5
-"""Relative error of IEEE fp32 is about 5e-7, of TF32 about 3e-4 (read on an H200): this parts them."""
 PROBE_SIZE = 512
 PROBE_CHANNELS = 32
 PROBE_IMAGE = 16
@@ -47,7 +46,7 @@ def switches_for(precision: Precision) -> Iterator[Switches]:
             )
         )
         found = read_switches()
-        if wrong := unexpected(found, on=on):
+        if wrong := found.unexpected(precision):
             raise SwitchesRefusedError(
                 f"{precision} was set and {wrong} read back ({describe_switches(found)}): "
                 "this torch cannot be trusted with precision; please report it with its version"
@@ -67,16 +66,6 @@ def read_switches() -> Switches:
         rnn_fp32_precision=_read(rnn),
         matmul_fp32_precision=_read(matmul),
     )
-
-
-def unexpected(found: Switches, *, on: bool) -> str | None:
-    """Name the first switch that does not stand as it was set."""
-    word = "tf32" if on else "ieee"
-    for name in Switches.__struct_fields__:
-        value = getattr(found, name)
-        if value is not None and value not in ((on,) if isinstance(value, bool) else (word,)):
-            return f"{name}={value}"
-    return None
 
 
 def probe_errors(device: torch.device) -> dict[str, float]:
@@ -102,6 +91,17 @@ def probe_errors(device: torch.device) -> dict[str, float]:
                 convolve(image.to(device), kernel.to(device)).cpu(), convolve(image.double(), kernel.double())
             ),
         }
+
+
+def worse(first: Mapping[str, float | None], second: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Return the larger error of each product; one that is not finite is None, and the worst."""
+    return {name: _worse(first.get(name), value) for name, value in second.items()}
+
+
+def _worse(first: float | None, second: float | None) -> float | None:
+    if first is None or second is None or not math.isfinite(first + second):
+        return None
+    return max(first, second)
 
 
 def _error(found: torch.Tensor, exact: torch.Tensor) -> float:

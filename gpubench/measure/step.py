@@ -146,6 +146,11 @@ def make_optimizer(factory: Callable[..., Optimizer], model: nn.Module, case: Ca
         return factory(parameters, **options)
 
 
+def is_fused(optimizer: Optimizer | None) -> bool | None:
+    """Whether every parameter group is updated by a fused kernel; None without an optimizer."""
+    return None if optimizer is None else all(group.get("fused") is True for group in optimizer.param_groups)
+
+
 def _keywords(factory: Callable[..., Optimizer]) -> frozenset[str]:
     try:
         return frozenset(inspect.signature(factory).parameters)

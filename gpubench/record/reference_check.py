@@ -175,6 +175,7 @@ def planned_of(figure: Figure) -> PlannedCase:
         ),
         flops_per_sample=profile.train_flops_per_sample,
         parameter_count=profile.parameters,
+        convolves=profile.convolves(TaskKind.TRAIN),
     )
 
 

@@ -104,7 +104,7 @@ def _micro_wish(run: Run) -> MicroWish:
 
 
 def _planned(
-    case: Case, names: Mapping[str, tuple[str, WorkloadProfile]], choice: BatchChoice | None
+    case: Case, names: Mapping[str, tuple[str, WorkloadProfile]], choice: BatchChoice | None = None
 ) -> PlannedCase:
     if case.workload not in names:
         raise MisuseError(
@@ -123,6 +123,7 @@ def _planned(
         flops_per_sample=profile.train_flops_per_sample if train else profile.forward_flops_per_sample,
         parameter_count=profile.parameters,
         batch_choice=choice,
+        convolves=profile.convolves(case.task),
     )
 
 

@@ -68,7 +68,8 @@ def cold_costs(measurements: Iterable[Measurement]) -> dict[str, tuple[float, fl
     for measurement in measurements:
         for launch in measurement.launches:
             for name, seconds in launch.cold_s.items():
-                seen.setdefault(name, []).append(seconds)
+                if seconds is not None:
+                    seen.setdefault(name, []).append(seconds)
     return {name: (min(seen[name]), max(seen[name])) for name in COLD_COSTS if name in seen}
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from gpubench.findings import INFORMATIVE, describe
 from gpubench.measure import checks
-from gpubench.models import Case, Finding, Measurement, Run, Status
+from gpubench.models import Case, Finding, FindingKind, Measurement, Run, Status
 from gpubench.record.coverage import guards_not_run
 from gpubench.units import plain
 
@@ -65,7 +65,9 @@ def _doubts(run: Run, measurements: tuple[Measurement, ...]) -> Iterator[Doubt]:
     for result in run.micro:
         name = " ".join(part for part in (result.name, result.precision, result.size) if part)
         for finding in checks.judge_micro(run.device, result).findings:
-            yield msgspec.structs.replace(_of(finding), micro=name)
+            doubt = msgspec.structs.replace(_of(finding), micro=name)
+            wide = finding.kind in _WIDE and run.measurements
+            yield msgspec.structs.replace(doubt, weight="note") if wide else doubt
     for measurement in measurements:
         if measurement.status is not Status.OK:
             yield _status(measurement)
@@ -74,6 +76,10 @@ def _doubts(run: Run, measurements: tuple[Measurement, ...]) -> Iterator[Doubt]:
     missing = set(run.planned) - {m.case for m in measurements}
     for case in sorted(missing, key=lambda case: case.label):
         yield Doubt(weight="problem", case=case, kind="NOT_MEASURED", text="planned and never reached")
+
+
+_WIDE = frozenset({FindingKind.NOT_CONVERGED, FindingKind.NOISY})
+"""Of a micro-benchmark beside measured rows: its interval says so, and no row rests on its last per cent."""
 
 
 def _of(finding: Finding, case: Case | None = None) -> Doubt:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import typing
+
 import msgspec
 import pytest
 
-from gpubench.findings import describe
+from gpubench.findings import INFORMATIVE, describe
 from gpubench.measure import checks
 from gpubench.models import (
     DeviceProfile,
@@ -13,10 +15,12 @@ from gpubench.models import (
     Execution,
     Finding,
     FindingKind,
+    Launch,
     Precision,
     Round,
     Run,
     Status,
+    Switches,
     TaskKind,
     TelemetrySample,
 )
@@ -160,6 +164,7 @@ def test_eager_beside_a_faster_graph_is_host_bound(make_measurement, make_case):
     found, judged = kinds(eager, [graph])
     assert found == {K.HOST_BOUND}
     assert judged.findings[0].value == pytest.approx(1.2)
+    assert kinds(make_measurement(walls=(1.11,) * 24), [graph])[0] == {K.HOST_BOUND}
     near = make_measurement(walls=(1.09,) * 24)
     assert kinds(near, [graph])[0] == set()
     assert kinds(graph, [eager])[0] == set()
@@ -186,21 +191,242 @@ def test_without_graph_and_profiler_the_issue_time_tells(make_measurement):
     assert kinds(make_measurement(launch={"host_issue_s": fast_host}))[0] == set()
 
 
-def test_more_than_the_peak_is_implausible_with_room_for_fp32_convolutions(make_measurement, make_case):
+@pytest.mark.parametrize(
+    ("work", "of_peak", "expected"),
+    [
+        ((Precision.FP32, True), 0.99, set()),
+        ((Precision.FP32, True), 1.01, {K.ABOVE_PEAK}),
+        ((Precision.FP32, True), 2.24, {K.ABOVE_PEAK}),
+        ((Precision.FP32, True), 2.26, {K.IMPLAUSIBLE}),
+        ((Precision.FP32, None), 2.24, {K.ABOVE_PEAK}),  # a file that does not say
+        ((Precision.FP32, False), 0.99, set()),
+        ((Precision.FP32, False), 1.01, {K.IMPLAUSIBLE}),
+        ((Precision.TF32, True), 0.99, set()),
+        ((Precision.TF32, True), 1.01, {K.IMPLAUSIBLE}),
+        ((Precision.AMP_BF16, True), 1.01, {K.IMPLAUSIBLE}),
+    ],
+)
+def test_more_than_the_peak_is_implausible_with_room_for_fp32_convolutions(
+    make_measurement, make_case, work, of_peak, expected
+):
     """640 samples a round of one second: 640 FLOP/s at one FLOP a sample."""
+    precision, convolves = work
+    row = make_measurement(
+        walls=(1.0,) * 24,
+        case=make_case(precision=precision),
+        flops_per_sample=1.0,
+        peak_flops_per_s=640.0 / of_peak,
+        convolves=convolves,
+    )
+    found, judged = kinds(row)
+    assert found == expected
+    assert (judged.status is Status.INVALID) == (K.IMPLAUSIBLE in expected)
 
-    def row(precision, peak):
+
+def run_of(*measurements, budget="default", backend="cuda", **device):
+    return Run(
+        run_id="20261120t000000z-abcd1234",
+        started_at="2026-11-20T00:00:00Z",
+        budget=budget,
+        seed=0,
+        device=DeviceProfile(backend=backend, **device),
+        environment=Environment(gpubench="0", python="3.11", os="linux"),
+        measurements=measurements,
+    )
+
+
+def test_a_peak_that_is_not_known_is_said_once_for_the_run(make_measurement, make_case):
+    def row(peak, launch=None, **case):
         return make_measurement(
-            walls=(1.0,) * 24,
-            case=make_case(precision=precision),
-            flops_per_sample=1.0,
-            peak_flops_per_s=peak,
+            case=make_case(**case), flops_per_sample=1.0, peak_flops_per_s=peak, launch=launch
         )
 
-    assert kinds(row(Precision.AMP_BF16, 600.0))[0] == {K.IMPLAUSIBLE}
-    assert kinds(row(Precision.AMP_BF16, 600.0))[1].status is Status.INVALID
-    assert kinds(row(Precision.FP32, 600.0))[0] == set()
-    assert kinds(row(Precision.FP32, 640 / 2.3))[0] == {K.IMPLAUSIBLE}
+    half_known = [row(None), row(None, batch_size=8), row(9.0, precision=Precision.AMP_BF16)]
+    assert checks.of_run(run_of(*half_known)) == (Finding(kind=K.NO_PEAK, value="fp32"),)
+    assert checks.of_run(run_of(*half_known, backend="cpu")) == ()
+    assert checks.of_run(run_of(row(9.0))) == ()
+    assert checks.of_run(run_of(row(None, launch={"rounds": ()}))) == ()
+    assert K.NO_PEAK in INFORMATIVE
+    assert K.ABOVE_PEAK in INFORMATIVE
+
+
+def launches_at(make_measurement, *step_s, target=0.005, wobble=0.0):
+    """One launch at each step time, every round alike but for a wobble."""
+    walls = [s * 10 * (1 + wobble * (i % 3 - 1)) for s in step_s for i in range(24)]
+    whole = make_measurement(walls=walls, target=target)
+    (one,) = whole.launches
+    parts = [one.rounds[24 * i : 24 * (i + 1)] for i in range(len(step_s))]
+    launches = (msgspec.structs.replace(one, index=i, rounds=part) for i, part in enumerate(parts))
+    return msgspec.structs.replace(whole, launches=tuple(launches))
+
+
+def test_launches_that_settle_at_different_speeds_are_said(make_measurement):
+    """22.5, 25.5, 22.5 ms: Student's t of two degrees of freedom, 4.303, times 1.732 / sqrt(3) over 23.5."""
+    restless = launches_at(make_measurement, 0.0225, 0.0255, 0.0225)
+    found, judged = kinds(restless, launches=3)
+    assert found == {K.LAUNCHES_DIFFER, K.NOISY}
+    expected = pytest.approx(4.303 * 1.732 / 3**0.5 / 23.5, rel=1e-3)
+    assert [(f.value, f.limit) for f in judged.findings] == [(expected, 0.005), (expected, 0.05)]
+    stored = msgspec.json.decode(msgspec.json.encode(restless), type=type(restless))
+    assert kinds(stored, launches=3)[0] == {K.LAUNCHES_DIFFER, K.NOISY}
+    unknown = msgspec.structs.replace(restless, target=None)
+    assert kinds(unknown, launches=3)[0] == {K.NOISY}
+    near = launches_at(make_measurement, 0.0225, 0.0227, 0.0225)  # 1.3 %: wider than asked for, and no noise
+    assert kinds(near, launches=3)[0] == {K.LAUNCHES_DIFFER}
+    assert K.LAUNCHES_DIFFER in INFORMATIVE
+    assert kinds(launches_at(make_measurement, 0.0225, 0.02251, 0.0225), launches=3)[0] == set()
+    assert kinds(launches_at(make_measurement, 0.0225))[0] == set()
+
+
+def test_one_restless_launch_widens_the_interval_no_more_than_it_moves_the_estimate(make_measurement):
+    calm = launches_at(make_measurement, 0.02, 0.02, 0.02, wobble=0.001)
+    wild = launches_at(make_measurement, 0.02, 0.02, 0.02, wobble=0.04)
+    one = msgspec.structs.replace(calm, launches=(*calm.launches[:2], wild.launches[2]))
+    two = msgspec.structs.replace(calm, launches=(calm.launches[0], *wild.launches[1:]))
+    assert one.relative_half_width == pytest.approx(calm.relative_half_width)
+    assert two.relative_half_width == pytest.approx(wild.relative_half_width)
+    assert wild.relative_half_width > 10 * calm.relative_half_width
+
+
+def test_of_several_findings_of_a_kind_the_largest_by_size_stays():
+    def drift(*values):
+        (kept,) = checks.unique(Finding(kind=K.DRIFTING, value=v) for v in values)
+        return kept.value
+
+    assert drift(-0.08, 0.006) == -0.08
+    assert drift(0.006, -0.08) == -0.08
+    assert drift(0.08, -0.006) == 0.08
+    assert drift(None, 0.01) == 0.01
+    assert drift(0.01, "not finite") == "not finite"
+    assert drift("not finite", 0.01) == "not finite"
+    assert drift("first", "second") == "first"
+
+
+def strict(**changes):
+    fields = {
+        "cudnn_allow_tf32": False,
+        "matmul_allow_tf32": False,
+        "conv_fp32_precision": "ieee",
+        "rnn_fp32_precision": "ieee",
+        "matmul_fp32_precision": "ieee",
+    }
+    return Switches(**(fields | changes))
+
+
+def test_a_switch_that_was_found_otherwise_makes_the_row_invalid(make_measurement, make_case):
+    assert kinds(make_measurement(launch={"switches": strict()}))[0] == set()
+    found, judged = kinds(make_measurement(launch={"switches": strict(matmul_allow_tf32=True)}))
+    assert found == {K.SWITCHES_CHANGED}
+    assert judged.findings[0].value == "matmul_allow_tf32=True"
+    assert judged.status is Status.INVALID
+    tf32 = make_measurement(case=make_case(precision=Precision.TF32), launch={"switches": strict()})
+    assert kinds(tf32)[0] == {K.SWITCHES_CHANGED}
+
+
+@pytest.mark.parametrize("error", [None, float("nan"), float("inf")])
+def test_a_probe_error_that_is_no_number_is_no_proof_of_fp32(make_measurement, make_case, error):
+    launch = {"precision_errors": {"matmul": 5e-7, "conv": error}}
+    row = make_measurement(launch=launch)
+    assert kinds(row)[0] == {K.TF32_IN_FORCE}
+    stored = msgspec.json.decode(msgspec.json.encode(row), type=type(row))
+    assert kinds(stored)[0] == {K.TF32_IN_FORCE}
+    amp = make_measurement(case=make_case(precision=Precision.AMP_BF16), launch=launch)
+    assert kinds(amp)[0] == set()
+
+
+def test_fp32_without_a_probe_is_unproven(make_measurement, make_case):
+    launch = {"precision_errors": {}}
+    assert kinds(make_measurement(launch=launch))[0] == {K.PRECISION_UNPROVEN}
+    assert K.PRECISION_UNPROVEN not in INFORMATIVE
+    assert kinds(make_measurement(case=make_case(precision=Precision.TF32), launch=launch))[0] == set()
+
+
+def test_the_issue_time_says_nothing_where_the_scaler_itself_waits(make_measurement, make_case):
+    def row(fused, **case):
+        launch = {"host_issue_s": (0.95, 1.0) * 3, "fused": fused}
+        return make_measurement(case=make_case(**case), launch=launch)
+
+    fp16 = {"precision": Precision.AMP_FP16}
+    assert kinds(row(False, **fp16))[0] == set()
+    assert kinds(row(None, **fp16))[0] == set()
+    assert kinds(row(True, **fp16))[0] == {K.HOST_BOUND}
+    assert kinds(row(False, precision=Precision.AMP_BF16))[0] == {K.HOST_BOUND}
+    assert kinds(row(None, **fp16, task=TaskKind.INFER))[0] == {K.HOST_BOUND}
+
+
+def test_an_invalid_row_full_of_not_a_number_is_stored_and_read_back(make_measurement):
+    """Every field of a launch that may hold a float; the clock's own times are whole nanoseconds."""
+
+    def wild(kind):
+        if typing.get_origin(kind) is dict:
+            return {"a": float("nan"), "b": 1.0}
+        if typing.get_origin(kind) is tuple:
+            return (float("nan"), 1.0)
+        return float("nan")
+
+    floats = {
+        name: wild(kind)
+        for name, kind in typing.get_type_hints(Launch).items()
+        if not name.startswith("_") and "float" in str(kind)
+    }
+    assert {"precision_errors", "event_s", "host_issue_s", "latency_s", "cold_s", "held_clocks_s"} <= set(
+        floats
+    )
+    assert {"reference_error", "graph_error", "gpu_busy", "loss_curve", "energy_j"} <= set(floats)
+    row = make_measurement(launch=floats)
+    stored = msgspec.json.decode(msgspec.json.encode(row), type=type(row))
+    judged = kinds(stored)[1]
+    assert judged.status is Status.INVALID
+    again = msgspec.json.decode(msgspec.json.encode(judged), type=type(judged))
+    assert again == judged
+    assert (again.launches[0].event_s, again.launches[0].precision_errors) == (
+        (None, 1.0),
+        {"a": None, "b": 1.0},
+    )
+
+
+WITHIN, BEYOND = 0.99, 1.01
+"""Just inside and just outside of a limit."""
+
+
+def reference(precision, limit):
+    return lambda share: ({"reference_error": limit * share}, {"precision": precision}, K.LOSS_DIFFERS)
+
+
+LIMITS = {
+    "noise": lambda share: ({"rounds": quartiles(0.05 * share)}, {}, K.NOISY),
+    "gap": lambda share: ({"rounds": rounds([1.0] * 23 + [2.0 * share])}, {}, K.CLOCK_GAP),
+    "probe": lambda share: ({"precision_errors": {"conv": 1e-5 * share}}, {}, K.TF32_IN_FORCE),
+    "loss fp32": reference(Precision.FP32, 1e-4),
+    "loss tf32": reference(Precision.TF32, 1e-2),
+    "loss amp-fp16": reference(Precision.AMP_FP16, 2e-2),
+    "loss amp-bf16": reference(Precision.AMP_BF16, 2e-2),
+    "graph": lambda share: ({"graph_error": 1e-4 * share}, {}, K.LOSS_DIFFERS),
+    "skipped": lambda share: (
+        {"skipped_steps": round(500 * share), "timed_steps": 10_000},
+        {"precision": Precision.AMP_FP16},
+        K.STEPS_SKIPPED,
+    ),
+    "issue": lambda share: ({"host_issue_s": (0.9 * share, 1.0) * 3}, {}, K.HOST_BOUND),
+    "busy": lambda share: ({"gpu_busy": 0.9 / share}, {}, K.HOST_BOUND),
+}
+
+
+def rounds(walls):
+    return tuple(Round(steps=10, wall_s=w, loss=2.0 - 0.01 * i) for i, w in enumerate(walls))
+
+
+def quartiles(spread):
+    """24 rounds whose quartiles lie ``spread`` apart, about a median of 1 s."""
+    return rounds([1 - spread / 2, 1 - spread / 2, 1.0, 1.0, 1 + spread / 2, 1 + spread / 2] * 4)
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_each_limit_is_where_the_contract_has_it(make_measurement, make_case, name):
+    for share in (WITHIN, BEYOND):
+        launch, case, kind = LIMITS[name](share)
+        found, _ = kinds(make_measurement(case=make_case(**case), launch=launch))
+        assert found == ({kind} if share > 1 else set()), share
 
 
 def test_fewer_launches_than_planned_are_said(make_measurement):
@@ -217,18 +443,6 @@ def test_energy_that_was_integrated_or_is_missing_is_said_and_a_short_region_is_
 def test_what_only_the_child_could_see_is_passed_on(make_measurement):
     own = (Finding(kind=K.NOT_STEADY, value="temperature"), Finding(kind=K.DRIFTING, value=-0.02))
     assert kinds(make_measurement(launch={"findings": own}))[0] == {K.NOT_STEADY, K.DRIFTING}
-
-
-def run_of(*measurements, budget="default", **device):
-    return Run(
-        run_id="x",
-        started_at="2026-11-20T00:00:00Z",
-        budget=budget,
-        seed=0,
-        device=DeviceProfile(backend="cuda", **device),
-        environment=Environment(gpubench="0", python="3.11", os="linux"),
-        measurements=measurements,
-    )
 
 
 def test_a_device_without_telemetry_is_said_once_for_the_run(make_measurement):

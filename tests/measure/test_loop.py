@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from gpubench.measure.budget import DEFAULT, QUICK, budget_of
+from gpubench.measure.case import skipped_steps
 from gpubench.measure.clock import Clock
 from gpubench.measure.loop import Loop, OutOfTimeError, Series, StoppedError, time_rounds, warm_up
 from gpubench.measure.stopping import Heap
@@ -196,7 +197,35 @@ def test_the_gradient_scale_is_noted_at_every_round_edge(fake_clock):
     scales = iter(range(1, 100))
     series = Series(steps_per_round=25)
     time_rounds(make_loop(fake_clock, heap=lambda: Heap(scale=float(next(scales)))), DEFAULT, series)
-    assert series.scales == [float(n) for n in range(1, 21)]
+    assert series.scales == [float(n) for n in range(1, 22)]
+
+
+def test_a_step_skipped_in_the_first_timed_round_is_seen(fake_clock):
+    """The scale was halved between the end of the warm-up and the end of the first round."""
+    scales = iter([1024.0] + [512.0] * 99)
+    series = Series(steps_per_round=25)
+    time_rounds(make_loop(fake_clock, heap=lambda: Heap(scale=next(scales))), DEFAULT, series)
+    assert skipped_steps(series.scales) == 1
+
+
+def test_a_short_series_that_drifts_to_its_deadline_says_so_and_leaves_nothing_out(fake_clock):
+    """Ten rounds of half a second, one percent longer each."""
+    series = Series(steps_per_round=25)
+    loop = make_loop(fake_clock, step_s=lambda i: 0.02 * (1 + 0.01 * (i // 25)), read_s=0.0)
+    time_rounds(loop, QUICK, series)
+    assert len(series.timed) == 10
+    assert {f.kind for f in series.findings} == {FindingKind.DRIFTING, FindingKind.NOT_CONVERGED}
+    (drift,) = (f for f in series.findings if f.kind is FindingKind.DRIFTING)
+    assert drift.value == pytest.approx(1.02 / 1.07 - 1)
+    assert drift.limit == 0.005
+    assert all(r.left_out is None for r in series.timed)
+
+
+def test_a_short_series_that_only_spreads_is_not_said_to_drift(fake_clock):
+    series = Series(steps_per_round=25)
+    loop = make_loop(fake_clock, step_s=lambda i: 0.02 * (1 + 0.1 * (i // 25 % 2)), read_s=0.0)
+    time_rounds(loop, QUICK, series)
+    assert {f.kind for f in series.findings} == {FindingKind.NOT_CONVERGED}
 
 
 def test_the_budgets_are_those_of_the_contract():

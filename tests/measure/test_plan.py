@@ -8,9 +8,13 @@ import msgspec
 import pytest
 
 from gpubench.errors import MisuseError
+from gpubench.measure.launcher import Record
 from gpubench.measure.plan import check_request, plan
 from gpubench.measure.request import RunRequest
 from gpubench.models import DeviceProfile, Execution, MemoryFormat, Precision, Status, TaskKind
+from gpubench.profile import load_profiles
+from gpubench.record import resume
+from gpubench.record.reference_check import planned_of, reference_figures
 
 KNOWN = ("cnn", "lstm", "vgg16")
 
@@ -39,6 +43,22 @@ def test_a_gpu_gets_its_precisions_eager_and_graph_at_the_main_batch(h100, profi
     assert {c.execution for c in cases} == {Execution.EAGER, Execution.GRAPH}
     assert {(c.workload, c.batch_size) for c in cases} == {("cnn", 512), ("lstm", 512), ("vgg16", 64)}
     assert made.budget.launches == 3
+
+
+def test_a_row_says_whether_it_convolves_and_how_sure_it_was_to_be(h100):
+    """From the shipped profiles, through the plan or a resumed one, onto the stored measurement."""
+    profiles = load_profiles()
+    asked = RunRequest(workloads=("cnn", "lstm", "resnet50", "bert_base"), budget="default")
+    made = plan(asked, h100, profiles)
+    record = Record(plan=made, device=h100)
+    rows = [record.measurement(unit) for unit in made.units()]
+    convolving = {"cnn": True, "lstm": False, "resnet50": True, "bert_base": False}
+    assert {row.case.workload: row.convolves for row in rows} == convolving
+    assert {row.target for row in rows} == {0.005}
+    again = [resume._planned(p.case, {n: (n, x) for n, x in profiles.items()}) for p in made.cases]
+    assert again == list(made.cases)
+    reference = [planned_of(f) for f in reference_figures() if f.workload in convolving and f.precision]
+    assert {p.convolves for p in reference if p.case.workload == "cnn"} == {True}
 
 
 def test_publish_adds_compile_and_five_launches(h100, profiles):

@@ -14,8 +14,8 @@ from torch import nn
 from gpubench.measure import guards
 from gpubench.measure.case import failure, skipped_steps
 from gpubench.measure.execution import prepare
-from gpubench.measure.precision import probe_errors, read_switches, switches_for, unexpected
-from gpubench.measure.step import make_optimizer, move
+from gpubench.measure.precision import probe_errors, read_switches, switches_for, worse
+from gpubench.measure.step import is_fused, make_optimizer, move
 from gpubench.models import Execution, MemoryFormat, Precision, Status, Switches, TaskKind
 from gpubench.probe.cpu import BACKEND
 from gpubench.workload import Task, load_workload
@@ -65,7 +65,7 @@ def test_a_switch_that_reads_back_otherwise_is_named():
         rnn_fp32_precision="ieee",
         matmul_fp32_precision="ieee",
     )
-    assert unexpected(wrong, on=False) == "conv_fp32_precision=none"
+    assert wrong.unexpected(Precision.FP32) == "conv_fp32_precision=none"
     old_torch = Switches(
         cudnn_allow_tf32=True,
         matmul_allow_tf32=True,
@@ -73,8 +73,8 @@ def test_a_switch_that_reads_back_otherwise_is_named():
         rnn_fp32_precision=None,
         matmul_fp32_precision=None,
     )
-    assert unexpected(old_torch, on=True) is None
-    assert unexpected(old_torch, on=False) == "cudnn_allow_tf32=True"
+    assert old_torch.unexpected(Precision.TF32) is None
+    assert old_torch.unexpected(Precision.FP32) == "cudnn_allow_tf32=True"
 
 
 def test_the_probe_tells_ieee_from_less():
@@ -201,6 +201,38 @@ def test_the_reference_leaves_dropout_and_batch_statistics_as_they_were(make_cas
     assert all(module.training for module in work.model.modules())
 
 
+def normed():
+    """A model whose batch norm has running statistics far from those of any batch."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(72, 3))
+    model[1].running_mean.fill_(3.0)
+    model[1].running_var.fill_(9.0)
+    batch = (torch.randn(8, 1, 8, 8), torch.zeros(8, dtype=torch.long))
+    return Task(
+        model=model,
+        batches=(batch,),
+        loss=nn.functional.cross_entropy,
+        optimizer=partial(torch.optim.SGD, lr=0.1),
+    )
+
+
+@pytest.mark.parametrize("kind", list(TaskKind))
+def test_both_sides_of_the_reference_work_in_the_mode_of_the_task(make_case, kind):
+    task = normed()
+    work = move(normed(), make_case(batch_size=8, task=kind), CPU)
+    assert guards.reference_error(work, task) < 1e-6
+    assert all(module.training for module in task.model.modules())
+    assert work.model.training is (kind is TaskKind.TRAIN)
+    assert torch.equal(task.model[1].running_mean, torch.full((2,), 3.0))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_not_finite_is_infinitely_far_from_what_is(value):
+    assert guards.relative_difference(value, 2.0) == float("inf")
+    assert guards.relative_difference(2.0, value) is None
+    assert guards.relative_difference(2.0, 2.5) == pytest.approx(0.2)
+
+
 def test_a_replay_that_does_the_same_work_agrees_and_one_that_does_not_is_seen(make_case):
     """On the CPU the eager step stands for the replay; the comparison restores all state on both sides."""
     task = load_workload("cnn").tiny(8, 0)
@@ -220,6 +252,26 @@ def test_a_replay_that_does_the_same_work_agrees_and_one_that_does_not_is_seen(m
         return loss
 
     assert guards.graph_error(work, forgets_to_update) > 1e-4
+
+
+def test_the_worse_of_two_probes_is_kept_and_no_number_is_the_worst():
+    before = {"matmul": 5e-7, "conv": 3e-4, "a": float("nan"), "b": 1e-7}
+    after = {"matmul": 3e-4, "conv": 5e-7, "a": 1e-7, "b": float("inf")}
+    assert worse(before, after) == {"matmul": 3e-4, "conv": 3e-4, "a": None, "b": None}
+
+
+@pytest.mark.parametrize(
+    ("factory", "expected"),
+    [
+        (partial(torch.optim.Adam, lr=1e-4), True),
+        (partial(torch.optim.Adam, lr=1e-4, fused=False), False),
+        (lambda parameters: torch.optim.Adagrad(parameters, lr=0.1, foreach=False), False),
+        (lambda parameters: torch.optim.RMSprop(parameters, lr=0.1), False),
+    ],
+)
+def test_an_optimizer_is_fused_or_not(make_case, factory, expected):
+    assert is_fused(make_optimizer(factory, nn.Linear(2, 2), make_case())) is expected
+    assert is_fused(None) is None
 
 
 def test_skipped_steps_are_counted_from_the_gradient_scale():

@@ -11,7 +11,7 @@ import pytest
 from scipy.signal import lfilter
 
 from gpubench import stats
-from gpubench.measure.budget import DEFAULT
+from gpubench.measure.budget import DEFAULT, QUICK
 from gpubench.measure.stopping import Heap, StopRule, Verdict, WarmUp
 from gpubench.models import Round, TelemetrySample
 
@@ -203,21 +203,34 @@ def test_a_rising_temperature_keeps_warming_up_and_quick_does_not_judge_it():
         return verdict
 
     rising, flat, quick = warm(), warm(), warm(judge_temperature=False)
-    assert heat(rising, 0.2) is Verdict.OUT_OF_TIME
+    assert heat(rising, 0.101) is Verdict.OUT_OF_TIME
     assert rising.unsettled() == "temperature"
-    assert rising.temperature_slope() == pytest.approx(0.2)
-    assert heat(flat, 0.05) is Verdict.DONE
+    assert rising.temperature_slope() == pytest.approx(0.101)
+    assert heat(flat, 0.099) is Verdict.DONE
     assert heat(quick, 0.2) is Verdict.DONE
 
 
 def test_a_clock_that_still_moves_keeps_warming_up():
-    rule = warm()
-    for index in range(40):
-        verdict = rule.feed(
-            Round(steps=25, wall_s=0.5), at(index * 0.5, 50, 1.98e9 * (1 - 0.05 * (index % 2)))
-        )
-    assert verdict is Verdict.GO_ON
-    assert rule.unsettled() == "clock"
+    def spread(share: float) -> WarmUp:
+        rule = warm()
+        for index in range(40):
+            rule.feed(Round(steps=25, wall_s=0.5), at(index * 0.5, 50, 1.98e9 * (1 - share * (index % 2))))
+        return rule
+
+    assert spread(0.0201).unsettled() == "clock"
+    assert spread(0.0199).unsettled() is None
+
+
+@pytest.mark.parametrize(("budget", "agreement"), [(DEFAULT, 0.005), (QUICK, 0.02)])
+def test_windows_agree_within_what_the_budget_says(budget, agreement):
+    def windows(apart: float) -> WarmUp:
+        rule = warm(budget)
+        for index in range(80):
+            rule.feed(Round(steps=25, wall_s=budget.window_s * (1 + apart * (index % 2))))
+        return rule
+
+    assert windows(agreement * 1.01).unsettled() == "step time"
+    assert windows(agreement * 0.99).unsettled() is None
 
 
 def test_an_allocator_that_still_grows_keeps_warming_up():

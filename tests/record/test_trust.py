@@ -153,6 +153,8 @@ def test_micro_benchmarks_are_examined_too(make_run):
     assert [(d.kind, d.micro, d.weight) for d in trust.doubts] == [
         ("NOT_CONVERGED", "gemm bf16 4096", "problem")
     ]
+    beside = examine(msgspec.structs.replace(run, micro=(wide,)))
+    assert [(d.micro, d.weight) for d in beside.doubts] == [("gemm bf16 4096", "note")]
     trust = examine(msgspec.structs.replace(run, micro=(product(9e15),)))
     (doubt,) = trust.doubts
     assert (doubt.kind, doubt.limit) == ("IMPLAUSIBLE", 1.0)
@@ -170,7 +172,6 @@ def test_a_power_cap_is_seen_in_the_stored_limits(make_run):
 
 GUARDS = {
     "switches": (None, "fp32 switches read back"),
-    "precision_errors": ({}, "matrix product and convolution against float64"),
     "reference_error": (None, "first loss against float32 on the CPU"),
     "parameters_moved": (None, "moving parameters"),
 }
@@ -187,11 +188,22 @@ def test_a_guard_that_did_not_run_is_named_and_is_no_fault(make_run, name):
 
 
 def test_guards_are_due_where_the_case_and_the_device_have_them(make_run):
-    run = with_launch(make_run(), launch(), precision=Precision.AMP_FP16, execution=Execution.GRAPH)
+    on = Switches(
+        cudnn_allow_tf32=True,
+        matmul_allow_tf32=True,
+        conv_fp32_precision="tf32",
+        rnn_fp32_precision="tf32",
+        matmul_fp32_precision="tf32",
+    )
+    bare = launch(switches=on, precision_errors={})
+    run = with_launch(make_run(), bare, precision=Precision.AMP_FP16, execution=Execution.GRAPH)
     assert {d.text.rpartition(": ")[2] for d in examine(run).doubts} == {
         "graph against eager",
         "skipped steps",
+        "matrix product and convolution against float64",
     }
+    compiled = with_launch(make_run(), launch(), execution=Execution.COMPILE)
+    assert [d.text.rpartition(": ")[2] for d in examine(compiled).doubts] == ["compile against eager"]
     run = with_launch(make_run(), launch(reference_error=None))
     assert examine(card(run, backend="cpu")).doubts == ()
     assert "memory errors" in examine(card(run, ecc_enabled=True)).doubts[-1].text

@@ -1,0 +1,519 @@
+"""One case from order to record on a scripted device: what is read, when, and what becomes of a failure."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+
+from gpubench.measure import busy, case, checks, execution, guards, precision, worker
+from gpubench.measure.budget import DEFAULT
+from gpubench.measure.case import Desk, Seen, measure_case
+from gpubench.measure.clock import Clock
+from gpubench.measure.execution import NotPreparedError, prepare
+from gpubench.measure.hardware import Hardware
+from gpubench.measure.messages import MeasureCase, Ready, Setup
+from gpubench.measure.precision import SwitchesRefusedError, read_switches, switches_for
+from gpubench.measure.step import move
+from gpubench.measure.stopping import Heap
+from gpubench.models import Execution, FindingKind, Launch, Measurement, Precision, Status, Switches, TaskKind
+from gpubench.probe.backend import Reading
+from gpubench.workload import Task, load_workload
+
+CPU = torch.device("cpu")
+STEP_S = 0.26
+BUDGET = msgspec.structs.replace(
+    DEFAULT, warmup_least_s=0.0, warmup_most_s=30.0, window_s=0.5, curve_steps=3, timed_s=20.0
+)
+
+
+class Accelerator(Hardware):
+    """An accelerator whose tensors lie on the CPU: each forward pass takes 0.26 s of its own clock."""
+
+    is_cuda = True
+    is_cpu = False
+
+    def __init__(self, fake_clock):
+        super().__init__(device=CPU)
+        object.__setattr__(self, "fake_clock", fake_clock)
+        object.__setattr__(self, "log", [])
+
+    def clock(self):
+        return Clock(now_ns=self.fake_clock.now_ns)
+
+    def reset_peak_memory(self):
+        self.log.append("reset")
+
+    def peak_memory_bytes(self):
+        self.log.append("peak")
+        return 12_345
+
+    def heap(self, scale=None):
+        return Heap(scale=scale)
+
+    def release(self):
+        self.log.append("release")
+
+
+class Telemetry:
+    """Counters that move between two readings: 2 kJ, 1.5 s held by power, two memory errors."""
+
+    source = "nvml"
+    fault: str | None = None
+
+    def __init__(self):
+        self.joules = iter([1000.0, 3000.0])
+        self.held = iter([{"power": 1.0, "thermal": 5.0}, {"power": 2.5, "thermal": 0.0}])
+        self.errors = iter([3, 5])
+
+    def sample(self):
+        return Reading(power_w=200.0)
+
+    def energy_j(self):
+        return next(self.joules)
+
+    def held_clocks_s(self):
+        return next(self.held)
+
+    def ecc_uncorrected(self):
+        return next(self.errors)
+
+
+class Net(nn.Module):
+    """A layer that lets the scripted clock run, and whatever else a test wants, on each forward pass."""
+
+    def __init__(self, act):
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+        self.act = act
+
+    def forward(self, x):
+        self.act()
+        return self.layer(x)
+
+
+def make_task(act=lambda: None, model=None):
+    torch.manual_seed(0)
+    model = model or Net(act)
+    batches = tuple((torch.randn(4, 8), torch.tensor([0, 1, 2, 3])) for _ in range(2))
+    return Task(
+        model=model,
+        batches=batches,
+        loss=nn.functional.cross_entropy,
+        optimizer=partial(torch.optim.SGD, lr=0.01),
+    )
+
+
+@pytest.fixture
+def measured(fake_clock, h100, make_case, monkeypatch):
+    """Measure a case of the scripted device; the device's own calls answer by script."""
+    monkeypatch.setattr(busy, "event_times", lambda advance, steps: (0.019,) * steps)
+    monkeypatch.setattr(busy, "host_issue_times", lambda advance, clock: (0.001, 0.02) * 3)
+    monkeypatch.setattr(busy, "busy_share", lambda advance, clock: 0.97)
+
+    def measure(act=lambda: None, **changes):
+        def step():
+            fake_clock.advance(STEP_S)
+            act()
+
+        hardware = Accelerator(fake_clock)
+        phases = []
+        desk = Desk(
+            hardware=hardware,
+            budget=BUDGET,
+            seed=0,
+            telemetry=Telemetry(),
+            profile=h100,
+            phase=phases.append,
+            report=lambda *_: None,
+            stopped=lambda: False,
+        )
+        asked = make_case(workload="own", memory_format=None, **({"batch_size": 4} | changes))
+        desk.tasks[("own", asked.batch_size)] = make_task(step)
+        done = measure_case(MeasureCase(reference="own", case=asked, launch=2), desk)
+        return done, SimpleNamespace(phases=phases, log=hardware.log, case=asked)
+
+    return measure
+
+
+def judged(done, asked) -> Measurement:
+    """What a reader of the file sees: the launch through JSON and the checks."""
+    launch = msgspec.json.decode(msgspec.json.encode(done.launch), type=Launch)
+    return checks.judge(Measurement(case=asked, status=done.status, launches=(launch,)), 1)
+
+
+def test_everything_that_is_read_beside_the_rounds_is_in_the_record(measured):
+    done, desk = measured()
+    launch = done.launch
+    assert (done.status, done.reason, launch.index) == (Status.OK, None, 2)
+    assert len(launch.rounds) >= 20
+    assert (launch.energy_j, launch.energy_source) == (2000.0, "counter")
+    assert launch.energy_region_s == pytest.approx(sum(r.wall_s for r in launch.rounds))
+    assert launch.held_clocks_s == {"power": 1.5}  # a counter that went back tells nothing
+    assert launch.memory_errors == 2
+    assert launch.peak_memory_bytes == 12_345
+    assert desk.log == ["reset", "peak", "release"]
+    assert launch.reference_error < 1e-6
+    assert launch.graph_error is None
+    assert launch.parameters_moved is True
+    assert launch.fused is True
+    assert max(launch.precision_errors.values()) < 1e-5
+    assert launch.switches.unexpected(Precision.FP32) is None
+    assert (launch.event_s[0], launch.host_issue_s[:2], launch.gpu_busy) == (0.019, (0.001, 0.02), 0.97)
+    assert len(launch.event_s) == launch.rounds[0].steps
+    assert launch.telemetry_source == "nvml"
+    assert {"build", "first_step"} <= set(launch.cold_s)
+    assert desk.phases == ["build", "check", "first steps", "first steps", "warm-up", "timed", "second look"]
+
+
+def test_on_the_cpu_fp32_is_its_own_reference_and_amp_is_not(measured, monkeypatch):
+    monkeypatch.setattr(Accelerator, "is_cpu", True)
+    assert measured()[0].launch.reference_error is None
+    assert measured(precision=Precision.AMP_BF16)[0].launch.reference_error is not None
+
+
+@pytest.mark.parametrize("way", [Execution.GRAPH, Execution.COMPILE])
+def test_what_was_captured_or_compiled_is_held_against_eager_steps(measured, monkeypatch, way):
+    monkeypatch.setattr(case, "prepare", lambda work: work.step)
+    done, desk = measured(execution=way)
+    assert done.launch.graph_error == 0.0
+    assert {"capture", "compile"} & set(desk.phases)
+    monkeypatch.setattr(case, "prepare", lambda work: lambda index: work.step(index) * 1.01)
+    done, desk = measured(execution=way)
+    assert done.launch.graph_error == pytest.approx(0.01, rel=1e-4)
+    assert FindingKind.LOSS_DIFFERS in {f.kind for f in judged(done, desk.case).findings}
+
+
+def test_a_step_that_cannot_be_captured_is_unsupported_with_the_reason(measured, monkeypatch):
+    def refuse(work):
+        raise NotPreparedError("the step cannot be captured in a CUDA graph: it waits")
+
+    monkeypatch.setattr(case, "prepare", refuse)
+    done, _ = measured(execution=Execution.GRAPH)
+    assert (done.status, done.reason) == (
+        Status.UNSUPPORTED,
+        "the step cannot be captured in a CUDA graph: it waits",
+    )
+    assert done.launch.rounds == ()
+
+
+def test_a_loss_without_end_on_the_device_alone_is_still_seen_in_the_file(make_case):
+    for field in ("reference_error", "graph_error"):
+        launch = Seen(index=0, **{field: math.inf}).launch()
+        done = SimpleNamespace(launch=launch, status=Status.OK)
+        row = judged(done, make_case())
+        assert getattr(row.launches[0], field) is None
+        assert [f.kind for f in row.findings] == [FindingKind.LOSS_DIFFERS]
+        assert row.status is Status.INVALID
+    assert Seen(index=0, reference_error=1e-7).launch().findings == ()
+
+
+# --- precision -------------------------------------------------------------------------------------------
+
+
+def test_a_model_that_sets_a_switch_itself_is_no_strict_fp32(measured):
+    def lower():
+        torch.backends.cuda.matmul.allow_tf32 = True
+
+    before = read_switches()
+    done, desk = measured(lower)
+    assert done.launch.switches.matmul_allow_tf32 is True
+    row = judged(done, desk.case)
+    assert FindingKind.SWITCHES_CHANGED in {f.kind for f in row.findings}
+    assert row.status is Status.INVALID
+    assert read_switches() == before
+
+
+def test_the_proof_is_made_again_after_the_rounds_and_the_worse_one_stays(measured, monkeypatch):
+    for errors in ([5e-7, 3e-4], [3e-4, 5e-7], [5e-7, math.nan]):
+        script = iter(errors)
+        monkeypatch.setattr(case, "probe_errors", lambda device, script=script: {"matmul": next(script)})
+        done, desk = measured()
+        assert done.launch.precision_errors == {"matmul": None if math.isnan(sum(errors)) else 3e-4}
+        assert FindingKind.TF32_IN_FORCE in {f.kind for f in judged(done, desk.case).findings}
+
+
+def test_switches_that_do_not_take_are_refused(measured, monkeypatch):
+    monkeypatch.setattr(precision, "_set", lambda wanted: None)
+    monkeypatch.setattr(
+        precision, "read_switches", lambda: Switches(**dict.fromkeys(Switches.__struct_fields__, True))
+    )
+    with pytest.raises(SwitchesRefusedError, match="cudnn_allow_tf32=True"), switches_for(Precision.FP32):
+        raise AssertionError("entered")
+    done, _ = measured()
+    assert done.status is Status.FAILED
+    assert done.reason.startswith("SwitchesRefusedError: fp32 was set")
+
+
+# --- the second look ---------------------------------------------------------------------------------------
+
+
+class FakeEvent:
+    """A device event of a scripted clock."""
+
+    clock = None
+
+    def __init__(self, enable_timing):
+        assert enable_timing
+
+    def record(self):
+        self.at = FakeEvent.clock.now
+
+    def elapsed_time(self, other):
+        return (other.at - self.at) * 1e-6
+
+
+@pytest.fixture
+def fake_events(fake_clock, monkeypatch):
+    monkeypatch.setattr(FakeEvent, "clock", fake_clock)
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    monkeypatch.setattr(torch.cuda, "synchronize", fake_clock.synchronise)
+
+
+def test_events_stand_between_the_steps(fake_clock, fake_events):
+    found = busy.event_times(lambda index: fake_clock.advance(0.01 * (index + 1)), 3)
+    assert found == pytest.approx((0.01, 0.02, 0.03))
+    assert fake_clock.waits == 1
+    assert len(busy.event_times(lambda index: None, 10_000)) == busy.MOST_EVENTS
+
+
+def test_issue_times_begin_with_a_drained_device(fake_clock):
+    """Issuing takes 1 ms; the device then takes 9 more."""
+    pending = []
+
+    def synchronise():
+        fake_clock.advance(sum(pending))
+        pending.clear()
+
+    def advance(index):
+        fake_clock.advance(0.001)
+        pending.append(0.009)
+
+    pending.append(1.0)  # still at work when the look begins
+    found = busy.host_issue_times(advance, Clock(synchronise=synchronise, now_ns=fake_clock.now_ns))
+    assert found == pytest.approx((0.001, 0.010) * 3)
+
+
+def test_the_busy_share_counts_kernels_once(fake_clock, monkeypatch):
+    kernels = [
+        SimpleNamespace(self_device_time_total=60_000.0, is_user_annotation=False),
+        SimpleNamespace(self_device_time_total=20_000.0),
+        SimpleNamespace(self_device_time_total=80_000.0, is_user_annotation=True),
+    ]
+
+    class Profile:
+        def __init__(self, activities):
+            self.kernels = kernels
+
+        def __enter__(self):
+            fake_clock.advance(7.0)  # slow to start, and not what is divided by
+            return self
+
+        def __exit__(self, *_):
+            return None
+
+        def key_averages(self):
+            return self.kernels
+
+    monkeypatch.setattr(torch.profiler, "profile", Profile)
+    clock = Clock(now_ns=fake_clock.now_ns)
+    assert busy.busy_share(lambda _: fake_clock.advance(0.01), clock) == pytest.approx(0.8)
+    kernels.clear()
+    assert busy.busy_share(lambda _: fake_clock.advance(0.01), clock) is None
+
+
+# --- capture -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fake_graphs(monkeypatch):
+    """CUDA graphs that note what happens to them; ``log`` is the order of it all."""
+    log = []
+
+    class Graph:
+        def replay(self):
+            log.append(("replay", id(self)))
+
+        def pool(self):
+            return "pool"
+
+    class Capture:
+        def __init__(self, graph, pool):
+            log.append(("capture", pool))
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            log.append(("captured",))
+
+    class Stream:
+        def wait_stream(self, other):
+            log.append(("wait",))
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            return None
+
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: log.append(("drained",)))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", Capture)
+    return log
+
+
+class Stepping:
+    """Work of two batches that notes its steps."""
+
+    def __init__(self, log, make_case, fail=None):
+        self.case, self.log, self.fail = make_case(execution=Execution.GRAPH), log, fail
+        self.batches, self.optimizer = ((0, 0), (1, 1)), None
+
+    def step(self, index):
+        self.log.append(("step", index))
+        if self.fail is not None and ("capture", None) in self.log:
+            raise self.fail
+        return f"result of {index}"
+
+
+def test_the_whole_step_is_captured_once_a_batch_and_replayed_in_turn(fake_graphs, make_case):
+    advance = prepare(Stepping(fake_graphs, make_case))
+    warm = [("step", i) for i in range(execution.STEPS_BEFORE_CAPTURE)]
+    assert fake_graphs == [
+        ("wait",), *warm, ("wait",), ("drained",),
+        ("capture", None), ("step", 0), ("captured",),
+        ("capture", "pool"), ("step", 1), ("captured",),
+    ]  # fmt: skip
+    del fake_graphs[:]
+    assert [advance(index) for index in range(3)] == ["result of 0", "result of 1", "result of 0"]
+    first, second, again = fake_graphs
+    assert first == again
+    assert first != second
+
+
+def test_a_capture_that_torch_refuses_has_its_reason_and_a_full_memory_is_no_refusal(fake_graphs, make_case):
+    work = Stepping(fake_graphs, make_case, RuntimeError("operation not permitted when stream is capturing"))
+    with pytest.raises(NotPreparedError, match="not permitted when stream is capturing"):
+        prepare(work)
+    del fake_graphs[:]
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        prepare(Stepping(fake_graphs, make_case, torch.cuda.OutOfMemoryError("full")))
+
+
+# --- compile -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def graphs_compiled(monkeypatch):
+    """Compile with dynamo alone, whose graphs run as they are: the shapes that each was made for."""
+    shapes = []
+
+    def keep(module, examples):
+        shapes.append([list(e.shape) for e in examples if isinstance(e, torch.Tensor)])
+        return module.forward
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=keep))
+    return shapes
+
+
+def compile_work(make_case, model=None, batch=4):
+    asked = make_case(execution=Execution.COMPILE, batch_size=batch, memory_format=None)
+    task = make_task(model=model or nn.Sequential(nn.Linear(8, 4), nn.ReLU()))
+    batches = tuple((x[:batch], y[:batch]) for x, y in task.batches)
+    return move(with_changes(task, batches=batches), asked, CPU)
+
+
+def with_changes(task, **changes):
+    return Task(**({n: getattr(task, n) for n in ("model", "batches", "loss", "optimizer")} | changes))
+
+
+def test_a_model_is_compiled_anew_for_each_case(make_case, graphs_compiled):
+    """Past its limit torch would run a further batch size eagerly, and before it compile for any size."""
+    with torch._dynamo.config.patch(recompile_limit=1):
+        for batch in (4, 3, 2):
+            work = compile_work(make_case, batch=batch)
+            assert guards.graph_error(work, prepare(work)) < 1e-6
+    assert all(type(side) is int for graph in graphs_compiled for shape in graph for side in shape)
+    assert len(graphs_compiled) == 3
+
+
+def test_a_model_of_which_nothing_was_compiled_is_unsupported(make_case, graphs_compiled, monkeypatch):
+    class Opaque(nn.Sequential):
+        @torch.compiler.disable
+        def forward(self, x):
+            return super().forward(x)
+
+    prepare(compile_work(make_case))  # a graph of an earlier case is no proof for this one
+    work = compile_work(make_case, Opaque(nn.Linear(8, 4)))
+    with pytest.raises(NotPreparedError, match=r"compiled nothing of this model$"):
+        prepare(work)
+    recurrent = load_workload("lstm").tiny(4, 0)
+    with pytest.raises(NotPreparedError, match=r"nothing of this model: .*LSTM"):
+        prepare(move(recurrent, work.case, CPU))
+    monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
+    with pytest.raises(NotPreparedError, match="unset TORCH_COMPILE_DISABLE=1"):
+        prepare(work)
+
+
+def test_compiled_code_may_draw_other_random_numbers_for_dropout(make_case):
+    model = nn.Sequential(nn.Linear(8, 64), nn.Dropout(0.5), nn.Linear(64, 4))
+    work = compile_work(make_case, model)
+
+    def draws_its_own(index):
+        torch.rand(1)
+        return work.step(index)
+
+    assert guards.graph_error(work, draws_its_own) == 0.0
+    assert all(module.training for module in work.model.modules())
+
+
+# --- the child's start -------------------------------------------------------------------------------------
+
+
+class Line:
+    """The child's pipe."""
+
+    def __init__(self):
+        self.sent = []
+        self.stop = SimpleNamespace(is_set=lambda: False)
+
+    def send(self, message):
+        self.sent.append(message)
+
+
+def test_the_child_makes_sure_of_its_device_and_passes_on_what_was_odd(cpu, monkeypatch):
+    from gpubench.errors import NoDeviceError
+    from gpubench.measure import hardware
+    from gpubench.models import Finding
+
+    odd = (Finding(kind=FindingKind.UUID_ALL_ZEROS),)
+    line, setup = Line(), Setup(device=cpu, budget=BUDGET, seed=0)
+    monkeypatch.setattr(hardware, "check_device", lambda profile: odd)
+    worker.open_desk(setup, line)
+    (ready,) = (m for m in line.sent if isinstance(m, Ready))
+    assert ready.findings == odd
+
+    def another(profile):
+        raise NoDeviceError("CUDA opened another GPU")
+
+    monkeypatch.setattr(hardware, "check_device", another)
+    with pytest.raises(NoDeviceError, match="another GPU"):
+        worker.open_desk(setup, Line())
+
+
+def test_inference_at_batch_one_keeps_the_time_of_each_pass(measured):
+    done, _ = measured(task=TaskKind.INFER)
+    assert done.launch.latency_s == ()
+    assert done.launch.fused is None
+    assert done.launch.parameters_moved is None
+    single, _ = measured(task=TaskKind.INFER, batch_size=1)
+    assert single.launch.latency_s == pytest.approx((STEP_S,) * 39)

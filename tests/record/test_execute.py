@@ -1,0 +1,78 @@
+"""What a run does around its measurements, with a scripted launcher in the place of child processes."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gpubench.measure import preflight
+from gpubench.measure.budget import QUICK
+from gpubench.measure.plan import Plan, PlannedCase
+from gpubench.models import (
+    DeviceProfile,
+    Execution,
+    Finding,
+    FindingKind,
+    Launch,
+    Measurement,
+    Round,
+    Settings,
+    Status,
+)
+from gpubench.record import session
+
+
+@pytest.fixture
+def executed(make_run, monkeypatch, tmp_path):
+    """Execute a run of one case, eager and as a graph, whose steps take the given times."""
+
+    def execute(eager_s: float, graph_s: float, newcomers=lambda device: (), peers=()):
+        case = make_run().measurements[0].case
+        cases = {case: eager_s, msgspec.structs.replace(case, execution=Execution.GRAPH): graph_s}
+
+        class Launcher:
+            ready = None
+
+            def __init__(self, plan, device, on_event, control):
+                self.micro = []
+
+            def run(self, skip, record):
+                for each, step_s in cases.items():
+                    rounds = tuple(Round(steps=4, wall_s=4 * step_s, loss=2 - 0.01 * i) for i in range(24))
+                    launch = Launch(index=0, rounds=rounds, precision_errors={"matmul": 5e-7})
+                    yield Measurement(case=each, status=Status.OK, launches=(launch,))
+
+        monkeypatch.setattr(session, "Launcher", Launcher)
+        monkeypatch.setattr(preflight, "newcomers", newcomers)
+        planned = tuple(PlannedCase(reference="cnn", case=each) for each in cases)
+        prepared = session.Prepared(
+            device=DeviceProfile(backend="cuda", name="NVIDIA H200", uuid="GPU-1", gpu_key="nvidia-h200"),
+            plan=Plan(budget=QUICK, seed=0, cases=planned, peers=peers),
+            root=tmp_path,
+            findings=(),
+            remark=None,
+            settings=Settings(),
+        )
+        return session.execute(prepared).run
+
+    return execute
+
+
+def test_an_eager_row_is_judged_beside_its_graph_once_both_are_in(executed):
+    eager, graph = executed(0.12, 0.1).measurements
+    assert [f.kind for f in eager.findings] == [FindingKind.HOST_BOUND]
+    assert eager.findings[0].value == pytest.approx(1.2)
+    assert graph.findings == ()
+    assert executed(0.1, 0.1).measurements[0].findings == ()
+
+
+def test_whoever_came_onto_a_device_meanwhile_is_found_after_the_run(executed):
+    """Every device of the run is looked at again, the last one here."""
+    second = DeviceProfile(backend="cuda", name="NVIDIA H200", uuid="GPU-2")
+    shared = Finding(kind=FindingKind.SHARED_GPU, value="1 process")
+
+    def newcomers(device):
+        return (shared,) if device.uuid == "GPU-2" else ()
+
+    assert shared in executed(0.1, 0.1, newcomers, (second,)).findings
+    assert shared not in executed(0.1, 0.1, newcomers).findings
