@@ -104,7 +104,7 @@ def _micro_wish(run: Run) -> MicroWish:
 
 
 def _planned(
-    case: Case, names: Mapping[str, tuple[str, WorkloadProfile]], choice: BatchChoice | None = None
+    case: Case, names: Mapping[str, tuple[str, WorkloadProfile]], choice: BatchChoice | None = "fixed"
 ) -> PlannedCase:
     if case.workload not in names:
         raise MisuseError(
