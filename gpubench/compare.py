@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from gpubench.errors import MisuseError
+from gpubench.findings import INFORMATIVE, FindingKind
 from gpubench.models import Case, Measurement, Precision, Run, Status
 from gpubench.units import plain
 
@@ -36,12 +37,14 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One case in both runs; throughputs of A and B [samples/s]."""
+    """One case in both runs; throughputs of A and B [samples/s], and what speaks against either."""
 
     case: Case
     a: float
     b: float
     ratio: Ratio
+    a_findings: tuple[FindingKind, ...] = ()
+    b_findings: tuple[FindingKind, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -62,11 +65,25 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return stored | {"verdict": self.verdict}
 
 
+class Broken(msgspec.Struct, frozen=True, kw_only=True):
+    """A case with a figure in A that was tried in B and gave none there."""
+
+    case: Case
+    status: Status
+    reason: str | None = None
+
+
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Two runs beside each other, with what differs around them."""
 
     rows: tuple[Row, ...]
+    broken: tuple[Broken, ...] = ()
     remarks: tuple[str, ...] = ()
+
+    def failed(self, tolerance: float) -> tuple[Case, ...]:
+        """Return the cases that fail a gate: surely slower by more than ``tolerance``, or broken in B."""
+        slower = (row.case for row in self.rows if row.slower_than(tolerance))
+        return (*slower, *(broken.case for broken in self.broken))
 
 
 def ratio(measurement: Measurement, baseline: Measurement) -> Ratio:
@@ -179,7 +196,8 @@ def compare(a: Run, b: Run, *, across_devices: bool = False) -> Comparison:
     """Compare two runs case by case: B over A.
 
     Only equal cases are compared: workload and its version, task, precision, execution, memory format,
-    batch and GPU count.
+    batch and GPU count. A case that gave a figure in A and was tried without one in B is ``broken``; one
+    that B never tried is only remarked on.
 
     Raises:
         MisuseError: If the devices differ and that was not asked for, or no case is in both.
@@ -193,15 +211,31 @@ def compare(a: Run, b: Run, *, across_devices: bool = False) -> Comparison:
         )
     good = [{m.case: m for m in run.measurements if m.status is Status.OK} for run in (a, b)]
     common = [case for case in good[0] if case in good[1]]
-    if not common:
+    broken = tuple(
+        Broken(case=m.case, status=m.status, reason=m.reason)
+        for m in b.measurements
+        if m.case in good[0] and m.case not in good[1]
+    )
+    if not common and not broken:
         raise MisuseError(f"no case is in both runs: {_first_difference(a, b)}")
     rows = []
     for case in common:
         mine, theirs = good[1][case], good[0][case]
         assert mine.samples_per_s is not None  # status ok has a figure: record/rules.py
         assert theirs.samples_per_s is not None
-        rows.append(Row(case=case, a=theirs.samples_per_s, b=mine.samples_per_s, ratio=ratio(mine, theirs)))
-    return Comparison(rows=tuple(rows), remarks=tuple(_remarks(a, b, set(common))))
+        rows.append(
+            Row(
+                case=case,
+                a=theirs.samples_per_s,
+                b=mine.samples_per_s,
+                ratio=ratio(mine, theirs),
+                a_findings=_doubtful(theirs),
+                b_findings=_doubtful(mine),
+            )
+        )
+    seen = {*common, *(each.case for each in broken)}
+    remarks = (*_of_launches(good, common), *_remarks(a, b, seen))
+    return Comparison(rows=tuple(rows), broken=broken, remarks=remarks)
 
 
 def parse_tolerance(text: str) -> float:
@@ -219,8 +253,26 @@ def parse_tolerance(text: str) -> float:
     return value
 
 
+def _doubtful(found: Measurement | Run) -> tuple[FindingKind, ...]:
+    """The kinds of finding that speak against a throughput."""
+    return tuple(finding.kind for finding in found.findings if finding.kind not in INFORMATIVE)
+
+
+def _of_launches(good: Sequence[dict[Case, Measurement]], common: Sequence[Case]) -> list[str]:
+    """Say where an interval comes from one process: 1.04 (1.01 to 1.07) was read of identical code so."""
+    names = zip(("A", "B"), good, strict=True)
+    alone = [name for name, rows in names if any(len(rows[case].launches) == 1 for case in common)]
+    if not alone:
+        return []
+    remark = f"one launch in {' and '.join(alone)}: the interval holds no difference between processes"
+    return [f"{remark}; before trusting a small ratio measure both in several launches (--publish: five)"]
+
+
 def _remarks(a: Run, b: Run, common: set[Case]) -> list[str]:
     remarks = []
+    for name, run in (("A", a), ("B", b)):
+        if kinds := _doubtful(run):
+            remarks.append(f"{name} as a whole carries {', '.join(kinds)}; see gpubench check")
     for name in ("torch", "cuda", "cudnn", "driver", "gpubench", "python", "cpu", "cpu_threads"):
         first, second = getattr(a.environment, name), getattr(b.environment, name)
         if first != second:

@@ -35,6 +35,7 @@ class FindingKind(StrEnum):
     MEMORY_ERRORS = "MEMORY_ERRORS"
     PARAMETERS_FROZEN = "PARAMETERS_FROZEN"
     STEPS_SKIPPED = "STEPS_SKIPPED"
+    ONE_BATCH = "ONE_BATCH"
     DRIFTING = "DRIFTING"
     CLOCK_GAP = "CLOCK_GAP"
     CLOCK_EVENTS = "CLOCK_EVENTS"
@@ -57,6 +58,7 @@ INFORMATIVE = frozenset(
         FindingKind.LAUNCHES_DIFFER,
         FindingKind.NO_PEAK,
         FindingKind.UUID_ALL_ZEROS,
+        FindingKind.ONE_BATCH,
         FindingKind.TEMPERATURE_NOT_JUDGED,
     }
 )
@@ -143,6 +145,10 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     FindingKind.STEPS_SKIPPED: (
         "the gradient scaler skipped steps",
         "lower the learning rate, or use amp-bf16",
+    ),
+    FindingKind.ONE_BATCH: (
+        "every step trained on the same batch",
+        "leave the random numbers of build() to the seed that gpubench sets, so that it can build four",
     ),
     FindingKind.DRIFTING: (
         "the step time was still drifting",

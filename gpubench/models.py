@@ -267,6 +267,7 @@ class Launch(_Record, frozen=True, kw_only=True):
         held_clocks_s: For how long each policy (power, thermal, ...) held the clocks down while rounds were
             timed, by the driver's own counters [s]; empty where it tells none.
         memory_errors: Uncorrectable memory errors that appeared while this was measured.
+        batch_count: Prebuilt batches that the steps rotate.
         loss_curve: Loss of each of the first steps from the seed.
         cold_s: Costs paid once, apart from the steps [s]: ``import`` and ``context`` of a process, on the
             first launch in it; ``build``, ``first_step`` and ``capture`` or ``compile`` of the case.
@@ -299,6 +300,7 @@ class Launch(_Record, frozen=True, kw_only=True):
     graph_error: float | None = None
     parameters_moved: bool | None = None
     memory_errors: int | None = None
+    batch_count: int | None = None
     loss_curve: tuple[float | None, ...] = ()
     latency_s: tuple[float | None, ...] = ()
     cold_s: dict[str, float | None] = {}

@@ -15,6 +15,7 @@ import importlib.util
 import inspect
 import re
 import sys
+import time
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,10 +24,13 @@ from types import ModuleType
 from typing import Any
 
 from gpubench.errors import MisuseError
-from gpubench.workload import Task, Workload, import_foreign, seeded
+from gpubench.workload import BATCH_COUNT, Batch, Task, Workload, import_foreign, seeded
 
 DEFAULT_BATCHES = (8, 32, 128)
 DEFAULT_LEARNING_RATE = 1e-4
+SLOW_BUILD_S = 30.0
+"""A build that takes longer (it loads weights) is not asked for further batches: each would take as long."""
+SEED_STEP = 1_000_003
 _FIELDS = ("model", "inputs", "targets", "loss", "optimizer")
 _REFERENCE = re.compile(r"(?P<file>.+\.py)(?::(?P<name>\w+))?|(?P<module>\w+(?:\.\w+)*):(?P<attribute>\w+)")
 
@@ -108,18 +112,34 @@ def _default(module: ModuleType, name: str) -> Any:
 
 
 def _from_build(name: str, build: Callable[..., Any], module: ModuleType, version: int) -> Workload:
-    """Wrap a plain ``build``; shape and kind of a sample are read from a batch of two."""
+    """Wrap a plain ``build``; shape and kind of a sample are read from a batch of two.
+
+    A build gives one batch, and a single one is learnt by heart: it is called with further seeds for the
+    batches of the rotation, of which only the inputs and targets are kept.
+    """
     _check_signature(name, build)
     takes_seed = _binds(build, 2, 0)
 
-    def full_build(batch_size: int, seed: int) -> Task:
+    def once(batch_size: int, seed: int) -> Any:
         with seeded(seed):
-            made = import_foreign(name, lambda: build(batch_size, seed) if takes_seed else build(batch_size))
+            return import_foreign(name, lambda: build(batch_size, seed) if takes_seed else build(batch_size))
+
+    def checked(made: Any, batch_size: int) -> Task:
         task = _task(name, made, batch_size)
         _check_form(name, task)
         return task
 
-    shape, is_image = _sample(full_build(2, 0))
+    def full_build(batch_size: int, seed: int) -> Task:
+        start_s = time.monotonic()
+        made = once(batch_size, seed)
+        task = checked(made, batch_size)
+        if isinstance(made, Task) or time.monotonic() - start_s > SLOW_BUILD_S:
+            return task
+        more = (checked(once(batch_size, s), batch_size).batches[0] for s in _other_seeds(seed))
+        first = task.batches[0]
+        return replace(task, batches=(first, *(batch for batch in more if _may_rotate(first, batch))))
+
+    shape, is_image = _sample(checked(once(2, 0), 2))
     return Workload(
         name=name,
         version=version,
@@ -130,6 +150,26 @@ def _from_build(name: str, build: Callable[..., Any], module: ModuleType, versio
         source=str(getattr(module, "SOURCE", "the user's own model")),
         build=full_build,
     )
+
+
+def _other_seeds(seed: int) -> tuple[int, ...]:
+    """Seeds of the batches after the first, far from those that somebody would choose next."""
+    return tuple(seed + SEED_STEP * place for place in range(1, BATCH_COUNT))
+
+
+def _may_rotate(first: Batch, other: Batch) -> bool:
+    """Whether a batch is another one of the same form: a build that fixes its own seed gives the same."""
+    import torch
+
+    forms, tensors = [], []
+    for inputs, targets in (first, other):
+        parts = inputs if isinstance(inputs, tuple) else (inputs,)
+        whole = (*parts, targets) if isinstance(targets, torch.Tensor) else parts
+        forms.append([(tensor.shape, tensor.dtype) for tensor in whole])
+        tensors.append(parts)
+    if forms[0] != forms[1]:
+        return False
+    return any(a.is_meta or not torch.equal(a, b) for a, b in zip(*tensors, strict=True))
 
 
 def _check_signature(name: str, build: Callable[..., Any]) -> None:

@@ -115,6 +115,15 @@ def plain(text: str, limit: int = 200) -> str:
     return kept if len(kept) <= limit else kept[: limit - 1] + "…"
 
 
+def plural(unit: str) -> str:
+    """``image`` becomes ``images``.
+
+    >>> plural("image"), plural("samples")
+    ('images', 'samples')
+    """
+    return unit if unit.endswith("s") else f"{unit}s"
+
+
 def utc_stamp(moment: datetime | None = None) -> str:
     """Format a moment, or now, as ISO 8601 in UTC, to the second.
 

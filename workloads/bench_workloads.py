@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpubench.measure.plan import PlannedCase
-from gpubench.models import DeviceProfile, Measurement, Status
+from gpubench.models import DeviceProfile, Finding, Measurement, Status
 from gpubench.record.pytest_json import VirtualClock, extra_info, samples_of
 
 CLOCK = VirtualClock()
@@ -24,6 +24,7 @@ def test_workload(
     gpubench_case: PlannedCase,
     gpubench_measure: Callable[[PlannedCase], Measurement],
     gpubench_device: DeviceProfile,
+    gpubench_findings: tuple[Finding, ...],
 ) -> None:
     """Measure one case and replay its rounds."""
     measurement = gpubench_measure(gpubench_case)
@@ -31,7 +32,7 @@ def test_workload(
         pytest.skip(measurement.reason or "unsupported")
     assert measurement.status is Status.OK, f"{measurement.status}: {measurement.reason}"
     samples = samples_of(measurement)
-    benchmark.extra_info.update(extra_info(measurement, gpubench_device))
+    benchmark.extra_info.update(extra_info(measurement, gpubench_device, gpubench_findings))
     benchmark.group = measurement.case.workload
     setup, target = CLOCK.replay(samples)
     benchmark.pedantic(target, setup=setup, rounds=len(samples), iterations=1)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gpubench.errors import GpuBenchError
 from gpubench.measure.launcher import Launcher
 from gpubench.measure.plan import PlannedCase
 from gpubench.measure.request import CLASSIC, RunRequest
-from gpubench.models import DeviceProfile, Measurement
+from gpubench.models import DeviceProfile, Finding, Measurement
 from gpubench.probe.identity import storable
 from gpubench.record.pytest_json import case_id
 from gpubench.record.pytest_json import machine_info as described
@@ -53,7 +54,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def gpubench_measure(pytestconfig: pytest.Config) -> Iterator[Callable[[PlannedCase], Measurement]]:
     """Measure a case in the session's child process, in as many launches as the budget asks for."""
     prepared = _prepared(pytestconfig)
-    launcher = Launcher(prepared.plan, prepared.device)
+    calm = msgspec.structs.replace(prepared.plan.budget, case_s=None)  # a test is never in a run's haste
+    launcher = Launcher(msgspec.structs.replace(prepared.plan, budget=calm), prepared.device)
     yield launcher.measure_one
     launcher.close()
 
@@ -62,6 +64,12 @@ def gpubench_measure(pytestconfig: pytest.Config) -> Iterator[Callable[[PlannedC
 def gpubench_device(pytestconfig: pytest.Config) -> DeviceProfile:
     """The device that is measured, without what identifies it."""
     return storable(_prepared(pytestconfig).device)
+
+
+@pytest.fixture(scope="session")
+def gpubench_findings(pytestconfig: pytest.Config) -> tuple[Finding, ...]:
+    """What was unusual about the device before the first case: shared, capped."""
+    return _prepared(pytestconfig).findings
 
 
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, object]) -> None:

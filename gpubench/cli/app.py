@@ -84,7 +84,8 @@ def main() -> None:
     except GpuBenchError as error:
         _fail(str(error), error.exit_code)
     except typer.TyperException as error:  # misuse found by the parser itself
-        _fail(f"{error.format_message()} (see gpubench --help)", error.exit_code)
+        words = error.format_message().replace("Value error, ", "")  # the parser's own name for a bad value
+        _fail(f"{words} (see gpubench --help)", error.exit_code)
     except typer.Abort:
         _fail("interrupted", 130)
 

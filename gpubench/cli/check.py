@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpubench.cli.common import JsonOption, ResultsOption, print_json
+from gpubench.cli.common import JsonOption, ResultsOption, print_json, say
 from gpubench.errors import MisuseError
+from gpubench.findings import describe
 from gpubench.units import format_duration, format_number, format_si, plain
 
 if TYPE_CHECKING:
-    from gpubench.record.reference_check import Compared
+    from gpubench.record.reference_check import Compared, Reference
     from gpubench.record.trust import Doubt, Trust
 
 
@@ -57,19 +58,34 @@ def _check_reference(device: str, results: Path | None, *, as_json: bool) -> Non
     from gpubench.probe.select import select_device
     from gpubench.record.reference_check import check_reference
     from gpubench.record.session import run
+    from gpubench.record.store import check_writable, results_root
 
     profile, _ = select_device(device)
     if profile.backend == "cpu":
         raise MisuseError("--reference compares GPUs: name one with --device cuda")
     request = RunRequest(device=device, budget="quick", results=results)
+    root = results_root(results)
+    check_writable(root)
     with watch() as progress:
-        rows = check_reference(profile, progress, lambda: run(request))
+        found = check_reference(profile, root, progress, lambda: run(request))
     if as_json:
-        print_json({"gpu_key": profile.gpu_key, "rows": rows})
+        names = {"gpu_key": profile.gpu_key, "run_id": found.run.run_id}
+        print_json(names | {"findings": found.run.findings, "rows": found.rows})
     else:
-        _print_reference(rows)
-    if any(row.verdict in {"fail", "failed to measure"} for row in rows):
+        _print_reference(found.rows)
+    _explain(found)
+    if found.failed:
         raise typer.Exit(1)
+
+
+def _explain(found: Reference) -> None:
+    """Say why rows have no figure or are suspicious, what is unusual about the card, and where it is kept."""
+    for row in found.rows:
+        if row.reason is not None:
+            say(f"{row.figure.name}: {row.verdict}: {plain(row.reason, 300)}")
+    for finding in found.run.findings:
+        say(plain(describe(finding), 300))
+    say(f"stored in {found.path}")
 
 
 def _print_reference(rows: tuple[Compared, ...]) -> None:

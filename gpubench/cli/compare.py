@@ -11,7 +11,7 @@ from gpubench.errors import MisuseError
 from gpubench.units import format_number, format_percent, plain
 
 if TYPE_CHECKING:
-    from gpubench.compare import Comparison
+    from gpubench.compare import Broken, Comparison, Row
 
 
 def register(app: typer.Typer) -> None:
@@ -24,7 +24,10 @@ def verb(
     b: Annotated[str, typer.Argument(help="What is held against it.")],
     fail_over: Annotated[
         str | None,
-        typer.Option(metavar="3%", help="Exit 1 if a case of B is surely slower than A by more than this."),
+        typer.Option(
+            metavar="3%",
+            help="Exit 1 if a case of B is surely slower than A by more than this, or gave no figure in B.",
+        ),
     ] = None,
     by: Annotated[str | None, typer.Option(help="device: compare runs of different devices.")] = None,
     results: ResultsOption = None,
@@ -39,19 +42,25 @@ def verb(
     tolerance = None if fail_over is None else parse_tolerance(fail_over)
     root = results_root(results)
     found = compare(read_run(find_run(root, a)), read_run(find_run(root, b)), across_devices=by == "device")
-    failed = [] if tolerance is None else [row.case for row in found.rows if row.slower_than(tolerance)]
+    failed = () if tolerance is None else found.failed(tolerance)
     for remark in found.remarks:
         say(remark)
     if json:
-        print_json(
-            {"rows": [row.document() for row in found.rows], "remarks": found.remarks, "failed": failed}
-        )
+        rows = [row.document() for row in found.rows]
+        print_json({"rows": rows, "broken": found.broken, "remarks": found.remarks, "failed": failed})
     else:
         _print(found)
+    for broken in found.broken:
+        say(f"no figure in B ({_why(broken)}): {plain(broken.case.label)}")
     if failed:
         names = ", ".join(plain(case.label) for case in failed)
-        say(f"slower by more than {format_percent(tolerance)}, beyond its interval: {names}")
+        say(f"slower by more than {format_percent(tolerance)} beyond its interval, or broken: {names}")
         raise typer.Exit(1)
+
+
+def _why(broken: Broken) -> str:
+    status = broken.status.replace("_", " ")
+    return f"{status}: {plain(broken.reason)}" if broken.reason else status
 
 
 def _print(found: Comparison) -> None:
@@ -61,7 +70,7 @@ def _print(found: Comparison) -> None:
 
     console = console_for_tables()
     figures = ("A samples/s", "B samples/s", "B over A (95 %)")
-    table = new_table(console, "case", *figures, "verdict", right=figures)
+    table = new_table(console, "case", *figures, "verdict", "findings", right=figures)
     for row in found.rows:
         ratio = row.ratio
         interval = (
@@ -73,6 +82,13 @@ def _print(found: Comparison) -> None:
             format_number(row.b, 4),
             f"{ratio.value:.3f}{interval}",
             row.verdict,
+            _findings(row),
         )
         table.add_row(*(Text(cell) for cell in cells))
-    console.print(table)
+    if found.rows:
+        console.print(table)
+
+
+def _findings(row: Row) -> str:
+    sides = (("A", row.a_findings), ("B", row.b_findings))
+    return "; ".join(f"{name}: {' '.join(kinds)}" for name, kinds in sides if kinds)

@@ -31,6 +31,8 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         judge_temperature: Whether a temperature slope keeps the warm-up going.
         curve_steps: First steps whose losses are kept one by one, to compare precisions.
         micro_s: Time of the repetitions of one micro-benchmark [s].
+        case_s: What a case of a run may take on average, from its building to its end [s]; None for as long
+            as its parts do. See ``within``.
     """
 
     name: BudgetName
@@ -46,6 +48,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     judge_temperature: bool
     curve_steps: int
     micro_s: Seconds
+    case_s: Seconds | None = None
 
 
 QUICK = Budget(
@@ -62,6 +65,7 @@ QUICK = Budget(
     judge_temperature=False,
     curve_steps=8,
     micro_s=0.2,
+    case_s=4.7,
 )
 DEFAULT = Budget(
     name="default",
@@ -85,9 +89,35 @@ CPU_CURVE_STEPS = 4
 """A full VGG16 step takes half a second on two cores: a CPU gets fewer steps that are not timed."""
 
 
+SETTLING_WINDOWS = 2
+"""A warm-up that is short of time still gets its least time and this many windows more."""
+
+
+def within(budget: Budget, left_s: Seconds, round_s: Seconds) -> Budget:
+    """Return the budget of a case that should be over in ``left_s``: half for warm-up, the rest for rounds.
+
+    Never so short that the figure means nothing: the least warm-up and two windows to settle, and ten rounds
+    (of slow steps, as many as the timed part always had). What is not reached is a finding, as ever.
+
+    Args:
+        budget: With the longest times.
+        left_s: Time left for warm-up and rounds together; after the warm-up, for the rounds alone [s].
+        round_s: Length of one round as it is [s].
+    """
+    settle_s = budget.warmup_least_s + SETTLING_WINDOWS * budget.window_s
+    rounds_s = LEAST_ROUNDS_SLOW * max(budget.round_s, round_s)
+    return msgspec.structs.replace(
+        budget,
+        warmup_most_s=min(budget.warmup_most_s, max(settle_s, left_s / 2)),
+        timed_s=min(budget.timed_s, max(rounds_s, left_s)),
+    )
+
+
 def budget_of(name: BudgetName, *, on_cpu: bool) -> Budget:
-    """Return a budget by name, with the fewer warm-up steps of a CPU under ``--quick``."""
+    """Return a budget by name; under ``--quick`` a CPU has fewer warm-up steps and no haste."""
     budget = {"quick": QUICK, "default": DEFAULT, "publish": PUBLISH}[name]
     if on_cpu and name == "quick":
-        return msgspec.structs.replace(budget, warmup_steps=CPU_WARMUP_STEPS, curve_steps=CPU_CURVE_STEPS)
+        return msgspec.structs.replace(
+            budget, warmup_steps=CPU_WARMUP_STEPS, curve_steps=CPU_CURVE_STEPS, case_s=None
+        )
     return budget

@@ -13,7 +13,7 @@ from itertools import pairwise
 import torch
 
 from gpubench.measure import busy, by_hand, energy, guards, preflight
-from gpubench.measure.budget import Budget
+from gpubench.measure.budget import Budget, within
 from gpubench.measure.clock import Clock
 from gpubench.measure.execution import Advance, NotPreparedError, prepare
 from gpubench.measure.hardware import Hardware
@@ -100,6 +100,7 @@ class Seen:
     switches: Switches | None = None
     precision_errors: dict[str, float | None] = field(default_factory=dict)
     cold_s: dict[str, float] = field(default_factory=dict)
+    batch_count: int | None = None
     loss_curve: list[float] = field(default_factory=list)
     peak_memory_bytes: int | None = None
     reference_error: float | None = None
@@ -152,6 +153,7 @@ class Seen:
             graph_error=self.graph_error,
             parameters_moved=self.parameters_moved,
             memory_errors=self.memory_errors,
+            batch_count=self.batch_count,
             loss_curve=tuple(self.loss_curve),
             cold_s={name: round(value, 4) for name, value in self.cold_s.items()},
             findings=(*series.findings, *self._own_findings()),
@@ -242,11 +244,19 @@ def skipped_steps(scales: list[float]) -> int:
 def _measure(order: MeasureCase, desk: Desk, seen: Seen, deadline_s: Seconds) -> None:
     case, hardware = order.case, desk.hardware
     clock = desk.clock()
+    began_s = time.perf_counter()
+
+    def budget(round_s: Seconds = 0.0) -> Budget:
+        if order.aim_s is None:
+            return desk.budget
+        return within(desk.budget, began_s + order.aim_s - time.perf_counter(), round_s)
+
     desk.phase("build")
     with seen.timing("build"):
         if desk.team is not None:
             desk.team.announce(order)
         task = desk.task(order.reference, case.batch_size)
+        seen.batch_count = len(task.batches)
         copied = Task(
             model=copy.deepcopy(task.model), batches=task.batches, loss=task.loss, optimizer=task.optimizer
         )
@@ -277,13 +287,13 @@ def _measure(order: MeasureCase, desk: Desk, seen: Seen, deadline_s: Seconds) ->
     with Sampler(desk.telemetry, clock.now_s) as sampler:
         loop.samples = sampler.drain
         desk.phase("warm-up")
-        warm_up(loop, desk.budget, seen.series)
+        warm_up(loop, budget(), seen.series)
         desk.phase("timed")
         held_s, joules = desk.telemetry.held_clocks_s(), sampler.energy_j()
         reserved_s = busy.latency_time_s(loop.step_s, loop.left_s()) if _wants_latency(work, desk) else 0.0
         try:
             loop.deadline_s -= reserved_s
-            time_rounds(loop, desk.budget, seen.series)
+            time_rounds(loop, budget(loop.step_s * seen.series.steps_per_round), seen.series)
         finally:
             loop.deadline_s += reserved_s
             _read_energy(seen, (joules, sampler.energy_j()), desk.power_limit_w())

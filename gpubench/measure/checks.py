@@ -50,6 +50,7 @@ GAP = 2.0
 FP32_CONVOLUTION = 2.25
 """Winograd's 2 x 2 form multiplies this much less than the count assumes; TF32 posing as fp32 passes it."""
 FEW_LOSSES = 5
+LEAST_BATCHES = 2
 MOST_OF_DATASHEET = 1.0
 """A single operation faster than its datasheet was not waited for, or did not do the work."""
 SCALING_TOLERANCE = 1.05
@@ -119,6 +120,7 @@ def find(
         yield Finding(kind=FindingKind.LAUNCHES_MISSING, value=len(launches), limit=planned_launches)
     for launch in launches:
         yield from launch.findings
+        yield from _of_batches(case, launch)
         yield from _of_precision(case, launch)
         yield from _of_loss(case, launch)
         yield from _of_rounds(launch)
@@ -180,6 +182,12 @@ def loss_trace(launches: Sequence[Launch]) -> tuple[float | None, ...]:
         return ()
     first = launches[0]
     return (*first.loss_curve, *(r.loss for r in (*first.warmup, *first.rounds)))
+
+
+def _of_batches(case: Case, launch: Launch) -> Iterator[Finding]:
+    """A single batch is learnt by heart, and its gradients vanish: later steps are unlike real training."""
+    if case.task is TaskKind.TRAIN and launch.batch_count == 1:
+        yield Finding(kind=FindingKind.ONE_BATCH, value=launch.batch_count, limit=LEAST_BATCHES)
 
 
 def _of_precision(case: Case, launch: Launch) -> Iterator[Finding]:

@@ -18,8 +18,10 @@ from pathlib import Path
 import msgspec
 
 from gpubench.measure import messages
+from gpubench.measure.plan import TF32_VARIABLES
 from gpubench.measure.privacy import scrub
 from gpubench.models import DeviceProfile
+from gpubench.probe.identity import child_environment
 from gpubench.units import Seconds, format_bytes
 
 TERMINATE_AFTER_S = 10.0
@@ -180,27 +182,14 @@ def environment_of(
     """Return the environment of a child: it sees its GPUs alone, and TF32 is off or on as its cases need.
 
     ``NVIDIA_TF32_OVERRIDE`` is read when the maths libraries load, hence a process of its own for strict
-    fp32. A GPU is named by UUID; where that is all zeros, by its place in PCI order.
+    fp32. No inherited variable decides on TF32. A GPU is named by UUID; where that is all zeros, by its place
+    in PCI order.
     """
-    variables = dict(inherited)
-    variables.pop("NVIDIA_TF32_OVERRIDE", None)
+    variables = {name: value for name, value in inherited.items() if name not in TF32_VARIABLES}
     variables["PYTHONUNBUFFERED"] = "1"
     if strict:
         variables["NVIDIA_TF32_OVERRIDE"] = "0"
-    if device.backend in {"cuda", "nvidia"}:
-        variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-        names = [_visible_name(each) for each in (device, *peers)]
-        if all(names):
-            variables["CUDA_VISIBLE_DEVICES"] = ",".join(names)
-    return variables
-
-
-def _visible_name(device: DeviceProfile) -> str:
-    """What CUDA_VISIBLE_DEVICES calls a GPU; empty where it has neither UUID nor place."""
-    blank = device.uuid is None or not device.uuid.removeprefix("GPU-").strip("0-")
-    if not blank:
-        return str(device.uuid)
-    return "" if device.index is None else str(device.index)
+    return variables | child_environment(device, *peers)
 
 
 def _memory_limit() -> str:

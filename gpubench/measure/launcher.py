@@ -240,7 +240,8 @@ class Launcher:
             raise GpuBenchError(f"the measuring process {reason}") from error
         if isinstance(report, messages.ByHandDone) and report.ratio is not None:
             return report.ratio
-        raise GpuBenchError("the comparison with a loop by hand gave no figure")
+        why = report.reason if isinstance(report, messages.ByHandDone) else None
+        raise GpuBenchError(why or "the comparison with a loop by hand gave no figure")
 
     def close(self) -> None:
         """End the child, if there is one."""
@@ -265,6 +266,7 @@ class Launcher:
                     case=unit.planned.case,
                     launch=unit.launch,
                     time_s=None if share_s is None else max(0.0, share_s),
+                    aim_s=self._aim_s(left),
                 )
             )
             return self._listen(child, seen)
@@ -406,6 +408,11 @@ class Launcher:
     def _share_s(self, left: int) -> Seconds | None:
         """This case's share of the time left: equal for all cases left; None without a limit."""
         return None if self.plan.time_limit_s is None else self._time_left_s() / max(1, left)
+
+    def _aim_s(self, left: int) -> Seconds | None:
+        """When this case should be over: its share of what is left of the time that the run aims at."""
+        whole_s = self.plan.aim_s()
+        return None if whole_s is None else max(0.0, self.began_s + whole_s - time.monotonic()) / max(1, left)
 
     def _until_s(self, phase: str) -> Seconds:
         now = time.monotonic()

@@ -24,12 +24,16 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
 
 
 class MeasureCase(msgspec.Struct, frozen=True, kw_only=True, tag="measure"):
-    """Measure one case within ``time_s`` (None: as long as the budget allows)."""
+    """Measure one case within ``time_s`` (None: as long as the budget allows).
+
+    ``aim_s`` is when it should be over (None: no haste); unlike ``time_s`` it never costs the figure.
+    """
 
     reference: str
     case: Case
     launch: int
     time_s: Seconds | None = None
+    aim_s: Seconds | None = None
 
 
 class MeasureMicro(msgspec.Struct, frozen=True, kw_only=True, tag="micro"):

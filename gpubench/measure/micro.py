@@ -12,14 +12,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
 
+import msgspec
 import torch
 
 from gpubench import stats
 from gpubench.measure.budget import Budget
 from gpubench.measure.capability import why_no_precision
+from gpubench.measure.checks import IEEE_ERROR
 from gpubench.measure.hardware import Hardware
 from gpubench.measure.peaks import GEMM_PRECISIONS
-from gpubench.measure.precision import switches_for
+from gpubench.measure.precision import probe_errors, switches_for
 from gpubench.measure.sampler import Sampler, Telemetry
 from gpubench.measure.stopping import StopRule, Verdict
 from gpubench.models import DeviceProfile, Finding, FindingKind, MicroResult, Precision, TelemetrySample
@@ -89,6 +91,9 @@ def run_micro(
 ) -> Iterator[MicroResult]:
     """Run the probes of one process: strict fp32 or the other precisions, and copies and launches.
 
+    Setting is not effect: a strict process first proves its precision against float64, and its products are
+    ``TF32_IN_FORCE`` where they are not IEEE.
+
     Args:
         hardware: The device.
         profile: Which precisions it has, how much memory.
@@ -101,6 +106,7 @@ def run_micro(
     deadline = math.inf if time_s is None else time.perf_counter() + time_s
     chosen = [*gemm_probes(profile, strict=strict), *(other_probes(hardware) if others else ())]
     limit = math.inf if profile.memory_bytes is None else MEMORY_SHARE * profile.memory_bytes
+    doubts = _not_ieee(hardware) if strict else ()
     for probe in fitting(chosen, limit):
         if time.perf_counter() >= deadline:
             return
@@ -108,8 +114,18 @@ def run_micro(
             switches_for(GEMM_PRECISIONS.get(probe.precision or "fp32", Precision.FP32)),
             Sampler(telemetry, time.perf_counter) as sampler,
         ):
-            yield measure_probe(probe, hardware, budget, samples=sampler.drain)
+            result = measure_probe(probe, hardware, budget, samples=sampler.drain)
+        if probe.precision == "fp32":
+            result = msgspec.structs.replace(result, findings=(*result.findings, *doubts))
+        yield result
         hardware.release()
+
+
+def _not_ieee(hardware: Hardware) -> tuple[Finding, ...]:
+    with switches_for(Precision.FP32):
+        errors = probe_errors(hardware.device).values()
+    beyond = [error for error in errors if not error <= IEEE_ERROR]  # NaN is beyond, too
+    return tuple(Finding(kind=FindingKind.TF32_IN_FORCE, value=e, limit=IEEE_ERROR) for e in beyond[:1])
 
 
 def fitting(probes: Iterable[Probe], limit: float) -> Iterator[Probe]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpubench.models import DeviceProfile, MicroResult, Precision
+from gpubench.models import DeviceProfile, FindingKind, MicroResult, Precision
 from gpubench.specs import load_specs
 
 GEMM_PRECISIONS = {
@@ -30,10 +30,14 @@ def peak_flops_per_s(device: DeviceProfile, precision: Precision) -> float | Non
 
 
 def best_gemm(results: Sequence[MicroResult]) -> dict[Precision, float]:
-    """Return the best rate of this device's own matrix products for each training precision [FLOP/s]."""
+    """Return the best rate of this device's own matrix products for each training precision [FLOP/s].
+
+    A product that was not computed at the precision of its name is no measure of it.
+    """
     best: dict[Precision, float] = {}
     for result in results:
-        if result.name == "gemm" and result.precision in GEMM_PRECISIONS:
+        sound = all(finding.kind is not FindingKind.TF32_IN_FORCE for finding in result.findings)
+        if sound and result.name == "gemm" and result.precision in GEMM_PRECISIONS:
             precision = GEMM_PRECISIONS[result.precision]
             best[precision] = max(best.get(precision, 0.0), result.value)
     return best

@@ -33,7 +33,16 @@ PROCESS_START_S = 8.0
 CPU_PROCESS_START_S = 3.0
 """Importing torch and, on a GPU, making a context."""
 CASE_START_S = 3.0
-"""Building the model, first steps, checks."""
+CPU_CASE_START_S = 4.0
+CPU_CASE_START_MOST_S = 10.0
+"""Building the model, first steps, checks. Two cores that others used too: 1 s for cnn, 10 s for vgg16."""
+MOST_SEED = 2**31 - 1
+"""With the seeds of further batches above it, still below what numpy takes, should a model draw from that."""
+COMPILE_S = 25.0
+"""torch.compile of VGG16 took 21 s on an H200."""
+CPU_SHARE = 0.75
+"""Of warm-up and timed part at their longest: other programs keep the times of a CPU from settling. Read on
+such a machine: the six cases of --quick took 141 s in all, where 94 are expected and 150 the most."""
 MICRO_PROBES = 8
 PROBE_S = 1.5
 CPU_PROBE_S = 0.7
@@ -121,18 +130,43 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             in_order = [unit for block in shuffled for unit in block]
             yield from sorted(in_order, key=lambda u: u.planned.case.execution is Execution.COMPILE)
 
+    def aim_s(self) -> Seconds | None:
+        """Return when a run in haste should be over [s]: the launcher shares the time out over its cases.
+
+        ``--quick`` of three workloads at three precisions, eager and graph, is to end within two minutes on a
+        fast card: 2 processes of 8 s, 8 probes of 1.5 s and 18 cases of 4.7 s are 113 s, which leaves 7 s to
+        look at the device before and after. In 4.7 s a case starts, warms up for 2 s and is timed for 1 to 2.
+        None where the budget has all the time that its parts take.
+        """
+        if self.budget.case_s is None:
+            return None
+        compiled = sum(planned.case.execution is Execution.COMPILE for planned in self.cases)
+        cases_s = len(self.cases) * self.budget.case_s + compiled * COMPILE_S
+        return self._start_s() + self.budget.launches * cases_s
+
     def estimate_s(self) -> tuple[Seconds, Seconds]:
         """Return the time to expect and the most that this plan takes [s]."""
-        budget, units = self.budget, len(self.cases) * self.budget.launches
-        processes = budget.launches * max(1, len({Unit(launch=0, planned=p).group for p in self.cases}))
-        start = processes * (CPU_PROCESS_START_S if self.on_cpu else PROCESS_START_S)
-        start += 0.0 if self.micro == "none" else MICRO_PROBES * (CPU_PROBE_S if self.on_cpu else PROBE_S)
-        typical = start + units * (
-            CASE_START_S + 1.5 * budget.warmup_least_s + min(budget.timed_s, 24 * budget.round_s)
-        )
-        most = start + units * (CASE_START_S + budget.warmup_most_s + budget.timed_s)
+        budget, units, start = self.budget, len(self.cases) * self.budget.launches, self._start_s()
+        longest = budget.warmup_most_s + budget.timed_s
+        if self.on_cpu:
+            typical = start + units * (CPU_CASE_START_S + CPU_SHARE * longest)
+            most = start + units * (CPU_CASE_START_MOST_S + longest)
+        else:
+            rounds = min(budget.timed_s, 24 * budget.round_s)
+            typical = start + units * (CASE_START_S + 1.5 * budget.warmup_least_s + rounds)
+            most = start + units * (CASE_START_S + longest)
+        typical = min(typical, self.aim_s() or typical)
         limit = self.time_limit_s
         return (typical, most) if limit is None else (min(typical, limit), min(most, limit))
+
+    def _start_s(self) -> Seconds:
+        """What the plan takes beside its cases: starting processes, micro-benchmarks."""
+        launches = self.budget.launches
+        processes = launches * max(1, len({Unit(launch=0, planned=p).group for p in self.cases}))
+        start = processes * (CPU_PROCESS_START_S if self.on_cpu else PROCESS_START_S)
+        return start + (
+            0.0 if self.micro == "none" else MICRO_PROBES * (CPU_PROBE_S if self.on_cpu else PROBE_S)
+        )
 
 
 def plan(
@@ -192,8 +226,7 @@ def plan(
     if not cases:
         reasons = "; ".join(dict.fromkeys(m.reason or "" for m in unsupported))
         raise MisuseError(f"nothing of this can be measured here: {reasons}")
-    refuse_forced_precision(cases, on_cpu=on_cpu)
-    return Plan(
+    made = Plan(
         budget=budget,
         seed=request.seed,
         cases=tuple(cases),
@@ -204,12 +237,14 @@ def plan(
         allow_throttled=request.allow_throttled,
         peers=peers,
     )
+    refuse_forced_precision(made)
+    return made
 
 
 def only_micro(request: RunRequest, *, on_cpu: bool) -> Plan:
     """Make the plan of micro-benchmarks and nothing else, in one launch."""
     budget = budget_of(request.budget or ("quick" if on_cpu else "default"), on_cpu=on_cpu)
-    return Plan(
+    made = Plan(
         budget=msgspec.structs.replace(budget, launches=1),
         seed=request.seed,
         cases=(),
@@ -217,23 +252,17 @@ def only_micro(request: RunRequest, *, on_cpu: bool) -> Plan:
         on_cpu=on_cpu,
         micro="only",
     )
+    refuse_forced_precision(made)
+    return made
 
 
 def check_request(request: RunRequest, known: Sequence[str]) -> RunRequest:
     """Refuse what no device could do, and expand ``all``; before any device is touched.
 
     Raises:
-        MisuseError: For an unknown precision or execution, an impossible batch, time or workload list.
+        MisuseError: For an unknown precision or execution, an impossible number or workload list.
     """
-    if isinstance(request.batch_size, int) and request.batch_size < 1:
-        raise MisuseError(f"batch size {request.batch_size}: give a whole number from 1 up, or max")
-    if request.gpus < 1:
-        raise MisuseError(f"--gpus {request.gpus}: give a whole number from 1 up")
-    if request.gpus > 1 and (request.batch_size == "max" or request.micro == "only"):
-        other = "--batch-size max" if request.batch_size == "max" else "--micro-only"
-        raise MisuseError(f"{other} is of one GPU: give it without --gpus, or --gpus with a batch")
-    if request.time_limit_s is not None and not request.time_limit_s > 0:
-        raise MisuseError(f"time limit {request.time_limit_s:g} s: give more than 0 seconds")
+    _check_numbers(request)
     check_form(request.device.strip())
     for name in request.precisions:
         if name != "amp" and name not in list(Precision):
@@ -245,6 +274,20 @@ def check_request(request: RunRequest, known: Sequence[str]) -> RunRequest:
     if not names:
         raise MisuseError(f"no workload named: choose from all, {', '.join(known)}")
     return msgspec.structs.replace(request, workloads=tuple(names))
+
+
+def _check_numbers(request: RunRequest) -> None:
+    if isinstance(request.batch_size, int) and request.batch_size < 1:
+        raise MisuseError(f"batch size {request.batch_size}: give a whole number from 1 up, or max")
+    if not 0 <= request.seed <= MOST_SEED:
+        raise MisuseError(f"seed {request.seed}: give a whole number from 0 to {MOST_SEED}")
+    if request.gpus < 1:
+        raise MisuseError(f"--gpus {request.gpus}: give a whole number from 1 up")
+    if request.gpus > 1 and (request.batch_size == "max" or request.micro == "only"):
+        other = "--batch-size max" if request.batch_size == "max" else "--micro-only"
+        raise MisuseError(f"{other} is of one GPU: give it without --gpus, or --gpus with a batch")
+    if request.time_limit_s is not None and not request.time_limit_s > 0:
+        raise MisuseError(f"time limit {request.time_limit_s:g} s: give more than 0 seconds")
 
 
 def resolve_precisions(names: Sequence[str], device: DeviceProfile) -> tuple[Precision, ...]:
@@ -308,14 +351,18 @@ def default_memory_format(profile: WorkloadProfile, precision: Precision) -> Mem
     return MemoryFormat.CONTIGUOUS if precision is Precision.FP32 else MemoryFormat.CHANNELS_LAST
 
 
-def refuse_forced_precision(cases: Sequence[PlannedCase], *, on_cpu: bool) -> None:
-    """Refuse strict fp32 while a variable forces a lower precision on it.
+def refuse_forced_precision(made: Plan) -> None:
+    """Refuse a plan with a strict fp32 process while a variable forces a lower precision on it.
+
+    Every plan that is measured passes here: that of a run, of a run gone on with, of micro-benchmarks alone,
+    and of the reference figures.
 
     Raises:
         MisuseError: Naming the variable.
     """
-    if not any(planned.case.precision is Precision.FP32 for planned in cases):
+    if True not in made.strict_groups():
         return
+    on_cpu = made.on_cpu
     forced = [v for v in TF32_VARIABLES if not on_cpu and os.environ.get(v, "") not in {"", "0"}]
     forced += [v for v in CPU_MATH_VARIABLES if on_cpu and os.environ.get(v, "STRICT").upper() != "STRICT"]
     if forced:

@@ -8,9 +8,12 @@ from decimal import Decimal
 
 import msgspec
 
+from gpubench.errors import MisuseError
 from gpubench.models import Offer, Pricing
+from gpubench.names import nearest
 from gpubench.offers.dates import freshness, price_age_days
 from gpubench.specs import load_specs, matching_keys
+from gpubench.units import plain
 
 NOT_RANKED = {
     "attach-fee": "the fee of the GPU alone: the machine that it needs comes on top",
@@ -47,19 +50,34 @@ class ListedOffer(msgspec.Struct, frozen=True, kw_only=True):
     not_ranked_because: str | None
 
 
+def known_providers(wanted: Iterable[str], offers: Iterable[Offer]) -> frozenset[str]:
+    """Return the providers asked for in lower case; one that no offer is of would only hide every price.
+
+    Raises:
+        MisuseError: For the first that is unknown, with the nearest that are known.
+    """
+    known = sorted({offer.provider.casefold() for offer in offers})
+    names = frozenset(name.casefold() for name in wanted)
+    for name in sorted(names.difference(known)):
+        near = ", ".join(nearest(name, known) or known)
+        raise MisuseError(f"unknown provider {plain(name)!r}; nearest known: {plain(near, 300)}")
+    return names
+
+
 def list_offers(offers: Iterable[Offer], wanted: OfferFilter, today: date) -> tuple[ListedOffer, ...]:
     """Return the offers that pass a filter, cheapest GPU-hour first.
 
     Raises:
-        MisuseError: If a GPU of the filter is unknown.
+        MisuseError: If a GPU or a provider of the filter is unknown.
     """
+    offers = tuple(offers)
     keys = frozenset(key for name in wanted.gpus for key in matching_keys(name))
-    providers = {name.lower() for name in wanted.providers}
+    providers = known_providers(wanted.providers, offers)
     regions = {name.lower() for name in wanted.regions}
 
     def passes(offer: Offer) -> bool:
         return (
-            (not providers or offer.provider in providers)
+            (not providers or offer.provider.casefold() in providers)
             and (not regions or (offer.region or "any").lower() in regions)
             and (not wanted.gpus or offer.gpu_key in keys)
             and (not wanted.kinds or offer.kind in wanted.kinds)

@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from gpubench.errors import MisuseError, StorageError
+from gpubench.folders import default_results
 from gpubench.models import SCHEMA_VERSION, Offer
 from gpubench.offers.own import offers_of_rows, read_own
 from gpubench.offers.plausible import check_offer
@@ -88,7 +89,7 @@ def _collector_paused() -> Iterator[None]:
 
 def offers_folder(results: Path | None) -> Path:
     """Return the folder of snapshots and imported tables under a results folder."""
-    return (results or _default_results()) / "offers"
+    return (results or default_results()) / "offers"
 
 
 @cache
@@ -225,14 +226,3 @@ def _checked(offers: Iterable[Offer], name: str, notes: tuple[str, ...]) -> Offe
         else:
             kept.append(offer)
     return OfferTable(offers=tuple(kept), set_aside=tuple(set_aside), notes=notes)
-
-
-def _default_results() -> Path:
-    """Return the results folder where none is named: the variable, ./results, or the user's data."""
-    if named := os.environ.get("GPUBENCH_RESULTS"):
-        return Path(named)
-    if (here := Path("results")).is_dir():
-        return here
-    from platformdirs import user_data_path
-
-    return user_data_path("gpubench") / "results"

@@ -36,13 +36,16 @@ def storable(profile: DeviceProfile) -> DeviceProfile:
     return msgspec.structs.replace(profile, uuid=None, device_id=device_id(profile))
 
 
-def child_environment(profile: DeviceProfile) -> dict[str, str]:
-    """Variables that leave a child process this one device to see: by UUID, else by place in PCI order."""
-    if profile.backend != "cuda":
+def child_environment(*profiles: DeviceProfile) -> dict[str, str]:
+    """Variables that leave a child process these devices alone to see: by UUID, else by place in PCI order.
+
+    A device with neither leaves the choice of devices as it is.
+    """
+    if profiles[0].backend not in {"cuda", "nvidia"}:
         return {}
-    blank = uuid_is_blank(profile.uuid)
-    visible = str(profile.index or 0) if blank else str(profile.uuid)
-    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": visible}
+    visible = [p.index if uuid_is_blank(p.uuid) else p.uuid for p in profiles]
+    chosen = {} if None in visible else {"CUDA_VISIBLE_DEVICES": ",".join(map(str, visible))}
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} | chosen
 
 
 def uuid_is_blank(uuid: str | None) -> bool:

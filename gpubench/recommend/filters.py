@@ -14,6 +14,7 @@ from gpubench.errors import MisuseError
 from gpubench.models import ExcludedOffer, GpuSpec, Offer, Pricing
 from gpubench.names import nearest, normalise
 from gpubench.offers.dates import price_age_days
+from gpubench.offers.listing import known_providers
 from gpubench.recommend.factor_filters import factor_filters
 from gpubench.recommend.factors import cooling_of
 from gpubench.recommend.request import RankRequest
@@ -233,10 +234,7 @@ def _owned_filters(request: RankRequest, owned_w: Mapping[Offer, float]) -> list
 
 
 def _provider_filter(wanted: Sequence[str], offers: Sequence[Offer]) -> Filter:
-    known = {offer.provider.casefold() for offer in offers}
-    names = {name.casefold() for name in wanted}
-    for name in sorted(names - known):
-        raise MisuseError(f"unknown provider {plain(name)!r}; nearest known: {_near(name, sorted(known))}")
+    names = known_providers(wanted, offers)
 
     def reason(offer: Offer, spec: GpuSpec | None) -> str | None:
         del spec

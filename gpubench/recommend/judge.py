@@ -33,6 +33,7 @@ from gpubench.recommend.scaling import scaling_of
 from gpubench.recommend.speeds import Drawer, Speeds, combine
 from gpubench.recommend.verdict import buying_sentences, cpu_comparison, cpu_sentences, verdict
 from gpubench.recommend.words import gpu_name
+from gpubench.units import plural
 
 
 def judge(
@@ -210,7 +211,7 @@ def _units(request: RankRequest, speeds: Speeds) -> dict[str, Any]:
 def _unit(speeds: Speeds) -> str:
     units = {part.case.sample_unit for part in speeds.parts[0]}
     unit = units.pop() if len(units) == 1 and len(speeds.parts[0]) == 1 else "sample"
-    return unit if unit.endswith("s") else f"{unit}s"
+    return plural(unit)
 
 
 def _objective(request: RankRequest) -> str:

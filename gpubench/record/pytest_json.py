@@ -7,13 +7,13 @@ mode works so; its calibration would see no time pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import Any
 
 import msgspec
 
-from gpubench.models import DeviceProfile, Measurement, Run
+from gpubench.models import DeviceProfile, Finding, Measurement, Run
 from gpubench.record.as_json import DERIVED
 from gpubench.units import Seconds
 
@@ -49,8 +49,13 @@ def samples_of(measurement: Measurement) -> tuple[Seconds, ...]:
     return tuple(r.wall_s / r.steps for launch in measurement.launches for r in launch.accepted)
 
 
-def extra_info(measurement: Measurement, device: DeviceProfile) -> dict[str, Any]:
-    """Return what pytest-benchmark stores beside the samples: device, case, interval, energy, findings."""
+def extra_info(
+    measurement: Measurement, device: DeviceProfile, run_findings: Sequence[Finding] = ()
+) -> dict[str, Any]:
+    """Return what pytest-benchmark stores beside the samples: device, case, interval, energy, findings.
+
+    ``run_findings`` are of the device before the first case (shared, capped); they hold for every case.
+    """
     return {
         "device": {name: getattr(device, name) for name in ("backend", "name", "gpu_key", "device_id")},
         "case": msgspec.to_builtins(measurement.case),
@@ -58,6 +63,7 @@ def extra_info(measurement: Measurement, device: DeviceProfile) -> dict[str, Any
         "steps_per_round": [launch.rounds[0].steps for launch in measurement.launches if launch.rounds],
         **{name: getattr(measurement, name) for name in DERIVED},
         "findings": msgspec.to_builtins(measurement.findings),
+        "run_findings": msgspec.to_builtins(tuple(run_findings)),
     }
 
 

@@ -11,7 +11,7 @@ from gpubench.errors import MisuseError
 from gpubench.measure.budget import BudgetName, budget_of
 from gpubench.measure.capability import is_cpu
 from gpubench.measure.launcher import Record
-from gpubench.measure.plan import Plan, PlannedCase
+from gpubench.measure.plan import Plan, PlannedCase, refuse_forced_precision
 from gpubench.measure.request import MicroWish, RunRequest
 from gpubench.models import BatchChoice, Case, DeviceProfile, Run, Status, TaskKind, WorkloadProfile
 from gpubench.probe.identity import device_id
@@ -38,7 +38,8 @@ def plan_again(
         peers: The GPUs beside the first, where the run had several.
 
     Raises:
-        MisuseError: If device or software is another, or a workload of the user's own is not given again.
+        MisuseError: If device or software is another, a workload of the user's own is not given again, or a
+            variable forces a lower precision on fp32.
     """
     _same_conditions(run, device)
     names = {profile.name: (reference, profile) for reference, profile in profiles.items()}
@@ -48,7 +49,7 @@ def plan_again(
         raise MisuseError(f"run {plain(run.run_id)} does not say what it planned: start a new one")
     on_cpu = is_cpu(device)
     was_allowed = run.settings is not None and run.settings.allow_throttled
-    return Plan(
+    made = Plan(
         budget=budget_of(_budget_name(run), on_cpu=on_cpu),
         seed=run.seed,
         cases=cases,
@@ -59,6 +60,8 @@ def plan_again(
         allow_throttled=request.allow_throttled or was_allowed,
         peers=peers,
     )
+    refuse_forced_precision(made)
+    return made
 
 
 def finished_units(run: Run) -> list[tuple[Case, int]]:

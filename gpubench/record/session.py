@@ -24,7 +24,17 @@ from gpubench.measure.launcher import STOPPING_S, Control, Launcher, Record, say
 from gpubench.measure.messages import Ready
 from gpubench.measure.plan import Plan, check_request, plan
 from gpubench.measure.request import RunRequest
-from gpubench.models import Case, DeviceProfile, Finding, Measurement, Run, Settings, StartState, Status
+from gpubench.models import (
+    Case,
+    DeviceProfile,
+    Finding,
+    FindingKind,
+    Measurement,
+    Run,
+    Settings,
+    StartState,
+    Status,
+)
 from gpubench.probe.identity import storable
 from gpubench.probe.select import select_device, select_peers
 from gpubench.profile import profile_of
@@ -132,8 +142,14 @@ def _settings(request: RunRequest, made: Plan, gpus: int) -> Settings:
         allow_throttled=made.allow_throttled,
         gpus=gpus,
         micro=made.micro,
-        budget=msgspec.to_builtins(made.budget),
+        budget=budget_numbers(made),
     )
+
+
+def budget_numbers(made: Plan) -> dict[str, float | str | bool]:
+    """Return every number of a plan's budget by name; what it does not limit is left out."""
+    stored: dict[str, float | str | bool | None] = msgspec.to_builtins(made.budget)
+    return {name: value for name, value in stored.items() if value is not None}
 
 
 def execute(prepared: Prepared, on_event: Callable[[events.Event], None] = say_nothing) -> Session:
@@ -188,10 +204,11 @@ def _begin(prepared: Prepared) -> tuple[Run, list[tuple[Case, int]], Record | No
 def _so_far(state: Run, prepared: Prepared, launcher: Launcher) -> Run:
     """Put beside the measurements what the child has said of its libraries and of the device itself."""
     ready = launcher.ready
+    forced = (f for r in launcher.micro for f in r.findings if f.kind is FindingKind.TF32_IN_FORCE)
     return msgspec.structs.replace(
         state,
         environment=environment(prepared.device, ready) if ready else state.environment,
-        findings=_together(prepared.findings, ready.findings if ready else ()),
+        findings=_together(prepared.findings, (*(ready.findings if ready else ()), *forced)),
         micro=tuple(launcher.micro),
     )
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from gpubench.errors import GpuBenchError, MisuseError, StorageError
+from gpubench.folders import default_results
 from gpubench.models import SCHEMA_VERSION, Run
 from gpubench.record.rules import beyond_belief, broken_rule
 from gpubench.units import MIB, format_bytes, plain
@@ -44,15 +45,7 @@ class StoredRuns(msgspec.Struct, frozen=True, kw_only=True):
 
 def results_root(option: Path | None = None) -> Path:
     """Where runs live: the option, $GPUBENCH_RESULTS, ./results where it exists, the user's data folder."""
-    if option is not None:
-        return option
-    if from_environment := os.environ.get("GPUBENCH_RESULTS"):
-        return Path(from_environment)
-    if Path("results").is_dir():
-        return Path("results")
-    import platformdirs
-
-    return Path(platformdirs.user_data_dir("gpubench", appauthor=False)) / "results"
+    return default_results() if option is None else option
 
 
 def run_path(root: Path, run: Run) -> Path:

@@ -7,9 +7,9 @@ from typing import Literal
 
 import msgspec
 
-from gpubench.findings import INFORMATIVE, describe
+from gpubench.findings import INFORMATIVE, FindingKind, describe
 from gpubench.measure import checks
-from gpubench.models import Case, Finding, FindingKind, Measurement, Run, Status
+from gpubench.models import Case, Finding, Measurement, Run, Status
 from gpubench.record.coverage import guards_not_run
 from gpubench.units import plain
 
@@ -79,7 +79,7 @@ def _doubts(run: Run, measurements: tuple[Measurement, ...]) -> Iterator[Doubt]:
 
 
 _WIDE = frozenset({FindingKind.NOT_CONVERGED, FindingKind.NOISY})
-"""Of a micro-benchmark beside measured rows: its interval says so, and no row rests on its last per cent."""
+"""Of a micro-benchmark beside measured rows: no row rests on its last per cent."""
 
 
 def _of(finding: Finding, case: Case | None = None) -> Doubt:

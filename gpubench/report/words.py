@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from gpubench.models import Case, Estimate, MemoryFormat, Offer, Precision, Pricing, RankedOffer, Ranking
 from gpubench.report.charts import BASIS_GLYPHS
 from gpubench.report.data import ReportData
-from gpubench.units import UNKNOWN, format_interval, format_number, format_usd, plain
+from gpubench.units import UNKNOWN, format_interval, format_number, format_usd, plain, plural
 
 PRECISION_WORDS = {
     Precision.FP32: "fp32 (IEEE, TF32 off)",
@@ -52,15 +52,6 @@ def cost_of(ranking: Ranking, row: RankedOffer) -> float:
 def speed_of(ranking: Ranking, row: RankedOffer) -> float:
     """A row's throughput, in ``per_s_unit``."""
     return ranking.throughput_of(row)[0] or 0.0
-
-
-def plural(unit: str) -> str:
-    """``image`` becomes ``images``.
-
-    >>> plural("image"), plural("samples")
-    ('images', 'samples')
-    """
-    return unit if unit.endswith("s") else f"{unit}s"
 
 
 def count(number: int, noun: str) -> str:

@@ -57,6 +57,8 @@ def test_a_case_is_measured_in_a_child_and_the_parent_imports_no_torch(make_plan
     assert launch.switches.cudnn_allow_tf32 is False
     assert launch.precision_errors["matmul"] < 1e-5
     assert launch.parameters_moved is True
+    assert launch.batch_count == 1  # this build fixes its own seed
+    assert FindingKind.ONE_BATCH in {finding.kind for finding in measurement.findings}
     assert launch.loss_curve[0] > launch.rounds[-1].loss
     assert measurement.samples_per_s * measurement.step_time_s == pytest.approx(4)
     assert launch.cold_s.keys() == {"import", "context", "build", "first_step"}
@@ -172,6 +174,18 @@ def test_a_short_time_limit_keeps_time_back_for_the_latency(make_plan, cpu):
     assert measurement.status is Status.OK, measurement.reason
     assert len(measurement.launches[0].rounds) >= 2
     assert len(measurement.launches[0].latency_s) >= 20
+
+
+def test_a_run_in_haste_shares_its_time_out_and_keeps_every_figure(make_plan, cpu):
+    """The times never converge on a target of 0, so each case would take all of its 6 s."""
+    calm = make_plan("time.sleep(0.005)", batches=(4, 5))
+    hasty = msgspec.structs.replace(calm.budget, timed_s=6.0, target=0.0, case_s=0.5)
+    measurements = run(msgspec.structs.replace(calm, budget=hasty), cpu)
+    assert [m.status for m in measurements] == [Status.OK, Status.OK]
+    for measurement in measurements:
+        rounds = measurement.launches[0].rounds
+        assert len(rounds) >= 10
+        assert sum(r.wall_s for r in rounds) < 5.0
 
 
 def test_a_stop_finishes_the_round_and_hands_back_what_there_is(make_plan, cpu):
@@ -358,11 +372,12 @@ def test_messages_survive_the_pipe_with_not_a_number(make_case):
 def test_the_environment_of_a_child_names_the_gpu_and_turns_tf32_off_for_fp32(h100):
     from gpubench.measure.child import environment_of
 
-    inherited = {"PATH": "/bin", "NVIDIA_TF32_OVERRIDE": "1"}
+    inherited = {"PATH": "/bin", "NVIDIA_TF32_OVERRIDE": "1", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}
     strict = environment_of(h100, inherited, strict=True)
     other = environment_of(h100, inherited, strict=False)
     assert strict["NVIDIA_TF32_OVERRIDE"] == "0"
     assert "NVIDIA_TF32_OVERRIDE" not in other
+    assert "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE" not in strict.keys() | other.keys()
     assert other["CUDA_VISIBLE_DEVICES"] == h100.uuid
     blank = msgspec.structs.replace(h100, uuid="GPU-00000000-0000-0000-0000-000000000000", index=2)
     assert environment_of(blank, inherited, strict=False)["CUDA_VISIBLE_DEVICES"] == "2"

@@ -113,6 +113,19 @@ def test_the_cache_is_cleared_before_each_repetition_and_outside_its_events(monk
     assert log == ["clear", "event", "work", "event", "wait"]
 
 
+def test_a_strict_product_is_flagged_where_fp32_is_not_ieee(cpu, monkeypatch):
+    monkeypatch.setattr(micro, "CPU_GEMM_SIZES", (64,))
+    monkeypatch.setattr(micro, "CPU_COPY_BYTES", 1 << 20)
+    monkeypatch.setattr(micro, "probe_errors", lambda device: {"matmul": 3e-4, "conv": 5e-7})
+    budget = msgspec.structs.replace(QUICK, micro_s=0.01, target=10.0)
+    found = {r.name: r for r in micro.run_micro(CPU, cpu, budget, BLIND, strict=True, others=True)}
+    assert [(f.kind, f.value) for f in found["gemm"].findings] == [(FindingKind.TF32_IN_FORCE, 3e-4)]
+    assert found["device copy"].findings == ()
+    assert best_gemm(list(found.values())) == {}
+    others = micro.run_micro(CPU, cpu, budget, BLIND, strict=False, others=False)
+    assert [r.findings for r in others] == [()]
+
+
 def test_a_time_limit_and_a_small_memory_leave_probes_out(cpu):
     assert list(micro.run_micro(CPU, cpu, QUICK, BLIND, strict=True, others=True, time_s=0.0)) == []
     tiny = msgspec.structs.replace(cpu, memory_bytes=1000)

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from gpubench.errors import MisuseError
+from gpubench.measure.budget import QUICK, within
 from gpubench.measure.launcher import Record
 from gpubench.measure.plan import check_request, plan
 from gpubench.measure.request import RunRequest
@@ -145,6 +146,8 @@ def test_fp32_is_refused_while_a_variable_forces_tf32_and_named(h100, profiles, 
     monkeypatch.setenv(variable, "1")
     with pytest.raises(MisuseError, match=f"unset {variable}"):
         plan(RunRequest(), h100, profiles)
+    with pytest.raises(MisuseError, match=f"unset {variable}"):
+        plan(RunRequest(micro="only"), h100, profiles)
     assert plan(RunRequest(precisions=("tf32",)), h100, profiles).cases
     monkeypatch.setenv(variable, "0")
     assert plan(RunRequest(), h100, profiles).cases
@@ -152,8 +155,9 @@ def test_fp32_is_refused_while_a_variable_forces_tf32_and_named(h100, profiles, 
 
 def test_fp32_on_a_cpu_is_refused_while_a_variable_lowers_its_maths(cpu, profiles, monkeypatch):
     monkeypatch.setenv("ONEDNN_DEFAULT_FPMATH_MODE", "BF16")
-    with pytest.raises(MisuseError, match="unset ONEDNN_DEFAULT_FPMATH_MODE"):
-        plan(RunRequest(), cpu, profiles)
+    for request in (RunRequest(), RunRequest(micro="only")):
+        with pytest.raises(MisuseError, match="unset ONEDNN_DEFAULT_FPMATH_MODE"):
+            plan(request, cpu, profiles)
 
 
 @pytest.mark.parametrize(
@@ -161,6 +165,8 @@ def test_fp32_on_a_cpu_is_refused_while_a_variable_lowers_its_maths(cpu, profile
     [
         ({"batch_size": 0}, "batch size 0"),
         ({"batch_size": -3}, "batch size -3"),
+        ({"seed": -1}, "seed -1: give a whole number from 0 to 2147483647"),
+        ({"seed": 2**31}, "seed 2147483648"),
         ({"gpus": 0}, "--gpus 0: give a whole number from 1 up"),
         ({"gpus": 2, "batch_size": "max"}, "--batch-size max is of one GPU"),
         ({"gpus": 2, "micro": "only"}, "--micro-only is of one GPU"),
@@ -187,6 +193,30 @@ def test_the_estimate_never_passes_the_time_limit(h100, profiles):
     assert made.estimate_s() == (20.0, 20.0)
     typical, most = plan(RunRequest(), h100, profiles).estimate_s()
     assert 60 < typical < most
+
+
+def test_a_quick_run_of_the_classic_three_is_planned_for_two_minutes(h100, cpu, profiles):
+    made = plan(RunRequest(budget="quick"), h100, profiles)
+    assert len(made.cases) == 18
+    assert made.estimate_s()[0] == made.aim_s() <= 120 - 5  # the device is looked at before and after
+    assert plan(RunRequest(), h100, profiles).aim_s() is None
+    compiled = plan(RunRequest(budget="quick", executions=("eager", "compile")), h100, profiles)
+    assert compiled.aim_s() > made.aim_s() + 9 * 20
+    on_cpu = plan(RunRequest(), cpu, profiles)
+    assert on_cpu.aim_s() is None
+    expected_s, most_s = on_cpu.estimate_s()
+    assert expected_s < 141 < most_s  # read on two cores beside other work
+
+
+def test_haste_shortens_a_case_but_never_below_what_a_figure_needs():
+    left = within(QUICK, 3.5, 0.1)
+    assert (left.warmup_most_s, left.timed_s) == (pytest.approx(2.8), 3.5)
+    none = within(QUICK, -1.0, 0.1)
+    assert (none.warmup_most_s, none.timed_s) == (pytest.approx(2.8), pytest.approx(1.0))
+    slow = within(QUICK, -1.0, 1.2)
+    assert slow.timed_s == QUICK.timed_s
+    plenty = within(QUICK, 100.0, 0.1)
+    assert (plenty.warmup_most_s, plenty.timed_s) == (QUICK.warmup_most_s, QUICK.timed_s)
 
 
 def test_micro_only_needs_both_kinds_of_process_and_no_case():

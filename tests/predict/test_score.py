@@ -99,6 +99,7 @@ def test_show_and_calibrate_from_the_command_line(tmp_path):
     assert "published rows" in estimate["reasons"]
     result = CliRunner().invoke(app, ["predict", "show", "--workload", "vgg16"])
     assert "no prediction" in result.stdout
+    assert " images/s, vgg16 " in result.stdout
     path = tmp_path / "c.json"
     result = CliRunner().invoke(app, ["calibrate", "-o", str(path), "--date", "2026-11-20", "--json"])
     assert result.exit_code == 0, result.output

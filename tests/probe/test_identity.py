@@ -10,7 +10,7 @@ import pytest
 from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile, FindingKind
 from gpubench.probe import identity
-from gpubench.probe.identity import check_same_device, device_id, storable
+from gpubench.probe.identity import check_same_device, child_environment, device_id, storable
 
 GPU = DeviceProfile(
     backend="cuda",
@@ -64,6 +64,14 @@ def test_a_stored_profile_holds_a_salted_hash_and_no_uuid(monkeypatch, tmp_path:
     assert device_id(GPU) != stored.device_id  # another user's
     (salt,) = tmp_path.rglob("device-salt")
     assert salt.stat().st_mode & 0o077 == 0
+
+
+def test_a_child_sees_the_devices_of_its_job_and_no_other() -> None:
+    blank = msgspec.structs.replace(BLANK, index=2)
+    assert child_environment(GPU, blank)["CUDA_VISIBLE_DEVICES"] == f"{GPU.uuid},2"
+    nowhere = msgspec.structs.replace(blank, index=None)
+    assert child_environment(nowhere) == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert child_environment(DeviceProfile(backend="cpu")) == {}
 
 
 def test_an_unwritable_data_folder_costs_only_the_link_between_runs(monkeypatch, tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpubench.record.pytest_json import VirtualClock, samples_of
+from gpubench.models import Finding, FindingKind
+from gpubench.record.pytest_json import VirtualClock, extra_info, samples_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,6 +31,14 @@ def test_a_replayed_sample_is_read_back_to_the_last_digit():
 
 def test_samples_are_seconds_per_step_of_the_rounds_that_count(make_run):
     assert samples_of(make_run().measurements[0]) == pytest.approx((0.1, 0.1025, 0.0975))
+
+
+def test_what_was_seen_of_the_device_before_stands_beside_each_case(make_run):
+    run = make_run()
+    shared = Finding(kind=FindingKind.SHARED_GPU, value=0.41, limit=0.05)
+    info = extra_info(run.measurements[0], run.device, (shared,))
+    assert list(info["run_findings"]) == [{"kind": "SHARED_GPU", "value": 0.41, "limit": 0.05}]
+    assert not info["findings"]
 
 
 def alone() -> dict[str, str]:
@@ -77,6 +86,7 @@ def test_pytest_workloads_measures_and_writes_json_with_case_and_device(measured
     assert info["samples_per_s"] * info["step_time_s"] == pytest.approx(64)
     assert info["samples_per_s_low"] < info["samples_per_s"] < info["samples_per_s_high"]
     assert len(info["steps_per_round"]) == 1
+    assert info["run_findings"] == []
     assert bench["stats"]["rounds"] >= 5
     assert bench["stats"]["median"] == pytest.approx(info["step_time_s"], rel=0.5)
     assert document["machine_info"]["gpubench"]["device"]["backend"] == "cpu"

@@ -17,6 +17,7 @@ import pytest
 from gpubench.errors import MisuseError
 from gpubench.measure.request import RunRequest
 from gpubench.models import DeviceProfile, MicroResult, Run, Settings, StartState, Status
+from gpubench.profile import load_profiles
 from gpubench.record import resume, session, store
 
 pytestmark = pytest.mark.timeout(120)
@@ -280,6 +281,19 @@ def test_a_new_run_says_what_it_was_told_and_how_it_found_the_device(planned_run
     )
     made = session.new_run(prepared)
     assert (made.settings, made.start) == (settings, start)
+
+
+def test_a_run_is_not_gone_on_with_while_a_variable_lowers_fp32(make_run, monkeypatch):
+    """It was begun without the variable: its other half would be of another precision."""
+    device = DeviceProfile(backend="nvidia", name="NVIDIA H200")
+    run = make_run()
+    profile = load_profiles()["cnn"]
+    case = msgspec.structs.replace(run.measurements[0].case, workload_version=profile.version)
+    run = msgspec.structs.replace(run, planned=(case,))
+    assert resume.plan_again(run, device, {"cnn": profile}, RunRequest()).cases
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
+    with pytest.raises(MisuseError, match="unset NVIDIA_TF32_OVERRIDE"):
+        resume.plan_again(run, device, {"cnn": profile}, RunRequest())
 
 
 def test_finished_units_are_those_with_a_launch_and_timeouts_are_measured_anew(make_run):

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from gpubench.errors import MisuseError, StorageError
 from gpubench.models import Launch, Round, Status
+from gpubench.offers.snapshot import offers_folder
 from gpubench.record import store
 
 
@@ -296,6 +297,7 @@ def test_the_results_folder_is_option_then_variable_then_here_then_the_users(tmp
     assert store.results_root().is_absolute()
     (tmp_path / "results").mkdir()
     assert str(store.results_root()) == "results"
+    assert offers_folder(None) == store.results_root() / "offers"
 
 
 def test_a_run_is_found_by_id_by_its_beginning_or_as_latest(tmp_path, make_run):

@@ -269,7 +269,45 @@ def test_devices_are_compared_only_on_request(make_run):
 def test_software_that_differs_is_said(make_run):
     a = with_launch(make_run(), launch())
     b = msgspec.structs.replace(a, environment=msgspec.structs.replace(a.environment, torch="2.9"))
-    assert compare(a, b).remarks == ("torch differs: A None, B 2.9",)
+    assert compare(a, b).remarks[-1] == "torch differs: A None, B 2.9"
+
+
+def test_an_interval_of_one_process_is_said_to_hold_nothing_between_processes(make_run):
+    once = with_launch(make_run(), launch())
+    thrice = with_launch(make_run(), *(launch(index) for index in range(3)))
+    (remark,) = compare(once, thrice).remarks
+    assert remark.startswith("one launch in A: ")
+    assert compare(once, once).remarks[0].startswith("one launch in A and B: ")
+    assert compare(thrice, thrice).remarks == ()
+
+
+def test_what_speaks_against_a_compared_figure_stands_beside_it(make_run):
+    a = with_launch(make_run(), launch())
+    found = (Finding(kind=FindingKind.NOISY), Finding(kind=FindingKind.NO_ENERGY_COUNTER))
+    noisy = msgspec.structs.replace(a.measurements[0], findings=found)
+    shared = (Finding(kind=FindingKind.SHARED_GPU),)
+    b = msgspec.structs.replace(a, measurements=(noisy,), findings=shared)
+    comparison = compare(a, b)
+    (row,) = comparison.rows
+    assert (row.a_findings, row.b_findings) == ((), (FindingKind.NOISY,))
+    assert any("B as a whole carries SHARED_GPU" in remark for remark in comparison.remarks)
+
+
+def test_a_case_that_broke_in_b_fails_and_one_not_measured_is_said(make_run):
+    a = with_launch(make_run(), launch())
+    row = a.measurements[0]
+    other = msgspec.structs.replace(row, case=msgspec.structs.replace(row.case, batch_size=32))
+    both = msgspec.structs.replace(a, measurements=(row, other))
+    for status in (Status.INVALID, Status.FAILED, Status.OUT_OF_MEMORY, Status.TIMEOUT, Status.UNSUPPORTED):
+        b = msgspec.structs.replace(a, measurements=(row, msgspec.structs.replace(other, status=status)))
+        assert compare(both, b).failed(0.03) == (other.case,)
+    left_out = compare(both, a)
+    assert left_out.failed(0.03) == ()
+    assert left_out.remarks[-1] == f"not compared, without a figure in both: {other.case.label} (in A)"
+    all_broken = msgspec.structs.replace(
+        a, measurements=(msgspec.structs.replace(row, status=Status.FAILED),)
+    )
+    assert compare(a, all_broken).failed(0.03) == (row.case,)
 
 
 @pytest.mark.parametrize(("text", "value"), [("3%", 0.03), ("3 %", 0.03), ("0.03", 0.03), ("0", 0.0)])
@@ -316,7 +354,9 @@ def test_check_and_compare_answer_with_their_exit_codes(tmp_path, make_run):
     assert document["trustworthy"] is False
     assert document["doubts"][0]["kind"] == "HOST_BOUND"
     wide = product(7e14, findings=(Finding(kind=FindingKind.NOT_CONVERGED, value=0.2, limit=0.02),))
-    path = store.write_run(tmp_path / "micro", msgspec.structs.replace(sound, micro=(wide,)))
+    path = store.write_run(
+        tmp_path / "micro", msgspec.structs.replace(sound, micro=(wide,), measurements=(), planned=())
+    )
     code, out, _ = gpubench("check", str(path))
     assert code == 1
     assert "    gemm bf16 4096: 0.200, limit 0.0200" in out.splitlines()
@@ -324,6 +364,12 @@ def test_check_and_compare_answer_with_their_exit_codes(tmp_path, make_run):
     assert code == 1, err
     assert json.loads(out)["rows"][0]["verdict"] == "B is slower"
     assert gpubench("compare", "20261120", "latest", *where, "--fail-over", "30%")[0] == 0
+    row = msgspec.structs.replace(slow.measurements[0], status=Status.INVALID, reason="IMPLAUSIBLE")
+    store.write_run(tmp_path, msgspec.structs.replace(slow, measurements=(row,)))
+    code, _, err = gpubench("compare", "20261120", "latest", *where, "--fail-over", "30%")
+    assert code == 1
+    assert "no figure in B (invalid: IMPLAUSIBLE)" in err
+    assert gpubench("compare", "20261120", "latest", *where)[0] == 0
     code, out, err = gpubench("compare", "20261120", "nowhere", *where)
     assert (code, out) == (2, "")
     code, out, _ = gpubench("results", "list", *where, "--json")
@@ -362,11 +408,11 @@ def test_one_broken_file_is_counted_and_the_only_one_is_misuse(tmp_path, make_ru
 # --- the reference figures ---------------------------------------------------------------------------
 
 
-def figure(rule, limit, value=100.0):
+def figure(rule, limit, value=100.0, kind="micro"):
     return Figure(
         gpu_key="nvidia-h200",
         name="x",
-        kind="micro",
+        kind=kind,
         workload="",
         precision="",
         execution="",
@@ -384,6 +430,8 @@ def figure(rule, limit, value=100.0):
     [
         ("at_least", 0.98, 100.0, 98.0, "pass"),
         ("at_least", 0.98, 100.0, 97.9, "fail"),
+        ("at_least", 0.98, 100.0, 102.0, "pass"),
+        ("at_least", 0.98, 100.0, 102.1, "suspicious"),
         ("at_least", 4700, 4846.0, 4701.0, "pass"),
         ("at_most", 0.38e-3, 0.358e-3, 0.37e-3, "pass"),
         ("at_most", 0.38e-3, 0.358e-3, 0.39e-3, "fail"),
@@ -394,11 +442,13 @@ def figure(rule, limit, value=100.0):
     ],
 )
 def test_a_figure_is_judged_by_its_rule(rule, limit, value, measured, verdict):
-    assert judge(figure(rule, limit, value), measured, same_card=True) == verdict
+    kind = "step_time" if rule == "at_most" else "micro"
+    assert judge(figure(rule, limit, value, kind), measured, same_card=True) == verdict
 
 
 def test_another_card_gets_figures_without_a_verdict():
     assert judge(figure("at_least", 0.98), 1.0, same_card=False) == "shown"
+    assert judge(figure("at_least", 0.98), 500.0, same_card=False) == "shown"
 
 
 def test_the_shipped_figures_can_be_read_and_measured():
@@ -407,9 +457,16 @@ def test_the_shipped_figures_can_be_read_and_measured():
     assert all(f.source for f in figures)
     by_name = {f.name: f for f in figures}
     assert by_name["gemm fp32 4096"].value == pytest.approx(51.37e12)
+    assert plan_of(figures, 1).aim_s() is None
     for planned in plan_of(figures, 1).cases:
         assert planned.flops_per_sample > 0
     assert planned_of(by_name["vgg16 compiled"]).case.batch_size == 128
+
+
+def test_the_reference_is_not_measured_while_a_variable_forces_tf32(monkeypatch):
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
+    with pytest.raises(MisuseError, match="unset NVIDIA_TF32_OVERRIDE"):
+        plan_of(reference_figures(), 1)
 
 
 def test_every_micro_figure_has_the_name_that_a_probe_gives():

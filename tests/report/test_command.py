@@ -64,6 +64,7 @@ def test_mistakes_are_one_line_and_their_exit_code(tmp_path, arguments, code):
     done = command("--results", str(tmp_path), *arguments)
     assert done.returncode == code
     assert len(done.stderr.strip().splitlines()) == 1
+    assert "Value error" not in done.stderr
 
 
 def test_a_damaged_result_file_is_counted_on_the_page(tmp_path):

@@ -50,6 +50,41 @@ def test_equal_seeds_give_equal_own_tasks(tmp_path: Path) -> None:
     assert not torch.equal(one.model.weight, other.model.weight)
 
 
+def test_a_plain_build_gives_four_batches_of_which_the_first_is_its_own(tmp_path: Path) -> None:
+    workload = load_workload(write(tmp_path, GOOD))
+    batches = workload.build(3, 0).batches
+    assert len(batches) == 4
+    inputs = [batch[0] for batch in batches]
+    assert all(not torch.equal(inputs[i], inputs[j]) for i in range(4) for j in range(i))
+    assert {tuple(i.shape) for i in inputs} == {(3, 10)}
+    again = workload.build(3, 0).batches
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(batches, again, strict=True))
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        "torch.ones(batch_size, 10)",
+        "torch.manual_seed(0) and torch.randn(batch_size, 10)",
+        "torch.randn(batch_size, 10, next(LENGTHS))[..., 0].repeat(1, next(LENGTHS))",
+    ],
+)
+def test_a_build_without_further_batches_of_its_form_keeps_one(tmp_path: Path, inputs: str) -> None:
+    source = (
+        GOOD.replace("torch.randn(batch_size, 10)", inputs)
+        + "from itertools import count\nLENGTHS = count(1)\n"
+    )
+    assert len(load_workload(write(tmp_path, source)).build(3, 0).batches) == 1
+
+
+def test_a_slow_build_is_called_once_and_a_task_is_taken_as_it_is(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("gpubench.own_model.SLOW_BUILD_S", -1.0)
+    assert len(load_workload(write(tmp_path, GOOD)).build(3, 0).batches) == 1
+    monkeypatch.undo()
+    source = "from gpubench.workload import load_workload\ndef build(n):\n    return load_workload('cnn').tiny(n, 0)\n"
+    assert len(load_workload(write(tmp_path, source)).build(3, 0).batches) == 4
+
+
 def test_its_version_follows_its_source(tmp_path: Path) -> None:
     before = load_workload(write(tmp_path, GOOD)).version
     after = load_workload(write(tmp_path, GOOD.replace("(10, 5)", "(10, 6)"))).version

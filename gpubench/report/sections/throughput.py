@@ -9,8 +9,8 @@ from gpubench.models import Execution, MemoryFormat, Precision, TaskKind
 from gpubench.report.charts import BLUE, ORANGE, SLATE, Mark, Series, bars, two_lines
 from gpubench.report.data import ReportData, Result
 from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
-from gpubench.report.words import PRECISION_WORDS, estimate, plural, stacked, throughput
-from gpubench.units import format_duration, format_percent, plain
+from gpubench.report.words import PRECISION_WORDS, estimate, stacked, throughput
+from gpubench.units import format_duration, format_percent, plain, plural
 
 EXECUTION_ORDER = (Execution.EAGER, Execution.GRAPH, Execution.COMPILE)
 _LOOKS = {Execution.EAGER: (SLATE, ""), Execution.GRAPH: (BLUE, ""), Execution.COMPILE: (ORANGE, "/")}

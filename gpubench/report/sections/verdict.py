@@ -18,12 +18,11 @@ from gpubench.report.words import (
     offer_words,
     per_usd_unit,
     per_usd_words,
-    plural,
     price_date_words,
     price_words,
     speed_of,
 )
-from gpubench.units import plain
+from gpubench.units import plain, plural
 
 _SENTENCES = re.compile(r"(?<=\.)\s+(?=[A-Z])")
 """Where one sentence of a verdict ends and the next begins: the first is the headline."""
