@@ -317,10 +317,15 @@ class Launch(_Record, frozen=True, kw_only=True):
         return tuple(sample for sample in self.telemetry if sample.t_s >= 0)
 
 
+BatchChoice = Literal["fixed", "largest"]
+"""How a batch came about: equal for all devices, or the largest that fits on this one."""
+
+
 class Measurement(_Record, frozen=True, kw_only=True):
     """One case as measured: raw rounds of every launch, and the figures that follow from them.
 
     Attributes:
+        batch_choice: How the batch was found; no part of the case, whose work is the same. None is unknown.
         convolves: Whether the work holds convolutions, by its profile; fast ones pass the arithmetic peak.
         target: Half-width of the 95 % interval that the run set out for, over the estimate.
     """
@@ -328,6 +333,7 @@ class Measurement(_Record, frozen=True, kw_only=True):
     case: Case
     status: Status
     reason: str | None = None
+    batch_choice: BatchChoice | None = None
     launches: tuple[Launch, ...] = ()
     flops_per_sample: float | None = None
     parameter_count: int | None = None
@@ -338,6 +344,16 @@ class Measurement(_Record, frozen=True, kw_only=True):
     convolves: bool | None = None
     target: float | None = None
     findings: tuple[Finding, ...] = ()
+
+    @property
+    def at_largest_batch(self) -> bool:
+        """Whether the batch is the largest that fits: never to be ranked beside an equal batch."""
+        return self.batch_choice == "largest"
+
+    @property
+    def label(self) -> str:
+        """The case in words, with a word on how its batch came about where that matters."""
+        return f"{self.case.label}, the largest that fits" if self.at_largest_batch else self.case.label
 
     @cached_property
     def step_time_s(self) -> float | None:

@@ -44,6 +44,9 @@ BATCH_COUNT = 4
 """Prebuilt batches that the steps rotate through: one alone is learnt by heart within a minute, and a
 loss of nothing has gradients of nothing, unlike training."""
 
+NARROW_STD = 0.02
+"""Standard deviation of the weights of a transformer at the start, as its authors chose it."""
+
 Batch = tuple[Any, Any]
 
 
@@ -121,6 +124,19 @@ def seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
+
+
+def initialise_narrow(module: nn.Module) -> None:
+    """Draw embeddings and linear layers from N(0, 0.02), as transformers are; ``model.apply`` takes it.
+
+    A tied embedding at torch's own N(0, 1) would start at a loss near 480.
+    """
+    from torch import nn
+
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=NARROW_STD)
+    if isinstance(module, nn.Linear):
+        nn.init.zeros_(module.bias)
 
 
 def image_batches(

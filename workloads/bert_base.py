@@ -7,11 +7,10 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from gpubench.workload import Task, Workload, seeded, token_batches
+from gpubench.workload import Task, Workload, initialise_narrow, seeded, token_batches
 
 LABELS = (0, 1, 1, 1)
 """Of two classes one is three times as common, so that there is something to learn at once."""
-INITIAL_STD = 0.02
 SEGMENTS = 2
 
 
@@ -72,7 +71,7 @@ class Classifier(nn.Module):
         self.layers = nn.ModuleList(EncoderLayer(width, heads, dropout) for _ in range(layers))
         self.pooler = nn.Linear(width, width)
         self.head = nn.Linear(width, classes)
-        self.apply(_initialise)
+        self.apply(initialise_narrow)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Score the classes; every token is of the first segment."""
@@ -84,14 +83,6 @@ class Classifier(nn.Module):
         pooled = torch.tanh(self.pooler(x[:, 0]))
         logits: Tensor = self.head(self.dropout(pooled))
         return logits
-
-
-def _initialise(module: nn.Module) -> None:
-    """Draw embeddings and linear layers from a narrow normal distribution."""
-    if isinstance(module, nn.Linear | nn.Embedding):
-        nn.init.normal_(module.weight, std=INITIAL_STD)
-    if isinstance(module, nn.Linear):
-        nn.init.zeros_(module.bias)
 
 
 def build(

@@ -7,10 +7,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from gpubench.workload import Task, Workload, seeded, token_batches, token_cross_entropy
+from gpubench.workload import Task, Workload, initialise_narrow, seeded, token_batches, token_cross_entropy
 
 LABELS = (1, 2, 3, 4)
-INITIAL_STD = 0.02
 
 
 class DecoderLayer(nn.Module):
@@ -59,7 +58,7 @@ class Decoder(nn.Module):
         self.positions = nn.Embedding(length, width)
         self.layers = nn.ModuleList(DecoderLayer(width, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
-        self.apply(_initialise)
+        self.apply(initialise_narrow)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Score every word of the vocabulary after each token."""
@@ -68,14 +67,6 @@ class Decoder(nn.Module):
         for layer in self.layers:
             x = layer(x)
         return nn.functional.linear(self.norm(x), self.words.weight)
-
-
-def _initialise(module: nn.Module) -> None:
-    """Draw from a narrow normal distribution: tied embeddings at N(0, 1) start at a loss near 480."""
-    if isinstance(module, nn.Linear | nn.Embedding):
-        nn.init.normal_(module.weight, std=INITIAL_STD)
-    if isinstance(module, nn.Linear):
-        nn.init.zeros_(module.bias)
 
 
 def build(

@@ -59,6 +59,8 @@ def _print(report: FeedReport) -> None:
         needed = format_si(feeding.tensors_bytes_per_s, "B/s")
         eight_bit = format_si(feeding.photographs_bytes_per_s, "B/s")
         basis = f"{feeding.consumption.basis}, {feeding.consumption.case}"
-        print(f"{plain(feeding.verdict, 400)} [{basis}; {needed} of tensors, {eight_bit} of 8-bit images]")
+        print(
+            f"{plain(feeding.verdict, 600)} [{basis}; {needed} of tensors, {eight_bit} of 8-bit photographs]"
+        )
     for line in report.refused:
         print(f"no figure for {plain(line)}")

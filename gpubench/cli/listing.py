@@ -46,7 +46,7 @@ def _list_workloads(as_json: bool) -> None:
         (
             "workload",
             "what it is",
-            "parameters",
+            "parameters\ntrained",
             "FLOP/sample\nforward",
             "FLOP/sample\ntrain",
             "batches",
@@ -65,19 +65,36 @@ def _workload_row(name: str, profile: WorkloadProfile | None) -> dict[str, Any]:
         "train_flops_per_sample", "saved_bytes_per_sample", "optimizer", "batches", "sample_unit",
         "sample_shape", "is_image",
     )  # fmt: skip
-    return {"name": name, **{field: getattr(profile, field, None) for field in fields}}
+    row = {"name": name, **{field: getattr(profile, field, None) for field in fields}}
+    if profile is not None and not _has_counted_work(profile):
+        row |= {"forward_flops_per_sample": None, "train_flops_per_sample": None}
+    return row
+
+
+def _has_counted_work(profile: WorkloadProfile) -> bool:
+    """Whether its FLOPs are its work: an input pipeline interpolates and compares, which nobody counts."""
+    return profile.parameters > 0
+
+
+def _parameters(profile: WorkloadProfile) -> str:
+    if not profile.parameters:
+        return "none"
+    if profile.trainable_parameters == profile.parameters:
+        return f"{profile.parameters:,}"
+    return f"{profile.trainable_parameters:,} of {profile.parameters:,}"
 
 
 def _workload_cells(name: str, profile: WorkloadProfile | None) -> tuple[str, ...]:
     if profile is None:
         return (plain(name), "an installed plug-in, profiled when it is used", *(UNKNOWN,) * 5)
     shape = " x ".join(map(str, profile.sample_shape))
+    counted = _has_counted_work(profile)
     return (
         name,
         profile.summary,
-        f"{profile.parameters:,}",
-        format_si(profile.forward_flops_per_sample, "FLOP"),
-        format_si(profile.train_flops_per_sample, "FLOP"),
+        _parameters(profile),
+        format_si(profile.forward_flops_per_sample, "FLOP") if counted else UNKNOWN,
+        format_si(profile.train_flops_per_sample, "FLOP") if counted else UNKNOWN,
         ", ".join(map(str, profile.batches)),
         f"{profile.sample_unit} {shape}",
     )

@@ -34,7 +34,10 @@ def show(
     execution: Annotated[str, typer.Option("--execution", help="eager, graph or compile.")] = "graph",
     task: Annotated[str, typer.Option("--task", help="train or infer.")] = "train",
     batch_size: Annotated[
-        int | None, typer.Option("--batch-size", help="Samples per step on one GPU.")
+        str | None,
+        typer.Option(
+            "--batch-size", help="Samples per step on one GPU, or max: the largest that each GPU holds."
+        ),
     ] = None,
     results: ResultsOption = None,
     as_json: JsonOption = False,
@@ -43,6 +46,7 @@ def show(
     from gpubench.predict.calibration import load_calibration
     from gpubench.predict.estimate import predict
     from gpubench.predict.explain import as_records, as_text
+    from gpubench.recommend.request import parse_batch
 
     named = [each for each in (name, workload) if each is not None]
     if len(named) != 1:
@@ -57,7 +61,7 @@ def show(
         precision=precision,
         execution=execution,
         task=task,
-        batch_size=batch_size,
+        batch_size=parse_batch(batch_size),
         results=results,
     )
     if as_json:

@@ -137,7 +137,7 @@ def line_of(event: events.Event) -> str | None:
 
 def outcome(measurement: Measurement, launch: int) -> str:
     """One line on a finished case: its figure, or why there is none."""
-    label = units.plain(measurement.case.label)
+    label = units.plain(measurement.label)
     again = f" (launch {launch + 1})" if launch else ""
     if measurement.status is Status.OK:
         figure = units.format_interval(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpubench.models import BuyOrRent, RankedOffer, Ranking
 from gpubench.offers.dates import freshness
-from gpubench.recommend.words import compact, gpu_name, gpus_of, offer_name
+from gpubench.recommend.words import batches_of, compact, gpu_name, gpus_of, offer_name
 from gpubench.units import UNKNOWN, format_bytes, format_number, format_percent, format_usd, plain
 
 if TYPE_CHECKING:
@@ -86,11 +86,11 @@ def _columns(ranking: Ranking, rows: Sequence[RankedOffer]) -> list[_Column]:
             least_width=115 if with_job else 95,
         ),
     ]
-    if any(row.latency_s is not None for row in rows):
-        columns += [
-            _Column("batch", lambda r: str(r.estimate.case.batch_size), right=True, least_width=80),
-            _Column("ms", lambda r: format_number(_ms(r.latency_s)), right=True),
-        ]
+    with_latency = any(row.latency_s is not None for row in rows)
+    if with_latency or len({batches_of(row.parts or (row.estimate,)) for row in ranking.rows}) > 1:
+        columns.append(_Column("batch", _batch, right=True, wraps=True, least_width=80))
+    if with_latency:
+        columns.append(_Column("ms", lambda r: format_number(_ms(r.latency_s)), right=True))
     if with_job:
         columns += [
             _Column("hours", lambda r: _shown(r.hours, r.hours_low, r.hours_high), right=True, wraps=True),
@@ -126,6 +126,10 @@ def _table(columns: Sequence[_Column], rows: Sequence[RankedOffer], console: Con
     for row in rows:
         table.add_row(*(Text(column.cell(row)) for column in columns))
     return table
+
+
+def _batch(row: RankedOffer) -> str:
+    return " ".join(f"{batch:,}" for batch in batches_of(row.parts or (row.estimate,)))
 
 
 def _usd(value: float) -> str:

@@ -9,7 +9,7 @@ from gpubench.cli.tables import console_for_tables, new_table
 from gpubench.compare import AmpEffect, ScalingEffect, amp_effects, scaling_effects
 from gpubench.findings import describe
 from gpubench.measure.peaks import best_products, datasheet_share
-from gpubench.models import Measurement, Run, Status
+from gpubench.models import Measurement, Run, Status, TaskKind
 from gpubench.record.spread import cold_costs
 
 if TYPE_CHECKING:
@@ -126,11 +126,12 @@ def _sentence(effect: AmpEffect) -> str:
     times = f"about {speedup.value:.2f}x"
     if speedup.low is not None and speedup.high is not None:
         times = f"{speedup.value:.2f}x ({speedup.low:.2f} to {speedup.high:.2f})"
-    work = f"{units.plain(case.workload)}{execution}"
+    task = "" if case.task is TaskKind.TRAIN else "inference, "
+    work = f"{units.plain(case.workload)} ({task}batch {case.batch_size}){execution}"
     parts = [f"{case.precision} is {times} the throughput of {effect.baseline.precision} on {work}"]
     if effect.memory_ratio is not None:
         parts.append(f"takes {effect.memory_ratio:.2f}x its memory")
-    if effect.loss_gap is not None:
+    if effect.loss_gap is not None and case.task is TaskKind.TRAIN:
         gap = units.format_percent(abs(effect.loss_gap))
         parts.append(f"its loss after {effect.curve_steps} steps differs by {gap}")
     return ", ".join(parts)
@@ -141,14 +142,21 @@ def latencies(run: Run) -> tuple[str, ...]:
     return tuple(
         f"{units.plain(m.case.label)}: one pass takes {units.format_duration(m.latency_p50_s)} (median), "
         f"95 % of them under {units.format_duration(m.latency_p95_s)}, "
-        f"99 % under {units.format_duration(m.latency_p99_s)}"
+        f"{_slowest(m)}"
         for m in run.measurements
         if m.status is Status.OK and m.latency_p50_s is not None
     )
 
 
+def _slowest(measurement: Measurement) -> str:
+    if measurement.latency_p99_s is not None:
+        return f"99 % under {units.format_duration(measurement.latency_p99_s)}"
+    passes = sum(len(launch.latency_s) for launch in measurement.launches)
+    return f"99 % unknown: {passes} passes came in, and that takes 100"
+
+
 def _cells(measurement: Measurement) -> tuple[str, ...]:
-    label = units.plain(measurement.case.label)
+    label = units.plain(measurement.label)
     if measurement.status is not Status.OK:
         status = measurement.status.replace("_", " ")
         return (

@@ -25,20 +25,17 @@ from gpubench.models import (
     Measurement,
     Precision,
     Status,
-    TaskKind,
     WorkloadProfile,
 )
+from gpubench.profile.memory import MOST_BATCH, largest_batch
 from gpubench.units import Seconds, format_bytes
-from gpubench.workload import BATCH_COUNT
 
 RESOLUTION = 1 / 16
 """The search ends when the largest batch that fits and the smallest that does not are this close."""
-MOST = 2**20
 TRIAL_LIMIT_S = 600.0
 GROWTH = 1.5
 SAFE_SHARE = 0.9
 """Of the device's memory: what a first guess may fill."""
-FP32_BYTES = 4
 
 Fits = Callable[[int], bool]
 OnTrial = Callable[[Case, bool], None]
@@ -49,7 +46,9 @@ def say_nothing_of_trials(case: Case, fits: bool) -> None:
     del case, fits
 
 
-def largest_that_fits(fits: Fits, guess: int, *, resolution: float = RESOLUTION, most: int = MOST) -> int:
+def largest_that_fits(
+    fits: Fits, guess: int, *, resolution: float = RESOLUTION, most: int = MOST_BATCH
+) -> int:
     """Find the largest batch for which ``fits`` is true, to within ``resolution``; 0 if not even 1 fits.
 
     Args:
@@ -79,16 +78,8 @@ def largest_that_fits(fits: Fits, guess: int, *, resolution: float = RESOLUTION,
 
 
 def guess_batch(profile: WorkloadProfile, case: Case, memory_bytes: int) -> int:
-    """Guess from weights, gradients, optimizer state and the activations that are kept."""
-    train = case.task is TaskKind.TRAIN
-    state = profile.trainable_parameters * (FP32_BYTES + profile.optimizer_bytes_per_parameter)
-    fixed = profile.parameters * FP32_BYTES + (state if train else 0)
-    operators = profile.train if train else profile.infer
-    widest = max((o.bytes_per_sample for o in operators), default=0.0)
-    kept = widest + (profile.saved_bytes_per_sample if train else 0.0)
-    inputs = BATCH_COUNT * FP32_BYTES * math.prod(profile.sample_shape)
-    each = inputs + kept * (0.5 if case.precision.is_amp else 1.0)
-    return max(1, math.floor((SAFE_SHARE * memory_bytes - fixed) / each))
+    """Guess from the memory model that ranking goes by too."""
+    return max(1, largest_batch(profile, case.task, case.precision, SAFE_SHARE * memory_bytes))
 
 
 def with_largest_batches(
@@ -123,14 +114,20 @@ def with_largest_batches(
             with Trials(planned.reference, planned.case, device, on_trial, made.seed) as trials:
                 batch = largest_that_fits(trials.fits, guess)
         except TrialFailedError as error:
-            lost.append(Measurement(case=planned.case, status=Status.FAILED, reason=str(error)))
+            lost.append(
+                Measurement(
+                    case=planned.case, status=Status.FAILED, reason=str(error), batch_choice="largest"
+                )
+            )
             continue
         case = msgspec.structs.replace(planned.case, batch_size=max(1, batch))
         if batch:
-            cases.append(msgspec.structs.replace(planned, case=case))
+            cases.append(msgspec.structs.replace(planned, case=case, batch_choice="largest"))
         else:
             reason = "not even a batch of 1 fits in memory"
-            lost.append(Measurement(case=case, status=Status.OUT_OF_MEMORY, reason=reason))
+            lost.append(
+                Measurement(case=case, status=Status.OUT_OF_MEMORY, reason=reason, batch_choice="largest")
+            )
     if not cases:
         reasons = "; ".join(dict.fromkeys(m.reason or "" for m in lost))
         raise MisuseError(f"no batch of this runs in {format_bytes(memory_bytes)}: {reasons}")

@@ -23,6 +23,7 @@ MOST_EVENTS = 200
 LATENCY_PASSES = 300
 """Three of them lie beyond the 99th percentile."""
 LATENCY_MOST_S = 10.0
+LATENCY_MARGIN = 1.5
 
 
 def event_times(advance: Advance, steps: int) -> tuple[Seconds, ...]:
@@ -50,6 +51,14 @@ def host_issue_times(advance: Advance, clock: Clock) -> tuple[Seconds, ...]:
         clock.synchronise()
         times.append(clock.now_s() - start)
     return tuple(times)
+
+
+def latency_time_s(step_s: Seconds, left_s: Seconds) -> Seconds:
+    """Return the time to keep back for the latency passes [s]: enough for all of them, half of what is left.
+
+    A single pass is slower than a step of a round, in which the host runs ahead of the device.
+    """
+    return max(0.0, min(LATENCY_MOST_S, LATENCY_MARGIN * LATENCY_PASSES * step_s, left_s / 2))
 
 
 def latencies(advance: Advance, clock: Clock, most_s: Seconds = LATENCY_MOST_S) -> tuple[Seconds, ...]:

@@ -294,9 +294,12 @@ def _measure(order: MeasureCase, desk: Desk, seen: Seen, deadline_s: Seconds) ->
         warm_up(loop, budget(), seen.series)
         desk.phase("timed")
         held_s, joules = desk.telemetry.held_clocks_s(), sampler.energy_j()
+        reserved_s = busy.latency_time_s(loop.step_s, loop.left_s()) if _wants_latency(work, desk) else 0.0
         try:
+            loop.deadline_s -= reserved_s
             time_rounds(loop, budget(loop.step_s * seen.series.steps_per_round), seen.series)
         finally:
+            loop.deadline_s += reserved_s
             _read_energy(seen, (joules, sampler.energy_j()), desk.power_limit_w())
             seen.held_clocks_s = _differences(held_s, desk.telemetry.held_clocks_s())
             seen.telemetry_source = sampler.source
@@ -351,18 +354,28 @@ def _read_energy(seen: Seen, edges: tuple[float | None, float | None], power_lim
     )
 
 
+def _wants_latency(work: Work, desk: Desk) -> bool:
+    """Whether single passes are timed: an inference of one sample on one device."""
+    return work.case.task is TaskKind.INFER and work.case.batch_size == 1 and desk.team is None
+
+
 def _look_again(loop: Loop, work: Work, desk: Desk, seen: Seen) -> None:
-    """Read what would disturb the timed rounds: latency, device events, issue time, kernel time."""
+    """Read what would disturb the timed rounds: latency, device events, issue time, kernel time.
+
+    Latency is what a row at batch 1 is measured for, so time was kept back for it; the rest is left out where
+    time is short.
+    """
+    if _wants_latency(work, desk) and not desk.stopped():
+        desk.phase("second look")
+        seen.latency_s = busy.latencies(loop.advance, loop.clock, min(busy.LATENCY_MOST_S, loop.left_s()))
     timed = seen.series.timed
     step_s = sum(r.wall_s for r in timed) / sum(r.steps for r in timed)
     enough = busy.PASSES * seen.series.steps_per_round * step_s
     if desk.stopped() or loop.left_s() < enough + busy.LEAST_LEFT_S:
         return
-    desk.phase("second look")
-    if work.case.task is TaskKind.INFER and work.case.batch_size == 1:
-        seen.latency_s = busy.latencies(loop.advance, loop.clock, min(busy.LATENCY_MOST_S, loop.left_s() / 2))
     if not desk.hardware.is_cuda:
         return
+    desk.phase("second look")
     seen.event_s = busy.event_times(loop.advance, seen.series.steps_per_round)
     seen.host_issue_s = busy.host_issue_times(loop.advance, loop.clock)
     seen.gpu_busy = busy.busy_share(loop.advance, loop.clock)

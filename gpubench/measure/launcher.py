@@ -109,6 +109,7 @@ class Record:
             case=case,
             status=status,
             reason=reason,
+            batch_choice=unit.planned.batch_choice,
             launches=tuple(self.launches.get(case, ())),
             flops_per_sample=unit.planned.flops_per_sample,
             parameter_count=unit.planned.parameter_count,

@@ -15,6 +15,7 @@ from gpubench.measure import capability
 from gpubench.measure.budget import Budget, budget_of
 from gpubench.measure.request import MicroWish, RunRequest
 from gpubench.models import (
+    BatchChoice,
     Case,
     DeviceProfile,
     Execution,
@@ -58,6 +59,7 @@ class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
     case: Case
     flops_per_sample: float | None = None
     parameter_count: int | None = None
+    batch_choice: BatchChoice | None = "fixed"
     convolves: bool | None = None
 
 

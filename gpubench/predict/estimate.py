@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
+
+import msgspec
 
 from gpubench.models import Case, Estimate, Finding, FindingKind, GpuSpec, Run, WorkloadProfile
 from gpubench.predict import memory
@@ -33,7 +36,7 @@ def predict(
     precision: str = "amp",
     execution: str = "graph",
     task: str = "train",
-    batch_size: int | None = None,
+    batch_size: int | Literal["max"] | None = None,
     results: Path | None = None,
 ) -> dict[str, Estimate | Refusal]:
     """Predict the throughput of a workload on GPUs by name, from this user's results where they help.
@@ -44,7 +47,8 @@ def predict(
         precision: ``fp32``, ``tf32``, ``amp-fp16``, ``amp-bf16``, or ``amp``: the best of each GPU.
         execution: ``eager``, ``graph`` or ``compile``.
         task: ``train`` or ``infer``.
-        batch_size: Samples per step on one GPU; None is the workload's main batch.
+        batch_size: Samples per step on one GPU, or ``max``: the largest that each GPU holds; None is the
+            workload's main batch.
         results: Results folder; None is the usual one.
 
     Returns:
@@ -62,11 +66,12 @@ def predict(
         precision=precision_of(precision),
         execution=execution_of(execution),
         task=task_of(task),
-        batch_size=batch_size,
+        batch_size=None if batch_size == "max" else batch_size,
     )
     specs = list(load_specs().values()) if gpus is None else [require_spec(name) for name in gpus]
     own = read_runs(results_root(results)).runs
-    return estimate(question, specs, own=own, reference=reference_runs())
+    answer = estimate_at_largest_batch if batch_size == "max" else estimate
+    return answer(question, specs, own=own, reference=reference_runs())
 
 
 def estimate(
@@ -115,6 +120,49 @@ def estimate(
     return {spec.key: answers[spec.key] for spec in specs}
 
 
+def estimate_at_largest_batch(
+    question: Question,
+    specs: Sequence[GpuSpec],
+    *,
+    own: Sequence[Run] = (),
+    reference: Sequence[Run] = (),
+) -> dict[str, Estimate | Refusal]:
+    """Answer for each GPU at its own largest batch: the one found there, else that of the memory model.
+
+    Args and answers are those of ``estimate``; the batch of the question is not looked at.
+    """
+    readings = readings_of(question, own, reference)
+    factor = _memory_factor(question, readings)
+    answers: dict[str, Estimate | Refusal] = {}
+    alike: dict[int, list[GpuSpec]] = {}
+    for spec in specs:
+        case = case_for(question, spec)
+        if isinstance(case, Refusal):
+            answers[spec.key] = case
+            continue
+        batch = _largest_found(readings, case, spec.key)
+        if batch is None and spec.memory_bytes is None:
+            reason = "its memory is not known, so neither is its largest batch"
+            answers[spec.key] = Refusal(gpu_key=spec.key, reason=reason)
+            continue
+        largest = memory.largest_batch(question, case.precision, spec, factor) if batch is None else batch
+        alike.setdefault(max(1, largest), []).append(spec)  # at 1 it says that not even that fits
+    for batch, group in alike.items():
+        asked = msgspec.structs.replace(question, batch_size=batch)
+        answers |= estimate(asked, group, own=own, reference=reference)
+    return {spec.key: answers[spec.key] for spec in specs}
+
+
+def _largest_found(readings: Sequence[Reading], case: Case, gpu_key: str) -> int | None:
+    """The largest batch that a run searched and measured on this GPU, of the same case otherwise."""
+    for reading in readings:
+        batch = reading.case.batch_size
+        same = reading.spec.key == gpu_key and reading.case == msgspec.structs.replace(case, batch_size=batch)
+        if same and reading.measurement.at_largest_batch:
+            return batch
+    return None
+
+
 def _measured(reading: Reading) -> Estimate:
     return Estimate(
         case=reading.case,
@@ -138,9 +186,9 @@ def _refusal(question: Question, spec: GpuSpec, case: Case, memory_factor: float
     """Why nothing is predicted for this GPU, or None."""
     reason = domain_gap(spec, case.precision)
     if reason is None and spec.memory_bytes is not None:
-        largest = memory.largest_batch(question, case.precision, spec, memory_factor)
-        if largest < case.batch_size:
-            need = memory.peak_memory_bytes(question, case.precision, case.batch_size) * memory_factor
+        need = memory.peak_memory_bytes(question, case.precision, case.batch_size) * memory_factor
+        if not memory.fits(need, spec):
+            largest = memory.largest_batch(question, case.precision, spec, memory_factor)
             batch = f"the largest batch that fits is {largest}" if largest else "not even a batch of 1 fits"
             reason = (
                 f"does not fit in memory: batch {case.batch_size} needs about {format_bytes(need)} "

@@ -86,6 +86,8 @@ def consumed_by(
                         case=answer.case.label,
                         basis=answer.basis,
                         images_per_s=answer.samples_per_s,
+                        low=answer.low,
+                        high=answer.high,
                     )
                 )
     return tuple(found), tuple(refused)

@@ -19,7 +19,7 @@ from gpubench.models import (
     TaskKind,
     WorkloadProfile,
 )
-from gpubench.predict.estimate import estimate
+from gpubench.predict.estimate import estimate, estimate_at_largest_batch
 from gpubench.predict.question import Question, Refusal
 from gpubench.predict.scaling import scaling
 from gpubench.profile import profiles_of
@@ -78,8 +78,9 @@ def _all_answers(request: RankRequest, question: Question, specs: Sequence[GpuSp
     """
     answers = dict(_answers(request, question, specs, runs))
     known = {key for key, answer in answers.items() if isinstance(answer, Estimate)}
-    for key, found in own_devices.measured(question, runs.own, known).items():
-        if key not in load_specs() or (key in answers and found.case.batch_size == question.batch):
+    for key, found in own_devices.measured(question, _fit_for(request, runs.own), known).items():
+        as_asked = request.batch_size == "max" or found.case.batch_size == question.batch
+        if key not in load_specs() or (key in answers and as_asked):
             answers[key] = found
     return answers
 
@@ -110,7 +111,7 @@ def _answers(request: RankRequest, question: Question, specs: Sequence[GpuSpec],
     if request.max_latency_ms is not None:
         return _within_latency(request.max_latency_ms / MS_PER_S, request, question, specs, runs)
     if request.batch_size == "max":
-        return _at_largest_batch(question, specs, runs)
+        return estimate_at_largest_batch(question, list(specs), own=runs.own, reference=runs.reference)
     return _at_batch(question.batch, question, specs, runs)
 
 
@@ -121,17 +122,21 @@ def _at_batch(
     return estimate(question, list(specs), own=runs.own, reference=runs.reference)
 
 
-def _at_largest_batch(question: Question, specs: Sequence[GpuSpec], runs: Runs) -> Answers:
-    """Answer for each GPU at the largest batch that it holds."""
-    answers = _at_batch(1, question, specs, runs)
-    alike: dict[int, list[GpuSpec]] = {}
-    for spec in specs:
-        answer = answers[spec.key]
-        if isinstance(answer, Estimate) and answer.largest_batch:
-            alike.setdefault(answer.largest_batch, []).append(spec)
-    for batch_size, group in alike.items():
-        answers |= _at_batch(batch_size, question, group, runs)
-    return answers
+def _fit_for(request: RankRequest, runs: Sequence[Run]) -> Sequence[Run]:
+    """Leave out rows at a fixed batch where the largest is asked for; a CPU has no other.
+
+    A card that is not predicted must not stand at its main batch among cards at their largest.
+    """
+    if request.batch_size != "max":
+        return runs
+    return [
+        run
+        if own_devices.device_key(run) == own_devices.CPU_KEY
+        else msgspec.structs.replace(
+            run, measurements=tuple(m for m in run.measurements if m.at_largest_batch)
+        )
+        for run in runs
+    ]
 
 
 def _within_latency(

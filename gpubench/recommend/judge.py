@@ -221,4 +221,5 @@ def _objective(request: RankRequest) -> str:
         "time": "time to train" if request.job_samples else "throughput of the instance",
         "cost": "cost to train" if request.job_samples else "throughput per US dollar",
     }
-    return words[request.sort]
+    best = ", each GPU at its own largest batch" if request.batch_size == "max" else ""
+    return f"{words[request.sort]}{best}"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from gpubench.models import GpuSpec, Offer, Pricing
+from gpubench.models import Estimate, GpuSpec, Offer, Pricing
+from gpubench.profile.memory import MOST_BATCH
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import IN_DETAIL
-from gpubench.recommend.words import gpu_name
+from gpubench.recommend.words import batches_of, gpu_name
 from gpubench.specs import load_specs
 from gpubench.units import format_number, format_percent, plain
 
@@ -16,6 +17,7 @@ from gpubench.units import format_number, format_percent, plain
 def notes_of(request: RankRequest, pool: Candidates, total: int) -> Iterator[str]:
     """Yield the notes that apply to this ranking."""
     yield from _on_workloads(request)
+    yield from _on_batches(request, pool)
     yield from _on_scaling(pool)
     yield from _on_payment(request, pool)
     yield from _on_hosts(pool)
@@ -57,6 +59,22 @@ def _on_workloads(request: RankRequest) -> Iterator[str]:
             "Hours and cost are at the geometric mean of several workloads, which no job is: "
             "name one workload, or give --mix."
         )
+
+
+def _on_batches(request: RankRequest, pool: Candidates) -> Iterator[str]:
+    if request.batch_size == "max":
+        yield (
+            f"Best batch: each GPU at its own largest batch, {MOST_BATCH:,} at most, which favours much "
+            "memory. Not comparable with the ranking at an equal batch."
+        )
+    elif request.max_latency_ms is None and len({batches_of(parts) for parts in _offered(pool)}) > 1:
+        yield "Not every device was measured at the batch asked for: see the column batch."
+
+
+def _offered(pool: Candidates) -> Iterator[tuple[Estimate, ...]]:
+    """The estimates of every GPU that an offer has; this CPU is none of them."""
+    keys = {offer.gpu_key for offer in pool.offers}
+    return (parts for key, parts in zip(pool.speeds.keys, pool.speeds.parts, strict=True) if key in keys)
 
 
 def _on_scaling(pool: Candidates) -> Iterator[str]:

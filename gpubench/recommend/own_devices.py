@@ -65,10 +65,16 @@ def _estimate(key: str, measurement: Measurement, run: Run) -> Estimate:
         low=measurement.samples_per_s_low,
         high=measurement.samples_per_s_high,
         basis="measured",
-        method="measured here",
+        method=f"measured here{_threads(run, measurement)}",
         evidence=(run.run_id,),
         peak_memory_bytes=measurement.peak_memory_bytes,
         fits_memory=True,
         host_cpu=run.environment.cpu if is_host_bound(measurement) else None,
         findings=measurement.findings,
     )
+
+
+def _threads(run: Run, measurement: Measurement) -> str:
+    """How many threads a CPU worked with; a figure of a CPU means little without."""
+    count = measurement.cpu_threads or run.environment.cpu_threads
+    return f" with {count} threads" if device_key(run) == CPU_KEY and count else ""

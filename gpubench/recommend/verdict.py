@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from gpubench.models import BuyOrRent, FindingKind, Pricing, RankedOffer, Ranking
+from gpubench.models import BuyOrRent, Case, Figure, FindingKind, Pricing, RankedOffer, Ranking
 from gpubench.recommend.contest import SURE
 from gpubench.recommend.economics import SECONDS_PER_HOUR, train_hours
 from gpubench.recommend.own_devices import CPU_KEY
@@ -49,7 +50,8 @@ def _best(request: RankRequest, ranking: Ranking) -> str:
     title = {"value": "Best value", "throughput": "Fastest", "time": "Fastest", "cost": "Cheapest job"}
     row = ranking.rows[0]
     merit = _merit(request, ranking, row)
-    return f"{title[request.sort]}: {_who(row)}, {merit}, {_BASIS[row.estimate.basis]}."
+    best = " at each GPU's own largest batch" if request.batch_size == "max" else ""
+    return f"{title[request.sort]}{best}: {_who(row)}, {merit}, {_BASIS[row.estimate.basis]}."
 
 
 def _who(row: RankedOffer) -> str:
@@ -147,9 +149,10 @@ def cpu_sentences(request: RankRequest, speeds: Speeds) -> list[str]:
     row = speeds.keys.index(CPU_KEY)
     likely, slow = float(speeds.samples_per_s[row]), float(speeds.low[row])
     hours = train_hours(request.job_samples, slow if slow > 0 else likely)
+    cpu = f"the CPU {_how(speeds, row)}"
     if hours <= (request.deadline_hours or NO_GPU_HOURS):
-        return [f"You do not need a GPU for this: the CPU here ends the job in {_duration(hours)}."]
-    return [f"The CPU here would take {_duration(hours)}."]
+        return [f"You do not need a GPU for this: {cpu} ends the job in {_duration(hours)}."]
+    return [f"{cpu[0].upper()}{cpu[1:]} would take {_duration(hours)}."]
 
 
 def _duration(hours: float) -> str:
@@ -160,8 +163,38 @@ def cpu_comparison(request: RankRequest, speeds: Speeds, best: RankedOffer) -> l
     """Return how the best offer compares with the CPU that was measured here, where no job is given."""
     if request.job_samples is not None or CPU_KEY not in speeds.keys or best.offer.gpu_key == CPU_KEY:
         return []
-    cpu = float(speeds.samples_per_s[speeds.keys.index(CPU_KEY)])
-    return [f"It is {format_number(best.samples_per_s / cpu, 2)} times as fast as the CPU measured here."]
+    row = speeds.keys.index(CPU_KEY)
+    gpu = (best.samples_per_s, best.samples_per_s_low, best.samples_per_s_high)
+    cpu = [float(figures[row]) for figures in (speeds.samples_per_s, speeds.low, speeds.high)]
+    times = compact(*_ratio(gpu, cpu))
+    one = len(speeds.parts[row]) == 1
+    case = f" ({_work(best.estimate.case)})" if one else ""
+    sentence = f"{gpus_of(best.offer)}{case} works {times} times as fast as the CPU {_how(speeds, row)}"
+    if one and best.estimate.case.batch_size != speeds.estimates[row].case.batch_size:
+        sentence += "; batches differ, so these are two different jobs"
+    return [f"{sentence}."]
+
+
+def _how(speeds: Speeds, row: int) -> str:
+    """How the CPU was measured: its threads, and the case where it is one."""
+    parts = speeds.parts[row]
+    return f"{parts[0].method} ({_work(parts[0].case)})" if len(parts) == 1 else parts[0].method
+
+
+def _work(case: Case) -> str:
+    return f"{case.precision} {case.execution}, batch {case.batch_size:,}"
+
+
+def _ratio(gpu: Figure, cpu: Sequence[float]) -> Figure:
+    """One throughput over another; the two errors are independent and add on a logarithmic scale."""
+    likely, low, high = (math.nan if value is None else value for value in gpu)
+    base, base_low, base_high = cpu
+    value = likely / base
+    down = math.hypot(math.log(likely / low), math.log(base_high / base))
+    up = math.hypot(math.log(high / likely), math.log(base / base_low))
+    ends = (value * math.exp(-down), value * math.exp(up))
+    least, most = (None if math.isnan(end) else end for end in ends)
+    return value, least, most
 
 
 def buying_sentences(decisions: Sequence[BuyOrRent]) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gpubench.models import Offer, Pricing
+from collections.abc import Sequence
+
+from gpubench.models import Estimate, Offer, Pricing
 from gpubench.specs import load_specs
 from gpubench.units import UNKNOWN, format_number, format_usd, plain
 
@@ -68,3 +70,8 @@ def compact(value: float | None, low: float | None, high: float | None, to: str 
     digits = 3 if high - low < _NARROW * value else 2
     figures = [format_number(figure / step, digits) for figure in (value, low, high)]
     return f"{figures[0]}{prefix} ({figures[1]}{to}{figures[2]})"
+
+
+def batches_of(estimates: Sequence[Estimate]) -> tuple[int, ...]:
+    """The batch of each workload that a figure is made of, in their order."""
+    return tuple(estimate.case.batch_size for estimate in estimates)

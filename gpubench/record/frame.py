@@ -64,6 +64,7 @@ def row(run: Run, measurement: Measurement) -> dict[str, Any]:
         **case,
         "status": str(measurement.status),
         "reason": measurement.reason,
+        "batch_choice": measurement.batch_choice,
         **{name: getattr(measurement, name) for name in _FIGURES},
         "launches": len(measurement.launches),
         **spread(measurement),
@@ -84,7 +85,7 @@ def _columns() -> tuple[str, ...]:
     return (
         *("run_id", "started_at", "gpu_key", "backend", "device"),
         *_CASE_COLUMNS,
-        *("status", "reason"),
+        *("status", "reason", "batch_choice"),
         *_FIGURES,
         "launches",
         *SPREAD,

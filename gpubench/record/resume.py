@@ -13,7 +13,7 @@ from gpubench.measure.capability import is_cpu
 from gpubench.measure.launcher import Record
 from gpubench.measure.plan import Plan, PlannedCase, refuse_forced_precision
 from gpubench.measure.request import MicroWish, RunRequest
-from gpubench.models import Case, DeviceProfile, Run, Status, TaskKind, WorkloadProfile
+from gpubench.models import BatchChoice, Case, DeviceProfile, Run, Status, TaskKind, WorkloadProfile
 from gpubench.probe.identity import device_id
 from gpubench.units import plain
 
@@ -43,7 +43,8 @@ def plan_again(
     """
     _same_conditions(run, device)
     names = {profile.name: (reference, profile) for reference, profile in profiles.items()}
-    cases = tuple(_planned(case, names) for case in run.planned)
+    choice = next((m.batch_choice for m in run.measurements if m.batch_choice is not None), None)
+    cases = tuple(_planned(case, names, choice) for case in run.planned)
     if not cases:
         raise MisuseError(f"run {plain(run.run_id)} does not say what it planned: start a new one")
     on_cpu = is_cpu(device)
@@ -105,7 +106,9 @@ def _micro_wish(run: Run) -> MicroWish:
     return "also" if wish == "also" else "none"
 
 
-def _planned(case: Case, names: Mapping[str, tuple[str, WorkloadProfile]]) -> PlannedCase:
+def _planned(
+    case: Case, names: Mapping[str, tuple[str, WorkloadProfile]], choice: BatchChoice | None = "fixed"
+) -> PlannedCase:
     if case.workload not in names:
         raise MisuseError(
             f"the run measures {plain(case.workload)}, a model of your own: name it again with --workload"
@@ -122,6 +125,7 @@ def _planned(case: Case, names: Mapping[str, tuple[str, WorkloadProfile]]) -> Pl
         case=case,
         flops_per_sample=profile.train_flops_per_sample if train else profile.forward_flops_per_sample,
         parameter_count=profile.parameters,
+        batch_choice=choice,
         convolves=profile.convolves(case.task),
     )
 

@@ -27,6 +27,12 @@ class Result:
         """The identity of the figure."""
         return self.measurement.case
 
+    @property
+    def batch_words(self) -> str:
+        """The batch; "largest that fits" where it was searched, so that nobody takes it for an equal one."""
+        searched = ", largest that fits" if self.measurement.at_largest_batch else ""
+        return f"batch {self.case.batch_size:,}{searched}"
+
 
 @dataclass(frozen=True)
 class ReportData:

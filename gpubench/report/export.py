@@ -63,6 +63,7 @@ CSV_COLUMNS = (
     "dominated_by",
     "findings",
     "run_id",
+    "batch_choice",
 )
 """Columns of the CSV, listed so that a new field elsewhere cannot change a file that others read."""
 
@@ -75,6 +76,7 @@ _FIGURES = (
     "joules_per_sample",
     "mfu",
     "peak_memory_bytes",
+    "batch_choice",
 )
 _ROW_FIGURES = {"rank", "p_best", "score", "reference_hours_per_usd", "hours", "cost_usd", "dominated_by"}
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")

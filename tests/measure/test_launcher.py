@@ -12,9 +12,10 @@ import psutil
 import pytest
 
 from gpubench.measure import events, messages, preflight
+from gpubench.measure.busy import LATENCY_PASSES
 from gpubench.measure.launcher import PHASE_LIMITS_S, Control, Launcher, Record
 from gpubench.measure.plan import Plan, PlannedCase
-from gpubench.models import FindingKind, MicroResult, Precision, Status
+from gpubench.models import FindingKind, MicroResult, Precision, Status, TaskKind
 from gpubench.probe.no_readings import NoReadings
 
 pytestmark = pytest.mark.timeout(120)
@@ -136,6 +137,43 @@ def test_a_time_limit_holds_for_the_whole_run_and_names_what_it_cut(make_plan, c
     assert len(measurements) == 4
     for measurement in measurements:
         assert measurement.status is Status.OK or "time" in measurement.reason
+
+
+INFERENCE = (
+    "assert torch.is_inference_mode_enabled() and not torch.is_grad_enabled(), 'a trace of autograd'; "
+    "time.sleep(0.004)"
+)
+"""Of a forward pass that is slow enough for the latency passes to be cut by a time limit."""
+
+
+def infer(plan: Plan) -> Plan:
+    cases = tuple(
+        msgspec.structs.replace(p, case=msgspec.structs.replace(p.case, task=TaskKind.INFER))
+        for p in plan.cases
+    )
+    return msgspec.structs.replace(plan, cases=cases)
+
+
+def test_a_forward_pass_leaves_no_trace_of_autograd_and_gives_its_latency(make_plan, cpu):
+    one, several = run(infer(make_plan(INFERENCE, batches=(1, 4))), cpu)
+    if one.case.batch_size != 1:
+        one, several = several, one
+    assert one.status is several.status is Status.OK, (one.reason, several.reason)
+    assert len(one.launches[0].latency_s) == LATENCY_PASSES
+    assert 0.004 <= one.latency_p50_s <= one.latency_p95_s <= one.latency_p99_s
+    assert several.latency_p50_s is None
+
+
+def test_a_short_time_limit_keeps_time_back_for_the_latency(make_plan, cpu):
+    """The timed rounds would take all of it."""
+    plan = infer(make_plan(INFERENCE, batches=(1,), time_limit_s=6.0))
+    plan = msgspec.structs.replace(
+        plan, budget=msgspec.structs.replace(plan.budget, timed_s=60.0, target=1e-6)
+    )
+    (measurement,) = run(plan, cpu)
+    assert measurement.status is Status.OK, measurement.reason
+    assert len(measurement.launches[0].rounds) >= 2
+    assert len(measurement.launches[0].latency_s) >= 20
 
 
 def test_a_run_in_haste_shares_its_time_out_and_keeps_every_figure(make_plan, cpu):

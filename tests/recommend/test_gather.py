@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
 
 from gpubench.models import Estimate, Execution, Finding, FindingKind, MemoryFormat, Precision, TaskKind
+from gpubench.predict.estimate import estimate as predict_all
+from gpubench.predict.estimate import estimate_at_largest_batch
 from gpubench.predict.question import Question, Refusal, case_for
-from gpubench.profile import profile_of
+from gpubench.profile import load_profiles, profile_of
+from gpubench.profile.memory import MOST_BATCH
 from gpubench.recommend import own_devices
 from gpubench.recommend.gather import LATENCY_BATCHES, Runs, gather, mean_power_w, slow_latency_s
 from gpubench.recommend.request import RankRequest
@@ -97,6 +102,44 @@ def test_the_largest_batch_is_each_cards_own():
     for answer in answers.values():
         assert answer.fits_memory
         assert answer.case.batch_size == answer.largest_batch
+
+
+def test_a_largest_batch_that_was_found_on_the_card_stands_and_a_fixed_one_does_not():
+    found = msgspec.structs.replace(case_on(H100), batch_size=777)
+    searched = msgspec.structs.replace(measurement(found, 4000), batch_choice="largest")
+    fixed = measurement(msgspec.structs.replace(case_on(MI300X), batch_size=64), 1500)
+    runs = Runs(
+        (run_of(H100, searched, measurement(case_on(H100), 3000)), run_of(MI300X, fixed, backend="amd")), ()
+    )
+    request = RankRequest(workloads=("vgg16",), batch_size="max")
+    answers = gather(request, [H100, MI300X], runs).answers["vgg16"]
+    assert (answers[H100].case.batch_size, answers[H100].basis) == (777, "measured")
+    assert isinstance(answers[MI300X], Refusal)
+
+
+def test_a_gpu_of_unknown_memory_has_no_largest_batch():
+    spec = msgspec.structs.replace(load_specs()[H100], memory_bytes=None)
+    question = Question(profile=load_profiles()["vgg16"])
+    answer = estimate_at_largest_batch(question, [spec])[H100]
+    assert isinstance(answer, Refusal)
+    assert "its memory is not known" in answer.reason
+
+
+def featherweight():
+    cnn = load_profiles()["cnn"]
+    thin = msgspec.structs.replace(cnn.train[0], bytes_per_sample=16)
+    return msgspec.structs.replace(cnn, sample_shape=(4,), saved_bytes_per_sample=16, train=(thin,))
+
+
+def test_no_batch_is_beyond_what_a_run_would_try():
+    answer = estimate_at_largest_batch(Question(profile=featherweight()), [load_specs()[H100]])[H100]
+    assert isinstance(answer, Estimate)
+    assert answer.case.batch_size == answer.largest_batch == MOST_BATCH
+
+
+def test_a_batch_beyond_the_ceiling_that_fits_is_not_refused():
+    question = Question(profile=featherweight(), batch_size=2 * MOST_BATCH)
+    assert isinstance(predict_all(question, [load_specs()[H100]])[H100], Estimate)
 
 
 def test_a_batch_too_large_names_the_largest_that_fits():
@@ -192,10 +235,20 @@ def test_a_cpu_that_ends_the_job_soon_means_no_gpu_is_needed(tmp_path):
     from gpubench import rank
 
     case = msgspec.structs.replace(case_on(H100), execution=Execution.EAGER, batch_size=1)
-    write_run(tmp_path, run_of(None, measurement(case, 3.0), backend="cpu"))
+    measured = msgspec.structs.replace(measurement(case, 3.0), cpu_threads=6)
+    write_run(tmp_path, run_of(None, measured, backend="cpu"))
     options = {"workloads": ("vgg16",), "results": tmp_path, "draws": 100, "limit": 1}
-    assert rank(samples=5000, **options).verdict.startswith("You do not need a GPU for this: the CPU here")
-    assert rank(samples=5e6, **options).verdict.startswith("The CPU here would take ")
+    how = "CPU measured here with 6 threads (amp-bf16 eager, batch 1)"
+    assert rank(samples=5000, **options).verdict.startswith(f"You do not need a GPU for this: the {how} ends")
+    assert rank(samples=5e6, **options).verdict.startswith(f"The {how} would take ")
+    unlike = rank(**options).verdict
+    assert re.search(
+        rf" \(amp-bf16 graph, batch 64\) works .+ \(.+\) times as fast as the {re.escape(how)}", unlike
+    )
+    assert "batches differ, so these are two different jobs" in unlike
+    alike = msgspec.structs.replace(measured, case=msgspec.structs.replace(case, batch_size=64))
+    write_run(tmp_path, run_of(None, alike, backend="cpu"))
+    assert "batches differ" not in rank(**options).verdict
     rows = rank(own=("cpu, 800 USD, 65 W",), rent_or_buy="buy", **options | {"limit": None}).rows
     assert "cpu" in {row.offer.gpu_key for row in rows}
 

@@ -430,3 +430,13 @@ def test_hostile_names_reach_no_terminal():
     verdict = rank_of([hostile], {H100: 3000.0}).verdict
     assert "\x1b" not in verdict
     assert "\u202e" not in verdict
+
+
+def test_a_row_at_another_batch_is_said_and_shown():
+    alike = estimate(L4, 900.0)
+    other = msgspec.structs.replace(alike, case=msgspec.structs.replace(alike.case, batch_size=32))
+    note = "Not every device was measured at the batch asked for: see the column batch."
+    offers = [offer(H100, 2.0), offer(L4, 1.0)]
+    assert note in rank_of(offers, {H100: 3000.0, L4: other}).notes
+    assert note not in rank_of(offers, {H100: 3000.0, L4: alike}).notes
+    assert note not in rank_of(offers[:1], {H100: 3000.0, L4: other}).notes

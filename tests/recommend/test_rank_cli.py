@@ -176,3 +176,31 @@ def test_a_free_tier_stands_beside_the_ranking_and_never_per_dollar(gpubench):
     assert all("free of charge" in reason for reason in reasons)
     asked = json.loads(gpubench("vgg16", "--json", "--gpu", "L4").stdout)
     assert not any(n.startswith("Free of charge") for n in asked["notes"])
+
+
+def test_best_batch_is_kept_apart_from_equal_batch(gpubench):
+    best = gpubench("cnn", "--batch-size", "max", "--limit", "3", COLUMNS="160")
+    assert best.returncode == 0
+    assert best.stdout.startswith("Best value at each GPU's own largest batch: ")
+    assert "batch" in best.stdout.partition("\n\n")[2].splitlines()[1]
+    assert "Not comparable with the ranking at an equal batch." in " ".join(best.stdout.split())
+    equal = gpubench("cnn", "--limit", "3", COLUMNS="160")
+    assert "largest batch" not in equal.stdout
+    assert "batch" not in equal.stdout.partition("\n\n")[2].splitlines()[1]
+    document = json.loads(gpubench("cnn", "--batch-size", "max", "--json", "--limit", "1").stdout)
+    assert document["objective"].endswith("each GPU at its own largest batch")
+
+
+def test_predict_takes_max_too(monkeypatch, capsys):
+    arguments = ["gpubench", "predict", "show", "--workload", "cnn", "--gpu", "nvidia-tesla-t4-16gb"]
+    for batch, code in (("max", 0), ("many", 2)):
+        monkeypatch.setattr(sys, "argv", [*arguments, "--batch-size", batch, "--json"])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        assert (caught.value.code or 0) == code
+        said = capsys.readouterr()
+        if code:
+            assert "'many' is neither a whole number nor max" in said.err
+        else:
+            (found,) = json.loads(said.out)["estimates"]
+            assert found["case"]["batch_size"] == found["largest_batch"] > 4096

@@ -198,6 +198,23 @@ def test_equal_batches_are_preferred():
     found = {c.cpu.case.workload: c for c in contests(samples.report_data(gpu, samples.cpu_run()))}
     assert found["cnn"].equal
     assert found["cnn"].gpu.case.batch_size == found["cnn"].cpu.case.batch_size == 64
+    text = words_of("processor", samples.report_data(gpu, samples.cpu_run()))
+    assert "as fast as the CPU with 2 threads on cnn, both at batch 64, each at its fastest" in text
+    assert "`gpubench run lstm --batch-size 64`, " not in text, "commands come smallest batch first"
+    assert "`gpubench run vgg16 --batch-size 1`, `gpubench run lstm --batch-size 64`." in text
+
+
+def test_without_an_equal_batch_the_headline_names_both_and_the_command_that_gives_one():
+    rows = tuple(m for m in samples.cpu_run().measurements if m.case.workload != "vgg16")
+    text = words_of("processor", samples.report_data(samples.h200_run(), samples.cpu_run(measurements=rows)))
+    assert "as fast as the CPU with 2 threads on lstm, at batch 512 against batch 64" in text
+    assert "`gpubench run cnn lstm --batch-size 64`" in text
+
+
+def test_the_threads_stand_beside_every_figure_of_the_cpu():
+    data = samples.report_data(samples.h200_run(), samples.cpu_run())
+    rows = table_of("processor", data).rows
+    assert all(row[1].endswith(", 2 threads") and "threads" not in row[2] for row in rows)
 
 
 def test_for_a_small_network_no_gpu_is_needed():
@@ -239,6 +256,7 @@ def test_the_bytes_that_images_need_are_held_against_the_link():
     data = samples.report_data(samples.h200_run())
     row = next(row for row in table_of("feeding", data).rows if row[0].startswith("vgg16"))
     assert row[2] == "1.96 GB/s"
+    assert row[3] == "1.83 GB/s", "3259 photographs of 562,500 bytes: what `gpubench feed` counts"
     assert row[4] == "3.5 %"
     assert "room to spare" in words_of("feeding", data)
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from gpubench.errors import MisuseError
 from gpubench.measure.batch_search import (
-    MOST,
     TrialFailedError,
     Trials,
     guess_batch,
@@ -22,6 +21,7 @@ from gpubench.measure.plan import plan
 from gpubench.measure.request import RunRequest
 from gpubench.models import Case, DeviceProfile, Execution, Precision, TaskKind
 from gpubench.profile import load_profiles
+from gpubench.profile.memory import MOST_BATCH, bytes_per_sample
 from gpubench.units import GIB
 
 CPU = DeviceProfile(backend="cpu", name="a CPU")
@@ -37,7 +37,7 @@ def case(workload: str = "vgg16", precision: Precision = Precision.FP32, batch_s
     )  # fmt: skip
 
 
-@given(limit=st.integers(0, MOST), guess=st.integers(1, MOST))
+@given(limit=st.integers(0, MOST_BATCH), guess=st.integers(1, MOST_BATCH))
 def test_the_search_ends_just_below_the_limit(limit: int, guess: int) -> None:
     tried: list[int] = []
 
@@ -74,6 +74,17 @@ def test_the_guess_grows_with_memory_and_with_less_to_keep() -> None:
     infer = msgspec.structs.replace(case(), task=TaskKind.INFER)
     assert guess_batch(profile, infer, 80 * GIB) > large
     assert guess_batch(profile, case(), 1) == 1
+
+
+def test_the_inputs_that_lie_ready_count_and_the_ceiling_is_one() -> None:
+    cnn = load_profiles()["cnn"]
+    without = msgspec.structs.replace(cnn, sample_shape=(0,))
+    each = [bytes_per_sample(p, TaskKind.TRAIN, Precision.FP32) for p in (cnn, without)]
+    assert each[0] - each[1] == 4 * 4 * 28 * 28
+    featherweight = msgspec.structs.replace(
+        without, parameters=20, trainable_parameters=20, saved_bytes_per_sample=16, train=()
+    )
+    assert guess_batch(featherweight, case(), 80 * GIB) == MOST_BATCH
 
 
 OWN = """
@@ -127,6 +138,7 @@ def test_every_case_gets_its_own_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     profiles = {"vgg16": load_profiles()["vgg16"]}
     request = RunRequest(workloads=("vgg16",), batch_size="max", executions=("eager",))
     made = with_largest_batches(plan(request, GPU, profiles), profiles, GPU)
+    assert {p.batch_choice for p in made.cases} == {m.batch_choice for m in made.unsupported} == {"largest"}
     found = {p.case.precision: p.case.batch_size for p in made.cases}
     assert 94 <= found[Precision.FP32] <= 100
     assert 225 <= found[Precision.AMP_BF16] <= 240

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench.errors import MisuseError
-from gpubench.measure.feeding import Consumption, feeding
+from gpubench.measure.feeding import Consumption, eight_bit_bytes, feeding, tensor_bytes
 from gpubench.measure.pipeline import PipelineOrder, PipelineReport, PreparationRate, measure_pipeline
 from gpubench.models import DeviceProfile
 from gpubench.recommend.feed import consumed_by
@@ -20,11 +20,12 @@ PHOTOGRAPH, TENSOR = 500 * 375 * 3, 224 * 224 * 3 * 4
 
 
 def rate(way: str, images_per_s: float, workers: int = 1) -> PreparationRate:
+    """A rate to within 2 %."""
     return PreparationRate(
         way=way,
         images_per_s=images_per_s,
-        low=None,
-        high=None,
+        low=images_per_s * 0.98,
+        high=images_per_s * 1.02,
         rounds=3,
         workers=workers,
         threads=1,
@@ -39,8 +40,17 @@ def report(one: float, several: float, batch: float, link: float | None = None) 
     )
 
 
-def consumes(images_per_s: float) -> Consumption:
-    return Consumption(workload="vgg16", gpu="card", case="c", basis="measured", images_per_s=images_per_s)
+def consumes(images_per_s: float, width: float | None = 0.02) -> Consumption:
+    low, high = (None, None) if width is None else (images_per_s * (1 - width), images_per_s * (1 + width))
+    return Consumption(
+        workload="vgg16",
+        gpu="card",
+        case="c",
+        basis="measured",
+        images_per_s=images_per_s,
+        low=low,
+        high=high,
+    )
 
 
 def test_a_host_that_prepares_more_than_is_taken_feeds_it() -> None:
@@ -48,7 +58,10 @@ def test_a_host_that_prepares_more_than_is_taken_feeds_it() -> None:
     assert found.fed
     assert found.cpu_share == pytest.approx(350 / 300)
     assert found.tensors_bytes_per_s == 300 * TENSOR
-    assert found.link_share == pytest.approx(300 * TENSOR / 25e9)
+    assert found.tensors_link_share == pytest.approx(300 * TENSOR / 25e9)
+    assert found.photographs_link_share == pytest.approx(300 * PHOTOGRAPH / 25e9)
+    assert found.certain
+    assert "consumes 300 (294 to 306) images/s" in found.verdict
     assert found.verdict.endswith("it can feed it")
 
 
@@ -64,13 +77,44 @@ def test_a_slow_host_makes_the_gpu_wait() -> None:
 def test_a_narrow_link_is_named() -> None:
     found = feeding(consumes(3000), report(1000, 4000, 6000, link=1e9), device_is_gpu=True)
     assert not found.fed
-    assert "the link carries 1.00 GB/s: it cannot feed it" in found.verdict
+    assert "the link carries 1.00 GB/s and not 1.81 GB/s of tensors: it cannot feed it" in found.verdict
+
+
+def test_a_gpu_that_augments_trains_no_more_than_the_link_carries_of_photographs() -> None:
+    found = feeding(consumes(3000), report(100, 350, 60_000, link=0.9e9), device_is_gpu=True)
+    assert found.gpu_images_per_s == pytest.approx(0.9e9 / PHOTOGRAPH)
+    assert "trains 1,600 images/s (all that the link carries of photographs)" in found.verdict
+    assert "if the link carried 1.81 GB/s of tensors, which it does not" in found.verdict
+
+
+def test_a_link_that_was_not_measured_leaves_the_answer_open() -> None:
+    found = feeding(consumes(300), report(100, 350, 5000), device_is_gpu=False)
+    assert found.fed is None
+    assert "it can feed it" not in found.verdict
+    assert (
+        "whether the link carries 181 MB/s of tensors is not known: none was measured here" in found.verdict
+    )
+
+
+@pytest.mark.parametrize(("consumed", "width", "certain"), [
+    (300, 0.02, True), (300, 0.5, False), (300, None, False), (3000, 0.5, True), (700, 0.6, False),
+])  # fmt: skip
+def test_a_verdict_is_certain_where_both_ends_of_the_intervals_agree(consumed, width, certain) -> None:
+    found = feeding(consumes(consumed, width), report(100, 350, 5000, link=25e9), device_is_gpu=True)
+    assert found.certain is certain
+    assert ("not certain" in found.verdict) is not certain
+
+
+def test_the_report_counts_the_bytes_that_feed_counts() -> None:
+    assert eight_bit_bytes((3, 224, 224)) == PHOTOGRAPH
+    assert tensor_bytes((3, 224, 224)) == TENSOR
+    assert eight_bit_bytes((1, 28, 28)) == 28 * 28
 
 
 def test_a_cpu_says_nothing_of_augmenting_on_the_gpu() -> None:
     found = feeding(consumes(3000), report(100, 350, 50), device_is_gpu=False)
     assert found.gpu_images_per_s is None
-    assert found.link_share is None
+    assert found.tensors_link_share is found.photographs_link_share is None
     assert "augments by itself" not in found.verdict
 
 
@@ -82,7 +126,8 @@ def test_the_figures_hang_together(
     consumed: float, one: float, several: float, batch: float, link: float | None
 ) -> None:
     found = feeding(consumes(consumed), report(one, several, batch, link), device_is_gpu=True)
-    assert found.fed == (found.cpu_share >= 1 and (found.link_share is None or found.link_share <= 1))
+    carried = None if found.tensors_link_share is None else found.tensors_link_share <= 1
+    assert found.fed == (carried if found.cpu_share >= 1 else False)
     assert found.gpu_images_per_s is not None
     assert found.gpu_images_per_s <= min(consumed, batch)
     assert (found.workers_needed - 1) * one < consumed <= found.workers_needed * one * (1 + 1e-9)
@@ -117,6 +162,7 @@ def test_what_a_gpu_consumes_is_predicted_where_it_was_not_measured() -> None:
     assert {c.gpu for c in found} == {"nvidia-h100-sxm-80gb"}
     assert len(refused) == 2
     assert all(c.images_per_s > 100 for c in found)
+    assert all(c.low < c.images_per_s < c.high for c in found if c.workload == "vgg16")
 
 
 def test_the_verb_refuses_an_unknown_gpu_before_timing_anything() -> None:

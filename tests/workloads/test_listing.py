@@ -27,6 +27,17 @@ def test_the_table_shows_every_workload() -> None:
         assert cell in vgg16
 
 
+def test_what_is_frozen_or_not_counted_is_not_shown_as_a_figure() -> None:
+    lines = {line.split()[0]: line for line in gpubench("list").splitlines()[2:]}
+    assert "6,425,354 of 21,140,042" in lines["vgg16_transfer"]
+    assert "none" in lines["augment"]
+    assert lines["augment"].count("—") == 2
+    rows = {row["name"]: row for row in json.loads(gpubench("list", "--json"))["workloads"]}
+    assert rows["augment"]["forward_flops_per_sample"] is None
+    assert rows["augment"]["train_flops_per_sample"] is None
+    assert rows["vgg16_transfer"]["trainable_parameters"] == 6_425_354
+
+
 @pytest.mark.parametrize("arguments", [("list",), ("list", "--gpus")], ids=" ".join)
 def test_a_terminal_of_80_columns_cuts_no_figure_short(arguments) -> None:
     import pexpect

@@ -27,22 +27,24 @@ def speed_ups(results: Iterable[Result]) -> tuple[Ratio, ...]:
     """Pair every AMP case with its baselines: all else equal but the precision, and the layout with it.
 
     The layout may differ, because each precision is measured in the layout that suits it; of two layouts
-    at one precision the faster stands.
+    at one precision the faster stands. At the largest batches the batch differs too: that is the question
+    there, and such pairs make a group of their own.
     """
     by_speed = sorted(results, key=lambda r: r.measurement.samples_per_s or 0.0)
-    known = {_apart_from_precision(r.case, r.case.precision): r for r in by_speed}
+    known = {_kin(r, r.case.precision): r for r in by_speed}
     pairs = []
     for amp in known.values():
         if not amp.case.precision.is_amp:
             continue
         for precision in BASELINES:
-            baseline = known.get(_apart_from_precision(amp.case, precision))
+            baseline = known.get(_kin(amp, precision))
             if baseline is not None:
                 pairs.append(ratio(amp, baseline))
     return tuple(
         sorted(
             pairs,
             key=lambda s: (
+                s.of.measurement.at_largest_batch,
                 s.of.case.workload,
                 s.of.case.batch_size,
                 s.of.case.execution,
@@ -52,8 +54,12 @@ def speed_ups(results: Iterable[Result]) -> tuple[Ratio, ...]:
     )
 
 
-def _apart_from_precision(case: Case, precision: Precision) -> Case:
-    return msgspec.structs.replace(case, precision=precision, memory_format=None)
+def _kin(result: Result, precision: Precision) -> tuple[Case, bool]:
+    """What two results must share to be paired, with this precision in place of theirs."""
+    best = result.measurement.at_largest_batch
+    batch = 0 if best else result.case.batch_size
+    case = msgspec.structs.replace(result.case, precision=precision, memory_format=None, batch_size=batch)
+    return case, best
 
 
 def _render(data: ReportData) -> Block | None:
@@ -65,7 +71,7 @@ def _render(data: ReportData) -> Block | None:
         parts=(
             Paragraph(text=_sentence(pairs)),
             Charts(
-                figures=(_figure(pairs),),
+                figures=tuple(_figure(group, title) for title, group in _groups(pairs)),
                 twin=_twin(pairs),
                 caption=(
                     "1 is no gain. The line through each mark is the 95 % interval; a grey open mark is "
@@ -75,6 +81,15 @@ def _render(data: ReportData) -> Block | None:
             ),
         ),
     )
+
+
+def _groups(pairs: tuple[Ratio, ...]) -> list[tuple[str | None, tuple[Ratio, ...]]]:
+    """Pairs at an equal batch, and those where each precision has its own largest batch."""
+    equal = tuple(p for p in pairs if not p.of.measurement.at_largest_batch)
+    best = tuple(p for p in pairs if p.of.measurement.at_largest_batch)
+    if not best:
+        return [(None, equal)]
+    return [(title, group) for title, group in (("Equal batch", equal), ("Best batch", best)) if group]
 
 
 def _sentence(pairs: tuple[Ratio, ...]) -> str:
@@ -90,7 +105,7 @@ def _sentence(pairs: tuple[Ratio, ...]) -> str:
     text = (
         f"The largest gain is {best.words}: {plain(best.of.case.workload, 40)}, "
         f"{best.of.case.precision.value} {_NAMES[best.to.case.precision]}, "
-        f"{best.of.case.execution.value}, batch {best.of.case.batch_size}."
+        f"{best.of.case.execution.value}, {_batches(best)}."
     )
     if losing:
         text += (
@@ -100,8 +115,15 @@ def _sentence(pairs: tuple[Ratio, ...]) -> str:
     return text
 
 
-def _figure(pairs: tuple[Ratio, ...]) -> Figure:
-    rows = list(dict.fromkeys(_row_label(pair.of.case) for pair in pairs))
+def _batches(pair: Ratio) -> str:
+    """The batch of both, or of each."""
+    if pair.of.case.batch_size == pair.to.case.batch_size:
+        return pair.of.batch_words
+    return f"{pair.of.batch_words}, against {pair.to.batch_words}"
+
+
+def _figure(pairs: tuple[Ratio, ...], title: str | None) -> Figure:
+    rows = list(dict.fromkeys(_row_label(pair.of) for pair in pairs))
     series = [
         Series(
             name=_NAMES[precision] + (", flagged" if flagged else ""),
@@ -119,11 +141,12 @@ def _figure(pairs: tuple[Ratio, ...]) -> Figure:
     ]
     alt = "; ".join(
         f"{plain(p.of.case.workload, 40)} {p.of.case.precision.value} {p.of.case.execution.value} "
-        f"batch {p.of.case.batch_size} {_NAMES[p.to.case.precision]}: {p.words}"
+        f"{_batches(p)} {_NAMES[p.to.case.precision]}: {p.words}"
         for p in pairs
     )
     return Figure(
         figure=dots(series, rows, "speed-up of AMP", line_at=1.0),
+        title=title,
         alt=f"Dot chart of the speed-up of AMP: {alt}.",
         height_px=110 + 40 * len(rows),
     )
@@ -132,7 +155,7 @@ def _figure(pairs: tuple[Ratio, ...]) -> Figure:
 def _mark(pair: Ratio, rows: list[str]) -> Mark:
     flags = f"<br>{', '.join(pair.doubts)}" if pair.doubts else ""
     return Mark(
-        row=rows.index(_row_label(pair.of.case)),
+        row=rows.index(_row_label(pair.of)),
         value=pair.value,
         low=pair.low,
         high=pair.high,
@@ -140,11 +163,12 @@ def _mark(pair: Ratio, rows: list[str]) -> Mark:
     )
 
 
-def _row_label(case: Case) -> str:
+def _row_label(result: Result) -> str:
+    case = result.case
     task = "" if case.task is TaskKind.TRAIN else " inference"
     return two_lines(
         f"{plain(case.workload, 24)}{task}",
-        f"{case.precision.value} {case.execution.value} batch {case.batch_size}",
+        f"{case.precision.value} {case.execution.value} {result.batch_words}",
     )
 
 
@@ -164,11 +188,11 @@ def _twin(pairs: tuple[Ratio, ...]) -> Table:
         ),
         rows=tuple(
             (
-                plain(s.of.case.workload, 40),
+                plain(s.of.case.workload, 40) + ("\nbest batch" if s.of.measurement.at_largest_batch else ""),
                 f"{s.of.case.precision.value}{_layout(s.of.case.memory_format)}",
                 f"{PRECISION_WORDS[s.to.case.precision]}{_layout(s.to.case.memory_format)}",
                 s.of.case.execution.value,
-                str(s.of.case.batch_size),
+                _batches(s).replace("batch ", "").replace(", ", "\n"),
                 stacked(s.words),
                 _memory(s),
                 _loss(s),
@@ -191,9 +215,10 @@ def loss_gap(pair: Ratio) -> tuple[float, float, int] | None:
     """Mean loss of AMP and of the baseline over the last fifth of the steps that both ran from one seed.
 
     Returns:
-        Both losses and the number of steps, or None where a curve is missing or not finite.
+        Both losses and the number of steps, or None where a curve is missing or not finite, or the batches
+        differ, and with them what was learnt.
     """
-    if pair.of.run.seed != pair.to.run.seed:
+    if pair.of.run.seed != pair.to.run.seed or pair.of.case.batch_size != pair.to.case.batch_size:
         return None
     curves = [_curve(pair.of), _curve(pair.to)]
     steps = min(len(curve) for curve in curves)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from math import prod
-
+from gpubench.measure.feeding import eight_bit_bytes, tensor_bytes
 from gpubench.models import MicroResult, TaskKind
 from gpubench.profile import load_profiles
 from gpubench.report.data import ReportData, Result
 from gpubench.report.section import Block, Column, Paragraph, Section, Table
 from gpubench.report.words import stacked, throughput
 from gpubench.units import UNKNOWN, format_percent, format_si, plain
-
-TENSOR_BYTES = 4
-"""An input element as float32; as 8-bit images the link carries four times as many [B]."""
 
 
 def _render(data: ReportData) -> Block | None:
@@ -41,14 +37,14 @@ def _render(data: ReportData) -> Block | None:
                     Column(title="As 8-bit", numeric=True),
                     Column(title="Share of the link, float32", numeric=True),
                 ),
-                rows=tuple(_cells(result, size, link) for result, size in shown),
+                rows=tuple(_cells(result, link) for result in shown),
             ),
         ),
     )
 
 
-def _hungriest(data: ReportData) -> list[tuple[Result, int]]:
-    """The fastest training case of each image workload, with the elements of one sample."""
+def _hungriest(data: ReportData) -> list[Result]:
+    """The fastest training case of each image workload."""
     profiles = load_profiles()
     fastest: dict[str, Result] = {}
     for result in data.results:
@@ -58,7 +54,13 @@ def _hungriest(data: ReportData) -> list[tuple[Result, int]]:
         known = fastest.get(result.case.workload)
         if known is None or _speed(result) > _speed(known):
             fastest[result.case.workload] = result
-    return [(fastest[name], prod(profiles[name].sample_shape)) for name in sorted(fastest)]
+    return [fastest[name] for name in sorted(fastest)]
+
+
+def _demand(result: Result) -> tuple[float, float]:
+    """Bytes per second that the result takes in: as float32 tensors, and as 8-bit images."""
+    shape = load_profiles()[result.case.workload].sample_shape
+    return _speed(result) * tensor_bytes(shape), _speed(result) * eight_bit_bytes(shape)
 
 
 def _speed(result: Result) -> float:
@@ -73,30 +75,35 @@ def _link(data: ReportData) -> MicroResult | None:
     )
 
 
-def _sentence(shown: list[tuple[Result, int]], link: MicroResult | None) -> str:
-    result, size = max(shown, key=lambda pair: _speed(pair[0]) * pair[1])
-    demand = _speed(result) * size * TENSOR_BYTES
+def _sentence(shown: list[Result], link: MicroResult | None) -> str:
+    result = max(shown, key=lambda each: _demand(each)[0])
+    tensors, eight_bit = _demand(result)
     text = (
-        f"{plain(result.case.workload, 40)} takes in the most: {format_si(demand, 'B/s')} as float32, "
-        "a quarter of that as 8-bit images."
+        f"{plain(result.case.workload, 40)} takes most: {format_si(tensors, 'B/s')} as float32 tensors, "
+        f"{format_si(eight_bit, 'B/s')} as 8-bit images that the device prepares."
     )
     if link is None:
         return f"{text} The link from host to device was not measured here."
-    verdict = "carries that with room to spare" if demand < link.value / 2 else "is tight for that"
-    if demand > link.value:
-        verdict = "cannot carry that: send 8-bit images and convert on the device"
+    verdict = (
+        "carries the tensors with room to spare" if tensors < link.value / 2 else "is tight for the tensors"
+    )
+    if tensors > link.value:
+        verdict = "cannot carry the tensors"
+        verdict += (
+            " nor the images" if eight_bit > link.value else ": send 8-bit images and prepare them there"
+        )
     return f"{text} The link from host to device ({format_si(link.value, 'B/s')}, pinned memory) {verdict}."
 
 
-def _cells(result: Result, size: int, link: MicroResult | None) -> tuple[str, ...]:
+def _cells(result: Result, link: MicroResult | None) -> tuple[str, ...]:
     m = result.measurement
-    demand = _speed(result) * size * TENSOR_BYTES
+    tensors, eight_bit = _demand(result)
     return (
-        f"{plain(result.case.workload, 40)}\n{result.case.precision.value} batch {result.case.batch_size}",
+        f"{plain(result.case.workload, 40)}\n{result.case.precision.value} {result.batch_words}",
         stacked(throughput(m.samples_per_s, m.samples_per_s_low, m.samples_per_s_high, m.case.sample_unit)),
-        format_si(demand, "B/s"),
-        format_si(demand / TENSOR_BYTES, "B/s"),
-        UNKNOWN if link is None else format_percent(demand / link.value),
+        format_si(tensors, "B/s"),
+        format_si(eight_bit, "B/s"),
+        UNKNOWN if link is None else format_percent(tensors / link.value),
     )
 
 

@@ -73,9 +73,7 @@ def _sentence(pairs: tuple[Ratio, ...]) -> str:
 
 
 def _label(result: Result) -> str:
-    return two_lines(
-        plain(result.case.workload, 30), f"{result.case.precision.value} batch {result.case.batch_size}"
-    )
+    return two_lines(plain(result.case.workload, 30), f"{result.case.precision.value} {result.batch_words}")
 
 
 def _figure(pairs: tuple[Ratio, ...], labels: list[str]) -> Figure:

@@ -87,7 +87,7 @@ def _cells(result: Result) -> tuple[str, ...]:
         format_duration(m.latency_p50_s),
         format_duration(m.latency_p95_s),
         format_duration(m.latency_p99_s),
-        f"{stacked(figure)}\nbatch {case.batch_size}",
+        f"{stacked(figure)}\n{result.batch_words}",
     )
 
 

@@ -88,20 +88,51 @@ def _sentences(found: tuple[Contest, ...]) -> list[str]:
             f"For {listed(c.cpu.case.workload for c in easy)} no GPU is needed: this CPU trains on a million "
             f"samples in {format_duration(slowest)} or less."
         )
-    factors = [c.factor for c in found if c.factor is not None]
-    if factors:
-        best = max(factors, key=lambda r: (not r.doubts, r.value))
-        flags = f"; flagged {', '.join(best.doubts)}" if best.doubts else ""
-        texts.append(
-            f"The GPU is up to {best.words} as fast as the CPU ({plain(best.of.case.workload, 40)}), each at "
-            f"its fastest precision and execution{flags}."
-        )
+    compared = [c for c in found if c.factor is not None]
+    if compared:
+        texts.append(_headline(compared))
+        texts += _mend(compared)
     elif not easy:
         texts.append(
             f"None of these workloads trains on a million samples within {format_duration(SMALL_JOB_S)} on "
             "this CPU: here a GPU pays."
         )
     return texts
+
+
+def _headline(compared: list[Contest]) -> str:
+    """The largest factor: at an equal batch where there is one, else with both batches named."""
+    equal = [c for c in compared if c.equal] or compared
+    best = max((c.factor for c in equal if c.factor), key=lambda r: (not r.doubts, r.value))
+    batches = f"both at {best.of.batch_words}"
+    if not equal[0].equal:
+        batches = f"at {best.of.batch_words} against {best.to.batch_words}"
+    flags = f"; flagged {', '.join(best.doubts)}" if best.doubts else ""
+    return (
+        f"The GPU is up to {best.words} as fast as the CPU{_threads(best.to, ' with ')} on "
+        f"{plain(best.of.case.workload, 40)}, {batches}, each at its fastest precision and execution{flags}."
+    )
+
+
+def _mend(compared: list[Contest]) -> list[str]:
+    """How to get an equal batch where there is none: the GPU runs any batch that the CPU does."""
+    found = [c for c in compared if not c.equal]
+    if not found:
+        return []
+    by_batch: dict[int, list[str]] = {}
+    for contest in found:
+        by_batch.setdefault(contest.cpu.case.batch_size, []).append(plain(contest.cpu.case.workload, 40))
+    commands = (
+        f"`gpubench run {' '.join(dict.fromkeys(names))} --batch-size {batch}`"
+        for batch, names in sorted(by_batch.items())
+    )
+    why = "Where batches differ the factor is of two different jobs."
+    return [f"{why} For an equal batch, on the GPU: {', '.join(commands)}."]
+
+
+def _threads(result: Result, before: str) -> str:
+    count = result.measurement.cpu_threads or result.run.environment.cpu_threads
+    return f"{before}{count} threads" if result.run.device.backend == "cpu" and count else ""
 
 
 def _job_s(result: Result) -> float:
@@ -124,10 +155,8 @@ def _cells(contest: Contest) -> tuple[str, ...]:
 
 
 def _case(result: Result) -> str:
-    case, threads = result.case, result.run.environment.cpu_threads
-    count = result.measurement.cpu_threads or threads
-    where = f", {count} threads" if result.run.device.backend == "cpu" and count else ""
-    return f"{case.precision.value} {case.execution.value} batch {case.batch_size}{where}"
+    case = result.case
+    return f"{case.precision.value} {case.execution.value} {result.batch_words}{_threads(result, ', ')}"
 
 
 def _result(result: Result) -> str:

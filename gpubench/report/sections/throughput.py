@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind
+from gpubench.models import Execution, MemoryFormat, Precision, TaskKind
 from gpubench.report.charts import BLUE, ORANGE, SLATE, Mark, Series, bars, two_lines
 from gpubench.report.data import ReportData, Result
 from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
@@ -39,6 +39,11 @@ def _render(data: ReportData) -> Block | None:
         "interval as a whisker. Where a whisker cannot be seen, it is narrower than its line. Scales differ "
         "between workloads: an image is not a sequence."
     )
+    if any(result.measurement.at_largest_batch for result in results):
+        lead += (
+            " Best batch is a group of its own: there each case has the largest batch that fits on this "
+            "device, which is not comparable with an equal batch."
+        )
     return Block(
         title="Throughput by workload and precision",
         parts=(
@@ -48,8 +53,8 @@ def _render(data: ReportData) -> Block | None:
     )
 
 
-def _workload(result: Result) -> tuple[str, str]:
-    return (result.case.workload, result.case.task.value)
+def _workload(result: Result) -> tuple[str, str, bool]:
+    return (result.case.workload, result.case.task.value, result.measurement.at_largest_batch)
 
 
 def _order(result: Result) -> tuple[object, ...]:
@@ -57,6 +62,7 @@ def _order(result: Result) -> tuple[object, ...]:
     return (
         case.workload,
         case.task.value,
+        result.measurement.at_largest_batch,
         case.batch_size,
         list(Precision).index(case.precision),
         case.memory_format or "",
@@ -68,12 +74,12 @@ def _order(result: Result) -> tuple[object, ...]:
 
 def _figure(group: Sequence[Result]) -> Figure:
     """One workload: a row for each precision, batch and layout, a bar for each execution."""
-    rows = list(dict.fromkeys(_row_label(result.case) for result in group))
+    rows = list(dict.fromkeys(_row_label(result) for result in group))
     series = [
         Series(
             name=execution.value,
             marks=tuple(
-                _mark(result, rows.index(_row_label(result.case)))
+                _mark(result, rows.index(_row_label(result)))
                 for result in group
                 if result.case.execution is execution
             ),
@@ -85,7 +91,7 @@ def _figure(group: Sequence[Result]) -> Figure:
     ]
     case = group[0].case
     unit = plural(plain(case.sample_unit, 20))
-    title = _title(case)
+    title = _title(group[0])
     figure = bars(series, rows, f"{unit}/s")
     return Figure(
         figure=figure, title=title, alt=f"Bar chart, {title} in {unit} per second: {_alt(group)}.",
@@ -93,16 +99,19 @@ def _figure(group: Sequence[Result]) -> Figure:
     )  # fmt: skip
 
 
-def _title(case: Case) -> str:
+def _title(result: Result) -> str:
+    case = result.case
+    best = ", best batch" if result.measurement.at_largest_batch else ""
     task = "" if case.task is TaskKind.TRAIN else ", inference"
-    return f"{plain(case.workload, 40)}{task}"
+    return f"{plain(case.workload, 40)}{task}{best}"
 
 
-def _row_label(case: Case) -> str:
+def _row_label(result: Result) -> str:
+    case = result.case
     layout = ", channels_last" if case.memory_format is MemoryFormat.CHANNELS_LAST else ""
     gpus = "" if case.gpu_count == 1 else f", {case.gpu_count} GPUs"
     version = f", version {case.workload_version}" if case.workload_version != 1 else ""
-    return two_lines(case.precision.value, f"batch {case.batch_size}{layout}{gpus}{version}")
+    return two_lines(case.precision.value, f"{result.batch_words}{layout}{gpus}{version}")
 
 
 def _mark(result: Result, row: int) -> Mark:
@@ -121,8 +130,7 @@ def _mark(result: Result, row: int) -> Mark:
 
 def _alt(group: Iterable[Result]) -> str:
     return "; ".join(
-        f"{r.case.precision.value} {r.case.execution.value} batch {r.case.batch_size}: {_interval(r)}"
-        for r in group
+        f"{r.case.precision.value} {r.case.execution.value} {r.batch_words}: {_interval(r)}" for r in group
     )
 
 
@@ -142,10 +150,10 @@ def _twin(results: Iterable[Result]) -> Table:
 def _cells(result: Result) -> tuple[str, ...]:
     m, case = result.measurement, result.case
     return (
-        _title(case),
+        _title(result),
         PRECISION_WORDS[case.precision] + (f"\n{case.memory_format}" if case.memory_format else ""),
         case.execution.value,
-        str(case.batch_size),
+        result.batch_words.removeprefix("batch ").replace(", l", "\nl"),
         stacked(throughput(m.samples_per_s, m.samples_per_s_low, m.samples_per_s_high, case.sample_unit)),
         format_duration(m.step_time_s),
         format_percent(m.gpu_busy),

@@ -1,0 +1,196 @@
+"""Digests of what a workload computes: they must differ wherever numbers of two versions would not compare.
+
+Taken are facts that stay the same from one torch (2.4 or later) and one machine to another: calls as the
+workload's own code makes them (torch's modules count as one call, whatever they do inside), and the outputs
+of the tiny model for weights and inputs that do not come from torch's random numbers, to two digits. The
+loss alone would not do: a network that was only just initialised has a loss near ln(classes) whatever it
+computes, and in eval mode it shows no dropout. Settings at their default are left out, because torch adds to
+them. The digests of ``augment`` hold for the kornia of constraints.txt, whose own functions it calls.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from gpubench.models import TaskKind
+from gpubench.workload import Task, Workload, load_workload, seeded, workload_names
+
+FINGERPRINTS = Path(__file__).parent.parent / "data" / "workload_fingerprints.json"
+OWN_PACKAGE = "gpubench_workloads"
+OUTPUTS = 16
+"""Outputs that are kept of the tiny model: enough to tell two functions apart, few enough to round alike."""
+SETTINGS = (
+    "lr", "momentum", "dampening", "nesterov", "betas", "weight_decay", "eps", "amsgrad", "maximize",
+)  # fmt: skip
+"""What decides the mathematics of an optimizer; the other defaults choose a kernel and vary with torch."""
+
+
+def fingerprint(workload: Workload) -> dict[str, str]:
+    """Return a digest for each kind of fact, so that a failure says what kind has changed."""
+    assert workload.tiny is not None
+    trained = TaskKind.TRAIN in workload.tasks
+    tiny = workload.tiny(8, 0)
+    with torch.device("meta" if trained else "cpu"):  # an input pipeline looks at its values
+        full = workload.build(2, 0)
+    parameters = [(n, tuple(p.shape), p.requires_grad) for n, p in full.model.named_parameters()]
+    facts = {
+        "parameters": parameters or repr(full.model),
+        "calls": calls(full),
+        "data": [_data(tiny), [[tuple(t.shape), str(t.dtype)] for batch in full.batches for t in batch]],
+        "optimizer": _optimizer(tiny),
+        "spread": [f"{p.std():.1e}" for p in tiny.model.parameters() if p.numel() > 64],
+        "outputs": _outputs(tiny) if trained else None,
+    }
+    return {name: _digest(fact) for name, fact in facts.items()}
+
+
+def calls(task: Task) -> list[Any]:
+    """Return every call of one training forward pass and loss: modules, functions and their settings.
+
+    A function that a module of torch calls is not noted: the module is, with its settings and its output.
+    """
+    found: list[Any] = []
+    inside: list[bool] = []  # whether each module that is running is the workload's own
+
+    class Noted(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        ) -> Any:
+            del types
+            name = getattr(func, "__name__", "").strip("_")
+            if name not in {"get", "set"} and (not inside or inside[-1]):
+                given, usual = kwargs or {}, _defaults(func)
+                given = {n: v for n, v in given.items() if n not in usual or _differs(v, usual[n])}
+                found.append([name, _plain([*args]), _plain(given)])
+            return func(*args, **(kwargs or {}))
+
+    inputs, targets = task.batches[0]
+    task.model.train()
+    with _watched(task.model, inside, found), Noted(), seeded(0):
+        task.loss(task.model(inputs), targets)
+    return found
+
+
+@contextmanager
+def _watched(model: nn.Module, inside: list[bool], found: list[Any]) -> Iterator[None]:
+    def enter(module: nn.Module, _args: Any) -> None:
+        own = type(module).__module__.startswith(OWN_PACKAGE)
+        inside.append(own)
+        if not own:
+            found.append([type(module).__name__, _settings(module)])
+
+    def leave(_module: nn.Module, _args: Any, output: Any) -> None:
+        if not inside.pop():
+            found.append(_plain(output))
+
+    hooks = [hook for m in model.modules() for hook in (
+        m.register_forward_pre_hook(enter), m.register_forward_hook(leave),
+    )]  # fmt: skip
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _settings(module: nn.Module) -> Any:
+    """What a module was made with, as far as it keeps that; defaults are left out, as torch adds to them."""
+    defaults = {name: value for kind in type(module).__mro__ for name, value in _defaults(kind).items()}
+    kept = {name: getattr(module, name) for name in sorted(defaults) if hasattr(module, name)}
+    return _plain({name: value for name, value in kept.items() if _differs(value, defaults[name])})
+
+
+def _defaults(made_by: Any) -> dict[str, Any]:
+    """The parameters of a function or of a class with their defaults; none where C code tells nothing."""
+    try:
+        return {name: known.default for name, known in inspect.signature(made_by).parameters.items()}
+    except (TypeError, ValueError):
+        return {}
+
+
+def _differs(value: Any, default: Any) -> bool:
+    return isinstance(value, Tensor) or value != default
+
+
+def _plain(value: Any) -> Any:
+    """Shapes of tensors, settings as they are; of anything else its type."""
+    if isinstance(value, Tensor):
+        return ["tensor", *value.shape]
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    if isinstance(value, dict):
+        return {str(name): _plain(part) for name, part in value.items()}
+    if value is None or isinstance(value, (bool, int, float, str, slice)):
+        return str(value)
+    return type(value).__name__
+
+
+def _data(task: Task) -> list[Any]:
+    """What the batches are drawn from."""
+    found: list[Any] = [len(task.batches)]
+    for inputs, targets in task.batches:
+        drawn = inputs.float()
+        found.append([f"{drawn.std():.0e}", f"{drawn.min():.0e}", f"{drawn.max():.0e}"])
+        found.append(targets.unique().tolist())
+    return found
+
+
+def _optimizer(task: Task) -> list[Any]:
+    trained = [p for p in task.model.parameters() if p.requires_grad]
+    made = task.optimizer(trained or [torch.zeros(1, requires_grad=True)])
+    return [
+        type(made).__name__,
+        {name: str(made.defaults[name]) for name in SETTINGS if name in made.defaults},
+    ]
+
+
+def _outputs(task: Task) -> list[float]:
+    """Outputs of the tiny model in eval mode: what sets one sample of the batch apart, scaled, rounded."""
+    drawn = random.Random(0)  # a stream that no version of Python or torch changes
+    inputs = task.batches[0][0]
+    with torch.no_grad():
+        for parameter in task.model.parameters():
+            parameter.copy_(_drawn(drawn.random, parameter))
+        if inputs.is_floating_point():
+            inputs = _drawn(drawn.random, inputs) * 4
+        else:
+            words = int(next(m.num_embeddings for m in task.model.modules() if isinstance(m, nn.Embedding)))
+            inputs = torch.tensor([drawn.randrange(words) for _ in range(inputs.numel())]).view_as(inputs)
+        values = task.model.eval()(inputs).double()
+    values = (values - values.mean(0)).flatten()
+    kept = values[:: len(values) // OUTPUTS | 1] / values.std()
+    return [round(value, 1) + 0.0 for value in kept.tolist()]
+
+
+def _drawn(random_number: Callable[[], float], like: Tensor) -> Tensor:
+    """Values that keep a signal its size from layer to layer: scales from 0.5 to 1.5, all else around 0."""
+    flat = torch.tensor([random_number() for _ in range(like.numel())]).view_as(like)
+    if like.dim() == 1:
+        return 0.5 + flat
+    return (2 * flat - 1) * (6 / prod(like.shape[1:])) ** 0.5
+
+
+def _digest(fact: Any) -> str:
+    return hashlib.sha256(json.dumps(fact, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def all_fingerprints() -> dict[str, Any]:
+    """Version and fingerprint of every workload, as they are stored."""
+    found = {name: load_workload(name) for name in workload_names()}
+    return {n: {"version": w.version, "fingerprint": fingerprint(w)} for n, w in found.items()}
+
+
+if __name__ == "__main__":
+    FINGERPRINTS.write_text(json.dumps(all_fingerprints(), indent=1) + "\n", encoding="utf-8")

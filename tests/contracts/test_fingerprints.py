@@ -1,0 +1,88 @@
+"""The fingerprint sees a change of what a workload computes: each edit below must alter it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+
+import pytest
+from fingerprints import FINGERPRINTS, fingerprint
+
+from gpubench.workload import Workload, load_workload
+
+EDITS = (
+    ("cnn", "nn.ReLU(inplace=True),\n        nn.MaxPool2d(2),\n        nn.Conv2d(first", "nn.Tanh(),\n        nn.MaxPool2d(2),\n        nn.Conv2d(first"),
+    ("cnn", "nn.MaxPool2d(2)", "nn.AvgPool2d(2)"),
+    ("cnn", "lr=1e-4", "lr=1e-3"),
+    ("cnn", "torch.optim.Adam,", "torch.optim.AdamW,"),
+    ("cnn", "loss=nn.functional.cross_entropy", "loss=partial(nn.functional.cross_entropy, label_smoothing=0.1)"),
+    ("cnn", "LABELS = (0, 1, 2, 3)", "LABELS = (0, 1)"),
+    ("simple_cnn", "nn.ReLU(inplace=True),\n        nn.Linear(hidden", "nn.Linear(hidden"),
+    ("vgg16", "nn.ReLU(inplace=True)]", "nn.Tanh()]"),
+    ("vgg16", "nn.MaxPool2d(2)", "nn.AvgPool2d(2)"),
+    ("vgg16", "nn.Dropout(0.5)", "nn.Dropout(0.4)"),
+    ("vgg16", "nn.Dropout(0.5)", "nn.Identity()"),
+    ("vgg16", "momentum=0.9", "momentum=0.9, nesterov=True"),
+    ("vgg16_transfer", "with torch.no_grad():", "with torch.enable_grad():"),
+    ("vgg16_transfer", ".requires_grad_(requires_grad=False)", ""),
+    ("resnet50", "        x += shortcut\n", ""),
+    ("resnet50", "out: Tensor = self.relu(x)", "out: Tensor = x"),
+    ("resnet50", "self.avgpool = nn.AdaptiveAvgPool2d(1)", "self.avgpool = nn.AdaptiveMaxPool2d(1)"),
+    ("resnet50", "self.bn1 = nn.BatchNorm2d(width)", "self.bn1 = nn.BatchNorm2d(width, momentum=0.2)"),
+    ("lstm", "hidden[:, -1]", "hidden[:, 0]"),
+    ("lstm_large", "layers, batch_first=True", "layers, batch_first=True, dropout=0.2"),
+    ("rnn_cells:RNN_CELL", "state = torch.tanh(", "state = torch.relu("),
+    ("rnn_cells:RNN_CELL", "x[:, -1]", "x[:, 0]"),
+    ("rnn_cells:STACKED_LSTM", "self.dropout(x)", "x"),
+    ("rnn_cells:STACKED_LSTM", "dropout=0.5", "dropout=0.4"),
+    ("rnn_cells:STACKED_LSTM", "torch.sigmoid(forget) * memory", "torch.sigmoid(enter) * memory"),
+    ("bert_base", "nn.functional.gelu(", "nn.functional.relu("),
+    ("bert_base", "self.attention_norm(x + self.dropout(self._attend(x)))", "self.attention_norm(self.dropout(self._attend(x)))"),
+    ("bert_base", "self.dropout(self.leave(wide))", "self.leave(wide)"),
+    ("bert_base", "self.dropout_share if", "0.0 if"),
+    ("bert_base", "dropout = 0.1", "dropout = 0.2"),
+    ("bert_base", "heads: int = 12", "heads: int = 8"),
+    ("bert_base", "self.apply(initialise_narrow)", ""),
+    ("transformer", "self.positions(places)", "0 * self.positions(places)"),
+    ("transformer", "is_causal=True", "is_causal=False"),
+    ("transformer", ', approximate="tanh"', ""),
+    ("transformer", "x = x + self._attend(self.attention_norm(x))", "x = self.attention_norm(x + self._attend(x))"),
+    ("augment", "RandomRotation(15.0)", "RandomRotation(30.0)"),
+    ("augment", "RandomHorizontalFlip(p=0.5)", "RandomHorizontalFlip(p=0.1)"),
+    ("augment", "CROP = 224", "CROP = 192"),
+    ("augment", "rgb_to_ycbcr", "rgb_to_hsv"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("module", "before", "after"), EDITS)
+def test_an_edit_of_what_is_computed_changes_the_fingerprint(module: str, before: str, after: str) -> None:
+    if module == "augment":
+        pytest.importorskip("kornia")
+    edited = _edited(module, before, after)
+    stored = json.loads(FINGERPRINTS.read_text(encoding="utf-8"))[edited.name]
+    assert edited.version == stored["version"]
+    assert fingerprint(edited) != stored["fingerprint"]
+
+
+@pytest.mark.parametrize("module", ["cnn", "bert_base", "rnn_cells:STACKED_LSTM"])
+def test_an_edit_of_words_does_not(module: str) -> None:
+    edited = _edited(module, '"""Build', '"""Make')
+    stored = json.loads(FINGERPRINTS.read_text(encoding="utf-8"))[edited.name]
+    assert fingerprint(edited) == stored["fingerprint"]
+
+
+def _edited(reference: str, before: str, after: str) -> Workload:
+    """The workload of a file in which one text stands in place of another, wherever it occurs."""
+    name, _, attribute = reference.partition(":")
+    load_workload("cnn")  # makes the package known
+    package = sys.modules["gpubench_workloads"]
+    source = f"{package.__path__[0]}/{name}.py"
+    with open(source, encoding="utf-8") as file:  # noqa: PTH123 - a text, read once
+        text = file.read()
+    assert before in text, "the edit is out of date"
+    module = types.ModuleType(f"gpubench_workloads.{name}")
+    exec(compile(text.replace(before, after), source, "exec"), module.__dict__)
+    found = getattr(module, attribute or "WORKLOAD")
+    assert isinstance(found, Workload)
+    return found

@@ -1,0 +1,69 @@
+"""A batch that was searched says so wherever a run is shown or stored; an older record says nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpubench.cli.progress import outcome
+from gpubench.cli.run_text import table
+from gpubench.cli.tables import console_for_tables
+from gpubench.measure.launcher import Record
+from gpubench.measure.plan import Unit, plan
+from gpubench.measure.request import RunRequest
+from gpubench.models import DeviceProfile, Run, TaskKind
+from gpubench.profile import load_profiles
+from gpubench.record import resume
+from gpubench.record.as_json import measurement_document
+from gpubench.record.frame import frame
+from gpubench.record.store import read_run, write_run
+
+CPU = DeviceProfile(backend="cpu", name="a CPU")
+
+
+@pytest.fixture
+def chosen(make_run):
+    def make(choice: str | None) -> Run:
+        run = make_run()
+        changed = msgspec.structs.replace(run.measurements[0], batch_choice=choice)
+        return msgspec.structs.replace(
+            run, measurements=(changed,), planned=(changed.case,), device=CPU, budget="quick"
+        )
+
+    return make
+
+
+def test_what_was_searched_says_so_wherever_it_is_shown(chosen, tmp_path: Path) -> None:
+    searched, fixed = chosen("largest"), chosen("fixed")
+    assert "batch 64, the largest that fits: " in outcome(searched.measurements[0], 0)
+    assert "largest" not in outcome(fixed.measurements[0], 0)
+    cells = [str(next(table(run, console_for_tables()).columns[0].cells)) for run in (searched, fixed)]
+    assert cells[0].endswith("batch 64, the largest that fits")
+    assert cells[1].endswith("batch 64")
+    assert measurement_document(searched.measurements[0])["batch_choice"] == "largest"
+    assert [*frame((searched, fixed))["batch_choice"]] == ["largest", "fixed"]
+    assert read_run(write_run(tmp_path, searched)).measurements[0].at_largest_batch
+
+
+def test_it_is_no_part_of_the_case_and_an_older_record_leaves_it_open(chosen, tmp_path: Path) -> None:
+    assert chosen("largest").measurements[0].case == chosen("fixed").measurements[0].case
+    older = read_run(write_run(tmp_path, chosen(None))).measurements[0]
+    assert older.batch_choice is None
+    assert not older.at_largest_batch
+
+
+def test_a_plan_hands_it_to_the_measurement() -> None:
+    made = plan(RunRequest(workloads=("cnn",)), CPU, {"cnn": load_profiles()["cnn"]})
+    planned = msgspec.structs.replace(made.cases[0], batch_choice="largest")
+    record = Record(plan=made, device=CPU)
+    assert record.measurement(Unit(launch=0, planned=made.cases[0])).batch_choice == "fixed"
+    assert record.measurement(Unit(launch=0, planned=planned)).batch_choice == "largest"
+
+
+def test_a_run_that_goes_on_keeps_it(chosen) -> None:
+    assert chosen("largest").measurements[0].case.task is TaskKind.TRAIN
+    request = RunRequest(workloads=("cnn",))
+    again = resume.plan_again(chosen("largest"), CPU, {"cnn": load_profiles()["cnn"]}, request)
+    assert [p.batch_choice for p in again.cases] == ["largest"]
