@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from gpubench.errors import NoDeviceError
-from gpubench.models import DeviceProfile
+from gpubench.models import DeviceProfile, Reading
 from gpubench.probe import system
-from gpubench.probe.backend import BackendReport, DeviceState, PowerLimits, Reading
+from gpubench.probe.backend import BackendReport, DeviceState, PowerLimits
 from gpubench.probe.no_readings import NoReadings
 from gpubench.specs import find_spec
 

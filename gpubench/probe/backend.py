@@ -10,7 +10,7 @@ from typing import Protocol, Self
 
 import msgspec
 
-from gpubench.models import DeviceProfile
+from gpubench.models import DeviceProfile, Reading
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,19 +118,6 @@ class Backend(Protocol):
             NoDeviceError: If the driver no longer shows it.
         """
         ...
-
-
-class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """One look at a working device: the fields of a TelemetrySample without its time."""
-
-    sm_clock_hz: float | None = None
-    memory_clock_hz: float | None = None
-    power_w: float | None = None
-    temperature_c: float | None = None
-    utilization: float | None = None
-    memory_used_bytes: int | None = None
-    clock_event_reasons: tuple[str, ...] | None = None
-    idle: bool | None = None
 
 
 class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):

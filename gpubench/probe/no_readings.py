@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Self
 
-from gpubench.probe.backend import GpuProcess, PowerLimits, Reading
+from gpubench.models import Reading
+from gpubench.probe.backend import GpuProcess, PowerLimits
 
 
 class NoReadings:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Self, TypeVar
 
 from gpubench.errors import NoDeviceError
-from gpubench.models import DeviceProfile
-from gpubench.probe.backend import GpuProcess, PowerLimits, Reading
+from gpubench.models import DeviceProfile, Reading
+from gpubench.probe.backend import GpuProcess, PowerLimits
 from gpubench.probe.guard import HungCallError
 from gpubench.probe.nvml_profile import (
     CLOCK_MEMORY,

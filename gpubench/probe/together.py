@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from statistics import fmean
 from typing import Self, TypeVar
 
-from gpubench.models import DeviceProfile
-from gpubench.probe.backend import Reading, Readings
+from gpubench.models import DeviceProfile, Reading
+from gpubench.probe.backend import Readings
 from gpubench.probe.telemetry import open_telemetry
 
 T = TypeVar("T", int, float)

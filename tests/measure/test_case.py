@@ -21,8 +21,17 @@ from gpubench.measure.messages import MeasureCase, Ready, Setup
 from gpubench.measure.precision import SwitchesRefusedError, read_switches, switches_for
 from gpubench.measure.step import move
 from gpubench.measure.stopping import Heap
-from gpubench.models import Execution, FindingKind, Launch, Measurement, Precision, Status, Switches, TaskKind
-from gpubench.probe.backend import Reading
+from gpubench.models import (
+    Execution,
+    FindingKind,
+    Launch,
+    Measurement,
+    Precision,
+    Reading,
+    Status,
+    Switches,
+    TaskKind,
+)
 from gpubench.workload import Task, load_workload
 
 CPU = torch.device("cpu")

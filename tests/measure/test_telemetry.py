@@ -19,9 +19,9 @@ from gpubench.measure.energy import energy_of
 from gpubench.measure.environment import environment
 from gpubench.measure.privacy import scrub
 from gpubench.measure.sampler import Sampler, shifted
-from gpubench.models import FindingKind, TelemetrySample
+from gpubench.models import FindingKind, Reading, TelemetrySample
 from gpubench.probe import nvidia
-from gpubench.probe.backend import GpuProcess, PowerLimits, Reading
+from gpubench.probe.backend import GpuProcess, PowerLimits
 
 
 class FakeReadings:

@@ -137,6 +137,7 @@ def test_the_default_folder_follows_the_variable_then_the_working_folder(tmp_pat
     assert price() == Decimal("0.22")
 
 
+@pytest.mark.timing
 def test_the_embedded_tables_load_fast():
     load_specs.cache_clear()
     snapshot.embedded_offers.cache_clear()

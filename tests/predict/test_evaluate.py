@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import msgspec
@@ -86,9 +85,7 @@ def test_every_row_of_a_target_weighs_the_same(outcome):
 @pytest.mark.slow
 @pytest.mark.parametrize("hold_out", ["gpu", "family", "model"])
 def test_the_full_evaluation_gives_the_committed_figures(committed, hold_out):
-    start = time.process_time()
     agree(evaluate.report(evaluate.evaluate(shipped().table, hold_out)), committed["method"][hold_out])
-    assert time.process_time() - start < 180
 
 
 @pytest.mark.slow

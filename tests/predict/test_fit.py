@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -94,11 +93,9 @@ def test_efficiencies_are_shares_of_a_peak_or_nearly(table):
 
 def test_a_rebuilt_calibration_is_the_committed_one():
     """Same inputs, same calibration; the committed file belongs to the tables beside it."""
-    start = time.process_time()
     committed = load_calibration()
     assert committed.stale == ()
     rebuilt = room.calibrate(fitted=committed.fitted)
-    assert time.process_time() - start < 10
     assert encode(rebuilt) == encode(room.calibrate(fitted=committed.fitted))
     for kind in ("ratio", "level"):
         mine, theirs = getattr(rebuilt, kind), getattr(committed, kind)

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from gpubench.errors import MisuseError, NoDeviceError
+from gpubench.models import Reading
 from gpubench.probe import amd, nvidia, select
 from gpubench.probe.amd import AmdBackend
-from gpubench.probe.backend import BackendReport, PowerLimits, Reading
+from gpubench.probe.backend import BackendReport, PowerLimits
 from gpubench.probe.select import select_device
 from gpubench.probe.torch_build import TorchBuild
 

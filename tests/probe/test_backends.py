@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from gpubench.errors import MisuseError
-from gpubench.models import DeviceProfile
+from gpubench.models import DeviceProfile, Reading
 from gpubench.probe import backends, cpu
-from gpubench.probe.backend import BackendReport, Reading
+from gpubench.probe.backend import BackendReport
 from gpubench.probe.backends import load_backends
 from gpubench.probe.no_readings import NoReadings
 from gpubench.probe.probe import probe

@@ -6,9 +6,9 @@ import pytest
 from nvml.script import Fault, change, load_dump
 
 from gpubench.errors import NoDeviceError
-from gpubench.models import DeviceProfile
+from gpubench.models import DeviceProfile, Reading
 from gpubench.probe import nvidia
-from gpubench.probe.backend import GpuProcess, PowerLimits, Reading
+from gpubench.probe.backend import GpuProcess, PowerLimits
 from gpubench.probe.telemetry import open_telemetry
 
 
@@ -151,6 +151,7 @@ def test_the_ecc_counter_is_read_anew_each_time(inside_nvml) -> None:
         assert [line.ecc_uncorrected() for _ in range(3)] == [1, 3, 3]
 
 
+@pytest.mark.timing
 def test_a_reading_costs_less_than_the_sampler_may(inside_nvml) -> None:
     """At 10 Hz and 0.2 %, a reading may take 200 µs of the measuring process."""
     import time

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -146,7 +145,7 @@ def test_the_example_runs():
     assert "pays" in done.stdout
 
 
-def test_it_is_quick_and_loads_no_heavy_library():
+def test_it_loads_no_heavy_library():
     script = (
         "import sys\n"
         "from gpubench.cli.app import app\n"
@@ -154,10 +153,8 @@ def test_it_is_quick_and_loads_no_heavy_library():
         "heavy = {'torch', 'pandas', 'plotly', 'scipy', 'pynvml', 'httpx'} & set(sys.modules)\n"
         "sys.exit(' '.join(heavy) or None)\n"
     )
-    start = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert time.perf_counter() - start < 5  # 0.5 s on an idle core; the machine of a test may be busy
 
 
 def test_the_python_function_refuses_an_option_that_it_does_not_have():

@@ -1,0 +1,64 @@
+"""Every recorded type: frozen, keyword-only, units in the names, ``None`` for unknown.
+
+These structs are the file format (msgspec reads, checks and writes them) and the data that flows from
+room to room. Raw values are stored; whatever can be derived from them is a property, so that a figure
+can be derived again from the file alone.
+"""
+
+from gpubench.findings import Finding, FindingKind
+from gpubench.models.case import Case, Execution, MemoryFormat, Precision, TaskKind
+from gpubench.models.catalogue import GpuSpec, Offer, Pricing
+from gpubench.models.device import DeviceProfile, Reading, TelemetrySample
+from gpubench.models.measurement import (
+    BatchChoice,
+    Launch,
+    Measurement,
+    MicroResult,
+    Round,
+    Status,
+    Switches,
+)
+from gpubench.models.ranking import Basis, BuyOrRent, Estimate, ExcludedOffer, Figure, RankedOffer, Ranking
+from gpubench.models.record import PROTOCOL, SCHEMA_VERSION
+from gpubench.models.run import Environment, Run, Settings, StartState
+from gpubench.models.workload import CONVOLUTIONS, Operator, OperatorKind, WorkloadProfile
+
+__all__ = [
+    "CONVOLUTIONS",
+    "PROTOCOL",
+    "SCHEMA_VERSION",
+    "Basis",
+    "BatchChoice",
+    "BuyOrRent",
+    "Case",
+    "DeviceProfile",
+    "Environment",
+    "Estimate",
+    "ExcludedOffer",
+    "Execution",
+    "Figure",
+    "Finding",
+    "FindingKind",
+    "GpuSpec",
+    "Launch",
+    "Measurement",
+    "MemoryFormat",
+    "MicroResult",
+    "Offer",
+    "Operator",
+    "OperatorKind",
+    "Precision",
+    "Pricing",
+    "RankedOffer",
+    "Ranking",
+    "Reading",
+    "Round",
+    "Run",
+    "Settings",
+    "StartState",
+    "Status",
+    "Switches",
+    "TaskKind",
+    "TelemetrySample",
+    "WorkloadProfile",
+]

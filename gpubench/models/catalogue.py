@@ -1,0 +1,105 @@
+"""What is on sale: GPUs by their datasheets, and dated offers."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from enum import StrEnum
+
+import msgspec
+
+from gpubench.models.record import Record
+
+
+class GpuSpec(Record, frozen=True, kw_only=True):
+    """A row of data/gpus.csv in SI units: dense rates, FP32 accumulation; one die or one device index.
+
+    Attributes:
+        ecc: Whether the memory can correct errors; boards with ECC off by default count as True.
+        cooling: active (a fan), passive (the server's air), liquid, or module.
+        shared_names: Names that other cards bear too: they mean this one only where its memory agrees.
+        board_source: Where clocks, lanes, FP64 and the facts of the board are from.
+        variants: Keys of the cards that the name can mean, where a price list leaves the form factor open.
+            Each figure of such a row is that of its slowest variant.
+        not_ranked_because: Set where an accelerator is listed for information only.
+    """
+
+    key: str
+    name: str
+    aliases: tuple[str, ...]
+    vendor: str
+    line: str | None
+    architecture: str | None
+    compute_capability: str | None
+    release_year: int | None
+    sm_count: int | None
+    cuda_core_count: int | None
+    tensor_core_count: int | None
+    memory_bytes: int | None
+    memory_type: str | None
+    memory_bandwidth_bytes_per_s: float | None
+    l2_bytes: int | None
+    fp32_flops_per_s: float | None
+    fp16_vector_flops_per_s: float | None
+    tf32_tensor_flops_per_s: float | None
+    fp16_tensor_flops_per_s: float | None
+    bf16_tensor_flops_per_s: float | None
+    fp8_tensor_flops_per_s: float | None
+    int8_ops_per_s: float | None
+    tdp_w: float | None
+    form_factor: str | None
+    pcie_generation: int | None
+    nvlink_bytes_per_s: float | None
+    launch_price_usd: Decimal | None
+    street_price_usd: Decimal | None
+    price_source: str | None
+    source: str
+    doubt: str | None
+    as_of: str | None = None
+    base_clock_hz: float | None = None
+    boost_clock_hz: float | None = None
+    pcie_lanes: int | None = None
+    fp64_flops_per_s: float | None = None
+    ecc: bool | None = None
+    cooling: str | None = None
+    slot_count: float | None = None
+    power_connector: str | None = None
+    shared_names: tuple[str, ...] = ()
+    board_source: str | None = None
+    variants: tuple[str, ...] = ()
+    not_ranked_because: str | None = None
+
+
+class Pricing(StrEnum):
+    """How an offer is paid."""
+
+    ON_DEMAND = "on_demand"
+    SPOT = "spot"
+    RESERVED = "reserved"
+    OWNED = "owned"
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One thing to pay for; the price is of the whole instance, tax excluded, in USD.
+
+    ``kind`` is vm, marketplace, serverless, historic, attach-fee or free. Historic and attach-fee offers
+    stay out of a ranking unless asked for, and a free one (price 0) has no throughput per dollar.
+    ``price_date`` may be partial (``2026``, ``2026-08``); ``term_years`` is set on reserved prices alone.
+
+    Nothing in an offer can refer back to it, so the collector need not walk over 100,000 of them.
+    """
+
+    provider: str
+    instance: str
+    region: str | None
+    gpu_key: str
+    gpu_count: int
+    vcpus: float | None
+    ram_bytes: int | None
+    price_usd_per_hour: Decimal
+    pricing: Pricing
+    kind: str
+    price_date: str
+    source: str
+    note: str | None = None
+    term_years: int | None = None
+    retrieved_at: str | None = None

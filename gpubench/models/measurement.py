@@ -1,0 +1,337 @@
+"""One case as measured: raw rounds, and the figures that follow from them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from functools import cached_property
+from math import ceil
+from statistics import median
+from typing import Literal
+
+from gpubench.findings import Finding
+from gpubench.models.case import Case, Precision
+from gpubench.models.device import TelemetrySample
+from gpubench.models.record import Record
+from gpubench.stats import between_launches_half_width, relative_half_width
+
+
+class Status(StrEnum):
+    """How a case ended. Only ``ok`` is ever ranked."""
+
+    OK = "ok"
+    OUT_OF_MEMORY = "out_of_memory"
+    UNSUPPORTED = "unsupported"
+    INVALID = "invalid"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+
+
+class Switches(Record, frozen=True, kw_only=True):
+    """The five fp32 switches of torch as read back; None where this torch has no such switch."""
+
+    cudnn_allow_tf32: bool
+    matmul_allow_tf32: bool
+    conv_fp32_precision: str | None
+    rnn_fp32_precision: str | None
+    matmul_fp32_precision: str | None
+
+    def unexpected(self, precision: Precision) -> str | None:
+        """Name the first switch that does not stand as this precision needs it, with its value.
+
+        TF32 is off at fp32 alone: under AMP it is on for what autocast leaves in fp32.
+        """
+        on = precision is not Precision.FP32
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if value is not None and value != (on if isinstance(value, bool) else "tf32" if on else "ieee"):
+                return f"{name}={value}"
+        return None
+
+
+class Round(Record, frozen=True, kw_only=True):
+    """A timed block of ``steps`` steps with one synchronise at each edge. ``loss`` is read at its end.
+
+    Attributes:
+        left_out: Why it does not count; None where it does.
+        mark: What is suspect about it, whether it counts or not: ``clock_gap``.
+    """
+
+    steps: int
+    wall_s: float
+    loss: float | None = None
+    left_out: str | None = None
+    mark: str | None = None
+
+
+class Launch(Record, frozen=True, kw_only=True):
+    """What one fresh process saw of one case.
+
+    A value that was not finite is null in the file, hence the None among the numbers.
+
+    Attributes:
+        sequence: Place among all launches of the run in the order in which they began, from 0.
+        began_at: When it began, UTC.
+        switches: As read back before the work; as read after the timed rounds, where they differ by then.
+        precision_errors: Relative error of a matmul and a convolution against float64, switches in force:
+            the worse of before the work and after the timed rounds.
+        event_s: Device time between step edges of one extra round [s].
+        host_issue_s: Time the host took to issue each of three steps from a drained device [s].
+        fused: Whether the optimizer is fused; None where there is none.
+        skipped_steps: Steps that the gradient scaler skipped after warm-up, of ``timed_steps``.
+        reference_error: First loss against float32 on the CPU, relative, dropout off.
+        graph_error: Loss after a replay, or a compiled step, against the eager step from the same
+            state, relative.
+        telemetry: Ten samples a second of the timed rounds, one a second of the warm-up (``t_s`` below 0).
+        energy_edges_j: The device's energy counter at the first timed round's start and the last one's end
+            [J]; only the difference means anything.
+        held_clocks_s: For how long each policy (power, thermal, ...) held the clocks down while rounds were
+            timed, by the driver's own counters [s]; empty where it tells none.
+        memory_errors: Uncorrectable memory errors that appeared while this was measured.
+        batch_count: Prebuilt batches that the steps rotate.
+        loss_curve: Loss of each of the first steps from the seed.
+        cold_s: Costs paid once, apart from the steps [s]: ``import`` and ``context`` of a process, on the
+            first launch in it; ``build``, ``first_step`` and ``capture`` or ``compile`` of the case.
+        latency_s: Forward passes at batch 1, each from a drained device to a drained device [s].
+        findings: What only this process could see (not steady, drifting, telemetry hung).
+    """
+
+    index: int
+    sequence: int | None = None
+    began_at: str | None = None
+    switches: Switches | None = None
+    precision_errors: dict[str, float | None] = {}
+    warmup: tuple[Round, ...] = ()
+    rounds: tuple[Round, ...] = ()
+    event_s: tuple[float | None, ...] = ()
+    host_issue_s: tuple[float | None, ...] = ()
+    fused: bool | None = None
+    telemetry: tuple[TelemetrySample, ...] = ()
+    telemetry_source: str | None = None
+    energy_j: float | None = None
+    energy_source: str | None = None
+    energy_edges_j: tuple[float | None, ...] = ()
+    energy_region_s: float | None = None
+    held_clocks_s: dict[str, float | None] = {}
+    peak_memory_bytes: int | None = None
+    gpu_busy: float | None = None
+    skipped_steps: int | None = None
+    timed_steps: int | None = None
+    reference_error: float | None = None
+    graph_error: float | None = None
+    parameters_moved: bool | None = None
+    memory_errors: int | None = None
+    batch_count: int | None = None
+    loss_curve: tuple[float | None, ...] = ()
+    latency_s: tuple[float | None, ...] = ()
+    cold_s: dict[str, float | None] = {}
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def accepted(self) -> tuple[Round, ...]:
+        """The rounds that count: all but those the drift guard left out."""
+        return tuple(r for r in self.rounds if r.left_out is None)
+
+    @property
+    def timed_telemetry(self) -> tuple[TelemetrySample, ...]:
+        """The samples from the first timed round on: what the figures and findings rest on."""
+        return tuple(sample for sample in self.telemetry if sample.t_s >= 0)
+
+
+BatchChoice = Literal["fixed", "largest"]
+"""How a batch came about: equal for all devices, or the largest that fits on this one."""
+
+
+class Measurement(Record, frozen=True, kw_only=True):
+    """One case as measured: raw rounds of every launch, and the figures that follow from them.
+
+    Attributes:
+        batch_choice: How the batch was found; no part of the case, whose work is the same. None is unknown.
+        convolves: Whether the work holds convolutions, by its profile; fast ones pass the arithmetic peak.
+        target: Half-width of the 95 % interval that the run set out for, over the estimate.
+    """
+
+    case: Case
+    status: Status
+    reason: str | None = None
+    batch_choice: BatchChoice | None = None
+    launches: tuple[Launch, ...] = ()
+    flops_per_sample: float | None = None
+    parameter_count: int | None = None
+    loss_trace: tuple[float | None, ...] = ()
+    peak_flops_per_s: float | None = None
+    gemm_flops_per_s: float | None = None
+    cpu_threads: int | None = None
+    convolves: bool | None = None
+    target: float | None = None
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def at_largest_batch(self) -> bool:
+        """Whether the batch is the largest that fits: never to be ranked beside an equal batch."""
+        return self.batch_choice == "largest"
+
+    @property
+    def label(self) -> str:
+        """The case in words, with a word on how its batch came about where that matters."""
+        return f"{self.case.label}, the largest that fits" if self.at_largest_batch else self.case.label
+
+    @cached_property
+    def step_time_s(self) -> float | None:
+        """Seconds per step: the median over launches of wall time over steps."""
+        per_launch = [_mean_step_s(launch) for launch in self.launches if launch.accepted]
+        return median(per_launch) if per_launch else None
+
+    @cached_property
+    def samples_per_s(self) -> float | None:
+        """Throughput of the whole case; times ``step_time_s`` it is the batch."""
+        return (
+            None
+            if self.step_time_s is None
+            else self.case.batch_size * self.case.gpu_count / self.step_time_s
+        )
+
+    @cached_property
+    def relative_half_width(self) -> float | None:
+        """Half-width of the 95 % interval over the estimate: within or between launches, the wider.
+
+        Within launches it is the median width, as the estimate is the median launch: one restless launch
+        moves neither, and where its level differs the interval between launches shows it.
+        """
+        per_launch = [
+            relative_half_width([r.wall_s / r.steps for r in launch.accepted])
+            for launch in self.launches
+            if launch.accepted
+        ]
+        within = [width for width in per_launch if width is not None]
+        if not within:
+            return None
+        return max(median(within), self.between_launches or 0.0)
+
+    @cached_property
+    def between_launches(self) -> float | None:
+        """Half-width of the 95 % interval that the launches' own means give; None for one launch."""
+        return between_launches_half_width([_mean_step_s(x) for x in self.launches if x.accepted])
+
+    @property
+    def samples_per_s_low(self) -> float | None:
+        """Lower end of the 95 % interval of the throughput."""
+        if self.samples_per_s is None or self.relative_half_width is None:
+            return None
+        return self.samples_per_s / (1 + self.relative_half_width)
+
+    @property
+    def samples_per_s_high(self) -> float | None:
+        """Upper end of the 95 % interval of the throughput; None when the width exceeds the estimate."""
+        if self.samples_per_s is None or self.relative_half_width is None or self.relative_half_width >= 1:
+            return None
+        return self.samples_per_s / (1 - self.relative_half_width)
+
+    @property
+    def peak_memory_bytes(self) -> int | None:
+        """Largest peak of any launch."""
+        return max(
+            (x.peak_memory_bytes for x in self.launches if x.peak_memory_bytes is not None), default=None
+        )
+
+    @property
+    def gpu_busy(self) -> float | None:
+        """Median share of the wall time in which the device computed."""
+        shares = [x.gpu_busy for x in self.launches if x.gpu_busy is not None]
+        return median(shares) if shares else None
+
+    @property
+    def latency_p50_s(self) -> float | None:
+        """Median time of one forward pass at batch 1 [s]."""
+        return self._latency(0.50)
+
+    @property
+    def latency_p95_s(self) -> float | None:
+        """Time that 95 of 100 forward passes at batch 1 stay under [s]."""
+        return self._latency(0.95)
+
+    @property
+    def latency_p99_s(self) -> float | None:
+        """Time that 99 of 100 forward passes at batch 1 stay under [s]; None below 100 passes."""
+        return self._latency(0.99)
+
+    def _latency(self, share: float) -> float | None:
+        """A quantile over the passes of all launches; None where too few passes lie beyond it."""
+        passes = sorted(s for launch in self.launches for s in launch.latency_s if s is not None)
+        if len(passes) * (1 - share) < 1 - 1e-9:
+            return None
+        return passes[ceil(share * len(passes) - 1e-9) - 1]
+
+    @property
+    def energy_source(self) -> str | None:
+        """Where the energy was read: counter, power_integral, or None."""
+        return next((x.energy_source for x in self.launches if x.energy_source), None)
+
+    @property
+    def mean_power_w(self) -> float | None:
+        """Mean power over the timed regions whose energy is known [W]."""
+        known = [(x.energy_j, x.energy_region_s) for x in self.launches if x.energy_j and x.energy_region_s]
+        return sum(e for e, _ in known) / sum(s for _, s in known) if known else None
+
+    @property
+    def joules_per_sample(self) -> float | None:
+        """Energy of the device over the samples of the same time [J]."""
+        if self.mean_power_w is None or self.samples_per_s is None:
+            return None
+        return self.mean_power_w / self.samples_per_s
+
+    @property
+    def achieved_flops_per_s(self) -> float | None:
+        """Counted floating-point operations per second."""
+        if self.flops_per_sample is None or self.samples_per_s is None:
+            return None
+        return self.flops_per_sample * self.samples_per_s
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOP utilisation: achieved over the peak of the precision, 0 to 1."""
+        if self.achieved_flops_per_s is None or not self.peak_flops_per_s:
+            return None
+        return self.achieved_flops_per_s / (self.peak_flops_per_s * self.case.gpu_count)
+
+    @property
+    def mfu_of_gemm(self) -> float | None:
+        """Achieved over this card's own best matrix product at the same precision."""
+        if self.achieved_flops_per_s is None or not self.gemm_flops_per_s:
+            return None
+        return self.achieved_flops_per_s / (self.gemm_flops_per_s * self.case.gpu_count)
+
+
+def _mean_step_s(launch: Launch) -> float:
+    return sum(r.wall_s for r in launch.accepted) / sum(r.steps for r in launch.accepted)
+
+
+class MicroResult(Record, frozen=True, kw_only=True):
+    """One micro-benchmark: GEMM, device copy, transfer or kernel launch, with its 95 % interval.
+
+    ``value`` is ``work * repeats`` over the median of ``times_s``, or that median over ``repeats``.
+
+    Attributes:
+        n: Repetitions that count.
+        left_out: Repetitions before them that the drift guard left out.
+        work: FLOP or bytes of one call; None where the time itself is the result.
+        repeats: Calls in one repetition.
+        times_s: Each repetition in turn, those left out included, as far as they are kept [s].
+        mean_power_w, sm_clock_min_hz, clock_event_reasons: Telemetry while it was repeated.
+    """
+
+    name: str
+    precision: str | None
+    size: str
+    value: float
+    low: float | None
+    high: float | None
+    unit: str
+    n: int
+    left_out: int = 0
+    work: float | None = None
+    repeats: int = 1
+    times_s: tuple[float, ...] = ()
+    mean_power_w: float | None = None
+    sm_clock_min_hz: float | None = None
+    clock_event_reasons: tuple[str, ...] | None = None
+    findings: tuple[Finding, ...] = ()

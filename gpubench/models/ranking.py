@@ -1,0 +1,217 @@
+"""Estimates, and the offers ranked by them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import msgspec
+
+from gpubench.findings import Finding
+from gpubench.models.case import Case
+from gpubench.models.catalogue import Offer, Pricing
+from gpubench.models.record import SCHEMA_VERSION, Record
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+Basis = Literal["measured", "reference", "predicted"]
+Figure: TypeAlias = tuple[float | None, float | None, float | None]
+"""A value with the low and the high end of its interval."""
+
+
+class Estimate(Record, frozen=True, kw_only=True):
+    """Throughput of one case on one GPU, with the interval and what it rests on.
+
+    ``low`` and ``high`` bound 95 % for a measurement and 90 % for a prediction; None is unknown.
+    ``anchored`` says whether a prediction starts from a GPU measurement of the same case. ``host_cpu`` names
+    the processor that set the pace of a host-bound measurement.
+    """
+
+    case: Case
+    gpu_key: str
+    samples_per_s: float
+    low: float | None
+    high: float | None
+    basis: Basis
+    method: str
+    evidence: tuple[str, ...] = ()
+    anchored: bool | None = None
+    peak_memory_bytes: int | None = None
+    fits_memory: bool | None = None
+    largest_batch: int | None = None
+    compute_share: float | None = None
+    bandwidth_share: float | None = None
+    host_share: float | None = None
+    host_cpu: str | None = None
+    findings: tuple[Finding, ...] = ()
+
+
+class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One row of a ranking. ``samples_per_s`` is of the whole instance.
+
+    Attributes:
+        rank: Shared by the rows of a band; see ``gpubench.recommend.contest.bands``.
+        tie: Whether the row cannot be told from the first of its band.
+        p_best, p_top3: Probability of being the best offer, or among the best three, over joint draws.
+        hours, cost_usd: Of the job, where one was given; ``_low`` and ``_high`` are of the interval.
+        pareto: Whether nothing else is as fast, as cheap and as large in memory at once.
+        dominated_by: What is, and in which respects it is better.
+        score: Throughput of the instance over that of one reference GPU.
+        reference_hours_per_usd: Hours of the reference GPU's work that a dollar buys.
+        spot_break_even: Share of the work that may be lost before on demand is as cheap.
+        latency_s: Of one batch, for inference.
+        factors: Memory, cores, ECC ... of the GPU.
+        parts: The estimates of single workloads, where several count together.
+    """
+
+    rank: int
+    offer: Offer
+    estimate: Estimate
+    samples_per_s: float
+    samples_per_s_low: float | None
+    samples_per_s_high: float | None
+    samples_per_usd: float
+    samples_per_usd_low: float | None
+    samples_per_usd_high: float | None
+    usd_per_million_samples: float
+    scaling_efficiency: float
+    scaling_basis: str
+    hours: float | None = None
+    cost_usd: float | None = None
+    p_best: float | None = None
+    p_top3: float | None = None
+    pareto: bool | None = None
+    tie: bool = False
+    fits_memory: bool | None = None
+    price_age_days: int | None = None
+    score: float | None = None
+    score_low: float | None = None
+    score_high: float | None = None
+    reference_hours_per_usd: float | None = None
+    reference_hours_per_usd_low: float | None = None
+    reference_hours_per_usd_high: float | None = None
+    hours_low: float | None = None
+    hours_high: float | None = None
+    cost_usd_low: float | None = None
+    cost_usd_high: float | None = None
+    dominated_by: str | None = None
+    spot_break_even: float | None = None
+    latency_s: float | None = None
+    factors: dict[str, Any] = {}
+    parts: tuple[Estimate, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+    def flat(self) -> dict[str, Any]:
+        """Return the row as one flat record: the keys of ``gpubench rank --json``."""
+        row = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _NOT_FLAT}
+        offer = {name: getattr(self.offer, name) for name in _OFFER_COLUMNS}
+        offer["price_usd_per_hour"] = float(self.offer.price_usd_per_hour)
+        estimate = {name: getattr(self.estimate, name) for name in _ESTIMATE_COLUMNS}
+        case = {"batch_size": self.estimate.case.batch_size, "precision": self.estimate.case.precision}
+        findings = [str(finding.kind) for finding in self.findings]
+        return {"rank": self.rank} | offer | estimate | case | row | self.factors | {"findings": findings}
+
+
+_NOT_FLAT = frozenset({"offer", "estimate", "parts", "factors", "findings"})
+_ESTIMATE_COLUMNS = ("basis", "anchored", "method", "host_cpu", "peak_memory_bytes", "largest_batch")
+_OFFER_COLUMNS = (
+    "provider", "instance", "region", "gpu_key", "gpu_count", "vcpus", "ram_bytes",
+    "pricing", "kind", "price_usd_per_hour", "price_date",
+)  # fmt: skip
+
+
+class BuyOrRent(Record, frozen=True, kw_only=True):
+    """Owning one machine against the best rented offer at equal throughput.
+
+    A break-even of None is never; ``_low`` is the end that favours owning, ``_high`` the other, over the
+    ranges of resale, utilisation and tariff and the interval of the throughput ratio.
+
+    Attributes:
+        usd_per_hour: Cost of a useful hour of the owned machine.
+        equivalent_usd_per_hour: What the rival costs for the same work in that hour.
+        break_even_hours: Useful hours after which owning is the cheaper.
+        break_even_utilisation: Those hours as a share of its life.
+        verdict: buy, rent, or depends.
+        quoted: Whether the price is the buyer's own; else a dated street price.
+    """
+
+    gpu_key: str
+    gpu_count: int
+    instance: str
+    purchase_usd: float
+    power_w: float
+    power_basis: str
+    usd_per_hour: float
+    usd_per_hour_low: float
+    usd_per_hour_high: float
+    against: str
+    against_pricing: Pricing
+    equivalent_usd_per_hour: float
+    break_even_hours: float | None
+    break_even_hours_low: float | None
+    break_even_hours_high: float | None
+    break_even_utilisation: float | None
+    break_even_utilisation_low: float | None
+    break_even_utilisation_high: float | None
+    verdict: Literal["buy", "rent", "depends"]
+    quoted: bool = False
+    assumed: tuple[str, ...] = ()
+
+
+class ExcludedOffer(Record, frozen=True, kw_only=True):
+    """An offer that is not ranked, and why."""
+
+    provider: str
+    instance: str
+    gpu_key: str
+    reason: str
+
+
+class Ranking(Record, frozen=True, kw_only=True):
+    """Offers by training per dollar, with what was left out and the sentences that sum it up.
+
+    Attributes:
+        unit: What a sample is, in the plural; of several workloads it is just "samples".
+        by_reference: Whether figures are for people as multiples of the reference GPU, because samples of
+            several workloads together mean nothing; ``throughput_of`` and ``value_of`` give them.
+        throughput_unit, value_unit: Units of what those two return.
+        verdict: The answer, how sure it is, the fastest and the cheapest; the first sentence stands alone.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    as_of: str
+    objective: str
+    cases: tuple[Case, ...]
+    unit: str
+    by_reference: bool = False
+    throughput_unit: str = "samples/s"
+    value_unit: str = "samples per dollar"
+    reference_gpu_key: str | None
+    rows: tuple[RankedOffer, ...]
+    excluded: tuple[ExcludedOffer, ...]
+    verdict: str
+    buy_or_rent: tuple[BuyOrRent, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def throughput_of(self, row: RankedOffer) -> Figure:
+        """Return a row's throughput and its interval, in ``throughput_unit``."""
+        if self.by_reference:
+            return row.score, row.score_low, row.score_high
+        return row.samples_per_s, row.samples_per_s_low, row.samples_per_s_high
+
+    def value_of(self, row: RankedOffer) -> Figure:
+        """Return what a dollar buys of a row and its interval, in ``value_unit``."""
+        if self.by_reference:
+            return (
+                row.reference_hours_per_usd,
+                row.reference_hours_per_usd_low,
+                row.reference_hours_per_usd_high,
+            )
+        return row.samples_per_usd, row.samples_per_usd_low, row.samples_per_usd_high
+
+    def to_frame(self) -> DataFrame:
+        """Return the ranked rows as a pandas frame, one row an offer, columns as in ``rank --json``."""
+        import pandas as pd
+
+        return pd.DataFrame([row.flat() for row in self.rows])

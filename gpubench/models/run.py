@@ -1,0 +1,89 @@
+"""One run: what was measured, on what, and under which settings."""
+
+from __future__ import annotations
+
+from gpubench.findings import Finding
+from gpubench.models.case import Case
+from gpubench.models.device import DeviceProfile
+from gpubench.models.measurement import Measurement, MicroResult
+from gpubench.models.record import PROTOCOL, SCHEMA_VERSION, Record
+
+
+class Environment(Record, frozen=True, kw_only=True):
+    """The software and host that a run ran on."""
+
+    gpubench: str
+    python: str
+    os: str
+    cpu: str | None = None
+    cpu_count: int | None = None
+    cpu_threads: int | None = None
+    ram_bytes: int | None = None
+    git_commit: str | None = None
+    torch: str | None = None
+    cuda: str | None = None
+    cudnn: str | None = None
+    nccl: str | None = None
+    driver: str | None = None
+    container: str | None = None
+    cpu_governor: str | None = None
+    cudnn_benchmark: bool | None = None
+    variables: dict[str, str] = {}
+
+
+class Settings(Record, frozen=True, kw_only=True):
+    """What a run was told, beside its cases, budget name and seed.
+
+    Attributes:
+        time_limit_s: For the whole run; None for no limit [s].
+        gpus: GPUs of one data-parallel job.
+        micro: Whether micro-benchmarks were run too (``also``), alone (``only``) or not at all (``none``).
+        budget: Every number of the budget, by name.
+    """
+
+    time_limit_s: float | None = None
+    allow_shared: bool = False
+    allow_throttled: bool = False
+    gpus: int = 1
+    micro: str = "none"
+    budget: dict[str, float | str | bool] = {}
+
+
+class StartState(Record, frozen=True, kw_only=True):
+    """The device just before the run, while nothing of the run was on it.
+
+    Attributes:
+        idle_power_w: What it drew, where nothing else was using it [W].
+        pcie_generation, pcie_width: Of the link at that moment; an idle link may run below its most.
+    """
+
+    temperature_c: float | None = None
+    idle_power_w: float | None = None
+    persistence_mode: bool | None = None
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+
+
+class Run(Record, frozen=True, kw_only=True):
+    """One file: one device, one environment, and every case measured in one go.
+
+    ``planned`` and ``launch_count`` say what the run set out to measure, so that it can be resumed.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    protocol: str = PROTOCOL
+    run_id: str
+    started_at: str
+    finished_at: str | None = None
+    budget: str
+    seed: int
+    planned: tuple[Case, ...] = ()
+    launch_count: int | None = None
+    settings: Settings | None = None
+    device: DeviceProfile
+    start: StartState | None = None
+    environment: Environment
+    micro: tuple[MicroResult, ...] = ()
+    measurements: tuple[Measurement, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,76 @@
+"""What one step of a workload computes and moves."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from gpubench.models.case import TaskKind
+from gpubench.models.record import Record
+
+
+class OperatorKind(StrEnum):
+    """The kinds of operator that the roofline tells apart."""
+
+    CONV3X3 = "conv3x3"
+    CONV = "conv"
+    DEPTHWISE = "depthwise"
+    MATMUL = "matmul"
+    MEMORY = "memory"
+    OPTIMIZER = "optimizer"
+
+
+CONVOLUTIONS = frozenset({OperatorKind.CONV3X3, OperatorKind.CONV, OperatorKind.DEPTHWISE})
+
+
+class Operator(Record, frozen=True, kw_only=True):
+    """``count`` alike kernels of one step. FLOPs and bytes are of one of them, bytes at 4 per element."""
+
+    kind: OperatorKind
+    count: int
+    flops_per_sample: float = 0.0
+    bytes_per_sample: float = 0.0
+    flops_fixed: float = 0.0
+    bytes_fixed: float = 0.0
+
+
+class WorkloadProfile(Record, frozen=True, kw_only=True):
+    """What one step of a workload computes and moves, read on the meta device; no GPU, no weights.
+
+    Attributes:
+        forward_flops_per_sample: Forward pass alone [FLOP], 2 per multiply-add.
+        train_flops_per_sample: Forward and both backward products [FLOP].
+        saved_bytes_per_sample: Activations kept for the backward pass, at fp32 [B].
+        batches: Default batches: small, main, large.
+        train, infer: Operators of one training step and one forward pass.
+        summary: What the model is, in a few words.
+        tasks: What can be measured with it; an input pipeline is only ever run forward.
+    """
+
+    name: str
+    version: int
+    summary: str = ""
+    sample_unit: str
+    sample_shape: tuple[int, ...]
+    is_image: bool
+    source: str
+    optimizer: str
+    parameters: int
+    trainable_parameters: int
+    batches: tuple[int, ...]
+    forward_flops_per_sample: float
+    train_flops_per_sample: float
+    saved_bytes_per_sample: float
+    optimizer_bytes_per_parameter: float
+    train: tuple[Operator, ...]
+    infer: tuple[Operator, ...]
+    tasks: tuple[TaskKind, ...] = (TaskKind.TRAIN, TaskKind.INFER)
+
+    def convolves(self, task: TaskKind) -> bool:
+        """Whether a step of this task holds convolutions."""
+        operators = self.train if task is TaskKind.TRAIN else self.infer
+        return any(operator.kind in CONVOLUTIONS for operator in operators)
+
+    @property
+    def main_batch(self) -> int:
+        """The batch that a headline uses: the second default, or the only one."""
+        return self.batches[min(1, len(self.batches) - 1)]
