@@ -246,8 +246,6 @@ def skipped_steps(scales: list[float]) -> int:
 
 
 def _measure(order: MeasureCase, desk: Desk, seen: Seen, deadline_s: Seconds) -> None:
-    case, hardware = order.case, desk.hardware
-    clock = desk.clock()
     began_s = time.perf_counter()
 
     def budget(round_s: Seconds = 0.0) -> Budget:
@@ -255,60 +253,75 @@ def _measure(order: MeasureCase, desk: Desk, seen: Seen, deadline_s: Seconds) ->
             return desk.budget
         return within(desk.budget, began_s + order.aim_s - time.perf_counter(), round_s)
 
-    desk.phase("build")
-    with seen.timing("build"):
-        if desk.team is not None:
-            desk.team.announce(order)
-        task = desk.task(order.reference, case.batch_size)
-        seen.batch_count = len(task.batches)
-        copied = Task(
-            model=copy.deepcopy(task.model), batches=task.batches, loss=task.loss, optimizer=task.optimizer
-        )
-        work = move(copied, case, hardware.device)
+    task, work = _build(order, desk, seen)
     _in_time(deadline_s)
     desk.phase("check")
-    seen.precision_errors = {**probe_errors(hardware.device)}
-    if not (hardware.is_cpu and case.precision is Precision.FP32):  # else it would be its own reference
+    seen.precision_errors = {**probe_errors(desk.hardware.device)}
+    if not (desk.hardware.is_cpu and order.case.precision is Precision.FP32):  # else it is its own reference
         seen.reference_error = guards.reference_error(work, task)
     _in_time(deadline_s)
     if desk.team is not None:
         work = share(work)
     seen.fused = is_fused(work.optimizer)
-    before = guards.fingerprint(work.model) if case.task is TaskKind.TRAIN else []
-    advance = _first_steps(work, desk, seen, deadline_s)
+    before = guards.fingerprint(work.model) if order.case.task is TaskKind.TRAIN else []
     loop = Loop(
-        advance=advance,
+        advance=_first_steps(work, desk, seen, deadline_s),
         edge_loss=work.edge_loss,
-        clock=clock,
+        clock=desk.clock(),
         batches=len(work.batches),
         deadline_s=deadline_s,
         stopped=desk.stopped,
         report=desk.report,
-        heap=lambda: hardware.heap(work.scaler.get_scale() if work.scaler is not None else None),
+        heap=lambda: desk.hardware.heap(work.scaler.get_scale() if work.scaler is not None else None),
         announce=None if desk.team is None else desk.team.announce_steps,
     )
-    errors = desk.telemetry.ecc_uncorrected()
-    with Sampler(desk.telemetry, clock.now_s) as sampler:
+    reserved = _wants_latency(work, desk)
+    try:
+        _time(loop, desk, seen, budget, reserve_latency=reserved)
+    finally:
+        if before and seen.series.began_s is not None:
+            seen.parameters_moved = guards.has_moved(work.model, before)
+    if desk.team is None:
+        _look_again(loop, work, desk, seen)
+
+
+def _build(order: MeasureCase, desk: Desk, seen: Seen) -> tuple[Task, Work]:
+    """Return the task as built, on the CPU, and a copy of it on the device."""
+    desk.phase("build")
+    with seen.timing("build"):
+        if desk.team is not None:
+            desk.team.announce(order)
+        task = desk.task(order.reference, order.case.batch_size)
+        seen.batch_count = len(task.batches)
+        copied = Task(
+            model=copy.deepcopy(task.model), batches=task.batches, loss=task.loss, optimizer=task.optimizer
+        )
+        return task, move(copied, order.case, desk.hardware.device)
+
+
+def _time(
+    loop: Loop, desk: Desk, seen: Seen, budget: Callable[[Seconds], Budget], *, reserve_latency: bool
+) -> None:
+    """Warm up and time the rounds, with what the device says at both edges and in between."""
+    telemetry, series = desk.telemetry, seen.series
+    errors = telemetry.ecc_uncorrected()
+    with Sampler(telemetry, loop.clock.now_s) as sampler:
         loop.samples = sampler.drain
         desk.phase("warm-up")
-        warm_up(loop, budget(), seen.series)
+        warm_up(loop, budget(0.0), series)
         desk.phase("timed")
-        held_s, joules = desk.telemetry.held_clocks_s(), sampler.energy_j()
-        reserved_s = busy.latency_time_s(loop.step_s, loop.left_s()) if _wants_latency(work, desk) else 0.0
+        held_s, joules = telemetry.held_clocks_s(), sampler.energy_j()
+        reserved_s = busy.latency_time_s(loop.step_s, loop.left_s()) if reserve_latency else 0.0
         try:
             loop.deadline_s -= reserved_s
-            time_rounds(loop, budget(loop.step_s * seen.series.steps_per_round), seen.series)
+            time_rounds(loop, budget(loop.step_s * series.steps_per_round), series)
         finally:
             loop.deadline_s += reserved_s
             _read_energy(seen, (joules, sampler.energy_j()), desk.power_limit_w())
-            seen.held_clocks_s = _differences(held_s, desk.telemetry.held_clocks_s())
+            seen.held_clocks_s = _differences(held_s, telemetry.held_clocks_s())
             seen.telemetry_source = sampler.source
-            if before:
-                seen.parameters_moved = guards.has_moved(work.model, before)
-            seen.memory_errors = _difference(errors, desk.telemetry.ecc_uncorrected())
-            _prove_again(seen, hardware)
-    if desk.team is None:
-        _look_again(loop, work, desk, seen)
+            seen.memory_errors = _difference(errors, telemetry.ecc_uncorrected())
+            _prove_again(seen, desk.hardware)
 
 
 def _first_steps(work: Work, desk: Desk, seen: Seen, deadline_s: Seconds) -> Advance:

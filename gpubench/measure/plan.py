@@ -191,15 +191,45 @@ def plan(
     if request.micro == "only":
         return only_micro(request, on_cpu=on_cpu)
     budget = budget_of(request.budget or ("quick" if on_cpu else "default"), on_cpu=on_cpu)
+    cases, unsupported = [], []
+    for planned, reason in _every_case(request, device, profiles, 1 + len(peers), budget):
+        if reason is None:
+            cases.append(planned)
+        else:
+            unsupported.append(Measurement(case=planned.case, status=Status.UNSUPPORTED, reason=reason))
+    if not cases:
+        reasons = "; ".join(dict.fromkeys(m.reason or "" for m in unsupported))
+        raise MisuseError(f"nothing of this can be measured here: {reasons}")
+    made = Plan(
+        budget=budget,
+        seed=request.seed,
+        cases=tuple(cases),
+        unsupported=tuple(unsupported),
+        time_limit_s=request.time_limit_s,
+        on_cpu=on_cpu,
+        micro=request.micro,
+        allow_throttled=request.allow_throttled,
+        peers=peers,
+    )
+    refuse_forced_precision(made)
+    return made
+
+
+def _every_case(
+    request: RunRequest,
+    device: DeviceProfile,
+    profiles: Mapping[str, WorkloadProfile],
+    gpu_count: int,
+    budget: Budget,
+) -> Iterator[tuple[PlannedCase, str | None]]:
+    """Give every case of a request, and why it cannot be measured here (None where it can)."""
+    on_cpu, publish = capability.is_cpu(device), budget.name == "publish"
     precisions = resolve_precisions(request.precisions, device)
-    publish = budget.name == "publish"
-    counts = tuple(dict.fromkeys((1, 1 + len(peers))))
     placed = [
         (count, execution)
-        for count in counts
+        for count in dict.fromkeys((1, gpu_count))
         for execution in resolve_executions(request.executions, device, publish=publish, gpu_count=count)
     ]
-    cases, unsupported = [], []
     for reference in request.workloads:
         profile = profiles[reference]
         task = task_of(request, profile)
@@ -219,26 +249,7 @@ def plan(
                 or capability.why_no_execution(execution, device, count)
                 or _why_not_together(profile, count)
             )
-            if reason is None:
-                cases.append(planned)
-            else:
-                unsupported.append(Measurement(case=planned.case, status=Status.UNSUPPORTED, reason=reason))
-    if not cases:
-        reasons = "; ".join(dict.fromkeys(m.reason or "" for m in unsupported))
-        raise MisuseError(f"nothing of this can be measured here: {reasons}")
-    made = Plan(
-        budget=budget,
-        seed=request.seed,
-        cases=tuple(cases),
-        unsupported=tuple(unsupported),
-        time_limit_s=request.time_limit_s,
-        on_cpu=on_cpu,
-        micro=request.micro,
-        allow_throttled=request.allow_throttled,
-        peers=peers,
-    )
-    refuse_forced_precision(made)
-    return made
+            yield planned, reason
 
 
 def only_micro(request: RunRequest, *, on_cpu: bool) -> Plan:
