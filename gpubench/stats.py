@@ -22,7 +22,7 @@ def lag1_autocorrelation(values: Sequence[float]) -> float:
 
 
 def _deviations(values: Sequence[float]) -> list[float]:
-    mean = math.fsum(values) / len(values)  # exact, so that equal values deviate by nothing
+    mean = min(max(math.fsum(values) / len(values), min(values)), max(values))  # equal ones deviate by nothing
     return [value - mean for value in values]
 
 

@@ -57,6 +57,7 @@ def test_a_case_is_measured_in_a_child_and_the_parent_imports_no_torch(make_plan
     assert launch.switches.cudnn_allow_tf32 is False
     assert launch.precision_errors["matmul"] < 1e-5
     assert launch.parameters_moved is True
+    assert launch.stopped is False
     assert launch.batch_count == 1  # this build fixes its own seed
     assert FindingKind.ONE_BATCH in {finding.kind for finding in measurement.findings}
     assert launch.loss_curve[0] > launch.rounds[-1].loss
@@ -205,7 +206,10 @@ def test_a_stop_finishes_the_round_and_hands_back_what_there_is(make_plan, cpu):
     measurements = run(plan, cpu, on_event=on_event, control=control)
     assert len(measurements) == 1
     assert measurements[0].status is Status.OK
-    assert 5 <= len(measurements[0].launches[0].rounds) < 50
+    (launch,) = measurements[0].launches
+    assert 5 <= len(launch.rounds) < 50
+    assert launch.stopped
+    assert FindingKind.NOT_CONVERGED in {finding.kind for finding in measurements[0].findings}
 
 
 def test_launches_are_numbered_in_the_order_in_which_they_began(make_plan, cpu):
