@@ -22,7 +22,9 @@ def lag1_autocorrelation(values: Sequence[float]) -> float:
 
 
 def _deviations(values: Sequence[float]) -> list[float]:
-    mean = min(max(math.fsum(values) / len(values), min(values)), max(values))  # equal ones deviate by nothing
+    mean = min(
+        max(math.fsum(values) / len(values), min(values)), max(values)
+    )  # equal ones deviate by nothing
     return [value - mean for value in values]
 
 

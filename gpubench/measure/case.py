@@ -220,7 +220,7 @@ def failure(error: BaseException, batch_size: int) -> tuple[Status, str]:
 
 
 def compare_by_hand(order: ByHand, desk: Desk) -> ByHandDone:
-    """Hold the harness, or its telemetry, against a loop written by hand, in blocks of ``by_hand.BLOCK_S``."""
+    """Hold the harness, or its telemetry, against a loop by hand, in blocks of ``by_hand.BLOCK_S``."""
     case = order.case
     with switches_for(case.precision):
         task = load_workload(order.reference).build(case.batch_size, desk.seed)

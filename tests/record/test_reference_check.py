@@ -76,6 +76,7 @@ def script(monkeypatch):
     monkeypatch.setattr(reference_check, "preflight", lambda device, *, allow_shared: ())
     monkeypatch.setattr(reference_check, "start_state", lambda device: None)
     monkeypatch.setattr("gpubench.measure.preflight.newcomers", lambda device: ())
+    monkeypatch.setattr(reference_check, "newcomers", lambda device: ())
     return write
 
 
