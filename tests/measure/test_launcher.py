@@ -13,6 +13,7 @@ import pytest
 
 from gpubench.measure import events, messages, preflight
 from gpubench.measure.busy import LATENCY_PASSES
+from gpubench.measure.child import ChildLateError
 from gpubench.measure.launcher import PHASE_LIMITS_S, Control, Launcher, Record
 from gpubench.measure.plan import Plan, PlannedCase
 from gpubench.models import FindingKind, MicroResult, Precision, Status, TaskKind
@@ -305,6 +306,30 @@ def test_micro_benchmarks_run_in_a_child_and_stand_beside_the_steps(make_plan, c
     assert products
     assert all(len(r.times_s) == r.n + r.left_out for r in products)
     assert measurement.gemm_flops_per_s == max(r.value for r in products)
+
+
+def test_what_cut_micro_benchmarks_short_is_said_as_it_was(make_plan, cpu, monkeypatch):
+    """A child that says nothing: because the time of the run was over, or for no known reason."""
+
+    class Silent:
+        def send(self, command):
+            del command
+
+        def receive(self, until_s):
+            raise ChildLateError
+
+    def said(**changes):
+        seen = []
+        launcher = Launcher(make_plan(micro="also", **changes), cpu, on_event=seen.append)
+        monkeypatch.setattr(launcher, "_child_of", lambda group: Silent())
+        launcher.began_s -= 10
+        launcher._measure_micro(strict=True)
+        (remark,) = seen
+        return remark.text
+
+    assert said(time_limit_s=5.0) == "micro-benchmarks cut short: the time limit of the run came"
+    silent = "micro-benchmarks cut short: the measuring process gave no sign of life"
+    assert said(time_limit_s=500.0) == said() == silent
 
 
 def test_micro_benchmarks_are_judged_as_they_come_and_replace_their_like(make_plan, h100):

@@ -162,6 +162,22 @@ def test_the_device_is_looked_at_first_and_what_is_seen_is_kept(script, tmp_path
     assert seen == []
 
 
+def test_whoever_comes_during_the_last_part_is_found_too_and_the_run_wants_its_micro_benchmarks(
+    script, tmp_path, monkeypatch
+):
+    shared = Finding(kind=FindingKind.SHARED_GPU, value="1 process")
+    order = []
+    monkeypatch.setattr(reference_check, "_by_hand", lambda *_: order.append("by hand"))
+    monkeypatch.setattr(reference_check, "newcomers", lambda device: order.append("newcomers") or (shared,))
+    script()
+    found = check_reference(H200, tmp_path)
+    assert order == ["by hand", "newcomers"]
+    (stored,) = store.read_runs(tmp_path).runs
+    assert shared in stored.findings
+    assert stored == found.run
+    assert stored.settings.micro == "also"
+
+
 def test_a_loop_by_hand_gives_its_ratio_or_the_reason_why_not(script):
     script(die=["cnn fp32 eager batch 4096"])
     figures = {f.name: f for f in reference_figures()}
