@@ -22,9 +22,8 @@ def lag1_autocorrelation(values: Sequence[float]) -> float:
 
 
 def _deviations(values: Sequence[float]) -> list[float]:
-    mean = min(
-        max(math.fsum(values) / len(values), min(values)), max(values)
-    )  # equal ones deviate by nothing
+    low, high = min(values), max(values)
+    mean = min(max(math.fsum(values) / len(values), low), high)  # so that equal values deviate by nothing
     return [value - mean for value in values]
 
 
