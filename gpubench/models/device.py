@@ -54,7 +54,7 @@ class DeviceProfile(Record, frozen=True, kw_only=True):
 
 
 class Reading(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """One look at a working device; in a file, what is unknown is left out, since there are thousands of them.
+    """One look at a working device; in a file what is unknown is left out, because there are thousands.
 
     Idle is no reason for a lower clock: it stands apart from the reasons.
     """
