@@ -66,5 +66,6 @@ def test_the_standard_error_agrees_with_its_parts(values):
 
 
 def test_equal_values_deviate_by_nothing_whatever_their_mean_rounds_to():
-    """The sum of 24 times 0.0255, divided by 24, is another number in the last digit."""
-    assert stats.standard_error([0.0255] * 24) == (0.0, 24.0)
+    """The sum of 24 times 0.0009, divided by 24, is another number in the last digit."""
+    assert math.fsum([0.0009] * 24) / 24 != 0.0009
+    assert stats.standard_error([0.0009] * 24) == (0.0, 24.0)
