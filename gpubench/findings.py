@@ -195,7 +195,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     ),
     FindingKind.LAUNCHES_MISSING: (
         "fewer launches than planned",
-        "go on with `gpubench run --resume RUN`, RUN being the id of the run",
+        "go on with gpubench run --resume RUN, RUN being the id of the run",
     ),
     FindingKind.UUID_ALL_ZEROS: (
         "the driver reports an all-zero UUID",
