@@ -18,6 +18,7 @@ from gpubench.models import (
     Run,
     Status,
     TaskKind,
+    TelemetrySample,
 )
 
 
@@ -98,6 +99,13 @@ def test_a_round_that_was_left_out_is_kept_and_does_not_count():
 def test_without_rounds_nothing_is_claimed():
     m = Measurement(case=make_case(), status=Status.FAILED, reason="x")
     assert (m.samples_per_s, m.samples_per_s_low, m.joules_per_sample, m.mfu) == (None,) * 4
+
+
+def test_what_a_sample_or_round_does_not_know_is_left_out_of_the_file_and_is_none_again():
+    sample = TelemetrySample(t_s=1.5, power_w=650.0)
+    assert msgspec.json.encode(sample) == b'{"power_w":650.0,"t_s":1.5}'
+    assert msgspec.json.decode(b'{"t_s":1.5}', type=TelemetrySample).power_w is None
+    assert msgspec.json.encode(Round(steps=1, wall_s=2.0)) == b'{"steps":1,"wall_s":2.0}'
 
 
 def test_cases_are_hashable_and_equal_by_value():

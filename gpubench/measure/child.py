@@ -28,6 +28,8 @@ TERMINATE_AFTER_S = 10.0
 """From SIGTERM to SIGKILL, and from SIGKILL to giving up on a process that the kernel will not end."""
 LOG_BYTES = 64 * 1024
 """What is kept of the output of a child; a model that prints without end fills nothing."""
+MOST_PRINTED_BYTES = 64 * 1024 * 1024
+"""A process that prints more than this times its printing; it is ended."""
 LOOK_UP_EVERY_S = 0.5
 """A wait for a silent child is broken up, because its end may be moved forward meanwhile."""
 MODULE = "gpubench.measure.worker"
@@ -64,6 +66,7 @@ class Child:
         os.close(from_child)
         self._buffer = b""
         self._log: deque[bytes] = deque()
+        self._flooded = False
         self._drain = threading.Thread(target=self._keep_output, name="child output", daemon=True)
         self._drain.start()
         self.end_by_s: Seconds = math.inf
@@ -141,6 +144,9 @@ class Child:
         except subprocess.TimeoutExpired:
             return "closed its pipe and runs on"
         self._drain.join(1.0)
+        if self._flooded:
+            most = format_bytes(MOST_PRINTED_BYTES)
+            return f"was ended because it printed more than {most}: silence the model"
         words = self.last_words()
         tail = f"; it last wrote: {words}" if words else ""
         if status == -signal.SIGKILL:
@@ -159,15 +165,19 @@ class Child:
         return b"".join(self._log).decode("utf-8", "replace")
 
     def _keep_output(self) -> None:
-        size = 0
+        size = printed = 0
         output = self._process.stdout
         if output is None:
             return
         while chunk := os.read(output.fileno(), 1 << 14):
             self._log.append(chunk)
             size += len(chunk)
+            printed += len(chunk)
             while size > LOG_BYTES:
                 size -= len(self._log.popleft())
+            if printed > MOST_PRINTED_BYTES and not self._flooded:
+                self._flooded = True
+                self.kill()
         output.close()
 
     def _signal(self, number: signal.Signals) -> None:

@@ -53,8 +53,11 @@ class DeviceProfile(Record, frozen=True, kw_only=True):
     unavailable: dict[str, str] = {}
 
 
-class Reading(Record, frozen=True, kw_only=True):
-    """One look at a working device. Idle is no reason for a lower clock: it stands apart from the reasons."""
+class Reading(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """One look at a working device; in a file what is unknown is left out, because there are thousands.
+
+    Idle is no reason for a lower clock: it stands apart from the reasons.
+    """
 
     sm_clock_hz: float | None = None
     memory_clock_hz: float | None = None
@@ -66,7 +69,7 @@ class Reading(Record, frozen=True, kw_only=True):
     idle: bool | None = None
 
 
-class TelemetrySample(Reading, frozen=True, kw_only=True):
+class TelemetrySample(Reading, frozen=True, kw_only=True, omit_defaults=True):
     """A reading with its time, which counts from the first timed round, below 0 in warm-up [s]."""
 
     t_s: float

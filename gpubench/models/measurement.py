@@ -48,7 +48,7 @@ class Switches(Record, frozen=True, kw_only=True):
         return None
 
 
-class Round(Record, frozen=True, kw_only=True):
+class Round(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A timed block of ``steps`` steps with one synchronise at each edge. ``loss`` is read at its end.
 
     Attributes:

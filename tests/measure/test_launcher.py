@@ -97,6 +97,14 @@ def test_a_crash_costs_the_case_at_hand_and_the_others_go_on(make_plan, cpu):
         assert words in (measurements[batch].reason or "")
 
 
+def test_a_model_that_floods_its_output_while_it_is_measured_is_ended(make_plan, cpu):
+    plan = make_plan("BATCH[0] == 4 and calls > 2 and print('x' * 1_000_000)", batches=(4, 5))
+    flood, calm = (m for _, m in sorted((m.case.batch_size, m) for m in run(plan, cpu)))
+    assert flood.status is Status.FAILED
+    assert "printed more than 64" in flood.reason
+    assert calm.status is Status.OK, calm.reason
+
+
 def test_a_hang_is_ended_and_named_by_its_phase(make_plan, cpu):
     limits = PHASE_LIMITS_S | {"first steps": 1.0}
     plan = make_plan("signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)")
