@@ -94,7 +94,7 @@ SHARES = frozenset(
 """Value and limit are parts of a whole, and people read them in per cent."""
 
 _MORE_TIME = (
-    "on a GPU leave out --quick or raise --time-limit, on a CPU pass --publish; "
+    "leave out --quick and --time-limit, on a CPU pass --publish; "
     "if that was so, close other programs and measure again"
 )
 """The times of --quick are fixed, and it is the default on a CPU."""

@@ -6,6 +6,7 @@ import msgspec
 
 from gpubench.cli.run_text import closing, device_line, doubts, latencies, micro_table
 from gpubench.cli.tables import console_for_tables
+from gpubench.findings import describe
 from gpubench.models import (
     Case,
     DeviceProfile,
@@ -130,3 +131,11 @@ def test_one_thread_is_one_thread() -> None:
     run = run_of()
     run = msgspec.structs.replace(run, environment=msgspec.structs.replace(run.environment, cpu_threads=1))
     assert device_line(run).endswith("1 thread")
+
+
+def test_no_advice_is_to_wait_for_a_fixed_time_or_to_pass_what_was_passed() -> None:
+    words = {kind: describe(Finding(kind=kind)) for kind in FindingKind}
+    for kind in (FindingKind.NOT_STEADY, FindingKind.NOT_CONVERGED, FindingKind.DRIFTING):
+        assert "leave out --quick and --time-limit, on a CPU pass --publish" in words[kind]
+    assert not any("--allow-shared" in text or "more time" in text for text in words.values())
+    assert words[FindingKind.LAUNCHES_MISSING].count("--resume RUN") == 1
