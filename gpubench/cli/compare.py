@@ -12,6 +12,7 @@ from gpubench.units import format_number, format_percent, plain
 
 if TYPE_CHECKING:
     from gpubench.compare import Broken, Comparison, Row
+    from gpubench.models import Case
 
 
 def register(app: typer.Typer) -> None:
@@ -53,9 +54,20 @@ def verb(
     for broken in found.broken:
         say(f"no figure in B ({_why(broken)}): {plain(broken.case.label)}")
     if failed:
-        names = ", ".join(plain(case.label) for case in failed)
-        say(f"slower by more than {format_percent(tolerance)} beyond its interval, or broken: {names}")
+        _say_failed(found, failed, tolerance)
         raise typer.Exit(1)
+
+
+def _say_failed(found: Comparison, failed: tuple[Case, ...], tolerance: float | None) -> None:
+    """Name the cases that fail the gate: first those that are slower, then those without a figure in B."""
+    broken = {each.case for each in found.broken}
+    slower = f"slower in B by more than {format_percent(tolerance)}, beyond the interval"
+    for why, cases in (
+        (slower, [case for case in failed if case not in broken]),
+        ("broken in B", [case for case in failed if case in broken]),
+    ):
+        if cases:
+            say(f"{why}: {', '.join(plain(case.label) for case in cases)}")
 
 
 def _why(broken: Broken) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from gpubench.models import Case, Estimate, Measurement, Run, Status
 from gpubench.predict.anchors import is_host_bound
 from gpubench.predict.question import BEST_AMP, Question
+from gpubench.units import count
 
 CPU_KEY = "cpu"
 
@@ -76,5 +77,5 @@ def _estimate(key: str, measurement: Measurement, run: Run) -> Estimate:
 
 def _threads(run: Run, measurement: Measurement) -> str:
     """How many threads a CPU worked with; a figure of a CPU means little without."""
-    count = measurement.cpu_threads or run.environment.cpu_threads
-    return f" with {count} threads" if device_key(run) == CPU_KEY and count else ""
+    threads = measurement.cpu_threads or run.environment.cpu_threads
+    return f" with {count(threads, 'thread')}" if device_key(run) == CPU_KEY and threads else ""

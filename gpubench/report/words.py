@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from gpubench.models import Case, Estimate, MemoryFormat, Offer, Precision, Pricing, RankedOffer, Ranking
 from gpubench.report.charts import BASIS_GLYPHS
 from gpubench.report.data import ReportData
-from gpubench.units import UNKNOWN, format_interval, format_number, format_usd, plain, plural
+from gpubench.units import UNKNOWN, count, format_interval, format_number, format_usd, plain, plural
 
 PRECISION_WORDS = {
     Precision.FP32: "fp32 (IEEE, TF32 off)",
@@ -54,15 +54,6 @@ def speed_of(ranking: Ranking, row: RankedOffer) -> float:
     return ranking.throughput_of(row)[0] or 0.0
 
 
-def count(number: int, noun: str) -> str:
-    """``1 row``, ``2 rows``.
-
-    >>> count(1, "row"), count(1200, "row")
-    ('1 row', '1,200 rows')
-    """
-    return f"{number:,} {noun if number == 1 else plural(noun)}"
-
-
 def listed(items: Iterable[str], most: int | None = None) -> str:
     """Join names as a sentence does, at most so many of them.
 
@@ -105,7 +96,7 @@ def estimate(value: float | None, low: float | None, high: float | None) -> str:
     """An estimate with its interval; one so wide that it has no upper end says "at least".
 
     >>> estimate(73.3, 40.0, None), estimate(73.3, 73.0, 73.6), estimate(None, None, None)
-    ('73 (at least 40)', '73.3 (73.0 to 73.6)', '—')
+    ('73 (at least 40)', '73.30 (73.00 to 73.60)', '—')
     """
     if value is not None and low is not None and high is None:
         return f"{format_number(value, 2)} (at least {format_number(low, 2)})"
@@ -179,7 +170,7 @@ def scaled(value: float | None, low: float | None, high: float | None) -> str:
     """An estimate with its interval, large ones in millions, so that nobody counts zeros.
 
     >>> scaled(12.3e6, 9.4e6, 16.8e6), scaled(3166.4, 3150.2, 3181.9)
-    ('12 (9.4 to 17) million', '3,170 (3,150 to 3,180)')
+    ('12.3 (9.4 to 16.8) million', '3,166 (3,150 to 3,182)')
     """
     for step, word in ((1e9, " billion"), (1e6, " million")):
         if value is not None and value >= step:
@@ -228,7 +219,7 @@ def ratio_words(value: float, low: float | None, high: float | None) -> str:
     """A ratio with its interval.
 
     >>> ratio_words(4.4321, 4.41, 4.45), ratio_words(2.0, None, None)
-    ('4.43× (4.41 to 4.45)', '2.00×')
+    ('4.432× (4.410 to 4.450)', '2.00×')
     """
     if low is None or high is None:
         return f"{format_number(value)}×"

@@ -12,8 +12,8 @@ from gpubench.report.charts import BLUE, ORANGE, Mark, Series, dots, two_lines
 from gpubench.report.data import ReportData, Result
 from gpubench.report.ratios import Ratio, ratio
 from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
-from gpubench.report.words import count, stacked, throughput
-from gpubench.units import format_percent, plain
+from gpubench.report.words import stacked, throughput
+from gpubench.units import count, format_percent, plain
 
 HOST_BOUND_RATIO = 1.10
 """Graph over eager above which the host, not the device, paces the eager step (protocol gpubench/1)."""

@@ -9,8 +9,8 @@ from gpubench.models import Launch, Measurement, Run, StartState, Switches
 from gpubench.record.spread import cold_costs, spread
 from gpubench.report.data import ReportData, Result
 from gpubench.report.section import Block, Bullets, Column, Fact, Facts, Paragraph, Part, Section, Table
-from gpubench.report.words import case_words, count, moment_words
-from gpubench.units import UNKNOWN, format_bytes, format_duration, format_number, format_percent, plain
+from gpubench.report.words import case_words, moment_words
+from gpubench.units import UNKNOWN, count, format_bytes, format_duration, format_number, format_percent, plain
 
 MOST_PLACES = 6
 

@@ -10,7 +10,7 @@ from gpubench.report.data import ReportData, Result, same
 from gpubench.report.ratios import Ratio, ratio
 from gpubench.report.section import Block, Column, Paragraph, Section, Table
 from gpubench.report.words import listed, stacked, throughput
-from gpubench.units import format_duration, plain
+from gpubench.units import count, format_duration, plain
 
 JOB_SAMPLES = 1_000_000
 """A job to hold both against: about 17 passes over the 60,000 images of the classic digit set."""
@@ -131,8 +131,9 @@ def _mend(compared: list[Contest]) -> list[str]:
 
 
 def _threads(result: Result, before: str) -> str:
-    count = result.measurement.cpu_threads or result.run.environment.cpu_threads
-    return f"{before}{count} threads" if result.run.device.backend == "cpu" and count else ""
+    threads = result.measurement.cpu_threads or result.run.environment.cpu_threads
+    on_cpu = result.run.device.backend == "cpu"
+    return f"{before}{count(threads, 'thread')}" if on_cpu and threads else ""
 
 
 def _job_s(result: Result) -> float:

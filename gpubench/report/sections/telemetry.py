@@ -10,8 +10,8 @@ from gpubench.models import Launch, TelemetrySample
 from gpubench.report.data import ReportData, Result
 from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
 from gpubench.report.strips import has_strip, strip
-from gpubench.report.words import count, listed
-from gpubench.units import UNKNOWN, format_number, format_percent, plain
+from gpubench.report.words import listed
+from gpubench.units import UNKNOWN, count, format_number, format_percent, plain
 
 
 def _render(data: ReportData) -> Block | None:
