@@ -22,7 +22,8 @@ def lag1_autocorrelation(values: Sequence[float]) -> float:
 
 
 def _deviations(values: Sequence[float]) -> list[float]:
-    mean = math.fsum(values) / len(values)  # exact, so that equal values deviate by nothing
+    low, high = min(values), max(values)
+    mean = min(max(math.fsum(values) / len(values), low), high)  # so that equal values deviate by nothing
     return [value - mean for value in values]
 
 

@@ -63,3 +63,9 @@ def test_the_standard_error_agrees_with_its_parts(values):
     assert ess == pytest.approx(stats.effective_sample_size(values), rel=1e-6, abs=1e-9)
     expected = math.sqrt(float(np.var(values, ddof=1)) / max(ess, 2))
     assert error == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+def test_equal_values_deviate_by_nothing_whatever_their_mean_rounds_to():
+    """The sum of 24 times 0.0009, divided by 24, is another number in the last digit."""
+    assert math.fsum([0.0009] * 24) / 24 != 0.0009
+    assert stats.standard_error([0.0009] * 24) == (0.0, 24.0)

@@ -111,11 +111,11 @@ def line_of(event: events.Event) -> str | None:
     """Return the line that an event leaves behind; None for those that only move the progress."""
     match event:
         case events.RunPlanned():
-            count = {0: "micro-benchmarks only", 1: "1 case"}.get(event.cases, f"{event.cases} cases")
-            launches = "" if event.launches == 1 else f" x {event.launches} launches"
+            expected, most = (units.format_duration(s) for s in (event.expected_s, event.most_s))
+            about = "" if expected == most else f"about {expected}, "
             return (
-                f"measuring {count}{launches} on {units.plain(event.device)}, budget {event.budget}: about "
-                f"{units.format_duration(event.expected_s)}, at most {units.format_duration(event.most_s)}"
+                f"measuring {_count(event)} on {units.plain(event.device)}, budget {event.budget}: "
+                f"{about}at most {most}"
             )
         case events.CaseEnded():
             kept = f" ({units.plain(event.kept, 500)})" if event.kept else ""
@@ -133,6 +133,15 @@ def line_of(event: events.Event) -> str | None:
             return event.text
         case _:
             return None
+
+
+def _count(planned: events.RunPlanned) -> str:
+    """How much there is to do; of a run that goes on, how much of it is left."""
+    if planned.left is not None:
+        what = "cases" if planned.launches == 1 else "launches"
+        return f"what is left, {planned.left} of {planned.cases * planned.launches} {what},"
+    count = {0: "micro-benchmarks only", 1: "1 case"}.get(planned.cases, f"{planned.cases} cases")
+    return count if planned.launches == 1 else f"{count} x {planned.launches} launches"
 
 
 def outcome(measurement: Measurement, launch: int) -> str:

@@ -12,11 +12,16 @@ from gpubench.errors import GpuBenchError, MisuseError
 
 if TYPE_CHECKING:
     from gpubench.measure.budget import BudgetName
+    from gpubench.measure.plan import Plan
     from gpubench.measure.request import MicroWish, RunRequest
     from gpubench.models import Case, TaskKind
     from gpubench.record.session import Prepared, Session
 
 TOP_OFFERS = 5
+RESUME_TAKES = frozenset(
+    {"own", "device", "time_limit", "allow_shared", "allow_throttled", "resume", "results", "report", "json"}
+)
+"""What may be said beside --resume; every other option is the run's own, and would be ignored."""
 
 
 def register(app: typer.Typer) -> None:
@@ -25,6 +30,7 @@ def register(app: typer.Typer) -> None:
 
 
 def verb(
+    ctx: typer.Context,
     workload: Annotated[
         list[str] | None, typer.Argument(help="Workloads by name, or all. [default: cnn lstm vgg16]")
     ] = None,
@@ -111,14 +117,14 @@ def verb(
     if micro_only and (workload or own or precision or execution or batch_size):
         raise MisuseError("--micro-only measures no workload: leave out workloads and their options")
     if resume is not None:
-        _only_what_resume_takes(workload, precision, execution, batch_size, gpus > 1, quick or publish)
+        _only_what_resume_takes(ctx)
     prepared = prepare(request, _say_trial)
     if report is not None:
         _check_report(report)
     if prepared.remark:
         say(prepared.remark)
     session = _measure(prepared)
-    _tell(session, request, report, as_json=json)
+    _tell(session, prepared, request, report, as_json=json)
 
 
 def _measure(prepared: Prepared) -> Session:
@@ -136,7 +142,9 @@ def _measure(prepared: Prepared) -> Session:
         raise
 
 
-def _tell(session: Session, request: RunRequest, report: Path | None, *, as_json: bool) -> None:
+def _tell(
+    session: Session, prepared: Prepared, request: RunRequest, report: Path | None, *, as_json: bool
+) -> None:
     from gpubench.cli.run_text import print_run
     from gpubench.compare import amp_effects, scaling_effects
     from gpubench.record.as_json import run_document
@@ -150,8 +158,8 @@ def _tell(session: Session, request: RunRequest, report: Path | None, *, as_json
     if session.interrupted:
         say("interrupted: finished cases are kept")
         raise typer.Exit(130)
-    if not (as_json or request.micro == "only" or session.every_case_failed):
-        _top_offers(request)
+    if prepared.plan.cases and not (as_json or session.every_case_failed):
+        _top_offers(prepared.plan, request.results)
     if report is not None:
         _write_report(report, request, session.run.run_id)
     if session.every_case_failed:
@@ -159,27 +167,30 @@ def _tell(session: Session, request: RunRequest, report: Path | None, *, as_json
         raise typer.Exit(4)
 
 
-def _top_offers(request: RunRequest) -> None:
+def _top_offers(plan: Plan, results: Path | None) -> None:
     """Print the head of the ranking for what was run; where there can be none, say why and go on."""
     from gpubench.cli.rank_table import show
     from gpubench.recommend.rank import rank
     from gpubench.recommend.request import RankRequest
 
+    workloads, task = _ranked(plan)
     try:
-        ranking = rank(
-            RankRequest(
-                workloads=() if "all" in request.workloads else request.workloads,
-                task=request.task,
-                results=request.results,
-                limit=TOP_OFFERS,
-            )
-        )
+        ranking = rank(RankRequest(workloads=workloads, task=task, results=results, limit=TOP_OFFERS))
     except GpuBenchError as error:
         say(f"no ranking: {error}")
         return
     print()
     show(ranking, explain=False)
     say("the whole ranking, and how to narrow it: gpubench rank --help")
+
+
+def _ranked(plan: Plan) -> tuple[tuple[str, ...], TaskKind]:
+    """Return the workloads and the task to rank by: those of the run; an input pipeline is never trained."""
+    from gpubench.models import TaskKind
+
+    tasks = {planned.case.task for planned in plan.cases}
+    task = TaskKind.TRAIN if TaskKind.TRAIN in tasks else TaskKind.INFER
+    return tuple(dict.fromkeys(p.reference for p in plan.cases if p.case.task is task)), task
 
 
 def _write_report(report: Path, request: RunRequest, run_id: str) -> None:
@@ -198,13 +209,17 @@ def _check_report(report: Path) -> None:
         raise MisuseError(f"--report {report}: there is no folder {folder}; make it first")
 
 
-def _only_what_resume_takes(*given: object) -> None:
+def _only_what_resume_takes(ctx: typer.Context) -> None:
     """A run goes on with its own cases and budget: an option for others would be ignored, so refuse it."""
-    if any(given):
-        raise MisuseError(
-            "--resume goes on with the cases and budget of its run: leave out workloads, --precision, "
-            "--execution, --batch-size, --gpus, --quick, --publish (give models of your own with --workload)"
-        )
+    sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
+    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    for name in given:
+        if name not in RESUME_TAKES:
+            what = "workloads by name" if name == "workload" else f"--{name.replace('_', '-')}"
+            raise MisuseError(
+                f"--resume goes on with the cases, budget and seed of its run: leave out {what} (models of "
+                "your own are named again with --workload)"
+            )
 
 
 def _words(values: list[str] | None) -> tuple[str, ...]:

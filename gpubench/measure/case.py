@@ -118,6 +118,7 @@ class Seen:
     energy_edges_j: tuple[float, ...] = ()
     held_clocks_s: dict[str, float | None] = field(default_factory=dict)
     telemetry_source: str | None = None
+    stopped: bool = False
 
     @contextmanager
     def timing(self, name: str | None) -> Iterator[None]:
@@ -158,6 +159,7 @@ class Seen:
             batch_count=self.batch_count,
             loss_curve=tuple(self.loss_curve),
             cold_s={name: round(value, 4) for name, value in self.cold_s.items()},
+            stopped=self.stopped,
             findings=(*series.findings, *self._own_findings()),
         )
 
@@ -200,6 +202,7 @@ def measure_case(order: MeasureCase, desk: Desk) -> CaseDone:
         fault = None if desk.team is None else desk.team.fault()
         status, reason = fault or failure(error, order.case.batch_size)
         trace = "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:]
+    seen.stopped = desk.stopped()
     if lost := desk.telemetry.fault:
         status, reason = Status.FAILED, preflight.describe_fault(lost)
     else:
@@ -217,7 +220,7 @@ def failure(error: BaseException, batch_size: int) -> tuple[Status, str]:
 
 
 def compare_by_hand(order: ByHand, desk: Desk) -> ByHandDone:
-    """Hold the harness, or its telemetry, against a loop written by hand, in blocks of about a second."""
+    """Hold the harness, or its telemetry, against a loop by hand, in blocks of ``by_hand.BLOCK_S``."""
     case = order.case
     with switches_for(case.precision):
         task = load_workload(order.reference).build(case.batch_size, desk.seed)

@@ -14,6 +14,7 @@ import msgspec
 from gpubench import stats
 from gpubench.measure.energy import LEAST_REGION_S
 from gpubench.measure.peaks import datasheet_share
+from gpubench.measure.stopping import StopRule
 from gpubench.models import (
     Case,
     DeviceProfile,
@@ -124,6 +125,7 @@ def find(
         yield from _of_precision(case, launch)
         yield from _of_loss(case, launch)
         yield from _of_rounds(launch)
+        yield from _of_width(launch, measurement.target)
         yield from _of_telemetry(launch)
     yield from _of_spread(measurement)
     yield from _of_host(measurement, siblings)
@@ -249,6 +251,15 @@ def _of_rounds(launch: Launch) -> Iterator[Finding]:
         yield Finding(kind=FindingKind.NOISY, value=noise, limit=NOISE)
     if max(steps) > GAP * middle:
         yield Finding(kind=FindingKind.CLOCK_GAP, value=max(steps) / middle, limit=GAP)
+
+
+def _of_width(launch: Launch, target: float | None) -> Iterator[Finding]:
+    """Ask the stop rule again, whatever the measuring process said: were these rounds enough to be sure?"""
+    if target is None or not launch.accepted:
+        return
+    rule = StopRule(target=target, rounds=[r.wall_s / r.steps for r in launch.accepted])
+    if not rule.converged():
+        yield Finding(kind=FindingKind.NOT_CONVERGED, value=rule.half_width(), limit=target)
 
 
 def _of_telemetry(launch: Launch) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from gpubench.units import Seconds
 
 
 class RunPlanned(msgspec.Struct, frozen=True, kw_only=True):
-    """Before the first case: how much there is to do."""
+    """Before the first case: how much there is to do; ``left`` of its launches where a run goes on."""
 
     cases: int
     launches: int
@@ -17,6 +17,7 @@ class RunPlanned(msgspec.Struct, frozen=True, kw_only=True):
     most_s: Seconds
     budget: str
     device: str
+    left: int | None = None
 
 
 class CaseBegan(msgspec.Struct, frozen=True, kw_only=True):

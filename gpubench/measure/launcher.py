@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
@@ -149,24 +149,22 @@ class Launcher:
     _group: Group | None = None
     _lost: str | None = None
     _start_s: dict[str, Seconds] = field(default_factory=dict)
+    _threads: int | None = None
     _output: str | None = None
 
-    def run(
-        self, skip: Sequence[tuple[Case, int]] = (), record: Record | None = None
-    ) -> Iterator[Measurement]:
-        """Measure every unit; yield a case's measurement after each of its launches.
+    def run(self, record: Record | None = None) -> Iterator[Measurement]:
+        """Measure every unit that is left; yield a case's measurement after each of its launches.
 
         Args:
-            skip: Cases and launches that an earlier, interrupted run has already measured.
-            record: What that run knew of them.
+            record: What an earlier, interrupted part of the run knew of its cases.
 
         Raises:
             NoDeviceError: If the child cannot work on the device at all.
+            MisuseError: If it computes with other than the threads of that earlier part.
         """
         record = record or Record(plan=self.plan, device=self.device)
-        done = set(skip)
-        self._micro_done |= {case.precision is Precision.FP32 for case, _ in done}
-        units = [u for u in self.plan.units() if (u.planned.case, u.launch) not in done]
+        self._threads = record.threads
+        units = self.plan.units()
         try:
             if self.plan.micro == "only":
                 for strict in self.plan.strict_groups():
@@ -336,7 +334,7 @@ class Launcher:
     def _measure_micro(self, strict: bool) -> None:
         """Run the micro-benchmarks of one kind of process, once; a failure costs them and nothing else."""
         over = self._lost is not None or self.control.stopping.is_set()
-        if self.plan.micro == "none" or strict in self._micro_done or over:
+        if strict not in self.plan.micro_groups() or strict in self._micro_done or over:
             return
         self._micro_done.add(strict)
         with_copies = not strict or False not in self.plan.strict_groups()
@@ -349,8 +347,17 @@ class Launcher:
                     self._take_micro(report.result)
         except (ChildLateError, ChildEndedError) as error:
             self._end_child()
-            reason = self._fault() or str(error) or "gave no sign of life"
-            self.on_event(events.Remark(text=f"micro-benchmarks cut short: the measuring process {reason}"))
+            self.on_event(events.Remark(text=f"micro-benchmarks cut short: {self._why(error)}"))
+
+    def _why(self, error: ChildLateError | ChildEndedError) -> str:
+        """Say why the process had to end in the middle of its micro-benchmarks."""
+        if self.control.stopping.is_set():
+            return "stopped on request"
+        if fault := self._fault():
+            return fault
+        if isinstance(error, ChildLateError) and self._time_left_s() <= 0:
+            return "the time limit of the run came"
+        return f"the measuring process {str(error) or 'gave no sign of life'}"
 
     def _take_micro(self, result: MicroResult) -> None:
         """Judge a micro-benchmark and add it, in place of one of the same thing where a run goes on."""
@@ -395,6 +402,7 @@ class Launcher:
                     phase = name
                     self.on_event(events.PhaseBegan(name=name))
                 case messages.Ready():
+                    self._check_threads(report)
                     self.ready = report if self.ready is None or report.nccl else self.ready
                     self._start_s = report.cold_s
                     return child
@@ -403,6 +411,16 @@ class Launcher:
                     raise _refusal(reason, code)
                 case _:
                     raise ChildEndedError(f"sent {type(report).__name__} out of step")
+
+    def _check_threads(self, ready: messages.Ready) -> None:
+        """Refuse to go on with a run on another number of CPU threads: only torch itself knows it."""
+        then, now = self._threads, ready.cpu_threads
+        if then is not None and now is not None and then != now:
+            self._end_child()
+            raise MisuseError(
+                f"torch computes on {now} CPU threads now and did on {then} when the run began: set "
+                f"OMP_NUM_THREADS={then} and the CPU affinity as they were, or start a new run"
+            )
 
     def _end_child(self) -> None:
         child, self._child, self.control.child = self._child, None, None

@@ -114,7 +114,6 @@ class Series:
     began_s: Seconds | None = None
     ended_s: Seconds | None = None
     scales: list[float] = field(default_factory=list)
-    cut_short: bool = False
 
 
 def warm_up(loop: Loop, budget: Budget, series: Series) -> None:
@@ -146,7 +145,7 @@ def time_rounds(loop: Loop, budget: Budget, series: Series) -> None:
 
     Raises:
         OutOfTimeError: If not even two rounds came in.
-        StoppedError: If the parent asked to stop; the rounds so far stay in ``series``.
+        StoppedError: If the parent asked to stop; the rounds so far stay in ``series``, judged like any.
     """
     rule = StopRule(target=budget.target, deadline_s=budget.timed_s)
     series.telemetry += loop.samples()
@@ -165,13 +164,12 @@ def time_rounds(loop: Loop, budget: Budget, series: Series) -> None:
     except OutOfTimeError:
         if len(series.timed) < 2:
             raise
-        series.cut_short = True
     finally:
         series.ended_s = loop.clock.now_s()
         series.telemetry += loop.samples()
         _mark_left_out(series, rule)
         _mark_gaps(series)
-    _judge_width(series, rule)
+        _judge_width(series, rule)
 
 
 def _note_scale(loop: Loop, series: Series) -> None:

@@ -85,7 +85,10 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What will be measured, in order, and what cannot be; ``peers`` are the GPUs beside the first."""
+    """What will be measured, in order, and what cannot be; ``peers`` are the GPUs beside the first.
+
+    ``done`` are the cases and launches that an earlier part of the run has measured.
+    """
 
     budget: Budget
     seed: int
@@ -96,6 +99,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     micro: MicroWish = "none"
     allow_throttled: bool = False
     peers: tuple[DeviceProfile, ...] = ()
+    done: frozenset[tuple[Case, int]] = frozenset()
 
     def strict_groups(self) -> tuple[bool, ...]:
         """The kinds of process that this plan needs: strict fp32, the other precisions, or both."""
@@ -103,13 +107,19 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             return (True, False)
         return tuple(sorted({planned.case.precision is Precision.FP32 for planned in self.cases}))
 
+    def micro_groups(self) -> tuple[bool, ...]:
+        """The kinds of process whose micro-benchmarks are to be run: not those that came to their cases."""
+        done = {case.precision is Precision.FP32 for case, _ in self.done}
+        return () if self.micro == "none" else tuple(g for g in self.strict_groups() if g not in done)
+
     def units(self) -> tuple[Unit, ...]:
-        """Every case of every launch in the order of measuring, shuffled by the seed.
+        """Every case of every launch that is left, in the order of measuring, shuffled by the seed.
 
         Launches are interleaved, so that heat and drift hit all cases alike. Strict fp32 has a process of
         its own; the executions of one case follow each other, compile last of all.
         """
-        return tuple(unit for launch in range(self.budget.launches) for unit in self._launch(launch))
+        every = (unit for launch in range(self.budget.launches) for unit in self._launch(launch))
+        return tuple(unit for unit in every if (unit.planned.case, unit.launch) not in self.done)
 
     def _launch(self, launch: int) -> Iterator[Unit]:
         order = random.Random(f"{self.seed}/{launch}")  # noqa: S311 - an order, no secret
@@ -140,13 +150,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """
         if self.budget.case_s is None:
             return None
-        compiled = sum(planned.case.execution is Execution.COMPILE for planned in self.cases)
-        cases_s = len(self.cases) * self.budget.case_s + compiled * COMPILE_S
-        return self._start_s() + self.budget.launches * cases_s
+        units = self.units()
+        compiled = sum(unit.planned.case.execution is Execution.COMPILE for unit in units)
+        return self._start_s() + len(units) * self.budget.case_s + compiled * COMPILE_S
 
     def estimate_s(self) -> tuple[Seconds, Seconds]:
-        """Return the time to expect and the most that this plan takes [s]."""
-        budget, units, start = self.budget, len(self.cases) * self.budget.launches, self._start_s()
+        """Return the time to expect and the most that what is left of this plan takes [s]."""
+        budget, units, start = self.budget, len(self.units()), self._start_s()
         longest = budget.warmup_most_s + budget.timed_s
         if self.on_cpu:
             typical = start + units * (CPU_CASE_START_S + CPU_SHARE * longest)
@@ -161,11 +171,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     def _start_s(self) -> Seconds:
         """What the plan takes beside its cases: starting processes, micro-benchmarks."""
-        launches = self.budget.launches
-        processes = launches * max(1, len({Unit(launch=0, planned=p).group for p in self.cases}))
+        processes = max(1, len({unit.group for unit in self.units()}))
         start = processes * (CPU_PROCESS_START_S if self.on_cpu else PROCESS_START_S)
         return start + (
-            0.0 if self.micro == "none" else MICRO_PROBES * (CPU_PROBE_S if self.on_cpu else PROBE_S)
+            0.0 if not self.micro_groups() else MICRO_PROBES * (CPU_PROBE_S if self.on_cpu else PROBE_S)
         )
 
 

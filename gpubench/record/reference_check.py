@@ -24,7 +24,7 @@ from gpubench.measure.budget import QUICK
 from gpubench.measure.launcher import Launcher, say_nothing
 from gpubench.measure.peaks import GEMM_PRECISIONS
 from gpubench.measure.plan import Plan, PlannedCase, default_memory_format, refuse_forced_precision
-from gpubench.measure.preflight import preflight, start_state
+from gpubench.measure.preflight import newcomers, preflight, start_state
 from gpubench.models import (
     Case,
     DeviceProfile,
@@ -225,7 +225,8 @@ def measure_figures(
 ) -> tuple[Run, Path]:
     """Measure what needs no whole run: cases and micro-benchmarks, the spread of launches, loops by hand.
 
-    The device is looked at first, as before any run: a shared or capped card must not fail unexplained.
+    The device is looked at first and last, as around any run: a shared or capped card must not fail
+    unexplained.
     """
     once = [figure for figure in figures if figure.kind != "spread"]
     made = plan_of(once, QUICK.launches)
@@ -236,7 +237,9 @@ def measure_figures(
             root=root,
             findings=preflight(device, allow_shared=False),
             remark=None,
-            settings=Settings(micro=made.micro, budget=session.budget_numbers(made)),
+            settings=Settings(
+                micro="none" if made.micro == "none" else "also", budget=session.budget_numbers(made)
+            ),
             start=start_state(device),
         ),
         on_event,
@@ -253,6 +256,7 @@ def measure_figures(
             _take(found, spread, measurement, _spread(spread, measurement))
             run = session.with_measurement(run, measurement)
     _by_hand(figures, device, found, on_event)
+    run = msgspec.structs.replace(run, findings=session.together(run.findings, newcomers(device)))
     return run, store.write_run(root, run)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 
 import msgspec
@@ -10,15 +10,48 @@ import msgspec
 from gpubench.errors import MisuseError
 from gpubench.measure.budget import BudgetName, budget_of
 from gpubench.measure.capability import is_cpu
+from gpubench.measure.environment import environment
 from gpubench.measure.launcher import Record
 from gpubench.measure.plan import Plan, PlannedCase, refuse_forced_precision
 from gpubench.measure.request import MicroWish, RunRequest
-from gpubench.models import BatchChoice, Case, DeviceProfile, Run, Status, TaskKind, WorkloadProfile
+from gpubench.models import (
+    BatchChoice,
+    Case,
+    DeviceProfile,
+    Environment,
+    Measurement,
+    Run,
+    Settings,
+    Status,
+    TaskKind,
+    WorkloadProfile,
+)
 from gpubench.probe.identity import device_id
 from gpubench.units import plain
 
 FINISHED = frozenset({Status.OUT_OF_MEMORY, Status.UNSUPPORTED, Status.INVALID, Status.FAILED})
 """A case that ended so would end so again; one that ran out of time is measured anew."""
+
+
+def request_again(run: Run, request: RunRequest, installed: Sequence[str]) -> RunRequest:
+    """Return the request with what the run was told; a time limit that is given now takes its place.
+
+    Args:
+        run: The run that was cut off.
+        request: It may name models of the user's own, and allow what the run did not.
+        installed: Names of the workloads at hand.
+    """
+    told = run.settings or Settings()
+    limit_s = told.time_limit_s if told.time_limit_s and told.time_limit_s > 0 else None
+    return msgspec.structs.replace(
+        request,
+        workloads=workloads_of(run, request.own, installed),
+        batch_size=None,
+        gpus=max((case.gpu_count for case in run.planned), default=1),
+        time_limit_s=limit_s if request.time_limit_s is None else request.time_limit_s,
+        allow_shared=request.allow_shared or told.allow_shared,
+        allow_throttled=request.allow_throttled or told.allow_throttled,
+    )
 
 
 def plan_again(
@@ -34,12 +67,12 @@ def plan_again(
         run: The run that was cut off.
         device: The device now; it must be the one then.
         profiles: Profiles by the reference under which each workload is found now.
-        request: Of what is left it sets the time limit, and it may allow throttling.
+        request: As ``request_again`` gives it.
         peers: The GPUs beside the first, where the run had several.
 
     Raises:
-        MisuseError: If device or software is another, a workload of the user's own is not given again, or a
-            variable forces a lower precision on fp32.
+        MisuseError: If device, software or a variable is another, a workload of the user's own is not given
+            again, or a variable forces a lower precision on fp32.
     """
     _same_conditions(run, device)
     names = {profile.name: (reference, profile) for reference, profile in profiles.items()}
@@ -48,30 +81,31 @@ def plan_again(
     if not cases:
         raise MisuseError(f"run {plain(run.run_id)} does not say what it planned: start a new one")
     on_cpu = is_cpu(device)
-    was_allowed = run.settings is not None and run.settings.allow_throttled
+    budget = budget_of(_budget_name(run), on_cpu=on_cpu)
     made = Plan(
-        budget=budget_of(_budget_name(run), on_cpu=on_cpu),
+        budget=budget,
         seed=run.seed,
         cases=cases,
         unsupported=tuple(m for m in run.measurements if m.case not in set(run.planned)),
         time_limit_s=request.time_limit_s,
         on_cpu=on_cpu,
         micro=_micro_wish(run),
-        allow_throttled=request.allow_throttled or was_allowed,
+        allow_throttled=request.allow_throttled,
         peers=peers,
+        done=finished_units(run, budget.launches),
     )
     refuse_forced_precision(made)
     return made
 
 
-def finished_units(run: Run) -> list[tuple[Case, int]]:
-    """Return the cases and launches that need not be measured again."""
-    return [
-        (m.case, launch.index)
-        for m in run.measurements
-        if m.status is not Status.TIMEOUT
+def finished_units(run: Run, launches: int) -> frozenset[tuple[Case, int]]:
+    """Return the cases and launches that need not be measured again; a failed case needs no further one."""
+    return frozenset(
+        (m.case, index)
+        for m in without_cut_off(run).measurements
         for launch in m.launches
-    ]
+        for index in (range(launches) if m.status in FINISHED else (launch.index,))
+    )
 
 
 def record_of(run: Run, plan: Plan, device: DeviceProfile) -> Record:
@@ -79,9 +113,7 @@ def record_of(run: Run, plan: Plan, device: DeviceProfile) -> Record:
     record = Record(plan=plan, device=device, threads=run.environment.cpu_threads)
     numbers = [launch.sequence for m in run.measurements for launch in m.launches]
     record.begun = max((n + 1 for n in numbers if n is not None), default=0)
-    for measurement in run.measurements:
-        if measurement.status is Status.TIMEOUT:
-            continue
+    for measurement in without_cut_off(run).measurements:
         record.launches[measurement.case] = list(measurement.launches)
         if measurement.status in FINISHED:
             record.ended[measurement.case] = (measurement.status, measurement.reason)
@@ -89,9 +121,20 @@ def record_of(run: Run, plan: Plan, device: DeviceProfile) -> Record:
 
 
 def without_cut_off(run: Run) -> Run:
-    """Return the run as it goes on: no end yet, and without the rows that ran out of time."""
-    kept = tuple(m for m in run.measurements if m.status is not Status.TIMEOUT)
+    """Return the run as it goes on: no end yet, and without what was stopped or ran out of time."""
+    kept = tuple(row for m in run.measurements if (row := _whole(m)) is not None)
     return msgspec.structs.replace(run, finished_at=None, measurements=kept)
+
+
+def _whole(measurement: Measurement) -> Measurement | None:
+    """Return a row with the launches that came to their end, to be judged anew; None where there is none."""
+    if measurement.status is Status.TIMEOUT:
+        return None
+    launches = tuple(launch for launch in measurement.launches if not launch.stopped)
+    if len(launches) == len(measurement.launches):
+        return measurement
+    changed = msgspec.structs.replace(measurement, status=Status.OK, reason=None, launches=launches)
+    return changed if launches else None
 
 
 def workloads_of(run: Run, given: Sequence[str], installed: Sequence[str]) -> tuple[str, ...]:
@@ -103,7 +146,7 @@ def workloads_of(run: Run, given: Sequence[str], installed: Sequence[str]) -> tu
 def _micro_wish(run: Run) -> MicroWish:
     """Whether the run wanted micro-benchmarks; one without settings wanted those that it has."""
     wish = ("also" if run.micro else "none") if run.settings is None else run.settings.micro
-    return "also" if wish == "also" else "none"
+    return "none" if wish == "none" else "also"
 
 
 def _planned(
@@ -136,14 +179,31 @@ def _same_conditions(run: Run, device: DeviceProfile) -> None:
             f"run {plain(run.run_id)} was begun on another device ({plain(run.device.name or 'unnamed')}): "
             "choose it with --device, or start a new run"
         )
+    then, now = run.environment, environment(device)
+    for reason in (*_other_versions(then, now), *_other_variables(then, now)):
+        raise MisuseError(reason)
+
+
+def _other_versions(then: Environment, now: Environment) -> Iterator[str]:
     pairs = (
-        ("torch", run.environment.torch, metadata.version("torch")),
-        ("driver", run.environment.driver, device.driver_version),
+        ("gpubench", then.gpubench, now.gpubench),
+        ("torch", then.torch, metadata.version("torch")),
+        ("driver", then.driver, now.driver),
     )
-    for name, then, now in pairs:
-        if then and now and then.partition("+")[0] != now.partition("+")[0]:
-            raise MisuseError(
-                f"{name} is {plain(now)} now and was {plain(then)} when the run began: start a new run"
+    for name, was, value in pairs:
+        if was and value and was.partition("+")[0] != value.partition("+")[0]:
+            yield f"{name} is {plain(value)} now and was {plain(was)} when the run began: start a new run"
+
+
+def _other_variables(then: Environment, now: Environment) -> Iterator[str]:
+    """Say how the variables that change a measurement differ; rows of both would stand under one of them."""
+    for name in sorted(then.variables.keys() | now.variables.keys()):
+        was, value = (plain(e.variables[name]) if name in e.variables else None for e in (then, now))
+        if was != value:
+            mend = f"unset {plain(name)}" if was is None else f"set {plain(name)}={was}"
+            yield (
+                f"{plain(name)} is {'not set' if value is None else value} now and was "
+                f"{'not set' if was is None else was} when the run began: {mend}, or start a new run"
             )
 
 

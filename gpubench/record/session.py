@@ -39,7 +39,7 @@ from gpubench.probe.identity import storable
 from gpubench.probe.select import select_device, select_peers
 from gpubench.profile import profiles_of
 from gpubench.record import resume, store
-from gpubench.units import utc_stamp
+from gpubench.units import plain, utc_stamp
 from gpubench.workload import workload_names
 
 _STOPPING = b"\ngpubench: stopping when this round is done; Ctrl-C again ends it at once\n"
@@ -71,6 +71,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     settings: Settings
     start: StartState | None = None
     resumed: Run | None = None
+    resumed_from: Path | None = None
 
 
 def run(request: RunRequest | None = None, **options: Any) -> Run:
@@ -104,13 +105,12 @@ def prepare(
     """
     request = check_request(request, workload_names())
     root = store.results_root(request.results)
-    resumed = None if request.resume is None else store.read_run(store.find_run(root, request.resume))
+    found = None if request.resume is None else store.find_run(root, request.resume)
+    resumed = None if found is None else store.read_run(found)
     if resumed is not None:
-        names = resume.workloads_of(resumed, request.own, workload_names())
-        request = msgspec.structs.replace(request, workloads=names)
+        request = resume.request_again(resumed, request, workload_names())
     device, remark = select_device(request.device)
-    gpus = request.gpus if resumed is None else max((c.gpu_count for c in resumed.planned), default=1)
-    peers = select_peers(device, gpus)
+    peers = select_peers(device, request.gpus)
     if store_results:
         store.check_writable(root)
     profiles = profiles_of(request.workloads)
@@ -120,7 +120,8 @@ def prepare(
         made = resume.plan_again(resumed, device, profiles, request, peers)
     findings: tuple[Finding, ...] = ()
     for each in (device, *peers):
-        findings = _together(findings, preflight.preflight(each, allow_shared=request.allow_shared))
+        findings = together(findings, preflight.preflight(each, allow_shared=request.allow_shared))
+    start = preflight.start_state(device)  # before anything of the run, such as a trial of a batch, is on it
     if request.batch_size == "max":
         made = with_largest_batches(made, profiles, device, on_trial)
     return Prepared(
@@ -129,18 +130,19 @@ def prepare(
         root=root,
         findings=findings,
         remark=remark,
-        settings=_settings(request, made, gpus),
-        start=preflight.start_state(device),
+        settings=_settings(request, made),
+        start=start,
         resumed=resumed,
+        resumed_from=found,
     )
 
 
-def _settings(request: RunRequest, made: Plan, gpus: int) -> Settings:
+def _settings(request: RunRequest, made: Plan) -> Settings:
     return Settings(
         time_limit_s=made.time_limit_s,
         allow_shared=request.allow_shared,
         allow_throttled=made.allow_throttled,
-        gpus=gpus,
+        gpus=request.gpus,
         micro=made.micro,
         budget=budget_numbers(made),
     )
@@ -155,26 +157,40 @@ def budget_numbers(made: Plan) -> dict[str, float | str | bool]:
 def execute(prepared: Prepared, on_event: Callable[[events.Event], None] = say_nothing) -> Session:
     """Measure what was prepared; the file is replaced after every finished case.
 
-    Ctrl-C once, or SIGTERM, ends the run after the round at hand; Ctrl-C twice ends it at once.
+    Ctrl-C once, or SIGTERM, ends the run after the round at hand; Ctrl-C twice ends it at once. The file of
+    a run to go on with stays as it is until something is measured.
     """
+    whole = _whole(prepared)
+    if whole is not None:
+        on_event(events.Remark(text=f"nothing left to measure: run {plain(whole.run.run_id)} is whole"))
+        return whole
     control = Control()
     on_event(_planned(prepared))
     launcher = Launcher(prepared.plan, prepared.device, on_event, control)
-    state, skip, record = _begin(prepared)
+    state, record = _begin(prepared)
     launcher.micro += state.micro
-    path = _save(prepared.root, state)
+    if prepared.resumed is None:
+        _save(prepared.root, state)
     with _listening(control):
-        for measurement in launcher.run(skip, record):
+        for measurement in launcher.run(record):
             state = _so_far(with_measurement(state, measurement), prepared, launcher)
-            path = _save(prepared.root, state)
+            _save(prepared.root, state)
         state = _so_far(state, prepared, launcher)
         if not control.stopping.is_set():
             for each in (prepared.device, *prepared.plan.peers):
                 found = preflight.newcomers(each)
-                state = msgspec.structs.replace(state, findings=_together(state.findings, found))
+                state = msgspec.structs.replace(state, findings=together(state.findings, found))
         state = finished(state, prepared.plan.budget.launches)
         path = _save(prepared.root, state)
     return Session(run=state, path=path, interrupted=control.stopping.is_set())
+
+
+def _whole(prepared: Prepared) -> Session | None:
+    """Return the stored run that was to be gone on with where nothing of it is left."""
+    run, path = prepared.resumed, prepared.resumed_from
+    if run is None or path is None or run.finished_at is None or prepared.plan.units():
+        return None
+    return Session(run=run, path=path)
 
 
 def _planned(prepared: Prepared) -> events.RunPlanned:
@@ -187,18 +203,21 @@ def _planned(prepared: Prepared) -> events.RunPlanned:
         most_s=most_s,
         budget=made.budget.name,
         device=device.name or device.backend,
+        left=None if prepared.resumed is None else len(made.units()),
     )
 
 
-def _begin(prepared: Prepared) -> tuple[Run, list[tuple[Case, int]], Record | None]:
-    """The run before its first new measurement; what need not be measured again; what is known of it."""
+def _begin(prepared: Prepared) -> tuple[Run, Record | None]:
+    """The run before its first new measurement, and what is known of its cases where it goes on."""
     if prepared.resumed is None:
-        return new_run(prepared), [], None
-    return (
-        resume.without_cut_off(prepared.resumed),
-        resume.finished_units(prepared.resumed),
-        resume.record_of(prepared.resumed, prepared.plan, prepared.device),
+        return new_run(prepared), None
+    run = resume.without_cut_off(prepared.resumed)
+    goes_on = msgspec.structs.replace(
+        run,
+        settings=None if run.settings is None else prepared.settings,
+        findings=together(run.findings, prepared.findings),
     )
+    return goes_on, resume.record_of(prepared.resumed, prepared.plan, prepared.device)
 
 
 def _so_far(state: Run, prepared: Prepared, launcher: Launcher) -> Run:
@@ -208,7 +227,7 @@ def _so_far(state: Run, prepared: Prepared, launcher: Launcher) -> Run:
     return msgspec.structs.replace(
         state,
         environment=environment(prepared.device, ready) if ready else state.environment,
-        findings=_together(prepared.findings, (*(ready.findings if ready else ()), *forced)),
+        findings=together(state.findings, (*(ready.findings if ready else ()), *forced)),
         micro=tuple(launcher.micro),
     )
 
@@ -247,7 +266,7 @@ def finished(state: Run, launches: int) -> Run:
     return msgspec.structs.replace(
         state,
         measurements=tuple(sorted(judged, key=lambda m: order.get(m.case, len(order)))),
-        findings=_together(state.findings, checks.of_run(state)),
+        findings=together(state.findings, checks.of_run(state)),
         finished_at=utc_stamp(),
     )
 
@@ -267,7 +286,8 @@ class UnstoredRunError(StorageError):
         self.state = state
 
 
-def _together(first: tuple[Finding, ...], second: tuple[Finding, ...]) -> tuple[Finding, ...]:
+def together(first: tuple[Finding, ...], second: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Return the findings of a run, one of a kind: the later one."""
     return tuple({finding.kind: finding for finding in (*first, *second)}.values())
 
 

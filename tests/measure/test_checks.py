@@ -288,6 +288,21 @@ def test_one_restless_launch_widens_the_interval_no_more_than_it_moves_the_estim
     assert wild.relative_half_width > 10 * calm.relative_half_width
 
 
+def test_a_launch_that_is_not_sure_is_named_from_the_file_whatever_its_process_said(make_measurement):
+    """Too wide, or narrow by the luck of six rounds; what its process said too is not said twice."""
+    wide = make_measurement(walls=(1.0, 1.02, 0.98) * 8, target=0.002)
+    found, judged = kinds(wide)
+    assert found == {K.NOT_CONVERGED}
+    width = wide.relative_half_width
+    assert [(f.value, f.limit) for f in judged.findings] == [(width, 0.002)]
+    said = Finding(kind=K.NOT_CONVERGED, value=width, limit=0.002)
+    both = make_measurement(walls=(1.0, 1.02, 0.98) * 8, target=0.002, launch={"findings": (said,)})
+    assert kinds(both)[1].findings == (said,)
+    assert kinds(make_measurement(walls=(1.0,) * 6, target=0.002))[0] == {K.NOT_CONVERGED}
+    assert kinds(make_measurement(walls=(1.0,) * 24, target=0.002))[0] == set()
+    assert kinds(make_measurement(walls=(1.0, 1.02, 0.98) * 8))[0] == set()
+
+
 def test_of_several_findings_of_a_kind_the_largest_by_size_stays():
     def drift(*values):
         (kept,) = checks.unique(Finding(kind=K.DRIFTING, value=v) for v in values)

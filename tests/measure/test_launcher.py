@@ -13,6 +13,7 @@ import pytest
 
 from gpubench.measure import events, messages, preflight
 from gpubench.measure.busy import LATENCY_PASSES
+from gpubench.measure.child import ChildLateError
 from gpubench.measure.launcher import PHASE_LIMITS_S, Control, Launcher, Record
 from gpubench.measure.plan import Plan, PlannedCase
 from gpubench.models import FindingKind, MicroResult, Precision, Status, TaskKind
@@ -57,6 +58,7 @@ def test_a_case_is_measured_in_a_child_and_the_parent_imports_no_torch(make_plan
     assert launch.switches.cudnn_allow_tf32 is False
     assert launch.precision_errors["matmul"] < 1e-5
     assert launch.parameters_moved is True
+    assert launch.stopped is False
     assert launch.batch_count == 1  # this build fixes its own seed
     assert FindingKind.ONE_BATCH in {finding.kind for finding in measurement.findings}
     assert launch.loss_curve[0] > launch.rounds[-1].loss
@@ -213,7 +215,10 @@ def test_a_stop_finishes_the_round_and_hands_back_what_there_is(make_plan, cpu):
     measurements = run(plan, cpu, on_event=on_event, control=control)
     assert len(measurements) == 1
     assert measurements[0].status is Status.OK
-    assert 5 <= len(measurements[0].launches[0].rounds) < 50
+    (launch,) = measurements[0].launches
+    assert 5 <= len(launch.rounds) < 50
+    assert launch.stopped
+    assert FindingKind.NOT_CONVERGED in {finding.kind for finding in measurements[0].findings}
 
 
 def test_launches_are_numbered_in_the_order_in_which_they_began(make_plan, cpu):
@@ -311,6 +316,30 @@ def test_micro_benchmarks_run_in_a_child_and_stand_beside_the_steps(make_plan, c
     assert measurement.gemm_flops_per_s == max(r.value for r in products)
 
 
+def test_what_cut_micro_benchmarks_short_is_said_as_it_was(make_plan, cpu, monkeypatch):
+    """A child that says nothing: because the time of the run was over, or for no known reason."""
+
+    class Silent:
+        def send(self, command):
+            del command
+
+        def receive(self, until_s):
+            raise ChildLateError
+
+    def said(**changes):
+        seen = []
+        launcher = Launcher(make_plan(micro="also", **changes), cpu, on_event=seen.append)
+        monkeypatch.setattr(launcher, "_child_of", lambda group: Silent())
+        launcher.began_s -= 10
+        launcher._measure_micro(strict=True)
+        (remark,) = seen
+        return remark.text
+
+    assert said(time_limit_s=5.0) == "micro-benchmarks cut short: the time limit of the run came"
+    silent = "micro-benchmarks cut short: the measuring process gave no sign of life"
+    assert said(time_limit_s=500.0) == said() == silent
+
+
 def test_micro_benchmarks_are_judged_as_they_come_and_replace_their_like(make_plan, h100):
     launcher = Launcher(make_plan(), h100)
     result = MicroResult(
@@ -364,7 +393,7 @@ def test_the_child_ends_when_its_parent_is_killed(own_model):
 
 
 def test_a_flood_of_output_is_bounded_and_does_not_stall_the_child(make_plan, cpu):
-    (measurement,) = run(make_plan("sys.stderr.write('x' * 100_000)"), cpu)
+    (measurement,) = run(make_plan("calls <= 100 and sys.stderr.write('x' * 100_000)"), cpu)
     assert measurement.status is Status.OK, measurement.reason
 
 

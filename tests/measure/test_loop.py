@@ -193,6 +193,14 @@ def test_a_deadline_in_the_timed_part_keeps_the_rounds_there_are(fake_clock):
         time_rounds(loop, DEFAULT, short)
 
 
+def test_rounds_that_were_stopped_are_judged_like_any(fake_clock):
+    series = Series(steps_per_round=25)
+    with pytest.raises(StoppedError):
+        time_rounds(make_loop(fake_clock, stopped=lambda: len(series.timed) == 6), DEFAULT, series)
+    assert len(series.timed) == 6
+    assert {f.kind for f in series.findings} == {FindingKind.NOT_CONVERGED}
+
+
 def test_the_gradient_scale_is_noted_at_every_round_edge(fake_clock):
     scales = iter(range(1, 100))
     series = Series(steps_per_round=25)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from gpubench.measure.environment import environment
 from gpubench.models import (
     Case,
     DeviceProfile,
-    Environment,
     Execution,
     Launch,
     Measurement,
@@ -39,7 +39,7 @@ def make_run():
             "budget": "quick",
             "seed": 0,
             "device": DeviceProfile(backend="nvidia", name="NVIDIA H200", gpu_key="nvidia-h200"),
-            "environment": Environment(gpubench="0", python="3.11", os="linux"),
+            "environment": environment(DeviceProfile(backend="cpu")),
             "measurements": (Measurement(case=case, status=Status.OK, launches=(launch,)),),
         }
         return Run(**(fields | changes))

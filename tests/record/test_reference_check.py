@@ -77,6 +77,7 @@ def script(monkeypatch):
     monkeypatch.setattr(reference_check, "preflight", lambda device, *, allow_shared: ())
     monkeypatch.setattr(reference_check, "start_state", lambda device: None)
     monkeypatch.setattr("gpubench.measure.preflight.newcomers", lambda device: ())
+    monkeypatch.setattr(reference_check, "newcomers", lambda device: ())
     return write
 
 
@@ -160,6 +161,22 @@ def test_the_device_is_looked_at_first_and_what_is_seen_is_kept(script, tmp_path
     with pytest.raises(NoDeviceError):
         check_reference(H200, tmp_path / "other", seen.append)
     assert seen == []
+
+
+def test_whoever_comes_during_the_last_part_is_found_too_and_the_run_wants_its_micro_benchmarks(
+    script, tmp_path, monkeypatch
+):
+    shared = Finding(kind=FindingKind.SHARED_GPU, value="1 process")
+    order = []
+    monkeypatch.setattr(reference_check, "_by_hand", lambda *_: order.append("by hand"))
+    monkeypatch.setattr(reference_check, "newcomers", lambda device: order.append("newcomers") or (shared,))
+    script()
+    found = check_reference(H200, tmp_path)
+    assert order == ["by hand", "newcomers"]
+    (stored,) = store.read_runs(tmp_path).runs
+    assert shared in stored.findings
+    assert stored == found.run
+    assert stored.settings.micro == "also"
 
 
 def test_a_loop_by_hand_gives_its_ratio_or_the_reason_why_not(script):

@@ -156,7 +156,7 @@ def test_sigterm_saves_within_five_seconds_and_resume_goes_on(tmp_path):
     )
     wanted = msgspec.structs.replace(cut.settings, micro="also")
     store.write_run(tmp_path, msgspec.structs.replace(cut, micro=(product,), settings=wanted))
-    again = start("--resume", "latest", *SHORT[:3], "--results", str(tmp_path), "--json")
+    again = start("--resume", "latest", *SHORT[:2], "--results", str(tmp_path), "--json")
     code, out, err = finish(again)
     assert code == 0, err
     (run,) = store.read_runs(tmp_path).runs
@@ -244,7 +244,8 @@ def planned_run(make_run):
     run = msgspec.structs.replace(run, planned=planned, measurements=(row,))
 
     def again(run, **request):
-        return resume.plan_again(run, run.device, {"cnn": profile}, RunRequest(**request))
+        asked = resume.request_again(run, RunRequest(**request), ("cnn",))
+        return resume.plan_again(run, run.device, {"cnn": profile}, asked)
 
     return run, again
 
@@ -255,6 +256,11 @@ def test_a_run_goes_on_with_its_settings(planned_run):
     asked = msgspec.structs.replace(run, settings=Settings(allow_throttled=True, micro="also"))
     assert (again(asked).micro, again(asked).allow_throttled) == ("also", True)
     assert again(run, allow_throttled=True).allow_throttled
+    limited = msgspec.structs.replace(run, settings=Settings(time_limit_s=90.0, allow_shared=True))
+    assert again(limited).time_limit_s == 90.0
+    assert again(limited, time_limit_s=30.0).time_limit_s == 30.0
+    assert resume.request_again(limited, RunRequest(), ()).allow_shared
+    assert not resume.request_again(run, RunRequest(), ()).allow_shared
     refused = msgspec.structs.replace(run, settings=Settings(micro="none"))
     assert again(refused).micro == "none"
 
@@ -292,7 +298,11 @@ def test_a_run_is_not_gone_on_with_while_a_variable_lowers_fp32(make_run, monkey
     run = msgspec.structs.replace(run, planned=(case,))
     assert resume.plan_again(run, device, {"cnn": profile}, RunRequest()).cases
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
-    with pytest.raises(MisuseError, match="unset NVIDIA_TF32_OVERRIDE"):
+    with pytest.raises(MisuseError, match="unset NVIDIA_TF32_OVERRIDE, or start a new run"):
+        resume.plan_again(run, device, {"cnn": profile}, RunRequest())
+    forged = run.environment.variables | {"NVIDIA_TF32_OVERRIDE": "1"}
+    run = msgspec.structs.replace(run, environment=msgspec.structs.replace(run.environment, variables=forged))
+    with pytest.raises(MisuseError, match="forces a lower precision: unset NVIDIA_TF32_OVERRIDE"):
         resume.plan_again(run, device, {"cnn": profile}, RunRequest())
 
 
@@ -300,7 +310,10 @@ def test_finished_units_are_those_with_a_launch_and_timeouts_are_measured_anew(m
     run = make_run()
     row = run.measurements[0]
     late = msgspec.structs.replace(row, status=Status.TIMEOUT)
-    assert resume.finished_units(run) == [(row.case, 0)]
-    assert resume.finished_units(msgspec.structs.replace(run, measurements=(late,))) == []
+    assert resume.finished_units(run, 3) == {(row.case, 0)}
+    assert resume.finished_units(msgspec.structs.replace(run, measurements=(late,)), 3) == frozenset()
+    failed = msgspec.structs.replace(row, status=Status.FAILED)
+    run_with_it = msgspec.structs.replace(run, measurements=(failed,))
+    assert resume.finished_units(run_with_it, 3) == {(row.case, 0), (row.case, 1), (row.case, 2)}
     assert resume.without_cut_off(msgspec.structs.replace(run, measurements=(late,))).measurements == ()
     assert isinstance(resume.without_cut_off(run), Run)

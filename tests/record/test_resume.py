@@ -1,0 +1,248 @@
+"""A run that goes on: under the conditions it began with, with what it found, and only with what is left."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from gpubench.cli.app import app
+from gpubench.cli.run import _ranked
+from gpubench.errors import MisuseError
+from gpubench.measure import events, preflight
+from gpubench.measure.launcher import Launcher
+from gpubench.measure.messages import Ready
+from gpubench.measure.plan import plan
+from gpubench.measure.request import RunRequest
+from gpubench.models import (
+    DeviceProfile,
+    Finding,
+    FindingKind,
+    MicroResult,
+    Precision,
+    Settings,
+    Status,
+    TaskKind,
+)
+from gpubench.profile import load_profiles
+from gpubench.record import resume, session, store
+
+CPU = DeviceProfile(backend="cpu", name="a CPU")
+SHARED = Finding(kind=FindingKind.SHARED_GPU, value="1 process")
+
+
+@pytest.fixture
+def cut_off(make_run):
+    """A run of three cases in one launch, of which the first is measured."""
+    run = make_run(device=CPU, settings=Settings(micro="none"), findings=(SHARED,))
+    (row,) = run.measurements
+    version = load_profiles()["cnn"].version
+    cases = tuple(
+        msgspec.structs.replace(row.case, precision=precision, workload_version=version)
+        for precision in (Precision.FP32, Precision.TF32, Precision.AMP_BF16)
+    )
+    rows = (msgspec.structs.replace(row, case=cases[0]),)
+    return msgspec.structs.replace(run, planned=cases, launch_count=1, measurements=rows)
+
+
+def prepared(run, root, **options):
+    """What ``prepare`` makes of it, without looking at a device."""
+    path = store.write_run(root, run)
+    request = resume.request_again(run, RunRequest(**options), ("cnn",))
+    made = resume.plan_again(run, CPU, {"cnn": load_profiles()["cnn"]}, request)
+    return session.Prepared(
+        device=CPU,
+        plan=made,
+        root=root,
+        findings=(),
+        remark=None,
+        settings=session._settings(request, made),
+        resumed=run,
+        resumed_from=path,
+    )
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    """A launcher in whose place every unit left repeats the row of another case."""
+
+    def use(row):
+        class Scripted(Launcher):
+            def run(self, record=None):
+                self.ready = Ready(torch="2.11", cpu_threads=2)
+                for unit in self.plan.units():
+                    yield msgspec.structs.replace(row, case=unit.planned.case)
+
+        monkeypatch.setattr(session, "Launcher", Scripted)
+
+    return use
+
+
+# --- conditions --------------------------------------------------------------------------------------
+
+
+def changed(run, **environment):
+    return msgspec.structs.replace(run, environment=msgspec.structs.replace(run.environment, **environment))
+
+
+def test_it_does_not_go_on_with_another_version_or_another_variable(cut_off, tmp_path, monkeypatch):
+    with pytest.raises(
+        MisuseError, match=r"gpubench is .* now and was 0\.0\.1 when the run began: start a new"
+    ):
+        prepared(changed(cut_off, gpubench="0.0.1"), tmp_path)
+    variables = cut_off.environment.variables | {"OMP_PROC_BIND": "close"}
+    with pytest.raises(
+        MisuseError, match=r"OMP_PROC_BIND is not set now and was close .*: set OMP_PROC_BIND=close"
+    ):
+        prepared(changed(cut_off, variables=variables), tmp_path)
+    monkeypatch.setenv("OMP_PROC_BIND", "true")
+    with pytest.raises(
+        MisuseError, match=r"OMP_PROC_BIND is true now and was not set .*: unset OMP_PROC_BIND"
+    ):
+        prepared(cut_off, tmp_path)
+    assert prepared(changed(cut_off, variables=variables | {"OMP_PROC_BIND": "true"}), tmp_path)
+
+
+def test_it_does_not_go_on_with_another_number_of_threads_and_the_file_stays(cut_off, tmp_path):
+    """Only torch knows the number, in a real child here: it is refused before anything is measured."""
+    ready = prepared(changed(cut_off, cpu_threads=1023), tmp_path)
+    before = ready.resumed_from.read_bytes()
+    with pytest.raises(MisuseError, match="CPU threads now and did on 1023 when the run began"):
+        session.execute(ready)
+    assert ready.resumed_from.read_bytes() == before
+
+
+def test_what_was_found_before_stays_found_and_new_settings_are_noted(cut_off, tmp_path, scripted):
+    scripted(cut_off.measurements[0])
+    run = session.execute(prepared(cut_off, tmp_path, time_limit_s=60.0, allow_shared=True)).run
+    assert SHARED in run.findings
+    assert (run.settings.time_limit_s, run.settings.allow_shared) == (60.0, True)
+    assert len(run.measurements) == 3
+    old = msgspec.structs.replace(cut_off, settings=None)
+    assert session.execute(prepared(old, tmp_path)).run.settings is None
+
+
+# --- what is left ------------------------------------------------------------------------------------
+
+
+def test_a_stopped_launch_is_measured_anew_and_the_others_stay(cut_off):
+    (row,) = cut_off.measurements
+    first = row.launches[0]
+    stopped = msgspec.structs.replace(first, index=1, stopped=True)
+    both = msgspec.structs.replace(row, status=Status.INVALID, reason="x", launches=(first, stopped))
+    run = msgspec.structs.replace(cut_off, measurements=(both,))
+    (kept,) = resume.without_cut_off(run).measurements
+    assert (kept.status, kept.reason, kept.launches) == (Status.OK, None, (first,))
+    assert resume.finished_units(run, 3) == {(row.case, 0)}
+    alone = msgspec.structs.replace(row, launches=(stopped,))
+    assert resume.without_cut_off(msgspec.structs.replace(run, measurements=(alone,))).measurements == ()
+
+
+def test_only_what_is_left_is_counted_and_estimated(cut_off, tmp_path, scripted):
+    scripted(cut_off.measurements[0])
+    ready, seen = prepared(cut_off, tmp_path), []
+    whole = msgspec.structs.replace(ready.plan, done=frozenset())
+    assert {unit.planned.case for unit in ready.plan.units()} == set(cut_off.planned[1:])
+    assert [u for u in whole.units() if u.planned.case != cut_off.planned[0]] == list(ready.plan.units())
+    assert ready.plan.estimate_s()[1] < whole.estimate_s()[1]
+    session.execute(ready, seen.append)
+    planned = next(e for e in seen if isinstance(e, events.RunPlanned))
+    assert (planned.left, planned.cases) == (2, 3)
+
+
+def test_a_run_in_haste_keeps_its_pace(h100_plan):
+    half = frozenset((p.case, 0) for p in h100_plan.cases[:9])
+    left = msgspec.structs.replace(h100_plan, done=half)
+    assert left.aim_s() < h100_plan.aim_s() - 9 * h100_plan.budget.case_s + 1
+    assert h100_plan.micro_groups() == (False, True)
+    strict = frozenset((p.case, 0) for p in h100_plan.cases if p.case.precision is Precision.FP32)
+    assert msgspec.structs.replace(h100_plan, done=strict).micro_groups() == (False,)
+
+
+@pytest.fixture
+def h100_plan():
+    device = DeviceProfile(backend="cuda", name="NVIDIA H100", compute_capability=(9, 0), uuid="GPU-1")
+    names = ("cnn", "lstm", "vgg16")
+    return plan(RunRequest(workloads=names, budget="quick"), device, load_profiles())
+
+
+def test_a_finished_run_is_left_as_it_is(cut_off, tmp_path, scripted):
+    (row,) = cut_off.measurements
+    scripted(row)
+    rows = tuple(msgspec.structs.replace(row, case=case) for case in cut_off.planned)
+    run = msgspec.structs.replace(cut_off, measurements=rows, finished_at="2026-11-20T00:10:00Z")
+    ready, seen = prepared(run, tmp_path, time_limit_s=5.0), []
+    before = ready.resumed_from.read_bytes()
+    done = session.execute(ready, seen.append)
+    assert (done.run, done.path, done.interrupted) == (run, ready.resumed_from, False)
+    assert ready.resumed_from.read_bytes() == before
+    assert [e.text for e in seen] == [f"nothing left to measure: run {run.run_id} is whole"]
+    killed = msgspec.structs.replace(run, finished_at=None)  # after its last case, before its end was noted
+    assert session.execute(prepared(killed, tmp_path)).run.finished_at
+
+
+# --- words -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--micro-only",),
+        ("--no-micro",),
+        ("--seed", "0"),
+        ("--task", "train"),
+        ("--gpus", "1"),
+        ("--quick",),
+        ("--batch-size", "max"),
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused_by_name(option, tmp_path):
+    done = CliRunner().invoke(app, ["run", "--resume", "latest", *option, "--results", str(tmp_path)])
+    assert isinstance(done.exception, MisuseError)
+    assert f"leave out {option[0]}" in str(done.exception)
+
+
+def test_what_goes_with_a_resume_passes(tmp_path):
+    options = ("--device", "cpu", "--time-limit", "9", "--allow-shared", "--workload", "a.py", "--json")
+    done = CliRunner().invoke(app, ["run", "--resume", "latest", *options, "--results", str(tmp_path)])
+    assert "no run 'latest'" in str(done.exception)
+
+
+def test_the_ranking_is_of_what_the_run_planned(cut_off, tmp_path):
+    made = prepared(cut_off, tmp_path).plan
+    assert _ranked(made) == (("cnn",), TaskKind.TRAIN)
+    inferred = (
+        msgspec.structs.replace(p, case=msgspec.structs.replace(p.case, task=TaskKind.INFER))
+        for p in made.cases
+    )
+    assert _ranked(msgspec.structs.replace(made, cases=tuple(inferred))) == (("cnn",), TaskKind.INFER)
+    pipeline = msgspec.structs.replace(
+        made.cases[0],
+        reference="augment",
+        case=msgspec.structs.replace(made.cases[0].case, workload="augment", task=TaskKind.INFER),
+    )
+    assert _ranked(msgspec.structs.replace(made, cases=(*made.cases, pipeline))) == (("cnn",), TaskKind.TRAIN)
+
+
+# --- the order before a run --------------------------------------------------------------------------
+
+
+def test_the_device_is_read_before_a_trial_of_a_batch_warms_it(tmp_path, monkeypatch):
+    device = DeviceProfile(backend="cuda", name="NVIDIA H100", compute_capability=(9, 0), uuid="GPU-1")
+    order = []
+    monkeypatch.setattr(session, "select_device", lambda name: (device, None))
+    monkeypatch.setattr(session, "select_peers", lambda device, gpus: ())
+    monkeypatch.setattr(preflight, "preflight", lambda device, *, allow_shared: order.append("free?") or ())
+    monkeypatch.setattr(preflight, "start_state", lambda device: order.append("start"))
+    monkeypatch.setattr(session, "with_largest_batches", lambda made, *_: order.append("trials") or made)
+    session.prepare(RunRequest(workloads=("cnn",), batch_size="max", results=tmp_path))
+    assert order == ["free?", "start", "trials"]
+
+
+def test_a_run_whose_micro_benchmarks_came_first_still_wants_them(cut_off):
+    product = MicroResult(
+        name="gemm", precision="fp32", size="4096", value=5e13, low=None, high=None, unit="FLOP/s", n=20
+    )
+    assert resume._micro_wish(msgspec.structs.replace(cut_off, settings=Settings(micro="only"))) == "also"
+    assert resume._micro_wish(msgspec.structs.replace(cut_off, settings=None)) == "none"
+    assert resume._micro_wish(msgspec.structs.replace(cut_off, settings=None, micro=(product,))) == "also"
