@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpubench.findings import Finding
 from gpubench.models.case import Case
 from gpubench.models.device import DeviceProfile
-from gpubench.models.measurement import Measurement, MicroResult
+from gpubench.models.measurement import BatchChoice, Measurement, MicroResult
 from gpubench.models.record import PROTOCOL, SCHEMA_VERSION, Record
 
 
@@ -37,6 +37,7 @@ class Settings(Record, frozen=True, kw_only=True):
     Attributes:
         time_limit_s: For the whole run; None for no limit [s].
         gpus: GPUs of one data-parallel job.
+        batch_choice: Whether the batches are those of the workloads or the largest that fit.
         micro: Whether micro-benchmarks were run too (``also``), alone (``only``) or not at all (``none``).
         budget: Every number of the budget, by name.
     """
@@ -45,6 +46,7 @@ class Settings(Record, frozen=True, kw_only=True):
     allow_shared: bool = False
     allow_throttled: bool = False
     gpus: int = 1
+    batch_choice: BatchChoice | None = None
     micro: str = "none"
     budget: dict[str, float | str | bool] = {}
 

@@ -76,7 +76,8 @@ def plan_again(
     """
     _same_conditions(run, device)
     names = {profile.name: (reference, profile) for reference, profile in profiles.items()}
-    choice = next((m.batch_choice for m in run.measurements if m.batch_choice is not None), None)
+    told = None if run.settings is None else run.settings.batch_choice
+    choice = told or next((m.batch_choice for m in run.measurements if m.batch_choice is not None), None)
     cases = tuple(_planned(case, names, choice) for case in run.planned)
     if not cases:
         raise MisuseError(f"run {plain(run.run_id)} does not say what it planned: start a new one")

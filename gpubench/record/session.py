@@ -143,6 +143,7 @@ def _settings(request: RunRequest, made: Plan) -> Settings:
         allow_shared=request.allow_shared,
         allow_throttled=made.allow_throttled,
         gpus=request.gpus,
+        batch_choice=next((planned.batch_choice for planned in made.cases), None),
         micro=made.micro,
         budget=budget_numbers(made),
     )

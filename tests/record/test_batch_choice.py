@@ -15,7 +15,7 @@ from gpubench.measure.plan import Unit, plan
 from gpubench.measure.request import RunRequest
 from gpubench.models import DeviceProfile, Run, TaskKind
 from gpubench.profile import load_profiles
-from gpubench.record import resume
+from gpubench.record import resume, session
 from gpubench.record.as_json import measurement_document
 from gpubench.record.frame import frame
 from gpubench.record.store import read_run, write_run
@@ -54,6 +54,9 @@ def test_it_is_no_part_of_the_case_and_an_older_record_leaves_it_open(chosen, tm
     assert not older.at_largest_batch
 
 
+PROFILES = {"cnn": load_profiles()["cnn"]}
+
+
 def test_a_plan_hands_it_to_the_measurement() -> None:
     made = plan(RunRequest(workloads=("cnn",)), CPU, {"cnn": load_profiles()["cnn"]})
     planned = msgspec.structs.replace(made.cases[0], batch_choice="largest")
@@ -66,4 +69,15 @@ def test_a_run_that_goes_on_keeps_it(chosen) -> None:
     assert chosen("largest").measurements[0].case.task is TaskKind.TRAIN
     request = RunRequest(workloads=("cnn",))
     again = resume.plan_again(chosen("largest"), CPU, {"cnn": load_profiles()["cnn"]}, request)
+    assert [p.batch_choice for p in again.cases] == ["largest"]
+
+
+def test_so_does_one_that_was_cut_off_before_its_first_row(chosen) -> None:
+    """What the run was told stands in its settings."""
+    run = chosen("largest")
+    told = session._settings(
+        RunRequest(), resume.plan_again(run, CPU, PROFILES, RunRequest(workloads=("cnn",)))
+    )
+    cut = msgspec.structs.replace(run, measurements=(), settings=told)
+    again = resume.plan_again(cut, CPU, PROFILES, RunRequest(workloads=("cnn",)))
     assert [p.batch_choice for p in again.cases] == ["largest"]
