@@ -124,6 +124,15 @@ def plural(unit: str) -> str:
     return unit if unit.endswith("s") else f"{unit}s"
 
 
+def count(number: int, noun: str) -> str:
+    """``1 row``, ``2 rows``.
+
+    >>> count(1, "row"), count(1200, "row")
+    ('1 row', '1,200 rows')
+    """
+    return f"{number:,} {noun if number == 1 else plural(noun)}"
+
+
 def utc_stamp(moment: datetime | None = None) -> str:
     """Format a moment, or now, as ISO 8601 in UTC, to the second.
 

@@ -47,13 +47,20 @@ def verb(
         say(remark)
     if json:
         rows = [row.document() for row in found.rows]
-        print_json({"rows": rows, "broken": found.broken, "remarks": found.remarks, "failed": failed})
+        print_json(
+            {
+                "rows": rows,
+                "broken": found.broken,
+                "remarks": found.remarks,
+                "failed": [each.case for each in failed],
+            }
+        )
     else:
         _print(found)
     for broken in found.broken:
-        say(f"no figure in B ({_why(broken)}): {plain(broken.case.label)}")
+        say(f"no figure in B ({_why(broken)}): {plain(broken.label)}")
     if failed:
-        names = ", ".join(plain(case.label) for case in failed)
+        names = ", ".join(plain(each.label) for each in failed)
         say(f"slower by more than {format_percent(tolerance)} beyond its interval, or broken: {names}")
         raise typer.Exit(1)
 
@@ -77,7 +84,7 @@ def _print(found: Comparison) -> None:
             "" if ratio.low is None or ratio.high is None else f" ({ratio.low:.3f} to {ratio.high:.3f})"
         )
         cells = (
-            plain(row.case.label),
+            plain(row.label),
             format_number(row.a, 4),
             format_number(row.b, 4),
             f"{ratio.value:.3f}{interval}",

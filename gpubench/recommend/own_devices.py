@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from gpubench.models import Case, Estimate, Measurement, Run, Status
 from gpubench.predict.anchors import is_host_bound
 from gpubench.predict.question import BEST_AMP, Question
+from gpubench.units import count
 
 CPU_KEY = "cpu"
 
@@ -71,10 +72,11 @@ def _estimate(key: str, measurement: Measurement, run: Run) -> Estimate:
         fits_memory=True,
         host_cpu=run.environment.cpu if is_host_bound(measurement) else None,
         findings=measurement.findings,
+        batch_choice=measurement.batch_choice,
     )
 
 
 def _threads(run: Run, measurement: Measurement) -> str:
     """How many threads a CPU worked with; a figure of a CPU means little without."""
-    count = measurement.cpu_threads or run.environment.cpu_threads
-    return f" with {count} threads" if device_key(run) == CPU_KEY and count else ""
+    threads = measurement.cpu_threads or run.environment.cpu_threads
+    return f" with {count(threads, 'thread')}" if device_key(run) == CPU_KEY and threads else ""

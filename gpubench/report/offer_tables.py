@@ -10,7 +10,6 @@ from gpubench.report.data import ReportData
 from gpubench.report.section import Column, Part, RowMark, Table
 from gpubench.report.words import (
     basis_words,
-    count,
     gpus_words,
     listed,
     offer_words,
@@ -23,7 +22,7 @@ from gpubench.report.words import (
     share_words,
     stacked,
 )
-from gpubench.units import format_duration, format_usd, plain
+from gpubench.units import count, format_duration, format_usd, plain
 
 TABLE_ROWS = 15
 MORE_ROWS = 60

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from gpubench.models import Case, Estimate, MemoryFormat, Offer, Precision, Pricing, RankedOffer, Ranking
 from gpubench.report.charts import BASIS_GLYPHS
 from gpubench.report.data import ReportData
-from gpubench.units import UNKNOWN, format_interval, format_number, format_usd, plain, plural
+from gpubench.units import UNKNOWN, count, format_interval, format_number, format_usd, plain, plural
 
 PRECISION_WORDS = {
     Precision.FP32: "fp32 (IEEE, TF32 off)",
@@ -54,15 +54,6 @@ def speed_of(ranking: Ranking, row: RankedOffer) -> float:
     return ranking.throughput_of(row)[0] or 0.0
 
 
-def count(number: int, noun: str) -> str:
-    """``1 row``, ``2 rows``.
-
-    >>> count(1, "row"), count(1200, "row")
-    ('1 row', '1,200 rows')
-    """
-    return f"{number:,} {noun if number == 1 else plural(noun)}"
-
-
 def listed(items: Iterable[str], most: int | None = None) -> str:
     """Join names as a sentence does, at most so many of them.
 
@@ -92,7 +83,7 @@ def cases_words(cases: Iterable[Case]) -> str:
         f"{listed(dict.fromkeys(case.workload for case in known))}, "
         f"{listed(dict.fromkeys('training' if case.task == 'train' else 'inference' for case in known))}, "
         f"{' or '.join(precisions)}, {listed(dict.fromkeys(case.execution.value for case in known))}, "
-        f"batch {listed(str(batch) for batch in batches)}"
+        f"batch {listed(f'{batch:,}' for batch in batches)}"
     )
 
 
@@ -118,7 +109,7 @@ def case_words(case: Case) -> str:
     gpus = "" if case.gpu_count == 1 else f", {case.gpu_count} GPUs"
     return (
         f"{plain(case.workload, 40)}, {'training' if case.task == 'train' else 'inference'}, "
-        f"{PRECISION_WORDS[case.precision]}, {case.execution}, batch {case.batch_size}{layout}{gpus}"
+        f"{PRECISION_WORDS[case.precision]}, {case.execution}, batch {case.batch_size:,}{layout}{gpus}"
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from gpubench.cli.run_text import closing, latencies
 from gpubench.models import (
     Case,
@@ -53,6 +55,14 @@ def test_each_sentence_says_of_which_task_and_batch_it_speaks() -> None:
     one, several = closing(run_of(*both(TaskKind.INFER, 1), *both(TaskKind.INFER, 64)))
     assert "the throughput of fp32 on cnn (inference, batch 1)" in one
     assert "the throughput of fp32 on cnn (inference, batch 64)" in several
+
+
+def test_the_latency_of_a_searched_batch_says_so() -> None:
+    searched = msgspec.structs.replace(
+        measured(TaskKind.INFER, Precision.FP32, 4096, 0.2, passes=100), batch_choice="largest"
+    )
+    (line,) = latencies(run_of(searched))
+    assert line.startswith("cnn infer fp32 eager batch 4,096, the largest that fits: one pass")
 
 
 def test_a_forward_pass_has_no_loss_after_so_many_steps() -> None:

@@ -162,7 +162,7 @@ def test_the_device_is_looked_at_first_and_what_is_seen_is_kept(script, tmp_path
 
 
 def test_a_loop_by_hand_gives_its_ratio_or_the_reason_why_not(script):
-    script(die=["cnn fp32 eager batch 4096"])
+    script(die=["cnn fp32 eager batch 4,096"])
     figures = {f.name: f for f in reference_figures()}
     seen = []
     launcher = SCRIPTED(plan_of([], 1), H200, seen.append)

@@ -12,8 +12,8 @@ from gpubench.report.charts import BLUE, GREEN, SLATE, Mark, Series, dots, two_l
 from gpubench.report.data import ReportData, Result
 from gpubench.report.ratios import Ratio, ratio
 from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
-from gpubench.report.words import PRECISION_WORDS, count, stacked
-from gpubench.units import UNKNOWN, format_bytes, format_number, plain
+from gpubench.report.words import PRECISION_WORDS, stacked
+from gpubench.units import UNKNOWN, count, format_bytes, format_number, plain
 
 SURE_FACTOR = 1.5
 """A gain is put into words where the ends of its interval lie within this factor."""

@@ -6,8 +6,8 @@ from gpubench.compare import ratio
 from gpubench.models import Case, DeviceProfile, Run
 from gpubench.report.data import ReportData, Result, newest, same
 from gpubench.report.section import Block, Column, Paragraph, Section, Table
-from gpubench.report.words import case_words, count, ratio_words, scaled, stacked
-from gpubench.units import plain
+from gpubench.report.words import case_words, ratio_words, scaled, stacked
+from gpubench.units import count, plain
 
 MOST_DEVICES = 6
 

@@ -12,8 +12,8 @@ from gpubench.report.charts import BLUE, ORANGE, Mark, Series, dots, two_lines
 from gpubench.report.data import ReportData, Result
 from gpubench.report.ratios import Ratio, ratio
 from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
-from gpubench.report.words import count, stacked, throughput
-from gpubench.units import format_percent, plain
+from gpubench.report.words import stacked, throughput
+from gpubench.units import count, format_percent, plain
 
 HOST_BOUND_RATIO = 1.10
 """Graph over eager above which the host, not the device, paces the eager step (protocol gpubench/1)."""
@@ -73,7 +73,9 @@ def _sentence(pairs: tuple[Ratio, ...]) -> str:
 
 
 def _label(result: Result) -> str:
-    return two_lines(plain(result.case.workload, 30), f"{result.case.precision.value} {result.batch_words}")
+    best = "best " if result.measurement.at_largest_batch else ""
+    batch = f"{result.case.precision.value} {best}batch {result.case.batch_size:,}"
+    return two_lines(plain(result.case.workload, 30), batch)
 
 
 def _figure(pairs: tuple[Ratio, ...], labels: list[str]) -> Figure:
@@ -97,7 +99,7 @@ def _figure(pairs: tuple[Ratio, ...], labels: list[str]) -> Figure:
         for execution in _NAMES
         if any(p.of.case.execution is execution for p in pairs)
     ]
-    alt = "; ".join(f"{plain(p.of.case.label, 60)}: {p.words}" for p in pairs)
+    alt = "; ".join(f"{plain(p.of.measurement.label, 100)}: {p.words}" for p in pairs)
     return Figure(
         figure=dots(series, labels, "times as fast as eager", line_at=HOST_BOUND_RATIO),
         alt=f"Dot chart of graph or compile against eager: {alt}.",
@@ -118,7 +120,7 @@ def _twin(pairs: tuple[Ratio, ...]) -> Table:
         ),
         rows=tuple(
             (
-                plain(p.of.case.label, 80),
+                plain(p.of.measurement.label, 100),
                 stacked(_throughput(p.to)),
                 stacked(_throughput(p.of)),
                 stacked(p.words),

@@ -10,8 +10,8 @@ from gpubench.predict.calibration import load_calibration
 from gpubench.report.data import ReportData
 from gpubench.report.section import Block, Column, Paragraph, Part, Section, Table
 from gpubench.report.sections.value import best_of_each_gpu
-from gpubench.report.words import count, gpus_words, listed
-from gpubench.units import UNKNOWN, format_number, format_percent, plain
+from gpubench.report.words import gpus_words, listed
+from gpubench.units import UNKNOWN, count, format_number, format_percent, plain
 
 MOST_ROWS = 20
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from gpubench.models import Pricing, RankedOffer
 from gpubench.report.data import ReportData
 from gpubench.report.section import Block, Column, Paragraph, Section, Table
-from gpubench.report.words import PRICING_WORDS, count, listed
-from gpubench.units import UNKNOWN, plain
+from gpubench.report.words import PRICING_WORDS, listed
+from gpubench.units import UNKNOWN, count, plain
 
 STALE_DAYS, OLD_DAYS = 30, 180
 """Past the first a price is marked stale; past the second it is not called current."""

@@ -11,7 +11,6 @@ from gpubench.report.section import Block, Bullets, Fact, Facts, Paragraph, Part
 from gpubench.report.words import (
     basis_words,
     case_words,
-    count,
     estimate,
     gpus_words,
     listed,
@@ -22,7 +21,7 @@ from gpubench.report.words import (
     price_words,
     speed_of,
 )
-from gpubench.units import plain, plural
+from gpubench.units import count, plain, plural
 
 _SENTENCES = re.compile(r"(?<=\.)\s+(?=[A-Z])")
 """Where one sentence of a verdict ends and the next begins: the first is the headline."""
