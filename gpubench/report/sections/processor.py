@@ -104,7 +104,7 @@ def _sentences(found: tuple[Contest, ...]) -> list[str]:
 
 def _needs(trained: Sequence[Contest]) -> list[str]:
     """Whether a GPU is needed, workload by workload: said only where both ends of the interval say it."""
-    limit = format_duration(SMALL_JOB_S)
+    limit = f"{SMALL_JOB_S / 60:.0f} min"
     if not trained:
         return ["No training was measured on this CPU, so whether a GPU is needed for one is not known."]
     easy = [c for c in trained if _surely_within_s(c.cpus) <= SMALL_JOB_S]
@@ -118,8 +118,8 @@ def _needs(trained: Sequence[Contest]) -> list[str]:
         )
     if hard:
         texts.append(
-            f"For {_names(hard)} this CPU is too slow: to train on a million samples takes it "
-            f"{format_duration(min(_at_least_s(c.cpus) for c in hard))} or more, which is over {limit}."
+            f"For {_names(hard)} this CPU is too slow to train on a million samples within {limit}: it takes "
+            f"{format_duration(min(_at_least_s(c.cpus) for c in hard))} or more."
         )
     if untold:
         texts.append(
