@@ -427,7 +427,7 @@ def test_the_throughput_beside_a_latency_is_of_the_same_work_at_the_main_batch()
         rows = table_of("latency", samples.report_data(samples.h200_run(measurements=(single, *more)))).rows
         return next(row for row in rows if row[1] == "amp-bf16" and row[2] == "graph")[6]
 
-    assert cell(best, *others, inferred(128, 0.03), inferred(64, 0.016)).startswith("4,0")
+    assert cell(best, *others, inferred(8, 0.01), inferred(128, 0.03), inferred(64, 0.016)).startswith("4,0")
     assert cell(best, *others, inferred(64, 0.016)).endswith("\nbatch 64")
     assert cell(best, *others) == "—"
 
