@@ -6,6 +6,8 @@ from enum import StrEnum
 
 import msgspec
 
+from gpubench.units import format_percent
+
 
 class FindingKind(StrEnum):
     """Every kind of finding that a measurement, a run or a ranked offer can carry."""
@@ -73,14 +75,38 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     limit: float | str | None = None
 
 
+SHARES = frozenset(
+    {
+        FindingKind.NOISY,
+        FindingKind.NOT_CONVERGED,
+        FindingKind.LAUNCHES_DIFFER,
+        FindingKind.THROTTLED,
+        FindingKind.THROTTLED_ALLOWED,
+        FindingKind.POWER_LIMITED,
+        FindingKind.POWER_CAPPED,
+        FindingKind.SHARED_GPU,
+        FindingKind.IMPLAUSIBLE,
+        FindingKind.ABOVE_PEAK,
+        FindingKind.STEPS_SKIPPED,
+        FindingKind.DRIFTING,
+    }
+)
+"""Value and limit are parts of a whole, and people read them in per cent."""
+
+_MORE_TIME = (
+    "leave out --quick and --time-limit, on a CPU pass --publish; "
+    "if that was so, close other programs and measure again"
+)
+"""The times of --quick are fixed, and it is the default on a CPU."""
+
 _TEXTS: dict[FindingKind, tuple[str, str]] = {
     FindingKind.HOST_BOUND: (
         "the host, not the device, sets the pace",
         "raise the batch or use graph; a faster GPU will not help",
     ),
     FindingKind.NOISY: ("rounds or launches spread widely", "close other programs and measure again"),
-    FindingKind.NOT_STEADY: ("warm-up ended before the times were steady", "give the run more time"),
-    FindingKind.NOT_CONVERGED: ("the interval is wider than the target", "give the run more time"),
+    FindingKind.NOT_STEADY: ("warm-up ended before the times were steady", _MORE_TIME),
+    FindingKind.NOT_CONVERGED: ("the interval is wider than the target", _MORE_TIME),
     FindingKind.LAUNCHES_DIFFER: (
         "the interval between launches is wider than the target",
         "processes settle differently here: --publish has more of them",
@@ -100,7 +126,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     ),
     FindingKind.SHARED_GPU: (
         "something else is using this GPU",
-        "end the other processes, or pass --allow-shared",
+        "end the other processes and measure again alone",
     ),
     FindingKind.TF32_IN_FORCE: (
         "TF32 was in force although fp32 was asked for",
@@ -152,7 +178,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     ),
     FindingKind.DRIFTING: (
         "the step time was still drifting",
-        "give the run more time to reach its temperature",
+        _MORE_TIME,
     ),
     FindingKind.CLOCK_GAP: (
         "a round took far longer than the others",
@@ -169,7 +195,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     ),
     FindingKind.LAUNCHES_MISSING: (
         "fewer launches than planned",
-        "continue the run with --resume",
+        "go on with gpubench run --resume RUN, RUN being the id of the run",
     ),
     FindingKind.UUID_ALL_ZEROS: (
         "the driver reports an all-zero UUID",
@@ -191,18 +217,26 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
 }
 
 
-def describe(finding: Finding) -> str:
-    """One line: what was seen, the limit, and the next action.
+def describe(finding: Finding, where: str | None = None) -> str:
+    """One line: what was seen, where (None for the run as a whole), the limit, and the next action.
 
     >>> describe(Finding(kind=FindingKind.NOISY, value=0.081, limit=0.05))
-    'NOISY: rounds or launches spread widely (0.081, limit 0.05); close other programs and measure again'
+    'NOISY: rounds or launches spread widely (8.1 %, limit 5.0 %); close other programs and measure again'
     """
     what, action = _TEXTS[finding.kind]
-    seen = "" if finding.value is None else f" ({_show(finding.value)}"
-    if seen:
-        seen += ")" if finding.limit is None else f", limit {_show(finding.limit)})"
-    return f"{finding.kind}: {what}{seen}; {action}"
+    parts = [show(finding.kind, finding.value)] if finding.value is not None else []
+    if parts and finding.limit is not None:
+        parts.append(f"limit {show(finding.kind, finding.limit)}")
+    seen = ": ".join(part for part in (where, ", ".join(parts)) if part)
+    return f"{finding.kind}: {what}{f' ({seen})' if seen else ''}; {action}"
 
 
-def _show(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:.3g}"
+def show(kind: FindingKind, value: float | str) -> str:
+    """Return a value or a limit of a finding as people read it.
+
+    >>> show(FindingKind.NOISY, 0.0235), show(FindingKind.LAUNCHES_MISSING, 2), show(FindingKind.NOISY, "all")
+    ('2.4 %', '2', 'all')
+    """
+    if isinstance(value, str):
+        return value
+    return format_percent(value) if kind in SHARES else f"{value:.3g}"

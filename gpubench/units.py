@@ -18,6 +18,8 @@ Joules: TypeAlias = float
 
 UNKNOWN = "—"
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
+_MOST_DIGITS = 6
+"""No interval of a measurement supports more."""
 _SI_STEPS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 
 
@@ -93,10 +95,12 @@ def format_percent(ratio: float | None, digits: int = 2) -> str:
 
 
 def format_interval(value: float | None, low: float | None, high: float | None) -> str:
-    """Format an estimate with its interval, and no more digits than the interval supports.
+    """Format an estimate with its interval, all three rounded to one unit that the interval supports.
 
-    >>> format_interval(3166.4, 3150.2, 3181.9), format_interval(3166.4, 2000.0, 4100.0)
-    ('3,170 (3,150 to 3,180)', '3,200 (2,000 to 4,100)')
+    That unit is at most a fifth of the half-width, so that rounding never moves an end onto the estimate.
+
+    >>> format_interval(1653.7, 1572.8, 1743.3), format_interval(3166.4, 2000.0, 4100.0)
+    ('1,650 (1,570 to 1,740)', '3,200 (2,000 to 4,100)')
     """
     if value is None:
         return UNKNOWN
@@ -104,9 +108,21 @@ def format_interval(value: float | None, low: float | None, high: float | None) 
         return f"{format_number(value, 2)} (at least {format_number(low, 2)})"
     if low is None or high is None:
         return format_number(value)
-    half_width = (high - low) / 2 / abs(value) if value else 1.0
-    digits = 2 if half_width > 0.05 else 3 if half_width > 0.002 else 4
-    return f"{format_number(value, digits)} ({format_number(low, digits)} to {format_number(high, digits)})"
+    largest = max(abs(value), abs(low), abs(high))
+    if largest == 0:
+        return "0 (0 to 0)"
+    finest = math.floor(math.log10(largest)) + 1 - _MOST_DIGITS
+    unit = (high - low) / 2 / 5 if high > low else largest / 1e3
+    exponent = max(finest, math.floor(math.log10(unit)))
+    point, *ends = (_to_unit(number, exponent) for number in (value, low, high))
+    return f"{point} ({ends[0]} to {ends[1]})"
+
+
+def _to_unit(value: float, exponent: int) -> str:
+    """Round to a power of ten; a number too small for it keeps two digits of its own."""
+    if abs(value) < 10.0 ** (exponent + 1):
+        return format_number(value, 2)
+    return f"{round(value, -exponent):,.{max(0, -exponent)}f}"
 
 
 def plain(text: str, limit: int = 200) -> str:

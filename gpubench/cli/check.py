@@ -9,11 +9,11 @@ import typer
 
 from gpubench.cli.common import JsonOption, ResultsOption, print_json, say
 from gpubench.errors import MisuseError
-from gpubench.findings import describe
-from gpubench.units import format_duration, format_number, format_si, plain
+from gpubench.findings import FindingKind, describe, show
+from gpubench.units import count, format_duration, format_number, format_percent, format_si, plain, plural
 
 if TYPE_CHECKING:
-    from gpubench.record.reference_check import Compared, Reference
+    from gpubench.record.reference_check import Compared, Figure, Reference
     from gpubench.record.trust import Doubt, Trust
 
 
@@ -98,22 +98,41 @@ def _print_reference(rows: tuple[Compared, ...]) -> None:
     table = new_table(console, "figure", *figures, "verdict", right=figures)
     for row in rows:
         figure = row.figure
-        limit = "" if figure.limit is None else f"{figure.rule.replace('_', ' ')} {figure.limit:g}"
         cells = (
             figure.name,
-            _quantity(row.measured, figure.unit),
-            _quantity(figure.value, figure.unit),
-            limit,
+            _quantity(row.measured, figure),
+            _quantity(figure.value, figure),
+            _limit(figure),
             row.verdict,
         )
         table.add_row(*(Text(cell) for cell in cells))
     console.print(table)
 
 
-def _quantity(value: float | None, unit: str) -> str:
-    if unit == "s":
+def _limit(figure: Figure) -> str:
+    """The limit in the unit of its figure, or as a share of the reference; empty where there is none."""
+    if figure.limit is None:
+        return ""
+    if figure.rule == "within":
+        return f"±{format_percent(figure.limit)}"
+    words = figure.rule.replace("_", " ")
+    if figure.limit_is_share:
+        return f"{words} {format_percent(figure.limit)} of it"
+    return f"{words} {_quantity(figure.limit, figure)}"
+
+
+def _quantity(value: float | None, figure: Figure) -> str:
+    from gpubench.record.reference_check import planned_of
+
+    if figure.unit == "s":
         return format_duration(value)
-    return format_number(value, 4) if unit == "ratio" else format_si(value, unit, 4)
+    if figure.kind == "spread":
+        return format_percent(value)
+    if figure.unit == "ratio":
+        return format_number(value, 4)
+    if figure.unit == "samples/s":
+        return f"{format_number(value, 4)} {plural(planned_of(figure).case.sample_unit)}/s"
+    return format_si(value, figure.unit, 4)
 
 
 def _fields(trust: Trust) -> dict[str, object]:
@@ -131,15 +150,17 @@ def _print(trust: Trust) -> None:
             print(f"{weight}: {text}")
             for line in lines:
                 print(f"    {line}")
-    verdict = "nothing speaks against it" if trust.trustworthy else "do not rely on the rows named above"
-    print(f"run {plain(trust.run_id)}, {trust.cases} cases: {verdict}")
+    doubted = "do not rely on what is named under a problem"
+    verdict = "nothing speaks against it" if trust.trustworthy else doubted
+    cases = count(trust.cases, "case") if trust.cases else "no cases"
+    print(f"run {plain(trust.run_id)}, {cases}: {verdict}")
 
 
 def _place(doubt: Doubt) -> str:
     where = plain(doubt.case.label if doubt.case else doubt.micro or "the run")
-    seen = [_show(value) for value in (doubt.value, doubt.limit) if value is not None]
+    seen = [_show(doubt.kind, value) for value in (doubt.value, doubt.limit) if value is not None]
     return where if not seen else f"{where}: {seen[0]}" + (f", limit {seen[1]}" if len(seen) > 1 else "")
 
 
-def _show(value: float | str) -> str:
-    return plain(value) if isinstance(value, str) else format_number(value)
+def _show(kind: str, value: float | str) -> str:
+    return plain(show(FindingKind(kind), value))

@@ -60,9 +60,19 @@ def verb(
     for broken in found.broken:
         say(f"no figure in B ({_why(broken)}): {plain(broken.label)}")
     if failed:
-        names = ", ".join(plain(each.label) for each in failed)
-        say(f"slower by more than {format_percent(tolerance)} beyond its interval, or broken: {names}")
+        _say_failed(found, failed, tolerance)
         raise typer.Exit(1)
+
+
+def _say_failed(found: Comparison, failed: tuple[Row | Broken, ...], tolerance: float | None) -> None:
+    """Name the cases that fail the gate: first those that are slower, then those without a figure in B."""
+    slower = f"slower in B by more than {format_percent(tolerance)}, beyond the interval"
+    for why, cases in (
+        (slower, [each for each in failed if each not in found.broken]),
+        ("broken in B", [each for each in failed if each in found.broken]),
+    ):
+        if cases:
+            say(f"{why}: {', '.join(plain(each.label) for each in cases)}")
 
 
 def _why(broken: Broken) -> str:

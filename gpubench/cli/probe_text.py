@@ -12,7 +12,7 @@ from gpubench.probe.held_back import held_back
 from gpubench.probe.identity import uuid_is_blank
 from gpubench.probe.nvml_profile import fp32_flops_per_s
 from gpubench.specs import load_specs
-from gpubench.units import UNKNOWN, format_bytes, format_number, format_si, plain
+from gpubench.units import UNKNOWN, count, format_bytes, format_number, format_si, plain
 
 _LABEL, _READING = 23, 34
 _NVIDIA_ONLY = ("CUDA cores", "fp32 at highest clock", "NVLink", "ECC, MIG", "virtualization")
@@ -158,7 +158,7 @@ def _now(state: DeviceState) -> str:
 
 def _cpu(device: DeviceProfile, host: Host) -> Iterator[str]:
     yield f"CPU    {_name(device)}"
-    yield f"  {'cores':{_LABEL}}{_count(device.core_count)} ({_count(host.cpu_thread_count)} threads)"
+    yield f"  {'cores':{_LABEL}}{_count(device.core_count)} ({_threads(host.cpu_thread_count)})"
     yield f"  {'memory':{_LABEL}}{format_bytes(device.memory_bytes)}"
     yield f"  {'instructions':{_LABEL}}{' '.join(host.cpu_instructions) or UNKNOWN}"
     bf16 = "bf16" in (device.tensor_core_precisions or ())
@@ -206,6 +206,10 @@ def _text(value: str | None) -> str:
 
 def _count(value: int | None) -> str:
     return UNKNOWN if value is None else f"{value:,}"
+
+
+def _threads(value: int | None) -> str:
+    return f"{UNKNOWN} threads" if value is None else count(value, "thread")
 
 
 def _watts(value: float | None) -> str:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from gpubench import units
 from gpubench.cli.tables import console_for_tables, new_table
 from gpubench.compare import AmpEffect, ScalingEffect, amp_effects, scaling_effects
-from gpubench.findings import describe
+from gpubench.findings import INFORMATIVE, describe
+from gpubench.measure.checks import unique
 from gpubench.measure.peaks import best_products, datasheet_share
-from gpubench.models import Measurement, Run, Status, TaskKind
+from gpubench.models import Finding, Measurement, Run, Status, TaskKind
 from gpubench.record.spread import cold_costs
 
 if TYPE_CHECKING:
@@ -34,12 +38,13 @@ def print_run(run: Run) -> None:
 def device_line(run: Run) -> str:
     """One line: the device, its memory, driver, torch."""
     device, software = run.device, run.environment
+    threads = software.cpu_threads if device.backend == "cpu" else None
     parts = [
         units.plain(device.name or device.backend),
         units.format_bytes(device.memory_bytes) if device.memory_bytes else None,
         f"driver {units.plain(device.driver_version)}" if device.driver_version else None,
         f"torch {units.plain(software.torch)}" if software.torch else None,
-        f"{software.cpu_threads} threads" if device.backend == "cpu" and software.cpu_threads else None,
+        units.count(threads, "thread") if threads else None,
     ]
     return ", ".join(part for part in parts if part)
 
@@ -60,7 +65,7 @@ def micro_table(run: Run, console: Console) -> Table:
     from rich.text import Text
 
     figures = ("value", "95 %", "of datasheet")
-    made = new_table(console, "micro-benchmark", "size", *figures, right=figures)
+    made = new_table(console, "micro-benchmark", "size", *figures, "findings", right=figures)
     best = best_products(run.micro)
     for result in run.micro:
         name = f"{result.name} {result.precision}" if result.precision else result.name
@@ -71,6 +76,7 @@ def micro_table(run: Run, console: Console) -> Table:
             _quantity(result.value, result.unit),
             units.UNKNOWN if width is None else f"±{units.format_percent(width)}",
             units.format_percent(datasheet_share(run.device, result)),
+            " ".join(finding.kind for finding in result.findings),
         )
         made.add_row(*(Text(cell) for cell in cells))
     return made
@@ -81,15 +87,22 @@ def _quantity(value: float, unit: str) -> str:
 
 
 def doubts(run: Run) -> tuple[str, ...]:
-    """Return each kind of finding once, with what to do about it."""
-    seen = {f.kind: f for f in run.findings}
-    for measurement in run.measurements:
-        for finding in measurement.findings:
-            seen.setdefault(finding.kind, finding)
+    """Return each kind of finding once, with the worst of its values and where that was, and what to do."""
+    seen: list[tuple[Finding, str | None]] = [(finding, None) for finding in run.findings]
+    seen += [(finding, m.label) for m in run.measurements for finding in m.findings]
     for result in run.micro:
-        for finding in result.findings:
-            seen.setdefault(finding.kind, finding)
-    return tuple(units.plain(describe(finding), 300) for finding in seen.values())
+        name = " ".join(part for part in (result.name, result.precision, result.size) if part)
+        seen += [(finding, name) for finding in result.findings]
+    kinds = dict.fromkeys(finding.kind for finding, _ in seen)
+    return tuple(_worst([each for each in seen if each[0].kind is kind]) for kind in kinds)
+
+
+def _worst(found: list[tuple[Finding, str | None]]) -> str:
+    """Word the finding of one kind whose value is largest; of one that concerns the whole run, that."""
+    (worst,) = unique(finding for finding, _ in found)
+    where = next(name for finding, name in found if finding == worst)
+    several = "" if len(found) == 1 or where is None else f"worst of {len(found)}: "
+    return units.plain(describe(worst, None if where is None else f"{several}{where}"), 400)
 
 
 def cold(run: Run) -> tuple[str, ...]:
@@ -104,9 +117,22 @@ def cold(run: Run) -> tuple[str, ...]:
 
 
 def closing(run: Run) -> tuple[str, ...]:
-    """Say what AMP and further GPUs gain here, workload by workload, with the baseline named."""
-    amp, more = amp_effects(run), scaling_effects(run)
-    return (*(_sentence(effect) for effect in amp), *(_scaling_sentence(effect) for effect in more))
+    """Say what AMP and further GPUs gain here, with the baseline named, and what speaks against it."""
+    rows = {m.case: m for m in run.measurements}
+    said = [(_sentence(e), (rows[e.case], rows[e.baseline])) for e in amp_effects(run)]
+    for effect in scaling_effects(run):
+        alone = rows[msgspec.structs.replace(effect.case, gpu_count=1)]
+        said.append((_scaling_sentence(effect), (rows[effect.case], alone)))
+    lines = [text + _doubted(run, pair) for text, pair in said]
+    if any(len(row.launches) == 1 for _, pair in said for row in pair):
+        lines.append("these ratios rest on one launch: differences between processes are not in them")
+    return tuple(lines)
+
+
+def _doubted(run: Run, rows: Sequence[Measurement]) -> str:
+    found = (*run.findings, *(finding for row in rows for finding in row.findings))
+    kinds = dict.fromkeys(f.kind for f in found if f.kind not in INFORMATIVE)
+    return f"; to be doubted: {', '.join(kinds)}" if kinds else ""
 
 
 def _scaling_sentence(effect: ScalingEffect) -> str:

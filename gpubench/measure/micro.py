@@ -233,13 +233,18 @@ def transfer(*, to_device: bool, pinned: bool, size: Bytes = TRANSFER_BYTES) -> 
 def launch() -> Probe:
     """One-element additions issued back to back: wall time of each."""
     return Probe(
-        name="launch wall", size=str(LAUNCHES), unit="s", make=_add, on_device=False, repeats=LAUNCHES
+        name="launch wall",
+        size=f"{LAUNCHES} launches",
+        unit="s",
+        make=_add,
+        on_device=False,
+        repeats=LAUNCHES,
     )
 
 
 def launch_on_device() -> Probe:
     """A one-element addition between two device events."""
-    return Probe(name="launch device", size="1", unit="s", make=_add)
+    return Probe(name="launch device", size="1 launch", unit="s", make=_add)
 
 
 def measure_probe(

@@ -10,7 +10,7 @@ import psutil
 
 from gpubench.probe import cpu, system
 from gpubench.probe.check import Check, fail, ok, warn
-from gpubench.units import GIB, format_bytes, format_number
+from gpubench.units import GIB, count, format_bytes, format_number
 
 _BUSY_SHARE = 0.25
 _LITTLE_MEMORY_BYTES = 4 * GIB
@@ -56,7 +56,7 @@ def _container(root: Path) -> Iterator[Check]:
 def _processors(root: Path) -> Iterator[Check]:
     threads, quota = system.usable_threads(), system.cpu_quota(root)
     name = cpu.cpu_name(root) or "unknown"
-    seen = f"{name}, {threads or '?'} threads"
+    seen = f"{name}, {count(threads, 'thread') if threads else 'threads unknown'}"
     if quota is not None and threads is not None and quota < threads:
         seen += f", of which the control group allows the time of {format_number(quota)}"
         mend = f"set OMP_NUM_THREADS={max(1, int(quota))}, or raise the container's CPU limit"
@@ -80,7 +80,7 @@ def _other_work() -> Iterator[Check]:
     if not hasattr(os, "getloadavg"):
         return
     load, threads = os.getloadavg()[0], system.usable_threads() or 1
-    seen = f"load {format_number(load)} on {threads} threads"
+    seen = f"load {format_number(load)} on {count(threads, 'thread')}"
     if load > max(1.0, _BUSY_SHARE * threads):
         yield warn("other work", seen, "close other programs: they disturb host-bound figures")
     else:

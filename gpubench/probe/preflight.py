@@ -132,8 +132,8 @@ def _check_compute_mode(device: DeviceProfile, readings: Readings) -> None:
 def _refusal(device: DeviceProfile, sharing: Sharing) -> str:
     who = f" (PIDs {', '.join(map(str, sharing.pids))})" if sharing.pids else ""
     return (
-        f"{_label(device)} is in use by others: {sharing.seen}{who}; end them, choose another GPU with "
-        "--device, or pass --allow-shared and read the figures with that in mind"
+        f"{_label(device)} is in use by others: {sharing.seen}{who}; end them or choose another GPU with "
+        "--device; `gpubench run` also takes --allow-shared, which marks every figure"
     )
 
 

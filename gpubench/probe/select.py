@@ -65,7 +65,7 @@ def select_peers(device: DeviceProfile, count: int) -> tuple[DeviceProfile, ...]
     name = plain(device.name or device.backend)
     if device.backend != nvidia.BACKEND.name or device.mig_enabled:
         what = "a MIG slice" if device.mig_enabled else name
-        raise MisuseError(f"--gpus {count}: several are measured of whole NVIDIA GPUs, and this is {what}")
+        raise MisuseError(f"--gpus {count} needs whole NVIDIA GPUs; this device is {what}")
     visible = visible_devices(nvidia.BACKEND.devices().devices, os.environ)
     alike = [d for d in visible if d.name == device.name and d.memory_bytes == device.memory_bytes]
     others = tuple(d for d in alike if d.index != device.index)

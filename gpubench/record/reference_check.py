@@ -69,6 +69,11 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     limit: float | None
     source: str
 
+    @property
+    def limit_is_share(self) -> bool:
+        """Whether the limit is a share of the reference value: ``at_least`` up to 1."""
+        return self.rule == "at_least" and self.value is not None and (self.limit or 0.0) <= 1
+
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
     """One figure as measured here beside its reference."""
@@ -139,8 +144,7 @@ def judge(figure: Figure, measured: float | None, *, same_card: bool) -> Verdict
         return "pass" if abs(measured - (figure.value or 1.0)) <= figure.limit else "fail"
     if figure.rule == "at_most":
         return "pass" if measured <= figure.limit else "fail"
-    is_share = figure.limit <= 1 and figure.value is not None
-    limit = figure.limit * figure.value if is_share and figure.value is not None else figure.limit
+    limit = figure.limit * (figure.value or 1.0) if figure.limit_is_share else figure.limit
     return "pass" if measured >= limit else "fail"
 
 

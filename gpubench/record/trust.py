@@ -58,7 +58,7 @@ def _doubts(run: Run, measurements: tuple[Measurement, ...]) -> Iterator[Doubt]:
         yield Doubt(
             weight="problem",
             kind="UNFINISHED",
-            text="the run was cut off; continue it with `gpubench run --resume`",
+            text=f"the run was cut off; {_resume(run)}",
         )
     known = {finding.kind: finding for finding in (*checks.of_run(run), *run.findings)}
     yield from (_of(finding) for finding in known.values())
@@ -70,12 +70,13 @@ def _doubts(run: Run, measurements: tuple[Measurement, ...]) -> Iterator[Doubt]:
             yield msgspec.structs.replace(doubt, weight="note") if wide else doubt
     for measurement in measurements:
         if measurement.status is not Status.OK:
-            yield _status(measurement)
+            yield _status(measurement, run)
         yield from (_of(finding, measurement.case) for finding in measurement.findings)
         yield from (_not_run(guard, measurement.case) for guard in guards_not_run(measurement, run.device))
     missing = set(run.planned) - {m.case for m in measurements}
     for case in sorted(missing, key=lambda case: case.label):
-        yield Doubt(weight="problem", case=case, kind="NOT_MEASURED", text="planned and never reached")
+        text = f"planned and never reached; {_resume(run)}"
+        yield Doubt(weight="problem", case=case, kind="NOT_MEASURED", text=text)
 
 
 _WIDE = frozenset({FindingKind.NOT_CONVERGED, FindingKind.NOISY})
@@ -93,13 +94,18 @@ def _of(finding: Finding, case: Case | None = None) -> Doubt:
     )
 
 
-def _status(measurement: Measurement) -> Doubt:
+def _resume(run: Run) -> str:
+    return f"go on with `gpubench run --resume {plain(run.run_id)}`"
+
+
+def _status(measurement: Measurement, run: Run) -> Doubt:
     expected = measurement.status in {Status.UNSUPPORTED, Status.OUT_OF_MEMORY}
     return Doubt(
         weight="note" if expected else "problem",
         case=measurement.case,
         kind=measurement.status.upper(),
-        text=f"{measurement.status.replace('_', ' ')}: {plain(measurement.reason or 'no reason known', 300)}",
+        text=f"{measurement.status.replace('_', ' ')}: {plain(measurement.reason or 'no reason known', 300)}"
+        + (f"; {_resume(run)}, with more time" if measurement.status is Status.TIMEOUT else ""),
     )
 
 

@@ -96,7 +96,7 @@ def estimate(value: float | None, low: float | None, high: float | None) -> str:
     """An estimate with its interval; one so wide that it has no upper end says "at least".
 
     >>> estimate(73.3, 40.0, None), estimate(73.3, 73.0, 73.6), estimate(None, None, None)
-    ('73 (at least 40)', '73.3 (73.0 to 73.6)', '—')
+    ('73 (at least 40)', '73.30 (73.00 to 73.60)', '—')
     """
     if value is not None and low is not None and high is None:
         return f"{format_number(value, 2)} (at least {format_number(low, 2)})"
@@ -170,7 +170,7 @@ def scaled(value: float | None, low: float | None, high: float | None) -> str:
     """An estimate with its interval, large ones in millions, so that nobody counts zeros.
 
     >>> scaled(12.3e6, 9.4e6, 16.8e6), scaled(3166.4, 3150.2, 3181.9)
-    ('12 (9.4 to 17) million', '3,170 (3,150 to 3,180)')
+    ('12.3 (9.4 to 16.8) million', '3,166 (3,150 to 3,182)')
     """
     for step, word in ((1e9, " billion"), (1e6, " million")):
         if value is not None and value >= step:
@@ -219,7 +219,7 @@ def ratio_words(value: float, low: float | None, high: float | None) -> str:
     """A ratio with its interval.
 
     >>> ratio_words(4.4321, 4.41, 4.45), ratio_words(2.0, None, None)
-    ('4.43× (4.41 to 4.45)', '2.00×')
+    ('4.432× (4.410 to 4.450)', '2.00×')
     """
     if low is None or high is None:
         return f"{format_number(value)}×"

@@ -16,7 +16,7 @@ from gpubench.measure.budget import DEFAULT
 from gpubench.measure.case import Desk, Seen, measure_case
 from gpubench.measure.clock import Clock
 from gpubench.measure.execution import NotPreparedError, prepare
-from gpubench.measure.hardware import Hardware
+from gpubench.measure.hardware import Hardware, open_hardware
 from gpubench.measure.messages import MeasureCase, Ready, Setup
 from gpubench.measure.precision import SwitchesRefusedError, read_switches, switches_for
 from gpubench.measure.step import move
@@ -178,6 +178,55 @@ def test_everything_that_is_read_beside_the_rounds_is_in_the_record(measured):
     assert launch.telemetry_source == "nvml"
     assert {"build", "first_step"} <= set(launch.cold_s)
     assert desk.phases == ["build", "check", "first steps", "first steps", "warm-up", "timed", "second look"]
+
+
+def test_the_gradient_scale_is_followed_from_the_warm_up_on(measured, monkeypatch):
+    scales = []
+    heap = Accelerator.heap
+    monkeypatch.setattr(
+        Accelerator, "heap", lambda self, scale=None: scales.append(scale) or heap(self, scale)
+    )
+    done, _ = measured(precision=Precision.AMP_FP16)
+    assert done.status is Status.OK
+    assert done.launch.skipped_steps == 0
+    assert len(scales) >= len(done.launch.warmup) + len(done.launch.rounds)
+    assert set(scales) == {65536.0}
+    assert measured()[0].launch.skipped_steps is None
+
+
+def test_the_first_steps_draw_the_random_numbers_of_the_seed(measured, monkeypatch):
+    """Dropout falls alike in every precision, however many numbers were drawn before."""
+
+    def forward(self, x):
+        self.act()
+        return self.layer(nn.functional.dropout(x, training=self.training))
+
+    monkeypatch.setattr(Net, "forward", forward)
+    curves = []
+    for drawn in (1, 100):
+        monkeypatch.setattr(
+            guards, "reference_error", lambda work, task, n=drawn: float(torch.rand(n)[0] * 0)
+        )
+        curves.append(measured()[0].launch.loss_curve)
+    assert len(curves[0]) == BUDGET.curve_steps
+    assert curves[0] == curves[1]
+
+
+def test_cudnn_chooses_its_algorithms_by_trial_on_a_gpu(h100, cpu, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    open_hardware(cpu)
+    assert torch.backends.cudnn.benchmark is False
+    chosen = []
+    for name, answer in (
+        ("init", lambda: None),
+        ("set_device", chosen.append),
+        ("synchronize", lambda: None),
+    ):
+        monkeypatch.setattr(torch.cuda, name, answer)
+    monkeypatch.setattr(torch, "zeros", lambda *_, **__: None)
+    assert open_hardware(h100, rank=1).is_cuda
+    assert chosen == [1]
+    assert torch.backends.cudnn.benchmark is True
 
 
 def test_on_the_cpu_fp32_is_its_own_reference_and_amp_is_not(measured, monkeypatch):

@@ -76,6 +76,7 @@ def test_probes_run_for_real_on_the_cpu(cpu, monkeypatch):
     budget = msgspec.structs.replace(QUICK, micro_s=0.01)
     found = list(micro.run_micro(CPU, cpu, budget, BLIND, strict=True, others=True))
     assert [r.name for r in found] == ["gemm", "device copy", "launch wall"]
+    assert found[-1].size == "1000 launches"
     assert all(r.value > 0 for r in found)
 
 

@@ -141,6 +141,23 @@ def test_strict_fp32_has_a_process_of_its_own_and_executions_follow_each_other(h
                 assert msgspec.structs.replace(eager, execution=Execution.GRAPH) == graph
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_the_order_within_one_process_changes_from_launch_to_launch(h100, profiles, strict):
+    made = plan(RunRequest(executions=("eager",), budget="publish"), h100, profiles)
+    orders = {
+        tuple(u.planned.case for u in made.units() if u.group[:2] == (launch, strict)) for launch in range(5)
+    }
+    assert len(orders) > 1
+    assert len({frozenset(order) for order in orders}) == 1
+
+
+def test_eager_comes_before_graph_in_whichever_order_they_are_asked_for(h100, profiles):
+    units = plan(RunRequest(executions=("graph", "eager")), h100, profiles).units()
+    for eager, graph in zip(units[::2], units[1::2], strict=True):
+        assert eager.planned.case.execution is Execution.EAGER
+        assert graph.planned.case == msgspec.structs.replace(eager.planned.case, execution=Execution.GRAPH)
+
+
 @pytest.mark.parametrize("variable", ["NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"])
 def test_fp32_is_refused_while_a_variable_forces_tf32_and_named(h100, profiles, monkeypatch, variable):
     monkeypatch.setenv(variable, "1")

@@ -136,6 +136,23 @@ def test_amp_computes_in_bf16_and_keeps_weights_in_float32(tiny, make_case):
     assert {p.dtype for p in work.model.parameters()} == {torch.float32}
 
 
+@pytest.mark.parametrize(
+    ("changes", "scaled", "cached"),
+    [
+        ({"precision": Precision.AMP_FP16, "execution": Execution.GRAPH}, True, False),
+        ({"precision": Precision.AMP_FP16}, True, True),
+        ({"precision": Precision.AMP_FP16, "task": TaskKind.INFER}, False, True),
+        ({"precision": Precision.AMP_BF16, "execution": Execution.GRAPH}, False, False),
+        ({"precision": Precision.AMP_BF16, "execution": Execution.COMPILE}, False, True),
+    ],
+)
+def test_fp16_trains_with_a_scaler_and_a_graph_has_no_weight_cache(tiny, make_case, changes, scaled, cached):
+    work = move(tiny, make_case(**changes), CPU)
+    assert (work.scaler is not None) is scaled
+    with work.autocast():
+        assert torch.is_autocast_cache_enabled() is cached
+
+
 def test_channels_last_reaches_weights_and_images(tiny, make_case):
     work = move(tiny, make_case(memory_format=MemoryFormat.CHANNELS_LAST), CPU)
     assert work.model[3].weight.is_contiguous(memory_format=torch.channels_last)
@@ -170,6 +187,16 @@ def test_the_first_loss_agrees_with_float32_on_the_cpu(make_case):
     assert guards.reference_error(move(again, make_case(batch_size=8), CPU), task) < 1e-6
     amp = make_case(batch_size=8, precision=Precision.AMP_BF16)
     assert 0 < guards.reference_error(move(again, amp, CPU), task) < 2e-2
+
+
+@pytest.mark.parametrize(("batch", "seen"), [(8, 4), (3, 3)])
+def test_both_sides_of_the_reference_see_four_samples_at_most(make_case, batch, seen):
+    task, again = load_workload("cnn").tiny(batch, 0), load_workload("cnn").tiny(batch, 0)
+    counts = []
+    for model in (task.model, again.model):
+        model.register_forward_pre_hook(lambda _model, inputs: counts.append(len(inputs[0])))
+    guards.reference_error(move(again, make_case(batch_size=batch), CPU), task)
+    assert counts == [seen, seen]
 
 
 def test_a_model_that_computes_something_else_is_seen(make_case):

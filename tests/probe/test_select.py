@@ -167,5 +167,5 @@ def test_too_few_of_a_kind_is_said_with_how_many_there_are(four) -> None:
 
 
 def test_a_cpu_has_no_others() -> None:
-    with pytest.raises(MisuseError, match="--gpus 2: several are measured of whole NVIDIA GPUs"):
+    with pytest.raises(MisuseError, match="--gpus 2 needs whole NVIDIA GPUs; this device is "):
         select_peers(select_device("cpu")[0], 2)

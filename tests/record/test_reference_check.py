@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from gpubench.cli import check
 from gpubench.cli.app import app
 from gpubench.errors import GpuBenchError, NoDeviceError
 from gpubench.measure import by_hand, events
@@ -236,3 +237,22 @@ def test_a_cpu_has_no_reference(monkeypatch, tmp_path):
     done = CliRunner().invoke(app, ["check", "--reference", "--results", str(tmp_path)])
     assert done.exit_code != 0
     assert "compares GPUs" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "limit"),
+    [
+        ("launch device", "3.87 µs", "at most 3.95 µs"),
+        ("cnn graph step", "358 µs", "at most 380 µs"),
+        ("quick run of cnn lstm vgg16", "—", "at most 2 min 0 s"),
+        ("gemm fp32 4096", "51.37 TFLOP/s", "at least 98 % of it"),
+        ("vgg16 compiled", "4,846 images/s", "at least 4,700 images/s"),
+        ("vgg16 eager fp32", "655.0 images/s", ""),
+        ("vgg16 fp32 over the bare loop", "1.000", "±1.0 %"),
+        ("vgg16 graph spread of 5 launches", "0.30 %", "at most 0.50 %"),
+        ("vgg16 cost of telemetry", "1.000", "at most 1.002"),
+    ],
+)
+def test_a_limit_has_the_unit_of_its_figure(name, value, limit):
+    (figure,) = (f for f in reference_figures() if f.name == name)
+    assert (check._quantity(figure.value, figure), check._limit(figure)) == (value, limit)

@@ -119,6 +119,15 @@ def test_a_run_that_was_cut_off_and_what_it_never_reached_are_problems(make_run)
     other = msgspec.structs.replace(run.planned[0], workload="vgg16")
     trust = examine(msgspec.structs.replace(run, finished_at=None, planned=(*run.planned, other)))
     assert {d.kind for d in trust.doubts} == {"UNFINISHED", "NOT_MEASURED"}
+    assert all(f"`gpubench run --resume {run.run_id}`" in d.text for d in trust.doubts)
+
+
+def test_a_case_that_ran_out_of_time_has_a_next_action(make_run):
+    run = with_launch(make_run(), launch())
+    late = msgspec.structs.replace(run.measurements[0], status=Status.TIMEOUT, reason="the time limit came")
+    (doubt, *_) = examine(msgspec.structs.replace(run, measurements=(late,))).doubts
+    assert doubt.text.startswith("timeout: the time limit came; go on with ")
+    assert f"`gpubench run --resume {run.run_id}`, with more time" in doubt.text
 
 
 def test_more_gpus_than_can_be_are_not_believed(make_run):
@@ -378,16 +387,20 @@ def test_check_and_compare_answer_with_their_exit_codes(tmp_path, make_run):
     )
     code, out, _ = gpubench("check", str(path))
     assert code == 1
-    assert "    gemm bf16 4096: 0.200, limit 0.0200" in out.splitlines()
+    assert "    gemm bf16 4096: 20 %, limit 2.0 %" in out.splitlines()
     code, out, err = gpubench("compare", "20261120", "latest", *where, "--fail-over", "3%", "--json")
     assert code == 1, err
     assert json.loads(out)["rows"][0]["verdict"] == "B is slower"
+    assert "slower in B by more than 3.0 %, beyond the interval: " in err
+    assert "broken" not in err
     assert gpubench("compare", "20261120", "latest", *where, "--fail-over", "30%")[0] == 0
     row = msgspec.structs.replace(slow.measurements[0], status=Status.INVALID, reason="IMPLAUSIBLE")
     store.write_run(tmp_path, msgspec.structs.replace(slow, measurements=(row,)))
     code, _, err = gpubench("compare", "20261120", "latest", *where, "--fail-over", "30%")
     assert code == 1
     assert "no figure in B (invalid: IMPLAUSIBLE)" in err
+    assert f"broken in B: {row.case.label}" in err
+    assert "slower in B" not in err
     assert gpubench("compare", "20261120", "latest", *where)[0] == 0
     code, out, err = gpubench("compare", "20261120", "nowhere", *where)
     assert (code, out) == (2, "")

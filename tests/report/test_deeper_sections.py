@@ -166,7 +166,7 @@ def test_micro_benchmarks_stand_beside_the_dense_rate_of_their_precision():
     data = samples.report_data(samples.h200_run())
     rows = {row[0]: row for row in table_of("micro", data).rows}
     best = rows["gemm bf16\n4096, the best size"]
-    assert best[1].startswith("723 TFLOP/s")
+    assert best[1].startswith("722.7 TFLOP/s")
     assert best[2] == "989 TFLOP/s"
     assert best[3] == "73.0 %"
     assert "gemm bf16\n8192" in rows
@@ -297,7 +297,7 @@ def test_two_gpus_are_compared_on_equal_cases_with_an_interval():
     data = samples.report_data(samples.h200_run(), other_gpu())
     table = table_of("devices", data)
     assert [c.title for c in table.columns][1:] == ["NVIDIA H200", "NVIDIA L4"]
-    assert "1.0× (" in table.rows[0][2]
+    assert "1.00× (" in table.rows[0][2]
 
 
 def test_two_gpus_without_a_common_case_are_not_compared():
@@ -447,7 +447,7 @@ def test_what_more_gpus_add_is_shown_per_gpu_and_claims_nothing_without_one_alon
     rows = (samples.measurement(one, 0.064), samples.measurement(four, 64 * 4 / 3600))
     row = table_of("together", samples.report_data(samples.h200_run(measurements=rows))).rows[0]
     assert row[2:4] == ("4", "64")
-    assert row[5].startswith("3.6")
+    assert row[5].startswith("3.596×")
     assert row[6] == "90 %"
     assert block_of("together", samples.report_data(samples.h200_run(measurements=rows[1:]))) is None
 

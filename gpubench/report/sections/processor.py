@@ -183,7 +183,8 @@ def _mend(compared: list[Contest]) -> list[str]:
 
 def _threads(result: Result, before: str) -> str:
     threads = result.measurement.cpu_threads or result.run.environment.cpu_threads
-    return f"{before}{count(threads, 'thread')}" if result.run.device.backend == "cpu" and threads else ""
+    on_cpu = result.run.device.backend == "cpu"
+    return f"{before}{count(threads, 'thread')}" if on_cpu and threads else ""
 
 
 def _job_s(result: Result) -> float:
