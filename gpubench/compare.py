@@ -11,7 +11,7 @@ import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.findings import INFORMATIVE, FindingKind
-from gpubench.models import Case, Measurement, Precision, Run, Status
+from gpubench.models import BatchChoice, Case, Measurement, Precision, Run, Status
 from gpubench.units import plain
 
 ROTATION = 4
@@ -37,14 +37,30 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One case in both runs; throughputs of A and B [samples/s], and what speaks against either."""
+    """One case in both runs; throughputs of A and B [samples/s], and what speaks against either.
+
+    Attributes:
+        a_batch_choice, b_batch_choice: How each came by its batch; None is unknown.
+    """
 
     case: Case
     a: float
     b: float
     ratio: Ratio
+    a_batch_choice: BatchChoice | None = None
+    b_batch_choice: BatchChoice | None = None
     a_findings: tuple[FindingKind, ...] = ()
     b_findings: tuple[FindingKind, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The case in words, and in which of the runs its batch is the largest that fits."""
+        choices = (("A", self.a_batch_choice), ("B", self.b_batch_choice))
+        searched = [name for name, choice in choices if choice == "largest"]
+        if not searched:
+            return self.case.label
+        where = "" if len(searched) == len(choices) else f" in {searched[0]}"
+        return f"{self.case.label}, the largest that fits{where}"
 
     @property
     def verdict(self) -> str:
@@ -71,6 +87,12 @@ class Broken(msgspec.Struct, frozen=True, kw_only=True):
     case: Case
     status: Status
     reason: str | None = None
+    batch_choice: BatchChoice | None = None
+
+    @property
+    def label(self) -> str:
+        """The case in words, as the measurement in B has it."""
+        return Measurement(case=self.case, status=self.status, batch_choice=self.batch_choice).label
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,10 +102,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     broken: tuple[Broken, ...] = ()
     remarks: tuple[str, ...] = ()
 
-    def failed(self, tolerance: float) -> tuple[Case, ...]:
-        """Return the cases that fail a gate: surely slower by more than ``tolerance``, or broken in B."""
-        slower = (row.case for row in self.rows if row.slower_than(tolerance))
-        return (*slower, *(broken.case for broken in self.broken))
+    def failed(self, tolerance: float) -> tuple[Row | Broken, ...]:
+        """Return what fails a gate: surely slower by more than ``tolerance``, or broken in B."""
+        return (*(row for row in self.rows if row.slower_than(tolerance)), *self.broken)
 
 
 def ratio(measurement: Measurement, baseline: Measurement) -> Ratio:
@@ -97,7 +118,7 @@ def ratio(measurement: Measurement, baseline: Measurement) -> Ratio:
     mine, theirs = measurement.samples_per_s, baseline.samples_per_s
     if mine is None or theirs is None:
         missing = measurement if mine is None else baseline
-        raise MisuseError(f"{missing.case.label} has no figure ({missing.status}): nothing to compare")
+        raise MisuseError(f"{missing.label} has no figure ({missing.status}): nothing to compare")
     value = mine / theirs
     widths = (measurement.relative_half_width, baseline.relative_half_width)
     if widths[0] is None or widths[1] is None:
@@ -212,7 +233,7 @@ def compare(a: Run, b: Run, *, across_devices: bool = False) -> Comparison:
     good = [{m.case: m for m in run.measurements if m.status is Status.OK} for run in (a, b)]
     common = [case for case in good[0] if case in good[1]]
     broken = tuple(
-        Broken(case=m.case, status=m.status, reason=m.reason)
+        Broken(case=m.case, status=m.status, reason=m.reason, batch_choice=m.batch_choice)
         for m in b.measurements
         if m.case in good[0] and m.case not in good[1]
     )
@@ -229,6 +250,8 @@ def compare(a: Run, b: Run, *, across_devices: bool = False) -> Comparison:
                 a=theirs.samples_per_s,
                 b=mine.samples_per_s,
                 ratio=ratio(mine, theirs),
+                a_batch_choice=theirs.batch_choice,
+                b_batch_choice=mine.batch_choice,
                 a_findings=_doubtful(theirs),
                 b_findings=_doubtful(mine),
             )
@@ -280,7 +303,7 @@ def _remarks(a: Run, b: Run, common: set[Case]) -> list[str]:
     if a.budget != b.budget:
         remarks.append(f"budget differs: A {plain(a.budget)}, B {plain(b.budget)}")
     for name, run in (("A", a), ("B", b)):
-        alone = [plain(m.case.label) for m in run.measurements if m.case not in common]
+        alone = [plain(m.label) for m in run.measurements if m.case not in common]
         if alone:
             remarks.append(f"not compared, without a figure in both: {', '.join(alone)} (in {name})")
     return remarks

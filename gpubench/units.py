@@ -131,15 +131,6 @@ def plain(text: str, limit: int = 200) -> str:
     return kept if len(kept) <= limit else kept[: limit - 1] + "…"
 
 
-def count(number: int, noun: str) -> str:
-    """``1 row``, ``2 rows``.
-
-    >>> count(1, "row"), count(1200, "row")
-    ('1 row', '1,200 rows')
-    """
-    return f"{number:,} {noun if number == 1 else plural(noun)}"
-
-
 def plural(unit: str) -> str:
     """``image`` becomes ``images``.
 
@@ -147,6 +138,15 @@ def plural(unit: str) -> str:
     ('images', 'samples')
     """
     return unit if unit.endswith("s") else f"{unit}s"
+
+
+def count(number: int, noun: str) -> str:
+    """``1 row``, ``2 rows``.
+
+    >>> count(1, "row"), count(1200, "row")
+    ('1 row', '1,200 rows')
+    """
+    return f"{number:,} {noun if number == 1 else plural(noun)}"
 
 
 def utc_stamp(moment: datetime | None = None) -> str:

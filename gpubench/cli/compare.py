@@ -12,7 +12,6 @@ from gpubench.units import format_number, format_percent, plain
 
 if TYPE_CHECKING:
     from gpubench.compare import Broken, Comparison, Row
-    from gpubench.models import Case
 
 
 def register(app: typer.Typer) -> None:
@@ -48,26 +47,32 @@ def verb(
         say(remark)
     if json:
         rows = [row.document() for row in found.rows]
-        print_json({"rows": rows, "broken": found.broken, "remarks": found.remarks, "failed": failed})
+        print_json(
+            {
+                "rows": rows,
+                "broken": found.broken,
+                "remarks": found.remarks,
+                "failed": [each.case for each in failed],
+            }
+        )
     else:
         _print(found)
     for broken in found.broken:
-        say(f"no figure in B ({_why(broken)}): {plain(broken.case.label)}")
+        say(f"no figure in B ({_why(broken)}): {plain(broken.label)}")
     if failed:
         _say_failed(found, failed, tolerance)
         raise typer.Exit(1)
 
 
-def _say_failed(found: Comparison, failed: tuple[Case, ...], tolerance: float | None) -> None:
+def _say_failed(found: Comparison, failed: tuple[Row | Broken, ...], tolerance: float | None) -> None:
     """Name the cases that fail the gate: first those that are slower, then those without a figure in B."""
-    broken = {each.case for each in found.broken}
     slower = f"slower in B by more than {format_percent(tolerance)}, beyond the interval"
     for why, cases in (
-        (slower, [case for case in failed if case not in broken]),
-        ("broken in B", [case for case in failed if case in broken]),
+        (slower, [each for each in failed if each not in found.broken]),
+        ("broken in B", [each for each in failed if each in found.broken]),
     ):
         if cases:
-            say(f"{why}: {', '.join(plain(case.label) for case in cases)}")
+            say(f"{why}: {', '.join(plain(each.label) for each in cases)}")
 
 
 def _why(broken: Broken) -> str:
@@ -89,7 +94,7 @@ def _print(found: Comparison) -> None:
             "" if ratio.low is None or ratio.high is None else f" ({ratio.low:.3f} to {ratio.high:.3f})"
         )
         cells = (
-            plain(row.case.label),
+            plain(row.label),
             format_number(row.a, 4),
             format_number(row.b, 4),
             f"{ratio.value:.3f}{interval}",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _WAYS = {
     "cpu_one_process": "one process",
     "cpu_workers": "{workers} DataLoader workers",
-    "device_batch": "batches of {batch_size} on the device",
+    "device_batch": "in whole batches of {batch_size}{where}",
 }
 
 
@@ -50,8 +50,9 @@ def verb(
 
 def _print(report: FeedReport) -> None:
     print(f"augmenting 500 x 375 photographs to 224 x 224, without decoding, on {plain(report.device)}")
+    where = "" if report.pipeline.link_bytes_per_s is None else " on the device"  # a CPU has no link
     for rate in report.pipeline.rates:
-        way = _WAYS[rate.way].format(workers=rate.workers, batch_size=rate.batch_size)
+        way = _WAYS[rate.way].format(workers=rate.workers, batch_size=rate.batch_size, where=where)
         print(f"  {way}: {format_interval(rate.images_per_s, rate.low, rate.high)} images/s")
     if report.pipeline.link_bytes_per_s is not None:
         print(f"  link from host to device: {format_si(report.pipeline.link_bytes_per_s, 'B/s')}")

@@ -207,4 +207,7 @@ def verb(
     from gpubench.cli.rank_table import show
 
     show(ranking, limit=limit or HUMAN_LIMIT, explain=explain, factors=factors)
-    say("Next: `gpubench run` measures the GPU here; `gpubench report` makes the page.")
+    say(
+        "Next: `gpubench run` measures the GPU here, or the CPU where there is none; "
+        "`gpubench report` makes the page."
+    )

@@ -153,7 +153,7 @@ def _sentence(effect: AmpEffect) -> str:
     if speedup.low is not None and speedup.high is not None:
         times = f"{speedup.value:.2f}x ({speedup.low:.2f} to {speedup.high:.2f})"
     task = "" if case.task is TaskKind.TRAIN else "inference, "
-    work = f"{units.plain(case.workload)} ({task}batch {case.batch_size}){execution}"
+    work = f"{units.plain(case.workload)} ({task}batch {case.batch_size:,}){execution}"
     parts = [f"{case.precision} is {times} the throughput of {effect.baseline.precision} on {work}"]
     if effect.memory_ratio is not None:
         parts.append(f"takes {effect.memory_ratio:.2f}x its memory")
@@ -166,7 +166,7 @@ def _sentence(effect: AmpEffect) -> str:
 def latencies(run: Run) -> tuple[str, ...]:
     """Say how long one forward pass at batch 1 takes, where that was measured."""
     return tuple(
-        f"{units.plain(m.case.label)}: one pass takes {units.format_duration(m.latency_p50_s)} (median), "
+        f"{units.plain(m.label)}: one pass takes {units.format_duration(m.latency_p50_s)} (median), "
         f"95 % of them under {units.format_duration(m.latency_p95_s)}, "
         f"{_slowest(m)}"
         for m in run.measurements

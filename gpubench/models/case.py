@@ -61,4 +61,4 @@ class Case(Record, frozen=True, kw_only=True):
         """Short name for people: ``vgg16 amp-bf16 graph batch 64``."""
         task = "" if self.task is TaskKind.TRAIN else f" {self.task}"
         count = "" if self.gpu_count == 1 else f" on {self.gpu_count} GPUs"
-        return f"{self.workload}{task} {self.precision} {self.execution} batch {self.batch_size}{count}"
+        return f"{self.workload}{task} {self.precision} {self.execution} batch {self.batch_size:,}{count}"

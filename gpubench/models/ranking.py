@@ -9,6 +9,7 @@ import msgspec
 from gpubench.findings import Finding
 from gpubench.models.case import Case
 from gpubench.models.catalogue import Offer, Pricing
+from gpubench.models.measurement import BatchChoice
 from gpubench.models.record import SCHEMA_VERSION, Record
 
 if TYPE_CHECKING:
@@ -25,7 +26,9 @@ class Estimate(Record, frozen=True, kw_only=True):
 
     ``low`` and ``high`` bound 95 % for a measurement and 90 % for a prediction; None is unknown.
     ``anchored`` says whether a prediction starts from a GPU measurement of the same case. ``host_cpu`` names
-    the processor that set the pace of a host-bound measurement.
+    the processor that set the pace of a host-bound measurement. ``batch_choice`` says whether the batch is
+    the one asked for or the largest that fits; ``batch_found_by`` is the id of the run that searched it,
+    None where the memory model gave it.
     """
 
     case: Case
@@ -44,6 +47,8 @@ class Estimate(Record, frozen=True, kw_only=True):
     bandwidth_share: float | None = None
     host_share: float | None = None
     host_cpu: str | None = None
+    batch_choice: BatchChoice | None = None
+    batch_found_by: str | None = None
     findings: tuple[Finding, ...] = ()
 
 
@@ -114,7 +119,15 @@ class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 _NOT_FLAT = frozenset({"offer", "estimate", "parts", "factors", "findings"})
-_ESTIMATE_COLUMNS = ("basis", "anchored", "method", "host_cpu", "peak_memory_bytes", "largest_batch")
+_ESTIMATE_COLUMNS = (
+    "basis",
+    "anchored",
+    "method",
+    "host_cpu",
+    "peak_memory_bytes",
+    "largest_batch",
+    "batch_choice",
+)
 _OFFER_COLUMNS = (
     "provider", "instance", "region", "gpu_key", "gpu_count", "vcpus", "ram_bytes",
     "pricing", "kind", "price_usd_per_hour", "price_date",

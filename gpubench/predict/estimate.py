@@ -135,31 +135,40 @@ def estimate_at_largest_batch(
     factor = _memory_factor(question, readings)
     answers: dict[str, Estimate | Refusal] = {}
     alike: dict[int, list[GpuSpec]] = {}
+    finders: dict[str, str] = {}
     for spec in specs:
         case = case_for(question, spec)
         if isinstance(case, Refusal):
             answers[spec.key] = case
             continue
-        batch = _largest_found(readings, case, spec.key)
-        if batch is None and spec.memory_bytes is None:
+        found = _largest_found(readings, case, spec.key)
+        if found is None and spec.memory_bytes is None:
             reason = "its memory is not known, so neither is its largest batch"
             answers[spec.key] = Refusal(gpu_key=spec.key, reason=reason)
             continue
-        largest = memory.largest_batch(question, case.precision, spec, factor) if batch is None else batch
+        if found is None:
+            largest = memory.largest_batch(question, case.precision, spec, factor)
+        else:
+            largest, finders[spec.key] = found.case.batch_size, found.run_id
         alike.setdefault(max(1, largest), []).append(spec)  # at 1 it says that not even that fits
     for batch, group in alike.items():
         asked = msgspec.structs.replace(question, batch_size=batch)
-        answers |= estimate(asked, group, own=own, reference=reference)
+        for key, answer in estimate(asked, group, own=own, reference=reference).items():
+            answers[key] = answer
+            if isinstance(answer, Estimate):
+                answers[key] = msgspec.structs.replace(
+                    answer, batch_choice="largest", batch_found_by=finders.get(key)
+                )
     return {spec.key: answers[spec.key] for spec in specs}
 
 
-def _largest_found(readings: Sequence[Reading], case: Case, gpu_key: str) -> int | None:
-    """The largest batch that a run searched and measured on this GPU, of the same case otherwise."""
+def _largest_found(readings: Sequence[Reading], case: Case, gpu_key: str) -> Reading | None:
+    """What a run measured on this GPU at the largest batch that it searched, of the same case otherwise."""
     for reading in readings:
         batch = reading.case.batch_size
         same = reading.spec.key == gpu_key and reading.case == msgspec.structs.replace(case, batch_size=batch)
         if same and reading.measurement.at_largest_batch:
-            return batch
+            return reading
     return None
 
 
@@ -178,6 +187,7 @@ def _measured(reading: Reading) -> Estimate:
         peak_memory_bytes=reading.peak_memory_bytes,
         fits_memory=True,
         host_cpu=reading.host_cpu,
+        batch_choice="fixed",
         findings=reading.measurement.findings,
     )
 
@@ -227,6 +237,7 @@ def _predicted(
         compute_share=prediction.compute_share,
         bandwidth_share=prediction.bandwidth_share,
         host_share=prediction.host_share,
+        batch_choice="fixed",
         findings=tuple(findings),
     )
 

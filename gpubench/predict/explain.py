@@ -24,9 +24,17 @@ def as_text(answers: Mapping[str, Estimate | Refusal]) -> str:
     lines = []
     for e in estimates:
         figure = format_interval(e.samples_per_s, e.low, e.high)
-        lines += [f"{e.gpu_key}: {figure} {plural(e.case.sample_unit)}/s, {e.case.label}", f"  {reasons(e)}"]
+        lines += [f"{e.gpu_key}: {figure} {plural(e.case.sample_unit)}/s, {_case(e)}", f"  {reasons(e)}"]
     lines += [f"{a.gpu_key}: no prediction: {a.reason}" for a in answers.values() if isinstance(a, Refusal)]
     return "\n".join(lines)
+
+
+def _case(e: Estimate) -> str:
+    """The case; where its batch is the largest that fits, also by whose word."""
+    if e.batch_choice != "largest":
+        return e.case.label
+    by = "by the memory model" if e.batch_found_by is None else f"as run {plain(e.batch_found_by)} found"
+    return f"{e.case.label}, the largest that fits {by}"
 
 
 def as_records(answers: Mapping[str, Estimate | Refusal]) -> dict[str, Any]:

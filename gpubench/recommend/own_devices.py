@@ -72,6 +72,7 @@ def _estimate(key: str, measurement: Measurement, run: Run) -> Estimate:
         fits_memory=True,
         host_cpu=run.environment.cpu if is_host_bound(measurement) else None,
         findings=measurement.findings,
+        batch_choice=measurement.batch_choice,
     )
 
 

@@ -5,14 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gpubench.models import BuyOrRent, Case, Figure, FindingKind, Pricing, RankedOffer, Ranking
+from gpubench.findings import INFORMATIVE
+from gpubench.models import BuyOrRent, Case, Estimate, Figure, FindingKind, Pricing, RankedOffer, Ranking
 from gpubench.recommend.contest import SURE
 from gpubench.recommend.economics import SECONDS_PER_HOUR, train_hours
 from gpubench.recommend.own_devices import CPU_KEY
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import Speeds
-from gpubench.recommend.words import compact, gpu_name, gpus_of, listing, price_of
-from gpubench.units import UNKNOWN, format_duration, format_number, format_percent, format_usd, plain
+from gpubench.recommend.words import batches_of, compact, gpu_name, gpus_of, listing, price_of
+from gpubench.units import (
+    UNKNOWN,
+    format_duration,
+    format_interval,
+    format_number,
+    format_percent,
+    format_usd,
+    plain,
+)
 
 NO_GPU_HOURS = 1.0
 """A job that the CPU ends within this needs no GPU, unless a deadline says otherwise."""
@@ -166,19 +175,34 @@ def cpu_comparison(request: RankRequest, speeds: Speeds, best: RankedOffer) -> l
     row = speeds.keys.index(CPU_KEY)
     gpu = (best.samples_per_s, best.samples_per_s_low, best.samples_per_s_high)
     cpu = [float(figures[row]) for figures in (speeds.samples_per_s, speeds.low, speeds.high)]
-    times = compact(*_ratio(gpu, cpu))
-    one = len(speeds.parts[row]) == 1
+    times = format_interval(*_ratio(gpu, cpu))
+    theirs, mine = best.parts or (best.estimate,), speeds.parts[row]
+    one = len(mine) == 1
     case = f" ({_work(best.estimate.case)})" if one else ""
     sentence = f"{gpus_of(best.offer)}{case} works {times} times as fast as the CPU {_how(speeds, row)}"
-    if one and best.estimate.case.batch_size != speeds.estimates[row].case.batch_size:
-        sentence += "; batches differ, so these are two different jobs"
+    if batches_of(theirs) != batches_of(mine):
+        which = "" if one else f" ({listing(_unlike_batches(theirs, mine))})"
+        sentence += f"; batches differ{which}, so these are two different jobs"
     return [f"{sentence}."]
 
 
+def _unlike_batches(theirs: Sequence[Estimate], mine: Sequence[Estimate]) -> list[str]:
+    """The workloads that the two did at different batches, with both."""
+    return [
+        f"{plain(t.case.workload, 40)} {t.case.batch_size:,} against {m.case.batch_size:,}"
+        for t, m in zip(theirs, mine, strict=True)
+        if t.case.batch_size != m.case.batch_size
+    ]
+
+
 def _how(speeds: Speeds, row: int) -> str:
-    """How the CPU was measured: its threads, and the case where it is one."""
+    """How the CPU was measured: its threads, the case where it is one, and what casts doubt on the figure."""
     parts = speeds.parts[row]
-    return f"{parts[0].method} ({_work(parts[0].case)})" if len(parts) == 1 else parts[0].method
+    remarks = [_work(parts[0].case)] if len(parts) == 1 else []
+    flags = sorted({f.kind.value for part in parts for f in part.findings if f.kind not in INFORMATIVE})
+    if flags:
+        remarks.append(f"flagged {listing(flags)}")
+    return f"{parts[0].method} ({'; '.join(remarks)})" if remarks else parts[0].method
 
 
 def _work(case: Case) -> str:

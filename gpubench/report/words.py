@@ -83,7 +83,7 @@ def cases_words(cases: Iterable[Case]) -> str:
         f"{listed(dict.fromkeys(case.workload for case in known))}, "
         f"{listed(dict.fromkeys('training' if case.task == 'train' else 'inference' for case in known))}, "
         f"{' or '.join(precisions)}, {listed(dict.fromkeys(case.execution.value for case in known))}, "
-        f"batch {listed(str(batch) for batch in batches)}"
+        f"batch {listed(f'{batch:,}' for batch in batches)}"
     )
 
 
@@ -109,7 +109,7 @@ def case_words(case: Case) -> str:
     gpus = "" if case.gpu_count == 1 else f", {case.gpu_count} GPUs"
     return (
         f"{plain(case.workload, 40)}, {'training' if case.task == 'train' else 'inference'}, "
-        f"{PRECISION_WORDS[case.precision]}, {case.execution}, batch {case.batch_size}{layout}{gpus}"
+        f"{PRECISION_WORDS[case.precision]}, {case.execution}, batch {case.batch_size:,}{layout}{gpus}"
     )
 
 

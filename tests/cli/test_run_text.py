@@ -62,6 +62,14 @@ def test_each_sentence_says_of_which_task_and_batch_it_speaks() -> None:
     assert "the throughput of fp32 on cnn (inference, batch 64)" in several
 
 
+def test_the_latency_of_a_searched_batch_says_so() -> None:
+    searched = msgspec.structs.replace(
+        measured(TaskKind.INFER, Precision.FP32, 4096, 0.2, passes=100), batch_choice="largest"
+    )
+    (line,) = latencies(run_of(searched))
+    assert line.startswith("cnn infer fp32 eager batch 4,096, the largest that fits: one pass")
+
+
 def test_a_forward_pass_has_no_loss_after_so_many_steps() -> None:
     trained, _ = closing(run_of(*both(TaskKind.TRAIN, 64)))
     passed, _ = closing(run_of(*both(TaskKind.INFER, 64)))

@@ -10,6 +10,7 @@ import pytest
 from gpubench.models import Estimate, Execution, Finding, FindingKind, MemoryFormat, Precision, TaskKind
 from gpubench.predict.estimate import estimate as predict_all
 from gpubench.predict.estimate import estimate_at_largest_batch
+from gpubench.predict.explain import as_records, as_text
 from gpubench.predict.question import Question, Refusal, case_for
 from gpubench.profile import load_profiles, profile_of
 from gpubench.profile.memory import MOST_BATCH
@@ -115,6 +116,22 @@ def test_a_largest_batch_that_was_found_on_the_card_stands_and_a_fixed_one_does_
     answers = gather(request, [H100, MI300X], runs).answers["vgg16"]
     assert (answers[H100].case.batch_size, answers[H100].basis) == (777, "measured")
     assert isinstance(answers[MI300X], Refusal)
+
+
+def test_an_answer_says_how_its_batch_came_about():
+    found = msgspec.structs.replace(case_on(H100), batch_size=1777)
+    searched = msgspec.structs.replace(measurement(found, 4000), batch_choice="largest")
+    runs = Runs((run_of(H100, searched),), ())
+    largest = estimate_at_largest_batch(question_of(), [load_specs()[k] for k in (H100, T4)], own=runs.own)
+    lines = as_text(largest).splitlines()
+    assert lines[0].endswith(f"batch 1,777, the largest that fits as run {runs.own[0].run_id} found")
+    assert lines[2].endswith(
+        f"batch {largest[T4].case.batch_size:,}, the largest that fits by the memory model"
+    )
+    assert [row["batch_choice"] for row in as_records(largest)["estimates"]] == ["largest", "largest"]
+    fixed = predict_all(question_of(), [load_specs()[T4]])
+    assert as_text(fixed).splitlines()[0].endswith("batch 64")
+    assert as_records(fixed)["estimates"][0]["batch_choice"] == "fixed"
 
 
 def test_a_gpu_of_unknown_memory_has_no_largest_batch():
@@ -249,8 +266,27 @@ def test_a_cpu_that_ends_the_job_soon_means_no_gpu_is_needed(tmp_path):
     alike = msgspec.structs.replace(measured, case=msgspec.structs.replace(case, batch_size=64))
     write_run(tmp_path, run_of(None, alike, backend="cpu"))
     assert "batches differ" not in rank(**options).verdict
+    assert rank(**options).rows[0].flat()["batch_choice"] == "fixed"
     rows = rank(own=("cpu, 800 USD, 65 W",), rent_or_buy="buy", **options | {"limit": None}).rows
     assert "cpu" in {row.offer.gpu_key for row in rows}
+
+
+def test_of_several_workloads_too_the_batches_and_findings_of_the_cpu_are_named(tmp_path):
+    from gpubench import rank
+
+    options = {"workloads": ("vgg16", "cnn"), "results": tmp_path, "draws": 100, "limit": 1}
+    case = msgspec.structs.replace(case_on(H100), execution=Execution.EAGER)
+    other = msgspec.structs.replace(
+        case, workload="cnn", workload_version=load_profiles()["cnn"].version, batch_size=64
+    )
+    slow = msgspec.structs.replace(
+        measurement(case, 0.5), cpu_threads=1, findings=(Finding(kind=FindingKind.NOISY),)
+    )
+    write_run(tmp_path, run_of(None, slow, measurement(other, 300.0), backend="cpu"))
+    text = rank(**options).verdict
+    assert "the CPU measured here with 1 thread (flagged NOISY)" in text
+    assert "; batches differ (cnn 512 against 64), so these are two different jobs." in text
+    assert re.search(r" works \d,\d00 \(\d+ to \d,\d00\) times as fast", text)
 
 
 def test_estimates_that_say_nothing_of_a_gpu_leave_it_out():

@@ -116,6 +116,11 @@ def test_misuse_is_one_line_and_exit_2(gpubench, arguments, message):
     assert done.stderr.count("\n") == 1
 
 
+def test_the_next_step_is_true_with_and_without_a_gpu(gpubench):
+    done = gpubench("vgg16", "--limit", "1")
+    assert "`gpubench run` measures the GPU here, or the CPU where there is none" in done.stderr
+
+
 def test_explain_lists_what_is_left_out(gpubench):
     done = gpubench("vgg16", "--limit", "1", "--explain")
     assert "Left out: " in done.stdout

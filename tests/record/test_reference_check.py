@@ -180,7 +180,7 @@ def test_whoever_comes_during_the_last_part_is_found_too_and_the_run_wants_its_m
 
 
 def test_a_loop_by_hand_gives_its_ratio_or_the_reason_why_not(script):
-    script(die=["cnn fp32 eager batch 4096"])
+    script(die=["cnn fp32 eager batch 4,096"])
     figures = {f.name: f for f in reference_figures()}
     seen = []
     launcher = SCRIPTED(plan_of([], 1), H200, seen.append)

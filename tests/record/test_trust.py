@@ -309,14 +309,33 @@ def test_a_case_that_broke_in_b_fails_and_one_not_measured_is_said(make_run):
     both = msgspec.structs.replace(a, measurements=(row, other))
     for status in (Status.INVALID, Status.FAILED, Status.OUT_OF_MEMORY, Status.TIMEOUT, Status.UNSUPPORTED):
         b = msgspec.structs.replace(a, measurements=(row, msgspec.structs.replace(other, status=status)))
-        assert compare(both, b).failed(0.03) == (other.case,)
+        assert [each.case for each in compare(both, b).failed(0.03)] == [other.case]
     left_out = compare(both, a)
     assert left_out.failed(0.03) == ()
     assert left_out.remarks[-1] == f"not compared, without a figure in both: {other.case.label} (in A)"
     all_broken = msgspec.structs.replace(
         a, measurements=(msgspec.structs.replace(row, status=Status.FAILED),)
     )
-    assert compare(a, all_broken).failed(0.03) == (row.case,)
+    assert [each.case for each in compare(a, all_broken).failed(0.03)] == [row.case]
+
+
+def test_a_row_says_in_which_run_its_batch_is_the_largest_that_fits(make_run):
+    a = with_launch(make_run(), launch())
+    fixed = a.measurements[0]
+    searched = msgspec.structs.replace(fixed, batch_choice="largest")
+    b = msgspec.structs.replace(a, measurements=(searched,))
+    label = fixed.case.label
+    for pair, words in (((a, a), ""), ((a, b), " in B"), ((b, a), " in A"), ((b, b), "")):
+        (row,) = compare(*pair).rows
+        end = f", the largest that fits{words}" if b in pair else ""
+        assert row.label == f"{label}{end}"
+        assert (row.a_batch_choice, row.b_batch_choice) == tuple(r.measurements[0].batch_choice for r in pair)
+    broken = msgspec.structs.replace(searched, status=Status.FAILED)
+    found = compare(a, msgspec.structs.replace(a, measurements=(broken,)))
+    assert found.broken[0].label == broken.label
+    other = msgspec.structs.replace(searched, case=msgspec.structs.replace(fixed.case, batch_size=4096))
+    left_out = compare(msgspec.structs.replace(a, measurements=(fixed, other)), a)
+    assert left_out.remarks[-1].endswith("batch 4,096, the largest that fits (in A)")
 
 
 @pytest.mark.parametrize(("text", "value"), [("3%", 0.03), ("3 %", 0.03), ("0.03", 0.03), ("0", 0.0)])

@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gpubench.models import Precision
+from gpubench.models import Execution, Precision
 from gpubench.report.export import as_csv
 from gpubench.report.sections.amp import speed_ups
+from gpubench.report.sections.processor import contests
 
 from . import samples
 from .test_deeper_sections import table_of
@@ -35,6 +36,39 @@ def test_the_throughput_at_the_largest_batch_has_a_chart_and_rows_of_its_own(dat
     rows = [row for row in table_of("throughput", data).rows if row[0] == "cnn, best batch"]
     assert [row[3] for row in rows] == ["139,042\nlargest that fits", "250,000\nlargest that fits"]
     assert "not comparable with an equal batch" in words_of("throughput", data)
+
+
+def test_the_rows_of_the_chart_of_best_batches_are_not_cut(data) -> None:
+    charts = next(part for part in block_of("throughput", data).parts if hasattr(part, "figures"))
+    labels = charts.figures[1].figure["layout"]["yaxis"]["ticktext"]
+    assert list(labels) == ["fp32<br>batch 139,042", "amp-bf16, channels_last<br>batch 250,000"]
+
+
+def test_every_table_of_cases_says_which_batch_was_searched(data) -> None:
+    label = "cnn fp32 graph batch 139,042, the largest that fits"
+    for key in ("method", "telemetry"):
+        text = str(block_of(key, data))
+        assert label in text
+        for case in ("cnn fp32 graph batch 139,042", "cnn amp-bf16 graph batch 250,000"):
+            assert text.count(case) == text.count(f"{case}, the largest that fits")
+    run = data.runs[0]
+    eager = samples.measurement(samples.case("cnn", 139_042, Precision.FP32, Execution.EAGER), 0.6)
+    eager = msgspec.structs.replace(eager, batch_choice="largest")
+    paired = samples.report_data(msgspec.structs.replace(run, measurements=(*run.measurements, eager)))
+    assert label in [row[0] for row in table_of("host", paired).rows]
+    assert "<br>fp32 best batch 139,042" in str(block_of("host", paired))
+
+
+def test_the_fastest_is_one_at_a_named_batch_where_there_is_one(data) -> None:
+    row = next(row for row in table_of("feeding", data).rows if row[0].startswith("cnn"))
+    assert row[0].endswith("batch 512")
+    searched = tuple(m for m in data.runs[0].measurements if m.at_largest_batch)
+    alone = samples.report_data(samples.h200_run(measurements=searched))
+    (row,) = table_of("feeding", alone).rows
+    assert row[0].endswith("batch 250,000, largest that fits")
+    both = samples.report_data(data.runs[0], samples.cpu_run())
+    (found,) = [c for c in contests(both) if c.cpu.case.workload == "cnn"]
+    assert found.gpu.case.batch_size == 512
 
 
 def test_amp_at_the_best_batch_is_a_group_of_its_own(data) -> None:

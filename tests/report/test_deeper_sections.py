@@ -11,6 +11,7 @@ from gpubench.models import (
     FindingKind,
     Launch,
     Precision,
+    Round,
     StartState,
     TaskKind,
     TelemetrySample,
@@ -214,7 +215,7 @@ def test_without_an_equal_batch_the_headline_names_both_and_the_command_that_giv
 def test_the_threads_stand_beside_every_figure_of_the_cpu():
     data = samples.report_data(samples.h200_run(), samples.cpu_run())
     rows = table_of("processor", data).rows
-    assert all(row[1].endswith(", 2 threads") and "threads" not in row[2] for row in rows)
+    assert all(", 2 threads" in row[1] and "threads" not in row[2] for row in rows)
 
 
 def test_for_a_small_network_no_gpu_is_needed():
@@ -223,9 +224,66 @@ def test_for_a_small_network_no_gpu_is_needed():
     assert "For cnn and lstm no GPU is needed" in text
 
 
-def test_where_the_cpu_is_slow_a_gpu_pays():
-    vgg = tuple(m for m in samples.cpu_run().measurements if m.case.workload == "vgg16")
-    assert "here a GPU pays" in words_of("processor", samples.report_data(samples.cpu_run(measurements=vgg)))
+def cpu_page(*measurements) -> str:
+    return words_of("processor", samples.report_data(samples.cpu_run(measurements=measurements)))
+
+
+def on_the_cpu(step_s: float, spread: float = 0.02, **changes):
+    case = samples.case("cnn", 64, Precision.FP32, Execution.EAGER, memory_format=None, **changes)
+    made = samples.measurement(case, step_s, launches=1, telemetry=False)
+    rounds = tuple(Round(steps=10, wall_s=10 * step_s * (1 + sign * spread)) for sign in (1, -1) * 10)
+    return msgspec.structs.replace(made, launches=(msgspec.structs.replace(made.launches[0], rounds=rounds),))
+
+
+def test_where_the_cpu_is_slow_the_page_says_how_slow_and_promises_nothing_of_a_gpu():
+    """A million images of VGG16 at 0.76 a second take 15 days."""
+    text = cpu_page(*(m for m in samples.cpu_run().measurements if m.case.workload == "vgg16"))
+    assert (
+        "For vgg16 (flagged NOT_CONVERGED) this CPU is too slow to train on a million samples within 15 min: it takes 15"
+        in text
+    )
+    assert "days or more." in text
+    assert "GPU pays" not in text
+
+
+def test_what_the_interval_leaves_open_is_not_told():
+    """64 images in 57.6 ms are a million in 15 minutes: just there, only the interval decides."""
+    pace_s = 64 * 900 / 1e6
+    assert "For cnn it cannot be told" in cpu_page(on_the_cpu(pace_s))
+    assert "For cnn it cannot be told" in cpu_page(on_the_cpu(pace_s * 0.98, 0.1)), "the low end is too slow"
+    assert "For cnn no GPU is needed" in cpu_page(on_the_cpu(pace_s * 0.9))
+    assert "For cnn this CPU is too slow" in cpu_page(on_the_cpu(pace_s * 1.1))
+    one_round = on_the_cpu(pace_s / 2)
+    launch = msgspec.structs.replace(one_round.launches[0], rounds=one_round.launches[0].rounds[:1])
+    bare = msgspec.structs.replace(one_round, launches=(launch,))
+    assert bare.samples_per_s_low is None
+    assert "For cnn it cannot be told" in cpu_page(bare), "no interval"
+
+
+def test_one_slow_case_does_not_make_the_cpu_slow():
+    slow = msgspec.structs.replace(on_the_cpu(0.2), case=samples.case("cnn", 64, Precision.FP32))
+    text = cpu_page(slow, on_the_cpu(0.0141))
+    assert "For cnn no GPU is needed" in text
+    assert "too slow" not in text
+
+
+def test_where_nothing_was_trained_nothing_is_said_of_training():
+    text = cpu_page(on_the_cpu(0.0141, task=TaskKind.INFER))
+    assert "No training was measured on this CPU, so whether a GPU is needed for one is not known." in text
+    assert "15 min" not in text
+
+
+def test_a_flagged_figure_of_cpu_or_gpu_is_marked():
+    rows = table_of("processor", samples.report_data(samples.h200_run(), samples.cpu_run())).rows
+    cells = {row[0]: row[1] for row in rows}
+    assert cells["vgg16"].endswith("\nflagged NOT_CONVERGED")
+    assert "flagged" not in cells["cnn"]
+
+
+def test_one_thread_is_one_thread():
+    run = samples.cpu_run(environment=samples.environment(cpu_threads=1))
+    rows = table_of("processor", samples.report_data(run)).rows
+    assert all(", 1 thread" in row[1] and "threads" not in row[1] for row in rows)
 
 
 def other_gpu():
@@ -350,6 +408,28 @@ def test_inference_states_median_and_tail_of_single_passes():
     assert row[3] in {"50.0 ms", "50.5 ms", "51.0 ms"}
     assert row[5].startswith(("99", "100"))
     assert block_of("latency", samples.report_data(samples.h200_run())) is None
+
+
+def inferred(batch: int, step_s: float, **changes):
+    case = samples.case("resnet50", batch, task=TaskKind.INFER, **changes)
+    return samples.measurement(case, step_s, telemetry=False)
+
+
+def test_the_throughput_beside_a_latency_is_of_the_same_work_at_the_main_batch():
+    """64 images in 16 ms are 4,000 a second; batch 1 alone gives 200, and the best batch is another thing."""
+    m = inferred(1, 0.005)
+    launch = msgspec.structs.replace(m.launches[0], latency_s=(0.005,) * 100)
+    single = msgspec.structs.replace(m, launches=(launch, *m.launches[1:]))
+    best = msgspec.structs.replace(inferred(900, 0.1), batch_choice="largest")
+    others = (inferred(64, 0.1, precision=Precision.FP32), inferred(64, 0.1, execution=Execution.EAGER))
+
+    def cell(*more):
+        rows = table_of("latency", samples.report_data(samples.h200_run(measurements=(single, *more)))).rows
+        return next(row for row in rows if row[1] == "amp-bf16" and row[2] == "graph")[6]
+
+    assert cell(best, *others, inferred(8, 0.01), inferred(128, 0.03), inferred(64, 0.016)).startswith("4,0")
+    assert cell(best, *others, inferred(64, 0.016)).endswith("\nbatch 64")
+    assert cell(best, *others) == "—"
 
 
 def test_offers_that_are_left_out_stand_by_their_reason():

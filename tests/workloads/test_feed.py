@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpubench.cli import feed as verb
 from gpubench.errors import MisuseError
 from gpubench.measure.feeding import Consumption, eight_bit_bytes, feeding, tensor_bytes
 from gpubench.measure.pipeline import PipelineOrder, PipelineReport, PreparationRate, measure_pipeline
 from gpubench.models import DeviceProfile
-from gpubench.recommend.feed import consumed_by
+from gpubench.recommend.feed import FeedReport, consumed_by
 
 PHOTOGRAPH, TENSOR = 500 * 375 * 3, 224 * 224 * 3 * 4
 
@@ -142,6 +143,14 @@ def test_the_pipeline_is_timed_each_way_on_this_cpu() -> None:
     assert all(r.images_per_s > 0 for r in found.rates)
     assert (found.photograph_bytes, found.tensor_bytes) == (PHOTOGRAPH, TENSOR)
     assert found.link_bytes_per_s is None
+
+
+def test_a_cpu_is_not_called_the_device_that_batches_are_sent_to(capsys: pytest.CaptureFixture[str]) -> None:
+    for link, words in ((None, "in whole batches of 64: "), (25e9, "in whole batches of 64 on the device: ")):
+        verb._print(
+            FeedReport(device="d", remark=None, pipeline=report(100, 350, 500, link=link), feedings=())
+        )
+        assert f"  {words}" in capsys.readouterr().out
 
 
 def test_without_kornia_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:

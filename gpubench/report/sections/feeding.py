@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpubench.measure.feeding import eight_bit_bytes, tensor_bytes
 from gpubench.models import MicroResult, TaskKind
 from gpubench.profile import load_profiles
-from gpubench.report.data import ReportData, Result
+from gpubench.report.data import ReportData, Result, at_named_batches
 from gpubench.report.section import Block, Column, Paragraph, Section, Table
 from gpubench.report.words import stacked, throughput
 from gpubench.units import UNKNOWN, format_percent, format_si, plain
@@ -44,17 +44,14 @@ def _render(data: ReportData) -> Block | None:
 
 
 def _hungriest(data: ReportData) -> list[Result]:
-    """The fastest training case of each image workload."""
+    """The fastest training case of each image workload, at a named batch where there is one."""
     profiles = load_profiles()
-    fastest: dict[str, Result] = {}
+    cases: dict[str, list[Result]] = {}
     for result in data.results:
         profile = profiles.get(result.case.workload)
-        if profile is None or not profile.is_image or result.case.task is not TaskKind.TRAIN:
-            continue
-        known = fastest.get(result.case.workload)
-        if known is None or _speed(result) > _speed(known):
-            fastest[result.case.workload] = result
-    return [fastest[name] for name in sorted(fastest)]
+        if profile is not None and profile.is_image and result.case.task is TaskKind.TRAIN:
+            cases.setdefault(result.case.workload, []).append(result)
+    return [max(at_named_batches(cases[name]), key=_speed) for name in sorted(cases)]
 
 
 def _demand(result: Result) -> tuple[float, float]:

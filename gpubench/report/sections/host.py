@@ -73,7 +73,9 @@ def _sentence(pairs: tuple[Ratio, ...]) -> str:
 
 
 def _label(result: Result) -> str:
-    return two_lines(plain(result.case.workload, 30), f"{result.case.precision.value} {result.batch_words}")
+    best = "best " if result.measurement.at_largest_batch else ""
+    batch = f"{result.case.precision.value} {best}batch {result.case.batch_size:,}"
+    return two_lines(plain(result.case.workload, 30), batch)
 
 
 def _figure(pairs: tuple[Ratio, ...], labels: list[str]) -> Figure:
@@ -97,7 +99,7 @@ def _figure(pairs: tuple[Ratio, ...], labels: list[str]) -> Figure:
         for execution in _NAMES
         if any(p.of.case.execution is execution for p in pairs)
     ]
-    alt = "; ".join(f"{plain(p.of.case.label, 60)}: {p.words}" for p in pairs)
+    alt = "; ".join(f"{plain(p.of.measurement.label, 100)}: {p.words}" for p in pairs)
     return Figure(
         figure=dots(series, labels, "times as fast as eager", line_at=HOST_BOUND_RATIO),
         alt=f"Dot chart of graph or compile against eager: {alt}.",
@@ -118,7 +120,7 @@ def _twin(pairs: tuple[Ratio, ...]) -> Table:
         ),
         rows=tuple(
             (
-                plain(p.of.case.label, 80),
+                plain(p.of.measurement.label, 100),
                 stacked(_throughput(p.to)),
                 stacked(_throughput(p.of)),
                 stacked(p.words),

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import msgspec
+
 from gpubench.models import TaskKind
+from gpubench.profile import load_profiles
 from gpubench.report.charts import BLUE, Mark, Series, dots, two_lines
 from gpubench.report.data import ReportData, Result
 from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
 from gpubench.report.words import PRECISION_WORDS, stacked, throughput
-from gpubench.units import format_duration, plain
+from gpubench.units import UNKNOWN, format_duration, plain
 
 
 def _render(data: ReportData) -> Block | None:
@@ -27,7 +32,7 @@ def _render(data: ReportData) -> Block | None:
             ),
             Charts(
                 figures=(_figure(timed),),
-                twin=_twin(timed),
+                twin=_twin(timed, data.results),
                 caption="The mark is the median; the line reaches to the slowest pass of a hundred.",
             ),
         ),
@@ -52,7 +57,7 @@ def _figure(timed: list[Result]) -> Figure:
             )
         )
     alt = "; ".join(
-        f"{plain(r.case.label, 60)} {format_duration(r.measurement.latency_p50_s)}" for r in timed
+        f"{plain(r.measurement.label, 100)} {format_duration(r.measurement.latency_p50_s)}" for r in timed
     )
     return Figure(
         figure=dots([Series(name="median", marks=tuple(marks), colour=BLUE)], labels, "latency, ms"),
@@ -61,7 +66,7 @@ def _figure(timed: list[Result]) -> Figure:
     )
 
 
-def _twin(timed: list[Result]) -> Table:
+def _twin(timed: list[Result], results: Iterable[Result]) -> Table:
     return Table(
         caption="Latency at batch 1, and throughput of the main batch",
         columns=(
@@ -73,13 +78,30 @@ def _twin(timed: list[Result]) -> Table:
             Column(title="p99", numeric=True),
             Column(title="Throughput", numeric=True),
         ),
-        rows=tuple(_cells(result) for result in timed),
+        rows=tuple(_cells(result, _at_main_batch(result, results)) for result in timed),
     )
 
 
-def _cells(result: Result) -> tuple[str, ...]:
+def _at_main_batch(single: Result, results: Iterable[Result]) -> Result | None:
+    """The same work at the workload's main batch, else at the next one measured; never at the best one.
+
+    Only the batch may differ, and the memory format, which follows what is the faster at each batch.
+    """
+    profile = load_profiles().get(single.case.workload)
+    main = None if profile is None else profile.main_batch
+    found = []
+    for result in results:
+        case = result.case
+        alike = msgspec.structs.replace(
+            single.case, batch_size=case.batch_size, memory_format=case.memory_format
+        )
+        if case == alike and case.batch_size > 1 and not result.measurement.at_largest_batch:
+            found.append(result)
+    return min(found, key=lambda r: (r.case.batch_size != main, r.case.batch_size), default=None)
+
+
+def _cells(result: Result, at_main_batch: Result | None) -> tuple[str, ...]:
     m, case = result.measurement, result.case
-    figure = throughput(m.samples_per_s, m.samples_per_s_low, m.samples_per_s_high, case.sample_unit)
     return (
         plain(case.workload, 40),
         PRECISION_WORDS[case.precision],
@@ -87,8 +109,14 @@ def _cells(result: Result) -> tuple[str, ...]:
         format_duration(m.latency_p50_s),
         format_duration(m.latency_p95_s),
         format_duration(m.latency_p99_s),
-        f"{stacked(figure)}\n{result.batch_words}",
+        UNKNOWN if at_main_batch is None else _throughput(at_main_batch),
     )
+
+
+def _throughput(result: Result) -> str:
+    m = result.measurement
+    figure = throughput(m.samples_per_s, m.samples_per_s_low, m.samples_per_s_high, m.case.sample_unit)
+    return f"{stacked(figure)}\n{result.batch_words}"
 
 
 SECTION = Section(key="latency", render=_render)

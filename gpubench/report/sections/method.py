@@ -127,7 +127,7 @@ def _findings(data: ReportData) -> list[Part]:
             seen.setdefault(finding.kind, []).append(_where("the run", finding))
     for result in data.results:
         for finding in result.measurement.findings:
-            seen.setdefault(finding.kind, []).append(_where(plain(result.case.label, 80), finding))
+            seen.setdefault(finding.kind, []).append(_where(plain(result.measurement.label, 100), finding))
     if not seen:
         return [Paragraph(text="No finding was raised: nothing was seen that would cast doubt on a row.")]
     rows = []
@@ -189,7 +189,7 @@ def _round_cells(m: Measurement) -> tuple[str, ...]:
     steps = sorted({r.steps for r in accepted})
     spread = f"{steps[0]}" if len(steps) == 1 else f"{steps[0]} to {steps[-1]}" if steps else UNKNOWN
     return (
-        plain(m.case.label, 80),
+        plain(m.label, 100),
         str(len(m.launches)),
         f"{len(accepted)} × {spread}",
         str(len(kept) - len(accepted)),
@@ -220,7 +220,7 @@ def _spread_table(results: Iterable[Result]) -> Table:
 def _spread_cells(m: Measurement) -> tuple[str, ...]:
     of = spread(m)
     return (
-        plain(m.case.label, 80),
+        plain(m.label, 100),
         format_duration(of["step_time_median_s"]),
         format_duration(of["step_time_mad_s"]),
         _range(of["step_time_p5_s"], of["step_time_p95_s"]),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpubench.models import Case, TaskKind
-from gpubench.report.data import ReportData, Result, same
-from gpubench.report.ratios import Ratio, ratio
+from gpubench.report.data import ReportData, Result, at_named_batches, same
+from gpubench.report.ratios import Ratio, doubts, ratio
 from gpubench.report.section import Block, Column, Paragraph, Section, Table
 from gpubench.report.words import listed, stacked, throughput
 from gpubench.units import count, format_duration, plain
@@ -21,8 +22,12 @@ SMALL_JOB_S = 900.0
 
 @dataclass(frozen=True, kw_only=True)
 class Contest:
-    """The fastest of the CPU and the fastest of the GPU on one workload and task; ``equal`` is the batch."""
+    """The fastest of the CPU and the fastest of the GPU on one workload and task; ``equal`` is the batch.
 
+    ``cpus`` is everything that the CPU did of it: whether a GPU is needed asks for the fastest of all.
+    """
+
+    cpus: tuple[Result, ...]
     cpu: Result
     gpu: Result | None
     factor: Ratio | None
@@ -31,20 +36,32 @@ class Contest:
 
 def contests(data: ReportData) -> tuple[Contest, ...]:
     """Set CPU and GPU side by side, workload by workload; at equal batch where both measured one."""
-    cpus = [result for result in data.everything if result.run.device.backend == "cpu"]
-    first = next((result for result in data.everything if result.run.device.backend != "cpu"), None)
-    gpus = [] if first is None else [r for r in data.everything if same(r.run.device, first.run.device)]
+    cpus, gpus = (_of_first(data, is_cpu=is_cpu) for is_cpu in (True, False))
     found = []
     for key in sorted({_key(result.case) for result in cpus}):
-        mine = [result for result in cpus if _key(result.case) == key]
-        theirs = [result for result in gpus if _key(result.case) == key]
+        mine, theirs = (
+            at_named_batches(result for result in results if _key(result.case) == key)
+            for results in (cpus, gpus)
+        )
         shared = {r.case.batch_size for r in mine} & {r.case.batch_size for r in theirs}
         cpu = _fastest(mine, shared)
         gpu = _fastest(theirs, {cpu.case.batch_size} if shared else set()) if theirs else None
         found.append(
-            Contest(cpu=cpu, gpu=gpu, factor=None if gpu is None else ratio(gpu, cpu), equal=bool(shared))
+            Contest(
+                cpus=tuple(mine),
+                cpu=cpu,
+                gpu=gpu,
+                factor=None if gpu is None else ratio(gpu, cpu),
+                equal=bool(shared),
+            )
         )
     return tuple(found)
+
+
+def _of_first(data: ReportData, *, is_cpu: bool) -> list[Result]:
+    """What was measured on one CPU, or on one GPU: the page's own, else the one with the newest run."""
+    kind = [result for result in data.everything if (result.run.device.backend == "cpu") is is_cpu]
+    return [result for result in kind if same(result.run.device, kind[0].run.device)]
 
 
 def _key(case: Case) -> tuple[str, int, str]:
@@ -80,24 +97,58 @@ def _render(data: ReportData) -> Block | None:
 
 
 def _sentences(found: tuple[Contest, ...]) -> list[str]:
-    texts = []
-    easy = [c for c in found if _job_s(c.cpu) <= SMALL_JOB_S and c.cpu.case.task is TaskKind.TRAIN]
-    if easy:
-        slowest = max(_job_s(c.cpu) for c in easy)
-        texts.append(
-            f"For {listed(c.cpu.case.workload for c in easy)} no GPU is needed: this CPU trains on a million "
-            f"samples in {format_duration(slowest)} or less."
-        )
     compared = [c for c in found if c.factor is not None]
-    if compared:
-        texts.append(_headline(compared))
-        texts += _mend(compared)
-    elif not easy:
+    texts = _needs([c for c in found if c.cpu.case.task is TaskKind.TRAIN])
+    return [*texts, _headline(compared), *_mend(compared)] if compared else texts
+
+
+def _needs(trained: Sequence[Contest]) -> list[str]:
+    """Whether a GPU is needed, workload by workload: said only where both ends of the interval say it."""
+    limit = f"{SMALL_JOB_S / 60:.0f} min"
+    if not trained:
+        return ["No training was measured on this CPU, so whether a GPU is needed for one is not known."]
+    easy = [c for c in trained if _surely_within_s(c.cpus) <= SMALL_JOB_S]
+    hard = [c for c in trained if _at_least_s(c.cpus) > SMALL_JOB_S]
+    untold = [c for c in trained if _at_least_s(c.cpus) <= SMALL_JOB_S < _surely_within_s(c.cpus)]
+    texts = []
+    if easy:
         texts.append(
-            f"None of these workloads trains on a million samples within {format_duration(SMALL_JOB_S)} on "
-            "this CPU: here a GPU pays."
+            f"For {_names(easy)} no GPU is needed: this CPU trains on a million samples in "
+            f"{format_duration(max(_surely_within_s(c.cpus) for c in easy))} or less."
+        )
+    if hard:
+        texts.append(
+            f"For {_names(hard)} this CPU is too slow to train on a million samples within {limit}: it takes "
+            f"{format_duration(min(_at_least_s(c.cpus) for c in hard))} or more."
+        )
+    if untold:
+        texts.append(
+            f"For {_names(untold)} it cannot be told whether this CPU trains on a million samples within "
+            f"{limit}: the interval of its throughput holds that pace, or is not known."
         )
     return texts
+
+
+def _names(found: Iterable[Contest]) -> str:
+    """Workloads, with the findings that cast doubt on what the CPU did."""
+    texts = []
+    for contest in found:
+        flags = sorted({flag for result in contest.cpus for flag in doubts(result)})
+        name = plain(contest.cpu.case.workload, 40)
+        texts.append(f"{name} (flagged {', '.join(flags)})" if flags else name)
+    return listed(texts)
+
+
+def _surely_within_s(results: Iterable[Result]) -> float:
+    """Time for the job at the low end of the surest case [s]; infinite where no low end is known."""
+    lows = [r.measurement.samples_per_s_low for r in results]
+    return min((JOB_SAMPLES / low for low in lows if low), default=math.inf)
+
+
+def _at_least_s(results: Iterable[Result]) -> float:
+    """Time for the job at the high end of the fastest case [s]; 0 where a high end is not known."""
+    highs = [r.measurement.samples_per_s_high for r in results]
+    return min((JOB_SAMPLES / high if high else 0.0) for high in highs)
 
 
 def _headline(compared: list[Contest]) -> str:
@@ -163,7 +214,8 @@ def _case(result: Result) -> str:
 def _result(result: Result) -> str:
     m = result.measurement
     figure = throughput(m.samples_per_s, m.samples_per_s_low, m.samples_per_s_high, m.case.sample_unit)
-    return f"{stacked(figure)}\n{_case(result)}"
+    flags = "".join(f"\nflagged {flag}" for flag in doubts(result))
+    return f"{stacked(figure)}\n{_case(result)}{flags}"
 
 
 SECTION = Section(key="processor", render=_render)

@@ -61,7 +61,7 @@ def _idle(data: ReportData) -> str:
 def _figure(result: Result, data: ReportData) -> Figure:
     limit = None if data.device is None else data.device.power_limit_w
     figure, height_px = strip(result.measurement.launches, limit)
-    title = plain(result.case.label, 80)
+    title = plain(result.measurement.label, 100)
     cells = _cells(result)
     return Figure(
         figure=figure,
@@ -99,7 +99,7 @@ def _cells(result: Result) -> tuple[str, ...]:
     if m.joules_per_sample is not None:
         energy = f"{format_number(m.joules_per_sample)} J\nby {plain(m.energy_source or UNKNOWN, 30)}"
     return (
-        plain(result.case.label, 80),
+        plain(result.measurement.label, 100),
         _spread(clocks, "GHz"),
         UNKNOWN if not watts else f"{format_number(fmean(watts))} W\nat most {format_number(max(watts))}",
         UNKNOWN if not heat else f"{min(heat):.0f} to {max(heat):.0f} °C",

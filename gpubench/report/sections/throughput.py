@@ -107,11 +107,12 @@ def _title(result: Result) -> str:
 
 
 def _row_label(result: Result) -> str:
+    """What tells the rows of one chart apart; that a batch is the best one stands in its title."""
     case = result.case
     layout = ", channels_last" if case.memory_format is MemoryFormat.CHANNELS_LAST else ""
     gpus = "" if case.gpu_count == 1 else f", {case.gpu_count} GPUs"
     version = f", version {case.workload_version}" if case.workload_version != 1 else ""
-    return two_lines(case.precision.value, f"{result.batch_words}{layout}{gpus}{version}")
+    return two_lines(f"{case.precision.value}{layout}", f"batch {case.batch_size:,}{gpus}{version}")
 
 
 def _mark(result: Result, row: int) -> Mark:
