@@ -258,8 +258,9 @@ def _of_width(launch: Launch, target: float | None) -> Iterator[Finding]:
     if target is None or not launch.accepted:
         return
     rule = StopRule(target=target, rounds=[r.wall_s / r.steps for r in launch.accepted])
-    if not rule.converged():
-        yield Finding(kind=FindingKind.NOT_CONVERGED, value=rule.half_width(), limit=target)
+    unmet = rule.unmet()
+    if unmet is not None:
+        yield unmet
 
 
 def _of_telemetry(launch: Launch) -> Iterator[Finding]:

@@ -198,7 +198,6 @@ def _mark_gaps(series: Series) -> None:
 
 
 def _judge_width(series: Series, rule: StopRule) -> None:
-    if not rule.converged():
-        series.findings.append(
-            Finding(kind=FindingKind.NOT_CONVERGED, value=rule.half_width(), limit=rule.target)
-        )
+    unmet = rule.unmet()
+    if unmet is not None:
+        series.findings.append(unmet)

@@ -20,7 +20,7 @@ from gpubench.measure.budget import (
     SLOW_STEP_S,
     Budget,
 )
-from gpubench.models import Round, TelemetrySample
+from gpubench.models import Finding, FindingKind, Round, TelemetrySample
 from gpubench.units import Seconds
 
 WINDOWS = 4
@@ -192,18 +192,21 @@ class StopRule:
 
     def converged(self) -> bool:
         """Whether rounds, effective sample size and half-width all suffice."""
+        return self.unmet() is None
+
+    def unmet(self) -> Finding | None:
+        """Return the first of the three that does not suffice, with its value; None where all do."""
         values = self.accepted
-        if len(values) < 2:
-            return False
-        least = LEAST_ROUNDS_SLOW if median(values) > SLOW_STEP_S else LEAST_ROUNDS
+        least = LEAST_ROUNDS_SLOW if values and median(values) > SLOW_STEP_S else LEAST_ROUNDS
         if len(values) < least:
-            return False
+            return _not_converged(f"{len(values)} rounds", f"{least} rounds")
         error, ess = stats.standard_error(values)
         if error == 0:
-            return True
+            return None
         if ess < LEAST_ESS:
-            return False
-        return stats.student_t_quantile(0.975, max(ess - 1, 1)) * error <= self.target * fmean(values)
+            return _not_converged(f"effective sample size {ess:.1f}", f"{LEAST_ESS:g}")
+        width = self.half_width()
+        return None if width is not None and width <= self.target else _not_converged(width, self.target)
 
     def half_width(self) -> float | None:
         """Relative half-width of the 95 % interval so far."""
@@ -231,3 +234,7 @@ class StopRule:
         difference = abs(fmean(early) - fmean(late))
         error = math.hypot(stats.standard_error(early)[0], stats.standard_error(late)[0])
         return difference > DRIFT * fmean(values) and difference > DRIFT_ERRORS * error
+
+
+def _not_converged(value: float | str | None, limit: float | str) -> Finding:
+    return Finding(kind=FindingKind.NOT_CONVERGED, value=value, limit=limit)
