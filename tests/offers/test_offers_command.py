@@ -82,7 +82,7 @@ def test_the_table_marks_old_prices_and_says_what_was_set_aside(gpubench, write_
     ("arguments", "message"),
     [
         (("list", "--gpu", "banana"), "unknown or ambiguous GPU 'banana'"),
-        (("list", "--provider", "lamda"), "unknown provider 'lamda'; nearest known: lambda"),
+        (("list", "--provider", "lambdaa"), "unknown provider 'lambdaa'; nearest known: lambda"),
         (("list", "--provider", "nope"), "unknown provider 'nope'; nearest known: aws, azure"),
         (("list", "--kind", "gift"), "--kind 'gift' is unknown"),
         (("list", "--pricing", "barter"), "--pricing 'barter' is unknown"),
