@@ -153,7 +153,8 @@ def read_csv(path: Path) -> Reading:
                 raise MisuseError(f"{path}: no column {', '.join(missing)}; needed: {', '.join(COLUMNS)}")
             return _read(reader, str(path))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise MisuseError(f"cannot read {path}: {error}") from error
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise MisuseError(f"cannot read {path}: {why}; give a CSV file") from error
 
 
 def _read(reader: Iterable[Mapping[str, str | None]], what: str) -> Reading:
