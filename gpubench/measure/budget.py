@@ -96,8 +96,8 @@ SETTLING_WINDOWS = 2
 def within(budget: Budget, left_s: Seconds, round_s: Seconds) -> Budget:
     """Return the budget of a case that should be over in ``left_s``: half for warm-up, the rest for rounds.
 
-    Never so short that the figure means nothing: the least warm-up and two windows to settle, and ten rounds
-    (of slow steps, as many as the timed part always had). What is not reached is a finding, as ever.
+    Never so short that the figure means nothing: the least warm-up and two windows to settle, and the time of
+    ten rounds (of slow steps, as many as the timed part always had). What is not reached is a finding.
 
     Args:
         budget: With the longest times.
