@@ -13,6 +13,10 @@ def _nothing_to_wait_for() -> None:
     """A CPU has finished a step when the call returns."""
 
 
+def _now_ns() -> int:
+    return time.perf_counter_ns()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Clock:
     """A synchronising clock; both parts are injected, so that a test can script time.
@@ -22,7 +26,7 @@ class Clock:
     """
 
     synchronise: Callable[[], None] = _nothing_to_wait_for
-    now_ns: Callable[[], int] = time.perf_counter_ns
+    now_ns: Callable[[], int] = _now_ns
 
     def time(self, work: Callable[[], None]) -> Seconds:
         """Return the wall time of ``work`` and of all the device work that it issued [s]."""

@@ -1,0 +1,55 @@
+"""torch.compile as far as control flow goes: when it compiles anew, what it counts, whose random numbers it draws.
+
+torch's real compiler is tested on the CPU elsewhere; under the modes that watch the fake device it would stand
+aside. Source: torch/_dynamo/guards.py (a graph holds for shapes, types, gradients and the modes of its modules),
+torch/_dynamo/variables (recurrent layers are not traced: a break for each).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from strict_cuda.machine import Machine
+
+
+def compiler(machine: Machine) -> Callable[..., Any]:
+    """Make the function that stands for torch.compile."""
+
+    class OptimizedModule(nn.Module):
+        """A module that is compiled when it is first called in a new way."""
+
+        def __init__(self, original: nn.Module) -> None:
+            super().__init__()
+            self._orig_mod = original
+            self._known: set[Any] = set()
+
+        def forward(self, *args: Any) -> Any:
+            from torch._dynamo.utils import counters
+
+            modules = tuple(self._orig_mod.modules())
+            way = (
+                tuple((tuple(a.shape), a.dtype) for a in args),
+                tuple(m.training for m in modules),
+                torch.is_grad_enabled(),
+                torch.is_autocast_enabled("cpu"),
+            )
+            if way not in self._known:
+                self._known.add(way)
+                machine.call("compile")
+                machine.spend(machine.compile_s)
+                if any(isinstance(m, nn.RNNBase) for m in modules):
+                    counters["unimplemented"]["Attempted to wrap RNN, GRU, or LSTM"] += 1
+                else:
+                    counters["stats"]["unique_graphs"] += 1
+            if any(isinstance(m, nn.Dropout) and m.training for m in modules):
+                torch.rand(1, device="cuda")  # compiled code draws its own random numbers
+            return self._orig_mod(*args)
+
+    def compiled(model: nn.Module, **_: Any) -> OptimizedModule:
+        return OptimizedModule(model)
+
+    return compiled

@@ -1,0 +1,131 @@
+"""One H200 that is not there: NVML answers from a recording, torch.cuda is the strict fake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from gpubench.measure import busy, worker
+from gpubench.measure.budget import QUICK, Budget
+from gpubench.measure.case import Desk, measure_case
+from gpubench.measure.messages import CaseDone, MeasureCase, Setup
+from gpubench.models import Case, DeviceProfile, Execution, MemoryFormat, Precision, TaskKind
+from gpubench.probe.probe import probe
+from gpubench.workload import Task, load_workload
+from strict_cuda.install import installed
+from strict_cuda.machine import Machine
+from strict_cuda.tensors import Device
+
+KERNEL_S = 1e-3
+"""Run time of every kernel of the fake: long beside its launch, so that a step is bound by the device."""
+
+BRIEF = msgspec.structs.replace(
+    QUICK,
+    warmup_steps=2,
+    warmup_least_s=0.0,
+    warmup_most_s=0.01,
+    timed_s=0.0,
+    round_s=1e-3,
+    window_s=1e-3,
+    curve_steps=2,
+    micro_s=0.01,
+)
+"""The rules of a budget in as few steps as they allow."""
+
+
+@dataclass
+class Line:
+    """The child's end of the pipe: what it sent, and whether it was asked to stop."""
+
+    sent: list[Any] = field(default_factory=list)
+    stop: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(is_set=lambda: False))
+
+    def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+
+@dataclass
+class Gpu:
+    """The fake device, the driver's description of it, and the desk that the product's child has on it."""
+
+    device: Device
+    profile: DeviceProfile
+    line: Line
+    desk: Desk
+
+    @property
+    def machine(self) -> Machine:
+        return self.device.machine
+
+    def case(self, name: str, built: Task | None = None, **changes: Any) -> Case:
+        """Make a case; its task is the workload's tiny preset, or the one given."""
+        fields = {
+            "workload": name,
+            "workload_version": 1,
+            "task": TaskKind.TRAIN,
+            "precision": Precision.FP32,
+            "execution": Execution.EAGER,
+            "memory_format": None,
+            "batch_size": 4,
+            "sample_unit": "sample",
+        } | changes
+        asked = Case(**fields)
+        built = built or load_workload(name).tiny(asked.batch_size, 0)
+        if built.batches[0][0].dim() == 4:
+            wanted = (
+                MemoryFormat.CONTIGUOUS if asked.precision is Precision.FP32 else MemoryFormat.CHANNELS_LAST
+            )
+            asked = msgspec.structs.replace(asked, memory_format=wanted)
+        self.desk.tasks[(name, asked.batch_size)] = built
+        return asked
+
+    def measure(self, name: str, built: Task | None = None, **changes: Any) -> CaseDone:
+        """Measure a case as the child does, from its order to its record."""
+        case = self.case(name, built, **changes)
+        try:
+            return measure_case(MeasureCase(reference=name, case=case, launch=0), self.desk)
+        finally:
+            self.desk.tasks.clear()
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """The kernels are tiny: threads would only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def make_gpu(inside_nvml, monkeypatch) -> Iterator[Callable[..., Gpu]]:
+    """``make_gpu(machine, budget)`` opens the device as the product's child does."""
+    opened = []
+    inside_nvml("h200")
+    profile = next(d for d in probe().devices if d.backend == "cuda")
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    monkeypatch.setattr(busy, "PROFILED_STEPS", 2)
+
+    def make(machine: Machine | None = None, budget: Budget = BRIEF) -> Gpu:
+        context = installed(machine or Machine(cost=lambda name: KERNEL_S))
+        device = context.__enter__()
+        opened.append(context)
+        line = Line()
+        desk = worker.open_desk(Setup(device=profile, budget=budget, seed=0), line)
+        return Gpu(device, profile, line, desk)
+
+    yield make
+    for context in reversed(opened):
+        context.__exit__(None, None, None)
+
+
+@pytest.fixture
+def gpu(make_gpu) -> Gpu:
+    """The device with kernels of one millisecond."""
+    return make_gpu()

@@ -1,0 +1,169 @@
+"""Put the fake in the place of torch.cuda, in this process, and take it away again.
+
+Only what talks to the driver is replaced. torch.cuda.graph, GradScaler, the optimizers, autograd and autocast's
+own class are torch's. Works on a CPU build of torch and on a CUDA build without a driver.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import torch
+
+from strict_cuda.compiler import compiler
+from strict_cuda.graphs import graph_class
+from strict_cuda.machine import Event, Machine, Stream
+from strict_cuda.profiler import profiler
+from strict_cuda.tensors import CPU, CUDA, Device, Functions, Kernels
+
+H200 = SimpleNamespace(
+    name="NVIDIA H200",
+    uuid="00000000-0000-0000-0000-000000000000",
+    multi_processor_count=132,
+    major=9,
+    minor=0,
+    pci_bus_id=0,
+    pci_domain_id=0,
+    pci_device_id=6,
+)
+"""What torch says of the card whose recorded NVML answers the tests use."""
+
+
+@contextmanager
+def installed(machine: Machine | None = None, properties: SimpleNamespace = H200) -> Iterator[Device]:
+    """Let torch.cuda be a fake device until the end of the block; give the device."""
+    machine = machine or Machine()
+    device = Device(machine)
+    with ExitStack() as stack:
+        for owner, name, value in replacements(device, properties):
+            stack.enter_context(mock.patch.object(owner, name, value, create=True))
+        stack.enter_context(Functions(device))
+        stack.enter_context(Kernels(device))
+        yield device
+
+
+def replacements(device: Device, properties: SimpleNamespace) -> list[tuple[Any, str, Any]]:
+    """List what is put where."""
+    machine = device.machine
+    facts = SimpleNamespace(**vars(properties), total_memory=machine.memory.total)
+    cuda = {
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "set_device": lambda index: machine.call("set_device"),
+        "init": lambda: machine.call("init"),
+        "_lazy_init": lambda: None,
+        "is_initialized": lambda: True,
+        "is_bf16_supported": lambda including_emulation=True: properties.major >= 8,
+        "get_device_properties": lambda index=0: facts,
+        "get_device_name": lambda index=0: properties.name,
+        "get_device_capability": lambda index=0: (properties.major, properties.minor),
+        "get_arch_list": lambda: [f"sm_{properties.major}{properties.minor}"],
+        "manual_seed": device.seed,
+        "manual_seed_all": device.seed,
+        "nccl": SimpleNamespace(version=lambda: (2, 28, 9)),
+    }
+    return [
+        *((torch.cuda, name, value) for name, value in (cuda | _work(machine) | _memory(machine)).items()),
+        (torch.cuda, "CUDAGraph", graph_class(device)),
+        (torch.cuda.graph, "default_capture_stream", None),
+        (torch._C, "_host_emptyCache", lambda: None),
+        (torch.backends.cuda, "is_built", lambda: True),
+        (torch.backends.cudnn, "version", lambda: 91300),
+        (
+            torch.backends.cudnn,
+            "is_acceptable",
+            lambda tensor: False,
+        ),  # the weights of an LSTM stay where they are
+        (torch.version, "cuda", "13.0"),
+        (torch, "autocast", _autocast(torch.autocast)),
+        (torch, "compile", compiler(machine)),
+        (torch.compiler, "reset", lambda: machine.call("compiler_reset")),
+        (torch.profiler, "profile", profiler(machine)),
+        (
+            torch.optim.Optimizer,
+            "_group_tensors_by_device_and_dtype",
+            staticmethod(_grouped(torch.optim.Optimizer._group_tensors_by_device_and_dtype, device)),
+        ),
+        (time, "perf_counter_ns", lambda: machine.now_ns),
+        (time, "perf_counter", lambda: machine.now_ns * 1e-9),
+    ]
+
+
+def _work(machine: Machine) -> dict[str, Any]:
+    """Streams and events."""
+
+    @contextmanager
+    def stream(chosen: Stream | None) -> Iterator[None]:
+        before, machine.stream = machine.stream, chosen or machine.stream
+        try:
+            yield
+        finally:
+            machine.stream = before
+
+    return {
+        "synchronize": lambda device=None: machine.drain(),
+        "Stream": lambda *_, **__: machine.new_stream(),
+        "Event": lambda enable_timing=False, **_: Event(machine, enable_timing),
+        "current_stream": lambda device=None: machine.stream,
+        "default_stream": lambda device=None: machine.default,
+        "stream": stream,
+        "is_current_stream_capturing": lambda: machine.capture is not None,
+    }
+
+
+def _memory(machine: Machine) -> dict[str, Any]:
+    """The allocator's figures."""
+    memory = machine.memory
+
+    def reset_peak(device: Any = None) -> None:
+        memory.peak = memory.allocated
+
+    def empty_cache() -> None:
+        machine.call("empty_cache", synchronises=True)
+        memory.empty_cache()
+
+    def set_fraction(fraction: float, device: Any = None) -> None:
+        memory.fraction = fraction
+
+    return {
+        "memory_allocated": lambda device=None: memory.allocated,
+        "max_memory_allocated": lambda device=None: memory.peak,
+        "memory_reserved": lambda device=None: memory.reserved,
+        "reset_peak_memory_stats": reset_peak,
+        "memory_stats": lambda device=None: memory.stats(),
+        "mem_get_info": lambda device=None: (memory.total - memory.reserved, memory.total),
+        "set_per_process_memory_fraction": set_fraction,
+        "empty_cache": empty_cache,
+    }
+
+
+def _autocast(real: type) -> type:
+    """Autocast of the device is that of the CPU, which the tensors are; its rules for each operator differ.
+
+    Source: torch/amp/autocast_mode.py.
+    """
+
+    class autocast(real):  # noqa: N801 - as torch names it
+        def __init__(self, device_type: str, dtype: Any = None, **options: Any) -> None:
+            if device_type == CUDA.type:
+                device_type, dtype = CPU.type, dtype or torch.float16
+            super().__init__(device_type, dtype, **options)
+
+    return autocast
+
+
+def _grouped(real: Callable[..., Any], device: Device) -> Callable[..., Any]:
+    """Name the device in torch's groups of tensors, which its C++ part reads from the CPU tensors."""
+
+    def grouped(tensors: Any, with_indices: bool = False) -> Any:
+        found = real(tensors, with_indices)
+        there = any(t is not None and device.holds(t) for t in tensors[0])
+        return {(CUDA if there else place, kind): v for (place, kind), v in found.items()} if there else found
+
+    return grouped

@@ -1,0 +1,454 @@
+"""What lies on the device, and what torch does to it: every aten call on it is one kernel.
+
+The tensors are CPU tensors; those "on the device" are known by their storage, and say so when asked for their
+device. So torch's own autograd, optimizers and gradient scaler run for real. Two modes watch: one sees the
+functions that Python calls (where devices are named), one the aten operators below autograd.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from strict_cuda.graphs import Recorder
+from strict_cuda.machine import Machine, RaceError
+
+CUDA = torch.device("cuda", 0)
+CPU = torch.device("cpu")
+TRIAL_BYTES = 64 * 1024**2
+"""Workspace that cuDNN takes when it tries its algorithms on a shape it has not seen."""
+
+_FREE = frozenset(
+    {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::detach"}
+)
+"""Operators that launch nothing: they take memory or make another view of it."""
+_WAITING = frozenset(
+    {"aten::_local_scalar_dense", "aten::nonzero", "aten::equal", "aten::masked_select", "aten::_unique2"}
+)
+"""Operators that copy a result to the host, and so wait for it.
+
+Source: aten/src/ATen/native/cuda/CUDAScalar.cu (_local_scalar_dense), Nonzero.cu; equal and masked_select use
+them.
+"""
+_HIDDEN_WRITES = {"aten::native_batch_norm": (3, 4)}
+"""Arguments that are written without the schema's saying so: the running statistics in training."""
+_RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
+_TRAIN_ARGUMENT = 6
+"""Place of ``train`` in torch.lstm(input, hx, params, has_biases, layers, dropout, train, ...)."""
+_NOT_IN_TRAINING = "cudnn RNN backward can only be called in training mode"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is to be known of an aten operator."""
+
+    name: str
+    view: bool
+    writes: tuple[int, ...]
+    write_names: tuple[str, ...]
+    random: bool
+
+
+@dataclass
+class Block:
+    """One storage on the device."""
+
+    taken: tuple[object, int]
+    alive: weakref.ref[Any]
+    written: tuple[int, int]
+
+
+class Device:
+    """The storages on the device, and how they come and go."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.blocks: dict[int, Block] = {}
+        self.pinned: dict[int, weakref.ref[Any]] = {}
+        self.inside = 0
+        """How deep in a function that was given, or asked for, something on the device."""
+        self.moving = False
+        self.random_state = torch.Generator().manual_seed(0).get_state()
+        self._kinds: dict[Any, Kind] = {}
+        self._tried: set[tuple[Any, ...]] = set()
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether a tensor lies on the device."""
+        return tensor.untyped_storage()._cdata in self.blocks
+
+    def adopt(self, tensor: Tensor) -> None:
+        """Let a new storage lie on the device: its bytes are taken from the allocator."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        taken = self.machine.memory.take(storage.nbytes())
+
+        def gone(_: object) -> None:
+            self.machine.memory.give(taken)
+            self.blocks.pop(key, None)
+            if recorder is not None:
+                recorder.forget(key)
+
+        recorder = self.recorder
+        self.blocks[key] = Block(taken, weakref.ref(storage, gone), self._mark())
+        if recorder is not None:
+            recorder.created(key, storage)
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """The capture that is underway."""
+        found = self.machine.capture
+        return found if isinstance(found, Recorder) else None
+
+    def kind(self, func: Any) -> Kind:
+        """Look an operator up."""
+        if func not in self._kinds:
+            schema = func._schema
+            writes = [n for n, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write]
+            writes += _HIDDEN_WRITES.get(schema.name, ())
+            self._kinds[func] = Kind(
+                name=schema.name,
+                view=bool(func.is_view) or schema.name == "aten::detach",
+                writes=tuple(writes),
+                write_names=tuple(schema.arguments[n].name for n in writes),
+                random=torch.Tag.nondeterministic_seeded in func.tags,
+            )
+        return self._kinds[func]
+
+    # --- one aten operator --------------------------------------------------------------------------------
+
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one aten operator, on the host or as a kernel of the device."""
+        tensors = list(_tensors((args, kwargs)))
+        there = [t for t in tensors if self.holds(t)]
+        if not (there or ((self.inside or _in_backward()) and not tensors) or self.moving):
+            return func(*args, **kwargs)
+        kind = self.kind(func)
+        if kind.view:
+            out = computed(func, args, kwargs)
+            if all(self.holds(t) for t in _tensors((out,))):
+                return out  # other operators of that schema, such as aten::to, may make a copy
+        self._same_place(kind, tensors, there)
+        self._no_race(there)
+        if kind.name in _WAITING or _waits(kind.name, args):
+            self.machine.drain(self.machine.stream, name=kind.name)
+        recorder = self.recorder
+        written = _chosen(kind, args, kwargs)
+        if recorder is not None:
+            recorder.before(written)
+        if "convolution" in kind.name and "backward" not in kind.name:
+            self._try_algorithms(tensors)
+        if kind.name not in _FREE:
+            self.machine.launch(kind.name)
+        out = self._compute(kind, func, args, kwargs)
+        for made in _tensors((out,)):
+            if not self.holds(made):
+                self.adopt(made)
+            self.blocks[made.untyped_storage()._cdata].written = self._mark()
+        for tensor in written:
+            if self.holds(tensor):
+                self.blocks[tensor.untyped_storage()._cdata].written = self._mark()
+        if recorder is not None:
+            recorder.record(func, args, kwargs, out, random=kind.random)
+        return out
+
+    def _compute(self, kind: Kind, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Compute on the CPU; random numbers come from the device's own generator."""
+        with self.drawing() if kind.random else nullcontext():
+            return computed(func, args, kwargs)
+
+    @contextmanager
+    def drawing(self) -> Iterator[None]:
+        """Draw random numbers from the device's generator inside, and leave the host's as it was."""
+        host = torch.get_rng_state()
+        torch.set_rng_state(self.random_state)
+        try:
+            yield
+        finally:
+            self.random_state = torch.get_rng_state()
+            torch.set_rng_state(host)
+
+    def _same_place(self, kind: Kind, tensors: list[Tensor], there: list[Tensor]) -> None:
+        """Source: TensorIterator and c10's device checks; a host scalar without dimensions may take part."""
+        if self.moving or len(there) == len(tensors) or kind.name in {"aten::index", "aten::index_put_"}:
+            return
+        if any(t.dim() for t in tensors if not self.holds(t)):
+            raise RuntimeError(
+                "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! "
+                f"({kind.name})"
+            )
+
+    def _no_race(self, there: list[Tensor]) -> None:
+        """Source: streams run beside each other unless one is told to wait (CUDA C++ guide, streams)."""
+        for tensor in there:
+            written = self.blocks[tensor.untyped_storage()._cdata].written
+            if not self.machine.sees(written):
+                raise RaceError(
+                    f"written by stream {written[0]}, used by stream {self.machine.stream.number}"
+                )
+
+    def _try_algorithms(self, tensors: list[Tensor]) -> None:
+        """Take cuDNN's workspace for a shape not seen before, and give it back: it raises the peak.
+
+        Source: aten/src/ATen/native/cudnn/Conv_v8.cpp, benchmark mode; an algorithm for which there is no
+        memory is passed over.
+        """
+        seen = tuple((tuple(t.shape), t.dtype) for t in tensors)
+        if not torch.backends.cudnn.benchmark or seen in self._tried:
+            return
+        self._tried.add(seen)
+        memory = self.machine.memory
+        try:
+            block = memory.take(TRIAL_BYTES)
+        except torch.cuda.OutOfMemoryError:
+            return
+        memory.give(block)
+
+    def _mark(self) -> tuple[int, int]:
+        stream = self.machine.stream
+        return stream.number, stream.issued
+
+    # --- between host and device --------------------------------------------------------------------------
+
+    @contextmanager
+    def here(self) -> Iterator[None]:
+        """Let what is made inside lie on the device."""
+        self.inside += 1
+        try:
+            yield
+        finally:
+            self.inside -= 1
+
+    def upload(self, source: Tensor, *, non_blocking: bool, **changes: Any) -> Tensor:
+        """Copy a host tensor to the device; only from page-locked memory does the host not wait.
+
+        Source: aten/src/ATen/native/cuda/Copy.cu, copy_kernel_cuda.
+        """
+        self._transfer(source, non_blocking=non_blocking, from_host=True)
+        self.moving = True
+        try:
+            return source.clone() if not changes else source.to(**changes, copy=True)
+        finally:
+            self.moving = False
+
+    def download(self, source: Tensor, *, non_blocking: bool = False, **changes: Any) -> Tensor:
+        """Copy a device tensor to the host; the host waits for it."""
+        self._transfer(source, non_blocking=non_blocking, from_host=False)
+        with torch._C.DisableTorchFunction(), _unwatched():
+            out = source.detach().to(**changes, copy=True)
+        return out.requires_grad_(source.requires_grad) if source.requires_grad else out
+
+    def copy(self, target: Tensor, source: Tensor, *, non_blocking: bool) -> Tensor:
+        """``target.copy_(source)`` between the two places."""
+        self._transfer(source, non_blocking=non_blocking, from_host=self.holds(target))
+        with torch._C.DisableTorchFunction(), _unwatched(), torch.no_grad():
+            target.copy_(source)
+        if self.holds(target):
+            self.blocks[target.untyped_storage()._cdata].written = self._mark()
+        return target
+
+    def _transfer(self, source: Tensor, *, non_blocking: bool, from_host: bool) -> None:
+        machine = self.machine
+        host_side = source if from_host else None
+        waits = not (non_blocking and (host_side is None or self.is_pinned(host_side)))
+        if self.holds(source):
+            self._no_race([source])
+        machine.call("memcpy", synchronises=waits)
+        seconds = source.numel() * source.element_size() / machine.transfer_bytes_per_s
+        machine.spend(machine.issue_s)
+        machine.stream.done_ns = max(machine.now_ns, machine.stream.done_ns) + round(seconds * 1e9)
+        if waits:
+            machine.drain(machine.stream, name="memcpy")
+
+    def pin(self, tensor: Tensor) -> Tensor:
+        """Page-lock a host tensor."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        self.pinned[key] = weakref.ref(storage, lambda _: self.pinned.pop(key, None))
+        return tensor
+
+    def is_pinned(self, tensor: Tensor) -> bool:
+        """Whether a host tensor is page-locked."""
+        return tensor.untyped_storage()._cdata in self.pinned
+
+    def seed(self, seed: int) -> None:
+        """Seed the device's generator, as torch.manual_seed does (torch/random.py)."""
+        self.random_state = torch.Generator().manual_seed(seed).get_state()
+
+
+def computed(func: Any, args: Any, kwargs: Any) -> Any:
+    """Compute on the CPU; what it lacks in half precision is computed in single and rounded."""
+    try:
+        return func(*args, **kwargs)
+    except (RuntimeError, NotImplementedError):
+        if not any(t.dtype is torch.float16 for t in _tensors((args, kwargs))):
+            raise
+    out = func(*_mapped(args, _single), **_mapped(kwargs, _single))
+    return _mapped(out, lambda t: t.half() if t.dtype is torch.float32 else t)
+
+
+class Kernels(TorchDispatchMode):
+    """Sees every aten operator below autograd."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__()
+        self.device = device
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch._C.DisableTorchFunction():
+            return self.device.run(func, args, kwargs or {})
+
+
+class Functions(TorchFunctionMode):
+    """Sees every function of torch that Python calls: here devices are named, and host and device part."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__()
+        self.device = device
+        self._special: dict[str, Callable[..., Any]] = {
+            "to": self._to,
+            "cuda": lambda func, args, kwargs: self._to(func, (args[0], CUDA), {}),
+            "cpu": lambda func, args, kwargs: self._to(func, (args[0], CPU), {}),
+            "copy_": self._copy,
+            "tolist": self._to_host,
+            "numpy": self._numpy,
+            "__array__": self._numpy,
+            "pin_memory": lambda func, args, kwargs: device.pin(args[0].clone()),
+            "is_pinned": lambda func, args, kwargs: device.is_pinned(args[0]),
+        } | dict.fromkeys(_RECURRENT, self._recurrent)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name == "__get__":
+            return self._property(func, args, kwargs)
+        if name in self._special:
+            return self._special[name](func, args, kwargs)
+        asked = kwargs.get("device")
+        pinned = kwargs.pop("pin_memory", False) if "pin_memory" in kwargs else False
+        if asked is not None and torch.device(asked).type == "cuda":
+            with self.device.here():
+                return func(*args, **(kwargs | {"device": CPU}))
+        if asked is None and any(self.device.holds(t) for t in _tensors((args, kwargs))):
+            with self.device.here():
+                return func(*args, **kwargs)
+        out = func(*args, **kwargs)
+        return self.device.pin(out) if pinned else out
+
+    def _property(self, func: Any, args: Any, kwargs: Any) -> Any:
+        asked = func.__self__
+        if asked is Tensor.device and self.device.holds(args[0]):
+            return CUDA
+        if asked is Tensor.is_cuda:
+            return self.device.holds(args[0])
+        if asked is Tensor.is_cpu:
+            return not self.device.holds(args[0])
+        return func(*args, **kwargs)
+
+    def _to(self, func: Any, args: Any, kwargs: Any) -> Any:
+        tensor, *rest = args
+        if rest and isinstance(rest[0], Tensor):
+            rest = [rest[0].device, rest[0].dtype, *rest[1:]]
+        options = {k: v for k, v in kwargs.items() if k != "copy"}
+        where, dtype, non_blocking, memory_format = torch._C._nn._parse_to(*rest, **options)
+        changes = {k: v for k, v in (("dtype", dtype), ("memory_format", memory_format)) if v is not None}
+        there = self.device.holds(tensor)
+        if where is None or (where.type == "cuda") == there:
+            with self.device.here() if there else nullcontext():
+                return tensor.to(**changes, copy=kwargs.get("copy", False)) if changes else tensor
+        if there:
+            return self.device.download(tensor, non_blocking=non_blocking, **changes)
+        return self.device.upload(tensor, non_blocking=non_blocking, **changes)
+
+    def _copy(self, func: Any, args: Any, kwargs: Any) -> Any:
+        target, source = args[0], args[1] if len(args) > 1 else kwargs["src"]
+        if self.device.holds(target) == self.device.holds(source):
+            return func(*args, **kwargs)
+        asked = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
+        return self.device.copy(target, source, non_blocking=asked)
+
+    def _to_host(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if self.device.holds(args[0]):
+            return func(self.device.download(args[0]), *args[1:], **kwargs)
+        return func(*args, **kwargs)
+
+    def _numpy(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if self.device.holds(args[0]):
+            raise TypeError(
+                "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host "
+                "memory first."
+            )
+        return func(*args, **kwargs)
+
+    def _recurrent(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A recurrent layer: cuDNN keeps what its backward needs in training mode alone.
+
+        Source: aten/src/ATen/native/cudnn/RNN.cpp, _cudnn_rnn_backward_input checks fn_train.
+        """
+        if not self.device.holds(args[0]):
+            return func(*args, **kwargs)
+        with self.device.here():
+            out = func(*args, **kwargs)
+        if not args[_TRAIN_ARGUMENT]:
+            for tensor in _tensors((out,)):
+                if tensor.requires_grad:
+                    tensor.register_hook(_not_in_training)
+        return out
+
+
+def _not_in_training(grad: Tensor) -> Tensor:
+    raise RuntimeError(_NOT_IN_TRAINING)
+
+
+def _waits(name: str, args: tuple[Any, ...]) -> bool:
+    """An index by a mask looks for its true places first, and a pageable source is waited for."""
+    if name not in {"aten::index", "aten::index_put_", "aten::_index_put_impl_"}:
+        return False
+    return any(i is not None and i.dtype in {torch.bool, torch.uint8} for i in args[1])
+
+
+def _chosen(kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    """The tensors that an operator writes."""
+    places = [args[n] for n in kind.writes if n < len(args)]
+    places += [kwargs[name] for name in kind.write_names if name in kwargs]
+    return list(_tensors(places))
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    for part in value.values() if isinstance(value, dict) else value:
+        if isinstance(part, Tensor):
+            yield part
+        elif isinstance(part, list | tuple | dict):
+            yield from _tensors(part)
+
+
+def _mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, list | tuple):
+        return type(value)(_mapped(part, change) for part in value)
+    if isinstance(value, dict):
+        return {name: _mapped(part, change) for name, part in value.items()}
+    return torch.float32 if value is torch.float16 else value
+
+
+def _single(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype is torch.float16 else tensor
+
+
+def _in_backward() -> bool:
+    """Whether the autograd engine is running: what it makes of nothing belongs to the gradients."""
+    return torch._C._current_autograd_node() is not None
+
+
+def _unwatched() -> Any:
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    return _disable_current_modes()

@@ -1,0 +1,47 @@
+"""Every standard workload at every precision in every execution, trained and run forward, on the strict fake."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import pytest
+
+from gpubench.measure.checks import REFERENCE_LIMITS
+from gpubench.models import Execution, Precision, Status, TaskKind
+from gpubench.workload import load_workload, workload_names
+from strict_cuda.conftest import KERNEL_S
+
+TRAINED = [name for name in workload_names() if TaskKind.TRAIN in load_workload(name).tasks]
+RECURRENT = {"lstm", "lstm_large"}
+"""Workloads of nothing but a fused recurrent layer and its head, of which torch.compile compiles nothing."""
+
+
+@pytest.mark.parametrize("precision", Precision)
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_case_is_measured_whole(gpu, name, precision):
+    for task in TaskKind:
+        for execution in Execution:
+            before = gpu.machine.kernels
+            done = gpu.measure(name, precision=precision, execution=execution, task=task, batch_size=2)
+            launch = done.launch
+            if execution is Execution.COMPILE and name in RECURRENT:
+                assert done.status is Status.UNSUPPORTED
+                assert "compiled nothing" in done.reason
+                continue
+            assert (done.status, done.reason) == (Status.OK, None), f"{execution} {task}: {done.traceback}"
+            assert gpu.machine.kernels > before
+            assert launch.reference_error <= REFERENCE_LIMITS[precision]
+            if execution is Execution.GRAPH:
+                assert launch.graph_error == 0.0
+            elif execution is Execution.COMPILE:
+                assert launch.graph_error <= REFERENCE_LIMITS[precision]
+            step_s = median(r.wall_s / r.steps for r in launch.rounds)
+            assert step_s == pytest.approx(kernels_of(launch) * KERNEL_S, rel=0.05)
+            assert launch.gpu_busy == pytest.approx(1.0, rel=0.05)
+            assert gpu.machine.memory.allocated == 0
+            assert not gpu.machine.memory.underway
+
+
+def kernels_of(launch) -> int:
+    """How many kernels a step has: its events span them, each of the same time."""
+    return round(median(launch.event_s) / KERNEL_S)
