@@ -277,13 +277,34 @@ def one_line(error: BaseException, limit: int = 300) -> str:
 TOO_LARGE = "(seen on torch's meta device: there is not enough memory here to build it on the CPU)"
 
 
+_NO_MEMORY = (
+    "can't allocate memory",  # torch on a CPU
+    "out of memory",  # torch's allocators, and the CUDA runtime below them
+    "ALLOC_FAILED",  # cuBLAS, and cuDNN up to 8
+    "ALLOCATION_FAILED",  # cuDNN 9
+    "unable to find an engine to execute",  # torch, when cuDNN had no memory for any of its algorithms
+    "Unable to find a valid cuDNN algorithm",  # the same in older releases
+)
+
+
 def lacks_memory(error: BaseException | None) -> bool:
-    """Whether an error, or what caused it, is a lack of memory: a CPU's allocator says so in words only."""
+    """Whether an error, or what caused it, is a lack of memory on the host or on the device."""
     while error is not None:
-        if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+        if isinstance(error, MemoryError):
+            return True
+        if isinstance(error, RuntimeError) and says_no_memory(str(error)):
             return True
         error = error.__cause__
     return False
+
+
+def says_no_memory(words: str) -> bool:
+    """Whether the words of an error of torch, CUDA, cuDNN or cuBLAS mean that memory ran out.
+
+    >>> says_no_memory("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), says_no_memory("CUDA error: invalid argument")
+    (True, False)
+    """
+    return any(known in words for known in _NO_MEMORY)
 
 
 @cache

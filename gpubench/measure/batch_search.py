@@ -170,7 +170,7 @@ class Trials:
         """
         case = msgspec.structs.replace(self._case, batch_size=batch)
         done = self._try(case)
-        if done.status is not Status.OK:
+        if done.spent:
             self._end()
         if done.status not in {Status.OK, Status.OUT_OF_MEMORY}:
             raise TrialFailedError(f"trying batch {batch}: {scrub(done.reason or str(done.status))}")

@@ -196,8 +196,6 @@ def measure_case(order: MeasureCase, desk: Desk) -> CaseDone:
             status, reason = Status.TIMEOUT, "stopped on request before two rounds were in"
     except NotPreparedError as error:
         status, reason = Status.UNSUPPORTED, str(error)
-    except torch.cuda.OutOfMemoryError as error:
-        status, reason = Status.OUT_OF_MEMORY, f"batch {order.case.batch_size}: {error}"
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the model is its author's code: it may raise anything
         fault = None if desk.team is None else desk.team.fault()
         status, reason = fault or failure(error, order.case.batch_size)
@@ -205,11 +203,30 @@ def measure_case(order: MeasureCase, desk: Desk) -> CaseDone:
     seen.stopped = desk.stopped()
     if lost := desk.telemetry.fault:
         status, reason = Status.FAILED, preflight.describe_fault(lost)
-    else:
-        desk.hardware.release()
     return CaseDone(
-        status=status, reason=reason, launch=seen.launch(), lost=lost is not None, traceback=trace
+        status=status,
+        reason=reason,
+        launch=seen.launch(),
+        lost=lost is not None,
+        spent=is_spent(status, desk),
+        traceback=trace,
     )
+
+
+def is_spent(status: Status, desk: Desk) -> bool:
+    """Hand memory back after a case; whether this process must not measure another.
+
+    After a failure torch's allocator may believe that a capture goes on, and an error of CUDA may stick: then
+    nothing works but a new process. A case that ran out of time ended between two steps and leaves no such
+    trace, except in a job of several processes, of which the others may be in the middle of a step.
+    """
+    if status is not Status.OK and (status is not Status.TIMEOUT or desk.team is not None):
+        return True
+    try:
+        desk.hardware.release()
+    except RuntimeError:
+        return True
+    return False
 
 
 def failure(error: BaseException, batch_size: int) -> tuple[Status, str]:
@@ -256,17 +273,7 @@ def _measure(order: MeasureCase, desk: Desk, seen: Seen, deadline_s: Seconds) ->
             return desk.budget
         return within(desk.budget, began_s + order.aim_s - time.perf_counter(), round_s)
 
-    task, work = _build(order, desk, seen)
-    _in_time(deadline_s)
-    desk.phase("check")
-    seen.precision_errors = {**probe_errors(desk.hardware.device)}
-    if not (desk.hardware.is_cpu and order.case.precision is Precision.FP32):  # else it is its own reference
-        seen.reference_error = guards.reference_error(work, task)
-    _in_time(deadline_s)
-    if desk.team is not None:
-        work = share(work)
-    seen.fused = is_fused(work.optimizer)
-    before = guards.fingerprint(work.model) if order.case.task is TaskKind.TRAIN else []
+    work, before = _build(order, desk, seen, deadline_s)
     loop = Loop(
         advance=_first_steps(work, desk, seen, deadline_s),
         edge_loss=work.edge_loss,
@@ -288,7 +295,33 @@ def _measure(order: MeasureCase, desk: Desk, seen: Seen, deadline_s: Seconds) ->
         _look_again(loop, work, desk, seen)
 
 
-def _build(order: MeasureCase, desk: Desk, seen: Seen) -> tuple[Task, Work]:
+def try_steps(order: MeasureCase, desk: Desk, steps: int) -> None:
+    """Go the way of a measurement up to its warm-up, then a few steps: what it needs of memory, this needs."""
+    seen = Seen(index=order.launch)
+    work, _ = _build(order, desk, seen, math.inf)
+    advance = _first_steps(work, desk, seen, math.inf)
+    for index in range(steps):
+        work.edge_loss(advance(index), index)
+
+
+def _build(
+    order: MeasureCase, desk: Desk, seen: Seen, deadline_s: Seconds
+) -> tuple[Work, list[torch.Tensor]]:
+    """Return the work on its device, its arithmetic checked, and the fingerprint of what it trains."""
+    task, work = _copy(order, desk, seen)
+    _in_time(deadline_s)
+    desk.phase("check")
+    seen.precision_errors = {**probe_errors(desk.hardware.device)}
+    if not (desk.hardware.is_cpu and order.case.precision is Precision.FP32):  # else it is its own reference
+        seen.reference_error = guards.reference_error(work, task)
+    _in_time(deadline_s)
+    if desk.team is not None:
+        work = share(work)
+    seen.fused = is_fused(work.optimizer)
+    return work, guards.fingerprint(work.model) if order.case.task is TaskKind.TRAIN else []
+
+
+def _copy(order: MeasureCase, desk: Desk, seen: Seen) -> tuple[Task, Work]:
     """Return the task as built, on the CPU, and a copy of it on the device."""
     desk.phase("build")
     with seen.timing("build"):

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from gpubench.errors import GpuBenchError
 from gpubench.measure.step import Work
 from gpubench.models import Execution
+from gpubench.workload import lacks_memory, one_line
 
 Advance = Callable[[int], Tensor]
 """Issue the step with this index; the result is the loss (train) or the outputs (infer)."""
@@ -79,7 +80,8 @@ def capture(work: Work) -> Advance:
     they are replayed one after the other, in the order of their capture.
 
     Raises:
-        NotPreparedError: With torch's own reason.
+        NotPreparedError: With the reason of what the capture could not take.
+        OutOfMemoryError: If memory ran out, in whatever words.
     """
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -90,6 +92,8 @@ def capture(work: Work) -> Advance:
     torch.cuda.synchronize()
     graphs: list[tuple[torch.cuda.CUDAGraph, Tensor]] = []
     pool = None
+    torch.cuda.empty_cache()
+    free, _ = torch.cuda.mem_get_info()
     try:
         for index in range(len(work.batches)):
             if work.optimizer is not None:
@@ -99,10 +103,18 @@ def capture(work: Work) -> Advance:
                 result = work.step(index)
             graphs.append((graph, result))
             pool = graph.pool()
-    except torch.cuda.OutOfMemoryError:
-        raise
     except RuntimeError as error:
-        raise NotPreparedError(f"the step cannot be captured in a CUDA graph: {error}") from error
+        cause = _cause(error)
+        if lacks_memory(cause):
+            raise cause from None
+        if _tells_nothing(cause) and torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated() > free:
+            raise torch.cuda.OutOfMemoryError(
+                f"CUDA out of memory inside a graph capture: a step needs more beside its model than the {free} "
+                f"bytes that were free ({one_line(cause)})"
+            ) from error
+        if not isinstance(cause, RuntimeError):
+            raise cause from None  # the model's own error, of which the end of the capture told only that it was
+        raise NotPreparedError(f"the step cannot be captured in a CUDA graph: {one_line(cause)}") from cause
 
     def replay(index: int) -> Tensor:
         graph, result = graphs[index % len(graphs)]
@@ -110,3 +122,15 @@ def capture(work: Work) -> Advance:
         return result
 
     return replay
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Return what ended a capture: an invalid capture raises once more when it is ended, and hides it."""
+    while _tells_nothing(error) and error.__context__ is not None:
+        error = error.__context__
+    return error
+
+
+def _tells_nothing(error: BaseException) -> bool:
+    """Whether an error says no more than that something else went wrong inside the capture."""
+    return any(words in str(error) for words in ("previous error during capture", "StreamCaptureInvalidated"))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gpubench.measure.execution import Advance
+from gpubench.measure.execution import Advance, prepare
 from gpubench.measure.step import Work, forward, to_device
 from gpubench.models import Execution, TaskKind
 from gpubench.workload import Task
@@ -18,6 +18,8 @@ from gpubench.workload import Task
 SLICE = 4
 """Samples that the CPU reference computes: enough to tell a wrong answer, few enough for VGG16."""
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)  # noqa: SLF001 - the common base
+_TRAINING = (*_NORMS, nn.RNNBase)
+"""What stays in training mode while dropout is off: cuDNN computes no gradient of a recurrent layer otherwise."""
 
 
 def reference_error(work: Work, task: Task) -> float | None:
@@ -44,14 +46,20 @@ def graph_error(work: Work, advance: Advance) -> float | None:
     """Return how far the losses of two replays, or compiled steps, are from two eager ones, relative.
 
     Both start from the same state. Two steps, so that the second loss depends on the update that the first
-    one made. A replay takes the random numbers of dropout from the generator as a step does; compiled code
-    draws its own, so there dropout is off. Afterwards the state is what it was.
+    one made. A replay takes the random numbers of dropout from the generator as a step does; compiled code and
+    recurrent layers draw their own, so there dropout is off, and such a step is captured once more without it.
+    Afterwards the state is what it was.
     """
+    train = work.case.task is TaskKind.TRAIN
+    drops_inside = train and any(isinstance(m, nn.RNNBase) and m.dropout for m in work.model.modules())
     alike: AbstractContextManager[None] = nullcontext()
-    if work.case.execution is Execution.COMPILE:
-        alike = steady(work.model, train=work.case.task is TaskKind.TRAIN)
+    if work.case.execution is Execution.COMPILE or drops_inside:
+        alike = steady(work.model, train=train)
     state = _State(work)
     with alike:
+        if work.case.execution is Execution.GRAPH and drops_inside:
+            advance = prepare(work)
+            state.restore()
         eager = _two_losses(work, work.step)
         state.restore()
         prepared = _two_losses(work, advance)
@@ -88,18 +96,24 @@ def has_moved(model: nn.Module, before: list[Tensor]) -> bool:
 def steady(model: nn.Module, *, train: bool) -> Iterator[None]:
     """Turn off what is random in training (dropout) and leave mode and buffers as they were.
 
-    Batch norm takes the statistics of its batch in training and its running ones in inference.
+    Batch norm takes the statistics of its batch in training and its running ones in inference. Recurrent
+    layers stay in training mode with a dropout of 0.
     """
     before = {module: module.training for module in model.modules()}
+    dropouts = {module: module.dropout for module in before if isinstance(module, nn.RNNBase)}
     kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
     model.train(train)
     for module in before:
-        module.training = module.training and isinstance(module, _NORMS)
+        module.training = module.training and isinstance(module, _TRAINING)
+    for module in dropouts:
+        module.dropout = 0.0
     try:
         yield
     finally:
         for module, training in before.items():
             module.training = training
+        for module, dropout in dropouts.items():
+            module.dropout = dropout
         with torch.no_grad():
             for buffer, value in kept:
                 buffer.copy_(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
 
 import torch
@@ -64,7 +65,14 @@ class Hardware:
         )
 
     def release(self) -> None:
-        """Hand cached blocks back, so that the next case starts from the same memory."""
+        """Hand cached blocks back, so that the next case starts from the same memory.
+
+        The collector runs first: a model, its gradients and its graphs hold on to each other.
+
+        Raises:
+            RuntimeError: As torch raises it when the device or its allocator is beyond use.
+        """
+        gc.collect()
         if self.is_cuda:
             torch.cuda.empty_cache()
 

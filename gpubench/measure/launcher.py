@@ -304,7 +304,7 @@ class Launcher:
         return self._lost if fault else None
 
     def _listen(self, child: Child, seen: _Seen) -> messages.CaseDone:
-        """Follow a case to its end; a process that has failed at one is not trusted with the next."""
+        """Follow a case to its end; a process that says it is spent is not trusted with the next."""
         while True:
             report = child.receive(self._until_s(seen.phase))
             match report:
@@ -314,22 +314,14 @@ class Launcher:
                 case messages.RoundDone(timed=timed, round=done, half_width=width):
                     (seen.timed if timed else seen.warmup).append(done)
                     self.on_event(events.RoundEnded(timed=timed, round=done, half_width=width))
-                case messages.CaseDone(status=status, lost=lost):
+                case messages.CaseDone(lost=lost, spent=spent):
                     if lost:
                         self._lost = report.reason
-                    if status not in self._sound():
+                    if spent:
                         self._end_child()
                     return report
                 case _:
                     raise ChildEndedError(f"sent {type(report).__name__} out of step")
-
-    def _sound(self) -> set[Status]:
-        """How a case may end so that its process is trusted with the next.
-
-        Of several processes, one that ran out of time may have left the others in the middle of a step.
-        """
-        several = self._group is not None and self._group.gpu_count > 1
-        return {Status.OK} if several else {Status.OK, Status.TIMEOUT}
 
     def _measure_micro(self, strict: bool) -> None:
         """Run the micro-benchmarks of one kind of process, once; a failure costs them and nothing else."""

@@ -98,7 +98,8 @@ class RoundDone(msgspec.Struct, frozen=True, kw_only=True, tag="round"):
 class CaseDone(msgspec.Struct, frozen=True, kw_only=True, tag="case"):
     """The case is over: what was seen, and whether the work itself was sound.
 
-    ``lost`` says that the driver has given the device up: nothing more can be measured on it.
+    ``lost`` says that the driver has given the device up: nothing more can be measured on it. ``spent`` says
+    that this process is not to be trusted with another case.
     ``traceback`` goes to a log; ``kept`` is what the parent says of that log. Neither is ever stored.
     """
 
@@ -106,6 +107,7 @@ class CaseDone(msgspec.Struct, frozen=True, kw_only=True, tag="case"):
     reason: str | None = None
     launch: Launch
     lost: bool = False
+    spent: bool = False
     traceback: str | None = None
     kept: str | None = None
 

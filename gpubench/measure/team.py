@@ -31,7 +31,7 @@ from gpubench.measure.privacy import scrub
 from gpubench.measure.step import Work, move
 from gpubench.models import Status, TaskKind
 from gpubench.units import Seconds
-from gpubench.workload import load_workload
+from gpubench.workload import load_workload, says_no_memory
 
 HOST = "127.0.0.1"
 LAUNCH_LIMIT = timedelta(minutes=5)
@@ -108,7 +108,7 @@ class Team:
         if not self._store.check([_FAULT]):
             return None
         text = self._store.get(_FAULT).decode("utf-8", "replace")
-        return (Status.OUT_OF_MEMORY if "OutOfMemoryError" in text else Status.FAILED), text
+        return (Status.OUT_OF_MEMORY if says_no_memory(text) else Status.FAILED), text
 
     def _watch(self, context: ProcessContext) -> None:
         """End this process when another is lost: NCCL would wait for it."""

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from gpubench.measure import busy, case, checks, execution, guards, precision, worker
+from gpubench.measure import busy, case, checks, guards, precision, worker
 from gpubench.measure.budget import DEFAULT
 from gpubench.measure.case import Desk, Seen, measure_case
 from gpubench.measure.clock import Clock
@@ -383,88 +383,6 @@ def test_the_busy_share_counts_kernels_once(fake_clock, monkeypatch):
     assert busy.busy_share(lambda _: fake_clock.advance(0.01), clock) == pytest.approx(0.8)
     kernels.clear()
     assert busy.busy_share(lambda _: fake_clock.advance(0.01), clock) is None
-
-
-# --- capture -----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def fake_graphs(monkeypatch):
-    """CUDA graphs that note what happens to them; ``log`` is the order of it all."""
-    log = []
-
-    class Graph:
-        def replay(self):
-            log.append(("replay", id(self)))
-
-        def pool(self):
-            return "pool"
-
-    class Capture:
-        def __init__(self, graph, pool):
-            log.append(("capture", pool))
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            log.append(("captured",))
-
-    class Stream:
-        def wait_stream(self, other):
-            log.append(("wait",))
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            return None
-
-    monkeypatch.setattr(torch.cuda, "Stream", Stream)
-    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: log.append(("drained",)))
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
-    monkeypatch.setattr(torch.cuda, "graph", Capture)
-    return log
-
-
-class Stepping:
-    """Work of two batches that notes its steps."""
-
-    def __init__(self, log, make_case, fail=None):
-        self.case, self.log, self.fail = make_case(execution=Execution.GRAPH), log, fail
-        self.batches, self.optimizer = ((0, 0), (1, 1)), None
-
-    def step(self, index):
-        self.log.append(("step", index))
-        if self.fail is not None and ("capture", None) in self.log:
-            raise self.fail
-        return f"result of {index}"
-
-
-def test_the_whole_step_is_captured_once_a_batch_and_replayed_in_turn(fake_graphs, make_case):
-    advance = prepare(Stepping(fake_graphs, make_case))
-    warm = [("step", i) for i in range(execution.STEPS_BEFORE_CAPTURE)]
-    assert fake_graphs == [
-        ("wait",), *warm, ("wait",), ("drained",),
-        ("capture", None), ("step", 0), ("captured",),
-        ("capture", "pool"), ("step", 1), ("captured",),
-    ]  # fmt: skip
-    del fake_graphs[:]
-    assert [advance(index) for index in range(3)] == ["result of 0", "result of 1", "result of 0"]
-    first, second, again = fake_graphs
-    assert first == again
-    assert first != second
-
-
-def test_a_capture_that_torch_refuses_has_its_reason_and_a_full_memory_is_no_refusal(fake_graphs, make_case):
-    work = Stepping(fake_graphs, make_case, RuntimeError("operation not permitted when stream is capturing"))
-    with pytest.raises(NotPreparedError, match="not permitted when stream is capturing"):
-        prepare(work)
-    del fake_graphs[:]
-    with pytest.raises(torch.cuda.OutOfMemoryError):
-        prepare(Stepping(fake_graphs, make_case, torch.cuda.OutOfMemoryError("full")))
 
 
 # --- compile -----------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def compiler(machine: Machine) -> Callable[..., Any]:
                 self._known.add(way)
                 machine.call("compile")
                 machine.spend(machine.compile_s)
-                if any(isinstance(m, nn.RNNBase) for m in modules):
+                if any(isinstance(m, nn.RNNBase) for m in modules) and not machine.compiles_recurrent:
                     counters["unimplemented"]["Attempted to wrap RNN, GRU, or LSTM"] += 1
                 else:
                     counters["stats"]["unique_graphs"] += 1

@@ -123,8 +123,8 @@ class Machine:
     Attributes:
         issue_s: Host time of one launch [s].
         cost: Device time of one kernel.
+        compiles_recurrent: Whether torch.compile compiles what stands beside a recurrent layer.
         old_allocator: Whether an invalidated capture stays underway for the allocator, as in torch up to 2.11.
-        hides_cause: Whether ending such a capture raises on its own account, as torch does.
     """
 
     issue_s: float = 5e-6
@@ -133,6 +133,7 @@ class Machine:
     replay_issue_s: float = 10e-6
     transfer_bytes_per_s: float = 25e9
     compile_s: float = 5.0
+    compiles_recurrent: bool = False
     old_allocator: bool = True
     memory: Memory = field(default_factory=Memory)
     faults: list[Fault] = field(default_factory=list)

@@ -39,6 +39,7 @@ class Memory:
     fraction: float = 1.0
     allocated: int = 0
     peak: int = 0
+    most_reserved: int = 0
     retries: int = 0
     refused: int = 0
     pools: dict[object, Pool] = field(default_factory=lambda: {None: Pool()})
@@ -117,6 +118,7 @@ class Memory:
                 pool.reserved += size
                 pool.free += size
                 pool.segments += 1
+                self.most_reserved = max(self.most_reserved, self.reserved)
                 return True
         return False
 

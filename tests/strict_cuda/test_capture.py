@@ -1,0 +1,203 @@
+"""How a step is captured and replayed, and what a clock, events and the profiler say of it: on the strict fake."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gpubench.measure import busy, guards
+from gpubench.measure.execution import prepare
+from gpubench.measure.step import move
+from gpubench.models import Execution, Precision, Status, TaskKind
+from gpubench.workload import Task, load_workload
+from strict_cuda.conftest import KERNEL_S
+from strict_cuda.machine import Machine
+from strict_cuda.models import acting
+
+
+def work_of(gpu, name="cnn", built=None, **changes):
+    case = gpu.case(name, built, **({"execution": Execution.GRAPH} | changes))
+    return move(gpu.desk.tasks[(name, case.batch_size)], case, gpu.desk.hardware.device)
+
+
+def first_steps(work, count=2):
+    for index in range(count):
+        work.step(index)
+
+
+# --- the graphs --------------------------------------------------------------------------------------------
+
+
+def test_each_batch_has_its_graph_and_they_are_replayed_in_turn(gpu):
+    work = work_of(gpu, task=TaskKind.INFER)
+    expected = [work.step(index).clone() for index in range(len(work.batches))]
+    advance = prepare(work)
+    for index in (0, 1, 2, 3, 4, 1):
+        assert torch.equal(advance(index), expected[index % len(expected)])
+
+
+def test_a_replay_trains_as_eager_steps_do(gpu):
+    """Ten replays end at the parameters of ten eager steps, dropout included."""
+    ends = []
+    for way in ("eager", "graph"):
+        work = work_of(gpu, "bert_base", precision=Precision.AMP_FP16)
+        first_steps(work)
+        advance = prepare(work)
+        state = guards._State(work)
+        torch.manual_seed(5)
+        if way == "eager":
+            advance = work.step
+        for index in range(10):
+            advance(index)
+        ends.append([p.detach().cpu() for p in work.model.parameters()])
+        state.restore()
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
+
+
+def test_the_graphs_of_one_step_share_their_memory(gpu):
+    work = work_of(gpu, "vgg16")
+    first_steps(work)
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    one = Task(model=work.model, batches=work.batches[:1], loss=work.loss, optimizer=torch.optim.SGD)
+    advance = prepare(move(one, work.case, gpu.desk.hardware.device))
+    torch.cuda.empty_cache()
+    single = torch.cuda.memory_reserved() - before
+    del advance
+    gpu.desk.hardware.release()
+    advance = prepare(work)
+    torch.cuda.empty_cache()
+    assert 0 < torch.cuda.memory_reserved() - before < 1.5 * single
+    del advance
+
+
+def test_the_warm_up_of_a_capture_is_waited_for_and_leaves_no_race(gpu):
+    work = work_of(gpu)
+    advance = prepare(work)
+    side = {s.number for s in gpu.machine.streams if s.issued} - {gpu.machine.default.number}
+    assert side
+    for index in range(6):
+        advance(index)
+    assert torch.isfinite(advance(0)).item()
+
+
+def test_a_capture_leaves_parameters_and_random_numbers_as_they_were(gpu):
+    work = work_of(gpu, "stacked_lstm")
+    first_steps(work, 5)
+    gpu.desk.hardware.clock().synchronise()
+    before = [p.detach().clone() for p in work.model.parameters()]
+    state = gpu.device.random_state.clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.stream(torch.cuda.Stream()) as _:
+        torch.cuda.current_stream().wait_stream(gpu.machine.default)
+        work.step(0)
+    torch.cuda.synchronize()
+    after_one = [p.detach().clone() for p in work.model.parameters()]
+    work.optimizer.zero_grad(set_to_none=True)
+    drawn = gpu.device.random_state.clone()
+    with torch.cuda.graph(graph):
+        work.step(0)
+    assert not torch.equal(state, drawn)
+    assert torch.equal(drawn, gpu.device.random_state)
+    assert any(not torch.equal(a, b) for a, b in zip(before, after_one, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(after_one, work.model.parameters(), strict=True))
+
+
+# --- what a step is timed by ----------------------------------------------------------------------------------
+
+
+def test_the_clock_waits_for_the_device_at_both_edges(make_gpu):
+    """Ten kernels of 1 ms each are issued in 50 µs; what was issued before is not theirs."""
+    gpu = make_gpu()
+    x = torch.zeros(4, device="cuda")
+    clock = gpu.desk.hardware.clock()
+
+    def work():
+        for _ in range(10):
+            x.add_(1)
+
+    work()
+    assert clock.time(work) == pytest.approx(10 * KERNEL_S, rel=0.01)
+
+
+def test_events_span_the_device_time_of_each_step(gpu):
+    work = work_of(gpu, execution=Execution.EAGER)
+    first_steps(work)
+    kernels = count(gpu, lambda: work.step(0))
+    assert busy.event_times(work.step, 3) == pytest.approx((kernels * KERNEL_S,) * 3, rel=0.02)
+
+
+def test_issue_times_tell_the_host_from_the_device(gpu):
+    work = work_of(gpu, execution=Execution.EAGER)
+    first_steps(work)
+    kernels = count(gpu, lambda: work.step(0))
+    issued, whole = busy.host_issue_times(work.step, gpu.desk.hardware.clock())[:2]
+    assert issued == pytest.approx(kernels * gpu.machine.issue_s, rel=0.05)
+    assert whole == pytest.approx(kernels * KERNEL_S, rel=0.05)
+
+
+@pytest.mark.parametrize(("kernel_s", "share"), [(1e-3, 1.0), (2.5e-6, 0.5)], ids=["GPU-bound", "host-bound"])
+def test_the_busy_share_is_that_of_the_kernels(make_gpu, kernel_s, share):
+    gpu = make_gpu(Machine(cost=lambda name: kernel_s))
+    work = work_of(gpu, execution=Execution.EAGER)
+    first_steps(work)
+    assert busy.busy_share(work.step, gpu.desk.hardware.clock()) == pytest.approx(share, rel=0.1)
+
+
+def test_no_step_of_a_round_waits_for_the_device(make_gpu):
+    """A step that waits, where the loop does not, takes the longer of both times and not the sum."""
+    gpu = make_gpu(Machine(cost=lambda name: 5e-6))
+    for execution in (Execution.EAGER, Execution.GRAPH):
+        for precision in Precision:
+            done = gpu.measure("cnn", precision=precision, execution=execution)
+            assert done.status is Status.OK
+    waits = count_waits(gpu, lambda work: [work.step(i) for i in range(3)])
+    assert waits == 0
+
+
+def test_the_peak_is_that_of_the_steps_and_not_of_trials_or_of_the_present(gpu):
+    done = gpu.measure("vgg16")
+    held = sum(p.numel() for p in load_workload("vgg16").tiny(4, 0).model.parameters()) * 4
+    assert (
+        3 * held < done.launch.peak_memory_bytes < 60 * 2**20
+    )  # weights, moments and gradients; no trial of 64 MiB
+
+
+def test_the_allocator_is_watched_while_a_case_warms_up(gpu):
+    heap = gpu.desk.hardware.heap()
+    x = torch.zeros(2**22, device="cuda")
+    grown = gpu.desk.hardware.heap()
+    assert heap.retries == grown.retries == 0
+    assert grown.segments == heap.segments + 1
+    del x
+
+
+def test_an_own_model_that_only_looks_at_its_input_on_the_device_is_captured(gpu):
+    done = gpu.measure("own", acting(lambda out: out.relu().mul(2)), execution=Execution.GRAPH)
+    assert (done.status, done.launch.graph_error) == (Status.OK, 0.0)
+
+
+def count(gpu, work) -> int:
+    before = gpu.machine.kernels
+    work()
+    gpu.desk.hardware.clock().synchronise()
+    return gpu.machine.kernels - before
+
+
+def count_waits(gpu, steps) -> int:
+    """How often the host waits inside steps of every precision."""
+    waits = 0
+    real = gpu.machine.drain
+
+    def drain(*args, **kwargs):
+        nonlocal waits
+        waits += 1
+        return real(*args, **kwargs)
+
+    for precision in Precision:
+        work = work_of(gpu, execution=Execution.EAGER, precision=precision)
+        first_steps(work)
+        gpu.machine.drain = drain
+        steps(work)
+        gpu.machine.drain = real
+    return waits

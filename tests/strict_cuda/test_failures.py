@@ -1,0 +1,150 @@
+"""What becomes of a case, and of the next one, when the device says no: on the strict fake."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gpubench.models import Execution, Status, TaskKind
+from strict_cuda.conftest import KERNEL_S
+from strict_cuda.machine import INVALIDATED, NOT_PERMITTED, Fault, Machine
+from strict_cuda.models import acting, recurrent
+
+NO_MEMORY = (
+    "CUDA error: out of memory",
+    "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+    "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+    "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    "GET was unable to find an engine to execute this computation",
+    "Unable to find a valid cuDNN algorithm to run convolution",
+)
+
+
+def machine(**changes) -> Machine:
+    return Machine(cost=lambda name: KERNEL_S, **changes)
+
+
+# --- captures that fail ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("old", [True, False], ids=["torch to 2.11", "torch from 2.12"])
+def test_a_step_that_waits_for_the_device_is_unsupported_with_its_cause(make_gpu, old):
+    gpu = make_gpu(machine(old_allocator=old))
+    done = gpu.measure("own", acting(lambda out: out.sum().item()), execution=Execution.GRAPH)
+    assert done.status is Status.UNSUPPORTED
+    assert NOT_PERMITTED in done.reason
+    assert INVALIDATED not in done.reason
+    assert done.spent
+
+
+def test_an_error_of_the_model_inside_a_capture_is_the_models(gpu):
+    calls = []
+
+    def act(out):
+        calls.append(1)
+        if torch.cuda.is_current_stream_capturing():
+            raise ValueError("a bug of mine")
+
+    done = gpu.measure("own", acting(act), execution=Execution.GRAPH)
+    assert done.status is Status.FAILED
+    assert "a bug of mine" in done.reason
+
+
+def test_the_case_after_an_unsupported_one_is_sound_in_a_new_process(make_gpu):
+    first = make_gpu(machine(old_allocator=True))
+    assert first.measure("own", acting(lambda out: out.sum().item()), execution=Execution.GRAPH).spent
+    assert first.machine.memory.underway  # the old allocator believes that a capture goes on
+    assert make_gpu().measure("cnn", execution=Execution.GRAPH).status is Status.OK
+
+
+# --- memory --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", NO_MEMORY)
+@pytest.mark.parametrize("execution", [Execution.EAGER, Execution.GRAPH])
+def test_want_of_memory_is_told_from_a_fault_in_whatever_words(make_gpu, words, execution):
+    fault = Fault("convolution", lambda: RuntimeError(words), after=7)
+    done = make_gpu(machine(faults=[fault])).measure("cnn", execution=execution)
+    assert done.status is Status.OUT_OF_MEMORY
+    assert words in done.reason
+
+
+@pytest.mark.parametrize("words", NO_MEMORY)
+def test_want_of_memory_inside_a_capture_is_no_refusal(make_gpu, words):
+    fault = Fault("convolution", lambda: RuntimeError(words), capturing=True)
+    done = make_gpu(machine(faults=[fault])).measure("cnn", execution=Execution.GRAPH)
+    assert done.status is Status.OUT_OF_MEMORY
+    assert words in done.reason
+
+
+@pytest.mark.parametrize(
+    ("free", "status"), [(0, Status.OUT_OF_MEMORY), (2**30, Status.UNSUPPORTED)], ids=["full", "roomy"]
+)
+def test_a_capture_that_ends_without_a_word_on_a_full_device_ended_for_want_of_memory(
+    gpu, monkeypatch, free, status
+):
+    """The caching allocator may free memory inside a capture, which ends it with nothing but "invalidated"."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=None: (free, 2**36))
+
+    def act(out):
+        if torch.cuda.is_current_stream_capturing():
+            gpu.machine.capture.invalid = True
+
+    assert gpu.measure("own", acting(act), execution=Execution.GRAPH).status is status
+
+
+@pytest.mark.parametrize("share", [0.2, 0.4, 0.6, 0.8])
+@pytest.mark.parametrize("execution", [Execution.EAGER, Execution.GRAPH])
+def test_a_device_that_is_too_small_is_out_of_memory_in_every_phase(make_gpu, execution, share):
+    roomy = make_gpu()
+    torch.backends.cudnn.benchmark = False  # without the memory that its trials take where there is some
+    assert roomy.measure("vgg16", execution=execution).status is Status.OK
+    most = roomy.machine.memory.most_reserved
+    small = make_gpu(machine())
+    torch.backends.cudnn.benchmark = False
+    small.machine.memory.fraction = share * most / small.machine.memory.total
+    done = small.measure("vgg16", execution=execution)
+    assert done.status is Status.OUT_OF_MEMORY
+    assert f"batch {4}" in done.reason
+
+
+def test_nothing_of_a_case_is_left_on_the_device(gpu):
+    for execution in Execution:
+        for task in TaskKind:
+            assert gpu.measure("bert_base", execution=execution, task=task).status is Status.OK
+            assert gpu.machine.memory.allocated == 0
+            assert gpu.machine.memory.reserved == 0
+
+
+# --- errors that stick ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("after", [3, 60, 200])
+def test_an_error_that_sticks_ends_the_case_and_its_process_with_its_own_words(make_gpu, after):
+    words = "CUDA error: device-side assert triggered"
+    fault = Fault("aten::", lambda: RuntimeError(words), after=after, sticky=True)
+    done = make_gpu(machine(faults=[fault])).measure("cnn")
+    assert done.status is Status.FAILED
+    assert words in done.reason
+    assert done.spent
+
+
+def test_a_process_that_cannot_hand_its_memory_back_keeps_its_figure_and_ends(make_gpu):
+    fault = Fault("empty_cache", lambda: RuntimeError("CUDA error: unspecified launch failure"), sticky=True)
+    done = make_gpu(machine(faults=[fault])).measure("cnn")
+    assert done.status is Status.OK
+    assert done.spent
+
+
+# --- recurrent layers ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("execution", Execution)
+@pytest.mark.parametrize("task", TaskKind)
+def test_recurrent_layers_are_checked_in_training_mode(make_gpu, execution, task, dropout):
+    gpu = make_gpu(machine(compiles_recurrent=True))
+    done = gpu.measure("own", recurrent(dropout), execution=execution, task=task)
+    assert (done.status, done.reason) == (Status.OK, None), done.traceback
+    if execution is not Execution.EAGER:
+        assert done.launch.graph_error <= 1e-6
