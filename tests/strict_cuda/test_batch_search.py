@@ -6,8 +6,6 @@ from functools import partial
 
 import pytest
 import torch
-from strict_cuda.conftest import KERNEL_S
-from strict_cuda.machine import Fault, Machine
 from torch import nn
 
 from gpubench.measure.batch_search import largest_that_fits
@@ -15,13 +13,15 @@ from gpubench.measure.batch_trial import try_batch
 from gpubench.measure.messages import TryBatch
 from gpubench.models import Execution, Status
 from gpubench.workload import Task
+from strict_cuda.conftest import KERNEL_S
+from strict_cuda.machine import Fault, Machine
 
 MIB = 2**20
-WIDTH = 512
+WIDTH = 256
 
 
 def wide(batch: int) -> Task:
-    """A task of 3 MiB of weights, so that copies of weights and moments count beside the batch."""
+    """A task of 768 KiB of weights, so that copies of weights and moments count beside the batch."""
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(3)))
     batches = tuple((torch.randn(batch, WIDTH), torch.randn(batch, WIDTH)) for _ in range(2))
@@ -48,7 +48,7 @@ def tried(make_gpu):
 
 @pytest.mark.parametrize("execution", [Execution.EAGER, Execution.GRAPH])
 def test_the_batch_that_a_search_finds_can_be_measured_and_a_larger_one_cannot(make_gpu, tried, execution):
-    total = 56 * MIB
+    total = 14 * MIB
 
     def fits(batch: int) -> bool:
         done = tried(execution, total, batch)
@@ -56,7 +56,7 @@ def test_the_batch_that_a_search_finds_can_be_measured_and_a_larger_one_cannot(m
         assert done.spent == (done.status is Status.OUT_OF_MEMORY)
         return done.status is Status.OK
 
-    found = largest_that_fits(fits, 1000)
+    found = largest_that_fits(fits, 500, resolution=1 / 8)
     assert found > 200
     for batch, status in ((found, Status.OK), (2 * found, Status.OUT_OF_MEMORY)):
         gpu = make_gpu()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 import torch
-from strict_cuda.conftest import BRIEF
-from strict_cuda.machine import Machine
 
 from gpubench.measure import micro
 from gpubench.models import FindingKind
+from strict_cuda.conftest import BRIEF
+from strict_cuda.machine import Machine
 
 MIB = 2**20
 LAUNCHES = 50
@@ -20,7 +20,7 @@ BUDGET = msgspec.structs.replace(BRIEF, micro_s=0.05)
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
-    monkeypatch.setattr(micro, "GEMM_SIZES", {name: (256,) for name in micro.GEMM_SIZES})
+    monkeypatch.setattr(micro, "GEMM_SIZES", dict.fromkeys(micro.GEMM_SIZES, (256,)))
     monkeypatch.setattr(micro, "COPY_BYTES", MIB)
     monkeypatch.setattr(micro, "TRANSFER_BYTES", MIB)
     monkeypatch.setattr(micro, "CACHE_BYTES", MIB)
