@@ -284,12 +284,13 @@ class Device:
 
 
 def computed(func: Any, args: Any, kwargs: Any) -> Any:
-    """Compute on the CPU; what it lacks in half precision is computed in single and rounded."""
-    try:
-        return func(*args, **kwargs)
-    except (RuntimeError, NotImplementedError):
-        if not any(t.dtype is torch.float16 for t in _tensors((args, kwargs))):
-            raise
+    """Compute on the CPU; what it lacks in half precision, or does slowly, is computed in single and rounded."""
+    if not ("convolution" in func._schema.name and _has_half(args)):
+        try:
+            return func(*args, **kwargs)
+        except (RuntimeError, NotImplementedError):
+            if not (_has_half(args) or _has_half(kwargs)):
+                raise
     out = func(*_mapped(args, _single), **_mapped(kwargs, _single))
     return _mapped(out, lambda t: t.half() if t.dtype is torch.float32 else t)
 
@@ -437,6 +438,10 @@ def _mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
     if isinstance(value, dict):
         return {name: _mapped(part, change) for name, part in value.items()}
     return torch.float32 if value is torch.float16 else value
+
+
+def _has_half(value: Any) -> bool:
+    return any(t.dtype is torch.float16 for t in _tensors(value))
 
 
 def _single(tensor: Tensor) -> Tensor:
