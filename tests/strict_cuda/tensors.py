@@ -71,6 +71,7 @@ class Device:
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
+        self.name = CUDA
         self.blocks: dict[int, Block] = {}
         self.pinned: dict[int, weakref.ref[Any]] = {}
         self.inside = 0
@@ -79,6 +80,11 @@ class Device:
         self.random_state = torch.Generator().manual_seed(0).get_state()
         self._kinds: dict[Any, Kind] = {}
         self._tried: set[tuple[Any, ...]] = set()
+
+    def choose(self, index: int) -> None:
+        """Be the device of this place: a process has one device, and each has a fake of its own."""
+        self.machine.call("set_device")
+        self.name = torch.device("cuda", index)
 
     def holds(self, tensor: Tensor) -> bool:
         """Whether a tensor lies on the device."""
@@ -346,7 +352,7 @@ class Functions(TorchFunctionMode):
     def _property(self, func: Any, args: Any, kwargs: Any) -> Any:
         asked = func.__self__
         if asked is Tensor.device and self.device.holds(args[0]):
-            return CUDA
+            return self.device.name
         if asked is Tensor.is_cuda:
             return self.device.holds(args[0])
         if asked is Tensor.is_cpu:
