@@ -10,7 +10,8 @@ from gpubench.findings import Finding
 from gpubench.models.case import Case
 from gpubench.models.catalogue import Offer, Pricing
 from gpubench.models.measurement import BatchChoice
-from gpubench.models.record import SCHEMA_VERSION, Record
+from gpubench.models.record import SCHEMA_VERSION, Record, bounded, brief_repr, shown
+from gpubench.units import count, format_percent, format_usd
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -106,6 +107,10 @@ class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     factors: dict[str, Any] = {}
     parts: tuple[Estimate, ...] = ()
     findings: tuple[Finding, ...] = ()
+
+    def __repr__(self) -> str:
+        """Return the fields; what is long is named by its type and length."""
+        return brief_repr(self)
 
     def flat(self) -> dict[str, Any]:
         """Return the row as one flat record: the keys of ``gpubench rank --json``."""
@@ -207,6 +212,16 @@ class Ranking(Record, frozen=True, kw_only=True):
     buy_or_rent: tuple[BuyOrRent, ...] = ()
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        """Return the day, what it is in order of, and the head of the rows; ``rows`` has them all."""
+        head = (
+            f"<Ranking as of {self.as_of} by {self.objective}: {count(len(self.rows), 'row')}, "
+            f"{len(self.excluded):,} excluded"
+        )
+        lines = [_line(row) for row in self.rows[:_ROWS_IN_REPR]]
+        more = len(self.rows) - len(lines)
+        return bounded("\n".join([head, *lines, *([f"  ... {more:,} more"] if more else [])]) + ">")
+
     def throughput_of(self, row: RankedOffer) -> Figure:
         """Return a row's throughput and its interval, in ``throughput_unit``."""
         if self.by_reference:
@@ -228,3 +243,15 @@ class Ranking(Record, frozen=True, kw_only=True):
         import pandas as pd
 
         return pd.DataFrame([row.flat() for row in self.rows])
+
+
+_ROWS_IN_REPR = 6
+
+
+def _line(row: RankedOffer) -> str:
+    offer, tie = row.offer, "=" if row.tie else " "
+    what = f"{offer.gpu_count}x {shown(offer.gpu_key, 60)} at {shown(offer.provider)} {shown(offer.instance)}"
+    price = f"{offer.pricing}, {format_usd(float(offer.price_usd_per_hour))}/h"
+    best = "" if row.p_best is None else f", P(best) {format_percent(row.p_best)}"
+    job = "" if row.cost_usd is None else f", the job {format_usd(row.cost_usd)}"
+    return f"  {row.rank}{tie} {what}, {price}{job}{best}"
