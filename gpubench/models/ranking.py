@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 
 Basis = Literal["measured", "reference", "predicted"]
+SortedBy = Literal["value", "throughput", "cost", "time"]
+"""What the rows of a ranking are in order of: the last two are of a job."""
+
 Figure: TypeAlias = tuple[float | None, float | None, float | None]
 """A value with the low and the high end of its interval."""
 
@@ -190,6 +193,9 @@ class Ranking(Record, frozen=True, kw_only=True):
     """Offers by training per dollar, with what was left out and the sentences that sum it up.
 
     Attributes:
+        objective: What the rows are in order of, in words.
+        sorted_by: The same as one word. P(best), ties and the verdict are of it too: ``value`` (samples per
+            dollar) or ``throughput``, and where a job was given ``cost`` or ``time`` of the job.
         unit: What a sample is, in the plural; of several workloads it is just "samples".
         by_reference: Whether figures are for people as multiples of the reference GPU, because samples of
             several workloads together mean nothing; ``throughput_of`` and ``value_of`` give them.
@@ -200,6 +206,7 @@ class Ranking(Record, frozen=True, kw_only=True):
     schema_version: int = SCHEMA_VERSION
     as_of: str
     objective: str
+    sorted_by: SortedBy = "value"
     cases: tuple[Case, ...]
     unit: str
     by_reference: bool = False
@@ -237,6 +244,14 @@ class Ranking(Record, frozen=True, kw_only=True):
                 row.reference_hours_per_usd_high,
             )
         return row.samples_per_usd, row.samples_per_usd_low, row.samples_per_usd_high
+
+    def merit_of(self, row: RankedOffer) -> Figure:
+        """Return what the rows are in order of, and its interval: see ``sorted_by``."""
+        if self.sorted_by == "cost":
+            return row.cost_usd, row.cost_usd_low, row.cost_usd_high
+        if self.sorted_by == "time":
+            return row.hours, row.hours_low, row.hours_high
+        return self.value_of(row) if self.sorted_by == "value" else self.throughput_of(row)
 
     def to_frame(self) -> DataFrame:
         """Return the ranked rows as a pandas frame, one row an offer, columns as in ``rank --json``."""

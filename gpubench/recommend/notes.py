@@ -101,6 +101,9 @@ def _on_payment(request: RankRequest, pool: Candidates) -> Iterator[str]:
     pricings = {offer.pricing for offer in pool.offers}
     if Pricing.SPOT in pricings and not request.spot_lost:
         yield "Spot prices rank as if no work were ever lost; --spot-lost says otherwise."
+    elif Pricing.SPOT in pricings:
+        lost = format_percent(request.spot_lost)
+        yield f"Throughput of spot offers is what is left where {lost} of the work is done again."
     if Pricing.RESERVED in pricings:
         use = request.utilisation.likely
         yield (

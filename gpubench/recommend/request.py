@@ -46,7 +46,8 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
         deadline_hours, budget_usd: Kept only where the unfavourable end of the interval meets them.
         startup_minutes: Billed before the first step.
         billing_minutes: Unit of the bill; None is by the second.
-        spot_lost: Share of the work that spot interruptions make be done again.
+        spot_lost: Share of the work that spot interruptions make be done again, below 1: it lowers the
+            throughput of spot offers.
         rent_or_buy: ``rent`` or ``buy`` alone; None ranks both.
         own: Hardware owned or quoted: ``2x RTX 4090, 3800 USD, 3 years, 60 %``.
         host_usd: Share of the machine around the cards, where a quote names none.
@@ -195,6 +196,10 @@ def check(request: RankRequest) -> RankRequest:
         value = getattr(request, field)
         if value is not None and not (math.isfinite(value) and value >= 0):
             raise MisuseError(f"{option(field)} {value:g} must not be negative")
+    if request.spot_lost >= 1:
+        raise MisuseError(
+            f"--spot-lost {request.spot_lost:g} must be below 1: it is a share of the work, 0.2 for a fifth"
+        )
     _check_task(request)
     _check_batch(request)
     _check_ranges(request)
