@@ -106,6 +106,10 @@ def verb(
     own_fan: Annotated[bool, _option(BUYING, "Only cards that cool themselves.", "--own-fan")] = False,
     offers: Annotated[Path | None, _option(EVIDENCE, "Your own price table.")] = None,
     results: ResultsOption = None,
+    accept_outliers: Annotated[
+        bool,
+        _option(EVIDENCE, "Rank prices far below what every other provider asks too.", "--accept-outliers"),
+    ] = False,
     reference: Annotated[str | None, _option(EVIDENCE, "GPU that speeds are multiples of.")] = None,
     sort: Annotated[str, _option(OUTPUT, "value (with a job its cost), time, cost or throughput.")] = "value",
     limit: Annotated[int | None, _option(OUTPUT, "Rows to show (default: 20; in JSON all).")] = None,
@@ -186,6 +190,7 @@ def verb(
         circuit_watts=circuit_watts,
         own_fan=own_fan,
         offers=offers,
+        accept_outliers=accept_outliers,
         results=results,
         reference_gpu=require_spec(reference).key if reference else DEFAULT_REFERENCE_GPU,
         sort=sort,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date
 from types import MappingProxyType
 from typing import Any
@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpubench.models import BuyOrRent, GpuSpec, Offer, Ranking
+from gpubench.offers.outliers import Market
+from gpubench.offers.table import OfferKey
 from gpubench.recommend import limits, objective
 from gpubench.recommend.break_even import against_rent
 from gpubench.recommend.candidates import Candidates, candidates_of
@@ -22,10 +24,11 @@ from gpubench.recommend.filters import (
     excluded,
     filters_of,
     nothing_left,
+    outlier_filter,
     payment_filters,
 )
 from gpubench.recommend.gather import Evidence
-from gpubench.recommend.notes import free_beside, notes_of
+from gpubench.recommend.notes import far_from_others, free_beside, left_out_as_outliers, notes_of
 from gpubench.recommend.owning import Ownership
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import rows_of, with_spot_break_even
@@ -45,6 +48,7 @@ def judge(
     today: date,
     drawer: Drawer | None = None,
     owned: Mapping[Offer, Ownership] = MappingProxyType({}),
+    believed: Collection[OfferKey] = (),
     notes: Iterable[str] = (),
 ) -> Ranking:
     """Rank offers as the request asks.
@@ -57,6 +61,7 @@ def judge(
         today: The day that price ages count to.
         drawer: Joint draws of estimates; None is ``predict.interval.draw``.
         owned: What owning means, for the owned ones among the offers.
+        believed: Keys of offers that the buyer gave himself: their prices are taken as they are.
         notes: What the reader should know about the evidence.
 
     Raises:
@@ -64,9 +69,11 @@ def judge(
     """
     watts = {offer: ownership.power_w for offer, ownership in owned.items()}
     possible, fallen = apply(filters_of(request, offers, today, watts), offers, specs)
-    pricings = {offer.pricing for offer in possible}
-    kept, otherwise_paid = apply(payment_filters(request, pricings), possible, specs)
-    fallen += otherwise_paid
+    market = Market(offers)
+    possible, doubted = apply(outlier_filter(request, market, believed), possible, specs)
+    paid_as_asked = payment_filters(request, {offer.pricing for offer in offers})
+    kept, otherwise_paid = apply(paid_as_asked, possible, specs)
+    fallen += [*doubted, *otherwise_paid]
     _require(kept, offers, fallen)
     evidence = evidence_for(sorted({offer.gpu_key for offer in possible} | {request.reference_gpu}))
     speeds = combine(evidence.answers, request.mix, drawer or _draw(), request.draws, request.seed)
@@ -99,7 +106,13 @@ def judge(
         excluded=excluded(fallen),
         verdict="",
         buy_or_rent=decisions,
-        notes=(*notes, *notes_of(request, pool, len(rows)), *free_beside(request, offers, specs)),
+        notes=(
+            *notes,
+            *left_out_as_outliers([each for each in doubted if apply(paid_as_asked, [each.offer], specs)[0]]),
+            *far_from_others(market, believed, kept),
+            *notes_of(request, pool, len(rows)),
+            *free_beside(request, offers, specs),
+        ),
     )
     sentences = [
         *cpu_sentences(request, speeds),

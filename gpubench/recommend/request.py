@@ -55,6 +55,7 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
         circuit_watts: What the socket gives; owned GPUs above it are left out.
         own_fan: Of owned cards only those with a fan of their own.
         max_price_age_days: Leave out older prices; None marks them only.
+        accept_outliers: Rank prices too that are far below what every other provider asks.
         draws: Joint draws behind P(best) and ties.
     """
 
@@ -111,6 +112,7 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
     nvlink: bool = False
     cooling: str | None = None
     max_price_age_days: int | None = None
+    accept_outliers: bool = False
 
     offers: Path | None = None
     results: Path | None = None
