@@ -152,9 +152,10 @@ class BuyOrRent(Record, frozen=True, kw_only=True):
         usd_per_hour: Cost of a useful hour of the owned machine.
         equivalent_usd_per_hour: What the rival costs for the same work in that hour.
         break_even_hours: Useful hours after which owning is the cheaper.
-        break_even_utilisation: Those hours as a share of its life.
+        break_even_utilisation: Those hours as a share of all hours of its life: what it must work at least.
         verdict: buy, rent, or depends.
         quoted: Whether the price is the buyer's own; else a dated street price.
+        years, utilisation: Its life, and the likely share of hours at work, that the figures hold for.
     """
 
     gpu_key: str
@@ -178,6 +179,8 @@ class BuyOrRent(Record, frozen=True, kw_only=True):
     verdict: Literal["buy", "rent", "depends"]
     quoted: bool = False
     assumed: tuple[str, ...] = ()
+    years: float | None = None
+    utilisation: float | None = None
 
 
 class ExcludedOffer(Record, frozen=True, kw_only=True):

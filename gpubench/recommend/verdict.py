@@ -22,12 +22,10 @@ from gpubench.recommend.economics import SECONDS_PER_HOUR, train_hours
 from gpubench.recommend.own_devices import CPU_KEY
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import Speeds
-from gpubench.recommend.words import batches_of, compact, gpu_name, gpus_of, listing, price_of
+from gpubench.recommend.words import batches_of, buying_words, compact, gpu_name, gpus_of, listing, price_of
 from gpubench.units import (
-    UNKNOWN,
     format_duration,
     format_interval,
-    format_number,
     format_percent,
     format_usd,
     plain,
@@ -255,21 +253,5 @@ def _buying(each: BuyOrRent) -> str:
     against = f"{each.against} ({format_usd(each.equivalent_usd_per_hour)}/h for the same work)"
     if each.verdict == "rent":
         return f"Rather than buy {machine}, rent {against}: it pays in no case considered."
-    share = _percents(
-        each.break_even_utilisation_low, each.break_even_utilisation, each.break_even_utilisation_high
-    )
-    hours = _hours(each.break_even_hours_low, each.break_even_hours, each.break_even_hours_high)
     word = "pays" if each.verdict == "buy" else "can pay"
-    return f"Buying {machine} {word} after {hours} of work, {share} of its life, against {against}."
-
-
-def _hours(low: float | None, likely: float | None, high: float | None) -> str:
-    first = "more hours than it has" if likely is None else f"{format_number(likely)} h"
-    ends = (UNKNOWN if low is None else format_number(low), "never" if high is None else format_number(high))
-    return f"{first} ({ends[0]} to {ends[1]})"
-
-
-def _percents(low: float | None, likely: float | None, high: float | None) -> str:
-    first = "never" if likely is None else format_percent(likely)
-    ends = ["never" if end is None else format_percent(end) for end in (low, high)]
-    return f"{first} ({ends[0]} to {ends[1]})"
+    return f"Buying {machine} {word} against {against}: {buying_words(each)}."

@@ -144,10 +144,14 @@ def test_explain_lists_what_is_left_out(gpubench):
 
 
 def test_buying_says_what_it_assumes(gpubench):
-    done = gpubench("vgg16", "--own", "2x RTX 5090, 8000 USD", "--gpu", "5090", "--limit", "3")
+    own = "2x RTX 5090, 8000 USD"
+    done = gpubench("vgg16", "--own", own, "--gpu", "5090", "--limit", "3", COLUMNS="300")
     assert done.returncode == 0
     assert "Assumed, not given: " in done.stdout
-    assert "of its life" in done.stdout
+    assert "of its life" not in done.stdout
+    table = done.stdout.partition("must work")[2].partition("must work")[2]
+    assert "% of all hours (" in table
+    assert "of 36 months at 50 %" in table
 
 
 def test_trials_are_written_and_the_next_step_named(gpubench, tmp_path):
