@@ -22,7 +22,7 @@ from gpubench.record import store
 def test_a_run_is_read_back_as_it_was_written(tmp_path, make_run):
     run = make_run()
     path = store.write_run(tmp_path, run)
-    assert path == tmp_path / "runs" / "nvidia-h200" / f"{run.run_id}.json"
+    assert path == tmp_path / "runs" / "nvidia-h200-sxm-141gb" / f"{run.run_id}.json"
     assert store.read_run(path) == run
     assert store.read_runs(tmp_path).runs == (run,)
 
@@ -190,7 +190,7 @@ def test_a_huge_sparse_file_is_refused_without_reading_it(tmp_path):
 
 def test_a_later_schema_says_upgrade_and_is_not_set_aside(tmp_path, make_run):
     document = json.loads(msgspec.json.encode(make_run())) | {"schema_version": 99}
-    path = tmp_path / "runs" / "nvidia-h200" / "later.json"
+    path = tmp_path / "runs" / "nvidia-h200-sxm-141gb" / "later.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(document))
     stored = store.read_runs(tmp_path)
@@ -317,7 +317,7 @@ def test_runs_of_other_machines_are_taken_in_and_bad_files_named(tmp_path, make_
     store.write_run(other, make_run())
     (other / "runs" / "broken.json").write_text("{")
     written, refused = store.add_runs(tmp_path / "mine", [other])
-    assert [path.parent.name for path in written] == ["nvidia-h200"]
+    assert [path.parent.name for path in written] == ["nvidia-h200-sxm-141gb"]
     assert "broken.json" in refused[0]
     assert (other / "runs" / "broken.json").exists()
     with pytest.raises(MisuseError, match="does not exist"):
