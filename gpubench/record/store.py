@@ -16,13 +16,13 @@ from pathlib import Path
 
 import msgspec
 
-from gpubench.errors import GpuBenchError, MisuseError, StorageError
+from gpubench.errors import MisuseError, StorageError
 from gpubench.folders import default_results
 from gpubench.models import SCHEMA_VERSION, Run
 from gpubench.record import lock
 from gpubench.record.aside import set_aside
 from gpubench.record.lock import RunLock
-from gpubench.record.rules import beyond_belief, broken_rule
+from gpubench.record.rules import broken_rule
 from gpubench.units import MIB, format_bytes, plain
 
 MAX_FILE_BYTES = 64 * MIB
@@ -298,30 +298,6 @@ def reference_runs() -> tuple[Run, ...]:
     """Return the runs that the package ships, for cards that a user does not own."""
     with as_file(files("gpubench").joinpath("data/reference")) as folder:
         return _oldest_first(read_run(path) for path in sorted(folder.glob("*.json")))
-
-
-def add_runs(root: Path, sources: Iterable[Path]) -> tuple[tuple[Path, ...], tuple[str, ...]]:
-    """Take in runs of other machines: files, or folders searched for them.
-
-    Returns:
-        The paths written, and a line for each file that was refused.
-    """
-    written, refused = [], []
-    for source in sources:
-        if not source.exists():
-            raise MisuseError(f"{source} does not exist")
-        for path in run_files(source, refused.append) if source.is_dir() else (source,):
-            try:
-                run = read_run(path)
-                if broken := beyond_belief(run):
-                    refused.append(f"{path.name} cannot be true: {broken}")
-                    continue
-                written.append(write_run(root, run))
-            except StorageError:
-                raise
-            except GpuBenchError as error:
-                refused.append(str(error))
-    return tuple(written), tuple(refused)
 
 
 def find_run(root: Path, name: str) -> Path:

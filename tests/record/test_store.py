@@ -446,33 +446,5 @@ def test_a_run_is_found_by_id_by_its_beginning_or_as_latest(tmp_path, make_run):
         store.find_run(tmp_path, "x")
 
 
-def test_runs_of_other_machines_are_taken_in_and_bad_files_named(tmp_path, make_run):
-    other = tmp_path / "other"
-    store.write_run(other, make_run())
-    (other / "runs" / "broken.json").write_text("{")
-    written, refused = store.add_runs(tmp_path / "mine", [other])
-    assert [path.parent.name for path in written] == ["nvidia-h200"]
-    assert "broken.json" in refused[0]
-    assert (other / "runs" / "broken.json").exists()
-    with pytest.raises(MisuseError, match="does not exist"):
-        store.add_runs(tmp_path / "mine", [tmp_path / "nowhere"])
-
-
-def test_a_run_in_which_several_gpus_do_more_than_as_many_single_ones_is_not_taken_in(tmp_path, make_run):
-    """The same step time on four GPUs is four times the throughput; a fifth faster is not possible."""
-    (one,) = make_run().measurements
-    four = msgspec.structs.replace(one, case=msgspec.structs.replace(one.case, gpu_count=4))
-    rounds = tuple(msgspec.structs.replace(r, wall_s=r.wall_s / 1.2) for r in one.launches[0].rounds)
-    faster = msgspec.structs.replace(
-        four, launches=(msgspec.structs.replace(four.launches[0], rounds=rounds),)
-    )
-    for row, count in ((four, 1), (faster, 0), (msgspec.structs.replace(faster, status=Status.INVALID), 1)):
-        path = store.write_run(tmp_path / "theirs", make_run(measurements=(one, row)))
-        store.read_run(path)  # in one's own folder it stays, and `check` names it
-        written, refused = store.add_runs(tmp_path / "mine", [path])
-        assert len(written) == count
-        assert count or "4 GPUs at 4.8 times" in refused[0]
-
-
 def test_shipped_reference_runs_can_be_read():
     assert isinstance(store.reference_runs(), tuple)
