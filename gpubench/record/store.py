@@ -86,7 +86,7 @@ def stored_paths(root: Path, run: Run) -> tuple[Path, ...]:
     Raises:
         StorageError: If a folder cannot be looked into, so that the answer is not known.
     """
-    name, top = f"{id_of(run)}.json", _top(root)
+    name, top = f"{id_of(run)}.json", root / "runs"
     try:
         with os.scandir(top) as entries:
             folders = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -107,7 +107,15 @@ def _is_there(path: Path) -> bool:
 
 def _top(root: Path) -> Path:
     """Folder of the device folders: ``runs`` where there is one, else a folder that is one itself."""
-    return root / "runs" if (root / "runs").is_dir() else root
+    return root / "runs" if _has_runs(root) else root
+
+
+def _has_runs(root: Path) -> bool:
+    """Whether there is a folder ``runs``; where that cannot be seen, listing ``root`` says why."""
+    try:
+        return (root / "runs").is_dir()
+    except OSError:
+        return False
 
 
 def folder_name(run: Run) -> str:
@@ -279,7 +287,7 @@ def read_runs(root: Path) -> StoredRuns:
     """
     runs: list[Run] = []
     problems: list[str] = []
-    own = (root / "runs").is_dir()
+    own = _has_runs(root)
     for path in run_files(root, problems.append):
         if not own and not _is_run_name(path.name):
             continue

@@ -193,6 +193,12 @@ def test_a_run_and_a_folder_without_permission_stay_and_are_named(tmp_path, make
         path.chmod(0o644)
         other.parent.chmod(0o755)
     assert len(problems) == 2
+    tmp_path.chmod(0)
+    try:
+        problems += store.read_runs(tmp_path).problems
+    finally:
+        tmp_path.chmod(0o755)
+    assert len(problems) == 3
     assert all("Permission denied" in problem for problem in problems)
     assert len(store.read_runs(tmp_path).runs) == 2
 
