@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from gpubench.bounded import run_bounded
 from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile
 from gpubench.probe.identity import check_same_device, child_environment
@@ -39,24 +39,15 @@ def torch_view(device: DeviceProfile, variables: Mapping[str, str] | None = None
         What was seen, and how to mend it; None as the second where torch reaches the same device.
     """
     environment = {**(os.environ if variables is None else variables), **child_environment(device)}
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", _CHILD],
-            env=environment,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_LIMIT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
+    ended = run_bounded([sys.executable, "-P", "-c", _CHILD], time_limit_s=_LIMIT_S, environment=environment)
+    if ended.exit_code is None:
         return (
             f"torch did not open it in {_LIMIT_S:g} s",
             "end stuck processes (nvidia-smi), or reboot",
         )
-    if done.returncode != 0:
-        return _last_words(done.stderr, done.returncode), _mend(done.stderr)
-    view = next((x for x in done.stdout.splitlines() if x.startswith(_MARK)), None)
+    if ended.exit_code != 0:
+        return _last_words(ended.tail, ended.exit_code), _mend(ended.tail)
+    view = next((x for x in ended.tail.splitlines() if x.startswith(_MARK)), None)
     if view is None:
         return (
             "torch opened it and said nothing",

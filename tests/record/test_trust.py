@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -431,6 +432,7 @@ def test_one_broken_file_is_counted_and_the_only_one_is_misuse(tmp_path, make_ru
     assert "1 of 2 files could not be read" in err
     path.with_name("broken.json").unlink()
     path.write_text("{")
+    os.utime(path, (0, 0))
     code, _, err = gpubench("results", "list", "--results", str(tmp_path))
     assert code == 2
     assert "set aside" in err

@@ -13,10 +13,10 @@ import platformdirs
 import pytest
 import torch
 
+from gpubench.bounded import OUTPUT_LIMIT_BYTES
 from gpubench.errors import MisuseError
 from gpubench.own_model import version_of
 from gpubench.profile import profile_of, profile_workload, profiles_of
-from gpubench.profile.bounded import OUTPUT_LIMIT_BYTES
 from gpubench.profile.child import _answer
 from gpubench.profile.first_loss import check_first_loss
 from gpubench.workload import load_workload
