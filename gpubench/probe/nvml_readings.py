@@ -24,12 +24,17 @@ from gpubench.probe.nvml_session import GPU_IS_LOST, RESET_REQUIRED, Device, Ref
 
 T = TypeVar("T")
 
+READING_LIMIT_S = 5.0
+"""Of a driver that answers slowly a reading takes what comes in this time; the rest of it is unknown."""
 _UNCORRECTED, _VOLATILE = 1, 0
 _FAULTS = {GPU_IS_LOST: "gpu_lost", RESET_REQUIRED: "reset_required"}
 
 
 class NvmlReadings:
-    """An open line to one GPU. A call that hangs ends the line: every later value is None."""
+    """An open line to one GPU. A call that hangs ends the line: every later value is None.
+
+    Of a driver that is slow and no more, each reading takes what it gets in ``READING_LIMIT_S``.
+    """
 
     def __init__(self, session: Session, device: Device) -> None:
         """Take over the session; ``close`` shuts it down."""
@@ -113,7 +118,7 @@ class NvmlReadings:
 
     def _guarded(self, work: Any, otherwise: T) -> T:
         try:
-            return self._session.guarded(work)  # type: ignore[no-any-return]
+            return self._session.guarded(work, READING_LIMIT_S)  # type: ignore[no-any-return]
         except HungCallError:
             return otherwise
 
