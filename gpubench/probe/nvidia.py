@@ -8,7 +8,7 @@ from typing import Any
 
 from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile
-from gpubench.probe import nvml_driver, nvml_profile, nvml_readings
+from gpubench.probe import nvml_driver, nvml_profile, nvml_readings, plausible
 from gpubench.probe.backend import BackendReport, DeviceState, Problem
 from gpubench.probe.guard import CALL_LIMIT_S, Guard, HungCallError
 from gpubench.probe.nvml_session import Device, Refused, Session
@@ -149,9 +149,14 @@ class _Survey:
         if isinstance(count, Refused):
             self.problems.append(nvml_driver.not_listed(count.code, count.reason))
             return versions, 0
+        try:
+            count = plausible.DEVICES(count)
+        except plausible.ImplausibleError as error:
+            self.problems.append(nvml_driver.not_listed(nvml_driver.UNKNOWN, f"nvmlDeviceGetCount: {error}"))
+            return versions, 0
         if count == 0:
             self.problems.append(nvml_driver.no_gpu(versions.driver))
-        return versions, int(count)
+        return versions, count
 
     def _look_at_all(self, count: int, versions: nvml_profile.Versions) -> None:
         session, silent = self.session, 0

@@ -77,7 +77,7 @@ class Session:
             answer = self._ask_one(older, device, arguments)
         return answer
 
-    def memory(self, device: Device) -> Any:
+    def memory(self, device: Device | None) -> Any:
         """Total and used memory [B]. The first version counts the driver's own reserve as used."""
         answer = self.ask("nvmlDeviceGetMemoryInfo", device, self.nvml.nvmlMemory_v2)
         return self.ask("nvmlDeviceGetMemoryInfo", device) if isinstance(answer, Refused) else answer
