@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile, Reading
 from gpubench.probe import plausible, system
-from gpubench.probe.backend import BackendReport, DeviceState, PowerLimits
+from gpubench.probe.backend import BackendReport, DeviceGoneError, DeviceState, PowerLimits
 from gpubench.probe.no_readings import NoReadings
 from gpubench.probe.plausible import Gate, ImplausibleError
 from gpubench.specs import find_spec
@@ -84,13 +83,12 @@ class AmdBackend:
         """Open the readings of one GPU.
 
         Raises:
-            NoDeviceError: If the kernel no longer shows it.
+            DeviceGoneError: If the kernel no longer shows it.
         """
         folder = self.root / "sys/bus/pci/devices" / (device.pci_bus_id or "unknown")
         if not folder.is_dir():
-            raise NoDeviceError(
-                f"GPU {device.index} ({device.name}) is no longer listed by the kernel; see dmesg, reboot"
-            )
+            gone = f"GPU {device.index} ({device.name}) is no longer listed by the kernel; see dmesg, reboot"
+            raise DeviceGoneError(gone, "gpu_lost")
         return AmdReadings(folder)
 
 

@@ -10,6 +10,7 @@ from typing import Protocol, Self
 
 import msgspec
 
+from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile, Reading
 
 
@@ -36,6 +37,18 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
         """One line: what happened, the value seen, what to do."""
         seen = "" if self.value is None else f" ({self.value})"
         return f"{self.what}{seen}; {self.mend}"
+
+
+class DeviceGoneError(NoDeviceError):
+    """A device that was listed can no longer be read.
+
+    Attributes:
+        fault: ``gpu_lost``, ``reset_required``, ``driver_hung`` or ``driver_closed``.
+    """
+
+    def __init__(self, message: str, fault: str) -> None:
+        super().__init__(message)
+        self.fault = fault
 
 
 class DeviceState(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +128,7 @@ class Backend(Protocol):
         """Open a line to one of them, for telemetry.
 
         Raises:
-            NoDeviceError: If the driver no longer shows it.
+            DeviceGoneError: If the driver no longer shows it.
         """
         ...
 
@@ -141,8 +154,8 @@ class Readings(Protocol):
     """An open line to one device. Each value is None where the device does not tell.
 
     ``source`` names where the values come from: "nvml", "none", or "hung" once the driver stopped
-    answering. ``fault`` is ``gpu_lost`` or ``reset_required`` once the driver has said so. ``refused`` says,
-    by field, why a value is None.
+    answering. ``fault`` is ``gpu_lost`` or ``reset_required`` where the driver says so when it is asked for
+    it. ``refused`` says, by field, why a value is None.
     """
 
     @property

@@ -9,7 +9,7 @@ from typing import Any
 from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile
 from gpubench.probe import nvml_driver, nvml_profile, nvml_readings, plausible
-from gpubench.probe.backend import BackendReport, DeviceState, Problem
+from gpubench.probe.backend import BackendReport, DeviceGoneError, DeviceState, Problem
 from gpubench.probe.guard import CALL_LIMIT_S, Guard, HungCallError
 from gpubench.probe.nvml_session import Device, Refused, Session
 
@@ -65,11 +65,11 @@ class NvidiaBackend:
         """Open a line to one GPU for telemetry.
 
         Raises:
-            NoDeviceError: If the driver cannot be opened, or no longer shows this device.
+            DeviceGoneError: If the driver cannot be opened, or no longer shows this device.
         """
         session = connect(self.limit_s)
         if isinstance(session, Problem):
-            raise NoDeviceError(session.line())
+            raise DeviceGoneError(session.line(), "driver_closed")
         return nvml_readings.open_on(session, device)
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Self, TypeVar
 
-from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile, Reading
-from gpubench.probe import plausible
-from gpubench.probe.backend import GpuProcess, PowerLimits
+from gpubench.probe import nvml_driver, plausible
+from gpubench.probe.backend import DeviceGoneError, GpuProcess, PowerLimits
 from gpubench.probe.guard import HungCallError
 from gpubench.probe.nvml_profile import (
     CLOCK_MEMORY,
@@ -60,7 +59,14 @@ class NvmlReadings:
 
     @property
     def fault(self) -> str | None:
-        """``gpu_lost`` or ``reset_required`` once the driver has said so; the device does not come back."""
+        """``gpu_lost`` or ``reset_required`` where the driver says so; the device does not come back.
+
+        The driver is asked once more, because a device can be lost between two samples.
+        """
+        if self._device.label not in self._session.fatal:
+            self._guarded(
+                lambda: self._session.ask("nvmlDeviceGetTemperature", self._device, SENSOR_GPU), None
+            )
         return _FAULTS.get(self._session.fatal.get(self._device.label, 0))
 
     @property
@@ -209,18 +215,21 @@ def open_on(session: Session, profile: DeviceProfile) -> NvmlReadings:
     """The readings of the device of this profile, on an open session.
 
     Raises:
-        NoDeviceError: If the driver no longer shows it.
+        DeviceGoneError: If the driver no longer shows it.
     """
+    index = profile.index or 0
     try:
         device = session.guarded(lambda: _find(session, profile))
-    except HungCallError:
-        raise NoDeviceError(
-            "the NVIDIA driver does not answer; look for a stuck process, reboot if need be"
-        ) from None
+    except HungCallError as error:
+        raise DeviceGoneError(nvml_driver.hung(error, index).line(), "driver_hung") from None
+    if isinstance(device, Device):
+        return NvmlReadings(session, device)
+    session.close()
     if device is None:
-        session.close()
-        raise NoDeviceError(f"GPU {profile.index} ({profile.name}) is no longer listed by the driver; reboot")
-    return NvmlReadings(session, device)
+        gone = f"GPU {profile.index} ({profile.name}) is no longer listed by the driver; reboot"
+        raise DeviceGoneError(gone, "gpu_lost")
+    problem = nvml_driver.device_unusable(index, device.code, device.reason)
+    raise DeviceGoneError(problem.line(), _FAULTS.get(device.code, "gpu_lost"))
 
 
 def read_all(session: Session, profile: DeviceProfile) -> None:
@@ -235,15 +244,20 @@ def read_all(session: Session, profile: DeviceProfile) -> None:
     readings.compute_mode()
 
 
-def _find(session: Session, profile: DeviceProfile) -> Device | None:
-    """The device with this place and UUID; a MIG slice by its UUID among the slices of its card."""
+def _find(session: Session, profile: DeviceProfile) -> Device | Refused | None:
+    """The device with this place and UUID; a MIG slice by its UUID among the slices of its card.
+
+    None if another or no device is at this place; the refusal where the driver gives one.
+    """
     if profile.index is None:
         return None
     device = session.device(profile.index)
     if isinstance(device, Refused):
-        return None
+        return device
     if profile.mig_enabled and (profile.uuid or "").startswith("MIG-"):
         pieces = mig_slices(session, device)
         return next((p for p in pieces if session.ask("nvmlDeviceGetUUID", p) == profile.uuid), None)
     uuid = session.ask("nvmlDeviceGetUUID", device)
+    if isinstance(uuid, Refused) and uuid.code in _FAULTS:
+        return uuid
     return None if profile.uuid is not None and uuid != profile.uuid else device
