@@ -6,6 +6,7 @@ there and nowhere else.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol, Self
 
 import msgspec
@@ -112,6 +113,11 @@ class BackendReport(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[Problem, ...] = ()
     library: str | None = None
     library_version: str | None = None
+
+
+def unusable(problems: Iterable[Problem]) -> dict[int, str]:
+    """By index, why a device of this machine cannot be used."""
+    return {p.device_index: p.line() for p in problems if p.device_index is not None and p.exit_code}
 
 
 class Backend(Protocol):

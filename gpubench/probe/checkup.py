@@ -7,15 +7,15 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 
-from gpubench.errors import MisuseError
+from gpubench.errors import MisuseError, NoDeviceError
 from gpubench.models import DeviceProfile
-from gpubench.probe.backend import DeviceState, ProbeReport, Problem
+from gpubench.probe.backend import DeviceState, ProbeReport, Problem, unusable
 from gpubench.probe.check import Check, fail, ok, warn
 from gpubench.probe.checkup_host import host_checks
 from gpubench.probe.held_back import held_back
 from gpubench.probe.torch_build import torch_problem
 from gpubench.probe.torch_view import torch_view
-from gpubench.probe.visible import visible_devices
+from gpubench.probe.visible import CUDA_VARIABLE, given_none, visible_devices, why_hidden
 from gpubench.units import plain
 
 _NEWEST_PYTHON = (3, 13)
@@ -44,7 +44,7 @@ def check_up(report: ProbeReport, environment: Mapping[str, str] | None = None) 
         _torch(report),
         _binding(),
         *_driver(report, gpus),
-        *_visibility(gpus, variables),
+        *_visibility(gpus, variables, unusable(report.problems)),
         *_torch_reaches(gpus, variables),
         *(check for device, state in seen for check in _gpu(device, state)),
         *_variables(variables),
@@ -107,8 +107,10 @@ def _from_problem(problem: Problem, *, listed: bool) -> Check:
     return warn(name, seen, problem.mend) if listed else ok(name, seen)
 
 
-def _visibility(gpus: Sequence[DeviceProfile], variables: Mapping[str, str]) -> Iterator[Check]:
-    name = "CUDA_VISIBLE_DEVICES"
+def _visibility(
+    gpus: Sequence[DeviceProfile], variables: Mapping[str, str], broken: Mapping[int, str]
+) -> Iterator[Check]:
+    name = CUDA_VARIABLE
     text = variables.get(name)
     if text is None:
         return
@@ -116,15 +118,16 @@ def _visibility(gpus: Sequence[DeviceProfile], variables: Mapping[str, str]) -> 
         yield ok(name, f"{text!r}, and no GPU here to show or hide")
         return
     try:
-        visible = visible_devices(gpus, variables)
-    except MisuseError as error:
+        visible = visible_devices(gpus, variables, unusable=broken)
+    except (MisuseError, NoDeviceError) as error:
         seen, _, mend = str(error).partition("; ")
         yield fail(name, seen, mend)
         return
     if visible:
         yield ok(name, f"{text!r} leaves " + ", ".join(f"GPU {d.index}" for d in visible))
     else:
-        yield warn(name, f"{text!r} hides every GPU: runs measure the CPU", f"unset {name}")
+        mend = "ask the scheduler for a GPU" if given_none(variables) else f"unset {name}"
+        yield warn(name, f"{why_hidden(variables)}: runs measure the CPU", mend)
 
 
 def _torch_reaches(gpus: Sequence[DeviceProfile], variables: Mapping[str, str]) -> Iterator[Check]:
