@@ -34,10 +34,13 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     backend: str = "cuda"
     device_index: int | None = None
 
+    def seen(self) -> str:
+        """What happened, with the value seen."""
+        return self.what + ("" if self.value is None else f" ({self.value})")
+
     def line(self) -> str:
         """One line: what happened, the value seen, what to do."""
-        seen = "" if self.value is None else f" ({self.value})"
-        return f"{self.what}{seen}; {self.mend}"
+        return f"{self.seen()}; {self.mend}"
 
 
 class DeviceGoneError(NoDeviceError):

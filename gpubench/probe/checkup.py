@@ -13,10 +13,11 @@ from gpubench.probe.backend import DeviceState, ProbeReport, Problem, unusable
 from gpubench.probe.check import Check, fail, ok, warn
 from gpubench.probe.checkup_host import host_checks
 from gpubench.probe.held_back import held_back
+from gpubench.probe.preflight import kept_out
 from gpubench.probe.torch_build import torch_problem
 from gpubench.probe.torch_view import torch_view
 from gpubench.probe.visible import CUDA_VARIABLE, given_none, visible_devices, why_hidden
-from gpubench.units import plain
+from gpubench.units import count, plain
 
 _NEWEST_PYTHON = (3, 13)
 _OLDEST_TORCH = (2, 4)
@@ -101,7 +102,7 @@ def _from_problem(problem: Problem, *, listed: bool) -> Check:
     name = "torch and driver" if problem.backend == "torch" else "NVIDIA driver"
     if problem.device_index is not None:
         name = f"GPU {problem.device_index}"
-    seen = problem.what + ("" if problem.value is None else f" ({problem.value})")
+    seen = problem.seen()
     if problem.exit_code:
         return fail(name, seen, problem.mend)
     return warn(name, seen, problem.mend) if listed else ok(name, seen)
@@ -142,6 +143,9 @@ def _torch_reaches(gpus: Sequence[DeviceProfile], variables: Mapping[str, str]) 
 
 def _gpu(device: DeviceProfile, state: DeviceState | None) -> Iterator[Check]:
     name = f"GPU {device.index}"
+    if state is not None and (refusal := _kept_out(device, state)) is not None:
+        seen, _, mend = refusal.partition("; ")
+        yield fail(name, seen, mend)
     reasons = held_back(device, state)
     if not reasons:
         yield ok(name, f"{plain(device.name or 'unnamed')}, nothing holds it back")
@@ -151,6 +155,11 @@ def _gpu(device: DeviceProfile, state: DeviceState | None) -> Iterator[Check]:
     if state is not None and state.persistence_mode is False and not device.mig_enabled:
         seen = "persistence mode is off: the driver unloads between runs and starts slowly"
         yield warn(name, seen, f"nvidia-smi -i {device.index} -pm 1")
+
+
+def _kept_out(device: DeviceProfile, state: DeviceState) -> str | None:
+    others = count(state.process_count, "process") if state.process_count else None
+    return kept_out(device, state.compute_mode, others)
 
 
 def _variables(variables: Mapping[str, str]) -> Iterator[Check]:
