@@ -11,6 +11,7 @@ from gpubench.models import DeviceProfile, Finding, StartState
 from gpubench.probe.backend import DeviceGoneError
 from gpubench.probe.preflight import BUSY_LIMIT, look_twice
 from gpubench.probe.preflight import preflight as check_free
+from gpubench.probe.torch_words import explain, first_words
 from gpubench.units import Seconds
 
 
@@ -88,6 +89,20 @@ def fault_of(device: DeviceProfile) -> str | None:
             return readings.fault  # readings that hang are no fault: a run goes on without telemetry
     except NoDeviceError as error:
         return error.fault if isinstance(error, DeviceGoneError) else "gpu_lost"
+
+
+def why_refused(error: NoDeviceError, device: DeviceProfile | None = None) -> str:
+    """Say why a device could not be opened: as its driver has it, else what torch's words mean, else those.
+
+    Args:
+        error: What the measuring process gave as its reason, or a refusal of gpubench's own, which stays.
+        device: As probed; None where none was chosen yet.
+    """
+    fault = None if device is None else fault_of(device)
+    if fault is not None:
+        return describe_fault(fault)
+    known = explain(str(error), device)
+    return first_words(str(error)) if known is None else known.line()
 
 
 def describe_fault(fault: str) -> str:

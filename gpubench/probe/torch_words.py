@@ -11,6 +11,7 @@ from gpubench.probe.torch_build import driver_too_old, fitting, install, problem
 from gpubench.probe.torch_kernels import FIRST_OF_BLACKWELL, OLDEST_OF_CUDA_13
 from gpubench.units import plain
 
+_LONGEST = 1000
 # torch adds lines of advice to every error of CUDA; they help nobody who did not write the kernel.
 _ADVICE = re.compile(
     r"\s*(Search for `cuda|CUDA kernel errors might be|For debugging consider|For more detailed error"
@@ -36,7 +37,7 @@ def explain(words: str, device: DeviceProfile | None = None) -> Problem | None:
 def first_words(words: str) -> str:
     """What torch says, without its advice."""
     advice = _ADVICE.search(words)
-    return plain(" ".join(words[: advice.start() if advice else None].split()), limit=300)
+    return plain(" ".join(words[: advice.start() if advice else None].split()), limit=_LONGEST)
 
 
 def no_kernels(device: DeviceProfile | None, architectures: Sequence[str] = ()) -> Problem:

@@ -1,13 +1,14 @@
 """A measuring process by script: its first case is sound, and in the second round of the next one it dies.
 
-Run as a child by the tests of a GPU that is lost. With DIES_AT_ONCE it dies in its first case; with
-REFUSES_AGAIN only the first process of a run opens the device, and the file of that name says that there was one.
+Run as a child by the tests of a GPU that is lost. With DIES_AT_ONCE it dies in its first case; with HANGS it
+says nothing more instead of dying, as a process does that waits for a GPU which is gone; with REFUSES_AGAIN only the first process of a run opens the device, and the file of that name says that there was one.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -43,6 +44,8 @@ def main() -> None:
                 tell(messages.Phase(name="timed"))
                 for done in ROUNDS[:2]:
                     tell(messages.RoundDone(timed=True, round=done))
+                if "HANGS" in os.environ:
+                    time.sleep(60)
                 os.abort()
 
 

@@ -14,7 +14,7 @@ from gpubench.cli import run as run_verb
 from gpubench.errors import NoDeviceError
 from gpubench.measure import events
 from gpubench.measure.budget import DEFAULT
-from gpubench.measure.launcher import Launcher
+from gpubench.measure.launcher import PHASE_LIMITS_S, Launcher
 from gpubench.measure.plan import Plan, PlannedCase
 from gpubench.measure.request import RunRequest
 from gpubench.models import DeviceProfile, Precision, Settings, Status
@@ -50,7 +50,9 @@ def plan(make_case):
     return make
 
 
-def test_the_case_at_hand_keeps_its_rounds_and_no_other_is_tried(gpu, plan, inside_nvml):
+@pytest.mark.parametrize("ending", ["DIES", "HANGS"])
+def test_the_case_at_hand_keeps_its_rounds_and_no_other_is_tried(gpu, plan, inside_nvml, monkeypatch, ending):
+    monkeypatch.setenv(ending, "1")
     seen = []
 
     def watch(event):
@@ -58,7 +60,8 @@ def test_the_case_at_hand_keeps_its_rounds_and_no_other_is_tried(gpu, plan, insi
         if isinstance(event, events.CaseEnded) and event.measurement.status is Status.OK:
             inside_nvml("h200", faults=LOST)
 
-    first, second, third = Launcher(plan(), gpu, watch, module="falls_off").run()
+    limits = PHASE_LIMITS_S | {"timed": 1.0}
+    first, second, third = Launcher(plan(), gpu, watch, module="falls_off", phase_limits_s=limits).run()
     assert (first.status, len(first.launches[0].rounds)) == (Status.OK, 24)
     assert [m.status for m in (second, third)] == [Status.FAILED] * 2
     line = "gpu_lost: the GPU fell off the bus; reboot, and check its power supply and seating"
@@ -115,6 +118,21 @@ def test_when_the_only_case_is_lost_every_case_has_failed(command, inside_nvml, 
     assert code == 4
     assert "every case failed" in said
     assert [len(m.launches[0].rounds) for m in run.measurements] == [2]
+
+
+def test_a_process_that_cannot_open_the_lost_gpu_ends_the_run_with_what_was_finished(
+    command, monkeypatch, tmp_path
+):
+    """Strict fp32 has a process of its own: the next kind of process meets the GPU that is gone."""
+    monkeypatch.setenv("REFUSES_AGAIN", str(tmp_path / "opened"))
+    code, said, run = command(batches=(1,), strict_too=True)
+    assert code == 3
+    assert said.startswith(
+        "gpu_lost: the GPU fell off the bus; reboot, and check its power supply and seating; 1 finished case is "
+        "kept, and gpubench run --resume latest goes on with the rest"
+    )
+    assert [m.status for m in run.measurements] == [Status.OK]
+    assert run.finished_at is None
 
 
 def test_a_case_that_fails_before_the_first_sample_asks_the_driver_what_became_of_the_gpu(
