@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 
+import msgspec
+
 from gpubench.errors import MisuseError, NoDeviceError
 from gpubench.models import DeviceProfile
 from gpubench.probe.backend import DeviceState, ProbeReport, Problem, unusable
@@ -146,6 +148,7 @@ def _gpu(device: DeviceProfile, state: DeviceState | None) -> Iterator[Check]:
     if state is not None and (refusal := _kept_out(device, state)) is not None:
         seen, _, mend = refusal.partition("; ")
         yield fail(name, seen, mend)
+        state = msgspec.structs.replace(state, compute_mode=None)  # said already
     reasons = held_back(device, state)
     if not reasons:
         yield ok(name, f"{plain(device.name or 'unnamed')}, nothing holds it back")

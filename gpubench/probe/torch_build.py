@@ -70,15 +70,14 @@ def driver_too_old(device: DeviceProfile | None, found: str | None = None) -> Pr
     return problem(
         "the installed torch is built for a newer CUDA than the driver knows",
         ", ".join(part for part in (needs, has) if part) or None,
-        f"update the driver, or {install(fitting(cuda))}",
+        f"update the driver, or replace torch: {install(fitting(cuda))}",
     )
 
 
 def install(build: str) -> str:
     """How to replace torch by another build: pip keeps the one that is there, so it goes first."""
     return (
-        f"replace torch: pip uninstall torch, choose the {build} build in the selector at pytorch.org (or "
-        "among its previous versions), and run the command that it shows"
+        f"pip uninstall torch, then install its {build} build with the command of the selector at pytorch.org"
     )
 
 

@@ -68,11 +68,11 @@ def run(environment: dict[str, str], root: Path, *options: str) -> tuple[int, st
     [
         (
             "The NVIDIA driver on your system is too old (found version 12040). Please update your GPU driver by",
-            "(torch 2.13.0+cu130 needs CUDA 13.0, driver 580.159.04 has CUDA 12.4); update the driver, or replace",
+            "(torch 2.13.0+cu130 needs CUDA 13.0, driver 580.159.04 has CUDA 12.4); update the driver, or",
         ),
         (
             "CUDA error: no kernel image is available for execution on the device" + ADVICE,
-            "torch 2.13.0+cu130 has no kernels for NVIDIA H200 (compute capability 9.0); replace torch: pip",
+            "torch 2.13.0+cu130 has no kernels for NVIDIA H200 (compute capability 9.0); pip uninstall torch",
         ),
         (
             "CUDA error: CUDA-capable device(s) is/are busy or unavailable" + ADVICE,
@@ -98,10 +98,16 @@ def test_a_cpu_only_torch_beside_a_gpu_is_never_a_silent_run_on_the_cpu(fake_nvm
         assert (
             "the installed torch is a CPU-only build and cannot reach NVIDIA H200 (torch 2.13.0+cpu)" in line
         )
-        assert "pip uninstall torch, choose the CUDA 13 build in the selector at pytorch.org" in line
+        assert (
+            "pip uninstall torch, then install its CUDA 13 build with the command of the selector at pytorch.org"
+            in line
+        )
     code, checks, _ = gpubench(environment, "doctor", "--results", str(tmp_path / "results"))
     assert code == 1
-    assert "pip uninstall torch, choose the CUDA 13 build in the selector at pytorch.org" in checks
+    assert (
+        "pip uninstall torch, then install its CUDA 13 build with the command of the selector at pytorch.org"
+        in checks
+    )
 
 
 TAKEN = change(

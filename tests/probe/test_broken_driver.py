@@ -201,7 +201,7 @@ def test_a_cpu_only_torch_says_how_to_replace_it(monkeypatch, platform: str, wor
     assert problem.exit_code == 3
     assert words in problem.line()
     assert problem.mend.startswith(
-        "replace torch: pip uninstall torch, choose the CUDA 12 build in the selector at pytorch.org"
+        "pip uninstall torch, then install its CUDA 12 build with the command of the selector at pytorch.org"
     )
     assert problem.mend.endswith("or measure on the CPU with --device cpu")
 

@@ -141,7 +141,7 @@ TOO_OLD = (
         (
             {"init": fails(TOO_OLD)},
             "(torch 2.11.0+cu130 needs CUDA 13.0, driver 580.159.04 has CUDA 12.4)",
-            "update the driver, or replace torch: pip uninstall torch, choose the CUDA 12 build in the selector",
+            "update the driver, or replace torch: pip uninstall torch, then install its CUDA 12 build",
         ),
         (
             {"init": fails("CUDA driver version is insufficient for CUDA runtime version")},
@@ -161,7 +161,7 @@ TOO_OLD = (
                 "architectures": ("sm_100", "sm_120"),
             },
             "no kernels for NVIDIA H200 (compute capability 9.0, torch is built for sm_100 sm_120)",
-            "choose the CUDA 13 build in the selector at pytorch.org",
+            "install its CUDA 13 build with the command of the selector at pytorch.org",
         ),
         (
             {
@@ -304,8 +304,10 @@ def test_a_compute_mode_that_keeps_a_run_out(
     calls = change(load_dump("h200"), "nvmlDeviceGetComputeMode", mode)
     listed = [{"pid": 7, "usedGpuMemory": 1 << 30}] * processes
     inside_nvml(change(calls, "nvmlDeviceGetComputeRunningProcesses", listed))
-    failures = [c for c in by_name(check_up(probe(), {}))["GPU 0"] if c.status == "fail"]
+    checks = by_name(check_up(probe(), {}))["GPU 0"]
+    failures = [c for c in checks if c.status == "fail"]
     assert [c.seen for c in failures] == ([] if seen is None else [seen])
+    assert sum("compute mode" in c.seen for c in checks) == (1 if mode else 0)
     assert all("nvidia-smi -i 0 -c DEFAULT" in c.mend for c in failures)
 
 

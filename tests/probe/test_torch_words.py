@@ -42,12 +42,12 @@ def _a_cuda_13_build(monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("words", "what", "mend"),
     [
-        (TOO_OLD, "built for a newer CUDA", "choose the CUDA 11 build"),
+        (TOO_OLD, "built for a newer CUDA", "install its CUDA 11 build"),
         ("CUDA driver version is insufficient for CUDA runtime version", "built for a newer CUDA", "CUDA 11"),
         (
             "CUDA error: no kernel image is available for execution on the device",
             "torch 2.13.0+cu130 has no kernels for Tesla P100-PCIE-16GB (compute capability 6.0)",
-            "choose the CUDA 12.6 build",
+            "install its CUDA 12.6 build",
         ),
         (
             "the provided PTX was compiled with an unsupported toolchain.",
@@ -71,7 +71,7 @@ def _a_cuda_13_build(monkeypatch) -> None:
             "reboot",
         ),
         ("CUDA unknown error - this may be due to an incorrectly set up environment", "start", "nvidia_uvm"),
-        ("Torch not compiled with CUDA enabled", "has no CUDA", "choose the CUDA 11 build"),
+        ("Torch not compiled with CUDA enabled", "has no CUDA", "install its CUDA 11 build"),
         ("CUDA error: uncorrectable ECC error encountered", "damaged", "nvidia-smi -r"),
         ("CUDA error: out of memory", "memory is full", "nvidia-smi"),
     ],
@@ -106,7 +106,7 @@ def test_both_versions_are_named_and_torchs_word_for_the_drivers_counts() -> Non
     ],
 )
 def test_which_build_has_kernels_for_a_card(capability: tuple[int, int], build: str) -> None:
-    assert f"choose the {build}" in no_kernels(replace(P100, compute_capability=capability), ["sm_90"]).mend
+    assert f"install its {build}" in no_kernels(replace(P100, compute_capability=capability), ["sm_90"]).mend
 
 
 def test_what_is_not_known_is_left_in_torchs_words_without_its_advice() -> None:
