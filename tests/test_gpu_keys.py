@@ -30,7 +30,14 @@ INVENTED = {
     "nvidia-unknown",
 }
 """GPUs that a test needs to be unknown."""
-NO_GPUS = {"google-chrome", "google-colab", "nvidia-dle", "nvidia-ml-py", "nvidia-smi"}
+NO_GPUS = {
+    "google-chrome",
+    "google-colab",
+    "nvidia-dle",
+    "nvidia-fabricmanager",
+    "nvidia-ml-py",
+    "nvidia-smi",
+}
 KEY = re.compile(r"(amd|apple|google|intel|nvidia)(-[a-z0-9]+)+")
 
 

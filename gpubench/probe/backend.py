@@ -6,10 +6,12 @@ there and nowhere else.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol, Self
 
 import msgspec
 
+from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile, Reading
 from gpubench.models.record import bounded, shown
 from gpubench.units import count
@@ -36,10 +38,25 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     backend: str = "cuda"
     device_index: int | None = None
 
+    def seen(self) -> str:
+        """What happened, with the value seen."""
+        return self.what + ("" if self.value is None else f" ({self.value})")
+
     def line(self) -> str:
         """One line: what happened, the value seen, what to do."""
-        seen = "" if self.value is None else f" ({self.value})"
-        return f"{self.what}{seen}; {self.mend}"
+        return f"{self.seen()}; {self.mend}"
+
+
+class DeviceGoneError(NoDeviceError):
+    """A device that was listed can no longer be read.
+
+    Attributes:
+        fault: ``gpu_lost``, ``reset_required``, ``driver_hung`` or ``driver_closed``.
+    """
+
+    def __init__(self, message: str, fault: str) -> None:
+        super().__init__(message)
+        self.fault = fault
 
 
 class DeviceState(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,6 +130,11 @@ class BackendReport(msgspec.Struct, frozen=True, kw_only=True):
     library_version: str | None = None
 
 
+def unusable(problems: Iterable[Problem]) -> dict[int, str]:
+    """By index, why a device of this machine cannot be used."""
+    return {p.device_index: p.line() for p in problems if p.device_index is not None and p.exit_code}
+
+
 class Backend(Protocol):
     """A kind of device that can be listed. A missing driver gives an empty report, never an exception."""
 
@@ -127,7 +149,7 @@ class Backend(Protocol):
         """Open a line to one of them, for telemetry.
 
         Raises:
-            NoDeviceError: If the driver no longer shows it.
+            DeviceGoneError: If the driver no longer shows it.
         """
         ...
 
@@ -153,8 +175,8 @@ class Readings(Protocol):
     """An open line to one device. Each value is None where the device does not tell.
 
     ``source`` names where the values come from: "nvml", "none", or "hung" once the driver stopped
-    answering. ``fault`` is ``gpu_lost`` or ``reset_required`` once the driver has said so. ``refused`` says,
-    by field, why a value is None.
+    answering. ``fault`` is ``gpu_lost`` or ``reset_required`` where the driver says so when it is asked for
+    it. ``refused`` says, by field, why a value is None.
     """
 
     @property

@@ -127,6 +127,37 @@ def test_a_device_that_is_no_longer_listed_is_lost(inside_nvml):
     assert preflight.fault_of(gpu) == "gpu_lost"
 
 
+@pytest.mark.parametrize(
+    ("fault", "named"),
+    [
+        (Fault("nvmlInit", code=9), "driver_closed"),
+        (Fault("nvmlDeviceGetUUID", sleep_s=2), "driver_hung"),
+    ],
+)
+def test_a_driver_that_is_gone_is_no_gpu_that_fell_off_the_bus(inside_nvml, monkeypatch, fault, named):
+    inside_nvml("h200")
+    gpu = nvidia.BACKEND.devices().devices[0]
+    monkeypatch.setattr(nvidia, "BACKEND", nvidia.NvidiaBackend(limit_s=0.2))
+    inside_nvml("h200", faults=[fault])
+    assert preflight.fault_of(gpu) == named
+    assert preflight.describe_fault(named).startswith(f"{named}: the driver ")
+
+
+def test_a_reading_that_hangs_costs_telemetry_and_not_the_cases_left(inside_nvml, monkeypatch):
+    inside_nvml("h200")
+    gpu = nvidia.BACKEND.devices().devices[0]
+    monkeypatch.setattr(nvidia, "BACKEND", nvidia.NvidiaBackend(limit_s=0.2))
+    inside_nvml("h200", faults=[Fault("nvmlDeviceGetClockInfo", sleep_s=2)])
+    assert preflight.fault_of(gpu) is None
+
+
+def test_nobody_is_on_a_gpu_that_is_gone(inside_nvml):
+    inside_nvml("h200")
+    gpu = nvidia.BACKEND.devices().devices[0]
+    inside_nvml("h200", faults=[Fault("nvmlDeviceGetHandleByIndex", code=15)])
+    assert preflight.newcomers(gpu) == ()
+
+
 # --- energy ------------------------------------------------------------------------------------------
 
 

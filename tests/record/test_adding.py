@@ -123,7 +123,7 @@ def test_a_run_that_lies_in_another_devices_folder_is_found_there(tmp_path, make
     before = snapshot(mine)
     theirs = store.write_run(tmp_path / "theirs", make_run())
     assert add_runs(mine, [theirs]).present == (elsewhere,)
-    device = msgspec.structs.replace(make_run().device, gpu_key="nvidia-h100")
+    device = msgspec.structs.replace(make_run().device, gpu_key="nvidia-h100-sxm-80gb")
     theirs = store.write_run(tmp_path / "other", make_run(device=device))
     assert "other content" in add_runs(mine, [theirs]).conflicts[0]
     assert snapshot(mine) == before
