@@ -1,9 +1,19 @@
-"""What every test shares: no test reads or writes this user's own results or data folder."""
+"""What every test shares: a thread each, no time limit on an example, and no results or data of this user's."""
 
 from __future__ import annotations
 
+import os
+
+# Before numpy or torch is loaded. Each worker of xdist would otherwise compute on as many threads as there are
+# processors, and its threads would wait, spinning, for those of the others.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
+from hypothesis import settings
 from nvml.plugin import _answers, _libraries, fake_nvml, inside_nvml  # noqa: F401 - fixtures for every room
+
+settings.register_profile("gpubench", deadline=None)  # an example takes what a loaded machine lets it take
+settings.load_profile("gpubench")
 
 
 @pytest.fixture(autouse=True)
