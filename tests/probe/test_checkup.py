@@ -186,7 +186,7 @@ def test_what_holds_each_gpu_back_is_a_warning_with_its_mend(inside_nvml) -> Non
 
 
 def test_a_driver_that_stopped_answering_is_a_warning(inside_nvml, monkeypatch) -> None:
-    monkeypatch.setattr("gpubench.probe.nvidia.BACKEND", NvidiaBackend(limit_s=0.2))
+    monkeypatch.setattr("gpubench.probe.nvidia.BACKEND", NvidiaBackend(limit_s=0.5))
     inside_nvml("h200", faults=[Fault("nvmlDeviceGetPowerUsage", sleep_s=2)])
     (driver, stopped) = by_name(check_up(probe(), {}))["NVIDIA driver"]
     assert (driver.status, stopped.status) == ("ok", "warn")

@@ -141,7 +141,7 @@ def test_a_driver_that_hangs_is_reported_not_waited_for(inside_nvml) -> None:
 
 def test_a_state_that_hangs_leaves_the_devices_listed(inside_nvml) -> None:
     inside_nvml(["h200", "t4"], faults=[Fault("nvmlDeviceGetPowerUsage", sleep_s=3, device="1")])
-    report = nvidia.NvidiaBackend(limit_s=0.2).devices()
+    report = nvidia.NvidiaBackend(limit_s=0.5).devices()
     assert [d.name for d in report.devices] == ["NVIDIA H200", "Tesla T4"]
     assert report.states[0] is not None
     assert report.states[1] is None
@@ -158,9 +158,9 @@ def test_an_init_that_hangs_is_exit_3(inside_nvml) -> None:
 
 def test_a_process_with_a_stuck_call_still_ends(fake_nvml) -> None:
     code = "from gpubench.probe.nvidia import NvidiaBackend; print(NvidiaBackend(limit_s=0.1).devices().problems[0].what)"
-    environment = fake_nvml("h200", faults=[Fault("nvmlDeviceGetName", sleep_s=60)])
+    environment = fake_nvml("h200", faults=[Fault("nvmlDeviceGetName", sleep_s=600)])
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=20
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout == "the NVIDIA driver does not answer\n"
     assert done.stderr == ""
