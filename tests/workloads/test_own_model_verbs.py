@@ -14,6 +14,8 @@ import pytest
 from patience import Stopwatch
 
 from gpubench.cli.app import main
+from gpubench.measure import plan
+from gpubench.measure.budget import Budget
 from gpubench.profile import cache
 from gpubench.record.store import read_runs
 
@@ -150,11 +152,12 @@ def test_a_process_that_ends_while_measuring_leaves_a_log(gpubench: Run) -> None
     assert "so far so good" in log.read_text(encoding="utf-8")
 
 
-def test_a_loss_that_later_is_not_a_number_is_invalid_and_exit_4(gpubench: Run) -> None:
+def test_a_loss_that_later_is_not_a_number_is_invalid_and_exit_4(
+    gpubench: Run, monkeypatch: pytest.MonkeyPatch, tiny_budget: Budget
+) -> None:
+    monkeypatch.setattr(plan, "budget_of", lambda name, *, on_cpu: tiny_budget)
     late_nan = "lambda out, y: out.square().mean() * (float('nan') if len(y) > 4 else 1)"
-    done = gpubench(
-        LINEAR.replace("nn.MSELoss()", late_nan), *RUN, "--time-limit", "6", "--json", "./mine.py"
-    )
+    done = gpubench(LINEAR.replace("nn.MSELoss()", late_nan), *RUN, "--json", "./mine.py")
     assert done.returncode == 4, done.stderr
     (row,) = json.loads(done.stdout)["measurements"]
     assert row["status"] == "invalid"
