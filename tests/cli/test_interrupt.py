@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from patience import Stopwatch, wait_until
+from patience import Stopwatch, is_gone, wait_until
 
 from gpubench.record import store
 
@@ -44,7 +44,7 @@ def test_ctrl_c_twice_kills_a_child_that_hangs_and_keeps_the_file(tmp_path):
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "gpubench", "run", str(model), "--no-micro", "--results", str(root)),
-            *("--device", "cpu", "--precision", "fp32"),
+            *("--device", "cpu", "--precision", "fp32", "--task", "infer", "--batch-size", "8"),
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -63,7 +63,7 @@ def test_ctrl_c_twice_kills_a_child_that_hangs_and_keeps_the_file(tmp_path):
     assert watch.free_s() < 15
     assert process.returncode == 130, err
     assert "Traceback" not in err
-    assert not any(Path(f"/proc/{pid}").exists() for pid in children)
+    wait_until(lambda: all(is_gone(pid) for pid in children))
     (run,) = store.read_runs(root).runs
     assert run.planned
     assert not any(m.status == "ok" for m in run.measurements)
