@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from gpubench.models import GpuSpec
-from gpubench.predict import calibrate as room
 from gpubench.predict.calibration import decode, encode, load_calibration
 from gpubench.predict.conformal import GRID, grid_of, quantile
 from gpubench.predict.fit import NAMES, fit_table, predict_rows, times_of
@@ -91,12 +90,10 @@ def test_efficiencies_are_shares_of_a_peak_or_nearly(table):
             assert 0.1 < value < 1.1, name
 
 
-def test_a_rebuilt_calibration_is_the_committed_one():
-    """Same inputs, same calibration; the committed file belongs to the tables beside it."""
+def test_a_rebuilt_calibration_is_the_committed_one(rebuilt):
+    """The committed file belongs to the tables beside it."""
     committed = load_calibration()
     assert committed.stale == ()
-    rebuilt = room.calibrate(fitted=committed.fitted)
-    assert encode(rebuilt) == encode(room.calibrate(fitted=committed.fitted))
     for kind in ("ratio", "level"):
         mine, theirs = getattr(rebuilt, kind), getattr(committed, kind)
         for name in NAMES:
