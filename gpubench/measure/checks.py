@@ -13,7 +13,7 @@ import msgspec
 
 from gpubench import stats
 from gpubench.measure.energy import LEAST_REGION_S
-from gpubench.measure.peaks import datasheet_share
+from gpubench.measure.peaks import clock_ratio, datasheet_share
 from gpubench.measure.stopping import StopRule
 from gpubench.models import (
     Case,
@@ -53,7 +53,8 @@ FP32_CONVOLUTION = 2.25
 FEW_LOSSES = 5
 LEAST_BATCHES = 2
 MOST_OF_DATASHEET = 1.0
-"""A single operation faster than its datasheet was not waited for, or did not do the work."""
+"""A single operation that is faster was not waited for, or did not do the work; a product has the room of the
+card's own clock."""
 SCALING_TOLERANCE = 1.05
 """N GPUs give at most N times one, and this much for luck; a published table has 8 GPUs at 20 times."""
 
@@ -154,11 +155,12 @@ def of_run(run: Run) -> tuple[Finding, ...]:
 
 
 def judge_micro(device: DeviceProfile, result: MicroResult) -> MicroResult:
-    """Return a micro-benchmark with the finding of a rate that its datasheet does not allow."""
+    """Return a micro-benchmark with the finding of a rate that datasheet and clock do not allow."""
     share = datasheet_share(device, result)
+    limit = MOST_OF_DATASHEET * (clock_ratio(device) if result.name == "gemm" else 1.0)
     findings = tuple(f for f in result.findings if f.kind is not FindingKind.IMPLAUSIBLE)
-    if share is not None and share > MOST_OF_DATASHEET:
-        findings += (Finding(kind=FindingKind.IMPLAUSIBLE, value=share, limit=MOST_OF_DATASHEET),)
+    if share is not None and share > limit:
+        findings += (Finding(kind=FindingKind.IMPLAUSIBLE, value=share, limit=limit),)
     return msgspec.structs.replace(result, findings=findings)
 
 

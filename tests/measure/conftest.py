@@ -87,6 +87,18 @@ def h100() -> DeviceProfile:
 
 
 @pytest.fixture
+def rtx_4090() -> DeviceProfile:
+    return DeviceProfile(
+        backend="cuda",
+        name="NVIDIA GeForce RTX 4090",
+        gpu_key="nvidia-geforce-rtx-4090-24gb",
+        compute_capability=(8, 9),
+        cuda_core_count=16384,
+        sm_clock_max_hz=3105e6,
+    )
+
+
+@pytest.fixture
 def make_profile():
     def make(name: str = "cnn", **changes) -> WorkloadProfile:
         fields = {

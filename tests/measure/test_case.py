@@ -414,7 +414,8 @@ def with_changes(task, **changes):
 
 def test_a_model_is_compiled_anew_for_each_case(make_case, graphs_compiled):
     """Past its limit torch would run a further batch size eagerly, and before it compile for any size."""
-    with torch._dynamo.config.patch(recompile_limit=1):
+    limit = "recompile_limit" if torch.__version__ >= "2.6" else "cache_size_limit"
+    with torch._dynamo.config.patch({limit: 1}):
         for batch in (4, 3, 2):
             work = compile_work(make_case, batch=batch)
             assert guards.graph_error(work, prepare(work)) < 1e-6
@@ -450,6 +451,32 @@ def test_compiled_code_may_draw_other_random_numbers_for_dropout(make_case):
 
     assert guards.graph_error(work, draws_its_own) == 0.0
     assert all(module.training for module in work.model.modules())
+
+
+@pytest.mark.parametrize(
+    ("layers", "compiled"),
+    [
+        ([nn.Linear(8, 4)], 1 if torch.__version__ >= "2.5" else 2),
+        ([nn.Linear(8, 4), nn.BatchNorm1d(4)], 1 if torch.__version__ >= "2.5" else 2),
+        ([nn.Linear(8, 4), nn.Dropout(0.5)], 2),
+    ],
+    ids=["plain", "batch norm", "dropout"],
+)
+def test_only_a_model_with_dropout_is_compiled_a_second_time_for_the_check(
+    make_case, graphs_compiled, layers, compiled
+):
+    """The check turns dropout off, which is other code; afterwards the first code is still there.
+
+    torch 2.4 compiles anew for every module whose mode has changed.
+    """
+    work = compile_work(make_case, nn.Sequential(*layers))
+    advance = prepare(work)
+    assert len(graphs_compiled) == 1
+    assert guards.graph_error(work, advance) < 1e-6
+    assert len(graphs_compiled) == compiled
+    for index in range(3):
+        advance(index)
+    assert len(graphs_compiled) == compiled
 
 
 # --- the child's start -------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 import torch
 
-from gpubench.measure import micro
+from gpubench.measure import checks, micro
 from gpubench.measure.budget import QUICK
 from gpubench.measure.hardware import Hardware
 from gpubench.measure.peaks import best_gemm, best_products, datasheet_share, peak_flops_per_s
@@ -192,3 +192,29 @@ def test_peaks_come_from_the_datasheet_and_are_unknown_without_one(h100, cpu):
     assert datasheet_share(h100, result(precision="bf16", value=494.7e12)) == pytest.approx(0.5, rel=0.01)
     assert datasheet_share(h100, result(name="launch wall")) is None
     assert datasheet_share(DeviceProfile(backend="cpu"), result()) is None
+
+
+@pytest.mark.parametrize(
+    ("rate", "findings"), [(175e12, ()), (203e12, ()), (204e12, (FindingKind.IMPLAUSIBLE,))]
+)
+def test_a_card_that_clocks_beyond_its_datasheet_may_be_as_fast_as_its_own_highest_clock(
+    rtx_4090, rate, findings
+):
+    """2520 MHz in the datasheet, for which it gives 165.2 TFLOP/s at bf16; 3105 MHz by the driver."""
+    found = checks.judge_micro(rtx_4090, result(precision="bf16", value=rate))
+    assert tuple(f.kind for f in found.findings) == findings
+    assert datasheet_share(rtx_4090, found) == pytest.approx(rate / 165.2e12)
+    assert peak_flops_per_s(rtx_4090, Precision.AMP_BF16) == pytest.approx(165.2e12 * 3105 / 2520, rel=0.001)
+
+
+@pytest.mark.parametrize("clock_hz", [None, 1500e6, 2520e6])
+def test_a_card_that_stays_below_the_clock_of_its_datasheet_is_held_to_the_datasheet(rtx_4090, clock_hz):
+    slow = msgspec.structs.replace(rtx_4090, sm_clock_max_hz=clock_hz)
+    assert peak_flops_per_s(slow, Precision.FP32) == pytest.approx(82.6e12, rel=0.001)
+    assert checks.judge_micro(slow, result(value=83e12)).findings
+    assert not checks.judge_micro(slow, result(value=82e12)).findings
+
+
+def test_memory_does_not_boost_with_the_clock_of_the_cores(rtx_4090):
+    fast = result(name="device copy", precision=None, value=1100e9)
+    assert [f.kind for f in checks.judge_micro(rtx_4090, fast).findings] == [FindingKind.IMPLAUSIBLE]

@@ -15,6 +15,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+import torch._dynamo  # before anything is replaced: torch 2.4 checks the classes of torch.cuda when it is loaded
 
 from strict_cuda.compiler import compiler
 from strict_cuda.graphs import graph_class
