@@ -10,11 +10,10 @@ from gpubench.units import Seconds
 
 BudgetName = Literal["quick", "default", "publish"]
 
-LEAST_ROUNDS = 20
-LEAST_ROUNDS_SLOW = 10
-SLOW_STEP_S = 1.0
-"""Steps longer than this need only ``LEAST_ROUNDS_SLOW`` rounds."""
-LEAST_ESS = 10.0
+LEAST_ROUNDS = 10
+"""The fewest rounds that an estimate rests on, whatever their length; ``within`` grants them to each case."""
+SPARE_ROUNDS = 2
+"""Rounds vary, so that the time of ten may hold nine."""
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +23,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         launches: Fresh processes that each measure every case.
         target: Half-width of the 95 % interval at which the timed part stops, relative.
         timed_s: Longest timed part of a case [s].
+        timed_least_s: Shortest timed part of a case [s], however narrow the interval is by then.
         warmup_steps, warmup_least_s, warmup_most_s: Least steps, least and most time of the warm-up.
         round_s: A timed round lasts at least this long [s].
         window_s: A warm-up window lasts at least this long [s].
@@ -39,6 +39,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     launches: int
     target: float
     timed_s: Seconds
+    timed_least_s: Seconds
     warmup_steps: int
     warmup_least_s: Seconds
     warmup_most_s: Seconds
@@ -56,6 +57,7 @@ QUICK = Budget(
     launches=1,
     target=0.02,
     timed_s=5.0,
+    timed_least_s=1.0,
     warmup_steps=10,
     warmup_least_s=2.0,
     warmup_most_s=8.0,
@@ -72,6 +74,7 @@ DEFAULT = Budget(
     launches=3,
     target=0.005,
     timed_s=90.0,
+    timed_least_s=10.0,
     warmup_steps=50,
     warmup_least_s=10.0,
     warmup_most_s=120.0,
@@ -105,7 +108,7 @@ def within(budget: Budget, left_s: Seconds, round_s: Seconds) -> Budget:
         round_s: Length of one round as it is [s].
     """
     settle_s = budget.warmup_least_s + SETTLING_WINDOWS * budget.window_s
-    rounds_s = LEAST_ROUNDS_SLOW * max(budget.round_s, round_s)
+    rounds_s = (LEAST_ROUNDS + SPARE_ROUNDS) * max(budget.round_s, round_s)
     return msgspec.structs.replace(
         budget,
         warmup_most_s=min(budget.warmup_most_s, max(settle_s, left_s / 2)),

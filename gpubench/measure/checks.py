@@ -257,7 +257,11 @@ def _of_width(launch: Launch, target: float | None) -> Iterator[Finding]:
     """Ask the stop rule again, whatever the measuring process said: were these rounds enough to be sure?"""
     if target is None or not launch.accepted:
         return
-    rule = StopRule(target=target, rounds=[r.wall_s / r.steps for r in launch.accepted])
+    rule = StopRule(
+        target=target,
+        rounds=[r.wall_s / r.steps for r in launch.accepted],
+        walls=[r.wall_s for r in launch.accepted],
+    )
     unmet = rule.unmet()
     if unmet is not None:
         yield unmet
