@@ -14,6 +14,13 @@ LEAST_ROUNDS = 10
 """The fewest rounds that an estimate rests on, whatever their length; ``within`` grants them to each case."""
 SPARE_ROUNDS = 2
 """Rounds vary, so that the time of ten may hold nine."""
+MICRO_WARM_S = 0.2
+"""A micro-benchmark is repeated for this long before it is timed [s]."""
+LEAST_REPETITIONS = 5
+"""Of a micro-benchmark, however long they take."""
+MOST_REPETITION_S = 0.5
+"""A matrix product that would take longer, by the rate of the size before it, is left out [s]: the smaller
+one has shown what the device can do."""
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +37,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         agreement: The medians of four windows agree within this, relative.
         judge_temperature: Whether a temperature slope keeps the warm-up going.
         curve_steps: First steps whose losses are kept one by one, to compare precisions.
-        micro_s: Time of the repetitions of one micro-benchmark [s].
+        micro_s: Longest timed part of a micro-benchmark [s], on the wall.
         case_s: What a case of a run may take on average, from its building to its end [s]; None for as long
             as its parts do. See ``within``.
     """
