@@ -23,7 +23,13 @@ from gpubench.measure import capability, events
 from gpubench.measure.budget import QUICK
 from gpubench.measure.launcher import Launcher, say_nothing
 from gpubench.measure.peaks import GEMM_PRECISIONS
-from gpubench.measure.plan import Plan, PlannedCase, default_memory_format, refuse_forced_precision
+from gpubench.measure.plan import (
+    Plan,
+    PlannedCase,
+    default_memory_format,
+    planned_case,
+    refuse_forced_precision,
+)
 from gpubench.measure.preflight import newcomers, preflight, start_state
 from gpubench.models import (
     Case,
@@ -293,22 +299,17 @@ def planned_of(figure: Figure) -> PlannedCase:
     """Return the case of a figure."""
     profile = load_profiles()[figure.workload]
     precision = Precision(figure.precision)
-    return PlannedCase(
-        reference=figure.workload,
-        case=Case(
-            workload=profile.name,
-            workload_version=profile.version,
-            task=TaskKind.TRAIN,
-            precision=precision,
-            execution=Execution(figure.execution),
-            memory_format=default_memory_format(profile, precision),
-            batch_size=figure.batch_size or profile.main_batch,
-            sample_unit=profile.sample_unit,
-        ),
-        flops_per_sample=profile.train_flops_per_sample,
-        parameter_count=profile.parameters,
-        convolves=profile.convolves(TaskKind.TRAIN),
+    case = Case(
+        workload=profile.name,
+        workload_version=profile.version,
+        task=TaskKind.TRAIN,
+        precision=precision,
+        execution=Execution(figure.execution),
+        memory_format=default_memory_format(profile, precision),
+        batch_size=figure.batch_size or profile.main_batch,
+        sample_unit=profile.sample_unit,
     )
+    return planned_case(figure.workload, profile, case)
 
 
 def name_of(result: MicroResult) -> str:

@@ -8,7 +8,7 @@ from statistics import fmean
 import msgspec
 import numpy as np
 import pytest
-from scipy.signal import lfilter
+from scripted import GPU_BOUND, HOST_BOUND, correlated
 
 from gpubench import stats
 from gpubench.measure.budget import DEFAULT, LEAST_ROUNDS, QUICK, Budget
@@ -18,19 +18,6 @@ from gpubench.models import FindingKind, Round, TelemetrySample
 STEP_S = 0.02
 STEPS_PER_ROUND = 25
 MOST_STEPS = 10_000
-
-
-GPU_BOUND = (0.0007, 0.7)
-"""Coefficient of variation and lag-1 autocorrelation of rounds of vgg16 on an H200, at 0.1 s as at 0.5 s."""
-HOST_BOUND = (0.05, 0.6)
-"""The same of cnn and lstm at a small batch, run eagerly."""
-
-
-def correlated(phi: float, spread: float, count: int, rng: np.random.Generator) -> np.ndarray:
-    """An AR(1) series around 1 with a standard deviation of ``spread``."""
-    noise = rng.standard_normal(count) * spread * math.sqrt(1 - phi**2)
-    series, _ = lfilter([1.0], [1.0, -phi], noise, zi=[phi * rng.standard_normal() * spread])
-    return 1 + series
 
 
 def step_times(phi: float, steps: int, rng: np.random.Generator) -> np.ndarray:
