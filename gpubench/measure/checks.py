@@ -141,6 +141,8 @@ def of_run(run: Run) -> tuple[Finding, ...]:
     found = [Finding(kind=FindingKind.NO_TELEMETRY)] if silent else []
     if run.budget == "quick" and sources and not silent:
         found.append(Finding(kind=FindingKind.TEMPERATURE_NOT_JUDGED))
+    if run.launch_count == 1 and sources:
+        found.append(Finding(kind=FindingKind.ONE_PROCESS))
     unheld = (m for m in run.measurements if m.achieved_flops_per_s and m.mfu is None)
     blind = sorted({m.case.precision for m in unheld if run.device.backend != "cpu"})
     if blind:

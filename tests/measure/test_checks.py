@@ -474,6 +474,14 @@ def test_a_device_without_telemetry_is_said_once_for_the_run(make_measurement):
     assert checks.of_run(run_of(make_measurement())) == ()
 
 
+def test_a_run_of_one_launch_says_that_its_intervals_hold_one_process(make_measurement):
+    """Not so a run of three that was cut off: there each row says which launches are missing."""
+    run = msgspec.structs.replace(run_of(make_measurement()), launch_count=1)
+    assert [f.kind for f in checks.of_run(run)] == [K.ONE_PROCESS]
+    assert checks.of_run(msgspec.structs.replace(run, launch_count=3)) == ()
+    assert checks.of_run(msgspec.structs.replace(run, measurements=())) == ()
+
+
 def test_what_a_device_did_in_the_warm_up_is_not_held_against_the_rounds(make_measurement, make_case):
     """Before the first timed round it was throttled and idle, after it neither."""
     early = TelemetrySample(t_s=-1.0, clock_event_reasons=("hw_thermal_slowdown",), idle=True)
