@@ -284,7 +284,7 @@ def _doubtful(found: Measurement | Run) -> tuple[FindingKind, ...]:
 def _of_launches(good: Sequence[dict[Case, Measurement]], common: Sequence[Case]) -> list[str]:
     """Say where an interval comes from one process: 1.04 (1.01 to 1.07) was read of identical code so."""
     names = zip(("A", "B"), good, strict=True)
-    alone = [name for name, rows in names if any(len(rows[case].launches) == 1 for case in common)]
+    alone = [name for name, rows in names if any(rows[case].within_one_process for case in common)]
     if not alone:
         return []
     remark = f"one launch in {' and '.join(alone)}: the interval holds no difference between processes"

@@ -48,6 +48,7 @@ class FindingKind(StrEnum):
     OUT_OF_DOMAIN = "OUT_OF_DOMAIN"
     SCALING = "SCALING"
     TEMPERATURE_NOT_JUDGED = "TEMPERATURE_NOT_JUDGED"
+    ONE_PROCESS = "ONE_PROCESS"
 
 
 INFORMATIVE = frozenset(
@@ -62,6 +63,7 @@ INFORMATIVE = frozenset(
         FindingKind.UUID_ALL_ZEROS,
         FindingKind.ONE_BATCH,
         FindingKind.TEMPERATURE_NOT_JUDGED,
+        FindingKind.ONE_PROCESS,
     }
 )
 """Worth knowing, and no reason to doubt a throughput."""
@@ -213,6 +215,10 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     FindingKind.TEMPERATURE_NOT_JUDGED: (
         "a quick warm-up does not wait for the temperature to settle",
         "a card that heats slowly may be slower in a long run; leave out --quick to see",
+    ),
+    FindingKind.ONE_PROCESS: (
+        "the intervals hold only what varies within one process",
+        "processes differ, often by more: leave out --quick, on a CPU pass --publish",
     ),
 }
 

@@ -9,64 +9,104 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from operator import mul
-from statistics import fmean, median
+from statistics import NormalDist, fmean, median
 
 CONFIDENCE = 0.95
+LEAST_FREEDOM = 4.0
+"""Degrees of freedom of the shortest and most correlated series: at a correlation of 0.9 the quantile of ten
+to forty values is that of 5 to 8 (simulated)."""
 TRIM_FROM_LAUNCHES = 5
 """Fewer launches are too few to leave the best and the worst out."""
 
 
 def lag1_autocorrelation(values: Sequence[float]) -> float:
     """Lag-1 autocorrelation, floored at 0: ``max(0, sum d_i d_(i+1) / sum d_i^2)``."""
-    return _moments(values)[1]
+    return max(0.0, _lag1(_deviations(values)))
 
 
-def _moments(values: Sequence[float]) -> tuple[float, float]:
-    """Sum of the squared deviations from the mean, and their lag-1 autocorrelation.
-
-    The stop rule asks after every round, for the whole series: the loops here are those of the interpreter.
-    """
+def _deviations(values: Sequence[float]) -> list[float]:
     low, high = min(values), max(values)
     mean = min(max(math.fsum(values) / len(values), low), high)  # so that equal values deviate by nothing
-    deviations = [value - mean for value in values]
+    return [value - mean for value in values]
+
+
+def _lag1(deviations: Sequence[float]) -> float:
     total = sum(map(mul, deviations, deviations))
-    if total == 0:
-        return 0.0, 0.0
-    return total, max(0.0, sum(map(mul, deviations, deviations[1:])) / total)
-
-
-def effective_sample_size(values: Sequence[float]) -> float:
-    """Number of independent values that would carry as much information: ``n (1 - r1) / (1 + r1)``."""
-    r1 = lag1_autocorrelation(values)
-    return len(values) * (1 - r1) / (1 + r1)
+    return 0.0 if total == 0 else sum(map(mul, deviations, deviations[1:])) / total
 
 
 def relative_half_width(values: Sequence[float], confidence: float = CONFIDENCE) -> float | None:
-    """Half-width of the mean's confidence interval over the mean, right under lag-1 autocorrelation.
+    """Half-width of the mean's confidence interval over the mean, right for short and correlated series.
 
-    ``t(1 - a/2, max(ESS - 1, 1)) * sqrt(s^2 / max(ESS, 2)) / mean``; None below two values.
+    For n values with deviations d: ``t(1 - a/2, dof) * sqrt(sum d^2 / n / (ESS - 1)) / mean``, where the ESS
+    is that of n values of an AR(1) process at ``prudent_autocorrelation`` r, and
+    ``dof = max(n (1 - r^2) - 1, 4)``. None below two values.
+
+    Why not the plain standard error: of ten to thirty values at the correlation of 0.7 that rounds have, it
+    takes both the spread and the correlation for smaller than they are, and its "95 %" interval holds the
+    mean in 79 to 88 %. Dividing by ESS - 1 makes the variance unbiased, as n - 1 does for independent values.
     """
     if len(values) < 2:
         return None
-    return half_width_of(standard_error(values), values, confidence)
-
-
-def half_width_of(
-    estimate: tuple[float, float], values: Sequence[float], confidence: float = CONFIDENCE
-) -> float:
-    """Return the same of at least two values whose standard error and effective sample size are known."""
-    error, ess = estimate
-    if error == 0:
+    deviations = _deviations(values)
+    total = sum(map(mul, deviations, deviations))
+    if total == 0:
         return 0.0
-    quantile = student_t_quantile((1 + confidence) / 2, max(ess - 1, 1))
-    return quantile * error * len(values) / sum(values)
+    n, r = len(values), _expected(deviations, margin=1.0)
+    ess = effective_sample_size(n, r)
+    freedom = min(n - 1, max(n * (1 - r * r) - 1, LEAST_FREEDOM))
+    error = math.sqrt(total / n / (ess - 1))
+    return student_t_quantile((1 + confidence) / 2, freedom) * error * n / sum(values)
 
 
-def standard_error(values: Sequence[float]) -> tuple[float, float]:
-    """Standard error of the mean of a correlated series, and the effective sample size behind it."""
-    total, r1 = _moments(values)
-    ess = len(values) * (1 - r1) / (1 + r1)
-    return math.sqrt(total / (len(values) - 1) / max(ess, 2)), ess
+def long_half_width(values: Sequence[float], confidence: float = CONFIDENCE) -> float:
+    """Relative half-width of the mean of this many values if their spread and correlation were known.
+
+    From the correlation as it is expected, without the margin of ``relative_half_width``, and the normal
+    quantile. It falls with the square root of the length, and so tells how long a series has to be.
+    """
+    deviations = _deviations(values)
+    n, r = len(values), _expected(deviations)
+    ess = effective_sample_size(n, r)
+    variance = sum(map(mul, deviations, deviations)) / n * ess / (ess - 1)
+    error = math.sqrt(variance / n * (1 + r) / (1 - r))
+    return NormalDist().inv_cdf((1 + confidence) / 2) * error * n / sum(values)
+
+
+def prudent_autocorrelation(values: Sequence[float]) -> float:
+    """Lag-1 autocorrelation, read high: one standard error above what the estimate is on average.
+
+    ``r + (1 + 4 max(r, 0)) / n + sqrt((1 - r^2) / n)``, kept between 0 and 1 - 1/n: a correlation over more
+    than the length of the series cannot be told from a drift. A short series shows too little of its own
+    correlation (the second term, after Marriott and Pope 1954, Biometrika 41, 390-402), and an interval
+    built on an estimate that is too low half of the time is too narrow half of the time (the third).
+    """
+    return _expected(_deviations(values), margin=1.0)
+
+
+def effective_sample_size(n: int, autocorrelation: float) -> float:
+    """Number of independent values with as certain a mean as n of an AR(1) process has.
+
+    ``n / (1 + 2 sum (1 - k/n) r^k)`` in closed form; for long series it is ``n (1 - r) / (1 + r)``.
+    """
+    r = autocorrelation
+    inflation = (1 + r) / (1 - r) - 2 * r * (1 - r**n) / (n * (1 - r) ** 2)
+    return n / inflation
+
+
+def _expected(deviations: Sequence[float], margin: float = 0.0) -> float:
+    """Lag-1 autocorrelation freed of its bias, with so many standard errors added; from 0 to 1 - 1/n."""
+    n, r = len(deviations), _lag1(deviations)
+    high = r + (1 + 4 * max(r, 0.0)) / n + margin * math.sqrt(max(1 - r * r, 0.0) / n)
+    return min(max(high, 0.0), 1 - 1 / n)
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Standard error of the mean of a correlated series, from its correlation as it is: no margin."""
+    deviations = _deviations(values)
+    n, r = len(values), max(0.0, _lag1(deviations))
+    variance = sum(map(mul, deviations, deviations)) / (n - 1)
+    return math.sqrt(variance / max(n * (1 - r) / (1 + r), 2))
 
 
 def between_launches_half_width(means: Sequence[float], confidence: float = CONFIDENCE) -> float | None:

@@ -87,6 +87,13 @@ def test_the_wider_of_the_two_intervals_counts():
     assert m.relative_half_width == pytest.approx(12.7062 * 0.01 / 0.11, rel=1e-5)
 
 
+def test_an_interval_of_one_launch_is_one_within_a_process():
+    one, two = ((1.0, 1.0, 1.0),), ((1.0, 1.0, 1.0), (1.2, 1.2, 1.2))
+    assert make_measurement(one).within_one_process
+    assert not make_measurement(two).within_one_process
+    assert not Measurement(case=make_case(), status=Status.FAILED, reason="x").within_one_process
+
+
 def test_a_round_that_was_left_out_is_kept_and_does_not_count():
     launch = Launch(
         index=0, rounds=(Round(steps=1, wall_s=9.0, left_out="drift"), Round(steps=1, wall_s=1.0))

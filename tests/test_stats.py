@@ -22,14 +22,51 @@ def test_student_t_agrees_with_the_printed_table():
 def test_alternating_values_have_no_positive_autocorrelation():
     values = [1.0, 2.0] * 10
     assert stats.lag1_autocorrelation(values) == 0.0
-    assert stats.effective_sample_size(values) == 20
+    assert stats.effective_sample_size(20, stats.lag1_autocorrelation(values)) == 20
 
 
 def test_a_ramp_is_worth_few_independent_values():
     """1..10: d = -4.5..4.5, sum d^2 = 82.5, sum of neighbours' products = 57.75, so r1 = 0.7."""
     values = [float(i) for i in range(1, 11)]
     assert stats.lag1_autocorrelation(values) == pytest.approx(0.7)
-    assert stats.effective_sample_size(values) == pytest.approx(10 * 0.3 / 1.7)
+    # 10 / (1 + 2 (0.9 x 0.7 + 0.8 x 0.7^2 + ... + 0.1 x 0.7^9)), and n (1 - r) / (1 + r) of a long series
+    inflation = 1 + 2 * sum((1 - k / 10) * 0.7**k for k in range(1, 10))
+    assert stats.effective_sample_size(10, 0.7) == pytest.approx(10 / inflation)
+    assert stats.effective_sample_size(10**6, 0.7) == pytest.approx(1e6 * 0.3 / 1.7, rel=1e-5)
+
+
+def test_a_correlation_is_read_high_and_never_beyond_the_length_of_the_series():
+    """1..10: 0.7 + 3.8 / 10 + sqrt(0.51 / 10) is beyond 0.9, and alternating values have none."""
+    assert stats.prudent_autocorrelation([float(i) for i in range(1, 11)]) == 0.9
+    assert stats.prudent_autocorrelation([1.0, 2.0] * 10) == 0.0
+    calm = [1.0, 1.0, -1.0, -1.0] * 25  # the products of neighbours cancel but for the one that is cut off
+    expected = 0.01 + 1.04 / 100 + math.sqrt((1 - 0.01**2) / 100)
+    assert stats.prudent_autocorrelation(calm) == pytest.approx(expected)
+
+
+def test_the_interval_of_a_ramp_by_hand():
+    """1..10: r = 0.9, so ESS = 1.374; dof = 4; sum d^2 / n = 8.25."""
+    ess = 10 / (1 + 2 * sum((1 - k / 10) * 0.9**k for k in range(1, 10)))
+    assert ess == pytest.approx(1.374, abs=1e-3)
+    expected = 2.7764 * math.sqrt(8.25 / (ess - 1)) / 5.5
+    assert stats.relative_half_width([float(i) for i in range(1, 11)]) == pytest.approx(expected, rel=1e-4)
+
+
+@given(st.lists(st.floats(0.5, 2.0), min_size=2, max_size=60))
+def test_no_interval_is_narrower_than_that_of_independent_values(values):
+    """Up to the degrees of freedom, which a correlation lowers and never raises."""
+    independent = float(np.std(values, ddof=1)) / math.sqrt(len(values)) / float(np.mean(values))
+    quantile = stats.student_t_quantile(0.975, len(values) - 1)
+    assert stats.relative_half_width(values) >= quantile * independent * (1 - 1e-6) - 1e-12
+
+
+def test_how_long_a_series_has_to_be_is_read_off_its_spread_and_correlation():
+    """Independent values of spread s: 1.96 s / sqrt(n); twice as many of them are worth 1 / sqrt(2) of it."""
+    rng = np.random.default_rng(0)
+    values = 1 + 0.01 * rng.standard_normal(4000)
+    assert stats.long_half_width(values.tolist()) == pytest.approx(1.96 * 0.01 / 4000**0.5, rel=0.05)
+    ratio = stats.long_half_width(values[:1000].tolist()) / stats.long_half_width(values.tolist())
+    assert ratio == pytest.approx(2.0, rel=0.08)
 
 
 def test_equal_rounds_have_no_width_and_one_round_has_none_known():
@@ -58,14 +95,15 @@ def test_from_five_launches_the_best_and_the_worst_are_trimmed():
 
 @given(st.lists(st.floats(0.5, 2.0), min_size=2, max_size=60))
 def test_the_standard_error_agrees_with_its_parts(values):
-    """Against numpy's variance and the two functions that give autocorrelation and sample size."""
-    error, ess = stats.standard_error(values)
-    assert ess == pytest.approx(stats.effective_sample_size(values), rel=1e-6, abs=1e-9)
+    """Against numpy's variance and the autocorrelation."""
+    r1 = stats.lag1_autocorrelation(values)
+    ess = len(values) * (1 - r1) / (1 + r1)
     expected = math.sqrt(float(np.var(values, ddof=1)) / max(ess, 2))
-    assert error == pytest.approx(expected, rel=1e-6, abs=1e-9)
+    assert stats.standard_error(values) == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
 def test_equal_values_deviate_by_nothing_whatever_their_mean_rounds_to():
     """The sum of 24 times 0.0009, divided by 24, is another number in the last digit."""
     assert math.fsum([0.0009] * 24) / 24 != 0.0009
-    assert stats.standard_error([0.0009] * 24) == (0.0, 24.0)
+    assert stats.standard_error([0.0009] * 24) == 0.0
+    assert stats.relative_half_width([0.0009] * 24) == 0.0

@@ -152,6 +152,7 @@ def outcome(measurement: Measurement, launch: int) -> str:
         figure = units.format_interval(
             measurement.samples_per_s, measurement.samples_per_s_low, measurement.samples_per_s_high
         )
-        return f"  {label}{again}: {figure} {units.plural(measurement.case.sample_unit)}/s"
+        alone = ", within one process" if measurement.within_one_process else ""
+        return f"  {label}{again}: {figure} {units.plural(measurement.case.sample_unit)}/s{alone}"
     reason = units.plain(measurement.reason or "no reason known")
     return f"  {label}{again}: {measurement.status.replace('_', ' ')}: {reason}"

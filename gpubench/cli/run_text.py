@@ -53,7 +53,10 @@ def table(run: Run, console: Console) -> Table:
     """Return the table of results, one row a case."""
     from rich.text import Text
 
-    figures = ("samples/s (95 %)", "ms/step", "peak memory", "MFU")
+    measured = [m for m in run.measurements if m.status is Status.OK]
+    alone = bool(measured) and all(m.within_one_process for m in measured)
+    interval = "95 %, within one process" if alone else "95 %"
+    figures = (f"samples/s ({interval})", "ms/step", "peak memory", "MFU")
     made = new_table(console, "case", *figures, "findings", right=figures)
     for measurement in run.measurements:
         made.add_row(*(Text(cell) for cell in _cells(measurement)))
@@ -124,7 +127,7 @@ def closing(run: Run) -> tuple[str, ...]:
         alone = rows[msgspec.structs.replace(effect.case, gpu_count=1)]
         said.append((_scaling_sentence(effect), (rows[effect.case], alone)))
     lines = [text + _doubted(run, pair) for text, pair in said]
-    if any(len(row.launches) == 1 for _, pair in said for row in pair):
+    if any(row.within_one_process for _, pair in said for row in pair):
         lines.append("these ratios rest on one launch: differences between processes are not in them")
     return tuple(lines)
 

@@ -10,11 +10,17 @@ from gpubench.units import Seconds
 
 BudgetName = Literal["quick", "default", "publish"]
 
-LEAST_ROUNDS = 20
-LEAST_ROUNDS_SLOW = 10
-SLOW_STEP_S = 1.0
-"""Steps longer than this need only ``LEAST_ROUNDS_SLOW`` rounds."""
-LEAST_ESS = 10.0
+LEAST_ROUNDS = 10
+"""The fewest rounds that an estimate rests on, whatever their length; ``within`` grants them to each case."""
+SPARE_ROUNDS = 2
+"""Rounds vary, so that the time of ten may hold nine."""
+MICRO_WARM_S = 0.2
+"""A micro-benchmark is repeated for this long before it is timed [s]."""
+LEAST_REPETITIONS = 5
+"""Of a micro-benchmark, however long they take."""
+MOST_REPETITION_S = 0.5
+"""A matrix product that would take longer, by the rate of the size before it, is left out [s]: the smaller
+one has shown what the device can do."""
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,13 +30,14 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         launches: Fresh processes that each measure every case.
         target: Half-width of the 95 % interval at which the timed part stops, relative.
         timed_s: Longest timed part of a case [s].
+        timed_least_s: Shortest timed part of a case [s], however narrow the interval is by then.
         warmup_steps, warmup_least_s, warmup_most_s: Least steps, least and most time of the warm-up.
         round_s: A timed round lasts at least this long [s].
         window_s: A warm-up window lasts at least this long [s].
         agreement: The medians of four windows agree within this, relative.
         judge_temperature: Whether a temperature slope keeps the warm-up going.
         curve_steps: First steps whose losses are kept one by one, to compare precisions.
-        micro_s: Time of the repetitions of one micro-benchmark [s].
+        micro_s: Longest timed part of a micro-benchmark [s], on the wall.
         case_s: What a case of a run may take on average, from its building to its end [s]; None for as long
             as its parts do. See ``within``.
     """
@@ -39,6 +46,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     launches: int
     target: float
     timed_s: Seconds
+    timed_least_s: Seconds
     warmup_steps: int
     warmup_least_s: Seconds
     warmup_most_s: Seconds
@@ -56,6 +64,7 @@ QUICK = Budget(
     launches=1,
     target=0.02,
     timed_s=5.0,
+    timed_least_s=1.0,
     warmup_steps=10,
     warmup_least_s=2.0,
     warmup_most_s=8.0,
@@ -65,13 +74,14 @@ QUICK = Budget(
     judge_temperature=False,
     curve_steps=8,
     micro_s=0.2,
-    case_s=4.7,
+    case_s=4.4,
 )
 DEFAULT = Budget(
     name="default",
     launches=3,
     target=0.005,
     timed_s=90.0,
+    timed_least_s=10.0,
     warmup_steps=50,
     warmup_least_s=10.0,
     warmup_most_s=120.0,
@@ -89,6 +99,8 @@ CPU_CURVE_STEPS = 4
 """A full VGG16 step takes half a second on two cores: a CPU gets fewer steps that are not timed."""
 
 
+AFTERWARDS_S = 0.5
+"""The second look and handing the memory back, after the rounds."""
 SETTLING_WINDOWS = 2
 """A warm-up that is short of time still gets its least time and this many windows more."""
 
@@ -101,15 +113,15 @@ def within(budget: Budget, left_s: Seconds, round_s: Seconds) -> Budget:
 
     Args:
         budget: With the longest times.
-        left_s: Time left for warm-up and rounds together; after the warm-up, for the rounds alone [s].
+        left_s: Time left for warm-up, rounds and the second look; after the warm-up, without it [s].
         round_s: Length of one round as it is [s].
     """
     settle_s = budget.warmup_least_s + SETTLING_WINDOWS * budget.window_s
-    rounds_s = LEAST_ROUNDS_SLOW * max(budget.round_s, round_s)
+    rounds_s = (LEAST_ROUNDS + SPARE_ROUNDS) * max(budget.round_s, round_s)
     return msgspec.structs.replace(
         budget,
         warmup_most_s=min(budget.warmup_most_s, max(settle_s, left_s / 2)),
-        timed_s=min(budget.timed_s, max(rounds_s, left_s)),
+        timed_s=min(budget.timed_s, max(rounds_s, left_s - AFTERWARDS_S)),
     )
 
 

@@ -5,6 +5,8 @@ Each costs time or disturbs the step, so none of it runs while rounds count.
 
 from __future__ import annotations
 
+import math
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -13,7 +15,10 @@ from gpubench.measure.clock import Clock
 from gpubench.measure.execution import Advance
 from gpubench.units import Seconds
 
-PROFILED_STEPS = 10
+PROFILED_STEPS = (3, 10)
+PROFILED_S = 0.1
+"""The profiled steps fill this time, between the least and the most of them: every kernel is counted, so that
+three long steps tell the share as well as ten."""
 ISSUED_STEPS = 3
 """Few, because a full launch queue (about a thousand kernels) makes the host wait."""
 PASSES = 4
@@ -81,13 +86,16 @@ def busy_share(advance: Advance, clock: Clock) -> float | None:
     """Return the time in kernels over the wall time of the same steps unprofiled; it may pass 1 slightly."""
     from torch.profiler import ProfilerActivity, profile
 
-    def steps() -> None:
-        for index in range(PROFILED_STEPS):
+    def steps(count: int = 1) -> None:
+        for index in range(count):
             advance(index)
 
-    wall_s = clock.time(steps)
+    least, most = PROFILED_STEPS
+    step_s = clock.time(steps)
+    count = min(most, max(least, math.ceil(PROFILED_S / max(step_s, PROFILED_S / most))))
+    wall_s = clock.time(partial(steps, count))
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
-        clock.time(steps)
+        clock.time(partial(steps, count))
     kernels_us = sum(
         event.self_device_time_total
         for event in seen.key_averages()

@@ -412,7 +412,7 @@ def _look_again(loop: Loop, work: Work, desk: Desk, seen: Seen) -> None:
     """Read what would disturb the timed rounds: latency, device events, issue time, kernel time.
 
     Latency is what a row at batch 1 is measured for, so time was kept back for it; the rest is left out where
-    time is short.
+    time is short, and in haste but for eager rows: who sets the pace is asked of them alone.
     """
     if _wants_latency(work, desk) and not desk.stopped():
         desk.phase("second look")
@@ -422,7 +422,8 @@ def _look_again(loop: Loop, work: Work, desk: Desk, seen: Seen) -> None:
     enough = busy.PASSES * seen.series.steps_per_round * step_s
     if desk.stopped() or loop.left_s() < enough + busy.LEAST_LEFT_S:
         return
-    if not desk.hardware.is_cuda:
+    hurried = desk.budget.case_s is not None and work.case.execution is not Execution.EAGER
+    if not desk.hardware.is_cuda or hurried:
         return
     desk.phase("second look")
     seen.event_s = busy.event_times(loop.advance, seen.series.steps_per_round)

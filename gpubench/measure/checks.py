@@ -142,6 +142,8 @@ def of_run(run: Run) -> tuple[Finding, ...]:
     found = [Finding(kind=FindingKind.NO_TELEMETRY)] if silent else []
     if run.budget == "quick" and sources and not silent:
         found.append(Finding(kind=FindingKind.TEMPERATURE_NOT_JUDGED))
+    if run.launch_count == 1 and sources:
+        found.append(Finding(kind=FindingKind.ONE_PROCESS))
     unheld = (m for m in run.measurements if m.achieved_flops_per_s and m.mfu is None)
     blind = sorted({m.case.precision for m in unheld if run.device.backend != "cpu"})
     if blind:
@@ -259,7 +261,11 @@ def _of_width(launch: Launch, target: float | None) -> Iterator[Finding]:
     """Ask the stop rule again, whatever the measuring process said: were these rounds enough to be sure?"""
     if target is None or not launch.accepted:
         return
-    rule = StopRule(target=target, rounds=[r.wall_s / r.steps for r in launch.accepted])
+    rule = StopRule(
+        target=target,
+        rounds=[r.wall_s / r.steps for r in launch.accepted],
+        walls=[r.wall_s for r in launch.accepted],
+    )
     unmet = rule.unmet()
     if unmet is not None:
         yield unmet

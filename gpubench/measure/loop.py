@@ -13,7 +13,7 @@ import msgspec
 from gpubench.measure import checks
 from gpubench.measure.budget import Budget
 from gpubench.measure.clock import Clock
-from gpubench.measure.stopping import DRIFT, Heap, StopRule, Verdict, WarmUp
+from gpubench.measure.stopping import DRIFT, Heap, StopRule, Verdict, WarmUp, stop_rule
 from gpubench.models import Finding, FindingKind, Round, TelemetrySample
 from gpubench.units import Seconds
 
@@ -141,13 +141,13 @@ def warm_up(loop: Loop, budget: Budget, series: Series) -> None:
 
 
 def time_rounds(loop: Loop, budget: Budget, series: Series) -> None:
-    """Time rounds until the stop rule is satisfied or the time is up; mark those the drift guard leaves out.
+    """Time rounds until the stop rule is satisfied, gives up or the time is up; mark what drift leaves out.
 
     Raises:
         OutOfTimeError: If not even two rounds came in.
         StoppedError: If the parent asked to stop; the rounds so far stay in ``series``, judged like any.
     """
-    rule = StopRule(target=budget.target, deadline_s=budget.timed_s)
+    rule = stop_rule(budget)
     series.telemetry += loop.samples()
     _note_scale(loop, series)
     series.began_s = loop.clock.now_s()

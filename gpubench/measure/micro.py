@@ -10,37 +10,38 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from statistics import fmean, median
 
 import msgspec
 import torch
 
 from gpubench import stats
-from gpubench.measure.budget import Budget
+from gpubench.measure.budget import (
+    LEAST_REPETITIONS,
+    LEAST_ROUNDS,
+    MICRO_WARM_S,
+    MOST_REPETITION_S,
+    Budget,
+)
 from gpubench.measure.capability import why_no_precision
 from gpubench.measure.checks import IEEE_ERROR
 from gpubench.measure.hardware import Hardware
-from gpubench.measure.peaks import GEMM_PRECISIONS
+from gpubench.measure.peaks import CPU_GEMM_SIZES, GEMM_PRECISIONS, GEMM_SIZES
 from gpubench.measure.precision import probe_errors, switches_for
 from gpubench.measure.sampler import Sampler, Telemetry
 from gpubench.measure.stopping import StopRule, Verdict
 from gpubench.models import DeviceProfile, Finding, FindingKind, MicroResult, Precision, TelemetrySample
 from gpubench.units import GIB, MIB, Bytes, Seconds
 
-GEMM_SIZES = {
-    "fp32": (4096, 8192),
-    "tf32": (4096, 8192, 16384),
-    "fp16": (4096, 8192, 16384),
-    "bf16": (4096, 8192, 16384),
-}
-CPU_GEMM_SIZES = (1024, 2048)
 _TYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 COPY_BYTES = 2 * GIB
 CPU_COPY_BYTES = 256 * MIB
 TRANSFER_BYTES = 256 * MIB
 LAUNCHES = 1000
-WARM_S = 0.2
-LEAST_REPETITIONS = 5
+LOOK_AGAIN = 1.25
+"""The stop rule is asked again when this many times as many repetitions are in: to ask it after each of
+thousands would take longer than they do."""
 CACHE_BYTES = 256 * MIB
 """Written before each repetition: more than the L2 of any card, so that no operand is found in it."""
 MEMORY_SHARE = 0.4
@@ -107,16 +108,19 @@ def run_micro(
     chosen = [*gemm_probes(profile, strict=strict), *(other_probes(hardware) if others else ())]
     limit = math.inf if profile.memory_bytes is None else MEMORY_SHARE * profile.memory_bytes
     doubts = _not_ieee(hardware) if strict else ()
-    for probe in fitting(chosen, limit):
-        if time.perf_counter() >= deadline:
-            return
+    in_time = takewhile(lambda _: time.perf_counter() < deadline, fitting(chosen, limit))
+
+    def measure(probe: Probe) -> MicroResult:
         with (
             switches_for(GEMM_PRECISIONS.get(probe.precision or "fp32", Precision.FP32)),
             Sampler(telemetry, time.perf_counter) as sampler,
         ):
             result = measure_probe(probe, hardware, budget, samples=sampler.drain)
-        if probe.precision == "fp32":
-            result = msgspec.structs.replace(result, findings=(*result.findings, *doubts))
+        if probe.precision != "fp32":
+            return result
+        return msgspec.structs.replace(result, findings=(*result.findings, *doubts))
+
+    for result in one_by_one(in_time, measure):
         yield result
         hardware.release()
 
@@ -138,6 +142,18 @@ def fitting(probes: Iterable[Probe], limit: float) -> Iterator[Probe]:
         if smaller is not None and (what := (smaller.name, smaller.precision, smaller.size)) not in seen:
             seen.add(what)
             yield smaller
+
+
+def one_by_one(probes: Iterable[Probe], measure: Callable[[Probe], MicroResult]) -> Iterator[MicroResult]:
+    """Measure each probe but those that the size before it has shown to be too slow."""
+    rates: dict[tuple[str, str | None], float] = {}
+    for probe in probes:
+        kind = (probe.name, probe.precision)
+        if kind in rates and probe.work is not None and probe.work > MOST_REPETITION_S * rates[kind]:
+            continue
+        result = measure(probe)
+        rates[kind] = result.value
+        yield result
 
 
 def gemm_probes(profile: DeviceProfile, *, strict: bool) -> Iterator[Probe]:
@@ -251,23 +267,42 @@ def measure_probe(
     probe: Probe,
     hardware: Hardware,
     budget: Budget,
+    *,
     timer: Timer | None = None,
     samples: Callable[[], Sequence[TelemetrySample]] = tuple,
+    now_s: Callable[[], Seconds] = time.perf_counter,
 ) -> MicroResult:
-    """Time one probe until its interval is narrow enough or its time is up; ``samples`` gives telemetry."""
+    """Time one probe until its interval is narrow enough or its time is up.
+
+    Its time is that of the wall: the kernel of a launch takes microseconds, and clearing the cache before it
+    takes a hundred times as long, on a card of 200 GB/s a thousand.
+
+    Args:
+        probe: What to repeat.
+        hardware: Where.
+        budget: How long and how sure.
+        timer: Gives the time of one repetition; as the probe asks for by default.
+        samples: Gives the telemetry since it was last asked.
+        now_s: The time on the wall [s].
+    """
     action = probe.make(hardware.device)
     timed = timer or _timer(probe, hardware)
-    spent = 0.0
-    while spent < WARM_S:
-        spent += max(timed(action), 1e-6)
+    began_s = now_s()
+    timed(action)
+    while now_s() - began_s < MICRO_WARM_S:
+        timed(action)
     rule = StopRule(target=budget.target, deadline_s=budget.micro_s)
     samples()
+    before_s, look = now_s(), LEAST_ROUNDS
     while True:
-        seconds = timed(action)
-        verdict = rule.feed(seconds, seconds)
-        if verdict is not Verdict.GO_ON and len(rule.rounds) >= LEAST_REPETITIONS:
-            break
-    return result_of(probe, rule, samples())
+        seconds, after_s = timed(action), now_s()
+        rule.add(seconds, after_s - before_s)
+        before_s, count = after_s, len(rule.rounds)
+        late = count >= LEAST_REPETITIONS and rule.elapsed_s >= rule.deadline_s
+        if late or count >= look:
+            look = math.ceil(LOOK_AGAIN * count)
+            if rule.verdict() is not Verdict.GO_ON:
+                return result_of(probe, rule, samples())
 
 
 def result_of(probe: Probe, rule: StopRule, samples: Sequence[TelemetrySample] = ()) -> MicroResult:

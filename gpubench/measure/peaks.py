@@ -15,6 +15,15 @@ GEMM_PRECISIONS = {
 }
 """By a matrix product's precision: that of a training step whose products run at it."""
 
+GEMM_SIZES = {
+    "fp32": (4096, 8192),
+    "tf32": (4096, 8192, 16384),
+    "fp16": (4096, 8192, 16384),
+    "bf16": (4096, 8192, 16384),
+}
+CPU_GEMM_SIZES = (1024, 2048)
+"""Edges of the square products that are timed, by their precision."""
+
 
 def peak_flops_per_s(device: DeviceProfile, precision: Precision) -> float | None:
     """Return the dense peak at the highest clock of this card [FLOP/s]; None without a datasheet."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.measure import capability
+from gpubench.measure import capability, estimate
 from gpubench.measure.budget import Budget, budget_of
 from gpubench.measure.request import MicroWish, RunRequest
 from gpubench.models import (
@@ -29,23 +29,8 @@ from gpubench.models import (
 from gpubench.probe.select import check_form
 from gpubench.units import Seconds, plain
 
-PROCESS_START_S = 8.0
-CPU_PROCESS_START_S = 3.0
-"""Importing torch and, on a GPU, making a context."""
-CASE_START_S = 3.0
-CPU_CASE_START_S = 4.0
-CPU_CASE_START_MOST_S = 10.0
-"""Building the model, first steps, checks. Two cores that others used too: 1 s for cnn, 10 s for vgg16."""
 MOST_SEED = 2**31 - 1
 """With the seeds of further batches above it, still below what numpy takes, should a model draw from that."""
-COMPILE_S = 25.0
-"""torch.compile of VGG16 took 21 s on an H200."""
-CPU_SHARE = 0.75
-"""Of warm-up and timed part at their longest: other programs keep the times of a CPU from settling. Read on
-such a machine: the six cases of --quick took 141 s in all, where 94 are expected and 150 the most."""
-MICRO_PROBES = 8
-PROBE_S = 1.5
-CPU_PROBE_S = 0.7
 CPU_STEP_FLOPS = 300e9
 """A CPU of two cores does about 150 GFLOP/s: a step of more than this takes seconds, so batch 1 it is."""
 TF32_VARIABLES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
@@ -53,12 +38,13 @@ CPU_MATH_VARIABLES = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
 
 
 class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
-    """A case, where its workload is found, and what it computes."""
+    """A case, where its workload is found, and what it computes; ``operators`` are those of one step."""
 
     reference: str
     case: Case
     flops_per_sample: float | None = None
     parameter_count: int | None = None
+    operators: int | None = None
     batch_choice: BatchChoice | None = "fixed"
     convolves: bool | None = None
 
@@ -152,30 +138,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             return None
         units = self.units()
         compiled = sum(unit.planned.case.execution is Execution.COMPILE for unit in units)
-        return self._start_s() + len(units) * self.budget.case_s + compiled * COMPILE_S
-
-    def estimate_s(self) -> tuple[Seconds, Seconds]:
-        """Return the time to expect and the most that what is left of this plan takes [s]."""
-        budget, units, start = self.budget, len(self.units()), self._start_s()
-        longest = budget.warmup_most_s + budget.timed_s
-        if self.on_cpu:
-            typical = start + units * (CPU_CASE_START_S + CPU_SHARE * longest)
-            most = start + units * (CPU_CASE_START_MOST_S + longest)
-        else:
-            rounds = min(budget.timed_s, 24 * budget.round_s)
-            typical = start + units * (CASE_START_S + 1.5 * budget.warmup_least_s + rounds)
-            most = start + units * (CASE_START_S + longest)
-        typical = min(typical, self.aim_s() or typical)
-        limit = self.time_limit_s
-        return (typical, most) if limit is None else (min(typical, limit), min(most, limit))
-
-    def _start_s(self) -> Seconds:
-        """What the plan takes beside its cases: starting processes, micro-benchmarks."""
-        processes = max(1, len({unit.group for unit in self.units()}))
-        start = processes * (CPU_PROCESS_START_S if self.on_cpu else PROCESS_START_S)
-        return start + (
-            0.0 if not self.micro_groups() else MICRO_PROBES * (CPU_PROBE_S if self.on_cpu else PROBE_S)
-        )
+        return estimate.start_s(self) + len(units) * self.budget.case_s + compiled * estimate.COMPILE_S
 
 
 def plan(
@@ -402,21 +365,31 @@ def _planned(
     batch: int,
     gpu_count: int,
 ) -> PlannedCase:
-    train = task is TaskKind.TRAIN
+    case = Case(
+        workload=profile.name,
+        workload_version=profile.version,
+        task=task,
+        precision=precision,
+        execution=execution,
+        memory_format=default_memory_format(profile, precision),
+        batch_size=batch,
+        sample_unit=profile.sample_unit,
+        gpu_count=gpu_count,
+    )
+    return planned_case(reference, profile, case)
+
+
+def planned_case(
+    reference: str, profile: WorkloadProfile, case: Case, batch_choice: BatchChoice | None = "fixed"
+) -> PlannedCase:
+    """Return a case with what its workload's profile says of it."""
+    train = case.task is TaskKind.TRAIN
     return PlannedCase(
         reference=reference,
-        case=Case(
-            workload=profile.name,
-            workload_version=profile.version,
-            task=task,
-            precision=precision,
-            execution=execution,
-            memory_format=default_memory_format(profile, precision),
-            batch_size=batch,
-            sample_unit=profile.sample_unit,
-            gpu_count=gpu_count,
-        ),
+        case=case,
         flops_per_sample=profile.train_flops_per_sample if train else profile.forward_flops_per_sample,
         parameter_count=profile.parameters,
-        convolves=profile.convolves(task),
+        operators=sum(operator.count for operator in (profile.train if train else profile.infer)),
+        batch_choice=batch_choice,
+        convolves=profile.convolves(case.task),
     )

@@ -215,6 +215,11 @@ class Measurement(Record, frozen=True, kw_only=True):
         return between_launches_half_width([_mean_step_s(x) for x in self.launches if x.accepted])
 
     @property
+    def within_one_process(self) -> bool:
+        """Whether the interval rests on one launch: what differs between processes is not in it."""
+        return sum(bool(launch.accepted) for launch in self.launches) == 1
+
+    @property
     def samples_per_s_low(self) -> float | None:
         """Lower end of the 95 % interval of the throughput."""
         if self.samples_per_s is None or self.relative_half_width is None:

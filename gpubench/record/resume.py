@@ -12,7 +12,7 @@ from gpubench.measure.budget import BudgetName, budget_of
 from gpubench.measure.capability import is_cpu
 from gpubench.measure.environment import environment
 from gpubench.measure.launcher import Record
-from gpubench.measure.plan import Plan, PlannedCase, refuse_forced_precision
+from gpubench.measure.plan import Plan, PlannedCase, planned_case, refuse_forced_precision
 from gpubench.measure.request import MicroWish, RunRequest
 from gpubench.models import (
     BatchChoice,
@@ -23,7 +23,6 @@ from gpubench.models import (
     Run,
     Settings,
     Status,
-    TaskKind,
     WorkloadProfile,
 )
 from gpubench.probe.identity import device_id
@@ -163,15 +162,7 @@ def _planned(
             f"{plain(case.workload)} is version {profile.version} now and was {case.workload_version} in the "
             "run: start a new run"
         )
-    train = case.task is TaskKind.TRAIN
-    return PlannedCase(
-        reference=reference,
-        case=case,
-        flops_per_sample=profile.train_flops_per_sample if train else profile.forward_flops_per_sample,
-        parameter_count=profile.parameters,
-        batch_choice=choice,
-        convolves=profile.convolves(case.task),
-    )
+    return planned_case(reference, profile, case, choice)
 
 
 def check_conditions(run: Run, device: DeviceProfile) -> None:

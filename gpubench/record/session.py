@@ -20,6 +20,7 @@ from gpubench.errors import EveryCaseFailedError, InterruptedRunError, StorageEr
 from gpubench.measure import checks, events, preflight
 from gpubench.measure.batch_search import OnTrial, say_nothing_of_trials, with_largest_batches
 from gpubench.measure.environment import environment
+from gpubench.measure.estimate import estimate_s
 from gpubench.measure.launcher import STOPPING_S, Control, Launcher, Record, say_nothing
 from gpubench.measure.messages import Ready
 from gpubench.measure.plan import Plan, check_request, plan
@@ -238,7 +239,7 @@ def _whole(prepared: Prepared) -> Session | None:
 
 def _planned(prepared: Prepared) -> events.RunPlanned:
     made, device = prepared.plan, prepared.device
-    expected_s, most_s = made.estimate_s()
+    expected_s, most_s = estimate_s(made, device)
     return events.RunPlanned(
         cases=len(made.cases),
         launches=made.budget.launches,

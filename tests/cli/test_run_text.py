@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from gpubench.cli.run_text import closing, device_line, doubts, latencies, micro_table
+from gpubench.cli.progress import outcome
+from gpubench.cli.run_text import closing, device_line, doubts, latencies, micro_table, table
 from gpubench.cli.tables import console_for_tables
 from gpubench.findings import describe
 from gpubench.models import (
@@ -133,6 +134,16 @@ def test_a_micro_benchmark_with_a_finding_has_a_mark() -> None:
     made = micro_table(run, console_for_tables())
     assert str(next(iter(made.columns[-1].cells))) == "NOT_CONVERGED"
     assert "(gemm fp32 64: 30 %, limit 2.0 %)" in doubts(run)[0]
+
+
+def test_an_interval_of_one_launch_is_called_one_within_a_process_in_table_and_progress() -> None:
+    fp32, amp = both(TaskKind.TRAIN, 64)
+    again = msgspec.structs.replace(amp.launches[0], index=1)
+    twice = msgspec.structs.replace(amp, launches=(*amp.launches, again))
+    for rows, words in (((fp32, amp), "95 %, within one process"), ((fp32, twice), "95 %")):
+        assert str(table(run_of(*rows), console_for_tables()).columns[1].header) == f"samples/s ({words})"
+    assert outcome(amp, 0).endswith(" images/s, within one process")
+    assert outcome(twice, 1).endswith(" images/s")
 
 
 def test_one_thread_is_one_thread() -> None:

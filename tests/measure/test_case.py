@@ -125,7 +125,7 @@ def measured(fake_clock, h100, make_case, monkeypatch):
     monkeypatch.setattr(busy, "host_issue_times", lambda advance, clock: (0.001, 0.02) * 3)
     monkeypatch.setattr(busy, "busy_share", lambda advance, clock: 0.97)
 
-    def measure(act=lambda: None, **changes):
+    def measure(act=lambda: None, budget=BUDGET, **changes):
         def step():
             fake_clock.advance(STEP_S)
             act()
@@ -134,7 +134,7 @@ def measured(fake_clock, h100, make_case, monkeypatch):
         phases = []
         desk = Desk(
             hardware=hardware,
-            budget=BUDGET,
+            budget=budget,
             seed=0,
             telemetry=Telemetry(),
             profile=h100,
@@ -178,6 +178,17 @@ def test_everything_that_is_read_beside_the_rounds_is_in_the_record(measured):
     assert launch.telemetry_source == "nvml"
     assert {"build", "first_step"} <= set(launch.cold_s)
     assert desk.phases == ["build", "check", "first steps", "first steps", "warm-up", "timed", "second look"]
+
+
+def test_in_haste_only_eager_rows_are_looked_at_a_second_time(measured, monkeypatch):
+    """Who sets the pace is asked of them alone; ten seconds of two minutes went to graphs."""
+    monkeypatch.setattr(case, "prepare", lambda work: work.step)
+    hasty = msgspec.structs.replace(BUDGET, case_s=4.4)
+    assert "second look" in measured(budget=hasty)[1].phases
+    done, desk = measured(budget=hasty, execution=Execution.GRAPH)
+    assert done.status is Status.OK
+    assert "second look" not in desk.phases
+    assert "second look" in measured(execution=Execution.GRAPH)[1].phases
 
 
 def test_the_gradient_scale_is_followed_from_the_warm_up_on(measured, monkeypatch):
@@ -355,6 +366,31 @@ def test_issue_times_begin_with_a_drained_device(fake_clock):
     pending.append(1.0)  # still at work when the look begins
     found = busy.host_issue_times(advance, Clock(synchronise=synchronise, now_ns=fake_clock.now_ns))
     assert found == pytest.approx((0.001, 0.010) * 3)
+
+
+@pytest.mark.parametrize(("step_s", "count"), [(0.001, 10), (0.0201, 5), (0.05, 3), (2.0, 3)])
+def test_long_steps_are_profiled_fewer_times(fake_clock, monkeypatch, step_s, count):
+    """One that tells how long a step is, then as many without the profiler as with it."""
+
+    class Profile:
+        def __init__(self, activities):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            return None
+
+        def key_averages(self):
+            return [SimpleNamespace(self_device_time_total=count * step_s * 0.9e6)]
+
+    steps = []
+    monkeypatch.setattr(torch.profiler, "profile", Profile)
+    clock = Clock(now_ns=fake_clock.now_ns)
+    found = busy.busy_share(lambda index: steps.append(index) or fake_clock.advance(step_s), clock)
+    assert len(steps) == 1 + 2 * count
+    assert found == pytest.approx(0.9)
 
 
 def test_the_busy_share_counts_kernels_once(fake_clock, monkeypatch):

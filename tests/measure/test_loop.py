@@ -138,12 +138,16 @@ def test_timed_rounds_stop_when_sure_and_mark_nothing(fake_clock):
     assert series.ended_s - series.began_s == pytest.approx(20 * (0.5 + 0.3))
 
 
-def test_timed_rounds_that_never_agree_end_at_the_deadline_with_a_finding(fake_clock):
+@pytest.mark.parametrize(("swing", "ends_s"), [(0.08, 90.0), (0.8, 20.0)])
+def test_timed_rounds_that_never_agree_end_at_the_deadline_or_when_it_is_hopeless(fake_clock, swing, ends_s):
+    """Two fast rounds and two slow ones by turns; the finding says how long the target would take."""
     series = Series(steps_per_round=25)
-    wild = make_loop(fake_clock, step_s=lambda i: 0.02 * (1 + 0.8 * ((i // 50) % 2)), read_s=0.0)
-    time_rounds(wild, DEFAULT, series)
-    assert {f.kind for f in series.findings} == {FindingKind.NOT_CONVERGED}
-    assert sum(r.wall_s for r in series.timed) == pytest.approx(DEFAULT.timed_s, abs=1)
+    restless = make_loop(fake_clock, step_s=lambda i: 0.02 * (1 + swing * ((i // 50) % 2)), read_s=0.0)
+    time_rounds(restless, DEFAULT, series)
+    (finding,) = series.findings
+    assert finding.kind is FindingKind.NOT_CONVERGED
+    assert "which takes about" in finding.limit
+    assert sum(r.wall_s for r in series.timed) == pytest.approx(ends_s, abs=1)
 
 
 def test_rounds_before_a_drop_of_the_clock_are_marked_and_kept(fake_clock):

@@ -2,20 +2,46 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterable
+from itertools import chain, repeat
+
 import msgspec
+import numpy as np
 import pytest
 import torch
 
 from gpubench.measure import checks, micro
-from gpubench.measure.budget import QUICK
+from gpubench.measure.budget import DEFAULT, LEAST_REPETITIONS, LEAST_ROUNDS, QUICK, Budget
 from gpubench.measure.hardware import Hardware
-from gpubench.measure.peaks import best_gemm, best_products, datasheet_share, peak_flops_per_s
+from gpubench.measure.peaks import GEMM_SIZES, best_gemm, best_products, datasheet_share, peak_flops_per_s
 from gpubench.models import DeviceProfile, FindingKind, MicroResult, Precision, TelemetrySample
 from gpubench.probe.no_readings import NoReadings
 from gpubench.units import GIB
 
 CPU = Hardware(device=torch.device("cpu"))
 BLIND = NoReadings()
+
+
+class Wall:
+    """A clock on the wall that moves when a repetition does; its times are those of the repetitions."""
+
+    def __init__(self, times: Iterable[float]) -> None:
+        self.now = 100.0
+        self._times = iter(times)
+
+    def timer(self, _action: object) -> float:
+        took = next(self._times)
+        self.now += took
+        return took
+
+    def now_s(self) -> float:
+        return self.now
+
+
+def measured(probe: micro.Probe, times: Iterable[float], **options) -> MicroResult:
+    wall = Wall(times)
+    return micro.measure_probe(probe, CPU, QUICK, timer=wall.timer, now_s=wall.now_s, **options)
 
 
 def result(**changes) -> MicroResult:
@@ -38,23 +64,108 @@ def test_a_product_counts_two_operations_a_multiplication_and_a_copy_both_ways()
 
 
 def test_the_estimate_is_the_median_over_a_series_under_the_stop_rule():
-    times = iter([1.0] * 100 + [100.0])
-    probe = micro.gemm("fp32", 64)
-    found = micro.measure_probe(probe, CPU, QUICK, timer=lambda _: next(times))
-    assert found.value == pytest.approx(2 * 64**3)
-    assert found.n >= micro.LEAST_REPETITIONS
+    found = measured(micro.gemm("fp32", 64), [0.01] * 100)
+    assert found.value == pytest.approx(2 * 64**3 / 0.01)
+    assert found.n == LEAST_ROUNDS
     assert found.findings == ()
 
 
 def test_a_series_that_does_not_settle_says_so():
-    times = iter([0.01, 0.05] * 200)
-    found = micro.measure_probe(micro.gemm("fp32", 64), CPU, QUICK, timer=lambda _: next(times))
+    found = measured(micro.gemm("fp32", 64), [0.001, 0.005] * 400)
     assert [f.kind for f in found.findings] == [FindingKind.NOT_CONVERGED]
     assert found.low < found.value
 
 
+def test_few_repetitions_of_a_slow_probe_are_enough_and_its_figure_says_how_sure_it_is():
+    """One of 0.4 s to warm up, five that are timed: the wall, not the count, ends them."""
+    found = measured(micro.gemm("fp32", 64), chain([0.4], [0.40, 0.41, 0.40, 0.39, 0.40]))
+    assert found.n == LEAST_REPETITIONS
+    assert found.value == pytest.approx(2 * 64**3 / 0.4)
+    assert found.low < found.value < found.high
+
+
+@dataclasses.dataclass
+class Card:
+    """A card of which only times are known: what a repetition takes on the device, and on the wall."""
+
+    bytes_per_s: float
+    flops_per_s: dict[str | None, float]
+    link_bytes_per_s: float = 12e9
+    kernel_s: float = 4e-6
+    issue_s: float = 6e-6
+    wait_s: float = 2e-5
+    now: float = 0.0
+
+    def now_s(self) -> float:
+        return self.now
+
+    def device_s(self, probe: micro.Probe) -> float:
+        if probe.name == "gemm":
+            return probe.work / self.flops_per_s[probe.precision]
+        if probe.name == "device copy":
+            return probe.work / self.bytes_per_s
+        if probe.work is not None:
+            return probe.work / self.link_bytes_per_s
+        return self.kernel_s if probe.on_device else self.issue_s * probe.repeats
+
+    def measure(self, probe: micro.Probe, budget: Budget) -> MicroResult:
+        """Where events time the kernel, the cache is cleared before it and the device waited for after it."""
+        rng = np.random.default_rng(0)
+        kernel_s = self.device_s(probe)
+        around_s = micro.CACHE_BYTES / self.bytes_per_s + self.wait_s if probe.on_device else 0.0
+
+        def timer(_action: object) -> float:
+            took = kernel_s * (1 + 0.003 * float(rng.standard_normal())) + 5e-7 * float(rng.random())
+            self.now += took + around_s
+            return took
+
+        nothing = dataclasses.replace(probe, make=lambda _: lambda: None)
+        return micro.measure_probe(nothing, CPU, budget, timer=timer, now_s=self.now_s)
+
+
+class Accelerator(Hardware):
+    is_cuda = True
+
+
+H200 = Card(4.3e12, {"fp32": 51e12, "tf32": 348e12, "fp16": 640e12, "bf16": 680e12}, link_bytes_per_s=55e9)
+T4 = Card(2.5e11, {"fp32": 4e12, "fp16": 25e12})
+SLOW = Card(2.0e11, {"fp32": 2.5e12, "fp16": 5e12})
+
+
+@pytest.mark.parametrize("budget", [QUICK, DEFAULT], ids=["quick", "default"])
+@pytest.mark.parametrize("card", [H200, T4, SLOW], ids=["H200", "T4", "200 GB/s"])
+def test_no_probe_takes_long_on_any_card(card, budget):
+    """The kernel of a launch is 4 us, and the clearing before it 62 us to 1.3 ms: on the wall all end."""
+    probes = [micro.gemm(name, n) for name in card.flops_per_s for n in GEMM_SIZES[name]]
+    probes += micro.other_probes(Accelerator(device=torch.device("cuda")))
+    walls = {}
+
+    def measure(probe: micro.Probe) -> MicroResult:
+        began_s = card.now
+        found = card.measure(probe, budget)
+        walls[probe.name, probe.precision, probe.size] = card.now - began_s
+        return found
+
+    found = list(micro.one_by_one(probes, measure))
+    assert max(walls.values()) < max(0.75 + budget.micro_s, 0.2 + 6 * 0.5)
+    assert sum(walls.values()) < 25 * (0.25 + budget.micro_s)
+    kernel = next(r for r in found if r.name == "launch device")
+    assert kernel.value == pytest.approx(card.kernel_s, rel=0.1)
+    assert kernel.n >= LEAST_ROUNDS
+    assert {r.precision for r in found} == {*card.flops_per_s, None}
+
+
+def test_a_product_that_the_size_before_shows_to_be_too_slow_is_left_out():
+    """1.5 s for 16384 at half precision on a card of 200 GB/s, 0.2 s for 8192."""
+    probes = [micro.gemm("fp16", n) for n in GEMM_SIZES["fp16"]]
+    found = micro.one_by_one(probes, lambda probe: SLOW.measure(probe, QUICK))
+    assert [r.size for r in found] == ["4096", "8192"]
+    found = micro.one_by_one(probes, lambda probe: H200.measure(probe, QUICK))
+    assert [r.size for r in found] == ["4096", "8192", "16384"]
+
+
 def test_launches_are_divided_by_their_number():
-    found = micro.measure_probe(micro.launch(), CPU, QUICK, timer=lambda _: 1e-2)
+    found = measured(micro.launch(), repeat(1e-2))
     assert found.value == pytest.approx(1e-5)
     assert found.unit == "s"
 
@@ -70,7 +181,7 @@ def test_each_precision_is_probed_where_the_device_has_it(cpu, h100):
 def test_probes_run_for_real_on_the_cpu(cpu, monkeypatch):
     monkeypatch.setattr(micro, "CPU_GEMM_SIZES", (64,))
     monkeypatch.setattr(micro, "CPU_COPY_BYTES", 1 << 20)
-    monkeypatch.setattr(micro, "WARM_S", 0.0)
+    monkeypatch.setattr(micro, "MICRO_WARM_S", 0.0)
     budget = msgspec.structs.replace(QUICK, micro_s=0.01)
     found = list(micro.run_micro(CPU, cpu, budget, BLIND, strict=True, others=True))
     assert [r.name for r in found] == ["gemm", "device copy", "launch wall"]
@@ -154,9 +265,8 @@ def test_repetitions_and_telemetry_stay_beside_the_figure():
         TelemetrySample(t_s=1.1, sm_clock_hz=1.7e9, power_w=640.0, clock_event_reasons=()),
     ]
     drained = iter([[idle], busy])
-    times = iter([0.011, 0.010, 0.009] * 200)
-    probe = micro.gemm("fp32", 64)
-    found = micro.measure_probe(probe, CPU, QUICK, timer=lambda _: next(times), samples=lambda: next(drained))
+    times = [0.011, 0.010, 0.009] * 200
+    found = measured(micro.gemm("fp32", 64), times, samples=lambda: next(drained))
     assert (found.mean_power_w, found.sm_clock_min_hz) == (620.0, 1.7e9)
     assert found.clock_event_reasons == ("sw_power_cap",)
     assert len(found.times_s) == found.n + found.left_out
@@ -166,7 +276,7 @@ def test_repetitions_and_telemetry_stay_beside_the_figure():
 
 def test_the_repetitions_of_a_very_short_kernel_are_kept_in_part(monkeypatch):
     monkeypatch.setattr(micro, "MOST_TIMES", 7)
-    found = micro.measure_probe(micro.launch(), CPU, QUICK, timer=lambda _: 1e-2)
+    found = measured(micro.launch(), repeat(1e-2))
     assert len(found.times_s) == 7 < found.n
 
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gpubench.errors import MisuseError
-from gpubench.measure.budget import QUICK, within
+from gpubench.measure.budget import AFTERWARDS_S, LEAST_ROUNDS, QUICK, within
 from gpubench.measure.launcher import Record
 from gpubench.measure.plan import check_request, plan
 from gpubench.measure.request import RunRequest
@@ -202,31 +202,22 @@ def test_all_means_every_workload_and_names_are_taken_once():
     assert check_request(RunRequest(workloads=("all", "cnn")), KNOWN).workloads == KNOWN
 
 
-def test_the_estimate_never_passes_the_time_limit(h100, profiles):
-    made = plan(RunRequest(time_limit_s=20.0), h100, profiles)
-    assert made.estimate_s() == (20.0, 20.0)
-    typical, most = plan(RunRequest(), h100, profiles).estimate_s()
-    assert 60 < typical < most
-
-
-def test_a_quick_run_of_the_classic_three_is_planned_for_two_minutes(h100, cpu, profiles):
+def test_a_quick_run_of_the_classic_three_aims_at_two_minutes(h100, cpu, profiles):
     made = plan(RunRequest(budget="quick"), h100, profiles)
     assert len(made.cases) == 18
-    assert made.estimate_s()[0] == made.aim_s() <= 120 - 5  # the device is looked at before and after
+    assert 90 < made.aim_s() < 120 - 5  # the device is looked at before and after
     assert plan(RunRequest(), h100, profiles).aim_s() is None
     compiled = plan(RunRequest(budget="quick", executions=("eager", "compile")), h100, profiles)
     assert compiled.aim_s() > made.aim_s() + 9 * 20
-    on_cpu = plan(RunRequest(), cpu, profiles)
-    assert on_cpu.aim_s() is None
-    expected_s, most_s = on_cpu.estimate_s()
-    assert expected_s < 141 < most_s  # read on two cores beside other work
+    assert plan(RunRequest(), cpu, profiles).aim_s() is None
 
 
 def test_haste_shortens_a_case_but_never_below_what_a_figure_needs():
     left = within(QUICK, 3.5, 0.1)
-    assert (left.warmup_most_s, left.timed_s) == (pytest.approx(2.8), 3.5)
+    assert (left.warmup_most_s, left.timed_s) == (pytest.approx(2.8), 3.5 - AFTERWARDS_S)
     none = within(QUICK, -1.0, 0.1)
-    assert (none.warmup_most_s, none.timed_s) == (pytest.approx(2.8), pytest.approx(1.0))
+    assert (none.warmup_most_s, none.timed_s) == (pytest.approx(2.8), pytest.approx(1.2))
+    assert none.timed_s > LEAST_ROUNDS * none.round_s  # what the stop rule asks for, and rounds vary
     slow = within(QUICK, -1.0, 1.2)
     assert slow.timed_s == QUICK.timed_s
     plenty = within(QUICK, 100.0, 0.1)

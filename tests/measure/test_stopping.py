@@ -8,12 +8,12 @@ from statistics import fmean
 import msgspec
 import numpy as np
 import pytest
-from scipy.signal import lfilter
+from scripted import GPU_BOUND, HOST_BOUND, correlated
 
 from gpubench import stats
-from gpubench.measure.budget import DEFAULT, QUICK
-from gpubench.measure.stopping import Heap, StopRule, Verdict, WarmUp
-from gpubench.models import Round, TelemetrySample
+from gpubench.measure.budget import DEFAULT, LEAST_ROUNDS, QUICK, Budget
+from gpubench.measure.stopping import Heap, StopRule, Verdict, WarmUp, stop_rule
+from gpubench.models import FindingKind, Round, TelemetrySample
 
 STEP_S = 0.02
 STEPS_PER_ROUND = 25
@@ -22,9 +22,27 @@ MOST_STEPS = 10_000
 
 def step_times(phi: float, steps: int, rng: np.random.Generator) -> np.ndarray:
     """1 + AR(1) with a 3 % coefficient of variation, times 20 ms."""
-    noise = rng.standard_normal(steps) * 0.03 * math.sqrt(1 - phi**2)
-    series, _ = lfilter([1.0], [1.0, -phi], noise, zi=[phi * rng.standard_normal() * 0.03])
-    return STEP_S * (1 + series)
+    return STEP_S * correlated(phi, 0.03, steps, rng)
+
+
+def timed(budget: Budget, noise: tuple[float, float], trials: int, seed: int = 0) -> list[StopRule]:
+    """Rules that have ended, each fed with rounds that last what the budget asks for."""
+    spread, phi = noise
+    rng = np.random.default_rng(seed)
+    rules = []
+    for _ in range(trials):
+        rule = stop_rule(budget)
+        for value in correlated(phi, spread, 2 * math.ceil(budget.timed_s / budget.round_s) + 20, rng):
+            if rule.feed(float(value), float(value) * budget.round_s) is not Verdict.GO_ON:
+                break
+        rules.append(rule)
+    return rules
+
+
+def coverage(rules: list[StopRule]) -> float:
+    """Share of the rules whose interval holds the true mean, 1."""
+    held = [abs(fmean(rule.accepted) - 1) <= rule.half_width() * fmean(rule.accepted) for rule in rules]
+    return fmean(held)
 
 
 def simulate(phi: float, trials: int, seed: int = 0) -> tuple[float, float]:
@@ -41,15 +59,37 @@ def simulate(phi: float, trials: int, seed: int = 0) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("phi", [0.0, 0.5, 0.9])
-def test_the_interval_holds_the_true_mean_in_92_to_98_percent(phi):
+def test_the_interval_holds_the_true_mean_in_92_percent_or_more(phi):
     """The acceptance test of the contract: 1000 trials, fixed seed, drift guard on, checked every round."""
-    stopped, coverage = simulate(phi, 1000)
+    stopped, held = simulate(phi, 1000)
     assert stopped > 0.99
-    assert 0.92 <= coverage <= 0.98
+    assert 0.92 <= held <= 0.99
+
+
+@pytest.mark.parametrize(
+    ("rounds", "phi", "least"),
+    [
+        (10, 0.0, 0.95),
+        (10, 0.5, 0.92),
+        (10, 0.7, 0.90),
+        (20, 0.7, 0.92),
+        (26, 0.7, 0.93),
+        (40, 0.9, 0.92),
+        (180, 0.6, 0.93),
+    ],
+)
+def test_the_interval_of_a_short_series_is_as_wide_as_its_correlation_demands(rounds, phi, least):
+    """The plain standard error holds the mean of 10 rounds at 0.7 in 79 %, of 26 in 88 %."""
+    rng = np.random.default_rng(1)
+    held = 0
+    for _ in range(1000):
+        values = correlated(phi, 0.01, rounds, rng).tolist()
+        held += abs(fmean(values) - 1) <= stats.relative_half_width(values) * fmean(values)
+    assert least <= held / 1000 <= 0.99
 
 
 def test_a_series_that_never_settles_rarely_stops():
-    stopped, _ = simulate(0.98, 200)
+    stopped, _ = simulate(0.98, 100)
     assert stopped < 0.05
 
 
@@ -77,16 +117,77 @@ def test_independent_steps_would_claim_far_too_much():
     assert held / stopped <= 0.40
 
 
-def test_equal_rounds_stop_at_the_least_number():
-    rule = StopRule(target=0.005)
-    verdicts = [rule.feed(0.02, 0.5) for _ in range(20)]
-    assert verdicts == [Verdict.GO_ON] * 19 + [Verdict.DONE]
+@pytest.mark.parametrize("timed_s", [1.0, 2.0, 2.6, 5.0])
+def test_a_gpu_bound_row_of_a_quick_run_is_sure_of_its_figure(timed_s):
+    """With the noise of an H200, in whatever time the haste of a run leaves: at most 2 % are not."""
+    rules = timed(msgspec.structs.replace(QUICK, timed_s=timed_s), GPU_BOUND, 300)
+    assert fmean(not rule.converged() for rule in rules) <= 0.02
+    assert min(len(rule.rounds) for rule in rules) >= LEAST_ROUNDS
+    assert coverage(rules) >= 0.88
+    restless = timed(msgspec.structs.replace(QUICK, timed_s=timed_s), (0.002, 0.7), 300)
+    assert fmean(not rule.converged() for rule in restless) <= 0.02
 
 
-def test_slow_steps_need_ten_rounds():
+def test_a_gpu_bound_row_takes_little_more_than_the_least_time():
+    """10 s, because the energy of less is not known; a restless card takes up to a minute."""
+    rules = timed(DEFAULT, GPU_BOUND, 200)
+    assert all(rule.converged() for rule in rules)
+    assert all(DEFAULT.timed_least_s <= rule.elapsed_s <= 12 for rule in rules)
+    assert coverage(rules) >= 0.92
+    restless = timed(DEFAULT, (0.005, 0.6), 200)
+    assert all(rule.converged() for rule in restless)
+    assert fmean(rule.elapsed_s for rule in restless) < 20
+
+
+def test_a_host_bound_row_is_given_up_early_with_an_honest_interval_and_a_reason():
+    """0.5 % would take a quarter of an hour: the row ends after 20 of 90 s and says so."""
+    rules = timed(DEFAULT, HOST_BOUND, 200)
+    assert np.quantile([rule.elapsed_s for rule in rules], 0.95) < 22
+    assert max(rule.elapsed_s for rule in rules) < 45
+    assert min(rule.elapsed_s for rule in rules) >= 2 * DEFAULT.timed_least_s
+    assert coverage(rules) >= 0.92
+    unmet = [rule.unmet() for rule in rules]
+    assert {f.kind for f in unmet} == {FindingKind.NOT_CONVERGED}
+    assert [f.value for f in unmet] == [rule.half_width() for rule in rules]
+    needed_s = float(np.median([rule.needed_s() for rule in rules]))
+    assert needed_s == pytest.approx((1.96 * 0.05 / 0.005) ** 2 * (1.6 / 0.4) * 0.5, rel=0.25)
+    assert unmet[0].limit.startswith("0.50 %, which takes about ")
+
+
+@pytest.mark.parametrize("spread", [0.005, 0.01])
+def test_a_row_that_can_reach_its_target_in_time_is_rarely_given_up(spread):
+    """It takes 8 and 31 s of rounds on average at a correlation of 0.6."""
+    rules = timed(DEFAULT, (spread, 0.6), 200)
+    assert fmean(rule.verdict() is Verdict.OUT_OF_REACH for rule in rules) <= 0.05
+
+
+def test_a_row_out_of_reach_is_not_given_up_before_that_is_known():
+    rule = stop_rule(DEFAULT)
+    rng = np.random.default_rng(0)
+    verdicts = [rule.feed(float(v), 0.5) for v in correlated(0.6, 0.05, 40, rng)]
+    assert verdicts == [Verdict.GO_ON] * 39 + [Verdict.OUT_OF_REACH]
+
+
+def test_equal_rounds_stop_at_the_least_number_of_rounds_and_at_the_least_time():
     rule = StopRule(target=0.005)
-    verdicts = [rule.feed(1.5, 1.5) for _ in range(10)]
+    verdicts = [rule.feed(0.02, 0.5) for _ in range(10)]
     assert verdicts == [Verdict.GO_ON] * 9 + [Verdict.DONE]
+    longer = StopRule(target=0.005, least_s=6.0)
+    verdicts = [longer.feed(0.02, 0.5) for _ in range(12)]
+    assert verdicts == [Verdict.GO_ON] * 11 + [Verdict.DONE]
+
+
+def test_what_is_missing_is_named_with_what_it_takes():
+    """Nine rounds; ten whose time is not known; ten whose time is."""
+    values = [1.0, 1.1] * 5
+    few = StopRule(target=0.005, rounds=values[:9]).unmet()
+    assert (few.value, few.limit) == ("9 rounds", "10 rounds")
+    wide = StopRule(target=0.005, rounds=values)
+    assert (wide.unmet().value, wide.unmet().limit) == (wide.half_width(), 0.005)
+    known = StopRule(target=0.005, rounds=values, walls=[0.5] * 10)
+    width = 1.96 * math.sqrt(0.05**2 / 9) / 1.05  # alternating rounds show no positive correlation
+    assert known.needed_s() == pytest.approx(5.0 * (width / 0.005) ** 2, rel=1e-3)
+    assert known.unmet().limit == f"0.50 %, which takes about {known.needed_s() / 60:.0f} min of rounds"
 
 
 def test_a_wide_series_ends_at_its_deadline_and_says_so():
@@ -249,10 +350,31 @@ def test_a_gradient_scale_that_still_falls_keeps_warming_up():
     assert rule.unsettled() == "gradient scale"
 
 
-def test_the_half_width_is_that_of_the_contract():
-    """h = t(0.975, max(ESS - 1, 1)) sqrt(s^2 / max(ESS, 2)) / m, by hand for 1..10 (r1 = 0.7)."""
-    values = [float(v) for v in range(1, 11)]
-    ess = 10 * 0.3 / 1.7
-    expected = stats.student_t_quantile(0.975, 1) * math.sqrt(82.5 / 9 / 2) / 5.5
-    assert ess < 2
-    assert stats.relative_half_width(values) == pytest.approx(expected)
+@pytest.mark.parametrize(
+    "noise", [HOST_BOUND, (0.1, 0.6), (0.02, 0.6)], ids=["host", "restless host", "calm host"]
+)
+@pytest.mark.parametrize("budget", [QUICK, DEFAULT], ids=["quick", "default"])
+def test_a_host_bound_warm_up_ends_though_no_four_windows_agree(budget, noise):
+    """Waiting for luck took 118 s of the 120 at a spread of 5 %."""
+    spread, phi = noise
+    rng = np.random.default_rng(0)
+    lengths = []
+    for _ in range(100):
+        rule = warm(budget)
+        rounds = correlated(phi, spread, 400, rng) * budget.round_s
+        any(rule.feed(Round(steps=5, wall_s=float(w))) is not Verdict.GO_ON for w in rounds)
+        lengths.append(rule.elapsed_s)
+    assert fmean(lengths) < 1.25 * budget.warmup_least_s
+    assert np.quantile(lengths, 0.95) < 2 * budget.warmup_least_s
+
+
+def test_rounds_that_jump_do_not_hide_a_step_time_that_still_falls():
+    """Rounds 3 % apart around medians that fall by 4 % from window to window."""
+    rule = warm(warmup_least_s=0.0, warmup_steps=1)
+    for window in range(4):
+        for wobble in (0.985, 1.015, 0.985, 1.015):
+            rule.feed(Round(steps=25, wall_s=0.6 * wobble * 0.96**window))
+    assert rule.unsettled() == "step time"
+    for wobble in (0.985, 1.015, 0.985, 1.015):
+        rule.feed(Round(steps=25, wall_s=0.6 * wobble * 0.96**2))
+    assert rule.unsettled() is None

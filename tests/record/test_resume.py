@@ -10,6 +10,7 @@ from gpubench.cli.app import app
 from gpubench.cli.run import _ranked
 from gpubench.errors import MisuseError
 from gpubench.measure import events, preflight
+from gpubench.measure.estimate import estimate_s
 from gpubench.measure.launcher import Launcher
 from gpubench.measure.messages import Ready
 from gpubench.measure.plan import plan
@@ -144,7 +145,7 @@ def test_only_what_is_left_is_counted_and_estimated(cut_off, tmp_path, scripted)
     whole = msgspec.structs.replace(ready.plan, done=frozenset())
     assert {unit.planned.case for unit in ready.plan.units()} == set(cut_off.planned[1:])
     assert [u for u in whole.units() if u.planned.case != cut_off.planned[0]] == list(ready.plan.units())
-    assert ready.plan.estimate_s()[1] < whole.estimate_s()[1]
+    assert estimate_s(ready.plan, ready.device)[1] < estimate_s(whole, ready.device)[1]
     session.execute(ready, seen.append)
     planned = next(e for e in seen if isinstance(e, events.RunPlanned))
     assert (planned.left, planned.cases) == (2, 3)

@@ -55,6 +55,13 @@ def test_the_verdict_comes_first_and_leads_with_the_sentence_of_the_ranking():
     assert f"{headline.text} {rest.text}" == data.ranking.verdict
 
 
+def test_an_interval_of_one_launch_is_called_one_within_a_process():
+    for run, alone in ((samples.cpu_run(), True), (samples.h200_run(), False)):
+        data = samples.report_data(run)
+        assert ("within one process" in words_of("throughput", data)) is alone
+        assert ("95 % interval within one process" in words_of("verdict", data)) is alone
+
+
 def test_without_runs_the_verdict_says_that_nothing_was_measured_here():
     assert "Nothing was measured on this machine" in words_of("verdict", samples.report_data())
 

@@ -34,6 +34,7 @@ SITE = Path(__file__).parent / "site"
 
 BRIEF = msgspec.structs.replace(
     QUICK,
+    case_s=None,  # in haste a run takes no second look at its graphs
     warmup_steps=2,
     warmup_least_s=0.0,
     warmup_most_s=0.01,
@@ -117,7 +118,7 @@ def make_gpu(inside_nvml, monkeypatch) -> Iterator[Callable[..., Gpu]]:
     inside_nvml("h200")
     profile = next(d for d in probe().devices if d.backend == "cuda")
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
-    monkeypatch.setattr(busy, "PROFILED_STEPS", 2)
+    monkeypatch.setattr(busy, "PROFILED_STEPS", (2, 2))
 
     def make(machine: Machine | None = None, budget: Budget = BRIEF) -> Gpu:
         context = installed(machine or Machine(cost=lambda name: KERNEL_S))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from gpubench.models import Execution, MemoryFormat, Precision, TaskKind
+from gpubench.models import Execution, Measurement, MemoryFormat, Precision, TaskKind
 from gpubench.report.charts import BLUE, ORANGE, SLATE, Mark, Series, bars, two_lines
 from gpubench.report.data import ReportData, Result
 from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
@@ -155,13 +155,20 @@ def _cells(result: Result) -> tuple[str, ...]:
         PRECISION_WORDS[case.precision] + (f"\n{case.memory_format}" if case.memory_format else ""),
         case.execution.value,
         result.batch_words.removeprefix("batch ").replace(", l", "\nl"),
-        stacked(throughput(m.samples_per_s, m.samples_per_s_low, m.samples_per_s_high, case.sample_unit)),
+        _throughput_cell(m),
         format_duration(m.step_time_s),
         format_percent(m.gpu_busy),
         format_percent(m.mfu),
         format_percent(m.mfu_of_gemm),
         ", ".join(sorted({finding.kind.value for finding in m.findings})) or "none",
     )
+
+
+def _throughput_cell(m: Measurement) -> str:
+    figure = stacked(
+        throughput(m.samples_per_s, m.samples_per_s_low, m.samples_per_s_high, m.case.sample_unit)
+    )
+    return f"{figure}\nwithin one process" if m.within_one_process else figure
 
 
 SECTION = Section(key="throughput", render=_render)

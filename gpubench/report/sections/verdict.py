@@ -53,13 +53,14 @@ def _measured_facts(data: ReportData) -> tuple[Fact, ...]:
     m = heaviest.measurement
     interval = estimate(m.samples_per_s, m.samples_per_s_low, m.samples_per_s_high)
     point, _, interval = interval.partition(" ")
+    alone = " within one process" if m.within_one_process else ""
     flags = doubts(heaviest)
     flagged = f"; flagged {listed(flags)}" if flags else ""
     return (
         Fact(
             term="Measured here",
             value=f"{point} {plural(plain(m.case.sample_unit, 20))}/s",
-            detail=f"95 % interval {interval.strip('()') or 'unknown'}; {case_words(m.case)}{flagged}",
+            detail=f"95 % interval{alone} {interval.strip('()') or 'unknown'}; {case_words(m.case)}{flagged}",
         ),
     )
 

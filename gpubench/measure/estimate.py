@@ -1,0 +1,241 @@
+"""How long a plan takes: what to expect, and the most, before anything is measured.
+
+The length of a step follows from its FLOPs and the peak of the device, or from the host's pace where that is
+slower; the length of a case mostly from the limits of its budget. The figures without a source are of the
+phases of hand-written loops on an H200 and of this package's own phases on a CPU: they are right to a factor
+of two, and make up a fifth of a run.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from gpubench.measure.budget import (
+    LEAST_REPETITIONS,
+    LEAST_ROUNDS,
+    MICRO_WARM_S,
+    MOST_REPETITION_S,
+    Budget,
+    within,
+)
+from gpubench.measure.peaks import CPU_GEMM_SIZES, GEMM_PRECISIONS, GEMM_SIZES, peak_flops_per_s
+from gpubench.measure.stopping import GIVE_UP_AFTER, WINDOWS
+from gpubench.models import DeviceProfile, Execution, Precision, TaskKind
+from gpubench.units import Seconds
+
+if TYPE_CHECKING:
+    from gpubench.measure.plan import Plan, PlannedCase, Unit
+
+PROCESS_START_S = 8.0
+CPU_PROCESS_START_S = 3.0
+"""Importing torch and, on a GPU, making a context."""
+FIRST_CASE_S = 2.0
+"""The first case of a process on a GPU loads cuDNN and starts the profiler."""
+LOOKING_S = 2.0
+"""Looking at the device before the first case and after the last, twice where it seems to be in use."""
+COMPILE_S = 25.0
+"""torch.compile of VGG16 took 21 s on an H200."""
+
+CASE_START_S = 0.3
+"""Moving a model to the device, its checks but the reference, freeing its memory."""
+PARAMETERS_PER_S = 1e8
+"""Drawing the weights of a model, and copying them."""
+HOST_FLOPS_PER_S = 3e11
+CPU_CORE_FLOPS_PER_S = 3e10
+"""What one core does in a training step: a third of its peak with vectors of eight."""
+REFERENCE_SAMPLES = 4
+FORWARD_SHARE = 1 / 3
+"""Of the FLOPs of a training step: the backward pass has two products for each of the forward pass."""
+GPU_FLOPS_PER_S = {Precision.FP32: 5e12}
+OTHER_FLOPS_PER_S = 2e13
+"""Of a GPU that the table of datasheets does not have."""
+SHARE_OF_PEAK = {Precision.FP32: 0.8}
+OTHER_SHARE_OF_PEAK = 0.3
+"""Read on an H200: VGG16 0.91 at fp32 and 0.30 to 0.33 else, ResNet-50 0.34 and 0.10 to 0.13."""
+HOST_STEP_S = 1.5e-3
+OPERATOR_S = 2.5e-5
+"""The host's time for an eager step and for each operator in it: H200, 2.1 ms for the 34 of cnn, 31 ms for
+the 1445 of stacked_lstm."""
+KERNEL_S = 3e-6
+"""A kernel of a graph: H200, 4.7 ms for the 1445 of stacked_lstm."""
+SEARCH_STEPS = 20
+"""cuDNN tries its algorithms for each convolution in the first step."""
+CAPTURE_STEPS = 12
+"""Before, in and after a capture: the warm-up, a graph a batch, two steps and two replays from one state."""
+LOOK_S = 0.3
+LOOK_STEPS = 4
+PROFILED_STEPS = (3, 10)
+PROFILED_S = 0.1
+"""After the timed part: the profiler, a round, a few steps, and twice those that are profiled."""
+LATENCY_PASSES = 300
+LATENCY_MOST_S = 10.0
+PROBE_START_S = 0.12
+"""Operands of a micro-benchmark: to pin 256 MiB takes 0.1 s."""
+OTHER_PROBES = 7
+CPU_OTHER_PROBES = 2
+"""Copies, transfers and launches."""
+MOST_SLOWDOWN = 3.0
+"""How much slower than expected a step, or anything else that the budget does not limit, may turn out."""
+CPU_ROUNDS_SHARE = 0.6
+"""Of the longest timed part: other programs spread the times of a CPU, and some rows are given up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How fast a case runs: a step in its execution, the same eagerly, and who sets the pace."""
+
+    step_s: Seconds
+    eager_s: Seconds
+    host_bound: bool
+
+
+def estimate_s(plan: Plan, device: DeviceProfile) -> tuple[Seconds, Seconds]:
+    """Return the time to expect and the most that what is left of a plan takes on a device [s]."""
+    typical = LOOKING_S + start_s(plan)
+    most = LOOKING_S + MOST_SLOWDOWN * start_s(plan) + len(_probes(plan)) * _slowest_probe_s(plan.budget)
+    before: Unit | None = None
+    for unit in plan.units():
+        new_process = before is None or before.group != unit.group
+        new_task = new_process or before is None or _task(before) != _task(unit)
+        alone_s = FIRST_CASE_S if new_process and not plan.on_cpu else 0.0
+        typical += alone_s + case_s(unit.planned, plan.budget, device, new_task=new_task)
+        most += MOST_SLOWDOWN * alone_s + most_case_s(unit.planned, plan.budget, device, new_task=new_task)
+        before = unit
+    limit = plan.time_limit_s
+    return (typical, most) if limit is None else (min(typical, limit), min(most, limit))
+
+
+def start_s(plan: Plan) -> Seconds:
+    """Return what a plan takes beside its cases [s]: starting processes, micro-benchmarks."""
+    groups = [unit.group for unit in plan.units()]
+    processes = max(1, len(plan.micro_groups()), sum(a != b for a, b in pairwise([None, *groups])))
+    probe_s = PROBE_START_S + MICRO_WARM_S + plan.budget.micro_s / 2
+    start = CPU_PROCESS_START_S if plan.on_cpu else PROCESS_START_S
+    return processes * start + len(_probes(plan)) * probe_s
+
+
+def case_s(planned: PlannedCase, budget: Budget, device: DeviceProfile, *, new_task: bool = True) -> Seconds:
+    """Return the time to expect of one case in one launch [s].
+
+    Args:
+        planned: The case.
+        budget: Its limits.
+        device: Where it runs.
+        new_task: Whether its model has to be built; the executions of a case share one.
+    """
+    found = pace(planned, device)
+    on_cpu, step_s = device.backend == "cpu", found.step_s
+    around_s = _around_s(planned, budget, found, on_cpu=on_cpu, new_task=new_task)
+    return around_s + _warmup_s(budget, step_s) + _rounds_s(budget, found, on_cpu=on_cpu)
+
+
+def most_case_s(
+    planned: PlannedCase, budget: Budget, device: DeviceProfile, *, new_task: bool = True
+) -> Seconds:
+    """Return the most that one case takes in one launch [s]: warm-up and rounds to their limits, slow steps.
+
+    A round or a step that has begun is finished, so that a step of half a minute passes every limit.
+    """
+    found = pace(planned, device)
+    slow = Pace(
+        step_s=MOST_SLOWDOWN * found.step_s,
+        eager_s=MOST_SLOWDOWN * found.eager_s,
+        host_bound=found.host_bound,
+    )
+    on_cpu = device.backend == "cpu"
+    around_s = _around_s(planned, budget, slow, on_cpu=on_cpu, new_task=new_task)
+    fixed_s = (MOST_SLOWDOWN - 1) * CASE_START_S
+    return around_s + fixed_s + budget.warmup_most_s + budget.timed_s + 2 * max(budget.round_s, slow.step_s)
+
+
+def pace(planned: PlannedCase, device: DeviceProfile) -> Pace:
+    """Return how fast a case runs on a device, by FLOPs and operators; what is unknown takes no time."""
+    case = planned.case
+    work_s = case.batch_size * (planned.flops_per_sample or 0.0) / flops_per_s(device, case.precision)
+    operators = planned.operators or 0
+    eager_s = max(work_s, HOST_STEP_S + OPERATOR_S * operators)
+    if case.execution is Execution.GRAPH:
+        return Pace(step_s=max(work_s, KERNEL_S * operators), eager_s=eager_s, host_bound=False)
+    return Pace(step_s=eager_s, eager_s=eager_s, host_bound=eager_s > work_s)
+
+
+def flops_per_s(device: DeviceProfile, precision: Precision) -> float:
+    """Return what a device does in a training step at a precision [FLOP/s], to a factor of two or three."""
+    if device.backend == "cpu":
+        return CPU_CORE_FLOPS_PER_S * (device.core_count or os.cpu_count() or 1)
+    peak = peak_flops_per_s(device, precision)
+    if peak is None:
+        return GPU_FLOPS_PER_S.get(precision, OTHER_FLOPS_PER_S)
+    return peak * SHARE_OF_PEAK.get(precision, OTHER_SHARE_OF_PEAK)
+
+
+def _around_s(planned: PlannedCase, budget: Budget, pace: Pace, *, on_cpu: bool, new_task: bool) -> Seconds:
+    """What a case takes beside warm-up and rounds: building, checks, first steps, preparation, last look."""
+    case, eager_s, step_s = planned.case, pace.eager_s, pace.step_s
+    train = case.task is TaskKind.TRAIN
+    forward = (planned.flops_per_sample or 0.0) * (FORWARD_SHARE if train else 1.0)
+    samples = 0 if on_cpu and case.precision is Precision.FP32 else min(REFERENCE_SAMPLES, case.batch_size)
+    passed_s = samples * forward / HOST_FLOPS_PER_S
+    built_s = (planned.parameter_count or 0) / PARAMETERS_PER_S if new_task else 0.0
+    first_s = eager_s + min(budget.curve_steps * eager_s, budget.warmup_most_s / 2 + eager_s)
+    searched_s = SEARCH_STEPS * eager_s if new_task and planned.convolves and not on_cpu else 0.0
+    prepared_s = {
+        Execution.EAGER: eager_s,
+        Execution.GRAPH: CAPTURE_STEPS * eager_s,
+        Execution.COMPILE: COMPILE_S + CAPTURE_STEPS * eager_s,
+    }[case.execution]
+    hurried = budget.case_s is not None and case.execution is not Execution.EAGER
+    looked_s = 0.0 if on_cpu or hurried or case.gpu_count > 1 else _look_s(budget, step_s)
+    if case.task is TaskKind.INFER and case.batch_size == 1:
+        looked_s += min(LATENCY_MOST_S, LATENCY_PASSES * eager_s)
+    return CASE_START_S + built_s + passed_s + first_s + searched_s + prepared_s + looked_s
+
+
+def _look_s(budget: Budget, step_s: Seconds) -> Seconds:
+    least, most = PROFILED_STEPS
+    profiled_s = 2 * step_s * min(most, max(least, PROFILED_S / step_s))
+    return LOOK_S + max(budget.round_s, step_s) + LOOK_STEPS * step_s + profiled_s
+
+
+def _warmup_s(budget: Budget, step_s: Seconds) -> Seconds:
+    """The least of the warm-up, or its windows where steps are long; in haste no longer than that leaves."""
+    windows_s = WINDOWS * max(budget.window_s, step_s)
+    settled_s = max(budget.warmup_least_s, budget.warmup_steps * step_s, windows_s) + budget.window_s / 4
+    return min(settled_s, _in_haste(budget, step_s).warmup_most_s + step_s)
+
+
+def _rounds_s(budget: Budget, pace: Pace, *, on_cpu: bool) -> Seconds:
+    """The least of the timed part where a GPU sets the pace; else until the row is given up."""
+    if on_cpu:
+        return max(CPU_ROUNDS_SHARE * budget.timed_s, pace.step_s)
+    least_s = max(budget.timed_least_s, LEAST_ROUNDS * max(budget.round_s, pace.step_s))
+    if pace.host_bound:
+        least_s = max(least_s, GIVE_UP_AFTER * budget.timed_least_s)
+    return min(least_s, _in_haste(budget, pace.step_s).timed_s + pace.step_s)
+
+
+def _in_haste(budget: Budget, step_s: Seconds) -> Budget:
+    """The budget of a case that comes late in a run in haste; the budget itself where there is none."""
+    return budget if budget.case_s is None else within(budget, 0.0, step_s)
+
+
+def _probes(plan: Plan) -> list[str]:
+    """The micro-benchmarks of a plan, by name; those of a precision that the device lacks are among them."""
+    groups = plan.micro_groups()
+    names = [name for name in GEMM_PRECISIONS if (GEMM_PRECISIONS[name] is Precision.FP32) in groups]
+    if plan.on_cpu:
+        names = [name for name in names if name in {"fp32", "bf16"}]
+    products = [name for name in names for _ in (CPU_GEMM_SIZES if plan.on_cpu else GEMM_SIZES[name])]
+    others = CPU_OTHER_PROBES if plan.on_cpu else OTHER_PROBES
+    return products + (["other"] * others if groups else [])
+
+
+def _slowest_probe_s(budget: Budget) -> Seconds:
+    return MICRO_WARM_S + budget.micro_s + (1 + LEAST_REPETITIONS) * MOST_REPETITION_S
+
+
+def _task(unit: Unit) -> tuple[str, int]:
+    return unit.planned.reference, unit.planned.case.batch_size

@@ -1,0 +1,227 @@
+"""What a run takes by the plan, and by a rehearsal: the product's own rules on a scripted clock.
+
+The steps are those that were read on an H200; the phases around them are assumed, since no run on such a card
+has been timed phase by phase.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from scripted import GPU_BOUND, HOST_BOUND, Factors, StepTimes, Wall, h200_step_times
+
+from gpubench.measure.budget import within
+from gpubench.measure.clock import Clock
+from gpubench.measure.estimate import estimate_s
+from gpubench.measure.loop import Loop, Series, time_rounds, warm_up
+from gpubench.measure.plan import Plan, Unit, plan
+from gpubench.measure.request import RunRequest
+from gpubench.models import DeviceProfile, Execution, Finding, FindingKind
+from gpubench.profile import load_profiles
+
+H200 = DeviceProfile(
+    backend="cuda",
+    name="NVIDIA H200",
+    gpu_key="nvidia-h200-sxm-141gb",
+    compute_capability=(9, 0),
+    memory_bytes=150_754_820_096,
+)
+T4 = msgspec.structs.replace(
+    H200, name="Tesla T4", gpu_key="nvidia-tesla-t4-16gb", compute_capability=(7, 5), memory_bytes=16 << 30
+)
+PROFILES = load_profiles()
+READ = h200_step_times()
+
+PROCESS_S = 8.0
+"""Import of torch and a context."""
+FIRST_S = 2.0
+"""In each process: cuDNN is loaded, the profiler starts."""
+AROUND_S = 2.0
+"""The parent looks at the device, before and after."""
+MICRO_S = 18 * 0.1 + 4.7
+"""18 probes on an H200: operands, and what they took on the scripted card of the micro-benchmarks."""
+COMPILE_S = 21.0
+BUILD_PARAMETERS_PER_S = 1.5e8
+MOVE_S = 0.3
+PROFILER_S = 0.3
+CPU_REFERENCE_FLOPS_PER_S = 5e11
+
+
+class Rehearsal:
+    """A plan carried out on a clock that moves by what each phase takes.
+
+    Attributes:
+        findings: What the rules said of each unit.
+        parts: What each phase took in all [s].
+    """
+
+    def __init__(
+        self,
+        made: Plan,
+        steps: dict[tuple[str, str], StepTimes],
+        seed: int = 0,
+        noise: tuple[float, float] | None = None,
+    ) -> None:
+        self.plan = made
+        self.noise = noise
+        self.steps = steps
+        self.wall = Wall()
+        self.began = self.wall.now
+        self.rng = np.random.default_rng(seed)
+        self.findings: dict[Unit, list[Finding]] = {}
+        self.parts: dict[str, float] = {}
+
+    @property
+    def took_s(self) -> float:
+        return self.wall.now - self.began
+
+    def spend(self, part: str, seconds: float) -> None:
+        self.wall.advance(seconds)
+        self.parts[part] = self.parts.get(part, 0.0) + seconds
+
+    def run(self) -> Rehearsal:
+        units, whole_s = self.plan.units(), self.plan.aim_s()
+        self.spend("looking", AROUND_S)
+        before, task = None, None
+        for number, unit in enumerate(units):
+            if unit.group != before:
+                self.spend("processes", PROCESS_S + FIRST_S)
+                before, task = unit.group, None
+            if number == 0:
+                self.spend("micro", MICRO_S)
+            aim_s = None
+            if whole_s is not None:  # as the launcher shares the time out
+                aim_s = max(0.0, self.began + whole_s - self.wall.now) / (len(units) - number)
+            of_unit = (unit.planned.reference, unit.planned.case.batch_size)
+            self.case(unit, aim_s, new_task=task != of_unit)
+            task = of_unit
+        return self
+
+    def case(self, unit: Unit, aim_s: float | None, *, new_task: bool) -> None:
+        case, began = unit.planned.case, self.wall.now
+        profile, times = PROFILES[case.workload], self.steps[case.workload, case.precision]
+        step_s = times.eager_s if case.execution is Execution.EAGER else times.graph_s
+        if new_task:
+            self.spend("build", profile.parameters / BUILD_PARAMETERS_PER_S)
+            self.spend("search", 20 * times.eager_s * profile.convolves(case.task))
+        self.spend("check", MOVE_S + 4 * profile.forward_flops_per_sample / CPU_REFERENCE_FLOPS_PER_S)
+        longest_s = 0.4 * self.plan.budget.warmup_most_s + 2 * times.eager_s
+        self.spend("first steps", min(self.plan.budget.curve_steps * times.eager_s, longest_s))
+        prepared = {Execution.EAGER: 1, Execution.GRAPH: 12, Execution.COMPILE: 5}[case.execution]
+        self.spend("preparation", prepared * times.eager_s)
+        if case.execution is Execution.COMPILE:
+            self.spend("compile", COMPILE_S)
+        series = self.rounds(unit, began, aim_s, step_s, host_bound=times.host_bound)
+        if self.plan.budget.case_s is not None and case.execution is not Execution.EAGER:
+            return
+        looked = series.steps_per_round + 3 + 1 + 2 * min(10, max(3, round(0.1 / step_s)))
+        self.spend("second look", PROFILER_S + looked * step_s)
+
+    def rounds(
+        self, unit: Unit, began: float, aim_s: float | None, step_s: float, *, host_bound: bool
+    ) -> Series:
+        eager = unit.planned.case.execution is Execution.EAGER
+        budget, wall, series = self.plan.budget, self.wall, Series()
+        spread, phi = self.noise or (HOST_BOUND if eager and host_bound else GPU_BOUND)
+        noise = Factors(spread=spread, phi=phi, round_s=budget.round_s, rng=self.rng)
+
+        def left(round_s: float = 0.0):
+            if aim_s is None:
+                return budget
+            return within(budget, began + aim_s - wall.now, round_s)
+
+        def advance(index: int) -> int:
+            wall.advance(step_s * noise.at(wall.now - began))
+            return index
+
+        loop = Loop(advance=advance, edge_loss=lambda *_: 1.0, clock=Clock(now_ns=wall.now_ns), batches=4)
+        start = wall.now
+        warm_up(loop, left(), series)
+        warm = wall.now
+        time_rounds(loop, left(loop.step_s * series.steps_per_round), series)
+        for part, seconds in (("warm-up", warm - start), ("timed", wall.now - warm)):
+            self.parts[part] = self.parts.get(part, 0.0) + seconds
+        self.findings[unit] = series.findings
+        return series
+
+
+def planned(device: DeviceProfile = H200, **asked) -> Plan:
+    return plan(RunRequest(micro="also", **asked), device, PROFILES)
+
+
+def kinds(rehearsal: Rehearsal, execution: Execution) -> set[FindingKind]:
+    return {
+        finding.kind
+        for unit, findings in rehearsal.findings.items()
+        for finding in findings
+        if unit.planned.case.execution is execution
+    }
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_quick_run_on_an_h200_is_over_in_two_minutes(seed):
+    made = planned(budget="quick", seed=seed)
+    rehearsal = Rehearsal(made, READ, seed).run()
+    expected_s, most_s = estimate_s(made, H200)
+    assert len(rehearsal.findings) == 18
+    assert rehearsal.took_s < 120
+    assert expected_s < 120
+    assert rehearsal.took_s == pytest.approx(expected_s, rel=0.2)
+    assert rehearsal.took_s < most_s
+    assert kinds(rehearsal, Execution.GRAPH) <= {FindingKind.DRIFTING}  # of noise without drift, 1 to 3 %
+
+
+def test_the_default_run_on_an_h200_takes_what_is_announced():
+    """Half an hour, were it not for the rows that are given up; those are eager, and say what it would take."""
+    made = planned()
+    rehearsal = Rehearsal(made, READ).run()
+    expected_s, most_s = estimate_s(made, H200)
+    assert len(rehearsal.findings) == 54
+    assert rehearsal.took_s == pytest.approx(expected_s, rel=0.2)
+    assert rehearsal.took_s < min(30 * 60, most_s)
+    assert kinds(rehearsal, Execution.GRAPH) == set()
+    unsure = [
+        f for found in rehearsal.findings.values() for f in found if f.kind is FindingKind.NOT_CONVERGED
+    ]
+    assert unsure
+    assert all("which takes about" in finding.limit for finding in unsure)
+
+
+def test_a_run_to_be_published_takes_what_is_announced():
+    made = planned(budget="publish")
+    rehearsal = Rehearsal(made, READ).run()
+    assert len(rehearsal.findings) == 5 * 27
+    assert rehearsal.took_s == pytest.approx(estimate_s(made, H200)[0], rel=0.2)
+    assert rehearsal.parts["compile"] == 45 * COMPILE_S
+
+
+@pytest.mark.parametrize("budget", ["quick", "default"])
+def test_a_run_of_every_network_takes_what_is_announced(budget):
+    """Those that were read: from steps of half a millisecond to 190."""
+    names = tuple(dict.fromkeys(name for name, _ in READ))
+    assert len(names) == 11
+    made = planned(budget=budget, workloads=names)
+    rehearsal = Rehearsal(made, READ).run()
+    expected_s, most_s = estimate_s(made, H200)
+    assert rehearsal.took_s == pytest.approx(expected_s, rel=0.2)
+    assert rehearsal.took_s < most_s
+
+
+@pytest.mark.parametrize("budget", ["quick", "default"])
+def test_a_slow_card_is_announced_by_its_own_peak(budget):
+    """Steps twelve times as long, as the peaks of the two cards at fp32 and fp16 have it."""
+    made = planned(T4, budget=budget)
+    rehearsal = Rehearsal(made, {key: steps.slower(12) for key, steps in READ.items()}).run()
+    expected_s, most_s = estimate_s(made, T4)
+    assert rehearsal.took_s == pytest.approx(expected_s, rel=0.3)
+    assert rehearsal.took_s < most_s
+
+
+@pytest.mark.parametrize("budget", ["quick", "default"])
+def test_no_run_takes_more_than_the_most(budget):
+    """Steps that take two and a half times as long as on an H200, all of them restless."""
+    made = planned(budget=budget)
+    restless = Rehearsal(made, {key: steps.slower(2.5) for key, steps in READ.items()}, noise=(0.012, 0.6))
+    calm = Rehearsal(made, READ).run()
+    assert calm.took_s < restless.run().took_s < estimate_s(made, H200)[1]
