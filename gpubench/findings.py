@@ -108,7 +108,10 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     ),
     FindingKind.NOISY: ("rounds or launches spread widely", "close other programs and measure again"),
     FindingKind.NOT_STEADY: ("warm-up ended before the times were steady", _MORE_TIME),
-    FindingKind.NOT_CONVERGED: ("the rounds do not bear an interval as narrow as the target", _MORE_TIME),
+    FindingKind.NOT_CONVERGED: (
+        "the rounds do not bear an interval as narrow as the target",
+        f"{_MORE_TIME}; a row that its host paces stays wide",
+    ),
     FindingKind.LAUNCHES_DIFFER: (
         "the interval between launches is wider than the target",
         "processes settle differently here: --publish has more of them",

@@ -31,7 +31,7 @@ DRIFT = 0.005
 LEAST_HALF = 20
 LEAST_HALF_AT_END = 10
 """Rounds in each half before the guard judges: looking at short halves after every round finds drift in
-noise (simulated at correlation 0.9: coverage 0.91), so shorter ones are judged only before stopping."""
+noise (simulated at correlation 0.9: in 12 % of series, not 7). Shorter ones are judged before stopping."""
 LEAST_HALF_TO_SAY = 5
 """When the series is over, such short halves still tell of a drift (of correlated noise, 1 to 3 % are taken
 for one): then nothing is left out, only said."""

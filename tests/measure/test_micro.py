@@ -94,6 +94,7 @@ class Card:
     kernel_s: float = 4e-6
     issue_s: float = 6e-6
     wait_s: float = 2e-5
+    spread: float = 0.003
     now: float = 0.0
 
     def now_s(self) -> float:
@@ -115,7 +116,9 @@ class Card:
         around_s = micro.CACHE_BYTES / self.bytes_per_s + self.wait_s if probe.on_device else 0.0
 
         def timer(_action: object) -> float:
-            took = kernel_s * (1 + 0.003 * float(rng.standard_normal())) + 5e-7 * float(rng.random())
+            took = kernel_s * (1 + self.spread * abs(float(rng.standard_normal()))) + 5e-7 * float(
+                rng.random()
+            )
             self.now += took + around_s
             return took
 
@@ -153,6 +156,14 @@ def test_no_probe_takes_long_on_any_card(card, budget):
     assert kernel.value == pytest.approx(card.kernel_s, rel=0.1)
     assert kernel.n >= LEAST_ROUNDS
     assert {r.precision for r in found} == {*card.flops_per_s, None}
+
+
+def test_a_restless_kernel_of_microseconds_is_repeated_no_longer_than_its_time_on_the_wall():
+    """Half a second of its events would be 100,000 repetitions, and two minutes of clearing the cache."""
+    card = dataclasses.replace(SLOW, spread=1.0)
+    found = card.measure(micro.launch_on_device(), DEFAULT)
+    assert card.now - SLOW.now < 0.2 + 1.25 * DEFAULT.micro_s + 0.05
+    assert [f.kind for f in found.findings] == [FindingKind.NOT_CONVERGED]
 
 
 def test_a_product_that_the_size_before_shows_to_be_too_slow_is_left_out():

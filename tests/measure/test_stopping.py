@@ -89,7 +89,7 @@ def test_the_interval_of_a_short_series_is_as_wide_as_its_correlation_demands(ro
 
 
 def test_a_series_that_never_settles_rarely_stops():
-    stopped, _ = simulate(0.98, 100)
+    stopped, _ = simulate(0.98, 60)
     assert stopped < 0.05
 
 
