@@ -18,6 +18,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(900))
 
 
+@pytest.fixture(autouse=True)
+def _every_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is measured here computes on the host as it does for a user, not on one thread as the other tests do."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+
+
 @pytest.fixture(scope="session")
 def gpu() -> DeviceProfile:
     try:
