@@ -247,6 +247,7 @@ def _spec(cells: Mapping[str, str]) -> GpuSpec:
         fp8_tensor_flops_per_s=row.number("fp8_tensor_tflops_dense", 1e12),
         int8_ops_per_s=row.number("int8_tops_dense", 1e12),
         tdp_w=row.number("tdp_w"),
+        module_tdp_w=row.number("module_tdp_w"),
         form_factor=row.text("form_factor"),
         pcie_generation=row.whole("pcie_gen"),
         nvlink_bytes_per_s=row.number("nvlink_gbps", 1e9),

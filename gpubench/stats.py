@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
+from operator import mul
 from statistics import fmean, median
 
 CONFIDENCE = 0.95
@@ -18,20 +18,21 @@ TRIM_FROM_LAUNCHES = 5
 
 def lag1_autocorrelation(values: Sequence[float]) -> float:
     """Lag-1 autocorrelation, floored at 0: ``max(0, sum d_i d_(i+1) / sum d_i^2)``."""
-    return _lag1(_deviations(values))
+    return _moments(values)[1]
 
 
-def _deviations(values: Sequence[float]) -> list[float]:
+def _moments(values: Sequence[float]) -> tuple[float, float]:
+    """Sum of the squared deviations from the mean, and their lag-1 autocorrelation.
+
+    The stop rule asks after every round, for the whole series: the loops here are those of the interpreter.
+    """
     low, high = min(values), max(values)
     mean = min(max(math.fsum(values) / len(values), low), high)  # so that equal values deviate by nothing
-    return [value - mean for value in values]
-
-
-def _lag1(deviations: Sequence[float]) -> float:
-    total = sum(d * d for d in deviations)
+    deviations = [value - mean for value in values]
+    total = sum(map(mul, deviations, deviations))
     if total == 0:
-        return 0.0
-    return max(0.0, sum(a * b for a, b in pairwise(deviations)) / total)
+        return 0.0, 0.0
+    return total, max(0.0, sum(map(mul, deviations, deviations[1:])) / total)
 
 
 def effective_sample_size(values: Sequence[float]) -> float:
@@ -47,7 +48,14 @@ def relative_half_width(values: Sequence[float], confidence: float = CONFIDENCE)
     """
     if len(values) < 2:
         return None
-    error, ess = standard_error(values)
+    return half_width_of(standard_error(values), values, confidence)
+
+
+def half_width_of(
+    estimate: tuple[float, float], values: Sequence[float], confidence: float = CONFIDENCE
+) -> float:
+    """Return the same of at least two values whose standard error and effective sample size are known."""
+    error, ess = estimate
     if error == 0:
         return 0.0
     quantile = student_t_quantile((1 + confidence) / 2, max(ess - 1, 1))
@@ -56,11 +64,9 @@ def relative_half_width(values: Sequence[float], confidence: float = CONFIDENCE)
 
 def standard_error(values: Sequence[float]) -> tuple[float, float]:
     """Standard error of the mean of a correlated series, and the effective sample size behind it."""
-    deviations = _deviations(values)
-    r1 = _lag1(deviations)
+    total, r1 = _moments(values)
     ess = len(values) * (1 - r1) / (1 + r1)
-    variance = sum(d * d for d in deviations) / (len(values) - 1)
-    return math.sqrt(variance / max(ess, 2)), ess
+    return math.sqrt(total / (len(values) - 1) / max(ess, 2)), ess
 
 
 def between_launches_half_width(means: Sequence[float], confidence: float = CONFIDENCE) -> float | None:

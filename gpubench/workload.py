@@ -301,8 +301,10 @@ def lacks_memory(error: BaseException | None) -> bool:
 def says_no_memory(words: str) -> bool:
     """Whether the words of an error of torch, CUDA, cuDNN or cuBLAS mean that memory ran out.
 
-    >>> says_no_memory("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), says_no_memory("CUDA error: invalid argument")
-    (True, False)
+    >>> says_no_memory("cuDNN error: CUDNN_STATUS_ALLOC_FAILED")
+    True
+    >>> says_no_memory("CUDA error: invalid argument")
+    False
     """
     return any(known in words for known in _NO_MEMORY)
 

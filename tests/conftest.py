@@ -1,9 +1,22 @@
-"""What every test shares: no test reads or writes this user's own results or data folder."""
+"""What every test shares: a thread each, no time limit on an example, and no results or data of this user's."""
 
 from __future__ import annotations
 
+import os
+
+# Before numpy or torch is loaded. Each worker of xdist would otherwise compute on as many threads as there are
+# processors, and its threads would wait, spinning, for those of the others.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import msgspec
 import pytest
+from hypothesis import settings
 from nvml.plugin import _answers, _libraries, fake_nvml, inside_nvml  # noqa: F401 - fixtures for every room
+
+from gpubench.measure.budget import QUICK, Budget
+
+settings.register_profile("gpubench", deadline=None)  # an example takes what a loaded machine lets it take
+settings.load_profile("gpubench")
 
 
 @pytest.fixture(autouse=True)
@@ -12,3 +25,18 @@ def _private_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyte
     monkeypatch.setenv("XDG_DATA_HOME", str(home / "data"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
     monkeypatch.setenv("GPUBENCH_RESULTS", str(home / "results"))
+
+
+@pytest.fixture
+def tiny_budget() -> Budget:
+    """Everything as in --quick, in a fraction of a second."""
+    return msgspec.structs.replace(
+        QUICK,
+        timed_s=0.5,
+        warmup_steps=2,
+        warmup_least_s=0.0,
+        warmup_most_s=0.3,
+        round_s=0.01,
+        window_s=0.02,
+        curve_steps=2,
+    )

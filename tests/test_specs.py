@@ -51,7 +51,7 @@ def _rows():
 
 def test_every_row_is_dated_and_what_is_added_to_it_names_its_source():
     for row in _rows():
-        assert date.fromisoformat(row["as_of"]) <= date(2026, 11, 20)
+        assert date.fromisoformat(row["as_of"]) <= date(2026, 11, 22)
         board = (
             "base_clock_mhz",
             "boost_clock_mhz",
@@ -112,3 +112,18 @@ def test_a_part_of_a_name_means_every_card_that_has_it():
     assert len(matching_keys("H100")) == 4
     with pytest.raises(MisuseError):
         matching_keys("banana")
+
+
+def test_a_power_limit_that_a_cpu_shares_is_not_taken_for_that_of_the_gpu():
+    specs = load_specs()
+    shared = {key for key, spec in specs.items() if spec.module_tdp_w is not None}
+    of_a_module = {"superchip module", "system on chip", "module"}
+    assert shared == {
+        key for key, spec in specs.items() if spec.vendor == "NVIDIA" and spec.form_factor in of_a_module
+    }
+    for key in shared:
+        assert specs[key].board_power_w == specs[key].module_tdp_w
+        assert specs[key].tdp_w is None or specs[key].tdp_w < specs[key].module_tdp_w
+    gh200, h200 = specs["nvidia-gh200-96gb"], specs["nvidia-h200-sxm-141gb"]
+    assert (gh200.tdp_w, gh200.board_power_w) == (900, 1000)
+    assert h200.board_power_w == h200.tdp_w == 700

@@ -20,7 +20,8 @@ app = typer.Typer(
     help=(
         "From the GPU in this machine to the GPU you should pay for.\n\n"
         "Exit codes: 0 done, 1 a check or comparison said no, 2 misuse, 3 no usable device, "
-        "4 every case failed, 5 results could not be stored, 130 interrupted (finished cases are kept)."
+        "4 every case failed, 5 results could not be stored or another process is writing that run, "
+        "130 interrupted (finished cases are kept)."
     ),
     add_completion=True,
     pretty_exceptions_enable=False,

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpubench.cli.common import JsonOption, ResultsOption, print_json, say
+from gpubench.cli.common import JsonOption, ResultsOption, print_json
 from gpubench.errors import MisuseError
-from gpubench.findings import FindingKind, describe, show
-from gpubench.units import count, format_duration, format_number, format_percent, format_si, plain, plural
+from gpubench.findings import FindingKind, show
+from gpubench.units import count, plain
 
 if TYPE_CHECKING:
-    from gpubench.record.reference_check import Compared, Figure, Reference
     from gpubench.record.trust import Doubt, Trust
 
 
@@ -24,20 +22,10 @@ def register(app: typer.Typer) -> None:
 
 def verb(
     run: Annotated[str | None, typer.Argument(help="A run file, the start of a run id, or latest.")] = None,
-    reference: Annotated[
-        bool,
-        typer.Option("--reference", help="Measure this GPU against the figures read on one of its kind."),
-    ] = False,
-    device: Annotated[str, typer.Option(help="With --reference: cuda, cuda:N, or a UUID.")] = "cuda",
     results: ResultsOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Say whether a run, or this GPU, can be trusted; exit code 1 if not."""
-    if reference:
-        if run is not None:
-            raise MisuseError("give a run to check, or --reference to measure this GPU, not both")
-        _check_reference(device, results, as_json=json)
-        return
+    """Say whether a run can be trusted; exit code 1 if not."""
     from gpubench.record.store import find_run, read_run, results_root
     from gpubench.record.trust import examine
 
@@ -50,89 +38,6 @@ def verb(
         _print(trust)
     if not trust.trustworthy:
         raise typer.Exit(1)
-
-
-def _check_reference(device: str, results: Path | None, *, as_json: bool) -> None:
-    from gpubench.cli.progress import watch
-    from gpubench.measure.request import RunRequest
-    from gpubench.probe.select import select_device
-    from gpubench.record.reference_check import check_reference
-    from gpubench.record.session import run
-    from gpubench.record.store import check_writable, results_root
-
-    profile, _ = select_device(device)
-    if profile.backend == "cpu":
-        raise MisuseError("--reference compares GPUs: name one with --device cuda")
-    request = RunRequest(device=device, budget="quick", results=results)
-    root = results_root(results)
-    check_writable(root)
-    with watch() as progress:
-        found = check_reference(profile, root, progress, lambda: run(request))
-    if as_json:
-        names = {"gpu_key": profile.gpu_key, "run_id": found.run.run_id}
-        print_json(names | {"findings": found.run.findings, "rows": found.rows})
-    else:
-        _print_reference(found.rows)
-    _explain(found)
-    if found.failed:
-        raise typer.Exit(1)
-
-
-def _explain(found: Reference) -> None:
-    """Say why rows have no figure or are suspicious, what is unusual about the card, and where it is kept."""
-    for row in found.rows:
-        if row.reason is not None:
-            say(f"{row.figure.name}: {row.verdict}: {plain(row.reason, 300)}")
-    for finding in found.run.findings:
-        say(plain(describe(finding), 300))
-    say(f"stored in {found.path}")
-
-
-def _print_reference(rows: tuple[Compared, ...]) -> None:
-    from rich.text import Text
-
-    from gpubench.cli.tables import console_for_tables, new_table
-
-    console = console_for_tables()
-    figures = ("measured", "reference", "limit")
-    table = new_table(console, "figure", *figures, "verdict", right=figures)
-    for row in rows:
-        figure = row.figure
-        cells = (
-            figure.name,
-            _quantity(row.measured, figure),
-            _quantity(figure.value, figure),
-            _limit(figure),
-            row.verdict,
-        )
-        table.add_row(*(Text(cell) for cell in cells))
-    console.print(table)
-
-
-def _limit(figure: Figure) -> str:
-    """The limit in the unit of its figure, or as a share of the reference; empty where there is none."""
-    if figure.limit is None:
-        return ""
-    if figure.rule == "within":
-        return f"±{format_percent(figure.limit)}"
-    words = figure.rule.replace("_", " ")
-    if figure.limit_is_share:
-        return f"{words} {format_percent(figure.limit)} of it"
-    return f"{words} {_quantity(figure.limit, figure)}"
-
-
-def _quantity(value: float | None, figure: Figure) -> str:
-    from gpubench.record.reference_check import planned_of
-
-    if figure.unit == "s":
-        return format_duration(value)
-    if figure.kind == "spread":
-        return format_percent(value)
-    if figure.unit == "ratio":
-        return format_number(value, 4)
-    if figure.unit == "samples/s":
-        return f"{format_number(value, 4)} {plural(planned_of(figure).case.sample_unit)}/s"
-    return format_si(value, figure.unit, 4)
 
 
 def _fields(trust: Trust) -> dict[str, object]:

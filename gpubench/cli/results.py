@@ -9,7 +9,8 @@ import msgspec
 import typer
 
 from gpubench.cli.common import JsonOption, ResultsOption, print_json, say
-from gpubench.errors import MisuseError
+from gpubench.errors import MisuseError, StorageError
+from gpubench.units import count
 
 if TYPE_CHECKING:
     from gpubench.models import Run
@@ -51,21 +52,32 @@ def add(
     results: ResultsOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Take in runs that other machines made; each is checked before it is copied."""
-    from gpubench.record.store import add_runs, check_writable, results_root
+    """Take in runs that other machines made; each is checked before it is copied.
+
+    A run that is stored already with the same content is left as it is; one with other content under the same
+    id is refused, and the exit code is 5.
+    """
+    from gpubench.record.adding import add_runs
+    from gpubench.record.store import check_writable, results_root
 
     root = results_root(results)
     check_writable(root)
-    written, refused = add_runs(root, sources)
+    added = add_runs(root, sources)
+    refused = (*added.refused, *added.conflicts)
     for line in refused:
         say(f"refused: {line}")
     if json:
-        print_json({"added": [str(path) for path in written], "refused": refused})
+        paths = {"added": added.written, "already_stored": added.present}
+        print_json(
+            {name: [str(path) for path in found] for name, found in paths.items()} | {"refused": refused}
+        )
     else:
-        for path in written:
+        for path in added.written:
             print(path)
-    say(f"{len(written)} added, {len(refused)} refused")
-    if not written:
+    say(f"{len(added.written)} added, {len(added.present)} already stored, {len(refused)} refused")
+    if added.conflicts:
+        raise StorageError(f"{count(len(added.conflicts), 'run')} could not be stored; the reasons are above")
+    if not (added.written or added.present):
         raise MisuseError(
             "nothing was added: give run files as `gpubench run` writes them, or a folder of them"
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from gpubench.cli.common import JsonOption, ResultsOption, print_json, say
-from gpubench.errors import GpuBenchError, MisuseError
+from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
 
 if TYPE_CHECKING:
     from gpubench.measure.budget import BudgetName
@@ -94,6 +94,7 @@ def verb(
     json: JsonOption = False,
 ) -> None:
     """Measure workloads on a device and store the run."""
+    from gpubench.measure.preflight import why_refused
     from gpubench.measure.request import CLASSIC, RunRequest
     from gpubench.record.session import prepare
 
@@ -118,7 +119,10 @@ def verb(
         raise MisuseError("--micro-only measures no workload: leave out workloads and their options")
     if resume is not None:
         _only_what_resume_takes(ctx)
-    prepared = prepare(request, _say_trial)
+    try:
+        prepared = prepare(request, _say_trial)
+    except NoDeviceError as error:
+        raise NoDeviceError(why_refused(error)) from error
     if report is not None:
         _check_report(report)
     if prepared.remark:
@@ -129,17 +133,37 @@ def verb(
 
 def _measure(prepared: Prepared) -> Session:
     from gpubench.cli.progress import watch
+    from gpubench.measure.events import CaseEnded, Event
+    from gpubench.measure.preflight import why_refused
+    from gpubench.models import Status
     from gpubench.record.as_json import run_document
     from gpubench.record.session import UnstoredRunError, execute
 
+    kept: set[Case] = set()
+
+    def note(event: Event) -> None:
+        if isinstance(event, CaseEnded) and event.measurement.status is Status.OK:
+            kept.add(event.measurement.case)
+        progress(event)
+
     try:
         with watch() as progress:
-            return execute(prepared, progress)
+            return execute(prepared, note)
+    except NoDeviceError as error:
+        raise NoDeviceError(why_refused(error, prepared.device) + _kept(len(kept))) from error
     except UnstoredRunError as error:
         import msgspec
 
         say(msgspec.json.encode(run_document(error.state)).decode())
         raise
+
+
+def _kept(cases: int) -> str:
+    """Say what a run that came to its end too early has left behind."""
+    if not cases:
+        return ""
+    what = "1 finished case is" if cases == 1 else f"{cases} finished cases are"
+    return f"; {what} kept, and gpubench run --resume latest goes on with the rest"
 
 
 def _tell(

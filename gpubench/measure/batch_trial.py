@@ -1,4 +1,4 @@
-"""One trial of a batch size in the child: the way of a measurement up to its warm-up, to see whether it fits."""
+"""One trial of a batch size in the child: the way of a measurement up to its warm-up, to see if it fits."""
 
 from __future__ import annotations
 

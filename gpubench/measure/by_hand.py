@@ -21,7 +21,7 @@ from gpubench.units import Seconds
 WARM_STEPS = 20
 PAIRS = 12
 BLOCK_S = 0.5
-"""Length of a block in ``check --reference``: short enough that drift hits both sides of a pair alike."""
+"""Length of a block: short enough that drift hits both sides of a pair alike."""
 
 
 def bare_loop(work: Work, hardware: Hardware, steps: int) -> Seconds:

@@ -296,7 +296,7 @@ def _measure(order: MeasureCase, desk: Desk, seen: Seen, deadline_s: Seconds) ->
 
 
 def try_steps(order: MeasureCase, desk: Desk, steps: int) -> None:
-    """Go the way of a measurement up to its warm-up, then a few steps: what it needs of memory, this needs."""
+    """Go the way of a measurement up to its warm-up, then a few steps: it needs as much memory."""
     seen = Seen(index=order.launch)
     work, _ = _build(order, desk, seen, math.inf)
     advance = _first_steps(work, desk, seen, math.inf)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from gpubench.children import GuardedProcess
 from gpubench.measure import messages
 from gpubench.measure.plan import TF32_VARIABLES
 from gpubench.measure.privacy import scrub
@@ -47,21 +48,18 @@ class ChildLateError(Exception):
 
 
 class Child:
-    """A measuring process in a process group of its own, so that Ctrl-C reaches the parent alone."""
+    """A measuring process, and the pipes to it."""
 
     def __init__(self, environment: Mapping[str, str], module: str = MODULE) -> None:
         to_child, self._write_fd = os.pipe()
         self._read_fd, from_child = os.pipe()
-        self._process = subprocess.Popen(
+        self._guarded = GuardedProcess(
             # -P: a random.py in the current folder is no part of this, and would be run for the library
-            [sys.executable, "-P", "-m", module, str(to_child), str(from_child)],
+            [sys.executable, "-P", "-m", module, str(to_child), str(from_child), str(os.getpid())],
+            environment=environment,
             pass_fds=(to_child, from_child),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=dict(environment),
-            start_new_session=True,
         )
+        self._process = self._guarded.process
         os.close(to_child)
         os.close(from_child)
         self._buffer = b""
@@ -117,13 +115,14 @@ class Child:
             os.close(self._write_fd)
         for number in (None, signal.SIGTERM, signal.SIGKILL):
             if number is not None:
-                self._signal(number)
+                self._guarded.signal_group(number)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(TERMINATE_AFTER_S if number else 2.0)
                 break
         else:
             return f"process {self.pid} cannot be ended; its device is left alone"
-        self._signal(signal.SIGKILL)  # whatever it started itself
+        self._guarded.signal_group(signal.SIGKILL)  # whatever it started itself
+        self._guarded.dismiss_guard()
         self._drain.join(1.0)
         with contextlib.suppress(OSError):
             os.close(self._read_fd)
@@ -131,11 +130,11 @@ class Child:
 
     def kill(self) -> None:
         """End the whole group at once."""
-        self._signal(signal.SIGKILL)
+        self._guarded.signal_group(signal.SIGKILL)
 
     def terminate(self) -> None:
         """Ask the whole group to end."""
-        self._signal(signal.SIGTERM)
+        self._guarded.signal_group(signal.SIGTERM)
 
     def how_it_ended(self) -> str:
         """Say how the process ended: its signal or status, and the last words it wrote."""
@@ -179,10 +178,6 @@ class Child:
                 self._flooded = True
                 self.kill()
         output.close()
-
-    def _signal(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, number)
 
 
 def environment_of(

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from gpubench.errors import GpuBenchError
 from gpubench.measure.step import Work
 from gpubench.models import Execution
+from gpubench.units import format_bytes
 from gpubench.workload import lacks_memory, one_line
 
 Advance = Callable[[int], Tensor]
@@ -107,13 +108,14 @@ def capture(work: Work) -> Advance:
         cause = _cause(error)
         if lacks_memory(cause):
             raise cause from None
-        if _tells_nothing(cause) and torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated() > free:
+        needed = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
+        if _tells_nothing(cause) and needed > free:
             raise torch.cuda.OutOfMemoryError(
-                f"CUDA out of memory inside a graph capture: a step needs more beside its model than the {free} "
-                f"bytes that were free ({one_line(cause)})"
+                f"CUDA out of memory inside a graph capture: beside its model a step takes "
+                f"{format_bytes(needed)}, and {format_bytes(free)} were free ({one_line(cause)})"
             ) from error
         if not isinstance(cause, RuntimeError):
-            raise cause from None  # the model's own error, of which the end of the capture told only that it was
+            raise cause from None  # the model's own error, which the end of the capture has hidden
         raise NotPreparedError(f"the step cannot be captured in a CUDA graph: {one_line(cause)}") from cause
 
     def replay(index: int) -> Tensor:

@@ -17,9 +17,9 @@ from gpubench.workload import Task
 
 SLICE = 4
 """Samples that the CPU reference computes: enough to tell a wrong answer, few enough for VGG16."""
-_NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)  # noqa: SLF001 - the common base
+_NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)  # noqa: SLF001 - common bases
 _TRAINING = (*_NORMS, nn.RNNBase)
-"""What stays in training mode while dropout is off: cuDNN computes no gradient of a recurrent layer otherwise."""
+"""What stays in training mode while dropout is off: else cuDNN computes no gradient of a recurrent layer."""
 
 
 def reference_error(work: Work, task: Task) -> float | None:
@@ -46,8 +46,8 @@ def graph_error(work: Work, advance: Advance) -> float | None:
     """Return how far the losses of two replays, or compiled steps, are from two eager ones, relative.
 
     Both start from the same state. Two steps, so that the second loss depends on the update that the first
-    one made. A replay takes the random numbers of dropout from the generator as a step does; compiled code and
-    recurrent layers draw their own, so there dropout is off, and such a step is captured once more without it.
+    one made. A replay takes the random numbers of dropout from the generator as a step does; compiled code
+    and recurrent layers draw their own: there dropout is off, and the step is captured once more without it.
     Afterwards the state is what it was.
     """
     train = work.case.task is TaskKind.TRAIN

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
-import tempfile
-from pathlib import Path
 
 import msgspec
 
+from gpubench.bounded import ask_child
 from gpubench.errors import GpuBenchError, MisuseError
 from gpubench.models import DeviceProfile
-from gpubench.profile.bounded import run_bounded
 from gpubench.units import Seconds, plain
 
 TIME_LIMIT_S = 180.0
@@ -102,18 +99,14 @@ def measure_pipeline(
     environment = dict(os.environ)
     if order.device == "cuda" and device.uuid and device.uuid.removeprefix("GPU-").strip("0-"):
         environment["CUDA_VISIBLE_DEVICES"] = device.uuid
-    with tempfile.TemporaryDirectory(prefix="gpubench-") as folder:
-        answer_file = Path(folder) / "answer.json"
-        command = [sys.executable, "-P", "-m", "gpubench.measure.pipeline_worker", str(answer_file)]
-        ended = run_bounded(
-            [*command, msgspec.json.encode(order).decode()],
-            time_limit_s=TIME_LIMIT_S,
-            environment=environment,
-        )
-        try:
-            answer = msgspec.json.decode(answer_file.read_bytes(), type=PipelineAnswer)
-        except (OSError, msgspec.DecodeError):
-            answer = PipelineAnswer()
+    answer, ended = ask_child(
+        "gpubench.measure.pipeline_worker",
+        [msgspec.json.encode(order).decode()],
+        PipelineAnswer,
+        time_limit_s=TIME_LIMIT_S,
+        environment=environment,
+    )
+    answer = answer or PipelineAnswer()
     if answer.report is not None:
         return answer.report
     if answer.error is not None:

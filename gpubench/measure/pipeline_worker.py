@@ -1,4 +1,4 @@
-"""The child that times the input pipeline: ``python -m gpubench.measure.pipeline_worker ANSWER ORDER``.
+"""The child that times the input pipeline, as ``bounded.ask_child`` runs it: its argument is an order.
 
 The CPU comes first, so that the workers of the DataLoader are forked before anything touches the GPU.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
+from gpubench.bounded import arguments_of_child, leave_answer
 from gpubench.errors import MisuseError
 from gpubench.measure.pipeline import PipelineAnswer, PipelineOrder, PipelineReport, PreparationRate
 from gpubench.stats import relative_half_width
@@ -30,13 +30,14 @@ CPU_BATCH = 16
 """Small batches on the CPU: their time is in the work, and a large one takes seconds."""
 
 
-def main(answer_file: Path, order: PipelineOrder) -> None:
+def main() -> None:
     """Time what was ordered and leave the answer in a file."""
+    answer_fd, (order,) = arguments_of_child()
     try:
-        answer = PipelineAnswer(report=time_pipeline(order))
+        answer = PipelineAnswer(report=time_pipeline(msgspec.json.decode(order, type=PipelineOrder)))
     except MisuseError as error:
         answer = PipelineAnswer(error=str(error))
-    answer_file.write_bytes(msgspec.json.encode(answer))
+    leave_answer(answer_fd, answer)
 
 
 def time_pipeline(order: PipelineOrder) -> PipelineReport:
@@ -177,4 +178,4 @@ def _link(device: torch.device) -> float:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), msgspec.json.decode(sys.argv[2].encode(), type=PipelineOrder))
+    main()

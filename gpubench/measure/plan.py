@@ -374,8 +374,8 @@ def default_memory_format(profile: WorkloadProfile, precision: Precision) -> Mem
 def refuse_forced_precision(made: Plan) -> None:
     """Refuse a plan with a strict fp32 process while a variable forces a lower precision on it.
 
-    Every plan that is measured passes here: that of a run, of a run gone on with, of micro-benchmarks alone,
-    and of the reference figures.
+    Every plan that is measured passes here: that of a run, of a run gone on with, and of micro-benchmarks
+    alone.
 
     Raises:
         MisuseError: Naming the variable.

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from gpubench.errors import NoDeviceError
 from gpubench.measure.capability import is_cpu
 from gpubench.models import DeviceProfile, Finding, StartState
+from gpubench.probe.backend import DeviceGoneError
 from gpubench.probe.preflight import BUSY_LIMIT, look_twice
 from gpubench.probe.preflight import preflight as check_free
+from gpubench.probe.torch_words import explain, first_words
 from gpubench.units import Seconds
 
 
@@ -30,13 +32,19 @@ def preflight(
 
 
 def newcomers(device: DeviceProfile, *, sleep: Callable[[Seconds], None] = time.sleep) -> tuple[Finding, ...]:
-    """Look once more when the measuring processes are gone: whoever is on the device now came meanwhile."""
+    """Look once more when the measuring processes are gone: whoever is on the device now came meanwhile.
+
+    On a device that is gone itself nobody is; the rows say what became of it.
+    """
     if is_cpu(device):
         return ()
     from gpubench.probe.telemetry import open_telemetry
 
-    with open_telemetry(device) as readings:
-        sharing = look_twice(device, readings, wait=sleep)
+    try:
+        with open_telemetry(device) as readings:
+            sharing = look_twice(device, readings, wait=sleep)
+    except NoDeviceError:
+        return ()
     return () if sharing is None else (sharing.finding(),)
 
 
@@ -67,16 +75,34 @@ def start_state(device: DeviceProfile) -> StartState | None:
 
 
 def fault_of(device: DeviceProfile) -> str | None:
-    """Ask the driver, after a process has died on the device, whether the device itself is gone."""
+    """Ask the driver, after a process has died on the device, whether the device itself is gone.
+
+    Returns:
+        ``gpu_lost``, ``reset_required``, ``driver_hung``, ``driver_closed``; None for a device that is whole.
+    """
     if is_cpu(device):
         return None
     from gpubench.probe.telemetry import open_telemetry
 
     try:
         with open_telemetry(device) as readings:
-            return readings.fault
-    except NoDeviceError:
-        return "gpu_lost"
+            return readings.fault  # readings that hang are no fault: a run goes on without telemetry
+    except NoDeviceError as error:
+        return error.fault if isinstance(error, DeviceGoneError) else "gpu_lost"
+
+
+def why_refused(error: NoDeviceError, device: DeviceProfile | None = None) -> str:
+    """Say why a device could not be opened: as its driver has it, else what torch's words mean, else those.
+
+    Args:
+        error: What the measuring process gave as its reason, or a refusal of gpubench's own, which stays.
+        device: As probed; None where none was chosen yet.
+    """
+    fault = None if device is None else fault_of(device)
+    if fault is not None:
+        return describe_fault(fault)
+    known = explain(str(error), device)
+    return first_words(str(error)) if known is None else known.line()
 
 
 def describe_fault(fault: str) -> str:
@@ -88,5 +114,7 @@ def describe_fault(fault: str) -> str:
     texts = {
         "gpu_lost": "the GPU fell off the bus; reboot, and check its power supply and seating",
         "reset_required": "the GPU needs a reset; end its processes and run nvidia-smi -r, else reboot",
+        "driver_hung": "the driver has stopped answering; look for Xid lines in the kernel log, and reboot",
+        "driver_closed": "the driver can no longer be opened; see gpubench doctor",
     }
     return f"{fault}: {texts.get(fault, 'the driver has given the GPU up; reboot')}"

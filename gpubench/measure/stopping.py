@@ -177,13 +177,13 @@ class StopRule:
         self.rounds.append(step_s)
         self.elapsed_s += wall_s
         late = self.elapsed_s >= self.deadline_s
-        ending = late or self.converged()
-        if self._drifts(LEAST_HALF_AT_END if ending else LEAST_HALF):
+        converged = self.converged()
+        if self._drifts(LEAST_HALF_AT_END if late or converged else LEAST_HALF):
             self.left_out += len(self.accepted) // 2
-            ending = late or self.converged()
-        if not ending:
-            return Verdict.GO_ON
-        return Verdict.DONE if self.converged() else Verdict.OUT_OF_TIME
+            converged = self.converged()
+        if converged:
+            return Verdict.DONE
+        return Verdict.OUT_OF_TIME if late else Verdict.GO_ON
 
     @property
     def accepted(self) -> list[float]:
@@ -197,16 +197,17 @@ class StopRule:
     def unmet(self) -> Finding | None:
         """Return the first of the three that does not suffice, with its value; None where all do."""
         values = self.accepted
-        least = LEAST_ROUNDS_SLOW if values and median(values) > SLOW_STEP_S else LEAST_ROUNDS
-        if len(values) < least:
-            return _not_converged(f"{len(values)} rounds", f"{least} rounds")
-        error, ess = stats.standard_error(values)
+        if len(values) < LEAST_ROUNDS:
+            least = LEAST_ROUNDS_SLOW if values and median(values) > SLOW_STEP_S else LEAST_ROUNDS
+            if len(values) < least:
+                return _not_converged(f"{len(values)} rounds", f"{least} rounds")
+        error, ess = estimate = stats.standard_error(values)
         if error == 0:
             return None
         if ess < LEAST_ESS:
             return _not_converged(f"effective sample size {ess:.1f}", f"{LEAST_ESS:g}")
-        width = self.half_width()
-        return None if width is not None and width <= self.target else _not_converged(width, self.target)
+        width = stats.half_width_of(estimate, values)
+        return None if width <= self.target else _not_converged(width, self.target)
 
     def half_width(self) -> float | None:
         """Relative half-width of the 95 % interval so far."""
@@ -232,8 +233,10 @@ class StopRule:
             return False
         early, late = values[:half], values[half:]
         difference = abs(fmean(early) - fmean(late))
+        if difference <= DRIFT * fmean(values):
+            return False
         error = math.hypot(stats.standard_error(early)[0], stats.standard_error(late)[0])
-        return difference > DRIFT * fmean(values) and difference > DRIFT_ERRORS * error
+        return difference > DRIFT_ERRORS * error
 
 
 def _not_converged(value: float | str | None, limit: float | str) -> Finding:

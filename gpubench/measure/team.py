@@ -22,6 +22,7 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from torch.multiprocessing.spawn import ProcessContext, spawn
 from torch.nn.parallel import DistributedDataParallel
 
+from gpubench.children import die_with_parent
 from gpubench.measure.clock import Clock
 from gpubench.measure.execution import Advance
 from gpubench.measure.hardware import Hardware, check_device, open_hardware
@@ -68,7 +69,7 @@ class Team:
         self._hardware = hardware
         self._announced = 0
         self._store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
-        arguments = (self._store.port, _encoder.encode(setup))
+        arguments = (self._store.port, _encoder.encode(setup), os.getpid())
         context = spawn(_follow, args=arguments, nprocs=self.size - 1, join=False)
         assert isinstance(context, ProcessContext)  # None only where spawn itself waits
         threading.Thread(target=self._watch, args=(context,), name="team", daemon=True).start()
@@ -150,11 +151,9 @@ def _wait(hardware: Hardware) -> None:
     distributed.all_reduce(torch.zeros(1))
 
 
-def _follow(place: int, port: int, setup: bytes) -> None:
+def _follow(place: int, port: int, setup: bytes, parent_pid: int) -> None:
     """Be one of the other processes, ``place`` counted from 0; never returns of itself."""
-    from gpubench.measure.worker import die_with_parent
-
-    die_with_parent()
+    die_with_parent(parent_pid)
     store = TCPStore(HOST, port, is_master=False, timeout=PATIENCE)
     try:
         _serve(place + 1, store, msgspec.json.decode(setup, type=Setup))

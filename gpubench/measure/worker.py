@@ -1,4 +1,4 @@
-"""The child process that measures: ``python -m gpubench.measure.worker READ_FD WRITE_FD``.
+"""The child process that measures: ``python -m gpubench.measure.worker READ_FD WRITE_FD PARENT_PID``.
 
 It speaks JSON lines over two pipes of its own, because the model under test may print. When the parent's
 end of the pipe closes, for whatever reason, the child is gone at once.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import queue
-import signal
 import sys
 import threading
 import time
@@ -16,6 +15,7 @@ from typing import IO, TYPE_CHECKING
 
 import msgspec
 
+from gpubench.children import die_with_parent
 from gpubench.errors import GpuBenchError, NoDeviceError
 from gpubench.measure import messages
 from gpubench.measure.privacy import scrub
@@ -58,8 +58,8 @@ class Line:
 
 def main() -> None:
     """Serve one parent until its end of the pipe closes."""
-    die_with_parent()
-    read_fd, write_fd = int(sys.argv[1]), int(sys.argv[2])
+    read_fd, write_fd, parent_pid = map(int, sys.argv[1:])
+    die_with_parent(parent_pid)
     line = Line(os.fdopen(read_fd, "rb"), os.fdopen(write_fd, "wb"))
     setup = line.next()
     if not isinstance(setup, messages.Setup):
@@ -167,16 +167,6 @@ def micro(command: messages.MeasureMicro, desk: Desk, line: Line) -> None:
         if desk.stopped():
             break
     line.send(messages.MicroDone(last=True))
-
-
-def die_with_parent() -> None:
-    """Ask Linux to end this process with its parent, should a hung call keep the pipe from being read."""
-    if sys.platform != "linux":
-        return
-    import ctypes
-
-    set_death_signal = 1  # PR_SET_PDEATHSIG of prctl(2)
-    ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ class GpuSpec(Record, frozen=True, kw_only=True):
     """A row of data/gpus.csv in SI units: dense rates, FP32 accumulation; one die or one device index.
 
     Attributes:
+        tdp_w: Power limit of the GPU with its memory, alone; None where only that of a module is published.
+        module_tdp_w: Limit of the module, or of one GPU's part of it, where a CPU shares it.
         ecc: Whether the memory can correct errors; boards with ECC off by default count as True.
         cooling: active (a fan), passive (the server's air), liquid, or module.
         shared_names: Names that other cards bear too: they mean this one only where its memory agrees.
@@ -55,6 +57,7 @@ class GpuSpec(Record, frozen=True, kw_only=True):
     source: str
     doubt: str | None
     as_of: str | None = None
+    module_tdp_w: float | None = None
     base_clock_hz: float | None = None
     boost_clock_hz: float | None = None
     pcie_lanes: int | None = None
@@ -67,6 +70,11 @@ class GpuSpec(Record, frozen=True, kw_only=True):
     board_source: str | None = None
     variants: tuple[str, ...] = ()
     not_ranked_because: str | None = None
+
+    @property
+    def board_power_w(self) -> float | None:
+        """What is paid for and cooled: the module's limit where a CPU shares it, else the GPU's [W]."""
+        return self.tdp_w if self.module_tdp_w is None else self.module_tdp_w
 
 
 class Pricing(StrEnum):

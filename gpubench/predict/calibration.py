@@ -23,7 +23,8 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         host_s_per_operator: Host time per kernel by source [s].
         deviations: By GPU, log factors on compute, tensor cores and bandwidth beside the datasheet.
-        scores: By split (``gpu``, ``family``, ``architecture``) and target GPU, 20 quantiles.
+        scores: By split (``gpu``, ``family``, ``architecture``) and target GPU, of levels by split and model:
+            20 quantiles.
     """
 
     coefficients: Coefficients

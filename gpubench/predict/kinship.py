@@ -10,11 +10,9 @@ import csv
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from statistics import median
 
 import numpy as np
 
-from gpubench.models import GpuSpec
 from gpubench.predict.arrays import Array
 from gpubench.specs import load_specs
 
@@ -69,32 +67,3 @@ def extend(known: Mapping[str, Sequence[float]], wanted: Sequence[str]) -> Array
         weights = np.linalg.solve(covariance(keys, keys, k), values[:, k])
         columns.append(covariance(wanted, keys, k) @ weights)
     return np.stack(columns, axis=1)
-
-
-@cache
-def _usual_power_density() -> Mapping[str, float]:
-    """Median log watts per SM and GHz of each compute capability in the specification table."""
-    found: dict[str, list[float]] = {}
-    for spec in load_specs().values():
-        density = _log_power_density(spec)
-        if density is not None and spec.compute_capability:
-            found.setdefault(spec.compute_capability, []).append(density)
-    return {capability: median(values) for capability, values in found.items()}
-
-
-def power_headroom(spec: GpuSpec) -> float:
-    """Log of watts per SM and GHz over what is usual for the compute capability; 0 where unknown.
-
-    A card with little power for its size does not hold the boost clock that its peak is stated at.
-    """
-    density = _log_power_density(spec)
-    if density is None or not spec.compute_capability:
-        return 0.0
-    return density - _usual_power_density()[spec.compute_capability]
-
-
-def _log_power_density(spec: GpuSpec) -> float | None:
-    if not (spec.tdp_w and spec.sm_count and spec.fp32_flops_per_s and spec.cuda_core_count):
-        return None
-    clock_ghz = spec.fp32_flops_per_s / (2 * spec.cuda_core_count) / 1e9
-    return float(np.log(spec.tdp_w / (spec.sm_count * clock_ghz)))

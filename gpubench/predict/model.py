@@ -18,7 +18,7 @@ from gpubench.predict.kinship import extend
 from gpubench.predict.own_card import host_s_per_operator, measured_chip
 from gpubench.predict.pairs import HOST_SHARE_LIMIT
 from gpubench.predict.question import Question
-from gpubench.predict.roofline import Times, arithmetic_of, chips_of, step_times, take, work_of
+from gpubench.predict.roofline import Times, arithmetic_of, chips_of, log_throttle, step_times, take, work_of
 
 SAME_GPU_SHARE = 0.5  # of the usual scale, where only batch, layout or execution change
 SMALLEST_PUBLISHED = 1_200_000  # parameters; below it a network's narrow layers use a sliver of the chip
@@ -131,8 +131,8 @@ def _times(
     """The roofline of one case on n GPUs; of a measured one, with its own micro-benchmarks."""
     chips, deviations = chips_of(specs), extend(learned.deviations, [spec.key for spec in specs])
     if measured is not None and measured.micro:
-        power = learned.coefficients.power_exponent * chips.power[0]
-        expected = np.exp([power + deviations[0, 0], deviations[0, 2]])
+        throttle = log_throttle(chips, learned.coefficients)[0]
+        expected = np.exp([throttle + deviations[0, 0], deviations[0, 2]])
         chips = measured_chip(chips, measured.micro, (float(expected[0]), float(expected[1])))
     return step_times(
         work_of(_operators(question), case.batch_size),

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gpubench.models import GpuSpec, MemoryFormat, Operator, OperatorKind, Precision
 from gpubench.predict.arrays import Array, Flags, Indices
-from gpubench.predict.kinship import power_headroom
+from gpubench.predict.power import PowerAndClock, power_and_clock
 from gpubench.predict.question import capability_of
 
 REFERENCE_RIDGE = 100.0  # FLOP per byte at which the efficiencies are stated
@@ -48,7 +48,7 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
         depthwise: Share of the FP32 peak.
         ridge_tensor, ridge_fp32: Exponent with which efficiency falls as a chip has more FLOP per byte.
         operator_floor_s: Time of the smallest kernel [s].
-        power_exponent: Of the power per SM and GHz over what is usual for the architecture.
+        power_exponent: With which the clock that a chip holds grows with its watts per multiprocessor.
         channels_last: Log gain of convolutions on tensor cores in that layout.
         no_optimizer: Log of what steps without an optimizer, with a copy from the host, take longer.
     """
@@ -102,7 +102,8 @@ class Chips:
         tensor: (n, 3) whether tensor cores do that mode.
         bandwidth: (n,) bytes per second of the memory.
         dual_issue: (n,) two FP32 pipes a lane, of which training seldom fills the second.
-        power: (n,) log power per SM and GHz over what is usual for the architecture.
+        power, clock: (n,) logs over what is usual for the compute capability: watts per multiprocessor (inf
+            where not known), and the clock that the peaks are stated at.
     """
 
     peaks: Array
@@ -110,6 +111,7 @@ class Chips:
     bandwidth: Array
     dual_issue: Flags
     power: Array
+    clock: Array
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +177,8 @@ def chips_of(specs: Sequence[GpuSpec]) -> Chips:
         tensor=np.array([row[1] for row in rows], dtype=bool).reshape(-1, len(Mode)),
         bandwidth=np.array([spec.memory_bandwidth_bytes_per_s or np.nan for spec in specs]),
         dual_issue=np.array([row[2] for row in rows], dtype=bool),
-        power=np.array([row[3] for row in rows], dtype=float),
+        power=np.array([row[3].power for row in rows], dtype=float),
+        clock=np.array([row[3].clock for row in rows], dtype=float),
     )
 
 
@@ -254,7 +257,7 @@ def step_times(
     )
     on_tensor = (conv_index >= 2) | (index >= 2)
     slower = c.no_optimizer * arithmetic.no_optimizer
-    compute = compute * np.exp(slower - c.power_exponent * chips.power - own[:, 0] - own[:, 1] * on_tensor)
+    compute = compute * np.exp(slower - log_throttle(chips, c) - own[:, 0] - own[:, 1] * on_tensor)
     moved = work.bytes_ * np.where(arithmetic.half, HALF_BYTES, 1.0) + work.optimizer_bytes
     share = np.where(arithmetic.half, c.bandwidth_half, c.bandwidth_fp32)
     memory = moved / (share * chips.bandwidth) * np.exp(slower - own[:, 2])
@@ -269,6 +272,12 @@ def step_times(
         host_s=host,
         step_s=(gpu**HOST_POWER + host**HOST_POWER) ** (1 / HOST_POWER),
     )
+
+
+def log_throttle(chips: Chips, coefficients: Coefficients) -> Array:
+    """Log of the share of its stated clock that each chip holds on its power, (n,); at most 0."""
+    held = coefficients.power_exponent * chips.power
+    return np.asarray(np.minimum(0.0, held - chips.clock), dtype=float)
 
 
 def _conv_s(work: Work, chips: Chips, arithmetic: Arithmetic, c: Coefficients) -> tuple[Indices, Array]:
@@ -302,8 +311,8 @@ def _pick(table: NDArray[Any], mode: Indices) -> NDArray[Any]:
 
 
 @cache
-def _figures(spec: GpuSpec) -> tuple[list[float], list[bool], bool, float]:
-    """Peaks by mode, tensor cores by mode, dual issue, power headroom of one GPU."""
+def _figures(spec: GpuSpec) -> tuple[list[float], list[bool], bool, PowerAndClock]:
+    """Peaks by mode, tensor cores by mode, dual issue, power and clock of one GPU."""
     fp32 = spec.fp32_flops_per_s or np.nan
     tf32, half = spec.tf32_tensor_flops_per_s, spec.fp16_tensor_flops_per_s
     capability = capability_of(spec) or (0, 0)
@@ -313,4 +322,4 @@ def _figures(spec: GpuSpec) -> tuple[list[float], list[bool], bool, float]:
         tf32 or (fp32 if before_tf32 else np.nan),
         half or (fp32 if spec.tensor_core_count == 0 else np.nan),
     ]
-    return peaks, [False, tf32 is not None, half is not None], capability >= (8, 6), power_headroom(spec)
+    return peaks, [False, tf32 is not None, half is not None], capability >= (8, 6), power_and_clock(spec)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile, Reading
-from gpubench.probe import system
-from gpubench.probe.backend import BackendReport, DeviceState, PowerLimits
+from gpubench.probe import plausible, system
+from gpubench.probe.backend import BackendReport, DeviceGoneError, DeviceState, PowerLimits
 from gpubench.probe.no_readings import NoReadings
+from gpubench.probe.plausible import Gate, ImplausibleError
 from gpubench.specs import find_spec
 
 _VENDOR_AMD = 4098
@@ -31,6 +31,12 @@ _FORMATS: Mapping[str, tuple[str, ...]] = {
 }
 # Transfer rate of one PCIe lane by generation, as the kernel prints it [GT/s].
 _PCIE_GENERATIONS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}
+# The native units of the kernel's files.
+_POWER = plausible.POWER.of("µW", divisor=10**6)
+_POWER_LIMIT = plausible.POWER_LIMIT.of("µW", divisor=10**6)
+_TEMPERATURE = plausible.TEMPERATURE.of("m°C", divisor=1000)
+_UTILIZATION = plausible.UTILIZATION.of("%", divisor=100)
+_HIGHEST_CLOCK = plausible.HIGHEST_SM_CLOCK.of("MHz", factor=10**6)
 
 
 @dataclass
@@ -49,10 +55,16 @@ class Folder:
                 return convert(file.read_text(encoding="utf-8", errors="replace").strip())
             except OSError as error:
                 reason = error.strerror or "not readable"
+            except ImplausibleError as error:
+                reason = str(error)
             except (ValueError, KeyError):
                 reason = "not understood"
         self.refused[field] = f"{patterns[0]}: {reason}"
         return None
+
+    def number(self, field: str, names: str | Iterable[str], gate: Gate) -> Any:
+        """The same for a whole number, in SI units."""
+        return self.get(field, names, lambda text: gate(int(text)))
 
 
 @dataclass(frozen=True)
@@ -71,13 +83,12 @@ class AmdBackend:
         """Open the readings of one GPU.
 
         Raises:
-            NoDeviceError: If the kernel no longer shows it.
+            DeviceGoneError: If the kernel no longer shows it.
         """
         folder = self.root / "sys/bus/pci/devices" / (device.pci_bus_id or "unknown")
         if not folder.is_dir():
-            raise NoDeviceError(
-                f"GPU {device.index} ({device.name}) is no longer listed by the kernel; see dmesg, reboot"
-            )
+            gone = f"GPU {device.index} ({device.name}) is no longer listed by the kernel; see dmesg, reboot"
+            raise DeviceGoneError(gone, "gpu_lost")
         return AmdReadings(folder)
 
 
@@ -102,27 +113,29 @@ class AmdReadings(NoReadings):
         """Read clocks, power, temperature, utilisation and memory."""
         of = self._folder
         return Reading(
-            sm_clock_hz=of.get("sm_clock_hz", "hwmon/*/freq1_input", float),
-            memory_clock_hz=of.get("memory_clock_hz", "hwmon/*/freq2_input", float),
-            power_w=of.get("power_w", ("hwmon/*/power1_average", "hwmon/*/power1_input"), _micro),
-            temperature_c=of.get("temperature_c", "hwmon/*/temp1_input", lambda t: float(t) / 1000),
-            utilization=of.get("utilization", "gpu_busy_percent", lambda t: float(t) / 100),
-            memory_used_bytes=of.get("memory_used_bytes", "mem_info_vram_used", int),
+            sm_clock_hz=of.number("sm_clock_hz", "hwmon/*/freq1_input", plausible.SM_CLOCK),
+            memory_clock_hz=of.number("memory_clock_hz", "hwmon/*/freq2_input", plausible.MEMORY_CLOCK),
+            power_w=of.number("power_w", ("hwmon/*/power1_average", "hwmon/*/power1_input"), _POWER),
+            temperature_c=of.number("temperature_c", "hwmon/*/temp1_input", _TEMPERATURE),
+            utilization=of.number("utilization", "gpu_busy_percent", _UTILIZATION),
+            memory_used_bytes=of.number("memory_used_bytes", "mem_info_vram_used", plausible.MEMORY_USED),
         )
 
     def power_limits(self) -> PowerLimits:
         """Read the power limits [W]."""
         of = self._folder
         return PowerLimits(
-            enforced_w=of.get("power_limit_w", "hwmon/*/power1_cap", _micro),
-            default_w=of.get("power_limit_default_w", "hwmon/*/power1_cap_default", _micro),
-            minimum_w=of.get("power_limit_range", "hwmon/*/power1_cap_min", _micro),
-            maximum_w=of.get("power_limit_range", "hwmon/*/power1_cap_max", _micro),
+            enforced_w=of.number("power_limit_w", "hwmon/*/power1_cap", _POWER_LIMIT),
+            default_w=of.number("power_limit_default_w", "hwmon/*/power1_cap_default", _POWER_LIMIT),
+            minimum_w=of.number("power_limit_range", "hwmon/*/power1_cap_min", _POWER),
+            maximum_w=of.number("power_limit_range", "hwmon/*/power1_cap_max", _POWER_LIMIT),
         )
 
     def memory_in_use_bytes(self) -> int | None:
         """Read memory in use [B]."""
-        used: int | None = self._folder.get("memory_used_bytes", "mem_info_vram_used", int)
+        used: int | None = self._folder.number(
+            "memory_used_bytes", "mem_info_vram_used", plausible.MEMORY_USED
+        )
         return used
 
 
@@ -145,10 +158,11 @@ def _device(root: Path, index: int, node: Mapping[str, int]) -> tuple[DeviceProf
     readings = AmdReadings(of.path)
     limits, now = readings.power_limits(), readings.sample()
     name = _name(root, of)
-    memory = of.get("memory_bytes", "mem_info_vram_total", int)
+    memory = of.number("memory_bytes", "mem_info_vram_total", plausible.MEMORY)
     spec = None if name is None else find_spec(name, memory)
     architecture = _architecture(node.get("gfx_target_version", 0))
     unique, clock_mhz = node.get("unique_id"), node.get("max_engine_clk_fcompute")
+    units = node["simd_count"] // (node.get("simd_per_cu") or 4)
     refused["memory_bandwidth_bytes_per_s"] = "the kernel does not tell the memory's transfer rate"
     if spec is None:
         refused["gpu_key"] = "no single row of the specification table has this name and memory"
@@ -161,14 +175,14 @@ def _device(root: Path, index: int, node: Mapping[str, int]) -> tuple[DeviceProf
         index=index,
         pci_bus_id=bus_id,
         architecture=architecture,
-        sm_count=node["simd_count"] // (node.get("simd_per_cu") or 4),
+        sm_count=_possible(plausible.SMS, units, "sm_count", refused),
         memory_bytes=memory,
         l2_bytes=None if spec is None else spec.l2_bytes,
-        sm_clock_max_hz=clock_mhz * 1e6 if clock_mhz else None,
+        sm_clock_max_hz=_possible(_HIGHEST_CLOCK, clock_mhz, "sm_clock_max_hz", refused),
         power_limit_w=limits.enforced_w,
         power_limit_default_w=limits.default_w,
         pcie_generation=of.get("pcie_generation", "max_link_speed", _pcie_generation),
-        pcie_width=of.get("pcie_width", "max_link_width", int),
+        pcie_width=of.get("pcie_width", "max_link_width", _pcie_width),
         driver_version=_driver(root),
         tensor_core_precisions=next((f for a, f in _FORMATS.items() if architecture.startswith(a)), ()),
         unavailable=refused | _of_profile(readings.refused),
@@ -181,7 +195,7 @@ def _device(root: Path, index: int, node: Mapping[str, int]) -> tuple[DeviceProf
         memory_in_use_bytes=now.memory_used_bytes,
         idle=None if now.utilization is None else now.utilization == 0,
         pcie_generation_now=of.get("pcie_now", "current_link_speed", _pcie_generation),
-        pcie_width_now=of.get("pcie_now", "current_link_width", int),
+        pcie_width_now=of.get("pcie_now", "current_link_width", _pcie_width),
     )
     profile.unavailable.pop("pcie_now", None)
     return profile, state
@@ -227,5 +241,14 @@ def _pcie_generation(text: str) -> int:
     return _PCIE_GENERATIONS[text.split(maxsplit=1)[0]]
 
 
-def _micro(text: str) -> float:
-    return int(text) / 1e6
+def _pcie_width(text: str) -> int:
+    return int(plausible.PCIE_WIDTH(int(text)))
+
+
+def _possible(gate: Gate, native: int | None, field: str, refused: dict[str, str]) -> Any:
+    """A number of the compute topology in SI units; None with its reason where it cannot be."""
+    try:
+        return gate(native or 0)
+    except ImplausibleError as error:
+        refused[field] = f"topology: {error}"
+        return None

@@ -16,6 +16,7 @@ import psutil
 from gpubench.models import DeviceProfile
 from gpubench.probe.backend import BackendReport
 from gpubench.probe.no_readings import NoReadings
+from gpubench.probe.plausible import SMS
 from gpubench.specs import find_spec
 
 _LIMIT_S = 10.0
@@ -56,7 +57,8 @@ def _profile() -> DeviceProfile:
     unavailable = {}
     if display.sppci_model is None:
         unavailable["name"] = "system_profiler SPDisplaysDataType: no model"
-    if display.sppci_cores is None or not display.sppci_cores.isdigit():
+    cores = _cores(display)
+    if cores is None:
         unavailable["sm_count"] = "system_profiler SPDisplaysDataType: no core count"
     spec = None if display.sppci_model is None else find_spec(display.sppci_model)
     if spec is None:
@@ -68,11 +70,18 @@ def _profile() -> DeviceProfile:
         gpu_key=None if spec is None else spec.key,
         index=0,
         architecture="Apple",
-        sm_count=None if "sm_count" in unavailable else int(display.sppci_cores or 0),
+        sm_count=cores,
         memory_bytes=int(psutil.virtual_memory().total),
         unified_memory=True,
         unavailable=unavailable,
     )
+
+
+def _cores(display: _Display) -> int | None:
+    try:
+        return int(SMS(int(display.sppci_cores or "")))
+    except ValueError:  # no number, or none that a chip can have
+        return None
 
 
 def _display() -> _Display:

@@ -6,11 +6,17 @@ there and nowhere else.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol, Self
 
 import msgspec
 
+from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile, Reading
+from gpubench.models.record import bounded, shown
+from gpubench.units import count
+
+_DEVICES_IN_REPR = 8
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,10 +38,25 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     backend: str = "cuda"
     device_index: int | None = None
 
+    def seen(self) -> str:
+        """What happened, with the value seen."""
+        return self.what + ("" if self.value is None else f" ({self.value})")
+
     def line(self) -> str:
         """One line: what happened, the value seen, what to do."""
-        seen = "" if self.value is None else f" ({self.value})"
-        return f"{self.what}{seen}; {self.mend}"
+        return f"{self.seen()}; {self.mend}"
+
+
+class DeviceGoneError(NoDeviceError):
+    """A device that was listed can no longer be read.
+
+    Attributes:
+        fault: ``gpu_lost``, ``reset_required``, ``driver_hung`` or ``driver_closed``.
+    """
+
+    def __init__(self, message: str, fault: str) -> None:
+        super().__init__(message)
+        self.fault = fault
 
 
 class DeviceState(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +111,14 @@ class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[Problem, ...]
     states: tuple[DeviceState | None, ...] = ()
 
+    def __repr__(self) -> str:
+        """Return the names of the first devices, and the problems; the fields have the rest."""
+        names = [shown(device.name or device.backend, 60) for device in self.devices[:_DEVICES_IN_REPR]]
+        more = ["..."] if len(self.devices) > len(names) else []
+        problems = "".join(f"\n  {shown(problem.what, 100)}" for problem in self.problems[:_DEVICES_IN_REPR])
+        listed = ", ".join([*names, *more])
+        return bounded(f"<ProbeReport: {count(len(self.devices), 'device')}: {listed}{problems}>")
+
 
 class BackendReport(msgspec.Struct, frozen=True, kw_only=True):
     """What one backend found."""
@@ -99,6 +128,11 @@ class BackendReport(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[Problem, ...] = ()
     library: str | None = None
     library_version: str | None = None
+
+
+def unusable(problems: Iterable[Problem]) -> dict[int, str]:
+    """By index, why a device of this machine cannot be used."""
+    return {p.device_index: p.line() for p in problems if p.device_index is not None and p.exit_code}
 
 
 class Backend(Protocol):
@@ -115,7 +149,7 @@ class Backend(Protocol):
         """Open a line to one of them, for telemetry.
 
         Raises:
-            NoDeviceError: If the driver no longer shows it.
+            DeviceGoneError: If the driver no longer shows it.
         """
         ...
 
@@ -141,8 +175,8 @@ class Readings(Protocol):
     """An open line to one device. Each value is None where the device does not tell.
 
     ``source`` names where the values come from: "nvml", "none", or "hung" once the driver stopped
-    answering. ``fault`` is ``gpu_lost`` or ``reset_required`` once the driver has said so. ``refused`` says,
-    by field, why a value is None.
+    answering. ``fault`` is ``gpu_lost`` or ``reset_required`` where the driver says so when it is asked for
+    it. ``refused`` says, by field, why a value is None.
     """
 
     @property

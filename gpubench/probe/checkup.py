@@ -7,16 +7,19 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 
-from gpubench.errors import MisuseError
+import msgspec
+
+from gpubench.errors import MisuseError, NoDeviceError
 from gpubench.models import DeviceProfile
-from gpubench.probe.backend import DeviceState, ProbeReport, Problem
+from gpubench.probe.backend import DeviceState, ProbeReport, Problem, unusable
 from gpubench.probe.check import Check, fail, ok, warn
 from gpubench.probe.checkup_host import host_checks
 from gpubench.probe.held_back import held_back
+from gpubench.probe.preflight import kept_out
 from gpubench.probe.torch_build import torch_problem
 from gpubench.probe.torch_view import torch_view
-from gpubench.probe.visible import visible_devices
-from gpubench.units import plain
+from gpubench.probe.visible import CUDA_VARIABLE, given_none, visible_devices, why_hidden
+from gpubench.units import count, plain
 
 _NEWEST_PYTHON = (3, 13)
 _OLDEST_TORCH = (2, 4)
@@ -44,7 +47,7 @@ def check_up(report: ProbeReport, environment: Mapping[str, str] | None = None) 
         _torch(report),
         _binding(),
         *_driver(report, gpus),
-        *_visibility(gpus, variables),
+        *_visibility(gpus, variables, unusable(report.problems)),
         *_torch_reaches(gpus, variables),
         *(check for device, state in seen for check in _gpu(device, state)),
         *_variables(variables),
@@ -101,14 +104,16 @@ def _from_problem(problem: Problem, *, listed: bool) -> Check:
     name = "torch and driver" if problem.backend == "torch" else "NVIDIA driver"
     if problem.device_index is not None:
         name = f"GPU {problem.device_index}"
-    seen = problem.what + ("" if problem.value is None else f" ({problem.value})")
+    seen = problem.seen()
     if problem.exit_code:
         return fail(name, seen, problem.mend)
     return warn(name, seen, problem.mend) if listed else ok(name, seen)
 
 
-def _visibility(gpus: Sequence[DeviceProfile], variables: Mapping[str, str]) -> Iterator[Check]:
-    name = "CUDA_VISIBLE_DEVICES"
+def _visibility(
+    gpus: Sequence[DeviceProfile], variables: Mapping[str, str], broken: Mapping[int, str]
+) -> Iterator[Check]:
+    name = CUDA_VARIABLE
     text = variables.get(name)
     if text is None:
         return
@@ -116,15 +121,16 @@ def _visibility(gpus: Sequence[DeviceProfile], variables: Mapping[str, str]) -> 
         yield ok(name, f"{text!r}, and no GPU here to show or hide")
         return
     try:
-        visible = visible_devices(gpus, variables)
-    except MisuseError as error:
+        visible = visible_devices(gpus, variables, unusable=broken)
+    except (MisuseError, NoDeviceError) as error:
         seen, _, mend = str(error).partition("; ")
         yield fail(name, seen, mend)
         return
     if visible:
         yield ok(name, f"{text!r} leaves " + ", ".join(f"GPU {d.index}" for d in visible))
     else:
-        yield warn(name, f"{text!r} hides every GPU: runs measure the CPU", f"unset {name}")
+        mend = "ask the scheduler for a GPU" if given_none(variables) else f"unset {name}"
+        yield warn(name, f"{why_hidden(variables)}: runs measure the CPU", mend)
 
 
 def _torch_reaches(gpus: Sequence[DeviceProfile], variables: Mapping[str, str]) -> Iterator[Check]:
@@ -139,6 +145,10 @@ def _torch_reaches(gpus: Sequence[DeviceProfile], variables: Mapping[str, str]) 
 
 def _gpu(device: DeviceProfile, state: DeviceState | None) -> Iterator[Check]:
     name = f"GPU {device.index}"
+    if state is not None and (refusal := _kept_out(device, state)) is not None:
+        seen, _, mend = refusal.partition("; ")
+        yield fail(name, seen, mend)
+        state = msgspec.structs.replace(state, compute_mode=None)  # said already
     reasons = held_back(device, state)
     if not reasons:
         yield ok(name, f"{plain(device.name or 'unnamed')}, nothing holds it back")
@@ -148,6 +158,11 @@ def _gpu(device: DeviceProfile, state: DeviceState | None) -> Iterator[Check]:
     if state is not None and state.persistence_mode is False and not device.mig_enabled:
         seen = "persistence mode is off: the driver unloads between runs and starts slowly"
         yield warn(name, seen, f"nvidia-smi -i {device.index} -pm 1")
+
+
+def _kept_out(device: DeviceProfile, state: DeviceState) -> str | None:
+    others = count(state.process_count, "process") if state.process_count else None
+    return kept_out(device, state.compute_mode, others)
 
 
 def _variables(variables: Mapping[str, str]) -> Iterator[Check]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile
-from gpubench.probe import nvml_driver, nvml_profile, nvml_readings
-from gpubench.probe.backend import BackendReport, DeviceState, Problem
+from gpubench.probe import nvml_driver, nvml_profile, nvml_readings, plausible
+from gpubench.probe.backend import BackendReport, DeviceGoneError, DeviceState, Problem
 from gpubench.probe.guard import CALL_LIMIT_S, Guard, HungCallError
 from gpubench.probe.nvml_session import Device, Refused, Session
+
+DEVICE_LIMIT_S = 30.0
+"""What the description of one GPU may take: some sixty calls, at half a second each."""
+SILENT_IN_A_ROW = 2
+"""After so many GPUs that do not answer it is the driver that hangs, and the others are not waited for."""
 
 
 def connect(limit_s: float = CALL_LIMIT_S, *, record: bool = False) -> Session | Problem:
@@ -25,8 +30,8 @@ def connect(limit_s: float = CALL_LIMIT_S, *, record: bool = False) -> Session |
     session = Session(nvml=pynvml, guard=Guard(limit_s), calls=[] if record else None)
     try:
         opened = session.guarded(lambda: session.ask("nvmlInit"))
-    except HungCallError:
-        return nvml_driver.hung(limit_s, listed=False)
+    except HungCallError as error:
+        return nvml_driver.hung(error)
     session.library = nvml_driver.loaded_library()
     if isinstance(opened, Refused):
         version = (
@@ -60,11 +65,11 @@ class NvidiaBackend:
         """Open a line to one GPU for telemetry.
 
         Raises:
-            NoDeviceError: If the driver cannot be opened, or no longer shows this device.
+            DeviceGoneError: If the driver cannot be opened, or no longer shows this device.
         """
         session = connect(self.limit_s)
         if isinstance(session, Problem):
-            raise NoDeviceError(session.line())
+            raise DeviceGoneError(session.line(), "driver_closed")
         return nvml_readings.open_on(session, device)
 
 
@@ -77,15 +82,18 @@ def dump() -> list[dict[str, Any]]:
     Raises:
         NoDeviceError: If the driver cannot be opened.
     """
-    session = connect(record=True)
+    session = connect(CALL_LIMIT_S, record=True)
     if isinstance(session, Problem):
         raise NoDeviceError(session.line())
     try:
-        report = _Survey(session).run()
+        survey = _Survey(session)
+        report = survey.run()
+        if survey.hung:
+            raise NoDeviceError(report.problems[-1].line())
         for profile in report.devices:
             nvml_readings.read_all(session, profile)
-        if session.guard.hung:
-            raise NoDeviceError(nvml_driver.hung(session.guard.limit_s, listed=False).line())
+        if session.guard.hung is not None:
+            raise NoDeviceError(nvml_driver.hung(session.guard.hung).line())
     finally:
         calls = list(session.calls or ())
         session.close()
@@ -98,59 +106,99 @@ def open_readings(device: DeviceProfile) -> nvml_readings.NvmlReadings:
 
 
 @dataclass
+class _Look:
+    """What one GPU has told so far: of a call that hangs, all that was told before it is kept."""
+
+    devices: list[tuple[DeviceProfile, Device]] = field(default_factory=list)
+    states: list[DeviceState] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+
+@dataclass
 class _Survey:
-    """What is known of the GPUs so far: a call that hangs takes the rest away, not what was read before."""
+    """What is known of the GPUs so far. Each is looked at on its own, so that none takes another away."""
 
     session: Session
-    found: list[tuple[DeviceProfile, Device]] = field(default_factory=list)
-    states: dict[int, DeviceState] = field(default_factory=dict)
+    found: list[tuple[DeviceProfile, DeviceState | None]] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    hung: bool = False
     nvml_version: str | None = None
 
     def run(self) -> BackendReport:
-        """List the GPUs, then look at what each is doing."""
+        """Describe every GPU, and what it is doing."""
         try:
-            self.session.guarded(self._list)
-            for place, (_, device) in enumerate(self.found):
-                look = partial(nvml_profile.read_state, self.session, device)
-                self.states[place] = self.session.guarded(look)
-        except HungCallError:
-            self.problems.append(nvml_driver.hung(self.session.guard.limit_s, listed=bool(self.found)))
-        alive = [place for place, (profile, device) in enumerate(self.found) if self._alive(profile, device)]
+            versions, count = self.session.guarded(self._list)
+        except HungCallError as error:
+            self.hung = True
+            self.problems.append(nvml_driver.hung(error))
+        else:
+            self._look_at_all(count, versions)
         return BackendReport(
-            devices=tuple(self.found[place][0] for place in alive),
-            states=tuple(self.states.get(place) for place in alive),
+            devices=tuple(device for device, _ in self.found),
+            states=tuple(state for _, state in self.found),
             problems=tuple(self.problems),
             library=self.session.library,
             library_version=self.nvml_version,
         )
 
-    def _alive(self, profile: DeviceProfile, device: Device) -> bool:
-        """Whether no call has said that the device is lost or needs a reset; else note the problem."""
-        card = device.label.partition("/")[0]  # a slice is lost with its card
-        code = self.session.fatal.get(device.label, self.session.fatal.get(card))
-        if code is not None:
-            self.problems.append(nvml_driver.device_unusable(profile.index or 0, code, None))
-        return code is None
-
-    def _list(self) -> None:
+    def _list(self) -> tuple[nvml_profile.Versions, int]:
+        """Return the driver's versions and the count of its GPUs; 0 with a Problem where it tells none."""
         versions = nvml_profile.read_versions(self.session)
         self.nvml_version = versions.nvml
         count = self.session.ask("nvmlDeviceGetCount")
         if isinstance(count, Refused):
             self.problems.append(nvml_driver.not_listed(count.code, count.reason))
-            return
+            return versions, 0
+        try:
+            count = plausible.DEVICES(count)
+        except plausible.ImplausibleError as error:
+            self.problems.append(nvml_driver.not_listed(nvml_driver.UNKNOWN, f"nvmlDeviceGetCount: {error}"))
+            return versions, 0
         if count == 0:
             self.problems.append(nvml_driver.no_gpu(versions.driver))
-        for index in range(count):
-            self._list_one(index, versions)
+        return versions, count
 
-    def _list_one(self, index: int, versions: nvml_profile.Versions) -> None:
-        device = self.session.device(index)
-        if isinstance(device, Refused):
-            self.problems.append(nvml_driver.device_unusable(index, device.code, device.reason))
+    def _look_at_all(self, count: int, versions: nvml_profile.Versions) -> None:
+        session, silent = self.session, 0
+        for index in range(count):
+            if silent == SILENT_IN_A_ROW:
+                self.problems.append(nvml_driver.not_asked(index, count))
+                break
+            look = _Look()
+            try:
+                session.guarded(partial(_look_at, session, index, versions, look), DEVICE_LIMIT_S)
+                silent = 0
+            except HungCallError as error:
+                self.hung, silent = True, silent + 1
+                look = replace(look, devices=[*look.devices])  # its thread may yet come back and add to it
+                self.problems.append(nvml_driver.hung(error, index, described=bool(look.devices)))
+                session = session.renewed()
+            self._take(index, look)
+        if session is not self.session:
+            session.close()
+
+    def _take(self, index: int, look: _Look) -> None:
+        """Keep the devices of a GPU that is neither lost nor in need of a reset; else note the problem."""
+        self.problems += look.problems
+        labels = [str(index), *(device.label for _, device in look.devices)]
+        code = next((c for c in map(self.session.fatal.get, labels) if c is not None), None)
+        if code is not None:
+            self.problems.append(nvml_driver.device_unusable(index, code, None))
             return
-        found = nvml_profile.read(self.session, device, index, versions)
-        if not found:
-            self.problems.append(nvml_driver.no_mig_slice(index))
-        self.found.extend(found)
+        if self.session.unasked.intersection(labels):
+            self.problems.append(nvml_driver.slow(index, DEVICE_LIMIT_S))
+        states = (*look.states, *[None] * len(look.devices))
+        self.found += [(device, state) for (device, _), state in zip(look.devices, states, strict=False)]
+
+
+def _look_at(session: Session, index: int, versions: nvml_profile.Versions, look: _Look) -> None:
+    """Describe one GPU, or its slices, and what it is doing."""
+    device = session.device(index)
+    if isinstance(device, Refused):
+        look.problems.append(nvml_driver.device_unusable(index, device.code, device.reason))
+        return
+    look.devices += nvml_profile.read(session, device, index, versions)
+    if not look.devices:
+        look.problems.append(nvml_driver.no_mig_slice(index))
+    for _, piece in look.devices:
+        look.states.append(nvml_profile.read_state(session, piece))

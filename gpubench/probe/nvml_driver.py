@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from gpubench.probe.backend import Problem
+from gpubench.probe.guard import HungCallError
 from gpubench.probe.system import container, read_text
+from gpubench.units import Seconds
 
 SONAME = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
 NO_PERMISSION, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 4, 9, 12, 13
@@ -51,13 +53,37 @@ def binding_shadowed(path: str) -> Problem:
     )
 
 
-def hung(limit_s: float, *, listed: bool) -> Problem:
-    """The driver took a call and did not come back; ``listed`` if it had named a GPU before."""
+def hung(error: HungCallError, index: int | None = None, *, described: bool = False) -> Problem:
+    """A call did not come back: of the driver, or of a GPU that was ``described`` all but its state."""
+    who = "the NVIDIA driver" if index is None else f"GPU {index}"
     return Problem(
-        what="the NVIDIA driver has stopped answering" if listed else "the NVIDIA driver does not answer",
-        value=f"a call took over {limit_s:g} s",
+        what=f"{who} has stopped answering" if described else f"{who} does not answer",
+        value=str(error),
         mend=f"look for a stuck process and for Xid lines in the kernel log, reboot if need be, {_OR_CPU}",
-        exit_code=_ABSENT if listed else _UNUSABLE,
+        exit_code=_ABSENT if described else _UNUSABLE,
+        device_index=index,
+    )
+
+
+def not_asked(first: int, count: int) -> Problem:
+    """The GPUs from ``first`` on were passed over, because those before them did not answer."""
+    left = f"GPU {first} was" if first == count - 1 else f"GPUs {first} to {count - 1} were"
+    return Problem(
+        what=f"{left} not asked",
+        value="the GPUs before did not answer",
+        mend="the NVIDIA driver hangs: look for Xid lines in the kernel log, reboot if need be",
+        exit_code=_UNUSABLE,
+    )
+
+
+def slow(index: int, limit_s: Seconds) -> Problem:
+    """A GPU answers, but too slowly to be asked everything."""
+    return Problem(
+        what=f"GPU {index} answers slowly",
+        value=f"its description took over {limit_s:g} s, the rest of it is unknown",
+        mend="see what else asks the driver (nvidia-smi, monitoring), and the kernel log",
+        exit_code=_ABSENT,
+        device_index=index,
     )
 
 

@@ -9,27 +9,45 @@ from typing import Any
 import psutil
 
 from gpubench.models import DeviceProfile, GpuSpec
+from gpubench.probe import plausible
 from gpubench.probe.backend import DeviceState
+from gpubench.probe.identity import bus_id
 from gpubench.probe.nvml_session import Device, Refused, Session
+from gpubench.probe.plausible import Choice, ImplausibleError
 from gpubench.specs import find_spec
 
 # Selectors of the driver's own header, nvml.h.
 CLOCK_SM, CLOCK_MEMORY, SENSOR_GPU = 1, 2, 0
 _NVLINK_MAX = 18
-_ARCHITECTURES = {
-    2: "Kepler",
-    3: "Maxwell",
-    4: "Pascal",
-    5: "Volta",
-    6: "Turing",
-    7: "Ampere",
-    8: "Ada Lovelace",
-    9: "Hopper",
-    10: "Blackwell",
-    13: "Rubin",
-}
-_VIRTUALIZATION = {0: "none", 1: "passthrough", 2: "vgpu", 3: "host_vgpu", 4: "host_vsga"}
-COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
+_ARCHITECTURE = Choice(
+    "architecture",
+    {
+        2: "Kepler",
+        3: "Maxwell",
+        4: "Pascal",
+        5: "Volta",
+        6: "Turing",
+        7: "Ampere",
+        8: "Ada Lovelace",
+        9: "Hopper",
+        10: "Blackwell",
+        13: "Rubin",
+    },
+)
+_VIRTUALIZATION = Choice(
+    "virtualization mode", {0: "none", 1: "passthrough", 2: "vgpu", 3: "host_vgpu", 4: "host_vsga"}
+)
+COMPUTE_MODE = Choice(
+    "compute mode", {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
+)
+# The native units of NVML.
+POWER = plausible.POWER.of("mW", divisor=1000)
+POWER_LIMIT = plausible.POWER_LIMIT.of("mW", divisor=1000)
+SM_CLOCK = plausible.SM_CLOCK.of("MHz", factor=10**6)
+MEMORY_CLOCK = plausible.MEMORY_CLOCK.of("MHz", factor=10**6)
+_HIGHEST_SM_CLOCK = plausible.HIGHEST_SM_CLOCK.of("MHz", factor=10**6)
+_HIGHEST_MEMORY_CLOCK = plausible.HIGHEST_MEMORY_CLOCK.of("MHz", factor=10**6)
+_UTILIZATION = plausible.UTILIZATION.of("%", divisor=100)
 # CUDA cores per multiprocessor by compute capability: CUDA C++ programming guide, arithmetic throughput.
 _CORES_PER_SM: Mapping[tuple[int, int], int] = {
     **dict.fromkeys([(3, 0), (3, 2), (3, 5), (3, 7)], 192),
@@ -78,44 +96,44 @@ class Fields:
     """Collects values by field name, and the reason of each that the driver refused."""
 
     session: Session
-    device: Device
+    device: Device | None
     unavailable: dict[str, str] = field(default_factory=dict)
 
-    def get(
-        self, name: str, function: str, *arguments: Any, convert: Callable[[Any], Any] = lambda v: v
-    ) -> Any:
-        """The converted answer, or None with its reason noted under ``name``."""
-        answer = self.session.ask(function, self.device, *arguments)
-        return self.take(name, answer, convert)
+    def get(self, name: str, convert: Callable[[Any], Any], function: str, *arguments: Any) -> Any:
+        """The answer in SI units, or None with the reason noted under ``name``.
 
-    def take(self, name: str, answer: Any, convert: Callable[[Any], Any]) -> Any:
+        Args:
+            name: Of the field.
+            convert: Raises ``ImplausibleError`` for what cannot be.
+            function: Of the driver, by its name in pynvml.
+            arguments: Beside the device.
+        """
+        return self.take(name, convert, function, self.session.ask(function, self.device, *arguments))
+
+    def take(self, name: str, convert: Callable[[Any], Any], function: str, answer: Any) -> Any:
         """The same for an answer that is already there."""
         if isinstance(answer, Refused):
             self.unavailable[name] = answer.reason
             return None
-        value = convert(answer)
-        if value is None:
-            self.unavailable[name] = f"{answer!r} is not a known answer"
-        return value
+        try:
+            return convert(answer)
+        except ImplausibleError as error:
+            self.unavailable[name] = f"{function}: {error}"
+            return None
+
+    def memory(self, name: str, convert: Callable[[Any], Any]) -> Any:
+        """The same for the memory."""
+        return self.take(name, convert, "nvmlDeviceGetMemoryInfo", self.session.memory(self.device))
 
 
 def read_versions(session: Session) -> Versions:
     """Ask for the versions of the driver's parts."""
-    refused: dict[str, str] = {}
-
-    def text(name: str, function: str) -> Any:
-        answer = session.ask(function)
-        if isinstance(answer, Refused):
-            refused[name] = answer.reason
-            return None
-        return answer
-
-    cuda = text("cuda_driver_version", "nvmlSystemGetCudaDriverVersion_v2")
+    of = Fields(session, None)
     return Versions(
-        driver=text("driver_version", "nvmlSystemGetDriverVersion"),
-        cuda=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
-        nvml=text("nvml_version", "nvmlSystemGetNVMLVersion"),
-        refused=refused,
+        driver=of.get("driver_version", plausible.text, "nvmlSystemGetDriverVersion"),
+        cuda=of.get("cuda_driver_version", _cuda_release, "nvmlSystemGetCudaDriverVersion_v2"),
+        nvml=of.get("nvml_version", plausible.text, "nvmlSystemGetNVMLVersion"),
+        refused=of.unavailable,
     )
 
 
@@ -126,38 +144,49 @@ def read(
     whole = _profile(session, device, index, versions)
     if not whole.mig_enabled:
         return [(whole, device)]
-    most = session.ask("nvmlDeviceGetMaxMigDeviceCount", device)
-    slices = []
-    for place in range(0 if isinstance(most, Refused) else most):
-        piece = session.mig_slice(device, place)
-        if not isinstance(piece, Refused):
-            slices.append((_slice(session, piece, whole), piece))
-    return slices
+    return [(_slice(session, piece, whole), piece) for piece in mig_slices(session, device)]
+
+
+def mig_slices(session: Session, device: Device) -> list[Device]:
+    """The slices of a card; none where it does not tell how many it may have."""
+    most = Fields(session, device).get("slices", plausible.DEVICES, "nvmlDeviceGetMaxMigDeviceCount")
+    pieces = (session.mig_slice(device, place) for place in range(most or 0))
+    return [piece for piece in pieces if not isinstance(piece, Refused)]
 
 
 def read_state(session: Session, device: Device) -> DeviceState:
     """What the device is doing now."""
     now = Fields(session, device)
-    reasons = now.get("clock_event_reasons", "nvmlDeviceGetCurrentClocksEventReasons")
+    reasons = now.get("clock_event_reasons", plausible.EVENT_BITS, "nvmlDeviceGetCurrentClocksEventReasons")
     memory = session.memory(device)
-    processes = now.get("process_count", "nvmlDeviceGetComputeRunningProcesses", convert=len)
+    in_use = now.take("memory_used_bytes", memory_used, "nvmlDeviceGetMemoryInfo", memory)
     return DeviceState(
-        temperature_c=now.get("temperature_c", "nvmlDeviceGetTemperature", SENSOR_GPU, convert=float),
-        power_w=now.get("power_w", "nvmlDeviceGetPowerUsage", convert=milli),
-        utilization=now.get(
-            "utilization", "nvmlDeviceGetUtilizationRates", convert=lambda v: int(v.gpu) / 100
-        ),
-        memory_used_bytes=now.take("memory", memory, lambda v: int(v.used)),
-        memory_in_use_bytes=int(memory.used) if hasattr(memory, "reserved") else None,
+        temperature_c=now.get("temperature_c", plausible.TEMPERATURE, "nvmlDeviceGetTemperature", SENSOR_GPU),
+        power_w=now.get("power_w", POWER, "nvmlDeviceGetPowerUsage"),
+        utilization=now.get("utilization", utilization, "nvmlDeviceGetUtilizationRates"),
+        memory_used_bytes=in_use,
+        memory_in_use_bytes=in_use if hasattr(memory, "reserved") else None,
         clock_event_reasons=None if reasons is None else event_names(reasons),
         idle=None if reasons is None else bool(reasons & GPU_IDLE),
-        process_count=processes,
-        pcie_generation_now=now.get("pcie", "nvmlDeviceGetCurrPcieLinkGeneration"),
-        pcie_width_now=now.get("pcie", "nvmlDeviceGetCurrPcieLinkWidth"),
-        pcie_generation_card=now.get("pcie", "nvmlDeviceGetGpuMaxPcieLinkGeneration"),
-        persistence_mode=now.get("persistence", "nvmlDeviceGetPersistenceMode", convert=bool),
-        compute_mode=now.get("compute_mode", "nvmlDeviceGetComputeMode", convert=COMPUTE_MODES.get),
+        process_count=now.get("process_count", len, "nvmlDeviceGetComputeRunningProcesses"),
+        pcie_generation_now=now.get("pcie", plausible.PCIE_GENERATION, "nvmlDeviceGetCurrPcieLinkGeneration"),
+        pcie_width_now=now.get("pcie", plausible.PCIE_WIDTH, "nvmlDeviceGetCurrPcieLinkWidth"),
+        pcie_generation_card=now.get(
+            "pcie", plausible.PCIE_GENERATION, "nvmlDeviceGetGpuMaxPcieLinkGeneration"
+        ),
+        persistence_mode=now.get("persistence", plausible.SWITCH, "nvmlDeviceGetPersistenceMode"),
+        compute_mode=now.get("compute_mode", COMPUTE_MODE, "nvmlDeviceGetComputeMode"),
     )
+
+
+def utilization(rates: Any) -> float:
+    """Share of the time in which the GPU worked; see ``plausible``."""
+    return float(_UTILIZATION(int(rates.gpu)))
+
+
+def memory_used(memory: Any) -> int:
+    """Memory in use [B]; see ``plausible``."""
+    return plausible.used_of(plausible.MEMORY_USED, int(memory.used), int(memory.total))
 
 
 def event_names(bits: int) -> tuple[str, ...]:
@@ -166,16 +195,6 @@ def event_names(bits: int) -> tuple[str, ...]:
     named = sum(CLOCK_EVENTS) | GPU_IDLE
     rest = (1 << n for n in range(bits.bit_length()))
     return known + tuple(hex(bit) for bit in rest if bits & bit and not bit & named)
-
-
-def milli(value: float) -> float:
-    """Thousandths (mW, mJ) to the unit itself."""
-    return value / 1000
-
-
-def mega(value: float) -> float:
-    """MHz to Hz."""
-    return value * 1e6
 
 
 def tensor_core_precisions(capability: tuple[int, int], spec: GpuSpec | None, name: str) -> tuple[str, ...]:
@@ -206,14 +225,16 @@ def fp32_flops_per_s(device: DeviceProfile) -> float | None:
 def _profile(session: Session, device: Device, index: int, versions: Versions) -> DeviceProfile:
     of = Fields(session, device, dict(versions.refused))
     of.unavailable.pop("nvml_version", None)
-    name = of.get("name", "nvmlDeviceGetName")
-    capability = of.get("compute_capability", "nvmlDeviceGetCudaComputeCapability", convert=tuple)
+    name = of.get("name", plausible.text, "nvmlDeviceGetName")
+    capability = of.get("compute_capability", plausible.capability, "nvmlDeviceGetCudaComputeCapability")
     memory, unified = _memory(of, capability)
     spec = None if name is None else find_spec(name, None if unified else memory)
     if spec is None:
         of.unavailable["gpu_key"] = "no single row of the specification table has this name and memory"
-    cores = of.get("cuda_core_count", "nvmlDeviceGetNumGpuCores")
-    memory_clock_hz = of.get("memory_clock_max_hz", "nvmlDeviceGetMaxClockInfo", CLOCK_MEMORY, convert=mega)
+    cores = of.get("cuda_core_count", plausible.CORES, "nvmlDeviceGetNumGpuCores")
+    memory_clock_hz = of.get(
+        "memory_clock_max_hz", _HIGHEST_MEMORY_CLOCK, "nvmlDeviceGetMaxClockInfo", CLOCK_MEMORY
+    )
     if spec is None or spec.l2_bytes is None:
         of.unavailable["l2_bytes"] = "not in NVML, and not in the specification table"
     return DeviceProfile(
@@ -221,10 +242,10 @@ def _profile(session: Session, device: Device, index: int, versions: Versions) -
         vendor="NVIDIA",
         name=name,
         gpu_key=None if spec is None else spec.key,
-        uuid=of.get("uuid", "nvmlDeviceGetUUID"),
+        uuid=of.get("uuid", plausible.text, "nvmlDeviceGetUUID"),
         index=index,
-        pci_bus_id=of.get("pci_bus_id", "nvmlDeviceGetPciInfo", convert=_bus_id),
-        architecture=of.get("architecture", "nvmlDeviceGetArchitecture", convert=_ARCHITECTURES.get),
+        pci_bus_id=of.get("pci_bus_id", _bus_id, "nvmlDeviceGetPciInfo"),
+        architecture=of.get("architecture", _ARCHITECTURE, "nvmlDeviceGetArchitecture"),
         compute_capability=capability,
         sm_count=_sm_count(of, cores, capability),
         cuda_core_count=cores,
@@ -232,22 +253,22 @@ def _profile(session: Session, device: Device, index: int, versions: Versions) -
         unified_memory=unified,
         memory_bandwidth_bytes_per_s=_bandwidth(of, memory_clock_hz),
         l2_bytes=None if spec is None else spec.l2_bytes,
-        sm_clock_max_hz=of.get("sm_clock_max_hz", "nvmlDeviceGetMaxClockInfo", CLOCK_SM, convert=mega),
+        sm_clock_max_hz=of.get("sm_clock_max_hz", _HIGHEST_SM_CLOCK, "nvmlDeviceGetMaxClockInfo", CLOCK_SM),
         memory_clock_max_hz=memory_clock_hz,
-        power_limit_w=of.get("power_limit_w", "nvmlDeviceGetEnforcedPowerLimit", convert=milli),
+        power_limit_w=of.get("power_limit_w", POWER_LIMIT, "nvmlDeviceGetEnforcedPowerLimit"),
         power_limit_default_w=of.get(
-            "power_limit_default_w", "nvmlDeviceGetPowerManagementDefaultLimit", convert=milli
+            "power_limit_default_w", POWER_LIMIT, "nvmlDeviceGetPowerManagementDefaultLimit"
         ),
-        pcie_generation=of.get("pcie_generation", "nvmlDeviceGetMaxPcieLinkGeneration"),
-        pcie_width=of.get("pcie_width", "nvmlDeviceGetMaxPcieLinkWidth"),
+        pcie_generation=of.get(
+            "pcie_generation", plausible.PCIE_GENERATION, "nvmlDeviceGetMaxPcieLinkGeneration"
+        ),
+        pcie_width=of.get("pcie_width", plausible.PCIE_WIDTH, "nvmlDeviceGetMaxPcieLinkWidth"),
         nvlink_count=_nvlinks(of),
         driver_version=versions.driver,
         cuda_driver_version=versions.cuda,
-        ecc_enabled=of.get("ecc_enabled", "nvmlDeviceGetEccMode", convert=lambda v: bool(v[0])),
-        mig_enabled=of.get("mig_enabled", "nvmlDeviceGetMigMode", convert=lambda v: bool(v[0])),
-        virtualization=of.get(
-            "virtualization", "nvmlDeviceGetVirtualizationMode", convert=_VIRTUALIZATION.get
-        ),
+        ecc_enabled=of.get("ecc_enabled", _current, "nvmlDeviceGetEccMode"),
+        mig_enabled=of.get("mig_enabled", _current, "nvmlDeviceGetMigMode"),
+        virtualization=of.get("virtualization", _VIRTUALIZATION, "nvmlDeviceGetVirtualizationMode"),
         tensor_core_precisions=_precisions(of, capability, spec, name),
         unavailable=of.unavailable,
     )
@@ -256,7 +277,6 @@ def _profile(session: Session, device: Device, index: int, versions: Versions) -
 def _slice(session: Session, piece: Device, whole: DeviceProfile) -> DeviceProfile:
     """A MIG slice: its own identity, processors and memory; what belongs to the card alone is left out."""
     of = Fields(session, piece)
-    attributes = of.session.ask("nvmlDeviceGetAttributes", piece)
     of_the_card = "belongs to the whole card, not to the MIG slice"
     of.unavailable.update(
         dict.fromkeys(("gpu_key", "memory_bandwidth_bytes_per_s", "l2_bytes", "cuda_core_count"), of_the_card)
@@ -265,14 +285,14 @@ def _slice(session: Session, piece: Device, whole: DeviceProfile) -> DeviceProfi
     return DeviceProfile(
         backend="cuda",
         vendor="NVIDIA",
-        name=of.get("name", "nvmlDeviceGetName"),
-        uuid=of.get("uuid", "nvmlDeviceGetUUID"),
+        name=of.get("name", plausible.text, "nvmlDeviceGetName"),
+        uuid=of.get("uuid", plausible.text, "nvmlDeviceGetUUID"),
         index=whole.index,
         pci_bus_id=whole.pci_bus_id,
         architecture=whole.architecture,
         compute_capability=whole.compute_capability,
-        sm_count=of.take("sm_count", attributes, lambda v: int(v.multiprocessorCount)),
-        memory_bytes=of.take("memory_bytes", session.memory(piece), lambda v: int(v.total)),
+        sm_count=of.get("sm_count", _multiprocessors, "nvmlDeviceGetAttributes"),
+        memory_bytes=of.memory("memory_bytes", _total),
         sm_clock_max_hz=whole.sm_clock_max_hz,
         memory_clock_max_hz=whole.memory_clock_max_hz,
         pcie_generation=whole.pcie_generation,
@@ -289,7 +309,7 @@ def _slice(session: Session, piece: Device, whole: DeviceProfile) -> DeviceProfi
 
 def _memory(of: Fields, capability: tuple[int, int] | None) -> tuple[int | None, bool | None]:
     """Total memory [B], and whether it is the machine's own (the driver then often refuses to count it)."""
-    total = of.take("memory_bytes", of.session.memory(of.device), lambda v: int(v.total))
+    total = of.memory("memory_bytes", _total)
     if capability is None:
         return total, None
     unified = capability in _INTEGRATED
@@ -300,39 +320,38 @@ def _memory(of: Fields, capability: tuple[int, int] | None) -> tuple[int | None,
 
 
 def _sm_count(of: Fields, cores: int | None, capability: tuple[int, int] | None) -> int | None:
-    answer = of.session.ask("nvmlDeviceGetAttributes", of.device)
-    if not isinstance(answer, Refused) and answer.multiprocessorCount:
-        return int(answer.multiprocessorCount)
+    told: int | None = of.get("sm_count", _multiprocessors, "nvmlDeviceGetAttributes")
+    if told is not None:
+        return told
     per_sm = None if capability is None else _CORES_PER_SM.get(capability)
     if cores is None or per_sm is None or cores % per_sm:
-        reason = answer.reason if isinstance(answer, Refused) else "nvmlDeviceGetAttributes: 0"
-        of.unavailable["sm_count"] = reason if per_sm else f"{reason}, and cores per SM are not known"
+        if per_sm is None:
+            of.unavailable["sm_count"] += ", and cores per SM are not known"
         return None
+    del of.unavailable["sm_count"]
     return cores // per_sm
 
 
 def _bandwidth(of: Fields, memory_clock_hz: float | None) -> float | None:
     """Peak memory bandwidth: two transfers a clock over the whole bus [B/s]."""
-    bus_bits = of.get("memory_bandwidth_bytes_per_s", "nvmlDeviceGetMemoryBusWidth")
-    if not bus_bits or not memory_clock_hz:
-        of.unavailable.setdefault(
-            "memory_bandwidth_bytes_per_s",
-            of.unavailable.get("memory_clock_max_hz", "the driver reports a clock or a bus width of 0"),
-        )
+    bus_bits = of.get("memory_bandwidth_bytes_per_s", plausible.BUS_WIDTH, "nvmlDeviceGetMemoryBusWidth")
+    if bus_bits is None or memory_clock_hz is None:
+        reason = of.unavailable.get("memory_clock_max_hz", "")
+        of.unavailable.setdefault("memory_bandwidth_bytes_per_s", reason)
         return None
-    return 2 * memory_clock_hz * int(bus_bits) / 8
+    return float(2 * memory_clock_hz * bus_bits / 8)
 
 
 def _nvlinks(of: Fields) -> int | None:
     active = 0
     for link in range(_NVLINK_MAX):
-        answer = of.session.ask("nvmlDeviceGetNvLinkState", of.device, link)
-        if isinstance(answer, Refused):
+        up = of.get("nvlink_count", plausible.SWITCH, "nvmlDeviceGetNvLinkState", link)
+        if up is None:
             if link == 0:
-                of.unavailable["nvlink_count"] = answer.reason
                 return None
+            del of.unavailable["nvlink_count"]  # the links end here
             break
-        active += bool(answer)
+        active += up
     return active
 
 
@@ -347,4 +366,25 @@ def _precisions(
 
 def _bus_id(info: Any) -> str:
     raw = info.busId
-    return (raw.decode("ascii", "replace") if isinstance(raw, bytes) else str(raw)).lower()
+    text = (raw.decode("ascii", "replace") if isinstance(raw, bytes) else str(raw)).lower()
+    if bus_id(text) is None:
+        raise ImplausibleError(f"{text!r} is not a PCI bus id")
+    return text
+
+
+def _cuda_release(number: int) -> str:
+    release = plausible.CUDA_RELEASE(number)
+    return f"{release // 1000}.{release % 1000 // 10}"
+
+
+def _current(modes: Any) -> bool:
+    """The mode in force, of it and the one after the next restart."""
+    return bool(plausible.SWITCH(modes[0]))
+
+
+def _multiprocessors(attributes: Any) -> int:
+    return int(plausible.SMS(int(attributes.multiprocessorCount)))
+
+
+def _total(memory: Any) -> int:
+    return int(plausible.MEMORY(int(memory.total)))

@@ -4,32 +4,44 @@ from __future__ import annotations
 
 from typing import Any, Self, TypeVar
 
-from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile, Reading
-from gpubench.probe.backend import GpuProcess, PowerLimits
+from gpubench.probe import nvml_driver, plausible
+from gpubench.probe.backend import DeviceGoneError, GpuProcess, PowerLimits
 from gpubench.probe.guard import HungCallError
 from gpubench.probe.nvml_profile import (
     CLOCK_MEMORY,
     CLOCK_POLICIES,
     CLOCK_SM,
-    COMPUTE_MODES,
+    COMPUTE_MODE,
     GPU_IDLE,
+    MEMORY_CLOCK,
+    POWER,
+    POWER_LIMIT,
     SENSOR_GPU,
+    SM_CLOCK,
     Fields,
     event_names,
-    mega,
-    milli,
+    memory_used,
+    mig_slices,
+    utilization,
 )
 from gpubench.probe.nvml_session import GPU_IS_LOST, RESET_REQUIRED, Device, Refused, Session
 
 T = TypeVar("T")
 
+READING_LIMIT_S = 5.0
+"""Of a driver that answers slowly a reading takes what comes in this time; the rest of it is unknown."""
+_ENERGY = plausible.ENERGY.of("mJ", divisor=1000)
+_HELD = plausible.HELD.of("ns", divisor=10**9)
 _UNCORRECTED, _VOLATILE = 1, 0
 _FAULTS = {GPU_IS_LOST: "gpu_lost", RESET_REQUIRED: "reset_required"}
 
 
 class NvmlReadings:
-    """An open line to one GPU. A call that hangs ends the line: every later value is None."""
+    """An open line to one GPU. A call that hangs ends the line: every later value is None.
+
+    Of a driver that is slow and no more, each reading takes what it gets in ``READING_LIMIT_S``.
+    """
 
     def __init__(self, session: Session, device: Device) -> None:
         """Take over the session; ``close`` shuts it down."""
@@ -47,7 +59,14 @@ class NvmlReadings:
 
     @property
     def fault(self) -> str | None:
-        """``gpu_lost`` or ``reset_required`` once the driver has said so; the device does not come back."""
+        """``gpu_lost`` or ``reset_required`` where the driver says so; the device does not come back.
+
+        The driver is asked once more, because a device can be lost between two samples.
+        """
+        if self._device.label not in self._session.fatal:
+            self._guarded(
+                lambda: self._session.ask("nvmlDeviceGetTemperature", self._device, SENSOR_GPU), None
+            )
         return _FAULTS.get(self._session.fatal.get(self._device.label, 0))
 
     @property
@@ -62,10 +81,7 @@ class NvmlReadings:
     def energy_j(self) -> float | None:
         """Read the energy counter [J]; it steps about every 100 ms, and at 0 it tells nothing."""
         return self._guarded(
-            lambda: self._fields.get(
-                "energy_j", "nvmlDeviceGetTotalEnergyConsumption", convert=lambda mj: milli(mj) or None
-            ),
-            None,
+            lambda: self._fields.get("energy_j", _ENERGY, "nvmlDeviceGetTotalEnergyConsumption"), None
         )
 
     def held_clocks_s(self) -> dict[str, float]:
@@ -82,14 +98,13 @@ class NvmlReadings:
 
     def memory_in_use_bytes(self) -> int | None:
         """Read memory in use without the driver's reserve [B]; an old driver cannot part the two."""
-        answer: Any = self._guarded(lambda: self._session.memory(self._device), None)
-        return int(answer.used) if hasattr(answer, "reserved") else None
+        return self._guarded(self._memory_in_use_bytes, None)
 
     def ecc_uncorrected(self) -> int | None:
         """Read uncorrected memory errors since the driver was loaded; only a change means anything."""
         return self._guarded(
             lambda: self._fields.get(
-                "ecc_uncorrected", "nvmlDeviceGetTotalEccErrors", _UNCORRECTED, _VOLATILE
+                "ecc_uncorrected", plausible.ERRORS, "nvmlDeviceGetTotalEccErrors", _UNCORRECTED, _VOLATILE
             ),
             None,
         )
@@ -97,8 +112,7 @@ class NvmlReadings:
     def compute_mode(self) -> str | None:
         """Read who may use the GPU."""
         return self._guarded(
-            lambda: self._fields.get("compute_mode", "nvmlDeviceGetComputeMode", convert=COMPUTE_MODES.get),
-            None,
+            lambda: self._fields.get("compute_mode", COMPUTE_MODE, "nvmlDeviceGetComputeMode"), None
         )
 
     def close(self) -> None:
@@ -113,35 +127,44 @@ class NvmlReadings:
 
     def _guarded(self, work: Any, otherwise: T) -> T:
         try:
-            return self._session.guarded(work)  # type: ignore[no-any-return]
+            return self._session.guarded(work, READING_LIMIT_S)  # type: ignore[no-any-return]
         except HungCallError:
             return otherwise
 
     def _sample(self) -> Reading:
         of = self._fields
-        reasons = of.get("clock_event_reasons", "nvmlDeviceGetCurrentClocksEventReasons")
+        reasons = of.get(
+            "clock_event_reasons", plausible.EVENT_BITS, "nvmlDeviceGetCurrentClocksEventReasons"
+        )
         return Reading(
-            sm_clock_hz=of.get("sm_clock_hz", "nvmlDeviceGetClockInfo", CLOCK_SM, convert=mega),
-            memory_clock_hz=of.get("memory_clock_hz", "nvmlDeviceGetClockInfo", CLOCK_MEMORY, convert=mega),
-            power_w=of.get("power_w", "nvmlDeviceGetPowerUsage", convert=milli),
-            temperature_c=of.get("temperature_c", "nvmlDeviceGetTemperature", SENSOR_GPU, convert=float),
-            utilization=of.get(
-                "utilization", "nvmlDeviceGetUtilizationRates", convert=lambda v: int(v.gpu) / 100
+            sm_clock_hz=of.get("sm_clock_hz", SM_CLOCK, "nvmlDeviceGetClockInfo", CLOCK_SM),
+            memory_clock_hz=of.get("memory_clock_hz", MEMORY_CLOCK, "nvmlDeviceGetClockInfo", CLOCK_MEMORY),
+            power_w=of.get("power_w", POWER, "nvmlDeviceGetPowerUsage"),
+            temperature_c=of.get(
+                "temperature_c", plausible.TEMPERATURE, "nvmlDeviceGetTemperature", SENSOR_GPU
             ),
-            memory_used_bytes=of.take(
-                "memory_used_bytes", self._session.memory(self._device), lambda v: int(v.used)
-            ),
+            utilization=of.get("utilization", utilization, "nvmlDeviceGetUtilizationRates"),
+            memory_used_bytes=of.memory("memory_used_bytes", memory_used),
             clock_event_reasons=None if reasons is None else event_names(reasons),
             idle=None if reasons is None else bool(reasons & GPU_IDLE),
         )
+
+    def _memory_in_use_bytes(self) -> int | None:
+        answer = self._session.memory(self._device)
+        if not hasattr(answer, "reserved"):
+            return None
+        used: int | None = self._fields.take(
+            "memory_used_bytes", memory_used, "nvmlDeviceGetMemoryInfo", answer
+        )
+        return used
 
     def _held_clocks_s(self) -> dict[str, float]:
         answers = {
             name: self._fields.get(
                 f"held_clocks_s.{name}",
+                lambda status: _HELD(int(status.violationTime)),
                 "nvmlDeviceGetViolationStatus",
                 policy,
-                convert=lambda v: int(v.violationTime) / 1e9,
             )
             for policy, name in CLOCK_POLICIES.items()
         }
@@ -154,27 +177,37 @@ class NvmlReadings:
             ("nvmlDeviceGetGraphicsRunningProcesses", False),
             ("nvmlDeviceGetComputeRunningProcesses", True),
         ):
-            answer = self._fields.get("processes", function)
+            answer = self._fields.get("processes", list, function)
             answered = answered or answer is not None
             for process in answer or ():
-                memory = process.usedGpuMemory
                 found[int(process.pid)] = GpuProcess(
-                    pid=int(process.pid),
-                    memory_bytes=None if memory is None else int(memory),
-                    compute=compute,
+                    pid=int(process.pid), memory_bytes=self._process_bytes(process), compute=compute
                 )
         return tuple(found.values()) if answered else None
 
+    def _process_bytes(self, process: Any) -> int | None:
+        native = process.usedGpuMemory
+        if native is None:
+            return None
+        taken: int | None = self._fields.take(
+            "processes", plausible.MEMORY_USED, "usedGpuMemory", int(native)
+        )
+        return taken
+
     def _power_limits(self) -> PowerLimits:
         of = self._fields
-        bounds = of.get("power_limit_range", "nvmlDeviceGetPowerManagementLimitConstraints") or (None, None)
+        bounds = of.get(
+            "power_limit_range",
+            lambda pair: [POWER_LIMIT(bound) for bound in pair],
+            "nvmlDeviceGetPowerManagementLimitConstraints",
+        ) or (None, None)
         return PowerLimits(
-            enforced_w=of.get("power_limit_w", "nvmlDeviceGetEnforcedPowerLimit", convert=milli),
+            enforced_w=of.get("power_limit_w", POWER_LIMIT, "nvmlDeviceGetEnforcedPowerLimit"),
             default_w=of.get(
-                "power_limit_default_w", "nvmlDeviceGetPowerManagementDefaultLimit", convert=milli
+                "power_limit_default_w", POWER_LIMIT, "nvmlDeviceGetPowerManagementDefaultLimit"
             ),
-            minimum_w=None if bounds[0] is None else milli(bounds[0]),
-            maximum_w=None if bounds[1] is None else milli(bounds[1]),
+            minimum_w=bounds[0],
+            maximum_w=bounds[1],
         )
 
 
@@ -182,18 +215,21 @@ def open_on(session: Session, profile: DeviceProfile) -> NvmlReadings:
     """The readings of the device of this profile, on an open session.
 
     Raises:
-        NoDeviceError: If the driver no longer shows it.
+        DeviceGoneError: If the driver no longer shows it.
     """
+    index = profile.index or 0
     try:
         device = session.guarded(lambda: _find(session, profile))
-    except HungCallError:
-        raise NoDeviceError(
-            "the NVIDIA driver does not answer; look for a stuck process, reboot if need be"
-        ) from None
+    except HungCallError as error:
+        raise DeviceGoneError(nvml_driver.hung(error, index).line(), "driver_hung") from None
+    if isinstance(device, Device):
+        return NvmlReadings(session, device)
+    session.close()
     if device is None:
-        session.close()
-        raise NoDeviceError(f"GPU {profile.index} ({profile.name}) is no longer listed by the driver; reboot")
-    return NvmlReadings(session, device)
+        gone = f"GPU {profile.index} ({profile.name}) is no longer listed by the driver; reboot"
+        raise DeviceGoneError(gone, "gpu_lost")
+    problem = nvml_driver.device_unusable(index, device.code, device.reason)
+    raise DeviceGoneError(problem.line(), _FAULTS.get(device.code, "gpu_lost"))
 
 
 def read_all(session: Session, profile: DeviceProfile) -> None:
@@ -208,19 +244,20 @@ def read_all(session: Session, profile: DeviceProfile) -> None:
     readings.compute_mode()
 
 
-def _find(session: Session, profile: DeviceProfile) -> Device | None:
-    """The device with this place and UUID; a MIG slice by its UUID among the slices of its card."""
+def _find(session: Session, profile: DeviceProfile) -> Device | Refused | None:
+    """The device with this place and UUID; a MIG slice by its UUID among the slices of its card.
+
+    None if another or no device is at this place; the refusal where the driver gives one.
+    """
     if profile.index is None:
         return None
     device = session.device(profile.index)
     if isinstance(device, Refused):
-        return None
+        return device
     if profile.mig_enabled and (profile.uuid or "").startswith("MIG-"):
-        most = session.ask("nvmlDeviceGetMaxMigDeviceCount", device)
-        for place in range(0 if isinstance(most, Refused) else most):
-            piece = session.mig_slice(device, place)
-            if not isinstance(piece, Refused) and session.ask("nvmlDeviceGetUUID", piece) == profile.uuid:
-                return piece
-        return None
+        pieces = mig_slices(session, device)
+        return next((p for p in pieces if session.ask("nvmlDeviceGetUUID", p) == profile.uuid), None)
     uuid = session.ask("nvmlDeviceGetUUID", device)
+    if isinstance(uuid, Refused) and uuid.code in _FAULTS:
+        return uuid
     return None if profile.uuid is not None and uuid != profile.uuid else device

@@ -113,20 +113,32 @@ def _look(device: DeviceProfile, readings: Readings, own_pids: Collection[int]) 
     return None
 
 
+def kept_out(device: DeviceProfile, mode: str | None, taken_by: str | None) -> str | None:
+    """Why its compute mode keeps a run from a device; None where it does not.
+
+    Args:
+        device: As probed.
+        mode: Its compute mode, where it tells.
+        taken_by: Who else computes on it.
+    """
+    back = f"set the mode back with nvidia-smi -i {device.index} -c DEFAULT"
+    if mode == "prohibited":
+        return f"{_label(device)} is in compute mode {mode}: no program may use it; {back}"
+    if mode in {"exclusive_process", "exclusive_thread"} and taken_by is not None:
+        return (
+            f"{_label(device)} is in compute mode {mode} and taken ({taken_by}); end that process or {back}"
+        )
+    return None
+
+
 def _check_compute_mode(device: DeviceProfile, readings: Readings) -> None:
     mode = readings.compute_mode()
-    if mode == "prohibited":
-        raise NoDeviceError(
-            f"{_label(device)} is in compute mode {mode}: no program may use it; "
-            "set it back with nvidia-smi -c DEFAULT"
-        )
-    if mode in {"exclusive_process", "exclusive_thread"}:
-        foreign = [p for p in readings.processes() or () if p.compute and p.pid != os.getpid()]
-        if foreign:
-            raise NoDeviceError(
-                f"{_label(device)} is in compute mode {mode} and taken ({_listed(foreign)}); "
-                "end that process or set the mode back with nvidia-smi -c DEFAULT"
-            )
+    if mode in {None, "default"}:
+        return
+    foreign = [p for p in readings.processes() or () if p.compute and p.pid != os.getpid()]
+    refusal = kept_out(device, mode, _listed(foreign) if foreign else None)
+    if refusal is not None:
+        raise NoDeviceError(refusal)
 
 
 def _refusal(device: DeviceProfile, sharing: Sharing) -> str:

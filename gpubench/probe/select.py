@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gpubench.errors import MisuseError, NoDeviceError
 from gpubench.models import DeviceProfile
 from gpubench.probe import cpu, nvidia
-from gpubench.probe.backend import BackendReport
+from gpubench.probe.backend import BackendReport, unusable
 from gpubench.probe.backends import load_backends
 from gpubench.probe.torch_build import torch_problem
-from gpubench.probe.visible import HIP_VARIABLE, by_uuid, visible_devices
+from gpubench.probe.visible import (
+    CUDA_VARIABLE,
+    HIP_VARIABLE,
+    by_uuid,
+    given_none,
+    visible_devices,
+    why_hidden,
+)
 from gpubench.specs import find_spec
 from gpubench.units import plain
 
@@ -37,16 +44,18 @@ def select_device(name: str = "auto") -> tuple[DeviceProfile, str | None]:
     check_form(wanted)
     report = nvidia.BACKEND.devices()
     # On a machine without NVIDIA GPUs the variable, often set for all of a cluster, means nothing.
-    nvidias = visible_devices(report.devices, os.environ) if report.devices else ()
+    broken = unusable(report.problems)
+    nvidias = visible_devices(report.devices, os.environ, unusable=broken) if report.devices else ()
     if wanted.lower() == "auto":
         return _automatic(report, nvidias)
     kind, gpus = _place(wanted), (*nvidias, *_others())
     hidden = report.devices and not nvidias and kind and kind[1] == "cuda"
     if not gpus or hidden:
         raise NoDeviceError(_no_gpu(report))
+    _check_place(kind, broken)
     device = _named(wanted, gpus)
     check_torch(device)
-    return device, None
+    return device, _hurt(report) if device.backend == nvidia.BACKEND.name else None
 
 
 def select_peers(device: DeviceProfile, count: int) -> tuple[DeviceProfile, ...]:
@@ -66,7 +75,8 @@ def select_peers(device: DeviceProfile, count: int) -> tuple[DeviceProfile, ...]
     if device.backend != nvidia.BACKEND.name or device.mig_enabled:
         what = "a MIG slice" if device.mig_enabled else name
         raise MisuseError(f"--gpus {count} needs whole NVIDIA GPUs; this device is {what}")
-    visible = visible_devices(nvidia.BACKEND.devices().devices, os.environ)
+    report = nvidia.BACKEND.devices()
+    visible = visible_devices(report.devices, os.environ, unusable=unusable(report.problems))
     alike = [d for d in visible if d.name == device.name and d.memory_bytes == device.memory_bytes]
     others = tuple(d for d in alike if d.index != device.index)
     if len(others) < count - 1:
@@ -106,7 +116,7 @@ def check_form(name: str) -> None:
 def _place(name: str) -> re.Match[str] | None:
     """A backend's name and a place, counted from 0: cuda, cuda:1."""
     kinds = "|".join(re.escape(kind) for kind in load_backends().found if kind != cpu.BACKEND.name)
-    return re.fullmatch(rf"({kinds})(?::(\d+))?", name.lower())
+    return re.fullmatch(rf"({kinds})(?::([0-9]{{1,9}}))?", name.lower())
 
 
 def _others() -> tuple[DeviceProfile, ...]:
@@ -121,14 +131,13 @@ def _others() -> tuple[DeviceProfile, ...]:
 def _automatic(report: BackendReport, nvidias: Sequence[DeviceProfile]) -> tuple[DeviceProfile, str | None]:
     if nvidias:
         check_torch(nvidias[0])
-        hurt = [p.line() for p in report.problems]
-        return nvidias[0], "; ".join(hurt) or None
+        return nvidias[0], _hurt(report)
     stopping = [p for p in report.problems if p.exit_code]
     if stopping and not report.devices:
         raise NoDeviceError(stopping[0].line())
     processor = cpu.BACKEND.profile()
     if report.devices:
-        return processor, "CUDA_VISIBLE_DEVICES hides every GPU: measuring on the CPU"
+        return processor, f"{why_hidden(os.environ)}: measuring on the CPU"
     for device in (others := _others()):
         if torch_problem(device) is None:
             return device, None
@@ -139,10 +148,31 @@ def _automatic(report: BackendReport, nvidias: Sequence[DeviceProfile]) -> tuple
     return processor, f"{why}: measuring on the CPU"
 
 
+def _hurt(report: BackendReport) -> str | None:
+    """What is wrong with the GPUs beside the one that is chosen."""
+    return "; ".join(problem.line() for problem in report.problems) or None
+
+
+def _check_place(asked: re.Match[str] | None, broken: Mapping[int, str]) -> None:
+    """Refuse a place that has moved, because a GPU at it or before it cannot be used.
+
+    CUDA_VISIBLE_DEVICES names every GPU that counts, and its places are its own.
+    """
+    if asked is None or asked[1] != nvidia.BACKEND.name or asked[2] is None or CUDA_VARIABLE in os.environ:
+        return
+    moved = next((line for index, line in sorted(broken.items()) if index <= int(asked[2])), None)
+    if moved is not None:
+        raise NoDeviceError(f"{moved}; name another by its UUID, see gpubench probe")
+
+
 def _no_gpu(report: BackendReport) -> str:
+    hidden = os.environ.get(CUDA_VARIABLE, "")
+    if report.devices and given_none(os.environ):
+        return (
+            f"{CUDA_VARIABLE}={hidden.strip()}: the scheduler gave this job no GPU; ask it for one, {_OR_CPU}"
+        )
     if report.devices:
-        hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-        return f"CUDA_VISIBLE_DEVICES={hidden!r} hides every GPU; unset it, {_OR_CPU}"
+        return f"{CUDA_VARIABLE}={hidden!r} hides every GPU; unset it, {_OR_CPU}"
     if report.problems:
         return report.problems[0].line()
     return f"no GPU found; check the driver, {_OR_CPU}"

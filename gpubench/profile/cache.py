@@ -8,8 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,9 +17,9 @@ from types import MappingProxyType
 
 import msgspec
 
+from gpubench.bounded import OUTPUT_LIMIT_BYTES, Ended, ask_child
 from gpubench.errors import MisuseError
 from gpubench.models import WorkloadProfile
-from gpubench.profile.bounded import OUTPUT_LIMIT_BYTES, Ended, run_bounded
 from gpubench.profile.log import write_log
 from gpubench.units import format_bytes, format_duration, plain
 from gpubench.workload import is_own, workload_names
@@ -31,7 +29,6 @@ TRACE_LIMIT_S = 60.0
 """An own model that has not been built and traced by then never will be, in all likelihood."""
 NOTICE_AFTER_S = 5.0
 """Most models are traced by then; a person who waits longer is told what for."""
-ANSWER_LIMIT_BYTES = 16 * 1024**2
 _NOTE_CHARACTERS = 600
 
 _logger = logging.getLogger(__name__)
@@ -97,14 +94,14 @@ def profile_of(reference: str, *, time_limit_s: float | None = None) -> Workload
 
 def _profile_in_child(reference: str, time_limit_s: float) -> WorkloadProfile:
     name = plain(Path(reference).name)
-    with tempfile.TemporaryDirectory(prefix="gpubench-") as folder, _notice(name, time_limit_s):
-        answer_file = Path(folder) / "answer.json"
-        ended = run_bounded(
-            [sys.executable, "-P", "-m", "gpubench.profile.child", reference, str(answer_file)],
+    with _notice(name, time_limit_s):
+        answer, ended = ask_child(
+            "gpubench.profile.child",
+            [reference],
+            Answer,
             time_limit_s=time_limit_s,
             environment={**os.environ, "CUDA_VISIBLE_DEVICES": ""},  # tracing needs no GPU, and takes none
         )
-        answer = _read_answer(answer_file)
     if ended.flooded or answer is None or (answer.profile is None and answer.error is None):
         kept = write_log(name, None, ended.tail)
         raise MisuseError(f"{name}: {_ending(ended, time_limit_s)} ({kept})")
@@ -128,16 +125,6 @@ def _notice(name: str, time_limit_s: float) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-
-
-def _read_answer(path: Path) -> Answer | None:
-    """Read what the child left, or None where it left nothing or something broken."""
-    try:
-        if path.stat().st_size > ANSWER_LIMIT_BYTES:
-            return None
-        return msgspec.json.decode(path.read_bytes(), type=Answer)
-    except (OSError, msgspec.DecodeError):
-        return None
 
 
 def _ending(ended: Ended, time_limit_s: float) -> str:

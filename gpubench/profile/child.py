@@ -1,13 +1,13 @@
-"""Import and trace a model in a child process: ``python -m gpubench.profile.child REFERENCE ANSWER``."""
+"""The child that imports and traces a model, run by ``bounded.ask_child``; its argument names the model."""
 
 from __future__ import annotations
 
-import sys
 import traceback
 from pathlib import Path
 
 import msgspec
 
+from gpubench.bounded import arguments_of_child, leave_answer
 from gpubench.errors import MisuseError
 from gpubench.models import WorkloadProfile
 from gpubench.profile.cache import Answer
@@ -16,9 +16,10 @@ from gpubench.profile.trace import trace_workload
 from gpubench.workload import is_own, load_workload, one_line
 
 
-def main(reference: str, answer_file: Path) -> None:
+def main() -> None:
     """Trace the model and leave the answer in a file: its own output may be anything."""
-    answer_file.write_bytes(msgspec.json.encode(_answer(reference)))
+    answer_fd, (reference,) = arguments_of_child()
+    leave_answer(answer_fd, _answer(reference))
 
 
 def _answer(reference: str) -> Answer:
@@ -53,4 +54,4 @@ def _profile(reference: str) -> tuple[WorkloadProfile, tuple[str, ...]]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main()

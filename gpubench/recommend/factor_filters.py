@@ -86,9 +86,10 @@ def _at_least(field: str, bound: float, scale: float, unit: str) -> Reason:
 def _at_most_watts(most: float) -> Reason:
     def reason(offer: Offer, spec: GpuSpec | None) -> str | None:
         del offer
-        if spec is None or spec.tdp_w is None:
+        power_w = None if spec is None else spec.board_power_w
+        if power_w is None:
             return "its power is not known"
-        return None if spec.tdp_w <= most else f"{spec.tdp_w:g} W for one GPU, above {most:g} W"
+        return None if power_w <= most else f"{power_w:g} W for one GPU, above {most:g} W"
 
     return reason
 

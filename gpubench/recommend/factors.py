@@ -45,7 +45,7 @@ def factors_of(spec: GpuSpec | None) -> dict[str, Any]:
         "fp64_share": fp64_share(spec),
         "link": link_of(spec),
         "cooling": cooling_of(spec),
-        "board_power_w": spec.tdp_w,
+        "board_power_w": spec.board_power_w,
     }
 
 

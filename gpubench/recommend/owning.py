@@ -270,6 +270,6 @@ def _power(owned: Owned, spec: GpuSpec | None, power_w: Mapping[str, float]) -> 
         return owned.power_w, "given"
     if owned.gpu_key in power_w:
         return power_w[owned.gpu_key], "measured"
-    if spec is not None and spec.tdp_w is not None:
-        return spec.tdp_w, "board power, assumed"
+    if spec is not None and spec.board_power_w is not None:
+        return spec.board_power_w, "board power, assumed"
     raise MisuseError(f"--own {gpu_name(owned.gpu_key)}: its power is not known; add it: ', 300 W'")

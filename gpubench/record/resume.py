@@ -74,7 +74,7 @@ def plan_again(
         MisuseError: If device, software or a variable is another, a workload of the user's own is not given
             again, or a variable forces a lower precision on fp32.
     """
-    _same_conditions(run, device)
+    check_conditions(run, device)
     names = {profile.name: (reference, profile) for reference, profile in profiles.items()}
     told = None if run.settings is None else run.settings.batch_choice
     choice = told or next((m.batch_choice for m in run.measurements if m.batch_choice is not None), None)
@@ -174,7 +174,12 @@ def _planned(
     )
 
 
-def _same_conditions(run: Run, device: DeviceProfile) -> None:
+def check_conditions(run: Run, device: DeviceProfile) -> None:
+    """Refuse to go on with a run on another device, with other software or under other variables.
+
+    Raises:
+        MisuseError: Naming the first that differs.
+    """
     if run.device.device_id is not None and run.device.device_id != device_id(device):
         raise MisuseError(
             f"run {plain(run.run_id)} was begun on another device ({plain(run.device.name or 'unnamed')}): "

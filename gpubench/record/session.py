@@ -39,6 +39,8 @@ from gpubench.probe.identity import storable
 from gpubench.probe.select import select_device, select_peers
 from gpubench.profile import profiles_of
 from gpubench.record import resume, store
+from gpubench.record.adding import stored_alike
+from gpubench.record.lock import RunLock
 from gpubench.units import plain, utc_stamp
 from gpubench.workload import workload_names
 
@@ -84,7 +86,7 @@ def run(request: RunRequest | None = None, **options: Any) -> Run:
     Raises:
         MisuseError: For a request that cannot be met.
         NoDeviceError: If the device cannot be used.
-        StorageError: If the run cannot be stored.
+        StorageError: If the run cannot be stored, or another process is writing it.
         EveryCaseFailedError: If not one case gave a figure; the rows are stored.
         InterruptedRunError: If Ctrl-C or SIGTERM came; finished cases are stored.
     """
@@ -101,13 +103,15 @@ def prepare(
 ) -> Prepared:
     """Check all that can be checked before time is spent: words, device, folder, sharing, cases.
 
-    Where the largest batch is asked for it is searched here; ``on_trial`` hears of each batch tried.
+    Where the largest batch is asked for it is searched here; ``on_trial`` hears of each batch tried. A run to
+    go on with that another process is writing is refused here already, as far as its lock file tells.
     """
     request = check_request(request, workload_names())
     root = store.results_root(request.results)
     found = None if request.resume is None else store.find_run(root, request.resume)
     resumed = None if found is None else store.read_run(found)
     if resumed is not None:
+        store.refuse_if_written(root, resumed)
         request = resume.request_again(resumed, request, workload_names())
     device, remark = select_device(request.device)
     peers = select_peers(device, request.gpus)
@@ -158,32 +162,70 @@ def budget_numbers(made: Plan) -> dict[str, float | str | bool]:
 def execute(prepared: Prepared, on_event: Callable[[events.Event], None] = say_nothing) -> Session:
     """Measure what was prepared; the file is replaced after every finished case.
 
-    Ctrl-C once, or SIGTERM, ends the run after the round at hand; Ctrl-C twice ends it at once. The file of
-    a run to go on with stays as it is until something is measured.
+    The run is locked from before its first measurement to after its last, and a run to go on with is read
+    again once it is. Ctrl-C once, or SIGTERM, ends the run after the round at hand; Ctrl-C twice ends it at
+    once. The file of a run to go on with stays as it is until something is measured.
+
+    Raises:
+        RunLockedError: If another process is writing the run.
     """
-    whole = _whole(prepared)
-    if whole is not None:
-        on_event(events.Remark(text=f"nothing left to measure: run {plain(whole.run.run_id)} is whole"))
-        return whole
+    begun = new_run(prepared) if prepared.resumed is None else prepared.resumed
+    with store.writing(prepared.root, begun) as held:
+        if held.remark is not None:
+            on_event(events.Remark(text=held.remark))
+        prepared = _read_again(prepared)
+        whole = _whole(prepared)
+        if whole is None:
+            return _measure(prepared, begun, held, on_event)
+    on_event(events.Remark(text=f"nothing left to measure: run {plain(whole.run.run_id)} is whole"))
+    return whole
+
+
+def _measure(
+    prepared: Prepared, begun: Run, held: RunLock, on_event: Callable[[events.Event], None]
+) -> Session:
     control = Control()
     on_event(_planned(prepared))
     launcher = Launcher(prepared.plan, prepared.device, on_event, control)
-    state, record = _begin(prepared)
+    state, record = _begin(prepared, begun)
     launcher.micro += state.micro
     if prepared.resumed is None:
-        _save(prepared.root, state)
+        _save(prepared.root, state, held)
     with _listening(control):
         for measurement in launcher.run(record):
             state = _so_far(with_measurement(state, measurement), prepared, launcher)
-            _save(prepared.root, state)
+            _save(prepared.root, state, held)
         state = _so_far(state, prepared, launcher)
         if not control.stopping.is_set():
             for each in (prepared.device, *prepared.plan.peers):
                 found = preflight.newcomers(each)
                 state = msgspec.structs.replace(state, findings=together(state.findings, found))
         state = finished(state, prepared.plan.budget.launches)
-        path = _save(prepared.root, state)
+        path = _save(prepared.root, state, held)
     return Session(run=state, path=path, interrupted=control.stopping.is_set())
+
+
+def _read_again(prepared: Prepared) -> Prepared:
+    """Return what was prepared with the run as it is stored now.
+
+    Another process may have gone on with it since it was read: what that one finished is not measured again,
+    and above all not replaced by what was known before.
+
+    Raises:
+        ConflictError: If the run was read from a file that differs from what is stored under its id.
+        MisuseError: If it cannot be read any more, or no longer fits the device and the software.
+    """
+    if prepared.resumed_from is None:
+        return prepared
+    run = store.read_run(prepared.resumed_from)
+    stored_alike(prepared.root, run)
+    if run == prepared.resumed:
+        return prepared
+    resume.check_conditions(run, prepared.device)
+    done = resume.finished_units(run, prepared.plan.budget.launches)
+    return msgspec.structs.replace(
+        prepared, resumed=run, plan=msgspec.structs.replace(prepared.plan, done=done)
+    )
 
 
 def _whole(prepared: Prepared) -> Session | None:
@@ -208,10 +250,10 @@ def _planned(prepared: Prepared) -> events.RunPlanned:
     )
 
 
-def _begin(prepared: Prepared) -> tuple[Run, Record | None]:
+def _begin(prepared: Prepared, begun: Run) -> tuple[Run, Record | None]:
     """The run before its first new measurement, and what is known of its cases where it goes on."""
     if prepared.resumed is None:
-        return new_run(prepared), None
+        return begun, None
     run = resume.without_cut_off(prepared.resumed)
     goes_on = msgspec.structs.replace(
         run,
@@ -272,9 +314,9 @@ def finished(state: Run, launches: int) -> Run:
     )
 
 
-def _save(root: Path, state: Run) -> Path:
+def _save(root: Path, state: Run, held: RunLock) -> Path:
     try:
-        return store.write_run(root, state)
+        return store.write_run(root, state, held)
     except StorageError as error:
         raise UnstoredRunError(str(error), state) from error
 

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
 
 import msgspec
 
-from gpubench.errors import GpuBenchError, MisuseError, StorageError
+from gpubench.errors import MisuseError, StorageError
 from gpubench.folders import default_results
 from gpubench.models import SCHEMA_VERSION, Run
-from gpubench.record.rules import beyond_belief, broken_rule
+from gpubench.record import lock
+from gpubench.record.aside import set_aside
+from gpubench.record.lock import RunLock
+from gpubench.record.rules import broken_rule
 from gpubench.units import MIB, format_bytes, plain
 
 MAX_FILE_BYTES = 64 * MIB
@@ -29,8 +34,11 @@ _RESERVED = frozenset({"con", "prn", "aux", "nul"})
 _UNKNOWN_KEY = "unknown"
 
 
-class NewerSchemaError(MisuseError):
-    """The file was written by a later gpubench; it is whole, and must not be set aside."""
+class BadContentError(MisuseError):
+    """The bytes of a file were read whole, and they are no run, or a run that contradicts itself.
+
+    Nothing else proves a file broken: not a failure to read it, nor a later gpubench's schema.
+    """
 
 
 class StoredRuns(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,16 +62,60 @@ def run_path(root: Path, run: Run) -> Path:
     Raises:
         MisuseError: If the run id holds anything but small letters, digits, dots and dashes.
     """
-    return root / "runs" / folder_name(run) / f"{_check_id(run)}.json"
+    return root / "runs" / folder_name(run) / f"{id_of(run)}.json"
 
 
-def _check_id(run: Run, where: str = "") -> str:
+def id_of(run: Run) -> str:
+    """Return a run's id as its file bears it: whatever the case of its letters, it is one run.
+
+    Raises:
+        MisuseError: If it holds anything but letters, digits, dots and dashes.
+    """
     run_id = run.run_id.casefold()
     if not is_safe_name(run_id):
-        raise MisuseError(
-            f"{where}run id {plain(run.run_id)!r} is no plain file name: the file is not gpubench's"
-        )
+        raise MisuseError(f"run id {plain(run.run_id)!r} is no plain file name: the file is not gpubench's")
     return run_id
+
+
+def stored_paths(root: Path, run: Run) -> tuple[Path, ...]:
+    """Return the files that are stored under a run's id, in whichever device's folder.
+
+    A run has one id in any case of its letters. Its folder may differ: a file may have been moved, or its
+    device have been given another key.
+
+    Raises:
+        StorageError: If a folder cannot be looked into, so that the answer is not known.
+    """
+    name, top = f"{id_of(run)}.json", root / "runs"
+    try:
+        with os.scandir(top) as entries:
+            folders = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+        return tuple(folder / name for folder in (top, *sorted(folders)) if _is_there(folder / name))
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    except OSError as error:
+        raise StorageError(f"cannot look for run {id_of(run)} in {top}: {_cause(error)}") from error
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _top(root: Path) -> Path:
+    """Folder of the device folders: ``runs`` where there is one, else a folder that is one itself."""
+    return root / "runs" if _has_runs(root) else root
+
+
+def _has_runs(root: Path) -> bool:
+    """Whether there is a folder ``runs``; where that cannot be seen, listing ``root`` says why."""
+    try:
+        return (root / "runs").is_dir()
+    except OSError:
+        return False
 
 
 def folder_name(run: Run) -> str:
@@ -101,16 +153,54 @@ def check_writable(root: Path) -> None:
         ) from error
 
 
-def write_run(root: Path, run: Run) -> Path:
+@contextmanager
+def writing(root: Path, run: Run) -> Iterator[RunLock]:
+    """Hold the lock of a run: between its first and its last measurement nobody else writes it.
+
+    Raises:
+        RunLockedError: If another process, or another thread, holds it.
+        StorageError: If the folder or the lock file cannot be written.
+    """
+    run_id, folder = id_of(run), root / "runs"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot write results to {root}: {_cause(error)}") from error
+    with lock.hold(folder, run_id) as held:
+        yield held
+
+
+def refuse_if_written(root: Path, run: Run) -> None:
+    """Refuse a run that another process is writing, before any time is spent; ``writing`` is what decides.
+
+    Raises:
+        RunLockedError: If its lock file names a living process, or one of another host.
+    """
+    lock.refuse_if_held(root / "runs", id_of(run))
+
+
+def write_run(root: Path, run: Run, held: RunLock | None = None) -> Path:
     """Store a run, replacing its earlier state whole: a reader sees the old file or the new one.
+
+    Args:
+        root: The results folder.
+        run: It stays in the folder that it lies in.
+        held: The run's lock, where the caller holds it; else it is held while the file is replaced.
 
     Returns:
         The path of the file.
 
     Raises:
+        RunLockedError: If another process is writing this run.
         StorageError: If it cannot be written; the old file is then untouched.
     """
+    if held is None:
+        with writing(root, run) as taken:
+            return write_run(root, run, taken)
     path = run_path(root, run)
+    stored = stored_paths(root, run)
+    if stored and path not in stored:
+        path = stored[0]
     data = msgspec.json.encode(run) + b"\n"
     if len(data) > MAX_FILE_BYTES:
         raise StorageError(
@@ -160,22 +250,24 @@ def read_run(path: Path) -> Run:
     """Read one run and check every rule that a stored record must hold.
 
     Raises:
-        MisuseError: If the file is missing, too large, a link, no JSON, no run, or contradicts itself;
-            ``NewerSchemaError`` where a later gpubench wrote it.
+        BadContentError: If its content is no JSON, no run, or contradicts itself.
+        MisuseError: If it cannot be read now, is too large, a link, or of a later gpubench.
     """
     data = _read_bytes(path)
     version = _schema_version(path, data)
     if version > SCHEMA_VERSION:
-        raise NewerSchemaError(
+        raise MisuseError(
             f"{path.name} has schema {version}, this gpubench reads up to {SCHEMA_VERSION}: upgrade gpubench"
         )
     try:
         run = msgspec.json.decode(upgrade(data, version), type=Run)
+        id_of(run)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise MisuseError(f"{path.name} is no gpubench run: {plain(str(error))}") from error
-    _check_id(run, f"{path.name}: ")
+        raise BadContentError(f"{path.name} is no gpubench run: {plain(str(error))}") from error
+    except MisuseError as error:
+        raise BadContentError(f"{path.name}: {error}") from error
     if broken := broken_rule(run):
-        raise MisuseError(f"{path.name} contradicts itself: {broken}")
+        raise BadContentError(f"{path.name} contradicts itself: {broken}")
     return run
 
 
@@ -187,22 +279,25 @@ def upgrade(data: bytes, version: int) -> bytes:
 
 
 def read_runs(root: Path) -> StoredRuns:
-    """Read every run of a folder; a broken file is set aside as ``.corrupt`` and the others are read.
+    """Read every run of a folder; a file of proven bad content is set aside as ``.corrupt``.
 
-    ``./results`` may be a folder of another project, so only a file that bears the name of a run is ever
-    renamed, and without a folder ``runs`` no other file is read.
+    A file that cannot be read now stays where it is and is named. ``./results`` may be a folder of another
+    project, so only a file that bears the name of a run is ever renamed, and without a folder ``runs`` no
+    other file is read.
     """
-    runs, problems = [], []
-    own = (root / "runs").is_dir()
-    for path in _run_files(root):
+    runs: list[Run] = []
+    problems: list[str] = []
+    own = _has_runs(root)
+    for path in run_files(root, problems.append):
         if not own and not _is_run_name(path.name):
             continue
         try:
             runs.append(read_run(path))
-        except NewerSchemaError as error:
-            problems.append(str(error))
+        except BadContentError as error:
+            done = set_aside(_top(root), path, _is_bad) if _is_run_name(path.name) else ""
+            problems.append(f"{error}{done}")
         except MisuseError as error:
-            problems.append(f"{error}{_set_aside(path)}")
+            problems.append(str(error))
     return StoredRuns(runs=_oldest_first(runs), problems=tuple(problems))
 
 
@@ -213,30 +308,6 @@ def reference_runs() -> tuple[Run, ...]:
         return _oldest_first(read_run(path) for path in sorted(folder.glob("*.json")))
 
 
-def add_runs(root: Path, sources: Iterable[Path]) -> tuple[tuple[Path, ...], tuple[str, ...]]:
-    """Take in runs of other machines: files, or folders searched for them.
-
-    Returns:
-        The paths written, and a line for each file that was refused.
-    """
-    written, refused = [], []
-    for source in sources:
-        if not source.exists():
-            raise MisuseError(f"{source} does not exist")
-        for path in _run_files(source) if source.is_dir() else (source,):
-            try:
-                run = read_run(path)
-                if broken := beyond_belief(run):
-                    refused.append(f"{path.name} cannot be true: {broken}")
-                    continue
-                written.append(write_run(root, run))
-            except StorageError:
-                raise
-            except GpuBenchError as error:
-                refused.append(str(error))
-    return tuple(written), tuple(refused)
-
-
 def find_run(root: Path, name: str) -> Path:
     """Find a run by path, by id, or ``latest``.
 
@@ -245,7 +316,10 @@ def find_run(root: Path, name: str) -> Path:
     """
     if Path(name).is_file():
         return Path(name)
-    paths = sorted(_run_files(root), key=lambda path: path.stem)
+    problems: list[str] = []
+    paths = sorted(run_files(root, problems.append), key=lambda path: path.stem)
+    if problems:
+        raise MisuseError(problems[0])
     dated = [path for path in paths if _is_run_name(path.name)]
     if name == "latest" and dated:
         return dated[-1]
@@ -258,13 +332,20 @@ def find_run(root: Path, name: str) -> Path:
 
 def _is_run_name(name: str) -> bool:
     """Whether a file is named as ``write_run`` names them: <UTC>-<id>.json."""
-    return _RUN_NAME.fullmatch(name) is not None
+    return _RUN_NAME.fullmatch(name) is not None and is_safe_name(name.casefold().removesuffix(".json"))
 
 
-def _run_files(root: Path) -> Iterator[Path]:
-    """Every run file of a results folder or of any folder of runs; links are not followed."""
-    top = root / "runs" if (root / "runs").is_dir() else root
-    for folder, names, paths in os.walk(top, followlinks=False):
+def run_files(root: Path, on_problem: Callable[[str], None]) -> Iterator[Path]:
+    """Every run file of a results folder or of any folder of runs; links are not followed.
+
+    A folder that cannot be listed is named to ``on_problem``: its runs must not be missing in silence.
+    """
+
+    def report(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            on_problem(f"cannot list {error.filename}: {_cause(error)}")
+
+    for folder, names, paths in os.walk(_top(root), onerror=report, followlinks=False):
         names.sort()
         for name in sorted(paths):
             if name.endswith(".json") and not name.startswith("."):
@@ -272,7 +353,7 @@ def _run_files(root: Path) -> Iterator[Path]:
 
 
 def _read_bytes(path: Path) -> bytes:
-    """Read a regular file of bounded size without following a link at its end."""
+    """Read a regular file of bounded size, whole, without following a link at its end."""
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
         with os.fdopen(descriptor, "rb") as file:
@@ -284,9 +365,12 @@ def _read_bytes(path: Path) -> bytes:
                     f"{path.name} takes {format_bytes(facts.st_size)}, over the limit of "
                     f"{format_bytes(MAX_FILE_BYTES)} for one run"
                 )
-            return file.read(MAX_FILE_BYTES)
+            data = file.read(MAX_FILE_BYTES + 1)
+            if len(data) != facts.st_size:
+                raise MisuseError(f"{path.name} was changed while it was read: try again")
+            return data
     except OSError as error:
-        link = " (a symbolic link, which is not followed)" if path.is_symlink() else ""
+        link = " (a symbolic link, which is not followed)" if error.errno == errno.ELOOP else ""
         raise MisuseError(f"cannot read {path}: {_cause(error)}{link}") from error
 
 
@@ -298,19 +382,17 @@ def _schema_version(path: Path, data: bytes) -> int:
     try:
         return msgspec.json.decode(data, type=_Head).schema_version
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise MisuseError(f"{path.name} is no gpubench run: {plain(str(error))}") from error
+        raise BadContentError(f"{path.name} is no gpubench run: {plain(str(error))}") from error
 
 
-def _set_aside(path: Path) -> str:
-    """Rename a broken run so that it is kept but not read again; say what was done."""
-    if path.is_symlink() or not path.is_file() or not _is_run_name(path.name):
-        return ""
-    aside = path.with_name(path.name + ".corrupt")
+def _is_bad(path: Path) -> bool:
     try:
-        path.rename(aside)
-    except OSError:
-        return "; skipped"
-    return f"; set aside as {aside.name}"
+        read_run(path)
+    except BadContentError:
+        return True
+    except MisuseError:
+        return False
+    return False
 
 
 def _oldest_first(runs: Iterable[Run]) -> tuple[Run, ...]:

@@ -13,7 +13,6 @@ from gpubench.measure.request import RunRequest
 from gpubench.models import Case, Execution, FindingKind, Precision, Status, TaskKind
 from gpubench.probe.select import select_peers
 from gpubench.profile import load_profiles
-from gpubench.record.reference_check import FAILURES, check_reference
 
 
 def planned(workload: str, precision: Precision, execution: Execution, batch: int) -> PlannedCase:
@@ -102,9 +101,25 @@ def test_two_gpus_train_one_model_faster_than_one(gpu):
     assert 1 < found[2].samples_per_s / found[1].samples_per_s <= 2 * 1.05
 
 
-def test_this_card_agrees_with_its_reference(gpu, tmp_path):
-    """The table of `gpubench check --reference`; on a card without reference rows nothing fails."""
-    rows = check_reference(gpu, tmp_path).rows
-    for row in rows:
-        print(f"{row.figure.name}: {row.measured} ({row.figure.value}) {row.verdict} {row.reason or ''}")
-    assert [(row.figure.name, row.verdict) for row in rows if row.verdict in FAILURES] == []
+@pytest.mark.parametrize(
+    ("workload", "precision", "batch"),
+    [("cnn", Precision.FP32, 4096), ("vgg16", Precision.FP32, 64), ("vgg16", Precision.AMP_FP16, 64)],
+)
+def test_the_harness_takes_as_long_as_a_loop_written_by_hand(gpu, workload, precision, batch):
+    ratio = _ratio_by_hand(gpu, planned(workload, precision, Execution.EAGER, batch))
+    print(f"{workload} {precision}: {ratio:.4f} of the loop by hand")
+    assert ratio == pytest.approx(1, abs=0.01)
+
+
+def test_telemetry_costs_a_case_next_to_nothing(gpu):
+    ratio = _ratio_by_hand(gpu, planned("vgg16", Precision.AMP_FP16, Execution.EAGER, 64), sampler=True)
+    print(f"{ratio:.4f} of the time without telemetry")
+    assert ratio <= 1.002
+
+
+def _ratio_by_hand(gpu, case: PlannedCase, *, sampler: bool = False) -> float:
+    launcher = Launcher(Plan(budget=QUICK, seed=0, cases=()), gpu)
+    try:
+        return launcher.ratio_by_hand(case, sampler=sampler)
+    finally:
+        launcher.close()

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from gpubench.measure.budget import QUICK
 from gpubench.models import (
     Case,
     DeviceProfile,
@@ -157,23 +156,6 @@ def make_measurement(make_case):
         return Measurement(**(fields | changes))
 
     return make
-
-
-@pytest.fixture
-def tiny_budget():
-    """Everything as in --quick, in a fraction of a second."""
-    import msgspec
-
-    return msgspec.structs.replace(
-        QUICK,
-        timed_s=0.5,
-        warmup_steps=2,
-        warmup_least_s=0.0,
-        warmup_most_s=0.3,
-        round_s=0.01,
-        window_s=0.02,
-        curve_steps=2,
-    )
 
 
 @pytest.fixture

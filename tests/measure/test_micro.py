@@ -1,4 +1,4 @@
-"""Micro-benchmarks on a scripted timer and for real on the CPU; the loop written by hand."""
+"""Micro-benchmarks on a scripted timer and for real on the CPU."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import msgspec
 import pytest
 import torch
 
-from gpubench.measure import by_hand, checks, micro
+from gpubench.measure import checks, micro
 from gpubench.measure.budget import QUICK
 from gpubench.measure.hardware import Hardware
 from gpubench.measure.peaks import best_gemm, best_products, datasheet_share, peak_flops_per_s
-from gpubench.measure.step import move
 from gpubench.models import DeviceProfile, FindingKind, MicroResult, Precision, TelemetrySample
 from gpubench.probe.no_readings import NoReadings
 from gpubench.units import GIB
-from gpubench.workload import load_workload
 
 CPU = Hardware(device=torch.device("cpu"))
 BLIND = NoReadings()
@@ -220,39 +218,3 @@ def test_a_card_that_stays_below_the_clock_of_its_datasheet_is_held_to_the_datas
 def test_memory_does_not_boost_with_the_clock_of_the_cores(rtx_4090):
     fast = result(name="device copy", precision=None, value=1100e9)
     assert [f.kind for f in checks.judge_micro(rtx_4090, fast).findings] == [FindingKind.IMPLAUSIBLE]
-
-
-# --- the loop written by hand ------------------------------------------------------------------------
-
-
-@pytest.mark.timing
-@pytest.mark.parametrize("precision", [Precision.FP32, Precision.AMP_BF16])
-def test_the_harness_adds_at_most_two_percent_to_the_bare_loop(make_case, precision):
-    """At least 200 interleaved pairs, more while the interval of the median ratio is undecided."""
-    task = load_workload("cnn").build(16, 0)
-    work = move(task, make_case(batch_size=16, precision=precision), CPU.device)
-    ratios: list[float] = []
-    low, high = 0.0, 2.0
-    while len(ratios) < 200 or (low <= 1.02 < high and len(ratios) < 1000):
-        ratios += by_hand.harness_over_bare(work, CPU, pairs=100, steps=2)
-        _, low, high = by_hand.median_interval(ratios)
-    assert high <= 1.02
-
-
-def test_the_loop_by_hand_does_the_same_work_as_the_step(make_case):
-    """Same seeds, same losses: what is compared is the same training."""
-    losses = []
-    for by in ("hand", "harness"):
-        work = move(load_workload("cnn").tiny(8, 0), make_case(batch_size=8), CPU.device)
-        if by == "hand":
-            by_hand.bare_loop(work, CPU, 8)
-        else:
-            for index in range(8):
-                work.step(index)
-        losses.append(work.edge_loss(work.step(8), 8))
-    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
-
-
-def test_the_interval_of_a_median_is_that_of_its_order_statistics():
-    """1..100: ranks 50 - 9.8 and 50 + 9.8."""
-    assert by_hand.median_interval([float(i) for i in range(1, 101)]) == (50.5, 41.0, 60.0)

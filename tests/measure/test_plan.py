@@ -15,7 +15,6 @@ from gpubench.measure.request import RunRequest
 from gpubench.models import DeviceProfile, Execution, MemoryFormat, Precision, Status, TaskKind
 from gpubench.profile import load_profiles
 from gpubench.record import resume
-from gpubench.record.reference_check import planned_of, reference_figures
 
 KNOWN = ("cnn", "lstm", "vgg16")
 
@@ -58,8 +57,6 @@ def test_a_row_says_whether_it_convolves_and_how_sure_it_was_to_be(h100):
     assert {row.target for row in rows} == {0.005}
     again = [resume._planned(p.case, {n: (n, x) for n, x in profiles.items()}) for p in made.cases]
     assert again == list(made.cases)
-    reference = [planned_of(f) for f in reference_figures() if f.workload in convolving and f.precision]
-    assert {p.convolves for p in reference if p.case.workload == "cnn"} == {True}
 
 
 def test_publish_adds_compile_and_five_launches(h100, profiles):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpubench.measure import guards
 from gpubench.measure.case import failure, skipped_steps
@@ -24,6 +26,8 @@ CPU = torch.device("cpu")
 NEW_SWITCHES = torch.__version__ >= "2.9"
 """Older torch has the two legacy switches alone."""
 FP32_PRECISIONS = ("conv_fp32_precision", "rnn_fp32_precision", "matmul_fp32_precision")
+BF16 = {"avx512_bf16", "amx_bf16", "bf16"}
+"""As /proc/cpuinfo names them."""
 
 
 @pytest.fixture
@@ -79,24 +83,60 @@ def test_the_probe_tells_ieee_from_less():
         assert max(probe_errors(CPU).values()) < 1e-5
 
 
-@pytest.mark.skipif(
-    not instructions().intersection({"amx_bf16", "bf16"}),
-    reason="oneDNN computes float32 in bf16 on a CPU with AMX (x86) or bf16 (Arm) alone",
-)
+class RoundedToBf16(TorchDispatchMode):
+    """Float32 products of operands rounded to bf16: what a reduced precision does, on any processor."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func in {torch.ops.aten.mm.default, torch.ops.aten.convolution.default}:
+            args = [
+                a.bfloat16().float() if isinstance(a, torch.Tensor) and a.dtype == torch.float32 else a
+                for a in args
+            ]
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_probe_sees_operands_that_were_rounded():
+    with RoundedToBf16():
+        errors = probe_errors(CPU)
+    assert errors.keys() == {"matmul", "conv"}
+    assert min(errors.values()) > 1e-4
+
+
+LOWERED = """
+import json, torch
+from torch.nn import functional
+from gpubench.measure.precision import PROBE_CHANNELS, PROBE_IMAGE, PROBE_SIZE, probe_errors
+
+NOT_IN_BF16 = 1 + 2**-12
+kernel = torch.zeros(PROBE_CHANNELS, PROBE_CHANNELS, 3, 3)
+kernel[:, :, 1, 1] = torch.eye(PROBE_CHANNELS)
+images = torch.full((4, PROBE_CHANNELS, PROBE_IMAGE, PROBE_IMAGE), NOT_IN_BF16)
+same = {
+    "matmul": torch.full((PROBE_SIZE, PROBE_SIZE), NOT_IN_BF16) @ torch.eye(PROBE_SIZE),
+    "conv": functional.conv2d(images, kernel, padding=1),
+}
+lowered = [name for name, found in same.items() if (found != NOT_IN_BF16).any()]
+print(json.dumps([lowered, probe_errors(torch.device("cpu"))]))
+"""
+"""Products with one, of a number that takes 13 bits, in the sizes of the probe: what comes out was rounded."""
+
+
 def test_the_probe_sees_a_precision_that_a_variable_lowered():
-    """oneDNN's own variable, read when the library loads: float32 that is computed in bf16."""
-    program = (
-        "import torch; from gpubench.measure.precision import probe_errors; "
-        "print(max(probe_errors(torch.device('cpu')).values()))"
-    )
+    """oneDNN's own variable, read when the library loads: float32 that is computed in bf16, where it can be."""
     done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | {"ONEDNN_DEFAULT_FPMATH_MODE": "BF16", "OMP_NUM_THREADS": "1"},
+        [sys.executable, "-c", LOWERED],
+        env=os.environ | {"ONEDNN_DEFAULT_FPMATH_MODE": "BF16"},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert float(done.stdout) > 1e-4
+    lowered, errors = json.loads(done.stdout)
+    assert {name for name, error in errors.items() if error > 1e-4} == set(lowered)
+    if not lowered:
+        pytest.skip(
+            "ONEDNN_DEFAULT_FPMATH_MODE=BF16 changes no float32 product on this processor "
+            f"(bf16 instructions: {', '.join(sorted(BF16 & instructions())) or 'none'})"
+        )
 
 
 def test_a_training_step_updates_and_its_loss_falls(tiny, make_case):

@@ -7,14 +7,13 @@ import time
 import msgspec
 import psutil
 import pytest
+from patience import wait_until
 
 from gpubench.measure import events
 from gpubench.measure.launcher import Control, Launcher
 from gpubench.measure.loop import Loop, OutOfTimeError
 from gpubench.measure.plan import Plan, PlannedCase
 from gpubench.models import Precision, Status, TaskKind
-
-pytestmark = pytest.mark.timeout(180)
 
 # Each process must see the others' samples: the targets of the first are 0, those of the second 1, so the
 # one weight goes to 0.5 if gradients are averaged, and to 0 if they are not.
@@ -43,13 +42,8 @@ def build(batch_size):
     return Net(), torch.ones(size, 1), torch.full((size, 1), float(rank())), nn.functional.mse_loss, SGD
 
 def SGD(parameters):
-    return torch.optim.SGD(parameters, lr=0.1)
+    return torch.optim.SGD(parameters, lr=0.4)
 """
-
-
-@pytest.fixture(autouse=True)
-def _one_thread(monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture
@@ -82,6 +76,13 @@ def run(plan, device, **options):
     return list(Launcher(plan, device, **options).run())
 
 
+def endless(plan: Plan) -> Plan:
+    """No interval is ever narrow enough: only what a test is about ends a case."""
+    return msgspec.structs.replace(
+        plan, budget=msgspec.structs.replace(plan.budget, timed_s=600.0, target=0.0)
+    )
+
+
 def test_two_processes_train_one_model_on_different_samples(make_plan, cpu):
     alone, together = sorted(run(make_plan(counts=(1, 2)), cpu), key=lambda m: m.case.gpu_count)
     assert alone.status is together.status is Status.OK, together.reason
@@ -95,40 +96,46 @@ def test_two_processes_train_one_model_on_different_samples(make_plan, cpu):
     assert not [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
 
 
-@pytest.mark.parametrize(
-    ("death", "status", "words"),
-    [
-        ("raise ValueError('a bug of mine')", Status.FAILED, "GPU 1 of the job: ValueError: a bug of mine"),
-        ("os.kill(os.getpid(), signal.SIGKILL)", Status.FAILED, ""),
-        pytest.param(
-            "raise torch.OutOfMemoryError('CUDA out of memory')",
-            Status.OUT_OF_MEMORY,
-            "GPU 1 of the job",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param("sys.exit(0)", Status.FAILED, "GPU 1 of the job: SystemExit: 0", marks=pytest.mark.slow),
-    ],
-)
-def test_the_loss_of_one_process_costs_the_case_and_names_its_cause(make_plan, cpu, death, status, words):
-    """The second process dies in the first case only; the second case has a job of its own."""
-    act = f"if rank() == 1 and BATCH[0] == 4 and self.calls == 3: {death}"
-    plan = make_plan(act, size="BATCH.__setitem__(0, batch_size) or batch_size", batches=(4, 5))
-    began = time.monotonic()
+DEATHS = {
+    4: ("raise ValueError('a bug of mine')", Status.FAILED, "GPU 1 of the job: ValueError: a bug of mine"),
+    5: ("os.kill(os.getpid(), signal.SIGKILL)", Status.FAILED, ""),
+    6: ("raise torch.OutOfMemoryError('CUDA out of memory')", Status.OUT_OF_MEMORY, "GPU 1 of the job"),
+    7: ("sys.exit(0)", Status.FAILED, "GPU 1 of the job: SystemExit: 0"),
+}
+
+
+@pytest.mark.parametrize("fatal", [(4, 5), pytest.param((6, 7), marks=pytest.mark.slow)])
+def test_the_loss_of_one_process_costs_the_case_and_names_its_cause(make_plan, cpu, fatal):
+    """The second process dies in each case but that of batch 8; every case after a loss has a job of its own."""
+    fates = {batch: DEATHS[batch][0] for batch in fatal}
+    act = f"rank() == 1 and self.calls == 3 and exec({fates}.get(BATCH[0], 'pass'))"
+    plan = make_plan(act, size="BATCH.__setitem__(0, batch_size) or batch_size", batches=(*fatal, 8))
     measurements = {m.case.batch_size: m for m in run(plan, cpu)}
-    assert time.monotonic() - began < 60
-    assert measurements[4].status is status, measurements[4].reason
-    assert words in measurements[4].reason
-    assert measurements[5].status is Status.OK, measurements[5].reason
+    for batch in fatal:
+        _, status, words = DEATHS[batch]
+        assert measurements[batch].status is status, measurements[
+            batch
+        ].reason  # a timeout if it had been waited for
+        assert words in measurements[batch].reason
+    assert measurements[8].status is Status.OK, measurements[8].reason
 
 
 def test_the_time_limit_ends_a_job_between_blocks_and_the_next_case_is_not_stuck(make_plan, cpu):
-    plan = make_plan("time.sleep(0.03)", batches=(4, 5), time_limit_s=16.0)
-    began = time.monotonic()
-    measurements = run(plan, cpu)
-    assert time.monotonic() - began < 20
-    assert len(measurements) == 2
+    """Neither case would end by itself. The limit is too short for one where a loaded machine builds the job slowly."""
+    plan = endless(make_plan("time.sleep(0.03)", batches=(4, 5), task=TaskKind.INFER, time_limit_s=7.0))
+
+    def on_event(event: events.Event) -> None:
+        if isinstance(event, events.PhaseBegan) and event.name == "context":
+            launcher.began_s = time.monotonic()  # the first process has imported torch
+
+    launcher = Launcher(plan, cpu, on_event)
+    measurements = list(launcher.run())
+    assert sorted(m.case.batch_size for m in measurements) == [4, 5]
     for measurement in measurements:
-        assert measurement.status is Status.OK or "time" in measurement.reason
+        assert measurement.status is Status.OK or "time" in measurement.reason, measurement.reason
+    first, second = (sum(r.wall_s for x in m.launches for r in (*x.warmup, *x.rounds)) for m in measurements)
+    assert first < plan.time_limit_s / 2
+    assert first + second < plan.time_limit_s
 
 
 def test_a_stop_ends_every_process_of_the_job(make_plan, cpu):
@@ -138,16 +145,10 @@ def test_a_stop_ends_every_process_of_the_job(make_plan, cpu):
         if isinstance(event, events.RoundEnded) and event.timed:
             control.stop()
 
-    plan = make_plan("time.sleep(0.01)")
-    plan = msgspec.structs.replace(
-        plan, budget=msgspec.structs.replace(plan.budget, timed_s=600.0, target=0.0)
-    )
+    plan = endless(make_plan("time.sleep(0.01)", task=TaskKind.INFER))
     (measurement,) = run(plan, cpu, on_event=stop, control=control)
     assert measurement.launches[0].rounds
-    deadline = time.monotonic() + 10
-    while psutil.Process().children(recursive=True) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert psutil.Process().children(recursive=True) == []
+    wait_until(lambda: not psutil.Process().children(recursive=True))
 
 
 def test_inference_on_several_is_the_same_forward_pass_on_each(make_plan, cpu):

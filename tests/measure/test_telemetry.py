@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nvml.script import Fault, change, load_dump
+from patience import Stopwatch
 
 from gpubench.errors import NoDeviceError
 from gpubench.measure import preflight
@@ -63,13 +64,18 @@ class FakeReadings:
 
 
 def test_the_sampler_reads_ten_times_a_second_and_hands_over_each_sample_once():
+    samples = []
+    began_s, watch = time.monotonic(), Stopwatch()
     with Sampler(FakeReadings(), time.monotonic) as sampler:
-        time.sleep(0.55)
-        first = sampler.drain()
-        assert 4 <= len(first) <= 7
-        assert first[0].power_w == 600.0
+        while len(samples) < 6:
+            time.sleep(0.05)
+            samples += sampler.drain()
+        assert watch.free_s() < 0.8  # the sixth is due after half a second
         assert sampler.energy_j() == 123.0
-    assert len(sampler.drain()) <= 2
+    times_s = [sample.t_s for sample in samples]
+    assert times_s == sorted(set(times_s))
+    assert all(t_s - began_s >= 0.1 * n for n, t_s in enumerate(times_s))
+    assert samples[0].power_w == 600.0
 
 
 def test_a_device_without_telemetry_is_not_asked():
@@ -125,6 +131,37 @@ def test_a_device_that_is_no_longer_listed_is_lost(inside_nvml):
     gpu = nvidia.BACKEND.devices().devices[0]
     inside_nvml("h200", faults=[Fault("nvmlDeviceGetHandleByIndex_v2", code=15)])
     assert preflight.fault_of(gpu) == "gpu_lost"
+
+
+@pytest.mark.parametrize(
+    ("fault", "named"),
+    [
+        (Fault("nvmlInit", code=9), "driver_closed"),
+        (Fault("nvmlDeviceGetUUID", sleep_s=2), "driver_hung"),
+    ],
+)
+def test_a_driver_that_is_gone_is_no_gpu_that_fell_off_the_bus(inside_nvml, monkeypatch, fault, named):
+    inside_nvml("h200")
+    gpu = nvidia.BACKEND.devices().devices[0]
+    monkeypatch.setattr(nvidia, "BACKEND", nvidia.NvidiaBackend(limit_s=0.2))
+    inside_nvml("h200", faults=[fault])
+    assert preflight.fault_of(gpu) == named
+    assert preflight.describe_fault(named).startswith(f"{named}: the driver ")
+
+
+def test_a_reading_that_hangs_costs_telemetry_and_not_the_cases_left(inside_nvml, monkeypatch):
+    inside_nvml("h200")
+    gpu = nvidia.BACKEND.devices().devices[0]
+    monkeypatch.setattr(nvidia, "BACKEND", nvidia.NvidiaBackend(limit_s=0.2))
+    inside_nvml("h200", faults=[Fault("nvmlDeviceGetClockInfo", sleep_s=2)])
+    assert preflight.fault_of(gpu) is None
+
+
+def test_nobody_is_on_a_gpu_that_is_gone(inside_nvml):
+    inside_nvml("h200")
+    gpu = nvidia.BACKEND.devices().devices[0]
+    inside_nvml("h200", faults=[Fault("nvmlDeviceGetHandleByIndex", code=15)])
+    assert preflight.newcomers(gpu) == ()
 
 
 # --- energy ------------------------------------------------------------------------------------------

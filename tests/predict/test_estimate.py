@@ -24,10 +24,9 @@ T4 = "nvidia-tesla-t4-16gb"
 H100 = "nvidia-h100-sxm-80gb"
 H200 = "nvidia-h200-sxm-141gb"
 RTX3090 = "nvidia-geforce-rtx-3090-24gb"
+RTX3060, RTX2080TI = "nvidia-geforce-rtx-3060-12gb", "nvidia-geforce-rtx-2080-ti-11gb"
 ORDER = (
-    T4,
-    "nvidia-geforce-rtx-3060-12gb",
-    "nvidia-geforce-rtx-2080-ti-11gb",
+    RTX2080TI,
     RTX3090,
     "nvidia-geforce-rtx-4090-24gb",
     "nvidia-a100-sxm-80gb",
@@ -58,8 +57,11 @@ def test_an_h100_trains_vgg16_at_amp_at_least_four_times_as_fast_as_a_t4(vgg16):
 
 
 def test_the_order_of_well_known_cards_is_sane(vgg16):
+    """T4 and RTX 3060 are not ordered: the T4 states 2.5 times the tensor rate, on less bandwidth and 70 W."""
     speeds = [answer.samples_per_s for answer in ask(vgg16, *ORDER).values()]
     assert speeds == sorted(speeds)
+    for slower in ask(vgg16, T4, RTX3060).values():
+        assert slower.samples_per_s < 0.7 * speeds[0]
 
 
 def test_the_level_agrees_with_a_reading_of_an_h200(vgg16):

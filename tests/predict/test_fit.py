@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from gpubench.models import GpuSpec
-from gpubench.predict import calibrate as room
 from gpubench.predict.calibration import decode, encode, load_calibration
 from gpubench.predict.conformal import GRID, grid_of, quantile
 from gpubench.predict.fit import NAMES, fit_table, predict_rows, times_of
-from gpubench.predict.kinship import extend, power_headroom
+from gpubench.predict.kinship import extend
 from gpubench.predict.pairs import kin_level, log_errors, pairs_of
 from gpubench.predict.published import Table, shipped
 from gpubench.predict.roofline import chips_of, take
@@ -91,12 +90,10 @@ def test_efficiencies_are_shares_of_a_peak_or_nearly(table):
             assert 0.1 < value < 1.1, name
 
 
-def test_a_rebuilt_calibration_is_the_committed_one():
-    """Same inputs, same calibration; the committed file belongs to the tables beside it."""
+def test_a_rebuilt_calibration_is_the_committed_one(rebuilt):
+    """The committed file belongs to the tables beside it."""
     committed = load_calibration()
     assert committed.stale == ()
-    rebuilt = room.calibrate(fitted=committed.fitted)
-    assert encode(rebuilt) == encode(room.calibrate(fitted=committed.fitted))
     for kind in ("ratio", "level"):
         mine, theirs = getattr(rebuilt, kind), getattr(committed, kind)
         for name in NAMES:
@@ -123,12 +120,6 @@ def test_how_well_a_kind_is_known():
     assert kin_level("nvidia-h200-sxm-141gb", known) == 0
     assert kin_level("nvidia-geforce-rtx-3060-12gb", known) == 1
     assert kin_level("nvidia-b200-sxm-180gb", known) == 2
-
-
-def test_a_card_with_little_power_has_little_headroom():
-    specs = load_specs()
-    t4, titan = specs["nvidia-tesla-t4-16gb"], specs["nvidia-titan-rtx-24gb"]
-    assert power_headroom(t4) < power_headroom(titan)
 
 
 def test_the_conformal_quantile_gives_each_target_one_vote():

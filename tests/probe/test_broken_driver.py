@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from nvml.script import Fault, change, load_dump
 
-from gpubench.probe import nvml_driver
+from gpubench.models import DeviceProfile
+from gpubench.probe import nvml_driver, torch_build
 from gpubench.probe.select import select_device
 
 ASK = """
@@ -187,6 +188,22 @@ def test_a_torch_for_a_newer_cuda_than_the_driver(fake_nvml, tmp_path: Path) -> 
     code, said = select(environment, "cuda")
     assert code == 3
     assert "torch 2.11.0+cu130 needs CUDA 13.0, driver 580.159.04 has CUDA 12.4" in said
+
+
+@pytest.mark.parametrize(
+    ("platform", "words"), [("linux", "(torch 2.11.0+cpu)"), ("win32", "pip install torch on Windows")]
+)
+def test_a_cpu_only_torch_says_how_to_replace_it(monkeypatch, platform: str, words: str) -> None:
+    build = torch_build.TorchBuild(version="2.11.0+cpu", cuda=None, hip=None)
+    monkeypatch.setattr(torch_build, "torch_build", lambda: build)
+    gpu = DeviceProfile(backend="cuda", name="NVIDIA GeForce RTX 4090", cuda_driver_version="12.8")
+    problem = torch_build.torch_problem(gpu, platform)
+    assert problem.exit_code == 3
+    assert words in problem.line()
+    assert problem.mend.startswith(
+        "pip uninstall torch, then install its CUDA 12 build with the command of the selector at pytorch.org"
+    )
+    assert problem.mend.endswith("or measure on the CPU with --device cpu")
 
 
 def torch_folder(folder: Path, cuda: str | None) -> Path:

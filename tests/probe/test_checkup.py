@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from nvml.script import Fault
+from nvml.script import Fault, change, load_dump
 
 from gpubench.probe import checkup
 from gpubench.probe.backend import Host, ProbeReport
@@ -29,6 +29,9 @@ class _Props:
 
 class cuda:
     @staticmethod
+    def get_arch_list():
+        return {architectures!r}
+    @staticmethod
     def init():
         {init}
     @staticmethod
@@ -36,7 +39,8 @@ class cuda:
         return _Props
 
 class ones:
-    def __init__(self, n, device): pass
+    def __init__(self, n, device):
+        {compute}
     def sum(self): return self
     def item(self): return 64
 """
@@ -49,12 +53,36 @@ RUN = (
 )
 
 
+ADVICE = """
+Search for `cudaErrorSome' in https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html for more.
+CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace might be incorrect.
+For debugging consider passing CUDA_LAUNCH_BLOCKING=1
+Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
+"""
+"""What torch appends to an error of CUDA."""
+
+
+def fails(words: str) -> str:
+    """Code of a torch that raises these words."""
+    return f"raise RuntimeError({words!r})"
+
+
 def torch_in(
-    folder: Path, *, init: str = "pass", name: str = "NVIDIA H200", uuid: str = "0" * 32, sm_count: int = 132
+    folder: Path,
+    *,
+    init: str = "pass",
+    compute: str = "pass",
+    name: str = "NVIDIA H200",
+    uuid: str = "0" * 32,
+    sm_count: int = 132,
+    architectures: tuple[str, ...] = ("sm_75", "sm_80", "sm_90"),
 ) -> str:
     package = folder / "torch"
     package.mkdir()
-    (package / "__init__.py").write_text(TORCH.format(init=init, name=name, uuid=uuid, sm_count=sm_count))
+    text = TORCH.format(
+        init=init, compute=compute, name=name, uuid=uuid, sm_count=sm_count, architectures=list(architectures)
+    )
+    (package / "__init__.py").write_text(text)
     (package / "version.py").write_text(VERSION)
     return str(folder)
 
@@ -101,21 +129,65 @@ def test_a_whole_gpu_is_computed_on_by_torch(fake_nvml, tmp_path: Path) -> None:
     assert checks["NVIDIA driver"]["seen"].startswith("580.159.04, CUDA 13.0")
 
 
+TOO_OLD = (
+    "The NVIDIA driver on your system is too old (found version 12040). Please update your GPU driver by "
+    "downloading and installing a new version from the URL: http://www.nvidia.com/Download/index.aspx"
+)
+
+
 @pytest.mark.parametrize(
     ("torch", "seen", "mend"),
     [
         (
-            {
-                "init": "raise RuntimeError('The NVIDIA driver on your system is too old (found version 12040).')"
-            },
-            "too old (found version 12040)",
+            {"init": fails(TOO_OLD)},
+            "(torch 2.11.0+cu130 needs CUDA 13.0, driver 580.159.04 has CUDA 12.4)",
+            "update the driver, or replace torch: pip uninstall torch, then install its CUDA 12 build",
+        ),
+        (
+            {"init": fails("CUDA driver version is insufficient for CUDA runtime version")},
+            "built for a newer CUDA than the driver knows",
             "update the driver",
         ),
         (
-            {"init": "raise RuntimeError('CUDA error: CUDA-capable device(s) is/are busy or unavailable')"},
-            "busy or unavailable",
+            {"compute": fails("CUDA error: CUDA-capable device(s) is/are busy or unavailable" + ADVICE)},
+            "lets one program in at a time, or none (CUDA error: CUDA-capable device(s) is/are busy or unavailable)",
             "nvidia-smi -c DEFAULT",
         ),
+        (
+            {
+                "compute": fails(
+                    "CUDA error: no kernel image is available for execution on the device" + ADVICE
+                ),
+                "architectures": ("sm_100", "sm_120"),
+            },
+            "no kernels for NVIDIA H200 (compute capability 9.0, torch is built for sm_100 sm_120)",
+            "install its CUDA 13 build with the command of the selector at pytorch.org",
+        ),
+        (
+            {
+                "init": fails(
+                    "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU"
+                )
+            },
+            "torch finds no CUDA library",
+            "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        ),
+        ({"init": fails("No CUDA GPUs are available")}, "CUDA shows it to no program", "Xid"),
+        (
+            {
+                "init": fails(
+                    "Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized"
+                )
+            },
+            "the links between the GPUs of this machine are not set up",
+            "nvidia-fabricmanager",
+        ),
+        (
+            {"init": fails("CUDA unknown error - this may be due to an incorrectly set up environment")},
+            "CUDA does not start",
+            "modprobe nvidia_uvm",
+        ),
+        ({"compute": fails("something new" + ADVICE)}, "something new", "mend what torch says"),
         ({"init": "__import__('os').abort()"}, "killed by signal 6", "mend what torch says"),
         ({"name": "Tesla T4"}, "disagree on the name", "by its UUID"),
         ({"sm_count": 108}, "disagree on the SM count", "by its UUID"),
@@ -128,6 +200,19 @@ def test_a_torch_that_does_not_reach_the_gpu(
     assert check["status"] == "fail"
     assert seen in check["seen"]
     assert mend in check["mend"]
+    assert "stacktrace" not in check["seen"]
+
+
+def test_kernels_that_are_compiled_at_first_use_are_no_failure(fake_nvml, tmp_path: Path) -> None:
+    folder = torch_in(tmp_path, architectures=("sm_80", "compute_80"))
+    check = examined(dict(fake_nvml("h200"), PYTHONPATH=folder))["GPU 0 in torch"]
+    assert check["status"] == "ok"
+    assert "compiles at their first use" in check["seen"]
+
+
+def test_a_gpu_that_computes_is_believed_whatever_its_torch_names(fake_nvml, tmp_path: Path) -> None:
+    folder = torch_in(tmp_path, architectures=("sm_100",))
+    assert examined(dict(fake_nvml("h200"), PYTHONPATH=folder))["GPU 0 in torch"]["status"] == "ok"
 
 
 def test_a_cpu_only_torch_beside_a_gpu(inside_nvml) -> None:
@@ -185,11 +270,45 @@ def test_what_holds_each_gpu_back_is_a_warning_with_its_mend(inside_nvml) -> Non
     )
 
 
-def test_a_driver_that_stopped_answering_is_a_warning(inside_nvml, monkeypatch) -> None:
-    monkeypatch.setattr("gpubench.probe.nvidia.BACKEND", NvidiaBackend(limit_s=0.2))
+def test_a_gpu_that_stopped_answering_is_a_warning(inside_nvml, monkeypatch) -> None:
+    monkeypatch.setattr("gpubench.probe.nvidia.BACKEND", NvidiaBackend(limit_s=0.5))
     inside_nvml("h200", faults=[Fault("nvmlDeviceGetPowerUsage", sleep_s=2)])
-    (driver, stopped) = by_name(check_up(probe(), {}))["NVIDIA driver"]
-    assert (driver.status, stopped.status) == ("ok", "warn")
+    checks = by_name(check_up(probe(), {}))
+    assert [c.status for c in checks["NVIDIA driver"]] == ["ok"]
+    assert checks["GPU 0"][0].status == "warn"
+    assert checks["GPU 0"][0].seen == "GPU 0 has stopped answering (nvmlDeviceGetPowerUsage took over 0.5 s)"
+
+
+def test_a_gpu_that_does_not_answer_is_a_failure(inside_nvml, monkeypatch) -> None:
+    monkeypatch.setattr("gpubench.probe.nvidia.BACKEND", NvidiaBackend(limit_s=0.5))
+    inside_nvml(["h200", "h200"], faults=[Fault("nvmlDeviceGetName", sleep_s=2, device="1")])
+    checks = by_name(check_up(probe(), {}))
+    assert checks["GPU 0"][0].status == "ok"
+    assert [(c.status, c.seen) for c in checks["GPU 1"]] == [
+        ("fail", "GPU 1 does not answer (nvmlDeviceGetName took over 0.5 s)")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mode", "processes", "seen"),
+    [
+        (0, 1, None),
+        (3, 0, None),
+        (3, 1, "GPU 0 (NVIDIA H200) is in compute mode exclusive_process and taken (1 process)"),
+        (2, 0, "GPU 0 (NVIDIA H200) is in compute mode prohibited: no program may use it"),
+    ],
+)
+def test_a_compute_mode_that_keeps_a_run_out(
+    inside_nvml, mode: int, processes: int, seen: str | None
+) -> None:
+    calls = change(load_dump("h200"), "nvmlDeviceGetComputeMode", mode)
+    listed = [{"pid": 7, "usedGpuMemory": 1 << 30}] * processes
+    inside_nvml(change(calls, "nvmlDeviceGetComputeRunningProcesses", listed))
+    checks = by_name(check_up(probe(), {}))["GPU 0"]
+    failures = [c for c in checks if c.status == "fail"]
+    assert [c.seen for c in failures] == ([] if seen is None else [seen])
+    assert sum("compute mode" in c.seen for c in checks) == (1 if mode else 0)
+    assert all("nvidia-smi -i 0 -c DEFAULT" in c.mend for c in failures)
 
 
 def test_persistence_mode_off_is_a_warning(inside_nvml) -> None:

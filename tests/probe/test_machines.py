@@ -76,6 +76,21 @@ def test_mig_without_a_slice_is_a_problem(inside_nvml) -> None:
     assert report.problems[0].line().startswith("GPU 0 is in MIG mode and has no slice")
 
 
+def test_slices_are_lost_with_their_card(inside_nvml) -> None:
+    for function in ("nvmlDeviceGetTemperature", "nvmlDeviceGetName"):
+        inside_nvml("a100_mig", faults=[Fault(function, code=15)])
+        report = nvidia.BACKEND.devices()
+        assert report.devices == ()
+        assert [p.what for p in report.problems] == ["GPU 0 is lost"]
+
+
+def test_a_card_with_a_slice_that_hangs_is_named_and_not_trusted(inside_nvml) -> None:
+    inside_nvml("a100_mig", faults=[Fault("nvmlDeviceGetMigDeviceHandleByIndex", sleep_s=2, selector=(1,))])
+    report = nvidia.NvidiaBackend(limit_s=0.2).devices()
+    assert [p.what for p in report.problems] == ["GPU 0 does not answer"]
+    assert report.devices == ()
+
+
 def test_unified_memory_is_the_machines_and_marked(inside_nvml) -> None:
     for name in ("gb10", "jetson"):
         inside_nvml(name)

@@ -12,6 +12,7 @@ from nvml.library import SONAME, source
 from nvml.script import Fault, change, load_dump
 from nvml.signatures import SIGNATURES
 
+from gpubench.errors import NoDeviceError
 from gpubench.probe import nvidia
 from gpubench.probe.nvml_profile import event_names, tensor_core_precisions
 from gpubench.probe.probe import probe
@@ -132,37 +133,92 @@ def test_one_lost_gpu_leaves_the_others(inside_nvml, function: str) -> None:
     assert report.problems[0].device_index == 1
 
 
-def test_a_driver_that_hangs_is_reported_not_waited_for(inside_nvml) -> None:
+def test_a_gpu_that_hangs_is_named_with_its_call_and_not_waited_for(inside_nvml) -> None:
     inside_nvml("h200", faults=[Fault("nvmlDeviceGetName", sleep_s=3)])
-    report = nvidia.NvidiaBackend(limit_s=0.1).devices()
+    report = nvidia.NvidiaBackend(limit_s=0.5).devices()
     assert report.devices == ()
-    assert report.problems[0].what == "the NVIDIA driver does not answer"
+    (problem,) = report.problems
+    assert problem.line().startswith("GPU 0 does not answer (nvmlDeviceGetName took over 0.5 s); look for")
+    assert (problem.exit_code, problem.device_index) == (3, 0)
 
 
 def test_a_state_that_hangs_leaves_the_devices_listed(inside_nvml) -> None:
-    inside_nvml(["h200", "t4"], faults=[Fault("nvmlDeviceGetPowerUsage", sleep_s=3, device="1")])
-    report = nvidia.NvidiaBackend(limit_s=0.2).devices()
-    assert [d.name for d in report.devices] == ["NVIDIA H200", "Tesla T4"]
-    assert report.states[0] is not None
-    assert report.states[1] is None
-    assert [(p.what, p.exit_code) for p in report.problems] == [
-        ("the NVIDIA driver has stopped answering", 0)
+    inside_nvml(["h200", "t4", "h200"], faults=[Fault("nvmlDeviceGetPowerUsage", sleep_s=3, device="1")])
+    report = nvidia.NvidiaBackend(limit_s=0.5).devices()
+    assert [d.name for d in report.devices] == ["NVIDIA H200", "Tesla T4", "NVIDIA H200"]
+    assert [state is None for state in report.states] == [False, True, False]
+    assert [(p.what, p.exit_code) for p in report.problems] == [("GPU 1 has stopped answering", 0)]
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetHandleByIndex", "nvmlDeviceGetName"])
+def test_one_gpu_that_hangs_takes_no_other_away(inside_nvml, function: str) -> None:
+    which = {"selector": (1,)} if "Handle" in function else {"device": "1"}
+    inside_nvml(["h200", "h200", "t4"], faults=[Fault(function, sleep_s=3, **which)])
+    report = nvidia.NvidiaBackend(limit_s=0.5).devices()
+    assert [(d.index, d.name) for d in report.devices] == [(0, "NVIDIA H200"), (2, "Tesla T4")]
+    assert None not in report.states
+    assert [(p.what, p.device_index) for p in report.problems] == [("GPU 1 does not answer", 1)]
+
+
+def test_after_two_silent_gpus_the_driver_itself_hangs_and_the_others_are_not_waited_for(inside_nvml) -> None:
+    inside_nvml(["h200"] * 8, faults=[Fault("nvmlDeviceGetName", sleep_s=3)])
+    report = nvidia.NvidiaBackend(limit_s=0.5).devices()
+    assert [p.what for p in report.problems] == [
+        "GPU 0 does not answer",
+        "GPU 1 does not answer",
+        "GPUs 2 to 7 were not asked",
     ]
+
+
+def test_eight_gpus_that_answer_slowly_are_all_there(inside_nvml) -> None:
+    """Together they take longer than a call may, and none does."""
+    inside_nvml(["h200"] * 8, faults=[Fault("nvmlDeviceGetName", sleep_s=0.2)])
+    report = nvidia.NvidiaBackend(limit_s=1.5).devices()
+    assert [d.index for d in report.devices] == list(range(8))
+    assert None not in report.states
+    assert report.problems == ()
+
+
+def test_a_driver_that_is_slow_at_every_call_loses_no_gpu(inside_nvml) -> None:
+    inside_nvml("h200", faults=[Fault("*", sleep_s=0.05)])
+    report = nvidia.NvidiaBackend(limit_s=0.6).devices()
+    assert [d.name for d in report.devices] == ["NVIDIA H200"]
+    assert report.problems == ()
+
+
+def test_of_a_gpu_that_is_too_slow_what_it_told_is_kept(inside_nvml, monkeypatch) -> None:
+    monkeypatch.setattr(nvidia, "DEVICE_LIMIT_S", 0.3)
+    inside_nvml(["h200", "t4"], faults=[Fault("nvmlDeviceGetNumGpuCores", sleep_s=0.4, device="0")])
+    report = nvidia.NvidiaBackend(limit_s=5.0).devices()
+    slow, other = report.devices
+    assert (slow.name, slow.compute_capability) == ("NVIDIA H200", (9, 0))
+    assert slow.unavailable["uuid"].startswith("nvmlDeviceGetUUID: not asked")
+    assert other.uuid is not None
+    (problem,) = report.problems
+    assert (problem.what, problem.exit_code) == ("GPU 0 answers slowly", 0)
 
 
 def test_an_init_that_hangs_is_exit_3(inside_nvml) -> None:
     inside_nvml("h200", faults=[Fault("nvmlInit", sleep_s=3)])
-    (problem,) = nvidia.NvidiaBackend(limit_s=0.1).devices().problems
-    assert (problem.exit_code, problem.value) == (3, "a call took over 0.1 s")
+    (problem,) = nvidia.NvidiaBackend(limit_s=0.5).devices().problems
+    assert (problem.exit_code, problem.value) == (3, "nvmlInit took over 0.5 s")
+    assert problem.what == "the NVIDIA driver does not answer"
+
+
+def test_a_dump_of_a_driver_that_hangs_is_refused(inside_nvml, monkeypatch) -> None:
+    monkeypatch.setattr(nvidia, "CALL_LIMIT_S", 0.1)
+    inside_nvml("h200", faults=[Fault("nvmlDeviceGetName", sleep_s=3)])
+    with pytest.raises(NoDeviceError, match="GPU 0 does not answer"):
+        nvidia.dump()
 
 
 def test_a_process_with_a_stuck_call_still_ends(fake_nvml) -> None:
-    code = "from gpubench.probe.nvidia import NvidiaBackend; print(NvidiaBackend(limit_s=0.1).devices().problems[0].what)"
-    environment = fake_nvml("h200", faults=[Fault("nvmlDeviceGetName", sleep_s=60)])
+    code = "from gpubench.probe.nvidia import NvidiaBackend; print(NvidiaBackend(limit_s=0.5).devices().problems[0].what)"
+    environment = fake_nvml("h200", faults=[Fault("nvmlDeviceGetName", sleep_s=600)])
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=20
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
-    assert done.stdout == "the NVIDIA driver does not answer\n"
+    assert done.stdout == "GPU 0 does not answer\n"
     assert done.stderr == ""
 
 

@@ -7,8 +7,8 @@ from nvml.script import Fault, change, load_dump
 
 from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile, Reading
-from gpubench.probe import nvidia
-from gpubench.probe.backend import GpuProcess, PowerLimits
+from gpubench.probe import nvidia, nvml_readings
+from gpubench.probe.backend import DeviceGoneError, GpuProcess, PowerLimits
 from gpubench.probe.telemetry import open_telemetry
 
 
@@ -106,12 +106,23 @@ def nvidia_profile() -> DeviceProfile:
 def test_a_call_that_hangs_drops_the_source_and_the_run_goes_on(inside_nvml) -> None:
     inside_nvml("h200", faults=[Fault("nvmlDeviceGetPowerUsage", after=2, sleep_s=30)])
     with open_telemetry(nvidia_profile()) as line:
-        line._session.guard.limit_s = 0.1
+        line._session.guard.limit_s = 0.5
         assert line.sample().power_w is not None
         assert line.sample() == Reading()
         assert line.source == "hung"
         assert line.energy_j() is None
         assert line.processes() is None
+
+
+def test_of_a_driver_that_is_slow_a_reading_takes_what_comes_in_time(inside_nvml, monkeypatch) -> None:
+    inside_nvml("h200", faults=[Fault("nvmlDeviceGetPowerUsage", after=1, sleep_s=0.4)])
+    with open_telemetry(nvidia_profile()) as line:  # opening looks once
+        monkeypatch.setattr(nvml_readings, "READING_LIMIT_S", 0.2)
+        reading = line.sample()
+        assert (reading.sm_clock_hz, reading.power_w) == (1.98e9, pytest.approx(127.598))
+        assert reading.temperature_c is None
+        assert line.refused["temperature_c"].startswith("nvmlDeviceGetTemperature: not asked")
+        assert (line.source, line.fault) == ("nvml", None)
 
 
 def test_a_driver_that_refuses_everything_is_no_telemetry(inside_nvml) -> None:
@@ -128,6 +139,32 @@ def test_a_gpu_lost_during_a_run_stays_lost_and_says_so(inside_nvml) -> None:
         assert (line.sample().power_w is not None, line.fault) == (True, None)
         assert (line.sample().power_w, line.fault) == (None, "gpu_lost")
         assert (line.sample().power_w, line.fault) == (None, "gpu_lost")
+
+
+def test_a_gpu_lost_between_two_samples_is_found_when_it_is_asked_for(inside_nvml) -> None:
+    inside_nvml("h200", faults=[Fault("*", after=1, code=15)])
+    with open_telemetry(nvidia_profile()) as line:  # opening looks once, and finds it whole
+        assert line.fault == "gpu_lost"
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "words"),
+    [
+        (Fault("nvmlDeviceGetHandleByIndex", code=15), "gpu_lost", "GPU 0 is lost"),
+        (Fault("nvmlDeviceGetHandleByIndex", code=16), "reset_required", "GPU 0 needs a reset"),
+        (Fault("nvmlDeviceGetHandleByIndex", code=999), "gpu_lost", "GPU 0 cannot be opened"),
+        (Fault("nvmlDeviceGetUUID", code=15), "gpu_lost", "GPU 0 is lost"),
+        (Fault("nvmlDeviceGetUUID", sleep_s=2), "driver_hung", "nvmlDeviceGetUUID took over 0.2 s"),
+        (Fault("nvmlInit", code=9), "driver_closed", "the NVIDIA kernel module is not loaded"),
+    ],
+)
+def test_why_a_device_can_no_longer_be_read(inside_nvml, fault: Fault, code: str, words: str) -> None:
+    inside_nvml("h200")
+    gpu = first_gpu()
+    inside_nvml("h200", faults=[fault])
+    with pytest.raises(DeviceGoneError, match=words) as gone:
+        nvidia.NvidiaBackend(limit_s=0.2).open_readings(gpu)
+    assert gone.value.fault == code
 
 
 def test_a_gpu_that_needs_a_reset_says_so(inside_nvml) -> None:

@@ -58,7 +58,7 @@ def test_visible_devices(four, visible: str | None, chosen: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "visible", ["0,0", f"0,{UUIDS[0]}", "4", "GPU-9", "GPU-3333", "junk", "0,,1", "GPU-", "0x1"]
+    "visible", ["0,0", f"0,{UUIDS[0]}", "4", "GPU-9", "GPU-3333", "junk", "0,,1", "GPU-", "0x1", "9" * 5000]
 )
 @pytest.mark.parametrize("device", ["auto", "cuda"])
 def test_a_visible_entry_that_means_nothing_is_an_error_not_a_guess(four, visible: str, device: str) -> None:
@@ -74,6 +74,70 @@ def test_an_empty_list_hides_every_gpu(four, visible: str) -> None:
     assert (device.backend, said) == ("cpu", "CUDA_VISIBLE_DEVICES hides every GPU: measuring on the CPU")
     with pytest.raises(NoDeviceError, match="hides every GPU"):
         select_device("cuda")
+
+
+@pytest.mark.parametrize("visible", ["NoDevFiles", " nodevfiles "])
+def test_a_job_that_its_scheduler_gave_no_gpu_measures_on_the_cpu_and_says_so(four, visible: str) -> None:
+    four(visible)
+    device, said = select_device("auto")
+    assert device.backend == "cpu"
+    assert (
+        said
+        == f"CUDA_VISIBLE_DEVICES={visible.strip()} (the scheduler gave this job no GPU): measuring on the CPU"
+    )
+    with pytest.raises(NoDeviceError, match="the scheduler gave this job no GPU; ask it for one"):
+        select_device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("visible", "said"),
+    [
+        ("4", "CUDA_VISIBLE_DEVICES: '4' names no GPU of this machine, which has GPUs 0 to 3; give"),
+        ("GPU-9", "CUDA_VISIBLE_DEVICES: 'GPU-9' names no GPU of this machine, which has GPUs 0 to 3; give"),
+        ("GPU-3333", "CUDA_VISIBLE_DEVICES: 'GPU-3333' fits several GPUs; give"),
+    ],
+)
+def test_an_absent_entry_is_said_with_what_there_is(four, visible: str, said: str) -> None:
+    four(visible)
+    with pytest.raises(MisuseError) as refused:
+        select_device("cuda")
+    assert str(refused.value).startswith(said)
+
+
+def lose(index: int) -> list[Fault]:
+    return [Fault("nvmlDeviceGetHandleByIndex", code=15, selector=(index,))]
+
+
+@pytest.fixture
+def one_lost(inside_nvml, monkeypatch) -> None:
+    """The second of four GPUs is lost."""
+    monkeypatch.setattr(select, "check_torch", lambda device: None)
+    inside_nvml(machine(), faults=lose(1))
+
+
+@pytest.mark.parametrize("visible", ["1", "1,2"])
+def test_a_visible_gpu_that_is_lost_is_no_misspelling(one_lost, monkeypatch, visible: str) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with pytest.raises(NoDeviceError, match=r"^GPU 1 is lost"):
+        select_device("auto")
+
+
+def test_a_place_is_not_passed_on_to_the_next_gpu_when_one_is_lost(one_lost, monkeypatch) -> None:
+    assert select_device("cuda:0")[0].index == 0
+    for place in ("cuda:1", "cuda:2"):
+        with pytest.raises(NoDeviceError, match=r"^GPU 1 is lost .*; name another by its UUID"):
+            select_device(place)
+    assert select_device(UUIDS[2])[0].index == 2
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2,3")  # here the places are plain
+    assert select_device("cuda:1")[0].index == 2
+
+
+@pytest.mark.parametrize("name", ["auto", "cuda", "cuda:0", UUIDS[2]])
+def test_whatever_is_chosen_a_lost_gpu_beside_it_is_said(one_lost, name: str) -> None:
+    device, said = select_device(name)
+    assert device.index != 1
+    assert said is not None
+    assert said.startswith("GPU 1 is lost")
 
 
 def test_fastest_first_is_not_guessed(four, monkeypatch) -> None:
@@ -108,6 +172,7 @@ def test_a_key_names_a_gpu_where_it_is_the_only_one(four) -> None:
         "cuda:",
         "cuda:x",
         "cuda:-1",
+        "cuda:" + "9" * 5000,
         "1",
         "-1",
         "GPU-3333",

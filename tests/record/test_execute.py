@@ -46,7 +46,9 @@ def executed(make_run, monkeypatch, tmp_path):
         monkeypatch.setattr(preflight, "newcomers", newcomers)
         planned = tuple(PlannedCase(reference="cnn", case=each) for each in cases)
         prepared = session.Prepared(
-            device=DeviceProfile(backend="cuda", name="NVIDIA H200", uuid="GPU-1", gpu_key="nvidia-h200"),
+            device=DeviceProfile(
+                backend="cuda", name="NVIDIA H200", uuid="GPU-1", gpu_key="nvidia-h200-sxm-141gb"
+            ),
             plan=Plan(budget=QUICK, seed=0, cases=planned, peers=peers),
             root=tmp_path,
             findings=(),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -14,15 +17,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench.errors import MisuseError, StorageError
-from gpubench.models import Launch, Round, Status
+from gpubench.models import DeviceProfile, Launch, Round, Status
 from gpubench.offers.snapshot import offers_folder
 from gpubench.record import store
+from gpubench.record.aside import SETTLED_S
 
 
 def test_a_run_is_read_back_as_it_was_written(tmp_path, make_run):
     run = make_run()
     path = store.write_run(tmp_path, run)
-    assert path == tmp_path / "runs" / "nvidia-h200" / f"{run.run_id}.json"
+    assert path == tmp_path / "runs" / "nvidia-h200-sxm-141gb" / f"{run.run_id}.json"
     assert store.read_run(path) == run
     assert store.read_runs(tmp_path).runs == (run,)
 
@@ -49,18 +53,154 @@ def test_an_invalid_row_with_nan_is_stored_and_read_back_as_unknown(tmp_path, ma
     assert back.launches[0].rounds[0].loss is None
 
 
+def put(path, data):
+    """Leave a file that nobody has written to for a while."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    then_s = time.time() - 2 * SETTLED_S
+    os.utime(path, (then_s, then_s))
+
+
 def test_a_file_cut_at_any_byte_is_set_aside_and_the_others_are_read(tmp_path, make_run):
     whole = store.write_run(tmp_path, make_run(run_id="20261120t000000z-whole"))
     data = whole.read_bytes().rstrip()
-    victim = whole.with_name("20261120t000001z-cut.json")
     for length in range(0, len(data), 7):
-        victim.write_bytes(data[:length])
+        victim = whole.with_name(f"20261120t000001z-cut{length}.json")
+        put(victim, data[:length])
         stored = store.read_runs(tmp_path)
         assert len(stored.runs) == 1
         assert "set aside as" in stored.problems[0]
         assert not victim.exists()
         aside = victim.with_name(victim.name + ".corrupt")
         assert aside.read_bytes() == data[:length]
+
+
+def test_a_second_broken_file_of_one_name_replaces_no_earlier_one(tmp_path):
+    victim = tmp_path / "runs" / "cpu" / "20261120t000001z-cut.json"
+    for data in (b"first", b"second", b"third"):
+        put(victim, data)
+        assert store.read_runs(tmp_path).runs == ()
+    kept = {path.name: path.read_bytes() for path in victim.parent.iterdir()}
+    assert kept == {
+        f"{victim.name}.corrupt": b"first",
+        f"{victim.name}.2.corrupt": b"second",
+        f"{victim.name}.3.corrupt": b"third",
+    }
+
+
+def test_a_file_that_may_still_be_copied_is_left_in_place(tmp_path):
+    """The copy goes on into the renamed file, and a healthy run would end as a corrupt one."""
+    victim = tmp_path / "runs" / "cpu" / "20261120t000001z-half.json"
+    victim.parent.mkdir(parents=True)
+    victim.write_text('{"schema_version": 1, "run')
+    (problem,) = store.read_runs(tmp_path).problems
+    assert "left in place" in problem
+    assert list(victim.parent.iterdir()) == [victim]
+
+
+def test_a_broken_file_whose_run_is_being_written_is_left_in_place(tmp_path, make_run):
+    path = store.write_run(tmp_path, make_run())
+    put(path, b"{")
+    with store.writing(tmp_path, make_run()):
+        (problem,) = store.read_runs(tmp_path).problems
+    assert f"being written by process {os.getpid()}" in problem
+    assert path.read_bytes() == b"{"
+    assert "set aside as" in store.read_runs(tmp_path).problems[0]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_a_healthy_run_that_cannot_be_read_now_stays_and_is_named(tmp_path, make_run, monkeypatch, number):
+    path = store.write_run(tmp_path, make_run())
+    put(path, path.read_bytes())
+    opened = os.open
+
+    def fails(name, *arguments, **options):
+        if Path(name) == path:
+            raise OSError(number, os.strerror(number), str(name))
+        return opened(name, *arguments, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", fails)
+        stored = store.read_runs(tmp_path)
+    assert stored.runs == ()
+    assert os.strerror(number) in stored.problems[0]
+    assert list(path.parent.iterdir()) == [path]
+    assert store.read_runs(tmp_path).runs == (make_run(),)
+
+
+OUT_OF_DESCRIPTORS = """
+import os, resource, sys
+from pathlib import Path
+from gpubench.record import store
+root, held, listed = Path(sys.argv[1]), [], store.run_files
+
+def exhaust():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    try:
+        while True:
+            held.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        pass
+
+def list_and_exhaust(*arguments):
+    found = list(listed(*arguments))
+    exhaust()
+    return found
+
+if sys.argv[2] == "reading":
+    store.run_files = list_and_exhaust
+else:
+    exhaust()
+stored = store.read_runs(root)
+for descriptor in held:
+    os.close(descriptor)
+for line in (len(stored.runs), *stored.problems):
+    print(line)
+"""
+
+
+@pytest.mark.parametrize(("step", "words"), [("listing", "cannot list"), ("reading", "cannot read")])
+def test_a_process_out_of_descriptors_renames_nothing_and_says_what_it_could_not_read(
+    tmp_path, make_run, step, words
+):
+    path = store.write_run(tmp_path, make_run())
+    put(path, path.read_bytes())
+    command = [sys.executable, "-c", OUT_OF_DESCRIPTORS, tmp_path, step]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    number, problem = done.stdout.splitlines()
+    assert number == "0"
+    assert words in problem
+    assert "Too many open files" in problem
+    assert list(path.parent.iterdir()) == [path]
+    assert store.read_runs(tmp_path).runs == (make_run(),)
+
+
+def test_a_run_and_a_folder_without_permission_stay_and_are_named(tmp_path, make_run):
+    path = store.write_run(tmp_path, make_run())
+    other = store.write_run(
+        tmp_path, make_run(run_id="20261121t000000z-b", device=DeviceProfile(backend="cpu"))
+    )
+    put(path, path.read_bytes())
+    path.chmod(0)
+    if os.access(path, os.R_OK):
+        pytest.skip("this user may read everything")
+    other.parent.chmod(0)
+    try:
+        problems = store.read_runs(tmp_path).problems
+        with pytest.raises(MisuseError, match="cannot list"):
+            store.find_run(tmp_path, "latest")
+    finally:
+        path.chmod(0o644)
+        other.parent.chmod(0o755)
+    assert len(problems) == 2
+    tmp_path.chmod(0)
+    try:
+        problems += store.read_runs(tmp_path).problems
+    finally:
+        tmp_path.chmod(0o755)
+    assert len(problems) == 3
+    assert all("Permission denied" in problem for problem in problems)
+    assert len(store.read_runs(tmp_path).runs) == 2
 
 
 def test_files_of_another_project_are_neither_read_nor_renamed(tmp_path, make_run):
@@ -190,7 +330,7 @@ def test_a_huge_sparse_file_is_refused_without_reading_it(tmp_path):
 
 def test_a_later_schema_says_upgrade_and_is_not_set_aside(tmp_path, make_run):
     document = json.loads(msgspec.json.encode(make_run())) | {"schema_version": 99}
-    path = tmp_path / "runs" / "nvidia-h200" / "later.json"
+    path = tmp_path / "runs" / "nvidia-h200-sxm-141gb" / "later.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(document))
     stored = store.read_runs(tmp_path)
@@ -310,34 +450,6 @@ def test_a_run_is_found_by_id_by_its_beginning_or_as_latest(tmp_path, make_run):
         store.find_run(tmp_path, "2026")
     with pytest.raises(MisuseError, match="no run 'x'"):
         store.find_run(tmp_path, "x")
-
-
-def test_runs_of_other_machines_are_taken_in_and_bad_files_named(tmp_path, make_run):
-    other = tmp_path / "other"
-    store.write_run(other, make_run())
-    (other / "runs" / "broken.json").write_text("{")
-    written, refused = store.add_runs(tmp_path / "mine", [other])
-    assert [path.parent.name for path in written] == ["nvidia-h200"]
-    assert "broken.json" in refused[0]
-    assert (other / "runs" / "broken.json").exists()
-    with pytest.raises(MisuseError, match="does not exist"):
-        store.add_runs(tmp_path / "mine", [tmp_path / "nowhere"])
-
-
-def test_a_run_in_which_several_gpus_do_more_than_as_many_single_ones_is_not_taken_in(tmp_path, make_run):
-    """The same step time on four GPUs is four times the throughput; a fifth faster is not possible."""
-    (one,) = make_run().measurements
-    four = msgspec.structs.replace(one, case=msgspec.structs.replace(one.case, gpu_count=4))
-    rounds = tuple(msgspec.structs.replace(r, wall_s=r.wall_s / 1.2) for r in one.launches[0].rounds)
-    faster = msgspec.structs.replace(
-        four, launches=(msgspec.structs.replace(four.launches[0], rounds=rounds),)
-    )
-    for row, count in ((four, 1), (faster, 0), (msgspec.structs.replace(faster, status=Status.INVALID), 1)):
-        path = store.write_run(tmp_path / "theirs", make_run(measurements=(one, row)))
-        store.read_run(path)  # in one's own folder it stays, and `check` names it
-        written, refused = store.add_runs(tmp_path / "mine", [path])
-        assert len(written) == count
-        assert count or "4 GPUs at 4.8 times" in refused[0]
 
 
 def test_shipped_reference_runs_can_be_read():

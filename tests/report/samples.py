@@ -343,7 +343,7 @@ def ranking(**changes) -> Ranking:
         "as_of": "2026-11-20", "objective": "samples_per_usd", "cases": (case(),), "unit": "images", "throughput_unit": "images/s", "value_unit": "images per dollar", "reference_gpu_key": None, "rows": tuple(rows),
         "excluded": (
             ExcludedOffer(provider="aws", instance="g7.xlarge", gpu_key="nvidia-unknown", reason="no compute rates in the specification table"),
-            ExcludedOffer(provider="gcp", instance="a4", gpu_key="nvidia-b200", reason="spot price only"),
+            ExcludedOffer(provider="gcp", instance="a4", gpu_key="nvidia-b200-sxm-180gb", reason="spot price only"),
         ),
         "verdict": (
             "The RTX 4090 on vast gives the most VGG16 training for a dollar, in a tie with the RTX 3090 and the RTX 5090. The H200 measured here "

@@ -117,7 +117,7 @@ def test_text_is_readable_in_light_and_after_a_switch_to_dark(visit):
     _assert_readable(page)
 
 
-def _wait_until(page, happened, patience_ms: int = 5000) -> None:
+def _wait_until(page, happened, patience_ms: int = 30_000) -> None:
     """Poll from outside: the page's policy forbids the evaluation that playwright's own wait needs."""
     for _ in range(patience_ms // 50):
         if happened():

@@ -41,8 +41,8 @@ them.
 _HIDDEN_WRITES = {"aten::native_batch_norm": (3, 4)}
 """Arguments that are written without the schema's saying so: the running statistics in training."""
 _RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
-_TRAIN_ARGUMENT = 6
-"""Place of ``train`` in torch.lstm(input, hx, params, has_biases, layers, dropout, train, ...)."""
+_LAYERS_ARGUMENT, _DROPOUT_ARGUMENT, _TRAIN_ARGUMENT = 4, 5, 6
+"""Places in torch.lstm(input, hx, params, has_biases, layers, dropout, train, ...)."""
 _NOT_IN_TRAINING = "cudnn RNN backward can only be called in training mode"
 
 
@@ -66,19 +66,35 @@ class Block:
     written: tuple[int, int]
 
 
+@dataclass
+class RecurrentDropout:
+    """cuDNN's state of dropout inside recurrent layers."""
+
+    buffer: Tensor
+    random_state: Tensor
+    stale: bool = False
+
+
 class Device:
     """The storages on the device, and how they come and go."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
+        self.name = CUDA
         self.blocks: dict[int, Block] = {}
         self.pinned: dict[int, weakref.ref[Any]] = {}
         self.inside = 0
         """How deep in a function that was given, or asked for, something on the device."""
         self.moving = False
         self.random_state = torch.Generator().manual_seed(0).get_state()
+        self.dropout: RecurrentDropout | None = None
         self._kinds: dict[Any, Kind] = {}
         self._tried: set[tuple[Any, ...]] = set()
+
+    def choose(self, index: int) -> None:
+        """Be the device of this place: a process has one device, and each has a fake of its own."""
+        self.machine.call("set_device")
+        self.name = torch.device("cuda", index)
 
     def holds(self, tensor: Tensor) -> bool:
         """Whether a tensor lies on the device."""
@@ -279,17 +295,43 @@ class Device:
         return tensor.untyped_storage()._cdata in self.pinned
 
     def seed(self, seed: int) -> None:
-        """Seed the device's generator, as torch.manual_seed does (torch/random.py)."""
+        """Seed the device's generator, as torch.manual_seed does (torch/random.py).
+
+        Source: aten/src/ATen/cuda/CUDAGeneratorImpl.cpp, set_current_seed asks recurrent layers for a new state.
+        """
         self.random_state = torch.Generator().manual_seed(seed).get_state()
+        if self.dropout is not None:
+            self.dropout.stale = True
+
+    @contextmanager
+    def drawing_recurrently(self) -> Iterator[None]:
+        """Draw from the random numbers that cuDNN keeps for dropout inside recurrent layers, in memory of its own.
+
+        Source: aten/src/ATen/native/cudnn/RNN.cpp, DropoutState: one for the device, made at its first use and
+        anew after each seed; a graph goes on using the memory of the state that it was captured with.
+        """
+        if self.dropout is None or self.dropout.stale:
+            self.dropout = None
+            with self.here():
+                buffer = torch.zeros(64, device=CPU)
+            self.dropout = RecurrentDropout(buffer, torch.Generator().manual_seed(1).get_state())
+        kept = self.dropout
+        kept.buffer.add_(1)
+        kept.random_state, self.random_state = self.random_state, kept.random_state
+        try:
+            yield
+        finally:
+            kept.random_state, self.random_state = self.random_state, kept.random_state
 
 
 def computed(func: Any, args: Any, kwargs: Any) -> Any:
-    """Compute on the CPU; what it lacks in half precision is computed in single and rounded."""
-    try:
-        return func(*args, **kwargs)
-    except (RuntimeError, NotImplementedError):
-        if not any(t.dtype is torch.float16 for t in _tensors((args, kwargs))):
-            raise
+    """Compute on the CPU; what it lacks in half precision, or does slowly, is computed in single and rounded."""
+    if not ("convolution" in func._schema.name and _has_half(args)):
+        try:
+            return func(*args, **kwargs)
+        except (RuntimeError, NotImplementedError):
+            if not (_has_half(args) or _has_half(kwargs)):
+                raise
     out = func(*_mapped(args, _single), **_mapped(kwargs, _single))
     return _mapped(out, lambda t: t.half() if t.dtype is torch.float32 else t)
 
@@ -345,7 +387,7 @@ class Functions(TorchFunctionMode):
     def _property(self, func: Any, args: Any, kwargs: Any) -> Any:
         asked = func.__self__
         if asked is Tensor.device and self.device.holds(args[0]):
-            return CUDA
+            return self.device.name
         if asked is Tensor.is_cuda:
             return self.device.holds(args[0])
         if asked is Tensor.is_cpu:
@@ -394,7 +436,8 @@ class Functions(TorchFunctionMode):
         """
         if not self.device.holds(args[0]):
             return func(*args, **kwargs)
-        with self.device.here():
+        drops = args[_TRAIN_ARGUMENT] and args[_DROPOUT_ARGUMENT] > 0 and args[_LAYERS_ARGUMENT] > 1
+        with self.device.here(), self.device.drawing_recurrently() if drops else nullcontext():
             out = func(*args, **kwargs)
         if not args[_TRAIN_ARGUMENT]:
             for tensor in _tensors((out,)):
@@ -437,6 +480,10 @@ def _mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
     if isinstance(value, dict):
         return {name: _mapped(part, change) for name, part in value.items()}
     return torch.float32 if value is torch.float16 else value
+
+
+def _has_half(value: Any) -> bool:
+    return any(t.dtype is torch.float16 for t in _tensors(value))
 
 
 def _single(tensor: Tensor) -> Tensor:

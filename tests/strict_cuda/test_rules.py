@@ -238,6 +238,24 @@ def test_cudnn_computes_no_gradient_of_a_recurrent_layer_in_eval_mode(device):
         layer(x)[0].sum().backward()
 
 
+def test_dropout_inside_recurrent_layers_has_random_numbers_and_memory_of_its_own(device):
+    layer = nn.LSTM(4, 4, 2, dropout=0.5).to("cuda")
+    x = torch.ones(3, 1, 4, device="cuda")
+    layer(x)
+    warm()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph), torch.no_grad():
+        out = layer(x)[0]
+    torch.manual_seed(0)
+    graph.replay()
+    replayed = out.tolist()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        assert layer(x)[0].tolist() != replayed
+    with pytest.raises(RaceError, match="freed"):  # the eager step has made the state anew
+        graph.replay()
+
+
 def test_transfers_take_time_and_only_page_locked_ones_let_the_host_go_on(device):
     size = 25_000_000
     machine, there = device.machine, torch.zeros(size, dtype=torch.uint8, device="cuda")

@@ -1,7 +1,9 @@
 """A child process that speaks the measuring protocol and answers from a table, not from a device.
 
 ``GPUBENCH_SCRIPT`` holds a JSON object: ``step_s`` (case label: seconds a step), ``micro`` (a list of results),
-``by_hand`` (case label: ratio), ``fail`` (case label: reason), ``die`` (labels at which the process ends).
+``by_hand`` (case label: ratio), ``fail`` (case label: reason), ``die`` (labels at which the process ends),
+``torch`` (its version), ``folder`` (where a file named as each case begun is made, and where the case waits
+while ``wait-NAME`` exists).
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,12 +23,22 @@ from gpubench.models import Launch, MicroResult, Round, Status
 SCRIPT: dict[str, Any] = json.loads(os.environ["GPUBENCH_SCRIPT"])
 
 
+def begin(name: str) -> None:
+    if (folder := SCRIPT.get("folder")) is None:
+        return
+    with (Path(folder) / f"began-{name}").open("a") as file:
+        file.write(f"{os.getppid()}\n")
+    while (Path(folder) / f"wait-{name}").exists():
+        time.sleep(0.01)
+
+
 def case_done(order: messages.MeasureCase) -> messages.CaseDone:
     label = order.case.label
+    begin(f"{order.case.workload}-{order.case.precision}")
     launch = Launch(index=order.launch)
     if label in SCRIPT.get("fail", {}):
         return messages.CaseDone(status=Status.FAILED, reason=SCRIPT["fail"][label], launch=launch)
-    step_s = SCRIPT["step_s"][label] * (1 + 0.0005 * order.launch)
+    step_s = SCRIPT.get("step_s", {}).get(label, 0.02) * (1 + 0.0005 * order.launch)
     rounds = tuple(Round(steps=1, wall_s=step_s, loss=2.0 - 0.01 * index) for index in range(20))
     done = msgspec.structs.replace(launch, rounds=rounds, timed_steps=20, parameters_moved=True)
     return messages.CaseDone(status=Status.OK, launch=done)
@@ -33,7 +47,7 @@ def case_done(order: messages.MeasureCase) -> messages.CaseDone:
 def answers(command: messages.Command) -> list[messages.Report]:
     match command:
         case messages.Setup():
-            return [messages.Phase(name="import"), messages.Ready(torch="2.11")]
+            return [messages.Phase(name="import"), messages.Ready(torch=SCRIPT.get("torch", "2.11"))]
         case messages.MeasureMicro(strict=strict):
             found = msgspec.convert(SCRIPT.get("micro", []), tuple[MicroResult, ...])
             mine = [messages.MicroDone(result=r) for r in found if (r.precision == "fp32") == strict]

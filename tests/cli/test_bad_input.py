@@ -1,0 +1,173 @@
+"""``gpubench run`` where the GPU cannot be used: real processes, real pynvml, and one line with the exit code."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from nvml.script import Fault, change, load_dump
+
+from gpubench.record import store
+
+pytestmark = pytest.mark.timeout(120)
+
+# The installed torch under the version file of a CUDA build; opening CUDA fails with the words of a test.
+TORCH = """
+import importlib, sys
+from pathlib import Path
+
+here = str(Path(__file__).parents[1])
+sys.path = [place for place in sys.path if place != here]
+del sys.modules["torch"]
+torch = importlib.import_module("torch")
+
+def init():
+    raise RuntimeError({words!r})
+
+torch.cuda.init = init
+"""
+ADVICE = (
+    "\nCUDA kernel errors might be asynchronously reported at some other API call."
+    "\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1"
+)
+
+
+def torch_that_says(words: str, folder: Path, cuda: str | None = "13.0") -> dict[str, str]:
+    package = folder / "torch"
+    package.mkdir()
+    (package / "__init__.py").write_text(TORCH.format(words=words))
+    version = f"__version__ = '2.13.0+{'cpu' if cuda is None else 'cu130'}'\ncuda = {cuda!r}\nhip = None\n"
+    (package / "version.py").write_text(version.replace("cuda = None", "cuda: None = None"))
+    return {"PYTHONPATH": str(folder)}
+
+
+def gpubench(environment: dict[str, str], *arguments: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "gpubench", *arguments],
+        env=environment | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def run(environment: dict[str, str], root: Path, *options: str) -> tuple[int, str]:
+    """The exit code, and the last line that was said."""
+    arguments = ("run", "cnn", "--quick", "--no-micro", "--results", str(root), *options)
+    code, _, said = gpubench(environment, *arguments)
+    assert "Traceback" not in said
+    return code, said.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "The NVIDIA driver on your system is too old (found version 12040). Please update your GPU driver by",
+            "(torch 2.13.0+cu130 needs CUDA 13.0, driver 580.159.04 has CUDA 12.4); update the driver, or",
+        ),
+        (
+            "CUDA error: no kernel image is available for execution on the device" + ADVICE,
+            "torch 2.13.0+cu130 has no kernels for NVIDIA H200 (compute capability 9.0); pip uninstall torch",
+        ),
+        (
+            "CUDA error: CUDA-capable device(s) is/are busy or unavailable" + ADVICE,
+            "the GPU is taken: its compute mode lets one program in at a time",
+        ),
+        ("CUDA error: something new" + ADVICE, "CUDA error: something new"),
+    ],
+)
+def test_what_torch_says_when_it_opens_the_gpu(fake_nvml, tmp_path, words: str, said: str) -> None:
+    environment = fake_nvml("h200") | torch_that_says(words, tmp_path)
+    code, line = run(environment, tmp_path / "results")
+    assert code == 3
+    assert said in line
+    assert line.startswith("gpubench: ")
+    assert "LAUNCH_BLOCKING" not in line
+
+
+def test_a_cpu_only_torch_beside_a_gpu_is_never_a_silent_run_on_the_cpu(fake_nvml, tmp_path) -> None:
+    environment = fake_nvml("h200") | torch_that_says("", tmp_path, cuda=None)
+    for device in ("auto", "cuda"):
+        code, line = run(environment, tmp_path / "results", "--device", device)
+        assert code == 3
+        assert (
+            "the installed torch is a CPU-only build and cannot reach NVIDIA H200 (torch 2.13.0+cpu)" in line
+        )
+        assert (
+            "pip uninstall torch, then install its CUDA 13 build with the command of the selector at pytorch.org"
+            in line
+        )
+    code, checks, _ = gpubench(environment, "doctor", "--results", str(tmp_path / "results"))
+    assert code == 1
+    assert (
+        "pip uninstall torch, then install its CUDA 13 build with the command of the selector at pytorch.org"
+        in checks
+    )
+
+
+TAKEN = change(
+    change(load_dump("h200"), "nvmlDeviceGetComputeMode", 3),
+    "nvmlDeviceGetComputeRunningProcesses",
+    [{"pid": 7, "usedGpuMemory": 1 << 30}],
+)
+
+
+@pytest.mark.parametrize(
+    ("machine", "visible", "code", "said"),
+    [
+        (("h200", Fault("nvmlInit", code=9)), None, 3, "the NVIDIA kernel module is not loaded"),
+        (("h200",), "1", 2, "CUDA_VISIBLE_DEVICES: '1' names no GPU of this machine, which has GPU 0;"),
+        (
+            ("h200",),
+            "GPU-9",
+            2,
+            "CUDA_VISIBLE_DEVICES: 'GPU-9' names no GPU of this machine, which has GPU 0;",
+        ),
+        (("h200",), "", 3, "CUDA_VISIBLE_DEVICES='' hides every GPU; unset it"),
+        (("h200",), "NoDevFiles", 3, "the scheduler gave this job no GPU; ask it for one"),
+        (
+            (TAKEN,),
+            None,
+            3,
+            "GPU 0 (NVIDIA H200) is in compute mode exclusive_process and taken (PIDs 7); end",
+        ),
+        (
+            ("a100_mig", Fault("nvmlDeviceGetMigDeviceHandleByIndex", code=6)),
+            None,
+            3,
+            "GPU 0 is in MIG mode and has no slice; create one with nvidia-smi mig -cgi",
+        ),
+        (
+            ("h200", Fault("nvmlDeviceGetHandleByIndex", code=15)),
+            None,
+            3,
+            "GPU 0 is lost (nvmlDeviceGetHandle",
+        ),
+    ],
+)
+def test_what_the_driver_and_the_variable_say(  # noqa: PLR0917 - fixtures and parameters
+    fake_nvml, tmp_path, machine: tuple, visible: str | None, code: int, said: str
+) -> None:
+    environment = fake_nvml(machine[0], faults=machine[1:]) | torch_that_says("not reached", tmp_path)
+    if visible is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = visible
+    ended, line = run(environment, tmp_path / "results", "--device", "cuda")
+    assert (ended, said in line) == (code, True), line
+    assert store.read_runs(tmp_path / "results").runs == ()
+
+
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a driver")
+def test_no_driver(tmp_path) -> None:
+    environment = {
+        k: v for k, v in os.environ.items() if k not in {"LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES"}
+    }
+    code, line = run(environment, tmp_path / "results", "--device", "cuda")
+    assert code == 3
+    assert line.startswith(
+        "gpubench: NVIDIA driver not found (libnvidia-ml.so.1: cannot open shared object file"
+    )

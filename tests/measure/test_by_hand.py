@@ -1,0 +1,104 @@
+"""The harness held against the same training step written by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpubench.errors import GpuBenchError
+from gpubench.measure import by_hand, events
+from gpubench.measure.budget import QUICK
+from gpubench.measure.case import Desk, compare_by_hand
+from gpubench.measure.hardware import Hardware, open_hardware
+from gpubench.measure.launcher import Launcher
+from gpubench.measure.messages import ByHand
+from gpubench.measure.plan import Plan, PlannedCase
+from gpubench.measure.step import move
+from gpubench.models import Precision
+from gpubench.probe.telemetry import open_telemetry
+from gpubench.workload import load_workload
+
+CPU = Hardware(device=torch.device("cpu"))
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.AMP_BF16])
+def test_the_harness_adds_at_most_two_percent_to_the_bare_loop(make_case, precision):
+    """At least 200 interleaved pairs, more while the interval of the median ratio is undecided."""
+    task = load_workload("cnn").build(16, 0)
+    work = move(task, make_case(batch_size=16, precision=precision), CPU.device)
+    ratios: list[float] = []
+    low, high = 0.0, 2.0
+    while len(ratios) < 200 or (low <= 1.02 < high and len(ratios) < 1000):
+        ratios += by_hand.harness_over_bare(work, CPU, pairs=100, steps=2)
+        _, low, high = by_hand.median_interval(ratios)
+    assert high <= 1.02
+
+
+def test_the_loop_by_hand_does_the_same_work_as_the_step(make_case):
+    """Same seeds, same losses: what is compared is the same training."""
+    losses = []
+    for by in ("hand", "harness"):
+        work = move(load_workload("cnn").tiny(8, 0), make_case(batch_size=8), CPU.device)
+        if by == "hand":
+            by_hand.bare_loop(work, CPU, 8)
+        else:
+            for index in range(8):
+                work.step(index)
+        losses.append(work.edge_loss(work.step(8), 8))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+def test_the_interval_of_a_median_is_that_of_its_order_statistics():
+    """1..100: ranks 50 - 9.8 and 50 + 9.8."""
+    assert by_hand.median_interval([float(i) for i in range(1, 101)]) == (50.5, 41.0, 60.0)
+
+
+@pytest.mark.parametrize("sampler", [False, True])
+def test_the_harness_is_held_against_the_loop_by_hand_for_real(monkeypatch, make_case, cpu, sampler):
+    """On the CPU, in blocks of a few milliseconds: the ratio is one of real steps, near 1."""
+    monkeypatch.setattr(by_hand, "BLOCK_S", 0.02)
+    monkeypatch.setattr(by_hand, "WARM_STEPS", 4)
+    with open_telemetry(cpu) as telemetry:
+        desk = Desk(
+            hardware=open_hardware(cpu),
+            budget=QUICK,
+            seed=0,
+            telemetry=telemetry,
+            profile=cpu,
+            phase=lambda name: None,
+            report=lambda timed, done, width: None,
+            stopped=lambda: False,
+        )
+        done = compare_by_hand(ByHand(reference="cnn", case=make_case(batch_size=8), sampler=sampler), desk)
+    assert done.low <= done.ratio <= done.high
+    assert 0.3 < done.ratio < 3
+
+
+@pytest.mark.timeout(120)
+def test_a_launcher_returns_the_ratio_of_its_child_or_the_reason_why_not(monkeypatch, make_case, cpu):
+    good, noisy, deadly = (make_case(batch_size=n) for n in (8, 16, 32))
+    script = {"by_hand": {good.label: 1.001, f"{good.label} sampler": 1.0005}, "die": [deadly.label]}
+    monkeypatch.setenv("GPUBENCH_SCRIPT", json.dumps(script))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    seen = []
+    plan = Plan(budget=QUICK, seed=0, cases=(), on_cpu=True)
+    launcher = Launcher(plan, cpu, seen.append, module="scripted_child")
+
+    def ratio(case, *, sampler=False):
+        return launcher.ratio_by_hand(PlannedCase(reference="cnn", case=case), sampler=sampler)
+
+    try:
+        assert ratio(good) == 1.001
+        assert ratio(good, sampler=True) == 1.0005
+        with pytest.raises(GpuBenchError, match="too noisy"):
+            ratio(noisy)
+        with pytest.raises(GpuBenchError, match="status 3; it last wrote: MemoryError: no room for cnn"):
+            ratio(deadly)
+        assert ratio(good) == 1.001  # by a new process
+    finally:
+        launcher.close()
+    assert events.PhaseBegan(name="timed") in seen

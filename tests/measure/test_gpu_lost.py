@@ -1,0 +1,165 @@
+"""A GPU falls off the bus while it is measured: real pynvml on the fake driver, a real child, the real file."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pytest
+import typer
+from nvml.script import Fault
+
+from gpubench.cli import run as run_verb
+from gpubench.errors import NoDeviceError
+from gpubench.measure import events
+from gpubench.measure.budget import DEFAULT
+from gpubench.measure.launcher import PHASE_LIMITS_S, Launcher
+from gpubench.measure.plan import Plan, PlannedCase
+from gpubench.measure.request import RunRequest
+from gpubench.models import DeviceProfile, Precision, Settings, Status
+from gpubench.probe import nvidia
+from gpubench.record import session, store
+
+pytestmark = pytest.mark.timeout(60)
+LOST = (Fault("*", code=15), Fault("nvmlDeviceGetHandleByIndex", code=15))
+
+
+@pytest.fixture(autouse=True)
+def _scripted_children(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+
+
+@pytest.fixture
+def gpu(inside_nvml):
+    inside_nvml("h200")
+    return nvidia.BACKEND.devices().devices[0]
+
+
+@pytest.fixture
+def plan(make_case):
+    def make(batches=(1, 2, 3), *, strict_too=False) -> Plan:
+        precisions = (Precision.FP32, Precision.AMP_BF16) if strict_too else (Precision.AMP_BF16,)
+        cases = tuple(
+            PlannedCase(reference="cnn", case=make_case(batch_size=b, precision=p), flops_per_sample=1e6)
+            for p in precisions
+            for b in batches
+        )
+        return Plan(budget=msgspec.structs.replace(DEFAULT, launches=1), seed=0, cases=cases, micro="none")
+
+    return make
+
+
+@pytest.mark.parametrize("ending", ["DIES", "HANGS"])
+def test_the_case_at_hand_keeps_its_rounds_and_no_other_is_tried(gpu, plan, inside_nvml, monkeypatch, ending):
+    monkeypatch.setenv(ending, "1")
+    seen = []
+
+    def watch(event):
+        seen.append(event)
+        if isinstance(event, events.CaseEnded) and event.measurement.status is Status.OK:
+            inside_nvml("h200", faults=LOST)
+
+    limits = PHASE_LIMITS_S | {"timed": 1.0}
+    first, second, third = Launcher(plan(), gpu, watch, module="falls_off", phase_limits_s=limits).run()
+    assert (first.status, len(first.launches[0].rounds)) == (Status.OK, 24)
+    assert [m.status for m in (second, third)] == [Status.FAILED] * 2
+    line = "gpu_lost: the GPU fell off the bus; reboot, and check its power supply and seating"
+    assert [m.reason for m in (second, third)] == [line] * 2
+    assert len(second.launches[0].rounds) == 2
+    assert [e.name for e in seen if isinstance(e, events.PhaseBegan)].count("import") == 1
+
+
+@pytest.fixture
+def command(gpu, plan, inside_nvml, monkeypatch, tmp_path, capsys):  # noqa: PLR0917 - fixtures
+    """``gpubench run`` over this plan and the scripted child; the GPU is lost once the first case is in.
+
+    Returns the exit code, what was said, and the stored run.
+    """
+
+    def run(**options):
+        prepared = session.Prepared(
+            device=gpu, plan=plan(**options), root=tmp_path, findings=(), remark=None, settings=Settings()
+        )
+        stored = session.with_measurement
+
+        def lose(state, measurement):
+            inside_nvml("h200", faults=LOST)
+            return stored(state, measurement)
+
+        monkeypatch.setattr(session, "prepare", lambda *_: prepared)
+        monkeypatch.setattr(session, "Launcher", partial(Launcher, module="falls_off"))
+        monkeypatch.setattr(session, "with_measurement", lose)
+        code, words = 0, ""
+        try:
+            run_verb._tell(run_verb._measure(prepared), prepared, RunRequest(), None, as_json=False)
+        except typer.Exit as ended:
+            code = ended.exit_code
+        except NoDeviceError as error:
+            code, words = error.exit_code, str(error)
+        (run,) = store.read_runs(tmp_path).runs
+        return code, words + capsys.readouterr().err, run
+
+    return run
+
+
+def test_a_run_that_loses_its_gpu_ends_in_order_with_what_was_finished(command):
+    code, said, run = command()
+    assert code == 0, said
+    assert sorted(m.status for m in run.measurements) == sorted([Status.OK, Status.FAILED, Status.FAILED])
+    assert all(m.reason.startswith("gpu_lost: ") for m in run.measurements if m.status is Status.FAILED)
+    assert run.finished_at is not None
+
+
+def test_when_the_only_case_is_lost_every_case_has_failed(command, inside_nvml, monkeypatch):
+    monkeypatch.setenv("DIES_AT_ONCE", "1")
+    inside_nvml("h200", faults=LOST)
+    code, said, run = command(batches=(1,))
+    assert code == 4
+    assert "every case failed" in said
+    assert [len(m.launches[0].rounds) for m in run.measurements] == [2]
+
+
+def test_a_process_that_cannot_open_the_lost_gpu_ends_the_run_with_what_was_finished(
+    command, monkeypatch, tmp_path
+):
+    """Strict fp32 has a process of its own: the next kind of process meets the GPU that is gone."""
+    monkeypatch.setenv("REFUSES_AGAIN", str(tmp_path / "opened"))
+    code, said, run = command(batches=(1,), strict_too=True)
+    assert code == 3
+    assert said.startswith(
+        "gpu_lost: the GPU fell off the bus; reboot, and check its power supply and seating; 1 finished case is "
+        "kept, and gpubench run --resume latest goes on with the rest"
+    )
+    assert [m.status for m in run.measurements] == [Status.OK]
+    assert run.finished_at is None
+
+
+def test_a_case_that_fails_before_the_first_sample_asks_the_driver_what_became_of_the_gpu(
+    inside_nvml, own_model, make_case, tiny_budget, cpu
+):
+    """CUDA's own words for a lost GPU are many; NVML has one."""
+    import torch
+
+    from gpubench.measure.case import Desk, measure_case
+    from gpubench.measure.hardware import Hardware
+    from gpubench.measure.messages import MeasureCase
+    from gpubench.probe.telemetry import open_telemetry
+
+    inside_nvml("h200", faults=[Fault("*", after=1, code=15)])  # opening looks once, and finds it whole
+    case = make_case(workload="own_model", batch_size=4, memory_format=None)
+    act = "raise RuntimeError('CUDA error: unspecified launch failure')"
+    with open_telemetry(DeviceProfile(backend="cuda", name="NVIDIA H200", index=0)) as line:
+        desk = Desk(
+            hardware=Hardware(device=torch.device("cpu")),
+            budget=tiny_budget,
+            seed=0,
+            telemetry=line,
+            profile=cpu,
+            phase=lambda name: None,
+            report=lambda *_: None,
+            stopped=lambda: False,
+        )
+        done = measure_case(MeasureCase(reference=own_model(act), case=case, launch=0), desk)
+    assert (done.status, done.lost) == (Status.FAILED, True)
+    assert done.reason.startswith("gpu_lost: ")

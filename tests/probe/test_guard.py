@@ -1,0 +1,90 @@
+"""Driver calls on a thread of their own: what is hung, what is only slow, and what becomes of the thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from gpubench.probe.guard import Guard, HungCallError
+
+
+def test_slow_is_not_hung() -> None:
+    """Eight calls that take longer than the limit together, and none alone."""
+    guard = Guard(limit_s=0.6)
+
+    def work() -> int:
+        for n in range(8):
+            assert guard.begin(f"call {n}")
+            time.sleep(0.1)
+        return 8
+
+    assert guard.call(work) == 8
+    assert guard.hung is None
+    guard.close()
+
+
+def test_a_call_that_hangs_is_named_and_the_driver_is_not_asked_again() -> None:
+    guard, over = Guard(limit_s=0.1), threading.Event()
+
+    def work() -> None:
+        guard.begin("quick")
+        guard.begin("stuck")
+        over.wait(30)
+
+    with pytest.raises(HungCallError, match=r"stuck took over 0\.1 s"):
+        guard.call(work)
+    with pytest.raises(HungCallError, match="stuck"):
+        guard.call(lambda: None)
+    over.set()
+
+
+def test_a_call_may_have_a_limit_of_its_own() -> None:
+    guard = Guard(limit_s=0.05)
+
+    def work() -> str:
+        guard.begin("start", 30.0)
+        time.sleep(0.2)
+        return "started"
+
+    assert guard.call(work) == "started"
+    guard.close()
+
+
+def test_after_its_budget_work_is_told_to_begin_nothing_more() -> None:
+    guard = Guard(limit_s=30.0)
+
+    def work() -> list[bool]:
+        first = guard.begin("first")
+        time.sleep(0.2)
+        return [first, guard.begin("second")]
+
+    assert guard.call(work, budget_s=0.1) == [True, False]
+    assert guard.call(lambda: guard.begin("of the next work"))
+    guard.close()
+
+
+def test_a_thread_that_was_given_up_asks_nothing_more_and_ends_when_it_comes_back() -> None:
+    guard, over, asked = Guard(limit_s=0.1), threading.Event(), []
+
+    def work() -> None:
+        guard.begin("stuck")
+        over.wait(30)
+        guard.begin("next")
+        asked.append("next")
+
+    with pytest.raises(HungCallError):
+        guard.call(work)
+    over.set()
+    assert guard._thread is not None
+    guard._thread.join(10)
+    assert not guard._thread.is_alive()
+    assert asked == []
+
+
+def test_an_error_of_the_work_reaches_the_caller() -> None:
+    guard = Guard()
+    with pytest.raises(ZeroDivisionError):
+        guard.call(lambda: 1 // 0)
+    guard.close()

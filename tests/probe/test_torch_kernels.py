@@ -1,0 +1,61 @@
+"""Which build of torch a GPU can run: the rules, and torch's own table of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpubench.probe.torch_kernels import how_it_runs
+
+CU126 = ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]
+CU130 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]
+
+
+@pytest.mark.parametrize(
+    ("capability", "architectures", "way"),
+    [
+        ((8, 6), ["sm_80"], "code"),  # same major number, higher minor
+        ((8, 0), ["sm_86"], None),  # not the other way round
+        ((9, 0), ["sm_80", "sm_86"], None),  # machine code stays within its major number
+        ((6, 1), CU126, "code"),
+        ((6, 1), CU130, None),
+        ((7, 0), CU130, None),
+        ((8, 9), CU130, "code"),
+        ((12, 0), CU126, None),
+        ((12, 0), [*CU126, "compute_90"], "ptx"),  # PTX runs on whatever is newer
+        ((9, 0), ["compute_90"], "ptx"),
+        ((8, 9), ["compute_90"], None),  # and on nothing older
+        ((12, 1), ["sm_120"], "code"),
+        ((12, 0), ["sm_121"], None),
+        ((8, 7), ["sm_80", "sm_86"], None),  # Orin runs its own code alone
+        ((8, 7), ["sm_87"], "code"),
+        ((8, 9), ["sm_87"], None),
+        ((8, 7), ["compute_80"], "ptx"),
+        ((7, 2), ["sm_70"], None),
+        ((11, 0), ["sm_101"], "code"),  # Thor under both of its names
+        ((10, 3), ["sm_101"], None),
+        ((9, 0), ["sm_90a"], "code"),
+        ((10, 0), ["sm_90a", "compute_90a"], None),  # an "a" is good for itself alone
+        ((10, 3), ["sm_100a"], None),
+        ((10, 3), ["sm_100f"], "code"),  # an "f" for its family
+        ((12, 0), ["sm_100f", "compute_100f"], None),
+        ((10, 3), ["compute_100f"], "ptx"),
+        ((8, 0), [], None),
+        ((8, 0), ["gfx90a", "", "sm_", "sm_80x"], None),
+    ],
+)
+def test_what_runs_where(capability: tuple[int, int], architectures: list[str], way: str | None) -> None:
+    assert how_it_runs(capability, architectures) == way
+
+
+def test_torchs_own_table_says_the_same() -> None:
+    """torch warns by such a table since 2.9; it knows machine code only."""
+    from torch import cuda
+
+    table = getattr(cuda, "DEVICE_REQUIREMENT", None)
+    if table is None:
+        pytest.skip("this torch has no such table")
+    devices = [50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90, 100, 101, 103, 110, 120, 121]
+    for built, runs_on in table.items():
+        for device in devices:
+            ours = how_it_runs(divmod(device, 10), [f"sm_{built}"]) == "code"
+            assert ours == (device in runs_on), f"sm_{built} on {device}"

@@ -1,0 +1,244 @@
+"""Two real processes on one run: the second is turned away before it measures, and nothing finished is lost.
+
+The measuring child is scripted: it waits at a case as long as the test wants.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from gpubench.models import Run, Status
+from gpubench.record import lock, store
+
+pytestmark = pytest.mark.timeout(180)
+
+PROGRAM = """
+import functools, sys
+from gpubench.measure.launcher import Launcher
+from gpubench.record import session
+
+session.Launcher = functools.partial(Launcher, module="scripted_child")
+if sys.argv[1] == "late":  # what it has read is old by the time that it begins
+    sys.argv.pop(1)
+    execute = session.execute
+
+    def late(*arguments):
+        print("prepared", flush=True)
+        sys.stdin.readline()
+        return execute(*arguments)
+
+    session.execute = late
+from gpubench.cli.app import main
+main()
+"""
+CASES = ("fp32", "amp-bf16")
+NEW = ("run", "cnn", "--quick", "--no-micro", *(w for p in CASES for w in ("--precision", p)))
+AGAIN = ("run", "--resume", "latest")
+
+
+class Writers:
+    """Processes on one results folder, and the gates at which their cases wait."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.gates = folder / "results", folder / "gates"
+        self.gates.mkdir()
+        self.started: list[subprocess.Popen[str]] = []
+        here = str(Path(__file__).parent.parent / "measure")
+        script = json.dumps({"folder": str(self.gates), "torch": metadata.version("torch")})
+        self.environment = os.environ | {"PYTHONPATH": here, "GPUBENCH_SCRIPT": script}
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, *arguments, "--device", "cpu", "--results", str(self.root)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=self.environment,
+        )  # fmt: skip
+        self.started.append(process)
+        return process
+
+    def close(self, *names: str) -> None:
+        for name in names:
+            (self.gates / f"wait-cnn-{name}").touch()
+
+    def open(self, name: str) -> None:
+        (self.gates / f"wait-cnn-{name}").unlink()
+
+    def begun(self, name: str) -> list[str]:
+        """The processes that have begun a case."""
+        path = self.gates / f"began-cnn-{name}"
+        return path.read_text().split() if path.exists() else []
+
+    def first_at_a_gate(self) -> str:
+        """Wait until a case is being measured and another one is finished; return the one at its gate."""
+        until(lambda: any(self.begun(name) for name in CASES))
+        (first,) = (name for name in CASES if self.begun(name))
+        (second,) = (name for name in CASES if name != first)
+        self.open(first)
+        until(lambda: self.begun(second))
+        return second
+
+    def run(self) -> Run:
+        (run,) = store.read_runs(self.root).runs
+        return run
+
+    def finished(self) -> set[str]:
+        return {m.case.precision.value for m in self.run().measurements if m.status is Status.OK}
+
+
+def until(true, timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def end(process: subprocess.Popen[str], words: str = "") -> tuple[int, str]:
+    _, err = process.communicate(words, timeout=60)
+    return process.returncode, err
+
+
+@pytest.fixture
+def writers(tmp_path):
+    made = Writers(tmp_path)
+    yield made
+    for process in made.started:
+        process.kill()
+        process.communicate()
+
+
+def test_a_second_writer_ends_with_exit_5_and_the_first_keeps_every_case(writers):
+    writers.close(*CASES)
+    first = writers.start(*NEW)
+    last = writers.first_at_a_gate()
+    before = {name: writers.begun(name) for name in CASES}
+    second = writers.start(*AGAIN)
+    code, err = end(second)
+    assert code == 5, err
+    (line,) = err.strip().splitlines()
+    assert f"is being written by process {first.pid} on this host since 20" in line
+    assert {name: writers.begun(name) for name in CASES} == before  # it measured nothing
+    writers.open(last)
+    code, err = end(first)
+    assert code == 0, err
+    assert writers.finished() == set(CASES)
+    assert writers.run().finished_at
+    assert not list(writers.root.rglob("*.lock"))
+
+
+def test_a_killed_writer_blocks_nobody_and_its_finished_case_stays(writers):
+    writers.close(*CASES)
+    first = writers.start(*NEW)
+    last = writers.first_at_a_gate()
+    (kept,) = writers.run().measurements
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    assert list(writers.root.rglob("*.lock"))
+    writers.open(last)
+    code, err = end(writers.start(*AGAIN))
+    assert code == 0, err
+    assert writers.finished() == set(CASES)
+    assert next(m for m in writers.run().measurements if m.case == kept.case).launches == kept.launches
+    assert {name: len(writers.begun(name)) for name in CASES} == {kept.case.precision.value: 1, last: 2}
+    assert not list(writers.root.rglob("*.lock"))
+
+
+def test_a_run_that_was_read_before_another_process_finished_it_is_read_again(writers):
+    """The first finished all; a resume begun earlier wrote back what it had read: one case of two."""
+    writers.close(*CASES)
+    killed = writers.start(*NEW)
+    last = writers.first_at_a_gate()
+    killed.kill()
+    killed.wait()
+    writers.open(last)
+    early = writers.start("late", *AGAIN)
+    assert early.stdout.readline() == "prepared\n"
+    code, err = end(writers.start(*AGAIN))
+    assert code == 0, err
+    path = store.find_run(writers.root, "latest")
+    before = path.read_bytes()
+    code, err = end(early, "go\n")
+    assert code == 0, err
+    assert "nothing left to measure" in err
+    assert path.read_bytes() == before
+    assert writers.finished() == set(CASES)
+
+
+def test_what_another_process_added_meanwhile_is_kept_and_only_the_rest_is_measured(writers):
+    writers.close(*CASES)
+    killed = writers.start(*NEW)
+    until(lambda: any(writers.begun(name) for name in CASES))
+    killed.kill()  # before its first case was finished
+    killed.wait()
+    assert writers.finished() == set()
+    early = writers.start("late", *AGAIN)
+    assert early.stdout.readline() == "prepared\n"
+    for name in CASES:
+        (writers.gates / f"began-cnn-{name}").unlink(missing_ok=True)
+    between = writers.start(*AGAIN)
+    last = writers.first_at_a_gate()
+    between.kill()
+    between.wait()
+    (kept,) = writers.run().measurements
+    writers.open(last)
+    code, err = end(early, "go\n")
+    assert code == 0, err
+    assert writers.finished() == set(CASES)
+    assert next(m for m in writers.run().measurements if m.case == kept.case).launches == kept.launches
+    assert len(writers.begun(kept.case.precision.value)) == 1  # by the one between, and by no other
+
+
+def test_of_many_who_go_on_at_once_one_does_and_the_others_are_turned_away(writers):
+    writers.close(*CASES)
+    killed = writers.start(*NEW)
+    last = writers.first_at_a_gate()
+    killed.kill()
+    killed.wait()
+    several = [writers.start("late", *AGAIN) for _ in range(4)]
+    for process in several:
+        assert process.stdout.readline() == "prepared\n"
+    for process in several:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    until(lambda: sum(process.poll() is not None for process in several) == 3)
+    (going,) = (process for process in several if process.poll() is None)
+    writers.open(last)
+    ends = {process: end(process) for process in several}
+    assert sorted(code for code, _ in ends.values()) == [0, 5, 5, 5]
+    assert all(f"process {going.pid} on" in err for code, err in ends.values() if code == 5)
+    assert writers.finished() == set(CASES)
+    assert len(writers.begun(last)) == 2  # the killed one's and one more
+
+
+def test_a_run_locked_by_another_host_is_not_gone_on_with(writers):
+    code, err = end(writers.start(*NEW))
+    assert code == 0, err
+    path = lock.lock_path(writers.root / "runs", writers.run().run_id)
+    path.write_text('{"pid": 1, "host": "node7", "boot_id": "x", "since": "2026-11-20T00:00:00Z"}')
+    code, err = end(writers.start(*AGAIN))
+    assert code == 5, err
+    assert "process 1 on host node7 since 2026-11-20T00:00:00Z" in err
+    assert str(path) in err
+
+
+def test_a_file_from_elsewhere_does_not_take_the_place_of_the_stored_run(writers, tmp_path):
+    """Going on with an older copy would put its one case in place of the two."""
+    writers.close(*CASES)
+    first = writers.start(*NEW)
+    last = writers.first_at_a_gate()
+    copy = tmp_path / "copy.json"
+    copy.write_bytes(store.find_run(writers.root, "latest").read_bytes())
+    writers.open(last)
+    assert end(first)[0] == 0
+    code, err = end(writers.start("run", "--resume", str(copy)))
+    assert code == 5, err
+    assert "stored already with other content" in err
+    assert writers.finished() == set(CASES)

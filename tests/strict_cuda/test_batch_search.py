@@ -1,0 +1,80 @@
+"""The largest batch that fits, found by trials and then measured at that batch: on the strict fake."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from gpubench.measure.batch_search import largest_that_fits
+from gpubench.measure.batch_trial import try_batch
+from gpubench.measure.messages import TryBatch
+from gpubench.models import Execution, Status
+from gpubench.workload import Task
+from strict_cuda.conftest import KERNEL_S
+from strict_cuda.machine import Fault, Machine
+
+MIB = 2**20
+WIDTH = 256
+
+
+def wide(batch: int) -> Task:
+    """A task of 768 KiB of weights, so that copies of weights and moments count beside the batch."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(3)))
+    batches = tuple((torch.randn(batch, WIDTH), torch.randn(batch, WIDTH)) for _ in range(2))
+    return Task(
+        model=model,
+        batches=batches,
+        loss=nn.functional.mse_loss,
+        optimizer=partial(torch.optim.Adam, lr=1e-3),
+    )
+
+
+@pytest.fixture
+def tried(make_gpu):
+    """``tried(execution, total, batch)``: the status of one trial in a process of its own."""
+
+    def trial(execution: Execution, total: int, batch: int):
+        gpu = make_gpu(Machine(cost=lambda name: KERNEL_S))
+        gpu.machine.memory.total = total
+        case = gpu.case("own", wide(batch), execution=execution, batch_size=batch)
+        return try_batch(TryBatch(reference="own", case=case), gpu.desk)
+
+    return trial
+
+
+@pytest.mark.parametrize("execution", [Execution.EAGER, Execution.GRAPH])
+def test_the_batch_that_a_search_finds_can_be_measured_and_a_larger_one_cannot(make_gpu, tried, execution):
+    total = 14 * MIB
+
+    def fits(batch: int) -> bool:
+        done = tried(execution, total, batch)
+        assert done.status in {Status.OK, Status.OUT_OF_MEMORY}, done.reason
+        assert done.spent == (done.status is Status.OUT_OF_MEMORY)
+        return done.status is Status.OK
+
+    found = largest_that_fits(fits, 500, resolution=1 / 8)
+    assert found > 200
+    for batch, status in ((found, Status.OK), (2 * found, Status.OUT_OF_MEMORY)):
+        gpu = make_gpu()
+        gpu.machine.memory.total = total
+        assert gpu.measure("own", wide(batch), execution=execution, batch_size=batch).status is status
+
+
+@pytest.mark.parametrize("operator", ["mm", "addmm", "_fused_adam", "clone"])
+def test_want_of_memory_anywhere_on_the_way_is_a_batch_that_does_not_fit(make_gpu, operator):
+    words = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+    for execution in (Execution.EAGER, Execution.GRAPH):
+        gpu = make_gpu(Machine(faults=[Fault(operator, lambda: RuntimeError(words), after=1)]))
+        case = gpu.case("own", wide(8), execution=execution, batch_size=8)
+        assert try_batch(TryBatch(reference="own", case=case), gpu.desk).status is Status.OUT_OF_MEMORY
+
+
+def test_a_trial_that_fails_otherwise_says_why(make_gpu):
+    gpu = make_gpu(Machine(faults=[Fault("addmm", lambda: ValueError("unlucky"))]))
+    done = try_batch(TryBatch(reference="own", case=gpu.case("own", wide(8), batch_size=8)), gpu.desk)
+    assert done.status is Status.FAILED
+    assert "unlucky" in done.reason
