@@ -122,6 +122,7 @@ class Machine:
 
     Attributes:
         issue_s: Host time of one launch [s].
+        profiled_issue_s: What the profiler adds to it [s]: each launch is recorded on the host (CUPTI's callbacks).
         cost: Device time of one kernel.
         compiles_recurrent: Whether torch.compile compiles what stands beside a recurrent layer.
         old_allocator: Whether an invalidated capture stays underway for the allocator, as in torch up to 2.11.
@@ -131,6 +132,7 @@ class Machine:
     cost: Cost = field(default=lambda name: 3e-6)
     event_issue_ns: int = 1_000
     replay_issue_s: float = 10e-6
+    profiled_issue_s: float = 5e-6
     transfer_bytes_per_s: float = 25e9
     compile_s: float = 5.0
     compiles_recurrent: bool = False
@@ -194,6 +196,8 @@ class Machine:
         self.call(name)
         self.kernels += 1
         self.now_ns += round(self.issue_s * 1e9)
+        if self.profile is not None:
+            self.now_ns += round(self.profiled_issue_s * 1e9)
         if self.capture is not None:
             return
         self.run(name)

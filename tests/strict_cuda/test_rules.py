@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -188,6 +191,14 @@ def test_bytes_are_counted_refused_and_kept_until_the_cache_is_emptied(device):
     assert torch.cuda.memory_reserved() == 0
     torch.cuda.reset_peak_memory_stats()
     assert torch.cuda.max_memory_allocated() == 0
+
+
+def test_the_allocator_gives_no_figure_that_torch_does_not_document(device):
+    documented = inspect.getdoc(torch.cuda.memory.memory_stats)
+    for name in torch.cuda.memory_stats():
+        kind, _, part = name.partition(".")
+        pattern = rf'"{kind}\.\{{all,.*\}}\.\{{current,peak' if part else rf'"{kind}"'
+        assert re.search(pattern, documented), name
 
 
 def test_memory_of_a_graph_stays_its_own_until_it_is_gone(device):

@@ -1,0 +1,578 @@
+"""One line of the CUDA path broken at a time: what the tests on the strict fake must notice.
+
+``old`` stands once in its file; ``new`` takes its place in a copy of the package. ``killer`` is the test that is
+run first, because it is the likeliest to fail; if it does not, all the others are run. Run with
+``pytest -m mutants -n 0 tests/strict_cuda/test_mutants.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mutant:
+    """One broken line.
+
+    Attributes:
+        name: What is broken.
+        file: Of the package.
+        misleads: What a user would be told wrongly.
+        killer: File and name of the test that should fail.
+        survives: Why no test can fail, where none does.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    misleads: str
+    killer: str
+    survives: str = ""
+
+
+MEASURE = "gpubench/measure/"
+CASE, STEP, LOOP, GUARDS = (f"{MEASURE}{name}.py" for name in ("case", "step", "loop", "guards"))
+CLOCK, HARDWARE, EXECUTION, BUSY = (f"{MEASURE}{n}.py" for n in ("clock", "hardware", "execution", "busy"))
+MICRO, TEAM, WORKER = (f"{MEASURE}{name}.py" for name in ("micro", "team", "worker"))
+READINGS = "gpubench/probe/nvml_readings.py"
+
+MUTANTS = (
+    # --- the clock and the rounds --------------------------------------------------------------------------
+    Mutant(
+        name="the clock never waits for the GPU",
+        file=HARDWARE,
+        old="return Clock(synchronise=torch.cuda.synchronize)",
+        new="return Clock()",
+        misleads="the time to issue a step is sold as the time of the step, several times too fast",
+        killer="test_capture.py::test_the_clock_waits_for_the_device_at_both_edges",
+    ),
+    Mutant(
+        name="the clock stops before the GPU is done",
+        file=CLOCK,
+        old="        work()\n        self.synchronise()\n",
+        new="        work()\n",
+        misleads="the end of each round is not in its time",
+        killer="test_capture.py::test_the_clock_waits_for_the_device_at_both_edges",
+    ),
+    Mutant(
+        name="the clock starts while earlier work is underway",
+        file=CLOCK,
+        old="        self.synchronise()\n        start = self.now_ns()\n",
+        new="        start = self.now_ns()\n",
+        misleads="work of before counts as work of the round",
+        killer="test_capture.py::test_the_clock_waits_for_the_device_at_both_edges",
+    ),
+    Mutant(
+        name="the loss is read after every step of a round",
+        file=LOOP,
+        old="                result = self.advance(self.index)\n",
+        new="                result = self.advance(self.index)\n                self.edge_loss(result, self.index)\n",
+        misleads="the host never runs ahead: short steps look slower than they train",
+        killer="test_steps.py::test_a_round_waits_for_the_device_at_its_edges_alone",
+    ),
+    # --- the step ------------------------------------------------------------------------------------------
+    Mutant(
+        name="each step waits for the GPU",
+        file=STEP,
+        old="    return loss.detach()",
+        new="    loss.item()\n    return loss.detach()",
+        misleads="the host never runs ahead, and no step can be captured",
+        killer="test_capture.py::test_no_step_of_a_round_waits_for_the_device",
+    ),
+    Mutant(
+        name="the optimizer is not fused",
+        file=STEP,
+        old='options: dict[str, bool] = {"fused": True}',
+        new="options: dict[str, bool] = {}",
+        misleads="the gradient scaler waits for the GPU in each step of amp-fp16",
+        killer="test_capture.py::test_no_step_of_a_round_waits_for_the_device",
+    ),
+    Mutant(
+        name="the optimizer of a graph is not capturable",
+        file=STEP,
+        old='        options["capturable"] = True',
+        new="        pass",
+        misleads="graph rows of Adam are refused",
+        killer="test_capture.py::test_a_replay_trains_as_eager_steps_do",
+    ),
+    Mutant(
+        name="the gradient scale is never updated",
+        file=STEP,
+        old="        work.scaler.update()\n",
+        new="",
+        misleads="amp-fp16 is measured without a part of its step",
+        killer="test_capture.py::test_no_step_of_a_round_waits_for_the_device",
+    ),
+    Mutant(
+        name="inference keeps what backward would need",
+        file=STEP,
+        old="    with torch.inference_mode(), work.autocast():\n        outputs",
+        new="    with work.autocast():\n        outputs",
+        misleads="inference needs the memory of training, and seems not to fit",
+        killer="test_steps.py::test_an_inference_keeps_nothing_for_a_backward_pass",
+    ),
+    # --- capture and replay --------------------------------------------------------------------------------
+    Mutant(
+        name="no side stream before a capture",
+        file=EXECUTION,
+        old="    with torch.cuda.stream(side):\n",
+        new="    with torch.cuda.stream(torch.cuda.current_stream()):\n",
+        misleads="library handles and gradients are made inside the capture: it fails or reads freed memory",
+        killer="test_capture.py::test_the_warm_up_of_a_capture_is_waited_for_and_leaves_no_race",
+    ),
+    Mutant(
+        name="the side stream does not wait for what made the model",
+        file=EXECUTION,
+        old="    side.wait_stream(torch.cuda.current_stream())\n",
+        new="",
+        misleads="the first steps may read weights that are still being written",
+        killer="test_capture.py::test_the_warm_up_of_a_capture_is_waited_for_and_leaves_no_race",
+    ),
+    Mutant(
+        name="the graphs of a step share no memory",
+        file=EXECUTION,
+        old="            pool = graph.pool()\n",
+        new="",
+        misleads="graph rows need several times their memory, or run out of it",
+        killer="test_capture.py::test_the_graphs_of_one_step_share_their_memory",
+    ),
+    Mutant(
+        name="one graph is replayed for every batch",
+        file=EXECUTION,
+        old="graphs[index % len(graphs)]",
+        new="graphs[0]",
+        misleads="a graph row trains on one batch, which it learns by heart",
+        killer="test_capture.py::test_each_batch_has_its_graph_and_they_are_replayed_in_turn",
+    ),
+    Mutant(
+        name="eager steps are run under the name of a graph",
+        file=EXECUTION,
+        old="    return replay\n",
+        new="    return work.step\n",
+        misleads="the gain of graphs is never seen",
+        killer="test_steps.py::test_a_graph_takes_the_work_off_the_host",
+    ),
+    Mutant(
+        name="eager steps are run under the name of compile",
+        file=EXECUTION,
+        old='    if not counters["stats"]["unique_graphs"]:\n',
+        new="    if False:\n",
+        misleads="a row says compile where nothing was compiled",
+        killer="test_every_case.py::test_a_case_is_measured_whole",
+    ),
+    Mutant(
+        name="the end of a capture hides what ended it",
+        file=EXECUTION,
+        old="        cause = _cause(error)\n",
+        new="        cause = error\n",
+        misleads='a refused model is told of "a previous error" and not of its .item()',
+        killer="test_failures.py::test_a_step_that_waits_for_the_device_is_unsupported_with_its_cause",
+    ),
+    Mutant(
+        name="want of memory inside a capture is a refusal",
+        file=EXECUTION,
+        old="        if lacks_memory(cause):\n",
+        new="        if False:\n",
+        misleads="a batch that is too large is reported as a model that no graph can take",
+        killer="test_failures.py::test_want_of_memory_inside_a_capture_is_no_refusal",
+    ),
+    Mutant(
+        name="a full device is not noticed where a capture ends without a word",
+        file=EXECUTION,
+        old="    free, _ = torch.cuda.mem_get_info()\n",
+        new="    _, free = torch.cuda.mem_get_info()\n",
+        misleads="as above, where the allocator frees memory inside the capture",
+        killer="test_failures.py::test_a_capture_that_ends_without_a_word_on_a_full_device_ended_for_want_of_memory",
+    ),
+    # --- memory --------------------------------------------------------------------------------------------
+    Mutant(
+        name="the peak of memory is the present",
+        file=HARDWARE,
+        old="return torch.cuda.max_memory_allocated() if",
+        new="return torch.cuda.memory_allocated() if",
+        misleads="a step seems to fit a card that it does not fit",
+        killer="test_steps.py::test_the_peak_holds_what_a_step_frees_before_it_ends",
+    ),
+    Mutant(
+        name="the peak of memory is never reset",
+        file=HARDWARE,
+        old="            torch.cuda.reset_peak_memory_stats()\n",
+        new="            pass\n",
+        misleads="trials of algorithms in the first steps count as memory of a step",
+        killer="test_capture.py::test_the_peak_is_that_of_the_steps_and_not_of_trials_or_of_the_present",
+    ),
+    Mutant(
+        name="the peak of memory is read after the check of a graph",
+        file=CASE,
+        old=(
+            "    seen.peak_memory_bytes = hardware.peak_memory_bytes()\n"
+            "    if execution is not Execution.EAGER:\n"
+            "        seen.graph_error = guards.graph_error(work, advance)\n"
+        ),
+        new=(
+            "    if execution is not Execution.EAGER:\n"
+            "        seen.graph_error = guards.graph_error(work, advance)\n"
+            "    seen.peak_memory_bytes = hardware.peak_memory_bytes()\n"
+        ),
+        misleads="copies of weights and moments that only the check makes count as memory of a step",
+        killer="test_steps.py::test_the_peak_of_a_graph_is_not_that_of_its_check",
+    ),
+    Mutant(
+        name="an allocator statistic that does not exist",
+        file=HARDWARE,
+        old='figures.get("segment.all.current")',
+        new='figures.get("segments.all.current")',
+        misleads="a warm-up ends while the allocator still grows",
+        killer="test_capture.py::test_the_allocator_is_watched_while_a_case_warms_up",
+    ),
+    Mutant(
+        name="the cache is never handed back",
+        file=HARDWARE,
+        old="            torch.cuda.empty_cache()\n",
+        new="            pass\n",
+        misleads="a case runs out of memory because of the one before",
+        killer="test_failures.py::test_nothing_of_a_case_is_left_on_the_device",
+    ),
+    Mutant(
+        name="the collector does not run before the cache is emptied",
+        file=HARDWARE,
+        old="        gc.collect()\n",
+        new="",
+        misleads="the model of the case before still lies on the device",
+        killer="test_failures.py::test_nothing_of_a_case_is_left_on_the_device",
+    ),
+    Mutant(
+        name="only torch's own error is want of memory",
+        file=CASE,
+        old="    if lacks_memory(error):\n",
+        new="    if isinstance(error, torch.cuda.OutOfMemoryError):\n",
+        misleads="a batch for which cuDNN or cuBLAS has no memory is reported as a fault",
+        killer="test_failures.py::test_want_of_memory_is_told_from_a_fault_in_whatever_words",
+    ),
+    Mutant(
+        name="a process goes on after a failed case",
+        file=CASE,
+        old="    if status is not Status.OK and (status is not Status.TIMEOUT or desk.team is not None):\n",
+        new="    if False:\n",
+        misleads="every case after an error that sticks fails too",
+        killer="test_failures.py::test_a_step_that_waits_for_the_device_is_unsupported_with_its_cause",
+    ),
+    Mutant(
+        name="cuDNN does not try its algorithms",
+        file=HARDWARE,
+        old="torch.backends.cudnn.benchmark = True",
+        new="torch.backends.cudnn.benchmark = False",
+        misleads="convolutions are 3 to 16 % slower than users have them",
+        killer="test_steps.py::test_cudnn_tries_its_algorithms_on_each_new_shape",
+    ),
+    # --- events and profiler ----------------------------------------------------------------------------------
+    Mutant(
+        name="events are read before they have passed",
+        file=BUSY,
+        old="    torch.cuda.synchronize()\n",
+        new="",
+        misleads="the second look fails, or reads times of nothing",
+        killer="test_capture.py::test_events_span_the_device_time_of_each_step",
+    ),
+    Mutant(
+        name="events are made without timing",
+        file=BUSY,
+        old="torch.cuda.Event(enable_timing=True)",
+        new="torch.cuda.Event()",
+        misleads="the second look fails",
+        killer="test_capture.py::test_events_span_the_device_time_of_each_step",
+    ),
+    Mutant(
+        name="times of events are off by 1000",
+        file=BUSY,
+        old="before.elapsed_time(after) * 1e-3",
+        new="before.elapsed_time(after)",
+        misleads="device times in the record are milliseconds under the name of seconds",
+        killer="test_capture.py::test_events_span_the_device_time_of_each_step",
+    ),
+    Mutant(
+        name="an event is recorded before its step",
+        file=BUSY,
+        old="        advance(index)\n        edge.record()\n",
+        new="        edge.record()\n        advance(index)\n",
+        misleads="the first time is of nothing and the last step of none",
+        killer="test_capture.py::test_events_span_the_device_time_of_each_step",
+    ),
+    Mutant(
+        name="the busy share is off by 1000",
+        file=BUSY,
+        old="kernels_us * 1e-6 / wall_s",
+        new="kernels_us * 1e-3 / wall_s",
+        misleads="a host-bound step seems to fill the device",
+        killer="test_capture.py::test_the_busy_share_is_that_of_the_kernels",
+    ),
+    Mutant(
+        name="annotations count as kernels",
+        file=BUSY,
+        old='        if not getattr(event, "is_user_annotation", False)',
+        new="        if True",
+        misleads="the busy share counts every kernel twice",
+        killer="test_capture.py::test_the_busy_share_is_that_of_the_kernels",
+    ),
+    Mutant(
+        name="the busy share is of profiled steps",
+        file=BUSY,
+        old="    with profile(activities=[ProfilerActivity.CUDA]) as seen:\n        clock.time(steps)\n",
+        new="    with profile(activities=[ProfilerActivity.CUDA]) as seen:\n        wall_s = clock.time(steps)\n",
+        misleads="the profiler's own work makes a busy device look idle",
+        killer="test_capture.py::test_the_busy_share_is_that_of_the_kernels",
+    ),
+    Mutant(
+        name="the time to issue a step holds the wait for it",
+        file=BUSY,
+        old="        advance(index)\n        times.append(clock.now_s() - start)\n",
+        new="        advance(index)\n        clock.synchronise()\n        times.append(clock.now_s() - start)\n",
+        misleads="every step seems to be bound by the host",
+        killer="test_capture.py::test_issue_times_tell_the_host_from_the_device",
+    ),
+    Mutant(
+        name="the time to issue a step begins with a busy device",
+        file=BUSY,
+        old="        clock.synchronise()\n        start = clock.now_s()\n",
+        new="        start = clock.now_s()\n",
+        misleads="earlier work counts as work of the step",
+        killer="test_steps.py::test_issue_times_begin_with_an_idle_device",
+    ),
+    # --- the checks of a graph ----------------------------------------------------------------------------
+    Mutant(
+        name="replay and eager draw other random numbers",
+        file=GUARDS,
+        old="    torch.manual_seed(0)\n",
+        new="    torch.seed()\n",
+        misleads="models with dropout are invalid as graphs",
+        killer="test_every_case.py::test_a_case_is_measured_whole[vgg16-fp32]",
+    ),
+    Mutant(
+        name="replay and eager start from different weights",
+        file=GUARDS,
+        old="        eager = _two_losses(work, work.step)\n        state.restore()\n",
+        new="        eager = _two_losses(work, work.step)\n",
+        misleads="sound graphs are invalid",
+        killer="test_capture.py::test_an_own_model_that_only_looks_at_its_input_on_the_device_is_captured",
+    ),
+    Mutant(
+        name="the state that is restored lacks the moments",
+        file=GUARDS,
+        old="        for state in work.optimizer.state.values():\n",
+        new="        for state in ():\n",
+        misleads="training after the check is not the training that was asked for",
+        killer="test_steps.py::test_the_check_of_a_graph_leaves_no_trace",
+    ),
+    Mutant(
+        name="the check leaves its own steps in the weights",
+        file=GUARDS,
+        old="        prepared = _two_losses(work, advance)\n    state.restore()\n",
+        new="        prepared = _two_losses(work, advance)\n",
+        misleads="as above",
+        killer="test_steps.py::test_the_check_of_a_graph_leaves_no_trace",
+    ),
+    Mutant(
+        name="the check compares eager steps with eager steps",
+        file=GUARDS,
+        old="        prepared = _two_losses(work, advance)\n",
+        new="        prepared = _two_losses(work, work.step)\n",
+        misleads="a graph that computes something else is sold as fast",
+        killer="test_steps.py::test_a_step_that_a_graph_freezes_is_found_out",
+    ),
+    # --- micro-benchmarks -----------------------------------------------------------------------------------
+    Mutant(
+        name="the clearing of the cache is timed",
+        file=MICRO,
+        old="        cache.zero_()\n        before.record()\n",
+        new="        before.record()\n        cache.zero_()\n",
+        misleads="short kernels seem ten times slower than they are",
+        killer="test_micro.py::test_the_cache_is_cleared_outside_what_is_timed",
+    ),
+    Mutant(
+        name="the cache is not cleared",
+        file=MICRO,
+        old="        cache.zero_()\n",
+        new="",
+        misleads="operands lie in the L2 cache: a copy seems faster than the memory",
+        killer="test_micro.py::test_the_cache_is_cleared_outside_what_is_timed",
+    ),
+    Mutant(
+        name="events of a product are read before they have passed",
+        file=MICRO,
+        old="        torch.cuda.synchronize()\n",
+        new="",
+        misleads="micro-benchmarks fail, or read times of nothing",
+        killer="test_micro.py::test_every_figure_is_that_of_the_device",
+    ),
+    Mutant(
+        name="times of products are off by 1000",
+        file=MICRO,
+        old="before.elapsed_time(after)) * 1e-3",
+        new="before.elapsed_time(after))",
+        misleads="rates a thousand times too low",
+        killer="test_micro.py::test_every_figure_is_that_of_the_device",
+    ),
+    Mutant(
+        name="products are timed by the host",
+        file=MICRO,
+        old="    if not (probe.on_device and hardware.is_cuda):\n",
+        new="    if True:\n",
+        misleads="the start of a kernel counts as work",
+        killer="test_micro.py::test_every_figure_is_that_of_the_device",
+    ),
+    Mutant(
+        name="page-locked copies come from ordinary memory",
+        file=MICRO,
+        old="pin_memory=pinned",
+        new="pin_memory=False",
+        misleads="the link seems slower than it is, and models to be fed too slowly",
+        killer="test_micro.py::test_transfers_lie_in_the_memory_that_their_name_says",
+    ),
+    Mutant(
+        name="a thousand launches count as one",
+        file=MICRO,
+        old="    each = median(seconds) / probe.repeats\n",
+        new="    each = median(seconds)\n",
+        misleads="a launch seems to take milliseconds",
+        killer="test_micro.py::test_every_figure_is_that_of_the_device",
+    ),
+    # --- telemetry --------------------------------------------------------------------------------------------
+    Mutant(
+        name="energy is counted from before the warm-up",
+        file=CASE,
+        old=(
+            "        warm_up(loop, budget(0.0), series)\n"
+            '        desk.phase("timed")\n'
+            "        held_s, joules = telemetry.held_clocks_s(), sampler.energy_j()\n"
+        ),
+        new=(
+            "        held_s, joules = telemetry.held_clocks_s(), sampler.energy_j()\n"
+            "        warm_up(loop, budget(0.0), series)\n"
+            '        desk.phase("timed")\n'
+        ),
+        misleads="a sample costs the energy of the warm-up too",
+        killer="test_telemetry.py::test_energy_and_held_clocks_are_those_of_the_timed_rounds",
+    ),
+    Mutant(
+        name="energy is read twice at the start",
+        file=CASE,
+        old="(joules, sampler.energy_j())",
+        new="(joules, joules)",
+        misleads="no energy is ever known",
+        killer="test_telemetry.py::test_energy_and_held_clocks_are_those_of_the_timed_rounds",
+    ),
+    Mutant(
+        name="samples are stamped by another clock than the rounds",
+        file=CASE,
+        old="Sampler(telemetry, loop.clock.now_s)",
+        new="Sampler(telemetry, time.monotonic)",
+        misleads="clocks and power of the rounds are those of some other time",
+        killer="test_telemetry.py::test_samples_lie_on_the_clock_of_the_rounds",
+    ),
+    Mutant(
+        name="energy in millijoules under the name of joules",
+        file=READINGS,
+        old='ENERGY.of("mJ", divisor=1000)',
+        new='ENERGY.of("mJ", divisor=1)',
+        misleads="energy is a thousand times too high, or dropped as implausible",
+        killer="test_telemetry.py::test_what_the_driver_counts_arrives_in_si_units",
+    ),
+    Mutant(
+        name="power in milliwatts under the name of watts",
+        file="gpubench/probe/nvml_profile.py",
+        old='POWER.of("mW", divisor=1000)',
+        new='POWER.of("mW", divisor=1)',
+        misleads="power is a thousand times too high, or dropped as no reading",
+        killer="test_telemetry.py::test_what_the_driver_counts_arrives_in_si_units",
+    ),
+    Mutant(
+        name="the clock of the memory under the name of the cores'",
+        file=READINGS,
+        old='"nvmlDeviceGetClockInfo", CLOCK_SM',
+        new='"nvmlDeviceGetClockInfo", CLOCK_MEMORY',
+        misleads="a card that is throttled seems to hold its clock",
+        killer="test_telemetry.py::test_what_the_driver_counts_arrives_in_si_units",
+    ),
+    Mutant(
+        name="time of held clocks is off by 1000",
+        file=READINGS,
+        old='HELD.of("ns", divisor=10**9)',
+        new='HELD.of("ns", divisor=10**6)',
+        misleads="a moment at the power limit counts as all the time",
+        killer="test_telemetry.py::test_what_the_driver_counts_arrives_in_si_units",
+    ),
+    Mutant(
+        name="memory errors are counted from now to now",
+        file=CASE,
+        old="    errors = telemetry.ecc_uncorrected()\n",
+        new="    errors = None\n",
+        misleads="a device that miscounts is trusted",
+        killer="test_telemetry.py::test_what_the_driver_counts_arrives_in_si_units",
+    ),
+    Mutant(
+        name="CUDA may open another device than the one whose telemetry is read",
+        file=WORKER,
+        old="    findings = check_device(setup.device)\n",
+        new="    findings = ()\n",
+        misleads="times of one card stand beside power and clocks of another",
+        killer="test_telemetry.py::test_another_device_than_the_one_that_was_probed_is_refused",
+    ),
+    # --- several GPUs, and trials of a batch ----------------------------------------------------------------
+    Mutant(
+        name="the processes of a job do not exchange gradients",
+        file=TEAM,
+        old="    if work.case.task is not TaskKind.TRAIN:\n",
+        new="    if True:\n",
+        misleads="N GPUs are N times one, whatever joins them",
+        killer="test_team.py::test_a_job_of_two_trains_one_model_and_waits_for_the_device",
+    ),
+    Mutant(
+        name="every process of a job trains on the same samples",
+        file=TEAM,
+        old="_built(order, setup.seed + rank, hardware)",
+        new="_built(order, setup.seed, hardware)",
+        misleads="the job learns from one share of its data",
+        killer="test_team.py::test_a_job_of_two_trains_one_model_and_waits_for_the_device",
+    ),
+    Mutant(
+        name="the clock of a job waits for the others and not for its own GPU",
+        file=TEAM,
+        old="    hardware.clock().synchronise()\n    distributed.all_reduce",
+        new="    distributed.all_reduce",
+        misleads="the time to issue steps is sold as their time",
+        killer="test_team.py::test_a_job_of_two_trains_one_model_and_waits_for_the_device",
+    ),
+    Mutant(
+        name="all processes of a job use the first GPU",
+        file=TEAM,
+        old="    hardware = open_hardware(profile, rank)\n",
+        new="    hardware = open_hardware(profile)\n",
+        misleads="one GPU does the work of all, and the job is refused by NCCL",
+        killer="test_team.py::test_a_job_of_two_trains_one_model_and_waits_for_the_device",
+    ),
+    Mutant(
+        name="a job may draw the power of one GPU alone",
+        file=CASE,
+        old="limit * self.team.size",
+        new="limit",
+        misleads="the energy of a job is dropped as implausible",
+        killer="test_telemetry.py::test_a_job_may_draw_the_power_of_all_its_gpus",
+    ),
+    Mutant(
+        name="a trial that failed leaves its process to the next",
+        file=f"{MEASURE}batch_trial.py",
+        old="spent=is_spent(status, desk)",
+        new="spent=False",
+        misleads="after one batch too many no batch fits",
+        killer="test_batch_search.py::test_the_batch_that_a_search_finds_can_be_measured_and_a_larger_one_cannot",
+    ),
+    Mutant(
+        name="a spent process tries the next batch",
+        file=f"{MEASURE}batch_search.py",
+        old="        if done.spent:\n",
+        new="        if False:\n",
+        misleads="as above",
+        killer="test_batch_search.py::test_the_batch_that_a_search_finds_can_be_measured_and_a_larger_one_cannot",
+    ),
+)

@@ -1,0 +1,144 @@
+"""What a row is made of beside its captures: rounds, memory, the check of a graph: on the strict fake."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+import torch
+from torch import nn
+
+from gpubench.measure import busy, guards
+from gpubench.measure.checks import REFERENCE_LIMITS
+from gpubench.measure.execution import prepare
+from gpubench.measure.loop import Loop
+from gpubench.measure.messages import Ready
+from gpubench.measure.step import move
+from gpubench.models import Execution, Precision, Status, TaskKind
+from strict_cuda.conftest import KERNEL_S
+from strict_cuda.machine import Machine
+from strict_cuda.models import acting, task
+
+LAUNCH_BOUND = 2.5e-6
+"""A kernel that runs for half the time that its launch takes."""
+
+
+def work_of(gpu, built, **changes):
+    case = gpu.case("own", built, **changes)
+    return move(gpu.desk.tasks[("own", case.batch_size)], case, gpu.desk.hardware.device)
+
+
+def wide(layers=4, side=1024):
+    """Weights of 4 MiB a layer, and next to no activations."""
+    return task(nn.Sequential(*(nn.Linear(side, side) for _ in range(layers))), side)
+
+
+def step_s(done) -> float:
+    assert (done.status, done.reason) == (Status.OK, None), done.traceback
+    return sum(r.wall_s for r in done.launch.rounds) / sum(r.steps for r in done.launch.rounds)
+
+
+# --- rounds ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("steps", [1, 6])
+def test_a_round_waits_for_the_device_at_its_edges_alone(gpu, steps):
+    """Once before, once after, and once for the loss: however many steps it has."""
+    work = work_of(gpu, acting(lambda out: None))
+    loop = Loop(
+        advance=work.step, edge_loss=work.edge_loss, clock=gpu.desk.clock(), batches=len(work.batches)
+    )
+    loop.round(2)
+    waits, real = [], gpu.machine.drain
+    gpu.machine.drain = lambda *args, **kwargs: waits.append(args) or real(*args, **kwargs)
+    loop.round(steps)
+    assert len(waits) == 3
+
+
+def test_a_graph_takes_the_work_off_the_host(make_gpu):
+    """Where kernels are shorter than their launches, a replay takes the time of the kernels."""
+    rows = {}
+    for execution in (Execution.EAGER, Execution.GRAPH):
+        gpu = make_gpu(Machine(cost=lambda name: LAUNCH_BOUND))
+        rows[execution] = gpu.measure("own", wide(layers=16, side=8), execution=execution)
+    assert step_s(rows[Execution.GRAPH]) < 0.7 * step_s(rows[Execution.EAGER])
+
+
+def test_issue_times_begin_with_an_idle_device(gpu):
+    work = work_of(gpu, acting(lambda out: None))
+    for index in range(2):
+        work.step(index)
+    gpu.desk.clock().synchronise()
+    alone = busy.host_issue_times(work.step, gpu.desk.clock())
+    x = torch.zeros(1, device="cuda")
+    for _ in range(50):
+        x.add_(1)
+    assert busy.host_issue_times(work.step, gpu.desk.clock()) == pytest.approx(alone, abs=KERNEL_S)
+
+
+def test_cudnn_tries_its_algorithms_on_each_new_shape(gpu):
+    """As the record says of it; the first step of a shape pays for the trials."""
+    (ready,) = (message for message in gpu.line.sent if isinstance(message, Ready))
+    assert ready.cudnn_benchmark is True
+    assert torch.backends.cudnn.benchmark is True
+
+
+# --- memory ------------------------------------------------------------------------------------------------
+
+
+def test_the_peak_holds_what_a_step_frees_before_it_ends(gpu):
+    """Activations of 20 layers, all gone when the step is over."""
+    layers, side, batch = 20, 16, 4096
+    deep = task(nn.Sequential(*(nn.Linear(side, side) for _ in range(layers))), side, batch=batch)
+    done = gpu.measure("own", deep, batch_size=batch)
+    assert done.launch.peak_memory_bytes > layers * side * batch * 4
+
+
+def test_an_inference_keeps_nothing_for_a_backward_pass(gpu):
+    layers, side, batch = 20, 16, 4096
+    deep = task(nn.Sequential(*(nn.Linear(side, side) for _ in range(layers))), side, batch=batch)
+    done = gpu.measure("own", deep, batch_size=batch, task=TaskKind.INFER)
+    inputs = 2 * side * batch * 4
+    assert done.launch.peak_memory_bytes - inputs < layers / 2 * side * batch * 4
+
+
+def test_the_peak_of_a_graph_is_not_that_of_its_check(gpu):
+    """Weights and gradients; the check keeps a second copy of the weights, and no step does."""
+    peaks = []
+    for execution in (Execution.EAGER, Execution.GRAPH):
+        done = gpu.measure("own", wide(), execution=execution)
+        assert done.status is Status.OK
+        peaks.append(done.launch.peak_memory_bytes)
+    weights = 4 * 1024**2 * 4
+    assert peaks[1] < peaks[0] + weights / 2
+
+
+# --- the check of a graph -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
+def test_the_check_of_a_graph_leaves_no_trace(gpu, optimizer):
+    """Weights, running statistics, moments and the gradient scale are what they were."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 4))
+    built = task(model, 8, optimizer=optimizer)
+    work = work_of(gpu, built, precision=Precision.AMP_FP16, execution=Execution.GRAPH)
+    for index in range(3):
+        work.step(index)
+    advance = prepare(work)
+    advance(0)
+
+    def seen():
+        moments = [v for state in work.optimizer.state.values() for v in state.values()]
+        tensors = [*work.model.parameters(), *work.model.buffers(), *moments, work.scaler._scale]
+        return [t.detach().cpu().tolist() for t in tensors if isinstance(t, torch.Tensor)]
+
+    before = seen()
+    assert guards.graph_error(work, advance) == 0.0
+    assert seen() == before
+
+
+def test_a_step_that_a_graph_freezes_is_found_out(gpu):
+    """Python counts on in each eager step; a replay goes on with the number of its capture."""
+    number = count(1)
+    done = gpu.measure("own", acting(lambda out: out * next(number)), execution=Execution.GRAPH)
+    assert done.launch.graph_error > 10 * REFERENCE_LIMITS[Precision.FP32]

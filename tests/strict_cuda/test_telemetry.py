@@ -1,0 +1,120 @@
+"""What the driver counts beside the rounds: on the strict fake, with NVML's answers from a recording."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+from nvml.script import Fault, change, load_dump
+
+from gpubench.errors import NoDeviceError
+from gpubench.measure import sampler, worker
+from gpubench.measure.messages import Setup
+from gpubench.models import Reading, Status
+from gpubench.probe.no_readings import NoReadings
+from gpubench.probe.probe import probe
+from strict_cuda.conftest import BRIEF, Line
+from strict_cuda.install import H200, installed
+from strict_cuda.machine import Machine
+from strict_cuda.models import acting
+
+LONG_KERNEL_S = 0.5
+"""So two steps last the ten seconds from which on energy is told."""
+
+
+@pytest.fixture
+def make_slow(make_gpu):
+    """Open a device that is slow, and measured for more than a moment."""
+    budget = msgspec.structs.replace(BRIEF, timed_s=60.0)
+    return lambda: make_gpu(Machine(cost=lambda name: LONG_KERNEL_S), budget)
+
+
+def measured(gpu):
+    done = gpu.measure("own", acting(lambda out: None))
+    assert (done.status, done.reason) == (Status.OK, None), done.traceback
+    return done.launch
+
+
+class Counters(NoReadings):
+    """Counters that go with the clock of the device: 500 W, and a tenth of the time held down by power."""
+
+    source = "nvml"
+    fault = None
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+
+    def sample(self) -> Reading:
+        return Reading(power_w=500.0)
+
+    def energy_j(self) -> float:
+        return 500.0 * self.machine.now_ns * 1e-9
+
+    def held_clocks_s(self) -> dict[str, float]:
+        return {"power": 0.1 * self.machine.now_ns * 1e-9}
+
+
+def test_energy_and_held_clocks_are_those_of_the_timed_rounds(make_slow):
+    gpu = make_slow()
+    gpu.desk.telemetry = Counters(gpu.machine)
+    launch = measured(gpu)
+    region_s = launch.energy_region_s
+    assert region_s == pytest.approx(sum(r.wall_s for r in launch.rounds), rel=0.1)
+    assert launch.energy_source == "counter"
+    assert launch.energy_j == pytest.approx(500 * region_s, rel=0.02)
+    assert launch.held_clocks_s["power"] == pytest.approx(0.1 * region_s, rel=0.02)
+
+
+def test_what_the_driver_counts_arrives_in_si_units(make_slow, inside_nvml, monkeypatch):
+    """mJ, mW, MHz and ns by the driver; 6000 J, 127.6 W, 1980 MHz, 1.5 s and two memory errors in the record."""
+    monkeypatch.setattr(sampler, "INTERVAL_S", 0.001)
+    calls, faults = load_dump("h200"), []
+    for function, answers, arguments in (
+        ("nvmlDeviceGetTotalEnergyConsumption", (2_000_000, 8_000_000), ()),
+        (
+            "nvmlDeviceGetViolationStatus",
+            tuple({"referenceTime": 0, "violationTime": ns} for ns in (10**9, 25 * 10**8)),
+            (0,),
+        ),
+        ("nvmlDeviceGetTotalEccErrors", (3, 5), (1, 0)),
+    ):
+        first, second = answers
+        calls = change(calls, function, first, arguments=arguments)
+        faults.append(Fault(function, after=1, values=[second], selector=arguments or None))
+    inside_nvml(calls, faults=faults)
+    launch = measured(make_slow())
+    assert (launch.energy_j, launch.energy_source) == (6000.0, "counter")
+    assert launch.held_clocks_s == {"power": 1.5}
+    assert launch.memory_errors == 2
+    sample = launch.telemetry[0]
+    assert sample.power_w == pytest.approx(127.598)
+    assert (sample.sm_clock_hz, sample.memory_clock_hz, sample.temperature_c) == (1980e6, 3201e6, 40.0)
+
+
+def test_samples_lie_on_the_clock_of_the_rounds(make_slow, monkeypatch):
+    monkeypatch.setattr(sampler, "INTERVAL_S", 0.001)
+    gpu = make_slow()
+    began_s = gpu.machine.now_ns * 1e-9
+    gpu.desk.telemetry = Counters(gpu.machine)
+    launch = measured(gpu)
+    before_s = gpu.machine.now_ns * 1e-9 - began_s
+    assert launch.telemetry
+    assert all(-before_s <= s.t_s <= before_s for s in launch.telemetry)
+
+
+def test_another_device_than_the_one_that_was_probed_is_refused(inside_nvml):
+    inside_nvml("h200")
+    profile = next(d for d in probe().devices if d.backend == "cuda")
+    other = SimpleNamespace(**vars(H200) | {"name": "NVIDIA A100-SXM4-80GB", "multi_processor_count": 108})
+    with installed(Machine(), other), pytest.raises(NoDeviceError, match="disagree"):
+        worker.open_desk(Setup(device=profile, budget=BRIEF, seed=0), Line())
+
+
+def test_a_job_may_draw_the_power_of_all_its_gpus(gpu):
+    alone = gpu.desk.power_limit_w()
+    assert alone == 700.0
+    gpu.desk.team = SimpleNamespace(size=4)
+    assert gpu.desk.power_limit_w() == 4 * alone
+    gpu.desk.profile = msgspec.structs.replace(gpu.profile, power_limit_w=None)
+    assert gpu.desk.power_limit_w() is None
