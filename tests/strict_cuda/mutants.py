@@ -318,8 +318,8 @@ MUTANTS = (
     Mutant(
         name="the busy share is of profiled steps",
         file=BUSY,
-        old="    with profile(activities=[ProfilerActivity.CUDA]) as seen:\n        clock.time(steps)\n",
-        new="    with profile(activities=[ProfilerActivity.CUDA]) as seen:\n        wall_s = clock.time(steps)\n",
+        old="as seen:\n        clock.time(partial(steps, count))\n",
+        new="as seen:\n        wall_s = clock.time(partial(steps, count))\n",
         misleads="the profiler's own work makes a busy device look idle",
         killer="test_capture.py::test_the_busy_share_is_that_of_the_kernels",
     ),
