@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,14 +18,19 @@ from gpubench.measure.budget import QUICK, Budget
 from gpubench.measure.case import Desk, measure_case
 from gpubench.measure.messages import CaseDone, MeasureCase, Setup
 from gpubench.models import Case, DeviceProfile, Execution, MemoryFormat, Precision, TaskKind
+from gpubench.probe import torch_build
 from gpubench.probe.probe import probe
 from gpubench.workload import Task, load_workload
+from strict_cuda.in_a_child import VARIABLE, Scene
 from strict_cuda.install import installed
 from strict_cuda.machine import Machine
 from strict_cuda.tensors import Device
 
 KERNEL_S = 1e-3
 """Run time of every kernel of the fake: long beside its launch, so that a step is bound by the device."""
+
+SITE = Path(__file__).parent / "site"
+"""What child processes get on their path: Python imports its ``sitecustomize`` at the start."""
 
 BRIEF = msgspec.structs.replace(
     QUICK,
@@ -129,3 +136,47 @@ def make_gpu(inside_nvml, monkeypatch) -> Iterator[Callable[..., Gpu]]:
 def gpu(make_gpu) -> Gpu:
     """The device with kernels of one millisecond."""
     return make_gpu()
+
+
+@pytest.fixture
+def gpu_environment(fake_nvml) -> Callable[..., dict[str, str]]:
+    """``gpu_environment(devices="h200", faults=(), **scene)``: environment in which a child finds the fake GPU.
+
+    The driver answers from a recording, torch.cuda is the strict fake, the standard workloads are their tiny
+    presets; ``scene`` are fields of ``in_a_child.Scene``. It holds for the children of that child too, so
+    ``python -m gpubench run`` measures.
+    """
+
+    def make(devices: Any = "h200", faults: Any = (), **scene: Any) -> dict[str, str]:
+        return fake_nvml(devices, faults) | _in_children(scene)
+
+    return make
+
+
+@pytest.fixture
+def inside_gpu(inside_nvml, fake_nvml, monkeypatch) -> Callable[..., DeviceProfile]:
+    """``inside_gpu(devices="h200", faults=(), **scene)``: this process is the parent of children with the fake GPU.
+
+    Its driver answers from the recording, and its torch is said to be built for CUDA; returns the first GPU.
+    """
+
+    def put(devices: Any = "h200", faults: Any = (), **scene: Any) -> DeviceProfile:
+        children = fake_nvml(devices, faults)
+        inside_nvml(devices, faults)
+        for name, value in _in_children(scene).items() | {("LD_LIBRARY_PATH", children["LD_LIBRARY_PATH"])}:
+            monkeypatch.setenv(name, value)
+        built = torch_build.TorchBuild(version=str(torch.__version__), cuda=Scene(**scene).cuda, hip=None)
+        monkeypatch.setattr(torch_build, "torch_build", lambda: built)
+        return next(d for d in probe().devices if d.backend == "cuda")
+
+    return put
+
+
+def _in_children(scene: dict[str, Any]) -> dict[str, str]:
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    paths = [str(SITE), str(SITE.parent.parent), *filter(None, inherited)]
+    return {
+        "PYTHONPATH": os.pathsep.join(paths),
+        VARIABLE: Scene(**scene).variable(),
+        "OMP_NUM_THREADS": "1",  # the kernels are tiny: threads would only wait for each other
+    }

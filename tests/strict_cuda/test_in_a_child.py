@@ -1,0 +1,99 @@
+"""The product's own child processes on the strict fake: command line, launcher, pipes, driver library."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import msgspec
+import pytest
+
+from gpubench.measure import messages
+from gpubench.measure.child import Child, environment_of
+from gpubench.measure.launcher import Launcher
+from gpubench.measure.plan import plan
+from gpubench.measure.request import RunRequest
+from gpubench.models import Case, DeviceProfile, Execution, Precision, Status, TaskKind
+from gpubench.profile import load_profiles
+from strict_cuda.conftest import BRIEF
+
+CASE = Case(
+    workload="cnn",
+    workload_version=1,
+    task=TaskKind.TRAIN,
+    precision=Precision.TF32,
+    execution=Execution.GRAPH,
+    memory_format=None,
+    batch_size=4,
+    sample_unit="image",
+)
+
+
+def gpubench(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gpubench", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def test_a_command_finds_a_gpu_that_torch_reaches(gpu_environment):
+    done = gpubench(gpu_environment(), "doctor", "--json")
+    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    assert {c["status"] for c in checks.values()} <= {"ok", "warn"}, done.stdout
+    assert any("torch computes on" in c["seen"] for c in checks.values())
+
+
+def test_a_torch_for_a_newer_cuda_than_the_driver_knows_is_refused(gpu_environment):
+    done = gpubench(gpu_environment(cuda="14.0"), "run", "--quick", "--device", "cuda", "cnn")
+    assert done.returncode == 3
+    assert "newer CUDA" in done.stderr
+
+
+def test_a_launcher_measures_in_processes_of_its_own(inside_gpu):
+    device = inside_gpu()
+    made = plan(
+        RunRequest(workloads=("cnn",), precisions=("fp32", "amp"), batch_size=64, micro="none"),
+        device,
+        load_profiles(),
+    )
+    made = msgspec.structs.replace(made, budget=msgspec.structs.replace(BRIEF, launches=1, timed_s=3.0))
+    found = {m.case: m for m in Launcher(made, device).run()}
+    assert {(m.case.label, m.status, m.reason) for m in found.values() if m.status is not Status.OK} == set()
+    assert len(found) == 4
+    assert all(m.launches[0].telemetry_source == "nvml" for m in found.values())
+
+
+@pytest.fixture
+def start():
+    """``start(device)``: a measuring process on the fake device that is ready for commands."""
+    children = []
+
+    def begin(device: DeviceProfile) -> Child:
+        made = Child(environment_of(device, os.environ, strict=False))
+        children.append(made)
+        made.send(messages.Setup(device=device, budget=BRIEF, seed=0))
+        while not isinstance(report := made.receive(time.monotonic() + 60), messages.Ready):
+            assert isinstance(report, messages.Phase), report
+        return made
+
+    yield begin
+    for made in children:
+        made.end()
+
+
+def test_a_scene_reaches_the_child(inside_gpu, start):
+    words = "CUDA error: out of memory"
+    process = start(inside_gpu(cuda_faults=[{"operator": "convolution", "words": words, "after": 7}]))
+    process.send(messages.TryBatch(reference="cnn", case=CASE))
+    while not isinstance(report := process.receive(time.monotonic() + 60), messages.CaseDone):
+        assert isinstance(report, messages.Phase)
+    assert report.status is Status.OUT_OF_MEMORY
+    assert words in report.reason
+    assert report.spent
