@@ -35,4 +35,11 @@ def __getattr__(name: str) -> Any:
     """Import a public function from its room at first use (PEP 562)."""
     if name not in _HOMES:
         raise AttributeError(f"module 'gpubench' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    function = getattr(import_module(_HOMES[name]), name)
+    # Where the room bears the function's name, it has just been bound here, and is what later uses find.
+    return globals().get(name, function)
+
+
+def __dir__() -> list[str]:
+    """List the public names, those not yet imported too."""
+    return sorted(__all__)

@@ -2,10 +2,13 @@
 
 Python binds a subpackage as an attribute of its parent on first import, over any function of that name. So
 three names of the public API would stop being functions as soon as somebody imported from their rooms.
+Each of these packages therefore is the function for whoever calls it, asks for its signature or reads its
+docstring, in whatever order things were imported.
 """
 
 from __future__ import annotations
 
+import inspect
 import sys
 from importlib import import_module
 from types import ModuleType
@@ -13,12 +16,24 @@ from typing import Any
 
 
 class _CallablePackage(ModuleType):
-    """A package whose call is that of one of its functions."""
-
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         """Call the function; imported at the first call, so that the package itself stays light."""
-        module, name = self.__dict__["_called"]
-        return getattr(import_module(module), name)(*arguments, **options)
+        return _called(self)(*arguments, **options)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """The signature of the function: what ``inspect.signature`` and notebooks show."""
+        return inspect.signature(_called(self))
+
+    @property
+    def __doc__(self) -> str | None:  # type: ignore[override]  # of the function, and read when asked for
+        return inspect.getdoc(_called(self))
+
+
+def _called(package: ModuleType) -> Any:
+    """Return the function; kept apart from the class, so that no name of a room is hidden."""
+    module, name = package.__dict__["_called"]
+    return getattr(import_module(module), name)
 
 
 def make_callable(package: str, module: str) -> None:

@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from recommend.builders import H100, RTX5090, offer, rank_of, run_of
+from report import samples
 
 import gpubench
 from gpubench.errors import MisuseError
+from gpubench.models import DeviceProfile, Offer, Pricing, Ranking, Run
+from gpubench.probe.backend import Host, ProbeReport
+
+FUNCTIONS = ("load_runs", "predict", "probe", "rank", "report", "run")
+MOST_CHARACTERS = 2000
+
+SAY_WHAT_THEY_ARE = """
+import inspect, gpubench
+for name in sorted(set(gpubench.__all__) - {"__version__"}):
+    function = getattr(gpubench, name)
+    print(name, callable(function), inspect.signature(function), inspect.getdoc(function).splitlines()[0])
+"""
 
 
 def test_every_public_name_is_callable_twice_and_after_its_room_was_imported() -> None:
@@ -19,6 +38,44 @@ def test_every_public_name_is_callable_twice_and_after_its_room_was_imported() -
         assert callable(getattr(gpubench, name)), name
 
 
+@pytest.mark.parametrize(
+    "before",
+    [
+        "import gpubench.predict.estimate, gpubench.probe.select, gpubench.report.page",
+        "from gpubench.predict import estimate; from gpubench import probe, report, predict, rank",
+        "import gpubench; gpubench.rank(limit=1)",
+        "import gpubench; gpubench.probe; gpubench.report; gpubench.predict; gpubench.probe()",
+    ],
+)
+def test_signature_and_help_are_the_same_whatever_was_imported_before(before: str) -> None:
+    """Two processes: one that only asks, and one that imported rooms of those names first."""
+    fresh, after = (said(first + SAY_WHAT_THEY_ARE) for first in ("", before))
+    assert after == fresh
+    assert [line.split()[0] for line in fresh] == list(FUNCTIONS)
+    lines = dict(line.split(maxsplit=1) for line in fresh)
+    assert "workload: 'str | WorkloadProfile', *, gpus: 'Sequence[str] | None'" in lines["predict"]
+    assert "-> 'ProbeReport'" in lines["probe"]
+    assert "output: 'Path | str | None'" in lines["report"]
+
+
+def said(code: str) -> list[str]:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def test_a_room_is_still_a_room() -> None:
+    import gpubench.predict as room
+
+    assert inspect.ismodule(room)
+    assert room.__name__ == "gpubench.predict"
+    assert room.estimate.estimate
+
+
+def test_dir_lists_the_public_functions() -> None:
+    code = "import gpubench; print(*(n for n in dir(gpubench) if not n.startswith('_')))"
+    assert said(code) == [" ".join(FUNCTIONS)]
+
+
 def test_probe_may_be_called_again() -> None:
     assert gpubench.probe().devices
     assert gpubench.probe().devices[-1].backend == "cpu"
@@ -29,10 +86,79 @@ def test_a_room_that_is_a_function_passes_its_options() -> None:
     assert "no_such_option" in str(_error(lambda: gpubench.predict(no_such_option=1)))
 
 
+def test_the_report_takes_a_path_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As documented: ``gpubench.report("page.html")``; and a results folder as text."""
+    monkeypatch.chdir(tmp_path)
+    assert gpubench.report("page.html", workloads=("vgg16",)) == "page.html"
+    assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    written = gpubench.report(results=str(tmp_path / "mine"), format="md")
+    assert Path(written).parent == tmp_path / "mine" / "reports"
+
+
 def test_importing_gpubench_stays_light() -> None:
     code = "import sys, gpubench, gpubench.probe, gpubench.report, gpubench.predict; print(len([m for m in sys.modules if m.split('.')[0] in ('torch', 'numpy', 'pandas', 'plotly', 'msgspec')]))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "0"
+
+
+def large_ranking() -> Ranking:
+    long = "x" * 300
+    offers: list[Offer] = [
+        offer(key, 1 + number / 100, instance=f"{long}{number}", region=long, provider=long)
+        for number in range(300)
+        for key in (H100, RTX5090)
+    ]
+    offers += [offer(H100, 1, kind="historic", instance=f"old{number}") for number in range(300)]
+    return rank_of(offers, {H100: 3000.0, RTX5090: 1000.0}, width=1.2)
+
+
+def large_run() -> Run:
+    run = samples.h200_run()
+    measurements = run.measurements * 200
+    return msgspec.structs.replace(run, measurements=measurements, notes=("a note " * 100,) * 50)
+
+
+@pytest.mark.parametrize("make", [large_ranking, large_run])
+def test_a_result_shows_itself_briefly_and_so_do_its_parts(make) -> None:
+    result = make()
+    assert len(repr(result)) < MOST_CHARACTERS
+    for name in result.__struct_fields__:
+        value = getattr(result, name)
+        for part in value[:3] if isinstance(value, tuple) else (value,):
+            assert not isinstance(part, msgspec.Struct) or len(repr(part)) <= MOST_CHARACTERS, name
+
+
+def test_a_ranking_shows_rows_best_and_day() -> None:
+    ranking = rank_of([offer(H100, 2.0), offer(RTX5090, 3.0)], {H100: 3000.0, RTX5090: 1000.0})
+    shown = repr(ranking)
+    assert "2 rows" in shown
+    assert ranking.as_of in shown
+    assert shown.index(H100) < shown.index(RTX5090)
+    assert "$2.00/h" in shown
+
+
+def test_a_run_shows_device_and_cases() -> None:
+    run = samples.h200_run()
+    shown = repr(run)
+    assert run.run_id in shown
+    assert run.device.name in shown
+    assert run.measurements[0].case.workload in shown
+    assert repr(run_of(None)).startswith("<Run run-None")
+
+
+def test_a_probe_of_many_devices_is_brief() -> None:
+    devices = tuple(
+        DeviceProfile(backend="cuda", name=f"GPU {'y' * 300} {n}", gpu_key=H100) for n in range(64)
+    )
+    report = ProbeReport(devices=devices, host=Host(os="Linux", python="3.11"), problems=())
+    assert len(repr(report)) < MOST_CHARACTERS
+    assert "64 devices" in repr(report)
+
+
+def test_hostile_names_reach_no_terminal_through_repr() -> None:
+    ranking = rank_of([offer(H100, instance="x\x1b[2J", provider="\u202ey")], {H100: 1.0})
+    assert not {"\x1b", "\u202e"} & set(repr(ranking))
+    assert ranking.rows[0].offer.pricing is Pricing.ON_DEMAND
 
 
 def _error(call) -> Exception:

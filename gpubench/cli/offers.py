@@ -79,7 +79,7 @@ def list_(
     )
     today = datetime.now(UTC).date()
     table = load_offers(results, offers)
-    rows = list_offers(table.offers, wanted, today)
+    rows = list_offers(table.offers, wanted, today, table.own)
     if as_json:
         print_json(_document(rows, table, today.isoformat()))
         return

@@ -58,7 +58,9 @@ def verb(
     budget_usd: Annotated[float | None, _option(JOB, "Keep what stays within it even if slow.")] = None,
     startup_minutes: Annotated[float, _option(JOB, "Billed before the first step.")] = 0.0,
     billing_minutes: Annotated[float | None, _option(JOB, "Unit of the bill (default: a second).")] = None,
-    spot_lost: Annotated[float, _option(JOB, "Share of the work that spot interruptions cost.")] = 0.0,
+    spot_lost: Annotated[
+        float, _option(JOB, "Share of the work done again after spot interruptions, below 1: 0.2.")
+    ] = 0.0,
     storage_usd_per_month: Annotated[float, _option(JOB, "Storage while the job runs.")] = 0.0,
     egress_usd: Annotated[float, _option(JOB, "Egress of the job.")] = 0.0,
     tax: Annotated[float, _option(JOB, "Tax as a share: 0.19.")] = 0.0,
@@ -104,8 +106,12 @@ def verb(
     own_fan: Annotated[bool, _option(BUYING, "Only cards that cool themselves.", "--own-fan")] = False,
     offers: Annotated[Path | None, _option(EVIDENCE, "Your own price table.")] = None,
     results: ResultsOption = None,
+    accept_outliers: Annotated[
+        bool,
+        _option(EVIDENCE, "Rank prices far below what every other provider asks too.", "--accept-outliers"),
+    ] = False,
     reference: Annotated[str | None, _option(EVIDENCE, "GPU that speeds are multiples of.")] = None,
-    sort: Annotated[str, _option(OUTPUT, "value, time, cost or throughput.")] = "value",
+    sort: Annotated[str, _option(OUTPUT, "value (with a job its cost), time, cost or throughput.")] = "value",
     limit: Annotated[int | None, _option(OUTPUT, "Rows to show (default: 20; in JSON all).")] = None,
     factors: Annotated[bool, _option(OUTPUT, "Also list memory, cores, ECC, watts.", "--factors")] = False,
     explain: Annotated[bool, _option(OUTPUT, "Also list what is left out, and why.", "--explain")] = False,
@@ -184,6 +190,7 @@ def verb(
         circuit_watts=circuit_watts,
         own_fan=own_fan,
         offers=offers,
+        accept_outliers=accept_outliers,
         results=results,
         reference_gpu=require_spec(reference).key if reference else DEFAULT_REFERENCE_GPU,
         sort=sort,

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpubench.models import BuyOrRent, RankedOffer, Ranking
 from gpubench.offers.dates import freshness
-from gpubench.recommend.words import batches_of, compact, gpu_name, gpus_of, offer_name
+from gpubench.recommend.words import (
+    assumed_of,
+    batches_of,
+    compact,
+    gpu_name,
+    gpus_of,
+    must_work,
+    offer_name,
+    pays_after,
+)
 from gpubench.units import UNKNOWN, format_bytes, format_number, format_percent, format_usd, plain
 
 if TYPE_CHECKING:
@@ -22,15 +31,6 @@ PIPED_WIDTH = 120
 
 FIGURE_WIDTH = 11
 """Characters that keep an interval or a date on one line: "(580-1,600)"."""
-
-_ASSUMED = {
-    "years": "life",
-    "utilisation": "share of hours at work",
-    "power_w": "board power as the power at work",
-    "pue": "PUE",
-    "tariff_usd_per_kwh": "price of energy",
-    "resale_usd": "resale",
-}
 
 
 def show(ranking: Ranking, *, limit: int | None = None, explain: bool = False, factors: bool = False) -> None:
@@ -197,38 +197,25 @@ def _buying_table(decisions: Sequence[BuyOrRent], console: Console) -> Table:
         "a useful hour",
         "against",
         "same work",
-        "breaks even after",
-        "of its life",
+        "must work",
+        "pays after",
         "",
     ):
         table.add_column(name, overflow="fold")
     for each in decisions:
         hour = compact(each.usd_per_hour, each.usd_per_hour_low, each.usd_per_hour_high, to="-")
-        hours = (each.break_even_hours, each.break_even_hours_low, each.break_even_hours_high)
-        life = (
-            each.break_even_utilisation,
-            each.break_even_utilisation_low,
-            each.break_even_utilisation_high,
-        )
         cells = [
             f"{each.gpu_count}x {gpu_name(each.gpu_key)}",
             format_usd(each.purchase_usd),
             f"${hour}",
             each.against,
             f"{format_usd(each.equivalent_usd_per_hour)}/h",
-            _or_never(hours, lambda value: f"{format_number(value)} h"),
-            _or_never(life, format_percent),
+            must_work(each),
+            pays_after(each),
             each.verdict,
         ]
         table.add_row(*(Text(cell) for cell in cells))
     return table
-
-
-def _or_never(
-    values: tuple[float | None, float | None, float | None], written: Callable[[float], str]
-) -> str:
-    likely, low, high = ("never" if value is None else written(value) for value in values)
-    return likely if likely == low == high else f"{likely} ({low} to {high})"
 
 
 def _date(row: RankedOffer) -> str:
@@ -253,7 +240,7 @@ def _chance(probability: float | None) -> str:
 def _footnotes(ranking: Ranking) -> list[str]:
     notes = list(ranking.notes)
     if ranking.buy_or_rent:
-        assumed = sorted({_ASSUMED[name] for each in ranking.buy_or_rent for name in each.assumed})
+        assumed = assumed_of(ranking.buy_or_rent)
         notes.append(
             f"Assumed, not given: {', '.join(assumed)}." if assumed else "Nothing was assumed of it."
         )

@@ -58,6 +58,14 @@ def verb(
         typer.Option(help="Hardware you own or could buy, as in gpubench rank --own.", rich_help_panel=ASK),
     ] = None,
     offers: Annotated[Path | None, typer.Option(help="Your own price table.", rich_help_panel=ASK)] = None,
+    accept_outliers: Annotated[
+        bool,
+        typer.Option(
+            "--accept-outliers",
+            help="Rank prices far below what every other provider asks too.",
+            rich_help_panel=ASK,
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write one self-contained page: verdict, device, throughput, ranking, method. Prints its path."""
@@ -70,6 +78,7 @@ def verb(
         "samples": samples,
         "own": tuple(own or ()) or None,
         "offers": offers,
+        "accept_outliers": accept_outliers or None,
     }
     question: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     path = report(output, results, format=None if kind is None else kind.value, run=run, **question)

@@ -18,7 +18,16 @@ from gpubench.models.measurement import (
     Status,
     Switches,
 )
-from gpubench.models.ranking import Basis, BuyOrRent, Estimate, ExcludedOffer, Figure, RankedOffer, Ranking
+from gpubench.models.ranking import (
+    Basis,
+    BuyOrRent,
+    Estimate,
+    ExcludedOffer,
+    Figure,
+    RankedOffer,
+    Ranking,
+    SortedBy,
+)
 from gpubench.models.record import PROTOCOL, SCHEMA_VERSION
 from gpubench.models.run import Environment, Run, Settings, StartState
 from gpubench.models.workload import CONVOLUTIONS, Operator, OperatorKind, WorkloadProfile
@@ -55,6 +64,7 @@ __all__ = [
     "Round",
     "Run",
     "Settings",
+    "SortedBy",
     "StartState",
     "Status",
     "Switches",

@@ -10,13 +10,17 @@ from gpubench.findings import Finding
 from gpubench.models.case import Case
 from gpubench.models.catalogue import Offer, Pricing
 from gpubench.models.measurement import BatchChoice
-from gpubench.models.record import SCHEMA_VERSION, Record
+from gpubench.models.record import SCHEMA_VERSION, Record, bounded, brief_repr, shown
+from gpubench.units import count, format_percent, format_usd
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 
 Basis = Literal["measured", "reference", "predicted"]
+SortedBy = Literal["value", "throughput", "cost", "time"]
+"""What the rows of a ranking are in order of: the last two are of a job."""
+
 Figure: TypeAlias = tuple[float | None, float | None, float | None]
 """A value with the low and the high end of its interval."""
 
@@ -107,6 +111,10 @@ class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     parts: tuple[Estimate, ...] = ()
     findings: tuple[Finding, ...] = ()
 
+    def __repr__(self) -> str:
+        """Return the fields; what is long is named by its type and length."""
+        return brief_repr(self)
+
     def flat(self) -> dict[str, Any]:
         """Return the row as one flat record: the keys of ``gpubench rank --json``."""
         row = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _NOT_FLAT}
@@ -144,9 +152,10 @@ class BuyOrRent(Record, frozen=True, kw_only=True):
         usd_per_hour: Cost of a useful hour of the owned machine.
         equivalent_usd_per_hour: What the rival costs for the same work in that hour.
         break_even_hours: Useful hours after which owning is the cheaper.
-        break_even_utilisation: Those hours as a share of its life.
+        break_even_utilisation: Those hours as a share of all hours of its life: what it must work at least.
         verdict: buy, rent, or depends.
         quoted: Whether the price is the buyer's own; else a dated street price.
+        years, utilisation: Its life, and the likely share of hours at work, that the figures hold for.
     """
 
     gpu_key: str
@@ -170,6 +179,8 @@ class BuyOrRent(Record, frozen=True, kw_only=True):
     verdict: Literal["buy", "rent", "depends"]
     quoted: bool = False
     assumed: tuple[str, ...] = ()
+    years: float | None = None
+    utilisation: float | None = None
 
 
 class ExcludedOffer(Record, frozen=True, kw_only=True):
@@ -185,6 +196,9 @@ class Ranking(Record, frozen=True, kw_only=True):
     """Offers by training per dollar, with what was left out and the sentences that sum it up.
 
     Attributes:
+        objective: What the rows are in order of, in words.
+        sorted_by: The same as one word. P(best), ties and the verdict are of it too: ``value`` (samples per
+            dollar) or ``throughput``, and where a job was given ``cost`` or ``time`` of the job.
         unit: What a sample is, in the plural; of several workloads it is just "samples".
         by_reference: Whether figures are for people as multiples of the reference GPU, because samples of
             several workloads together mean nothing; ``throughput_of`` and ``value_of`` give them.
@@ -195,6 +209,7 @@ class Ranking(Record, frozen=True, kw_only=True):
     schema_version: int = SCHEMA_VERSION
     as_of: str
     objective: str
+    sorted_by: SortedBy = "value"
     cases: tuple[Case, ...]
     unit: str
     by_reference: bool = False
@@ -206,6 +221,16 @@ class Ranking(Record, frozen=True, kw_only=True):
     verdict: str
     buy_or_rent: tuple[BuyOrRent, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Return the day, what it is in order of, and the head of the rows; ``rows`` has them all."""
+        head = (
+            f"<Ranking as of {self.as_of} by {self.objective}: {count(len(self.rows), 'row')}, "
+            f"{len(self.excluded):,} excluded"
+        )
+        lines = [_line(row) for row in self.rows[:_ROWS_IN_REPR]]
+        more = len(self.rows) - len(lines)
+        return bounded("\n".join([head, *lines, *([f"  ... {more:,} more"] if more else [])]) + ">")
 
     def throughput_of(self, row: RankedOffer) -> Figure:
         """Return a row's throughput and its interval, in ``throughput_unit``."""
@@ -223,8 +248,28 @@ class Ranking(Record, frozen=True, kw_only=True):
             )
         return row.samples_per_usd, row.samples_per_usd_low, row.samples_per_usd_high
 
+    def merit_of(self, row: RankedOffer) -> Figure:
+        """Return what the rows are in order of, and its interval: see ``sorted_by``."""
+        if self.sorted_by == "cost":
+            return row.cost_usd, row.cost_usd_low, row.cost_usd_high
+        if self.sorted_by == "time":
+            return row.hours, row.hours_low, row.hours_high
+        return self.value_of(row) if self.sorted_by == "value" else self.throughput_of(row)
+
     def to_frame(self) -> DataFrame:
         """Return the ranked rows as a pandas frame, one row an offer, columns as in ``rank --json``."""
         import pandas as pd
 
         return pd.DataFrame([row.flat() for row in self.rows])
+
+
+_ROWS_IN_REPR = 6
+
+
+def _line(row: RankedOffer) -> str:
+    offer, tie = row.offer, "=" if row.tie else " "
+    what = f"{offer.gpu_count}x {shown(offer.gpu_key, 60)} at {shown(offer.provider)} {shown(offer.instance)}"
+    price = f"{offer.pricing}, {format_usd(float(offer.price_usd_per_hour))}/h"
+    best = "" if row.p_best is None else f", P(best) {format_percent(row.p_best)}"
+    job = "" if row.cost_usd is None else f", the job {format_usd(row.cost_usd)}"
+    return f"  {row.rank}{tie} {what}, {price}{job}{best}"

@@ -2,11 +2,60 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
+
+from gpubench.units import plain
 
 SCHEMA_VERSION = 1
 PROTOCOL = "gpubench/1"
 
+MOST_REPR_CHARACTERS = 1_900
+"""A repr is for a screen: a ranking holds 900,000 characters, and the whole of it is in its JSON."""
+
+_MOST_FIELD_CHARACTERS = 100
+
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Base of every recorded type; ``dict`` only holds cached derived values, never state."""
+
+    def __repr__(self) -> str:
+        """Return the fields; what is long is named by its type and length."""
+        return brief_repr(self)
+
+
+def brief_repr(record: msgspec.Struct) -> str:
+    """Return ``Type(field=value, ...)``, each value in at most 100 characters, 1,900 in all.
+
+    >>> brief_repr(msgspec.defstruct("Run", ["name", "rounds"])("long", tuple(range(1000))))
+    "Run(name='long', rounds=<1000 int>)"
+    """
+    fields = (f"{name}={_brief(getattr(record, name))}" for name in record.__struct_fields__)
+    return bounded(f"{type(record).__name__}({', '.join(fields)})")
+
+
+def bounded(text: str) -> str:
+    """Cut a repr to the length that every repr keeps to."""
+    return text if len(text) <= MOST_REPR_CHARACTERS else f"{text[: MOST_REPR_CHARACTERS - 1]}…"
+
+
+def shown(text: str | None, limit: int = 40) -> str:
+    """Return a name for a repr: without control characters, and short."""
+    return plain(text or "unknown", limit)
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, tuple | list | dict) and len(value) > _MOST_FIELD_CHARACTERS // 3:
+        return _named(value)
+    text = repr(value)
+    return text if len(text) <= _MOST_FIELD_CHARACTERS else _named(value)
+
+
+def _named(value: Any) -> str:
+    """Name a long value: ``<181 RankedOffer>``, ``<Environment>``; a text shows its beginning."""
+    if isinstance(value, str):
+        return f"{value[: _MOST_FIELD_CHARACTERS - 3]!r}…"
+    if isinstance(value, tuple | list) and value:
+        return f"<{len(value)} {type(value[0]).__name__}>"
+    return f"<{len(value)} keys>" if isinstance(value, dict) else f"<{type(value).__name__}>"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from gpubench.findings import Finding
 from gpubench.models.case import Case
 from gpubench.models.device import DeviceProfile
-from gpubench.models.measurement import BatchChoice, Measurement, MicroResult
-from gpubench.models.record import PROTOCOL, SCHEMA_VERSION, Record
+from gpubench.models.measurement import BatchChoice, Measurement, MicroResult, Status
+from gpubench.models.record import PROTOCOL, SCHEMA_VERSION, Record, bounded, shown
+from gpubench.units import count, format_interval
 
 
 class Environment(Record, frozen=True, kw_only=True):
@@ -89,3 +90,23 @@ class Run(Record, frozen=True, kw_only=True):
     measurements: tuple[Measurement, ...] = ()
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Return device, day and the first cases with their throughput; ``measurements`` has them all."""
+        device = shown(self.device.name or self.device.gpu_key or self.device.backend, 80)
+        head = (
+            f"<Run {shown(self.run_id, 80)} on {device}, {shown(self.started_at)}: "
+            f"{count(len(self.measurements), 'measurement')}"
+        )
+        lines = [_line(each) for each in self.measurements[:_CASES_IN_REPR]]
+        more = len(self.measurements) - len(lines)
+        return bounded("\n".join([head, *lines, *([f"  ... {more:,} more"] if more else [])]) + ">")
+
+
+_CASES_IN_REPR = 8
+
+
+def _line(each: Measurement) -> str:
+    figures = (each.samples_per_s, each.samples_per_s_low, each.samples_per_s_high)
+    rate = f"{format_interval(*figures)} {shown(each.case.sample_unit, 20)}s/s"
+    return f"  {shown(each.label, 100)}: {rate if each.status is Status.OK else each.status}"

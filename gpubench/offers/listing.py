@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import date
 from decimal import Decimal
 
@@ -12,14 +12,10 @@ from gpubench.errors import MisuseError
 from gpubench.models import Offer, Pricing
 from gpubench.names import nearest
 from gpubench.offers.dates import freshness, price_age_days
+from gpubench.offers.outliers import ADMITTED_BY, Market
+from gpubench.offers.table import NOT_RANKED, OfferKey, offer_key
 from gpubench.specs import load_specs, matching_keys
 from gpubench.units import plain
-
-NOT_RANKED = {
-    "attach-fee": "the fee of the GPU alone: the machine that it needs comes on top",
-    "free": "free of charge: there is no throughput per dollar; its note says what it is limited to",
-    "historic": "a price of the past: kept for comparison, not on sale",
-}
 
 
 class OfferFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,8 +60,16 @@ def known_providers(wanted: Iterable[str], offers: Iterable[Offer]) -> frozenset
     return names
 
 
-def list_offers(offers: Iterable[Offer], wanted: OfferFilter, today: date) -> tuple[ListedOffer, ...]:
+def list_offers(
+    offers: Iterable[Offer], wanted: OfferFilter, today: date, own: Collection[OfferKey] = ()
+) -> tuple[ListedOffer, ...]:
     """Return the offers that pass a filter, cheapest GPU-hour first.
+
+    Args:
+        offers: Every offer known: a price is judged by what the others ask.
+        wanted: What to show.
+        today: The day that ages count to.
+        own: Those that the user gave: their prices are not doubted.
 
     Raises:
         MisuseError: If a GPU or a provider of the filter is unknown.
@@ -86,7 +90,8 @@ def list_offers(offers: Iterable[Offer], wanted: OfferFilter, today: date) -> tu
             and (wanted.max_usd_per_hour is None or offer.price_usd_per_hour <= wanted.max_usd_per_hour)
         )
 
-    listed = [_listed(offer, today) for offer in offers if passes(offer)]
+    market = Market(offers)
+    listed = [_listed(offer, today, _why_not_ranked(offer, market, own)) for offer in offers if passes(offer)]
     return tuple(sorted(listed, key=_cheapest_first))
 
 
@@ -95,18 +100,24 @@ def _cheapest_first(row: ListedOffer) -> tuple[bool, Decimal, str, str]:
     return free, row.usd_per_gpu_hour or Decimal(0), row.offer.provider, row.offer.instance
 
 
-def why_not_ranked(offer: Offer) -> str | None:
+def _why_not_ranked(offer: Offer, market: Market, own: Collection[OfferKey]) -> str | None:
     """Return why an offer is listed for information only; None where it can be ranked."""
     spec = load_specs().get(offer.gpu_key)
-    return NOT_RANKED.get(offer.kind) or (spec.not_ranked_because if spec else None)
+    never = NOT_RANKED.get(offer.kind) or (spec.not_ranked_because if spec else None)
+    if never is not None:
+        return never
+    doubt = market.doubt(offer)
+    if doubt is None or offer_key(offer) in own:
+        return None
+    return f"{doubt}; gpubench rank {ADMITTED_BY} ranks it"
 
 
-def _listed(offer: Offer, today: date) -> ListedOffer:
+def _listed(offer: Offer, today: date, not_ranked_because: str | None) -> ListedOffer:
     age_days = price_age_days(offer, today)
     return ListedOffer(
         offer=offer,
         usd_per_gpu_hour=offer.price_usd_per_hour / offer.gpu_count if offer.price_usd_per_hour else None,
         price_age_days=age_days,
         freshness=freshness(age_days),
-        not_ranked_because=why_not_ranked(offer),
+        not_ranked_because=not_ranked_because,
     )

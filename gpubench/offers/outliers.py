@@ -1,21 +1,127 @@
-"""Is a fresh price believable beside the last one known? A jump is set aside, a mere difference is noted."""
+"""Is a price believable? A refresh, the list of offers and every ranking ask here, and nowhere else.
+
+There are two standards. Against the last known price of the same instance a jump is set aside when it is
+fetched. Against what other providers ask for the same GPU, a price far below is listed with the doubt and
+does not rank unasked; one far above is noted, and ranks where it belongs.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
 from gpubench.models import Offer, Pricing
-from gpubench.offers.table import OfferKey, OfferTable, SetAside, offer_key
-from gpubench.units import format_number, format_usd, plain
+from gpubench.offers.table import NOT_RANKED, OfferKey, OfferTable, SetAside, offer_key
+from gpubench.specs import load_specs
+from gpubench.units import count, format_number, format_usd, plain
 
 MAX_RATIO = 5.0
-"""Beyond this ratio to the last known price of the same instance a price is taken for a mistake. Between
-providers the same GPU costs up to 7 times as much, so there it is only noted."""
+"""Beyond this ratio, to the last known price of the same instance or to the median of the other providers, a
+price is taken for a mistake. Providers differ 7 times from the cheapest to the dearest; of the shipped prices
+one cloud's V100 alone is under 0.3 of the median of the others of its kind, and it is borne out."""
+
+WITNESS_RATIO = 2.0
+"""A second provider whose price is within this ratio bears a low price out."""
+
+ADMITTED_BY = "--accept-outliers"
+
+_Pay: TypeAlias = tuple[Pricing, bool]
+"""How it is paid, and whether on a marketplace: hosts there ask down to a sixth of what clouds do."""
+
+_Scope: TypeAlias = tuple[Pricing | None, bool | None]
+"""Whose prices count: those paid and sold so; None is any."""
+
+
+class Standard(NamedTuple):
+    """What the other providers ask for a GPU-hour; ``loosened`` counts in how many respects they differ."""
+
+    median_usd: float
+    provider_count: int
+    loosened: int
+
+
+class Market:
+    """What each provider asks for an hour of each GPU.
+
+    A provider has one voice, the median of its own prices: its regions and instances are set by one hand.
+    """
+
+    def __init__(self, offers: Iterable[Offer]) -> None:
+        """Sort prices by GPU, by how they are paid, and by provider."""
+        self._prices: dict[str, dict[_Pay, dict[str, list[float]]]] = {}
+        self._known_voices: dict[tuple[str, _Scope], dict[str, float]] = {}
+        self._standards: dict[tuple[str, Pricing, str, str], Standard | None] = {}
+        for offer in offers:
+            if _is_judged(offer) and offer.price_usd_per_hour > 0:
+                paid = self._prices.setdefault(offer.gpu_key, {}).setdefault(_pay(offer), {})
+                paid.setdefault(offer.provider.casefold(), []).append(_per_gpu(offer))
+
+    def doubt(self, offer: Offer) -> str | None:
+        """Return why a price is likely a mistake, with its figures; None where it is believed.
+
+        It is doubted below a fifth of the median of the other providers, unless a second provider asks within
+        twice as much or as little. What nobody else sells has no standard and is believed.
+        """
+        standard = self.standard(offer)
+        if standard is None:
+            return None
+        own = _per_gpu(offer)
+        ratio = own / standard.median_usd
+        if ratio >= MAX_RATIO ** -(1 + standard.loosened) or self._is_borne_out(offer, own):
+            return None
+        return (
+            f"{format_usd(own)} a GPU-hour is {format_number(ratio, 2)} times {_whose(standard)}, "
+            f"and no second provider is within {WITNESS_RATIO:g}x of it"
+        )
+
+    def standard(self, offer: Offer) -> Standard | None:
+        """Return what the others ask, of the same kind and paid alike where there are such; None for none."""
+        key = offer.gpu_key, offer.pricing, offer.kind, offer.provider
+        if key not in self._standards:  # 100,000 offers are of some hundred such
+            judged = _is_judged(offer)
+            provider = offer.provider.casefold()
+            self._standards[key] = self._standard(offer.gpu_key, _pay(offer), provider) if judged else None
+        return self._standards[key]
+
+    def _standard(self, gpu_key: str, pay: _Pay, provider: str) -> Standard | None:
+        """Ask those of the same kind who are paid alike, else all who are paid alike, else all."""
+        scopes: tuple[_Scope, ...] = (pay, (pay[0], None), (None, None))
+        for loosened, scope in enumerate(scopes):
+            voices = [usd for name, usd in self._voices(gpu_key, scope).items() if name != provider]
+            if voices:
+                return Standard(median(voices), len(voices), loosened)
+        return None
+
+    def _voices(self, gpu_key: str, scope: _Scope) -> dict[str, float]:
+        """Return the one price for which each provider stands [USD per GPU-hour]."""
+        if (gpu_key, scope) not in self._known_voices:
+            found: dict[str, list[float]] = {}
+            for pay, name, prices in self._asked(gpu_key):
+                if scope[0] in {None, pay[0]} and scope[1] in {None, pay[1]}:
+                    found.setdefault(name, []).extend(prices)
+            self._known_voices[gpu_key, scope] = {name: median(prices) for name, prices in found.items()}
+        return self._known_voices[gpu_key, scope]
+
+    def _is_borne_out(self, offer: Offer, own: float) -> bool:
+        """Return whether a second provider asks about as much, paid alike or, for spot, on demand."""
+        ways = {offer.pricing, Pricing.ON_DEMAND}
+        return any(
+            own / WITNESS_RATIO <= price <= own * WITNESS_RATIO
+            for (pricing, _), name, prices in self._asked(offer.gpu_key)
+            if pricing in ways and name != offer.provider.casefold()
+            for price in prices
+        )
+
+    def _asked(self, gpu_key: str) -> Iterator[tuple[_Pay, str, list[float]]]:
+        """Yield the prices for a GPU; for one whose form factor is open, those of all that it can be."""
+        spec = load_specs().get(gpu_key)
+        for key in (gpu_key, *(spec.variants if spec else ())):
+            for pay, by_provider in self._prices.get(key, {}).items():
+                for name, prices in by_provider.items():
+                    yield pay, name, prices
 
 
 class Sorted(NamedTuple):
@@ -26,56 +132,66 @@ class Sorted(NamedTuple):
 
 
 def sort_outliers(fresh: OfferTable, known: Iterable[Offer], *, accept: bool = False) -> Sorted:
-    """Set aside what jumped against its own last price, and note what stands far from all others.
+    """Set aside what jumped against its own last price, and note what stands far above all others.
 
     Args:
         fresh: New offers.
         known: Offers known before; historic ones are no standard.
         accept: Keep the jumps too.
     """
-    before = {offer_key(offer): offer for offer in known}
-    middles = _medians(before.values())
+    before: Mapping[OfferKey, Offer] = {offer_key(offer): offer for offer in known}
+    market = Market(before.values())
     kept: list[Offer] = []
     set_aside = list(fresh.set_aside)
     jumped: set[OfferKey] = set()
     for offer in fresh.offers:
         last = before.get(offer_key(offer))
         if last is None or not last.price_usd_per_hour or not offer.price_usd_per_hour:
-            kept.append(_noted(offer, middles))
+            kept.append(_noted(offer, market))
             continue
         ratio = _per_gpu(offer) / _per_gpu(last)
         if accept or 1 / MAX_RATIO <= ratio <= MAX_RATIO:
             kept.append(offer)
         else:
             jumped.add(offer_key(offer))
-            set_aside.append(SetAside(_describe(offer), _reason(offer, last, ratio)))
+            set_aside.append(SetAside(name_of(offer), _reason(offer, last, ratio)))
     table = msgspec.structs.replace(fresh, offers=tuple(kept), set_aside=tuple(set_aside))
     return Sorted(table, frozenset(jumped))
+
+
+def name_of(offer: Offer) -> str:
+    """Return who sells what and where, safe to print."""
+    return plain(f"{offer.provider} {offer.instance} {offer.region or ''}".strip(), 80)
+
+
+def _is_judged(offer: Offer) -> bool:
+    """Return whether a price is that of a machine today: no other is judged, or a standard for others."""
+    return offer.pricing is not Pricing.OWNED and offer.kind not in NOT_RANKED
+
+
+def _pay(offer: Offer) -> _Pay:
+    return offer.pricing, offer.kind == "marketplace"
 
 
 def _per_gpu(offer: Offer) -> float:
     return float(offer.price_usd_per_hour) / offer.gpu_count
 
 
-def _medians(offers: Iterable[Offer]) -> Mapping[tuple[str, Pricing], float]:
-    prices: dict[tuple[str, Pricing], list[float]] = defaultdict(list)
-    for offer in offers:
-        if offer.kind not in {"historic", "free", "attach-fee"}:
-            prices[offer.gpu_key, offer.pricing].append(_per_gpu(offer))
-    return {key: median(values) for key, values in prices.items()}
+def _whose(standard: Standard) -> str:
+    """Return whose price the standard is: "the median of 3 other providers ($8.00)"."""
+    others = count(standard.provider_count, "other provider")
+    who = f"the median of {others}" if standard.provider_count > 1 else "what the one other provider asks"
+    how = ("", ", clouds and marketplaces alike", ", however paid")[standard.loosened]
+    return f"{who}{how} ({format_usd(standard.median_usd)})"
 
 
-def _noted(offer: Offer, middles: Mapping[tuple[str, Pricing], float]) -> Offer:
-    middle = middles.get((offer.gpu_key, offer.pricing))
-    ratio = None if middle is None else _per_gpu(offer) / middle
-    if ratio is None or 1 / MAX_RATIO <= ratio <= MAX_RATIO:
+def _noted(offer: Offer, market: Market) -> Offer:
+    standard = market.standard(offer)
+    ratio = None if standard is None else _per_gpu(offer) / standard.median_usd
+    if ratio is None or ratio <= MAX_RATIO:
         return offer
     words = f"{format_number(ratio, 2)} times the median of this GPU elsewhere: check before relying on it"
     return msgspec.structs.replace(offer, note=f"{offer.note}; {words}" if offer.note else words)
-
-
-def _describe(offer: Offer) -> str:
-    return plain(f"{offer.provider} {offer.instance} {offer.region or ''}".strip())
 
 
 def _reason(offer: Offer, last: Offer, ratio: float) -> str:

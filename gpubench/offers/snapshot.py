@@ -22,7 +22,7 @@ from gpubench.models import SCHEMA_VERSION, Offer
 from gpubench.offers.own import offers_of_rows, read_own
 from gpubench.offers.plausible import check_offer
 from gpubench.offers.rows import MAX_FILE_BYTES, csv_rows
-from gpubench.offers.table import OfferTable, SetAside, overlay
+from gpubench.offers.table import OfferTable, SetAside, offer_key, overlay
 from gpubench.units import plain
 
 T = TypeVar("T")
@@ -68,7 +68,8 @@ def load_offers(results: Path | None = None, extra: Path | None = None) -> Offer
     with _collector_paused():
         tables = [embedded_offers(), refreshed_offers(folder), *imported_offers(folder)]
         if extra is not None:
-            tables.append(read_own(extra))
+            mine = read_own(extra)
+            tables.append(msgspec.structs.replace(mine, own=frozenset(map(offer_key, mine.offers))))
         return overlay(tables)
 
 

@@ -11,6 +11,13 @@ from gpubench.models import Offer, Pricing
 
 UNSTATED_NOTE = "form factor not stated: ranked as the slowest variant"
 
+NOT_RANKED = {
+    "attach-fee": "the fee of the GPU alone: the machine that it needs comes on top",
+    "free": "free of charge: there is no throughput per dollar; its note says what it is limited to",
+    "historic": "a price of the past: kept for comparison, not on sale",
+}
+"""Kinds of offers whose price is no price of a machine today, and why they are only listed."""
+
 OfferKey: TypeAlias = tuple[str, str, str | None, Pricing, int | None]
 
 
@@ -22,11 +29,15 @@ class SetAside(NamedTuple):
 
 
 class OfferTable(msgspec.Struct, frozen=True, kw_only=True):
-    """Offers in the order of their tables; ``notes`` are about whole files (a damaged snapshot)."""
+    """Offers in the order of their tables; ``notes`` are about whole files (a damaged snapshot).
+
+    ``own`` are the keys of those that the user gave for this one question: they are taken as they are.
+    """
 
     offers: tuple[Offer, ...] = ()
     set_aside: tuple[SetAside, ...] = ()
     notes: tuple[str, ...] = ()
+    own: frozenset[OfferKey] = frozenset()
 
 
 def offer_key(offer: Offer) -> OfferKey:
@@ -39,8 +50,12 @@ def overlay(tables: Iterable[OfferTable]) -> OfferTable:
     offers: dict[OfferKey, Offer] = {}
     set_aside: list[SetAside] = []
     notes: list[str] = []
+    own: set[OfferKey] = set()
     for table in tables:
+        own |= table.own
         offers.update((offer_key(offer), offer) for offer in table.offers)
         set_aside += table.set_aside
         notes += table.notes
-    return OfferTable(offers=tuple(offers.values()), set_aside=tuple(set_aside), notes=tuple(notes))
+    return OfferTable(
+        offers=tuple(offers.values()), set_aside=tuple(set_aside), notes=tuple(notes), own=frozenset(own)
+    )

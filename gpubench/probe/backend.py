@@ -11,6 +11,10 @@ from typing import Protocol, Self
 import msgspec
 
 from gpubench.models import DeviceProfile, Reading
+from gpubench.models.record import bounded, shown
+from gpubench.units import count
+
+_DEVICES_IN_REPR = 8
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +93,14 @@ class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
     host: Host
     problems: tuple[Problem, ...]
     states: tuple[DeviceState | None, ...] = ()
+
+    def __repr__(self) -> str:
+        """Return the names of the first devices, and the problems; the fields have the rest."""
+        names = [shown(device.name or device.backend, 60) for device in self.devices[:_DEVICES_IN_REPR]]
+        more = ["..."] if len(self.devices) > len(names) else []
+        problems = "".join(f"\n  {shown(problem.what, 100)}" for problem in self.problems[:_DEVICES_IN_REPR])
+        listed = ", ".join([*names, *more])
+        return bounded(f"<ProbeReport: {count(len(self.devices), 'device')}: {listed}{problems}>")
 
 
 class BackendReport(msgspec.Struct, frozen=True, kw_only=True):

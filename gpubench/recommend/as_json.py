@@ -13,6 +13,7 @@ def as_json(ranking: Ranking) -> dict[str, Any]:
         "schema_version": ranking.schema_version,
         "as_of": ranking.as_of,
         "objective": ranking.objective,
+        "sorted_by": ranking.sorted_by,
         "unit": ranking.unit,
         "by_reference": ranking.by_reference,
         "throughput_unit": ranking.throughput_unit,

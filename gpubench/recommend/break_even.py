@@ -18,7 +18,7 @@ _INTERVAL = (0.05, 0.95)
 
 
 class BreakEven(NamedTuple):
-    """Useful hours, and their share of a life; None is never."""
+    """Useful hours, and the share of all hours of a life that they are; None is never."""
 
     hours: float | None
     utilisation: float | None
@@ -97,6 +97,8 @@ def _weigh(request: RankRequest, pool: Candidates, owned: Ownership, machine: in
         verdict=_verdict(favourable, unfavourable, uses),
         quoted=owned.source == QUOTED,
         assumed=owned.assumed,
+        years=owned.years,
+        utilisation=owned.utilisation.likely,
     )
 
 

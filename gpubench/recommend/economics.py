@@ -18,6 +18,7 @@ SECONDS_PER_HOUR = 3600.0
 SECOND_IN_HOURS = 1 / 3600
 HOURS_PER_YEAR = 8760.0
 HOURS_PER_MONTH = HOURS_PER_YEAR / 12
+MINUTES_PER_HOUR = 60.0
 WATTS_PER_KW = 1000.0
 
 _ROUNDING = 1e-9
@@ -45,12 +46,12 @@ def train_hours(samples: float, samples_per_s: Figure) -> Figure:
     return samples / (samples_per_s * SECONDS_PER_HOUR)
 
 
-def wall_hours(work_hours: Floats, startup_hours: Floats, lost_share: Floats) -> Floats:
-    """Return the hours until the job is done: work x (1 + lost share) + start-up.
+def delivered_share(lost_share: Figure) -> Figure:
+    """Return the share of its throughput that an instance keeps: 1 / (1 + lost share).
 
-    10 h of work of which spot interruptions make 20 % be done again, after 0.25 h of start-up: 12.25 h.
+    Where interruptions make 20 % of the work be done again, 10 h of work take 12 h: 1 / 1.2 = 0.833.
     """
-    return work_hours * (1 + lost_share) + startup_hours
+    return 1 / (1 + lost_share)
 
 
 def billed_hours(hours: Floats, granularity_hours: Floats) -> Floats:

@@ -15,6 +15,8 @@ from gpubench.models import ExcludedOffer, GpuSpec, Offer, Pricing
 from gpubench.names import nearest, normalise
 from gpubench.offers.dates import price_age_days
 from gpubench.offers.listing import known_providers
+from gpubench.offers.outliers import ADMITTED_BY, Market
+from gpubench.offers.table import OfferKey, offer_key
 from gpubench.recommend.factor_filters import factor_filters
 from gpubench.recommend.factors import cooling_of
 from gpubench.recommend.request import RankRequest
@@ -166,6 +168,25 @@ def payment_filters(request: RankRequest, pricings: Collection[Pricing]) -> list
 
 def _paid_otherwise(pricing: Pricing, option: str, words: str) -> Filter:
     return Filter(option, lambda offer, _: words if offer.pricing is pricing else None)
+
+
+def outlier_filter(request: RankRequest, market: Market, believed: Collection[OfferKey]) -> list[Filter]:
+    """Return the filter on prices that are likely a mistake; it comes after all others that a buyer chose.
+
+    Args:
+        request: Whether such prices are wanted.
+        market: What every provider asks.
+        believed: Offers that the buyer gave himself.
+    """
+    if request.accept_outliers:
+        return []
+
+    def reason(offer: Offer, spec: GpuSpec | None) -> str | None:
+        del spec
+        doubt = market.doubt(offer)
+        return None if doubt is None or offer_key(offer) in believed else f"{doubt}; {ADMITTED_BY} ranks it"
+
+    return [Filter(f"a price far below all others ({ADMITTED_BY} ranks it)", reason)]
 
 
 def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date
 from types import MappingProxyType
 from typing import Any
@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpubench.models import BuyOrRent, GpuSpec, Offer, Ranking
-from gpubench.recommend import limits
+from gpubench.offers.outliers import Market
+from gpubench.offers.table import OfferKey
+from gpubench.recommend import limits, objective
 from gpubench.recommend.break_even import against_rent
-from gpubench.recommend.candidates import Candidates, candidates_of, score
+from gpubench.recommend.candidates import Candidates, candidates_of
 from gpubench.recommend.filters import (
     NO_FIGURE,
     Exclusion,
@@ -22,10 +24,11 @@ from gpubench.recommend.filters import (
     excluded,
     filters_of,
     nothing_left,
+    outlier_filter,
     payment_filters,
 )
 from gpubench.recommend.gather import Evidence
-from gpubench.recommend.notes import free_beside, notes_of
+from gpubench.recommend.notes import far_from_others, free_beside, left_out_as_outliers, notes_of
 from gpubench.recommend.owning import Ownership
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import rows_of, with_spot_break_even
@@ -45,6 +48,7 @@ def judge(
     today: date,
     drawer: Drawer | None = None,
     owned: Mapping[Offer, Ownership] = MappingProxyType({}),
+    believed: Collection[OfferKey] = (),
     notes: Iterable[str] = (),
 ) -> Ranking:
     """Rank offers as the request asks.
@@ -57,6 +61,7 @@ def judge(
         today: The day that price ages count to.
         drawer: Joint draws of estimates; None is ``predict.interval.draw``.
         owned: What owning means, for the owned ones among the offers.
+        believed: Keys of offers that the buyer gave himself: their prices are taken as they are.
         notes: What the reader should know about the evidence.
 
     Raises:
@@ -64,9 +69,11 @@ def judge(
     """
     watts = {offer: ownership.power_w for offer, ownership in owned.items()}
     possible, fallen = apply(filters_of(request, offers, today, watts), offers, specs)
-    pricings = {offer.pricing for offer in possible}
-    kept, otherwise_paid = apply(payment_filters(request, pricings), possible, specs)
-    fallen += otherwise_paid
+    market = Market(offers)
+    possible, doubted = apply(outlier_filter(request, market, believed), possible, specs)
+    paid_as_asked = payment_filters(request, {offer.pricing for offer in offers})
+    kept, otherwise_paid = apply(paid_as_asked, possible, specs)
+    fallen += [*doubted, *otherwise_paid]
     _require(kept, offers, fallen)
     evidence = evidence_for(sorted({offer.gpu_key for offer in possible} | {request.reference_gpu}))
     speeds = combine(evidence.answers, request.mix, drawer or _draw(), request.draws, request.seed)
@@ -80,7 +87,7 @@ def judge(
         kept = [offer for row, offer in enumerate(kept) if row not in misses]
         _require(kept, offers, fallen)
         pool = _pool(request, kept, speeds, specs, evidence)
-    order = _order(request, pool)
+    order = objective.order(request, pool)
     rows = rows_of(request, pool, order, today)
     if request.spot:
         rows = with_spot_break_even(rows, possible)
@@ -91,18 +98,25 @@ def judge(
         decisions = against_rent(request, _pool(request, list(both), speeds, specs, evidence), machines)
     ranking = Ranking(
         as_of=today.isoformat(),
-        objective=_objective(request),
+        objective=objective.in_words(request),
+        sorted_by=objective.sorted_by(request),
         cases=_cases(speeds),
         **_units(request, speeds),
         rows=tuple(rows),
         excluded=excluded(fallen),
         verdict="",
         buy_or_rent=decisions,
-        notes=(*notes, *notes_of(request, pool, len(rows)), *free_beside(request, offers, specs)),
+        notes=(
+            *notes,
+            *left_out_as_outliers([each for each in doubted if apply(paid_as_asked, [each.offer], specs)[0]]),
+            *far_from_others(market, believed, kept),
+            *notes_of(request, pool, len(rows)),
+            *free_beside(request, offers, specs),
+        ),
     )
     sentences = [
         *cpu_sentences(request, speeds),
-        *verdict(request, ranking, _headline(pool, order)),
+        *verdict(request, ranking, _headline(request, pool, order)),
         *cpu_comparison(request, speeds, rows[0]),
     ]
     return msgspec.structs.replace(
@@ -159,34 +173,13 @@ def _pool(
         (key, count): scaling_of(specs.get(key), count, parts[key], scaler=scaler, shares=request.mix)
         for key, count in {(offer.gpu_key, offer.gpu_count) for offer in offers}
     }
-    return candidates_of(offers, speeds, specs, scalings)
+    return candidates_of(offers, speeds, specs, scalings, request.spot_lost)
 
 
-def _order(request: RankRequest, pool: Candidates) -> NDArray[np.int64]:
-    """Return rows best first; equal scores go by price, then by name, so that input order is nothing."""
-    merit = score(request, pool, pool.rate, slice(None))
-    order = np.lexsort((pool.price, -merit))
-    alike = (merit[order][1:] == merit[order][:-1]) & (pool.price[order][1:] == pool.price[order][:-1])
-    for run in _runs(np.flatnonzero(alike)):
-        order[run] = sorted(order[run].tolist(), key=lambda row: _name(pool.offers[row]))
-    return order
-
-
-def _runs(positions: NDArray[np.int64]) -> list[slice]:
-    """Return the stretches of positions that are each alike to the next: [2, 3, 7] is 2..4 and 7..8."""
-    if not len(positions):
-        return []
-    parts = np.split(positions, np.flatnonzero(np.diff(positions) > 1) + 1)
-    return [slice(int(part[0]), int(part[-1]) + 2) for part in parts]
-
-
-def _headline(pool: Candidates, order: NDArray[np.int64]) -> tuple[int, int]:
+def _headline(request: RankRequest, pool: Candidates, order: NDArray[np.int64]) -> tuple[int, int]:
     """Return the rows, in order, of the fastest offer and of the cheapest by the hour."""
-    return int(np.argmax(pool.rate[order])), int(np.argmin(pool.price[order]))
-
-
-def _name(offer: Offer) -> tuple[str, ...]:
-    return offer.provider, offer.instance, offer.region or "", str(offer.pricing), offer.gpu_key
+    time, _ = objective.time_and_cost(request, pool, order)
+    return int(np.argmin(time)), int(np.argmin(pool.price[order]))
 
 
 def _cases(speeds: Speeds) -> tuple[Any, ...]:
@@ -212,14 +205,3 @@ def _unit(speeds: Speeds) -> str:
     units = {part.case.sample_unit for part in speeds.parts[0]}
     unit = units.pop() if len(units) == 1 and len(speeds.parts[0]) == 1 else "sample"
     return plural(unit)
-
-
-def _objective(request: RankRequest) -> str:
-    words = {
-        "value": "throughput per US dollar",
-        "throughput": "throughput of the instance",
-        "time": "time to train" if request.job_samples else "throughput of the instance",
-        "cost": "cost to train" if request.job_samples else "throughput per US dollar",
-    }
-    best = ", each GPU at its own largest batch" if request.batch_size == "max" else ""
-    return f"{words[request.sort]}{best}"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gpubench.recommend.candidates import Candidates, cost, hours
+from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.filters import Exclusion
+from gpubench.recommend.objective import cost, hours
 from gpubench.recommend.request import RankRequest
 from gpubench.units import format_number, format_usd
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from gpubench.models import Estimate, GpuSpec, Offer, Pricing
+from gpubench.offers.outliers import ADMITTED_BY, Market, name_of
+from gpubench.offers.table import OfferKey, offer_key
 from gpubench.profile.memory import MOST_BATCH
 from gpubench.recommend.candidates import Candidates
+from gpubench.recommend.filters import Exclusion
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import IN_DETAIL
 from gpubench.recommend.words import batches_of, gpu_name
@@ -45,6 +48,35 @@ def free_beside(request: RankRequest, offers: Iterable[Offer], specs: Mapping[st
                 f"Free of charge, so never per dollar: {gpu_name(offer.gpu_key)} at {plain(offer.provider)}, "
                 f"{plain(offer.instance)} (listed {offer.price_date}){limits}."
             )
+
+
+def left_out_as_outliers(doubted: Sequence[Exclusion]) -> Iterator[str]:
+    """Yield the line on prices that are likely mistakes, with the option that ranks them."""
+    if doubted:
+        first = doubted[0]
+        prices = "1 price is" if len(doubted) == 1 else f"{len(doubted):,} prices are"
+        more = "" if len(doubted) == 1 else f" and {len(doubted) - 1:,} more (--explain)"
+        reason = first.reason.removesuffix(f"; {ADMITTED_BY} ranks it")
+        which = "it" if len(doubted) == 1 else "them"
+        yield (
+            f"{prices} left out as a likely mistake: {name_of(first.offer)}: {reason}{more}; "
+            f"{ADMITTED_BY} ranks {which}."
+        )
+
+
+def far_from_others(market: Market, believed: Collection[OfferKey], offers: Iterable[Offer]) -> Iterator[str]:
+    """Yield a line on a price of the buyer's own table that no provider bears out: taken, and said."""
+    if not believed:
+        return
+    mine = (offer for offer in offers if offer_key(offer) in believed)
+    found = [(offer, doubt) for offer in mine if (doubt := market.doubt(offer))]
+    if found:
+        offer, doubt = found[0]
+        more = "" if len(found) == 1 else f"; {len(found) - 1:,} more are like it"
+        yield (
+            f"Your own price of {name_of(offer)} counts as given: {doubt}; it is of the whole instance "
+            f"per hour{more}."
+        )
 
 
 def _on_workloads(request: RankRequest) -> Iterator[str]:
@@ -101,6 +133,9 @@ def _on_payment(request: RankRequest, pool: Candidates) -> Iterator[str]:
     pricings = {offer.pricing for offer in pool.offers}
     if Pricing.SPOT in pricings and not request.spot_lost:
         yield "Spot prices rank as if no work were ever lost; --spot-lost says otherwise."
+    elif Pricing.SPOT in pricings:
+        lost = format_percent(request.spot_lost)
+        yield f"Throughput of spot offers is what is left where {lost} of the work is done again."
     if Pricing.RESERVED in pricings:
         use = request.utilisation.likely
         yield (

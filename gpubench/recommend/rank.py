@@ -56,6 +56,7 @@ def rank(request: RankRequest | None = None, **options: Any) -> Ranking:
         specs=load_specs(),
         today=today,
         owned=owned,
+        believed=table.own,
         notes=(*table.notes, *_set_aside(table), *problems),
     )
 

@@ -46,7 +46,8 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
         deadline_hours, budget_usd: Kept only where the unfavourable end of the interval meets them.
         startup_minutes: Billed before the first step.
         billing_minutes: Unit of the bill; None is by the second.
-        spot_lost: Share of the work that spot interruptions make be done again.
+        spot_lost: Share of the work that spot interruptions make be done again, below 1: it lowers the
+            throughput of spot offers.
         rent_or_buy: ``rent`` or ``buy`` alone; None ranks both.
         own: Hardware owned or quoted: ``2x RTX 4090, 3800 USD, 3 years, 60 %``.
         host_usd: Share of the machine around the cards, where a quote names none.
@@ -54,6 +55,7 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
         circuit_watts: What the socket gives; owned GPUs above it are left out.
         own_fan: Of owned cards only those with a fan of their own.
         max_price_age_days: Leave out older prices; None marks them only.
+        accept_outliers: Rank prices too that are far below what every other provider asks.
         draws: Joint draws behind P(best) and ties.
     """
 
@@ -110,6 +112,7 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
     nvlink: bool = False
     cooling: str | None = None
     max_price_age_days: int | None = None
+    accept_outliers: bool = False
 
     offers: Path | None = None
     results: Path | None = None
@@ -195,6 +198,10 @@ def check(request: RankRequest) -> RankRequest:
         value = getattr(request, field)
         if value is not None and not (math.isfinite(value) and value >= 0):
             raise MisuseError(f"{option(field)} {value:g} must not be negative")
+    if request.spot_lost >= 1:
+        raise MisuseError(
+            f"--spot-lost {request.spot_lost:g} must be below 1: it is a share of the work, 0.2 for a fifth"
+        )
     _check_task(request)
     _check_batch(request)
     _check_ranges(request)

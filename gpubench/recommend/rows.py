@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date
 from typing import Any
 
@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from gpubench.models import Estimate, Finding, FindingKind, Offer, Pricing, RankedOffer, TaskKind
 from gpubench.offers.dates import STALE_AFTER_DAYS, price_day
 from gpubench.recommend import contest, economics
-from gpubench.recommend.candidates import Candidates, cost, drawn_scores, hours
+from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.factors import factors_of
+from gpubench.recommend.objective import cost, drawn_merits, hours, time_and_cost
 from gpubench.recommend.pareto import dominators
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import Speeds
@@ -28,7 +29,7 @@ IN_DETAIL = 1000
 """Rows whose ties are worked out; below them each row has a rank of its own."""
 
 _CHANCES = 3
-"""An offer behind three cheaper ones of its own GPU is never among the best three."""
+"""An offer behind three cheaper ones of its own machine is never among the best three."""
 
 
 def rows_of(request: RankRequest, pool: Candidates, order: Indices, today: date) -> list[RankedOffer]:
@@ -87,7 +88,7 @@ def _figure_columns(request: RankRequest, pool: Candidates, order: Indices) -> d
         columns[f"score{suffix}"] = _known(score)
         columns[f"reference_hours_per_usd{suffix}"] = _known(score / price)
     columns |= _job_columns(request, pool, order)
-    columns |= _pareto_columns(pool, order, columns)
+    columns |= _pareto_columns(request, pool, order)
     return columns
 
 
@@ -102,12 +103,10 @@ def _job_columns(request: RankRequest, pool: Candidates, order: Indices) -> dict
     return columns
 
 
-def _pareto_columns(
-    pool: Candidates, order: Indices, columns: Mapping[str, list[Any]]
-) -> dict[str, list[Any]]:
+def _pareto_columns(request: RankRequest, pool: Candidates, order: Indices) -> dict[str, list[Any]]:
     """Return whether nothing beats a row in time, cost and memory at once, and what does."""
-    time = np.array(columns.get("hours") or 1 / pool.rate[order])
-    money = np.array(columns.get("cost_usd") or columns["usd_per_million_samples"])
+    time, money = time_and_cost(request, pool, order)
+    work = " per sample" if request.job_samples is None else ""
     memory = np.nan_to_num(pool.memory[order], nan=0.0)
     by = dominators(time, money, memory)
     better = (
@@ -116,7 +115,7 @@ def _pareto_columns(
     rivals = by.tolist()
     names = {row: _label(pool.offers[order[row]]) for row in set(rivals) if row >= 0}
     reasons = [
-        None if rival < 0 else f"{names[rival]}: {_ADVANTAGES[kind]}"
+        None if rival < 0 else f"{names[rival]}: {_ADVANTAGES[kind].format(work=work)}"
         for rival, kind in zip(rivals, better, strict=True)
     ]
     return {"pareto": [rival < 0 for rival in rivals], "dominated_by": reasons}
@@ -125,12 +124,12 @@ def _pareto_columns(
 _FASTER, _CHEAPER, _LARGER = 1, 2, 4
 _ADVANTAGES = {
     1: "faster, and no dearer",
-    2: "cheaper per sample, and as fast",
-    3: "faster, and cheaper per sample",
+    2: "cheaper{work}, and as fast",
+    3: "faster, and cheaper{work}",
     4: "more memory, as fast and no dearer",
     5: "faster and more memory, and no dearer",
-    6: "cheaper per sample, more memory, and as fast",
-    7: "faster, cheaper per sample, and more memory",
+    6: "cheaper{work}, more memory, and as fast",
+    7: "faster, cheaper{work}, and more memory",
 }
 
 
@@ -143,21 +142,32 @@ def _contest(
 ) -> tuple[list[int], list[bool], list[float], list[float]]:
     """Return rank, tie, P(best) and P(top 3) of each row, in order."""
     total, detailed = len(order), min(len(order), IN_DETAIL)
-    kinds = pool.gpu[order]
-    seen: dict[int, int] = {}
-    able = []
-    for position, kind in enumerate(kinds.tolist()):
-        seen[kind] = seen.get(kind, 0) + 1
-        if position < detailed or seen[kind] <= _CHANCES:
-            able.append(position)
-    scores = drawn_scores(request, pool, order[able])
-    ranks, ties = contest.bands(scores[:detailed], kinds[:detailed].tolist())
+    able = _able(pool, order, detailed)
+    kinds = pool.gpu[order][:detailed].tolist()
+    scores = drawn_merits(request, pool, order[able])
+    ranks, ties = contest.bands(scores[:detailed], kinds)
     p_best, p_top3 = np.zeros(total), np.zeros(total)
     p_best[able], p_top3[able] = contest.chances(scores)
     if p_best[0] < contest.SURE:
         ties[0] = True
     rest = range(detailed + 1, total + 1)
     return [*ranks, *rest], [*ties, *(False for _ in rest)], p_best.tolist(), p_top3.tolist()
+
+
+def _able(pool: Candidates, order: Indices, detailed: int) -> list[int]:
+    """Return the positions that can be among the best three: the detailed ones, and three of each machine.
+
+    A machine is a GPU, its number, and how it is paid. Of two such the cheaper is the better in every draw;
+    of a single GPU and eight the start-up or the billing increment may make either the better.
+    """
+    machines = np.stack([pool.gpu, pool.count, pool.delivered, pool.is_owned])[:, order]
+    seen: dict[tuple[float, ...], int] = {}
+    able = []
+    for position, machine in enumerate(zip(*machines.tolist(), strict=True)):
+        seen[machine] = seen.get(machine, 0) + 1
+        if position < detailed or seen[machine] <= _CHANCES:
+            able.append(position)
+    return able
 
 
 def _known_columns(pool: Candidates, order: Indices, today: date) -> dict[str, list[Any]]:

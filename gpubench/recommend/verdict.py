@@ -6,18 +6,26 @@ import math
 from collections.abc import Sequence
 
 from gpubench.findings import INFORMATIVE
-from gpubench.models import BuyOrRent, Case, Estimate, Figure, FindingKind, Pricing, RankedOffer, Ranking
+from gpubench.models import (
+    BuyOrRent,
+    Case,
+    Estimate,
+    Figure,
+    FindingKind,
+    Pricing,
+    RankedOffer,
+    Ranking,
+    SortedBy,
+)
 from gpubench.recommend.contest import SURE
 from gpubench.recommend.economics import SECONDS_PER_HOUR, train_hours
 from gpubench.recommend.own_devices import CPU_KEY
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import Speeds
-from gpubench.recommend.words import batches_of, compact, gpu_name, gpus_of, listing, price_of
+from gpubench.recommend.words import batches_of, buying_words, compact, gpu_name, gpus_of, listing, price_of
 from gpubench.units import (
-    UNKNOWN,
     format_duration,
     format_interval,
-    format_number,
     format_percent,
     format_usd,
     plain,
@@ -48,7 +56,7 @@ def verdict(request: RankRequest, ranking: Ranking, fastest_and_cheapest: tuple[
     sentences = [
         _best(request, ranking),
         _sureness(ranking.rows),
-        _others(request, ranking, *fastest_and_cheapest),
+        _others(ranking, *fastest_and_cheapest),
         _host_bound(head),
         _spot(head),
     ]
@@ -56,11 +64,18 @@ def verdict(request: RankRequest, ranking: Ranking, fastest_and_cheapest: tuple[
 
 
 def _best(request: RankRequest, ranking: Ranking) -> str:
-    title = {"value": "Best value", "throughput": "Fastest", "time": "Fastest", "cost": "Cheapest job"}
     row = ranking.rows[0]
-    merit = _merit(request, ranking, row)
     best = " at each GPU's own largest batch" if request.batch_size == "max" else ""
-    return f"{title[request.sort]}{best}: {_who(row)}, {merit}, {_BASIS[row.estimate.basis]}."
+    title = _TITLES[ranking.sorted_by]
+    return f"{title}{best}: {_who(row)}, {_merit(ranking, row)}, {_BASIS[row.estimate.basis]}."
+
+
+_TITLES: dict[SortedBy, str] = {
+    "value": "Best value",
+    "throughput": "Fastest",
+    "time": "Fastest",
+    "cost": "Cheapest job",
+}
 
 
 def _who(row: RankedOffer) -> str:
@@ -70,12 +85,14 @@ def _who(row: RankedOffer) -> str:
     return f"{gpus_of(row.offer)} at {plain(row.offer.provider, 40)}{spot} for {price_of(row.offer)}"
 
 
-def _merit(request: RankRequest, ranking: Ranking, row: RankedOffer) -> str:
-    if row.hours is not None and request.sort in {"time", "cost"}:
-        return f"{_duration(row.hours)} and {format_usd(row.cost_usd)} for the job"
-    if request.sort in {"throughput", "time"}:
-        return _rate(ranking, row)
-    return f"{compact(*ranking.value_of(row))} {ranking.value_unit}"
+def _merit(ranking: Ranking, row: RankedOffer) -> str:
+    if ranking.sorted_by == "value":
+        return f"{compact(*ranking.value_of(row))} {ranking.value_unit}"
+    return _rate(ranking, row) if ranking.sorted_by == "throughput" else _job(row)
+
+
+def _job(row: RankedOffer) -> str:
+    return f"{_duration(row.hours)} and {format_usd(row.cost_usd)} for the job"
 
 
 def _rate(ranking: Ranking, row: RankedOffer) -> str:
@@ -125,12 +142,13 @@ def _separator(rows: Sequence[RankedOffer]) -> str:
     return f"measuring {' and '.join(gpu_name(key) for key in keys[:2])} would part them"
 
 
-def _others(request: RankRequest, ranking: Ranking, fastest: int, cheapest: int) -> str:
+def _others(ranking: Ranking, fastest: int, cheapest: int) -> str:
     """Name the fastest and the cheapest by the hour, where they are other offers than the best."""
     parts = []
-    if fastest and request.sort not in {"throughput", "time"}:
+    if fastest and ranking.sorted_by in {"value", "cost"}:
         row = ranking.rows[fastest]
-        parts.append(f"fastest: {_who(row)}, {_rate(ranking, row)}")
+        speed = _rate(ranking, row) if ranking.sorted_by == "value" else _job(row)
+        parts.append(f"fastest: {_who(row)}, {speed}")
     if cheapest:
         parts.append(f"cheapest by the hour: {_who(ranking.rows[cheapest])}")
     text = "; ".join(parts)
@@ -148,6 +166,8 @@ def _host_bound(row: RankedOffer) -> str:
 def _spot(row: RankedOffer) -> str:
     if row.spot_break_even is None or row.spot_break_even <= 0:
         return ""
+    if row.spot_break_even >= 1:
+        return "Spot wins there whatever share of the work is lost."
     return f"Spot wins there while lost work stays under {format_percent(row.spot_break_even)}."
 
 
@@ -164,8 +184,8 @@ def cpu_sentences(request: RankRequest, speeds: Speeds) -> list[str]:
     return [f"{cpu[0].upper()}{cpu[1:]} would take {_duration(hours)}."]
 
 
-def _duration(hours: float) -> str:
-    return format_duration(hours * SECONDS_PER_HOUR)
+def _duration(hours: float | None) -> str:
+    return format_duration(None if hours is None else hours * SECONDS_PER_HOUR)
 
 
 def cpu_comparison(request: RankRequest, speeds: Speeds, best: RankedOffer) -> list[str]:
@@ -233,21 +253,5 @@ def _buying(each: BuyOrRent) -> str:
     against = f"{each.against} ({format_usd(each.equivalent_usd_per_hour)}/h for the same work)"
     if each.verdict == "rent":
         return f"Rather than buy {machine}, rent {against}: it pays in no case considered."
-    share = _percents(
-        each.break_even_utilisation_low, each.break_even_utilisation, each.break_even_utilisation_high
-    )
-    hours = _hours(each.break_even_hours_low, each.break_even_hours, each.break_even_hours_high)
     word = "pays" if each.verdict == "buy" else "can pay"
-    return f"Buying {machine} {word} after {hours} of work, {share} of its life, against {against}."
-
-
-def _hours(low: float | None, likely: float | None, high: float | None) -> str:
-    first = "more hours than it has" if likely is None else f"{format_number(likely)} h"
-    ends = (UNKNOWN if low is None else format_number(low), "never" if high is None else format_number(high))
-    return f"{first} ({ends[0]} to {ends[1]})"
-
-
-def _percents(low: float | None, likely: float | None, high: float | None) -> str:
-    first = "never" if likely is None else format_percent(likely)
-    ends = ["never" if end is None else format_percent(end) for end in (low, high)]
-    return f"{first} ({ends[0]} to {ends[1]})"
+    return f"Buying {machine} {word} against {against}: {buying_words(each)}."

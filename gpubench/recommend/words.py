@@ -1,12 +1,17 @@
-"""Names of GPUs and offers for people; whatever came from outside is stripped of control characters."""
+"""Names of GPUs and offers, and break-evens, for people: terminal, page and verdict all word them here.
+
+Whatever came from outside is stripped of control characters.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 
-from gpubench.models import Estimate, Offer, Pricing
+from gpubench.models import BuyOrRent, Estimate, Offer, Pricing
+from gpubench.recommend.economics import HOURS_PER_MONTH, HOURS_PER_YEAR, useful_hours
 from gpubench.specs import load_specs
-from gpubench.units import UNKNOWN, format_number, format_usd, plain
+from gpubench.units import UNKNOWN, format_number, format_percent, format_usd, plain
 
 _STEPS = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _NARROW = 0.1
@@ -75,3 +80,78 @@ def compact(value: float | None, low: float | None, high: float | None, to: str 
 def batches_of(estimates: Sequence[Estimate]) -> tuple[int, ...]:
     """The batch of each workload that a figure is made of, in their order."""
     return tuple(estimate.case.batch_size for estimate in estimates)
+
+
+_ASSUMED = {
+    "years": "life",
+    "utilisation": "share of hours at work",
+    "power_w": "board power as the power at work",
+    "pue": "PUE",
+    "tariff_usd_per_kwh": "price of energy",
+    "resale_usd": "resale",
+}
+
+
+def assumed_of(decisions: Iterable[BuyOrRent]) -> list[str]:
+    """Name what was assumed of any of the machines, in the order of the alphabet."""
+    return sorted({_ASSUMED.get(name, plain(name, 40)) for each in decisions for name in each.assumed})
+
+
+def must_work(each: BuyOrRent) -> str:
+    """Return how much of all hours of its life a machine must work to pay, with the interval.
+
+    "41 % of all hours (24 % to more than all)". A commitment is paid day and night, so that against one the
+    hours at work decide nothing: unknown.
+    """
+    if each.against_pricing is Pricing.RESERVED:
+        return UNKNOWN
+    likely, low, high = (
+        "more than all" if share is None else format_percent(share)
+        for share in (
+            each.break_even_utilisation,
+            each.break_even_utilisation_low,
+            each.break_even_utilisation_high,
+        )
+    )
+    words = f"{likely} hours" if each.break_even_utilisation is None else f"{likely} of all hours"
+    return words if likely == low == high else f"{words} ({low} to {high})"
+
+
+def pays_after(each: BuyOrRent) -> str:
+    """Return after how much of its life a machine has paid, at its likely use: "30 of 36 months at 50 %"."""
+    verb, period = _payback(each)
+    return f"{_IN_A_TABLE[verb]}{period}{_at_its_use(each, period)}"
+
+
+def buying_words(each: BuyOrRent) -> str:
+    """Return when a machine pays, as the rest of a sentence about it.
+
+    "it must work 41 % of all hours; at 50 %, it pays after 30 of 36 months"
+    """
+    share, (verb, period) = must_work(each), _payback(each)
+    condition = "" if share == UNKNOWN else f"it must work {share}; "
+    use = _at_its_use(each, period).lstrip()
+    return f"{condition}{use}{', ' if use else ''}it {verb}{period}"
+
+
+_PAYS, _PAYS_NOT, _NEVER = "pays after ", "does not pay within ", "never pays"
+_IN_A_TABLE = {_PAYS: "", _PAYS_NOT: "not within ", _NEVER: "never"}
+_WHOLE_MONTH = 1e-9
+"""36.0000000001 months are 36."""
+
+
+def _payback(each: BuyOrRent) -> tuple[str, str]:
+    """Return whether a machine pays within its life at its likely use, and the time."""
+    if each.break_even_hours is None:
+        return _NEVER, ""
+    if each.years is None or not each.utilisation:
+        return _PAYS, f"{format_number(each.break_even_hours)} h of work"
+    life = f"{each.years * HOURS_PER_YEAR / HOURS_PER_MONTH:.3g} months"
+    if each.break_even_hours > useful_hours(each.years, each.utilisation):
+        return _PAYS_NOT, life
+    months = each.break_even_hours / each.utilisation / HOURS_PER_MONTH
+    return _PAYS, f"{math.ceil(months - _WHOLE_MONTH)} of {life}"
+
+
+def _at_its_use(each: BuyOrRent, period: str) -> str:
+    return f" at {format_percent(each.utilisation)}" if period and each.utilisation else ""

@@ -227,14 +227,17 @@ def plane(
     frontier: Sequence[Point],
     x_axis: str,
     y_axis: str,
+    *,
+    less_to_the_right: bool = False,
 ) -> dict[str, Any]:
     """Draw points on two logarithmic axes, and the line of those that no other beats on both.
 
     Args:
         clouds: Name, colour, symbol and points of each kind.
-        frontier: Points on the line, by rising x.
-        x_axis: Title with unit; more is better.
+        frontier: Points on the line, from left to right.
+        x_axis: Title with unit; what is better lies to the right.
         y_axis: Title with unit; less is better.
+        less_to_the_right: Turn the x axis, where less is better, as of hours.
     """
     import plotly.graph_objects as go
 
@@ -265,8 +268,11 @@ def plane(
         if points
     ]
     points = [point for *_, cloud in clouds for point in cloud]
+    x = _log_axis([point.x for point in points], x_axis, room=0.12)
+    if less_to_the_right:
+        x["range"].reverse()
     layout = dress() | {
-        "xaxis": _log_axis([point.x for point in points], x_axis, room=0.12),
+        "xaxis": x,
         "yaxis": _log_axis([point.y for point in points], y_axis, room=0.06),
         "showlegend": True,
     }

@@ -36,8 +36,8 @@ class _Placed:
 
 
 def report(
-    output: Path | None = None,
-    results: Path | None = None,
+    output: Path | str | None = None,
+    results: Path | str | None = None,
     *,
     format: str | None = None,  # noqa: A002 - the option's own name
     data: ReportData | None = None,
@@ -58,9 +58,10 @@ def report(
         MisuseError: If the question or the format is unknown, or a section plug-in is broken.
         StorageError: If the file cannot be written.
     """
-    kind = _format(format, output)
-    data = data or gather(results, run=run, **question)
-    path = output or _default_path(data, results, kind)
+    path, folder = (None if given is None else Path(given) for given in (output, results))
+    kind = _format(format, path)
+    data = data or gather(folder, run=run, **question)
+    path = path or _default_path(data, folder, kind)
     text = render(data, kind)
     # Names may hold what UTF-8 cannot carry (lone surrogates from a driver): they become "?".
     encoded = text.encode("utf-8", errors="replace")

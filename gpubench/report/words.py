@@ -35,8 +35,30 @@ def per_usd_unit(ranking: Ranking) -> str:
     return plain(ranking.value_unit, 60)
 
 
+JOB_COST, JOB_HOURS = "$ for the job", "hours for the job"
+
+
+def merit_unit(ranking: Ranking) -> str:
+    """The unit of ``merit_words``: of what the rows are in order of."""
+    if ranking.sorted_by in {"cost", "time"}:
+        return JOB_COST if ranking.sorted_by == "cost" else JOB_HOURS
+    return per_usd_unit(ranking) if ranking.sorted_by == "value" else per_s_unit(ranking)
+
+
+def merit_words(ranking: Ranking, row: RankedOffer) -> str:
+    """What a row is ranked by, with the interval."""
+    return scaled(*ranking.merit_of(row))
+
+
+def of_a_job(ranking: Ranking) -> bool:
+    """Whether the rows have the time and the cost of a job."""
+    return bool(ranking.rows) and ranking.rows[0].cost_usd is not None
+
+
 def cost_unit(ranking: Ranking) -> str:
-    """The unit of ``cost_of``: dollars for a million samples, or for an hour of the reference GPU's work."""
+    """The unit of ``cost_of``: dollars for the job, a million samples, or an hour of the reference GPU."""
+    if of_a_job(ranking):
+        return JOB_COST
     if ranking.by_reference:
         return f"$ per {per_usd_unit(ranking).removesuffix(' hours per dollar')} hour of work"
     return f"$ per million {plural(plain(ranking.unit, 30))}"
@@ -44,13 +66,17 @@ def cost_unit(ranking: Ranking) -> str:
 
 def cost_of(ranking: Ranking, row: RankedOffer) -> float:
     """What a row's work costs, in ``cost_unit``."""
+    if row.cost_usd is not None:
+        return row.cost_usd
     if ranking.by_reference and row.reference_hours_per_usd:
         return 1 / row.reference_hours_per_usd
     return row.usd_per_million_samples
 
 
 def speed_of(ranking: Ranking, row: RankedOffer) -> float:
-    """A row's throughput, in ``per_s_unit``."""
+    """How fast a row is: jobs an hour where there is a job, else its throughput in ``per_s_unit``."""
+    if row.hours is not None:
+        return 1 / row.hours
     return ranking.throughput_of(row)[0] or 0.0
 
 

@@ -78,6 +78,21 @@ def test_the_table_marks_old_prices_and_says_what_was_set_aside(gpubench, write_
     assert "price 0 is not above 0" in done.stderr
 
 
+def test_a_price_that_nobody_bears_out_is_marked_unless_it_is_the_users_own(gpubench, write_table, tmp_path):
+    cent = {"provider": "feed", "gpu_key": "nvidia-b300-sxm-270gb", "on_demand_usd_per_h": "0.01"}
+    table = write_table(cent)
+    assert gpubench("import", table, "--results", tmp_path).returncode == 0
+    for option in (("--provider", "feed"), ("--gpu", "b300")):
+        done = gpubench("list", "--json", *option, "--results", tmp_path)
+        (row,) = [o for o in json.loads(done.stdout)["offers"] if o["provider"] == "feed"]
+        assert "times the median of 3 other providers" in row["not_ranked_because"]
+        assert "--accept-outliers" in row["not_ranked_because"]
+    shown = gpubench("list", "--gpu", "b300", "--results", tmp_path).stdout
+    assert "vm [1]" in next(line for line in shown.splitlines() if " feed " in line)
+    own = json.loads(gpubench("list", "--json", "--provider", "feed", "--offers", table).stdout)["offers"]
+    assert [row["not_ranked_because"] for row in own] == [None]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -25,10 +25,15 @@ def test_hours_to_train():
     assert eco.train_hours(90 * 1.281e6, 3000.0) == pytest.approx(10.675)
 
 
-def test_wall_and_billed_hours():
-    """10 h, 20 % of it lost, 0.25 h start-up: 12.25 h; by the hour 13, by the quarter 12.25; 2 h stay 2 h."""
-    wall = eco.wall_hours(np.array([10.0]), np.array([0.25]), np.array([0.2]))
-    assert wall == pytest.approx(12.25)
+def test_lost_work_is_throughput_lost():
+    """With 20 % of it to be done again 10 h of work take 12 h: 10 / 12 = 0.833 of the throughput is kept."""
+    assert eco.delivered_share(0.2) == pytest.approx(10 / 12)
+    assert eco.delivered_share(0.0) == 1
+
+
+def test_billed_hours():
+    """12.25 h by the hour are 13, by the quarter 12.25; 2 h stay 2 h."""
+    wall = np.array([12.25])
     assert eco.billed_hours(wall, np.array([1.0])) == pytest.approx(13)
     assert eco.billed_hours(wall, np.array([0.25])) == pytest.approx(12.25)
     assert eco.billed_hours(np.array([2.0000000001]), np.array([1.0])) == pytest.approx(2)

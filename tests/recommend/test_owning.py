@@ -21,6 +21,7 @@ from gpubench.recommend.owning import (
     unpriced_offers,
 )
 from gpubench.recommend.request import Range, RankRequest, check
+from gpubench.recommend.words import must_work, pays_after
 from gpubench.specs import load_specs
 
 from .builders import A100, H100, L4, RTX5090, TODAY, estimate, evidence_of, log_normal, offer
@@ -107,6 +108,68 @@ def test_renting_wins_where_rent_is_below_the_running_cost():
     decision = ranking.buy_or_rent[0]
     assert (decision.verdict, decision.break_even_hours) == ("rent", None)
     assert "Rather than buy" in ranking.verdict
+
+
+def rtx_3090(**changes):
+    """A card of 1,207 USD, resold at 362, against 0.130 USD/h; the running cost is 0.35 kW x 0.15 = 0.0525."""
+    fields = {
+        "purchase_usd": 1207.0,
+        "resale_usd": Range.of(362.0),
+        "years": 3.0,
+        "power_w": 350.0,
+        "pue": 1.0,
+    }
+    return machine(**fields | changes)
+
+
+def test_a_break_even_is_said_as_hours_that_it_must_work_and_months_until_it_pays():
+    """845 / (0.130 - 0.0525) = 10,903 h: 41 % of 26,280 h; at 0.5 x 730 h a month 29.9 of 36 months."""
+    ranking = weigh([rtx_3090()], [offer(H100, 0.13)], {H100: 3000})
+    (decision,) = ranking.buy_or_rent
+    assert decision.break_even_hours == pytest.approx(10_903, abs=1)
+    assert (decision.years, decision.utilisation) == (3, 0.5)
+    assert must_work(decision) == "41 % of all hours"
+    assert pays_after(decision) == "30 of 36 months at 50 %"
+    assert "it must work 41 % of all hours; at 50 %, it pays after 30 of 36 months" in ranking.verdict
+    assert "of its life" not in ranking.verdict
+
+
+def test_a_machine_that_does_not_pay_within_its_life_says_so():
+    """10,903 h at 0.3 x 730 h a month are 49.8 months; at 0.060 USD/h 845 / 0.0075 = 112,667 h, over 26,280."""
+    little = rtx_3090(utilisation=Range(0.1, 0.3, 0.9))
+    (decision,) = weigh([little], [offer(H100, 0.13)], {H100: 3000}).buy_or_rent
+    assert pays_after(decision) == "not within 36 months at 30 %"
+    assert must_work(decision).startswith("41 % of all hours")
+    (decision,) = weigh([rtx_3090()], [offer(H100, 0.06)], {H100: 3000}).buy_or_rent
+    assert must_work(decision) == "more than all hours"
+    assert pays_after(decision) == "not within 36 months at 50 %"
+    (decision,) = weigh([rtx_3090()], [offer(H100, 0.04)], {H100: 3000}).buy_or_rent
+    assert pays_after(decision) == "never"
+
+
+def test_the_ends_of_the_interval_are_shares_of_all_hours_too():
+    wide = rtx_3090(resale_usd=Range(0.0, 362.0, 800.0), tariff=Range(0.1, 0.15, 0.35))
+    (decision,) = weigh([wide], [offer(H100, 0.13)], {H100: 3000}).buy_or_rent
+    assert must_work(decision) == "41 % of all hours (16 % to more than all)"
+
+
+def test_against_a_commitment_it_pays_after_months_whatever_it_works():
+    """A commitment is paid day and night: how much of its hours a machine works decides nothing."""
+    committed = offer(H100, 0.13, pricing=Pricing.RESERVED, term_years=3)
+    (decision,) = weigh([rtx_3090()], [offer(L4, 9.0, kind="historic"), committed], {H100: 3000}).buy_or_rent
+    assert must_work(decision) == "—"
+    assert pays_after(decision) == "12 of 36 months at 50 %"
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(0.06, 5), st.floats(0.05, 1), st.floats(0.5, 6))
+def test_both_ways_to_say_a_break_even_agree(rent, use, years):
+    """It pays within its life at a use exactly where it must work no more than that use."""
+    owned = rtx_3090(utilisation=Range.of(use), years=years)
+    (decision,) = weigh([owned], [offer(H100, rent)], {H100: 3000}).buy_or_rent
+    share = decision.break_even_utilisation
+    if share is None or abs(share - use) > 1e-9:
+        assert (share is not None and share < use) == pays_after(decision)[0].isdigit()
 
 
 def test_wide_assumptions_depend():

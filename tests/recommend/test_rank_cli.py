@@ -55,6 +55,20 @@ def test_json_on_stdout_and_nothing_else(gpubench):
     assert all(e["reason"] for e in document["excluded"])
 
 
+def test_a_job_on_the_shipped_prices_is_in_order_of_its_cost_with_lost_spot_work(gpubench):
+    options = ("--spot", "--spot-lost", "0.9", "--samples", "1e8", "--startup-minutes", "10")
+    document = json.loads(gpubench("resnet50", *options, "--json").stdout)
+    rows = document["rows"]
+    assert (document["sorted_by"], document["objective"]) == ("cost", "cost to train")
+    costs = [row["cost_usd"] for row in rows]
+    assert costs == sorted(costs)
+    assert {row["pricing"] for row in rows} == {"on_demand", "spot"}
+    for row in rows:
+        hours = 1e8 / row["samples_per_s"] / 3600 + 1 / 6
+        assert row["hours"] == pytest.approx(hours)
+        assert row["cost_usd"] == pytest.approx(hours * row["price_usd_per_hour"], rel=1e-3)
+
+
 def test_the_default_is_the_geometric_mean_of_three_at_amp():
     ranking = rank(limit=3)
     assert {case.workload for case in ranking.cases} == {"cnn", "lstm", "vgg16"}
@@ -106,6 +120,8 @@ def test_the_table_is_ascii_where_the_locale_is():
         (["--utilisation", "1.5"], "must lie within 0 to 1"),
         (["--own", "RTX 5090"], "has no price"),
         (["--try", "2"], "--try N and --out DIR go together"),
+        (["--spot", "--spot-lost", "3"], "--spot-lost 3 must be below 1"),
+        (["--samples", "1e8", "--spot-lost", "1"], "--spot-lost 1 must be below 1"),
     ],
 )
 def test_misuse_is_one_line_and_exit_2(gpubench, arguments, message):
@@ -128,10 +144,14 @@ def test_explain_lists_what_is_left_out(gpubench):
 
 
 def test_buying_says_what_it_assumes(gpubench):
-    done = gpubench("vgg16", "--own", "2x RTX 5090, 8000 USD", "--gpu", "5090", "--limit", "3")
+    own = "2x RTX 5090, 8000 USD"
+    done = gpubench("vgg16", "--own", own, "--gpu", "5090", "--limit", "3", COLUMNS="300")
     assert done.returncode == 0
     assert "Assumed, not given: " in done.stdout
-    assert "of its life" in done.stdout
+    assert "of its life" not in done.stdout
+    table = done.stdout.partition("must work")[2].partition("must work")[2]
+    assert "% of all hours (" in table
+    assert "of 36 months at 50 %" in table
 
 
 def test_trials_are_written_and_the_next_step_named(gpubench, tmp_path):

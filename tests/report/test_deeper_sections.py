@@ -360,8 +360,12 @@ def test_a_tie_names_the_measurement_that_would_part_it():
 
 
 def test_owning_is_held_against_renting_the_same_work():
-    table = table_of("owning", samples.report_data())
+    decision = samples.buy_or_rent(years=3.0, utilisation=0.4)
+    table = table_of("owning", samples.report_data(buy_or_rent=(decision,)))
     assert table.rows[0][4] == "13,000 h\n4,000 h to never"
+    assert table.rows[0][5] == "50 % of all hours\n15 % to more than all"
+    assert table.rows[0][6] == "not within 36 months at 40 %"
+    assert "of its life" not in " ".join(column.title for column in table.columns).lower()
     text = words_of("owning", samples.report_data())
     assert "it depends on how many hours the card works" in text
     assert (

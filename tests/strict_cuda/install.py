@@ -6,6 +6,7 @@ own class are torch's. Works on a CPU build of torch and on a CUDA build without
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -51,11 +52,12 @@ def replacements(device: Device, properties: SimpleNamespace) -> list[tuple[Any,
     """List what is put where."""
     machine = device.machine
     facts = SimpleNamespace(**vars(properties), total_memory=machine.memory.total)
+    parallel = torch.nn.parallel.DistributedDataParallel
     cuda = {
         "is_available": lambda: True,
         "device_count": lambda: 1,
-        "current_device": lambda: 0,
-        "set_device": lambda index: machine.call("set_device"),
+        "current_device": lambda: device.name.index,
+        "set_device": device.choose,
         "init": lambda: machine.call("init"),
         "_lazy_init": lambda: None,
         "is_initialized": lambda: True,
@@ -90,6 +92,9 @@ def replacements(device: Device, properties: SimpleNamespace) -> list[tuple[Any,
             "_group_tensors_by_device_and_dtype",
             staticmethod(_grouped(torch.optim.Optimizer._group_tensors_by_device_and_dtype, device)),
         ),
+        (parallel, "__init__", _on_the_device(parallel.__init__, device)),
+        (parallel, "_pre_forward", _on_the_device(parallel._pre_forward, device)),
+        (torch.distributed, "init_process_group", _without_nccl(torch.distributed.init_process_group)),
         (time, "perf_counter_ns", lambda: machine.now_ns),
         (time, "perf_counter", lambda: machine.now_ns * 1e-9),
     ]
@@ -164,6 +169,35 @@ def _grouped(real: Callable[..., Any], device: Device) -> Callable[..., Any]:
     def grouped(tensors: Any, with_indices: bool = False) -> Any:
         found = real(tensors, with_indices)
         there = any(t is not None and device.holds(t) for t in tensors[0])
-        return {(CUDA if there else place, kind): v for (place, kind), v in found.items()} if there else found
+        return (
+            {(device.name if there else place, kind): v for (place, kind), v in found.items()}
+            if there
+            else found
+        )
 
     return grouped
+
+
+def _on_the_device(real: Callable[..., Any], device: Device) -> Callable[..., Any]:
+    """Let the buckets that DistributedDataParallel makes in C++ lie where its parameters do.
+
+    Source: torch/csrc/distributed/c10d/reducer.cpp, initialize_buckets, called at the start and when buckets are
+    rebuilt before a forward pass.
+    """
+
+    @functools.wraps(real)
+    def method(*args: Any, **kwargs: Any) -> Any:
+        with device.here():
+            return real(*args, **kwargs)
+
+    return method
+
+
+def _without_nccl(real: Callable[..., None]) -> Callable[..., None]:
+    """Let gloo carry what NCCL would: the tensors lie on the CPU."""
+
+    @functools.wraps(real)
+    def init(backend: str | None = None, **options: Any) -> None:
+        real("gloo" if backend is not None and "nccl" in backend else backend, **options)
+
+    return init

@@ -71,6 +71,7 @@ class Device:
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
+        self.name = CUDA
         self.blocks: dict[int, Block] = {}
         self.pinned: dict[int, weakref.ref[Any]] = {}
         self.inside = 0
@@ -79,6 +80,11 @@ class Device:
         self.random_state = torch.Generator().manual_seed(0).get_state()
         self._kinds: dict[Any, Kind] = {}
         self._tried: set[tuple[Any, ...]] = set()
+
+    def choose(self, index: int) -> None:
+        """Be the device of this place: a process has one device, and each has a fake of its own."""
+        self.machine.call("set_device")
+        self.name = torch.device("cuda", index)
 
     def holds(self, tensor: Tensor) -> bool:
         """Whether a tensor lies on the device."""
@@ -284,12 +290,13 @@ class Device:
 
 
 def computed(func: Any, args: Any, kwargs: Any) -> Any:
-    """Compute on the CPU; what it lacks in half precision is computed in single and rounded."""
-    try:
-        return func(*args, **kwargs)
-    except (RuntimeError, NotImplementedError):
-        if not any(t.dtype is torch.float16 for t in _tensors((args, kwargs))):
-            raise
+    """Compute on the CPU; what it lacks in half precision, or does slowly, is computed in single and rounded."""
+    if not ("convolution" in func._schema.name and _has_half(args)):
+        try:
+            return func(*args, **kwargs)
+        except (RuntimeError, NotImplementedError):
+            if not (_has_half(args) or _has_half(kwargs)):
+                raise
     out = func(*_mapped(args, _single), **_mapped(kwargs, _single))
     return _mapped(out, lambda t: t.half() if t.dtype is torch.float32 else t)
 
@@ -345,7 +352,7 @@ class Functions(TorchFunctionMode):
     def _property(self, func: Any, args: Any, kwargs: Any) -> Any:
         asked = func.__self__
         if asked is Tensor.device and self.device.holds(args[0]):
-            return CUDA
+            return self.device.name
         if asked is Tensor.is_cuda:
             return self.device.holds(args[0])
         if asked is Tensor.is_cpu:
@@ -437,6 +444,10 @@ def _mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
     if isinstance(value, dict):
         return {name: _mapped(part, change) for name, part in value.items()}
     return torch.float32 if value is torch.float16 else value
+
+
+def _has_half(value: Any) -> bool:
+    return any(t.dtype is torch.float16 for t in _tensors(value))
 
 
 def _single(tensor: Tensor) -> Tensor:

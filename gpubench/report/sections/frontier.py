@@ -9,15 +9,18 @@ from gpubench.report.charts import BASIS_COLOURS, BASIS_SYMBOLS, Point, label, p
 from gpubench.report.data import ReportData
 from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
 from gpubench.report.words import (
+    JOB_HOURS,
     basis_words,
     cost_of,
     cost_unit,
     gpus_words,
+    of_a_job,
     offer_words,
     per_s_unit,
     per_s_words,
     price_words,
     ratio_words,
+    scaled,
     speed_of,
     stacked,
 )
@@ -86,7 +89,13 @@ def _figure(data: ReportData, ranking: Ranking, line: Sequence[RankedOffer]) -> 
     ]
     alt = "; ".join(f"{gpus_words(data, row.offer)} {_position(row, ranking)}" for row in line[:8])
     return Figure(
-        figure=plane(clouds, named, f"throughput, {per_s_unit(ranking)}", cost_unit(ranking)),
+        figure=plane(
+            clouds,
+            named,
+            _speed_unit(ranking) if of_a_job(ranking) else f"throughput, {per_s_unit(ranking)}",
+            cost_unit(ranking),
+            less_to_the_right=of_a_job(ranking),
+        ),
         alt=f"Scatter chart of cost against throughput. On the line of best trade-offs: {alt}.",
         height_px=460,
     )
@@ -97,12 +106,22 @@ def _point(data: ReportData, ranking: Ranking, row: RankedOffer, text: str) -> P
         f"{label(gpus_words(data, row.offer))}<br>{label(offer_words(row.offer), 90)}"
         f"<br>{label(_position(row, ranking), 120)}<br>{price_words(row.offer)}, {row.estimate.basis}"
     )
-    return Point(x=speed_of(ranking, row), y=cost_of(ranking, row), text=text, hover=hover)
+    return Point(x=row.hours or speed_of(ranking, row), y=cost_of(ranking, row), text=text, hover=hover)
 
 
 def _position(row: RankedOffer, ranking: Ranking) -> str:
     cost = format_number(cost_of(ranking, row))
-    return f"{per_s_words(ranking, row)} {per_s_unit(ranking)}, {cost} {cost_unit(ranking)}"
+    return f"{_speed_words(ranking, row)} {_speed_unit(ranking)}, {cost} {cost_unit(ranking)}"
+
+
+def _speed_unit(ranking: Ranking) -> str:
+    return JOB_HOURS if of_a_job(ranking) else per_s_unit(ranking)
+
+
+def _speed_words(ranking: Ranking, row: RankedOffer) -> str:
+    if row.hours is None:
+        return per_s_words(ranking, row)
+    return scaled(row.hours, row.hours_low, row.hours_high)
 
 
 def _twin(data: ReportData, ranking: Ranking, line: Sequence[RankedOffer]) -> Table:
@@ -110,7 +129,7 @@ def _twin(data: ReportData, ranking: Ranking, line: Sequence[RankedOffer]) -> Ta
         caption="The offers on the line, from the cheapest work to the fastest",
         columns=(
             Column(title="GPUs and offer"),
-            Column(title=per_s_unit(ranking), numeric=True),
+            Column(title=_speed_unit(ranking), numeric=True),
             Column(title=cost_unit(ranking), numeric=True),
             Column(title="Price", numeric=True),
             Column(title="Basis"),
@@ -118,7 +137,7 @@ def _twin(data: ReportData, ranking: Ranking, line: Sequence[RankedOffer]) -> Ta
         rows=tuple(
             (
                 f"{gpus_words(data, row.offer)}\n{offer_words(row.offer)}",
-                stacked(per_s_words(ranking, row)),
+                stacked(_speed_words(ranking, row)),
                 f"${format_number(cost_of(ranking, row))}",
                 price_words(row.offer),
                 stacked(basis_words(row.estimate)),

@@ -5,21 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from gpubench.models import BuyOrRent
+from gpubench.recommend.words import assumed_of, must_work, pays_after
 from gpubench.report.charts import BLUE, Mark, Series, dots, two_lines
 from gpubench.report.data import ReportData
 from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
 from gpubench.report.words import PRICING_WORDS, listed, stacked
-from gpubench.units import format_interval, format_number, format_percent, format_usd, plain
+from gpubench.units import format_interval, format_number, format_usd, plain
 
 MOST_ROWS = 12
-_ASSUMED = {
-    "years": "life",
-    "utilisation": "share of hours at work",
-    "power_w": "board power as the power at work",
-    "pue": "PUE",
-    "tariff_usd_per_kwh": "price of energy",
-    "resale_usd": "resale",
-}
 
 
 def _render(data: ReportData) -> Block | None:
@@ -61,7 +54,7 @@ def _sentence(data: ReportData, decisions: Sequence[BuyOrRent]) -> str:
 
 
 def _assumptions(decisions: Iterable[BuyOrRent]) -> str:
-    assumed = sorted({_ASSUMED.get(name, plain(name, 40)) for each in decisions for name in each.assumed})
+    assumed = assumed_of(decisions)
     if not assumed:
         return "Nothing was assumed: price, life, power and tariff were given."
     return (
@@ -114,8 +107,9 @@ def _twin(data: ReportData, decisions: Iterable[BuyOrRent]) -> Table:
             Column(title="Price", numeric=True),
             Column(title="Hour of work, owned", numeric=True),
             Column(title="The same work, rented", numeric=True),
+            Column(title="Hours of work to pay", numeric=True),
+            Column(title="Must work", numeric=True),
             Column(title="Pays after", numeric=True),
-            Column(title="Of its life", numeric=True),
             Column(title="Verdict"),
         ),
         rows=tuple(_cells(data, each) for each in decisions),
@@ -124,7 +118,6 @@ def _twin(data: ReportData, decisions: Iterable[BuyOrRent]) -> Table:
 
 def _cells(data: ReportData, each: BuyOrRent) -> tuple[str, ...]:
     hours = (each.break_even_hours, each.break_even_hours_low, each.break_even_hours_high)
-    life = (each.break_even_utilisation, each.break_even_utilisation_low, each.break_even_utilisation_high)
     rival = f"{plain(each.against, 60)}, {PRICING_WORDS[each.against_pricing]}"
     return (
         f"{_name(data, each)}\n{plain(each.instance, 60)}",
@@ -132,7 +125,8 @@ def _cells(data: ReportData, each: BuyOrRent) -> tuple[str, ...]:
         stacked(_hourly(each)),
         f"{format_usd(each.equivalent_usd_per_hour)}\n{rival}",
         _or_never(hours, lambda value: f"{format_number(value, 2)} h"),
-        _or_never(life, format_percent),
+        stacked(must_work(each)),
+        pays_after(each),
         each.verdict,
     )
 

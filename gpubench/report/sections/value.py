@@ -1,10 +1,10 @@
-"""Throughput per dollar, ranked: the best offer of each GPU with its interval, ties on a band."""
+"""What the rows are in order of: the best offer of each GPU with its interval, ties on a band."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpubench.models import RankedOffer, Ranking
+from gpubench.models import RankedOffer, Ranking, SortedBy
 from gpubench.report.charts import BASIS_COLOURS, BASIS_SYMBOLS, Mark, Series, dots, two_lines
 from gpubench.report.data import ReportData
 from gpubench.report.offer_tables import excluded_table, head, here, marks, offers_tables, rank_words
@@ -14,14 +14,21 @@ from gpubench.report.words import (
     cases_words,
     gpus_words,
     listed,
+    merit_unit,
+    merit_words,
     offer_words,
-    per_usd_unit,
-    per_usd_words,
     stacked,
 )
 from gpubench.units import UNKNOWN, format_bytes, plain
 
 CHART_ROWS = 20
+
+_TITLES: dict[SortedBy, str] = {
+    "value": "Training per dollar, ranked",
+    "throughput": "Throughput, ranked",
+    "cost": "Cost of the job, ranked",
+    "time": "Time of the job, ranked",
+}
 
 
 def best_of_each_gpu(ranking: Ranking) -> tuple[RankedOffer, ...]:
@@ -43,7 +50,7 @@ def _render(data: ReportData) -> Block | None:
         parts.append(Paragraph(text="No offer is left to rank; the list below says why.", tone="warning"))
     if ranking.excluded:
         parts.append(excluded_table(data, ranking))
-    return Block(title="Training per dollar, ranked", parts=tuple(parts))
+    return Block(title=_TITLES[ranking.sorted_by], parts=tuple(parts))
 
 
 def _lead(ranking: Ranking) -> str:
@@ -113,23 +120,23 @@ def _figure(data: ReportData, ranking: Ranking, rows: Sequence[RankedOffer], tie
         if any(row.estimate.basis == basis for row in rows)
     ]
     alt = "; ".join(
-        f"{row.rank}. {gpus_words(data, row.offer)} {per_usd_words(ranking, row)}" for row in rows[:8]
+        f"{row.rank}. {gpus_words(data, row.offer)} {merit_words(ranking, row)}" for row in rows[:8]
     )
     return Figure(
-        figure=dots(series, labels, per_usd_unit(ranking), band_rows=tied),
-        alt=f"Dot chart of {per_usd_unit(ranking)} with intervals, best first: {alt}.",
+        figure=dots(series, labels, merit_unit(ranking), band_rows=tied),
+        alt=f"Dot chart of {merit_unit(ranking)} with intervals, best first: {alt}.",
         height_px=90 + 37 * len(rows),
     )
 
 
 def _mark(ranking: Ranking, row: RankedOffer, index: int) -> Mark:
-    value, low, high = ranking.value_of(row)
+    value, low, high = ranking.merit_of(row)
     return Mark(
         row=index,
         value=value or 0.0,
         low=low,
         high=high,
-        hover=f"{per_usd_words(ranking, row)}<br>{row.estimate.basis}",
+        hover=f"{merit_words(ranking, row)}<br>{row.estimate.basis}",
     )
 
 
@@ -139,7 +146,7 @@ def _best_table(data: ReportData, ranking: Ranking, rows: Sequence[RankedOffer])
         columns=(
             Column(title="GPU and offer"),
             Column(title="Rank", numeric=True),
-            Column(title=head(per_usd_unit(ranking)), numeric=True),
+            Column(title=head(merit_unit(ranking)), numeric=True),
             Column(title="Memory"),
             Column(title="Architecture"),
             Column(title="Basis"),
@@ -149,7 +156,7 @@ def _best_table(data: ReportData, ranking: Ranking, rows: Sequence[RankedOffer])
             (
                 f"{gpus_words(data, row.offer)}{here(data, row)}\n{offer_words(row.offer)}",
                 rank_words(row),
-                stacked(per_usd_words(ranking, row)),
+                stacked(merit_words(ranking, row)),
                 *_factors(data, row),
                 stacked(basis_words(row.estimate)),
                 plain(row.estimate.method, 120),

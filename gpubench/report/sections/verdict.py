@@ -14,9 +14,9 @@ from gpubench.report.words import (
     estimate,
     gpus_words,
     listed,
+    merit_unit,
+    merit_words,
     offer_words,
-    per_usd_unit,
-    per_usd_words,
     price_date_words,
     price_words,
     speed_of,
@@ -78,9 +78,9 @@ def _ranking_facts(data: ReportData) -> tuple[Fact, ...]:
     tie = f", in a tie with {count(tied, 'other offer')}" if tied else ""
     return (
         Fact(
-            term=f"Most {per_usd_unit(ranking)}",
+            term=f"{'Least' if ranking.sorted_by in {'cost', 'time'} else 'Most'} {merit_unit(ranking)}",
             value=gpus_words(data, best.offer),
-            detail=f"{per_usd_words(ranking, best)} on {_offer(best)}{tie}",
+            detail=f"{merit_words(ranking, best)} on {_offer(best)}{tie}",
         ),
         _fastest(data, ranking),
     )
@@ -91,7 +91,7 @@ def _fastest(data: ReportData, ranking: Ranking) -> Fact:
     return Fact(
         term="Fastest offer",
         value=gpus_words(data, fastest.offer),
-        detail=f"rank {fastest.rank} per dollar: {_offer(fastest)}",
+        detail=f"rank {fastest.rank}: {_offer(fastest)}",
     )
 
 

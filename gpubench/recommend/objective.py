@@ -1,0 +1,153 @@
+"""What a ranking is in order of, and the only place that knows it.
+
+Of a job it is the cost, or the time: spot losses, start-up, billing increments, storage, egress and tax
+included. Without a job it is what a dollar buys, or throughput. Rows, P(best), ties, deadlines, the
+Pareto set and the verdict all ask here, so that none of them can judge by another figure.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpubench.models import SortedBy
+from gpubench.recommend import economics
+from gpubench.recommend.candidates import Candidates, drawn_rates
+from gpubench.recommend.request import RankRequest
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+_WITHOUT_A_JOB: dict[str, SortedBy] = {
+    "value": "value",
+    "cost": "value",
+    "time": "throughput",
+    "throughput": "throughput",
+}
+_OF_A_JOB: dict[str, SortedBy] = {
+    "value": "cost",
+    "cost": "cost",
+    "time": "time",
+    "throughput": "throughput",
+}
+_WORDS: dict[SortedBy, str] = {
+    "value": "throughput per US dollar",
+    "throughput": "throughput of the instance",
+    "time": "time to train",
+    "cost": "cost to train",
+}
+
+
+def sorted_by(request: RankRequest) -> SortedBy:
+    """Return what the rows are in order of; value for money is, of a job, what the job costs."""
+    return (_WITHOUT_A_JOB if request.job_samples is None else _OF_A_JOB)[request.sort]
+
+
+def in_words(request: RankRequest) -> str:
+    """Return the objective for people: "cost to train"; inference trains nothing."""
+    words = _WORDS[sorted_by(request)]
+    if request.task == "infer":
+        words = words.replace("to train", "of the job")
+    best = ", each GPU at its own largest batch" if request.batch_size == "max" else ""
+    return f"{words}{best}"
+
+
+def merit(request: RankRequest, pool: Candidates, rate: Floats, rows: Indices | slice) -> Floats:
+    """Return what the request sorts by, at a rate of the instance: larger is better; shape of ``rate``."""
+    by = sorted_by(request)
+    if by == "throughput":
+        return rate
+    if by == "value":
+        return economics.samples_per_usd(rate, _beside(pool.price[rows], rate))
+    job_hours = hours(request, pool, rate, rows)
+    return -job_hours if by == "time" else -cost(request, pool, job_hours, rows)
+
+
+def drawn_merits(request: RankRequest, pool: Candidates, rows: Indices) -> Floats:
+    """Return the (N, D) merit of these rows in every joint draw."""
+    return merit(request, pool, drawn_rates(request, pool, rows), rows)
+
+
+def order(request: RankRequest, pool: Candidates) -> Indices:
+    """Return the rows, best first, by their point estimates.
+
+    Where a billing increment makes two jobs cost the same, the faster stands first. What is left equal goes
+    by price, then by name, so that the order of the input is nothing.
+    """
+    by = merit(request, pool, pool.rate, slice(None))
+    next_best = _tie_break(request, pool)
+    found = np.lexsort((pool.price, next_best, -by))
+    alike = np.logical_and.reduce(
+        [column[found][1:] == column[found][:-1] for column in (by, next_best, pool.price)]
+    )
+    for run in _runs(np.flatnonzero(alike)):
+        found[run] = sorted(found[run].tolist(), key=lambda row: _name(pool, row))
+    return found
+
+
+def time_and_cost(request: RankRequest, pool: Candidates, rows: Indices | slice) -> tuple[Floats, Floats]:
+    """Return the two axes of the Pareto set beside memory: of the job, or of one sample without a job."""
+    rate = pool.rate[rows]
+    if request.job_samples is None:
+        return 1 / rate, 1 / economics.samples_per_usd(rate, pool.price[rows])
+    job_hours = hours(request, pool, rate, rows)
+    return job_hours, cost(request, pool, job_hours, rows)
+
+
+def hours(request: RankRequest, pool: Candidates, rate: Floats, rows: Indices | slice) -> Floats:
+    """Return the hours until the job is done, at a rate of the instance; shape of ``rate``.
+
+    One job over all GPUs has the whole rate; of independent jobs each has one GPU. Owned hardware needs
+    no start-up; what a spot instance loses is lost from its rate already.
+    """
+    assert request.job_samples is not None
+    if not request.one_job_over_all_gpus:
+        rate = rate / _beside(pool.count[rows], rate)
+    work = economics.train_hours(request.job_samples, rate)
+    startup = np.where(pool.is_owned[rows], 0.0, request.startup_minutes / economics.MINUTES_PER_HOUR)
+    return work + _beside(startup, rate)
+
+
+def cost(request: RankRequest, pool: Candidates, job_hours: Floats, rows: Indices | slice) -> Floats:
+    """Return what one job costs [USD]; independent jobs share the instance's price."""
+    price = pool.price[rows]
+    if not request.one_job_over_all_gpus:
+        price = price / pool.count[rows]
+    unit = economics.SECOND_IN_HOURS
+    if request.billing_minutes is not None:
+        unit = request.billing_minutes / economics.MINUTES_PER_HOUR
+    units = np.where(pool.is_owned[rows], economics.SECOND_IN_HOURS, unit)
+    return economics.job_cost(
+        economics.billed_hours(job_hours, _beside(units, job_hours)),
+        _beside(price, job_hours),
+        request.storage_usd_per_month,
+        request.egress_usd,
+        request.tax,
+    )
+
+
+def _tie_break(request: RankRequest, pool: Candidates) -> Floats:
+    """Return what parts rows of equal merit, less is better: the other figure of a job, else the price."""
+    by = sorted_by(request)
+    if by in {"value", "throughput"}:
+        return pool.price
+    time, money = time_and_cost(request, pool, slice(None))
+    return time if by == "cost" else money
+
+
+def _beside(column: Floats, like: Floats) -> Floats:
+    """Return a column (N,) so that it multiplies rates of shape (N,) or (N, D)."""
+    return column[:, None] if like.ndim == 2 else column
+
+
+def _runs(positions: Indices) -> list[slice]:
+    """Return the stretches of positions that are each alike to the next: [2, 3, 7] is 2..4 and 7..8."""
+    if not len(positions):
+        return []
+    parts = np.split(positions, np.flatnonzero(np.diff(positions) > 1) + 1)
+    return [slice(int(part[0]), int(part[-1]) + 2) for part in parts]
+
+
+def _name(pool: Candidates, row: int) -> tuple[str, ...]:
+    offer = pool.offers[row]
+    return offer.provider, offer.instance, offer.region or "", str(offer.pricing), offer.gpu_key

@@ -1,0 +1,160 @@
+"""Is a price believable beside what others ask: the standard, the witnesses, and who is never judged."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpubench.models import Offer, Pricing
+from gpubench.offers.outliers import Market
+from gpubench.offers.snapshot import embedded_offers
+
+B300, V100, UNSTATED = "nvidia-b300-sxm-270gb", "nvidia-tesla-v100-sxm2-16gb", "nvidia-h100-unstated-80gb"
+
+
+def offer(provider: str, usd_per_hour: float, gpu_key: str = B300, **changes) -> Offer:
+    fields = {
+        "provider": provider,
+        "instance": f"{gpu_key}-{usd_per_hour}",
+        "region": None,
+        "gpu_key": gpu_key,
+        "gpu_count": 1,
+        "vcpus": None,
+        "ram_bytes": None,
+        "price_usd_per_hour": Decimal(str(usd_per_hour)),
+        "pricing": Pricing.ON_DEMAND,
+        "kind": "vm",
+        "price_date": "2026-11-01",
+        "source": "test",
+    }
+    return Offer(**fields | changes)
+
+
+def doubt(suspect: Offer, *others: Offer) -> str | None:
+    return Market([suspect, *others]).doubt(suspect)
+
+
+CLOUDS = (offer("a", 7.0), offer("b", 8.0), offer("c", 18.0))
+
+
+def test_a_cent_for_a_b300_is_not_believed_and_the_reason_has_the_figures():
+    """Median of 7, 8 and 18 is 8.00; 0.01 / 8 = 0.00125."""
+    reason = doubt(offer("feed", 0.01), *CLOUDS)
+    assert "$0.0100" in reason
+    assert "0.0013 times" in reason
+    assert "3 other providers" in reason
+    assert "$8.00" in reason
+
+
+@pytest.mark.parametrize(("usd", "believed"), [(1.61, True), (1.59, False)])
+def test_the_limit_is_a_fifth_of_the_median(usd, believed):
+    assert (doubt(offer("feed", usd), *CLOUDS) is None) == believed
+
+
+def test_prices_are_held_per_gpu_hour_so_a_wrong_count_is_seen():
+    """Eight GPUs for 7.00 USD an hour are 0.875 each, a ninth of 8.00."""
+    assert doubt(offer("feed", 7.0, gpu_count=8), *CLOUDS)
+    assert doubt(offer("feed", 56.0, gpu_count=8), *CLOUDS) is None
+
+
+def test_a_second_provider_within_twice_the_price_bears_it_out():
+    assert doubt(offer("feed", 0.5), *CLOUDS, offer("other", 1.0)) is None
+    assert doubt(offer("feed", 0.5), *CLOUDS, offer("other", 1.01))
+    assert doubt(offer("feed", 0.5), *CLOUDS, offer("other", 0.25)) is None
+    assert doubt(offer("feed", 0.5), *CLOUDS, offer("market", 0.9, kind="marketplace")) is None
+
+
+def test_regions_and_instances_of_one_provider_are_no_witnesses_of_one_another():
+    regions = [offer("feed", 0.01, region=f"r{number}") for number in range(20)]
+    assert doubt(regions[0], *regions[1:], *CLOUDS)
+
+
+def test_a_provider_has_one_voice_in_the_median_however_many_regions_it_lists():
+    """One voice each: 1.00, 7, 8 and 18 have the median 7.5; a voice for each row would make it 1.00."""
+    crowd = [offer("crowd", 1.0, region=f"r{number}") for number in range(30)]
+    assert doubt(offer("feed", 0.4), *crowd, *CLOUDS)
+
+
+def test_a_spot_price_is_no_witness_for_one_on_demand_but_the_other_way_round():
+    spot = offer("x", 0.9, pricing=Pricing.SPOT)
+    assert doubt(offer("feed", 0.8), *CLOUDS, spot)
+    dear = [msgspec.structs.replace(each, pricing=Pricing.SPOT) for each in CLOUDS]
+    assert doubt(offer("feed", 0.8, pricing=Pricing.SPOT), *dear, offer("x", 0.9)) is None
+
+
+def test_the_standard_is_of_the_same_kind_and_pricing_where_there_is_one():
+    """A marketplace asks 1.20 where clouds ask 8: another marketplace is the standard, not the clouds."""
+    market = offer("market", 1.5, kind="marketplace")
+    assert doubt(offer("feed", 0.7, kind="marketplace"), *CLOUDS, market) is None
+    assert doubt(offer("feed", 0.2, kind="marketplace"), *CLOUDS, market)
+    spot = offer("b", 1.5, pricing=Pricing.SPOT)
+    assert doubt(offer("feed", 0.7, pricing=Pricing.SPOT), *CLOUDS, spot) is None
+
+
+def test_with_no_standard_of_its_own_kind_a_price_is_held_to_the_others_five_times_as_loosely():
+    """Marketplaces ask a sixth of clouds, and spot a fifth of on demand: 8 / 25 = 0.32, 8 / 125 = 0.064."""
+    assert doubt(offer("feed", 0.33, kind="marketplace"), *CLOUDS) is None
+    assert doubt(offer("feed", 0.31, kind="marketplace"), *CLOUDS)
+    assert doubt(offer("feed", 0.065, pricing=Pricing.SPOT), *CLOUDS) is None
+    assert doubt(offer("feed", 0.063, pricing=Pricing.SPOT), *CLOUDS)
+
+
+def test_one_other_provider_is_a_standard_and_none_is_not():
+    assert "the one other provider" in doubt(offer("feed", 0.01), offer("a", 7.0))
+    assert doubt(offer("feed", 0.01)) is None
+    assert doubt(offer("feed", 0.01), offer("feed", 7.0, region="elsewhere")) is None
+
+
+def test_past_and_partial_prices_are_neither_judged_nor_a_standard():
+    for kind in ("historic", "attach-fee", "free"):
+        assert doubt(offer("feed", 0.01), offer("a", 7.0, kind=kind)) is None
+        assert doubt(offer("feed", 0.01, kind=kind), *CLOUDS) is None
+
+
+def test_a_form_factor_left_open_is_held_to_the_cards_that_it_can_be():
+    assert doubt(
+        offer("feed", 0.01, UNSTATED),
+        offer("a", 2.0, "nvidia-h100-sxm-80gb"),
+        offer("b", 1.9, "nvidia-h100-pcie-80gb"),
+    )
+
+
+def test_the_shipped_prices_are_all_believed_and_the_v100_at_twenty_cents_bear_one_another_out():
+    """Verda asks 0.196 where AWS and Lambda ask 3.06 and 0.79; Runpod's 0.23 and 0.19 bear it out."""
+    offers = embedded_offers().offers
+    market = Market(offers)
+    assert [o for o in offers if market.doubt(o)] == []
+    cheap = [o for o in offers if o.gpu_key == V100 and o.provider == "verda"]
+    assert cheap
+    alone = Market([o for o in offers if o.provider != "runpod"])
+    assert any(alone.doubt(o) for o in cheap)
+
+
+prices = st.floats(0.01, 100)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from("abcdef"), prices), min_size=1, max_size=12), prices, st.floats(0.1, 1)
+)
+def test_a_lower_price_is_never_believed_sooner_unless_somebody_bears_it_out(listed, usd, share):
+    others = [offer(name, price, region=str(number)) for number, (name, price) in enumerate(listed)]
+    market = Market(others)
+    lower = offer("feed", usd * share)
+    if market.doubt(offer("feed", usd)) and market.doubt(lower) is None:
+        own = float(lower.price_usd_per_hour)
+        assert any(own / 2 <= price <= own * 2 for _, price in listed)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), prices), min_size=1, max_size=12))
+def test_the_order_of_the_table_is_nothing_and_the_middle_is_believed(listed):
+    offers = [offer(name, price, region=str(number)) for number, (name, price) in enumerate(listed)]
+    there, back = Market(offers), Market(offers[::-1])
+    assert [there.doubt(each) for each in offers] == [back.doubt(each) for each in offers]
+    dearest = max(offers, key=lambda each: each.price_usd_per_hour)
+    assert there.doubt(dearest) is None

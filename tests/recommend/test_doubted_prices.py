@@ -1,0 +1,134 @@
+"""A price that nobody bears out does not rank unasked: it is named, once, with the option that admits it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime
+
+import pytest
+
+from gpubench import rank
+from gpubench.cli.app import main
+from gpubench.errors import MisuseError
+from gpubench.models import Pricing
+from gpubench.offers.refresh import refresh
+from gpubench.offers.source import Quote
+from gpubench.recommend.owning import offer_of
+from gpubench.recommend.request import Range
+from gpubench.report.data import gather
+from gpubench.report.page import render
+
+from .builders import H100, L4, offer, rank_of
+from .test_owning import machine, weigh
+from .test_rank_cli import gpubench  # noqa: F401 - the fixture
+
+RATES = {H100: 3000.0, L4: 500.0}
+HONEST = [offer(H100, 3.0, provider="a"), offer(H100, 2.5, provider="b"), offer(L4, 0.8, provider="b")]
+CENT = offer(H100, 0.01, provider="feed", instance="too-good")
+
+
+class Feed:
+    name = provider = "feed"
+
+    def fetch(self, transport):
+        yield Quote(
+            provider="feed", instance="b300.1", region="moon-1", gpu="NVIDIA B300", gpu_count=1,
+            price=0.01, pricing=Pricing.ON_DEMAND, source="https://feed.example", gpu_memory_gib=270,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def fed(tmp_path):
+    """Give a results folder into which a feed has put a B300 at a cent."""
+    done = refresh([Feed()], lambda *_: b"", results=tmp_path, now=datetime(2026, 11, 20, tzinfo=UTC))
+    assert len(done.sources["feed"].offers) == 1, done.set_aside
+    return tmp_path
+
+
+def test_it_is_left_out_with_its_reason_and_the_option():
+    ranking = rank_of([*HONEST, CENT], RATES, width=1.2)
+    assert "feed" not in {row.offer.provider for row in ranking.rows}
+    (left_out,) = ranking.excluded
+    assert (left_out.provider, left_out.instance) == ("feed", "too-good")
+    assert "other providers" in left_out.reason
+    (note,) = [note for note in ranking.notes if "--accept-outliers" in note]
+    assert "feed too-good" in note
+    assert "\n" not in note
+
+
+def test_the_option_ranks_it_and_the_note_goes():
+    ranking = rank_of([*HONEST, CENT], RATES, width=1.2, accept_outliers=True)
+    assert ranking.rows[0].offer.provider == "feed"
+    assert not any("--accept-outliers" in note for note in ranking.notes)
+
+
+def test_what_another_filter_drops_is_not_spoken_of():
+    ranking = rank_of([*HONEST, CENT], RATES, gpus=("l4",))
+    assert not any("--accept-outliers" in note for note in ranking.notes)
+    spot = offer(H100, 0.001, provider="feed", pricing=Pricing.SPOT)
+    assert not any("--accept-outliers" in note for note in rank_of([*HONEST, spot], RATES).notes)
+    assert any("--accept-outliers" in note for note in rank_of([*HONEST, spot], RATES, spot=True).notes)
+
+
+def test_the_standard_is_the_whole_market_whatever_is_asked_for():
+    """Asked for one provider alone, its price is still held to what the others ask."""
+    with pytest.raises(MisuseError, match="--accept-outliers") as caught:
+        rank_of([*HONEST, CENT], RATES, providers=("feed",))
+    assert "\n" not in str(caught.value)
+
+
+def test_it_is_no_rival_of_buying_either():
+    ranking = weigh([machine()], [*HONEST, CENT], RATES)
+    assert all("feed" not in each.against for each in ranking.buy_or_rent)
+
+
+def test_what_is_owned_is_never_doubted():
+    owned = machine(purchase_usd=100.0, resale_usd=Range.of(0.0), power_w=10.0)
+    ranking = weigh([owned], HONEST, RATES)
+    assert ranking.rows[0].offer == offer_of(owned)
+
+
+def test_an_own_table_ranks_as_given_and_says_how_far_it_stands_from_others(tmp_path):
+    table = tmp_path / "mine.csv"
+    table.write_text(
+        "provider,instance,gpu_key,gpu_count,price_date,on_demand_usd_per_h\n"
+        "mine,pod,H100 SXM,8,2026-11-14,1.20\n"
+    )
+    ranking = rank(workloads=("vgg16",), offers=table)
+    assert ranking.rows[0].offer.provider == "mine"
+    (note,) = [note for note in ranking.notes if "mine pod" in note]
+    assert "other providers" in note
+    assert "--accept-outliers" not in note
+
+
+def test_a_feed_that_asks_a_cent_is_not_the_best_value(fed, gpubench):  # noqa: F811
+    document = json.loads(gpubench("vgg16", "--json", "--results", str(fed)).stdout)
+    assert "feed" not in {row["provider"] for row in document["rows"]}
+    (left_out,) = [each for each in document["excluded"] if each["provider"] == "feed"]
+    assert "$0.0100" in left_out["reason"]
+    shown = gpubench("vgg16", "--results", str(fed), COLUMNS="400").stdout
+    assert "feed" not in shown.partition("\n")[0]
+    (line,) = [line for line in shown.splitlines() if "--accept-outliers" in line]
+    assert "feed b300.1" in line
+    admitted = gpubench("vgg16", "--results", str(fed), "--accept-outliers", "--limit", "1", "--json").stdout
+    assert json.loads(admitted)["rows"][0]["provider"] == "feed"
+
+
+def test_the_page_says_it_in_one_line(fed):
+    data = gather(fed)
+    text = render(data, "md")
+    (line,) = [line for line in text.splitlines() if "accept" in line and "left out" in line]
+    assert "b300.1" in line
+    page = render(data, "html")
+    assert "--accept-outliers" in page
+
+
+def test_the_report_takes_the_option_too(fed, monkeypatch, capsys):
+    path = fed / "page.json"
+    arguments = ["gpubench", "report", "--results", str(fed), "-o", str(path), "--accept-outliers"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert not caught.value.code
+    assert json.loads(path.read_text())["ranking"]["rows"][0]["provider"] == "feed"

@@ -1,0 +1,264 @@
+"""What a ranking minimizes: of a job its cost or its time, everything included, in every figure of a row."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpubench.errors import MisuseError
+from gpubench.models import Pricing
+
+from .builders import H100, KEYS, L4, RTX5090, T4, offer, rank_of
+
+RATES = dict(zip(KEYS, (3000.0, 500.0, 200.0, 1500.0, 1700.0), strict=True))
+
+
+def test_spot_losses_reach_the_order_of_a_job():
+    """1e8 / 3,000 / 3600 = 9.259 h. Spot: 9.259 x 1.9 x 1.00 = 17.59 USD; on demand 9.259 x 1.50 = 13.89."""
+    offers = [offer(H100, 1.0, pricing=Pricing.SPOT), offer(H100, 1.5)]
+    for sort in ("value", "cost"):
+        ranking = rank_of(offers, {H100: 3000.0}, samples=1e8, spot=True, spot_lost=0.9, sort=sort)
+        first, second = ranking.rows
+        assert first.offer.pricing is Pricing.ON_DEMAND
+        assert (first.cost_usd, second.cost_usd) == (
+            pytest.approx(13.889, abs=1e-3),
+            pytest.approx(17.593, abs=1e-3),
+        )
+        assert (first.p_best, second.p_best) == (1, 0)
+        assert first.pareto
+        assert not second.pareto
+        assert ranking.verdict.startswith("Cheapest job: 1x H100 SXM5 80GB at acme for $1.50/h")
+        assert "$13.89 for the job" in ranking.verdict
+    kept = rank_of(offers, {H100: 3000.0}, samples=1e8, spot=True, spot_lost=0.4)
+    assert kept.rows[0].offer.pricing is Pricing.SPOT
+
+
+def test_without_a_job_lost_work_is_lost_throughput():
+    """3,000 / 1.25 = 2,400/s: a dollar buys 3600 x 2400 / 1.00 = 8.64 M of spot, 3600 x 3000 / 1.20 = 9.0 M."""
+    offers = [offer(H100, 1.0, pricing=Pricing.SPOT), offer(H100, 1.2)]
+    on_demand, spot = rank_of(offers, {H100: 3000.0}, width=1.2, spot=True, spot_lost=0.25).rows
+    assert spot.offer.pricing is Pricing.SPOT
+    assert spot.samples_per_s == pytest.approx(2400)
+    assert spot.samples_per_s_low == pytest.approx(2000)
+    assert (on_demand.samples_per_usd, spot.samples_per_usd) == (
+        pytest.approx(9.0e6),
+        pytest.approx(8.64e6),
+    )
+    assert (on_demand.p_best, spot.p_best) == (1, 0)
+    unlost = rank_of(offers, {H100: 3000.0}, spot=True).rows
+    assert [row.offer.pricing for row in unlost] == [Pricing.SPOT, Pricing.ON_DEMAND]
+
+
+def test_at_its_break_even_spot_is_worth_what_on_demand_is():
+    offers = [offer(H100, 1.0, pricing=Pricing.SPOT, instance="x"), offer(H100, 1.38, instance="x")]
+    row = rank_of(offers, {H100: 3000.0}, spot=True).rows[0]
+    rows = rank_of(offers, {H100: 3000.0}, spot=True, spot_lost=row.spot_break_even).rows
+    assert rows[0].samples_per_usd == pytest.approx(rows[1].samples_per_usd)
+
+
+def test_start_up_decides_a_short_job():
+    """4.32 M images. H100: 0.4 h + 0.25 h at 3.00 = 1.95 USD. L4: 2.4 h + 0.25 h at 0.60 = 1.59 USD.
+
+    Without start-up the H100 costs 1.20 USD and the L4 1.44 USD.
+    """
+    offers, job = [offer(H100, 3.0), offer(L4, 0.6)], {"samples": 4.32e6}
+    assert rank_of(offers, RATES, **job).rows[0].offer.gpu_key == H100
+    ranking = rank_of(offers, RATES, **job, startup_minutes=15)
+    assert [row.offer.gpu_key for row in ranking.rows] == [L4, H100]
+    assert [row.cost_usd for row in ranking.rows] == [pytest.approx(1.59), pytest.approx(1.95)]
+    assert [row.p_best for row in ranking.rows] == [1, 0]
+
+
+def test_a_bill_by_the_hour_decides_and_equal_bills_go_to_the_faster():
+    """0.4 h and 2.4 h are billed as 1 h and 3 h: 3.00 USD against 1.80 USD; at 1.00 USD both cost 3.00."""
+    offers, options = [offer(H100, 3.0), offer(L4, 0.6)], {"samples": 4.32e6, "billing_minutes": 60}
+    assert rank_of(offers, RATES, **options).rows[0].offer.gpu_key == L4
+    alike = rank_of([offer(L4, 1.0), offer(H100, 3.0)], RATES, **options).rows
+    assert [(row.offer.gpu_key, row.cost_usd, row.p_best) for row in alike] == [
+        (H100, pytest.approx(3.0), 0.5),
+        (L4, pytest.approx(3.0), 0.5),
+    ]
+
+
+def test_time_is_the_time_of_the_job_and_the_fastest_is_named_by_it():
+    """On spot 1e8 / (3,000 / 1.9) / 3600 = 17.59 h; on demand on two thirds of the speed 13.89 h."""
+    offers = [offer(H100, 1.0, pricing=Pricing.SPOT), offer(RTX5090, 9.0)]
+    rates = {H100: 3000.0, RTX5090: 2000.0}
+    options = {"samples": 1e8, "spot": True, "spot_lost": 0.9}
+    by_time = rank_of(offers, rates, **options, sort="time")
+    assert [row.offer.gpu_key for row in by_time.rows] == [RTX5090, H100]
+    assert by_time.verdict.startswith("Fastest: 1x RTX 5090")
+    by_cost = rank_of(offers, rates, **options)
+    assert by_cost.verdict.startswith("Cheapest job: 1x H100")
+    assert "Fastest: 1x RTX 5090" in by_cost.verdict
+    assert "13.9 h" in by_cost.verdict
+
+
+@pytest.mark.parametrize(
+    ("sort", "job", "sorted_by"),
+    [
+        ("value", {}, "value"),
+        ("cost", {}, "value"),
+        ("time", {}, "throughput"),
+        ("throughput", {}, "throughput"),
+        ("value", {"samples": 1e6}, "cost"),
+        ("cost", {"samples": 1e6}, "cost"),
+        ("time", {"samples": 1e6}, "time"),
+        ("throughput", {"samples": 1e6}, "throughput"),
+    ],
+)
+def test_a_ranking_says_what_it_is_in_order_of(sort, job, sorted_by):
+    ranking = rank_of([offer(H100), offer(L4, 0.3)], RATES, sort=sort, **job)
+    assert ranking.sorted_by == sorted_by
+
+
+@pytest.mark.parametrize("lost", [1, 3, float("inf"), -0.1])
+def test_a_share_of_lost_work_lies_below_one(lost):
+    with pytest.raises(MisuseError, match="--spot-lost") as caught:
+        rank_of([offer(H100)], {H100: 1.0}, spot=True, spot_lost=lost)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_spot_may_lose_is_said_below_one():
+    """At less than half the price of on demand no share below one makes spot the dearer."""
+    offers = [offer(H100, 1.0, pricing=Pricing.SPOT, instance="x"), offer(H100, 2.5, instance="x")]
+    ranking = rank_of(offers, {H100: 3000.0}, spot=True)
+    assert ranking.rows[0].spot_break_even == pytest.approx(1.5)
+    assert "150 %" not in ranking.verdict
+    assert "whatever share" in ranking.verdict
+
+
+def test_an_offer_beyond_the_detailed_rows_can_still_win():
+    """Of one GPU, four at 2.40 USD have the dearer start and the cheaper work: they win where the GPU is slow."""
+    many = [offer(H100, 1.0 + n / 1e6, instance=f"n{n:04}") for n in range(1010)]
+    large = offer(H100, 2.4, gpu_count=4, instance="large")
+    options = {"samples": 1.08e7, "startup_minutes": 20, "jobs": "ddp"}
+    rows = rank_of([*many, large], {H100: 3000.0}, width=2.0, **options).rows
+    place = next(i for i, row in enumerate(rows) if row.offer is large)
+    assert place > 1000
+    assert rows[place].p_best > 0.02
+
+
+prices = st.integers(10, 5000).map(lambda cents: cents / 100)
+pricings = st.sampled_from([Pricing.ON_DEMAND, Pricing.SPOT])
+pairs = st.tuples(st.sampled_from(KEYS), prices, st.sampled_from([1, 2, 8]), pricings)
+markets = st.lists(pairs, min_size=2, max_size=10)
+jobs = st.fixed_dictionaries(
+    {
+        "samples": st.integers(5, 9).map(lambda power: 10.0**power),
+        "spot_lost": st.floats(0, 0.95),
+        "startup_minutes": st.sampled_from([0.0, 10.0, 45.0]),
+        "billing_minutes": st.sampled_from([None, 1.0, 60.0]),
+        "egress_usd": st.sampled_from([0.0, 3.0]),
+        "storage_usd_per_month": st.sampled_from([0.0, 50.0]),
+        "jobs": st.sampled_from(["ddp", "independent"]),
+    }
+)
+
+
+def offers_of(market):
+    return [
+        offer(key, price, gpu_count=count, pricing=pricing, instance=f"{number}-{key}")
+        for number, (key, price, count, pricing) in enumerate(market)
+    ]
+
+
+def ranked(market, **options):
+    return rank_of(offers_of(market), RATES, **{"width": 1.3, "draws": 60, "spot": True} | options)
+
+
+@settings(max_examples=60, deadline=None)
+@given(markets, jobs, st.sampled_from(["value", "cost"]))
+def test_no_row_of_a_job_costs_less_than_the_one_above_it(market, job, sort):
+    costs = [row.cost_usd for row in ranked(market, **job, sort=sort).rows]
+    assert costs == sorted(costs)
+
+
+@settings(max_examples=60, deadline=None)
+@given(markets, jobs)
+def test_no_row_takes_less_time_than_the_one_above_it_where_time_is_asked(market, job):
+    hours = [row.hours for row in ranked(market, **job, sort="time").rows]
+    assert hours == sorted(hours)
+
+
+@settings(max_examples=60, deadline=None)
+@given(markets, jobs)
+def test_the_first_row_never_costs_more_than_a_row_that_its_chance_beats(market, job):
+    first, *rest = ranked(market, **job).rows
+    assert all(first.cost_usd <= row.cost_usd for row in rest if row.p_best < first.p_best)
+
+
+@settings(max_examples=60, deadline=None)
+@given(markets, jobs)
+def test_without_an_interval_the_cheapest_job_is_the_best_for_sure(market, job):
+    rows = ranked(market, **job, width=None).rows
+    least = rows[0].cost_usd
+    chances = [row.p_best for row in rows]
+    assert sum(chances) == pytest.approx(1)
+    assert all((row.p_best > 0) == (row.cost_usd == pytest.approx(least, abs=0)) for row in rows)
+
+
+@settings(max_examples=60, deadline=None)
+@given(markets, jobs, st.floats(0, 0.95), st.sampled_from(["value", "time", "throughput"]), st.booleans())
+def test_losing_more_never_raises_a_spot_row(market, job, more, sort, with_job):
+    """Counted in the rows above it that are not spot: the others lose more too."""
+    less, more = sorted((job["spot_lost"], more))
+    options = job if with_job else {}
+    before, after = (ranked(market, **options | {"spot_lost": lost}, sort=sort).rows for lost in (less, more))
+    for old, new in ((a, b) for a in before for b in after if a.offer is b.offer or a.offer == b.offer):
+        if old.offer.pricing is Pricing.SPOT:
+            assert on_demand_above(after, new) >= on_demand_above(before, old)
+            assert new.samples_per_usd <= old.samples_per_usd
+            assert (new.cost_usd or 0) >= (old.cost_usd or 0)
+            assert (new.hours or 0) >= (old.hours or 0)
+
+
+def on_demand_above(rows, row):
+    return sum(other.offer.pricing is Pricing.ON_DEMAND for other in rows[: rows.index(row)])
+
+
+@settings(max_examples=60, deadline=None)
+@given(markets, jobs, st.floats(0, 0.95), st.sampled_from(["value", "time"]))
+def test_losing_more_never_raises_the_only_spot_row(market, job, more, sort):
+    market = [(key, price, count, Pricing.ON_DEMAND) for key, price, count, _ in market]
+    market[0] = (*market[0][:3], Pricing.SPOT)
+    less, more = sorted((job["spot_lost"], more))
+    (old, before), (new, after) = (
+        next((i, row) for i, row in enumerate(rows) if row.offer.pricing is Pricing.SPOT)
+        for rows in (ranked(market, **job | {"spot_lost": lost}, sort=sort).rows for lost in (less, more))
+    )
+    assert new >= old
+    assert after.rank >= before.rank
+    assert after.p_best <= before.p_best + 1e-12
+
+
+@settings(max_examples=60, deadline=None)
+@given(markets, jobs)
+def test_the_pareto_set_is_of_hours_cost_and_memory_of_the_job(market, job):
+    rows = ranked(market, **job).rows
+    figures = [(row.hours, row.cost_usd, -row.factors["memory_bytes"]) for row in rows]
+    for row, own in zip(rows, figures, strict=True):
+        beaten = any(all(np.less_equal(other, own)) and other != own for other in figures)
+        assert row.pareto != beaten
+
+
+@settings(max_examples=30, deadline=None)
+@given(markets, jobs)
+def test_rows_of_one_rank_stand_together_in_a_job_too(market, job):
+    ranks = [row.rank for row in ranked(market, **job).rows]
+    assert ranks == sorted(ranks)
+    assert ranks[0] == 1
+
+
+def test_the_order_does_not_depend_on_the_order_of_the_offers():
+    market = [(H100, 2.0, 1, Pricing.ON_DEMAND), (L4, 0.5, 2, Pricing.SPOT), (T4, 0.3, 1, Pricing.SPOT)]
+    options = {"samples": 1e7, "spot_lost": 0.3, "billing_minutes": 60}
+    names = [row.offer.instance for row in ranked(market, **options).rows]
+    rows = rank_of(
+        [msgspec.structs.replace(o) for o in reversed(offers_of(market))],
+        RATES, width=1.3, draws=60, spot=True, **options,
+    ).rows  # fmt: skip
+    assert [row.offer.instance for row in rows] == names

@@ -1,0 +1,71 @@
+"""A page about a job: its order, chart, facts and trade-offs are of the job's cost or time, nothing else."""
+
+from __future__ import annotations
+
+import pytest
+from recommend.builders import A100, H100, L4, RTX5090, T4, offer, rank_of
+
+from gpubench.models import Pricing
+from gpubench.report.section import Charts, Facts
+from gpubench.report.sections.frontier import frontier
+
+from . import samples
+from .test_sections import block_of, words_of
+
+RATES = {H100: 3000.0, RTX5090: 1500.0, A100: 1700.0, L4: 500.0, T4: 200.0}
+OFFERS = [
+    offer(H100, 3.0, instance="h100"),
+    offer(H100, 24.0, gpu_count=8, instance="h100x8"),
+    offer(RTX5090, 0.45, pricing=Pricing.SPOT, instance="rtx"),
+    offer(A100, 1.5, instance="a100"),
+    offer(L4, 0.4, instance="l4"),
+    offer(T4, 0.3, instance="t4"),
+]
+JOB = {"samples": 3e7, "spot": True, "spot_lost": 0.9, "startup_minutes": 20, "billing_minutes": 60}
+
+
+def data_of(sort: str):
+    return samples.report_data(ranking=rank_of(OFFERS, RATES, width=1.2, sort=sort, **JOB), buy_or_rent=())
+
+
+@pytest.mark.parametrize(
+    ("sort", "figure", "unit"),
+    [
+        ("value", lambda row: row.cost_usd, "$ for the job"),
+        ("time", lambda row: row.hours, "hours for the job"),
+        ("throughput", lambda row: row.samples_per_s, "images/s"),
+    ],
+)
+def test_the_chart_shows_what_the_rows_are_in_order_of(sort, figure, unit):
+    data = data_of(sort)
+    charts = next(part for part in block_of("value", data).parts if isinstance(part, Charts))
+    marks = [x for trace in charts.figures[0].figure["data"] for x in trace["x"]]
+    shown = {row.offer.gpu_key: figure(row) for row in reversed(data.ranking.rows)}
+    assert sorted(marks) == pytest.approx(sorted(shown.values()))
+    assert charts.figures[0].figure["layout"]["xaxis"]["title"]["text"] == unit
+
+
+def test_the_facts_name_the_cheapest_and_the_fastest_job():
+    data = data_of("value")
+    facts = {f.term: f for p in block_of("verdict", data).parts if isinstance(p, Facts) for f in p.rows}
+    assert facts["Least $ for the job"].value == data.gpu_name(data.ranking.rows[0].offer.gpu_key)
+    fastest = min(data.ranking.rows, key=lambda row: row.hours)
+    assert f"rank {fastest.rank}:" in facts["Fastest offer"].detail
+
+
+def test_the_line_of_trade_offs_holds_no_offer_that_another_beats_in_hours_and_cost():
+    data = data_of("value")
+    rows, line = data.ranking.rows, frontier(data.ranking)
+    assert [row.hours for row in line] == sorted((row.hours for row in line), reverse=True)
+    for row in rows:
+        beaten = any(
+            other.hours <= row.hours
+            and other.cost_usd <= row.cost_usd
+            and (other.hours, other.cost_usd) != (row.hours, row.cost_usd)
+            for other in rows
+        )
+        assert (row in line) != beaten
+    charts = next(part for part in block_of("frontier", data).parts if isinstance(part, Charts))
+    axes = charts.figures[0].figure["layout"]
+    assert axes["xaxis"]["range"][0] > axes["xaxis"]["range"][1], "right is faster: fewer hours"
+    assert "hours for the job" in words_of("frontier", data)
