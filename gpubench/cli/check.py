@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,10 +23,31 @@ def register(app: typer.Typer) -> None:
 
 def verb(
     run: Annotated[str | None, typer.Argument(help="A run file, the start of a run id, or latest.")] = None,
+    cuda: Annotated[
+        bool,
+        typer.Option("--cuda", help="Check an NVIDIA GPU against itself, in 5 minutes, and write one file."),
+    ] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="With --cuda: leave nothing out, however long it takes.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="With --cuda: the file. [default: cuda-check-GPU-TORCH.json]"),
+    ] = None,
+    device: Annotated[str, typer.Option(help="With --cuda: cuda, cuda:N, a UUID.")] = "cuda",
     results: ResultsOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Say whether a run can be trusted; exit code 1 if not."""
+    """Say whether a run, or this GPU, can be trusted; exit code 1 if not."""
+    if cuda:
+        if run is not None:
+            raise MisuseError("--cuda checks this GPU: give it without a run")
+        from gpubench.cli.cuda_check import check_cuda
+
+        check_cuda(device, output, full=full, as_json=json)
+        return
+    if full or output is not None:
+        raise MisuseError(f"{'--full' if full else '-o'} is for --cuda: gpubench check --cuda")
     from gpubench.record.store import find_run, read_run, results_root
     from gpubench.record.trust import examine
 

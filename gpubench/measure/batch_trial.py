@@ -1,22 +1,40 @@
-"""One trial of a batch size in the child: the way of a measurement up to its warm-up, to see if it fits."""
+"""One trial of a case in the child: the way of a measurement up to its warm-up, to see if it fits."""
 
 from __future__ import annotations
 
-from gpubench.measure.case import Desk, failure, is_spent, try_steps
+import traceback
+
+from gpubench.measure.case import Desk, Seen, failure, is_spent, try_steps
+from gpubench.measure.execution import NotPreparedError
 from gpubench.measure.messages import CaseDone, MeasureCase, TryBatch
 from gpubench.measure.precision import switches_for
-from gpubench.models import Launch, Status
+from gpubench.models import Status
+from gpubench.profile.log import TRACEBACK_CHARACTERS
 
 STEPS = 4
 """The first steps make the optimizer's state and let cuDNN try its algorithms; the later ones are as all."""
 
 
 def try_batch(order: TryBatch, desk: Desk) -> CaseDone:
-    """Run a few steps of a case; the status says whether they ran, did not fit, or failed otherwise."""
-    status, reason = Status.OK, None
+    """Run a few steps of a case; the status says whether they ran, did not fit, or failed otherwise.
+
+    The launch holds what a measurement holds before its first timed round: errors, switches, peak memory.
+    """
+    status, reason, trace = Status.OK, None, None
+    seen = Seen(index=0)
     try:
-        with switches_for(order.case.precision):
-            try_steps(MeasureCase(reference=order.reference, case=order.case, launch=0), desk, STEPS)
-    except Exception as error:  # noqa: BLE001 - the model is its author's code and may raise anything
+        with switches_for(order.case.precision) as seen.switches:
+            case = MeasureCase(reference=order.reference, case=order.case, launch=0)
+            try_steps(case, desk, STEPS, seen)
+    except NotPreparedError as error:
+        status, reason = Status.UNSUPPORTED, str(error)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - as in a measurement
         status, reason = failure(error, order.case.batch_size)
-    return CaseDone(status=status, reason=reason, launch=Launch(index=0), spent=is_spent(status, desk))
+        trace = "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:]
+    return CaseDone(
+        status=status,
+        reason=reason,
+        launch=seen.launch(),
+        spent=is_spent(status, desk),
+        traceback=trace,
+    )

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gpubench.measure.execution import Advance, prepare
 from gpubench.measure.step import Work, forward, to_device
-from gpubench.models import Execution, TaskKind
+from gpubench.models import Case, Execution, TaskKind
 from gpubench.workload import Task
 
 SLICE = 4
@@ -22,7 +22,7 @@ _TRAINING = (*_NORMS, nn.RNNBase)
 """What stays in training mode while dropout is off: else cuDNN computes no gradient of a recurrent layer."""
 
 
-def reference_error(work: Work, task: Task) -> float | None:
+def reference_error(work: Work, task: Task, expected: float | None = None) -> float | None:
     """Return how far the first loss is from float32 on the CPU, relative; see ``relative_difference``.
 
     Dropout is off, batch norm works as the case's task has it, and both sides see the same slice of at most
@@ -31,15 +31,23 @@ def reference_error(work: Work, task: Task) -> float | None:
     Args:
         work: The model on its device, untouched by any step.
         task: The same task on the CPU.
+        expected: Its loss, where it is known: it is the same for every precision and execution.
     """
     inputs, targets = (_slice(part, work.case.batch_size) for part in task.batches[0])
     train = work.case.task is TaskKind.TRAIN
-    with torch.no_grad(), steady(task.model, train=train):
-        expected = float(task.loss(forward(task.model, inputs), targets))
+    if expected is None:
+        expected = expected_loss(task, work.case)
     with torch.no_grad(), steady(work.model, train=train), work.autocast():
         on_device = forward(work.model, to_device(inputs, work.device, work.case))
         found = float(work.loss(on_device, to_device(targets, work.device)))
     return relative_difference(found, expected)
+
+
+def expected_loss(task: Task, case: Case) -> float:
+    """Return the first loss of a task in float32 on the CPU, of at most four samples."""
+    inputs, targets = (_slice(part, case.batch_size) for part in task.batches[0])
+    with torch.no_grad(), steady(task.model, train=case.task is TaskKind.TRAIN):
+        return float(task.loss(forward(task.model, inputs), targets))
 
 
 def graph_error(work: Work, advance: Advance) -> float | None:

@@ -216,7 +216,7 @@ def test_the_first_steps_draw_the_random_numbers_of_the_seed(measured, monkeypat
     curves = []
     for drawn in (1, 100):
         monkeypatch.setattr(
-            guards, "reference_error", lambda work, task, n=drawn: float(torch.rand(n)[0] * 0)
+            guards, "reference_error", lambda work, task, expected, n=drawn: float(torch.rand(n)[0] * 0)
         )
         curves.append(measured()[0].launch.loss_curve)
     assert len(curves[0]) == BUDGET.curve_steps

@@ -1,0 +1,151 @@
+"""The one reader of data/h200_readings.json: what loops that share no code with gpubench read on one card.
+
+For showing beside a figure, and as an anchor of predictions; one card on one day judges no other card.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+import msgspec
+
+from gpubench.models import Execution, Precision, TaskKind
+from gpubench.units import GIB
+
+
+class StepReading(msgspec.Struct, frozen=True, kw_only=True):
+    """One workload at one batch and precision; None where it was not read.
+
+    Attributes:
+        ours: Whether the model is that of the standard workload; else it only shares its name.
+        step_s: Wall time of a training step by execution [s].
+        infer_s: Wall time of a forward pass at this batch [s].
+        infer_one_s: The same at a batch of 1 [s].
+        joules_per_step: Of a training step replayed as a graph, by the energy counter [J].
+        most_peak_bytes: Upper reading of the peak memory: of the process, not of the case [B].
+    """
+
+    workload: str
+    ours: bool
+    batch_size: int
+    precision: Precision
+    step_s: dict[Execution, float]
+    infer_s: float | None
+    infer_one_s: float | None
+    joules_per_step: float
+    most_peak_bytes: float
+
+
+class CardReadings(msgspec.Struct, frozen=True, kw_only=True):
+    """What was read on one card, and with what.
+
+    Attributes:
+        micro: Micro-benchmarks by name of probe, precision and size, in FLOP/s, B/s or s.
+    """
+
+    card: str
+    gpu_key: str
+    torch: str
+    cuda: str
+    driver: str
+    date: str
+    source: str
+    settings: str
+    steps: tuple[StepReading, ...]
+    micro: dict[tuple[str, str | None, str], float]
+
+    def step_time_s(
+        self, workload: str, batch_size: int, precision: Precision, execution: Execution, task: TaskKind
+    ) -> float | None:
+        """Return the time of a step of a standard workload [s]; None where that very step was not read."""
+        if task is not TaskKind.TRAIN:
+            return None
+        for step in self.steps:
+            if (step.workload, step.batch_size, step.precision) == (workload, batch_size, precision):
+                return step.step_s.get(execution) if step.ours else None
+        return None
+
+
+class _Case(msgspec.Struct, forbid_unknown_fields=True):
+    workload: str
+    batch: int
+    precision: Precision
+    eager_ms: float
+    graph_ms: float
+    peak_gib: float
+    j_per_step: float
+    infer_ms: float | None = None
+    infer1_ms: float | None = None
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    card: str
+    gpu_key: str
+    torch: str
+    cuda: str
+    driver: str
+    date: str
+    source: str
+    settings: str
+    notes: list[str]
+    not_gpubench_models: dict[str, str]
+    micro: dict[str, float]
+    cases: list[_Case]
+
+
+@cache
+def h200_readings() -> CardReadings:
+    """Return the shipped readings in SI units."""
+    data = files("gpubench").joinpath("data/h200_readings.json").read_bytes()
+    stored = msgspec.json.decode(data, type=_File)
+    return CardReadings(
+        card=stored.card,
+        gpu_key=stored.gpu_key,
+        torch=stored.torch,
+        cuda=stored.cuda,
+        driver=stored.driver,
+        date=stored.date,
+        source=stored.source,
+        settings=stored.settings,
+        steps=tuple(
+            _step(case, ours=case.workload not in stored.not_gpubench_models) for case in stored.cases
+        ),
+        micro=dict(_micro(name, value) for name, value in stored.micro.items()),
+    )
+
+
+def _step(case: _Case, *, ours: bool) -> StepReading:
+    return StepReading(
+        workload=case.workload,
+        ours=ours,
+        batch_size=case.batch,
+        precision=case.precision,
+        step_s={Execution.EAGER: case.eager_ms * 1e-3, Execution.GRAPH: case.graph_ms * 1e-3},
+        infer_s=None if case.infer_ms is None else case.infer_ms * 1e-3,
+        infer_one_s=None if case.infer1_ms is None else case.infer1_ms * 1e-3,
+        joules_per_step=case.j_per_step,
+        most_peak_bytes=case.peak_gib * GIB,
+    )
+
+
+_COPIES = {
+    "d2d_GBps_rw": ("device copy", "2048 MiB"),
+    "h2d_pinTrue": ("host to device pinned", "256 MiB"),
+    "h2d_pinFalse": ("host to device pageable", "256 MiB"),
+    "d2h_pinTrue": ("device to host pinned", "256 MiB"),
+    "d2h_pinFalse": ("device to host pageable", "256 MiB"),
+}
+_LAUNCHES = {"launch_us": ("launch device", "1 launch"), "launch_wall_us": ("launch wall", "1000 launches")}
+
+
+def _micro(name: str, value: float) -> tuple[tuple[str, str | None, str], float]:
+    """Name a micro-benchmark as gpubench does: its name, precision and size."""
+    if name.startswith("gemm_"):
+        _, precision, size = name.split("_")
+        return ("gemm", precision, size), value * 1e12
+    if name in _COPIES:
+        probe, size = _COPIES[name]
+        return (probe, None, size), value * 1e9
+    probe, size = _LAUNCHES[name]
+    return (probe, None, size), value * 1e-6
