@@ -85,6 +85,33 @@ def between_launches_half_width(means: Sequence[float], confidence: float = CONF
     return student_t_quantile((1 + confidence) / 2, count - 2 * cut - 1) * error / middle
 
 
+def ratio_of_blocks(
+    first: Sequence[float], second: Sequence[float], confidence: float = CONFIDENCE
+) -> tuple[float, float, float] | None:
+    """Return the ratio of two kinds of blocks and its interval; None below two runs of four blocks.
+
+    The blocks ran in the order first, second, second, first, and again. Each four give one logarithm of the
+    ratio, in which a steady drift cancels; Student's t is taken over these.
+
+    Args:
+        first: Times of the blocks of one kind, in their order.
+        second: Of the other kind, as many.
+        confidence: Of the interval.
+    """
+    fours = len(first) // 2
+    if fours < 2 or len(first) != len(second) or min(*first, *second) <= 0:
+        return None
+    logs = [
+        fmean(math.log(a) for a in first[2 * n : 2 * n + 2])
+        - fmean(math.log(b) for b in second[2 * n : 2 * n + 2])
+        for n in range(fours)
+    ]
+    middle = fmean(logs)
+    error = math.sqrt(math.fsum((x - middle) ** 2 for x in logs) / (fours - 1) / fours)
+    reach = student_t_quantile((1 + confidence) / 2, fours - 1) * error
+    return math.exp(middle), math.exp(middle - reach), math.exp(middle + reach)
+
+
 def student_t_quantile(probability: float, degrees_of_freedom: float) -> float:
     """Quantile of Student's t distribution (scipy's special function, not its slow-to-import stats)."""
     from scipy.special import stdtrit

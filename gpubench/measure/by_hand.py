@@ -16,6 +16,7 @@ from gpubench.measure.hardware import Hardware
 from gpubench.measure.loop import Loop
 from gpubench.measure.sampler import Sampler, Telemetry
 from gpubench.measure.step import AUTOCAST_TYPES, Work
+from gpubench.models import Blocks
 from gpubench.units import Seconds
 
 WARM_STEPS = 20
@@ -48,6 +49,71 @@ def bare_loop(work: Work, hardware: Hardware, steps: int) -> Seconds:
             scaler.update()
     hardware.clock().synchronise()
     return time.perf_counter() - start
+
+
+def bare_graph(work: Work) -> Callable[[], None]:
+    """Capture one training step in a CUDA graph as a tutorial writes it; return its replay.
+
+    One graph of one batch, in memory of its own: what the harness adds to a replay, or leaves out of the step
+    that it captures, shows in the ratio. It trains the same weights.
+    """
+    model, optimizer, scaler = work.model, work.optimizer, work.scaler
+    assert optimizer is not None  # only training is written by hand
+    dtype = AUTOCAST_TYPES.get(work.case.precision)
+    inputs, targets = work.batches[0]
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        if dtype is None:
+            loss = work.loss(model(inputs), targets)
+        else:
+            with torch.autocast(work.device.type, dtype=dtype, cache_enabled=False):
+                loss = work.loss(model(inputs), targets)
+        if scaler is None:
+            loss.backward()
+            optimizer.step()
+        else:
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    optimizer.zero_grad(set_to_none=True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+def bare_replays(replay: Callable[[], None], steps: int) -> Seconds:
+    """Return the wall time of ``steps`` replays [s]."""
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(steps):
+        replay()
+    torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def in_fours(first: Callable[[], Seconds], second: Callable[[], Seconds], fours: int) -> Blocks:
+    """Run two kinds of blocks in the order first, second, second, first: a steady drift hits both alike.
+
+    Args:
+        first: Runs one block and returns its seconds per step.
+        second: The same of the other kind.
+        fours: How often that order is run through.
+    """
+    above, below = [], []
+    for _ in range(fours):
+        above.append(first())
+        below += [second(), second()]
+        above.append(first())
+    return Blocks(first_s=tuple(above), second_s=tuple(below))
 
 
 def harness_over_bare(work: Work, hardware: Hardware, *, pairs: int, steps: int) -> list[float]:

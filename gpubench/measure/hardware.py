@@ -64,6 +64,11 @@ class Hardware:
             segments=figures.get("segment.all.current"), retries=figures.get("num_alloc_retries"), scale=scale
         )
 
+    def limit_memory(self, share: float) -> None:
+        """Let this process take no more than a share of the device's memory; tensors alone count."""
+        if self.is_cuda:
+            torch.cuda.set_per_process_memory_fraction(share)
+
     def release(self) -> None:
         """Hand cached blocks back, so that the next case starts from the same memory.
 

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from gpubench.measure.budget import Budget
-from gpubench.models import Case, DeviceProfile, Finding, Launch, MicroResult, Round, Status
+from gpubench.models import (
+    Case,
+    ClockProof,
+    DeviceProfile,
+    Finding,
+    GraphProof,
+    Launch,
+    LoadProof,
+    MicroResult,
+    PrecisionProof,
+    Round,
+    Status,
+)
 from gpubench.units import Seconds
+
+ProofName = Literal["precision", "clock", "graph", "load"]
 
 # --- parent to child -------------------------------------------------------------------------------------
 
@@ -14,13 +30,15 @@ from gpubench.units import Seconds
 class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
     """The first message: the device, the budget, and the seed of every task.
 
-    ``peers`` are the other GPUs of a data-parallel job; the child starts a process for each.
+    ``peers`` are the other GPUs of a data-parallel job; the child starts a process for each. ``memory_share``
+    is what this process may take of the device's memory, 0 to 1; None for all of it.
     """
 
     device: DeviceProfile
     budget: Budget
     seed: int
     peers: tuple[DeviceProfile, ...] = ()
+    memory_share: float | None = None
 
 
 class MeasureCase(msgspec.Struct, frozen=True, kw_only=True, tag="measure"):
@@ -59,11 +77,30 @@ class ByHand(msgspec.Struct, frozen=True, kw_only=True, tag="by_hand"):
     sampler: bool = False
 
 
+class Prove(msgspec.Struct, frozen=True, kw_only=True, tag="prove"):
+    """Hold what the harness relies on against something that it shares no code with.
+
+    Attributes:
+        what: ``precision`` needs nothing of the case but its precision.
+        fours: Runs of four blocks, in the order first, second, second, first.
+        block_s: Least length of a block [s].
+        load_s, settle_s: Length of the load, and how much of its start is not judged [s].
+    """
+
+    what: ProofName
+    reference: str
+    case: Case
+    fours: int = 6
+    block_s: Seconds = 0.3
+    load_s: Seconds = 12.0
+    settle_s: Seconds = 2.0
+
+
 class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
     """Finish the round at hand, and hand back what there is."""
 
 
-Command = Setup | MeasureCase | MeasureMicro | TryBatch | ByHand | Stop
+Command = Setup | MeasureCase | MeasureMicro | TryBatch | ByHand | Prove | Stop
 
 # --- child to parent -------------------------------------------------------------------------------------
 
@@ -128,6 +165,22 @@ class ByHandDone(msgspec.Struct, frozen=True, kw_only=True, tag="by_hand"):
     reason: str | None = None
 
 
+class Proven(msgspec.Struct, frozen=True, kw_only=True, tag="proven"):
+    """What a ``Prove`` read, in the one field that it asked for; or how it ended instead.
+
+    ``spent`` and ``traceback`` as in ``CaseDone``.
+    """
+
+    precision: PrecisionProof | None = None
+    clock: ClockProof | None = None
+    graph: GraphProof | None = None
+    load: LoadProof | None = None
+    status: Status = Status.OK
+    reason: str | None = None
+    spent: bool = False
+    traceback: str | None = None
+
+
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
     """The child cannot work on this device at all."""
 
@@ -135,4 +188,4 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
     exit_code: int
 
 
-Report = Ready | Phase | RoundDone | CaseDone | MicroDone | ByHandDone | Refused
+Report = Ready | Phase | RoundDone | CaseDone | MicroDone | ByHandDone | Proven | Refused

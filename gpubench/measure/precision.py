@@ -6,6 +6,7 @@ Legacy names come first and the new ones second: with only the new ones set, tor
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ from gpubench.models import Precision, Switches
 PROBE_SIZE = 512
 PROBE_CHANNELS = 32
 PROBE_IMAGE = 16
+PROBE_TOKENS = 16
+PROBE_WIDTH = 128
 
 
 class SwitchesRefusedError(GpuBenchError):
@@ -91,6 +94,21 @@ def probe_errors(device: torch.device) -> dict[str, float]:
                 convolve(image.to(device), kernel.to(device)).cpu(), convolve(image.double(), kernel.double())
             ),
         }
+
+
+def recurrent_error(device: torch.device) -> float:
+    """Return the relative error of a float32 LSTM layer against float64; inputs and weights as in a probe.
+
+    Weights are scaled so that the gates are not saturated: a saturated layer forgives any error.
+    """
+    generator = torch.Generator().manual_seed(0)
+    exact = torch.nn.LSTM(PROBE_WIDTH, PROBE_WIDTH).double()
+    with torch.no_grad():
+        for weight in exact.parameters():
+            weight.copy_(torch.randn(*weight.shape, generator=generator) / math.sqrt(PROBE_WIDTH))
+        single = copy.deepcopy(exact).float().to(device)
+        inputs = torch.randn(PROBE_TOKENS, PROBE_IMAGE, PROBE_WIDTH, generator=generator)
+        return _error(single(inputs.to(device))[0].cpu(), exact(inputs.double())[0])
 
 
 def worse(first: Mapping[str, float | None], second: Mapping[str, float | None]) -> dict[str, float | None]:

@@ -90,6 +90,8 @@ def open_desk(setup: messages.Setup, line: Line) -> Desk:
     line.send(messages.Phase(name="context"))
     hardware = open_hardware(setup.device)
     findings = check_device(setup.device)
+    if setup.memory_share is not None:
+        hardware.limit_memory(setup.memory_share)
     team = Team(setup, hardware) if setup.peers else None
     devices = (setup.device, *setup.peers)
     telemetry = Together(devices) if setup.peers else open_telemetry(setup.device)
@@ -139,7 +141,13 @@ def serve(command: messages.Command, desk: Desk, line: Line) -> None:
         case messages.TryBatch():
             from gpubench.measure.batch_trial import try_batch
 
-            line.send(try_batch(command, desk))
+            tried = try_batch(command, desk)
+            line.send(msgspec.structs.replace(tried, reason=_clean(tried.reason)))
+        case messages.Prove():
+            from gpubench.measure.proofs import prove
+
+            proven = prove(command, desk)
+            line.send(msgspec.structs.replace(proven, reason=_clean(proven.reason)))
         case _:
             raise TypeError(f"no such command here: {type(command).__name__}")
 

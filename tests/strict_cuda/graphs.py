@@ -39,13 +39,18 @@ class Place(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One kernel of a capture; whether gradients were on decides what some operators keep for backward."""
+    """One kernel of a capture; whether gradients were on decides what some operators keep for backward.
+
+    The kernel is chosen at the capture: ``rounded`` says that it is one of tensor cores, whatever the switches
+    say at a replay.
+    """
 
     func: Any
     args: Any
     kwargs: Any
     out: Any
     random: bool
+    rounded: bool
     grad: bool
 
 
@@ -80,10 +85,10 @@ class Recorder:
                 flat = _whole(tensor)
                 self._kept[key] = (flat, flat.clone())
 
-    def record(self, func: Any, args: Any, kwargs: Any, out: Any, *, random: bool) -> None:
+    def record(self, func: Any, args: Any, kwargs: Any, out: Any, *, random: bool, rounded: bool) -> None:
         """Note one kernel."""
         places = (self._places(args), self._places(kwargs), self._places(out))
-        self.steps.append(Step(func, *places, random, torch.is_grad_enabled()))
+        self.steps.append(Step(func, *places, random, rounded, torch.is_grad_enabled()))
 
     def finish(self) -> None:
         """A capture executes nothing: what it wrote outside is undone, what it made holds no values."""
@@ -209,7 +214,8 @@ def _replay(recorder: Recorder, device: Device) -> None:
     with torch._C._AutoDispatchBelowAutograd():
         for step in recorder.steps:
             with torch.set_grad_enabled(step.grad), device.drawing() if step.random else nullcontext():
-                found = computed(step.func, _built(step.args, tensor), _built(step.kwargs, tensor))
+                args, kwargs = _built(step.args, tensor), _built(step.kwargs, tensor)
+                found = computed(step.func, args, kwargs, rounded=step.rounded)
             machine.run(step.func._schema.name)
             for place, made in zip(_leaves(step.out), _leaves(found), strict=True):
                 if place.inner is not None:

@@ -28,6 +28,7 @@ class Scene:
         memory_bytes: Of the device; None as the fake has it.
         old_allocator: Whether torch's allocator is that of torch up to 2.11.
         compiles_recurrent: Whether torch.compile compiles what stands beside a recurrent layer.
+        tf32: As in ``machine.Machine``.
         cuda_faults: Fields of ``machine.Fault``; ``words`` instead of ``error``.
         tiny: Whether the standard workloads are built from their tiny presets.
         energy_scale: The driver's energy counter runs at this many times the power that it shows, on the clock of
@@ -39,6 +40,7 @@ class Scene:
     memory_bytes: int | None = None
     old_allocator: bool = True
     compiles_recurrent: bool = False
+    tf32: str = "as switched"
     cuda_faults: list[dict[str, Any]] = field(default_factory=list)
     tiny: bool = True
     energy_scale: float | None = 1.0
@@ -75,6 +77,7 @@ def _torch(torch: ModuleType) -> None:
         cost=lambda name: asked.kernel_s,
         old_allocator=asked.old_allocator,
         compiles_recurrent=asked.compiles_recurrent,
+        tf32=asked.tf32,
         faults=faults,
         now_ns=time.perf_counter_ns(),  # times that were taken before torch was imported stay comparable
     )

@@ -124,6 +124,8 @@ class Machine:
         issue_s: Host time of one launch [s].
         cost: Device time of one kernel.
         compiles_recurrent: Whether torch.compile compiles what stands beside a recurrent layer.
+        tf32: Whether products of float32 are rounded as tensor cores do: never, as the switches of torch say
+            ("as switched"), or "always", as a variable of the driver's libraries can have it.
         old_allocator: Whether an invalidated capture stays underway for the allocator, as in torch up to 2.11.
     """
 
@@ -134,6 +136,7 @@ class Machine:
     transfer_bytes_per_s: float = 25e9
     compile_s: float = 5.0
     compiles_recurrent: bool = False
+    tf32: str = "never"
     old_allocator: bool = True
     memory: Memory = field(default_factory=Memory)
     faults: list[Fault] = field(default_factory=list)

@@ -38,6 +38,13 @@ _WAITING = frozenset(
 Source: aten/src/ATen/native/cuda/CUDAScalar.cu (_local_scalar_dense), Nonzero.cu; equal and masked_select use
 them.
 """
+_PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"})
+_CONVOLUTIONS = frozenset({"aten::convolution", "aten::mkldnn_rnn_layer"})
+"""Operators whose float32 operands TF32 rounds, by the switch that they follow.
+
+Source: aten/src/ATen/Context.cpp, allowTF32CuBLAS and allowTF32CuDNN.
+"""
+_TF32_BITS_LOST = 13
 _HIDDEN_WRITES = {"aten::native_batch_norm": (3, 4)}
 """Arguments that are written without the schema's saying so: the running statistics in training."""
 _RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
@@ -162,13 +169,22 @@ class Device:
             if self.holds(tensor):
                 self.blocks[tensor.untyped_storage()._cdata].written = self._mark()
         if recorder is not None:
-            recorder.record(func, args, kwargs, out, random=kind.random)
+            recorder.record(func, args, kwargs, out, random=kind.random, rounded=self.rounds(kind))
         return out
 
     def _compute(self, kind: Kind, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compute on the CPU; random numbers come from the device's own generator."""
         with self.drawing() if kind.random else nullcontext():
-            return computed(func, args, kwargs)
+            return computed(func, args, kwargs, rounded=self.rounds(kind))
+
+    def rounds(self, kind: Kind) -> bool:
+        """Whether tensor cores take the operands of an operator as TF32."""
+        tf32 = self.machine.tf32
+        if tf32 == "never" or kind.name not in _PRODUCTS | _CONVOLUTIONS:
+            return False
+        backends = torch.backends
+        switch = backends.cuda.matmul if kind.name in _PRODUCTS else backends.cudnn
+        return tf32 == "always" or bool(switch.allow_tf32)
 
     @contextmanager
     def drawing(self) -> Iterator[None]:
@@ -289,8 +305,13 @@ class Device:
         self.random_state = torch.Generator().manual_seed(seed).get_state()
 
 
-def computed(func: Any, args: Any, kwargs: Any) -> Any:
-    """Compute on the CPU; what it lacks in half precision, or does slowly, is computed in single and rounded."""
+def computed(func: Any, args: Any, kwargs: Any, *, rounded: bool = False) -> Any:
+    """Compute on the CPU; what it lacks in half precision, or does slowly, is computed in single and rounded.
+
+    With ``rounded`` the operands are taken as tensor cores take float32.
+    """
+    if rounded:
+        args = _mapped(args, _rounded)
     if not ("convolution" in func._schema.name and _has_half(args)):
         try:
             return func(*args, **kwargs)
@@ -448,6 +469,16 @@ def _mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
 
 def _has_half(value: Any) -> bool:
     return any(t.dtype is torch.float16 for t in _tensors(value))
+
+
+def _rounded(tensor: Tensor) -> Tensor:
+    """Drop the bits of a float32 mantissa that TF32 does not have (10 stay), rounding to the nearest."""
+    if tensor.dtype is not torch.float32:
+        return tensor
+    with torch._C.DisableTorchFunction(), _unwatched(), torch.no_grad():
+        half = 1 << (_TF32_BITS_LOST - 1)
+        bits = (tensor.detach().contiguous().view(torch.int32) + half) >> _TF32_BITS_LOST << _TF32_BITS_LOST
+        return bits.view(torch.float32)
 
 
 def _single(tensor: Tensor) -> Tensor:

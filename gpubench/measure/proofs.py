@@ -1,0 +1,171 @@
+"""What the harness relies on, held against something that shares no code with it, in the measuring process.
+
+Raw readings only: what they mean is judged by whoever reads them.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import traceback
+from contextlib import nullcontext
+
+import torch
+
+from gpubench.measure import busy, by_hand
+from gpubench.measure.case import Desk, failure, is_spent
+from gpubench.measure.execution import NotPreparedError, prepare
+from gpubench.measure.loop import Loop
+from gpubench.measure.messages import Prove, Proven
+from gpubench.measure.precision import probe_errors, recurrent_error, switches_for
+from gpubench.measure.sampler import Sampler, shifted
+from gpubench.measure.step import AUTOCAST_TYPES, Work, move
+from gpubench.models import Blocks, ClockProof, GraphProof, LoadProof, PrecisionProof, Status
+from gpubench.profile.log import TRACEBACK_CHARACTERS
+from gpubench.units import Seconds
+from gpubench.workload import Task
+
+WARM_S = 1.0
+"""Steps run this long before the first block, beside the first ones, in which cuDNN tries its algorithms."""
+
+
+def prove(order: Prove, desk: Desk) -> Proven:
+    """Carry out one proof; a failure becomes a status, as in a measurement."""
+    try:
+        with switches_for(order.case.precision) as switches:
+            match order.what:
+                case "precision":
+                    precision = order.case.precision
+                    errors = _errors(order, desk)
+                    proven = Proven(
+                        precision=PrecisionProof(precision=precision, switches=switches, errors=errors)
+                    )
+                case "clock":
+                    proven = Proven(clock=_clock(order, desk))
+                case "graph":
+                    proven = Proven(graph=_graph(order, desk))
+                case "load":
+                    proven = Proven(load=_load(order, desk))
+    except Exception as error:  # noqa: BLE001 - a driver may say no in many kinds; each is an answer here
+        unsupported = isinstance(error, NotPreparedError)
+        status, reason = failure(error, order.case.batch_size)
+        return Proven(
+            status=Status.UNSUPPORTED if unsupported else status,
+            reason=str(error) if unsupported else reason,
+            spent=True,
+            traceback="".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:],
+        )
+    spent = is_spent(Status.OK, desk)
+    return Proven(
+        precision=proven.precision, clock=proven.clock, graph=proven.graph, load=proven.load, spent=spent
+    )
+
+
+def _errors(order: Prove, desk: Desk) -> dict[str, float | None]:
+    """Errors of matmul, convolution and a recurrent layer; under autocast where the precision has it."""
+    device = desk.hardware.device
+    dtype = AUTOCAST_TYPES.get(order.case.precision)
+    with nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype):
+        errors = {**probe_errors(device), "rnn": recurrent_error(device)}
+    return {name: error if math.isfinite(error) else None for name, error in errors.items()}
+
+
+def _clock(order: Prove, desk: Desk) -> ClockProof:
+    """Rounds of the harness beside a loop by hand, and beside device events, of the same steps."""
+    work, loop, steps = _running(order, desk)
+    hardware = desk.hardware
+
+    def harness() -> Seconds:
+        return loop.round(steps).wall_s / steps
+
+    def bare() -> Seconds:
+        return by_hand.bare_loop(work, hardware, steps) / steps
+
+    def events() -> Seconds:
+        times = busy.event_times(loop.advance, steps)
+        return sum(times) / len(times)
+
+    return ClockProof(
+        case=order.case,
+        by_hand=by_hand.in_fours(harness, bare, order.fours),
+        events=by_hand.in_fours(harness, events, order.fours),
+        issue_s=busy.host_issue_times(loop.advance, hardware.clock())[::2],
+    )
+
+
+def _graph(order: Prove, desk: Desk) -> GraphProof:
+    """Replays of the harness beside replays of a graph captured by hand."""
+    work, loop, steps = _running(order, desk)
+    replay = by_hand.bare_graph(work)
+    blocks = by_hand.in_fours(
+        lambda: loop.round(steps).wall_s / steps,
+        lambda: by_hand.bare_replays(replay, steps) / steps,
+        order.fours,
+    )
+    return GraphProof(case=order.case, by_hand=blocks)
+
+
+def _load(order: Prove, desk: Desk) -> LoadProof:
+    """Steps without a pause, with telemetry beside them; then the cost of that telemetry."""
+    _, loop, steps = _running(order, desk)
+    telemetry, clock = desk.telemetry, loop.clock
+    with Sampler(telemetry, clock.now_s) as sampler:
+        _for(loop, steps, order.settle_s)
+        began_s, before = clock.now_s(), sampler.energy_j()
+        _for(loop, steps, order.load_s - order.settle_s)
+        region_s, after = clock.now_s() - began_s, sampler.energy_j()
+        samples = shifted(sampler.drain(), began_s)
+        source = sampler.source
+
+    def sampled() -> Seconds:
+        with Sampler(telemetry, clock.now_s):
+            return loop.round(steps).wall_s / steps
+
+    read = source not in {"none", "hung"}
+    plain = by_hand.in_fours(sampled, lambda: loop.round(steps).wall_s / steps, order.fours) if read else None
+    return LoadProof(
+        case=order.case,
+        telemetry_source=source,
+        samples=samples,
+        region_s=region_s,
+        energy_edges_j=(before, after),
+        sampled=plain or Blocks(),
+    )
+
+
+def _running(order: Prove, desk: Desk) -> tuple[Work, Loop, int]:
+    """Build the case, prepare and warm its steps; return the work, its loop, and the steps of one block."""
+    work = move(_copied(order, desk), order.case, desk.hardware.device)
+    desk.phase("first steps")
+    work.edge_loss(work.step(0), 0)
+    desk.phase("capture" if work.case.execution == "graph" else "first steps")
+    loop = Loop(
+        advance=prepare(work),
+        edge_loss=work.edge_loss,
+        clock=desk.hardware.clock(),
+        batches=len(work.batches),
+        stopped=desk.stopped,
+    )
+    desk.phase("warm-up")
+    loop.round(1)
+    _for(loop, 1, WARM_S)
+    steps = loop.steps_for(order.block_s, loop.step_s)
+    loop.round(steps)
+    desk.phase("timed")
+    return work, loop, loop.steps_for(order.block_s, loop.step_s)
+
+
+def _copied(order: Prove, desk: Desk) -> Task:
+    """Return a copy of the task as built, on the CPU."""
+    desk.phase("build")
+    task = desk.task(order.reference, order.case.batch_size)
+    return Task(
+        model=copy.deepcopy(task.model), batches=task.batches, loss=task.loss, optimizer=task.optimizer
+    )
+
+
+def _for(loop: Loop, steps: int, seconds: Seconds) -> None:
+    """Run rounds for so long; each is at least so many steps."""
+    end_s = loop.clock.now_s() + seconds
+    while loop.clock.now_s() < end_s:
+        loop.round(steps)
