@@ -28,11 +28,31 @@ def verb(
         bool,
         typer.Option("--reference", help="Measure this GPU against the figures read on one of its kind."),
     ] = False,
-    device: Annotated[str, typer.Option(help="With --reference: cuda, cuda:N, or a UUID.")] = "cuda",
+    cuda: Annotated[
+        bool,
+        typer.Option("--cuda", help="Check an NVIDIA GPU against itself, in 5 minutes, and write one file."),
+    ] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="With --cuda: leave nothing out, however long it takes.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="With --cuda: the file. [default: cuda-check-GPU-TORCH.json]"),
+    ] = None,
+    device: Annotated[str, typer.Option(help="With --cuda, --reference: cuda, cuda:N, a UUID.")] = "cuda",
     results: ResultsOption = None,
     json: JsonOption = False,
 ) -> None:
     """Say whether a run, or this GPU, can be trusted; exit code 1 if not."""
+    if cuda:
+        if run is not None or reference:
+            raise MisuseError("--cuda checks this GPU: give it without a run and without --reference")
+        from gpubench.cli.cuda_check import check_cuda
+
+        check_cuda(device, output, full=full, as_json=json)
+        return
+    if full or output is not None:
+        raise MisuseError(f"{'--full' if full else '-o'} is for --cuda: gpubench check --cuda")
     if reference:
         if run is not None:
             raise MisuseError("give a run to check, or --reference to measure this GPU, not both")

@@ -66,12 +66,21 @@ def select_peers(device: DeviceProfile, count: int) -> tuple[DeviceProfile, ...]
     if device.backend != nvidia.BACKEND.name or device.mig_enabled:
         what = "a MIG slice" if device.mig_enabled else name
         raise MisuseError(f"--gpus {count} needs whole NVIDIA GPUs; this device is {what}")
-    visible = visible_devices(nvidia.BACKEND.devices().devices, os.environ)
-    alike = [d for d in visible if d.name == device.name and d.memory_bytes == device.memory_bytes]
-    others = tuple(d for d in alike if d.index != device.index)
+    others = every_peer(device)
     if len(others) < count - 1:
-        raise NoDeviceError(f"--gpus {count}: {len(alike)} of {name} can be used here; see gpubench probe")
+        raise NoDeviceError(
+            f"--gpus {count}: {len(others) + 1} of {name} can be used here; see gpubench probe"
+        )
     return others[: count - 1]
+
+
+def every_peer(device: DeviceProfile) -> tuple[DeviceProfile, ...]:
+    """Return all other visible GPUs of the kind of this one; none where several cannot work together."""
+    if device.backend != nvidia.BACKEND.name or device.mig_enabled:
+        return ()
+    visible = visible_devices(nvidia.BACKEND.devices().devices, os.environ)
+    alike = (d for d in visible if d.name == device.name and d.memory_bytes == device.memory_bytes)
+    return tuple(d for d in alike if d.index != device.index)
 
 
 def check_torch(device: DeviceProfile) -> None:

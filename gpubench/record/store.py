@@ -119,7 +119,7 @@ def write_run(root: Path, run: Run) -> Path:
         )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, data)
+        replace_file(path, data)
     except OSError as error:
         raise StorageError(
             f"cannot write {path}: {_cause(error)}; free some space or pass --results DIR"
@@ -127,7 +127,12 @@ def write_run(root: Path, run: Run) -> Path:
     return path
 
 
-def _replace(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes) -> None:
+    """Replace a file whole: whoever reads it sees the old one or the new one, whatever happens meanwhile.
+
+    Raises:
+        OSError: If it cannot be written; the old file is then untouched.
+    """
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=".tmp")
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -7,7 +7,7 @@ from nvml.script import Fault, change, load_dump
 
 from gpubench.errors import MisuseError, NoDeviceError
 from gpubench.probe import select
-from gpubench.probe.select import select_device, select_peers
+from gpubench.probe.select import every_peer, select_device, select_peers
 
 UUIDS = [f"GPU-{n}{n}{n}{n}{n}{n}{n}{n}-aaaa-bbbb-cccc-{n:012d}" for n in (1, 2, 3)] + [
     "GPU-33334444-aaaa-bbbb-cccc-000000000004"
@@ -164,6 +164,12 @@ def test_too_few_of_a_kind_is_said_with_how_many_there_are(four) -> None:
     assert [d.index for d in select_peers(select_device("cuda")[0], 3)] == [1, 3]
     with pytest.raises(NoDeviceError, match="--gpus 4: 3 of NVIDIA H200 can be used here"):
         select_peers(select_device("cuda")[0], 4)
+
+
+def test_all_of_a_kind_are_the_peers_of_a_gpu(four) -> None:
+    four(names=("NVIDIA H200", "NVIDIA H200", "NVIDIA L4", "NVIDIA H200"))
+    assert [[p.index for p in every_peer(select_device(f"cuda:{n}")[0])] for n in (0, 2)] == [[1, 3], []]
+    assert every_peer(select_device("cpu")[0]) == ()
 
 
 def test_a_cpu_has_no_others() -> None:

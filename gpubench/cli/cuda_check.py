@@ -1,0 +1,119 @@
+"""`gpubench check --cuda`: does everything that gpubench relies on hold on this card?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from gpubench.cli.common import print_json, say
+from gpubench.cli.tables import console_for_tables, new_table
+from gpubench.units import count, format_duration, format_si, plain
+
+if TYPE_CHECKING:
+    from gpubench.cuda_check.verdict import Verdict
+    from gpubench.models import CudaCheck, PartLog
+
+CONFIRMED = "tests/data/confirmed/"
+LONGEST_REASON = 600
+
+
+def check_cuda(device: str, output: Path | None, *, full: bool, as_json: bool) -> None:
+    """Check one card, print what was found, and leave the file; exit 1 if a judged part failed."""
+    from gpubench.cuda_check import judge
+    from gpubench.cuda_check import run as cuda_check
+    from gpubench.cuda_check.plan import LIMIT_S
+    from gpubench.cuda_check.store import file_name
+    from gpubench.probe.select import every_peer, select_device
+    from gpubench.probe.torch_build import torch_build
+
+    profile, _ = select_device(device)
+    build = torch_build()
+    path = output or Path(file_name(profile, None if build is None else build.version))
+    how_long = "as long as all of it takes" if full else f"at most {format_duration(LIMIT_S)}"
+    say(f"checking {plain(profile.name or device)}, {how_long}; let nothing else use it meanwhile")
+    check = cuda_check.check_cuda(profile, path, every_peer(profile), full=full, on_part=_say_part)
+    verdicts = judge.judge(check)
+    if as_json:
+        print_json({"file": str(path), "confirms": judge.confirms(check), "verdicts": verdicts})
+    else:
+        _print(verdicts)
+        _print_phases(check)
+        _print_beside(check)
+    _say_next(check, verdicts, path)
+    if judge.failed(verdicts):
+        raise typer.Exit(1)
+
+
+def _say_part(log: PartLog, number: int, total: int) -> None:
+    """One line as a part begins, one as it ends."""
+    from gpubench.models import PartState
+
+    place = f"{number}/{total} {log.name}"
+    if log.state is PartState.RUNNING:
+        say(f"{place}: about {format_duration(max(1.0, log.expected_s))}")
+        return
+    took = "" if log.took_s is None else f" in {format_duration(log.took_s)}"
+    reason = "" if log.reason is None else f": {plain(log.reason, LONGEST_REASON)}"
+    say(f"{place}: {log.state}{took}{reason}")
+
+
+def _print(verdicts: Sequence[Verdict]) -> None:
+    from rich.text import Text
+
+    console = console_for_tables()
+    table = new_table(console, "part", "what", "found", "limit", "")
+    for verdict in verdicts:
+        cells = (verdict.part, verdict.what, verdict.found, verdict.limit, verdict.state)
+        table.add_row(*(Text(plain(cell)) for cell in cells))
+    console.print(table)
+    for verdict in verdicts:
+        if verdict.reason is not None:
+            print(f"{verdict.part}, {verdict.what}: {verdict.state}: {plain(verdict.reason, LONGEST_REASON)}")
+
+
+def _print_phases(check: CudaCheck) -> None:
+    """Print where the time of the quick run went."""
+    quick = next((part for part in check.parts if part.name == "quick" and part.phases_s), None)
+    if quick is None:
+        return
+    phases = sorted(quick.phases_s.items(), key=lambda item: -item[1])
+    print("time of the quick run by phase: " + ", ".join(f"{n} {format_duration(s)}" for n, s in phases))
+
+
+def _print_beside(check: CudaCheck) -> None:
+    """Print the shipped readings beside what was measured on a card of their kind; they judge nothing."""
+    from gpubench.cuda_check.beside import beside
+
+    rows = beside(check)
+    if not rows:
+        return
+    from rich.text import Text
+
+    console = console_for_tables()
+    right = ("here", "one such card", "ratio")
+    table = new_table(console, "shown, not judged", *right, right=right)
+    for row in rows:
+        here, there = (
+            format_duration(value) if row.unit == "s" else format_si(value, row.unit)
+            for value in (row.here, row.there)
+        )
+        table.add_row(*(Text(cell) for cell in (row.name, here, there, f"{row.here / row.there:.3f}")))
+    console.print(table)
+
+
+def _say_next(check: CudaCheck, verdicts: Sequence[Verdict], path: Path) -> None:
+    """Say what came out, and what the file is good for."""
+    from gpubench.cuda_check.judge import confirms, failed
+
+    if failed(verdicts):
+        say(f"a part failed: send {path} with your report, it names neither this machine nor its user")
+        return
+    if confirms(check):
+        say(f"all that was judged agrees: attach {path} to a pull request under {CONFIRMED}")
+        return
+    open_ones = sum(verdict.state == "undecided" for verdict in verdicts)
+    why = f"{count(open_ones, 'judgement')} undecided" if open_ones else "a part is missing"
+    say(f"nothing failed, but {why}: run it again while nothing else uses this machine; the file is {path}")

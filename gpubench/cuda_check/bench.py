@@ -1,0 +1,197 @@
+"""The measuring processes of a check, one at a time: what each is told, by when it answers, how it ended."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gpubench.errors import NoDeviceError
+from gpubench.measure import messages, preflight
+from gpubench.measure.budget import Budget
+from gpubench.measure.child import MODULE, Child, ChildEndedError, ChildLateError, environment_of
+from gpubench.measure.launcher import PHASE_LIMITS_S
+from gpubench.measure.privacy import scrub
+from gpubench.models import Case, DeviceProfile, Precision
+from gpubench.units import Seconds
+
+SEED = 0
+
+
+def unwatched(phase: str) -> None:
+    """Watch no phase."""
+    del phase
+
+
+class ProcessLostError(Exception):
+    """A measuring process ended, fell silent or ran out of time before its answer; the message says which.
+
+    ``late`` says that its time was over: it may have been at work.
+    """
+
+    def __init__(self, message: str, *, late: bool = False) -> None:
+        super().__init__(message)
+        self.late = late
+
+
+class Key(NamedTuple):
+    """What a process is fit for: strict fp32 or the rest, and the share of the memory that it may take."""
+
+    strict: bool
+    memory_share: float | None
+
+
+@dataclass
+class Bench:
+    """Asks the process of a case, and starts a new one where another, a spent one or none is there.
+
+    Attributes:
+        lost: Why nothing more can be measured on the device; None while it can.
+        ready: What the latest process said of its libraries.
+        phases_s: Wall time of each phase since it was last cleared [s].
+        starts: Processes started so far.
+    """
+
+    device: DeviceProfile
+    budget: Budget
+    on_phase: Callable[[str], None] = unwatched
+    module: str = MODULE
+    lost: str | None = None
+    ready: messages.Ready | None = None
+    phases_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    starts: int = 0
+    _child: Child | None = None
+    _key: Key | None = None
+    _phase: str | None = None
+    _since_s: Seconds = field(default_factory=time.monotonic)
+
+    def try_case(
+        self, reference: str, case: Case, until_s: Seconds, memory_share: float | None = None
+    ) -> messages.CaseDone:
+        """Let a process run a few steps of a case.
+
+        Raises:
+            ProcessLostError: If it gave no answer; the process is gone then.
+        """
+        order = messages.TryBatch(reference=reference, case=case)
+        return self._case(order, case, until_s, memory_share)
+
+    def measure(
+        self, reference: str, case: Case, until_s: Seconds, memory_share: float | None = None
+    ) -> messages.CaseDone:
+        """Let a process measure a case under the budget; errors as ``try_case``."""
+        order = messages.MeasureCase(reference=reference, case=case, launch=0, aim_s=self.budget.case_s)
+        return self._case(order, case, until_s, memory_share)
+
+    def prove(self, order: messages.Prove, until_s: Seconds) -> messages.Proven:
+        """Let a process carry out a proof; errors as ``try_case``."""
+        answer = self._ask(order, order.case, until_s, None)
+        if not isinstance(answer, messages.Proven):
+            raise ProcessLostError(f"the measuring process sent {type(answer).__name__} out of step")
+        return answer
+
+    def close(self) -> None:
+        """End the process, if there is one."""
+        child, self._child = self._child, None
+        if child is not None:
+            self._enter("end")
+            self.lost = child.end() or self.lost
+            self._enter(None)
+
+    # --- one question ------------------------------------------------------------------------------------
+
+    def _case(
+        self, order: messages.Command, case: Case, until_s: Seconds, memory_share: float | None
+    ) -> messages.CaseDone:
+        answer = self._ask(order, case, until_s, memory_share)
+        if not isinstance(answer, messages.CaseDone):
+            raise ProcessLostError(f"the measuring process sent {type(answer).__name__} out of step")
+        if answer.lost:
+            self.lost = answer.reason
+        return answer
+
+    def _ask(
+        self, order: messages.Command, case: Case, until_s: Seconds, memory_share: float | None
+    ) -> messages.CaseDone | messages.Proven:
+        if self.lost is not None:
+            raise ProcessLostError(self.lost)
+        try:
+            child = self._of(Key(case.precision is Precision.FP32, memory_share), until_s)
+            self._enter("build")
+            child.send(order)
+            answer = self._answer(child, until_s)
+        except (ChildLateError, ChildEndedError) as error:
+            raise self._without_answer(error, until_s) from error
+        if answer.spent:
+            self.close()
+        return answer
+
+    def _answer(self, child: Child, until_s: Seconds) -> messages.CaseDone | messages.Proven:
+        while True:
+            match report := self._receive(child, until_s):
+                case messages.Phase(name=name):
+                    self._enter(name)
+                case messages.RoundDone():
+                    pass
+                case messages.CaseDone() | messages.Proven():
+                    self._enter(None)
+                    return report
+                case _:
+                    raise ChildEndedError(f"sent {type(report).__name__} out of step")
+
+    def _of(self, key: Key, until_s: Seconds) -> Child:
+        """Return the process for this key.
+
+        Raises:
+            NoDeviceError: If torch cannot work on the device at all.
+        """
+        if self._child is not None and self._key == key:
+            return self._child
+        self.close()
+        self._key, self.starts = key, self.starts + 1
+        child = self._child = Child(environment_of(self.device, os.environ, strict=key.strict), self.module)
+        self._enter("start")
+        child.send(
+            messages.Setup(device=self.device, budget=self.budget, seed=SEED, memory_share=key.memory_share)
+        )
+        while True:
+            match report := self._receive(child, until_s):
+                case messages.Phase(name=name):
+                    self._enter(name)
+                case messages.Ready():
+                    self.ready = report
+                    return child
+                case messages.Refused(reason=reason):
+                    self.close()
+                    raise NoDeviceError(reason)
+                case _:
+                    raise ChildEndedError(f"sent {type(report).__name__} out of step")
+
+    def _receive(self, child: Child, until_s: Seconds) -> messages.Report:
+        silence_s = PHASE_LIMITS_S.get(self._phase or "", max(PHASE_LIMITS_S.values()))
+        return child.receive(min(until_s, time.monotonic() + silence_s))
+
+    def _without_answer(self, error: ChildLateError | ChildEndedError, until_s: Seconds) -> ProcessLostError:
+        phase, late = self._phase or "start", time.monotonic() >= until_s
+        self.close()
+        fault = preflight.fault_of(self.device)
+        if fault is not None:
+            self.lost = preflight.describe_fault(fault)
+            return ProcessLostError(self.lost)
+        if isinstance(error, ChildEndedError):
+            return ProcessLostError(scrub(f"the measuring process {error} (phase: {phase})"))
+        if late:
+            return ProcessLostError(f"cut off during {phase}: its time was over", late=True)
+        return ProcessLostError(f"no sign of life during {phase}: the process was ended")
+
+    def _enter(self, phase: str | None) -> None:
+        """Note what the phase that ends took, and begin the next; None while no process is at work."""
+        now_s = time.monotonic()
+        if self._phase is not None:
+            self.phases_s[self._phase] += now_s - self._since_s
+        self._phase, self._since_s = phase, now_s
+        if phase is not None:
+            self.on_phase(phase)

@@ -1,0 +1,47 @@
+"""The shipped readings beside what a check measured on a card of their kind: shown, never judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from gpubench.models import CudaCheck, Status
+from gpubench.readings import CardReadings, h200_readings
+
+
+class Beside(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure here and there, in one unit."""
+
+    name: str
+    here: float
+    there: float
+    unit: str
+
+
+def beside(check: CudaCheck) -> tuple[Beside, ...]:
+    """Return what was measured in the quick run and read on such a card, too; nothing on any other card."""
+    readings = h200_readings()
+    if check.device.gpu_key != readings.gpu_key or check.quick is None:
+        return ()
+    return (*_steps(check, readings), *_micro(check, readings))
+
+
+def _steps(check: CudaCheck, readings: CardReadings) -> Iterator[Beside]:
+    assert check.quick is not None
+    for row in check.quick.measurements:
+        case = row.case
+        there = readings.step_time_s(
+            case.workload, case.batch_size, case.precision, case.execution, case.task
+        )
+        if row.status is Status.OK and row.step_time_s is not None and there is not None:
+            yield Beside(name=f"{row.label}, a step", here=row.step_time_s, there=there, unit="s")
+
+
+def _micro(check: CudaCheck, readings: CardReadings) -> Iterator[Beside]:
+    assert check.quick is not None
+    for result in check.quick.micro:
+        there = readings.micro.get((result.name, result.precision, result.size))
+        if there is not None:
+            name = " ".join(filter(None, (result.name, result.precision, result.size)))
+            yield Beside(name=name, here=result.value, there=there, unit=result.unit)

@@ -1,0 +1,429 @@
+"""What each part of a check does: it asks the measuring processes, and adds what they read to the check."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from gpubench.cuda_check.bench import Bench, ProcessLostError, unwatched
+from gpubench.cuda_check.plan import CheckPlan, Trial, is_strict, largest_under, planned_case
+from gpubench.cuda_check.store import nameless_calls
+from gpubench.errors import GpuBenchError
+from gpubench.measure import capability, checks, events, messages, preflight
+from gpubench.measure.batch_search import SAFE_SHARE, largest_that_fits
+from gpubench.measure.environment import environment
+from gpubench.measure.launcher import Launcher
+from gpubench.measure.plan import Plan
+from gpubench.measure.privacy import scrub, scrub_traceback
+from gpubench.models import (
+    Case,
+    CaseRow,
+    CudaCheck,
+    DeviceProfile,
+    Execution,
+    FaultProof,
+    FindingKind,
+    Launch,
+    Measurement,
+    PartLog,
+    Precision,
+    QuickProof,
+    Status,
+    TaskKind,
+)
+from gpubench.profile.memory import MOST_BATCH
+from gpubench.units import Seconds
+
+WAITING = "gpubench.measure.waiting_model:WORKLOAD"
+TOO_LARGE = 4
+"""Times the batch that the memory model gives under the cap: no error of the model makes it fit."""
+HANGS_S, HANGS_TIMES = 20.0, 10.0
+"""A case cut off after so long, and so many times what it was expected to take, was not merely slow."""
+SOUND = ("cnn", 64)
+"""Workload and batch of the case after an injected fault."""
+
+
+class PartFailedError(Exception):
+    """A part could not do what it is for; ``traceback`` is the process's own."""
+
+    def __init__(self, message: str, traceback: str | None = None) -> None:
+        super().__init__(message)
+        self.traceback = traceback
+
+
+@dataclass
+class Work:
+    """A check under way.
+
+    Attributes:
+        check: What is known so far.
+        save: Writes it.
+        until_s: Moment on ``time.monotonic`` at which the part at hand must be over.
+        phases_s: Wall time of phases that no bench saw, in the part at hand [s].
+    """
+
+    device: DeviceProfile
+    plan: CheckPlan
+    bench: Bench
+    check: CudaCheck
+    save: Callable[[CudaCheck], None]
+    on_phase: Callable[[str], None] = unwatched
+    until_s: Seconds = float("inf")
+    phases_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    def add(self, **fields: object) -> None:
+        """Put fields of the check in place of what they were, and write it."""
+        self.check = msgspec.structs.replace(self.check, **fields)
+        self.save(self.check)
+
+    def log(self, name: str, **fields: object) -> None:
+        """Put fields of a part's log in place of what they were, and write it."""
+        self.add(
+            parts=tuple(
+                msgspec.structs.replace(part, **fields) if part.name == name else part
+                for part in self.check.parts
+            )
+        )
+
+    def part(self, name: str) -> PartLog:
+        """Return the log of a part."""
+        return next(part for part in self.check.parts if part.name == name)
+
+
+# --- device, precision ---------------------------------------------------------------------------------
+
+
+def look_at_device(work: Work) -> None:
+    """Ask the driver everything, and make sure that nothing else computes on the card.
+
+    Raises:
+        NoDeviceError: If something does.
+    """
+    from gpubench.probe.nvidia import dump
+
+    work.add(nvml=nameless_calls(dump()))
+    work.add(findings=preflight.preflight(work.device, allow_shared=False))
+
+
+def prove_precisions(work: Work) -> None:
+    """Read switches and errors of every precision that shares a process with the others."""
+    for precision in Precision:
+        if precision is not Precision.FP32 and capability.why_no_precision(precision, work.device) is None:
+            _prove_precision(work, precision)
+            _note_libraries(work)
+
+
+def _prove_precision(work: Work, precision: Precision) -> None:
+    case = msgspec.structs.replace(work.plan.proof, precision=precision)
+    proven = _proven(work, messages.Prove(what="precision", reference=case.workload, case=case))
+    if proven.precision is not None:
+        work.add(precisions=(*work.check.precisions, proven.precision))
+
+
+def _note_libraries(work: Work) -> None:
+    """Note the versions of the libraries, and how CUDA's device was found to be the driver's."""
+    ready = work.bench.ready
+    if ready is None:
+        return
+    blank = next((f for f in ready.findings if f.kind is FindingKind.UUID_ALL_ZEROS), None)
+    identity = "UUID"
+    if blank is not None:
+        by_name = "by name" in str(blank.value)
+        identity = "name and SM count only" if by_name else "PCI bus id"
+    work.add(environment=environment(work.device, ready), identity=identity)
+
+
+# --- proofs --------------------------------------------------------------------------------------------
+
+
+def prove_clock(work: Work) -> None:
+    """Hold the harness against a loop by hand and against device events."""
+    work.add(clock=_proven(work, _order(work, "clock", work.plan.proof)).clock)
+
+
+def prove_graph(work: Work) -> None:
+    """Hold replays of the harness against those of a graph captured by hand."""
+    case = msgspec.structs.replace(work.plan.proof, execution=Execution.GRAPH)
+    work.add(graph=_proven(work, _order(work, "graph", case)).graph)
+
+
+def prove_load(work: Work) -> None:
+    """Hold the energy counter against the power shown, and rounds with telemetry against rounds without."""
+    work.add(load=_proven(work, _order(work, "load", work.plan.proof)).load)
+
+
+def _order(work: Work, what: messages.ProofName, case: Case) -> messages.Prove:
+    amounts = work.plan.amounts
+    return messages.Prove(
+        what=what,
+        reference=case.workload,
+        case=case,
+        fours=amounts.fours,
+        block_s=amounts.block_s,
+        load_s=amounts.load_s,
+        settle_s=amounts.settle_s,
+    )
+
+
+def _proven(work: Work, order: messages.Prove) -> messages.Proven:
+    proven = work.bench.prove(order, work.until_s)
+    if proven.status is not Status.OK:
+        raise PartFailedError(f"{order.case.label}: {proven.status}: {proven.reason}", proven.traceback)
+    return proven
+
+
+# --- cases ---------------------------------------------------------------------------------------------
+
+
+def try_cases(work: Work) -> None:
+    """Run a few steps of every case but those of strict fp32."""
+    _try_all(work, [t for t in work.plan.trials if not is_strict(t.case)])
+
+
+def try_compiled(work: Work) -> None:
+    """Run a few steps of some cases under torch.compile."""
+    _try_all(work, work.plan.compiled)
+
+
+def prove_fp32(work: Work) -> None:
+    """Read switches and errors of strict fp32 in a process of its own, and try its cases there."""
+    trials = [t for t in work.plan.trials if is_strict(t.case)]
+    _prove_precision(work, Precision.FP32)
+    _try_all(work, trials)
+
+
+def _try_all(work: Work, trials: Sequence[Trial]) -> None:
+    """Try each case that there is time for; a process that dies costs the case at hand."""
+    for number, trial in enumerate(trials):
+        if work.bench.lost is not None:
+            raise ProcessLostError(work.bench.lost)
+        began_s = time.monotonic()
+        if began_s + trial.expected_s > work.until_s:
+            _leave_out(work, trials[number:])
+            return
+        try:
+            row = _tried(work, trial.case.workload, trial.case, expected_bytes=trial.expected_bytes)
+        except ProcessLostError as error:
+            _leave_out(work, trials[number:])
+            if time.monotonic() - began_s > HANGS_S + HANGS_TIMES * trial.expected_s:
+                raise PartFailedError(f"{trial.case.label}: {error}: it hangs") from error
+            return
+        work.add(cases=(*work.check.cases, row))
+
+
+def _leave_out(work: Work, trials: Sequence[Trial]) -> None:
+    late = {trial.case.label: "no time left: --full tries it" for trial in trials}
+    work.add(left_out=work.check.left_out | late)
+
+
+def _tried(
+    work: Work,
+    reference: str,
+    case: Case,
+    *,
+    expected_bytes: float | None = None,
+    memory_share: float | None = None,
+) -> CaseRow:
+    """Return the row of a case; of one whose process died, what it died of.
+
+    Raises:
+        ProcessLostError: If the time was over before it answered.
+    """
+    began_s = time.monotonic()
+    try:
+        done = work.bench.try_case(reference, case, work.until_s, memory_share)
+    except ProcessLostError as error:
+        if error.late:
+            raise
+        return CaseRow(
+            case=case, status=Status.FAILED, reason=scrub(str(error)), expected_bytes=expected_bytes
+        )
+    launch = done.launch
+    return CaseRow(
+        case=case,
+        status=done.status,
+        reason=done.reason,
+        traceback=scrub_traceback(done.traceback or ""),
+        reference_error=launch.reference_error,
+        graph_error=launch.graph_error,
+        precision_errors=launch.precision_errors,
+        peak_memory_bytes=launch.peak_memory_bytes,
+        expected_bytes=expected_bytes,
+        fused=launch.fused,
+        cold_s=launch.cold_s,
+        took_s=round(time.monotonic() - began_s, 3),
+        findings=launch.findings,
+    )
+
+
+# --- injected faults -----------------------------------------------------------------------------------
+
+
+def inject_faults(work: Work) -> None:
+    """Put in a model that waits inside a capture, then a cap on memory; after each, try a sound case."""
+    _note(work, waiting=_tried(work, WAITING, _waiting_case(work.plan.proof)))
+    workload, batch = SOUND
+    sound = msgspec.structs.replace(work.plan.capped, batch_size=batch)
+    _note(work, after_waiting=_tried(work, workload, _graph_of(sound)))
+    cap, capped = work.plan.amounts.cap_bytes, work.plan.capped
+    share = min(1.0, cap / (work.device.memory_bytes or cap))
+    _note(work, cap_bytes=cap)
+    too_large = min(MOST_BATCH, TOO_LARGE * largest_under(capped, cap))
+    _note(work, too_large=_tried(work, workload, _batched(capped, too_large), memory_share=share))
+    _note(work, after_too_large=_tried(work, workload, sound, memory_share=share))
+    _search(work, share)
+
+
+def _search(work: Work, share: float) -> None:
+    """Search the largest batch under the cap, and measure at it."""
+    case = work.plan.capped
+
+    def fits(batch: int) -> bool:
+        row = _tried(work, case.workload, _batched(case, batch), memory_share=share)
+        if row.status not in {Status.OK, Status.OUT_OF_MEMORY}:
+            raise PartFailedError(f"trying batch {batch}: {row.status}: {row.reason}")
+        _note(work, tried=(*work.check.faults.tried, (batch, row.status is Status.OK)))
+        return row.status is Status.OK
+
+    guess = max(1, int(SAFE_SHARE * largest_under(case, work.plan.amounts.cap_bytes)))
+    found = largest_that_fits(fits, guess, resolution=work.plan.amounts.resolution)
+    if not found:
+        raise PartFailedError("not even a batch of 1 fits under the cap")
+    largest = _batched(case, found)
+    try:
+        done = work.bench.measure(case.workload, largest, work.until_s, share)
+    except ProcessLostError as error:
+        if error.late:
+            raise
+        reason = scrub(str(error))
+        done = messages.CaseDone(status=Status.FAILED, reason=reason, launch=Launch(index=0))
+    planned = planned_case(largest)
+    measured = Measurement(
+        case=largest,
+        status=done.status,
+        reason=done.reason,
+        batch_choice="largest",
+        launches=(done.launch,),
+        flops_per_sample=planned.flops_per_sample,
+        parameter_count=planned.parameter_count,
+        convolves=planned.convolves,
+    )
+    _note(work, at_largest=checks.judge(measured, 1))
+
+
+def _note(work: Work, **fields: object) -> None:
+    faults: FaultProof = msgspec.structs.replace(work.check.faults, **fields)
+    work.add(faults=faults)
+
+
+def _batched(case: Case, batch: int) -> Case:
+    return msgspec.structs.replace(case, batch_size=batch)
+
+
+def _graph_of(case: Case) -> Case:
+    return msgspec.structs.replace(case, execution=Execution.GRAPH)
+
+
+def _waiting_case(proof: Case) -> Case:
+    return Case(
+        workload="waiting",
+        workload_version=1,
+        task=TaskKind.TRAIN,
+        precision=proof.precision,
+        execution=Execution.GRAPH,
+        memory_format=None,
+        batch_size=8,
+        sample_unit="row",
+    )
+
+
+# --- whole runs ----------------------------------------------------------------------------------------
+
+
+def measure_scaling(work: Work) -> None:
+    """Measure one job on one GPU, then on all."""
+    assert work.plan.scaling is not None  # else the part is not planned
+    work.bench.close()
+    work.add(scaling=_measured(work, work.plan.scaling)[0])
+
+
+def run_quick(work: Work) -> None:
+    """Make the quick run, or what of it there is time for, and note how long each phase takes."""
+    made, began_s = work.plan.quick, time.monotonic()
+    work.bench.close()
+    quick = QuickProof(whole=work.plan.full, expected_s=made.estimate_s()[0])
+    work.add(quick=quick)
+    measurements, launcher = _measured(work, made)
+    took_s = round(time.monotonic() - began_s, 3)
+    work.add(
+        quick=msgspec.structs.replace(
+            quick, took_s=took_s, measurements=measurements, micro=tuple(launcher.micro)
+        )
+    )
+
+
+def _measured(work: Work, made: Plan) -> tuple[tuple[Measurement, ...], Launcher]:
+    """Measure a plan as a run does; the latest measurement of each case, judged beside the others."""
+    left_s = work.until_s - time.monotonic()
+    if left_s != float("inf"):
+        made = msgspec.structs.replace(made, time_limit_s=max(1.0, left_s))
+    watch = _PhaseWatch(work)
+    launcher = Launcher(made, work.device, watch)
+    found: dict[Case, Measurement] = {}
+    try:
+        for measurement in launcher.run():
+            found[measurement.case] = measurement
+    except GpuBenchError as error:
+        raise PartFailedError(str(error)) from error
+    finally:
+        watch.end()
+    return tuple(
+        checks.judge(m, made.budget.launches, tuple(found.values())) for m in found.values()
+    ), launcher
+
+
+class _PhaseWatch:
+    """Adds up the wall time of the phases of a run."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._phase: str | None = "start"
+        self._since_s = time.monotonic()
+
+    def __call__(self, event: events.Event) -> None:
+        match event:
+            case events.PhaseBegan(name=name):
+                self._enter(name)
+                self._work.on_phase(name)
+            case events.CaseEnded():
+                self._enter("between cases")
+
+    def end(self) -> None:
+        """Close the last phase."""
+        self._enter(None)
+
+    def _enter(self, phase: str | None) -> None:
+        now_s = time.monotonic()
+        if self._phase is not None:
+            self._work.phases_s[self._phase] += now_s - self._since_s
+        self._phase, self._since_s = phase, now_s
+
+
+STEPS: dict[str, Callable[[Work], None]] = {
+    "device": look_at_device,
+    "precision": prove_precisions,
+    "clock": prove_clock,
+    "graph": prove_graph,
+    "load": prove_load,
+    "cases": try_cases,
+    "compile": try_compiled,
+    "faults": inject_faults,
+    "fp32": prove_fp32,
+    "scaling": measure_scaling,
+    "quick": run_quick,
+}
+"""What is done in each part, by its name."""

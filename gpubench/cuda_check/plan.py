@@ -1,0 +1,409 @@
+"""What a check of the CUDA path does, in which order, and what it takes; nothing is measured here.
+
+Times are those of an H200, from the shipped readings, scaled by memory bandwidth to other cards. They decide
+which cases are tried within the limit; a part that takes longer is cut off, and the later ones keep theirs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+import msgspec
+
+from gpubench.measure import capability
+from gpubench.measure.budget import QUICK, Budget
+from gpubench.measure.plan import (
+    COMPILE_S,
+    PROCESS_START_S,
+    Plan,
+    PlannedCase,
+    default_memory_format,
+    plan,
+)
+from gpubench.measure.request import CLASSIC, RunRequest
+from gpubench.models import (
+    Case,
+    DeviceProfile,
+    Execution,
+    Precision,
+    TaskKind,
+    WorkloadProfile,
+)
+from gpubench.profile import load_profiles
+from gpubench.profile.memory import largest_batch, peak_memory_bytes
+from gpubench.readings import h200_readings
+from gpubench.specs import load_specs
+from gpubench.units import GIB, Bytes, Seconds
+
+LIMIT_S: Seconds = 300.0
+"""Of the whole check, unless all of it is asked for."""
+SPARE_S: Seconds = 15.0
+"""Of that limit, what the plan leaves free for whatever takes longer than its arithmetic."""
+PARTS = (
+    "device",
+    "precision",
+    "clock",
+    "graph",
+    "load",
+    "cases",
+    "compile",
+    "faults",
+    "fp32",
+    "scaling",
+    "quick",
+)
+"""In their order: what shares a process follows each other, strict fp32 has one of its own."""
+LOOK_S: Seconds = 4.0
+"""Asking the driver for everything, and looking at the device twice."""
+CASE_S: Seconds = 0.3
+"""What any case takes beside its steps and its weights."""
+BUILD_S_PER_PARAMETER = 15e-9
+COPY_S_PER_PARAMETER = 4e-9
+"""Drawing weights on a CPU takes 2 s for VGG16; a copy of them on the host and to the device 0.6 s."""
+CPU_FLOPS_PER_S = 150e9
+"""Two cores; the reference loss of four samples is computed once a workload and process."""
+REFERENCE_SAMPLES = 4
+TRIALS_S: Seconds = 2.0
+"""cuDNN tries its algorithms for the convolutions of a large network; once a precision."""
+LARGE_IMAGE = 100_000
+"""Values of one image of a large network."""
+STEPS = {
+    Execution.EAGER: (7, 0),
+    Execution.GRAPH: (7, 7),
+    Execution.COMPILE: (4, 8),
+}
+"""Eager steps, and replays or compiled steps, of one trial: held by a test on the fake device."""
+COMPILED_S = {"cnn": 10.0, "lstm": 3.0}
+"""Compiling these; any other takes ``COMPILE_S``."""
+PROOF_MEMORY_SHARE = 0.3
+"""What the case of a proof may take by the memory model: a graph captured by hand takes as much again."""
+
+
+class Amounts(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of everything: a test does less.
+
+    Attributes:
+        fours: Runs of four blocks in each comparison.
+        block_s: Least length of a block [s].
+        load_s, settle_s: Length of the load, and how much of its start is not judged [s].
+        cap_bytes: What a process may take while the largest batch is searched [B].
+        resolution: Relative distance at which that search stops.
+        budget: Of the trials.
+        quick: Of the quick run.
+        workloads: The cases' workloads; empty means all that are trained.
+    """
+
+    fours: int = 5
+    block_s: Seconds = 0.3
+    load_s: Seconds = 12.0
+    settle_s: Seconds = 2.0
+    cap_bytes: Bytes = GIB
+    resolution: float = 1 / 4
+    budget: Budget = msgspec.structs.replace(QUICK, curve_steps=2)
+    quick: Budget = QUICK
+    workloads: tuple[str, ...] = ()
+
+
+AMOUNTS = Amounts()
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """One case to be tried for a few steps."""
+
+    case: Case
+    expected_s: Seconds
+    expected_bytes: float
+
+
+class CheckPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is done.
+
+    Attributes:
+        limit_s: Of the whole check; None for no limit [s].
+        proof: The case of the proofs of clock, graph and load.
+        capped: The case of the search under a cap.
+        trials: Cases to be tried, those of strict fp32 among them, in their order.
+        compiled: Cases to be tried under torch.compile.
+        left_out: Cases for which there is no time, by label, and why.
+        quick: The quick run, or what of it there is time for.
+        scaling: A job of one GPU and one of all; None where there is one GPU.
+        expected_s: Time of each part [s].
+    """
+
+    full: bool
+    limit_s: Seconds | None
+    amounts: Amounts
+    proof: Case
+    capped: Case
+    trials: tuple[Trial, ...]
+    compiled: tuple[Trial, ...]
+    left_out: dict[str, str]
+    quick: Plan
+    scaling: Plan | None
+    expected_s: dict[str, Seconds]
+
+    def parts(self) -> tuple[str, ...]:
+        """Return the parts that there are here, in their order."""
+        return tuple(name for name in PARTS if name in self.expected_s)
+
+
+def make_plan(
+    device: DeviceProfile,
+    peers: tuple[DeviceProfile, ...] = (),
+    *,
+    full: bool = False,
+    amounts: Amounts = AMOUNTS,
+) -> CheckPlan:
+    """Plan the check of a device.
+
+    Args:
+        device: Where.
+        peers: GPUs of the same kind beside it.
+        full: Whether everything is done, without a limit.
+        amounts: How much of everything.
+    """
+    slower = slowness(device)
+    amp = capability.best_amp(device)
+    proof = _proof_case(device, amp)
+    quick = plan(_quick_request(amp, full=full), device, load_profiles())
+    quick = msgspec.structs.replace(quick, budget=amounts.quick)
+    scaling = _scaling(device, peers, amp)
+    compiled = tuple(_trial(name, amp, Execution.COMPILE, slower) for name in CLASSIC)
+    expected_s = _expected(proof, (quick, scaling), compiled, amounts, slower)
+    room_s = None if full else LIMIT_S - SPARE_S - sum(expected_s.values())
+    every = tuple(_every_trial(device, amounts.workloads, slower))
+    trials = _chosen(every, room_s)
+    kept = {trial.case for trial in trials}
+    for name, strict in (("cases", False), ("fp32", True)):
+        expected_s[name] += _together_s(trials, strict=strict)
+    return CheckPlan(
+        full=full,
+        limit_s=None if full else LIMIT_S,
+        amounts=amounts,
+        proof=proof,
+        capped=case_of(load_profiles()["cnn"], amp, Execution.EAGER),
+        trials=trials,
+        compiled=compiled,
+        left_out={
+            t.case.label: "no time within the limit: --full tries it" for t in every if t.case not in kept
+        },
+        quick=quick,
+        scaling=scaling,
+        expected_s=expected_s,
+    )
+
+
+def slowness(device: DeviceProfile) -> float:
+    """Return how many times longer than on an H200 a step takes, by memory bandwidth; at least 1."""
+    reference = load_specs()[h200_readings().gpu_key].memory_bandwidth_bytes_per_s
+    here = device.memory_bandwidth_bytes_per_s
+    return max(1.0, reference / here) if here and reference else 1.0
+
+
+def is_strict(case: Case) -> bool:
+    """Whether a case belongs into the process of strict fp32."""
+    return case.precision is Precision.FP32
+
+
+def case_of(
+    profile: WorkloadProfile, precision: Precision, execution: Execution, batch_size: int | None = None
+) -> Case:
+    """Return the training case of a workload, at its main batch unless another is given."""
+    return Case(
+        workload=profile.name,
+        workload_version=profile.version,
+        task=TaskKind.TRAIN,
+        precision=precision,
+        execution=execution,
+        memory_format=default_memory_format(profile, precision),
+        batch_size=batch_size or profile.main_batch,
+        sample_unit=profile.sample_unit,
+    )
+
+
+def largest_under(case: Case, room_bytes: float) -> int:
+    """Return the batch that the memory model gives a case in so much memory; at least 1."""
+    profile = load_profiles()[case.workload]
+    return max(1, largest_batch(profile, case.task, case.precision, room_bytes))
+
+
+# --- which cases ---------------------------------------------------------------------------------------
+
+
+def _proof_case(device: DeviceProfile, amp: Precision) -> Case:
+    """The case of the proofs: one whose pace the GPU sets, as large as the card has room for."""
+    room = PROOF_MEMORY_SHARE * (device.memory_bytes or 0)
+    vgg16, cnn = (load_profiles()[name] for name in ("vgg16", "cnn"))
+    for batch in (vgg16.main_batch, vgg16.batches[0]):
+        if peak_memory_bytes(vgg16, TaskKind.TRAIN, amp, batch) <= room:
+            return case_of(vgg16, amp, Execution.EAGER, batch)
+    return case_of(cnn, amp, Execution.EAGER, cnn.batches[-1])
+
+
+def _every_trial(
+    device: DeviceProfile,
+    workloads: Sequence[str],
+    slower: float,
+) -> Iterator[Trial]:
+    """Every trained workload at every precision of the device, the most telling cases first."""
+    amp = capability.best_amp(device)
+    trained = [name for name, profile in load_profiles().items() if TaskKind.TRAIN in profile.tasks]
+    trained = [name for name in trained if not workloads or name in workloads]
+    names = sorted(trained, key=lambda name: name not in CLASSIC)
+    here = [p for p in Precision if capability.why_no_precision(p, device) is None]
+    others = [p for p in here if p not in {amp, Precision.FP32}]
+    for precisions, execution in product(((amp, Precision.FP32), others), (Execution.GRAPH, Execution.EAGER)):
+        for name, precision in product(names, precisions):
+            yield _trial(name, precision, execution, slower)
+
+
+def _trial(
+    name: str,
+    precision: Precision,
+    execution: Execution,
+    slower: float,
+) -> Trial:
+    profile = load_profiles()[name]
+    case = case_of(profile, precision, execution)
+    return Trial(
+        case=case,
+        expected_s=_steps_s(case, slower) + CASE_S + COPY_S_PER_PARAMETER * profile.parameters,
+        expected_bytes=peak_memory_bytes(profile, TaskKind.TRAIN, precision, case.batch_size),
+    )
+
+
+def _steps_s(case: Case, slower: float) -> Seconds:
+    """What the steps of a trial take; a compiled step as long as an eager one."""
+    read = next(
+        s
+        for s in h200_readings().steps
+        if (s.workload, s.batch_size, s.precision) == (case.workload, case.batch_size, case.precision)
+    )
+    eager, prepared = STEPS[case.execution]
+    each_s = read.step_s.get(case.execution, read.step_s[Execution.EAGER])
+    return slower * (eager * read.step_s[Execution.EAGER] + prepared * each_s)
+
+
+def _chosen(every: Sequence[Trial], room_s: Seconds | None) -> tuple[Trial, ...]:
+    """Take trials in the order of their weight while there is time, then put them in the order of measuring.
+
+    In that order a workload is built once for all its precisions and executions, and cuDNN tries its
+    algorithms once for both executions.
+    """
+    taken: list[Trial] = []
+    for trial in every:
+        more = [*taken, trial]
+        if room_s is None or sum(_together_s(more, strict=strict) for strict in (True, False)) <= room_s:
+            taken = more
+    order = [trial.case.workload for trial in every]
+    return tuple(
+        sorted(
+            taken,
+            key=lambda t: (
+                is_strict(t.case),
+                order.index(t.case.workload),
+                t.case.precision,
+                t.case.execution,
+            ),
+        )
+    )
+
+
+def _together_s(trials: Sequence[Trial], *, strict: bool) -> Seconds:
+    """What trials take in their process: each its own time, a workload its building, a network its search."""
+    here = [trial for trial in trials if is_strict(trial.case) == strict]
+    built = {trial.case.workload for trial in here}
+    searched = {(trial.case.workload, trial.case.precision) for trial in here}
+    profiles = load_profiles()
+    return (
+        sum(trial.expected_s for trial in here)
+        + sum(_build_s(profiles[name]) for name in built)
+        + sum(TRIALS_S for name, _ in searched if _searches(profiles[name]))
+    )
+
+
+def _build_s(profile: WorkloadProfile) -> Seconds:
+    reference_s = REFERENCE_SAMPLES * profile.forward_flops_per_sample / CPU_FLOPS_PER_S
+    return BUILD_S_PER_PARAMETER * profile.parameters + reference_s
+
+
+def _searches(profile: WorkloadProfile) -> bool:
+    return profile.is_image and math.prod(profile.sample_shape) > LARGE_IMAGE
+
+
+# --- the other parts -----------------------------------------------------------------------------------
+
+
+def _expected(
+    proof: Case, runs: tuple[Plan, Plan | None], compiled: Sequence[Trial], amounts: Amounts, slower: float
+) -> dict[str, Seconds]:
+    """Time of each part, without the cases; the runs are the quick one and that on several GPUs."""
+    quick, scaling = runs
+    profile = load_profiles()[proof.workload]
+    build_s = _build_s(profile) + (TRIALS_S if _searches(profile) else 0.0)
+    copy_s = COPY_S_PER_PARAMETER * profile.parameters
+    step_s = _proof_step_s(proof, slower)
+    block_s = max(amounts.block_s, step_s)
+    start_s = CASE_S + copy_s + 1.0 + 2 * block_s
+    comparison_s = 4 * amounts.fours * block_s
+    search_s = 6 * (CASE_S + 1.0)
+    parts = {
+        "device": LOOK_S,
+        "precision": PROCESS_START_S + 3 * CASE_S,
+        "clock": build_s + start_s + 2 * comparison_s,
+        "graph": start_s + 10 * step_s + comparison_s,
+        "load": start_s + amounts.load_s + comparison_s,
+        "cases": 0.0,
+        "compile": sum(t.expected_s + COMPILED_S.get(t.case.workload, COMPILE_S) for t in compiled),
+        "faults": 4 * PROCESS_START_S + search_s + (amounts.quick.case_s or 0.0),
+        "fp32": PROCESS_START_S + CASE_S,
+        "quick": quick.aim_s() or quick.estimate_s()[0],
+    }
+    if scaling is not None:
+        parts["scaling"] = scaling.aim_s() or scaling.estimate_s()[0]
+    return parts
+
+
+def _proof_step_s(case: Case, slower: float) -> Seconds:
+    read = [s for s in h200_readings().steps if (s.workload, s.precision) == (case.workload, case.precision)]
+    return slower * read[0].step_s[Execution.EAGER] * case.batch_size / read[0].batch_size
+
+
+def _quick_request(amp: Precision, *, full: bool) -> RunRequest:
+    """A quick run as `gpubench run --quick` makes it; without the time for it, at the best AMP alone."""
+    if full:
+        return RunRequest(budget="quick")
+    return RunRequest(budget="quick", precisions=(amp,), micro="none")
+
+
+def _scaling(
+    device: DeviceProfile,
+    peers: tuple[DeviceProfile, ...],
+    amp: Precision,
+) -> Plan | None:
+    """One job on one GPU and on all: eager, because that is what several GPUs are measured in."""
+    if not peers:
+        return None
+    request = RunRequest(
+        workloads=("resnet50",),
+        precisions=(amp,),
+        executions=("eager",),
+        gpus=1 + len(peers),
+        budget="quick",
+        micro="none",
+    )
+    return plan(request, device, load_profiles(), peers)
+
+
+def planned_case(case: Case) -> PlannedCase:
+    """Return a case with where its workload is found."""
+    profile = load_profiles()[case.workload]
+    return PlannedCase(
+        reference=case.workload,
+        case=case,
+        flops_per_sample=profile.train_flops_per_sample,
+        parameter_count=profile.parameters,
+        convolves=profile.convolves(case.task),
+    )

@@ -1,0 +1,185 @@
+"""One check from plan to file: part by part, each within its time, the file replaced after every reading."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from gpubench.cuda_check.bench import Bench, ProcessLostError, unwatched
+from gpubench.cuda_check.parts import STEPS, PartFailedError, Work
+from gpubench.cuda_check.plan import AMOUNTS, Amounts, CheckPlan, make_plan
+from gpubench.cuda_check.store import nameless, write_check
+from gpubench.errors import InterruptedRunError, MisuseError, NoDeviceError, StorageError
+from gpubench.measure.child import MODULE
+from gpubench.measure.environment import environment
+from gpubench.measure.privacy import scrub, scrub_traceback
+from gpubench.models import CudaCheck, DeviceProfile, PartLog, PartState
+from gpubench.units import Seconds, utc_stamp
+
+OPENING = frozenset({"device", "precision"})
+"""Parts in which a device that cannot be used ends the check: nothing else could be done on it."""
+LEAST_SHARE = 0.5
+"""A part begins where at least this share of its expected time is left; what it does not reach is named."""
+
+OnPart = Callable[[PartLog, int, int], None]
+"""Told of each part as it begins and as it ends: its log, its number from 1, how many there are."""
+
+
+def say_nothing(log: PartLog, number: int, total: int) -> None:
+    """Watch no part."""
+    del log, number, total
+
+
+def check_cuda(
+    device: DeviceProfile,
+    path: Path,
+    peers: tuple[DeviceProfile, ...] = (),
+    *,
+    full: bool = False,
+    amounts: Amounts = AMOUNTS,
+    on_part: OnPart = say_nothing,
+    on_phase: Callable[[str], None] = unwatched,
+    module: str = MODULE,
+) -> CudaCheck:
+    """Check the CUDA path of a device, and leave the readings in a file whatever happens.
+
+    Args:
+        device: An NVIDIA GPU.
+        path: The file; replaced if it is there.
+        peers: GPUs of the same kind beside it.
+        full: Without a limit of time, and with nothing left out.
+        amounts: How much of everything.
+        on_part: Told of each part.
+        on_phase: Told of each phase of a measuring process.
+        module: What the measuring processes run.
+
+    Returns:
+        What was read; ``judge`` says what it means.
+
+    Raises:
+        MisuseError: If the device is no NVIDIA GPU.
+        NoDeviceError: If something else computes on it, or torch cannot open it; the file says so.
+        StorageError: If the file cannot be written.
+        InterruptedRunError: If Ctrl-C or SIGTERM came; the file holds what was read before.
+    """
+    if device.backend != "cuda":
+        raise MisuseError(f"check --cuda is for NVIDIA GPUs; this device is {device.backend}")
+    made = make_plan(device, peers, full=full, amounts=amounts)
+    work = Work(
+        device=device,
+        plan=made,
+        bench=Bench(device, amounts.budget, on_phase, module),
+        check=_new_check(device, made),
+        save=lambda check: write_check(path, check),
+        on_phase=on_phase,
+    )
+    work.save(work.check)
+    began_s = time.monotonic()
+    try:
+        with _interruptible():
+            _do_all(work, began_s, on_part)
+    except KeyboardInterrupt:
+        for part in work.check.parts:
+            if part.state is PartState.RUNNING:
+                work.log(part.name, state=PartState.INTERRUPTED)
+        raise InterruptedRunError(f"interrupted; what was read is in {path}") from None
+    finally:
+        work.bench.close()
+    work.add(finished_at=utc_stamp())
+    return work.check
+
+
+def _new_check(device: DeviceProfile, made: CheckPlan) -> CudaCheck:
+    return CudaCheck(
+        started_at=utc_stamp(),
+        full=made.full,
+        limit_s=made.limit_s,
+        device=nameless(device),
+        environment=environment(device),
+        parts=tuple(PartLog(name=name, expected_s=round(made.expected_s[name], 3)) for name in made.parts()),
+        left_out=made.left_out,
+    )
+
+
+def _do_all(work: Work, began_s: Seconds, on_part: OnPart) -> None:
+    names = [part.name for part in work.check.parts]
+    for number, name in enumerate(names):
+        log = work.part(name)
+        until_s = _until_s(work.plan, names[number:], began_s)
+        if work.bench.lost is not None:
+            work.log(name, state=PartState.LEFT_OUT, reason=scrub(work.bench.lost))
+        elif until_s - time.monotonic() < LEAST_SHARE * log.expected_s:
+            work.log(name, state=PartState.LEFT_OUT, reason="no time left: --full does it")
+        else:
+            work.until_s = until_s
+            work.log(name, state=PartState.RUNNING)
+            on_part(work.part(name), number + 1, len(names))
+            _do(work, name)
+        on_part(work.part(name), number + 1, len(names))
+
+
+def _until_s(plan: CheckPlan, names: list[str], began_s: Seconds) -> Seconds:
+    """When the first of these parts must be over: what the later ones are expected to take is theirs."""
+    if plan.limit_s is None:
+        return float("inf")
+    return began_s + plan.limit_s - sum(plan.expected_s[name] for name in names[1:])
+
+
+def _do(work: Work, name: str) -> None:
+    """Do one part; whatever it dies of costs this part alone."""
+    began_s = time.monotonic()
+    work.bench.phases_s = defaultdict(float)
+    work.phases_s = defaultdict(float)
+    state, reason, trace = PartState.DONE, None, ""
+    try:
+        STEPS[name](work)
+    except (StorageError, KeyboardInterrupt):
+        raise
+    except NoDeviceError as error:
+        state, reason = PartState.FAILED, str(error)
+        if name in OPENING:
+            work.log(name, state=state, reason=scrub(reason))
+            raise
+    except PartFailedError as error:
+        state, reason, trace = PartState.FAILED, str(error), error.traceback or ""
+    except ProcessLostError as error:
+        state, reason = PartState.LEFT_OUT if error.late else PartState.FAILED, str(error)
+    except Exception as error:  # noqa: BLE001 - a fault of gpubench itself belongs into the file, too
+        state, reason = PartState.FAILED, f"{type(error).__name__}: {error}"
+        trace = "".join(traceback.format_exception(error))
+    seen = {**work.bench.phases_s}
+    for phase, seconds in work.phases_s.items():
+        seen[phase] = seen.get(phase, 0.0) + seconds
+    work.log(
+        name,
+        state=state,
+        reason=None if reason is None else scrub(reason),
+        traceback=scrub_traceback(trace),
+        took_s=round(time.monotonic() - began_s, 3),
+        phases_s={phase: round(seconds, 3) for phase, seconds in seen.items()},
+    )
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let SIGTERM end the check as Ctrl-C does, where this is the thread that may listen to it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

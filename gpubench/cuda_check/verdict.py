@@ -1,0 +1,60 @@
+"""One judgement of a check, and the one rule for ratios."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from gpubench import stats
+from gpubench.models import Blocks
+
+State = Literal["ok", "FAILED", "undecided", "left out", "shown"]
+"""``shown`` is a figure that is not judged."""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """One judgement.
+
+    Attributes:
+        part: The part of the check that read it.
+        what: What was held against what.
+        found: The figure, for people.
+        limit: What is allowed; empty where nothing is.
+        reason: What went wrong, or why nothing was found.
+    """
+
+    part: str
+    what: str
+    state: State
+    found: str = ""
+    limit: str = ""
+    reason: str | None = None
+
+
+def judge_ratio(part: str, what: str, blocks: Blocks, limits: tuple[float, float]) -> Verdict:
+    """Judge the ratio of two kinds of blocks by its interval.
+
+    It fails only where the whole interval lies outside the limits, and is sound where all of it lies inside.
+    """
+    least, most = limits
+    limit = f"{least:g} to {most:g}" if least else f"at most {most:g}"
+    seen = stats.ratio_of_blocks(blocks.first_s, blocks.second_s)
+    if seen is None:
+        return Verdict(part=part, what=what, state="undecided", limit=limit, reason="too few blocks")
+    ratio, low, high = seen
+    found = f"{ratio:.4f} ({low:.4f} to {high:.4f})"
+    return Verdict(part=part, what=what, state=state_of(low, high, limits), found=found, limit=limit)
+
+
+def state_of(low: float, high: float, limits: tuple[float, float]) -> State:
+    """Say where an interval lies: inside the limits, outside, or neither."""
+    least, most = limits
+    if least <= low and high <= most:
+        return "ok"
+    return "FAILED" if high < least or low > most else "undecided"
+
+
+def passed(*, right: bool) -> State:
+    """Return the state of what is either right or wrong."""
+    return "ok" if right else "FAILED"

@@ -1,0 +1,118 @@
+"""What ``gpubench check --cuda`` prints and how it ends, on checks that were made up here."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from cuda_check.builders import H200, T4, blocks, check, clock, faults, measured, row, with_part
+from gpubench.cli.app import app
+from gpubench.cuda_check import run as cuda_check
+from gpubench.cuda_check.beside import beside
+from gpubench.models import CudaCheck, Execution, MicroResult, PartState, Precision, QuickProof, Status
+
+
+@pytest.fixture
+def command(monkeypatch, tmp_path):
+    """``command(check, *arguments)``: the command as if that check had been read."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gpubench.probe.select.select_device", lambda name: (H200, None))
+    monkeypatch.setattr("gpubench.probe.select.every_peer", lambda device: ())
+
+    def run(made: CudaCheck, *arguments: str):
+        def read(device, path, peers, *, full, on_part):
+            del device, peers, full
+            path.write_text("{}")
+            for part in made.parts:
+                on_part(part, 1, len(made.parts))
+            return made
+
+        monkeypatch.setattr(cuda_check, "check_cuda", read)
+        return CliRunner().invoke(app, ["check", "--cuda", *arguments])
+
+    return run
+
+
+BAD = check(clock=clock(by_hand=blocks(1.2)))
+OPEN = check(clock=clock(by_hand=blocks(1.0, noise=0.05)))
+CUT = with_part(check(), "graph", state=PartState.LEFT_OUT, reason="no time left: --full does it")
+
+
+@pytest.mark.parametrize(
+    ("made", "code", "words"),
+    [
+        (check(), 0, "pull request under tests/data/confirmed/"),
+        (BAD, 1, "a part failed"),
+        (OPEN, 0, "undecided"),
+        (CUT, 0, "a part is missing"),
+    ],
+    ids=["sound", "failed", "undecided", "cut"],
+)
+def test_the_end_says_what_to_do_with_the_file(command, tmp_path, made, code, words):
+    done = command(made)
+    assert done.exit_code == code, done.output
+    last = done.stderr.splitlines()[-1]
+    assert words in last
+    (path,) = tmp_path.iterdir()
+    assert path.name in last
+    assert path.name.startswith("cuda-check-nvidia-h200-sxm-141gb-")
+
+
+def test_each_judgement_is_a_line_of_the_table_and_each_reason_is_told(command):
+    done = command(check(faults=faults(waiting=row(Status.FAILED, "no such kernel"))))
+    text = " ".join(done.stdout.split())
+    for part in ("precision", "clock", "graph", "load", "cases", "faults", "fp32", "quick"):
+        assert part in text
+    assert "FAILED" in text
+    assert "no such kernel" in text
+
+
+def test_the_file_may_be_named_and_json_is_one_document(command, tmp_path):
+    done = command(check(), "--json", "-o", "mine.json")
+    document = json.loads(done.stdout)
+    assert document["file"] == "mine.json"
+    assert document["confirms"] is True
+    assert {"part", "what", "state", "found", "limit", "reason"} == document["verdicts"][0].keys()
+    assert (tmp_path / "mine.json").exists()
+
+
+def test_the_time_of_the_quick_run_is_told_by_phase(command):
+    made = with_part(check(), "quick", phases_s={"warm-up": 12.0, "import": 5.0})
+    assert "warm-up 12.0 s, import 5.00 s" in command(made).stdout
+
+
+# --- beside ----------------------------------------------------------------------------------------------------
+
+VGG16 = {"workload": "vgg16", "execution": Execution.GRAPH, "batch_size": 64}
+
+
+def quick(*rows, micro=()) -> QuickProof:
+    return QuickProof(whole=True, expected_s=100.0, took_s=100.0, measurements=rows, micro=micro)
+
+
+def test_on_an_h200_the_shipped_readings_stand_beside_and_judge_nothing(command):
+    gemm = MicroResult(
+        name="gemm", precision="bf16", size="4096", value=7e14, low=None, high=None, unit="FLOP/s", n=20
+    )
+    slow = measured(0.05, **VGG16)
+    made = check(quick=quick(slow, measured(workload="transformer", batch_size=8), micro=(gemm,)))
+    shown = beside(made)
+    assert [b.name for b in shown] == ["vgg16 amp-bf16 graph batch 64, a step", "gemm bf16 4096"]
+    assert shown[0].there == pytest.approx(0.01968, rel=1e-3)
+    assert shown[0].here == pytest.approx(slow.step_time_s)
+    done = command(made)
+    assert done.exit_code == 0
+    assert "2.54" in done.stdout  # 50 ms against 19.7
+
+
+def test_on_another_card_or_for_another_batch_nothing_stands_beside():
+    row = measured(0.05, **VGG16)
+    assert beside(check(device=T4, quick=quick(row))) == ()
+    assert beside(check(quick=None)) == ()
+    other = measured(0.05, **(VGG16 | {"batch_size": 32}))
+    failed = msgspec.structs.replace(measured(0.05, **VGG16), status=Status.INVALID)
+    compiled = measured(0.05, **(VGG16 | {"execution": Execution.COMPILE, "precision": Precision.TF32}))
+    assert beside(check(quick=quick(other, failed, compiled))) == ()

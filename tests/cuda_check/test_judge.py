@@ -1,0 +1,279 @@
+"""What the readings of a check mean: each rule from both sides of its limit."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from cuda_check.builders import (
+    blocks,
+    case,
+    check,
+    clock,
+    faults,
+    load,
+    measured,
+    proof,
+    row,
+    with_part,
+)
+from gpubench.cuda_check.judge import confirms, failed, judge
+from gpubench.cuda_check.judge_cases import fault_of
+from gpubench.models import (
+    Execution,
+    Finding,
+    FindingKind,
+    GraphProof,
+    PartState,
+    Precision,
+    QuickProof,
+    Status,
+)
+
+
+def states(made, part: str) -> dict[str, str]:
+    return {v.what: v.state for v in judge(made) if v.part == part}
+
+
+def replaced(made, **changes):
+    return msgspec.structs.replace(made, **changes)
+
+
+def test_a_sound_card_passes_everything_and_is_confirmed():
+    made = check()
+    assert {v.state for v in judge(made)} <= {"ok", "shown"}
+    assert confirms(made)
+
+
+# --- parts ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["precision", "clock", "graph", "faults", "fp32"])
+@pytest.mark.parametrize("state", [PartState.LEFT_OUT, PartState.NOT_REACHED, PartState.INTERRUPTED])
+def test_without_a_core_part_nothing_fails_and_nothing_is_confirmed(name, state):
+    made = with_part(check(), name, state=state, reason="no time left")
+    assert not failed(judge(made))
+    assert states(made, name)["the part itself"] == "left out"
+    assert not confirms(made)
+
+
+def test_a_part_that_failed_fails_the_check_and_keeps_what_it_read():
+    made = with_part(check(), "load", state=PartState.FAILED, reason="the process was killed")
+    assert failed(judge(made))
+    assert states(made, "load")["energy counted over power shown"] == "ok"
+
+
+def test_a_check_that_did_not_end_confirms_nothing():
+    assert not confirms(check(finished_at=None))
+
+
+def test_cases_without_time_do_not_keep_a_card_from_being_confirmed():
+    made = check(left_out={"vgg16 tf32 eager batch 64": "no time", "cnn fp32 graph batch 64": "no time"})
+    assert states(made, "cases")["cases not tried"] == "left out"
+    assert states(made, "fp32")["cases not tried"] == "left out"
+    assert confirms(made)
+
+
+# --- ratios --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ratio", "noise", "state"),
+    [
+        (1.0, 0.0, "ok"),
+        (1.009, 0.0005, "ok"),
+        (1.012, 0.005, "undecided"),
+        (1.0, 0.05, "undecided"),
+        (1.05, 0.005, "FAILED"),
+        (0.97, 0.005, "FAILED"),
+    ],
+)
+def test_a_ratio_fails_only_with_its_whole_interval_outside(ratio, noise, state):
+    made = check(clock=clock(by_hand=blocks(ratio, noise)))
+    assert states(made, "clock")["rounds over a loop by hand"] == state
+    assert failed(judge(made)) == (state == "FAILED")
+    assert confirms(made) == (state == "ok")
+
+
+def test_too_few_blocks_decide_nothing():
+    assert (
+        states(check(clock=clock(by_hand=blocks(fours=1))), "clock")["rounds over a loop by hand"]
+        == "undecided"
+    )
+
+
+def test_graphs_have_two_per_cent():
+    for ratio, state in ((1.015, "ok"), (0.985, "ok"), (1.03, "FAILED"), (0.9, "FAILED")):
+        made = check(graph=GraphProof(case=case(), by_hand=blocks(ratio)))
+        assert states(made, "graph") == {"replays over a graph by hand": state}
+
+
+def test_telemetry_may_cost_half_a_per_cent_and_nothing_is_wrong_with_less():
+    for ratio, state in ((1.004, "ok"), (0.97, "ok"), (1.007, "FAILED")):
+        made = check(load=load(sampled=blocks(ratio)))
+        assert states(made, "load")["rounds with telemetry over rounds without"] == state
+
+
+# --- clock ---------------------------------------------------------------------------------------------------
+
+
+def test_a_clock_that_does_not_wait_fails_by_events_and_by_the_time_to_issue():
+    made = check(clock=clock(by_hand=blocks(0.2), events=blocks(0.2)))  # both sides of a pair are 4 ms then
+    seen = states(made, "clock")
+    assert seen["rounds over device events"] == "FAILED"
+    assert seen["time of a step without waiting"] == "FAILED"
+
+
+def test_where_the_host_sets_the_pace_nothing_is_decided():
+    made = check(clock=clock(by_hand=blocks(1.3), issue_s=(0.019, 0.02, 0.021)))
+    seen = states(made, "clock")
+    assert seen["rounds over a loop by hand"] == seen["time of a step without waiting"] == "undecided"
+    assert not failed(judge(made))
+
+
+# --- energy --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scale", "state"), [(0.92, "ok"), (1.08, "ok"), (1.2, "FAILED"), (0.8, "FAILED"), (0.0, "FAILED")]
+)
+def test_the_energy_counter_agrees_with_the_power_shown_within_ten_per_cent(scale, state):
+    assert states(check(load=load(scale)), "load")["energy counted over power shown"] == state
+
+
+def test_a_card_without_a_counter_or_without_power_is_left_out():
+    for made in (load(energy_edges_j=(None, None)), load(samples=())):
+        assert states(check(load=made), "load")["energy counted over power shown"] == "left out"
+
+
+def test_power_before_the_judged_region_does_not_count():
+    assert states(check(load=load(1.0)), "load")["energy counted over power shown"] == "ok"  # 200 W before it
+
+
+# --- precision -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("precision", "error", "state"),
+    [
+        (Precision.FP32, 3e-4, "FAILED"),
+        (Precision.TF32, 3e-7, "FAILED"),
+        (Precision.AMP_FP16, 0.3, "FAILED"),
+        (Precision.AMP_BF16, 5e-3, "ok"),
+    ],
+)
+def test_a_precision_is_as_far_from_float64_as_it_should_be(precision, error, state):
+    made = check(precisions=(proof(precision, error),))
+    part = "fp32" if precision is Precision.FP32 else "precision"
+    assert states(made, part)[f"{precision} against float64"] == state
+
+
+def test_an_error_that_is_not_finite_and_a_switch_that_is_off_fail():
+    sound = proof(Precision.FP32)
+    for made in (
+        replaced(sound, errors=sound.errors | {"rnn": None}),
+        replaced(sound, switches=proof(Precision.TF32).switches),
+    ):
+        assert states(check(precisions=(made,)), "fp32")["fp32 against float64"] == "FAILED"
+
+
+# --- cases ---------------------------------------------------------------------------------------------------
+
+SMALL, LARGE = 8 * 1024**3, 80 * 1024**3
+
+
+@pytest.mark.parametrize(
+    ("made", "wrong"),
+    [
+        (row(), None),
+        (row(execution=Execution.GRAPH), None),
+        (row(reference_error=0.05), "reference error"),
+        (row(reference_error=None), "reference error not finite"),
+        (row(execution=Execution.GRAPH, graph_error=0.05), "graph error"),
+        (row(execution=Execution.GRAPH, graph_error=None), "not finite"),
+        (row(execution=Execution.COMPILE, graph_error=0.05), "compile error"),
+        (row(peak_memory_bytes=None), "peak memory"),
+        (row(findings=(Finding(kind=FindingKind.LOSS_DIFFERS, value="not finite"),)), "LOSS_DIFFERS"),
+        (row(findings=(Finding(kind=FindingKind.ONE_BATCH, value=1),)), None),
+        (row(Status.FAILED, "CUDA error: illegal address"), "illegal address"),
+        (row(Status.UNSUPPORTED, "capturing", execution=Execution.GRAPH), "unsupported"),
+        (row(Status.UNSUPPORTED, "compiled nothing", workload="lstm", execution=Execution.COMPILE), None),
+        (row(Status.UNSUPPORTED, "compiled nothing", workload="cnn", execution=Execution.COMPILE), "compiled nothing"),
+        (row(Status.OUT_OF_MEMORY, "batch 64", expected_bytes=6e9), None),
+        (row(Status.OUT_OF_MEMORY, "batch 64", expected_bytes=6e8), "out_of_memory"),
+        (row(Status.OUT_OF_MEMORY, "batch 64"), "out_of_memory"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_case(made, wrong):
+    fault = fault_of(made, SMALL)
+    assert (fault is None) if wrong is None else (wrong in fault)
+
+
+def test_the_same_lack_of_memory_is_a_fault_on_a_larger_card():
+    assert fault_of(row(Status.OUT_OF_MEMORY, "batch 64", expected_bytes=6e9), LARGE) is not None
+
+
+def test_each_case_is_judged_in_the_part_that_tried_it():
+    bad = {"status": Status.FAILED, "reason": "no"}
+    for changes, part in (
+        ({"precision": Precision.FP32}, "fp32"),
+        ({"precision": Precision.TF32}, "cases"),
+        ({"execution": Execution.COMPILE}, "compile"),
+    ):
+        made = check(cases=(*check().cases, row(**bad, **changes)))
+        wrong = [v for v in judge(made) if v.state == "FAILED"]
+        assert [v.part for v in wrong] == [part]
+        assert "no" in wrong[0].reason
+
+
+# --- injected faults -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"waiting": row(execution=Execution.GRAPH)},
+        {"waiting": row(Status.UNSUPPORTED, "operation failed due to a previous error")},
+        {"waiting": row(Status.FAILED, "stream is capturing")},
+        {"after_waiting": row(Status.FAILED, "internal assert")},
+        {"too_large": row()},
+        {"too_large": row(Status.FAILED, "CUDNN_STATUS_EXECUTION_FAILED")},
+        {"after_too_large": row(Status.OUT_OF_MEMORY, "batch 64")},
+        {"at_largest": None},
+        {"at_largest": replaced(measured(batch_size=4991), status=Status.OUT_OF_MEMORY)},
+        {"at_largest": measured(batch_size=64)},
+    ],
+    ids=lambda c: next(iter(c)),
+)
+def test_each_injected_fault_has_one_right_end(changes):
+    made = check(faults=faults(**changes))
+    assert [v.part for v in judge(made) if v.state == "FAILED"] == ["faults"]
+
+
+# --- several GPUs, quick run ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("speedup", "state"), [(1.9, "ok"), (2.05, "ok"), (2.3, "FAILED"), (0.8, "FAILED"), (1.0, "undecided")]
+)
+def test_two_gpus_are_faster_than_one_and_no_miracle(speedup, state):
+    rows = (measured(0.01), measured(0.01 * 2 / speedup, gpu_count=2))
+    assert list(states(check(scaling=rows), "scaling").values()) == [state]
+
+
+def test_a_job_that_failed_on_several_gpus_fails():
+    bad = replaced(measured(gpu_count=2), status=Status.FAILED, reason="NCCL error", launches=())
+    assert list(states(check(scaling=(measured(), bad)), "scaling").values()) == ["FAILED"]
+
+
+def test_rows_of_the_quick_run_are_judged_and_its_time_is_shown():
+    late = replaced(measured(), status=Status.TIMEOUT, reason="no time")
+    quick = QuickProof(whole=True, expected_s=113.0, took_s=400.0, measurements=(measured(), late))
+    seen = states(check(quick=quick), "quick")
+    assert seen == {
+        "rows of the quick run": "ok",
+        "rows without time": "left out",
+        "time of the quick run": "shown",
+    }
+    invalid = replaced(measured(), status=Status.INVALID, reason="TF32_IN_FORCE")
+    assert failed(judge(check(quick=replaced(quick, measurements=(invalid,)))))

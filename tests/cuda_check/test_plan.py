@@ -1,0 +1,110 @@
+"""What a check does, in which order, and that it fits: by its own arithmetic."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from cuda_check.builders import H200, T4
+from gpubench.cuda_check.plan import LIMIT_S, PARTS, largest_under, make_plan, slowness
+from gpubench.measure.capability import why_no_precision
+from gpubench.models import DeviceProfile, Execution, Precision, TaskKind
+from gpubench.profile import load_profiles
+from gpubench.profile.memory import peak_memory_bytes
+
+RTX_3090 = DeviceProfile(
+    backend="cuda", compute_capability=(8, 6), memory_bytes=24 << 30, memory_bandwidth_bytes_per_s=936e9
+)
+SMALL = DeviceProfile(
+    backend="cuda", compute_capability=(7, 5), memory_bytes=4 << 30, memory_bandwidth_bytes_per_s=128e9
+)
+SILENT = DeviceProfile(backend="cuda", compute_capability=(8, 0))
+CARDS = {"H200": H200, "3090": RTX_3090, "T4": T4, "small": SMALL, "silent": SILENT}
+TRAINED = {name for name, p in load_profiles().items() if TaskKind.TRAIN in p.tasks}
+
+
+@pytest.fixture(params=CARDS)
+def card(request):
+    return CARDS[request.param]
+
+
+def test_the_parts_add_up_to_at_most_five_minutes_on_any_card(card):
+    made = make_plan(card)
+    assert made.limit_s == LIMIT_S == 300
+    assert sum(made.expected_s.values()) <= LIMIT_S
+    assert made.parts() == tuple(name for name in PARTS if name != "scaling")
+
+
+def test_on_an_h200_every_workload_is_tried_at_its_best_amp_and_at_fp32():
+    made = make_plan(H200)
+    tried = {(t.case.workload, t.case.precision, t.case.execution) for t in made.trials}
+    for precision in (Precision.AMP_BF16, Precision.FP32):
+        for execution in (Execution.EAGER, Execution.GRAPH):
+            assert {(name, precision, execution) for name in TRAINED} <= tried
+
+
+def test_all_of_it_is_every_workload_at_every_precision_in_both_executions(card):
+    made = make_plan(card, full=True)
+    here = [p for p in Precision if why_no_precision(p, card) is None]
+    assert len(made.trials) == len({t.case for t in made.trials}) == 2 * len(TRAINED) * len(here)
+    assert made.left_out == {}
+    assert made.limit_s is None
+    assert len(made.quick.cases) >= 6 * (len(here) - 1)
+
+
+def test_a_case_is_either_tried_or_named_as_left_out(card):
+    made, whole = make_plan(card), make_plan(card, full=True)
+    tried = {t.case.label for t in made.trials}
+    assert tried.isdisjoint(made.left_out)
+    assert tried | made.left_out.keys() == {t.case.label for t in whole.trials}
+    assert tried, "the classic three are cheap enough for any card"
+
+
+def test_cases_of_a_workload_follow_each_other_and_strict_fp32_comes_last():
+    made = make_plan(H200)
+    strict = [t.case.precision is Precision.FP32 for t in made.trials]
+    assert strict == sorted(strict)
+    for part in (False, True):
+        names = [t.case.workload for t, s in zip(made.trials, strict, strict=True) if s == part]
+        runs = [name for n, name in enumerate(names) if n == 0 or names[n - 1] != name]
+        assert len(runs) == len(set(runs))
+
+
+def test_a_slower_card_is_given_fewer_cases():
+    assert slowness(H200) == slowness(SILENT) == 1.0
+    assert slowness(T4) == pytest.approx(15.0)
+    assert len(make_plan(T4).trials) < len(make_plan(RTX_3090).trials) < len(make_plan(H200).trials)
+
+
+def test_the_proofs_run_on_a_case_that_fits_the_card_twice(card):
+    proof = make_plan(card).proof
+    if card.memory_bytes is not None:
+        needed = peak_memory_bytes(
+            load_profiles()[proof.workload], proof.task, proof.precision, proof.batch_size
+        )
+        assert 2 * needed < card.memory_bytes
+    assert (proof.workload == "vgg16") == (card in [H200, RTX_3090, T4])
+
+
+def test_three_cases_are_compiled_and_the_classic_three_are_run_quickly():
+    made = make_plan(H200)
+    assert [t.case.workload for t in made.compiled] == ["cnn", "lstm", "vgg16"]
+    assert {c.case.workload for c in made.quick.cases} == {"cnn", "lstm", "vgg16"}
+    assert {c.case.precision for c in made.quick.cases} == {Precision.AMP_BF16}
+    assert make_plan(H200, full=True).quick.micro == "also"
+
+
+def test_with_several_gpus_there_is_one_part_more():
+    peer = msgspec.structs.replace(H200, index=1)
+    made = make_plan(H200, (peer,))
+    assert "scaling" in made.parts()
+    assert {c.case.gpu_count for c in made.scaling.cases} == {1, 2}
+    assert sum(made.expected_s.values()) <= LIMIT_S
+
+
+def test_the_batch_that_must_not_fit_is_far_beyond_the_one_that_should():
+    made = make_plan(H200)
+    fitting = largest_under(made.capped, made.amounts.cap_bytes)
+    profile = load_profiles()["cnn"]
+    capped = made.capped
+    assert peak_memory_bytes(profile, capped.task, capped.precision, 4 * fitting) > 2 * made.amounts.cap_bytes

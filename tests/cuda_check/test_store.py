@@ -1,0 +1,188 @@
+"""The file of a check: its name, what must never be in it, and files of strangers."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import platform
+import re
+import traceback
+
+import msgspec
+import pytest
+
+from cuda_check.builders import H200, check, faults, row, with_part
+from gpubench.cuda_check.store import encode, file_name, nameless, nameless_calls, read_check, write_check
+from gpubench.errors import MisuseError, StorageError
+from gpubench.measure.environment import environment
+from gpubench.measure.privacy import scrub, scrub_traceback
+from gpubench.models import DeviceProfile, PartState, Status
+
+HOST, USER = "sluice-7.lab.example", "ann-lee"
+UUIDS = (
+    "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6",
+    "MIG-6f1b1f5a-2f0a-5d1c-9c11-3a4b5c6d7e8f",
+    "8932F937-D72C-4106-C12F-20BD9FAED9F6",
+)
+SERIAL = "1651823005712"
+BUS = "00000000:C1:00.0"
+PATH = f"/home/{USER}/secret-project/train.py"
+SECRETS = (HOST, USER, SERIAL, "C1:00", "secret-project", "hunter2", "/home/", *UUIDS)
+
+
+@pytest.fixture
+def somebody(monkeypatch):
+    """A machine and a user with names, and secrets in its environment."""
+    monkeypatch.setattr(platform, "node", lambda: HOST)
+    monkeypatch.setattr(getpass, "getuser", lambda: USER)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
+    monkeypatch.setenv("LD_PRELOAD", f"/home/{USER}/lib/hook.so")
+
+
+def assert_no_secret(text: str) -> None:
+    for secret in SECRETS:
+        assert secret.lower() not in text.lower(), secret
+
+
+def test_the_name_says_card_and_torch_and_is_safe_everywhere():
+    assert file_name(H200, "2.11.0+cu130") == "cuda-check-nvidia-h200-sxm-141gb-2.11.0-cu130.json"
+    unknown = DeviceProfile(backend="cuda", name="NVIDIA  Weird/../Card (TM)")
+    assert file_name(unknown, None) == "cuda-check-nvidia-weird-card-tm-unknown.json"
+    for device in (unknown, DeviceProfile(backend="cuda"), DeviceProfile(backend="cuda", name="../../etc")):
+        name = file_name(device, "2.13.0a0+git/../x")
+        assert re.fullmatch(r"cuda-check-[a-z0-9.-]+\.json", name)
+        assert ".." not in name
+
+
+def test_no_secret_of_any_source_reaches_the_file(tmp_path, somebody):
+    """What the driver, the environment, an exception, a dying process and a finding can carry."""
+    profile = msgspec.structs.replace(
+        H200,
+        uuid=UUIDS[0],
+        pci_bus_id=BUS,
+        index=3,
+        device_id="0123456789abcdef",
+        unavailable={"power_limit_w": f"refused on {HOST}"},
+    )
+    calls = [
+        {"function": "nvmlDeviceGetUUID", "device": "0", "arguments": [], "code": 0, "value": UUIDS[0]},
+        {"function": "nvmlDeviceGetSerial", "device": "0", "arguments": [], "code": 0, "value": SERIAL},
+        {"function": "nvmlDeviceGetBoardId", "device": "0", "arguments": [], "code": 0, "value": SERIAL},
+        {
+            "function": "nvmlDeviceGetPciInfo",
+            "device": "0",
+            "arguments": [],
+            "code": 0,
+            "value": {"busId": BUS},
+        },
+        {
+            "function": "nvmlDeviceGetComputeRunningProcesses",
+            "device": "0",
+            "arguments": [],
+            "code": 0,
+            "value": [{"pid": 4711, "name": PATH}],
+        },
+        {
+            "function": "nvmlDeviceGetName",
+            "device": "0",
+            "arguments": [],
+            "code": 0,
+            "value": f"H200 of {USER}",
+        },
+    ]
+    trace = "".join(traceback.format_exception(RuntimeError(f"{PATH}: {UUIDS[1]} on {HOST}")))
+    reason = f"File {PATH}, line 3: {USER}@{HOST} {UUIDS[2]}"
+    made = check(
+        device=nameless(profile),
+        environment=environment(profile),
+        nvml=nameless_calls(calls),
+        cases=(row(Status.FAILED, reason, traceback=scrub_traceback(trace)),),
+        faults=faults(after_waiting=row(Status.FAILED, reason)),
+        left_out={"cnn": reason},
+    )
+    made = with_part(made, "load", state=PartState.FAILED, reason=reason, traceback=(reason,))
+    path = tmp_path / "check.json"
+    write_check(path, made)
+    text = path.read_text()
+    assert_no_secret(text)
+    stored = read_check(path)
+    assert stored.device.name == "NVIDIA H200"
+    assert stored.device.index is None
+    functions = [call["function"] for call in stored.nvml]
+    assert functions == ["nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetName"]
+    assert stored.nvml[0]["value"] == 1
+    assert stored.environment.variables["LD_PRELOAD"] == "hook.so"
+    assert "RuntimeError" in stored.cases[0].traceback[-1]
+
+
+def test_a_traceback_keeps_frames_of_libraries_by_file_name_alone(somebody):
+    text = f"""Traceback (most recent call last):
+  File "{PATH}", line 12, in train
+    loss = secret(model)
+  File "/home/{USER}/env/lib/python3.12/site-packages/torch/nn/modules/conv.py", line 553, in _conv_forward
+    return F.conv2d(
+  File "C:\\Users\\{USER}\\gpubench\\measure\\step.py", line 60, in step
+    return train()
+RuntimeError: CUDA error: out of memory on {HOST}
+"""
+    kept = scrub_traceback(text)
+    assert kept[:2] == ("conv.py line 553 in _conv_forward", "step.py line 60 in step")
+    assert kept[2].startswith("RuntimeError: CUDA error: out of memory")
+    assert_no_secret("\n".join(kept))
+    assert "secret(model)" not in "\n".join(kept)
+
+
+def test_words_of_gpubench_stay_whoever_the_user_is(monkeypatch):
+    """A user called ``eager`` on a host called ``cnn`` gets a file that can be read all the same."""
+    monkeypatch.setattr(platform, "node", lambda: "cnn")
+    monkeypatch.setattr(getpass, "getuser", lambda: "eager")
+    made = check()
+    assert scrub("eager") == "<user>"
+    assert msgspec.json.decode(encode(made), type=type(made)).cases == made.cases
+
+
+def test_a_file_comes_back_as_it_was_written(tmp_path):
+    made = check()
+    write_check(tmp_path / "check.json", made)
+    assert read_check(tmp_path / "check.json") == made
+    assert [p.name for p in tmp_path.iterdir()] == ["check.json"]
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_lost(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="-o"):
+        write_check(tmp_path / "file" / "check.json", check())
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{", "no check"),
+        ("[" * 100_000, "no check"),
+        ("{}", "no check"),
+        (json.dumps({"kind": "cuda-check", "schema_version": 99}), "no check"),
+    ],
+)
+def test_what_is_no_check_is_refused(tmp_path, content, words):
+    path = tmp_path / "check.json"
+    path.write_text(content)
+    with pytest.raises(MisuseError, match=words):
+        read_check(path)
+
+
+def test_a_check_of_a_later_gpubench_or_of_another_kind_is_refused(tmp_path):
+    path = tmp_path / "check.json"
+    for changes in ({"schema_version": 99}, {"kind": "cuda-czech"}, {"schema_version": 0}):
+        write_check(path, msgspec.structs.replace(check(), **changes))
+        with pytest.raises(MisuseError, match="reads cuda-check up to"):
+            read_check(path)
+    with pytest.raises(MisuseError, match="cannot read"):
+        read_check(tmp_path / "absent.json")
+
+
+def test_a_file_beyond_all_measure_is_not_read_whole(tmp_path):
+    path = tmp_path / "check.json"
+    with path.open("wb") as file:
+        file.truncate(17 * 1024**2)
+    with pytest.raises(MisuseError, match="16"):
+        read_check(path)

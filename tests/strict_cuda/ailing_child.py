@@ -1,0 +1,31 @@
+"""A measuring process that dies or falls silent at the orders that AILING names: ``{"clock": "die"}``."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+from gpubench.measure import messages, worker
+
+_serve = worker.serve
+
+
+def serve(command, desk, line) -> None:
+    end = json.loads(os.environ["AILING"]).get(_name(command))
+    if end == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if end == "hang":
+        line.send(messages.Phase(name="second look"))
+        time.sleep(600)
+    _serve(command, desk, line)
+
+
+def _name(command) -> str:
+    return command.what if isinstance(command, messages.Prove) else command.case.label
+
+
+if __name__ == "__main__":
+    worker.serve = serve
+    worker.main()

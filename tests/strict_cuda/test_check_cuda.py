@@ -1,0 +1,224 @@
+"""``gpubench check --cuda`` as it runs: a parent, real measuring processes, and the strict fake in them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import msgspec
+import pytest
+from nvml.script import Fault
+
+from gpubench.cuda_check import plan
+from gpubench.cuda_check.bench import PHASE_LIMITS_S
+from gpubench.cuda_check.judge import confirms, judge
+from gpubench.cuda_check.plan import Amounts
+from gpubench.cuda_check.run import check_cuda
+from gpubench.cuda_check.store import read_check
+from gpubench.errors import NoDeviceError
+from gpubench.models import PartState, Status
+from strict_cuda.conftest import BRIEF
+
+BUDGET = msgspec.structs.replace(BRIEF, timed_s=0.3, case_s=1.0)
+LITTLE = Amounts(
+    fours=2,
+    block_s=0.05,
+    load_s=3.0,
+    settle_s=0.5,
+    cap_bytes=300 * 2**20,
+    resolution=1 / 2,
+    budget=BUDGET,
+    quick=BUDGET,
+    workloads=("cnn", "lstm"),
+)
+"""Everything that a check does, in little; the workloads are their tiny presets."""
+ROOMY_GIB = 12
+"""Memory of the fake device: the cap, a share of what the driver shows, leaves 25 MiB of it."""
+
+
+def ends(made) -> dict[str, PartState]:
+    return {part.name: part.state for part in made.parts}
+
+
+def only(monkeypatch, *names: str) -> None:
+    monkeypatch.setattr(plan, "PARTS", names)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_sound_device_passes_every_part_and_is_confirmed(inside_gpu, tmp_path, monkeypatch):
+    device = inside_gpu(kernel_s=1e-3, memory_bytes=ROOMY_GIB * 2**30)
+    monkeypatch.setattr(plan, "LIMIT_S", 900.0)  # of real time, of which a fake device takes more
+    path, heard = tmp_path / "check.json", []
+    made = check_cuda(
+        device, path, amounts=LITTLE, on_part=lambda log, number, total: heard.append(log.state)
+    )
+    verdicts = judge(read_check(path))
+    assert [v for v in verdicts if v.state not in {"ok", "shown"}] == []
+    assert confirms(read_check(path))
+    assert set(ends(made).values()) == {PartState.DONE}
+    assert heard == [PartState.RUNNING, PartState.DONE] * len(made.parts)
+    assert made.identity == "PCI bus id"
+    assert {row.case.execution for row in made.cases} == {"eager", "graph", "compile"}
+    assert made.faults.after_waiting.status is Status.OK
+    assert made.faults.at_largest.case.batch_size > 64
+    assert len(made.quick.measurements) == 6
+    quick = next(part for part in made.parts if part.name == "quick")
+    assert {"import", "context", "warm-up", "timed"} <= quick.phases_s.keys()
+    assert sum(quick.phases_s.values()) == pytest.approx(quick.took_s, rel=0.1)
+    text = path.read_text()
+    assert not re.search(r"[0-9a-f]{8}-[0-9a-f]{4}-", text, re.IGNORECASE)
+    assert str(tmp_path.parent) not in text
+    assert "0000:00:06" not in text
+
+
+def test_a_part_whose_process_dies_or_hangs_costs_that_part(inside_gpu, tmp_path, monkeypatch):
+    device = inside_gpu()
+    only(monkeypatch, "device", "clock", "graph", "load")
+    monkeypatch.setenv("AILING", json.dumps({"clock": "die", "graph": "hang"}))
+    monkeypatch.setitem(PHASE_LIMITS_S, "second look", 2.0)
+    path = tmp_path / "check.json"
+    made = check_cuda(device, path, amounts=LITTLE, module="strict_cuda.ailing_child")
+    assert read_check(path) == made
+    assert list(ends(made).values()) == [PartState.DONE, PartState.FAILED, PartState.FAILED, PartState.DONE]
+    reasons = [part.reason for part in made.parts]
+    assert "SIGKILL" in reasons[1]
+    assert "no sign of life during second look" in reasons[2]
+    assert (made.clock, made.graph) == (None, None)
+    assert made.load.sampled.first_s
+    assert made.finished_at is not None
+
+
+def test_a_case_whose_process_dies_costs_that_case(inside_gpu, tmp_path, monkeypatch):
+    device = inside_gpu()
+    only(monkeypatch, "cases")
+    monkeypatch.setattr(plan, "CLASSIC", ("cnn",))
+    monkeypatch.setenv("AILING", json.dumps({"cnn amp-bf16 graph batch 512": "die"}))
+    few = msgspec.structs.replace(LITTLE, workloads=("cnn",))
+    made = check_cuda(device, tmp_path / "check.json", amounts=few, module="strict_cuda.ailing_child")
+    assert ends(made) == {"cases": PartState.DONE}
+    seen = {row.case.label: row for row in made.cases}
+    assert len(seen) == 6
+    dead = seen.pop("cnn amp-bf16 graph batch 512")
+    assert dead.status is Status.FAILED
+    assert "SIGKILL" in dead.reason
+    assert {row.status for row in seen.values()} == {Status.OK}
+    assert all(row.precision_errors.keys() == {"matmul", "conv"} for row in seen.values())
+
+
+@pytest.mark.parametrize(("limit_s", "reason"), [(2.0, "no time left"), (6.0, "cut off during")])
+def test_what_there_is_no_time_for_is_named(inside_gpu, tmp_path, monkeypatch, limit_s, reason):
+    """With less than half of the time that the plan gives a part it does not begin, else it is cut off."""
+    device = inside_gpu()
+    monkeypatch.setattr(plan, "LIMIT_S", limit_s)
+    only(monkeypatch, "clock")
+    monkeypatch.setenv("AILING", json.dumps({"clock": "hang"}))
+    made = check_cuda(device, tmp_path / "check.json", amounts=LITTLE, module="strict_cuda.ailing_child")
+    assert ends(made) == {"clock": PartState.LEFT_OUT}
+    assert reason in made.parts[0].reason
+    assert not confirms(made)
+
+
+def test_a_card_that_torch_cannot_open_ends_the_check_with_a_file_that_says_so(inside_gpu, tmp_path):
+    words = "CUDA error: all CUDA-capable devices are busy or unavailable"
+    device = inside_gpu(cuda_faults=[{"operator": "init", "words": words}])
+    path = tmp_path / "check.json"
+    with pytest.raises(NoDeviceError, match="busy or unavailable"):
+        check_cuda(device, path, amounts=LITTLE)
+    made = read_check(path)
+    assert ends(made)["precision"] is PartState.FAILED
+    assert made.finished_at is None
+    assert made.nvml
+
+
+def test_a_card_that_somebody_computes_on_is_not_checked(inside_gpu, tmp_path):
+    busy = [{"pid": 4711, "usedGpuMemory": 8 * 2**30, "gpuInstanceId": 0, "computeInstanceId": 0}]
+    device = inside_gpu(faults=[Fault("nvmlDeviceGetComputeRunningProcesses", values=[busy])])
+    path = tmp_path / "check.json"
+    with pytest.raises(NoDeviceError):
+        check_cuda(device, path, amounts=LITTLE)
+    assert ends(read_check(path))["device"] is PartState.FAILED
+
+
+# --- the command -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """An empty folder to stand in."""
+    made = tmp_path / "here"
+    made.mkdir()
+    return made
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "gpubench", "check", *arguments]
+
+
+def run(environment: dict[str, str], folder, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments),
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["latest", "--cuda"], "without a run"),
+        (["--full"], "--full is for --cuda"),
+        (["latest", "-o", "x.json"], "-o is for --cuda"),
+        (["--cuda", "--device", "cpu"], "NVIDIA"),
+        (["--cuda", "--device", "cuda:7"], "cuda:7"),
+    ],
+)
+def test_misuse_is_one_line_and_leaves_no_file(gpu_environment, folder, arguments, words):
+    done = run(gpu_environment(), folder, *arguments)
+    assert done.returncode in {2, 3}
+    assert words in done.stderr.splitlines()[-1]
+    assert list(folder.iterdir()) == []
+
+
+def test_without_a_gpu_the_exit_code_is_3(folder):
+    environment = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
+    done = run(environment, folder, "--cuda")
+    assert (done.returncode, list(folder.iterdir())) == (3, [])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_check_that_is_interrupted_leaves_what_it_has_read(gpu_environment, folder, number):
+    with subprocess.Popen(
+        command("--cuda"),
+        env=gpu_environment(),
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and process.poll() is None:
+            found = list(folder.glob("cuda-check-*.json"))
+            if found and ends(read_check(found[0]))["precision"] is PartState.RUNNING:
+                break
+            time.sleep(0.1)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "what was read is in" in errors.splitlines()[-1]
+    (path,) = folder.iterdir()
+    assert path.name.startswith("cuda-check-nvidia-h200-sxm-141gb-2.")
+    seen = ends(read_check(path))
+    assert seen["device"] is PartState.DONE
+    assert seen["precision"] is PartState.INTERRUPTED
+    assert set(list(seen.values())[2:]) == {PartState.NOT_REACHED}

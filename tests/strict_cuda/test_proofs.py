@@ -1,0 +1,340 @@
+"""The proofs of ``check --cuda`` on the strict fake: a sound device passes them, a broken harness does not.
+
+What is read is held to the very rules that judge a card.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+import torch
+from cuda_check.builders import check
+
+from gpubench.cuda_check.judge import judge
+from gpubench.cuda_check.parts import WAITING, _waiting_case
+from gpubench.measure import execution, proofs
+from gpubench.measure.batch_trial import try_batch
+from gpubench.measure.clock import Clock
+from gpubench.measure.hardware import Hardware
+from gpubench.measure.loop import Loop
+from gpubench.measure.messages import Prove, TryBatch
+from gpubench.measure.proofs import prove
+from gpubench.measure.step import Work
+from gpubench.models import (
+    CaseRow,
+    CudaCheck,
+    Execution,
+    Precision,
+    Status,
+    TelemetrySample,
+)
+from strict_cuda.conftest import KERNEL_S
+from strict_cuda.machine import NOT_PERMITTED, Machine
+
+WATTS = 600.0
+TICK_S = 0.1
+
+
+@pytest.fixture
+def proven(make_gpu, monkeypatch):
+    """``proven(what, machine)``: the check of a device with that proof as it was read."""
+    monkeypatch.setattr(proofs, "WARM_S", 0.1)
+
+    def read(what: str, machine: Machine | None = None, gpu=None, **changes) -> CudaCheck:
+        gpu = gpu or make_gpu(machine or Machine(cost=lambda name: KERNEL_S, tf32="as switched"))
+        fields = {"precision": Precision.AMP_BF16} | changes
+        order = Prove(
+            what=what,
+            reference="cnn",
+            case=gpu.case("cnn", **fields),
+            fours=2,
+            block_s=0.2,
+            load_s=12.0,
+            settle_s=2.0,
+        )
+        done = prove(order, gpu.desk)
+        assert (done.status, done.reason) == (Status.OK, None), done.traceback
+        if what == "precision":
+            return check(precisions=(done.precision,))
+        return check(**{what: getattr(done, what)})
+
+    return read
+
+
+def states(made: CudaCheck, part: str) -> dict[str, str]:
+    return {v.what: v.state for v in judge(made) if v.part == part}
+
+
+# --- precision -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", Precision)
+def test_every_precision_of_a_sound_device_is_as_exact_as_it_should_be(proven, precision):
+    part = "fp32" if precision is Precision.FP32 else "precision"
+    assert states(proven("precision", precision=precision), part)[f"{precision} against float64"] == "ok"
+
+
+def test_tf32_that_is_in_force_whatever_the_switches_say_is_seen(proven):
+    made = proven("precision", Machine(tf32="always"), precision=Precision.FP32)
+    assert states(made, "fp32")["fp32 against float64"] == "FAILED"
+    assert made.precisions[0].switches.unexpected(Precision.FP32) is None
+    assert (
+        min(made.precisions[0].errors.values()) > 1e-4
+    )  # matrix product, convolution and recurrent layer alike
+
+
+def test_tf32_that_never_takes_effect_is_seen(proven):
+    made = proven("precision", Machine(tf32="never"), precision=Precision.TF32)
+    assert states(made, "precision")["tf32 against float64"] == "FAILED"
+
+
+# --- clock ---------------------------------------------------------------------------------------------------
+
+
+def test_the_clock_of_a_sound_device_agrees_with_a_loop_by_hand_and_with_events(proven):
+    assert set(states(proven("clock"), "clock").values()) == {"ok"}
+
+
+def test_a_clock_that_never_waits_is_seen(proven, monkeypatch):
+    monkeypatch.setattr(Hardware, "clock", lambda self: Clock())
+    seen = states(proven("clock"), "clock")
+    assert seen["rounds over device events"] == "FAILED"
+    assert seen["time of a step without waiting"] == "FAILED"
+
+
+def test_a_harness_that_waits_at_every_step_is_seen_against_the_loop_by_hand(proven, monkeypatch):
+    step = Work.step
+
+    def slowly(self, index):
+        result = step(self, index)
+        torch.ones(1, device="cuda").add_(1)  # a kernel or two more than the work has
+        return result
+
+    monkeypatch.setattr(Work, "step", slowly)
+    assert states(proven("clock"), "clock")["rounds over a loop by hand"] == "FAILED"
+
+
+def test_where_the_host_sets_the_pace_the_clock_is_undecided(proven):
+    seen = states(proven("clock", Machine(cost=lambda name: 1e-6, issue_s=KERNEL_S)), "clock")
+    assert seen["time of a step without waiting"] == seen["rounds over a loop by hand"] == "undecided"
+
+
+def test_events_that_run_at_another_speed_are_seen(proven, monkeypatch):
+    times = proofs.busy.event_times
+    monkeypatch.setattr(proofs.busy, "event_times", lambda *a: tuple(1.05 * t for t in times(*a)))
+    assert states(proven("clock"), "clock")["rounds over device events"] == "FAILED"
+
+
+# --- graph ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", [Precision.TF32, Precision.AMP_FP16])
+def test_replays_of_a_sound_device_take_what_a_graph_by_hand_takes(proven, precision):
+    made = proven("graph", execution=Execution.GRAPH, precision=precision)
+    assert set(states(made, "graph").values()) == {"ok"}
+
+
+def test_a_graph_that_leaves_out_a_part_of_the_step_is_seen(proven, monkeypatch):
+    def forward_only(work: Work):
+        def step(index: int):
+            inputs, targets = work.batch(index)
+            with torch.no_grad(), work.autocast():
+                return work.loss(work.model(inputs), targets)
+
+        graph = torch.cuda.CUDAGraph()
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            step(0)
+        torch.cuda.current_stream().wait_stream(side)
+        with torch.cuda.graph(graph):
+            loss = step(0)
+
+        def replay(index: int):
+            graph.replay()
+            return loss
+
+        return replay
+
+    monkeypatch.setattr(proofs, "prepare", forward_only)
+    assert states(proven("graph", execution=Execution.GRAPH), "graph") == {
+        "replays over a graph by hand": "FAILED"
+    }
+
+
+def test_a_step_that_is_run_eagerly_under_the_name_of_a_graph_is_seen(proven, monkeypatch):
+    monkeypatch.setattr(proofs, "prepare", lambda work: work.step)
+    machine = Machine(cost=lambda name: KERNEL_S / 2, issue_s=KERNEL_S)  # the host cannot keep up
+    made = proven("graph", machine, execution=Execution.GRAPH)
+    assert states(made, "graph") == {"replays over a graph by hand": "FAILED"}
+
+
+# --- load ----------------------------------------------------------------------------------------------------
+
+
+class Ticking:
+    """The sampler on the clock of the device: one sample every tenth of a second of it."""
+
+    running = False
+
+    def __init__(self, telemetry, now_s) -> None:
+        self._telemetry, self._now_s = telemetry, now_s
+        self.source = telemetry.source
+
+    def __enter__(self):
+        Ticking.running, self._next_s = True, self._now_s()
+        return self
+
+    def __exit__(self, *_) -> None:
+        Ticking.running = False
+
+    def energy_j(self):
+        return self._telemetry.energy_j()
+
+    def drain(self):
+        taken = []
+        while self._next_s <= self._now_s():
+            taken.append(TelemetrySample(t_s=self._next_s, power_w=self._telemetry.power_w))
+            self._next_s += TICK_S
+        return taken
+
+
+@pytest.fixture
+def loaded(make_gpu, proven, monkeypatch):
+    """``loaded(scale)``: a device whose energy counter runs at so many times its power; ``cost`` of sampling."""
+    monkeypatch.setattr(proofs, "Sampler", Ticking)
+
+    def read(scale: float | None = 1.0, cost: float = 0.0, source: str = "nvml") -> CudaCheck:
+        machine = Machine(cost=lambda name: KERNEL_S * (1 + cost * Ticking.running))
+        gpu = make_gpu(machine)
+        gpu.desk.telemetry = SimpleNamespace(
+            source=source,
+            fault=None,
+            power_w=WATTS,
+            energy_j=lambda: None if scale is None else scale * WATTS * machine.now_ns * 1e-9,
+        )
+        return proven("load", gpu=gpu)
+
+    return read
+
+
+def test_counter_and_power_of_a_sound_device_agree_over_ten_seconds(loaded):
+    made = loaded()
+    assert set(states(made, "load").values()) == {"ok"}
+    assert made.load.region_s == pytest.approx(10.0, abs=0.5)
+    assert made.load.samples[0].t_s < -1.5
+
+
+@pytest.mark.parametrize("scale", [0.8, 1.2, 0.0])
+def test_a_counter_that_is_off_by_a_fifth_or_stands_still_is_seen(loaded, scale):
+    assert states(loaded(scale), "load")["energy counted over power shown"] == "FAILED"
+
+
+def test_a_device_without_a_counter_is_not_judged_by_it(loaded):
+    assert states(loaded(None), "load")["energy counted over power shown"] == "left out"
+
+
+def test_telemetry_that_costs_two_per_cent_is_seen(loaded):
+    assert states(loaded(cost=0.02), "load")["rounds with telemetry over rounds without"] == "FAILED"
+
+
+def test_a_device_without_telemetry_has_no_cost_of_it(loaded):
+    made = loaded(source="none")
+    assert states(made, "load")["rounds with telemetry over rounds without"] == "left out"
+
+
+# --- injected faults -----------------------------------------------------------------------------------------
+
+
+def waiting(gpu) -> CudaCheck:
+    case = _waiting_case(gpu.case("cnn", precision=Precision.AMP_BF16))
+    gpu.desk.tasks.clear()
+    done = try_batch(TryBatch(reference=WAITING, case=case), gpu.desk)
+    row = CaseRow(case=case, status=done.status, reason=done.reason, reference_error=0.0, graph_error=0.0)
+    made = check()
+    return msgspec.structs.replace(made, faults=msgspec.structs.replace(made.faults, waiting=row))
+
+
+@pytest.mark.parametrize("old", [True, False], ids=["torch to 2.11", "torch from 2.12"])
+def test_a_model_that_waits_is_refused_with_its_cause(make_gpu, old):
+    made = waiting(make_gpu(Machine(old_allocator=old)))
+    assert NOT_PERMITTED in made.faults.waiting.reason
+    assert states(made, "faults")["a model that waits, captured"] == "ok"
+
+
+def test_a_capture_that_takes_a_wait_in_silence_is_seen(make_gpu, monkeypatch):
+    """The number of the capture is then used in every replay: a wrong answer, and a fast one."""
+    drain = Machine.drain
+
+    def silently(self, stream=None, name="synchronize"):
+        if self.capture is None:
+            drain(self, stream, name)
+
+    monkeypatch.setattr(Machine, "drain", silently)
+    made = waiting(make_gpu())
+    assert states(made, "faults")["a model that waits, captured"] == "FAILED"
+
+
+def test_a_refusal_without_its_cause_is_seen(make_gpu, monkeypatch):
+    monkeypatch.setattr(execution, "_cause", lambda error: error)
+    made = waiting(make_gpu())
+    assert states(made, "faults")["a model that waits, captured"] == "FAILED"
+
+
+def test_a_cap_on_memory_holds_and_is_lack_of_memory(gpu):
+    gpu.desk.hardware.limit_memory(64 * 2**20 / gpu.machine.memory.total)
+    torch.backends.cudnn.benchmark = False
+    seen = {}
+    for batch in (64, 4096):
+        done = try_batch(TryBatch(reference="cnn", case=gpu.case("cnn", batch_size=batch)), gpu.desk)
+        seen[batch] = done.status
+    assert seen == {64: Status.OK, 4096: Status.OUT_OF_MEMORY}
+
+
+# --- failures of a proof -------------------------------------------------------------------------------------
+
+
+def test_a_proof_that_fails_says_how_and_ends_its_process(gpu, monkeypatch):
+    @contextmanager
+    def broken(*_, **__):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        yield
+
+    monkeypatch.setattr(torch.cuda, "stream", broken)
+    case = gpu.case("cnn", execution=Execution.GRAPH)
+    done = prove(Prove(what="graph", reference="cnn", case=case), gpu.desk)
+    assert (done.status, done.spent) == (Status.FAILED, True)
+    assert "illegal memory access" in done.reason
+    assert "Traceback" in done.traceback
+
+
+def test_a_proof_that_finds_no_memory_says_so(gpu):
+    gpu.machine.memory.fraction = 1e-5
+    case = gpu.case("vgg16")
+    done = prove(Prove(what="clock", reference="vgg16", case=case), gpu.desk)
+    assert done.status is Status.OUT_OF_MEMORY
+
+
+def test_a_proof_that_is_over_leaves_nothing_on_the_device(gpu, monkeypatch):
+    monkeypatch.setattr(proofs, "WARM_S", 0.05)
+    case = gpu.case("cnn", execution=Execution.GRAPH)
+    done = prove(Prove(what="graph", reference="cnn", case=case, fours=1, block_s=0.05), gpu.desk)
+    assert (done.status, done.spent) == (Status.OK, False)
+    gpu.desk.tasks.clear()
+    assert gpu.machine.memory.allocated == 0
+
+
+def test_blocks_run_in_the_order_that_a_steady_drift_cancels_in():
+    order = []
+    made = proofs.by_hand.in_fours(
+        lambda: order.append("a") or 1.0, lambda: order.append("b") or 2.0, fours=3
+    )
+    assert "".join(order) == "abba" * 3
+    assert (made.first_s, made.second_s) == ((1.0,) * 6, (2.0,) * 6)
+
+
+def test_a_loop_is_what_the_rounds_of_a_measurement_are():
+    assert proofs.Loop is Loop

@@ -1,0 +1,119 @@
+"""A few steps of a case as ``check --cuda`` tries it: what it tells, and how many steps it takes."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+import torch
+
+from gpubench.cuda_check.plan import AMOUNTS, STEPS, make_plan
+from gpubench.measure import guards, proofs
+from gpubench.measure.batch_trial import try_batch
+from gpubench.measure.messages import Prove, TryBatch
+from gpubench.measure.step import Work
+from gpubench.models import Execution, Precision, Status
+from gpubench.readings import h200_readings
+from strict_cuda.conftest import BRIEF
+from strict_cuda.machine import Fault, Machine
+from strict_cuda.models import acting
+
+
+def tried(gpu, name: str = "cnn", built=None, **changes):
+    case = gpu.case(name, built, **changes)
+    return try_batch(TryBatch(reference=name, case=case), gpu.desk)
+
+
+@pytest.mark.parametrize("execution", Execution)
+def test_a_trial_tells_what_a_measurement_tells_before_its_first_round(gpu, execution):
+    done = tried(gpu, execution=execution, precision=Precision.AMP_BF16)
+    launch = done.launch
+    assert (done.status, done.reason, done.traceback) == (Status.OK, None, None)
+    assert launch.switches.unexpected(Precision.AMP_BF16) is None
+    assert launch.precision_errors.keys() == {"matmul", "conv"}
+    assert launch.reference_error < 2e-2
+    assert (launch.graph_error is None) == (execution is Execution.EAGER)
+    assert launch.peak_memory_bytes > 0
+    assert launch.rounds == ()
+
+
+def test_a_trial_that_cannot_be_captured_is_unsupported_and_one_that_fails_shows_where(make_gpu):
+    done = tried(make_gpu(), "own", acting(lambda out: out.sum().item()), execution=Execution.GRAPH)
+    assert (done.status, done.spent) == (Status.UNSUPPORTED, True)
+    assert "capturing" in done.reason
+    fault = Fault("addmm", lambda: RuntimeError("CUDA error: unspecified launch failure"), after=3)
+    done = tried(make_gpu(Machine(faults=[fault])))
+    assert (done.status, done.spent) == (Status.FAILED, True)
+    assert "unspecified launch failure" in done.traceback
+
+
+def test_the_reference_loss_is_computed_once_for_all_precisions_and_executions(gpu, monkeypatch):
+    computed = []
+    expected_loss = guards.expected_loss
+    monkeypatch.setattr(guards, "expected_loss", lambda *a: computed.append(1) or expected_loss(*a))
+    case = gpu.case("cnn")
+    for precision in (Precision.FP32, Precision.TF32):
+        for execution in (Execution.EAGER, Execution.GRAPH):
+            order = msgspec.structs.replace(case, precision=precision, execution=execution)
+            assert try_batch(TryBatch(reference="cnn", case=order), gpu.desk).status is Status.OK
+    assert computed == [1]
+    assert tried(gpu, "lstm").status is Status.OK
+    assert computed == [1, 1]
+
+
+@pytest.mark.parametrize("execution", Execution)
+def test_a_trial_takes_the_steps_that_the_plan_counts(make_gpu, monkeypatch, execution):
+    """The plan multiplies these counts with the time of a step on an H200."""
+    gpu = make_gpu(budget=msgspec.structs.replace(BRIEF, curve_steps=AMOUNTS.budget.curve_steps))
+    eager, prepared = [], []
+    step, replay = Work.step, torch.cuda.CUDAGraph.replay
+
+    def counted(self, index):
+        if not torch.cuda.is_current_stream_capturing():
+            compiled = type(self.model).__name__ == "OptimizedModule"
+            (prepared if compiled else eager).append(index)
+        return step(self, index)
+
+    monkeypatch.setattr(Work, "step", counted)
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda self: prepared.append(1) or replay(self))
+    assert tried(gpu, execution=execution).status is Status.OK
+    assert (len(eager), len(prepared)) == STEPS[execution]
+
+
+@pytest.mark.parametrize("what", ["clock", "graph", "load"])
+def test_a_proof_on_an_h200_takes_what_the_plan_gives_it(make_gpu, what):
+    """On the clock of the device, with steps as long as VGG16's on an H200."""
+    step_s = next(
+        s.step_s[Execution.EAGER]
+        for s in h200_readings().steps
+        if (s.workload, s.precision) == ("vgg16", Precision.AMP_BF16)
+    )
+    state = {"kernel_s": 0.0}
+    gpu = make_gpu(Machine(cost=lambda name: state["kernel_s"], issue_s=1e-6))
+    case = gpu.case(
+        "cnn",
+        precision=Precision.AMP_BF16,
+        execution=Execution.GRAPH if what == "graph" else Execution.EAGER,
+    )
+    work = proofs.move(gpu.desk.task("cnn", case.batch_size), case, gpu.desk.hardware.device)
+    work.step(0)
+    before = gpu.machine.kernels
+    work.step(1)
+    state["kernel_s"] = step_s / (gpu.machine.kernels - before)
+    del work
+    gpu.desk.tasks.clear()
+    case = gpu.case("cnn", precision=case.precision, execution=case.execution)
+    began_ns = gpu.machine.now_ns
+    order = Prove(
+        what=what,
+        reference="cnn",
+        case=case,
+        fours=AMOUNTS.fours,
+        block_s=AMOUNTS.block_s,
+        load_s=AMOUNTS.load_s,
+        settle_s=AMOUNTS.settle_s,
+    )
+    done = proofs.prove(order, gpu.desk)
+    assert done.status is Status.OK, done.traceback
+    took_s = (gpu.machine.now_ns - began_ns) * 1e-9
+    expected_s = make_plan(gpu.profile).expected_s[what]
+    assert 0.6 * expected_s < took_s < expected_s
