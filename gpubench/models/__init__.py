@@ -30,7 +30,14 @@ from gpubench.models.ranking import (
 )
 from gpubench.models.record import PROTOCOL, SCHEMA_VERSION
 from gpubench.models.run import Environment, Run, Settings, StartState
-from gpubench.models.workload import CONVOLUTIONS, Operator, OperatorKind, WorkloadProfile
+from gpubench.models.workload import (
+    CONVOLUTIONS,
+    MemoryLine,
+    Operator,
+    OperatorKind,
+    StepMemory,
+    WorkloadProfile,
+)
 
 __all__ = [
     "CONVOLUTIONS",
@@ -52,6 +59,7 @@ __all__ = [
     "Launch",
     "Measurement",
     "MemoryFormat",
+    "MemoryLine",
     "MicroResult",
     "Offer",
     "Operator",
@@ -67,6 +75,7 @@ __all__ = [
     "SortedBy",
     "StartState",
     "Status",
+    "StepMemory",
     "Switches",
     "TaskKind",
     "TelemetrySample",
