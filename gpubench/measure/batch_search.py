@@ -34,8 +34,6 @@ RESOLUTION = 1 / 16
 """The search ends when the largest batch that fits and the smallest that does not are this close."""
 TRIAL_LIMIT_S = 600.0
 GROWTH = 1.5
-SAFE_SHARE = 0.9
-"""Of the device's memory: what a first guess may fill."""
 
 Fits = Callable[[int], bool]
 OnTrial = Callable[[Case, bool], None]
@@ -79,7 +77,7 @@ def largest_that_fits(
 
 def guess_batch(profile: WorkloadProfile, case: Case, memory_bytes: int) -> int:
     """Guess from the memory model that ranking goes by too."""
-    return max(1, largest_batch(profile, case.task, case.precision, SAFE_SHARE * memory_bytes))
+    return max(1, largest_batch(profile, case.task, case.precision, memory_bytes))
 
 
 def with_largest_batches(

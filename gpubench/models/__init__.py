@@ -43,7 +43,14 @@ from gpubench.models.ranking import (
 )
 from gpubench.models.record import PROTOCOL, SCHEMA_VERSION
 from gpubench.models.run import Environment, Run, Settings, StartState
-from gpubench.models.workload import CONVOLUTIONS, Operator, OperatorKind, WorkloadProfile
+from gpubench.models.workload import (
+    CONVOLUTIONS,
+    MemoryLine,
+    Operator,
+    OperatorKind,
+    StepMemory,
+    WorkloadProfile,
+)
 
 __all__ = [
     "CONVOLUTIONS",
@@ -72,6 +79,7 @@ __all__ = [
     "LoadProof",
     "Measurement",
     "MemoryFormat",
+    "MemoryLine",
     "MicroResult",
     "Offer",
     "Operator",
@@ -91,6 +99,7 @@ __all__ = [
     "SortedBy",
     "StartState",
     "Status",
+    "StepMemory",
     "Switches",
     "TaskKind",
     "TelemetrySample",

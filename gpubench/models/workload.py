@@ -33,6 +33,26 @@ class Operator(Record, frozen=True, kw_only=True):
     bytes_fixed: float = 0.0
 
 
+class MemoryLine(Record, frozen=True, kw_only=True):
+    """Bytes alive at one moment of a step: what is there at any batch, and what each sample adds."""
+
+    fixed_bytes: float
+    bytes_per_sample: float
+
+
+class StepMemory(Record, frozen=True, kw_only=True):
+    """Peak memory of one step over the batch size, traced: the highest of its lines.
+
+    Attributes:
+        is_amp: Under autocast, of either type; fp32 and tf32 are alike.
+        lines: By rising bytes per sample.
+    """
+
+    task: TaskKind
+    is_amp: bool
+    lines: tuple[MemoryLine, ...]
+
+
 class WorkloadProfile(Record, frozen=True, kw_only=True):
     """What one step of a workload computes and moves, read on the meta device; no GPU, no weights.
 
@@ -44,6 +64,8 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         train, infer: Operators of one training step and one forward pass.
         summary: What the model is, in a few words.
         tasks: What can be measured with it; an input pipeline is only ever run forward.
+        memory: Peak memory of each task, with autocast and without; empty where it could not be traced.
+        memory_untraced: Why it could not be.
     """
 
     name: str
@@ -64,6 +86,8 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
     train: tuple[Operator, ...]
     infer: tuple[Operator, ...]
     tasks: tuple[TaskKind, ...] = (TaskKind.TRAIN, TaskKind.INFER)
+    memory: tuple[StepMemory, ...] = ()
+    memory_untraced: str | None = None
 
     def convolves(self, task: TaskKind) -> bool:
         """Whether a step of this task holds convolutions."""

@@ -6,8 +6,6 @@ from gpubench.models import GpuSpec, Precision
 from gpubench.predict.question import Question
 from gpubench.profile import memory
 
-SAFE_SHARE = 0.92  # of the card: the rest is the driver, the context and fragments
-
 
 def peak_memory_bytes(question: Question, precision: Precision, batch_size: int) -> float:
     """Estimate the peak of one step of the question [B]."""
@@ -15,13 +13,13 @@ def peak_memory_bytes(question: Question, precision: Precision, batch_size: int)
 
 
 def fits(need_bytes: float, spec: GpuSpec) -> bool:
-    """Whether a peak stays under ``SAFE_SHARE`` of a card whose memory is known."""
+    """Whether the upper bound of a peak fits on a card whose memory is known."""
     assert spec.memory_bytes is not None
-    return need_bytes <= SAFE_SHARE * spec.memory_bytes
+    return memory.fits(need_bytes, spec.memory_bytes)
 
 
 def largest_batch(question: Question, precision: Precision, spec: GpuSpec, factor: float = 1.0) -> int:
-    """The largest batch that stays under ``SAFE_SHARE`` of the card; 0 where none does.
+    """The largest batch that ``fits`` the card; 0 where none does.
 
     Args:
         question: Workload and task.
@@ -30,5 +28,4 @@ def largest_batch(question: Question, precision: Precision, spec: GpuSpec, facto
         factor: Measured over predicted peak, where this workload was measured.
     """
     assert spec.memory_bytes is not None
-    room = SAFE_SHARE * spec.memory_bytes / factor
-    return memory.largest_batch(question.profile, question.task, precision, room)
+    return memory.largest_batch(question.profile, question.task, precision, spec.memory_bytes, factor)

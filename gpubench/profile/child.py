@@ -50,7 +50,12 @@ def _profile(reference: str) -> tuple[WorkloadProfile, tuple[str, ...]]:
 
         profile = msgspec.structs.replace(profile, version=version_of(reference, profile))
     sound = msgspec.convert(msgspec.to_builtins(profile), WorkloadProfile)  # its fields are of others too
-    return sound, () if note is None else (f"{profile.name}: {note}",)
+    notes = (note, None if profile.memory_untraced is None else _memory_note(profile.memory_untraced))
+    return sound, tuple(f"{profile.name}: {n}" for n in notes if n is not None)
+
+
+def _memory_note(reason: str) -> str:
+    return f"its memory was estimated from above by a formula, not traced: {reason}"
 
 
 if __name__ == "__main__":

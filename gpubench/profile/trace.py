@@ -12,8 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from gpubench.errors import MisuseError
-from gpubench.models import Operator, OperatorKind, TaskKind, WorkloadProfile
+from gpubench.models import Operator, OperatorKind, StepMemory, TaskKind, WorkloadProfile
+from gpubench.profile.liveness import trace_memory
 from gpubench.workload import TOO_LARGE, Task, Workload, lacks_memory, one_line, seeded
 
 if TYPE_CHECKING:
@@ -68,7 +71,19 @@ def trace_workload(workload: Workload) -> Traced:
         MisuseError: If the model cannot run a step on its own batch.
     """
     traces = [_trace(workload, n) for n in _BATCHES]
-    return Traced(_profile(workload, traces), traces[0].why_on_cpu)
+    memory, memory_untraced = _memory(workload)
+    profile = msgspec.structs.replace(
+        _profile(workload, traces), memory=memory, memory_untraced=memory_untraced
+    )
+    return Traced(profile, traces[0].why_on_cpu)
+
+
+def _memory(workload: Workload) -> tuple[tuple[StepMemory, ...], str | None]:
+    """Trace peak memory, or say why it cannot be traced."""
+    try:
+        return trace_memory(workload), None
+    except Exception as error:  # noqa: BLE001 - code of others, and a torch that lacks something: the reason is kept
+        return (), one_line(error)
 
 
 def _profile(workload: Workload, traces: Sequence[_Trace]) -> WorkloadProfile:

@@ -6,12 +6,16 @@ import csv
 from importlib.resources import files
 
 from gpubench.models import Operator, OperatorKind, WorkloadProfile
+from gpubench.profile import load_profiles
 
 
 def published(
     model: str, *, is_image: bool = True, batches: tuple[int, ...] = (32, 64, 128)
 ) -> WorkloadProfile:
-    """The profile of a published model, its totals spread over its number of operators."""
+    """The profile of a published model, its totals spread over its number of operators.
+
+    Its memory is the traced one where the model is shipped too.
+    """
     text = files("gpubench").joinpath("data/model_profiles.csv").read_text()
     row = next(r for r in csv.DictReader(text.splitlines()) if r["model"] == model)
     flops = {
@@ -49,4 +53,5 @@ def published(
         optimizer_bytes_per_parameter=4.0,
         train=(*computing, moving, update),
         infer=(*computing, moving),
+        memory=load_profiles()[model].memory if model in load_profiles() else (),
     )

@@ -385,8 +385,9 @@ def test_a_build_that_needs_values_is_built_on_the_cpu_and_says_so(tmp_path: Pat
     answer = _answer(path)
     assert answer.profile is not None
     assert answer.profile.parameters == 55
-    (note,) = answer.notes
+    note, memory_note = answer.notes
     assert note.startswith("my_model.py: built and traced on the CPU, because torch's meta device cannot: ")
+    assert memory_note.endswith(f"not traced: {answer.profile.memory_untraced}")
 
 
 NAN = GOOD.replace("nn.CrossEntropyLoss()", "lambda out, y: out.mean() * float('nan')")

@@ -1,0 +1,273 @@
+"""Let a CPU build of torch keep for the backward pass what a GPU would keep.
+
+Autocast casts by a list of operators, and that of CUDA is another than that of the CPU; some calls are one
+kernel on a GPU and many on a CPU. Both are set right in torch's dispatcher, below whatever Python calls, so
+that attention inside of ``nn.MultiheadAttention`` is found too. Only shapes and types are right: the values
+are meaningless, so this is for fake tensors alone.
+
+Sources: torch's documentation of autocast, "CUDA Ops that can autocast to float16", "CUDA Ops that can
+autocast to float32"; aten/src/ATen/autocast_mode.h and .cpp, where the same lists are kept by overload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_TO_FLOAT32 = """
+    acos asin cosh erfinv exp expm1 log log10 log1p log2 pow.Scalar pow.Tensor_Scalar pow.Tensor_Tensor
+    reciprocal rsqrt sinh tan softplus layer_norm native_layer_norm group_norm rms_norm renorm logsumexp
+    cosine_similarity dist pdist frobenius_norm.dim nuclear_norm nuclear_norm.dim
+    norm.Scalar norm.ScalarOpt_dim
+    upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d
+    _upsample_nearest_exact2d _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d
+    _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa
+"""
+TO_FLOAT32 = frozenset(_TO_FLOAT32.split())
+"""Their half-precision inputs are cast to float32 on CUDA and taken as they are on a CPU."""
+RESULT_IN_FLOAT32 = frozenset(
+    {
+        "softmax.int", "log_softmax.int", "cumsum", "cumprod", "sum", "sum.dim_IntList",
+        "linalg_vector_norm", "linalg_matrix_norm", "linalg_matrix_norm.str_ord",
+    }
+)  # fmt: skip
+"""CUDA's autocast asks these for a float32 result."""
+TO_LOWER = frozenset({"addmv", "addr", "mv", "chain_matmul", "linalg_multi_dot", "einsum"})
+"""Cast to half precision on CUDA alone."""
+
+_RNN = {"lstm.input": 4, "gru.input": 3, "rnn_tanh.input": 1, "rnn_relu.input": 1}
+"""Recurrent layers on padded batches, and the gates of each."""
+_STATES_KEPT = 2
+"""Beside its gates, cuDNN's reserve space holds the state and the output of each step."""
+
+
+@contextmanager
+def cuda_rules() -> Iterator[None]:
+    """Apply CUDA's rules to CPU tensors inside the block, in this whole process."""
+    library = torch.library.Library("aten", "IMPL")
+    try:
+        for names, rule in ((TO_FLOAT32, _to_float32), (RESULT_IN_FLOAT32, _result_in_float32)):
+            for name in names:
+                _add(library, name, "AutocastCPU", rule)
+        for name in (*TO_LOWER, *_RNN):
+            _add(library, name, "AutocastCPU", _to_lower)
+        for key in ("AutogradCPU", "CPU"):
+            library.impl("scaled_dot_product_attention", _attention, key)
+            library.impl("dropout", _dropout, key)
+            for name, gates in _RNN.items():
+                library.impl(name, _rnn_of(gates), key)
+        yield
+    finally:
+        library._destroy()  # noqa: SLF001 - a library lives until then, whatever still refers to it
+
+
+def _add(library: torch.library.Library, name: str, key: str, rule: Callable[..., Any]) -> None:
+    """Register a rule for an operator of this torch; older ones lack some."""
+    packet, _, overload = name.partition(".")
+    found = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
+    if found is not None and not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key):  # noqa: SLF001
+        library.impl(name, rule(found), key)
+
+
+# --- autocast ------------------------------------------------------------------------------------------
+
+
+def _to_float32(operator: Any) -> Callable[..., Any]:
+    return _casting(operator, lambda: torch.float32)
+
+
+def _to_lower(operator: Any) -> Callable[..., Any]:
+    return _casting(operator, lambda: torch.get_autocast_dtype("cpu"))
+
+
+def _casting(operator: Any, dtype: Callable[[], torch.dtype]) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with _without_autocast():
+            return operator(*_cast(args, dtype()), **_cast(kwargs, dtype()))
+
+    return run
+
+
+def _result_in_float32(operator: Any) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        first = next((a for a in args if isinstance(a, Tensor)), None)
+        if first is not None and first.is_floating_point() and first.dtype is not torch.float64:
+            place = [a.name for a in operator._schema.arguments].index("dtype")  # noqa: SLF001
+            if len(args) <= place and kwargs.get("dtype") is None:
+                kwargs["dtype"] = torch.float32
+        with _without_autocast():
+            return operator(*args, **kwargs)
+
+    return run
+
+
+def _without_autocast() -> Any:
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)  # noqa: SLF001
+    return torch._C._ExcludeDispatchKeyGuard(keys)  # noqa: SLF001
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    if isinstance(value, Tensor):
+        eligible = value.is_floating_point() and value.dtype is not torch.float64
+        return value.to(dtype) if eligible else value
+    if isinstance(value, list | tuple):
+        return type(value)(_cast(part, dtype) for part in value)
+    if isinstance(value, dict):
+        return {name: _cast(part, dtype) for name, part in value.items()}
+    return value
+
+
+# --- dropout -------------------------------------------------------------------------------------------
+
+
+def _dropout(x: Tensor, p: float, train: bool) -> Tensor:
+    """One kernel on CUDA, whose mask takes one byte per value; on a CPU the mask is of the values' type."""
+    if not train or p == 0 or x.numel() == 0:
+        return x
+    out: Tensor = torch.native_dropout(x, p, True)[0]
+    return out
+
+
+# --- attention -----------------------------------------------------------------------------------------
+
+
+def _attention(  # noqa: PLR0917 - torch's own signature
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Keep query, key, value, output and the logarithm of the sums: never the matrix of scores.
+
+    Flash attention takes half precision, the memory-efficient kernel the rest; a mask whose gradient is
+    wanted is left to the unfused form, as on a GPU.
+    """
+    if attn_mask is not None and attn_mask.requires_grad:
+        options = {"scale": scale, "enable_gqa": enable_gqa}
+        unfused = torch.ops.aten._scaled_dot_product_attention_math  # noqa: SLF001
+        out: Tensor = unfused(query, key, value, attn_mask, dropout_p, is_causal, None, **options)[0]
+        return out
+    fused: Tensor = _FusedAttention.apply(query, key, value, attn_mask)  # type: ignore[no-untyped-call]
+    return fused
+
+
+class _FusedAttention(torch.autograd.Function):
+    """Shapes and types of fused attention; the output lies in memory as (N, T, heads, width)."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        """Give back an output that nothing was written to, and keep what the kernels keep."""
+        *batch, length, _ = query.shape
+        if batch:
+            shape = (*batch[:-1], length, batch[-1], value.shape[-1])
+            out = query.new_empty(shape).transpose(-3, -2)
+        else:
+            out = query.new_empty((length, value.shape[-1]))
+        sums = query.new_empty((*batch, length), dtype=torch.float32)
+        bias = mask.to(query.dtype) if mask is not None and mask.dtype is torch.bool else mask
+        ctx.save_for_backward(query, key, value, out, sums, bias)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Give back gradients, beside the sums and the float32 gradient of the query that are added up to."""
+        query, key, value, _, sums, _ = ctx.saved_tensors
+        added = query.new_empty(query.shape, dtype=torch.float32), torch.empty_like(sums)
+        found = tuple(
+            torch.empty_like(t) if needed else None
+            for t, needed in zip((query, key, value), ctx.needs_input_grad[:3], strict=True)
+        )
+        del gradients, added
+        return (*found, None)
+
+
+# --- recurrent layers ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Of a recurrent layer, as cuDNN is told them."""
+
+    gates: int
+    layers: int
+    directions: int
+    hidden: int
+    steps: int
+    batch: int
+    train: bool
+
+    @property
+    def reserve(self) -> int:
+        """Elements that are kept for the backward pass."""
+        return self.layers * self.workspace // self.gates * (self.gates + _STATES_KEPT)
+
+    @property
+    def workspace(self) -> int:
+        """Elements of one layer's gates over all steps, which either pass works on."""
+        return self.directions * self.batch * self.steps * self.hidden * self.gates
+
+
+def _rnn_of(gates: int) -> Callable[..., Any]:
+    def run(  # noqa: PLR0917 - torch's own signature
+        x: Tensor,
+        state: Tensor | Sequence[Tensor],
+        weights: Sequence[Tensor],
+        has_biases: bool,
+        layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool,
+    ) -> Any:
+        """A recurrent layer of cuDNN, which works with the steps first."""
+        del has_biases, dropout
+        states = [state] if isinstance(state, Tensor) else list(state)
+        first = x.transpose(0, 1) if batch_first else x
+        directions = 2 if bidirectional else 1
+        sizes = _Sizes(gates, layers, directions, weights[1].shape[1], first.shape[0], first.shape[1], train)
+        out, *final = _FusedRnn.apply(sizes, len(states), first, *states, *weights)  # type: ignore[no-untyped-call]
+        return (out.transpose(0, 1) if batch_first else out, *final)
+
+    return run
+
+
+class _FusedRnn(torch.autograd.Function):
+    """Shapes and types of a recurrent layer: input, states, weights, output and reserve space are kept."""
+
+    @staticmethod
+    def forward(ctx: Any, sizes: _Sizes, states: int, x: Tensor, *tensors: Tensor) -> Any:
+        """Give back output and final states that nothing was written to."""
+        contiguous = x.contiguous()
+        width = tensors[0].shape[-1]
+        out = x.new_empty(sizes.steps, sizes.batch, width * sizes.directions)
+        workspace = x.new_empty(sizes.workspace)
+        final = tuple(torch.empty_like(tensors[n]) for n in range(states))
+        if sizes.train:
+            reserve = x.new_empty(sizes.reserve)
+            ctx.save_for_backward(x, *tensors, out, reserve)
+        ctx.sizes = sizes
+        del contiguous, workspace
+        return (out, *final)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Give back gradients of input, states and weights."""
+        x, *tensors, _, _ = ctx.saved_tensors
+        contiguous = x.contiguous()
+        workspace = x.new_empty(ctx.sizes.workspace)
+        found = [
+            torch.empty_like(t) if needed else None
+            for t, needed in zip((x, *tensors), ctx.needs_input_grad[2:], strict=True)
+        ]
+        del gradients, contiguous, workspace
+        return (None, None, *found)

@@ -1,0 +1,405 @@
+"""Peak memory by liveness: against real steps on the CPU, against figures for GPUs, and what must hold anyway."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.checkpoint import checkpoint
+
+from gpubench.models import Precision, TaskKind, WorkloadProfile
+from gpubench.profile import load_profiles, profile_of, profile_workload
+from gpubench.profile.cuda_rules import RESULT_IN_FLOAT32, TO_FLOAT32, TO_LOWER, cuda_rules
+from gpubench.profile.liveness import step_timeline, trace_memory, traced_peak_bytes
+from gpubench.profile.memory import (
+    CONTEXT_BYTES,
+    MARGIN,
+    MOST_BATCH,
+    SAFE_SHARE,
+    UNTRACED_FACTOR,
+    WORKSPACE_BYTES,
+    fits,
+    largest_batch,
+    peak_memory_bytes,
+    upper_bound_bytes,
+)
+from gpubench.units import GIB
+from gpubench.workload import Task, Workload, load_workload, workload_names
+
+TRAINED = [name for name in workload_names() if name != "augment"]
+
+# --- against real steps -----------------------------------------------------------------------------------
+
+SCRATCH = {
+    "aten::convolution",
+    "aten::convolution_backward",
+    "aten::addmm",
+    "aten::mm",
+    "aten::bmm",
+    "aten::_scaled_dot_product_flash_attention_for_cpu",
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+}
+"""Kernels of CPU libraries that reorder operands inside; what they take and give back is no storage."""
+
+
+def real_peak_bytes(task: Task, *, is_amp: bool) -> int:
+    """Peak of the third step of a loop as anyone writes it, from the memory events of torch's profiler."""
+    model = task.model.train()
+    optimizer = task.optimizer([p for p in model.parameters() if p.requires_grad])
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        inputs, targets = task.batches[0]
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_amp):
+            outputs = model(inputs)
+            loss = task.loss(outputs, targets)
+        loss.backward()
+        optimizer.step()
+
+    step()
+    step()
+    optimizer.zero_grad(set_to_none=True)
+    states = [t for state in optimizer.state.values() for t in state.values()]
+    there = [*model.parameters(), *model.buffers(), *(t for batch in task.batches for t in batch), *states]
+    before = sum({t.data_ptr(): t.untyped_storage().nbytes() for t in there}.values())
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        step()
+    return before + max(_levels(list(seen.profiler.kineto_results.events())))
+
+
+def _levels(events: list[Any]) -> Iterator[int]:
+    """Bytes taken after each moment; what happens within a kernel of ``SCRATCH`` counts at its end."""
+    spans = [(e.start_ns(), e.start_ns() + e.duration_ns()) for e in events if e.name() in SCRATCH]
+
+    def moment(at_ns: int) -> int:
+        return next((end for start, end in spans if start <= at_ns <= end), at_ns)
+
+    changes = sorted((moment(e.start_ns()), e.nbytes()) for e in events if e.name() == "[memory]")
+    level = 0
+    for _, together in groupby(changes, key=lambda change: change[0]):
+        level += sum(size for _, size in together)
+        yield level
+
+
+@pytest.mark.filterwarnings("ignore:TF32 acceleration on top of oneDNN")  # from the flags of oneDNN
+@pytest.mark.parametrize("is_amp", [False, True], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("name", TRAINED)
+def test_it_agrees_with_the_profiler_on_a_real_step(name: str, is_amp: bool) -> None:
+    """CPU kernels on both sides; fused recurrent layers are written out, oneDNN's keep what nobody can ask."""
+    workload = load_workload(name)
+    assert workload.tiny is not None
+    with torch.backends.mkldnn.flags(enabled="lstm" not in name):
+        real = real_peak_bytes(workload.tiny(16, 0), is_amp=is_amp)
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            task = workload.tiny(16, 0)
+            found = max(step_timeline(task, TaskKind.TRAIN, is_amp=is_amp, options={}))
+    assert found == pytest.approx(real, rel=0.03)
+
+
+# --- against figures for GPUs ------------------------------------------------------------------------------
+
+
+CONTROLS = [  # GiB, counted once by another program of the same kind, which gave LSTM layers no reserve space
+    ("vgg16", 64, True, 4.40),
+    ("resnet50", 128, True, 5.79),
+    ("bert_base", 32, True, 5.82),
+    ("lstm_large", 64, True, 1.60 + 0.19),
+    ("vgg16_transfer", 64, True, 1.13),
+    ("transformer", 8, True, 9.56),
+    ("transformer", 16, True, 17.5),
+    ("vgg16", 64, False, 6.02),
+    ("resnet50", 64, False, 5.47),
+    ("transformer", 8, False, 12.1),
+]
+
+
+@pytest.mark.parametrize(("name", "batch", "is_amp", "gib"), CONTROLS)
+def test_the_shipped_lines_give_the_control_figures(name: str, batch: int, is_amp: bool, gib: float) -> None:
+    """BERT's control counts two bytes where CUDA's dropout keeps a mask of one: 0.24 GiB."""
+    precision = Precision.AMP_BF16 if is_amp else Precision.FP32
+    peak = peak_memory_bytes(load_profiles()[name], TaskKind.TRAIN, precision, batch) - WORKSPACE_BYTES
+    assert peak / GIB == pytest.approx(gib, rel=0.045 if name == "bert_base" else 0.015)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "batch", "is_amp", "gib"), CONTROLS)
+def test_a_trace_at_full_size_falls_on_the_lines(name: str, batch: int, is_amp: bool, gib: float) -> None:
+    del gib
+    precision = Precision.AMP_BF16 if is_amp else Precision.FP32
+    told = peak_memory_bytes(load_profiles()[name], TaskKind.TRAIN, precision, batch) - WORKSPACE_BYTES
+    workload = load_workload(name)
+    traced = traced_peak_bytes(workload.build, batch, TaskKind.TRAIN, is_amp=is_amp)
+    assert told == pytest.approx(traced, rel=0.002)
+
+
+def test_a_language_model_needs_its_logits_in_float32() -> None:
+    """By hand 18.8 GB: on top of weights, state and layers, one half and three full matrices of logits."""
+    profile = load_profiles()["transformer"]
+    peak = peak_memory_bytes(profile, TaskKind.TRAIN, Precision.AMP_BF16, 16)
+    assert peak - WORKSPACE_BYTES == pytest.approx(18.8e9, rel=0.01)
+    batch = largest_batch(profile, TaskKind.TRAIN, Precision.AMP_BF16, 24 * GIB)
+    assert 16 <= batch < 22, "not 36, which needs 40 GB"
+
+
+@pytest.mark.parametrize("name", ["cnn", "lstm", "bert_base", "resnet50"])
+def test_the_shipped_lines_are_those_of_a_new_trace(name: str) -> None:
+    workload, shipped = load_workload(name), load_profiles()[name]
+    for one, two in zip(trace_memory(workload), shipped.memory, strict=True):
+        assert (one.task, one.is_amp) == (two.task, two.is_amp)
+        for n in (1, 64, 4096):
+            peaks = [max(x.fixed_bytes + n * x.bytes_per_sample for x in s.lines) for s in (one, two)]
+            assert peaks[0] == pytest.approx(peaks[1], rel=0.02)  # torch's releases differ a little
+
+
+# --- what a GPU keeps ----------------------------------------------------------------------------------------
+
+
+def _peak(model: Callable[[], nn.Module], shape: tuple[int, ...], *, is_amp: bool = True) -> int:
+    def build(batch_size: int, _seed: int) -> Task:
+        inputs = torch.randn(batch_size, *shape)
+        return Task(
+            model=model(),
+            batches=((inputs, torch.zeros(())),),
+            loss=lambda outputs, _: outputs.float().mean(),
+            optimizer=torch.optim.SGD,
+        )
+
+    return traced_peak_bytes(build, 8, TaskKind.TRAIN, is_amp=is_amp)
+
+
+class Attention(nn.Module):
+    def __init__(self, *, causal: bool = False) -> None:
+        super().__init__()
+        self.layer = nn.MultiheadAttention(32, 4, dropout=0.1, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x, x, x, need_weights=False)[0]
+
+
+def test_attention_keeps_no_matrix_of_scores_whoever_calls_it() -> None:
+    one, two = (_peak(Attention, (length, 32)) for length in (512, 1024))
+    assert two < 2.1 * one
+
+
+def test_layer_norm_keeps_float32_under_cudas_autocast() -> None:
+    """Ten norms after one linear layer: the input of each is cast, and kept so."""
+    width, rows, norms = 64, 128, 10
+    plain = nn.Linear(width, width)
+    bare = _peak(lambda: nn.Sequential(plain, nn.Identity()), (rows, width))
+    normed = _peak(lambda: nn.Sequential(plain, *(nn.LayerNorm(width) for _ in range(norms))), (rows, width))
+    one = 8 * rows * width * 4
+    assert norms * one <= normed - bare <= (norms + 3) * one
+
+
+def test_dropout_keeps_a_byte_for_each_value() -> None:
+    width, rows, layers = 64, 1000, 20
+    linear = nn.Linear(width, width)
+    one, many = (
+        _peak(lambda n=n: nn.Sequential(linear, *[nn.Dropout(0.5)] * n), (rows, width))
+        for n in (5, 5 + layers)
+    )
+    assert many - one == layers * 8 * rows * width
+
+
+def test_a_recurrent_layer_keeps_its_gates() -> None:
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.LSTM(64, 64, 3, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x)[0]
+
+    one, two = (_peak(Last, (steps, 64), is_amp=False) for steps in (100, 200))
+    reserve = 3 * 8 * 100 * 64 * 6 * 4
+    assert reserve < two - one < 2 * reserve
+
+
+def test_checkpointing_saves_memory() -> None:
+    class Deep(nn.Module):
+        def __init__(self, *, again: bool) -> None:
+            super().__init__()
+            self.again = again
+            self.layers = nn.ModuleList(
+                nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 32)) for _ in range(8)
+            )
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = checkpoint(layer, x, use_reentrant=False) if self.again else layer(x)
+            return x
+
+    kept, again = (_peak(lambda a=a: Deep(again=a), (256, 32)) for a in (False, True))
+    assert again < 0.6 * kept
+
+
+def test_every_operator_that_cudas_autocast_casts_is_known() -> None:
+    """Torch lists its rules by overload; a new one must be put where it belongs."""
+    listed = torch._C._dispatch_get_registrations_for_dispatch_key
+    missing = {n.removeprefix("aten::") for n in set(listed("AutocastCUDA")) - set(listed("AutocastCPU"))}
+    widest = "addcdiv addcmul atan2 bilinear cross dot index_put scatter_add tensordot vdot"
+    below = "_convolution convolution cudnn_convolution cudnn_convolution_transpose"
+    cells = "gru_cell lstm_cell rnn_relu_cell rnn_tanh_cell _thnn_fused_gru_cell _thnn_fused_lstm_cell"
+    fused = "_scaled_dot_product_flash_attention"
+    left = {*widest.split(), *below.split(), *cells.split(), fused}
+    assert missing - left <= TO_FLOAT32 | RESULT_IN_FLOAT32 | TO_LOWER
+
+
+def test_torch_is_left_as_it_was() -> None:
+    dropped = nn.Dropout(0.5)(torch.ones(1000, requires_grad=True))
+    was_collecting = gc.isenabled()
+    with cuda_rules():
+        pass
+    trace_memory(load_workload("cnn"))
+    assert gc.isenabled() == was_collecting
+    assert torch.backends.mha.get_fastpath_enabled()
+    again = nn.Dropout(0.5)(torch.ones(1000, requires_grad=True))
+    assert type(again.grad_fn) is type(dropped.grad_fn)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert nn.functional.layer_norm(torch.ones(2, 4).bfloat16(), (4,)).dtype is torch.bfloat16
+
+
+# --- what must hold ----------------------------------------------------------------------------------------
+
+
+@given(
+    name=st.sampled_from(sorted(load_profiles())),
+    batch=st.integers(1, 10_000),
+    task=st.sampled_from(TaskKind),
+    precision=st.sampled_from(Precision),
+)
+def test_more_samples_never_need_less(name: str, batch: int, task: TaskKind, precision: Precision) -> None:
+    profile = load_profiles()[name]
+    one, two = (peak_memory_bytes(profile, task, precision, n) for n in (batch, batch + 1))
+    assert one <= two
+    if profile.memory:
+        infer = peak_memory_bytes(profile, TaskKind.INFER, precision, batch)
+        assert infer <= peak_memory_bytes(profile, TaskKind.TRAIN, precision, batch)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_autocast_halves_no_weights_but_saves_activations(name: str) -> None:
+    """Per sample it needs less; the copies of the weights it keeps come on top."""
+    slopes = {
+        s.is_amp: s.lines[-1].bytes_per_sample
+        for s in load_profiles()[name].memory
+        if s.task is TaskKind.TRAIN
+    }
+    assert slopes[True] < 0.8 * slopes[False]
+
+
+def test_frozen_layers_save_nothing() -> None:
+    frozen, trained = (load_profiles()[n] for n in ("vgg16_transfer", "vgg16"))
+    for precision in (Precision.FP32, Precision.AMP_BF16):
+        train, infer = (
+            peak_memory_bytes(frozen, task, precision, 64) for task in (TaskKind.TRAIN, TaskKind.INFER)
+        )
+        assert train < 1.1 * infer
+        assert train < 0.4 * peak_memory_bytes(trained, TaskKind.TRAIN, precision, 64)
+
+
+@given(
+    name=st.sampled_from(sorted(load_profiles())),
+    gib=st.floats(1, 200),
+    factor=st.floats(0.5, 2),
+    traced=st.booleans(),
+)
+def test_the_largest_batch_is_the_largest_that_fits(
+    name: str, gib: float, factor: float, traced: bool
+) -> None:
+    profile = load_profiles()[name]
+    if not traced:
+        profile = msgspec.structs.replace(profile, memory=())
+    task = profile.tasks[0]
+    found = largest_batch(profile, task, Precision.FP32, gib * GIB, factor)
+    peaks = [factor * peak_memory_bytes(profile, task, Precision.FP32, n) for n in (found, found + 1)]
+    assert found == 0 or fits(peaks[0], gib * GIB)
+    assert found == MOST_BATCH or not fits(peaks[1] * 1.0001, gib * GIB)
+
+
+def test_the_gate_is_the_upper_bound() -> None:
+    peak = 20 * GIB
+    assert upper_bound_bytes(peak) == MARGIN * peak + CONTEXT_BYTES
+    enough = upper_bound_bytes(peak) / SAFE_SHARE
+    assert fits(peak, enough + 1)
+    assert not fits(peak, enough - 1)
+
+
+# --- what cannot be traced --------------------------------------------------------------------------------
+
+BY_VALUE = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+    def forward(self, x):
+        return self.layer(x) if x.sum() > 0 else -self.layer(x)
+
+def build(n):
+    return Net(), torch.randn(n, 4), torch.randn(n, 4), nn.MSELoss()
+"""
+
+
+def test_a_model_that_looks_at_its_values_is_told_from_above_and_says_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "net.py"
+    path.write_text(BY_VALUE)
+    profile = profile_of(str(path))
+    assert profile.memory == ()
+    assert "not traced" in caplog.text
+    assert profile.memory_untraced is not None
+    assert profile.memory_untraced in caplog.text
+    weights = 4 * profile.parameters
+    assert peak_memory_bytes(profile, TaskKind.INFER, Precision.FP32, 1) > UNTRACED_FACTOR * weights
+
+
+def test_other_operators_at_another_batch_make_one_line_through_the_peaks() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(1000, 1000)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for _ in range(len(x)):
+                x = self.layer(x)
+            return x
+
+    def build(batch_size: int, _seed: int) -> Task:
+        return Task(
+            model=Odd(), batches=((torch.randn(batch_size, 1000),) * 2,), loss=nn.functional.mse_loss,
+            optimizer=torch.optim.SGD,
+        )  # fmt: skip
+
+    workload = Workload(
+        name="odd", version=1, sample_unit="x", sample_shape=(1000,), batches=(2,), is_image=False,
+        source="test", build=build,
+    )  # fmt: skip
+    profile = profile_workload(workload)
+    assert [len(step.lines) for step in profile.memory] == [1] * 4
+    for n in (2, 4):
+        traced = traced_peak_bytes(build, n, TaskKind.TRAIN, is_amp=False)
+        told = peak_memory_bytes(profile, TaskKind.TRAIN, Precision.FP32, n) - WORKSPACE_BYTES
+        assert told == pytest.approx(traced)
+
+
+def test_a_profile_of_before_is_read_and_falls_back_to_the_formula() -> None:
+    old = msgspec.to_builtins(load_profiles()["cnn"])
+    del old["memory"], old["memory_untraced"]
+    profile = msgspec.convert(old, WorkloadProfile)
+    assert profile.memory == ()
+    assert peak_memory_bytes(profile, TaskKind.TRAIN, Precision.FP32, 64) > WORKSPACE_BYTES
