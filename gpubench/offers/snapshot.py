@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -23,6 +22,7 @@ from gpubench.offers.own import offers_of_rows, read_own
 from gpubench.offers.plausible import check_offer
 from gpubench.offers.rows import MAX_FILE_BYTES, csv_rows
 from gpubench.offers.table import OfferTable, SetAside, offer_key, overlay
+from gpubench.shipped import data_text
 from gpubench.units import plain
 
 T = TypeVar("T")
@@ -96,8 +96,7 @@ def offers_folder(results: Path | None) -> Path:
 @cache
 def embedded_offers() -> OfferTable:
     """Return the dated price table that is shipped."""
-    text = files("gpubench").joinpath("data/offers.csv").read_text(encoding="utf-8")
-    return offers_of_rows(csv_rows(text, "offers.csv"))
+    return offers_of_rows(csv_rows(data_text("offers.csv"), "offers.csv"))
 
 
 def refreshed_offers(folder: Path) -> OfferTable:

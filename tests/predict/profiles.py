@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import csv
-from importlib.resources import files
 
 from gpubench.models import Operator, OperatorKind, WorkloadProfile
+from gpubench.shipped import data_text
 
 
 def published(
     model: str, *, is_image: bool = True, batches: tuple[int, ...] = (32, 64, 128)
 ) -> WorkloadProfile:
     """The profile of a published model, its totals spread over its number of operators."""
-    text = files("gpubench").joinpath("data/model_profiles.csv").read_text()
+    text = data_text("model_profiles.csv")
     row = next(r for r in csv.DictReader(text.splitlines()) if r["model"] == model)
     flops = {
         OperatorKind.CONV3X3: float(row["gflop_conv3x3"]),
