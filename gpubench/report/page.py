@@ -52,7 +52,8 @@ def report(
         format: ``html``, ``md``, ``json`` or ``csv``; None goes by the file's ending, else ``html``.
         data: What to report, where it is already at hand; None gathers it from ``results``.
         run: Whose device the page is about: a run's path or id; None is the newest usable one.
-        question: What the ranking is asked, as in ``gpubench.rank``: workloads, precision, samples ...
+        question: ``as_of``, the day to report as on; and what the ranking is asked, as in ``gpubench.rank``:
+            workloads, precision, samples ...
 
     Raises:
         MisuseError: If the question or the format is unknown, or a section plug-in is broken.
