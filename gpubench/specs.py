@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import cache, lru_cache
-from importlib.resources import files
 from typing import Any
 
 import msgspec
@@ -16,6 +15,7 @@ import msgspec
 from gpubench import names
 from gpubench.errors import MisuseError
 from gpubench.models import GpuSpec
+from gpubench.shipped import data_text
 from gpubench.units import GIB, MIB, plain
 
 
@@ -26,7 +26,7 @@ def load_specs() -> Mapping[str, GpuSpec]:
     Raises:
         ValueError: If a cell of the shipped table does not parse; the message names row and column.
     """
-    text = files("gpubench").joinpath("data/gpus.csv").read_text(encoding="utf-8")
+    text = data_text("gpus.csv")
     specs = {row["key"]: _spec(row) for row in csv.DictReader(text.splitlines())}
     return {key: _slowest(spec, [specs[k] for k in spec.variants]) for key, spec in specs.items()}
 

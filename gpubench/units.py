@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TypeAlias
+
+from gpubench.today import now
 
 Seconds: TypeAlias = float
 Bytes: TypeAlias = int
@@ -152,7 +154,8 @@ def count(number: int, noun: str) -> str:
 def utc_stamp(moment: datetime | None = None) -> str:
     """Format a moment, or now, as ISO 8601 in UTC, to the second.
 
+    >>> from datetime import UTC
     >>> utc_stamp(datetime(2026, 11, 20, 9, 30, tzinfo=UTC))
     '2026-11-20T09:30:00Z'
     """
-    return f"{moment or datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return f"{moment or now():%Y-%m-%dT%H:%M:%SZ}"

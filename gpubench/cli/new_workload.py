@@ -46,9 +46,9 @@ def _is_taken(name: str) -> bool:
 
 
 def _template(name: str) -> str:
-    from importlib.resources import files
+    from gpubench.shipped import package_path
 
-    text = files("gpubench").joinpath("data/own_model_template.txt").read_text(encoding="utf-8")
+    text = package_path("data/own_model_template.txt").read_text(encoding="utf-8")
     return text.replace("NAME: describe", f"{name}: describe", 1).replace("./FILE", f"./{name}.py")
 
 

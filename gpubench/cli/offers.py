@@ -58,15 +58,18 @@ def list_(
         typer.Option(help="Only vm, marketplace, serverless, historic, attach-fee or free."),
     ] = None,
     offers: OffersFileOption = None,
+    as_of: Annotated[
+        str | None, typer.Option(help="List as on this day (YYYY-MM-DD): later prices are left out.")
+    ] = None,
     results: ResultsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List offers, cheapest GPU-hour first, with the age of each price."""
-    from datetime import UTC, datetime
     from decimal import Decimal
 
     from gpubench.offers.listing import OfferFilter, list_offers
     from gpubench.offers.snapshot import load_offers
+    from gpubench.today import day_of
 
     wanted = OfferFilter(
         providers=tuple(provider or ()),
@@ -77,8 +80,8 @@ def list_(
         gpu_count=count,
         max_usd_per_hour=None if max_usd_per_hour is None else Decimal(str(max_usd_per_hour)),
     )
-    today = datetime.now(UTC).date()
-    table = load_offers(results, offers)
+    today = day_of(as_of)
+    table = load_offers(results, offers, None if as_of is None else today)
     rows = list_offers(table.offers, wanted, today, table.own)
     if as_json:
         print_json(_document(rows, table, today.isoformat()))

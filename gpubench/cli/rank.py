@@ -106,6 +106,9 @@ def verb(
     own_fan: Annotated[bool, _option(BUYING, "Only cards that cool themselves.", "--own-fan")] = False,
     offers: Annotated[Path | None, _option(EVIDENCE, "Your own price table.")] = None,
     results: ResultsOption = None,
+    as_of: Annotated[
+        str | None, _option(EVIDENCE, "Rank as on this day (YYYY-MM-DD): later prices are left out.")
+    ] = None,
     accept_outliers: Annotated[
         bool,
         _option(EVIDENCE, "Rank prices far below what every other provider asks too.", "--accept-outliers"),
@@ -192,6 +195,7 @@ def verb(
         offers=offers,
         accept_outliers=accept_outliers,
         results=results,
+        as_of=as_of,
         reference_gpu=require_spec(reference).key if reference else DEFAULT_REFERENCE_GPU,
         sort=sort,
         limit=None if try_count else limit if as_json else limit or HUMAN_LIMIT,

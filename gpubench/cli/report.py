@@ -66,6 +66,12 @@ def verb(
             rich_help_panel=ASK,
         ),
     ] = False,
+    as_of: Annotated[
+        str | None,
+        typer.Option(
+            help="Report as on this day (YYYY-MM-DD): later prices are left out.", rich_help_panel=ASK
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write one self-contained page: verdict, device, throughput, ranking, method. Prints its path."""
@@ -79,6 +85,7 @@ def verb(
         "own": tuple(own or ()) or None,
         "offers": offers,
         "accept_outliers": accept_outliers or None,
+        "as_of": as_of,
     }
     question: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     path = report(output, results, format=None if kind is None else kind.value, run=run, **question)

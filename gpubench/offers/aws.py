@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
@@ -17,6 +16,7 @@ import msgspec
 
 from gpubench.models import Pricing
 from gpubench.offers.source import Quote, SourceError, SourceSkippedError, Transport, decode
+from gpubench.today import now
 
 PRICING_REGION = "us-east-1"
 INSTANCE_TYPES_PER_REQUEST = 100
@@ -182,7 +182,7 @@ def _spot_quotes(client: Any, machines: dict[str, Quote]) -> Iterator[Quote]:
         pages = client.get_paginator("describe_spot_price_history").paginate(
             InstanceTypes=names[start : start + INSTANCE_TYPES_PER_REQUEST],
             ProductDescriptions=["Linux/UNIX"],
-            StartTime=datetime.now(UTC),
+            StartTime=now(),
         )
         for page in pages:
             for row in page["SpotPriceHistory"]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
 from typing import NamedTuple
+
+from gpubench.shipped import data_text
 
 
 class Machine(NamedTuple):
@@ -39,7 +40,7 @@ def find_machine(provider: str, instance: str) -> Machine | None:
 
 @cache
 def _table() -> Mapping[str, Mapping[str, Machine]]:
-    text = files("gpubench").joinpath("data/instances.csv").read_text(encoding="utf-8")
+    text = data_text("instances.csv")
     table: dict[str, dict[str, Machine]] = {}
     for row in csv.DictReader(text.splitlines()):
         table.setdefault(row["provider"], {})[row["instance"].lower()] = Machine(

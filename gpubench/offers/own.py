@@ -7,7 +7,7 @@ price that cannot be used is set aside with its reason; the rest of the table co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from decimal import Decimal
 from operator import itemgetter
 from pathlib import Path
@@ -21,6 +21,7 @@ from gpubench.offers.plausible import ImplausibleError
 from gpubench.offers.rows import Rows, read_rows
 from gpubench.offers.table import UNSTATED_NOTE, OfferKey, OfferTable, SetAside, offer_key
 from gpubench.specs import load_specs, offered_gpu_key
+from gpubench.today import today
 from gpubench.units import plain
 
 PRICE_COLUMNS: tuple[tuple[str, Pricing, int | None], ...] = (
@@ -68,7 +69,7 @@ def read_own(path: Path) -> OfferTable:
     Raises:
         MisuseError: If the file as a whole cannot be read; single bad rows are set aside instead.
     """
-    tomorrow = datetime.now(UTC).date() + timedelta(days=1)
+    tomorrow = today() + timedelta(days=1)
     return offers_of_rows(read_rows(path), f"own price file {plain(path.name)}", latest=tomorrow)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from gpubench.offers.snapshot import (
 )
 from gpubench.offers.source import Source, SourceError, SourceSkippedError, Transport
 from gpubench.offers.table import OfferTable, SetAside, offer_key, overlay
+from gpubench.units import utc_stamp
 
 SOURCE_LIMIT_S = 600.0
 """For all the requests of one source; the longest, Azure and Vast, take some 40."""
@@ -106,7 +107,7 @@ def refresh(
     before, _ = newest_snapshot(folder)
     kept = dict(before.sources) if before else {}
     known = overlay([embedded_offers(), refreshed_offers(folder)]).offers
-    retrieved_at = (now or datetime.now(UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    retrieved_at = utc_stamp(now)
     asked: dict[str, SourceOffers] = {}
     set_aside: list[SetAside] = []
     for source in sources:

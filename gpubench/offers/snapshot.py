@@ -9,8 +9,8 @@ import gc
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import date
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -19,10 +19,12 @@ import msgspec
 from gpubench.errors import MisuseError, StorageError
 from gpubench.folders import default_results
 from gpubench.models import SCHEMA_VERSION, Offer
+from gpubench.offers.dates import price_day
 from gpubench.offers.own import offers_of_rows, read_own
 from gpubench.offers.plausible import check_offer
 from gpubench.offers.rows import MAX_FILE_BYTES, csv_rows
 from gpubench.offers.table import OfferTable, SetAside, offer_key, overlay
+from gpubench.shipped import data_text
 from gpubench.units import plain
 
 T = TypeVar("T")
@@ -54,23 +56,40 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     sources: dict[str, SourceOffers] = {}
 
 
-def load_offers(results: Path | None = None, extra: Path | None = None) -> OfferTable:
+def load_offers(
+    results: Path | None = None, extra: Path | None = None, as_of: date | None = None
+) -> OfferTable:
     """Return every offer known: embedded < refreshed < the user's file, the later for the same offer.
 
     Args:
         results: Results folder whose ``offers/`` holds refreshed snapshots; None is the default folder.
         extra: The user's own price table.
+        as_of: The last day whose prices count; later ones are set aside. None is every price.
 
     Raises:
         MisuseError: If the user's file cannot be read as a whole. A damaged snapshot is a note, no error.
     """
     folder = offers_folder(results)
     with _collector_paused():
-        tables = [embedded_offers(), refreshed_offers(folder), *imported_offers(folder)]
+        tables = [embedded_offers(), refreshed_offers(folder, as_of), *imported_offers(folder)]
         if extra is not None:
             mine = read_own(extra)
             tables.append(msgspec.structs.replace(mine, own=frozenset(map(offer_key, mine.offers))))
-        return overlay(tables)
+        return overlay(tables if as_of is None else [_until(table, as_of) for table in tables])
+
+
+def _until(table: OfferTable, day: date) -> OfferTable:
+    """Set aside the prices of later days, so that an earlier price of the same offer counts."""
+    late = [offer for offer in table.offers if price_day(offer.price_date) > day]
+    if not late:
+        return table
+    kept = tuple(offer for offer in table.offers if price_day(offer.price_date) <= day)
+    reasons = (SetAside(_words(offer), f"price of {offer.price_date}, after {day}") for offer in late)
+    return msgspec.structs.replace(table, offers=kept, set_aside=(*table.set_aside, *reasons))
+
+
+def _words(offer: Offer) -> str:
+    return plain(f"{offer.provider} {offer.instance} {offer.region or ''}".strip())
 
 
 @contextmanager
@@ -96,13 +115,12 @@ def offers_folder(results: Path | None) -> Path:
 @cache
 def embedded_offers() -> OfferTable:
     """Return the dated price table that is shipped."""
-    text = files("gpubench").joinpath("data/offers.csv").read_text(encoding="utf-8")
-    return offers_of_rows(csv_rows(text, "offers.csv"))
+    return offers_of_rows(csv_rows(data_text("offers.csv"), "offers.csv"))
 
 
-def refreshed_offers(folder: Path) -> OfferTable:
-    """Return the offers of the newest readable snapshot in a folder; empty where there is none."""
-    snapshot, notes = newest_snapshot(folder)
+def refreshed_offers(folder: Path, as_of: date | None = None) -> OfferTable:
+    """Return the offers of the newest readable snapshot until a day; empty where there is none."""
+    snapshot, notes = newest_snapshot(folder, as_of)
     tables = [OfferTable(notes=notes)]
     for name, source in (snapshot.sources if snapshot else {}).items():
         note = () if source.state != "failed" else (_failure_note(name, source),)
@@ -110,10 +128,11 @@ def refreshed_offers(folder: Path) -> OfferTable:
     return overlay(tables)
 
 
-def newest_snapshot(folder: Path) -> tuple[Snapshot | None, tuple[str, ...]]:
-    """Return the newest snapshot that can be read, and a note for each newer one that cannot."""
+def newest_snapshot(folder: Path, as_of: date | None = None) -> tuple[Snapshot | None, tuple[str, ...]]:
+    """Return the newest snapshot until a day that can be read, and a note for each newer one that cannot."""
     notes: list[str] = []
-    for path in sorted(folder.glob(_PATTERN), reverse=True):
+    latest = f"{as_of or date.max:%Y%m%d}~"  # sorts behind every time of its day
+    for path in sorted((path for path in folder.glob(_PATTERN) if path.name < latest), reverse=True):
         try:
             return read_snapshot(path), tuple(notes)
         except MisuseError as error:
@@ -222,8 +241,7 @@ def _checked(offers: Iterable[Offer], name: str, notes: tuple[str, ...]) -> Offe
         try:
             check_offer(offer)
         except ValueError as reason:
-            words = f"{name}: {offer.provider} {offer.instance} {offer.region or ''}"
-            set_aside.append(SetAside(plain(words.strip()), str(reason)))
+            set_aside.append(SetAside(f"{name}: {_words(offer)}", str(reason)))
         else:
             kept.append(offer)
     return OfferTable(offers=tuple(kept), set_aside=tuple(set_aside), notes=notes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 import msgspec
 import numpy as np
@@ -19,6 +18,7 @@ from gpubench.predict.own_rows import own_table
 from gpubench.predict.pairs import pairs_of
 from gpubench.predict.published import join, shipped
 from gpubench.predict.ranking import COMMON_SHARE
+from gpubench.today import today
 
 _DIGITS = 6  # enough for every prediction, few enough to be the same on every machine
 
@@ -41,7 +41,7 @@ def calibrate(own: Sequence[Run] = (), *, fitted: str | None = None) -> Calibrat
     pairs = pairs_of(table)
     return Calibration(
         schema_version=SCHEMA_VERSION,
-        fitted=fitted or datetime.now(UTC).date().isoformat(),
+        fitted=fitted or today().isoformat(),
         inputs=inputs,
         rows=int(usable.sum()),
         sources=len(set(table.source)),

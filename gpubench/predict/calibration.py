@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 
 import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.predict.roofline import Coefficients
+from gpubench.shipped import data_bytes
 
 SCHEMA_VERSION = 2
 INPUTS = ("published.csv", "model_profiles.csv", "gpus.csv", "chips.csv")
@@ -71,7 +71,7 @@ def load_calibration() -> Calibration:
             raise MisuseError(
                 f"{own} is no calibration ({error}): delete it or run gpubench calibrate"
             ) from error
-    return decode(files("gpubench").joinpath("data/calibration.json").read_bytes())
+    return decode(data_bytes("calibration.json"))
 
 
 def decode(text: bytes) -> Calibration:
@@ -105,4 +105,4 @@ def input_hashes() -> dict[str, str]:
 
 @cache
 def _hash_of(name: str) -> str:
-    return hashlib.sha256(files("gpubench").joinpath(f"data/{name}").read_bytes()).hexdigest()
+    return hashlib.sha256(data_bytes(name)).hexdigest()

@@ -9,11 +9,11 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 
 import numpy as np
 
 from gpubench.predict.arrays import Array
+from gpubench.shipped import data_text
 from gpubench.specs import load_specs
 
 DEVIATIONS = ("compute", "tensor", "bandwidth")
@@ -29,7 +29,7 @@ _ARCHITECTURE = (0.05, 0.05, 0.05)
 @cache
 def chips() -> Mapping[str, str]:
     """Chip (die) of each NVIDIA GPU of the specification table, from data/chips.csv."""
-    text = files("gpubench").joinpath("data/chips.csv").read_text(encoding="utf-8")
+    text = data_text("chips.csv")
     return {row["gpu_key"]: row["chip"] for row in csv.DictReader(text.splitlines()) if row["chip"]}
 
 

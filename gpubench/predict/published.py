@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from importlib.resources import files
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -26,6 +25,7 @@ from gpubench.models import GpuSpec, Precision
 from gpubench.predict.arrays import Array, Flags, Indices
 from gpubench.predict.question import capability_of, domain_gap
 from gpubench.predict.roofline import KINDS, Arithmetic, Chips, Mode, Work, chips_of, stack
+from gpubench.shipped import data_text
 from gpubench.specs import find_spec, load_specs
 from gpubench.units import plain
 
@@ -125,7 +125,7 @@ def base_model(name: str) -> str:
 @cache
 def model_profiles() -> Mapping[str, Mapping[str, float]]:
     """Totals of each published model: FLOP by kind, bytes, operators, parameters."""
-    text = files("gpubench").joinpath("data/model_profiles.csv").read_text(encoding="utf-8")
+    text = data_text("model_profiles.csv")
     return {
         row["model"]: {name: float(value) for name, value in row.items() if name != "model"}
         for row in csv.DictReader(text.splitlines())
@@ -135,7 +135,7 @@ def model_profiles() -> Mapping[str, Mapping[str, float]]:
 @cache
 def shipped() -> Reading:
     """The published measurements that the package ships."""
-    text = files("gpubench").joinpath("data/published.csv").read_text(encoding="utf-8")
+    text = data_text("published.csv")
     return _read(csv.DictReader(io.StringIO(text)), "the shipped measurements")
 
 

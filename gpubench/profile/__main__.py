@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from gpubench.profile.cache import PROFILES_FILE, write_profiles
 from gpubench.profile.trace import profile_workload
+from gpubench.shipped import data_path
 from gpubench.workload import load_workload, workload_names
 
 if __name__ == "__main__":
     write_profiles(profile_workload(load_workload(name)) for name in workload_names())
-    print(f"wrote {PROFILES_FILE}")
+    print(f"wrote {data_path(PROFILES_FILE)}")

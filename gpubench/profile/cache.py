@@ -21,10 +21,11 @@ from gpubench.bounded import OUTPUT_LIMIT_BYTES, Ended, ask_child
 from gpubench.errors import MisuseError
 from gpubench.models import WorkloadProfile
 from gpubench.profile.log import write_log
+from gpubench.shipped import data_bytes, data_path
 from gpubench.units import format_bytes, format_duration, plain
 from gpubench.workload import is_own, workload_names
 
-PROFILES_FILE = Path(__file__).resolve().parent.parent / "data" / "workload_profiles.json"
+PROFILES_FILE = "workload_profiles.json"
 TRACE_LIMIT_S = 60.0
 """An own model that has not been built and traced by then never will be, in all likelihood."""
 NOTICE_AFTER_S = 5.0
@@ -47,14 +48,14 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 @cache
 def load_profiles() -> Mapping[str, WorkloadProfile]:
     """Read the shipped profiles of the standard workloads, by name."""
-    profiles = msgspec.json.decode(PROFILES_FILE.read_bytes(), type=tuple[WorkloadProfile, ...])
+    profiles = msgspec.json.decode(data_bytes(PROFILES_FILE), type=tuple[WorkloadProfile, ...])
     return MappingProxyType({p.name: p for p in profiles})
 
 
 def write_profiles(profiles: Iterable[WorkloadProfile]) -> None:
     """Write the file that ``load_profiles`` reads."""
     ordered = sorted(profiles, key=lambda p: p.name)
-    PROFILES_FILE.write_bytes(msgspec.json.format(msgspec.json.encode(ordered), indent=1) + b"\n")
+    data_path(PROFILES_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(ordered), indent=1) + b"\n")
 
 
 def profiles_of(references: Sequence[str]) -> dict[str, WorkloadProfile]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from gpubench.recommend.own_devices import device_key
 from gpubench.recommend.owning import offer_of, ownerships, unpriced_offers
 from gpubench.recommend.request import Range, RankRequest, check
 from gpubench.specs import load_specs
+from gpubench.today import day_of
 from gpubench.units import plain
 
 
@@ -40,8 +40,8 @@ def rank(request: RankRequest | None = None, **options: Any) -> Ranking:
     request = check(request or _request(options))
     from gpubench.offers.snapshot import load_offers
 
-    table = load_offers(request.results, request.offers)
-    today = date.today()  # noqa: DTZ011 - a price's age is counted in days of the user's calendar
+    today = day_of(request.as_of)
+    table = load_offers(request.results, request.offers, None if request.as_of is None else today)
     runs, problems = _runs(request)
     own_keys = {key for run in runs.own if (key := device_key(run))}
     machines = ownerships(request, load_specs(), mean_power_w(runs), today, own_keys)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import date
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -56,6 +57,8 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
         own_fan: Of owned cards only those with a fan of their own.
         max_price_age_days: Leave out older prices; None marks them only.
         accept_outliers: Rank prices too that are far below what every other provider asks.
+        as_of: The day to rank as on, such as ``2026-11-20``: ages of prices count to it, and later prices are
+            left out; measurements all count. None is today.
         draws: Joint draws behind P(best) and ties.
     """
 
@@ -116,6 +119,7 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     offers: Path | None = None
     results: Path | None = None
+    as_of: date | str | None = None
     sort: str = "value"
     limit: int | None = None
     draws: int = 2000

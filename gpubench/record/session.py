@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -42,6 +41,7 @@ from gpubench.profile import profiles_of
 from gpubench.record import resume, store
 from gpubench.record.adding import stored_alike
 from gpubench.record.lock import RunLock
+from gpubench.today import now
 from gpubench.units import plain, utc_stamp
 from gpubench.workload import workload_names
 
@@ -278,11 +278,11 @@ def _so_far(state: Run, prepared: Prepared, launcher: Launcher) -> Run:
 
 def new_run(prepared: Prepared, ready: Ready | None = None) -> Run:
     """Return the run before its first measurement; it says what it sets out to measure."""
-    now = datetime.now(UTC)
+    started = now()
     made = prepared.plan
     return Run(
-        run_id=f"{now:%Y%m%dt%H%M%Sz}-{secrets.token_hex(4)}",
-        started_at=utc_stamp(now),
+        run_id=f"{started:%Y%m%dt%H%M%Sz}-{secrets.token_hex(4)}",
+        started_at=utc_stamp(started),
         budget=made.budget.name,
         seed=made.seed,
         planned=tuple(planned.case for planned in made.cases),

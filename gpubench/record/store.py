@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from importlib.resources import as_file, files
 from pathlib import Path
 
 import msgspec
@@ -23,6 +22,7 @@ from gpubench.record import lock
 from gpubench.record.aside import set_aside
 from gpubench.record.lock import RunLock
 from gpubench.record.rules import broken_rule
+from gpubench.shipped import data_path
 from gpubench.units import MIB, format_bytes, plain
 
 MAX_FILE_BYTES = 64 * MIB
@@ -309,8 +309,7 @@ def read_runs(root: Path) -> StoredRuns:
 @cache
 def reference_runs() -> tuple[Run, ...]:
     """Return the runs that the package ships, for cards that a user does not own."""
-    with as_file(files("gpubench").joinpath("data/reference")) as folder:
-        return _oldest_first(read_run(path) for path in sorted(folder.glob("*.json")))
+    return _oldest_first(read_run(path) for path in sorted(data_path("reference").glob("*.json")))
 
 
 def find_run(root: Path, name: str) -> Path:

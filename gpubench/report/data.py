@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import date
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from gpubench import __version__
 from gpubench.errors import GpuBenchError, MisuseError
 from gpubench.models import BuyOrRent, Case, DeviceProfile, GpuSpec, Measurement, Ranking, Run, Status
 from gpubench.specs import load_specs
+from gpubench.today import day_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +135,7 @@ def same(one: DeviceProfile, other: DeviceProfile) -> bool:
 
 
 def gather(
-    results: Path | None = None, today: date | None = None, *, run: str | None = None, **question: Any
+    results: Path | None = None, as_of: date | str | None = None, *, run: str | None = None, **question: Any
 ) -> ReportData:
     """Read the runs of a results folder and rank the offers with them.
 
@@ -142,7 +143,7 @@ def gather(
 
     Args:
         results: Results folder; None takes the user's (see ``record.store.results_root``).
-        today: The day that ages count from; None is today in UTC.
+        as_of: The day that ages count to, and the last whose prices count; None is today.
         run: Whose device the page is about: the path or id of a run, or ``latest``; None is the newest
             usable one.
         question: Fields of ``recommend.request.RankRequest``: workloads, precision, samples, own ...
@@ -153,20 +154,22 @@ def gather(
     from gpubench.recommend.rank import rank
     from gpubench.record.store import find_run, read_run, read_runs, results_root
 
+    today = day_of(as_of)
+    place: dict[str, Any] = {"results": results, "as_of": None if as_of is None else today}
     root = results_root(results)
     stored = read_runs(root)
     chosen = None if run is None else read_run(find_run(root, run))
     ranking, problem = None, None
     decisions: tuple[BuyOrRent, ...] = ()
     try:
-        ranking = rank(results=results, **question)
-        decisions = ranking.buy_or_rent or _buying(results, question)
+        ranking = rank(**place, **question)
+        decisions = ranking.buy_or_rent or _buying(place | question)
     except GpuBenchError as error:
         if question:
             raise
         problem = str(error)
     return ReportData(
-        today=today or datetime.now(UTC).date(),
+        today=today,
         runs=newest_first({r.run_id: r for r in (*stored.runs, *((chosen,) if chosen else ()))}.values()),
         about=None if chosen is None else chosen.run_id,
         ranking=ranking,
@@ -176,12 +179,12 @@ def gather(
     )
 
 
-def _buying(results: Path | None, question: dict[str, Any]) -> tuple[BuyOrRent, ...]:
+def _buying(question: dict[str, Any]) -> tuple[BuyOrRent, ...]:
     """Hold every card with a street price against renting; none where the question rules buying out."""
     from gpubench.recommend.rank import rank
 
     try:
-        return rank(results=results, **(question | {"rent_or_buy": "buy"})).buy_or_rent
+        return rank(**(question | {"rent_or_buy": "buy"})).buy_or_rent
     except MisuseError:
         return ()
 

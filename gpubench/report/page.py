@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from gpubench.report.export import as_csv, as_json, embedded
 from gpubench.report.markdown import as_markdown
 from gpubench.report.section import Block, Charts, Figure, Section, load_sections, printable
 from gpubench.report.words import moment_words
+from gpubench.shipped import package_path
 from gpubench.units import format_bytes, plain
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ def report(
         format: ``html``, ``md``, ``json`` or ``csv``; None goes by the file's ending, else ``html``.
         data: What to report, where it is already at hand; None gathers it from ``results``.
         run: Whose device the page is about: a run's path or id; None is the newest usable one.
-        question: What the ranking is asked, as in ``gpubench.rank``: workloads, precision, samples ...
+        question: ``as_of``, the day to report as on; and what the ranking is asked, as in ``gpubench.rank``:
+            workloads, precision, samples ...
 
     Raises:
         MisuseError: If the question or the format is unknown, or a section plug-in is broken.
@@ -170,7 +171,7 @@ def _environment() -> Environment:
 
     environment = jinja2.Environment(
         autoescape=True,
-        loader=jinja2.PackageLoader("gpubench.report"),
+        loader=jinja2.FileSystemLoader(package_path("report/templates")),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -182,7 +183,7 @@ def _environment() -> Environment:
 def _asset(name: str) -> Any:
     from markupsafe import Markup
 
-    text = files("gpubench.report").joinpath("templates", name).read_text(encoding="utf-8")
+    text = package_path(f"report/templates/{name}").read_text(encoding="utf-8")
     return Markup(text)  # noqa: S704 - a file of this package, no outside text
 
 

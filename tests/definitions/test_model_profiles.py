@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 from decimal import Decimal
-from importlib.resources import files
 
 import pytest
 
 from definitions import resnet50_cifar
 from gpubench.models import Operator, OperatorKind
 from gpubench.profile.trace import profile_workload
+from gpubench.shipped import data_text
 
 DEFINITIONS = (resnet50_cifar.DEFINITION,)
 KINDS = {
@@ -25,7 +25,7 @@ KINDS = {
 def test_a_shipped_row_is_the_trace_of_its_definition(definition):
     """To the last printed digit: the table rounds, and nothing else may part them."""
     profile = profile_workload(definition)
-    table = files("gpubench").joinpath("data/model_profiles.csv").read_text(encoding="utf-8")
+    table = data_text("model_profiles.csv")
     (row,) = (r for r in csv.DictReader(table.splitlines()) if r["model"] == definition.name)
     traced = _totals(profile.train) | {"params_m": profile.parameters / 1e6}
     assert set(traced) == set(row) - {"model"}

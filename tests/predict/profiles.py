@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import csv
-from importlib.resources import files
 
 from gpubench.models import Operator, OperatorKind, WorkloadProfile
 from gpubench.profile import load_profiles
+from gpubench.shipped import data_text
 
 
 def published(
@@ -16,7 +16,7 @@ def published(
 
     Its memory is the traced one where the model is shipped too.
     """
-    text = files("gpubench").joinpath("data/model_profiles.csv").read_text()
+    text = data_text("model_profiles.csv")
     row = next(r for r in csv.DictReader(text.splitlines()) if r["model"] == model)
     flops = {
         OperatorKind.CONV3X3: float(row["gflop_conv3x3"]),

@@ -1,0 +1,48 @@
+"""The files that the package ships: one place opens them, and one variable names others in their stead.
+
+``GPUBENCH_DATA`` names a folder that is read instead of ``gpubench/data``: the whole of it, so that two sets
+of tables are never mixed. It is for tests and for trying out a changed table; child processes inherit it.
+Set it before gpubench reads its first table: what was read is kept until the process ends.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from gpubench.errors import MisuseError
+
+FOLDER_VARIABLE = "GPUBENCH_DATA"
+
+
+def data_path(name: str = "") -> Path:
+    """Return a table of the data folder, or the folder itself; of $GPUBENCH_DATA where that is set."""
+    folder = os.environ.get(FOLDER_VARIABLE)
+    return (Path(folder) if folder else package_path("data")) / name
+
+
+def package_path(name: str) -> Path:
+    """Return a file of the package that no variable replaces, such as a template, by its path in there."""
+    return Path(__file__).resolve().parent / name
+
+
+def data_bytes(name: str) -> bytes:
+    """Return what a table of the data folder holds.
+
+    Raises:
+        MisuseError: If $GPUBENCH_DATA names a folder in which it cannot be read.
+    """
+    try:
+        return data_path(name).read_bytes()
+    except OSError as error:
+        if not os.environ.get(FOLDER_VARIABLE):
+            raise
+        raise MisuseError(
+            f"cannot read {name} in {data_path()}: {error.strerror}; unset {FOLDER_VARIABLE}, or point it "
+            "to a folder with every table of gpubench/data"
+        ) from error
+
+
+def data_text(name: str) -> str:
+    """Return a table of the data folder as text; errors as ``data_bytes``."""
+    return data_bytes(name).decode("utf-8")

@@ -1,0 +1,86 @@
+"""The shipped tables have one owner, which can be pointed to other tables."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpubench.errors import MisuseError
+from gpubench.shipped import FOLDER_VARIABLE, data_bytes, data_path, data_text
+
+ROOM = Path(__file__).resolve().parents[1] / "gpubench"
+OWNER = ROOM / "shipped.py"
+ASK_WHERE_CODE_LIES = {
+    "measure/environment.py": {"__file__"},  # the commit of a checkout
+    "own_files.py": {"__file__"},  # which modules are the user's own
+    "workload.py": {"__file__"},  # the folder of workloads in a checkout
+}
+
+
+def _reads_package_data(source: str) -> set[str]:
+    """What a module does that only the owner may: ask for package resources, or for its own place."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Name) and node.id == "__file__":
+            found.add("__file__")
+        if isinstance(node, ast.ImportFrom | ast.Import):
+            modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names = [*modules, *(f"{(modules or [''])[0]}.{name.name}".strip(".") for name in node.names)]
+            found |= {
+                name for name in names if name.startswith(("importlib.resources", "pkgutil", "pkg_resources"))
+            }
+        if isinstance(node, ast.Attribute | ast.Name):
+            name = node.attr if isinstance(node, ast.Attribute) else node.id
+            found |= {name} & {"PackageLoader", "get_data"}
+    return found
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from importlib.resources import files",
+        "import importlib.resources",
+        "from importlib import resources",
+        "import pkgutil",
+        "import jinja2\njinja2.PackageLoader('gpubench')",
+        "from pathlib import Path\nPath(__file__)",
+    ],
+)
+def test_each_way_to_package_data_is_seen(source):
+    assert _reads_package_data(source)
+
+
+def test_one_module_opens_package_data():
+    found = {
+        str(path.relative_to(ROOM)): ways
+        for path in sorted(ROOM.rglob("*.py"))
+        if path != OWNER and (ways := _reads_package_data(path.read_text(encoding="utf-8")))
+    }
+    assert found == ASK_WHERE_CODE_LIES
+
+
+def test_every_table_comes_from_the_folder_that_the_variable_names(tmp_path):
+    """In a process of its own: one GPU in the table, and so one GPU is listed."""
+    head, first, *_ = data_text("gpus.csv").splitlines()
+    (tmp_path / "gpus.csv").write_text(f"{head}\n{first}\n", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "gpubench", "list", "--gpus"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={**os.environ, FOLDER_VARIABLE: str(tmp_path)},
+    )
+    assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == [first.partition(",")[0]]
+
+
+def test_a_folder_that_lacks_a_table_is_refused_and_named(tmp_path, monkeypatch):
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    assert data_path("gpus.csv") == tmp_path / "gpus.csv"
+    with pytest.raises(MisuseError, match=r"cannot read gpus\.csv in .*unset GPUBENCH_DATA"):
+        data_bytes("gpus.csv")
