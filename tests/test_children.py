@@ -7,11 +7,11 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import psutil
 import pytest
+from patience import wait_until
 
 from gpubench.bounded import run_bounded
 
@@ -41,13 +41,6 @@ HANGS = {
 }
 
 
-def until(true, timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def is_gone(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
@@ -72,13 +65,13 @@ def end_and_look(command: list[str], folder: Path, mark: Path, number: signal.Si
     )
     pids: set[int] = set()
     try:
-        until(mark.exists)
+        wait_until(mark.exists)
         pids = {child.pid for child in psutil.Process(parent.pid).children(recursive=True)}
         assert pids >= set(map(int, mark.read_text().split()))
         assert len(pids) >= 2  # the child, and its guard
         parent.send_signal(number)
         parent.wait(20)
-        until(lambda: all(map(is_gone, pids)), 20)
+        wait_until(lambda: all(map(is_gone, pids)))
         assert [p for p in scratch.iterdir() if not p.name.startswith("torchinductor")] == []  # torch's cache
     finally:
         parent.kill()
@@ -200,7 +193,7 @@ def test_a_child_that_has_ended_leaves_no_guard_and_no_group(tmp_path):
     ended = run_bounded([sys.executable, "-c", code], time_limit_s=60)
     assert (ended.exit_code, ended.tail, ended.flooded) == (0, "done\n", False)
     assert psutil.Process().children() == []
-    until(lambda: is_gone(int(mark.read_text())), 20)
+    wait_until(lambda: is_gone(int(mark.read_text())))
 
 
 GUARDLESS = """
@@ -219,13 +212,13 @@ run_bounded([sys.executable, "-c", code, str(os.getpid()), sys.argv[1]], time_li
 def test_a_child_whose_guard_was_killed_too_ends_with_its_parent(tmp_path):
     mark = tmp_path / "mark"
     with subprocess.Popen([sys.executable, "-c", GUARDLESS, str(mark)]) as parent:
-        until(mark.exists)
+        wait_until(mark.exists)
         children = psutil.Process(parent.pid).children()
         (guard,) = (child for child in children if "-I" in child.cmdline())
         (child,) = (child for child in children if child != guard)
         guard.kill()
         parent.kill()
-    until(lambda: is_gone(child.pid), 20)
+    wait_until(lambda: is_gone(child.pid))
 
 
 def test_a_child_whose_parent_was_gone_before_it_was_bound_ends_at_once():

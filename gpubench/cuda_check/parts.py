@@ -14,7 +14,7 @@ from gpubench.cuda_check.plan import CheckPlan, Trial, is_strict, largest_under
 from gpubench.cuda_check.store import nameless_calls
 from gpubench.errors import GpuBenchError
 from gpubench.measure import capability, checks, events, messages, preflight
-from gpubench.measure.batch_search import SAFE_SHARE, largest_that_fits
+from gpubench.measure.batch_search import largest_that_fits
 from gpubench.measure.environment import environment
 from gpubench.measure.estimate import estimate_s
 from gpubench.measure.launcher import Launcher
@@ -37,7 +37,7 @@ from gpubench.models import (
     TaskKind,
 )
 from gpubench.profile import load_profiles
-from gpubench.profile.memory import MOST_BATCH
+from gpubench.profile.memory import MOST_BATCH, SAFE_SHARE
 from gpubench.units import Seconds
 
 WAITING = "gpubench.measure.waiting_model:WORKLOAD"

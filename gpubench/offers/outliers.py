@@ -19,6 +19,8 @@ from gpubench.specs import load_specs
 from gpubench.units import count, format_number, format_usd, plain
 
 MAX_RATIO = 5.0
+LOOSENING = 2.0
+"""The limit falls by this for each respect (kind of seller, way of paying) in which the others differ."""
 """Beyond this ratio, to the last known price of the same instance or to the median of the other providers, a
 price is taken for a mistake. Providers differ 7 times from the cheapest to the dearest; of the shipped prices
 one cloud's V100 alone is under 0.3 of the median of the others of its kind, and it is borne out."""
@@ -70,7 +72,8 @@ class Market:
             return None
         own = _per_gpu(offer)
         ratio = own / standard.median_usd
-        if ratio >= MAX_RATIO ** -(1 + standard.loosened) or self._is_borne_out(offer, own):
+        limit = 1 / (MAX_RATIO * LOOSENING**standard.loosened)
+        if ratio >= limit or self._is_borne_out(offer, own):
             return None
         return (
             f"{format_usd(own)} a GPU-hour is {format_number(ratio, 2)} times {_whose(standard)}, "

@@ -167,7 +167,6 @@ _POSITIVE = (
 )
 _NOT_NEGATIVE = (
     "startup_minutes",
-    "spot_lost",
     "storage_usd_per_month",
     "egress_usd",
     "tax",
@@ -202,10 +201,8 @@ def check(request: RankRequest) -> RankRequest:
         value = getattr(request, field)
         if value is not None and not (math.isfinite(value) and value >= 0):
             raise MisuseError(f"{option(field)} {value:g} must not be negative")
-    if request.spot_lost >= 1:
-        raise MisuseError(
-            f"--spot-lost {request.spot_lost:g} must be below 1: it is a share of the work, 0.2 for a fifth"
-        )
+    if not 0 <= request.spot_lost < 1:
+        raise MisuseError(f"--spot-lost {request.spot_lost:g} must be from 0 to below 1: a share of the work")
     _check_task(request)
     _check_batch(request)
     _check_ranges(request)

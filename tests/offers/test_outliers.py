@@ -95,12 +95,12 @@ def test_the_standard_is_of_the_same_kind_and_pricing_where_there_is_one():
     assert doubt(offer("feed", 0.7, pricing=Pricing.SPOT), *CLOUDS, spot) is None
 
 
-def test_with_no_standard_of_its_own_kind_a_price_is_held_to_the_others_five_times_as_loosely():
-    """Marketplaces ask a sixth of clouds, and spot a fifth of on demand: 8 / 25 = 0.32, 8 / 125 = 0.064."""
-    assert doubt(offer("feed", 0.33, kind="marketplace"), *CLOUDS) is None
-    assert doubt(offer("feed", 0.31, kind="marketplace"), *CLOUDS)
-    assert doubt(offer("feed", 0.065, pricing=Pricing.SPOT), *CLOUDS) is None
-    assert doubt(offer("feed", 0.063, pricing=Pricing.SPOT), *CLOUDS)
+def test_with_no_standard_of_its_own_kind_a_price_is_held_to_the_others_twice_as_loosely():
+    """Marketplaces ask a sixth of clouds, and spot a fifth of on demand: 8 / 10 = 0.8, 8 / 20 = 0.4."""
+    assert doubt(offer("feed", 0.81, kind="marketplace"), *CLOUDS) is None
+    assert doubt(offer("feed", 0.79, kind="marketplace"), *CLOUDS)
+    assert doubt(offer("feed", 0.41, pricing=Pricing.SPOT), *CLOUDS) is None
+    assert doubt(offer("feed", 0.39, pricing=Pricing.SPOT), *CLOUDS)
 
 
 def test_one_other_provider_is_a_standard_and_none_is_not():

@@ -10,11 +10,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+from patience import wait_until
 
 from gpubench.models import Run, Status
 from gpubench.record import lock, store
@@ -79,11 +79,11 @@ class Writers:
 
     def first_at_a_gate(self) -> str:
         """Wait until a case is being measured and another one is finished; return the one at its gate."""
-        until(lambda: any(self.begun(name) for name in CASES))
+        wait_until(lambda: any(self.begun(name) for name in CASES))
         (first,) = (name for name in CASES if self.begun(name))
         (second,) = (name for name in CASES if name != first)
         self.open(first)
-        until(lambda: self.begun(second))
+        wait_until(lambda: self.begun(second))
         return second
 
     def run(self) -> Run:
@@ -94,15 +94,8 @@ class Writers:
         return {m.case.precision.value for m in self.run().measurements if m.status is Status.OK}
 
 
-def until(true, timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def end(process: subprocess.Popen[str], words: str = "") -> tuple[int, str]:
-    _, err = process.communicate(words, timeout=60)
+    _, err = process.communicate(words)
     return process.returncode, err
 
 
@@ -175,7 +168,7 @@ def test_a_run_that_was_read_before_another_process_finished_it_is_read_again(wr
 def test_what_another_process_added_meanwhile_is_kept_and_only_the_rest_is_measured(writers):
     writers.close(*CASES)
     killed = writers.start(*NEW)
-    until(lambda: any(writers.begun(name) for name in CASES))
+    wait_until(lambda: any(writers.begun(name) for name in CASES))
     killed.kill()  # before its first case was finished
     killed.wait()
     assert writers.finished() == set()
@@ -208,7 +201,7 @@ def test_of_many_who_go_on_at_once_one_does_and_the_others_are_turned_away(write
     for process in several:
         process.stdin.write("go\n")
         process.stdin.flush()
-    until(lambda: sum(process.poll() is not None for process in several) == 3)
+    wait_until(lambda: sum(process.poll() is not None for process in several) == 3)
     (going,) = (process for process in several if process.poll() is None)
     writers.open(last)
     ends = {process: end(process) for process in several}
