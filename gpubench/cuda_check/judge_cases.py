@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpubench.cuda_check.plan import is_strict
-from gpubench.cuda_check.verdict import Verdict, passed, state_of
+from gpubench.cuda_check.verdict import State, Verdict, passed, state_of
 from gpubench.measure.checks import REFERENCE_LIMITS, SCALING_TOLERANCE
 from gpubench.models import (
     CaseRow,
@@ -196,7 +196,9 @@ def of_scaling(check: CudaCheck) -> Iterator[Verdict]:
     bad = [m for m in (one, several) if m.samples_per_s is None]
     if bad:
         reason = f"{bad[0].label}: {bad[0].status}: {bad[0].reason}"
-        yield Verdict(part="scaling", what=what, state="FAILED", limit=limit, reason=reason)
+        late = all(m.status is Status.TIMEOUT for m in bad)
+        missed: State = "left out" if late else "FAILED"  # a slow host is no fault of the job
+        yield Verdict(part="scaling", what=what, state=missed, limit=limit, reason=reason)
         return
     ratio, low, high = _speedup(several, one)
     found = f"{ratio:.3f} ({low:.3f} to {high:.3f})"

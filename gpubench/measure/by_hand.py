@@ -30,7 +30,7 @@ def bare_loop(work: Work, hardware: Hardware, steps: int) -> Seconds:
     model, optimizer, scaler = work.model, work.optimizer, work.scaler
     assert optimizer is not None  # only training is written by hand
     dtype = AUTOCAST_TYPES.get(work.case.precision)
-    hardware.clock().synchronise()
+    _wait(hardware)
     start = time.perf_counter()
     for index in range(steps):
         inputs, targets = work.batches[index % len(work.batches)]
@@ -47,7 +47,7 @@ def bare_loop(work: Work, hardware: Hardware, steps: int) -> Seconds:
             scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()
-    hardware.clock().synchronise()
+    _wait(hardware)
     return time.perf_counter() - start
 
 
@@ -172,3 +172,11 @@ def _ratios(numerator: Callable[[], Seconds], denominator: Callable[[], Seconds]
             below = denominator()
         ratios.append(above / below)
     return ratios
+
+
+def _wait(hardware: Hardware) -> None:
+    """Wait for the device as a user would: no fault of the clock may reach the loop by hand."""
+    if hardware.is_cuda:
+        torch.cuda.synchronize()
+    else:
+        hardware.clock().synchronise()

@@ -264,6 +264,8 @@ def test_two_gpus_are_faster_than_one_and_no_miracle(speedup, state):
 def test_a_job_that_failed_on_several_gpus_fails():
     bad = replaced(measured(gpu_count=2), status=Status.FAILED, reason="NCCL error", launches=())
     assert list(states(check(scaling=(measured(), bad)), "scaling").values()) == ["FAILED"]
+    late = replaced(bad, status=Status.TIMEOUT, reason="the time limit of the run came before this case")
+    assert list(states(check(scaling=(measured(), late)), "scaling").values()) == ["left out"]
 
 
 def test_rows_of_the_quick_run_are_judged_and_its_time_is_shown():
