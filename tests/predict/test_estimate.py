@@ -166,7 +166,7 @@ def test_two_owned_gpus_are_weighed_together(vgg16):
 )
 def test_refusals_say_why(key, precision, reason):
     precision = precision if precision == "amp" else Precision(precision)
-    answer = ask(Question(profile=published("vgg16"), precision=precision), key)[key]
+    answer = ask(Question(profile=published("vgg16"), precision=precision, batch_size=128), key)[key]
     assert isinstance(answer, Refusal)
     assert reason in answer.reason
 
@@ -174,7 +174,7 @@ def test_refusals_say_why(key, precision, reason):
 def test_the_largest_batch_that_is_named_does_fit():
     key = "nvidia-geforce-rtx-2060-6gb"
     profile = published("vgg16")
-    refusal = ask(Question(profile=profile), key)[key]
+    refusal = ask(Question(profile=profile, batch_size=128), key)[key]
     largest = int(refusal.reason.rsplit(" ", 1)[1])
     assert isinstance(ask(Question(profile=profile, batch_size=largest), key)[key], Estimate)
     assert isinstance(ask(Question(profile=profile, batch_size=largest + 1), key)[key], Refusal)

@@ -145,7 +145,9 @@ def test_a_gpu_of_unknown_memory_has_no_largest_batch():
 def featherweight():
     cnn = load_profiles()["cnn"]
     thin = msgspec.structs.replace(cnn.train[0], bytes_per_sample=16)
-    return msgspec.structs.replace(cnn, sample_shape=(4,), saved_bytes_per_sample=16, train=(thin,))
+    return msgspec.structs.replace(
+        cnn, sample_shape=(4,), saved_bytes_per_sample=16, train=(thin,), memory=()
+    )
 
 
 def test_no_batch_is_beyond_what_a_run_would_try():

@@ -395,7 +395,7 @@ MUTANTS = (
         old="        cache.zero_()\n",
         new="",
         misleads="operands lie in the L2 cache: a copy seems faster than the memory",
-        killer="test_micro.py::test_the_cache_is_cleared_outside_what_is_timed",
+        killer="test_micro.py::test_no_operand_is_left_in_the_cache_for_the_next_repetition",
     ),
     Mutant(
         name="events of a product are read before they have passed",

@@ -69,6 +69,16 @@ def test_the_cache_is_cleared_outside_what_is_timed(run):
     assert found["gemm", "bf16"].value == pytest.approx(2 * 256**3 / 1e-3, rel=0.01)
 
 
+def test_no_operand_is_left_in_the_cache_for_the_next_repetition(run):
+    """Between two products something as large as the cache is written."""
+    kernels = []
+    run(Machine(cost=lambda name: kernels.append(name) or 1e-3), strict=False, others=False)
+    told = [name for name in kernels if name in {"aten::mm", "aten::zero_"}]
+    products = [place for place, name in enumerate(told) if name == "aten::mm"]
+    assert len(products) > 10
+    assert all(told[place - 1] == "aten::zero_" for place in products)
+
+
 def test_transfers_lie_in_the_memory_that_their_name_says(gpu):
     for pinned in (True, False):
         copy = micro.transfer(to_device=True, pinned=pinned, size=MIB).make(torch.device("cuda", 0))
