@@ -164,7 +164,7 @@ def make_plan(
     proof = _proof_case(device, amp)
     quick = plan(_quick_request(amp, full=full), device, load_profiles())
     quick = msgspec.structs.replace(quick, budget=amounts.quick)
-    scaling = _scaling(device, peers, amp)
+    scaling = _scaling(device, peers, amp, amounts.quick)
     compiled = tuple(_trial(name, amp, Execution.COMPILE, slower) for name in CLASSIC)
     expected_s = _expected(
         device, proof=proof, runs=(quick, scaling), compiled=compiled, amounts=amounts, slower=slower
@@ -389,6 +389,7 @@ def _scaling(
     device: DeviceProfile,
     peers: tuple[DeviceProfile, ...],
     amp: Precision,
+    budget: Budget,
 ) -> Plan | None:
     """One job on one GPU and on all: eager, because that is what several GPUs are measured in."""
     if not peers:
@@ -401,4 +402,4 @@ def _scaling(
         budget="quick",
         micro="none",
     )
-    return plan(request, device, load_profiles(), peers)
+    return msgspec.structs.replace(plan(request, device, load_profiles(), peers), budget=budget)
