@@ -6,11 +6,11 @@ For showing beside a figure, and as an anchor of predictions; one card on one da
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
 
 import msgspec
 
 from gpubench.models import Execution, Precision, TaskKind
+from gpubench.shipped import data_bytes
 from gpubench.units import GIB
 
 
@@ -97,8 +97,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 @cache
 def h200_readings() -> CardReadings:
     """Return the shipped readings in SI units."""
-    data = files("gpubench").joinpath("data/h200_readings.json").read_bytes()
-    stored = msgspec.json.decode(data, type=_File)
+    stored = msgspec.json.decode(data_bytes("h200_readings.json"), type=_File)
     return CardReadings(
         card=stored.card,
         gpu_key=stored.gpu_key,

@@ -17,7 +17,7 @@ from gpubench.cuda_check.verdict import Verdict, judge_ratio, passed
 from gpubench.measure.checks import IEEE_ERROR
 from gpubench.measure.energy import power_integral
 from gpubench.models import ClockProof, CudaCheck, LoadProof, PartLog, PartState, Precision, PrecisionProof
-from gpubench.units import format_duration, format_number
+from gpubench.units import format_duration, format_number, format_percent
 
 BY_HAND = (0.99, 1.01)
 EVENTS = (0.98, 1.02)
@@ -194,7 +194,10 @@ def _of_load(check: CudaCheck) -> Iterator[Verdict]:
 def _energy(proof: LoadProof) -> Verdict:
     """Hold the energy counter against the integral of the power shown."""
     verdict = Verdict(
-        part="load", what="energy counted over power shown", state="left out", limit=f"within {ENERGY:.0%}"
+        part="load",
+        what="energy counted over power shown",
+        state="left out",
+        limit=f"within {format_percent(ENERGY)}",
     )
     before, after = proof.energy_edges_j
     if before is None or after is None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from gpubench.cuda_check.bench import Bench, ProcessLostError, unwatched
-from gpubench.cuda_check.plan import CheckPlan, Trial, is_strict, largest_under
+from gpubench.cuda_check.plan import CheckPlan, Trial, batch_of, is_strict
 from gpubench.cuda_check.store import nameless_calls
 from gpubench.errors import GpuBenchError
 from gpubench.measure import capability, checks, events, messages, preflight
@@ -37,12 +37,14 @@ from gpubench.models import (
     TaskKind,
 )
 from gpubench.profile import load_profiles
-from gpubench.profile.memory import MOST_BATCH, SAFE_SHARE
+from gpubench.profile.memory import WORKSPACE_BYTES
 from gpubench.units import Seconds
 
 WAITING = "gpubench.measure.waiting_model:WORKLOAD"
-TOO_LARGE = 4
-"""Times the batch that the memory model gives under the cap: no error of the model makes it fit."""
+TOO_LARGE = 2.0
+"""Times the cap, by the memory model without any workspace: no error of the model makes such a batch fit."""
+FIRST_GUESS = 0.9
+"""Of the cap: what the first batch of a search may take, by the memory model."""
 HANGS_S, HANGS_TIMES = 20.0, 10.0
 """A case cut off after so long, and so many times what it was expected to take, was not merely slow."""
 SOUND = ("cnn", 64)
@@ -274,7 +276,7 @@ def inject_faults(work: Work) -> None:
     cap, capped = work.plan.amounts.cap_bytes, work.plan.capped
     share = min(1.0, cap / (work.device.memory_bytes or cap))
     _note(work, cap_bytes=cap)
-    too_large = min(MOST_BATCH, TOO_LARGE * largest_under(capped, cap))
+    too_large = batch_of(capped, TOO_LARGE * cap + WORKSPACE_BYTES)
     _note(work, too_large=_tried(work, workload, _batched(capped, too_large), memory_share=share))
     _note(work, after_too_large=_tried(work, workload, sound, memory_share=share))
     _search(work, share)
@@ -291,7 +293,7 @@ def _search(work: Work, share: float) -> None:
         _note(work, tried=(*work.check.faults.tried, (batch, row.status is Status.OK)))
         return row.status is Status.OK
 
-    guess = max(1, int(SAFE_SHARE * largest_under(case, work.plan.amounts.cap_bytes)))
+    guess = batch_of(case, FIRST_GUESS * work.plan.amounts.cap_bytes)
     found = largest_that_fits(fits, guess, resolution=work.plan.amounts.resolution)
     if not found:
         raise PartFailedError("not even a batch of 1 fits under the cap")

@@ -6,6 +6,7 @@ which cases are tried within the limit; a part that takes longer is cut off, and
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Iterator, Sequence
 from itertools import product
@@ -26,7 +27,7 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.profile import load_profiles
-from gpubench.profile.memory import largest_batch, peak_memory_bytes
+from gpubench.profile.memory import MOST_BATCH, peak_memory_bytes
 from gpubench.readings import h200_readings
 from gpubench.specs import load_specs
 from gpubench.units import GIB, Bytes, Seconds
@@ -163,7 +164,7 @@ def make_plan(
     proof = _proof_case(device, amp)
     quick = plan(_quick_request(amp, full=full), device, load_profiles())
     quick = msgspec.structs.replace(quick, budget=amounts.quick)
-    scaling = _scaling(device, peers, amp)
+    scaling = _scaling(device, peers, amp, amounts.quick)
     compiled = tuple(_trial(name, amp, Execution.COMPILE, slower) for name in CLASSIC)
     expected_s = _expected(
         device, proof=proof, runs=(quick, scaling), compiled=compiled, amounts=amounts, slower=slower
@@ -219,10 +220,14 @@ def case_of(
     )
 
 
-def largest_under(case: Case, room_bytes: float) -> int:
-    """Return the batch that the memory model gives a case in so much memory; at least 1."""
+def batch_of(case: Case, peak_bytes: float) -> int:
+    """Return the largest batch of a case whose peak the memory model puts within so much; at least 1."""
     profile = load_profiles()[case.workload]
-    return max(1, largest_batch(profile, case.task, case.precision, room_bytes))
+
+    def peak_of(batch: int) -> float:
+        return peak_memory_bytes(profile, case.task, case.precision, batch)
+
+    return max(1, bisect.bisect_right(range(1, MOST_BATCH + 1), peak_bytes, key=peak_of))
 
 
 # --- which cases ---------------------------------------------------------------------------------------
@@ -384,6 +389,7 @@ def _scaling(
     device: DeviceProfile,
     peers: tuple[DeviceProfile, ...],
     amp: Precision,
+    budget: Budget,
 ) -> Plan | None:
     """One job on one GPU and on all: eager, because that is what several GPUs are measured in."""
     if not peers:
@@ -396,4 +402,4 @@ def _scaling(
         budget="quick",
         micro="none",
     )
-    return plan(request, device, load_profiles(), peers)
+    return msgspec.structs.replace(plan(request, device, load_profiles(), peers), budget=budget)

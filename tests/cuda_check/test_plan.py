@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from cuda_check.builders import H200, T4
-from gpubench.cuda_check.plan import LIMIT_S, PARTS, largest_under, make_plan, slowness
+from gpubench.cuda_check.plan import LIMIT_S, PARTS, batch_of, make_plan, slowness
 from gpubench.measure.capability import why_no_precision
 from gpubench.models import DeviceProfile, Execution, Precision, TaskKind
 from gpubench.profile import load_profiles
@@ -102,9 +102,15 @@ def test_with_several_gpus_there_is_one_part_more():
     assert sum(made.expected_s.values()) <= LIMIT_S
 
 
-def test_the_batch_that_must_not_fit_is_far_beyond_the_one_that_should():
+@pytest.mark.parametrize("share", [0.9, 2.0, 10.0])
+def test_a_batch_is_found_for_a_peak(share):
     made = make_plan(H200)
-    fitting = largest_under(made.capped, made.amounts.cap_bytes)
+    capped, room = made.capped, share * made.amounts.cap_bytes
     profile = load_profiles()["cnn"]
-    capped = made.capped
-    assert peak_memory_bytes(profile, capped.task, capped.precision, 4 * fitting) > 2 * made.amounts.cap_bytes
+
+    def peak_of(batch: int) -> float:
+        return peak_memory_bytes(profile, capped.task, capped.precision, batch)
+
+    batch = batch_of(capped, room)
+    assert peak_of(batch) <= room < peak_of(batch + 1)
+    assert batch_of(capped, 0.0) == 1

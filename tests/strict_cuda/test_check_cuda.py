@@ -22,6 +22,7 @@ from gpubench.cuda_check.run import check_cuda
 from gpubench.cuda_check.store import read_check
 from gpubench.errors import NoDeviceError
 from gpubench.models import PartState, Status
+from gpubench.probe.probe import probe
 from strict_cuda.conftest import BRIEF
 
 BUDGET = msgspec.structs.replace(BRIEF, timed_s=0.3, case_s=1.0)
@@ -75,6 +76,20 @@ def test_a_sound_device_passes_every_part_and_is_confirmed(inside_gpu, tmp_path,
     assert not re.search(r"[0-9a-f]{8}-[0-9a-f]{4}-", text, re.IGNORECASE)
     assert str(tmp_path.parent) not in text
     assert "0000:00:06" not in text
+
+
+def test_a_job_on_two_gpus_is_measured_beside_one(inside_gpu, tmp_path, monkeypatch):
+    """Two fake GPUs do not share their work: each does a whole one, in as long as one alone."""
+    inside_gpu(["h200", "h200"])
+    only(monkeypatch, "scaling")
+    first, second = (d for d in probe().devices if d.backend == "cuda")
+    made = check_cuda(first, tmp_path / "check.json", (second,), amounts=LITTLE)
+    assert ends(made) == {"scaling": PartState.DONE}, made.parts
+    assert [(m.case.gpu_count, m.status) for m in made.scaling] == [(1, Status.OK), (2, Status.OK)], (
+        made.scaling
+    )
+    (verdict,) = judge(made)
+    assert verdict.state == "ok", verdict
 
 
 def test_a_part_whose_process_dies_or_hangs_costs_that_part(inside_gpu, tmp_path, monkeypatch):
