@@ -42,8 +42,8 @@ _WORDS = frozenset(
 def file_name(device: DeviceProfile, torch: str | None) -> str:
     """Return the name of a check's file.
 
-    >>> file_name(DeviceProfile(backend="cuda", gpu_key="nvidia-t4-16gb"), "2.13.0+cu130")
-    'cuda-check-nvidia-t4-16gb-2.13.0-cu130.json'
+    >>> file_name(DeviceProfile(backend="cuda", gpu_key="nvidia-tesla-t4-16gb"), "2.13.0+cu130")
+    'cuda-check-nvidia-tesla-t4-16gb-2.13.0-cu130.json'
     """
     key = _safe(device.gpu_key or device.name or "")
     return f"cuda-check-{key}-{_safe(torch or '')}.json"

@@ -120,8 +120,8 @@ def test_the_table_is_ascii_where_the_locale_is():
         (["--utilisation", "1.5"], "must lie within 0 to 1"),
         (["--own", "RTX 5090"], "has no price"),
         (["--try", "2"], "--try N and --out DIR go together"),
-        (["--spot", "--spot-lost", "3"], "--spot-lost 3 must be below 1"),
-        (["--samples", "1e8", "--spot-lost", "1"], "--spot-lost 1 must be below 1"),
+        (["--spot", "--spot-lost", "3"], "--spot-lost 3 must be from 0 to below 1"),
+        (["--samples", "1e8", "--spot-lost", "1"], "--spot-lost 1 must be from 0 to below 1"),
     ],
 )
 def test_misuse_is_one_line_and_exit_2(gpubench, arguments, message):
