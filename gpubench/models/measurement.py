@@ -9,6 +9,7 @@ from statistics import median
 from typing import Literal
 
 from gpubench.findings import Finding
+from gpubench.interval import Interval
 from gpubench.models.case import Case, Precision
 from gpubench.models.device import TelemetrySample
 from gpubench.models.record import Record
@@ -234,6 +235,11 @@ class Measurement(Record, frozen=True, kw_only=True):
         return self.samples_per_s / (1 - self.relative_half_width)
 
     @property
+    def interval(self) -> Interval:
+        """The throughput with its 95 % interval [samples/s]."""
+        return Interval(self.samples_per_s, self.samples_per_s_low, self.samples_per_s_high)
+
+    @property
     def peak_memory_bytes(self) -> int | None:
         """Largest peak of any launch."""
         return max(
@@ -342,3 +348,8 @@ class MicroResult(Record, frozen=True, kw_only=True):
     sm_clock_min_hz: float | None = None
     clock_event_reasons: tuple[str, ...] | None = None
     findings: tuple[Finding, ...] = ()
+
+    @property
+    def interval(self) -> Interval:
+        """The value with its 95 % interval, in ``unit``."""
+        return Interval(self.value, self.low, self.high)

@@ -7,12 +7,13 @@ from statistics import fmean
 
 import msgspec
 
+from gpubench.interval import Interval, stacked
 from gpubench.models import Case, MemoryFormat, Precision, TaskKind
 from gpubench.report.charts import BLUE, GREEN, SLATE, Mark, Series, dots, two_lines
 from gpubench.report.data import ReportData, Result
 from gpubench.report.ratios import Ratio, ratio
 from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
-from gpubench.report.words import PRECISION_WORDS, stacked
+from gpubench.report.words import PRECISION_WORDS
 from gpubench.units import UNKNOWN, count, format_bytes, format_number, plain
 
 SURE_FACTOR = 1.5
@@ -94,14 +95,14 @@ def _groups(pairs: tuple[Ratio, ...]) -> list[tuple[str | None, tuple[Ratio, ...
 
 def _sentence(pairs: tuple[Ratio, ...]) -> str:
     """The strongest gain, the weakest, and how many cases lose."""
-    sure = [s for s in pairs if not s.doubts and s.low and s.high and s.high / s.low <= SURE_FACTOR]
+    sure = [s for s in pairs if not s.doubts and _narrow(s.interval)]
     if not sure:
         return (
             "No pairing was measured well enough to state a gain: each is flagged, or its interval is wider "
             f"than a factor of {SURE_FACTOR:g}. Give the run more time on a quiet machine."
         )
     best = max(sure, key=lambda s: s.value)
-    losing = [s for s in sure if s.high is not None and s.high < 1]
+    losing = [s for s in sure if s.interval.high is not None and s.interval.high < 1]
     text = (
         f"The largest gain is {best.words}: {plain(best.of.case.workload, 40)}, "
         f"{best.of.case.precision.value} {_NAMES[best.to.case.precision]}, "
@@ -152,13 +153,18 @@ def _figure(pairs: tuple[Ratio, ...], title: str | None) -> Figure:
     )
 
 
+def _narrow(interval: Interval) -> bool:
+    low, high = interval.low, interval.high
+    return bool(low and high and high / low <= SURE_FACTOR)
+
+
 def _mark(pair: Ratio, rows: list[str]) -> Mark:
     flags = f"<br>{', '.join(pair.doubts)}" if pair.doubts else ""
     return Mark(
         row=rows.index(_row_label(pair.of)),
         value=pair.value,
-        low=pair.low,
-        high=pair.high,
+        low=pair.interval.low,
+        high=pair.interval.high,
         hover=f"{_NAMES[pair.to.case.precision]}: {pair.words}{flags}",
     )
 

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 
 import msgspec
 
+from gpubench.interval import stacked
 from gpubench.models import TaskKind
 from gpubench.profile import load_profiles
 from gpubench.report.charts import BLUE, Mark, Series, dots, two_lines
 from gpubench.report.data import ReportData, Result
 from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
-from gpubench.report.words import PRECISION_WORDS, stacked, throughput
+from gpubench.report.words import PRECISION_WORDS, throughput
 from gpubench.units import UNKNOWN, format_duration, plain
 
 
@@ -115,7 +116,7 @@ def _cells(result: Result, at_main_batch: Result | None) -> tuple[str, ...]:
 
 def _throughput(result: Result) -> str:
     m = result.measurement
-    figure = throughput(m.samples_per_s, m.samples_per_s_low, m.samples_per_s_high, m.case.sample_unit)
+    figure = throughput(m)
     return f"{stacked(figure)}\n{result.batch_words}"
 
 
