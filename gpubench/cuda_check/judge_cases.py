@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from gpubench.cuda_check.plan import is_strict
 from gpubench.cuda_check.verdict import State, Verdict, passed, state_of
 from gpubench.interval import Interval
-from gpubench.measure.checks import REFERENCE_LIMITS, SCALING_TOLERANCE
+from gpubench.measure.checks import SCALING_TOLERANCE
 from gpubench.models import (
     CaseRow,
     CudaCheck,
@@ -60,7 +60,7 @@ def fault_of(row: CaseRow, memory_bytes: int | None) -> str | None:
         return None
     if row.status is not Status.OK:
         return f"{row.status}: {row.reason}"
-    limit = REFERENCE_LIMITS[row.case.precision]
+    limit = row.case.precision.facts.loss_error
     errors = {"reference": row.reference_error}
     if row.case.execution is not Execution.EAGER:
         errors[str(row.case.execution)] = row.graph_error

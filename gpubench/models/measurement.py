@@ -10,9 +10,10 @@ from typing import Literal
 
 from gpubench.findings import Finding
 from gpubench.interval import Interval
-from gpubench.models.case import Case, Precision
+from gpubench.models.case import Case
 from gpubench.models.device import TelemetrySample
 from gpubench.models.record import Record
+from gpubench.precisions import Precision
 from gpubench.stats import between_launches_half_width, relative_half_width
 
 
@@ -36,15 +37,25 @@ class Switches(Record, frozen=True, kw_only=True):
     rnn_fp32_precision: str | None
     matmul_fp32_precision: str | None
 
-    def unexpected(self, precision: Precision) -> str | None:
-        """Name the first switch that does not stand as this precision needs it, with its value.
+    @classmethod
+    def wanted(cls, precision: Precision) -> Switches:
+        """Return the switches as a precision needs them, on a torch that has all five."""
+        on = precision.facts.tf32
+        mode = "tf32" if on else "ieee"
+        return cls(
+            cudnn_allow_tf32=on,
+            matmul_allow_tf32=on,
+            conv_fp32_precision=mode,
+            rnn_fp32_precision=mode,
+            matmul_fp32_precision=mode,
+        )
 
-        TF32 is off at fp32 alone: under AMP it is on for what autocast leaves in fp32.
-        """
-        on = precision is not Precision.FP32
+    def unexpected(self, precision: Precision) -> str | None:
+        """Name the first switch that does not stand as this precision needs it, with its value."""
+        wanted = Switches.wanted(precision)
         for name in self.__struct_fields__:
             value = getattr(self, name)
-            if value is not None and value != (on if isinstance(value, bool) else "tf32" if on else "ieee"):
+            if value is not None and value != getattr(wanted, name):
                 return f"{name}={value}"
         return None
 

@@ -11,7 +11,6 @@ from gpubench.models import (
     Measurement,
     MemoryFormat,
     Offer,
-    Precision,
     Pricing,
     RankedOffer,
     Ranking,
@@ -27,12 +26,6 @@ from gpubench.units import (
     plural,
 )
 
-PRECISION_WORDS = {
-    Precision.FP32: "fp32 (IEEE, TF32 off)",
-    Precision.TF32: "tf32",
-    Precision.AMP_FP16: "amp-fp16",
-    Precision.AMP_BF16: "amp-bf16",
-}
 PRICING_WORDS = {
     Pricing.ON_DEMAND: "on demand",
     Pricing.SPOT: "spot",
@@ -121,7 +114,7 @@ def cases_words(cases: Iterable[Case]) -> str:
     if len(known) == 1:
         return case_words(known[0])
     batches = sorted({case.batch_size for case in known})
-    precisions = dict.fromkeys(PRECISION_WORDS[case.precision] for case in known)
+    precisions = dict.fromkeys(case.precision.words for case in known)
     return (
         f"{listed(dict.fromkeys(case.workload for case in known))}, "
         f"{listed(dict.fromkeys('training' if case.task == 'train' else 'inference' for case in known))}, "
@@ -141,7 +134,7 @@ def case_words(case: Case) -> str:
     gpus = "" if case.gpu_count == 1 else f", {case.gpu_count} GPUs"
     return (
         f"{plain(case.workload, 40)}, {'training' if case.task == 'train' else 'inference'}, "
-        f"{PRECISION_WORDS[case.precision]}, {case.execution}, batch {case.batch_size:,}{layout}{gpus}"
+        f"{case.precision.words}, {case.execution}, batch {case.batch_size:,}{layout}{gpus}"
     )
 
 

@@ -13,15 +13,14 @@ from gpubench.report.charts import BLUE, GREEN, SLATE, Mark, Series, dots, two_l
 from gpubench.report.data import ReportData, Result
 from gpubench.report.ratios import Ratio, ratio
 from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
-from gpubench.report.words import PRECISION_WORDS
 from gpubench.units import UNKNOWN, count, format_bytes, format_number, plain
 
 SURE_FACTOR = 1.5
 """A gain is put into words where the ends of its interval lie within this factor."""
 
-BASELINES = (Precision.FP32, Precision.TF32)
+BASELINES = tuple(precision for precision in Precision if not precision.is_amp)
 _LOOKS = {Precision.FP32: (BLUE, "circle"), Precision.TF32: (GREEN, "diamond")}
-_NAMES = {Precision.FP32: "against fp32 (IEEE, TF32 off)", Precision.TF32: "against tf32"}
+_NAMES = {precision: f"against {precision.words}" for precision in BASELINES}
 
 
 def speed_ups(results: Iterable[Result]) -> tuple[Ratio, ...]:
@@ -196,7 +195,7 @@ def _twin(pairs: tuple[Ratio, ...]) -> Table:
             (
                 plain(s.of.case.workload, 40) + ("\nbest batch" if s.of.measurement.at_largest_batch else ""),
                 f"{s.of.case.precision.value}{_layout(s.of.case.memory_format)}",
-                f"{PRECISION_WORDS[s.to.case.precision]}{_layout(s.to.case.memory_format)}",
+                f"{s.to.case.precision.words}{_layout(s.to.case.memory_format)}",
                 s.of.case.execution.value,
                 _batches(s).replace("batch ", "").replace(", ", "\n"),
                 stacked(s.words),

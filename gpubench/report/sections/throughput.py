@@ -10,10 +10,10 @@ from gpubench.models import Execution, Measurement, MemoryFormat, Precision, Tas
 from gpubench.report.charts import BLUE, ORANGE, SLATE, Mark, Series, bars, two_lines
 from gpubench.report.data import ReportData, Result
 from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
-from gpubench.report.words import PRECISION_WORDS, throughput
+from gpubench.report.words import throughput
 from gpubench.units import format_duration, format_percent, plain, plural
 
-EXECUTION_ORDER = (Execution.EAGER, Execution.GRAPH, Execution.COMPILE)
+EXECUTION_ORDER = tuple(Execution)
 _LOOKS = {Execution.EAGER: (SLATE, ""), Execution.GRAPH: (BLUE, ""), Execution.COMPILE: (ORANGE, "/")}
 
 _COLUMNS = (
@@ -152,7 +152,7 @@ def _cells(result: Result) -> tuple[str, ...]:
     m, case = result.measurement, result.case
     return (
         _title(result),
-        PRECISION_WORDS[case.precision] + (f"\n{case.memory_format}" if case.memory_format else ""),
+        case.precision.words + (f"\n{case.memory_format}" if case.memory_format else ""),
         case.execution.value,
         result.batch_words.removeprefix("batch ").replace(", l", "\nl"),
         _throughput_cell(m),

@@ -8,7 +8,7 @@ from gpubench.interval import stacked
 from gpubench.report.data import ReportData, Result
 from gpubench.report.ratios import Ratio, ratio
 from gpubench.report.section import Block, Column, Paragraph, Section, Table
-from gpubench.report.words import PRECISION_WORDS, throughput
+from gpubench.report.words import throughput
 from gpubench.units import UNKNOWN, format_percent, plain
 
 
@@ -64,7 +64,7 @@ def _cells(pair: Ratio) -> tuple[str, ...]:
     figure = throughput(m)
     return (
         plain(case.workload, 40),
-        PRECISION_WORDS[case.precision],
+        case.precision.words,
         str(case.gpu_count),
         str(case.batch_size),
         stacked(figure),
