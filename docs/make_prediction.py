@@ -48,7 +48,7 @@ Row = Mapping[str, Any]
 def figures_of(hold_out: str, document: Row) -> list[dict[str, Any]]:
     """The rows of the table of figures for one hold-out: the whole, levels and order, then every slice."""
     rows = [_row(hold_out, WHOLE, document)]
-    rows += [_row(hold_out, name, row) for name, row in document["by_slice"].items()]
+    rows += [_row(hold_out, name, row) for name, row in document["by_slice"].items() if name != WHOLE]
     level, regret = document["no_gpu_owned"], document["regret"]
     rows.append(_row(hold_out, "no GPU owned", level | {"pairs": level["rows"]}))
     order = {

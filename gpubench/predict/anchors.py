@@ -24,6 +24,7 @@ from gpubench.models import (
 )
 from gpubench.predict.interval import UNKNOWN_NOISE
 from gpubench.predict.question import Question, case_for
+from gpubench.profile import load_profiles
 from gpubench.readings import StepReading, h200_readings
 from gpubench.specs import find_spec
 
@@ -83,7 +84,8 @@ def _loops(question: Question) -> list[Reading]:
     """Steps of the question's workload that a hand-written loop timed, where the GPU set the pace."""
     shipped = h200_readings()
     spec = find_spec(shipped.gpu_key)
-    if spec is None or question.task is not TaskKind.TRAIN:
+    standard = load_profiles().get(question.profile.name) == question.profile
+    if spec is None or question.task is not TaskKind.TRAIN or not standard:
         return []
     return [
         _loop(question, spec, step, execution, f"{shipped.card}, {shipped.date}")
@@ -155,19 +157,12 @@ def differences(reading: Reading, case: Case) -> list[str]:
     if mine.precision != case.precision:
         found.append(f"measured at {mine.precision}")
     if mine.execution != case.execution:
-        found.append(f"measured {_EXECUTIONS[mine.execution]}")
+        found.append(f"measured {mine.execution.facts.words}")
     if mine.memory_format != case.memory_format:
         found.append(f"measured {mine.memory_format}")
     if mine.batch_size != case.batch_size:
         found.append(f"measured at batch {mine.batch_size}")
     return found
-
-
-_EXECUTIONS = {
-    Execution.EAGER: "eager",
-    Execution.GRAPH: "as a CUDA graph",
-    Execution.COMPILE: "with torch.compile",
-}
 
 
 def _usable(question: Question, measurements: Iterable[Measurement]) -> Iterable[Measurement]:

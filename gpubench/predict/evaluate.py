@@ -229,6 +229,7 @@ def _slices(outcome: Outcome) -> Mapping[str, Flags]:
     table, pairs, bound = outcome.table, outcome.pairs, outcome.bound
     same = table.architecture[pairs.x] == table.architecture[pairs.y]
     slices: dict[str, Flags] = {
+        "all pairs": np.ones(len(pairs), dtype=bool),
         "GPU-bound": bound,
         "host-bound": ~bound,
         "anchored at Hopper": table.architecture[pairs.x] == "Hopper",

@@ -100,7 +100,9 @@ def test_nothing_that_is_held_out_reaches_the_prediction():
     table = shipped().table
     target = (table.harness == "nikolasent") & (table.gpu_key == "nvidia-geforce-rtx-4090-24gb")
     (dropped,) = (out for rows, out in held_out(table, "harness") if (rows & target).any())
-    assert (dropped == ((table.harness == "nikolasent") | (table.gpu_key == "nvidia-geforce-rtx-4090-24gb"))).all()
+    assert (
+        dropped == ((table.harness == "nikolasent") | (table.gpu_key == "nvidia-geforce-rtx-4090-24gb"))
+    ).all()
 
 
 def test_the_page_holds_the_committed_figures(page):
@@ -114,7 +116,10 @@ def test_the_committed_pairs_are_those_that_are_scored(page, outcomes):
     now = list(csv.DictReader(io.StringIO(page.pairs_table(outcomes["harness"]))))
     names = ("source", "model", "precision", "own_gpu", "own_batch", "target_gpu", "target_batch")
     assert [[row[name] for name in names] for row in now] == [[row[name] for name in names] for row in then]
-    changes = [abs(np.log(float(a["predicted_ratio"]) / float(b["predicted_ratio"]))) for a, b in zip(now, then)]
+    changes = [
+        abs(np.log(float(a["predicted_ratio"]) / float(b["predicted_ratio"])))
+        for a, b in zip(now, then, strict=True)
+    ]
     assert np.median(changes) < TOLERANCE
 
 
@@ -123,7 +128,9 @@ def test_every_pair_is_scored_with_an_interval_and_counted_once(documents):
     slices, whole = document["by_slice"], document["pairs"]
     assert slices["host-bound"]["pairs"] + slices["GPU-bound"]["pairs"] == whole
     for kind in ("precision", "harness", "architecture", "class", "target"):
-        assert sum(row["pairs"] for name, row in slices.items() if name.startswith(f"{kind}: ")) == whole, kind
+        assert sum(row["pairs"] for name, row in slices.items() if name.startswith(f"{kind}: ")) == whole, (
+            kind
+        )
     assert slices["same architecture"]["pairs"] + slices["other architecture"]["pairs"] == whole
     # Narrower than the error allows is a wrong interval: exp(1.645 x MAPE / 0.798) for log-normal errors.
     allowed = np.exp(1.645 * document["median_ape"] / 0.798)
