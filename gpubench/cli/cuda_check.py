@@ -43,7 +43,7 @@ def check_cuda(device: str, output: Path | None, *, full: bool, as_json: bool) -
         _print_phases(check)
         _print_beside(check)
     _say_next(check, verdicts, path)
-    if judge.failed(verdicts):
+    if judge.failed(verdicts) or judge.cut_off(verdicts):
         raise typer.Exit(1)
 
 
@@ -106,10 +106,13 @@ def _print_beside(check: CudaCheck) -> None:
 
 def _say_next(check: CudaCheck, verdicts: Sequence[Verdict], path: Path) -> None:
     """Say what came out, and what the file is good for."""
-    from gpubench.cuda_check.judge import confirms, failed
+    from gpubench.cuda_check.judge import confirms, cut_off, failed
 
     if failed(verdicts):
         say(f"a part failed: send {path} with your report, it names neither this machine nor its user")
+        return
+    if cut_off(verdicts):
+        say(f"a part gave no answer in its time: run it with --full, which sets no limit; the file is {path}")
         return
     if confirms(check):
         say(f"all that was judged agrees: attach {path} to a pull request under {CONFIRMED}")

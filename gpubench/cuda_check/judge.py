@@ -45,21 +45,35 @@ def failed(verdicts: Iterable[Verdict]) -> bool:
     return any(verdict.state == "FAILED" for verdict in verdicts)
 
 
+def cut_off(verdicts: Iterable[Verdict]) -> bool:
+    """Whether anything gave no answer in all the time that was expected of it."""
+    return any(verdict.state == "cut off" for verdict in verdicts)
+
+
 def confirms(check: CudaCheck) -> bool:
     """Whether a check confirms its card.
 
-    It ended, its core parts were done, nothing failed, and nothing was left undecided. The cases that there
-    was no time for do not matter: all that was read agreed.
+    It ended, its core parts were done, nothing failed or was cut off, and nothing was left undecided. The
+    cases that there was no time for do not matter: all that was read agreed.
     """
     verdicts = judge(check)
     done = {part.name for part in check.parts if part.state is PartState.DONE}
-    undecided = any(verdict.state == "undecided" for verdict in verdicts)
-    return check.finished_at is not None and done >= CORE and not failed(verdicts) and not undecided
+    settled = not any(verdict.state in {"FAILED", "cut off", "undecided"} for verdict in verdicts)
+    return check.finished_at is not None and done >= CORE and settled
 
 
 def _of_part(check: CudaCheck, log: PartLog) -> Iterator[Verdict]:
     if log.state is PartState.FAILED:
         yield Verdict(part=log.name, what="the part itself", state="FAILED", reason=log.reason)
+    elif log.state is PartState.CUT_OFF:
+        yield Verdict(
+            part=log.name,
+            what="the part itself",
+            state="cut off",
+            found=f"no end in {format_duration(log.took_s or 0.0)}",
+            limit=f"about {format_duration(log.expected_s)}",
+            reason=f"{log.reason}: it hangs, or this machine is far slower than planned",
+        )
     elif log.state is not PartState.DONE:
         yield Verdict(
             part=log.name, what="the part itself", state="left out", found=log.state, reason=log.reason

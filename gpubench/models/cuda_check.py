@@ -14,12 +14,17 @@ from gpubench.models.run import Environment
 
 
 class PartState(StrEnum):
-    """How far a part of a check came."""
+    """How far a part of a check came.
+
+    ``CUT_OFF`` gave no answer in all the time that was expected of it: it hangs, or the machine is far slower
+    than planned. For a part that is ``LEFT_OUT`` there was less time than that, or none.
+    """
 
     NOT_REACHED = "not reached"
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
+    CUT_OFF = "cut off"
     LEFT_OUT = "left out"
     INTERRUPTED = "interrupted"
 
@@ -151,12 +156,16 @@ class QuickProof(Record, frozen=True, kw_only=True):
     """A quick run, or a part of one, as a user would start it.
 
     Attributes:
-        whole: Whether it was the whole quick run.
-        expected_s: What the run announces [s].
+        case_count: Of the cases that were planned.
+        whole_case_count: Of those of the whole quick run.
+        with_micro: Whether its micro-benchmarks were planned, too.
+        expected_s: What a run of that much announces [s].
         took_s: What it took [s].
     """
 
-    whole: bool
+    case_count: int
+    whole_case_count: int
+    with_micro: bool
     expected_s: float
     took_s: float | None = None
     measurements: tuple[Measurement, ...] = ()

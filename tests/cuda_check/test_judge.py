@@ -17,8 +17,9 @@ from cuda_check.builders import (
     row,
     with_part,
 )
-from gpubench.cuda_check.judge import confirms, failed, judge
+from gpubench.cuda_check.judge import confirms, cut_off, failed, judge
 from gpubench.cuda_check.judge_cases import fault_of
+from gpubench.cuda_check.plan import PARTS
 from gpubench.models import (
     Execution,
     Finding,
@@ -26,7 +27,6 @@ from gpubench.models import (
     GraphProof,
     PartState,
     Precision,
-    QuickProof,
     Status,
 )
 
@@ -61,6 +61,15 @@ def test_a_part_that_failed_fails_the_check_and_keeps_what_it_read():
     made = with_part(check(), "load", state=PartState.FAILED, reason="the process was killed")
     assert failed(judge(made))
     assert states(made, "load")["energy counted over power shown"] == "ok"
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_that_gave_no_answer_in_its_time_is_no_failure_and_no_confirmation(name):
+    made = with_part(check(), name, state=PartState.CUT_OFF, reason="cut off during timed", took_s=31.0)
+    assert states(made, name)["the part itself"] == "cut off"
+    assert cut_off(judge(made))
+    assert not failed(judge(made))
+    assert not confirms(made)
 
 
 def test_a_check_that_did_not_end_confirms_nothing():
@@ -261,21 +270,31 @@ def test_two_gpus_are_faster_than_one_and_no_miracle(speedup, state):
     assert list(states(check(scaling=rows), "scaling").values()) == [state]
 
 
+SILENT = "no sign of life during timed: the process was ended"
+
+
 def test_a_job_that_failed_on_several_gpus_fails():
     bad = replaced(measured(gpu_count=2), status=Status.FAILED, reason="NCCL error", launches=())
     assert list(states(check(scaling=(measured(), bad)), "scaling").values()) == ["FAILED"]
     late = replaced(bad, status=Status.TIMEOUT, reason="the time limit of the run came before this case")
     assert list(states(check(scaling=(measured(), late)), "scaling").values()) == ["left out"]
+    silent = replaced(bad, status=Status.TIMEOUT, reason=SILENT)
+    assert list(states(check(scaling=(measured(), silent)), "scaling").values()) == ["FAILED"]
 
 
 def test_rows_of_the_quick_run_are_judged_and_its_time_is_shown():
     late = replaced(measured(), status=Status.TIMEOUT, reason="no time")
-    quick = QuickProof(whole=True, expected_s=113.0, took_s=400.0, measurements=(measured(), late))
+    quick = replaced(check().quick, case_count=18, with_micro=True, measurements=(measured(), late))
     seen = states(check(quick=quick), "quick")
     assert seen == {
         "rows of the quick run": "ok",
         "rows without time": "left out",
         "time of the quick run": "shown",
     }
+    share = {"case_count": 6, "with_micro": False}
+    named = states(check(quick=replaced(quick, **share)), "quick")
+    assert "time of 6 of the 18 cases of the quick run without micro-benchmarks" in named
     invalid = replaced(measured(), status=Status.INVALID, reason="TF32_IN_FORCE")
-    assert failed(judge(check(quick=replaced(quick, measurements=(invalid,)))))
+    silent = replaced(late, reason=SILENT)
+    for bad in (invalid, silent):
+        assert failed(judge(check(quick=replaced(quick, measurements=(measured(), bad)))))

@@ -14,9 +14,9 @@ import msgspec
 import pytest
 from nvml.script import Fault
 
-from gpubench.cuda_check import plan
+from gpubench.cuda_check import parts, plan
 from gpubench.cuda_check.bench import PHASE_LIMITS_S
-from gpubench.cuda_check.judge import confirms, judge
+from gpubench.cuda_check.judge import confirms, cut_off, judge
 from gpubench.cuda_check.plan import Amounts
 from gpubench.cuda_check.run import check_cuda
 from gpubench.cuda_check.store import read_check
@@ -126,17 +126,59 @@ def test_a_case_whose_process_dies_costs_that_case(inside_gpu, tmp_path, monkeyp
     assert all(row.precision_errors.keys() == {"matmul", "conv"} for row in seen.values())
 
 
-@pytest.mark.parametrize(("limit_s", "reason"), [(2.0, "no time left"), (6.0, "cut off during")])
-def test_what_there_is_no_time_for_is_named(inside_gpu, tmp_path, monkeypatch, limit_s, reason):
+EXPECTED_S = 4.0
+"""Given to a part in place of the plan's arithmetic."""
+
+
+@pytest.fixture
+def hanging(inside_gpu, tmp_path, monkeypatch):
+    """``hanging(limit_s, part, order)``: a check of a part that is expected to take 4 s and hangs at an order."""
+
+    def check(limit_s: float, part: str, order: str, amounts=LITTLE):
+        device = inside_gpu()
+        only(monkeypatch, part)
+        made = plan.make_plan(device, amounts=amounts)
+        expected_s = made.expected_s | {part: EXPECTED_S}
+        expected = msgspec.structs.replace(made, limit_s=limit_s, expected_s=expected_s)
+        monkeypatch.setattr("gpubench.cuda_check.run.make_plan", lambda *args, **kwargs: expected)
+        monkeypatch.setenv("AILING", json.dumps({order: "hang"}))
+        return check_cuda(device, tmp_path / "check.json", amounts=amounts, module="strict_cuda.ailing_child")
+
+    return check
+
+
+@pytest.mark.parametrize(("limit_s", "reason"), [(1.0, "no time left"), (3.0, "cut off during")])
+def test_what_there_is_no_time_for_is_left_out(hanging, limit_s, reason):
     """With less than half of the time that the plan gives a part it does not begin, else it is cut off."""
-    device = inside_gpu()
-    monkeypatch.setattr(plan, "LIMIT_S", limit_s)
-    only(monkeypatch, "clock")
-    monkeypatch.setenv("AILING", json.dumps({"clock": "hang"}))
-    made = check_cuda(device, tmp_path / "check.json", amounts=LITTLE, module="strict_cuda.ailing_child")
+    made = hanging(limit_s, "clock", "clock")
     assert ends(made) == {"clock": PartState.LEFT_OUT}
     assert reason in made.parts[0].reason
+    assert {v.state for v in judge(made)} == {"left out"}
     assert not confirms(made)
+
+
+@pytest.mark.parametrize("part", ["clock", "load"])
+def test_a_part_that_hangs_through_all_its_time_is_cut_off(hanging, part):
+    made = hanging(EXPECTED_S + 1, part, part)
+    assert ends(made) == {part: PartState.CUT_OFF}
+    assert "cut off during" in made.parts[0].reason
+    assert cut_off(judge(made))
+    assert not confirms(made)
+
+
+@pytest.mark.parametrize(
+    ("part", "label"),
+    [("cases", "cnn amp-bf16 graph batch 512"), ("faults", "waiting amp-bf16 graph batch 8")],
+)
+def test_a_case_that_hangs_cuts_off_its_part_and_is_named(hanging, monkeypatch, part, label):
+    monkeypatch.setattr(plan, "CLASSIC", ("cnn",))
+    few = msgspec.structs.replace(LITTLE, workloads=("cnn",))
+    made = hanging(EXPECTED_S + 1, part, label, few)
+    assert ends(made) == {part: PartState.CUT_OFF}
+    assert cut_off(judge(made))
+    if part == "cases":
+        assert made.parts[0].reason.startswith("cnn amp-bf16 ")
+        assert label in made.left_out
 
 
 def test_a_card_that_torch_cannot_open_ends_the_check_with_a_file_that_says_so(inside_gpu, tmp_path):
@@ -158,6 +200,21 @@ def test_a_card_that_somebody_computes_on_is_not_checked(inside_gpu, tmp_path):
     with pytest.raises(NoDeviceError):
         check_cuda(device, path, amounts=LITTLE)
     assert ends(read_check(path))["device"] is PartState.FAILED
+
+
+def test_a_row_of_the_quick_run_that_hangs_fails_and_costs_that_row(inside_gpu, tmp_path, monkeypatch):
+    device = inside_gpu()
+    only(monkeypatch, "quick")
+    monkeypatch.setattr(parts, "ROUND_SILENCE_S", 2.0)
+    monkeypatch.setenv("AILING", json.dumps({"lstm amp-bf16 graph batch 512": "hang timed"}))
+    made = check_cuda(device, tmp_path / "check.json", amounts=LITTLE, module="strict_cuda.ailing_child")
+    rows = {m.case.label: m for m in made.quick.measurements}
+    hung = rows.pop("lstm amp-bf16 graph batch 512")
+    assert hung.status is Status.TIMEOUT
+    assert {row.status for row in rows.values()} == {Status.OK}
+    (rows_verdict,) = (v for v in judge(made) if v.what.startswith("rows of"))
+    assert rows_verdict.state == "FAILED"
+    assert hung.reason in rows_verdict.reason
 
 
 # --- the command -------------------------------------------------------------------------------------------------
