@@ -27,7 +27,6 @@ from gpubench.models import (
     DeviceProfile,
     Execution,
     FaultProof,
-    FindingKind,
     Launch,
     Measurement,
     PartLog,
@@ -129,16 +128,15 @@ def _prove_precision(work: Work, precision: Precision) -> None:
 
 
 def _note_libraries(work: Work) -> None:
-    """Note the versions of the libraries, and how CUDA's device was found to be the driver's."""
+    """Note what the libraries tell: versions, how CUDA's device is the driver's, memory that it kept back."""
     ready = work.bench.ready
     if ready is None:
         return
-    blank = next((f for f in ready.findings if f.kind is FindingKind.UUID_ALL_ZEROS), None)
-    identity = "UUID"
-    if blank is not None:
-        by_name = "by name" in str(blank.value)
-        identity = "name and SM count only" if by_name else "PCI bus id"
-    work.add(environment=environment(work.device, ready), identity=identity)
+    if work.device.memory_bytes is None:
+        memory = {"memory_bytes": ready.memory_bytes}
+        work.device = msgspec.structs.replace(work.device, **memory)
+        work.add(device=msgspec.structs.replace(work.check.device, **memory))
+    work.add(environment=environment(work.device, ready), identity=ready.identity)
 
 
 # --- proofs --------------------------------------------------------------------------------------------
@@ -281,7 +279,12 @@ def inject_faults(work: Work) -> None:
     sound = msgspec.structs.replace(work.plan.capped, batch_size=batch)
     _note(work, after_waiting=_tried(work, workload, _graph_of(sound)))
     cap, capped = work.plan.amounts.cap_bytes, work.plan.capped
-    share = min(1.0, cap / (work.device.memory_bytes or cap))
+    _note_libraries(work)
+    if work.device.memory_bytes is None:
+        raise PartFailedError(
+            "neither the driver nor torch tells the memory of this card: it cannot be capped"
+        )
+    share = min(1.0, cap / work.device.memory_bytes)
     _note(work, cap_bytes=cap)
     too_large = batch_of(capped, TOO_LARGE * cap + WORKSPACE_BYTES)
     _note(work, too_large=_tried(work, workload, _batched(capped, too_large), memory_share=share))

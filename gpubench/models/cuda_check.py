@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from gpubench.findings import Finding
 from gpubench.models.case import Case, Precision
@@ -11,6 +11,9 @@ from gpubench.models.device import DeviceProfile, TelemetrySample
 from gpubench.models.measurement import Measurement, MicroResult, Status, Switches
 from gpubench.models.record import SCHEMA_VERSION, Record
 from gpubench.models.run import Environment
+
+Identity = Literal["UUID", "PCI bus id", "name and SM count only"]
+"""By what CUDA's device and the driver's are known to be one; the last tells no card from its twin."""
 
 
 class PartState(StrEnum):
@@ -178,8 +181,7 @@ class CudaCheck(Record, frozen=True, kw_only=True):
     Attributes:
         full: Whether nothing was left out for want of time.
         limit_s: Longest time of the whole check [s]; None for no limit.
-        identity: How CUDA's device and NVML's were found to be one: ``UUID``, ``PCI bus id``, ``name and SM
-            count only``; None where that was not reached.
+        identity: By what CUDA's device and NVML's were found to be one; None where that was not reached.
         nvml: Every call of the driver library that gpubench makes, with its answer, without identifiers.
         left_out: Cases that were not tried, by label, and why.
         findings: What is unusual about the device.
@@ -193,7 +195,7 @@ class CudaCheck(Record, frozen=True, kw_only=True):
     limit_s: float | None = None
     device: DeviceProfile
     environment: Environment
-    identity: str | None = None
+    identity: Identity | None = None
     nvml: tuple[dict[str, Any], ...] = ()
     parts: tuple[PartLog, ...] = ()
     precisions: tuple[PrecisionProof, ...] = ()

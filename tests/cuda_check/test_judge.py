@@ -186,6 +186,30 @@ def test_an_error_that_is_not_finite_and_a_switch_that_is_off_fail():
         assert states(check(precisions=(made,)), "fp32")["fp32 against float64"] == "FAILED"
 
 
+def named(*names: str) -> tuple[dict[str, object], ...]:
+    return tuple(
+        {"function": "nvmlDeviceGetName", "device": f"{n}", "value": name} for n, name in enumerate(names)
+    )
+
+
+@pytest.mark.parametrize(
+    ("identity", "names", "state"),
+    [
+        ("UUID", ("NVIDIA H200", "NVIDIA H200"), "ok"),
+        ("PCI bus id", (), "ok"),
+        ("name and SM count only", ("NVIDIA H200", "Tesla T4"), "ok"),
+        ("name and SM count only", ("NVIDIA H200", "NVIDIA H200"), "undecided"),
+        ("name and SM count only", (), "undecided"),
+    ],
+)
+def test_a_name_alone_is_no_identity_among_several_of_that_name(identity, names, state):
+    made = check(identity=identity, nvml=named(*names))
+    (verdict,) = (v for v in judge(made) if v.what == "CUDA's device and NVML's")
+    assert verdict.state == state
+    assert (verdict.reason is None) == (identity != "name and SM count only")
+    assert confirms(made) == (state == "ok")
+
+
 # --- cases ---------------------------------------------------------------------------------------------------
 
 SMALL, LARGE = 8 * 1024**3, 80 * 1024**3
@@ -267,7 +291,9 @@ def test_each_injected_fault_has_one_right_end(changes):
 )
 def test_two_gpus_are_faster_than_one_and_no_miracle(speedup, state):
     rows = (measured(0.01), measured(0.01 * 2 / speedup, gpu_count=2))
-    assert list(states(check(scaling=rows), "scaling").values()) == [state]
+    made = check(scaling=rows)
+    assert list(states(made, "scaling").values()) == [state]
+    assert confirms(made) == (state != "FAILED")  # an undecided one says nothing against the one card
 
 
 SILENT = "no sign of life during timed: the process was ended"

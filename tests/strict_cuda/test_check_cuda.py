@@ -147,6 +147,18 @@ def hanging(inside_gpu, tmp_path, monkeypatch):
     return check
 
 
+def test_memory_that_the_driver_does_not_tell_is_asked_of_torch(inside_gpu, tmp_path, monkeypatch):
+    """Without it no cap could be set, and no lack of memory be excused."""
+    refused = [Fault("nvmlDeviceGetMemoryInfo", code=3), Fault("nvmlDeviceGetMemoryInfo_v2", code=3)]
+    device = inside_gpu(faults=refused, memory_bytes=ROOMY_GIB * 2**30)
+    assert device.memory_bytes is None
+    only(monkeypatch, "faults")
+    made = check_cuda(device, tmp_path / "check.json", amounts=LITTLE)
+    assert made.device.memory_bytes == ROOMY_GIB * 2**30
+    assert made.faults.cap_bytes == LITTLE.cap_bytes
+    assert made.faults.too_large.status is Status.OUT_OF_MEMORY
+
+
 @pytest.mark.parametrize(("limit_s", "reason"), [(1.0, "no time left"), (3.0, "cut off during")])
 def test_what_there_is_no_time_for_is_left_out(hanging, limit_s, reason):
     """With less than half of the time that the plan gives a part it does not begin, else it is cut off."""
