@@ -145,6 +145,7 @@ def _memory(machine: Machine) -> dict[str, Any]:
         "memory_stats": lambda device=None: memory.stats(),
         "mem_get_info": lambda device=None: (memory.total - memory.reserved, memory.total),
         "set_per_process_memory_fraction": set_fraction,
+        "get_per_process_memory_fraction": lambda device=None: memory.fraction,
         "empty_cache": empty_cache,
     }
 

@@ -180,8 +180,8 @@ MUTANTS = (
     Mutant(
         name="a full device is not noticed where a capture ends without a word",
         file=EXECUTION,
-        old="    free, _ = torch.cuda.mem_get_info()\n",
-        new="    _, free = torch.cuda.mem_get_info()\n",
+        old="    free, total = torch.cuda.mem_get_info()\n",
+        new="    free = total = torch.cuda.mem_get_info()[1]\n",
         misleads="as above, where the allocator frees memory inside the capture",
         killer="test_failures.py::test_a_capture_that_ends_without_a_word_on_a_full_device_ended_for_want_of_memory",
     ),
