@@ -334,7 +334,7 @@ def _steps_s(case: Case, slower: float) -> Seconds:
 
 
 def _step_s(case: Case, slower: float) -> Seconds:
-    """What a step takes: a replay is read of the device, an eager step may be the host's and is as long here."""
+    """What a step takes; a replay is as the device does it, an eager step no shorter than the host was."""
     read = next(
         s for s in h200_readings().steps if (s.workload, s.precision) == (case.workload, case.precision)
     )
