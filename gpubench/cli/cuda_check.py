@@ -29,7 +29,9 @@ def check_cuda(device: str, output: Path | None, *, full: bool, as_json: bool) -
     from gpubench.probe.select import every_peer, select_device
     from gpubench.probe.torch_build import torch_build
 
-    profile, _ = select_device(device)
+    profile, remark = select_device(device)
+    if remark is not None:
+        say(remark)
     build = torch_build()
     path = output or Path(file_name(profile, None if build is None else build.version))
     how_long = "as long as all of it takes" if full else f"at most {format_duration(LIMIT_S)}"

@@ -166,7 +166,8 @@ class Bench:
                     return child
                 case messages.Refused(reason=reason):
                     self.close()
-                    raise NoDeviceError(reason)
+                    self.lost = preflight.why_refused(NoDeviceError(reason), self.device)
+                    raise NoDeviceError(self.lost)
                 case _:
                     raise ChildEndedError(f"sent {type(report).__name__} out of step")
 

@@ -1,4 +1,4 @@
-"""What must not enter a stored run: paths, names and addresses of this machine, its user, device identifiers."""
+"""What must not enter a stored run: paths, names and addresses of this machine, its user, ids of devices."""
 
 from __future__ import annotations
 

@@ -16,13 +16,14 @@ from nvml.script import Fault
 
 from gpubench.cuda_check import parts, plan
 from gpubench.cuda_check.bench import PHASE_LIMITS_S
-from gpubench.cuda_check.judge import confirms, cut_off, judge
+from gpubench.cuda_check.judge import confirms, cut_off, failed, judge
 from gpubench.cuda_check.plan import Amounts
 from gpubench.cuda_check.run import check_cuda
 from gpubench.cuda_check.store import read_check
 from gpubench.errors import NoDeviceError
 from gpubench.models import PartState, Status
 from gpubench.probe.probe import probe
+from gpubench.probe.select import every_peer
 from strict_cuda.conftest import BRIEF
 
 BUDGET = msgspec.structs.replace(BRIEF, timed_s=0.3, case_s=1.0)
@@ -68,7 +69,8 @@ def test_a_sound_device_passes_every_part_and_is_confirmed(inside_gpu, tmp_path,
     assert {row.case.execution for row in made.cases} == {"eager", "graph", "compile"}
     assert made.faults.after_waiting.status is Status.OK
     assert made.faults.at_largest.case.batch_size > 64
-    assert len(made.quick.measurements) == 6
+    assert len(made.quick.measurements) == made.quick.whole_case_count == 18
+    assert made.quick.micro
     quick = next(part for part in made.parts if part.name == "quick")
     assert {"import", "context", "warm-up", "timed"} <= quick.phases_s.keys()
     assert sum(quick.phases_s.values()) == pytest.approx(quick.took_s, rel=0.1)
@@ -149,14 +151,36 @@ def hanging(inside_gpu, tmp_path, monkeypatch):
 
 def test_memory_that_the_driver_does_not_tell_is_asked_of_torch(inside_gpu, tmp_path, monkeypatch):
     """Without it no cap could be set, and no lack of memory be excused."""
-    refused = [Fault("nvmlDeviceGetMemoryInfo", code=3), Fault("nvmlDeviceGetMemoryInfo_v2", code=3)]
-    device = inside_gpu(faults=refused, memory_bytes=ROOMY_GIB * 2**30)
+    only(monkeypatch, "precision")
+    refused = Fault("nvmlDeviceGetMemoryInfo", code=3)
+    device = inside_gpu(faults=[refused], memory_bytes=ROOMY_GIB * 2**30)
     assert device.memory_bytes is None
-    only(monkeypatch, "faults")
     made = check_cuda(device, tmp_path / "check.json", amounts=LITTLE)
     assert made.device.memory_bytes == ROOMY_GIB * 2**30
-    assert made.faults.cap_bytes == LITTLE.cap_bytes
-    assert made.faults.too_large.status is Status.OUT_OF_MEMORY
+
+
+SLICE = {
+    "name": "NVIDIA A100-SXM4-40GB MIG 3g.20gb",
+    "multi_processor_count": 42,
+    "major": 8,
+    "pci_bus_id": 7,
+    "pci_device_id": 0,
+}
+
+
+def test_a_slice_of_a_card_is_checked_by_what_it_tells(inside_gpu, tmp_path, monkeypatch):
+    """Its UUID is its own, and CUDA releases differ in whose they show: the card is known by its bus id."""
+    device = inside_gpu("a100_mig", properties=SLICE)
+    only(monkeypatch, "device", "precision", "load")
+    assert every_peer(device) == ()
+    path = tmp_path / "check.json"
+    made = check_cuda(device, path, amounts=LITTLE)
+    assert {log.name: (log.state, log.reason) for log in made.parts} == dict.fromkeys(
+        ("device", "precision", "load"), (PartState.DONE, None)
+    )
+    assert made.identity == "PCI bus id"
+    assert {v.state for v in judge(read_check(path))} <= {"ok", "shown", "left out"}
+    assert "MIG-3" not in path.read_text()
 
 
 @pytest.mark.parametrize(("limit_s", "reason"), [(1.0, "no time left"), (3.0, "cut off during")])
@@ -193,15 +217,44 @@ def test_a_case_that_hangs_cuts_off_its_part_and_is_named(hanging, monkeypatch, 
         assert label in made.left_out
 
 
-def test_a_card_that_torch_cannot_open_ends_the_check_with_a_file_that_says_so(inside_gpu, tmp_path):
-    words = "CUDA error: all CUDA-capable devices are busy or unavailable"
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("CUDA error: all CUDA-capable devices are busy or unavailable", "compute mode"),
+        ("CUDA error: no kernel image is available for execution on the device", "pip uninstall torch"),
+    ],
+)
+def test_a_card_that_torch_cannot_open_ends_the_check_and_the_file_says_what_to_do(
+    inside_gpu, tmp_path, words, told
+):
     device = inside_gpu(cuda_faults=[{"operator": "init", "words": words}])
     path = tmp_path / "check.json"
-    with pytest.raises(NoDeviceError, match="busy or unavailable"):
+    with pytest.raises(NoDeviceError, match=told):
         check_cuda(device, path, amounts=LITTLE)
     made = read_check(path)
     assert ends(made)["precision"] is PartState.FAILED
+    assert told in next(part.reason for part in made.parts if part.name == "precision")
     assert made.finished_at is None
+    assert made.nvml
+
+
+def test_a_card_that_falls_off_the_bus_keeps_what_was_read_before(
+    inside_gpu, inside_nvml, tmp_path, monkeypatch
+):
+    device = inside_gpu()
+    only(monkeypatch, "device", "clock", "graph")
+    monkeypatch.setenv("AILING", json.dumps({"clock": "die"}))
+
+    def fall(log, number, total) -> None:
+        if log.name == "clock":
+            inside_nvml("h200", [Fault("*", code=15)])
+
+    path = tmp_path / "check.json"
+    made = check_cuda(device, path, amounts=LITTLE, on_part=fall, module="strict_cuda.ailing_child")
+    assert list(ends(made).values()) == [PartState.DONE, PartState.FAILED, PartState.LEFT_OUT], made.parts
+    for part in made.parts[1:]:
+        assert "fell off the bus" in part.reason
+    assert failed(judge(read_check(path)))
     assert made.nvml
 
 
@@ -277,6 +330,33 @@ def test_without_a_gpu_the_exit_code_is_3(folder):
     environment = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
     done = run(environment, folder, "--cuda")
     assert (done.returncode, list(folder.iterdir())) == (3, [])
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "words"),
+    [
+        ({"cuda": None}, 3, "CPU-only build"),
+        ({"cuda": "14.0"}, 3, "newer CUDA"),
+        (
+            {"devices": "a100_mig", "faults": [Fault("nvmlDeviceGetMigDeviceHandleByIndex", code=6)]},
+            3,
+            "MIG",
+        ),
+        ({"visible": "7"}, 2, "CUDA_VISIBLE_DEVICES"),
+    ],
+    ids=["a torch without CUDA", "a driver that is too old", "MIG without a slice", "an absent card"],
+)
+def test_what_keeps_torch_from_the_card_is_one_line_and_its_exit_code(
+    gpu_environment, folder, asked, code, words
+):
+    visible = asked.get("visible")
+    environment = gpu_environment(**{name: value for name, value in asked.items() if name != "visible"})
+    if visible is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = visible
+    done = run(environment, folder, "--cuda")
+    assert (done.returncode, done.stdout, list(folder.iterdir())) == (code, "", [])
+    (line,) = done.stderr.splitlines()
+    assert words in line
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
