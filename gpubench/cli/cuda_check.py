@@ -116,9 +116,12 @@ def _say_next(check: CudaCheck, verdicts: Sequence[Verdict], path: Path) -> None
     if cut_off(verdicts):
         say(f"a part gave no answer in its time: run it with --full, which sets no limit; the file is {path}")
         return
-    if confirms(check):
-        say(f"all that was judged agrees: attach {path} to a pull request under {CONFIRMED}")
-        return
     open_ones = sum(verdict.state == "undecided" for verdict in verdicts)
+    if confirms(check):
+        agrees = (
+            "this card is confirmed, its scaling undecided" if open_ones else "all that was judged agrees"
+        )
+        say(f"{agrees}: attach {path} to a pull request under {CONFIRMED}")
+        return
     why = f"{count(open_ones, 'judgement')} undecided" if open_ones else "a part is missing"
     say(f"nothing failed, but {why}: run it again while nothing else uses this machine; the file is {path}")

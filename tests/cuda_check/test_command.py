@@ -47,11 +47,12 @@ CUT = with_part(check(), "graph", state=PartState.CUT_OFF, reason="cut off durin
     [
         (check(), 0, "pull request under tests/data/confirmed/"),
         (BAD, 1, "a part failed"),
-        (OPEN, 0, "undecided"),
+        (OPEN, 0, "1 judgement undecided"),
+        (check(scaling=(measured(), measured(0.02, gpu_count=2))), 0, "its scaling undecided: attach"),
         (LATE, 0, "a part is missing"),
         (CUT, 1, "no answer in its time"),
     ],
-    ids=["sound", "failed", "undecided", "late", "cut"],
+    ids=["sound", "failed", "undecided", "scaling undecided", "late", "cut"],
 )
 def test_the_end_says_what_to_do_with_the_file(command, tmp_path, made, code, words):
     done = command(made)
