@@ -17,7 +17,7 @@ import msgspec
 from gpubench.measure import capability
 from gpubench.measure.budget import QUICK, Budget
 from gpubench.measure.estimate import COMPILE_S, PROCESS_START_S, estimate_s
-from gpubench.measure.plan import Plan, default_memory_format, plan
+from gpubench.measure.plan import Plan, plan
 from gpubench.measure.request import CLASSIC, RunRequest
 from gpubench.models import (
     Case,
@@ -256,7 +256,7 @@ def case_of(
         task=TaskKind.TRAIN,
         precision=precision,
         execution=execution,
-        memory_format=default_memory_format(profile, precision),
+        memory_format=profile.memory_format_at(precision),
         batch_size=batch_size or profile.main_batch,
         sample_unit=profile.sample_unit,
     )
@@ -334,10 +334,12 @@ def _steps_s(case: Case, slower: float) -> Seconds:
 
 
 def _step_s(case: Case, slower: float) -> Seconds:
-    """What a step takes; a replay is as the device does it, an eager step no shorter than the host was."""
-    read = next(
-        s for s in h200_readings().steps if (s.workload, s.precision) == (case.workload, case.precision)
-    )
+    """What a step takes; a replay is as the device does it, an eager step no shorter than the host was.
+
+    A precision that was not read takes as long as the slowest.
+    """
+    at = {s.precision: s for s in h200_readings().steps if s.workload == case.workload}
+    read = at.get(case.precision) or max(at.values(), key=lambda s: s.step_s[Execution.EAGER])
     device_s = slower * read.step_s[Execution.GRAPH]
     eager_s = max(device_s, read.step_s[Execution.EAGER])
     step_s = device_s if case.execution is Execution.GRAPH else eager_s

@@ -6,11 +6,12 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from gpubench.findings import Finding
-from gpubench.models.case import Case, Precision
+from gpubench.models.case import Case
 from gpubench.models.device import DeviceProfile, TelemetrySample
 from gpubench.models.measurement import Measurement, MicroResult, Status, Switches
 from gpubench.models.record import SCHEMA_VERSION, Record
 from gpubench.models.run import Environment
+from gpubench.precisions import Precision
 
 Identity = Literal["UUID", "PCI bus id", "name and SM count only"]
 """By what CUDA's device and the driver's are known to be one; the last tells no card from its twin."""
