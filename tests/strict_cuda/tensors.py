@@ -175,7 +175,7 @@ class Device:
 
         Source: c10/cuda/CUDAStream.h, getCurrentCUDAStream. That an operator is one kernel is the fake's own.
         """
-        tensors = list(_tensors((args, kwargs)))
+        tensors = _tensors((args, kwargs))
         there = [t for t in tensors if self.holds(t)]
         if not (there or ((self.inside or _in_backward()) and not tensors) or self.moving):
             return func(*args, **kwargs)
@@ -538,15 +538,17 @@ def _chosen(kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[T
     """The tensors that an operator writes."""
     places = [args[n] for n in kind.writes if n < len(args)]
     places += [kwargs[name] for name in kind.write_names if name in kwargs]
-    return list(_tensors(places))
+    return _tensors(places)
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def _tensors(value: Any) -> list[Tensor]:
+    found: list[Tensor] = []
     for part in value.values() if isinstance(value, dict) else value:
         if isinstance(part, Tensor):
-            yield part
-        elif isinstance(part, list | tuple | dict):
-            yield from _tensors(part)
+            found.append(part)
+        elif isinstance(part, list | tuple | dict) and part:
+            found += _tensors(part)
+    return found
 
 
 def _mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
