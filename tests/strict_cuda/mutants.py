@@ -568,6 +568,14 @@ MUTANTS = (
         killer="test_batch_search.py::test_the_batch_that_a_search_finds_can_be_measured_and_a_larger_one_cannot",
     ),
     Mutant(
+        name="a trial leaves out the checks at the end of a measurement",
+        file=CASE,
+        old="        work.edge_loss(advance(index), index)\n    _prove_again(seen, desk.hardware)\n",
+        new="        work.edge_loss(advance(index), index)\n",
+        misleads="the largest batch that fits is measured, and fails after its rounds",
+        killer="test_batch_search.py::test_the_batch_that_a_search_finds_can_be_measured_and_a_larger_one_cannot",
+    ),
+    Mutant(
         name="a spent process tries the next batch",
         file=f"{MEASURE}batch_search.py",
         old="        if done.spent:\n",
