@@ -1,0 +1,36 @@
+"""The networks that have a definition here, by the name of their row in data/model_profiles.csv.
+
+``python tests/definitions/networks.py`` prints the rows of all of them, with names those of these models.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from definitions import convnext, ddpm, efficientnet, resnet50_cifar, swin, unet, vit
+from definitions.rows import line
+from gpubench.profile.trace import trace_operators
+from gpubench.workload import Workload
+
+DEFINITIONS: Mapping[str, Workload] = {
+    "convnext_large": convnext.DEFINITION,
+    "ddpm_64": ddpm.DEFINITION,
+    "resnet50_cifar": resnet50_cifar.DEFINITION,
+    "swin_base_patch4_window7_224": swin.DEFINITION,
+    "tf_efficientnetv2_b0": efficientnet.DEFINITION,
+    "unet_256": unet.DEFINITION,
+    "vit_base_patch16_224": vit.DEFINITION,
+}
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or DEFINITIONS:
+        definition = DEFINITIONS[name]
+        profile = trace_operators(definition).profile
+        print(line(name, profile, definition.source))
+        forward = profile.forward_flops_per_sample / 2e9
+        print(f"{name}: {profile.parameters:,} parameters, {forward:.3f} GMAC forward", file=sys.stderr)
