@@ -12,19 +12,35 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from definitions import convnext, ddpm, efficientnet, resnet50_cifar, swin, unet, vit
+from definitions import (
+    bert_mlm,
+    convnext,
+    ddpm,
+    efficientnet,
+    regnet,
+    resnet50_cifar,
+    swin,
+    t5,
+    unet,
+    vit,
+    whisper,
+)
 from definitions.rows import line
 from gpubench.profile.trace import trace_operators
 from gpubench.workload import Workload
 
 DEFINITIONS: Mapping[str, Workload] = {
+    "bert_hf_mlm": bert_mlm.DEFINITION,
     "convnext_large": convnext.DEFINITION,
     "ddpm_64": ddpm.DEFINITION,
+    "regnet_y_128gf": regnet.DEFINITION,
     "resnet50_cifar": resnet50_cifar.DEFINITION,
     "swin_base_patch4_window7_224": swin.DEFINITION,
+    "t5_hf": t5.DEFINITION,
     "tf_efficientnetv2_b0": efficientnet.DEFINITION,
     "unet_256": unet.DEFINITION,
     "vit_base_patch16_224": vit.DEFINITION,
+    "whisper_hf": whisper.DEFINITION,
 }
 
 if __name__ == "__main__":

@@ -17,11 +17,16 @@ from gpubench.shipped import data_text
 # Parameters and multiply-adds of a forward pass [G], as others publish them.
 TORCHVISION = "torchvision 0.29, meta data of the weights"
 TIMM = "timm, results of its benchmarks"
+TRANSFORMERS = "transformers, the same configuration"
 PUBLISHED = {
+    "bert_hf_mlm": (109_514_298, None, TRANSFORMERS),
     "convnext_large": (197_767_336, 34.361, TORCHVISION),
+    "regnet_y_128gf": (644_812_894, 127.518, TORCHVISION),
     "swin_base_patch4_window7_224": (87_768_224, 15.47, TIMM),
+    "t5_hf": (60_506_624, None, TRANSFORMERS),
     "tf_efficientnetv2_b0": (7_139_704, 0.73, TIMM),
     "vit_base_patch16_224": (86_567_656, 17.564, TORCHVISION),
+    "whisper_hf": (8_307_458, None, TRANSFORMERS),
 }
 
 
@@ -54,4 +59,5 @@ def test_a_definition_has_the_size_that_is_published_of_its_network(model):
     parameters, forward_gmac, _ = PUBLISHED[model]
     profile = profile_of(model)
     assert profile.parameters == parameters
-    assert profile.forward_flops_per_sample / 2e9 == pytest.approx(forward_gmac, rel=0.02)
+    if forward_gmac is not None:
+        assert profile.forward_flops_per_sample / 2e9 == pytest.approx(forward_gmac, rel=0.02)
