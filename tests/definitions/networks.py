@@ -17,8 +17,10 @@ from definitions import (
     convnext,
     ddpm,
     efficientnet,
+    language,
     regnet,
     resnet50_cifar,
+    ssd,
     swin,
     t5,
     unet,
@@ -35,12 +37,14 @@ DEFINITIONS: Mapping[str, Workload] = {
     "ddpm_64": ddpm.DEFINITION,
     "regnet_y_128gf": regnet.DEFINITION,
     "resnet50_cifar": resnet50_cifar.DEFINITION,
+    "ssd": ssd.DEFINITION,
     "swin_base_patch4_window7_224": swin.DEFINITION,
     "t5_hf": t5.DEFINITION,
     "tf_efficientnetv2_b0": efficientnet.DEFINITION,
     "unet_256": unet.DEFINITION,
     "vit_base_patch16_224": vit.DEFINITION,
     "whisper_hf": whisper.DEFINITION,
+    **{definition.name: definition for definition in language.DEFINITIONS},
 }
 
 if __name__ == "__main__":

@@ -19,6 +19,9 @@ TORCHVISION = "torchvision 0.29, meta data of the weights"
 TIMM = "timm, results of its benchmarks"
 TRANSFORMERS = "transformers, the same configuration"
 PUBLISHED = {
+    "bert_large_s512": (336_226_108, None, TRANSFORMERS),
+    "gpt2_large_s1024": (774_030_080, None, TRANSFORMERS),
+    "opt_13_s2048": (1_315_758_080, None, TRANSFORMERS),
     "bert_hf_mlm": (109_514_298, None, TRANSFORMERS),
     "convnext_large": (197_767_336, 34.361, TORCHVISION),
     "regnet_y_128gf": (644_812_894, 127.518, TORCHVISION),
