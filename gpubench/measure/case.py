@@ -44,8 +44,6 @@ from gpubench.workload import Task, lacks_memory, load_workload, one_line
 
 CURVE_SHARE = 0.4
 """The steps whose losses are kept one by one take at most this share of the longest warm-up."""
-_PREPARATION = {Execution.GRAPH: "capture", Execution.COMPILE: "compile"}
-"""What comes between the first steps and the warm-up; eager has nothing to prepare."""
 STEPS_BEFORE_PEAK = 2
 """The first steps may take extra memory while cuDNN tries its algorithms; they are not the peak."""
 
@@ -307,11 +305,17 @@ def _measure(order: MeasureCase, desk: Desk, seen: Seen, deadline_s: Seconds) ->
 
 
 def try_steps(order: MeasureCase, desk: Desk, steps: int, seen: Seen) -> None:
-    """Go the way of a measurement up to its warm-up, then a few steps: it needs as much memory."""
-    work, _ = _build(order, desk, seen, math.inf)
+    """Go the way of a measurement with a few steps for its rounds: it needs as much memory.
+
+    The checks at its end need some too, and may find none on a device that the step has filled.
+    """
+    work, before = _build(order, desk, seen, math.inf)
     advance = _first_steps(work, desk, seen, math.inf)
     for index in range(steps):
         work.edge_loss(advance(index), index)
+    _prove_again(seen, desk.hardware)
+    if before:
+        seen.parameters_moved = guards.has_moved(work.model, before)
 
 
 def _build(
@@ -387,9 +391,9 @@ def _first_steps(work: Work, desk: Desk, seen: Seen, deadline_s: Seconds) -> Adv
             break
         seen.loss_curve.append(work.edge_loss(step(index), index))
     hardware.reset_peak_memory()
-    desk.phase(_PREPARATION.get(execution, "first steps"))
+    desk.phase(execution.facts.preparation or "first steps")
     _in_time(deadline_s)
-    with seen.timing(_PREPARATION.get(execution)):
+    with seen.timing(execution.facts.preparation):
         advance = prepare(work)
         work.edge_loss(desk.once(advance)(0), 0)
     seen.peak_memory_bytes = hardware.peak_memory_bytes()
