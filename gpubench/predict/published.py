@@ -45,11 +45,15 @@ _MATH_MODES = {
     "amp": (Mode.HALF, Mode.HALF),
     "half": (Mode.HALF, Mode.HALF),
 }
+_PROFILE_KINDS = ("conv3x3", "conv_other", "matmul", "depthwise")
+_TOTALS = (
+    "ops_per_step", "params_m", *(f"gflop_{kind}" for kind in _PROFILE_KINDS), "gb_fp32_per_sample",
+    "gb_fp32_fixed",
+)  # fmt: skip
 _HALF_LABELS = frozenset({"amp", "fp16", "bf16", "amp-fp16", "amp-bf16", "mixed"})
 _PRECISIONS = frozenset({"fp32", "tf32"}) | _HALF_LABELS
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 _PER_SECOND = frozenset({"images/s", "sequences/s", "samples/s", "items/s", "tokens/s"})
-_APPROXIMATE = frozenset({"gnmt", "ssd"})  # profiles that hold for ratios, not for levels
 
 
 class SourceFacts(NamedTuple):
@@ -174,11 +178,17 @@ def base_model(name: str) -> str:
 @cache
 def model_profiles() -> Mapping[str, Mapping[str, float]]:
     """Totals of each published model: FLOP by kind, bytes, operators, parameters."""
-    text = data_text("model_profiles.csv")
-    return {
-        row["model"]: {name: float(value) for name, value in row.items() if name != "model"}
-        for row in csv.DictReader(text.splitlines())
-    }
+    return {row["model"]: {name: float(row[name]) for name in _TOTALS} for row in _model_rows()}
+
+
+@cache
+def approximate_models() -> frozenset[str]:
+    """Models whose profile holds for ratios of GPUs and not for levels; the table says why."""
+    return frozenset(row["model"] for row in _model_rows() if row["approximate"])
+
+
+def _model_rows() -> Iterable[Mapping[str, str]]:
+    return csv.DictReader(data_text("model_profiles.csv").splitlines())
 
 
 @cache
@@ -284,8 +294,8 @@ def _row(line: Mapping[str, str | None], vendors: tuple[str, ...]) -> Row | str:
     return Row(
         text["source"], text["model"], precision, text["mode"], spec.key, int(batch) or
         facts_of(text["source"]).batch_if_unstated, seconds, math_mode or _math_mode(text["source"],
-        precision, spec), text["memory_layout"], text["metric"] != "score" and text["model"] not in
-        _APPROXIMATE,
+        precision, spec), text["memory_layout"], text["metric"] != "score"
+        and text["model"].partition("+")[0] not in approximate_models(),
     )  # fmt: skip
 
 
@@ -346,7 +356,6 @@ def _work(rows: Sequence[Row]) -> Work:
     )  # fmt: skip
 
 
-_PROFILE_KINDS = ("conv3x3", "conv_other", "matmul", "depthwise")
 assert len(_PROFILE_KINDS) == len(KINDS)
 
 

@@ -118,4 +118,4 @@ def test_every_nvidia_gpu_has_its_chip_and_no_other_does():
 
 def test_names_of_one_model():
     assert base_model("ResNet50@224+Adam") == base_model("resnet50") == "resnet50"
-    assert len(model_profiles()) == 95
+    assert len(model_profiles()) == 105
