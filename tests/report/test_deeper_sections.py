@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from gpubench.blocks.parts import Charts, Table
 from gpubench.models import (
     Execution,
     Finding,
@@ -16,11 +17,10 @@ from gpubench.models import (
     TaskKind,
     TelemetrySample,
 )
-from gpubench.report.section import Charts, Table
-from gpubench.report.sections.amp import loss_gap, speed_ups
-from gpubench.report.sections.host import gains
-from gpubench.report.sections.processor import contests
-from gpubench.report.strips import GAP_S, MOST_POINTS, strip, timeline
+from gpubench.sections.amp import loss_gap, speed_ups
+from gpubench.sections.host import gains
+from gpubench.sections.processor import contests
+from gpubench.sections.strips import GAP_S, MOST_POINTS, strip, timeline
 from gpubench.units import format_percent
 
 from . import samples

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
+from gpubench.blocks.charts import BASIS_GLYPHS
 from gpubench.models import Case, Estimate, MemoryFormat, Offer, Precision, Pricing, RankedOffer, Ranking
-from gpubench.report.charts import BASIS_GLYPHS
-from gpubench.report.data import ReportData
+from gpubench.sections.data import ReportData
 from gpubench.units import UNKNOWN, count, format_interval, format_number, format_usd, plain, plural
 
 PRECISION_WORDS = {

@@ -8,8 +8,8 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
+from gpubench.blocks.charts import BLUE, GREEN, INK, ORANGE, PURPLE, QUIET, RULE, dress, label
 from gpubench.models import Launch, TelemetrySample
-from gpubench.report.charts import BLUE, GREEN, INK, ORANGE, PURPLE, QUIET, RULE, dress, label, plain_data
 
 MOST_POINTS = 240
 """Points of one line on the page; longer series are averaged in bins (the raw samples stay in the file)."""
@@ -69,15 +69,13 @@ def has_strip(launches: Sequence[Launch]) -> bool:
 
 def strip(launches: Sequence[Launch], power_limit_w: float | None = None) -> tuple[dict[str, Any], int]:
     """Draw the strip of a case; return the figure and its height [CSS px]."""
-    import plotly.graph_objects as go
-
     line = timeline(launches)
     shown = [c for c in CHANNELS if any(c.read(sample) is not None for _, sample in line.samples)]
     layout = dress() | {"showlegend": False, "annotations": [], "shapes": _event_shapes(line)}
     traces = []
     for i, channel in enumerate(shown):
         axis = "" if i == 0 else str(i + 1)
-        traces.append(_trace(go, line, channel, axis))
+        traces.append(_trace(line, channel, axis))
         top = 1 - i / len(shown)
         layout[f"yaxis{axis}"] = _y_axis(top - 0.92 / len(shown), top - 0.3 / len(shown))
         layout["annotations"].append(_name(channel, top))
@@ -90,20 +88,21 @@ def strip(launches: Sequence[Launch], power_limit_w: float | None = None) -> tup
         "automargin": True, "fixedrange": True, "anchor": f"y{len(shown)}" if len(shown) > 1 else "y",
     }  # fmt: skip
     layout["xaxis"]["title"]["font"] = {"color": QUIET, "size": 11}
-    return plain_data(go.Figure(data=traces, layout=layout)), HEAD_PX + PANEL_PX * len(shown)
+    return {"data": traces, "layout": layout}, HEAD_PX + PANEL_PX * len(shown)
 
 
-def _trace(go: Any, line: Timeline, channel: Channel, axis: str) -> Any:
+def _trace(line: Timeline, channel: Channel, axis: str) -> dict[str, Any]:
     times, values = _binned(line, channel)
-    return go.Scatter(
-        mode="lines",
-        x=times,
-        y=values,
-        yaxis=f"y{axis}",
-        line={"color": channel.colour, "width": 1.5},
-        hovertemplate=f"%{{y:.4~g}} {channel.unit} at %{{x:.1f}} s<extra></extra>",
-        name=channel.name,
-    )
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": times,
+        "y": values,
+        "yaxis": f"y{axis}",
+        "line": {"color": channel.colour, "width": 1.5},
+        "hovertemplate": f"%{{y:.4~g}} {channel.unit} at %{{x:.1f}} s<extra></extra>",
+        "name": channel.name,
+    }
 
 
 def _binned(line: Timeline, channel: Channel) -> tuple[list[float], list[float | None]]:

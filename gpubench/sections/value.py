@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpubench.blocks.charts import BASIS_COLOURS, BASIS_SYMBOLS, Mark, Series, dots, two_lines
+from gpubench.blocks.parts import Block, Charts, Column, Figure, Paragraph, Part, Table
 from gpubench.models import RankedOffer, Ranking, SortedBy
-from gpubench.report.charts import BASIS_COLOURS, BASIS_SYMBOLS, Mark, Series, dots, two_lines
-from gpubench.report.data import ReportData
-from gpubench.report.offer_tables import excluded_table, head, here, marks, offers_tables, rank_words
-from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Part, Section, Table
-from gpubench.report.words import (
+from gpubench.sections.data import ReportData
+from gpubench.sections.offer_tables import excluded_table, head, here, marks, offers_tables, rank_words
+from gpubench.sections.section import Section
+from gpubench.sections.words import (
     basis_words,
     cases_words,
     gpus_words,
@@ -180,4 +181,4 @@ def _factors(data: ReportData, row: RankedOffer) -> tuple[str, str]:
     )
 
 
-SECTION = Section(key="value", render=_render)
+SECTION = Section(key="value", render=_render, place=90)

@@ -7,12 +7,13 @@ from statistics import fmean
 
 import msgspec
 
+from gpubench.blocks.charts import BLUE, GREEN, SLATE, Mark, Series, dots, two_lines
+from gpubench.blocks.parts import Block, Charts, Column, Figure, Paragraph, Table
 from gpubench.models import Case, MemoryFormat, Precision, TaskKind
-from gpubench.report.charts import BLUE, GREEN, SLATE, Mark, Series, dots, two_lines
-from gpubench.report.data import ReportData, Result
-from gpubench.report.ratios import Ratio, ratio
-from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
-from gpubench.report.words import PRECISION_WORDS, stacked
+from gpubench.sections.data import ReportData, Result
+from gpubench.sections.ratios import Ratio, ratio
+from gpubench.sections.section import Section
+from gpubench.sections.words import PRECISION_WORDS, stacked
 from gpubench.units import UNKNOWN, count, format_bytes, format_number, plain
 
 SURE_FACTOR = 1.5
@@ -245,4 +246,4 @@ def _layout(layout: MemoryFormat | None) -> str:
     return "" if layout is None else f"\n{layout.value}"
 
 
-SECTION = Section(key="amp", render=_render)
+SECTION = Section(key="amp", render=_render, place=60)

@@ -6,10 +6,11 @@ from typing import Any
 
 import msgspec
 
+from gpubench.blocks.parts import Block, Bullets, Column, Paragraph, Part, Table
 from gpubench.models import DeviceProfile, Environment, GpuSpec
-from gpubench.report.data import ReportData
-from gpubench.report.section import Block, Bullets, Column, Paragraph, Part, Section, Table
-from gpubench.report.words import listed
+from gpubench.sections.data import ReportData
+from gpubench.sections.section import Section
+from gpubench.sections.words import listed
 from gpubench.units import UNKNOWN, format_bytes, format_number, format_si, plain
 
 DIFFERS = 0.05
@@ -193,4 +194,4 @@ def _memory(spec: GpuSpec | None) -> str:
     return size if spec.memory_type is None else f"{size} {plain(spec.memory_type, 20)}"
 
 
-SECTION = Section(key="device", render=_render)
+SECTION = Section(key="device", render=_render, place=20)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from gpubench.blocks.parts import Block, Column, Paragraph, Table
 from gpubench.measure.feeding import eight_bit_bytes, tensor_bytes
 from gpubench.models import MicroResult, TaskKind
 from gpubench.profile import load_profiles
-from gpubench.report.data import ReportData, Result, at_named_batches
-from gpubench.report.section import Block, Column, Paragraph, Section, Table
-from gpubench.report.words import stacked, throughput
+from gpubench.sections.data import ReportData, Result, at_named_batches
+from gpubench.sections.section import Section
+from gpubench.sections.words import stacked, throughput
 from gpubench.units import UNKNOWN, format_percent, format_si, plain
 
 
@@ -104,4 +105,4 @@ def _cells(result: Result, link: MicroResult | None) -> tuple[str, ...]:
     )
 
 
-SECTION = Section(key="feeding", render=_render)
+SECTION = Section(key="feeding", render=_render, place=140)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from gpubench.blocks.parts import Block, Column, Paragraph, Table
 from gpubench.compare import ratio
 from gpubench.models import Case, DeviceProfile, Run
-from gpubench.report.data import ReportData, Result, newest, same
-from gpubench.report.section import Block, Column, Paragraph, Section, Table
-from gpubench.report.words import case_words, ratio_words, scaled, stacked
+from gpubench.sections.data import ReportData, Result, newest, same
+from gpubench.sections.section import Section
+from gpubench.sections.words import case_words, ratio_words, scaled, stacked
 from gpubench.units import count, plain
 
 MOST_DEVICES = 6
@@ -82,4 +83,4 @@ def _cell(result: Result | None, first: Result | None) -> str:
     return f"{figure}\n{ratio_words(found.value, found.low, found.high)}"
 
 
-SECTION = Section(key="devices", render=_render)
+SECTION = Section(key="devices", render=_render, place=130)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpubench.blocks.charts import BASIS_COLOURS, BASIS_SYMBOLS, Point, label, plane, spaced
+from gpubench.blocks.parts import Block, Charts, Column, Figure, Paragraph, Table
 from gpubench.models import RankedOffer, Ranking
-from gpubench.report.charts import BASIS_COLOURS, BASIS_SYMBOLS, Point, label, plane, spaced
-from gpubench.report.data import ReportData
-from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
-from gpubench.report.words import (
+from gpubench.sections.data import ReportData
+from gpubench.sections.section import Section
+from gpubench.sections.words import (
     JOB_HOURS,
     basis_words,
     cost_of,
@@ -147,4 +148,4 @@ def _twin(data: ReportData, ranking: Ranking, line: Sequence[RankedOffer]) -> Ta
     )
 
 
-SECTION = Section(key="frontier", render=_render)
+SECTION = Section(key="frontier", render=_render, place=100)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 
+from gpubench.blocks.parts import Block, Bullets, Fact, Facts, Paragraph, Part
 from gpubench.models import Pricing, RankedOffer, Ranking
-from gpubench.report.data import ReportData, Result
-from gpubench.report.ratios import doubts
-from gpubench.report.section import Block, Bullets, Fact, Facts, Paragraph, Part, Section
-from gpubench.report.words import (
+from gpubench.sections.data import ReportData, Result
+from gpubench.sections.ratios import doubts
+from gpubench.sections.section import Section
+from gpubench.sections.words import (
     basis_words,
     case_words,
     estimate,
@@ -132,4 +133,4 @@ def _evidence(data: ReportData) -> Paragraph:
     return Paragraph(text=text, tone="note")
 
 
-SECTION = Section(key="verdict", render=_render)
+SECTION = Section(key="verdict", render=_render, place=10)

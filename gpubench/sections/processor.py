@@ -6,11 +6,12 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from gpubench.blocks.parts import Block, Column, Paragraph, Table
 from gpubench.models import Case, TaskKind
-from gpubench.report.data import ReportData, Result, at_named_batches, same
-from gpubench.report.ratios import Ratio, doubts, ratio
-from gpubench.report.section import Block, Column, Paragraph, Section, Table
-from gpubench.report.words import listed, stacked, throughput
+from gpubench.sections.data import ReportData, Result, at_named_batches, same
+from gpubench.sections.ratios import Ratio, doubts, ratio
+from gpubench.sections.section import Section
+from gpubench.sections.words import listed, stacked, throughput
 from gpubench.units import count, format_duration, plain
 
 JOB_SAMPLES = 1_000_000
@@ -218,4 +219,4 @@ def _result(result: Result) -> str:
     return f"{stacked(figure)}\n{_case(result)}{flags}"
 
 
-SECTION = Section(key="processor", render=_render)
+SECTION = Section(key="processor", render=_render, place=70)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
+from gpubench.blocks.charts import BLUE, ORANGE, SLATE, Mark, Series, bars, two_lines
+from gpubench.blocks.parts import Block, Charts, Column, Figure, Paragraph, Table
 from gpubench.models import Execution, Measurement, MemoryFormat, Precision, TaskKind
-from gpubench.report.charts import BLUE, ORANGE, SLATE, Mark, Series, bars, two_lines
-from gpubench.report.data import ReportData, Result
-from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
-from gpubench.report.words import PRECISION_WORDS, estimate, stacked, throughput
+from gpubench.sections.data import ReportData, Result
+from gpubench.sections.section import Section
+from gpubench.sections.words import PRECISION_WORDS, estimate, stacked, throughput
 from gpubench.units import format_duration, format_percent, plain, plural
 
 EXECUTION_ORDER = (Execution.EAGER, Execution.GRAPH, Execution.COMPILE)
@@ -171,4 +172,4 @@ def _throughput_cell(m: Measurement) -> str:
     return f"{figure}\nwithin one process" if m.within_one_process else figure
 
 
-SECTION = Section(key="throughput", render=_render)
+SECTION = Section(key="throughput", render=_render, place=30)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpubench.blocks.charts import BLUE, Mark, Series, dots, two_lines
+from gpubench.blocks.parts import Block, Charts, Column, Figure, Paragraph, Part, Table
 from gpubench.measure.peaks import best_products, datasheet_peak
 from gpubench.models import MicroResult, Run
-from gpubench.report.charts import BLUE, Mark, Series, dots, two_lines
-from gpubench.report.data import ReportData
-from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Part, Section, Table
+from gpubench.sections.data import ReportData
+from gpubench.sections.section import Section
 from gpubench.units import (
     UNKNOWN,
     format_duration,
@@ -127,4 +128,4 @@ def _value(m: MicroResult) -> str:
     return f"{point} {prefix}{plain(m.unit, 20)}{detail}"
 
 
-SECTION = Section(key="micro", render=_render)
+SECTION = Section(key="micro", render=_render, place=150)

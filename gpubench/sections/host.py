@@ -6,13 +6,14 @@ from collections.abc import Iterable
 
 import msgspec
 
+from gpubench.blocks.charts import BLUE, ORANGE, Mark, Series, dots, two_lines
+from gpubench.blocks.parts import Block, Charts, Column, Figure, Paragraph, Table
 from gpubench.findings import FindingKind
 from gpubench.models import Execution
-from gpubench.report.charts import BLUE, ORANGE, Mark, Series, dots, two_lines
-from gpubench.report.data import ReportData, Result
-from gpubench.report.ratios import Ratio, ratio
-from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
-from gpubench.report.words import stacked, throughput
+from gpubench.sections.data import ReportData, Result
+from gpubench.sections.ratios import Ratio, ratio
+from gpubench.sections.section import Section
+from gpubench.sections.words import stacked, throughput
 from gpubench.units import count, format_percent, plain
 
 HOST_BOUND_RATIO = 1.10
@@ -144,4 +145,4 @@ def _pace(pair: Ratio) -> str:
     return "the host, when eager" if flagged or pair.value > HOST_BOUND_RATIO else "the device"
 
 
-SECTION = Section(key="host", render=_render)
+SECTION = Section(key="host", render=_render, place=50)

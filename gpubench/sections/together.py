@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from gpubench.report.data import ReportData, Result
-from gpubench.report.ratios import Ratio, ratio
-from gpubench.report.section import Block, Column, Paragraph, Section, Table
-from gpubench.report.words import PRECISION_WORDS, ratio_words, stacked, throughput
+from gpubench.blocks.parts import Block, Column, Paragraph, Table
+from gpubench.sections.data import ReportData, Result
+from gpubench.sections.ratios import Ratio, ratio
+from gpubench.sections.section import Section
+from gpubench.sections.words import PRECISION_WORDS, ratio_words, stacked, throughput
 from gpubench.units import UNKNOWN, format_percent, plain
 
 
@@ -73,4 +74,4 @@ def _cells(pair: Ratio) -> tuple[str, ...]:
     )
 
 
-SECTION = Section(key="together", render=_render)
+SECTION = Section(key="together", render=_render, place=80)

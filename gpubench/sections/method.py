@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gpubench.blocks.parts import Block, Bullets, Column, Fact, Facts, Paragraph, Part, Table
 from gpubench.findings import Finding, FindingKind, describe
 from gpubench.models import Launch, Measurement, Run, StartState, Switches
 from gpubench.record.spread import cold_costs, spread
-from gpubench.report.data import ReportData, Result
-from gpubench.report.section import Block, Bullets, Column, Fact, Facts, Paragraph, Part, Section, Table
-from gpubench.report.words import case_words, moment_words
+from gpubench.sections.data import ReportData, Result
+from gpubench.sections.section import Section
+from gpubench.sections.words import case_words, moment_words
 from gpubench.units import UNKNOWN, count, format_bytes, format_duration, format_number, format_percent, plain
 
 MOST_PLACES = 6
@@ -276,4 +277,4 @@ def _failures_table(failures: Iterable[Result]) -> Table:
     )
 
 
-SECTION = Section(key="method", render=_render)
+SECTION = Section(key="method", render=_render, place=170)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpubench.blocks.parts import Block, Column, Paragraph, Part, Table
 from gpubench.findings import FindingKind, describe
 from gpubench.models import Estimate, RankedOffer, Ranking
 from gpubench.predict.calibration import load_calibration
-from gpubench.report.data import ReportData
-from gpubench.report.section import Block, Column, Paragraph, Part, Section, Table
-from gpubench.report.sections.value import best_of_each_gpu
-from gpubench.report.words import gpus_words, listed
+from gpubench.sections.data import ReportData
+from gpubench.sections.section import Section
+from gpubench.sections.value import best_of_each_gpu
+from gpubench.sections.words import gpus_words, listed
 from gpubench.units import UNKNOWN, count, format_number, format_percent, plain
 
 MOST_ROWS = 20
@@ -105,4 +106,4 @@ def _width(estimate: Estimate) -> str:
     return f"×{format_number(down, 2)} to ×{format_number(up, 3)}"
 
 
-SECTION = Section(key="prediction", render=_render)
+SECTION = Section(key="prediction", render=_render, place=120)

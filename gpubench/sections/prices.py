@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gpubench.blocks.parts import Block, Column, Paragraph, Table
 from gpubench.models import Pricing, RankedOffer
-from gpubench.report.data import ReportData
-from gpubench.report.section import Block, Column, Paragraph, Section, Table
-from gpubench.report.words import PRICING_WORDS, listed
+from gpubench.sections.data import ReportData
+from gpubench.sections.section import Section
+from gpubench.sections.words import PRICING_WORDS, listed
 from gpubench.units import UNKNOWN, count, plain
 
 STALE_DAYS, OLD_DAYS = 30, 180
@@ -95,4 +96,4 @@ def _standing(age_days: int | None) -> str:
     return "stale" if age_days > STALE_DAYS else "fresh"
 
 
-SECTION = Section(key="prices", render=_render)
+SECTION = Section(key="prices", render=_render, place=180)

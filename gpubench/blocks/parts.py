@@ -1,48 +1,21 @@
-"""What a section of the report is: one idea, given as data. Markup is made of it in one other place.
+"""What is shown, as data: a block of sentences, facts, tables and charts; each renderer makes its markup.
 
-A section returns a ``Block`` of parts (sentences, facts, tables, charts). Because it never writes
-markup, a name that came from outside cannot become markup either, a plug-in cannot break the page, and
-the same block prints as HTML and as Markdown. Every ``Charts`` part carries its table twin.
+A block never holds markup, so a name that came from outside cannot become markup either, a plug-in cannot
+break the page, and the same block prints on a terminal, in a notebook, as HTML and as Markdown with equal
+figures and names. Every ``Charts`` part carries its table twin, which is what a terminal shows of it.
 """
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
-from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Literal, TypeAlias, TypeVar
 
-from gpubench.errors import MisuseError
-from gpubench.report.data import ReportData
+from gpubench.units import UNKNOWN
 
 RowMark: TypeAlias = Literal["tie", "here", "bad"]
-
-ENTRY_POINT_GROUP = "gpubench.sections"
-
-BUILT_IN = (
-    "verdict",
-    "device",
-    "throughput",
-    "latency",
-    "host",
-    "amp",
-    "processor",
-    "together",
-    "value",
-    "frontier",
-    "owning",
-    "prediction",
-    "devices",
-    "feeding",
-    "micro",
-    "telemetry",
-    "method",
-    "prices",
-    "footnotes",
-)
-"""The page's own sections, in reading order; those of other authors follow."""
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +52,15 @@ class Bullets:
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A column of a table; numbers are set flush right in tabular figures."""
+    """A column of a table; numbers are set flush right in tabular figures.
+
+    Attributes:
+        optional: What a narrow terminal leaves out: the column with the highest number first; 0 stays.
+    """
 
     title: str
     numeric: bool = False
+    optional: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,27 +120,68 @@ Part: TypeAlias = Paragraph | Facts | Bullets | Table | Charts
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """One section as it stands on the page."""
+    """One section, whole and in its brief form.
+
+    Attributes:
+        parts: What the page shows, and Markdown.
+        brief: What a terminal shows: the sentence and the table, made by the same functions.
+    """
 
     title: str
     parts: tuple[Part, ...]
+    brief: tuple[Part, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Section:
-    """One idea of the report.
+Cell: TypeAlias = tuple[Column, Callable[[Row], str]]
+"""A column, and what it says of a row."""
 
-    Attributes:
-        key: Letters, digits and hyphens; the section's address on the page.
-        render: Gives the block, or None where there is nothing to say.
-    """
 
-    key: str
-    render: Callable[[ReportData], Block | None] = field(repr=False)
+def text(title: str, cell: Callable[[Row], str], optional: int = 0) -> Cell[Row]:
+    """A column of words."""
+    return Column(title=title, optional=optional), cell
+
+
+def number(title: str, cell: Callable[[Row], str], optional: int = 0) -> Cell[Row]:
+    """A column of figures."""
+    return Column(title=title, numeric=True, optional=optional), cell
+
+
+def table(
+    caption: str,
+    rows: Sequence[Row],
+    *cells: Cell[Row],
+    marks: tuple[RowMark | None, ...] = (),
+    folded: bool = False,
+) -> Table:
+    """Set rows under columns: one cell a column, in words."""
+    return Table(
+        caption=caption,
+        columns=tuple(column for column, _ in cells),
+        rows=tuple(tuple(words(row) for _, words in cells) for row in rows),
+        marks=marks,
+        folded=folded,
+    )
+
+
+def told(shown: Table) -> Table:
+    """Leave out the columns that say nothing of any row; the first names the rows, and stays."""
+    kept = [
+        i
+        for i in range(len(shown.columns))
+        if i == 0 or not shown.rows or any(row[i] not in {"", UNKNOWN} for row in shown.rows)
+    ]
+    return replace(
+        shown,
+        columns=tuple(shown.columns[i] for i in kept),
+        rows=tuple(tuple(row[i] for i in kept) for row in shown.rows),
+    )
 
 
 def printable(value: Any) -> Any:
-    """Strip control characters from every text of a block, whoever wrote the section.
+    """Strip control characters from every text of a block, whoever made it.
+
+    Every renderer begins with this, so that no escape, and no mark that turns the direction of writing, gets
+    past the one place that prints.
 
     >>> printable(Paragraph(text="a" + chr(27) + "[31mb")).text
     'a[31mb'
@@ -176,41 +195,3 @@ def printable(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return replace(value, **{f.name: printable(getattr(value, f.name)) for f in fields(value)})
     return value
-
-
-def load_sections() -> tuple[Section, ...]:
-    """Return the page's own sections, then those that other packages register.
-
-    Raises:
-        MisuseError: If a plug-in does not load, is no Section, or takes a key that is taken.
-    """
-    own = tuple(import_module(f"gpubench.report.sections.{name}").SECTION for name in BUILT_IN)
-    return combine(own, entry_points(group=ENTRY_POINT_GROUP))
-
-
-def combine(own: tuple[Section, ...], plugins: Iterable[EntryPoint]) -> tuple[Section, ...]:
-    """Append the sections of other packages, in the order of their names."""
-    sections = list(own)
-    for point in sorted(plugins, key=lambda p: (p.name, p.value)):
-        try:
-            section = point.load()
-        except (ImportError, AttributeError) as error:
-            raise MisuseError(
-                f"report section {point.name!r} ({point.value}) does not load: {error}; "
-                "repair or uninstall the package that brings it"
-            ) from error
-        if not isinstance(section, Section) or not _is_key(section.key):
-            raise MisuseError(
-                f"report section {point.name!r} ({point.value}) is no gpubench.report.section.Section "
-                "with a key of letters, digits and hyphens"
-            )
-        if any(section.key == other.key for other in sections):
-            raise MisuseError(
-                f"two report sections are called {section.key!r}; uninstall one ({point.value})"
-            )
-        sections.append(section)
-    return tuple(sections)
-
-
-def _is_key(key: str) -> bool:
-    return key.isascii() and bool(key) and all(c.isalnum() or c == "-" for c in key)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from gpubench.blocks.parts import Column, Part, RowMark, Table
 from gpubench.findings import FindingKind
 from gpubench.models import ExcludedOffer, RankedOffer, Ranking
-from gpubench.report.data import ReportData
-from gpubench.report.section import Column, Part, RowMark, Table
-from gpubench.report.words import (
+from gpubench.sections.data import ReportData
+from gpubench.sections.words import (
     basis_words,
     gpus_words,
     listed,

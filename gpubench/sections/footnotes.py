@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from gpubench.blocks.parts import Block, Column, Paragraph, Table
 from gpubench.models import GpuSpec
-from gpubench.report.data import ReportData
-from gpubench.report.section import Block, Column, Paragraph, Section, Table
-from gpubench.report.sections.value import CHART_ROWS, best_of_each_gpu
+from gpubench.sections.data import ReportData
+from gpubench.sections.section import Section
+from gpubench.sections.value import CHART_ROWS, best_of_each_gpu
 from gpubench.units import plain
 
 
@@ -43,4 +44,4 @@ def _used(data: ReportData) -> list[GpuSpec]:
     return [data.specs[key] for key in dict.fromkeys(keys) if key in data.specs]
 
 
-SECTION = Section(key="footnotes", render=_render)
+SECTION = Section(key="footnotes", render=_render, place=190)

@@ -1,4 +1,6 @@
-"""Plotly figures in the report's own dress: few marks, one palette, readable in light, dark and print.
+"""Plotly figures as plain JSON values: few marks, one palette, readable in light, dark and print.
+
+Plotly itself is not imported: a test holds every figure against its schema.
 
 Figures are drawn in the light colours; ``PALETTE`` gives the page's script the dark twin of each. The
 eight hues follow the Okabe-Ito set, which colour-blind readers can tell apart, and no statement rests on
@@ -8,13 +10,11 @@ hue alone: bases differ in symbol, precisions in their row.
 from __future__ import annotations
 
 import html
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpubench.models import Basis
 from gpubench.units import format_number, plain
 
 INK, QUIET, RULE, PAPER = "#1b2430", "#5b6675", "#d9dee5", "#ffffff"
@@ -35,13 +35,13 @@ PALETTE: Mapping[str, str] = {
 }
 """Each light colour and its twin on a dark page; every pair keeps a contrast of 3 to 1 or more."""
 
-BASIS_COLOURS: Mapping[Basis, str] = {"measured": BLUE, "reference": GREEN, "predicted": ORANGE}
-BASIS_SYMBOLS: Mapping[Basis, str] = {
+BASIS_COLOURS: Mapping[str, str] = {"measured": BLUE, "reference": GREEN, "predicted": ORANGE}
+BASIS_SYMBOLS: Mapping[str, str] = {
     "measured": "circle",
     "reference": "diamond",
     "predicted": "circle-open",
 }
-BASIS_GLYPHS: Mapping[Basis, str] = {"measured": "●", "reference": "◆", "predicted": "○"}
+BASIS_GLYPHS: Mapping[str, str] = {"measured": "●", "reference": "◆", "predicted": "○"}
 
 _ROW_GAP = 0.3
 """Share of a row that stays empty between groups of bars."""
@@ -97,48 +97,48 @@ def bars(series: Sequence[Series], rows: Sequence[str], axis: str) -> dict[str, 
         rows: Every row, in reading order, as ``label`` made it.
         axis: Title of the value axis, with its unit.
     """
-    import plotly.graph_objects as go
-
     # Bars are placed by hand, because the text must stand clear of the whisker: plotly would set it at
     # the end of the bar, across the line.
     slot = (1 - _ROW_GAP) / max(1, len(series))
     traces: list[Any] = []
     for i, s in enumerate(series):
         y = [m.row - (1 - _ROW_GAP) / 2 + slot * (i + 0.5) for m in s.marks]
-        traces += [_bar_trace(go, s, y, slot * 0.9), _text_trace(go, s, y)]
+        traces += [_bar_trace(s, y, slot * 0.9), _text_trace(s, y)]
     reach = max((m.high or m.value for s in series for m in s.marks), default=1.0)
     x = {"title": {"text": label(axis)}, "range": [0, reach * 1.3], "nticks": 5, "separatethousands": True}
     layout = _layout(x=x, rows=rows, legend=len(series) > 1) | {"barmode": "overlay"}
-    return plain_data(go.Figure(data=traces, layout=layout))
+    return {"data": traces, "layout": layout}
 
 
-def _bar_trace(go: Any, series: Series, y: list[float], width: float) -> Any:
+def _bar_trace(series: Series, y: list[float], width: float) -> dict[str, Any]:
     pattern = {"shape": series.pattern, "fgcolor": PAPER, "size": 6, "solidity": 0.25}
-    return go.Bar(
-        name=label(series.name),
-        orientation="h",
-        y=y,
-        x=[m.value for m in series.marks],
-        width=width,
-        error_x=_whiskers(series.marks),
-        marker={"color": series.colour, "pattern": pattern},
-        hovertext=[m.hover for m in series.marks],
-        hoverinfo="text",
-    )
+    return {
+        "type": "bar",
+        "name": label(series.name),
+        "orientation": "h",
+        "y": y,
+        "x": [m.value for m in series.marks],
+        "width": width,
+        "error_x": _whiskers(series.marks),
+        "marker": {"color": series.colour, "pattern": pattern},
+        "hovertext": [m.hover for m in series.marks],
+        "hoverinfo": "text",
+    }
 
 
-def _text_trace(go: Any, series: Series, y: list[float]) -> Any:
-    return go.Scatter(
-        mode="text",
-        y=y,
-        x=[m.high or m.value for m in series.marks],
-        text=[f"\u2002{m.text}" for m in series.marks],
-        textposition="middle right",
-        textfont={"color": INK, "size": 12},
-        showlegend=False,
-        hoverinfo="skip",
-        cliponaxis=False,
-    )
+def _text_trace(series: Series, y: list[float]) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "text",
+        "y": y,
+        "x": [m.high or m.value for m in series.marks],
+        "text": [f"\u2002{m.text}" for m in series.marks],
+        "textposition": "middle right",
+        "textfont": {"color": INK, "size": 12},
+        "showlegend": False,
+        "hoverinfo": "skip",
+        "cliponaxis": False,
+    }
 
 
 def dots(
@@ -158,9 +158,7 @@ def dots(
         line_at: A value to mark by a line, such as 1 for "no gain".
         band_rows: So many rows from the top are a tie and stand on a band.
     """
-    import plotly.graph_objects as go
-
-    traces = [_dot_trace(go, s) for s in series]
+    traces = [_dot_trace(s) for s in series]
     reach = max([m.high or m.value for s in series for m in s.marks] + [line_at or 0.0], default=1.0)
     layout = _layout(
         x={"title": {"text": label(axis)}, "range": [0, reach * 1.06], "nticks": 6},
@@ -196,20 +194,21 @@ def dots(
             }
         )
     layout |= {"shapes": shapes, "meta": {"labels_above_where_narrow": True}}
-    return plain_data(go.Figure(data=traces, layout=layout))
+    return {"data": traces, "layout": layout}
 
 
-def _dot_trace(go: Any, series: Series) -> Any:
-    return go.Scatter(
-        name=label(series.name),
-        mode="markers",
-        y=[m.row for m in series.marks],
-        x=[m.value for m in series.marks],
-        error_x=_whiskers(series.marks) | {"thickness": 2.5, "width": 0, "color": series.colour},
-        marker=_marker(series.colour, series.symbol, 11),
-        hovertext=[m.hover for m in series.marks],
-        hoverinfo="text",
-    )
+def _dot_trace(series: Series) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "name": label(series.name),
+        "mode": "markers",
+        "y": [m.row for m in series.marks],
+        "x": [m.value for m in series.marks],
+        "error_x": _whiskers(series.marks) | {"thickness": 2.5, "width": 0, "color": series.colour},
+        "marker": _marker(series.colour, series.symbol, 11),
+        "hovertext": [m.hover for m in series.marks],
+        "hoverinfo": "text",
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,31 +238,31 @@ def plane(
         y_axis: Title with unit; less is better.
         less_to_the_right: Turn the x axis, where less is better, as of hours.
     """
-    import plotly.graph_objects as go
-
-    line = go.Scatter(
-        name="nothing is both faster and cheaper",
-        mode="lines+text",
-        x=[p.x for p in frontier],
-        y=[p.y for p in frontier],
-        text=[f"\u2002{p.text}" for p in frontier],
+    line = {
+        "type": "scatter",
+        "name": "nothing is both faster and cheaper",
+        "mode": "lines+text",
+        "x": [p.x for p in frontier],
+        "y": [p.y for p in frontier],
+        "text": [f"\u2002{p.text}" for p in frontier],
         # The last label would leave the plot on the right.
-        textposition=["bottom right"] * (len(frontier) - 1) + ["top left"],
-        textfont={"size": 11, "color": INK},
-        line={"color": INK, "width": 1.5, "dash": "dash"},
-        hoverinfo="skip",
-        cliponaxis=False,
-    )
+        "textposition": ["bottom right"] * (len(frontier) - 1) + ["top left"],
+        "textfont": {"size": 11, "color": INK},
+        "line": {"color": INK, "width": 1.5, "dash": "dash"},
+        "hoverinfo": "skip",
+        "cliponaxis": False,
+    }
     dots_ = [
-        go.Scatter(
-            name=label(name),
-            mode="markers",
-            x=[p.x for p in points],
-            y=[p.y for p in points],
-            marker=_marker(colour, symbol, 9),
-            hovertext=[p.hover for p in points],
-            hoverinfo="text",
-        )
+        {
+            "type": "scatter",
+            "name": label(name),
+            "mode": "markers",
+            "x": [p.x for p in points],
+            "y": [p.y for p in points],
+            "marker": _marker(colour, symbol, 9),
+            "hovertext": [p.hover for p in points],
+            "hoverinfo": "text",
+        }
         for name, colour, symbol, points in clouds
         if points
     ]
@@ -276,7 +275,7 @@ def plane(
         "yaxis": _log_axis([point.y for point in points], y_axis, room=0.06),
         "showlegend": True,
     }
-    return plain_data(go.Figure(data=[line, *dots_], layout=layout))
+    return {"data": [line, *dots_], "layout": layout}
 
 
 def spaced(places: Sequence[tuple[float, float]]) -> set[int]:
@@ -338,7 +337,6 @@ def _whiskers(marks: Sequence[Mark]) -> dict[str, Any]:
 def dress() -> dict[str, Any]:
     """The layout that every figure starts from."""
     return {
-        "template": "none",
         "font": {"family": _FONT, "size": 13, "color": INK},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
@@ -372,9 +370,3 @@ def _layout(*, x: dict[str, Any], rows: Sequence[str], legend: bool) -> dict[str
         },
         "showlegend": legend,
     }
-
-
-def plain_data(figure: Any) -> dict[str, Any]:
-    """Turn a plotly figure, checked by plotly, into plain JSON values."""
-    document: dict[str, Any] = json.loads(figure.to_json())
-    return document

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import fmean, median
 
+from gpubench.blocks.parts import Block, Charts, Column, Figure, Paragraph, Table
 from gpubench.models import Launch, TelemetrySample
-from gpubench.report.data import ReportData, Result
-from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
-from gpubench.report.strips import has_strip, strip
-from gpubench.report.words import listed
+from gpubench.sections.data import ReportData, Result
+from gpubench.sections.section import Section
+from gpubench.sections.strips import has_strip, strip
+from gpubench.sections.words import listed
 from gpubench.units import UNKNOWN, count, format_number, format_percent, plain
 
 
@@ -128,4 +129,4 @@ def _samples(result: Result) -> list[TelemetrySample]:
     return [sample for launch in launches for sample in launch.timed_telemetry]
 
 
-SECTION = Section(key="telemetry", render=_render)
+SECTION = Section(key="telemetry", render=_render, place=160)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from gpubench.blocks.charts import BLUE, Mark, Series, dots, two_lines
+from gpubench.blocks.parts import Block, Charts, Column, Figure, Paragraph, Table
 from gpubench.models import BuyOrRent
 from gpubench.recommend.words import assumed_of, must_work, pays_after
-from gpubench.report.charts import BLUE, Mark, Series, dots, two_lines
-from gpubench.report.data import ReportData
-from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
-from gpubench.report.words import PRICING_WORDS, listed, stacked
+from gpubench.sections.data import ReportData
+from gpubench.sections.section import Section
+from gpubench.sections.words import PRICING_WORDS, listed, stacked
 from gpubench.units import format_interval, format_number, format_usd, plain
 
 MOST_ROWS = 12
@@ -136,4 +137,4 @@ def _or_never(values: tuple[float | None, float | None, float | None], word: Cal
     return likely if likely == low == high else f"{likely}\n{low} to {high}"
 
 
-SECTION = Section(key="owning", render=_render)
+SECTION = Section(key="owning", render=_render, place=110)

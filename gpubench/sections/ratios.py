@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from gpubench import compare
 from gpubench.findings import FindingKind
-from gpubench.report.data import Result
-from gpubench.report.words import ratio_words
+from gpubench.sections.data import Result
+from gpubench.sections.words import ratio_words
 
 DOUBTS = (
     FindingKind.NOISY,

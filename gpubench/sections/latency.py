@@ -6,12 +6,13 @@ from collections.abc import Iterable
 
 import msgspec
 
+from gpubench.blocks.charts import BLUE, Mark, Series, dots, two_lines
+from gpubench.blocks.parts import Block, Charts, Column, Figure, Paragraph, Table
 from gpubench.models import TaskKind
 from gpubench.profile import load_profiles
-from gpubench.report.charts import BLUE, Mark, Series, dots, two_lines
-from gpubench.report.data import ReportData, Result
-from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
-from gpubench.report.words import PRECISION_WORDS, stacked, throughput
+from gpubench.sections.data import ReportData, Result
+from gpubench.sections.section import Section
+from gpubench.sections.words import PRECISION_WORDS, stacked, throughput
 from gpubench.units import UNKNOWN, format_duration, plain
 
 
@@ -119,4 +120,4 @@ def _throughput(result: Result) -> str:
     return f"{stacked(figure)}\n{result.batch_words}"
 
 
-SECTION = Section(key="latency", render=_render)
+SECTION = Section(key="latency", render=_render, place=40)
