@@ -11,6 +11,9 @@ from gpubench.errors import MisuseError
 from gpubench.units import format_number, format_percent, plain
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpubench.blocks.parts import Table
     from gpubench.compare import Broken, Comparison, Row
 
 
@@ -34,6 +37,7 @@ def verb(
     json: JsonOption = False,
 ) -> None:
     """Compare two runs case by case: B over A, so that above 1 B is faster."""
+    from gpubench.blocks.terminal import show
     from gpubench.compare import compare, parse_tolerance
     from gpubench.record.store import find_run, read_run, results_root
 
@@ -55,8 +59,8 @@ def verb(
                 "failed": [each.case for each in failed],
             }
         )
-    else:
-        _print(found)
+    elif found.rows:
+        show(_table(found.rows))
     for broken in found.broken:
         say(f"no figure in B ({_why(broken)}): {plain(broken.label)}")
     if failed:
@@ -80,30 +84,25 @@ def _why(broken: Broken) -> str:
     return f"{status}: {plain(broken.reason)}" if broken.reason else status
 
 
-def _print(found: Comparison) -> None:
-    from rich.text import Text
+def _table(rows: Sequence[Row]) -> Table:
+    from gpubench.blocks.parts import number, table, text
 
-    from gpubench.cli.tables import console_for_tables, new_table
+    return table(
+        "",
+        rows,
+        text("case", lambda row: row.label),
+        number("A samples/s", lambda row: format_number(row.a, 4)),
+        number("B samples/s", lambda row: format_number(row.b, 4)),
+        number("B over A (95 %)", _ratio),
+        text("verdict", lambda row: row.verdict),
+        text("findings", _findings),
+    )
 
-    console = console_for_tables()
-    figures = ("A samples/s", "B samples/s", "B over A (95 %)")
-    table = new_table(console, "case", *figures, "verdict", "findings", right=figures)
-    for row in found.rows:
-        ratio = row.ratio
-        interval = (
-            "" if ratio.low is None or ratio.high is None else f" ({ratio.low:.3f} to {ratio.high:.3f})"
-        )
-        cells = (
-            plain(row.label),
-            format_number(row.a, 4),
-            format_number(row.b, 4),
-            f"{ratio.value:.3f}{interval}",
-            row.verdict,
-            _findings(row),
-        )
-        table.add_row(*(Text(cell) for cell in cells))
-    if found.rows:
-        console.print(table)
+
+def _ratio(row: Row) -> str:
+    ratio = row.ratio
+    interval = "" if ratio.low is None or ratio.high is None else f"\n{ratio.low:.3f} to {ratio.high:.3f}"
+    return f"{ratio.value:.3f}{interval}"
 
 
 def _findings(row: Row) -> str:

@@ -193,7 +193,7 @@ def _tell(
 
 def _top_offers(plan: Plan, results: Path | None) -> None:
     """Print the head of the ranking for what was run; where there can be none, say why and go on."""
-    from gpubench.cli.rank_table import show
+    from gpubench.cli.rank import print_ranking
     from gpubench.recommend.rank import rank
     from gpubench.recommend.request import RankRequest
 
@@ -204,7 +204,7 @@ def _top_offers(plan: Plan, results: Path | None) -> None:
         say(f"no ranking: {error}")
         return
     print()
-    show(ranking, explain=False)
+    print_ranking(ranking, TOP_OFFERS)
     say("the whole ranking, and how to narrow it: gpubench rank --help")
 
 

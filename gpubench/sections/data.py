@@ -48,6 +48,7 @@ class ReportData:
         buy_or_rent: Owning against renting: the user's own cards where they were given, else every card
             that has a street price.
         specs: The specification table by GPU key.
+        most_offers: So many rows of the ranking a terminal shows; None is all.
     """
 
     today: date
@@ -59,6 +60,7 @@ class ReportData:
     about: str | None = None
     specs: Mapping[str, GpuSpec] = field(default_factory=load_specs)
     version: str = __version__
+    most_offers: int | None = 20
 
     @cached_property
     def run(self) -> Run | None:
@@ -125,6 +127,16 @@ class ReportData:
         if spec is None:
             return gpu_key
         return spec.name.removeprefix(f"{spec.vendor} ")
+
+
+def of_ranking(ranking: Ranking, most_offers: int | None = None) -> ReportData:
+    """What a ranking alone says; of so many rows on a terminal."""
+    return ReportData(
+        today=date.min,
+        ranking=ranking,
+        buy_or_rent=ranking.buy_or_rent[:most_offers],
+        most_offers=most_offers,
+    )
 
 
 def same(one: DeviceProfile, other: DeviceProfile) -> bool:

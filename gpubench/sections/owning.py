@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from gpubench.blocks.charts import BLUE, Mark, Series, dots, two_lines
-from gpubench.blocks.parts import Block, Charts, Column, Figure, Paragraph, Table
+from gpubench.blocks.parts import Block, Charts, Figure, Paragraph, Table, number, table, text
 from gpubench.models import BuyOrRent
 from gpubench.recommend.words import assumed_of, must_work, pays_after
 from gpubench.sections.data import ReportData
@@ -20,8 +20,10 @@ def _render(data: ReportData) -> Block | None:
     decisions = data.buy_or_rent[:MOST_ROWS]
     if not decisions:
         return None
+    assumptions = Paragraph(text=_assumptions(decisions), tone="note")
     return Block(
         title="Buy or rent",
+        brief=(_brief(data, decisions), assumptions),
         parts=(
             Paragraph(text=_sentence(data, decisions)),
             Charts(
@@ -33,7 +35,7 @@ def _render(data: ReportData) -> Block | None:
                     "while it idles; a rented one is handed back."
                 ),
             ),
-            Paragraph(text=_assumptions(decisions), tone="note"),
+            assumptions,
         ),
     )
 
@@ -100,40 +102,57 @@ def _hourly(each: BuyOrRent) -> str:
     return f"${format_interval(each.usd_per_hour, each.usd_per_hour_low, each.usd_per_hour_high)}"
 
 
-def _twin(data: ReportData, decisions: Iterable[BuyOrRent]) -> Table:
-    return Table(
-        caption="Owning against renting the same work",
-        columns=(
-            Column(title="Card"),
-            Column(title="Price", numeric=True),
-            Column(title="Hour of work, owned", numeric=True),
-            Column(title="The same work, rented", numeric=True),
-            Column(title="Hours of work to pay", numeric=True),
-            Column(title="Must work", numeric=True),
-            Column(title="Pays after", numeric=True),
-            Column(title="Verdict"),
-        ),
-        rows=tuple(_cells(data, each) for each in decisions),
+def _twin(data: ReportData, decisions: Sequence[BuyOrRent]) -> Table:
+    return table(
+        "Owning against renting the same work",
+        decisions,
+        text("Card", lambda each: f"{_name(data, each)}\n{plain(each.instance, 60)}"),
+        number("Price", _price),
+        number("Hour of work, owned", _owned),
+        number("The same work, rented", lambda each: f"{_rented(each)}\n{_rival(each)}"),
+        number("Hours of work to pay", _hours_to_pay),
+        number("Must work", lambda each: stacked(must_work(each))),
+        number("Pays after", pays_after),
+        text("Verdict", lambda each: each.verdict),
     )
 
 
-def _cells(data: ReportData, each: BuyOrRent) -> tuple[str, ...]:
+def _brief(data: ReportData, decisions: Sequence[BuyOrRent]) -> Table:
+    """The same with the rival in a column of words, which a narrow terminal can break."""
+    return table(
+        "Owning against renting the same work",
+        decisions,
+        text("Card", lambda each: f"{_name(data, each)}\n{plain(each.instance, 60)}"),
+        number("Price", _price, optional=1),
+        number("Hour of work, owned", _owned),
+        text("Against", _rival),
+        number("The same work, rented", _rented),
+        number("Hours of work to pay", _hours_to_pay, optional=2),
+        text("Must work", lambda each: stacked(must_work(each))),
+        text("Pays after", pays_after),
+        text("Verdict", lambda each: each.verdict),
+    )
+
+
+def _price(each: BuyOrRent) -> str:
+    return format_usd(each.purchase_usd)
+
+
+def _owned(each: BuyOrRent) -> str:
+    return stacked(_hourly(each))
+
+
+def _rented(each: BuyOrRent) -> str:
+    return format_usd(each.equivalent_usd_per_hour)
+
+
+def _rival(each: BuyOrRent) -> str:
+    return f"{plain(each.against, 60)}, {PRICING_WORDS[each.against_pricing]}"
+
+
+def _hours_to_pay(each: BuyOrRent) -> str:
     hours = (each.break_even_hours, each.break_even_hours_low, each.break_even_hours_high)
-    rival = f"{plain(each.against, 60)}, {PRICING_WORDS[each.against_pricing]}"
-    return (
-        f"{_name(data, each)}\n{plain(each.instance, 60)}",
-        format_usd(each.purchase_usd),
-        stacked(_hourly(each)),
-        f"{format_usd(each.equivalent_usd_per_hour)}\n{rival}",
-        _or_never(hours, lambda value: f"{format_number(value, 2)} h"),
-        stacked(must_work(each)),
-        pays_after(each),
-        each.verdict,
-    )
-
-
-def _or_never(values: tuple[float | None, float | None, float | None], word: Callable[[float], str]) -> str:
-    likely, low, high = ("never" if value is None else word(value) for value in values)
+    likely, low, high = ("never" if h is None else f"{format_number(h, 2)} h" for h in hours)
     return likely if likely == low == high else f"{likely}\n{low} to {high}"
 
 

@@ -10,7 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pkgutil import iter_modules
 
 from gpubench import sections as room
-from gpubench.blocks.parts import Block
+from gpubench.blocks.parts import Block, Part
 from gpubench.errors import MisuseError
 from gpubench.sections.data import ReportData
 
@@ -39,6 +39,12 @@ def load_sections() -> tuple[Section, ...]:
         MisuseError: If a plug-in does not load, is no Section, or takes a key that is taken.
     """
     return combine(own_sections(), entry_points(group=ENTRY_POINT_GROUP))
+
+
+def brief(data: ReportData, *keys: str) -> list[Part]:
+    """Return what a terminal shows of some of the page's own sections; no other module is imported."""
+    found = (import_module(f"{room.__name__}.{key}").SECTION.render(data) for key in keys)
+    return [part for block in found if block is not None for part in block.brief]
 
 
 @cache

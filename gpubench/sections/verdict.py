@@ -43,7 +43,8 @@ def _render(data: ReportData) -> Block:
     parts.append(_evidence(data))
     if data.ranking is not None and data.ranking.notes:
         parts.append(Bullets(items=tuple(plain(note, 400) for note in data.ranking.notes)))
-    return Block(title="Verdict", parts=tuple(parts))
+    said = (Paragraph(text=plain(data.ranking.verdict, 1500)),) if data.ranking else ()
+    return Block(title="Verdict", parts=tuple(parts), brief=said)
 
 
 def _measured_facts(data: ReportData) -> tuple[Fact, ...]:
