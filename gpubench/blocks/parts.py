@@ -168,7 +168,7 @@ def told(shown: Table) -> Table:
     kept = [
         i
         for i in range(len(shown.columns))
-        if i == 0 or not shown.rows or any(row[i] not in {"", UNKNOWN} for row in shown.rows)
+        if i == 0 or not shown.rows or any(row[i] not in {"", "none", UNKNOWN} for row in shown.rows)
     ]
     return replace(
         shown,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpubench.measure.budget import BudgetName
     from gpubench.measure.plan import Plan
     from gpubench.measure.request import MicroWish, RunRequest
-    from gpubench.models import Case, TaskKind
+    from gpubench.models import Case, Run, TaskKind
     from gpubench.record.session import Prepared, Session
 
 TOP_OFFERS = 5
@@ -169,7 +169,6 @@ def _kept(cases: int) -> str:
 def _tell(
     session: Session, prepared: Prepared, request: RunRequest, report: Path | None, *, as_json: bool
 ) -> None:
-    from gpubench.cli.run_text import print_run
     from gpubench.compare import amp_effects, scaling_effects
     from gpubench.record.as_json import run_document
 
@@ -189,6 +188,15 @@ def _tell(
     if session.every_case_failed:
         say("every case failed; the reasons are above")
         raise typer.Exit(4)
+
+
+def print_run(run: Run) -> None:
+    """Print what a run says: the device, the cases, what they compare to, what to doubt."""
+    from gpubench.blocks.terminal import show
+    from gpubench.sections.data import of_run
+    from gpubench.sections.section import brief
+
+    show(*brief(of_run(run), "device", "throughput", "latency", "amp", "together", "micro", "method"))
 
 
 def _top_offers(plan: Plan, results: Path | None) -> None:

@@ -8,8 +8,8 @@ from statistics import fmean
 import msgspec
 
 from gpubench.blocks.charts import BLUE, GREEN, SLATE, Mark, Series, dots, two_lines
-from gpubench.blocks.parts import Block, Charts, Column, Figure, Paragraph, Table
-from gpubench.models import Case, MemoryFormat, Precision, TaskKind
+from gpubench.blocks.parts import Block, Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.models import Case, Precision, TaskKind
 from gpubench.sections.data import ReportData, Result
 from gpubench.sections.ratios import Ratio, ratio
 from gpubench.sections.section import Section
@@ -18,6 +18,8 @@ from gpubench.units import UNKNOWN, count, format_bytes, format_number, plain
 
 SURE_FACTOR = 1.5
 """A gain is put into words where the ends of its interval lie within this factor."""
+
+_ONE_LAUNCH = "Ratios of a single launch: what differs between processes is not in their intervals."
 
 BASELINES = (Precision.FP32, Precision.TF32)
 _LOOKS = {Precision.FP32: (BLUE, "circle"), Precision.TF32: (GREEN, "diamond")}
@@ -67,19 +69,24 @@ def _render(data: ReportData) -> Block | None:
     pairs = speed_ups(data.results)
     if not pairs:
         return None
+    sentence, twin = Paragraph(text=_sentence(pairs)), _twin(pairs)
+    alone = any(r.measurement.within_one_process for pair in pairs for r in (pair.of, pair.to))
+    one = (Paragraph(text=_ONE_LAUNCH, tone="note"),) if alone else ()
     return Block(
         title="What automatic mixed precision gains",
+        brief=(sentence, twin, *one),
         parts=(
-            Paragraph(text=_sentence(pairs)),
+            sentence,
             Charts(
                 figures=tuple(_figure(group, title) for title, group in _groups(pairs)),
-                twin=_twin(pairs),
+                twin=twin,
                 caption=(
                     "1 is no gain. The line through each mark is the 95 % interval; a grey open mark is "
                     "flagged. The baseline is named in "
                     "every row: fp32 is strict IEEE arithmetic with TF32 off in matmul, convolution and RNN."
                 ),
             ),
+            *one,
         ),
     )
 
@@ -103,8 +110,9 @@ def _sentence(pairs: tuple[Ratio, ...]) -> str:
         )
     best = max(sure, key=lambda s: s.value)
     losing = [s for s in sure if s.high is not None and s.high < 1]
+    lead = "The largest gain is" if best.value >= 1 else "AMP gains nothing: at best it runs at"
     text = (
-        f"The largest gain is {best.words}: {plain(best.of.case.workload, 40)}, "
+        f"{lead} {best.words}: {plain(best.of.case.workload, 40)}, "
         f"{best.of.case.precision.value} {_NAMES[best.to.case.precision]}, "
         f"{best.of.case.execution.value}, {_batches(best)}."
     )
@@ -174,33 +182,21 @@ def _row_label(result: Result) -> str:
 
 
 def _twin(pairs: tuple[Ratio, ...]) -> Table:
-    return Table(
-        caption="Speed-up of AMP with its baseline",
-        columns=(
-            Column(title="Workload"),
-            Column(title="AMP"),
-            Column(title="Baseline"),
-            Column(title="Execution"),
-            Column(title="Batch", numeric=True),
-            Column(title="Speed-up, 95 % interval", numeric=True),
-            Column(title="Peak memory", numeric=True),
-            Column(title="Loss after the same steps", numeric=True),
-            Column(title="Doubts"),
+    return table(
+        "Speed-up of AMP with its baseline",
+        pairs,
+        text(
+            "Workload",
+            lambda s: plain(s.of.case.workload, 40) + "\nbest batch" * s.of.measurement.at_largest_batch,
         ),
-        rows=tuple(
-            (
-                plain(s.of.case.workload, 40) + ("\nbest batch" if s.of.measurement.at_largest_batch else ""),
-                f"{s.of.case.precision.value}{_layout(s.of.case.memory_format)}",
-                f"{PRECISION_WORDS[s.to.case.precision]}{_layout(s.to.case.memory_format)}",
-                s.of.case.execution.value,
-                _batches(s).replace("batch ", "").replace(", ", "\n"),
-                stacked(s.words),
-                _memory(s),
-                _loss(s),
-                ", ".join(s.doubts) or "none",
-            )
-            for s in pairs
-        ),
+        text("AMP", lambda s: _laid_out(s.of.case.precision.value, s.of)),
+        text("Baseline", lambda s: _laid_out(PRECISION_WORDS[s.to.case.precision], s.to)),
+        text("Execution", lambda s: s.of.case.execution.value),
+        number("Batch", lambda s: _batches(s).replace("batch ", "").replace(", ", "\n"), optional=2),
+        number("Speed-up, 95 % interval", lambda s: stacked(s.words)),
+        number("Peak memory", _memory, optional=3),
+        number("Loss after the same steps", _loss, optional=1),
+        text("Doubts", lambda s: ", ".join(s.doubts) or "none"),
     )
 
 
@@ -242,8 +238,9 @@ def _loss(pair: Ratio) -> str:
     return f"{format_number(amp, 4)} for {format_number(baseline, 4)}\n{steps} steps from one seed"
 
 
-def _layout(layout: MemoryFormat | None) -> str:
-    return "" if layout is None else f"\n{layout.value}"
+def _laid_out(precision: str, result: Result) -> str:
+    layout = result.case.memory_format
+    return precision if layout is None else f"{precision}\n{layout.value}"
 
 
 SECTION = Section(key="amp", render=_render, place=60)

@@ -139,6 +139,11 @@ def of_ranking(ranking: Ranking, most_offers: int | None = None) -> ReportData:
     )
 
 
+def of_run(run: Run) -> ReportData:
+    """What a run alone says."""
+    return ReportData(today=date.min, runs=(run,))
+
+
 def same(one: DeviceProfile, other: DeviceProfile) -> bool:
     """Whether two records speak of the same physical device, as far as they say."""
     if one.device_id is not None and other.device_id is not None:

@@ -11,7 +11,7 @@ from gpubench.models import DeviceProfile, Environment, GpuSpec
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.words import listed
-from gpubench.units import UNKNOWN, format_bytes, format_number, format_si, plain
+from gpubench.units import UNKNOWN, count, format_bytes, format_number, format_si, plain
 
 DIFFERS = 0.05
 """Share by which a reading may differ from the data sheet before the page speaks of it."""
@@ -45,7 +45,21 @@ def _render(data: ReportData) -> Block | None:
                 )
             )
         )
-    return Block(title="What this device is", parts=tuple(parts))
+    line = Paragraph(text=device_line(device, run.environment))
+    return Block(title="What this device is", parts=tuple(parts), brief=(line,))
+
+
+def device_line(device: DeviceProfile, software: Environment) -> str:
+    """One line: the device, its memory, driver, torch, and the threads of a CPU."""
+    threads = software.cpu_threads if device.backend == "cpu" else None
+    parts = [
+        plain(device.name or device.backend),
+        format_bytes(device.memory_bytes) if device.memory_bytes else "",
+        f"driver {plain(device.driver_version)}" if device.driver_version else "",
+        f"torch {plain(software.torch)}" if software.torch else "",
+        count(threads, "thread") if threads else "",
+    ]
+    return ", ".join(part for part in parts if part)
 
 
 def _sentence(data: ReportData, device: DeviceProfile) -> Paragraph:

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 import msgspec
 
 from gpubench.blocks.charts import BLUE, Mark, Series, dots, two_lines
-from gpubench.blocks.parts import Block, Charts, Column, Figure, Paragraph, Table
+from gpubench.blocks.parts import Block, Charts, Figure, Paragraph, Table, number, table, text
 from gpubench.models import TaskKind
 from gpubench.profile import load_profiles
 from gpubench.sections.data import ReportData, Result
 from gpubench.sections.section import Section
-from gpubench.sections.words import PRECISION_WORDS, stacked, throughput
+from gpubench.sections.words import PRECISION_WORDS, rate_of
 from gpubench.units import UNKNOWN, format_duration, plain
 
 
@@ -22,8 +22,10 @@ def _render(data: ReportData) -> Block | None:
     ]
     if not timed:
         return None
+    twin = _twin(timed, data.results)
     return Block(
         title="How long one answer takes",
+        brief=(twin,),
         parts=(
             Paragraph(
                 text=(
@@ -33,7 +35,7 @@ def _render(data: ReportData) -> Block | None:
             ),
             Charts(
                 figures=(_figure(timed),),
-                twin=_twin(timed, data.results),
+                twin=twin,
                 caption="The mark is the median; the line reaches to the slowest pass of a hundred.",
             ),
         ),
@@ -68,19 +70,25 @@ def _figure(timed: list[Result]) -> Figure:
 
 
 def _twin(timed: list[Result], results: Iterable[Result]) -> Table:
-    return Table(
-        caption="Latency at batch 1, and throughput of the main batch",
-        columns=(
-            Column(title="Workload"),
-            Column(title="Precision"),
-            Column(title="Execution"),
-            Column(title="Median", numeric=True),
-            Column(title="p95", numeric=True),
-            Column(title="p99", numeric=True),
-            Column(title="Throughput", numeric=True),
-        ),
-        rows=tuple(_cells(result, _at_main_batch(result, results)) for result in timed),
+    return table(
+        "Latency at batch 1, and throughput of the main batch",
+        timed,
+        text("Workload", lambda r: plain(r.case.workload, 40)),
+        text("Precision", lambda r: PRECISION_WORDS[r.case.precision]),
+        text("Execution", lambda r: r.case.execution.value, optional=1),
+        number("Median", lambda r: format_duration(r.measurement.latency_p50_s)),
+        number("p95", lambda r: format_duration(r.measurement.latency_p95_s)),
+        number("p99", _p99),
+        number("Throughput", lambda r: _throughput(_at_main_batch(r, results)), optional=2),
     )
+
+
+def _p99(result: Result) -> str:
+    """The slowest pass of a hundred; where fewer came in, how many did."""
+    m = result.measurement
+    if m.latency_p99_s is not None:
+        return format_duration(m.latency_p99_s)
+    return f"{UNKNOWN}\n{sum(len(launch.latency_s) for launch in m.launches)} of 100 passes"
 
 
 def _at_main_batch(single: Result, results: Iterable[Result]) -> Result | None:
@@ -101,23 +109,8 @@ def _at_main_batch(single: Result, results: Iterable[Result]) -> Result | None:
     return min(found, key=lambda r: (r.case.batch_size != main, r.case.batch_size), default=None)
 
 
-def _cells(result: Result, at_main_batch: Result | None) -> tuple[str, ...]:
-    m, case = result.measurement, result.case
-    return (
-        plain(case.workload, 40),
-        PRECISION_WORDS[case.precision],
-        case.execution.value,
-        format_duration(m.latency_p50_s),
-        format_duration(m.latency_p95_s),
-        format_duration(m.latency_p99_s),
-        UNKNOWN if at_main_batch is None else _throughput(at_main_batch),
-    )
-
-
-def _throughput(result: Result) -> str:
-    m = result.measurement
-    figure = throughput(m.samples_per_s, m.samples_per_s_low, m.samples_per_s_high, m.case.sample_unit)
-    return f"{stacked(figure)}\n{result.batch_words}"
+def _throughput(result: Result | None) -> str:
+    return UNKNOWN if result is None else f"{rate_of(result.measurement)}\n{result.batch_words}"
 
 
 SECTION = Section(key="latency", render=_render, place=40)

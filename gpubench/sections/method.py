@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
-from gpubench.blocks.parts import Block, Bullets, Column, Fact, Facts, Paragraph, Part, Table
+from gpubench.blocks.parts import (
+    Block,
+    Bullets,
+    Column,
+    Fact,
+    Facts,
+    Paragraph,
+    Part,
+    Table,
+    number,
+    table,
+    text,
+)
 from gpubench.findings import Finding, FindingKind, describe
+from gpubench.measure.checks import unique
 from gpubench.models import Launch, Measurement, Run, StartState, Switches
 from gpubench.record.spread import cold_costs, spread
 from gpubench.sections.data import ReportData, Result
@@ -46,10 +59,10 @@ def _render(data: ReportData) -> Block | None:
         ),
         Facts(rows=tuple(Fact(term=term, value=words) for term, words in _WORDS)),
         _runs_table(data.used_runs or (data.run,)),
-        *_findings(data),
+        _findings(data),
     ]
     if data.results:
-        parts += [_rounds_table(data.results), _spread_table(data.results), *_cold_costs(data.results)]
+        parts += [_rounds_table(data.results), _spread_table(data.results), *_cold_costs(data)]
     if data.failures:
         parts.append(_failures_table(data.failures))
     if data.problems:
@@ -57,7 +70,7 @@ def _render(data: ReportData) -> Block | None:
             Paragraph(text=f"{count(len(data.problems), 'result file')} could not be read:", tone="warning")
         )
         parts.append(Bullets(items=tuple(plain(problem, 300) for problem in data.problems)))
-    return Block(title="How it was measured", parts=tuple(parts))
+    return Block(title="How it was measured", parts=tuple(parts), brief=_brief(data))
 
 
 def _runs_table(runs: Iterable[Run]) -> Table:
@@ -120,31 +133,60 @@ def _text(value: str | None) -> str:
     return UNKNOWN if value is None else plain(value, 120)
 
 
-def _findings(data: ReportData) -> list[Part]:
+def _seen(data: ReportData) -> dict[FindingKind, list[tuple[Finding, str]]]:
+    """Every finding by its kind, with where it was seen."""
+    seen: dict[FindingKind, list[tuple[Finding, str]]] = {}
+    runs = data.used_runs or data.device_runs[:1]
+    for place, findings in (
+        *(("the run", run.findings) for run in runs),
+        *((r.measurement.label, r.measurement.findings) for r in (*data.results, *data.failures)),
+        *((f"{m.name} {m.precision or ''} {m.size}", m.findings) for run in runs for m in run.micro),
+    ):
+        for finding in findings:
+            seen.setdefault(finding.kind, []).append((finding, plain(" ".join(place.split()), 100)))
+    return seen
+
+
+def _findings(data: ReportData) -> Part:
     """Each kind of finding once: what it says, where it was seen with which value, what to do."""
-    seen: dict[FindingKind, list[str]] = {}
-    for run in data.used_runs:
-        for finding in run.findings:
-            seen.setdefault(finding.kind, []).append(_where("the run", finding))
-    for result in data.results:
-        for finding in result.measurement.findings:
-            seen.setdefault(finding.kind, []).append(_where(plain(result.measurement.label, 100), finding))
+    seen = _seen(data)
     if not seen:
-        return [Paragraph(text="No finding was raised: nothing was seen that would cast doubt on a row.")]
+        return Paragraph(text="No finding was raised: nothing was seen that would cast doubt on a row.")
     rows = []
-    for kind, where in sorted(seen.items()):
+    for kind, found in sorted(seen.items()):
         name, _, words = describe(Finding(kind=kind)).partition(": ")
         what, _, action = words.partition("; ")
-        rows.append((name, what, _places(where), action))
-    return [
-        Table(
-            caption="Findings, and what to do about each",
-            columns=tuple(
-                Column(title=title) for title in ("Finding", "What was seen", "Where", "What to do")
-            ),
-            rows=tuple(rows),
-        )
-    ]
+        rows.append((name, what, _places([_where(place, finding) for finding, place in found]), action))
+    return table(
+        "Findings, and what to do about each",
+        rows,
+        text("Finding", lambda row: row[0]),
+        text("What was seen", lambda row: row[1]),
+        text("Where", lambda row: row[2]),
+        text("What to do", lambda row: row[3]),
+    )
+
+
+def _brief(data: ReportData) -> tuple[Part, ...]:
+    """What failed, each kind of finding with the worst of its values, and what was paid once."""
+    said = []
+    for found in _seen(data).values():
+        (worst,) = unique(finding for finding, _ in found)
+        place = next(place for finding, place in found if finding == worst)
+        several = f"worst of {len(found)}: " if len(found) > 1 and place != "the run" else ""
+        said.append(describe(worst, None if place == "the run" else f"{several}{place}"))
+    costs = ", ".join(f"{name.replace('_', ' ')} {_range(*ends)}" for name, ends in _cold(data).items())
+    paid = (Paragraph(text=f"Paid once, apart from the steps: {costs}.", tone="note"),) if costs else ()
+    return (
+        *((_failures_table(data.failures),) if data.failures else ()),
+        *((Bullets(items=tuple(plain(line, 400) for line in said)),) if said else ()),
+        *paid,
+    )
+
+
+def _cold(data: ReportData) -> dict[str, tuple[float, float]]:
+    """What is paid once, apart from the steps: nothing of it is in a throughput."""
+    return cold_costs(result.measurement for result in data.results)
 
 
 def _places(where: list[str]) -> str:
@@ -165,80 +207,71 @@ def _show(value: float | str) -> str:
     return plain(value, 80) if isinstance(value, str) else f"{value:.3g}"
 
 
-def _rounds_table(results: Iterable[Result]) -> Table:
-    return Table(
-        caption="Launches, rounds and switches of every case",
-        columns=(
-            Column(title="Case"),
-            Column(title="Launches", numeric=True),
-            Column(title="Rounds, steps in each", numeric=True),
-            Column(title="Left out", numeric=True),
-            Column(title="Warm-up", numeric=True),
-            Column(title="Timed", numeric=True),
-            Column(title="Half-width", numeric=True),
-            Column(title="Peak memory", numeric=True),
-            Column(title="TF32 as read back"),
-        ),
-        rows=tuple(_round_cells(result.measurement) for result in results),
+def _rounds_table(results: Sequence[Result]) -> Table:
+    return table(
+        "Launches, rounds and switches of every case",
+        [result.measurement for result in results],
+        text("Case", lambda m: plain(m.label, 100)),
+        number("Launches", lambda m: str(len(m.launches))),
+        number("Rounds, steps in each", _rounds),
+        number("Left out", lambda m: str(sum(len(x.rounds) - len(x.accepted) for x in m.launches))),
+        number("Warm-up", lambda m: format_duration(sum(r.wall_s for x in m.launches for r in x.warmup))),
+        number("Timed", lambda m: format_duration(sum(r.wall_s for x in m.launches for r in x.accepted))),
+        number("Half-width", _half_width),
+        number("Peak memory", lambda m: format_bytes(m.peak_memory_bytes)),
+        text("TF32 as read back", lambda m: _switches(m.launches)),
         folded=True,
     )
 
 
-def _round_cells(m: Measurement) -> tuple[str, ...]:
-    accepted = [r for launch in m.launches for r in launch.accepted]
-    kept = [r for launch in m.launches for r in launch.rounds]
-    steps = sorted({r.steps for r in accepted})
-    spread = f"{steps[0]}" if len(steps) == 1 else f"{steps[0]} to {steps[-1]}" if steps else UNKNOWN
-    return (
-        plain(m.label, 100),
-        str(len(m.launches)),
-        f"{len(accepted)} × {spread}",
-        str(len(kept) - len(accepted)),
-        format_duration(sum(r.wall_s for launch in m.launches for r in launch.warmup)),
-        format_duration(sum(r.wall_s for r in accepted)),
-        "unknown" if m.relative_half_width is None else f"± {format_percent(m.relative_half_width)}",
-        format_bytes(m.peak_memory_bytes),
-        _switches(m.launches),
-    )
+def _rounds(m: Measurement) -> str:
+    steps = [r.steps for launch in m.launches for r in launch.accepted]
+    if not steps:
+        return f"0 × {UNKNOWN}"
+    least, most = min(steps), max(steps)
+    return f"{len(steps)} × {least}" if least == most else f"{len(steps)} × {least} to {most}"
 
 
-def _spread_table(results: Iterable[Result]) -> Table:
-    return Table(
-        caption="Spread of every case: seconds per step over rounds, and over launches",
-        columns=(
-            Column(title="Case"),
-            Column(title="Median round", numeric=True),
-            Column(title="MAD", numeric=True),
-            Column(title="5th to 95th percentile", numeric=True),
-            Column(title="Outliers", numeric=True),
-            Column(title="Launches, least to most", numeric=True),
+def _half_width(m: Measurement) -> str:
+    return "unknown" if m.relative_half_width is None else f"± {format_percent(m.relative_half_width)}"
+
+
+def _spread_table(results: Sequence[Result]) -> Table:
+    return table(
+        "Spread of every case: seconds per step over rounds, and over launches",
+        [(result.measurement.label, spread(result.measurement)) for result in results],
+        text("Case", lambda row: plain(row[0], 100)),
+        number("Median round", lambda row: format_duration(row[1]["step_time_median_s"])),
+        number("MAD", lambda row: format_duration(row[1]["step_time_mad_s"])),
+        number(
+            "5th to 95th percentile", lambda row: _range(row[1]["step_time_p5_s"], row[1]["step_time_p95_s"])
         ),
-        rows=tuple(_spread_cells(result.measurement) for result in results),
+        number("Outliers", lambda row: f"{row[1]['outliers']} of {row[1]['rounds']}"),
+        number(
+            "Launches, least to most",
+            lambda row: _of(row[1], "launch_step_time_min_s", "launch_step_time_max_s"),
+        ),
         folded=True,
     )
 
 
-def _spread_cells(m: Measurement) -> tuple[str, ...]:
-    of = spread(m)
-    return (
-        plain(m.label, 100),
-        format_duration(of["step_time_median_s"]),
-        format_duration(of["step_time_mad_s"]),
-        _range(of["step_time_p5_s"], of["step_time_p95_s"]),
-        f"{of['outliers']} of {of['rounds']}",
-        _range(of["launch_step_time_min_s"], of["launch_step_time_max_s"]),
-    )
+def _of(spread_: Mapping[str, float | None], *names: str) -> str:
+    return _range(*(spread_[name] for name in names))
 
 
-def _cold_costs(results: Iterable[Result]) -> list[Part]:
-    """What is paid once, apart from the steps: nothing of it is in a throughput."""
-    costs = cold_costs(result.measurement for result in results)
+def _cold_costs(data: ReportData) -> list[Part]:
+    costs = _cold(data)
     if not costs:
         return []
-    rows = tuple((name.replace("_", " "), _range(least, most)) for name, (least, most) in costs.items())
-    caption = "Paid once, apart from the steps: least to most over cases and launches"
-    columns = (Column(title="Cost"), Column(title="Time", numeric=True))
-    return [Table(caption=caption, columns=columns, rows=rows, folded=True)]
+    return [
+        table(
+            "Paid once, apart from the steps: least to most over cases and launches",
+            list(costs.items()),
+            text("Cost", lambda item: item[0].replace("_", " ")),
+            number("Time", lambda item: _range(*item[1])),
+            folded=True,
+        )
+    ]
 
 
 def _range(least: float | None, most: float | None) -> str:
@@ -260,20 +293,14 @@ def _tf32(s: Switches) -> str:
     return "mixed" if len(on) > 1 else "on" if on.pop() else "off"
 
 
-def _failures_table(failures: Iterable[Result]) -> Table:
-    rows = tuple(
-        (
-            case_words(result.case),
-            result.measurement.status.value.replace("_", " "),
-            plain(result.measurement.reason or "no reason was stored", 300),
-        )
-        for result in failures
-    )
-    return Table(
-        caption="Tried and not measured",
-        columns=(Column(title="Case"), Column(title="Status"), Column(title="Reason")),
-        rows=rows,
-        marks=tuple("bad" for _ in rows),
+def _failures_table(failures: Sequence[Result]) -> Table:
+    return table(
+        "Tried and not measured",
+        failures,
+        text("Case", lambda r: case_words(r.case)),
+        text("Status", lambda r: r.measurement.status.value.replace("_", " ")),
+        text("Reason", lambda r: plain(r.measurement.reason or "no reason was stored", 300)),
+        marks=tuple("bad" for _ in failures),
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubench.blocks.charts import BLUE, Mark, Series, dots, two_lines
-from gpubench.blocks.parts import Block, Charts, Column, Figure, Paragraph, Part, Table
-from gpubench.measure.peaks import best_products, datasheet_peak
+from gpubench.blocks.parts import Block, Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.measure.peaks import best_products, datasheet_peak, datasheet_share
 from gpubench.models import MicroResult, Run
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
@@ -25,21 +25,17 @@ def _render(data: ReportData) -> Block | None:
     run = next((run for run in data.device_runs if run.micro), None)
     if run is None:
         return None
-    parts: list[Part] = [
-        Paragraph(
-            text=(
-                "Single operations, measured with the same stop rule. A copy on the device counts what "
-                "it reads and what it writes. Data sheets state rates that no program reaches; the share "
-                "says how near this device comes."
-            )
-        )
-    ]
+    made = _table(run)
     compared = [(m, peak) for m in run.micro if (peak := datasheet_peak(run.device, m))]
-    if compared:
-        parts.append(Charts(figures=(_figure(compared),), twin=_table(run)))
-    else:
-        parts.append(_table(run))
-    return Block(title="What the silicon gives", parts=tuple(parts))
+    what = Paragraph(
+        text=(
+            "Single operations, measured with the same stop rule. A copy on the device counts what "
+            "it reads and what it writes. Data sheets state rates that no program reaches; the share "
+            "says how near this device comes."
+        )
+    )
+    shown = Charts(figures=(_figure(compared),), twin=made) if compared else made
+    return Block(title="What the silicon gives", parts=(what, shown), brief=(made,))
 
 
 def _figure(compared: Sequence[tuple[MicroResult, float]]) -> Figure:
@@ -71,33 +67,23 @@ def _figure(compared: Sequence[tuple[MicroResult, float]]) -> Figure:
 
 def _table(run: Run) -> Table:
     best = best_products(run.micro)
-    return Table(
-        caption="Micro-benchmarks",
-        columns=(
-            Column(title="Operation"),
-            Column(title="Measured, 95 % interval", numeric=True),
-            Column(title="Data sheet", numeric=True),
-            Column(title="Share", numeric=True),
-            Column(title="Repetitions", numeric=True),
-            Column(title="Device meanwhile"),
-            Column(title="Findings"),
-        ),
-        rows=tuple(
-            _cells(result, datasheet_peak(run.device, result), best=(result.precision, result.size) in best)
-            for result in run.micro
-        ),
-    )
 
+    def size(m: MicroResult) -> str:
+        return plain(m.size, 40) + (", the best size" if (m.precision, m.size) in best else "")
 
-def _cells(m: MicroResult, peak: float | None, *, best: bool) -> tuple[str, ...]:
-    return (
-        f"{_name(m)}\n{plain(m.size, 40)}" + (", the best size" if best else ""),
-        _value(m),
-        UNKNOWN if peak is None else format_si(peak, plain(m.unit, 20)),
-        UNKNOWN if peak is None else format_percent(m.value / peak, 3),
-        str(m.n),
-        _meanwhile(m),
-        ", ".join(finding.kind.value for finding in m.findings) or "none",
+    def peak(m: MicroResult) -> str:
+        return format_si(datasheet_peak(run.device, m), plain(m.unit, 20))
+
+    return table(
+        "Micro-benchmarks",
+        run.micro,
+        text("Operation", lambda m: f"{_name(m)}\n{size(m)}"),
+        number("Measured, 95 % interval", _value),
+        number("Data sheet", peak),
+        number("Share", lambda m: format_percent(datasheet_share(run.device, m), 3)),
+        number("Repetitions", lambda m: str(m.n), optional=6),
+        text("Device meanwhile", _meanwhile, optional=7),
+        text("Findings", lambda m: ", ".join(finding.kind.value for finding in m.findings) or "none"),
     )
 
 

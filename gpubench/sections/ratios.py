@@ -5,23 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpubench import compare
-from gpubench.findings import FindingKind
+from gpubench.findings import INFORMATIVE
 from gpubench.sections.data import Result
 from gpubench.sections.words import ratio_words
 
-DOUBTS = (
-    FindingKind.NOISY,
-    FindingKind.NOT_CONVERGED,
-    FindingKind.NOT_STEADY,
-    FindingKind.THROTTLED,
-    FindingKind.SHARED_GPU,
-)
-"""Findings that keep a figure out of headlines: it is shown, greyed, and claims nothing."""
-
 
 def doubts(result: Result) -> tuple[str, ...]:
-    """The names of the findings that cast doubt on a figure."""
-    return tuple(sorted({f.kind.value for f in result.measurement.findings if f.kind in DOUBTS}))
+    """The findings on a case, or on its whole run, that cast doubt on its figure.
+
+    It is shown, greyed, and claims nothing in a headline.
+    """
+    findings = (*result.run.findings, *result.measurement.findings)
+    return tuple(sorted({f.kind.value for f in findings if f.kind not in INFORMATIVE}))
 
 
 @dataclass(frozen=True, kw_only=True)

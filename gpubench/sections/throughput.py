@@ -6,28 +6,15 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from gpubench.blocks.charts import BLUE, ORANGE, SLATE, Mark, Series, bars, two_lines
-from gpubench.blocks.parts import Block, Charts, Column, Figure, Paragraph, Table
-from gpubench.models import Execution, Measurement, MemoryFormat, Precision, TaskKind
+from gpubench.blocks.parts import Block, Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind
 from gpubench.sections.data import ReportData, Result
 from gpubench.sections.section import Section
-from gpubench.sections.words import PRECISION_WORDS, estimate, stacked, throughput
-from gpubench.units import format_duration, format_percent, plain, plural
+from gpubench.sections.words import PRECISION_WORDS, estimate, rate_of
+from gpubench.units import format_bytes, format_duration, format_percent, plain, plural
 
 EXECUTION_ORDER = (Execution.EAGER, Execution.GRAPH, Execution.COMPILE)
 _LOOKS = {Execution.EAGER: (SLATE, ""), Execution.GRAPH: (BLUE, ""), Execution.COMPILE: (ORANGE, "/")}
-
-_COLUMNS = (
-    Column(title="Workload"),
-    Column(title="Precision"),
-    Column(title="Execution"),
-    Column(title="Batch", numeric=True),
-    Column(title="Throughput, 95 % interval", numeric=True),
-    Column(title="Step", numeric=True),
-    Column(title="Device busy", numeric=True),
-    Column(title="Of peak FLOP/s", numeric=True),
-    Column(title="Of best GEMM here", numeric=True),
-    Column(title="Findings"),
-)
 
 
 def _render(data: ReportData) -> Block | None:
@@ -51,6 +38,7 @@ def _render(data: ReportData) -> Block | None:
             Paragraph(text=lead),
             Charts(figures=tuple(_figure(group) for group in groups), twin=_twin(results)),
         ),
+        brief=(_brief(results),),
     )
 
 
@@ -110,10 +98,13 @@ def _title(result: Result) -> str:
 def _row_label(result: Result) -> str:
     """What tells the rows of one chart apart; that a batch is the best one stands in its title."""
     case = result.case
-    layout = ", channels_last" if case.memory_format is MemoryFormat.CHANNELS_LAST else ""
     gpus = "" if case.gpu_count == 1 else f", {case.gpu_count} GPUs"
     version = f", version {case.workload_version}" if case.workload_version != 1 else ""
-    return two_lines(f"{case.precision.value}{layout}", f"batch {case.batch_size:,}{gpus}{version}")
+    return two_lines(f"{case.precision.value}{_layout(case)}", f"batch {case.batch_size:,}{gpus}{version}")
+
+
+def _layout(case: Case) -> str:
+    return ", channels_last" if case.memory_format is MemoryFormat.CHANNELS_LAST else ""
 
 
 def _mark(result: Result, row: int) -> Mark:
@@ -141,35 +132,71 @@ def _interval(result: Result) -> str:
     return estimate(m.samples_per_s, m.samples_per_s_low, m.samples_per_s_high)
 
 
-def _twin(results: Iterable[Result]) -> Table:
-    return Table(
-        caption="Every measured case on this device",
-        columns=_COLUMNS,
-        rows=tuple(_cells(result) for result in results),
+def _twin(results: Sequence[Result]) -> Table:
+    return table(
+        "Every measured case on this device",
+        results,
+        text("Workload", _title),
+        text("Precision", _precision),
+        text("Execution", lambda r: r.case.execution.value),
+        number("Batch", lambda r: r.batch_words.removeprefix("batch ").replace(", l", "\nl")),
+        number("Throughput, 95 % interval", _throughput),
+        number("Step", _step),
+        number("Device busy", _busy),
+        number("Of peak FLOP/s", _of_peak),
+        number("Of best GEMM here", _of_gemm),
+        text("Findings", _findings),
     )
 
 
-def _cells(result: Result) -> tuple[str, ...]:
-    m, case = result.measurement, result.case
-    return (
-        _title(result),
-        PRECISION_WORDS[case.precision] + (f"\n{case.memory_format}" if case.memory_format else ""),
-        case.execution.value,
-        result.batch_words.removeprefix("batch ").replace(", l", "\nl"),
-        _throughput_cell(m),
-        format_duration(m.step_time_s),
-        format_percent(m.gpu_busy),
-        format_percent(m.mfu),
-        format_percent(m.mfu_of_gemm),
-        ", ".join(sorted({finding.kind.value for finding in m.findings})) or "none",
+def _brief(results: Sequence[Result]) -> Table:
+    """The same with the case in one column, and the memory that it took."""
+    return table(
+        "",
+        results,
+        text("Case", _case),
+        number("Throughput, 95 % interval", _throughput),
+        number("Step", _step),
+        number("Peak memory", lambda r: format_bytes(r.measurement.peak_memory_bytes), optional=1),
+        number("Of peak FLOP/s", _of_peak, optional=2),
+        number("Device busy", _busy, optional=6),
+        number("Of best GEMM here", _of_gemm, optional=7),
+        text("Findings", _findings),
     )
 
 
-def _throughput_cell(m: Measurement) -> str:
-    figure = stacked(
-        throughput(m.samples_per_s, m.samples_per_s_low, m.samples_per_s_high, m.case.sample_unit)
-    )
-    return f"{figure}\nwithin one process" if m.within_one_process else figure
+def _case(result: Result) -> str:
+    case = result.case
+    return f"{_title(result)}\n{case.precision.value} {case.execution.value} {result.batch_words}"
+
+
+def _precision(result: Result) -> str:
+    layout = result.case.memory_format
+    return PRECISION_WORDS[result.case.precision] + (f"\n{layout}" if layout else "")
+
+
+def _throughput(result: Result) -> str:
+    return rate_of(result.measurement) + ("\nwithin one process" * result.measurement.within_one_process)
+
+
+def _step(result: Result) -> str:
+    return format_duration(result.measurement.step_time_s)
+
+
+def _busy(result: Result) -> str:
+    return format_percent(result.measurement.gpu_busy)
+
+
+def _of_peak(result: Result) -> str:
+    return format_percent(result.measurement.mfu)
+
+
+def _of_gemm(result: Result) -> str:
+    return format_percent(result.measurement.mfu_of_gemm)
+
+
+def _findings(result: Result) -> str:
+    return ", ".join(sorted({finding.kind.value for finding in result.measurement.findings})) or "none"
 
 
 SECTION = Section(key="throughput", render=_render, place=30)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from gpubench.blocks.parts import Block, Column, Paragraph, Table
+from gpubench.blocks.parts import Block, Paragraph, number, table, text
 from gpubench.sections.data import ReportData, Result
 from gpubench.sections.ratios import Ratio, ratio
 from gpubench.sections.section import Section
-from gpubench.sections.words import PRECISION_WORDS, ratio_words, stacked, throughput
+from gpubench.sections.words import PRECISION_WORDS, rate_of, stacked
 from gpubench.units import UNKNOWN, format_percent, plain
 
 
@@ -27,51 +27,26 @@ def _render(data: ReportData) -> Block | None:
     pairs = gains(data.results)
     if not pairs:
         return None
-    return Block(
-        title="What more GPUs of this kind add",
-        parts=(
-            Paragraph(
-                text=(
-                    "One data-parallel job: every GPU has a batch of its own and the same weights, and the "
-                    "gradients are averaged in each step. Efficiency is throughput over that of one GPU, per "
-                    "GPU; 100 % would mean that the exchange costs nothing. All figures are eager."
-                )
-            ),
-            _table(pairs),
-        ),
+    found = table(
+        "Throughput of several GPUs, and how many times that of one it is (95 % interval)",
+        pairs,
+        text("Workload", lambda pair: plain(pair.of.case.workload, 40)),
+        text("Precision", lambda pair: PRECISION_WORDS[pair.of.case.precision]),
+        number("GPUs", lambda pair: str(pair.of.case.gpu_count)),
+        number("Batch per GPU", lambda pair: str(pair.of.case.batch_size), optional=1),
+        number("Throughput", lambda pair: rate_of(pair.of.measurement)),
+        number("Times one GPU", lambda pair: stacked(pair.words)),
+        number("Efficiency", lambda pair: format_percent(pair.value / pair.of.case.gpu_count)),
+        text("Doubts", lambda pair: ", ".join(pair.doubts) or UNKNOWN),
     )
-
-
-def _table(pairs: tuple[Ratio, ...]) -> Table:
-    return Table(
-        caption="Throughput of several GPUs, and how many times that of one it is (95 % interval)",
-        columns=(
-            Column(title="Workload"),
-            Column(title="Precision"),
-            Column(title="GPUs", numeric=True),
-            Column(title="Batch per GPU", numeric=True),
-            Column(title="Throughput", numeric=True),
-            Column(title="Times one GPU", numeric=True),
-            Column(title="Efficiency", numeric=True),
-            Column(title="Doubts"),
-        ),
-        rows=tuple(_cells(pair) for pair in pairs),
+    what = Paragraph(
+        text=(
+            "One data-parallel job: every GPU has a batch of its own and the same weights, and the "
+            "gradients are averaged in each step. Efficiency is throughput over that of one GPU, per "
+            "GPU; 100 % would mean that the exchange costs nothing. All figures are eager."
+        )
     )
-
-
-def _cells(pair: Ratio) -> tuple[str, ...]:
-    m, case = pair.of.measurement, pair.of.case
-    figure = throughput(m.samples_per_s, m.samples_per_s_low, m.samples_per_s_high, case.sample_unit)
-    return (
-        plain(case.workload, 40),
-        PRECISION_WORDS[case.precision],
-        str(case.gpu_count),
-        str(case.batch_size),
-        stacked(figure),
-        stacked(ratio_words(pair.value, pair.low, pair.high)),
-        format_percent(pair.value / case.gpu_count),
-        ", ".join(pair.doubts) or UNKNOWN,
-    )
+    return Block(title="What more GPUs of this kind add", parts=(what, found), brief=(found,))
 
 
 SECTION = Section(key="together", render=_render, place=80)

@@ -6,7 +6,17 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from gpubench.blocks.charts import BASIS_GLYPHS
-from gpubench.models import Case, Estimate, MemoryFormat, Offer, Precision, Pricing, RankedOffer, Ranking
+from gpubench.models import (
+    Case,
+    Estimate,
+    Measurement,
+    MemoryFormat,
+    Offer,
+    Precision,
+    Pricing,
+    RankedOffer,
+    Ranking,
+)
 from gpubench.sections.data import ReportData
 from gpubench.units import UNKNOWN, count, format_interval, format_number, format_usd, plain, plural
 
@@ -116,6 +126,11 @@ def cases_words(cases: Iterable[Case]) -> str:
 def throughput(value: float | None, low: float | None, high: float | None, unit: str) -> str:
     """An estimate with its interval and unit, in no more digits than the interval supports."""
     return f"{estimate(value, low, high)} {plural(plain(unit, 30))}/s"
+
+
+def rate_of(m: Measurement) -> str:
+    """The throughput that was measured, with its interval below it."""
+    return stacked(throughput(m.samples_per_s, m.samples_per_s_low, m.samples_per_s_high, m.case.sample_unit))
 
 
 def estimate(value: float | None, low: float | None, high: float | None) -> str:
