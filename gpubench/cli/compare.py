@@ -8,6 +8,7 @@ import typer
 
 from gpubench.cli.common import JsonOption, ResultsOption, print_json, say
 from gpubench.errors import MisuseError
+from gpubench.interval import stacked
 from gpubench.units import format_number, format_percent, plain
 
 if TYPE_CHECKING:
@@ -100,9 +101,7 @@ def _table(rows: Sequence[Row]) -> Table:
 
 
 def _ratio(row: Row) -> str:
-    ratio = row.ratio
-    interval = "" if ratio.low is None or ratio.high is None else f"\n{ratio.low:.3f} to {ratio.high:.3f}"
-    return f"{ratio.value:.3f}{interval}"
+    return stacked(row.ratio.by("{:.3f}".format))
 
 
 def _findings(row: Row) -> str:

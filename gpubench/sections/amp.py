@@ -9,11 +9,11 @@ import msgspec
 
 from gpubench.blocks.charts import BLUE, GREEN, SLATE, Mark, Series, dots, two_lines
 from gpubench.blocks.parts import Block, Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.interval import Interval, stacked
 from gpubench.models import Case, Precision, TaskKind
 from gpubench.sections.data import ReportData, Result
 from gpubench.sections.ratios import Ratio, ratio
 from gpubench.sections.section import Section
-from gpubench.sections.words import PRECISION_WORDS, stacked
 from gpubench.units import UNKNOWN, count, format_bytes, format_number, plain
 
 SURE_FACTOR = 1.5
@@ -21,9 +21,9 @@ SURE_FACTOR = 1.5
 
 _ONE_LAUNCH = "Ratios of a single launch: what differs between processes is not in their intervals."
 
-BASELINES = (Precision.FP32, Precision.TF32)
+BASELINES = tuple(precision for precision in Precision if not precision.is_amp)
 _LOOKS = {Precision.FP32: (BLUE, "circle"), Precision.TF32: (GREEN, "diamond")}
-_NAMES = {Precision.FP32: "against fp32 (IEEE, TF32 off)", Precision.TF32: "against tf32"}
+_NAMES = {precision: f"against {precision.words}" for precision in BASELINES}
 
 
 def speed_ups(results: Iterable[Result]) -> tuple[Ratio, ...]:
@@ -102,14 +102,14 @@ def _groups(pairs: tuple[Ratio, ...]) -> list[tuple[str | None, tuple[Ratio, ...
 
 def _sentence(pairs: tuple[Ratio, ...]) -> str:
     """The strongest gain, the weakest, and how many cases lose."""
-    sure = [s for s in pairs if not s.doubts and s.low and s.high and s.high / s.low <= SURE_FACTOR]
+    sure = [s for s in pairs if not s.doubts and _narrow(s.interval)]
     if not sure:
         return (
             "No pairing was measured well enough to state a gain: each is flagged, or its interval is wider "
             f"than a factor of {SURE_FACTOR:g}. Give the run more time on a quiet machine."
         )
     best = max(sure, key=lambda s: s.value)
-    losing = [s for s in sure if s.high is not None and s.high < 1]
+    losing = [s for s in sure if s.interval.high is not None and s.interval.high < 1]
     lead = "The largest gain is" if best.value >= 1 else "AMP gains nothing: at best it runs at"
     text = (
         f"{lead} {best.words}: {plain(best.of.case.workload, 40)}, "
@@ -161,13 +161,18 @@ def _figure(pairs: tuple[Ratio, ...], title: str | None) -> Figure:
     )
 
 
+def _narrow(interval: Interval) -> bool:
+    low, high = interval.low, interval.high
+    return bool(low and high and high / low <= SURE_FACTOR)
+
+
 def _mark(pair: Ratio, rows: list[str]) -> Mark:
     flags = f"<br>{', '.join(pair.doubts)}" if pair.doubts else ""
     return Mark(
         row=rows.index(_row_label(pair.of)),
         value=pair.value,
-        low=pair.low,
-        high=pair.high,
+        low=pair.interval.low,
+        high=pair.interval.high,
         hover=f"{_NAMES[pair.to.case.precision]}: {pair.words}{flags}",
     )
 
@@ -190,7 +195,7 @@ def _twin(pairs: tuple[Ratio, ...]) -> Table:
             lambda s: plain(s.of.case.workload, 40) + "\nbest batch" * s.of.measurement.at_largest_batch,
         ),
         text("AMP", lambda s: _laid_out(s.of.case.precision.value, s.of)),
-        text("Baseline", lambda s: _laid_out(PRECISION_WORDS[s.to.case.precision], s.to)),
+        text("Baseline", lambda s: _laid_out(s.to.case.precision.words, s.to)),
         text("Execution", lambda s: s.of.case.execution.value),
         number("Batch", lambda s: _batches(s).replace("batch ", "").replace(", ", "\n"), optional=2),
         number("Speed-up, 95 % interval", lambda s: stacked(s.words)),
@@ -215,7 +220,12 @@ def loss_gap(pair: Ratio) -> tuple[float, float, int] | None:
         Both losses and the number of steps, or None where a curve is missing or not finite, or the batches
         differ, and with them what was learnt.
     """
-    if pair.of.run.seed != pair.to.run.seed or pair.of.case.batch_size != pair.to.case.batch_size:
+    trained = pair.of.case.task is TaskKind.TRAIN  # a forward pass learns nothing
+    if (
+        not trained
+        or pair.of.run.seed != pair.to.run.seed
+        or pair.of.case.batch_size != pair.to.case.batch_size
+    ):
         return None
     curves = [_curve(pair.of), _curve(pair.to)]
     steps = min(len(curve) for curve in curves)

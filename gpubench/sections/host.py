@@ -9,11 +9,12 @@ import msgspec
 from gpubench.blocks.charts import BLUE, ORANGE, Mark, Series, dots, two_lines
 from gpubench.blocks.parts import Block, Charts, Column, Figure, Paragraph, Table
 from gpubench.findings import FindingKind
+from gpubench.interval import stacked
 from gpubench.models import Execution
 from gpubench.sections.data import ReportData, Result
 from gpubench.sections.ratios import Ratio, ratio
 from gpubench.sections.section import Section
-from gpubench.sections.words import stacked, throughput
+from gpubench.sections.words import throughput
 from gpubench.units import count, format_percent, plain
 
 HOST_BOUND_RATIO = 1.10
@@ -87,8 +88,8 @@ def _figure(pairs: tuple[Ratio, ...], labels: list[str]) -> Figure:
                 Mark(
                     row=labels.index(_label(p.of)),
                     value=p.value,
-                    low=p.low,
-                    high=p.high,
+                    low=p.interval.low,
+                    high=p.interval.high,
                     hover=f"{_NAMES[execution]}: {p.words}",
                 )
                 for p in pairs
@@ -135,7 +136,7 @@ def _twin(pairs: tuple[Ratio, ...]) -> Table:
 
 def _throughput(result: Result) -> str:
     m = result.measurement
-    return throughput(m.samples_per_s, m.samples_per_s_low, m.samples_per_s_high, m.case.sample_unit)
+    return throughput(m)
 
 
 def _pace(pair: Ratio) -> str:

@@ -12,7 +12,7 @@ from gpubench.models import TaskKind
 from gpubench.profile import load_profiles
 from gpubench.sections.data import ReportData, Result
 from gpubench.sections.section import Section
-from gpubench.sections.words import PRECISION_WORDS, rate_of
+from gpubench.sections.words import rate_of
 from gpubench.units import UNKNOWN, format_duration, plain
 
 
@@ -74,7 +74,7 @@ def _twin(timed: list[Result], results: Iterable[Result]) -> Table:
         "Latency at batch 1, and throughput of the main batch",
         timed,
         text("Workload", lambda r: plain(r.case.workload, 40)),
-        text("Precision", lambda r: PRECISION_WORDS[r.case.precision]),
+        text("Precision", lambda r: r.case.precision.words),
         text("Execution", lambda r: r.case.execution.value, optional=1),
         number("Median", lambda r: format_duration(r.measurement.latency_p50_s)),
         number("p95", lambda r: format_duration(r.measurement.latency_p95_s)),

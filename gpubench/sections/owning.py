@@ -6,12 +6,13 @@ from collections.abc import Iterable, Sequence
 
 from gpubench.blocks.charts import BLUE, Mark, Series, dots, two_lines
 from gpubench.blocks.parts import Block, Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.interval import stacked
 from gpubench.models import BuyOrRent
 from gpubench.recommend.words import assumed_of, must_work, pays_after
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.words import PRICING_WORDS, listed, stacked
-from gpubench.units import format_interval, format_number, format_usd, plain
+from gpubench.sections.words import PRICING_WORDS, listed
+from gpubench.units import format_number, format_usd, plain
 
 MOST_ROWS = 12
 
@@ -99,7 +100,7 @@ def _figure(data: ReportData, decisions: Sequence[BuyOrRent]) -> Figure:
 
 
 def _hourly(each: BuyOrRent) -> str:
-    return f"${format_interval(each.usd_per_hour, each.usd_per_hour_low, each.usd_per_hour_high)}"
+    return f"${each.hourly_usd.text()}"
 
 
 def _twin(data: ReportData, decisions: Sequence[BuyOrRent]) -> Table:

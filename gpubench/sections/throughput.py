@@ -10,10 +10,10 @@ from gpubench.blocks.parts import Block, Charts, Figure, Paragraph, Table, numbe
 from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind
 from gpubench.sections.data import ReportData, Result
 from gpubench.sections.section import Section
-from gpubench.sections.words import PRECISION_WORDS, estimate, rate_of
+from gpubench.sections.words import rate_of
 from gpubench.units import format_bytes, format_duration, format_percent, plain, plural
 
-EXECUTION_ORDER = (Execution.EAGER, Execution.GRAPH, Execution.COMPILE)
+EXECUTION_ORDER = tuple(Execution)
 _LOOKS = {Execution.EAGER: (SLATE, ""), Execution.GRAPH: (BLUE, ""), Execution.COMPILE: (ORANGE, "/")}
 
 
@@ -128,8 +128,7 @@ def _alt(group: Iterable[Result]) -> str:
 
 
 def _interval(result: Result) -> str:
-    m = result.measurement
-    return estimate(m.samples_per_s, m.samples_per_s_low, m.samples_per_s_high)
+    return result.measurement.interval.text()
 
 
 def _twin(results: Sequence[Result]) -> Table:
@@ -172,7 +171,7 @@ def _case(result: Result) -> str:
 
 def _precision(result: Result) -> str:
     layout = result.case.memory_format
-    return PRECISION_WORDS[result.case.precision] + (f"\n{layout}" if layout else "")
+    return result.case.precision.words + (f"\n{layout}" if layout else "")
 
 
 def _throughput(result: Result) -> str:

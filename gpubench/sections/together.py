@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from gpubench.blocks.parts import Block, Paragraph, number, table, text
+from gpubench.interval import stacked
 from gpubench.sections.data import ReportData, Result
 from gpubench.sections.ratios import Ratio, ratio
 from gpubench.sections.section import Section
-from gpubench.sections.words import PRECISION_WORDS, rate_of, stacked
+from gpubench.sections.words import rate_of
 from gpubench.units import UNKNOWN, format_percent, plain
 
 
@@ -31,7 +32,7 @@ def _render(data: ReportData) -> Block | None:
         "Throughput of several GPUs, and how many times that of one it is (95 % interval)",
         pairs,
         text("Workload", lambda pair: plain(pair.of.case.workload, 40)),
-        text("Precision", lambda pair: PRECISION_WORDS[pair.of.case.precision]),
+        text("Precision", lambda pair: pair.of.case.precision.words),
         number("GPUs", lambda pair: str(pair.of.case.gpu_count)),
         number("Batch per GPU", lambda pair: str(pair.of.case.batch_size), optional=1),
         number("Throughput", lambda pair: rate_of(pair.of.measurement)),

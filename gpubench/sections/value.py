@@ -22,6 +22,7 @@ from gpubench.blocks.parts import (
     text,
 )
 from gpubench.findings import FindingKind
+from gpubench.interval import stacked
 from gpubench.models import ExcludedOffer, GpuSpec, RankedOffer, Ranking, SortedBy
 from gpubench.recommend.words import batches_of
 from gpubench.sections.data import ReportData
@@ -41,7 +42,6 @@ from gpubench.sections.words import (
     price_date_words,
     price_words,
     share_words,
-    stacked,
 )
 from gpubench.units import UNKNOWN, count, format_bytes, format_duration, format_usd, plain
 
@@ -160,12 +160,11 @@ def _rank(row: RankedOffer) -> str:
 
 
 def _hours(row: RankedOffer) -> str:
-    ends = (None if h is None else h * 3600 for h in (row.hours, row.hours_low, row.hours_high))
-    return _span(format_duration, *ends)
+    return stacked(row.job_hours.by(lambda hours: format_duration(hours * 3600)))
 
 
 def _cost(row: RankedOffer) -> str:
-    return _span(format_usd, row.cost_usd, row.cost_usd_low, row.cost_usd_high)
+    return stacked(row.job_cost_usd.by(format_usd))
 
 
 def _latency(row: RankedOffer) -> str:
@@ -178,10 +177,6 @@ def _who(data: ReportData, row: RankedOffer) -> str:
 
 def _batch(row: RankedOffer) -> str:
     return " ".join(f"{batch:,}" for batch in batches_of(row.parts or (row.estimate,)))
-
-
-def _span(words: Callable[[float | None], str], value: float | None, *ends: float | None) -> str:
-    return words(value) if None in ends else f"{words(value)}\n{' to '.join(map(words, ends))}"
 
 
 def _remarks(row: RankedOffer) -> str:
@@ -249,13 +244,13 @@ def _figure(data: ReportData, ranking: Ranking, rows: Sequence[RankedOffer], tie
     marked = [
         Mark(
             row=i,
-            value=value or 0.0,
-            low=low,
-            high=high,
+            value=merit.value or 0.0,
+            low=merit.low,
+            high=merit.high,
             hover=f"{merit_words(ranking, row)}<br>{row.estimate.basis}",
         )
         for i, row in enumerate(rows)
-        for value, low, high in [ranking.merit_of(row)]
+        for merit in [ranking.merit_of(row)]
     ]
     series = [
         Series(
