@@ -35,21 +35,27 @@ _MARKS = {"here": "bold", "tie": "", "bad": "dim", None: ""}
 
 
 def show(*parts: Part) -> None:
-    """Print parts on stdout, tables set apart by empty lines; what is folded on a page is left out."""
+    """Print parts on stdout, tables set apart by empty lines."""
     from rich.console import Console
 
     console = Console(file=sys.stdout, highlight=False, soft_wrap=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console = Console(file=sys.stdout, highlight=False, soft_wrap=False, width=PIPED_WIDTH)
-    apart = None
+    before: Part | None = None
     for part in parts:
-        plain_part = printable(part)
-        block = isinstance(part, Table | Charts | Facts)
-        if apart is not None and (apart or block):
+        if before is not None and _apart(before, part):
             console.print()
-        apart = block
-        for drawn in _drawn(plain_part, console):
+        for drawn in _drawn(printable(part), console):
             console.print(drawn)
+        before = part
+
+
+def _apart(before: Part, part: Part) -> bool:
+    """Whether an empty line stands between two parts: around tables and facts, and above what heads them."""
+    if isinstance(before, Paragraph) and before.tone == "headline":
+        return False
+    heads = isinstance(part, Paragraph) and part.tone == "headline"
+    return heads or any(isinstance(each, Table | Charts | Facts) for each in (before, part))
 
 
 def _drawn(part: Part, console: Console) -> list[RenderableType]:

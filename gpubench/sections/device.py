@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gpubench.blocks.parts import Block, Bullets, Column, Paragraph, Part, Table
+from gpubench.blocks.parts import Block, Bullets, Paragraph, Part, Table, table, text
 from gpubench.models import DeviceProfile, Environment, GpuSpec
 from gpubench.precisions import FORMATS
 from gpubench.sections.data import ReportData
@@ -18,36 +18,51 @@ DIFFERS = 0.05
 """Share by which a reading may differ from the data sheet before the page speaks of it."""
 
 _Row = tuple[str, str, str]
-_GPU_TITLES = ("Property", "As the driver reports it", "Data sheet")
 
 
 def _render(data: ReportData) -> Block | None:
     device, run = data.device, data.run
     if device is None or run is None:
         return None
-    parts: list[Part] = [_sentence(data, device)]
-    if state := _state(device, is_cpu=data.is_cpu):
-        parts.append(Paragraph(text=state))
-    rows = _cpu_rows(device, run.environment) if data.is_cpu else _gpu_rows(device, data.spec)
-    rows = [row for row in rows if row[1:] != (UNKNOWN, UNKNOWN)]
-    titles = ("Property", "As the system reports it") if data.is_cpu else _GPU_TITLES
-    columns = tuple(Column(title=title) for title in titles)
-    cells = tuple(row[: len(titles)] for row in rows)
-    if differing := _differences(device, data.spec):
-        parts.append(Paragraph(text=differing, tone="warning"))
-    caption = "The device that was measured" if data.is_cpu else "Driver and data sheet, line by line"
-    parts.append(Table(caption=caption, columns=columns, rows=cells, folded=not data.is_cpu))
-    if device.unavailable:
-        parts.append(
-            Bullets(
-                items=tuple(
-                    f"{plain(field, 60).replace('_', ' ')}: not reported, {plain(reason)}"
-                    for field, reason in sorted(device.unavailable.items())
-                )
-            )
-        )
+    if data.is_cpu:
+        rows = [row for row in _cpu_rows(device, run.environment) if row[1] != UNKNOWN]
+        beside: list[Part] = [*_state(device), _system(rows)]
+    else:
+        beside = driver_and_data_sheet(device, data.spec, "Driver and data sheet, line by line")
     line = Paragraph(text=device_line(device, run.environment))
-    return Block(title="What this device is", parts=tuple(parts), brief=(line,))
+    parts = (_sentence(data, device), *beside)
+    return Block(title="What this device is", parts=parts, brief=(line,))
+
+
+def _system(rows: list[_Row]) -> Table:
+    return table(
+        "The device that was measured",
+        rows,
+        text("Property", lambda row: row[0]),
+        text("As the system reports it", lambda row: row[1]),
+    )
+
+
+def driver_and_data_sheet(device: DeviceProfile, spec: GpuSpec | None, caption: str) -> list[Part]:
+    """A GPU as its driver reports it, line by line beside its data sheet, and what was not reported."""
+    rows = [row for row in _gpu_rows(device, spec) if row[1:] != (UNKNOWN, UNKNOWN)]
+    reasons: dict[str, list[str]] = {}
+    for name, reason in sorted(device.unavailable.items()):
+        reasons.setdefault(plain(reason.rpartition(": ")[2]), []).append(plain(name, 60).replace("_", " "))
+    unknown = tuple(f"{', '.join(names)}: not reported, {reason}" for reason, names in reasons.items())
+    return [
+        *_state(device),
+        *_differences(device, spec),
+        table(
+            caption,
+            rows,
+            text("Property", lambda row: row[0]),
+            text("As the driver reports it", lambda row: row[1]),
+            text("Data sheet", lambda row: row[2]),
+            folded=True,
+        ),
+        *((Bullets(items=unknown),) if unknown else ()),
+    ]
 
 
 def device_line(device: DeviceProfile, software: Environment) -> str:
@@ -97,7 +112,7 @@ def _strength(spec: GpuSpec) -> str:
     return f"By the data sheet {listed(part for part in known if part)}." if any(known) else ""
 
 
-def _differences(device: DeviceProfile, spec: GpuSpec | None) -> str:
+def _differences(device: DeviceProfile, spec: GpuSpec | None) -> list[Part]:
     """Where the driver's answer is off the data sheet by more than a marketing figure's rounding."""
     pairs = [("power limit now", device.power_limit_w, device.power_limit_default_w, _watts)]
     if spec is not None:
@@ -115,7 +130,8 @@ def _differences(device: DeviceProfile, spec: GpuSpec | None) -> str:
         for what, seen, stated, show in pairs
         if seen is not None and stated and abs(seen / stated - 1) > DIFFERS
     ]
-    return f"Off the default or the data sheet: {'; '.join(found)}." if found else ""
+    off = f"Off the default or the data sheet: {'; '.join(found)}."
+    return [Paragraph(text=off, tone="warning")] if found else []
 
 
 def _gpu_rows(device: DeviceProfile, spec: GpuSpec | None) -> list[_Row]:
@@ -151,7 +167,7 @@ def _gpu_rows(device: DeviceProfile, spec: GpuSpec | None) -> list[_Row]:
     return rows
 
 
-def _state(device: DeviceProfile, *, is_cpu: bool) -> str:
+def _state(device: DeviceProfile) -> list[Part]:
     """Driver and switches in a sentence; what is unknown is left to the list of what was not reported."""
     known = [
         f"driver {plain(device.driver_version, 40)}" if device.driver_version else "",
@@ -161,10 +177,10 @@ def _state(device: DeviceProfile, *, is_cpu: bool) -> str:
         f"virtualisation {plain(device.virtualization, 40)}" if device.virtualization else "",
     ]
     if device.tensor_core_precisions:
-        what = "instructions" if is_cpu else "tensor cores"
+        what = "instructions" if device.backend == "cpu" else "tensor cores"
         known.append(f"{what} for {listed(device.tensor_core_precisions)}")
-    text = ", ".join(part for part in known if part)
-    return f"{text[:1].upper()}{text[1:]}." if text else ""
+    said = ", ".join(part for part in known if part)
+    return [Paragraph(text=f"{said[:1].upper()}{said[1:]}.")] if said else []
 
 
 def _cpu_rows(device: DeviceProfile, environment: Environment) -> list[_Row]:

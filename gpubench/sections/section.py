@@ -6,13 +6,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from pkgutil import iter_modules
+from typing import TYPE_CHECKING
 
 from gpubench import sections as room
 from gpubench.blocks.parts import Block, Part
 from gpubench.errors import MisuseError
 from gpubench.sections.data import ReportData
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 ENTRY_POINT_GROUP = "gpubench.sections"
 
@@ -38,6 +41,8 @@ def load_sections() -> tuple[Section, ...]:
     Raises:
         MisuseError: If a plug-in does not load, is no Section, or takes a key that is taken.
     """
+    from importlib.metadata import entry_points
+
     return combine(own_sections(), entry_points(group=ENTRY_POINT_GROUP))
 
 
