@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
 
-PIPED_WIDTH = 200
-"""Columns of a file or a pipe where COLUMNS says nothing else: room for a row on a line."""
+PIPED_WIDTH = 10_000
+"""Columns of a file or a pipe where COLUMNS says nothing else: no line is broken, no column left out."""
 
 LEAST_TEXT, LONGEST_WORD = 10, 26
 """A column of words is not made narrower than this, nor than its longest word where that is no longer."""

@@ -269,9 +269,9 @@ def _table(rows: tuple[ListedOffer, ...]) -> list[Part]:
 
     reasons = list(dict.fromkeys(row.not_ranked_because for row in rows if row.not_ranked_because))
 
-    def kind(row: ListedOffer) -> str:
+    def provider(row: ListedOffer) -> str:
         mark = f" [{reasons.index(row.not_ranked_because) + 1}]" if row.not_ranked_because else ""
-        return f"{row.offer.kind}{mark}"
+        return f"{row.offer.provider}{mark}"
 
     def age(row: ListedOffer) -> str:
         return f"{row.price_age_days} days" + ("" if row.freshness == "current" else f", {row.freshness}")
@@ -287,11 +287,11 @@ def _table(rows: tuple[ListedOffer, ...]) -> list[Part]:
             number("GPUs", lambda row: str(row.offer.gpu_count)),
             number("$/GPU-h", lambda row: _dollars(row.usd_per_gpu_hour)),
             number("$/h", lambda row: _dollars(row.offer.price_usd_per_hour), 4),
-            text("provider", lambda row: row.offer.provider),
+            text("provider", provider),
             text("instance", lambda row: row.offer.instance, 6),
             text("region", lambda row: row.offer.region or UNKNOWN, 5),
             text("pricing", pricing, 2),
-            text("kind", kind, 3),
+            text("kind", lambda row: row.offer.kind, 3),
             text("price of", lambda row: show_price_date(row.offer.price_date), 1),
             text("age", age, 7),
         ),

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from gpubench.blocks.parts import Block, Column, Paragraph, Part, Table
+from gpubench.blocks.parts import Block, Bullets, Cell, Paragraph, Part, Table, number, table, text
 from gpubench.findings import FindingKind, describe
+from gpubench.interval import stacked
 from gpubench.models import Estimate, RankedOffer, Ranking
 from gpubench.predict.calibration import load_calibration
+from gpubench.predict.explain import evidence_on
+from gpubench.predict.question import Refusal
+from gpubench.recommend.words import gpu_name
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.value import best_of_each_gpu
 from gpubench.sections.words import gpus_words, listed
-from gpubench.units import UNKNOWN, count, format_number, format_percent, plain
+from gpubench.units import UNKNOWN, count, format_number, format_percent, per_second, plain
 
 MOST_ROWS = 20
 
@@ -66,36 +71,127 @@ def _far(data: ReportData, rows: Sequence[RankedOffer]) -> str:
 
 
 def _table(data: ReportData, rows: Sequence[RankedOffer]) -> Table:
-    return Table(
-        caption="What each prediction rests on",
-        columns=(
-            Column(title="GPU"),
-            Column(title="90 % interval", numeric=True),
-            Column(title="Compute", numeric=True),
-            Column(title="Bandwidth", numeric=True),
-            Column(title="Host", numeric=True),
-            Column(title="Method"),
-            Column(title="Evidence"),
-            Column(title="Remarks"),
-        ),
-        rows=tuple(_cells(data, row) for row in rows),
+    return table(
+        "What each prediction rests on",
+        [row.estimate for row in rows],
+        text("GPU", lambda e: plain(data.gpu_name(e.gpu_key), 60)),
+        number("90 % interval", _width),
+        number("Compute", _compute),
+        number("Bandwidth", _bandwidth),
+        number("Host", _host),
+        text("Method", _method),
+        text("Evidence", lambda e: ", ".join(plain(x, 60) for x in e.evidence[:4]) or UNKNOWN),
+        text("Remarks", _remarks),
         folded=True,
     )
 
 
-def _cells(data: ReportData, row: RankedOffer) -> tuple[str, ...]:
-    e = row.estimate
-    remarks = [plain(describe(f), 200) for f in e.findings if f.kind is not FindingKind.STALE_PRICE]
-    return (
-        plain(data.gpu_name(e.gpu_key), 60),
-        _width(e),
-        format_percent(e.compute_share),
-        format_percent(e.bandwidth_share),
-        format_percent(e.host_share),
-        plain(e.method, 160),
-        ", ".join(plain(x, 60) for x in e.evidence[:4]) or UNKNOWN,
-        "; ".join(remarks) or "none",
+def answered(answers: Mapping[str, Estimate | Refusal]) -> tuple[Part, ...]:
+    """Each GPU with its figure and what that rests on, the fastest first, and those without one."""
+    estimates = sorted(
+        (a for a in answers.values() if isinstance(a, Estimate)), key=lambda e: -e.samples_per_s
     )
+    refused = [a for a in answers.values() if isinstance(a, Refusal)]
+    return (
+        table(
+            "",
+            sorted(estimates, key=lambda e: -e.samples_per_s),
+            text("GPU", lambda e: gpu_name(e.gpu_key)),
+            number("Throughput", _throughput),
+            text("Case", _case),
+            text("Basis", lambda e: e.basis),
+            number("Compute", _compute, optional=5),
+            number("Bandwidth", _bandwidth, optional=4),
+            number("Host", _host, optional=3),
+            text("Method", _method, optional=2),
+            text("Rows", evidence_on, optional=6),
+            text("Remarks", _remarks, optional=1),
+        ),
+        Bullets(items=tuple(f"{gpu_name(a.gpu_key)}: no prediction: {a.reason}" for a in refused)),
+    )
+
+
+def scored(document: Mapping[str, Any]) -> tuple[Part, ...]:
+    """How far predictions were off: the whole first, then slice by slice."""
+    owned, regret, heaviest = document["no_gpu_owned"], document["regret"], document["heaviest_source"]
+    scores = {"all pairs": document, **document["by_slice"]}
+
+    def error(name: str, *path: str) -> Cell[tuple[str, Mapping[str, Any]]]:
+        def cell(item: tuple[str, Mapping[str, Any]]) -> str:
+            found: Any = item[1]
+            for key in path:
+                found = found.get(key) or {}
+            return format_percent(found or None)
+
+        return number(name, cell)
+
+    names = {"throughput": "throughput", "per dollar": "per_usd", "stress": "stress"}
+    lost = ", ".join(f"{name} {format_percent(regret[key])}" for name, key in names.items())
+    mape, median = format_percent(owned["mape"]), format_percent(owned["median_ape"])
+    said = [
+        f"no GPU owned: {owned['rows']} rows, MAPE {mape}, median {median}",
+        f"order: Spearman {format_number(document['spearman'])}; lost by the first choice: {lost}",
+        *(f"skipped: {count_} x {reason}" for reason, count_ in document.get("skipped", {}).items()),
+    ]
+    if heaviest is not None:
+        share = format_percent(heaviest["share"])
+        said.insert(0, f"heaviest harness: {plain(heaviest['harness'])}, {share} of the votes")
+    return (
+        table(
+            "",
+            list(scores.items()),
+            text("Slice", lambda item: plain(item[0])),
+            number("Pairs", lambda item: f"{item[1]['pairs']:,}"),
+            number("Targets", lambda item: str(item[1].get("targets") or UNKNOWN), optional=3),
+            error("MAPE", "mape"),
+            error("Median", "median_ape"),
+            error("90 % interval covers", "coverage_90"),
+            number(
+                "Half-width", lambda item: f"×{format_number(item[1].get('half_width_factor'))}", optional=2
+            ),
+            error("MAPE of peak and bandwidth", "geometric_mean", "mape"),
+            error("its median", "geometric_mean", "median_ape"),
+        ),
+        Bullets(items=tuple(said)),
+    )
+
+
+def _half_width(item: tuple[str, Mapping[str, Any]]) -> str:
+    factor = item[1].get("half_width_factor")
+    return UNKNOWN if factor is None else f"×{format_number(factor)}"
+
+
+def _throughput(e: Estimate) -> str:
+    return stacked(f"{e.interval.text()} {per_second(e.case.sample_unit)}")
+
+
+def _case(e: Estimate) -> str:
+    """The case; where its batch is the largest that fits, also by whose word."""
+    if e.batch_choice != "largest":
+        return e.case.label
+    by = "the memory model" if e.batch_found_by is None else f"run {plain(e.batch_found_by)}"
+    return f"{e.case.label}\nthe largest that fits, by {by}"
+
+
+def _compute(e: Estimate) -> str:
+    return format_percent(e.compute_share)
+
+
+def _bandwidth(e: Estimate) -> str:
+    return format_percent(e.bandwidth_share)
+
+
+def _host(e: Estimate) -> str:
+    return format_percent(e.host_share)
+
+
+def _method(e: Estimate) -> str:
+    return plain(e.method, 160)
+
+
+def _remarks(e: Estimate) -> str:
+    remarks = [plain(describe(f), 200) for f in e.findings if f.kind is not FindingKind.STALE_PRICE]
+    return "; ".join(remarks) or "none"
 
 
 def _width(estimate: Estimate) -> str:

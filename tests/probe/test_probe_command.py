@@ -45,7 +45,8 @@ def test_the_datasheet_stands_beside_the_reading(fake_nvml) -> None:
     assert lines["Memory bandwidth"].split() == ["4.81", "TB/s", "4.80", "TB/s"]
     assert lines["UUID"] == "all zeros: matched by PCI bus id 00000000:00:06.0"
     assert lines["held back by"] == "nothing that the driver shows"
-    assert max(len(line) for line in done.stdout.splitlines()) <= 200
+    narrow = gpubench(fake_nvml("h200") | {"COLUMNS": "80"}, "probe").stdout
+    assert max(len(line) for line in narrow.splitlines()) <= 80
 
 
 def test_what_holds_a_gpu_back_is_named(fake_nvml) -> None:
