@@ -131,6 +131,12 @@ class Block:
     parts: tuple[Part, ...]
     brief: tuple[Part, ...] = ()
 
+    def _repr_html_(self) -> str:
+        """Return the whole block as a notebook shows it."""
+        from gpubench.blocks.html import as_html
+
+        return as_html(self)
+
 
 Cell: TypeAlias = tuple[Column, Callable[[Row], str]]
 """A column, and what it says of a row."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpubench.blocks.parts import Block, Bullets, Cell, Paragraph, Part, Table, number, table, text
-from gpubench.findings import FindingKind, describe
+from gpubench.findings import Finding, FindingKind, describe
 from gpubench.interval import stacked
 from gpubench.models import Estimate, RankedOffer, Ranking
 from gpubench.predict.calibration import load_calibration
@@ -92,6 +92,7 @@ def answered(answers: Mapping[str, Estimate | Refusal]) -> tuple[Part, ...]:
         (a for a in answers.values() if isinstance(a, Estimate)), key=lambda e: -e.samples_per_s
     )
     refused = [a for a in answers.values() if isinstance(a, Refusal)]
+    kinds = dict.fromkeys(kind for e in estimates for kind in _kinds(e))
     return (
         table(
             "",
@@ -105,9 +106,14 @@ def answered(answers: Mapping[str, Estimate | Refusal]) -> tuple[Part, ...]:
             number("Host", _host, optional=3),
             text("Method", _method, optional=2),
             text("Rows", evidence_on, optional=6),
-            text("Remarks", _remarks, optional=1),
+            text("Remarks", lambda e: ", ".join(_kinds(e)) or "none", optional=1),
         ),
-        Bullets(items=tuple(f"{gpu_name(a.gpu_key)}: no prediction: {a.reason}" for a in refused)),
+        Bullets(
+            items=(
+                *(describe(Finding(kind=kind)) for kind in kinds),
+                *(f"{gpu_name(a.gpu_key)}: no prediction: {a.reason}" for a in refused),
+            )
+        ),
     )
 
 
@@ -189,8 +195,12 @@ def _method(e: Estimate) -> str:
     return plain(e.method, 160)
 
 
+def _kinds(e: Estimate) -> list[FindingKind]:
+    return [f.kind for f in e.findings if f.kind is not FindingKind.STALE_PRICE]
+
+
 def _remarks(e: Estimate) -> str:
-    remarks = [plain(describe(f), 200) for f in e.findings if f.kind is not FindingKind.STALE_PRICE]
+    remarks = [plain(describe(f), 200) for f in e.findings if f.kind in _kinds(e)]
     return "; ".join(remarks) or "none"
 
 
