@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import re
 from decimal import Decimal
 from functools import cache
 
 import pytest
 
+from definitions.libraries import NETWORKS, source
 from definitions.networks import DEFINITIONS
 from definitions.rows import DECIMALS, totals
 from gpubench.models import WorkloadProfile
@@ -52,9 +54,26 @@ def test_a_shipped_row_is_the_trace_of_its_definition(model):
         assert value == pytest.approx(float(row[column]), rel=0, abs=0.5 * last_digit), column
 
 
-@pytest.mark.parametrize("model", DEFINITIONS)
-def test_a_row_names_the_source_of_its_definition(model):
-    assert table()[model]["source"] == DEFINITIONS[model].source
+def test_each_row_says_where_it_comes_from():
+    """From a definition, from a library at one version, or by hand; what is by hand is approximate."""
+    by_hand = set(table()) - set(DEFINITIONS) - set(NETWORKS)
+    assert by_hand == {"gnmt"}
+    assert not set(DEFINITIONS) & set(NETWORKS)
+    for model, row in table().items():
+        if model in DEFINITIONS:
+            assert row["source"] == DEFINITIONS[model].source
+        elif model in NETWORKS:
+            version = row["source"].partition(",")[0].partition(" ")[2]
+            assert re.fullmatch(r"\d+(\.\d+)+", version), model
+            assert row["source"] == source(NETWORKS[model], version)
+            assert row["approximate"] == NETWORKS[model].approximate
+        else:
+            assert row["source"], model
+            assert row["approximate"], model
+
+
+def test_no_definition_and_no_network_lacks_its_row():
+    assert {*DEFINITIONS, *NETWORKS} <= set(table())
 
 
 @pytest.mark.parametrize("model", PUBLISHED)
