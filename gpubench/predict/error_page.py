@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from gpubench.files import read_json, read_text, write_file
 from gpubench.models import Estimate, Precision
 from gpubench.predict import baseline, evaluate
 from gpubench.predict.estimate import estimate
@@ -20,7 +21,7 @@ from gpubench.predict.published import shipped
 from gpubench.predict.question import Question
 from gpubench.profile import load_profiles
 from gpubench.specs import load_specs
-from gpubench.units import format_number, format_percent
+from gpubench.units import MIB, format_number, format_percent
 
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 FIGURES, PAGE = "prediction_figures.json", "prediction.md"
@@ -211,17 +212,17 @@ def write(folder: Path) -> None:
     """Evaluate, then rewrite the figures and the page in a folder."""
     figures = collect()
     text = msgspec.json.format(msgspec.json.encode(figures), indent=1).decode() + "\n"
-    (folder / FIGURES).write_text(text, encoding="utf-8")
+    write_file(folder / FIGURES, text.encode())
     rewrite(folder)
 
 
 def rewrite(folder: Path) -> None:
     """Put the tables of the stored figures between the markers of the page."""
-    figures = msgspec.json.decode((folder / FIGURES).read_bytes())
+    figures = read_json(folder / FIGURES, dict[str, Any], MIB, what="table of figures")
     page = folder / PAGE
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    before, _, rest = read_text(page, MIB).partition(BEGIN)
     after = rest.partition(END)[2]
-    page.write_text(f"{before}{BEGIN}\n{markdown(figures)}\n{END}{after}", encoding="utf-8")
+    write_file(page, f"{before}{BEGIN}\n{markdown(figures)}\n{END}{after}".encode())
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import msgspec
 
 from gpubench.bounded import OUTPUT_LIMIT_BYTES, Ended, ask_child
 from gpubench.errors import MisuseError
+from gpubench.files import write_file
 from gpubench.models import WorkloadProfile
 from gpubench.profile.log import write_log
 from gpubench.shipped import data_bytes, data_path
@@ -55,7 +56,7 @@ def load_profiles() -> Mapping[str, WorkloadProfile]:
 def write_profiles(profiles: Iterable[WorkloadProfile]) -> None:
     """Write the file that ``load_profiles`` reads."""
     ordered = sorted(profiles, key=lambda p: p.name)
-    data_path(PROFILES_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(ordered), indent=1) + b"\n")
+    write_file(data_path(PROFILES_FILE), msgspec.json.format(msgspec.json.encode(ordered), indent=1) + b"\n")
 
 
 def profiles_of(references: Sequence[str]) -> dict[str, WorkloadProfile]:
