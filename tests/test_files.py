@@ -320,9 +320,6 @@ def test_what_cannot_be_written_leaves_the_old_file_and_nothing_else(tmp_path, m
 # --- nothing beside it -----------------------------------------------------------------------------------
 
 BESIDE = {
-    "bounded.py": {"TemporaryFile", "fdopen"},  # the answer of a child
-    "measure/worker.py": {"fdopen"},  # the pipes of a child
-    "measure/child.py": {"read_text"},  # /sys
     "cli/streams.py": {"open"},  # /dev/null, in place of a standard output that is gone
     "files.py": {"open", "fdopen"},  # the gate
     "offers/gpuhunt_catalog.py": {"TemporaryDirectory"},  # gpuhunt reads a folder; the gate writes into it

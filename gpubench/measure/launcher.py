@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from gpubench.children import ChildEndedError, ChildLateError
 from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
 from gpubench.measure import checks, events, messages, preflight
-from gpubench.measure.child import MODULE, Child, ChildEndedError, ChildLateError, environment_of
+from gpubench.measure.child import MODULE, Child, environment_of
 from gpubench.measure.peaks import best_gemm, peak_flops_per_s
 from gpubench.measure.plan import Group, Plan, PlannedCase, Unit
 from gpubench.models import Case, DeviceProfile, Launch, Measurement, MicroResult, Precision, Round, Status

@@ -1,21 +1,13 @@
-"""The child process that measures: ``python -m gpubench.measure.worker READ_FD WRITE_FD PARENT_PID``.
-
-It speaks JSON lines over two pipes of its own, because the model under test may print. When the parent's
-end of the pipe closes, for whatever reason, the child is gone at once.
-"""
+"""The child process that measures, as ``measure.child.Child`` starts it."""
 
 from __future__ import annotations
 
-import os
-import queue
-import sys
-import threading
 import time
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpubench.children import die_with_parent
+from gpubench.children import ParentChannel
 from gpubench.errors import GpuBenchError, NoDeviceError
 from gpubench.measure import messages
 from gpubench.measure.privacy import scrub
@@ -23,45 +15,14 @@ from gpubench.measure.privacy import scrub
 if TYPE_CHECKING:
     from gpubench.measure.case import Desk
 
-_encoder = msgspec.json.Encoder()
-
-
-class Line:
-    """Both directions of the pipe; commands are read by a thread, so that Stop is heard during a round."""
-
-    def __init__(self, incoming: IO[bytes], outgoing: IO[bytes]) -> None:
-        self._incoming = incoming
-        self._outgoing = outgoing
-        self._commands: queue.SimpleQueue[messages.Command] = queue.SimpleQueue()
-        self.stop = threading.Event()
-        threading.Thread(target=self._listen, name="parent", daemon=True).start()
-
-    def send(self, message: messages.Report) -> None:
-        """Write one message as one line."""
-        self._outgoing.write(_encoder.encode(message) + b"\n")
-        self._outgoing.flush()
-
-    def next(self) -> messages.Command:
-        """Wait for the next command."""
-        return self._commands.get()
-
-    def _listen(self) -> None:
-        decoder: msgspec.json.Decoder[messages.Command] = msgspec.json.Decoder(messages.Command)
-        for line in self._incoming:
-            command = decoder.decode(line)
-            if isinstance(command, messages.Stop):
-                self.stop.set()
-            else:
-                self._commands.put(command)
-        os._exit(0)  # the parent is gone or done; nothing of ours is worth a moment more
+_decoder: msgspec.json.Decoder[messages.Command] = msgspec.json.Decoder(messages.Command)
 
 
 def main() -> None:
     """Serve one parent until its end of the pipe closes."""
-    read_fd, write_fd, parent_pid = map(int, sys.argv[1:])
-    die_with_parent(parent_pid)
-    line = Line(os.fdopen(read_fd, "rb"), os.fdopen(write_fd, "wb"))
-    setup = line.next()
+    line = ParentChannel()
+    commands = line.listen(_decoder, messages.Stop)
+    setup = commands.get()
     if not isinstance(setup, messages.Setup):
         raise TypeError(f"the first message is {type(setup).__name__}, not Setup")
     try:
@@ -71,10 +32,10 @@ def main() -> None:
         line.send(messages.Refused(reason=scrub(f"{error}"), exit_code=code))
         return
     while True:
-        serve(line.next(), desk, line)
+        serve(commands.get(), desk, line)
 
 
-def open_desk(setup: messages.Setup, line: Line) -> Desk:
+def open_desk(setup: messages.Setup, line: ParentChannel) -> Desk:
     """Load torch, reach the device, make sure that it is the one that was probed, and say so."""
     line.send(messages.Phase(name="import"))
     start = time.perf_counter()
@@ -124,7 +85,7 @@ def open_desk(setup: messages.Setup, line: Line) -> Desk:
     )
 
 
-def serve(command: messages.Command, desk: Desk, line: Line) -> None:
+def serve(command: messages.Command, desk: Desk, line: ParentChannel) -> None:
     """Carry out one command and report its end."""
     from gpubench.measure.case import compare_by_hand, measure_case
 
@@ -156,7 +117,7 @@ def _clean(reason: str | None) -> str | None:
     return None if reason is None else scrub(reason)
 
 
-def micro(command: messages.MeasureMicro, desk: Desk, line: Line) -> None:
+def micro(command: messages.MeasureMicro, desk: Desk, line: ParentChannel) -> None:
     """Run the micro-benchmarks of this process, one message each."""
     from gpubench.measure.micro import run_micro
 
