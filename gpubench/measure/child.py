@@ -8,9 +8,9 @@ import msgspec
 
 from gpubench.children import ChildProcess
 from gpubench.measure import messages
-from gpubench.measure.plan import TF32_VARIABLES
 from gpubench.measure.privacy import scrub
 from gpubench.models import DeviceProfile
+from gpubench.precisions import TF32_VARIABLES
 from gpubench.probe.identity import child_environment
 from gpubench.probe.system import memory_limit_bytes
 from gpubench.units import format_bytes

@@ -10,10 +10,10 @@ import msgspec
 from gpubench.findings import describe
 from gpubench.models import Estimate
 from gpubench.predict.calibration import load_calibration
-from gpubench.predict.kinship import chip_of
+from gpubench.predict.pairs import chip_of
 from gpubench.predict.question import Refusal
 from gpubench.specs import load_specs
-from gpubench.units import format_interval, format_number, format_percent, plain, plural
+from gpubench.units import format_number, format_percent, per_second, plain
 
 
 def as_text(answers: Mapping[str, Estimate | Refusal]) -> str:
@@ -23,8 +23,8 @@ def as_text(answers: Mapping[str, Estimate | Refusal]) -> str:
     )
     lines = []
     for e in estimates:
-        figure = format_interval(e.samples_per_s, e.low, e.high)
-        lines += [f"{e.gpu_key}: {figure} {plural(e.case.sample_unit)}/s, {_case(e)}", f"  {reasons(e)}"]
+        figure = f"{e.interval.text()} {per_second(e.case.sample_unit)}"
+        lines += [f"{e.gpu_key}: {figure}, {_case(e)}", f"  {reasons(e)}"]
     lines += [f"{a.gpu_key}: no prediction: {a.reason}" for a in answers.values() if isinstance(a, Refusal)]
     return "\n".join(lines)
 
@@ -86,7 +86,11 @@ def _nearest(gpu_key: str) -> str:
 
 def scores_as_text(document: Mapping[str, Any]) -> str:
     """Figures of `predict evaluate` and `predict score`: the whole first, then slice by slice."""
-    lines = [_score_line("GPU-bound pairs", document)]
+    lines = [_score_line("all pairs", document)]
+    heaviest = document["heaviest_source"]
+    if heaviest is not None:
+        share = format_percent(heaviest["share"])
+        lines.append(f"heaviest harness: {plain(heaviest['harness'])}, {share} of the votes")
     lines += [_score_line(name, row) for name, row in document["by_slice"].items()]
     owned = document["no_gpu_owned"]
     lines.append(
@@ -111,4 +115,6 @@ def _score_line(name: str, row: Mapping[str, Any]) -> str:
         f"median {format_percent(row['median_ape'])}, "
         f"90 % interval covers {format_percent(row['coverage_90'])}, "
         f"half-width x{format_number(row['half_width_factor'])}"
+        f"; geometric mean of peak and bandwidth: {format_percent(row['geometric_mean']['mape'])}, "
+        f"{format_percent(row['geometric_mean']['median_ape'])}"
     )
