@@ -13,7 +13,7 @@ from gpubench.measure import messages
 from gpubench.measure.privacy import scrub
 
 if TYPE_CHECKING:
-    from gpubench.measure.case import Desk
+    from gpubench.measure.case import WorkerContext
 
 _decoder: msgspec.json.Decoder[messages.Command] = msgspec.json.Decoder(messages.Command)
 
@@ -26,26 +26,26 @@ def main() -> None:
     if not isinstance(setup, messages.Setup):
         raise TypeError(f"the first message is {type(setup).__name__}, not Setup")
     try:
-        desk = open_desk(setup, line)
+        context = open_context(setup, line)
     except (RuntimeError, OSError, ImportError, GpuBenchError) as error:
         code = error.exit_code if isinstance(error, GpuBenchError) else NoDeviceError.exit_code
         line.send(messages.Refused(reason=scrub(f"{error}"), exit_code=code))
         return
     while True:
-        serve(commands.get(), desk, line)
+        serve(commands.get(), context, line)
 
 
-def open_desk(setup: messages.Setup, line: ParentChannel) -> Desk:
+def open_context(setup: messages.Setup, line: ParentChannel) -> WorkerContext:
     """Load torch, reach the device, make sure that it is the one that was probed, and say so."""
     line.send(messages.Phase(name="import"))
     start = time.perf_counter()
     import torch
 
-    from gpubench.measure.case import Desk
+    from gpubench.measure.case import WorkerContext
     from gpubench.measure.hardware import check_device, open_hardware
     from gpubench.measure.team import Team
+    from gpubench.probe.gpu_group import GpuGroup
     from gpubench.probe.telemetry import open_telemetry
-    from gpubench.probe.together import Together
 
     imported = time.perf_counter()
     line.send(messages.Phase(name="context"))
@@ -55,7 +55,7 @@ def open_desk(setup: messages.Setup, line: ParentChannel) -> Desk:
         hardware.limit_memory(setup.memory_share)
     team = Team(setup, hardware) if setup.peers else None
     devices = (setup.device, *setup.peers)
-    telemetry = Together(devices) if setup.peers else open_telemetry(setup.device)
+    telemetry = GpuGroup(devices) if setup.peers else open_telemetry(setup.device)
     opened = time.perf_counter()
     cudnn = torch.backends.cudnn.version() if hardware.is_cuda else None
     line.send(
@@ -70,7 +70,7 @@ def open_desk(setup: messages.Setup, line: ParentChannel) -> Desk:
             findings=findings,
         )
     )
-    return Desk(
+    return WorkerContext(
         hardware=hardware,
         budget=setup.budget,
         seed=setup.seed,
@@ -85,29 +85,29 @@ def open_desk(setup: messages.Setup, line: ParentChannel) -> Desk:
     )
 
 
-def serve(command: messages.Command, desk: Desk, line: ParentChannel) -> None:
+def serve(command: messages.Command, context: WorkerContext, line: ParentChannel) -> None:
     """Carry out one command and report its end."""
     from gpubench.measure.case import compare_by_hand, measure_case
 
     match command:
         case messages.MeasureCase():
-            done = measure_case(command, desk)
+            done = measure_case(command, context)
             line.send(msgspec.structs.replace(done, reason=_clean(done.reason)))
         case messages.MeasureMicro():
-            micro(command, desk, line)
+            micro(command, context, line)
         case messages.ByHand():
             line.send(messages.Phase(name="timed"))
-            done_by_hand = compare_by_hand(command, desk)
+            done_by_hand = compare_by_hand(command, context)
             line.send(msgspec.structs.replace(done_by_hand, reason=_clean(done_by_hand.reason)))
         case messages.TryBatch():
             from gpubench.measure.batch_trial import try_batch
 
-            tried = try_batch(command, desk)
+            tried = try_batch(command, context)
             line.send(msgspec.structs.replace(tried, reason=_clean(tried.reason)))
         case messages.Prove():
             from gpubench.measure.proofs import prove
 
-            proven = prove(command, desk)
+            proven = prove(command, context)
             line.send(msgspec.structs.replace(proven, reason=_clean(proven.reason)))
         case _:
             raise TypeError(f"no such command here: {type(command).__name__}")
@@ -117,23 +117,23 @@ def _clean(reason: str | None) -> str | None:
     return None if reason is None else scrub(reason)
 
 
-def micro(command: messages.MeasureMicro, desk: Desk, line: ParentChannel) -> None:
+def micro(command: messages.MeasureMicro, context: WorkerContext, line: ParentChannel) -> None:
     """Run the micro-benchmarks of this process, one message each."""
     from gpubench.measure.micro import run_micro
 
     line.send(messages.Phase(name="micro"))
     results = run_micro(
-        desk.hardware,
-        desk.profile,
-        desk.budget,
-        desk.telemetry,
+        context.hardware,
+        context.profile,
+        context.budget,
+        context.telemetry,
         strict=command.strict,
         others=command.others,
         time_s=command.time_s,
     )
     for result in results:
         line.send(messages.MicroDone(result=result))
-        if desk.stopped():
+        if context.stopped():
             break
     line.send(messages.MicroDone(last=True))
 

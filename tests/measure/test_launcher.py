@@ -277,14 +277,14 @@ def test_on_a_lost_device_nothing_more_is_tried(make_plan, cpu, monkeypatch):
 
 @pytest.fixture
 def make_desk(tiny_budget, cpu):
-    """The desk of a child on the CPU, in this process, with telemetry of the test's own."""
+    """What a child on the CPU works with, in this process, with telemetry of the test's own."""
     import torch
 
-    from gpubench.measure.case import Desk
+    from gpubench.measure.case import WorkerContext
     from gpubench.measure.hardware import Hardware
 
     def make(readings, report=lambda *_: None):
-        return Desk(
+        return WorkerContext(
             hardware=Hardware(device=torch.device("cpu")),
             budget=tiny_budget,
             seed=0,
