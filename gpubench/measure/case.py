@@ -305,11 +305,17 @@ def _measure(order: MeasureCase, context: WorkerContext, seen: LaunchRecorder, d
 
 
 def try_steps(order: MeasureCase, context: WorkerContext, steps: int, seen: LaunchRecorder) -> None:
-    """Go the way of a measurement up to its warm-up, then a few steps: it needs as much memory."""
-    work, _ = _build(order, context, seen, math.inf)
+    """Go the way of a measurement with a few steps for its rounds: it needs as much memory.
+
+    The checks at its end need some too, and may find none on a device that the step has filled.
+    """
+    work, before = _build(order, context, seen, math.inf)
     advance = _first_steps(work, context, seen, math.inf)
     for index in range(steps):
         work.edge_loss(advance(index), index)
+    _prove_again(seen, context.hardware)
+    if before:
+        seen.parameters_moved = guards.has_moved(work.model, before)
 
 
 def _build(

@@ -42,7 +42,7 @@ def open_context(setup: messages.Setup, line: ParentChannel) -> WorkerContext:
     import torch
 
     from gpubench.measure.case import WorkerContext
-    from gpubench.measure.hardware import check_device, open_hardware
+    from gpubench.measure.hardware import check_device, identity_of, open_hardware
     from gpubench.measure.team import Team
     from gpubench.probe.gpu_group import GpuGroup
     from gpubench.probe.telemetry import open_telemetry
@@ -65,6 +65,8 @@ def open_context(setup: messages.Setup, line: ParentChannel) -> WorkerContext:
             cudnn=None if cudnn is None else str(cudnn),
             cpu_threads=torch.get_num_threads(),
             nccl=".".join(map(str, torch.cuda.nccl.version())) if team and hardware.is_cuda else None,
+            identity=identity_of(setup.device),
+            memory_bytes=hardware.memory_bytes(),
             cudnn_benchmark=torch.backends.cudnn.benchmark if hardware.is_cuda else None,
             cold_s={"import": imported - start, "context": opened - imported},
             findings=findings,
