@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpubench.errors import MisuseError
+from gpubench.files import TABLE_BYTES, read_text
 from gpubench.models import GpuSpec, Precision
 from gpubench.predict.arrays import Array, Flags, Indices
 from gpubench.predict.question import FITTED_VENDOR, capability_of, domain_gap
@@ -204,16 +205,14 @@ def read_csv(path: Path) -> Reading:
     Raises:
         MisuseError: If the file cannot be read, a column is missing, or no row is usable.
     """
+    reader = csv.DictReader(io.StringIO(read_text(path, TABLE_BYTES, follow_links=True), newline=""))
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-            if missing:
-                raise MisuseError(f"{path}: no column {', '.join(missing)}; needed: {', '.join(COLUMNS)}")
-            return _read(reader, str(path), (FITTED_VENDOR,))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise MisuseError(f"cannot read {path}: {why}; give a CSV file") from error
+        missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+        if missing:
+            raise MisuseError(f"{path}: no column {', '.join(missing)}; needed: {', '.join(COLUMNS)}")
+        return _read(reader, str(path), (FITTED_VENDOR,))
+    except csv.Error as error:
+        raise MisuseError(f"cannot read {path}: {error}; give a CSV file") from error
 
 
 def _read(reader: Iterable[Mapping[str, str | None]], what: str, vendors: tuple[str, ...]) -> Reading:
