@@ -9,6 +9,7 @@ import typer
 
 from gpubench.cli.common import JsonOption, ResultsOption, print_json, say
 from gpubench.errors import MisuseError
+from gpubench.options import read_batch
 
 predict_app = typer.Typer(help="Predict throughput on GPUs that are not here.", no_args_is_help=True)
 
@@ -46,7 +47,6 @@ def show(
     from gpubench.predict.calibration import load_calibration
     from gpubench.predict.estimate import predict
     from gpubench.predict.explain import as_records, as_text
-    from gpubench.recommend.request import parse_batch
 
     named = [each for each in (name, workload) if each is not None]
     if len(named) != 1:
@@ -61,7 +61,7 @@ def show(
         precision=precision,
         execution=execution,
         task=task,
-        batch_size=parse_batch(batch_size),
+        batch_size=read_batch(batch_size, "--batch-size"),
         results=results,
     )
     if as_json:

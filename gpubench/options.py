@@ -1,0 +1,505 @@
+"""What a verb may be asked, declared once: a field of its request carries its help, choices and limits.
+
+A request is a frozen struct whose fields are ``Annotated[type, Option(...)]``. From it come the options of
+the command line (``gpubench.cli.options``), the checks, and what a Python function of the same name accepts:
+its conversions, its ``inspect.signature``, the "Args" of its docstring and the stub for type checkers.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import os
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import date
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar, Union, get_args, get_origin
+
+import msgspec
+
+from gpubench.errors import MisuseError, WrongArgumentError
+from gpubench.units import plain
+
+R = TypeVar("R", bound=msgspec.Struct)
+T = TypeVar("T")
+
+_SHOWN = 60
+"""Characters of a wrong value that a message repeats."""
+
+
+class Flag(NamedTuple):
+    """A switch that sets its field to one value: ``--quick`` is budget "quick"."""
+
+    name: str
+    value: str
+    help: str
+
+
+class Option(msgspec.Struct, frozen=True):
+    """What is said of a field.
+
+    Attributes:
+        help: One sentence.
+        panel: Heading of the help that it stands under.
+        name: On the command line and in Python, with ``_``; None is the field's own.
+        old: Earlier spellings: still accepted, no longer shown.
+        positional: May be given without its name, in the order of the fields.
+        choices: Every value that it may have.
+        above, least, below, most: Limits of a number.
+        read: From text, or a value given in Python, and the option's name, to the field's value; of several,
+            to one of them. Raises MisuseError, or TypeError for a wrong type.
+        takes: What ``read`` accepts, in words.
+        python: What ``read`` accepts, as a type.
+        metavar: What stands for its value in the help.
+        short: One-letter spelling, such as ``-o``.
+        commas: Whether one text may name several, separated by commas.
+        default: The default in words, where the field's value does not say it.
+        flags: In place of one option, switches that each set a value; at most one may be given.
+        python_only: No option of the command line.
+    """
+
+    help: str = ""
+    panel: str | None = None
+    name: str | None = None
+    old: tuple[str, ...] = ()
+    positional: bool = False
+    choices: tuple[str, ...] = ()
+    above: float | None = None
+    least: float | None = None
+    below: float | None = None
+    most: float | None = None
+    read: Callable[[Any, str], Any] | None = None
+    takes: str = ""
+    python: str = ""
+    metavar: str | None = None
+    short: str | None = None
+    commas: bool = False
+    default: str | None = None
+    flags: tuple[Flag, ...] = ()
+    python_only: bool = False
+
+    @property
+    def limits(self) -> str:
+        """The limits in words: ``above 0``, ``from 0 to below 1``; empty where there are none."""
+        low = f"above {self.above:g}" if self.above is not None else None
+        if self.least is not None:
+            ends = self.below is not None or self.most is not None
+            low = f"from {self.least:g}" if ends else f"at least {self.least:g}"
+        high = None if self.most is None else f"{'to' if low else 'at most'} {self.most:g}"
+        if self.below is not None:
+            high = f"{'to ' if low else ''}below {self.below:g}"
+        return " ".join(part for part in (low, high) if part)
+
+
+class Parameter(msgspec.Struct, frozen=True):
+    """A field of a request together with its option; ``kind`` is the type of one value.
+
+    Attributes:
+        many: Whether the field is a tuple of such values.
+        optional: Whether None is a value.
+        default: Value of the field where nothing is given; ``msgspec.NODEFAULT`` where it must be.
+    """
+
+    field: str
+    option: Option
+    kind: Any
+    many: bool
+    optional: bool
+    default: Any
+
+    @property
+    def name(self) -> str:
+        """The name on the command line and in Python."""
+        return self.option.name or self.field
+
+    @property
+    def annotation(self) -> str:
+        """The type that a Python caller may give."""
+        one = self.option.python or _PYTHON.get(self.kind, "Any")
+        if self.option.choices:
+            one = f"Literal[{', '.join(map(_quoted, self.option.choices))}]"
+        several = f"{one} | Sequence[{one}]" if self.many else one
+        return f"{several} | None" if self.optional else several
+
+    @property
+    def takes(self) -> str:
+        """What a caller may give, in words."""
+        one = self.option.takes or _WORDS.get(self.kind, "a value")
+        return f"{one}, or a list of such" if self.many else one
+
+
+class _Type(str):
+    """A type in words, which a signature shows as it is, without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+_PYTHON: Mapping[Any, str] = {bool: "bool", int: "int", float: "float", str: "str", Path: "str | Path"}
+_WORDS: Mapping[Any, str] = {
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    Path: "a path (text or Path)",
+}
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"'
+
+
+def spelled(name: str) -> str:
+    """Return a name as on the command line: ``budget_usd`` is ``--budget-usd``."""
+    return "--" + name.replace("_", "-")
+
+
+@functools.cache
+def parameters_of(request_type: type[msgspec.Struct]) -> tuple[Parameter, ...]:
+    """Return the options of a request in the order of its fields."""
+    return tuple(_parameter(info) for info in msgspec.structs.fields(request_type))
+
+
+def _parameter(info: msgspec.structs.FieldInfo) -> Parameter:
+    kind, option = info.type, Option(python_only=True)
+    while get_origin(kind) is Annotated:
+        kind, *said = get_args(kind)
+        option = next((each for each in said if isinstance(each, Option)), option)
+    members = get_args(kind) if get_origin(kind) in {Union, types.UnionType} else (kind,)
+    optional = types.NoneType in members
+    (kind, *rest) = [member for member in members if member is not types.NoneType]
+    many = get_origin(kind) is tuple and get_args(kind)[1:] == (...,)
+    default = info.default if info.default_factory is msgspec.NODEFAULT else info.default_factory()
+    return Parameter(
+        field=info.name,
+        option=option,
+        kind=get_args(kind)[0] if many else object if rest else kind,
+        many=many,
+        optional=optional,
+        default=default,
+    )
+
+
+def option_name(request_type: type[msgspec.Struct], field: str) -> str:
+    """Return the command-line spelling of a field: ``gpus`` is ``--gpu``."""
+    return spelled(next(each.name for each in parameters_of(request_type) if each.field == field))
+
+
+# --- from what is given to a request ----------------------------------------------------------------------
+
+
+def request_from(request_type: type[R], given: Mapping[str, Any], call: str | None = None) -> R:
+    """Make a request of what is given by name.
+
+    Args:
+        request_type: The struct.
+        given: Values by the option's name, an earlier one, or the field's own. Text stands for what it says,
+            a lone value for several.
+        call: The Python function that a message names; None is the command line.
+
+    Raises:
+        WrongArgumentError: If a name is unknown, a type is wrong, or a value that must be given is missing.
+        MisuseError: If a text cannot be read, or two switches contradict each other.
+    """
+    known = _by_name(request_type)
+    values: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    for name, value in given.items():
+        if name not in known:
+            raise WrongArgumentError(f"{call}() has no option {plain(name)}{_near(name, known)}")
+        parameter, flag = known[name]
+        if flag is not None and not _converted(_ONE_FLAG, value, _named(name, call)):
+            continue
+        other = names.setdefault(parameter.field, name)
+        if other != name:
+            second = spelled(name) if call is None else name
+            raise MisuseError(f"{_named(other, call)} contradicts {second}: give one of them")
+        asked = value if flag is None else flag.value
+        values[parameter.field] = _value(parameter, asked, _named(name, call))
+    for parameter in parameters_of(request_type):
+        if parameter.default is msgspec.NODEFAULT and parameter.field not in values:
+            raise WrongArgumentError(f"{_named(parameter.name, call)} is missing: give {parameter.takes}")
+    return request_type(**values)
+
+
+def _named(name: str, call: str | None) -> str:
+    return spelled(name) if call is None else f"{call}(): {name}"
+
+
+@functools.cache
+def _by_name(request_type: type[msgspec.Struct]) -> Mapping[str, tuple[Parameter, Flag | None]]:
+    """Every name that is accepted; an option's own name stands before a field's."""
+    found: dict[str, tuple[Parameter, Flag | None]] = {}
+    for parameter in parameters_of(request_type):
+        found.update({flag.name: (parameter, flag) for flag in parameter.option.flags})
+        found.update(dict.fromkeys((parameter.name, *parameter.option.old), (parameter, None)))
+    for parameter in parameters_of(request_type):
+        found.setdefault(parameter.field, (parameter, None))
+    return found
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _value(parameter: Parameter, value: Any, name: str) -> Any:
+    if value is None and (parameter.optional or parameter.many):
+        return parameter.default if parameter.many else None
+    if not parameter.many:
+        return _converted(parameter, value, name)
+    if isinstance(value, str | os.PathLike):
+        value = value.split(",") if parameter.option.commas and isinstance(value, str) else [value]
+    elif isinstance(value, bytes | Mapping) or not isinstance(value, Iterable):
+        raise _wrong(parameter, value, name)
+    several = [_converted(parameter, each, name) for each in value]
+    if not parameter.option.commas:
+        return tuple(several)
+    return tuple(word.strip() for each in several for word in each.split(",") if word.strip())
+
+
+def _converted(parameter: Parameter, value: Any, name: str) -> Any:
+    """Return one value as the field holds it.
+
+    A bool is no number here, and a number no text: who gives one for the other has mistaken the option.
+    """
+    kind, read = parameter.kind, parameter.option.read
+    try:
+        if read is not None:
+            return read(value, name)
+        if kind is Path and isinstance(value, str | os.PathLike):
+            return Path(value)
+        if kind is str and isinstance(value, str):
+            return str(value)
+        if kind is bool and isinstance(value, bool):
+            return value
+        if kind is int and is_number(value, Integral):
+            return int(value)
+        if kind is float and is_number(value):
+            return float(value)
+    except (TypeError, OverflowError):
+        raise _wrong(parameter, value, name) from None
+    if kind not in _WORDS:
+        return value
+    raise _wrong(parameter, value, name)
+
+
+def is_number(value: Any, kind: type = Real) -> bool:
+    """Whether a value is a number of this kind, numpy's too; True and False are none."""
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _wrong(parameter: Parameter, value: Any, name: str) -> WrongArgumentError:
+    shown = plain(repr(value), _SHOWN)
+    return WrongArgumentError(f"{name} must be {parameter.takes}, not {shown} ({type(value).__name__})")
+
+
+_ONE_FLAG = Parameter(field="", option=Option(), kind=bool, many=False, optional=False, default=False)
+
+
+# --- checks -----------------------------------------------------------------------------------------------
+
+
+def check_fields(request: R) -> R:
+    """Return the request, or say in one line which field is no choice, not finite, or outside of its limits.
+
+    Raises:
+        MisuseError: Naming the option as on the command line.
+    """
+    for parameter in parameters_of(type(request)):
+        value = getattr(request, parameter.field)
+        for each in value if parameter.many else (value,):
+            if each is not None:
+                _check(parameter, each)
+    return request
+
+
+def _check(parameter: Parameter, value: Any) -> None:
+    option = parameter.option
+    if option.choices and value not in option.choices:
+        known = ", ".join(option.choices)
+        raise MisuseError(
+            f"{spelled(parameter.name)} {plain(str(value), _SHOWN)!r} is unknown; choose from {known}"
+        )
+    if parameter.kind not in {int, float}:
+        return
+    try:
+        within = (
+            math.isfinite(value)
+            and (option.above is None or value > option.above)
+            and (option.least is None or value >= option.least)
+            and (option.below is None or value < option.below)
+            and (option.most is None or value <= option.most)
+        )
+        shown = f"{value:g}"
+    except OverflowError:  # a whole number beyond every float
+        within, shown = False, "so large a number"
+    if not within:
+        raise MisuseError(f"{spelled(parameter.name)} {shown} must be {option.limits or 'a finite number'}")
+
+
+# --- the Python function ----------------------------------------------------------------------------------
+
+
+def takes_options_of(request_type: type[R]) -> Callable[[Callable[[R], T]], Callable[..., T]]:
+    """Let a function of a request be called with the request's options by name.
+
+    The function still takes a request, alone. Its signature and docstring list the options.
+    """
+
+    def decorate(function: Callable[[R], T]) -> Callable[..., T]:
+        call = function.__name__
+        first = tuple(each.name for each in parameters_of(request_type) if each.option.positional)
+
+        @functools.wraps(function)
+        def called(*arguments: Any, **options: Any) -> T:
+            if len(arguments) == 1 and not options and isinstance(arguments[0], request_type):
+                return function(arguments[0])
+            if len(arguments) > len(first):
+                most = f"only {' and '.join(first)}" if first else "none"
+                raise WrongArgumentError(
+                    f"{call}() takes {most} without a name, not {len(arguments)} values; name the others"
+                )
+            named = dict(zip(first, arguments, strict=False))
+            if doubled := named.keys() & options.keys():
+                raise WrongArgumentError(f"{_named(min(doubled), call)} is given twice")
+            return function(request_from(request_type, named | options, call))
+
+        called.__signature__ = signature_of(request_type, function)  # type: ignore[attr-defined]
+        called.__doc__ = _with_arguments(inspect.getdoc(function) or "", request_type)
+        return called
+
+    return decorate
+
+
+def signature_of(request_type: type[msgspec.Struct], function: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature that a request gives to a function: options by name, with their defaults."""
+    found: list[inspect.Parameter] = []
+    for each in sorted(parameters_of(request_type), key=lambda parameter: not parameter.option.positional):
+        by_place = each.option.positional
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if by_place else inspect.Parameter.KEYWORD_ONLY
+        found += [
+            inspect.Parameter(flag.name, kind, default=False, annotation=_Type("bool"))
+            for flag in each.option.flags
+        ]
+        if not each.option.flags:
+            default = inspect.Parameter.empty if each.default is msgspec.NODEFAULT else each.default
+            found.append(
+                inspect.Parameter(each.name, kind, default=default, annotation=_Type(each.annotation))
+            )
+    returns = _Type(function.__annotations__["return"])
+    return inspect.Signature(found, return_annotation=returns)
+
+
+def _with_arguments(doc: str, request_type: type[msgspec.Struct]) -> str:
+    """Put the options into a docstring: after its text, before what it returns or raises."""
+    lines = doc.splitlines()
+    ends = (n for n, line in enumerate(lines) if line in {"Returns:", "Raises:", "Example:"})
+    place = next(ends, len(lines))
+    return "\n".join([*lines[:place], "Args:", *_arguments(request_type), "", *lines[place:]]).rstrip()
+
+
+def _arguments(request_type: type[msgspec.Struct]) -> Iterator[str]:
+    import textwrap
+
+    for each in parameters_of(request_type):
+        flags = [f"{flag.name}: {flag.help}" for flag in each.option.flags]
+        for line in flags or [f"{each.name}: {help_of(each)}"]:
+            yield from textwrap.wrap(line, 100, initial_indent="    ", subsequent_indent="        ")
+
+
+def help_of(parameter: Parameter) -> str:
+    """Return what is said of an option in one line; ends of a range as its default too."""
+    ends = parameter.default if isinstance(parameter.default, tuple) and not parameter.many else ()
+    return help_text(parameter.option, f"{ends[0]:g}-{ends[-1]:g}" if ends else None)
+
+
+def help_text(option: Option, default: str | None = None) -> str:
+    """Return help, choices, limits and default of an option in one line."""
+    choices = f" [{'|'.join(option.choices)}]" if option.choices else ""
+    limits = f" ({option.limits})" if option.limits else ""
+    default = option.default or default
+    return f"{option.help}{choices}{limits}{f' [default: {default}]' if default else ''}"
+
+
+# --- the options that several verbs share -----------------------------------------------------------------
+
+
+def read_workload(value: str | os.PathLike[str], name: str) -> str:
+    """Return the name of a workload; a path of the user's own model may be a ``Path``."""
+    del name
+    return os.fspath(value)
+
+
+def read_day(value: date | str, name: str) -> date | str:
+    """Return a day as it was given; ``today.day_of`` reads it."""
+    del name
+    if not isinstance(value, date | str):
+        raise TypeError
+    return value
+
+
+RESULTS = Option(
+    "Results folder.", default="$GPUBENCH_RESULTS, ./results if it is there, else the user's data folder"
+)
+Results: TypeAlias = Annotated[Path | None, RESULTS]
+
+DAY = Option(read=read_day, takes="a day (YYYY-MM-DD, or a date)", python="date | str", metavar="YYYY-MM-DD")
+WORKLOAD = Option(
+    name="workload",
+    positional=True,
+    read=read_workload,
+    takes="a name or a path",
+    python="str | Path",
+    metavar="NAME|FILE[:NAME]",
+)
+
+
+TASKS = ("train", "infer")
+
+
+def read_batch(value: Any, name: str) -> Any:
+    """Read a batch size: a whole number from 1 up, or ``max``.
+
+    Raises:
+        MisuseError: If a text is neither, or the number is below 1.
+        TypeError: If it is something else.
+    """
+    if value is None or value == "max":
+        return value
+    if isinstance(value, bool) or not isinstance(value, str | Integral):
+        raise TypeError
+    try:
+        size = int(value)
+    except ValueError:
+        raise MisuseError(f"{name} {plain(str(value))!r} is neither a whole number nor max") from None
+    if size < 1:
+        raise MisuseError(f"{name} {plain(str(size), _SHOWN)} must be at least 1, or max")
+    return size
+
+
+BATCH = Option(
+    read=read_batch,
+    takes="a whole number or max",
+    python='int | Literal["max"]',
+    metavar="N|max",
+    default="the workload's main batch",
+)
+
+
+class ResultsRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of a function that only reads stored results."""
+
+    results: Annotated[Path | None, msgspec.structs.replace(RESULTS, positional=True)] = None
+
+
+def said(option: Option, **changes: Any) -> Option:
+    """Return a shared option with the words of one verb."""
+    return msgspec.structs.replace(option, **changes)
