@@ -2,7 +2,8 @@
 
 A request is a frozen struct whose fields are ``Annotated[type, Option(...)]``. From it come the options of
 the command line (``gpubench.cli.options``), the checks, and what a Python function of the same name accepts:
-its conversions, its ``inspect.signature``, the "Args" of its docstring and the stub for type checkers.
+its conversions, its ``inspect.signature``, the "Args" of its docstring and the stub for type checkers. A
+field without an ``Option`` is none; one named ``asked`` is told which options were given.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
@@ -28,6 +29,7 @@ T = TypeVar("T")
 
 _SHOWN = 60
 """Characters of a wrong value that a message repeats."""
+_ASKED = "asked"
 
 
 class Flag(NamedTuple):
@@ -46,7 +48,7 @@ class Option(msgspec.Struct, frozen=True):
         panel: Heading of the help that it stands under.
         name: On the command line and in Python, with ``_``; None is the field's own.
         old: Earlier spellings: still accepted, no longer shown.
-        positional: May be given without its name, in the order of the fields.
+        place: May be given without its name too, in this place, from 1; 0 is by name alone.
         choices: Every value that it may have.
         above, least, below, most: Limits of a number.
         read: From text, or a value given in Python, and the option's name, to the field's value; of several,
@@ -65,7 +67,7 @@ class Option(msgspec.Struct, frozen=True):
     panel: str | None = None
     name: str | None = None
     old: tuple[str, ...] = ()
-    positional: bool = False
+    place: int = 0
     choices: tuple[str, ...] = ()
     above: float | None = None
     least: float | None = None
@@ -84,13 +86,13 @@ class Option(msgspec.Struct, frozen=True):
     @property
     def limits(self) -> str:
         """The limits in words: ``above 0``, ``from 0 to below 1``; empty where there are none."""
-        low = f"above {self.above:g}" if self.above is not None else None
+        low = f"above {_figure(self.above)}" if self.above is not None else None
         if self.least is not None:
             ends = self.below is not None or self.most is not None
-            low = f"from {self.least:g}" if ends else f"at least {self.least:g}"
-        high = None if self.most is None else f"{'to' if low else 'at most'} {self.most:g}"
+            low = f"from {_figure(self.least)}" if ends else f"at least {_figure(self.least)}"
+        high = None if self.most is None else f"{'to' if low else 'at most'} {_figure(self.most)}"
         if self.below is not None:
-            high = f"{'to ' if low else ''}below {self.below:g}"
+            high = f"{'to ' if low else ''}below {_figure(self.below)}"
         return " ".join(part for part in (low, high) if part)
 
 
@@ -119,7 +121,7 @@ class Parameter(msgspec.Struct, frozen=True):
     def annotation(self) -> str:
         """The type that a Python caller may give."""
         one = self.option.python or _PYTHON.get(self.kind, "Any")
-        if self.option.choices:
+        if self.option.choices and not self.option.commas:
             one = f"Literal[{', '.join(map(_quoted, self.option.choices))}]"
         several = f"{one} | Sequence[{one}]" if self.many else one
         return f"{several} | None" if self.optional else several
@@ -162,23 +164,28 @@ def spelled(name: str) -> str:
 @functools.cache
 def parameters_of(request_type: type[msgspec.Struct]) -> tuple[Parameter, ...]:
     """Return the options of a request in the order of its fields."""
-    return tuple(_parameter(info) for info in msgspec.structs.fields(request_type))
+    found = (_parameter(info) for info in msgspec.structs.fields(request_type))
+    return tuple(parameter for parameter in found if parameter is not None)
 
 
-def _parameter(info: msgspec.structs.FieldInfo) -> Parameter:
-    kind, option = info.type, Option(python_only=True)
-    while get_origin(kind) is Annotated:
-        kind, *said = get_args(kind)
-        option = next((each for each in said if isinstance(each, Option)), option)
+def _parameter(info: msgspec.structs.FieldInfo) -> Parameter | None:
+    kind, *noted = get_args(info.type) if get_origin(info.type) is Annotated else (info.type,)
+    option = next((each for each in noted if isinstance(each, Option)), None)
+    if option is None:
+        return None
     members = get_args(kind) if get_origin(kind) in {Union, types.UnionType} else (kind,)
     optional = types.NoneType in members
     (kind, *rest) = [member for member in members if member is not types.NoneType]
     many = get_origin(kind) is tuple and get_args(kind)[1:] == (...,)
+    if many:
+        kind = get_args(kind)[0]
+    if get_origin(kind) is Literal:
+        option, kind = said(option, choices=option.choices or get_args(kind)), str
     default = info.default if info.default_factory is msgspec.NODEFAULT else info.default_factory()
     return Parameter(
         field=info.name,
         option=option,
-        kind=get_args(kind)[0] if many else object if rest else kind,
+        kind=object if rest else kind,
         many=many,
         optional=optional,
         default=default,
@@ -224,6 +231,8 @@ def request_from(request_type: type[R], given: Mapping[str, Any], call: str | No
     for parameter in parameters_of(request_type):
         if parameter.default is msgspec.NODEFAULT and parameter.field not in values:
             raise WrongArgumentError(f"{_named(parameter.name, call)} is missing: give {parameter.takes}")
+    if _ASKED in request_type.__struct_fields__:
+        values[_ASKED] = tuple(given)
     return request_type(**values)
 
 
@@ -321,8 +330,14 @@ def check_fields(request: R) -> R:
     return request
 
 
+def _figure(value: float) -> str:
+    return f"{value:.10g}"
+
+
 def _check(parameter: Parameter, value: Any) -> None:
     option = parameter.option
+    if option.read is not None:  # a request made in code has passed no reader
+        option.read(value, spelled(parameter.name))
     if option.choices and value not in option.choices:
         known = ", ".join(option.choices)
         raise MisuseError(
@@ -338,7 +353,7 @@ def _check(parameter: Parameter, value: Any) -> None:
             and (option.below is None or value < option.below)
             and (option.most is None or value <= option.most)
         )
-        shown = f"{value:g}"
+        shown = _figure(value)
     except OverflowError:  # a whole number beyond every float
         within, shown = False, "so large a number"
     if not within:
@@ -356,7 +371,7 @@ def takes_options_of(request_type: type[R]) -> Callable[[Callable[[R], T]], Call
 
     def decorate(function: Callable[[R], T]) -> Callable[..., T]:
         call = function.__name__
-        first = tuple(each.name for each in parameters_of(request_type) if each.option.positional)
+        first = tuple(each.name for each in _by_place(request_type) if each.option.place)
 
         @functools.wraps(function)
         def called(*arguments: Any, **options: Any) -> T:
@@ -382,8 +397,8 @@ def takes_options_of(request_type: type[R]) -> Callable[[Callable[[R], T]], Call
 def signature_of(request_type: type[msgspec.Struct], function: Callable[..., Any]) -> inspect.Signature:
     """Return the signature that a request gives to a function: options by name, with their defaults."""
     found: list[inspect.Parameter] = []
-    for each in sorted(parameters_of(request_type), key=lambda parameter: not parameter.option.positional):
-        by_place = each.option.positional
+    for each in _by_place(request_type):
+        by_place = each.option.place
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if by_place else inspect.Parameter.KEYWORD_ONLY
         found += [
             inspect.Parameter(flag.name, kind, default=False, annotation=_Type("bool"))
@@ -398,27 +413,38 @@ def signature_of(request_type: type[msgspec.Struct], function: Callable[..., Any
     return inspect.Signature(found, return_annotation=returns)
 
 
+def _by_place(request_type: type[msgspec.Struct]) -> list[Parameter]:
+    """Return the options in the order of a signature: those with a place first."""
+    return sorted(parameters_of(request_type), key=lambda each: each.option.place or math.inf)
+
+
 def _with_arguments(doc: str, request_type: type[msgspec.Struct]) -> str:
     """Put the options into a docstring: after its text, before what it returns or raises."""
     lines = doc.splitlines()
     ends = (n for n, line in enumerate(lines) if line in {"Returns:", "Raises:", "Example:"})
     place = next(ends, len(lines))
-    return "\n".join([*lines[:place], "Args:", *_arguments(request_type), "", *lines[place:]]).rstrip()
+    before = [*"\n".join(lines[:place]).rstrip().splitlines(), ""]
+    return "\n".join([*before, "Args:", *_arguments(request_type), "", *lines[place:]]).rstrip()
 
 
 def _arguments(request_type: type[msgspec.Struct]) -> Iterator[str]:
     import textwrap
 
-    for each in parameters_of(request_type):
+    for each in _by_place(request_type):
         flags = [f"{flag.name}: {flag.help}" for flag in each.option.flags]
         for line in flags or [f"{each.name}: {help_of(each)}"]:
             yield from textwrap.wrap(line, 100, initial_indent="    ", subsequent_indent="        ")
 
 
 def help_of(parameter: Parameter) -> str:
-    """Return what is said of an option in one line; ends of a range as its default too."""
-    ends = parameter.default if isinstance(parameter.default, tuple) and not parameter.many else ()
-    return help_text(parameter.option, f"{ends[0]:g}-{ends[-1]:g}" if ends else None)
+    """Return what is said of an option in one line, with its default; of a range those are its ends."""
+    default = parameter.default
+    if isinstance(default, tuple) and not parameter.many:
+        return help_text(parameter.option, f"{_figure(default[0])}-{_figure(default[-1])}")
+    if isinstance(default, str):
+        return help_text(parameter.option, default)
+    number = is_number(default)
+    return help_text(parameter.option, _figure(default) if number else None)
 
 
 def help_text(option: Option, default: str | None = None) -> str:
@@ -454,7 +480,7 @@ Results: TypeAlias = Annotated[Path | None, RESULTS]
 DAY = Option(read=read_day, takes="a day (YYYY-MM-DD, or a date)", python="date | str", metavar="YYYY-MM-DD")
 WORKLOAD = Option(
     name="workload",
-    positional=True,
+    place=1,
     read=read_workload,
     takes="a name or a path",
     python="str | Path",
@@ -462,7 +488,12 @@ WORKLOAD = Option(
 )
 
 
+PRECISIONS = ("amp", "fp32", "tf32", "amp-fp16", "amp-bf16")
+EXECUTIONS = ("eager", "graph", "compile")
 TASKS = ("train", "infer")
+"""As in ``models``, whose import would slow the start of the command line; a test compares the two."""
+
+Device: TypeAlias = Annotated[str, Option("Device: auto, cpu, cuda, cuda:N, or a UUID.")]
 
 
 def read_batch(value: Any, name: str) -> Any:
@@ -497,7 +528,7 @@ BATCH = Option(
 class ResultsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of a function that only reads stored results."""
 
-    results: Annotated[Path | None, msgspec.structs.replace(RESULTS, positional=True)] = None
+    results: Annotated[Path | None, said(RESULTS, place=1)] = None
 
 
 def said(option: Option, **changes: Any) -> Option:

@@ -16,11 +16,24 @@ from hypothesis import strategies as st
 import gpubench
 from gpubench.cli.app import app, main
 from gpubench.errors import MisuseError, WrongArgumentError
-from gpubench.options import Parameter, check_fields, parameters_of, request_from, spelled
+from gpubench.measure.request import RunRequest
+from gpubench.models import Execution, Precision, TaskKind
+from gpubench.options import (
+    EXECUTIONS,
+    PRECISIONS,
+    TASKS,
+    Parameter,
+    check_fields,
+    parameters_of,
+    request_from,
+    spelled,
+)
+from gpubench.predict.request import PredictRequest
 from gpubench.recommend.request import Range, RankRequest
 
-REQUESTS = {"rank": RankRequest}
-VERBS = {"rank": ("rank",)}
+REQUESTS = {"rank": RankRequest, "run": RunRequest, "predict": PredictRequest}
+VERBS = {"rank": ("rank",), "run": ("run",), "predict": ("predict", "show")}
+NEEDED = {PredictRequest: {"workload": "cnn"}}
 MOST_LINE = 300
 
 
@@ -44,6 +57,12 @@ def within(parameter: Parameter, value: float) -> bool:
     )
 
 
+def test_the_choices_are_those_of_the_models() -> None:
+    assert ("amp", *Precision) == PRECISIONS
+    assert tuple(Execution) == EXECUTIONS
+    assert tuple(TaskKind) == TASKS
+
+
 @pytest.mark.parametrize("name", REQUESTS)
 def test_every_field_says_what_it_is_for(name: str) -> None:
     for each in parameters_of(REQUESTS[name]):
@@ -64,7 +83,7 @@ def test_a_number_passes_exactly_within_its_limits(request_type, parameter, valu
         sound = within(parameter, value)
     except OverflowError:
         sound = False
-    request = request_type(**{parameter.field: value})
+    request = request_type(**NEEDED.get(request_type, {}), **{parameter.field: value})
     if sound:
         assert check_fields(request) is request
     else:
@@ -142,6 +161,30 @@ def test_a_wrong_argument_is_named_with_what_was_seen_and_what_is_expected(optio
     assert "\n" not in said
 
 
+@pytest.mark.parametrize(
+    ("options", "field", "value"),
+    [
+        ({"workload": "vgg16"}, "workloads", ("vgg16",)),
+        ({"precision": "fp32, amp"}, "precisions", ("fp32", "amp")),
+        ({"precision": ["fp32", "amp"]}, "precisions", ("fp32", "amp")),
+        ({"quick": True}, "budget", "quick"),
+        ({"budget": "publish"}, "budget", "publish"),
+        ({"no_micro": True}, "micro", "none"),
+        ({"micro_only": False}, "micro", "also"),
+        ({"time_limit": 60}, "time_limit_s", 60.0),
+    ],
+    ids=str,
+)
+def test_a_run_takes_the_names_of_the_command_line(options, field, value) -> None:
+    assert getattr(request_from(RunRequest, options, "run"), field) == value
+
+
+def test_a_run_is_told_which_options_were_given() -> None:
+    assert request_from(RunRequest, {"seed": 0, "quick": True}, "run").asked == ("seed", "quick")
+    with pytest.raises(MisuseError, match="leave out --seed"):
+        gpubench.run(resume="latest", seed=0)
+
+
 def test_a_value_of_any_size_is_shown_in_one_short_line() -> None:
     with pytest.raises(WrongArgumentError) as caught:
         gpubench.rank(gpu=["a", "b\x1b[2J" * 10**5, object()])
@@ -188,7 +231,7 @@ def test_an_earlier_spelling_still_works_and_is_not_shown(monkeypatch, capsys) -
 
 
 def test_zero_is_a_value_and_not_an_option_left_out(monkeypatch, capsys) -> None:
-    assert "--count 0 must be above 0" in said(monkeypatch, capsys, "rank", "--count", "0")[1]
+    assert "--count 0 must be at least 1" in said(monkeypatch, capsys, "rank", "--count", "0")[1]
 
 
 def said(monkeypatch, capsys, *arguments: str) -> tuple[str, str]:

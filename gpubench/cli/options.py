@@ -75,14 +75,6 @@ def options_of(
     return decorate
 
 
-def given_options(ctx: typer.Context) -> Iterator[str]:
-    """Yield the name of each option that stands on the command line; a workload given by place is one too."""
-    for name in ctx.params:
-        source = ctx.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            yield name.removesuffix(_BY_PLACE)
-
-
 def _typer_parameters(each: Parameter, panel: str | None) -> Iterator[inspect.Parameter]:
     option = each.option
     if option.flags:
@@ -98,17 +90,17 @@ def _typer_parameters(each: Parameter, panel: str | None) -> Iterator[inspect.Pa
         yield _parameter(f"{each.name}{_BY_PLACE}", kind | None, info)
         yield _parameter(each.name, kind | None, _info(each, panel, "The same, by name."))
         return
-    if each.many or option.read or each.default is None:
+    if kind is bool:
+        yield _parameter(each.name, kind, _info(each, panel, help_of(each)), default=False)
+    else:  # None where it is not given, so that the request knows what was
         yield _parameter(each.name, kind | None, _info(each, panel, help_of(each)))
-    else:
-        yield _parameter(each.name, kind, _info(each, panel, help_of(each)), each.default)
     for old in option.old:
         yield _parameter(old, kind | None, typer.Option(spelled(old), hidden=True))
 
 
 def _by_place(each: Parameter) -> bool:
     """Whether an option may be given without its name here too: a list of names, or what must be given."""
-    return each.option.positional and (each.many or each.default is msgspec.NODEFAULT)
+    return bool(each.option.place) and (each.many or each.default is msgspec.NODEFAULT)
 
 
 def _info(each: Parameter, panel: str | None, text: str) -> Any:

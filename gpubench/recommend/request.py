@@ -14,6 +14,8 @@ from gpubench.errors import MisuseError
 from gpubench.options import (
     BATCH,
     DAY,
+    EXECUTIONS,
+    PRECISIONS,
     TASKS,
     WORKLOAD,
     Flag,
@@ -33,8 +35,6 @@ DEFAULT_WORKLOADS = ("cnn", "lstm", "vgg16")
 DEFAULT_REFERENCE_GPU = "nvidia-a100-sxm-80gb"
 
 SORTS = ("value", "time", "cost", "throughput")
-PRECISIONS = ("amp", "fp32", "tf32", "amp-fp16", "amp-bf16")
-EXECUTIONS = ("eager", "graph", "compile")
 
 
 class Range(NamedTuple):
@@ -187,7 +187,7 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
     regions: Annotated[tuple[str, ...], Option("Region, or its first letters.", WHICH, name="region")] = ()
     spot: Annotated[bool, Option("Also rank spot prices.", WHICH)] = False
     reserved: Annotated[bool, Option("Also rank reserved prices (commitments).", WHICH)] = False
-    count: Annotated[int | None, Option("Exact number of GPUs.", WHICH, above=0)] = None
+    count: Annotated[int | None, Option("Exact number of GPUs.", WHICH, least=1)] = None
     max_usd_per_hour: Annotated[
         float | None, Option("Highest price of the instance [USD/h].", WHICH, above=0)
     ] = None
@@ -201,9 +201,9 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
         None
     )
     min_cores: Annotated[
-        int | None, Option("Least number of CUDA cores or stream processors.", CARD, above=0)
+        int | None, Option("Least number of CUDA cores or stream processors.", CARD, least=1)
     ] = None
-    min_tensor_cores: Annotated[int | None, Option("Least number of tensor cores.", CARD, above=0)] = None
+    min_tensor_cores: Annotated[int | None, Option("Least number of tensor cores.", CARD, least=1)] = None
     lines: Annotated[
         tuple[str, ...], Option("GeForce, RTX, data center, Jetson, Radeon, Instinct ...", CARD, name="line")
     ] = ()
@@ -269,10 +269,10 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
         str, Option("Order of the rows; value is cost where there is a job.", OUTPUT, choices=SORTS)
     ] = "value"
     limit: Annotated[
-        int | None, Option("Number of rows.", OUTPUT, above=0, default="20 in a terminal, all in JSON")
+        int | None, Option("Number of rows.", OUTPUT, least=1, default="20 in a terminal, all in JSON")
     ] = None
     draws: Annotated[
-        int, Option("Joint draws behind P(best) and ties.", OUTPUT, above=0, python_only=True)
+        int, Option("Joint draws behind P(best) and ties.", OUTPUT, least=1, python_only=True)
     ] = 2000
     seed: Annotated[int, Option("Fixes the draws.", OUTPUT, least=0, python_only=True)] = 0
 
@@ -303,7 +303,6 @@ def check(request: RankRequest) -> RankRequest:
     """
     check_fields(request)
     _check_task(request)
-    _check_batch(request)
     _check_ranges(request)
     _check_job(request)
     _check_mix(request)
@@ -317,11 +316,6 @@ def _check_task(request: RankRequest) -> None:
         raise MisuseError("--max-latency-ms chooses the batch: leave out --batch-size max")
     if request.task == "infer" and request.jobs == "ddp":
         raise MisuseError("--jobs ddp trains one model over all GPUs: it says nothing of --task infer")
-
-
-def _check_batch(request: RankRequest) -> None:
-    if isinstance(request.batch_size, int) and request.batch_size < 1:
-        raise MisuseError(f"--batch-size {request.batch_size} must be at least 1, or max")
 
 
 def _check_ranges(request: RankRequest) -> None:
