@@ -488,10 +488,8 @@ WORKLOAD = Option(
 )
 
 
-PRECISIONS = ("amp", "fp32", "tf32", "amp-fp16", "amp-bf16")
-EXECUTIONS = ("eager", "graph", "compile")
 TASKS = ("train", "infer")
-"""As in ``models``, whose import would slow the start of the command line; a test compares the two."""
+"""As ``models.TaskKind``, whose import would slow the start of the command line; a test compares the two."""
 
 Device: TypeAlias = Annotated[str, Option("Device: auto, cpu, cuda, cuda:N, or a UUID.")]
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from gpubench import precisions
 from gpubench.errors import MisuseError
 from gpubench.measure import capability, estimate
 from gpubench.measure.budget import Budget, budget_of
@@ -20,19 +21,18 @@ from gpubench.models import (
     DeviceProfile,
     Execution,
     Measurement,
-    MemoryFormat,
     Precision,
     Status,
     TaskKind,
     WorkloadProfile,
 )
 from gpubench.options import check_fields, spelled
+from gpubench.precisions import forcing_tf32
 from gpubench.probe.select import check_form
 from gpubench.units import Seconds, plain
 
 CPU_STEP_FLOPS = 300e9
 """A CPU of two cores does about 150 GFLOP/s: a step of more than this takes seconds, so batch 1 it is."""
-TF32_VARIABLES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 CPU_MATH_VARIABLES = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
 
 
@@ -286,7 +286,7 @@ def resolve_precisions(names: Sequence[str], device: DeviceProfile) -> tuple[Pre
     """Precisions by name, ``amp`` resolved; none named means those that the device has."""
     if not names:
         return capability.default_precisions(device)
-    wanted = (capability.best_amp(device) if name == "amp" else Precision(name) for name in names)
+    wanted = (capability.best_amp(device) if name == precisions.AMP else Precision(name) for name in names)
     return tuple(dict.fromkeys(wanted))
 
 
@@ -334,16 +334,6 @@ def _why_not_together(profile: WorkloadProfile, gpu_count: int) -> str | None:
     return None if alone else "an input pipeline is no data-parallel job"
 
 
-def default_memory_format(profile: WorkloadProfile, precision: Precision) -> MemoryFormat | None:
-    """channels_last for images at tensor-core precisions, contiguous at fp32, None for other inputs.
-
-    VGG16 at amp-fp16 on an H200: 3045 against 2086 images/s; at strict fp32 channels_last costs 7 %.
-    """
-    if not profile.is_image:
-        return None
-    return MemoryFormat.CONTIGUOUS if precision is Precision.FP32 else MemoryFormat.CHANNELS_LAST
-
-
 def refuse_forced_precision(made: Plan) -> None:
     """Refuse a plan with a strict fp32 process while a variable forces a lower precision on it.
 
@@ -356,7 +346,7 @@ def refuse_forced_precision(made: Plan) -> None:
     if True not in made.strict_groups():
         return
     on_cpu = made.on_cpu
-    forced = [v for v in TF32_VARIABLES if not on_cpu and os.environ.get(v, "") not in {"", "0"}]
+    forced = [] if on_cpu else forcing_tf32(os.environ)
     forced += [v for v in CPU_MATH_VARIABLES if on_cpu and os.environ.get(v, "STRICT").upper() != "STRICT"]
     if forced:
         raise MisuseError(
@@ -381,7 +371,7 @@ def _planned(
         task=task,
         precision=precision,
         execution=execution,
-        memory_format=default_memory_format(profile, precision),
+        memory_format=profile.memory_format_at(precision),
         batch_size=batch,
         sample_unit=profile.sample_unit,
         gpu_count=gpu_count,

@@ -6,11 +6,10 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from gpubench import executions, precisions
 from gpubench.measure.budget import BudgetName
 from gpubench.options import (
     BATCH,
-    EXECUTIONS,
-    PRECISIONS,
     TASKS,
     WORKLOAD,
     Device,
@@ -55,7 +54,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "Precision; amp is the best of the device.",
             name="precision",
-            choices=PRECISIONS,
+            choices=precisions.CHOICES,
             commas=True,
             default="all of the device",
         ),
@@ -65,7 +64,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "How a step is executed.",
             name="execution",
-            choices=EXECUTIONS,
+            choices=executions.CHOICES,
             commas=True,
             default="eager and, on a GPU, graph",
         ),

@@ -7,7 +7,7 @@ from gpubench.models.case import Case
 from gpubench.models.device import DeviceProfile
 from gpubench.models.measurement import BatchChoice, Measurement, MicroResult, Status
 from gpubench.models.record import PROTOCOL, SCHEMA_VERSION, Record, bounded, html_table, shown
-from gpubench.units import count, format_interval
+from gpubench.units import count, per_second
 
 
 class Environment(Record, frozen=True, kw_only=True):
@@ -121,5 +121,4 @@ def _rate(each: Measurement) -> str:
     """The throughput with its interval; of a case without one, how it ended."""
     if each.status is not Status.OK:
         return str(each.status)
-    interval = format_interval(each.samples_per_s, each.samples_per_s_low, each.samples_per_s_high)
-    return f"{interval} {shown(each.case.sample_unit, 20)}s/s"
+    return f"{each.interval.text()} {per_second(each.case.sample_unit)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpubench.models import Estimate
 from gpubench.models.record import bounded, html_table, shown
 from gpubench.predict.question import Refusal
-from gpubench.units import count, format_interval, plural
+from gpubench.units import count, per_second
 
 _IN_REPR = 6
 _IN_TABLE = 20
@@ -47,4 +47,4 @@ class Predictions(dict[str, Estimate | Refusal]):
 
 
 def _rate(each: Estimate) -> str:
-    return f"{format_interval(each.samples_per_s, each.low, each.high)} {plural(each.case.sample_unit)}/s"
+    return f"{each.interval.text()} {per_second(each.case.sample_unit)}"

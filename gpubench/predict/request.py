@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
+from gpubench import executions, precisions
 from gpubench.options import (
     BATCH,
-    EXECUTIONS,
-    PRECISIONS,
     TASKS,
     WORKLOAD,
     Option,
@@ -52,8 +51,10 @@ class PredictRequest(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ]
     gpus: Annotated[tuple[str, ...], Option("GPU key or name.", name="gpu", default="every GPU known")] = ()
-    precision: Annotated[str, Option("Precision; amp is the best of each GPU.", choices=PRECISIONS)] = "amp"
-    execution: Annotated[str, Option("How a step is executed.", choices=EXECUTIONS)] = "graph"
+    precision: Annotated[
+        str, Option("Precision; amp is the best of each GPU.", choices=precisions.CHOICES)
+    ] = "amp"
+    execution: Annotated[str, Option("How a step is executed.", choices=executions.CHOICES)] = "graph"
     task: Annotated[str, Option("Training or inference.", choices=TASKS)] = "train"
     batch_size: Annotated[
         int | Literal["max"] | None,

@@ -10,12 +10,11 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
+from gpubench import executions, precisions
 from gpubench.errors import MisuseError
 from gpubench.options import (
     BATCH,
     DAY,
-    EXECUTIONS,
-    PRECISIONS,
     TASKS,
     WORKLOAD,
     Flag,
@@ -140,8 +139,10 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
             metavar="NAME=SHARE,...",
         ),
     ] = {}
-    precision: Annotated[str, Option("Precision; amp is the best of each GPU.", choices=PRECISIONS)] = "amp"
-    execution: Annotated[str, Option("How a step is executed.", choices=EXECUTIONS)] = "graph"
+    precision: Annotated[
+        str, Option("Precision; amp is the best of each GPU.", choices=precisions.CHOICES)
+    ] = "amp"
+    execution: Annotated[str, Option("How a step is executed.", choices=executions.CHOICES)] = "graph"
     task: Annotated[str, Option("Training or inference.", choices=TASKS)] = "train"
     batch_size: Annotated[
         int | Literal["max"] | None,
