@@ -459,13 +459,24 @@ def help_text(option: Option, default: str | None = None) -> str:
 
 
 def read_workload(value: str | os.PathLike[str], name: str) -> str:
-    """Return the name of a workload; a path of the user's own model may be a ``Path``."""
+    """Return the name of a workload; a path of the user's own model may be a ``Path``.
+
+    Raises:
+        TypeError: If it is neither.
+    """
     del name
-    return os.fspath(value)
+    path = os.fspath(value)
+    if not isinstance(path, str):  # a path may be of bytes
+        raise TypeError
+    return path
 
 
 def read_day(value: date | str, name: str) -> date | str:
-    """Return a day as it was given; ``today.day_of`` reads it."""
+    """Return a day as it was given; ``today.day_of`` reads it.
+
+    Raises:
+        TypeError: If it is no day and no text.
+    """
     del name
     if not isinstance(value, date | str):
         raise TypeError

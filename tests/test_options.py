@@ -10,14 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer.main
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpubench
 from gpubench.cli.app import app, main
 from gpubench.errors import MisuseError, WrongArgumentError
 from gpubench.measure.request import RunRequest
-from gpubench.models import TaskKind
+from gpubench.models import Pricing, TaskKind
+from gpubench.offers.request import PRICINGS, OffersRequest
 from gpubench.options import (
     TASKS,
     Parameter,
@@ -27,9 +28,18 @@ from gpubench.options import (
     spelled,
 )
 from gpubench.predict.request import PredictRequest
+from gpubench.recommend.feed_request import FeedRequest
 from gpubench.recommend.request import Range, RankRequest
+from gpubench.report.request import ReportRequest
 
-REQUESTS = {"rank": RankRequest, "run": RunRequest, "predict": PredictRequest}
+REQUESTS = {
+    "rank": RankRequest,
+    "run": RunRequest,
+    "predict": PredictRequest,
+    "report": ReportRequest,
+    "offers": OffersRequest,
+    "feed": FeedRequest,
+}
 VERBS = {"rank": ("rank",), "run": ("run",), "predict": ("predict", "show")}
 NEEDED = {PredictRequest: {"workload": "cnn"}}
 MOST_LINE = 300
@@ -55,8 +65,9 @@ def within(parameter: Parameter, value: float) -> bool:
     )
 
 
-def test_the_tasks_are_those_of_the_models() -> None:
+def test_the_choices_are_those_of_the_models() -> None:
     assert tuple(TaskKind) == TASKS
+    assert tuple(p for p in Pricing if p is not Pricing.OWNED) == PRICINGS
 
 
 @pytest.mark.parametrize("name", REQUESTS)
@@ -64,7 +75,9 @@ def test_every_field_says_what_it_is_for(name: str) -> None:
     for each in parameters_of(REQUESTS[name]):
         words = [flag.help for flag in each.option.flags] or [each.option.help]
         assert all(text[0].isupper() and text[-1] in ".)" for text in words), each.field
-        assert each.option.read is not None or each.kind in {bool, int, float, str, Path}, each.field
+        assert (
+            each.option.read is not None or each.kind in {bool, int, float, str, Path} or each.field == "data"
+        )
         if each.option.read is not None:
             assert each.option.takes, each.field
             assert each.option.python, each.field
@@ -73,6 +86,7 @@ def test_every_field_says_what_it_is_for(name: str) -> None:
 @pytest.mark.parametrize(
     ("request_type", "parameter"), numbers_with_limits(), ids=lambda x: getattr(x, "field", "")
 )
+@settings(max_examples=50)
 @given(value=st.floats() | st.integers(-(10**6), 10**6) | st.just(10**400))
 def test_a_number_passes_exactly_within_its_limits(request_type, parameter, value) -> None:
     try:
@@ -181,6 +195,41 @@ def test_a_run_is_told_which_options_were_given() -> None:
         gpubench.run(resume="latest", seed=0)
 
 
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.just(10**400)
+    | st.floats()
+    | st.text(max_size=20)
+    | st.binary(max_size=5)
+    | st.sampled_from([object(), Path("x"), "max", "0.2-0.5", "a=1"]),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+@pytest.mark.parametrize(
+    ("request_type", "name"),
+    [(kind, each.name) for kind in (RankRequest, RunRequest) for each in parameters_of(kind)],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+@settings(max_examples=25)
+@given(value=VALUES)
+def test_any_value_of_any_option_is_taken_or_refused_in_one_line(request_type, name, value) -> None:
+    problem = ""
+    try:
+        check_fields(request_from(request_type, {name: value}, "rank"))
+    except MisuseError as error:
+        problem = str(error)
+    assert len(problem) < MOST_LINE
+    assert "\n" not in problem
+
+
 def test_a_value_of_any_size_is_shown_in_one_short_line() -> None:
     with pytest.raises(WrongArgumentError) as caught:
         gpubench.rank(gpu=["a", "b\x1b[2J" * 10**5, object()])
@@ -203,19 +252,44 @@ def test_places_beyond_the_first_are_refused() -> None:
         gpubench.rank("vgg16", workload="lstm")
 
 
+def spellings(name: str) -> set[tuple[str, bool]]:
+    """Every long spelling of a verb's options, and whether it is hidden."""
+    command = typer.main.get_command(app)
+    for word in VERBS.get(name, (name,)):
+        command = command.commands[word]
+    return {
+        (spelling, parameter.hidden)
+        for parameter in command.params
+        for spelling in parameter.opts
+        if spelling.startswith("--")
+    }
+
+
 @pytest.mark.parametrize("name", VERBS)
 def test_python_and_the_command_line_have_the_same_names(name: str) -> None:
     """Every option of the request stands in both, under one name; Python alone has those that say so."""
-    command = typer.main.get_command(app)
-    for word in VERBS[name]:
-        command = command.commands[word]
-    offered = {
-        spelling for parameter in command.params for spelling in parameter.opts if spelling.startswith("--")
-    }
+    offered = {spelling for spelling, _ in spellings(name)}
     signature = inspect.signature(getattr(gpubench, name))
     python_only = {each.name for each in parameters_of(REQUESTS[name]) if each.option.python_only}
     assert {spelled(each) for each in signature.parameters if each not in python_only} <= offered
     assert not {spelled(each) for each in python_only} & offered
+
+
+@pytest.mark.parametrize("name", [*VERBS, "report"])
+def test_the_command_line_has_no_name_that_python_lacks(name: str) -> None:
+    of_command_line = {
+        "--json",
+        "--help",
+        "--report",
+        "--factors",
+        "--explain",
+        "--try",
+        "--out",
+        "--try-minutes",
+    }
+    signature = inspect.signature(getattr(gpubench, name))
+    known = {spelled(each) for each in signature.parameters} | of_command_line
+    assert {spelling for spelling, hidden in spellings(name) if not hidden} <= known
 
 
 def test_an_earlier_spelling_still_works_and_is_not_shown(monkeypatch, capsys) -> None:
