@@ -192,11 +192,6 @@ def _parameter(info: msgspec.structs.FieldInfo) -> Parameter | None:
     )
 
 
-def option_name(request_type: type[msgspec.Struct], field: str) -> str:
-    """Return the command-line spelling of a field: ``gpus`` is ``--gpu``."""
-    return spelled(next(each.name for each in parameters_of(request_type) if each.field == field))
-
-
 # --- from what is given to a request ----------------------------------------------------------------------
 
 
@@ -216,6 +211,7 @@ def request_from(request_type: type[R], given: Mapping[str, Any], call: str | No
     known = _by_name(request_type)
     values: dict[str, Any] = {}
     names: dict[str, str] = {}
+    asked: list[str] = []
     for name, value in given.items():
         if name not in known:
             raise WrongArgumentError(f"{call}() has no option {plain(name)}{_near(name, known)}")
@@ -226,13 +222,14 @@ def request_from(request_type: type[R], given: Mapping[str, Any], call: str | No
         if other != name:
             second = spelled(name) if call is None else name
             raise MisuseError(f"{_named(other, call)} contradicts {second}: give one of them")
-        asked = value if flag is None else flag.value
-        values[parameter.field] = _value(parameter, asked, _named(name, call))
+        asked.append(parameter.name if flag is None else flag.name)
+        wanted = value if flag is None else flag.value
+        values[parameter.field] = _value(parameter, wanted, _named(name, call))
     for parameter in parameters_of(request_type):
         if parameter.default is msgspec.NODEFAULT and parameter.field not in values:
             raise WrongArgumentError(f"{_named(parameter.name, call)} is missing: give {parameter.takes}")
     if _ASKED in request_type.__struct_fields__:
-        values[_ASKED] = tuple(given)
+        values[_ASKED] = tuple(asked)
     return request_type(**values)
 
 

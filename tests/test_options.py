@@ -191,6 +191,8 @@ def test_a_run_takes_the_names_of_the_command_line(options, field, value) -> Non
 
 def test_a_run_is_told_which_options_were_given() -> None:
     assert request_from(RunRequest, {"seed": 0, "quick": True}, "run").asked == ("seed", "quick")
+    given = {"time_limit_s": 60, "workloads": "./net.py", "quick": False}
+    assert request_from(RunRequest, given, "run").asked == ("time_limit", "workload")
     with pytest.raises(MisuseError, match="leave out --seed"):
         gpubench.run(resume="latest", seed=0)
 

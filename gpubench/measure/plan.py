@@ -36,9 +36,7 @@ CPU_STEP_FLOPS = 300e9
 CPU_MATH_VARIABLES = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
 
 
-RESUME_TAKES = frozenset(
-    {"device", "time_limit", "time_limit_s", "allow_shared", "allow_throttled", "resume", "results"}
-)
+RESUME_TAKES = frozenset({"device", "time_limit", "allow_shared", "allow_throttled", "resume", "results"})
 """What may be said beside ``resume``; every other option is the run's own, and would be ignored."""
 
 
