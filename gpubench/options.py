@@ -9,15 +9,13 @@ field without an ``Option`` is none; one named ``asked`` is told which options w
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 import os
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import date
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
@@ -25,7 +23,6 @@ from gpubench.errors import MisuseError, WrongArgumentError
 from gpubench.units import plain
 
 R = TypeVar("R", bound=msgspec.Struct)
-T = TypeVar("T")
 
 _SHOWN = 60
 """Characters of a wrong value that a message repeats."""
@@ -133,15 +130,6 @@ class Parameter(msgspec.Struct, frozen=True):
         return f"{one}, or a list of such" if self.many else one
 
 
-class _Type(str):
-    """A type in words, which a signature shows as it is, without quotes."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
 _PYTHON: Mapping[Any, str] = {bool: "bool", int: "int", float: "float", str: "str", Path: "str | Path"}
 _WORDS: Mapping[Any, str] = {
     bool: "True or False",
@@ -154,6 +142,11 @@ _WORDS: Mapping[Any, str] = {
 
 def _quoted(text: str) -> str:
     return f'"{text}"'
+
+
+def said(option: Option, **changes: Any) -> Option:
+    """Return a shared option with the words of one verb."""
+    return msgspec.structs.replace(option, **changes)
 
 
 def spelled(name: str) -> str:
@@ -303,8 +296,16 @@ def is_number(value: Any, kind: type = Real) -> bool:
 
 
 def _wrong(parameter: Parameter, value: Any, name: str) -> WrongArgumentError:
-    shown = plain(repr(value), _SHOWN)
-    return WrongArgumentError(f"{name} must be {parameter.takes}, not {shown} ({type(value).__name__})")
+    kind = type(value).__name__
+    return WrongArgumentError(f"{name} must be {parameter.takes}, not {shown_value(value)} ({kind})")
+
+
+def shown_value(value: Any) -> str:
+    """Return a value as a message shows it: in one short line."""
+    try:
+        return plain(repr(value), _SHOWN)
+    except ValueError:  # a whole number of more digits than Python writes
+        return "so large a number"
 
 
 _ONE_FLAG = Parameter(field="", option=Option(), kind=bool, many=False, optional=False, default=False)
@@ -338,7 +339,7 @@ def _check(parameter: Parameter, value: Any) -> None:
     if option.choices and value not in option.choices:
         known = ", ".join(option.choices)
         raise MisuseError(
-            f"{spelled(parameter.name)} {plain(str(value), _SHOWN)!r} is unknown; choose from {known}"
+            f"{spelled(parameter.name)} {shown_value(str(value))} is unknown; choose from {known}"
         )
     if parameter.kind not in {int, float}:
         return
@@ -357,80 +358,7 @@ def _check(parameter: Parameter, value: Any) -> None:
         raise MisuseError(f"{spelled(parameter.name)} {shown} must be {option.limits or 'a finite number'}")
 
 
-# --- the Python function ----------------------------------------------------------------------------------
-
-
-def takes_options_of(request_type: type[R]) -> Callable[[Callable[[R], T]], Callable[..., T]]:
-    """Let a function of a request be called with the request's options by name.
-
-    The function still takes a request, alone. Its signature and docstring list the options.
-    """
-
-    def decorate(function: Callable[[R], T]) -> Callable[..., T]:
-        call = function.__name__
-        first = tuple(each.name for each in _by_place(request_type) if each.option.place)
-
-        @functools.wraps(function)
-        def called(*arguments: Any, **options: Any) -> T:
-            if len(arguments) == 1 and not options and isinstance(arguments[0], request_type):
-                return function(arguments[0])
-            if len(arguments) > len(first):
-                most = f"only {' and '.join(first)}" if first else "none"
-                raise WrongArgumentError(
-                    f"{call}() takes {most} without a name, not {len(arguments)} values; name the others"
-                )
-            named = dict(zip(first, arguments, strict=False))
-            if doubled := named.keys() & options.keys():
-                raise WrongArgumentError(f"{_named(min(doubled), call)} is given twice")
-            return function(request_from(request_type, named | options, call))
-
-        called.__signature__ = signature_of(request_type, function)  # type: ignore[attr-defined]
-        called.__doc__ = _with_arguments(inspect.getdoc(function) or "", request_type)
-        return called
-
-    return decorate
-
-
-def signature_of(request_type: type[msgspec.Struct], function: Callable[..., Any]) -> inspect.Signature:
-    """Return the signature that a request gives to a function: options by name, with their defaults."""
-    found: list[inspect.Parameter] = []
-    for each in _by_place(request_type):
-        by_place = each.option.place
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if by_place else inspect.Parameter.KEYWORD_ONLY
-        found += [
-            inspect.Parameter(flag.name, kind, default=False, annotation=_Type("bool"))
-            for flag in each.option.flags
-        ]
-        if not each.option.flags:
-            default = inspect.Parameter.empty if each.default is msgspec.NODEFAULT else each.default
-            found.append(
-                inspect.Parameter(each.name, kind, default=default, annotation=_Type(each.annotation))
-            )
-    returns = _Type(function.__annotations__["return"])
-    return inspect.Signature(found, return_annotation=returns)
-
-
-def _by_place(request_type: type[msgspec.Struct]) -> list[Parameter]:
-    """Return the options in the order of a signature: those with a place first."""
-    return sorted(parameters_of(request_type), key=lambda each: each.option.place or math.inf)
-
-
-def _with_arguments(doc: str, request_type: type[msgspec.Struct]) -> str:
-    """Put the options into a docstring: after its text, before what it returns or raises."""
-    lines = doc.splitlines()
-    ends = (n for n, line in enumerate(lines) if line in {"Returns:", "Raises:", "Example:"})
-    place = next(ends, len(lines))
-    before = [*"\n".join(lines[:place]).rstrip().splitlines(), ""]
-    return "\n".join([*before, "Args:", *_arguments(request_type), "", *lines[place:]]).rstrip()
-
-
-def _arguments(request_type: type[msgspec.Struct]) -> Iterator[str]:
-    import textwrap
-
-    for each in _by_place(request_type):
-        flags = [f"{flag.name}: {flag.help}" for flag in each.option.flags]
-        for line in flags or [f"{each.name}: {help_of(each)}"]:
-            yield from textwrap.wrap(line, 100, initial_indent="    ", subsequent_indent="        ")
+# --- words -------------------------------------------------------------------------------------------------
 
 
 def help_of(parameter: Parameter) -> str:
@@ -450,93 +378,3 @@ def help_text(option: Option, default: str | None = None) -> str:
     limits = f" ({option.limits})" if option.limits else ""
     default = option.default or default
     return f"{option.help}{choices}{limits}{f' [default: {default}]' if default else ''}"
-
-
-# --- the options that several verbs share -----------------------------------------------------------------
-
-
-def read_workload(value: str | os.PathLike[str], name: str) -> str:
-    """Return the name of a workload; a path of the user's own model may be a ``Path``.
-
-    Raises:
-        TypeError: If it is neither.
-    """
-    del name
-    path = os.fspath(value)
-    if not isinstance(path, str):  # a path may be of bytes
-        raise TypeError
-    return path
-
-
-def read_day(value: date | str, name: str) -> date | str:
-    """Return a day as it was given; ``today.day_of`` reads it.
-
-    Raises:
-        TypeError: If it is no day and no text.
-    """
-    del name
-    if not isinstance(value, date | str):
-        raise TypeError
-    return value
-
-
-RESULTS = Option(
-    "Results folder.", default="$GPUBENCH_RESULTS, ./results if it is there, else the user's data folder"
-)
-Results: TypeAlias = Annotated[Path | None, RESULTS]
-
-DAY = Option(read=read_day, takes="a day (YYYY-MM-DD, or a date)", python="date | str", metavar="YYYY-MM-DD")
-WORKLOAD = Option(
-    name="workload",
-    place=1,
-    read=read_workload,
-    takes="a name or a path",
-    python="str | Path",
-    metavar="NAME|FILE[:NAME]",
-)
-
-
-TASKS = ("train", "infer")
-"""As ``models.TaskKind``, whose import would slow the start of the command line; a test compares the two."""
-
-Device: TypeAlias = Annotated[str, Option("Device: auto, cpu, cuda, cuda:N, or a UUID.")]
-
-
-def read_batch(value: Any, name: str) -> Any:
-    """Read a batch size: a whole number from 1 up, or ``max``.
-
-    Raises:
-        MisuseError: If a text is neither, or the number is below 1.
-        TypeError: If it is something else.
-    """
-    if value is None or value == "max":
-        return value
-    if isinstance(value, bool) or not isinstance(value, str | Integral):
-        raise TypeError
-    try:
-        size = int(value)
-    except ValueError:
-        raise MisuseError(f"{name} {plain(str(value))!r} is neither a whole number nor max") from None
-    if size < 1:
-        raise MisuseError(f"{name} {plain(str(size), _SHOWN)} must be at least 1, or max")
-    return size
-
-
-BATCH = Option(
-    read=read_batch,
-    takes="a whole number or max",
-    python='int | Literal["max"]',
-    metavar="N|max",
-    default="the workload's main batch",
-)
-
-
-class ResultsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of a function that only reads stored results."""
-
-    results: Annotated[Path | None, said(RESULTS, place=1)] = None
-
-
-def said(option: Option, **changes: Any) -> Option:
-    """Return a shared option with the words of one verb."""
-    return msgspec.structs.replace(option, **changes)

@@ -19,18 +19,12 @@ from gpubench.errors import MisuseError, WrongArgumentError
 from gpubench.measure.request import RunRequest
 from gpubench.models import Pricing, TaskKind
 from gpubench.offers.request import PRICINGS, OffersRequest
-from gpubench.options import (
-    TASKS,
-    Parameter,
-    check_fields,
-    parameters_of,
-    request_from,
-    spelled,
-)
+from gpubench.options import Parameter, check_fields, parameters_of, request_from, spelled
 from gpubench.predict.request import PredictRequest
 from gpubench.recommend.feed_request import FeedRequest
 from gpubench.recommend.request import Range, RankRequest
 from gpubench.report.request import ReportRequest
+from gpubench.shared_options import TASKS
 
 REQUESTS = {
     "rank": RankRequest,
@@ -236,6 +230,9 @@ def test_a_value_of_any_size_is_shown_in_one_short_line() -> None:
     with pytest.raises(WrongArgumentError) as caught:
         gpubench.rank(gpu=["a", "b\x1b[2J" * 10**5, object()])
     assert len(str(caught.value)) < MOST_LINE
+    for batch in (0, -3, 2**41, 10**5000):
+        with pytest.raises(MisuseError, match=r"batch_size .* must be from 1 to"):
+            gpubench.rank(batch_size=batch)
     with pytest.raises(MisuseError) as misuse:
         gpubench.rank(sort="\x1b[2J" + "x" * 10**5)
     assert len(str(misuse.value)) < MOST_LINE

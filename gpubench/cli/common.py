@@ -12,7 +12,8 @@ import msgspec
 import typer
 
 from gpubench.cli.streams import escaped, holds_unicode
-from gpubench.options import RESULTS, help_text
+from gpubench.options import help_text
+from gpubench.shared_options import RESULTS
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 ResultsOption = Annotated[Path | None, typer.Option("--results", help=help_text(RESULTS))]

@@ -13,14 +13,7 @@ import msgspec
 import typer
 
 from gpubench.errors import MisuseError
-from gpubench.options import (
-    Option,
-    Parameter,
-    help_of,
-    parameters_of,
-    request_from,
-    spelled,
-)
+from gpubench.options import Option, Parameter, help_of, parameters_of, request_from, spelled
 from gpubench.units import plain
 
 R = TypeVar("R", bound=msgspec.Struct)

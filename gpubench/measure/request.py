@@ -8,16 +8,8 @@ import msgspec
 
 from gpubench import executions, precisions
 from gpubench.measure.budget import BudgetName
-from gpubench.options import (
-    BATCH,
-    TASKS,
-    WORKLOAD,
-    Device,
-    Flag,
-    Option,
-    Results,
-    said,
-)
+from gpubench.options import Flag, Option, said
+from gpubench.shared_options import BATCH, TASKS, WORKLOAD, Device, Results
 from gpubench.units import Seconds
 
 MicroWish = Literal["also", "only", "none"]

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import msgspec
 
-from gpubench.options import DAY, Option, Results, said
+from gpubench.options import Option, said
+from gpubench.shared_options import DAY, Results
 
 KINDS = ("vm", "marketplace", "serverless", "historic", "attach-fee", "free")
 PRICINGS = ("on_demand", "spot", "reserved")

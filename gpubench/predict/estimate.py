@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gpubench.models import Case, Estimate, Finding, FindingKind, GpuSpec, Run
-from gpubench.options import check_fields, takes_options_of
+from gpubench.options import check_fields
 from gpubench.predict import memory
 from gpubench.predict.anchors import Reading, measured_here, readings_of
 from gpubench.predict.answers import Predictions
@@ -26,6 +26,7 @@ from gpubench.predict.question import (
     task_of,
 )
 from gpubench.predict.request import PredictRequest
+from gpubench.signatures import takes_options_of
 from gpubench.specs import load_specs, require_spec
 from gpubench.units import format_bytes
 

@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from gpubench import executions, precisions
-from gpubench.options import (
-    BATCH,
-    TASKS,
-    WORKLOAD,
-    Option,
-    Results,
-    read_workload,
-    said,
-)
+from gpubench.options import Option, said
+from gpubench.shared_options import BATCH, TASKS, WORKLOAD, Results, read_workload
 
 if TYPE_CHECKING:
     from gpubench.models import WorkloadProfile

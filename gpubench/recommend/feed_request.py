@@ -6,7 +6,8 @@ from typing import Annotated
 
 import msgspec
 
-from gpubench.options import Device, Option, Results
+from gpubench.options import Option
+from gpubench.shared_options import Device, Results
 
 
 class FeedRequest(msgspec.Struct, frozen=True, kw_only=True):

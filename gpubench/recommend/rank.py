@@ -6,12 +6,12 @@ import msgspec
 
 from gpubench.models import Ranking
 from gpubench.offers.table import OfferTable
-from gpubench.options import takes_options_of
 from gpubench.recommend.gather import Runs, gather, mean_power_w
 from gpubench.recommend.judge import judge
 from gpubench.recommend.own_devices import device_key
 from gpubench.recommend.owning import offer_of, ownerships, unpriced_offers
 from gpubench.recommend.request import DEFAULT_REFERENCE_GPU, RankRequest, check
+from gpubench.signatures import takes_options_of
 from gpubench.specs import load_specs, require_spec
 from gpubench.today import day_of
 from gpubench.units import plain

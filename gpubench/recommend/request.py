@@ -12,19 +12,8 @@ import msgspec
 
 from gpubench import executions, precisions
 from gpubench.errors import MisuseError
-from gpubench.options import (
-    BATCH,
-    DAY,
-    TASKS,
-    WORKLOAD,
-    Flag,
-    Option,
-    Results,
-    check_fields,
-    is_number,
-    said,
-    spelled,
-)
+from gpubench.options import Flag, Option, check_fields, is_number, said, spelled
+from gpubench.shared_options import BATCH, DAY, TASKS, WORKLOAD, Results
 from gpubench.units import plain
 
 JOB, WHICH, CARD = "The job", "Which offers", "Which GPUs"

@@ -6,9 +6,10 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from gpubench.models import Case, Measurement, Run
-from gpubench.options import ResultsRequest, takes_options_of
 from gpubench.record.spread import SPREAD, spread
 from gpubench.record.store import read_runs, results_root
+from gpubench.shared_options import ResultsRequest
+from gpubench.signatures import takes_options_of
 
 if TYPE_CHECKING:
     import pandas as pd

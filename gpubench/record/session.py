@@ -34,13 +34,13 @@ from gpubench.models import (
     StartState,
     Status,
 )
-from gpubench.options import takes_options_of
 from gpubench.probe.identity import storable
 from gpubench.probe.select import select_device, select_peers
 from gpubench.profile import profiles_of
 from gpubench.record import resume, store
 from gpubench.record.adding import stored_alike
 from gpubench.record.lock import RunLock
+from gpubench.signatures import takes_options_of
 from gpubench.today import now
 from gpubench.units import plain, utc_stamp
 from gpubench.workload import workload_names

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpubench.errors import StorageError
-from gpubench.options import check_fields, parameters_of, takes_options_of
+from gpubench.options import check_fields, parameters_of
 from gpubench.recommend.request import RankRequest
 from gpubench.report.charts import PALETTE
 from gpubench.report.data import ReportData, gather
@@ -21,6 +21,7 @@ from gpubench.report.request import FORMATS, ReportRequest
 from gpubench.report.section import Block, Charts, Figure, Section, load_sections, printable
 from gpubench.report.words import moment_words
 from gpubench.shipped import package_path
+from gpubench.signatures import takes_options_of
 from gpubench.units import format_bytes, plain
 
 if TYPE_CHECKING:

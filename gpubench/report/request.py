@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from gpubench.options import RESULTS, WORKLOAD, Option, said
+from gpubench.options import Option, said
 from gpubench.recommend.request import RankRequest
+from gpubench.shared_options import RESULTS, WORKLOAD
 
 FORMATS = {"html": "html", "md": "md", "json": "json", "csv": "csv"}
 """Each format with the ending of its default file name."""
