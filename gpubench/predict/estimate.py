@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gpubench.models import Case, Estimate, Finding, FindingKind, GpuSpec, Run
+from gpubench.models import Case, Estimate, Execution, Finding, FindingKind, GpuSpec, Run, TaskKind
 from gpubench.options import check_fields
 from gpubench.predict import memory
 from gpubench.predict.anchors import Reading, measured_here, readings_of
@@ -21,9 +21,7 @@ from gpubench.predict.question import (
     case_for,
     check,
     domain_gap,
-    execution_of,
     precision_of,
-    task_of,
 )
 from gpubench.predict.request import PredictRequest
 from gpubench.signatures import takes_options_of
@@ -49,8 +47,8 @@ def predict(request: PredictRequest) -> Predictions:
     question = Question(
         profile=profile_of(workload) if isinstance(workload, str) else workload,
         precision=precision_of(request.precision),
-        execution=execution_of(request.execution),
-        task=task_of(request.task),
+        execution=Execution(request.execution),
+        task=TaskKind(request.task),
         batch_size=None if batch == "max" else batch,
     )
     named = [require_spec(name) for name in request.gpus]
