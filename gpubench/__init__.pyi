@@ -33,7 +33,7 @@ from gpubench.models import (
 from gpubench.predict.answers import Predictions
 from gpubench.predict.question import Refusal
 from gpubench.probe.backend import ProbeReport
-from gpubench.report.data import ReportData
+from gpubench.sections.data import ReportData
 
 __version__: str
 __all__ = [

@@ -33,7 +33,7 @@ def stub() -> str:
     types = [name for name in names if inspect.isclass(getattr(gpubench, name))]
     homes: dict[str, list[str]] = {
         "gpubench.models": ["WorkloadProfile"],
-        "gpubench.report.data": ["ReportData"],
+        "gpubench.sections.data": ["ReportData"],
     }
     for name in types:
         homes.setdefault(gpubench._HOMES[name], []).append(name)

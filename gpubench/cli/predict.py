@@ -24,9 +24,10 @@ def register(app: typer.Typer) -> None:
 @options_of(PredictRequest)
 def show(request: PredictRequest, as_json: JsonOption = False) -> None:
     """Print throughput, interval and reasons for each GPU, the fastest first."""
+    from gpubench.blocks.terminal import show as print_parts
     from gpubench.predict.calibration import load_calibration
     from gpubench.predict.estimate import predict
-    from gpubench.predict.explain import as_records, as_text
+    from gpubench.predict.explain import as_records
 
     stale = load_calibration().stale
     if stale:
@@ -35,7 +36,9 @@ def show(request: PredictRequest, as_json: JsonOption = False) -> None:
     if as_json:
         print_json(as_records(answers))
     else:
-        typer.echo(as_text(answers))
+        from gpubench.sections.prediction import answered
+
+        print_parts(*answered(answers))
 
 
 @predict_app.command()
@@ -51,9 +54,9 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Score predictions on the shipped measurements, each target held out of everything."""
+    from gpubench.blocks.terminal import show as print_parts
     from gpubench.predict.evaluate import evaluate as run
     from gpubench.predict.evaluate import report, scored_table
-    from gpubench.predict.explain import scores_as_text
     from gpubench.predict.pairs import HOLD_OUTS
 
     if hold_out not in HOLD_OUTS:
@@ -62,7 +65,9 @@ def evaluate(
     if as_json:
         print_json(document)
     else:
-        typer.echo(scores_as_text(document))
+        from gpubench.sections.prediction import scored
+
+        print_parts(*scored(document))
 
 
 @predict_app.command()
@@ -71,11 +76,13 @@ def score(
     as_json: JsonOption = False,
 ) -> None:
     """Score the calibration on measurements of your own; nothing is learned from them."""
-    from gpubench.predict.explain import scores_as_text
+    from gpubench.blocks.terminal import show as print_parts
     from gpubench.predict.score import score as run
 
     document = run(file)
     if as_json:
         print_json(document)
     else:
-        typer.echo(scores_as_text(document))
+        from gpubench.sections.prediction import scored
+
+        print_parts(*scored(document))
