@@ -41,9 +41,9 @@ class StoredRuns(msgspec.Struct, frozen=True, kw_only=True):
 # --- where ---------------------------------------------------------------------------------------------
 
 
-def results_root(option: Path | None = None) -> Path:
+def results_root(option: Path | str | None = None) -> Path:
     """Where runs live: the option, $GPUBENCH_RESULTS, ./results where it exists, the user's data folder."""
-    return default_results() if option is None else option
+    return default_results() if option is None else Path(option)
 
 
 def run_path(root: Path, run: Run) -> Path:
