@@ -8,17 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpubench.interval import Interval
+from gpubench.labels import gpu_name, gpus_of, offer_name
 from gpubench.models import BuyOrRent, RankedOffer, Ranking
 from gpubench.offers.dates import freshness
-from gpubench.recommend.words import (
-    assumed_of,
-    batches_of,
-    gpu_name,
-    gpus_of,
-    must_work,
-    offer_name,
-    pays_after,
-)
+from gpubench.recommend.words import assumed_of, batches_of, must_work, pays_after
 from gpubench.units import UNKNOWN, format_bytes, format_number, format_percent, format_usd, plain
 
 if TYPE_CHECKING:

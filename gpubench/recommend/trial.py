@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from gpubench.errors import MisuseError, StorageError
+from gpubench.labels import gpus_of, offer_name, price_of
 from gpubench.models import Offer, Pricing, RankedOffer
-from gpubench.recommend.words import gpus_of, offer_name, price_of
 from gpubench.units import format_usd, plain
 
 CLOUDS = {

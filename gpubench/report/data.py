@@ -119,13 +119,6 @@ class ReportData:
         """Whether the measurements were made on a CPU."""
         return self.device is not None and self.device.backend == "cpu"
 
-    def gpu_name(self, gpu_key: str) -> str:
-        """The short name of a GPU, for people: the table's name without the maker."""
-        spec = self.specs.get(gpu_key)
-        if spec is None:
-            return gpu_key
-        return spec.name.removeprefix(f"{spec.vendor} ")
-
 
 def same(one: DeviceProfile, other: DeviceProfile) -> bool:
     """Whether two records speak of the same physical device, as far as they say."""

@@ -6,23 +6,20 @@ from collections.abc import Iterable, Sequence
 
 from gpubench.findings import FindingKind
 from gpubench.interval import stacked
+from gpubench.labels import gpu_name, gpus_of, offer_name, price_of
 from gpubench.models import ExcludedOffer, RankedOffer, Ranking
 from gpubench.report.data import ReportData
 from gpubench.report.section import Column, Part, RowMark, Table
 from gpubench.report.words import (
     basis_words,
-    gpus_words,
-    listed,
-    offer_words,
     per_s_unit,
     per_s_words,
     per_usd_unit,
     per_usd_words,
     price_date_words,
-    price_words,
     share_words,
 )
-from gpubench.units import count, format_duration, format_usd, plain
+from gpubench.units import count, format_duration, format_usd, listing, plain
 
 TABLE_ROWS = 15
 MORE_ROWS = 60
@@ -68,9 +65,9 @@ def _offers_table(
 
 def _offer_cells(data: ReportData, ranking: Ranking, row: RankedOffer, *, timed: bool) -> tuple[str, ...]:
     cells = [
-        f"{gpus_words(data, row.offer)}{here(data, row)}\n{offer_words(row.offer)}",
+        f"{gpus_of(row.offer)}{here(data, row)}\n{offer_name(row.offer)}",
         rank_words(row),
-        f"{price_words(row.offer)}\n{price_date_words(row)}",
+        f"{price_of(row.offer)}\n{price_date_words(row)}",
         stacked(per_s_words(ranking, row)),
         stacked(per_usd_words(ranking, row)),
         share_words(row.p_best),
@@ -102,7 +99,7 @@ def _remarks(row: RankedOffer) -> str:
     return ", ".join(dict.fromkeys(remarks)) or "none"
 
 
-def excluded_table(data: ReportData, ranking: Ranking) -> Table:
+def excluded_table(ranking: Ranking) -> Table:
     """Every offer left out, by its reason: the list is long, the reasons are few."""
     by_reason: dict[str, list[ExcludedOffer]] = {}
     for offer in ranking.excluded:
@@ -112,19 +109,19 @@ def excluded_table(data: ReportData, ranking: Ranking) -> Table:
         caption=f"Not ranked: {count(len(ranking.excluded), 'offer')}, by reason",
         columns=(Column(title="Reason"), Column(title="Offers", numeric=True), Column(title="Which")),
         rows=tuple(
-            (plain(reason, 300), str(len(offers)), listed(_which(data, offers), most=8))
+            (plain(reason, 300), str(len(offers)), listing(_which(offers), most=8))
             for reason, offers in rows[:EXCLUDED_REASONS]
         ),
         folded=True,
     )
 
 
-def _which(data: ReportData, offers: Sequence[ExcludedOffer]) -> list[str]:
+def _which(offers: Sequence[ExcludedOffer]) -> list[str]:
     gpus = {x.gpu_key for x in offers}
     if len(gpus) > 1:
-        return sorted({plain(data.gpu_name(key), 60) for key in gpus})
+        return sorted({gpu_name(key) for key in gpus})
     names = [f"{plain(x.provider, 30)} {plain(x.instance, 40)}" for x in offers]
-    return [f"{plain(data.gpu_name(next(iter(gpus))), 60)} at {names[0]}", *names[1:]]
+    return [f"{gpu_name(next(iter(gpus)))} at {names[0]}", *names[1:]]
 
 
 def rank_words(row: RankedOffer) -> str:

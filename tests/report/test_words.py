@@ -6,6 +6,7 @@ import doctest
 
 import pytest
 
+from gpubench.labels import offer_name
 from gpubench.report import export, markdown, section, words
 
 from . import samples
@@ -40,5 +41,5 @@ def test_an_owned_card_is_no_offer_of_a_provider():
         ),
         3000.0,
     )
-    assert words.offer_words(row.offer) == "owned, 3 years at 50 %"
+    assert offer_name(row.offer) == "own: 3 years at 50 %"
     assert words.price_date_words(row) == "cost of a useful hour"

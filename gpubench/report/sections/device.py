@@ -10,8 +10,7 @@ from gpubench.models import DeviceProfile, Environment, GpuSpec
 from gpubench.precisions import FORMATS
 from gpubench.report.data import ReportData
 from gpubench.report.section import Block, Bullets, Column, Paragraph, Part, Section, Table
-from gpubench.report.words import listed
-from gpubench.units import UNKNOWN, format_bytes, format_number, format_si, plain
+from gpubench.units import UNKNOWN, format_bytes, format_number, format_si, listing, plain
 
 DIFFERS = 0.05
 """Share by which a reading may differ from the data sheet before the page speaks of it."""
@@ -79,7 +78,7 @@ def _strength(spec: GpuSpec) -> str:
         else "",
         _watts(spec.tdp_w) if spec.tdp_w else "",
     ]
-    return f"By the data sheet {listed(part for part in known if part)}." if any(known) else ""
+    return f"By the data sheet {listing(part for part in known if part)}." if any(known) else ""
 
 
 def _differences(device: DeviceProfile, spec: GpuSpec | None) -> str:
@@ -147,7 +146,7 @@ def _state(device: DeviceProfile, *, is_cpu: bool) -> str:
     ]
     if device.tensor_core_precisions:
         what = "instructions" if is_cpu else "tensor cores"
-        known.append(f"{what} for {listed(device.tensor_core_precisions)}")
+        known.append(f"{what} for {listing(device.tensor_core_precisions)}")
     text = ", ".join(part for part in known if part)
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from gpubench.interval import stacked
+from gpubench.labels import PRICING_WORDS, gpu_name
 from gpubench.models import BuyOrRent
 from gpubench.recommend.words import assumed_of, must_work, pays_after
 from gpubench.report.charts import BLUE, Mark, Series, dots, two_lines
 from gpubench.report.data import ReportData
 from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
-from gpubench.report.words import PRICING_WORDS, listed
-from gpubench.units import format_number, format_usd, plain
+from gpubench.units import format_number, format_usd, listing, plain
 
 MOST_ROWS = 12
 
@@ -23,10 +23,10 @@ def _render(data: ReportData) -> Block | None:
     return Block(
         title="Buy or rent",
         parts=(
-            Paragraph(text=_sentence(data, decisions)),
+            Paragraph(text=_sentence(decisions)),
             Charts(
-                figures=(_figure(data, decisions),),
-                twin=_twin(data, decisions),
+                figures=(_figure(decisions),),
+                twin=_twin(decisions),
                 caption=(
                     "Below 1 owning is the cheaper. The line spans resale, the share of hours "
                     "at work, the price of energy, and the interval of its speed. An owned card costs most "
@@ -38,12 +38,12 @@ def _render(data: ReportData) -> Block | None:
     )
 
 
-def _sentence(data: ReportData, decisions: Sequence[BuyOrRent]) -> str:
+def _sentence(decisions: Sequence[BuyOrRent]) -> str:
     names: dict[str, list[str]] = {"buy": [], "rent": [], "depends": []}
     for each in decisions:
-        names[each.verdict].append(_name(data, each))
+        names[each.verdict].append(_name(each))
     parts = [
-        f"{listed(names[verdict], most=3)}: {words}"
+        f"{listing(names[verdict], most=3)}: {words}"
         for verdict, words in (
             ("buy", "buying is the cheaper over the whole range of assumptions."),
             ("depends", "it depends on how many hours the card works."),
@@ -59,18 +59,18 @@ def _assumptions(decisions: Iterable[BuyOrRent]) -> str:
     if not assumed:
         return "Nothing was assumed: price, life, power and tariff were given."
     return (
-        f"Assumed, because it was not given: {listed(assumed)}. The machine around the card is not counted. "
+        f"Assumed, because it was not given: {listing(assumed)}. The machine around the card is not counted. "
         "`gpubench rank --own` takes your own figures."
     )
 
 
-def _name(data: ReportData, each: BuyOrRent) -> str:
-    name = plain(data.gpu_name(each.gpu_key), 40)
+def _name(each: BuyOrRent) -> str:
+    name = gpu_name(each.gpu_key)
     return name if each.gpu_count == 1 else f"{each.gpu_count} × {name}"
 
 
-def _figure(data: ReportData, decisions: Sequence[BuyOrRent]) -> Figure:
-    labels = [two_lines(_name(data, each), f"{format_usd(each.purchase_usd)} to buy") for each in decisions]
+def _figure(decisions: Sequence[BuyOrRent]) -> Figure:
+    labels = [two_lines(_name(each), f"{format_usd(each.purchase_usd)} to buy") for each in decisions]
     marks = tuple(
         Mark(
             row=i,
@@ -82,7 +82,7 @@ def _figure(data: ReportData, decisions: Sequence[BuyOrRent]) -> Figure:
         for i, each in enumerate(decisions)
     )
     alt = "; ".join(
-        f"{_name(data, e)} {_hourly(e)} against {format_usd(e.equivalent_usd_per_hour)}" for e in decisions
+        f"{_name(e)} {_hourly(e)} against {format_usd(e.equivalent_usd_per_hour)}" for e in decisions
     )
     return Figure(
         figure=dots(
@@ -100,7 +100,7 @@ def _hourly(each: BuyOrRent) -> str:
     return f"${each.hourly_usd.text()}"
 
 
-def _twin(data: ReportData, decisions: Iterable[BuyOrRent]) -> Table:
+def _twin(decisions: Iterable[BuyOrRent]) -> Table:
     return Table(
         caption="Owning against renting the same work",
         columns=(
@@ -113,15 +113,15 @@ def _twin(data: ReportData, decisions: Iterable[BuyOrRent]) -> Table:
             Column(title="Pays after", numeric=True),
             Column(title="Verdict"),
         ),
-        rows=tuple(_cells(data, each) for each in decisions),
+        rows=tuple(_cells(each) for each in decisions),
     )
 
 
-def _cells(data: ReportData, each: BuyOrRent) -> tuple[str, ...]:
+def _cells(each: BuyOrRent) -> tuple[str, ...]:
     hours = (each.break_even_hours, each.break_even_hours_low, each.break_even_hours_high)
     rival = f"{plain(each.against, 60)}, {PRICING_WORDS[each.against_pricing]}"
     return (
-        f"{_name(data, each)}\n{plain(each.instance, 60)}",
+        f"{_name(each)}\n{plain(each.instance, 60)}",
         format_usd(each.purchase_usd),
         stacked(_hourly(each)),
         f"{format_usd(each.equivalent_usd_per_hour)}\n{rival}",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubench.findings import FindingKind, describe
+from gpubench.labels import gpu_name, gpus_of
 from gpubench.models import Estimate, RankedOffer, Ranking
 from gpubench.predict.calibration import load_calibration
 from gpubench.report.data import ReportData
 from gpubench.report.section import Block, Column, Paragraph, Part, Section, Table
 from gpubench.report.sections.value import best_of_each_gpu
-from gpubench.report.words import gpus_words, listed
-from gpubench.units import UNKNOWN, count, format_number, format_percent, plain
+from gpubench.units import UNKNOWN, count, format_number, format_percent, listing, plain
 
 MOST_ROWS = 20
 
@@ -25,8 +25,8 @@ def _render(data: ReportData) -> Block | None:
         return None
     parts: list[Part] = [Paragraph(text=_sentence(ranking, rows)), Paragraph(text=_meaning())]
     if any(f.kind is FindingKind.OUT_OF_DOMAIN for row in rows for f in row.estimate.findings):
-        parts.append(Paragraph(text=_far(data, rows), tone="warning"))
-    parts.append(_table(data, rows[:MOST_ROWS]))
+        parts.append(Paragraph(text=_far(rows), tone="warning"))
+    parts.append(_table(rows[:MOST_ROWS]))
     return Block(title="How far to trust the predictions", parts=tuple(parts))
 
 
@@ -55,16 +55,16 @@ def _meaning() -> str:
     )
 
 
-def _far(data: ReportData, rows: Sequence[RankedOffer]) -> str:
+def _far(rows: Sequence[RankedOffer]) -> str:
     far = [
-        gpus_words(data, row.offer)
+        gpus_of(row.offer)
         for row in rows
         if any(f.kind is FindingKind.OUT_OF_DOMAIN for f in row.estimate.findings)
     ]
-    return f"Far from every GPU with published measurements, so treat as a guess: {listed(far)}."
+    return f"Far from every GPU with published measurements, so treat as a guess: {listing(far)}."
 
 
-def _table(data: ReportData, rows: Sequence[RankedOffer]) -> Table:
+def _table(rows: Sequence[RankedOffer]) -> Table:
     return Table(
         caption="What each prediction rests on",
         columns=(
@@ -77,16 +77,16 @@ def _table(data: ReportData, rows: Sequence[RankedOffer]) -> Table:
             Column(title="Evidence"),
             Column(title="Remarks"),
         ),
-        rows=tuple(_cells(data, row) for row in rows),
+        rows=tuple(_cells(row) for row in rows),
         folded=True,
     )
 
 
-def _cells(data: ReportData, row: RankedOffer) -> tuple[str, ...]:
+def _cells(row: RankedOffer) -> tuple[str, ...]:
     e = row.estimate
     remarks = [plain(describe(f), 200) for f in e.findings if f.kind is not FindingKind.STALE_PRICE]
     return (
-        plain(data.gpu_name(e.gpu_key), 60),
+        gpu_name(e.gpu_key),
         _width(e),
         format_percent(e.compute_share),
         format_percent(e.bandwidth_share),

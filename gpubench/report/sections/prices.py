@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gpubench.labels import PRICING_WORDS
 from gpubench.models import Pricing, RankedOffer
 from gpubench.report.data import ReportData
 from gpubench.report.section import Block, Column, Paragraph, Section, Table
-from gpubench.report.words import PRICING_WORDS, listed
-from gpubench.units import UNKNOWN, count, plain
+from gpubench.units import UNKNOWN, count, listing, plain
 
 STALE_DAYS, OLD_DAYS = 30, 180
 """Past the first a price is marked stale; past the second it is not called current."""
@@ -66,7 +66,7 @@ def _cells(provider: str, rows: list[RankedOffer]) -> tuple[str, ...]:
     return (
         plain(provider, 40),
         str(len(rows)),
-        listed(sorted({PRICING_WORDS[row.offer.pricing] for row in rows})),
+        listing(sorted({PRICING_WORDS[row.offer.pricing] for row in rows})),
         plain(by_age[-1].offer.price_date, 20),
         plain(by_age[0].offer.price_date, 20),
         span,
@@ -82,7 +82,7 @@ def _sources(rows: Iterable[RankedOffer]) -> Table:
     return Table(
         caption="Where the prices were read",
         columns=(Column(title="Source"), Column(title="Providers")),
-        rows=tuple((source, listed(sorted(providers))) for source, providers in sorted(read.items())),
+        rows=tuple((source, listing(sorted(providers))) for source, providers in sorted(read.items())),
         folded=True,
     )
 

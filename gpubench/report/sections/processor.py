@@ -11,8 +11,8 @@ from gpubench.models import Case, TaskKind
 from gpubench.report.data import ReportData, Result, at_named_batches, same
 from gpubench.report.ratios import Ratio, doubts, ratio
 from gpubench.report.section import Block, Column, Paragraph, Section, Table
-from gpubench.report.words import listed, throughput
-from gpubench.units import count, format_duration, plain
+from gpubench.report.words import throughput
+from gpubench.units import count, format_duration, listing, plain
 
 JOB_SAMPLES = 1_000_000
 """A job to hold both against: about 17 passes over the 60,000 images of the classic digit set."""
@@ -137,7 +137,7 @@ def _names(found: Iterable[Contest]) -> str:
         flags = sorted({flag for result in contest.cpus for flag in doubts(result)})
         name = plain(contest.cpu.case.workload, 40)
         texts.append(f"{name} (flagged {', '.join(flags)})" if flags else name)
-    return listed(texts)
+    return listing(texts)
 
 
 def _surely_within_s(results: Iterable[Result]) -> float:

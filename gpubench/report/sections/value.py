@@ -5,21 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubench.interval import stacked
+from gpubench.labels import gpu_name, gpus_of, offer_name
 from gpubench.models import RankedOffer, Ranking, SortedBy
 from gpubench.report.charts import BASIS_COLOURS, BASIS_SYMBOLS, Mark, Series, dots, two_lines
 from gpubench.report.data import ReportData
 from gpubench.report.offer_tables import excluded_table, head, here, marks, offers_tables, rank_words
 from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Part, Section, Table
-from gpubench.report.words import (
-    basis_words,
-    cases_words,
-    gpus_words,
-    listed,
-    merit_unit,
-    merit_words,
-    offer_words,
-)
-from gpubench.units import UNKNOWN, format_bytes, plain
+from gpubench.report.words import basis_words, cases_words, merit_unit, merit_words
+from gpubench.units import UNKNOWN, format_bytes, listing, plain
 
 CHART_ROWS = 20
 
@@ -49,7 +42,7 @@ def _render(data: ReportData) -> Block | None:
     else:
         parts.append(Paragraph(text="No offer is left to rank; the list below says why.", tone="warning"))
     if ranking.excluded:
-        parts.append(excluded_table(data, ranking))
+        parts.append(excluded_table(ranking))
     return Block(title=_TITLES[ranking.sorted_by], parts=tuple(parts))
 
 
@@ -73,7 +66,7 @@ def _ranked_parts(data: ReportData, ranking: Ranking) -> list[Part]:
     )
     if tied > 1:
         caption += f" The {tied} rows on the band cannot be told apart: they share rank 1."
-        caption += _parting(data, shown[:tied])
+        caption += _parting(shown[:tied])
     if len(best) > len(shown):
         caption += f" {len(best) - len(shown)} further kinds of GPU are in the data below the page."
     return [
@@ -86,12 +79,12 @@ def _ranked_parts(data: ReportData, ranking: Ranking) -> list[Part]:
     ]
 
 
-def _parting(data: ReportData, tied: Sequence[RankedOffer]) -> str:
+def _parting(tied: Sequence[RankedOffer]) -> str:
     """Name the measurement that would part a tie: predictions are what is uncertain in it."""
-    guessed = [plain(data.gpu_name(r.offer.gpu_key), 40) for r in tied if r.estimate.basis == "predicted"]
+    guessed = [gpu_name(r.offer.gpu_key) for r in tied if r.estimate.basis == "predicted"]
     if not guessed:
         return " All were measured: measure them again with more launches (`--publish`) to part them."
-    return f" Measuring {listed(guessed[:3])} would part them; renting one for some minutes is enough."
+    return f" Measuring {listing(guessed[:3])} would part them; renting one for some minutes is enough."
 
 
 def _shown(data: ReportData, best: Sequence[RankedOffer]) -> tuple[RankedOffer, ...]:
@@ -106,7 +99,7 @@ def _tied_rows(rows: Sequence[RankedOffer]) -> int:
 
 def _figure(data: ReportData, ranking: Ranking, rows: Sequence[RankedOffer], tied: int) -> Figure:
     labels = [
-        two_lines(gpus_words(data, row.offer) + here(data, row), f"{row.rank}. {offer_words(row.offer)}")
+        two_lines(gpus_of(row.offer) + here(data, row), f"{row.rank}. {offer_name(row.offer)}")
         for row in rows
     ]
     series = [
@@ -119,9 +112,7 @@ def _figure(data: ReportData, ranking: Ranking, rows: Sequence[RankedOffer], tie
         for basis, colour in BASIS_COLOURS.items()
         if any(row.estimate.basis == basis for row in rows)
     ]
-    alt = "; ".join(
-        f"{row.rank}. {gpus_words(data, row.offer)} {merit_words(ranking, row)}" for row in rows[:8]
-    )
+    alt = "; ".join(f"{row.rank}. {gpus_of(row.offer)} {merit_words(ranking, row)}" for row in rows[:8])
     return Figure(
         figure=dots(series, labels, merit_unit(ranking), band_rows=tied),
         alt=f"Dot chart of {merit_unit(ranking)} with intervals, best first: {alt}.",
@@ -154,7 +145,7 @@ def _best_table(data: ReportData, ranking: Ranking, rows: Sequence[RankedOffer])
         ),
         rows=tuple(
             (
-                f"{gpus_words(data, row.offer)}{here(data, row)}\n{offer_words(row.offer)}",
+                f"{gpus_of(row.offer)}{here(data, row)}\n{offer_name(row.offer)}",
                 rank_words(row),
                 stacked(merit_words(ranking, row)),
                 *_factors(data, row),
