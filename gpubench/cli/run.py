@@ -168,13 +168,12 @@ def _kept(cases: int) -> str:
 def _tell(
     session: Session, prepared: Prepared, request: RunRequest, report: Path | None, *, as_json: bool
 ) -> None:
+    from gpubench import effects
     from gpubench.cli.run_text import print_run
-    from gpubench.compare import amp_effects, scaling_effects
     from gpubench.record.as_json import run_document
 
     if as_json:
-        effects = {"amp": amp_effects(session.run), "scaling": scaling_effects(session.run)}
-        print_json(run_document(session.run) | effects)
+        print_json(run_document(session.run) | effects.document(session.run))
     else:
         print_run(session.run)
     say(f"stored in {session.path}")

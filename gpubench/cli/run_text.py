@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from gpubench import units
 from gpubench.cli.tables import console_for_tables, new_table
-from gpubench.compare import AmpEffect, ScalingEffect, amp_effects, scaling_effects
-from gpubench.findings import INFORMATIVE, describe
+from gpubench.effects import Effect, against_fp32, amp_effects, results_of, scaling_effects
+from gpubench.findings import describe
 from gpubench.measure.checks import unique
 from gpubench.measure.peaks import best_products, datasheet_share
 from gpubench.models import Finding, Measurement, Run, Status, TaskKind
@@ -121,45 +118,41 @@ def cold(run: Run) -> tuple[str, ...]:
 
 def closing(run: Run) -> tuple[str, ...]:
     """Say what AMP and further GPUs gain here, with the baseline named, and what speaks against it."""
-    rows = {m.case: m for m in run.measurements}
-    said = [(_sentence(e), (rows[e.case], rows[e.baseline])) for e in amp_effects(run)]
-    for effect in scaling_effects(run):
-        alone = rows[msgspec.structs.replace(effect.case, gpu_count=1)]
-        said.append((_scaling_sentence(effect), (rows[effect.case], alone)))
-    lines = [text + _doubted(run, pair) for text, pair in said]
-    if any(row.within_one_process for _, pair in said for row in pair):
+    results = results_of(run)
+    amp, scaling = against_fp32(amp_effects(results)), scaling_effects(results)
+    said = [(_sentence(pair), pair) for pair in amp] + [(_scaling_sentence(pair), pair) for pair in scaling]
+    lines = [text + _doubted(pair) for text, pair in said]
+    if any(each.measurement.within_one_process for _, pair in said for each in (pair.of, pair.to)):
         lines.append("these ratios rest on one launch: differences between processes are not in them")
     return tuple(lines)
 
 
-def _doubted(run: Run, rows: Sequence[Measurement]) -> str:
-    found = (*run.findings, *(finding for row in rows for finding in row.findings))
-    kinds = dict.fromkeys(f.kind for f in found if f.kind not in INFORMATIVE)
-    return f"; to be doubted: {', '.join(kinds)}" if kinds else ""
+def _doubted(pair: Effect) -> str:
+    return f"; to be doubted: {', '.join(pair.doubts)}" if pair.doubts else ""
 
 
-def _scaling_sentence(effect: ScalingEffect) -> str:
-    case = effect.case
+def _scaling_sentence(effect: Effect) -> str:
+    case = effect.of.case
     return (
         f"{units.plain(case.workload)} {case.precision} on {case.gpu_count} GPUs is "
-        f"{effect.speedup.value:.2f}x the throughput of one: an efficiency of "
+        f"{effect.value:.2f}x the throughput of one: an efficiency of "
         f"{effect.efficiency.by(units.format_percent)}"
     )
 
 
-def _sentence(effect: AmpEffect) -> str:
-    case, speedup = effect.case, effect.speedup
+def _sentence(effect: Effect) -> str:
+    case, speedup, gap = effect.of.case, effect.interval, effect.loss_gap
     execution = "" if case.execution == "eager" else f" ({case.execution})"
     times = speedup.by("{:.2f}".format, unit="x")
     times = times if speedup.bounded else f"about {times}"
     task = "" if case.task is TaskKind.TRAIN else "inference, "
     work = f"{units.plain(case.workload)} ({task}batch {case.batch_size:,}){execution}"
-    parts = [f"{case.precision} is {times} the throughput of {effect.baseline.precision} on {work}"]
+    parts = [f"{case.precision} is {times} the throughput of {effect.to.case.precision} on {work}"]
     if effect.memory_ratio is not None:
         parts.append(f"takes {effect.memory_ratio:.2f}x its memory")
-    if effect.loss_gap is not None and case.task is TaskKind.TRAIN:
-        gap = units.format_percent(abs(effect.loss_gap))
-        parts.append(f"its loss after {effect.curve_steps} steps differs by {gap}")
+    if gap is not None and gap.value is not None and case.task is TaskKind.TRAIN:
+        differs = units.format_percent(abs(gap.value))
+        parts.append(f"its loss after {gap.steps} steps differs by {differs}")
     return ", ".join(parts)
 
 

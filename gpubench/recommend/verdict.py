@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gpubench.findings import INFORMATIVE
+from gpubench.findings import doubts
 from gpubench.interval import Interval
 from gpubench.labels import gpu_name, gpus_of, price_of
 from gpubench.models import (
@@ -220,7 +220,7 @@ def _how(speeds: Speeds, row: int) -> str:
     """How the CPU was measured: its threads, the case where it is one, and what casts doubt on the figure."""
     parts = speeds.parts[row]
     remarks = [_work(parts[0].case)] if len(parts) == 1 else []
-    flags = sorted({f.kind.value for part in parts for f in part.findings if f.kind not in INFORMATIVE})
+    flags = doubts(*(part.findings for part in parts))
     if flags:
         remarks.append(f"flagged {listing(flags, most=3)}")
     return f"{parts[0].method} ({'; '.join(remarks)})" if remarks else parts[0].method

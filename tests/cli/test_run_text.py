@@ -110,7 +110,7 @@ def test_a_ratio_names_what_speaks_against_either_row_or_the_run() -> None:
     run = run_of(noisy(fp32, 0.08), msgspec.structs.replace(amp, findings=(one,)))
     shared = Finding(kind=FindingKind.SHARED_GPU, value="1 other process")
     run = msgspec.structs.replace(run, findings=(shared,))
-    assert closing(run)[0].endswith("; to be doubted: SHARED_GPU, NOISY")
+    assert closing(run)[0].endswith("; to be doubted: NOISY, SHARED_GPU")
 
 
 def test_a_doubt_names_the_case_with_the_worst_value_in_per_cent() -> None:

@@ -10,7 +10,8 @@ import sys
 import msgspec
 import pytest
 
-from gpubench.compare import amp_effects, compare, parse_tolerance, ratio, scaling_effects
+from gpubench.compare import compare, parse_tolerance
+from gpubench.effects import amp_effects, document, ratio, results_of, scaling_effects
 from gpubench.errors import MisuseError
 from gpubench.findings import INFORMATIVE
 from gpubench.models import (
@@ -358,12 +359,16 @@ def test_amp_is_held_against_strict_fp32_of_the_same_work(make_run):
         precision=Precision.AMP_BF16,
         memory_format="channels_last",
     ).measurements[0]
-    (effect,) = amp_effects(msgspec.structs.replace(make_run(), measurements=(fp32, amp)))
-    assert effect.speedup.value == pytest.approx(2.0)
+    run = msgspec.structs.replace(make_run(), measurements=(fp32, amp))
+    (effect,) = amp_effects(results_of(run))
+    assert effect.value == pytest.approx(2.0)
     assert effect.memory_ratio == pytest.approx(0.6)
-    assert effect.loss_gap == pytest.approx(0.01)
-    assert effect.baseline.precision is Precision.FP32
-    assert amp_effects(msgspec.structs.replace(make_run(), measurements=(amp,))) == ()
+    assert effect.loss_gap.value == pytest.approx(0.01)
+    assert effect.to.case.precision is Precision.FP32
+    (shown,) = document(run)["amp"]
+    assert shown["loss_gap"] == effect.loss_gap.value
+    assert shown["curve_steps"] == len(curve)
+    assert amp_effects(results_of(msgspec.structs.replace(make_run(), measurements=(amp,)))) == ()
 
 
 # --- the verbs ---------------------------------------------------------------------------------------
@@ -442,8 +447,8 @@ def test_several_gpus_are_compared_with_one_of_the_same_run(make_run):
     """Four GPUs do 4 batches in the time in which one does 1: all rows take the same step time."""
     one = with_launch(make_run(), launch()).measurements[0]
     four = msgspec.structs.replace(one, case=msgspec.structs.replace(one.case, gpu_count=4))
-    (effect,) = scaling_effects(msgspec.structs.replace(make_run(), measurements=(one, four)))
-    assert effect.case.gpu_count == 4
-    assert (effect.speedup.value, effect.efficiency.value) == (pytest.approx(4), pytest.approx(1))
-    assert effect.efficiency.low == pytest.approx(effect.speedup.low / 4)
-    assert scaling_effects(msgspec.structs.replace(make_run(), measurements=(four,))) == ()
+    (effect,) = scaling_effects(results_of(msgspec.structs.replace(make_run(), measurements=(one, four))))
+    assert effect.of.case.gpu_count == 4
+    assert (effect.interval.value, effect.efficiency.value) == (pytest.approx(4), pytest.approx(1))
+    assert effect.efficiency.low == pytest.approx(effect.interval.low / 4)
+    assert scaling_effects(results_of(msgspec.structs.replace(make_run(), measurements=(four,)))) == ()

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gpubench.effects import amp_effects
 from gpubench.errors import MisuseError
 from gpubench.models import Execution, Precision, Status
 from gpubench.report.section import (
@@ -23,7 +24,6 @@ from gpubench.report.section import (
     combine,
     load_sections,
 )
-from gpubench.report.sections.amp import speed_ups
 from gpubench.report.sections.frontier import frontier
 from gpubench.report.sections.value import best_of_each_gpu
 
@@ -101,7 +101,7 @@ def test_a_speed_up_is_the_ratio_of_throughputs_with_errors_in_quadrature():
     fp32 = samples.measurement(samples.case(precision=Precision.FP32), 0.1, 0.01)
     amp = samples.measurement(samples.case(precision=Precision.AMP_BF16), 0.02, 0.01)
     run = samples.h200_run(measurements=(fp32, amp))
-    (pair,) = speed_ups(samples.report_data(run).results)
+    (pair,) = amp_effects(samples.report_data(run).results)
     assert pair.value == pytest.approx(amp.samples_per_s / fp32.samples_per_s)
     width = math.hypot(math.log1p(amp.relative_half_width), math.log1p(fp32.relative_half_width))
     assert math.log(pair.interval.high / pair.value) == pytest.approx(width)
@@ -112,7 +112,7 @@ def test_amp_is_never_paired_across_executions_or_batches():
     fp32 = samples.measurement(samples.case(precision=Precision.FP32, execution=Execution.EAGER), 0.1)
     other = samples.measurement(samples.case(precision=Precision.TF32, batch=128), 0.1)
     amp = samples.measurement(samples.case(precision=Precision.AMP_BF16), 0.02)
-    assert speed_ups(samples.report_data(samples.h200_run(measurements=(fp32, other, amp))).results) == ()
+    assert amp_effects(samples.report_data(samples.h200_run(measurements=(fp32, other, amp))).results) == ()
 
 
 def test_the_frontier_holds_exactly_the_offers_that_nothing_beats_on_both():

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gpubench.compare import ratio
+from gpubench.effects import Result, ratio
 from gpubench.interval import stacked
 from gpubench.models import Case, DeviceProfile, Run
-from gpubench.report.data import ReportData, Result, newest, same
+from gpubench.report.data import ReportData, newest, same
 from gpubench.report.section import Block, Column, Paragraph, Section, Table
 from gpubench.report.words import case_words
 from gpubench.units import count, plain

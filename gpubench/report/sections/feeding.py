@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from gpubench.effects import Result
 from gpubench.interval import stacked
 from gpubench.measure.feeding import eight_bit_bytes, tensor_bytes
 from gpubench.models import MicroResult, TaskKind
 from gpubench.profile import load_profiles
-from gpubench.report.data import ReportData, Result, at_named_batches
+from gpubench.report.data import ReportData, at_named_batches
 from gpubench.report.section import Block, Column, Paragraph, Section, Table
 from gpubench.report.words import throughput
 from gpubench.units import UNKNOWN, format_percent, format_si, plain

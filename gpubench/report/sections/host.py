@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-import msgspec
-
+from gpubench.effects import Effect, Result, execution_effects
 from gpubench.findings import FindingKind
 from gpubench.interval import stacked
 from gpubench.models import Execution
 from gpubench.report.charts import BLUE, ORANGE, Mark, Series, dots, two_lines
-from gpubench.report.data import ReportData, Result
-from gpubench.report.ratios import Ratio, ratio
+from gpubench.report.data import ReportData
 from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
 from gpubench.report.words import throughput
 from gpubench.units import count, format_percent, plain
@@ -23,19 +19,8 @@ _NAMES = {Execution.GRAPH: "graph against eager", Execution.COMPILE: "compile ag
 _LOOKS = {Execution.GRAPH: (BLUE, "circle"), Execution.COMPILE: (ORANGE, "diamond")}
 
 
-def gains(results: Iterable[Result]) -> tuple[Ratio, ...]:
-    """Pair every graph or compile case with its eager twin: all else equal."""
-    known = {result.case: result for result in results}
-    pairs = []
-    for case, result in known.items():
-        eager = known.get(msgspec.structs.replace(case, execution=Execution.EAGER))
-        if case.execution is not Execution.EAGER and eager is not None:
-            pairs.append(ratio(result, eager))
-    return tuple(sorted(pairs, key=lambda p: (p.of.case.workload, p.of.case.batch_size, p.of.case.label)))
-
-
 def _render(data: ReportData) -> Block | None:
-    pairs = gains(data.results)
+    pairs = execution_effects(data.results)
     if not pairs:
         return None
     rows = [_label(pair.of) for pair in pairs]
@@ -57,7 +42,7 @@ def _render(data: ReportData) -> Block | None:
     )
 
 
-def _sentence(pairs: tuple[Ratio, ...]) -> str:
+def _sentence(pairs: tuple[Effect, ...]) -> str:
     graphs = [pair for pair in pairs if pair.of.case.execution is Execution.GRAPH]
     bound = [pair for pair in graphs if pair.value > HOST_BOUND_RATIO]
     if not graphs:
@@ -79,7 +64,7 @@ def _label(result: Result) -> str:
     return two_lines(plain(result.case.workload, 30), batch)
 
 
-def _figure(pairs: tuple[Ratio, ...], labels: list[str]) -> Figure:
+def _figure(pairs: tuple[Effect, ...], labels: list[str]) -> Figure:
     series = [
         Series(
             name=_NAMES[execution],
@@ -108,7 +93,7 @@ def _figure(pairs: tuple[Ratio, ...], labels: list[str]) -> Figure:
     )
 
 
-def _twin(pairs: tuple[Ratio, ...]) -> Table:
+def _twin(pairs: tuple[Effect, ...]) -> Table:
     return Table(
         caption="Eager beside graph and compile",
         columns=(
@@ -138,7 +123,7 @@ def _throughput(result: Result) -> str:
     return throughput(m)
 
 
-def _pace(pair: Ratio) -> str:
+def _pace(pair: Effect) -> str:
     flagged = any(f.kind is FindingKind.HOST_BOUND for f in pair.to.measurement.findings)
     if pair.of.case.execution is Execution.COMPILE:
         return "the host, when eager" if flagged else "—"

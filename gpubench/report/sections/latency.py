@@ -6,11 +6,12 @@ from collections.abc import Iterable
 
 import msgspec
 
+from gpubench.effects import Result
 from gpubench.interval import stacked
 from gpubench.models import TaskKind
 from gpubench.profile import load_profiles
 from gpubench.report.charts import BLUE, Mark, Series, dots, two_lines
-from gpubench.report.data import ReportData, Result
+from gpubench.report.data import ReportData
 from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
 from gpubench.report.words import throughput
 from gpubench.units import UNKNOWN, format_duration, plain

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gpubench.effects import Result
 from gpubench.findings import Finding, FindingKind, describe
 from gpubench.models import Launch, Measurement, Run, StartState, Switches
 from gpubench.record.spread import cold_costs, spread
-from gpubench.report.data import ReportData, Result
+from gpubench.report.data import ReportData
 from gpubench.report.section import Block, Bullets, Column, Fact, Facts, Paragraph, Part, Section, Table
 from gpubench.report.words import case_words, moment_words
 from gpubench.units import UNKNOWN, count, format_bytes, format_duration, format_number, format_percent, plain

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from gpubench.effects import Effect, Result, effect
 from gpubench.interval import stacked
 from gpubench.models import Case, TaskKind
-from gpubench.report.data import ReportData, Result, at_named_batches, same
-from gpubench.report.ratios import Ratio, doubts, ratio
+from gpubench.report.data import ReportData, at_named_batches, same
 from gpubench.report.section import Block, Column, Paragraph, Section, Table
 from gpubench.report.words import throughput
 from gpubench.units import count, format_duration, listing, plain
@@ -31,7 +31,7 @@ class Contest:
     cpus: tuple[Result, ...]
     cpu: Result
     gpu: Result | None
-    factor: Ratio | None
+    factor: Effect | None
     equal: bool
 
 
@@ -52,7 +52,7 @@ def contests(data: ReportData) -> tuple[Contest, ...]:
                 cpus=tuple(mine),
                 cpu=cpu,
                 gpu=gpu,
-                factor=None if gpu is None else ratio(gpu, cpu),
+                factor=None if gpu is None else effect(gpu, cpu),
                 equal=bool(shared),
             )
         )
@@ -134,7 +134,7 @@ def _names(found: Iterable[Contest]) -> str:
     """Workloads, with the findings that cast doubt on what the CPU did."""
     texts = []
     for contest in found:
-        flags = sorted({flag for result in contest.cpus for flag in doubts(result)})
+        flags = sorted({flag for result in contest.cpus for flag in result.doubts})
         name = plain(contest.cpu.case.workload, 40)
         texts.append(f"{name} (flagged {', '.join(flags)})" if flags else name)
     return listing(texts)
@@ -215,7 +215,7 @@ def _case(result: Result) -> str:
 def _result(result: Result) -> str:
     m = result.measurement
     figure = throughput(m)
-    flags = "".join(f"\nflagged {flag}" for flag in doubts(result))
+    flags = "".join(f"\nflagged {flag}" for flag in result.doubts)
     return f"{stacked(figure)}\n{_case(result)}{flags}"
 
 

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import fmean, median
 
+from gpubench.effects import Result
 from gpubench.models import Launch, TelemetrySample
-from gpubench.report.data import ReportData, Result
+from gpubench.report.data import ReportData
 from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
 from gpubench.report.strips import has_strip, strip
 from gpubench.units import UNKNOWN, count, format_number, format_percent, listing, plain

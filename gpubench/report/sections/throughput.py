@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
+from gpubench.effects import Result
 from gpubench.interval import stacked
 from gpubench.models import Execution, Measurement, MemoryFormat, Precision, TaskKind
 from gpubench.report.charts import BLUE, ORANGE, SLATE, Mark, Series, bars, two_lines
-from gpubench.report.data import ReportData, Result
+from gpubench.report.data import ReportData
 from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
 from gpubench.report.words import throughput
 from gpubench.units import format_duration, format_percent, plain, plural

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import msgspec
-
+from gpubench.effects import Effect, scaling_effects
 from gpubench.interval import stacked
-from gpubench.report.data import ReportData, Result
-from gpubench.report.ratios import Ratio, ratio
+from gpubench.report.data import ReportData
 from gpubench.report.section import Block, Column, Paragraph, Section, Table
 from gpubench.report.words import throughput
 from gpubench.units import UNKNOWN, format_percent, plain
 
 
-def gains(results: tuple[Result, ...]) -> tuple[Ratio, ...]:
-    """Pair every case on several GPUs with the same case on one."""
-    alone = {r.case: r for r in results if r.case.gpu_count == 1}
-    pairs = []
-    for result in results:
-        single = alone.get(msgspec.structs.replace(result.case, gpu_count=1))
-        if result.case.gpu_count > 1 and single is not None:
-            pairs.append(ratio(result, single))
-    return tuple(pairs)
-
-
 def _render(data: ReportData) -> Block | None:
-    pairs = gains(data.results)
+    pairs = scaling_effects(data.results)
     if not pairs:
         return None
     return Block(
@@ -42,7 +29,7 @@ def _render(data: ReportData) -> Block | None:
     )
 
 
-def _table(pairs: tuple[Ratio, ...]) -> Table:
+def _table(pairs: tuple[Effect, ...]) -> Table:
     return Table(
         caption="Throughput of several GPUs, and how many times that of one it is (95 % interval)",
         columns=(
@@ -59,7 +46,7 @@ def _table(pairs: tuple[Ratio, ...]) -> Table:
     )
 
 
-def _cells(pair: Ratio) -> tuple[str, ...]:
+def _cells(pair: Effect) -> tuple[str, ...]:
     m, case = pair.of.measurement, pair.of.case
     figure = throughput(m)
     return (
@@ -69,7 +56,7 @@ def _cells(pair: Ratio) -> tuple[str, ...]:
         str(case.batch_size),
         stacked(figure),
         stacked(pair.words),
-        format_percent(pair.value / case.gpu_count),
+        format_percent(pair.efficiency.value),
         ", ".join(pair.doubts) or UNKNOWN,
     )
 

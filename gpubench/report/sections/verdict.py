@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
+from gpubench.effects import Result
 from gpubench.labels import gpus_of, offer_name, price_of
 from gpubench.models import Pricing, RankedOffer, Ranking
-from gpubench.report.data import ReportData, Result
-from gpubench.report.ratios import doubts
+from gpubench.report.data import ReportData
 from gpubench.report.section import Block, Bullets, Fact, Facts, Paragraph, Part, Section
 from gpubench.report.words import basis_words, case_words, merit_unit, merit_words, price_date_words, speed_of
 from gpubench.units import count, listing, plain, plural
@@ -42,7 +42,7 @@ def _measured_facts(data: ReportData) -> tuple[Fact, ...]:
     m = heaviest.measurement
     point, _, interval = m.interval.text().partition(" ")
     alone = " within one process" if m.within_one_process else ""
-    flags = doubts(heaviest)
+    flags = heaviest.doubts
     flagged = f"; flagged {listing(flags)}" if flags else ""
     return (
         Fact(
