@@ -56,6 +56,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         """Whether B is slower than A by more than ``tolerance`` at the favourable end of the interval."""
         return self.ratio.high is not None and self.ratio.high < 1 - tolerance
 
+    def undecided_at(self, tolerance: float) -> bool:
+        """Whether the interval allows both: slower by more than ``tolerance``, and not."""
+        surely_within = self.ratio.low is not None and self.ratio.low >= 1 - tolerance
+        return not surely_within and not self.slower_than(tolerance)
+
     def document(self) -> dict[str, Any]:
         """Return the row as JSON shows it."""
         stored: dict[str, Any] = msgspec.to_builtins(self)
@@ -86,6 +91,10 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     def failed(self, tolerance: float) -> tuple[Row | Broken, ...]:
         """Return what fails a gate: surely slower by more than ``tolerance``, or broken in B."""
         return (*(row for row in self.rows if row.slower_than(tolerance)), *self.broken)
+
+    def undecided(self, tolerance: float) -> tuple[Row, ...]:
+        """Return what neither fails nor passes a gate: the interval is too wide, or not known."""
+        return tuple(row for row in self.rows if row.undecided_at(tolerance))
 
 
 def compare(a: Run, b: Run, *, across_devices: bool = False) -> Comparison:

@@ -10,6 +10,7 @@ import typer
 
 from gpubench.cli.common import print_json, say
 from gpubench.cli.tables import console_for_tables, new_table
+from gpubench.errors import ExitCode
 from gpubench.units import count, format_duration, format_si, plain
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def check_cuda(device: str, output: Path | None, *, full: bool, as_json: bool) -
         _print_beside(check)
     _say_next(check, verdicts, path)
     if judge.failed(verdicts):
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.NO)
 
 
 def _say_part(log: PartLog, number: int, total: int) -> None:

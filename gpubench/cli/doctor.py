@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from gpubench.cli.common import JsonOption, ResultsOption, print_json
+from gpubench.errors import ExitCode
 
 if TYPE_CHECKING:
     from gpubench.probe.check import Check
@@ -32,7 +33,7 @@ def verb(results: ResultsOption = None, json: JsonOption = False) -> None:
     else:
         print("\n".join(_lines(checks)))
     if failed(checks):
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.NO)
 
 
 def _storage(results: Path | None) -> Check:

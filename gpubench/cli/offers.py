@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpubench.cli.common import JsonOption, ResultsOption, money, print_json, say
-from gpubench.errors import GpuBenchError, MisuseError
+from gpubench.errors import ExitCode, GpuBenchError, MisuseError
 from gpubench.units import plain
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def refresh_(
         )
     unmet = done.named("failed") + (done.named("skipped") if provider else ())
     if unmet or done.path is None:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.NO)
 
 
 def import_(

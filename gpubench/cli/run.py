@@ -9,7 +9,7 @@ import typer
 
 from gpubench import executions, precisions
 from gpubench.cli.common import JsonOption, ResultsOption, print_json, say
-from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
+from gpubench.errors import ExitCode, GpuBenchError, MisuseError, NoDeviceError
 
 if TYPE_CHECKING:
     from gpubench.measure.budget import BudgetName
@@ -179,14 +179,14 @@ def _tell(
     say(f"stored in {session.path}")
     if session.interrupted:
         say("interrupted: finished cases are kept")
-        raise typer.Exit(130)
+        raise typer.Exit(ExitCode.INTERRUPTED)
     if prepared.plan.cases and not (as_json or session.every_case_failed):
         _top_offers(prepared.plan, request.results)
     if report is not None:
         _write_report(report, request, session.run.run_id)
     if session.every_case_failed:
         say("every case failed; the reasons are above")
-        raise typer.Exit(4)
+        raise typer.Exit(ExitCode.EVERY_CASE_FAILED)
 
 
 def _top_offers(plan: Plan, results: Path | None) -> None:

@@ -10,10 +10,11 @@ import sys
 import msgspec
 import pytest
 
-from gpubench.compare import compare, parse_tolerance
+from gpubench.compare import Comparison, Row, compare, parse_tolerance
 from gpubench.effects import amp_effects, document, ratio, results_of, scaling_effects
 from gpubench.errors import MisuseError
 from gpubench.findings import INFORMATIVE
+from gpubench.interval import Interval
 from gpubench.models import (
     Execution,
     Finding,
@@ -337,6 +338,20 @@ def test_a_row_says_in_which_run_its_batch_is_the_largest_that_fits(make_run):
     other = msgspec.structs.replace(searched, case=msgspec.structs.replace(fixed.case, batch_size=4096))
     left_out = compare(msgspec.structs.replace(a, measurements=(fixed, other)), a)
     assert left_out.remarks[-1].endswith("batch 4,096, the largest that fits (in A)")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "state"),
+    [(0.98, 1.01, "passed"), (0.60, 1.19, "undecided"), (0.90, 0.96, "failed"), (None, None, "undecided")],
+)
+def test_a_row_that_may_be_slower_by_more_than_the_tolerance_is_undecided(make_run, low, high, state):
+    case = make_run().measurements[0].case
+    row = Row(case=case, a=1.0, b=0.95, ratio=Interval(0.95, low, high))
+    found = Comparison(rows=(row,))
+    assert (bool(found.failed(0.03)), bool(found.undecided(0.03))) == (
+        state == "failed",
+        state == "undecided",
+    )
 
 
 @pytest.mark.parametrize(("text", "value"), [("3%", 0.03), ("3 %", 0.03), ("0.03", 0.03), ("0", 0.0)])
