@@ -13,15 +13,20 @@ from gpubench.errors import MisuseError, StorageError
 from gpubench.measure.privacy import scrub
 from gpubench.models import (
     SCHEMA_VERSION,
+    Checkpointing,
     CudaCheck,
     DeviceProfile,
     Execution,
     FindingKind,
+    Framework,
     MemoryFormat,
+    ParallelMode,
     PartState,
     Precision,
     Status,
     TaskKind,
+    Trainable,
+    WeightType,
 )
 from gpubench.profile import load_profiles
 from gpubench.record.store import is_safe_name, replace_file
@@ -34,7 +39,20 @@ _OF_ONE_CARD = re.compile("UUID|Serial|PciInfo|Board|MinorNumber|Pids|Accounting
 """Calls of the driver library that tell one card, or one machine, from another of its kind."""
 _WORDS = frozenset(
     word
-    for kind in (Precision, Execution, TaskKind, MemoryFormat, Status, PartState, FindingKind)
+    for kind in (
+        Precision,
+        Execution,
+        TaskKind,
+        MemoryFormat,
+        Framework,
+        WeightType,
+        Checkpointing,
+        Trainable,
+        ParallelMode,
+        Status,
+        PartState,
+        FindingKind,
+    )
     for word in map(str, kind)
 )
 

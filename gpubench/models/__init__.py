@@ -7,7 +7,16 @@ can be derived again from the file alone.
 
 from gpubench.executions import Execution
 from gpubench.findings import Finding, FindingKind
-from gpubench.models.case import Case, MemoryFormat, TaskKind
+from gpubench.models.case import (
+    Case,
+    Checkpointing,
+    Framework,
+    MemoryFormat,
+    ParallelMode,
+    TaskKind,
+    Trainable,
+    WeightType,
+)
 from gpubench.models.catalogue import GpuSpec, Offer, Pricing
 from gpubench.models.cuda_check import (
     Blocks,
@@ -63,6 +72,7 @@ __all__ = [
     "BuyOrRent",
     "Case",
     "CaseRow",
+    "Checkpointing",
     "ClockProof",
     "CudaCheck",
     "DeviceProfile",
@@ -73,6 +83,7 @@ __all__ = [
     "FaultProof",
     "Finding",
     "FindingKind",
+    "Framework",
     "GpuSpec",
     "GraphProof",
     "Launch",
@@ -84,6 +95,7 @@ __all__ = [
     "Offer",
     "Operator",
     "OperatorKind",
+    "ParallelMode",
     "PartLog",
     "PartState",
     "Precision",
@@ -103,5 +115,7 @@ __all__ = [
     "Switches",
     "TaskKind",
     "TelemetrySample",
+    "Trainable",
+    "WeightType",
     "WorkloadProfile",
 ]

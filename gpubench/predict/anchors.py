@@ -116,6 +116,8 @@ def _usable(question: Question, measurements: Iterable[Measurement]) -> Iterable
             and m.case.workload_version == question.profile.version
             and m.case.task == question.task
             and m.case.gpu_count == 1
+            and m.case.framework == question.framework
+            and m.case.setup.keys() <= {"framework"}
         )
         disturbed = any(f.kind in DISTURBED for f in m.findings)
         if same and m.status is Status.OK and m.samples_per_s and not disturbed:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from gpubench.findings import describe
-from gpubench.models import Estimate
+from gpubench.models import SCHEMA_VERSION, Estimate
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.kinship import chip_of
 from gpubench.predict.question import Refusal
@@ -41,7 +41,7 @@ def as_records(answers: Mapping[str, Estimate | Refusal]) -> dict[str, Any]:
     """The document of `predict show --json`."""
     calibration = load_calibration()
     return {
-        "schema_version": 1,
+        "schema_version": SCHEMA_VERSION,
         "calibrated": calibration.fitted,
         "estimates": [
             msgspec.to_builtins(a) | {"reasons": reasons(a)}

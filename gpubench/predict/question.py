@@ -11,6 +11,7 @@ from gpubench.errors import MisuseError
 from gpubench.models import (
     Case,
     Execution,
+    Framework,
     GpuSpec,
     Precision,
     TaskKind,
@@ -35,6 +36,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     execution: Execution = Execution.GRAPH
     task: TaskKind = TaskKind.TRAIN
     batch_size: int | None = None
+    framework: Framework = Framework.TORCH
 
     @property
     def batch(self) -> int:
@@ -82,6 +84,7 @@ def case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
         memory_format=question.profile.memory_format_at(precision),
         batch_size=question.batch,
         sample_unit=question.profile.sample_unit,
+        framework=question.framework,
     )
 
 

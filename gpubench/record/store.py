@@ -265,7 +265,7 @@ def read_run(path: Path) -> Run:
             f"{path.name} has schema {version}, this gpubench reads up to {SCHEMA_VERSION}: upgrade gpubench"
         )
     try:
-        run = msgspec.json.decode(upgrade(data, version), type=Run)
+        run = upgraded(msgspec.json.decode(data, type=Run))
         id_of(run)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise BadContentError(f"{path.name} is no gpubench run: {plain(str(error))}") from error
@@ -276,11 +276,11 @@ def read_run(path: Path) -> Run:
     return run
 
 
-def upgrade(data: bytes, version: int) -> bytes:
-    """Bring an older file to the current schema, one step a version. Version 1 is the first."""
-    if version < 1:
-        raise MisuseError(f"schema version {version} never existed: the file is not gpubench's")
-    return data
+def upgraded(run: Run) -> Run:
+    """Bring a run to the current schema. A case of version 1 is one of version 2 at its defaults."""
+    if run.schema_version < 1:
+        raise MisuseError(f"schema version {run.schema_version} never existed: the file is not gpubench's")
+    return msgspec.structs.replace(run, schema_version=SCHEMA_VERSION)
 
 
 def read_runs(root: Path) -> StoredRuns:

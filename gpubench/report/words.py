@@ -114,6 +114,7 @@ def case_words(case: Case) -> str:
     return (
         f"{plain(case.workload, 40)}, {'training' if case.task == 'train' else 'inference'}, "
         f"{case.precision.words}, {case.execution}, batch {case.batch_size:,}{layout}{gpus}"
+        f"{''.join(f', {word}' for word in case.setup_words)}"
     )
 
 

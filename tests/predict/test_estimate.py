@@ -12,7 +12,19 @@ import numpy as np
 import pytest
 
 from gpubench.errors import MisuseError
-from gpubench.models import Case, Estimate, Execution, Finding, FindingKind, Precision, TaskKind
+from gpubench.models import (
+    Case,
+    Checkpointing,
+    Estimate,
+    Execution,
+    Finding,
+    FindingKind,
+    Framework,
+    Precision,
+    TaskKind,
+    Trainable,
+    WeightType,
+)
 from gpubench.predict.estimate import estimate
 from gpubench.predict.question import Question, Refusal, case_for
 from gpubench.profile import load_profiles
@@ -128,6 +140,11 @@ def test_another_workload_version_or_task_anchors_nothing(vgg16):
             {"task": TaskKind.INFER},
             {"precision": Precision.FP32},
             {"gpu_count": 4},
+            {"framework": Framework.KERAS_TORCH},
+            {"weight_type": WeightType.BFLOAT16},
+            {"checkpointing": Checkpointing.FULL},
+            {"trainable": Trainable.LORA},
+            {"loss_chunks": 8},
         )
     ]
     run = run_of(T4, *((other, 10.0) for other in others))
