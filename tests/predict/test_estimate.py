@@ -25,6 +25,7 @@ from gpubench.models import (
     Trainable,
     WeightType,
 )
+from gpubench.predict.anchors import readings_of
 from gpubench.predict.estimate import estimate
 from gpubench.predict.question import Question, Refusal, case_for
 from gpubench.profile import load_profiles
@@ -130,6 +131,15 @@ def test_a_host_bound_measurement_names_the_cpu_that_set_its_pace(vgg16, kind, c
     run = msgspec.structs.replace(run, environment=msgspec.structs.replace(run.environment, cpu="Some CPU"))
     found = ask(vgg16, T4, own=[run])[T4]
     assert (found.basis, found.host_cpu) == ("measured", cpu)
+
+
+def test_no_framework_anchors_another():
+    """Neither a run of torch, nor the shipped loops of torch, start a prediction for another framework."""
+    asked = Question(profile=load_profiles()["vgg16"])
+    of_torch = run_of(T4, (case_on(asked, T4), 10.0))
+    found = readings_of(asked, [of_torch], [])
+    assert {reading.run_id for reading in found} > {"run-1"}, "the loops are among them"
+    assert readings_of(msgspec.structs.replace(asked, framework=Framework.KERAS_JAX), [of_torch], []) == []
 
 
 def test_another_workload_version_or_task_anchors_nothing(vgg16):
