@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpubench.interval import Interval
-from gpubench.labels import gpu_name, gpus_of, offer_name
+from gpubench.labels import gpu_name, gpus, gpus_of, offer_name
 from gpubench.models import BuyOrRent, RankedOffer, Ranking
 from gpubench.offers.dates import freshness
 from gpubench.recommend.words import assumed_of, batches_of, must_work, pays_after
@@ -197,7 +197,7 @@ def _buying_table(decisions: Sequence[BuyOrRent], console: Console) -> Table:
         table.add_column(name, overflow="fold")
     for each in decisions:
         cells = [
-            f"{each.gpu_count}x {gpu_name(each.gpu_key)}",
+            gpus(each.gpu_key, each.gpu_count),
             format_usd(each.purchase_usd),
             f"${_shown(each.hourly_usd)}",
             each.against,

@@ -81,7 +81,7 @@ def _nearest(gpu_key: str) -> str:
     if not kin:
         return ""
     nearest = max(kin, key=lambda key: (rows[key], key))
-    return f" (nearest: {rows[nearest]} of {specs[nearest].name})"
+    return f" (nearest: {rows[nearest]} of {specs[nearest].short_name})"
 
 
 def scores_as_text(document: Mapping[str, Any]) -> str:

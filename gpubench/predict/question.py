@@ -74,7 +74,7 @@ def case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
         else Precision(question.precision)
     )
     if not precision.within(capability):
-        return Refusal(gpu_key=spec.key, reason=f"{spec.name} has no {precision.facts.hardware}")
+        return Refusal(gpu_key=spec.key, reason=f"{spec.short_name} has no {precision.facts.hardware}")
     return Case(
         workload=question.profile.name,
         workload_version=question.profile.version,

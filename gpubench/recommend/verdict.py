@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from gpubench.findings import doubts
 from gpubench.interval import Interval
-from gpubench.labels import gpu_name, gpus_of, price_of
+from gpubench.labels import gpu_name, gpus, gpus_of, price_of
 from gpubench.models import (
     BuyOrRent,
     Case,
@@ -249,7 +249,7 @@ def buying_sentences(decisions: Sequence[BuyOrRent]) -> list[str]:
 
 
 def _buying(each: BuyOrRent) -> str:
-    machine = f"{each.gpu_count}x {gpu_name(each.gpu_key)} for ${each.purchase_usd:,.0f}"
+    machine = f"{gpus(each.gpu_key, each.gpu_count)} for ${each.purchase_usd:,.0f}"
     against = f"{each.against} ({format_usd(each.equivalent_usd_per_hour)}/h for the same work)"
     if each.verdict == "rent":
         return f"Rather than buy {machine}, rent {against}: it pays in no case considered."

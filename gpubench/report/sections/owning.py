@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from gpubench.interval import stacked
-from gpubench.labels import PRICING_WORDS, gpu_name
+from gpubench.labels import PRICING_WORDS, gpus
 from gpubench.models import BuyOrRent
 from gpubench.recommend.words import assumed_of, must_work, pays_after
 from gpubench.report.charts import BLUE, Mark, Series, dots, two_lines
@@ -65,8 +65,7 @@ def _assumptions(decisions: Iterable[BuyOrRent]) -> str:
 
 
 def _name(each: BuyOrRent) -> str:
-    name = gpu_name(each.gpu_key)
-    return name if each.gpu_count == 1 else f"{each.gpu_count} × {name}"
+    return gpus(each.gpu_key, each.gpu_count)
 
 
 def _figure(decisions: Sequence[BuyOrRent]) -> Figure:
