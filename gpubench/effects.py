@@ -18,7 +18,7 @@ from gpubench.errors import MisuseError
 from gpubench.executions import Execution
 from gpubench.findings import FindingKind, doubts
 from gpubench.interval import Interval
-from gpubench.models import Case, Measurement, Run, Status
+from gpubench.models import Case, Measurement, Run, Status, TaskKind
 from gpubench.precisions import Precision
 
 ROTATION = 4
@@ -111,11 +111,12 @@ class Effect:
     def loss_gap(self) -> LossGap | None:
         """Mean losses over the last fifth of the common steps, in whole rotations of the batches.
 
-        None where a loss is missing or not finite, or seed or batch differ, and with them what was learnt.
+        None where nothing is trained, a loss is missing or not finite, or seed or batch differ, and with them
+        what was learnt.
         """
         steps = self.curve_steps
         same = (self.of.run.seed, self.of.case.batch_size) == (self.to.run.seed, self.to.case.batch_size)
-        if not same or steps < ROTATION:
+        if self.of.case.task is not TaskKind.TRAIN or not same or steps < ROTATION:
             return None
         last = max(ROTATION, steps // 5 // ROTATION * ROTATION)
         ends = [_curve(result)[steps - last : steps] for result in (self.of, self.to)]

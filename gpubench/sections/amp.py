@@ -1,0 +1,186 @@
+"""What AMP gains here, against a baseline that is named: strict fp32, and tf32 where the device has it."""
+
+from __future__ import annotations
+
+from gpubench.blocks.charts import BLUE, GREEN, SLATE, Mark, Series, dots, two_lines
+from gpubench.blocks.parts import Block, Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.effects import Effect, Result, amp_effects
+from gpubench.findings import FindingKind
+from gpubench.interval import Interval, stacked
+from gpubench.models import Precision, TaskKind
+from gpubench.sections.data import ReportData
+from gpubench.sections.section import Section
+from gpubench.units import UNKNOWN, count, format_bytes, format_number, plain
+
+SURE_FACTOR = 1.5
+"""A gain is put into words where the ends of its interval lie within this factor."""
+
+_ONE_LAUNCH = "Ratios of a single launch: what differs between processes is not in their intervals."
+
+BASELINES = tuple(precision for precision in Precision if not precision.is_amp)
+_LOOKS = {Precision.FP32: (BLUE, "circle"), Precision.TF32: (GREEN, "diamond")}
+_NAMES = {precision: f"against {precision.words}" for precision in BASELINES}
+
+
+def _render(data: ReportData) -> Block | None:
+    pairs = amp_effects(data.results)
+    if not pairs:
+        return None
+    sentence, twin = Paragraph(text=_sentence(pairs)), _twin(pairs)
+    alone = any(r.measurement.within_one_process for pair in pairs for r in (pair.of, pair.to))
+    one = (Paragraph(text=_ONE_LAUNCH, tone="note"),) if alone else ()
+    return Block(
+        title="What automatic mixed precision gains",
+        brief=(sentence, twin, *one),
+        parts=(
+            sentence,
+            Charts(
+                figures=tuple(_figure(group, title) for title, group in _groups(pairs)),
+                twin=twin,
+                caption=(
+                    "1 is no gain. The line through each mark is the 95 % interval; a grey open mark is "
+                    "flagged. The baseline is named in "
+                    "every row: fp32 is strict IEEE arithmetic with TF32 off in matmul, convolution and RNN."
+                ),
+            ),
+            *one,
+        ),
+    )
+
+
+def _groups(pairs: tuple[Effect, ...]) -> list[tuple[str | None, tuple[Effect, ...]]]:
+    """Pairs at an equal batch, and those where each precision has its own largest batch."""
+    equal = tuple(p for p in pairs if not p.of.measurement.at_largest_batch)
+    best = tuple(p for p in pairs if p.of.measurement.at_largest_batch)
+    if not best:
+        return [(None, equal)]
+    return [(title, group) for title, group in (("Equal batch", equal), ("Best batch", best)) if group]
+
+
+def _sentence(pairs: tuple[Effect, ...]) -> str:
+    """The strongest gain, the weakest, and how many cases lose."""
+    sure = [s for s in pairs if not s.doubts and _narrow(s.interval)]
+    if not sure:
+        return (
+            "No pairing was measured well enough to state a gain: each is flagged, or its interval is wider "
+            f"than a factor of {SURE_FACTOR:g}. Give the run more time on a quiet machine."
+        )
+    best = max(sure, key=lambda s: s.value)
+    host_paced = [s for s in pairs if set(s.doubts) <= {FindingKind.HOST_BOUND} and _narrow(s.interval)]
+    losing = [s for s in host_paced if s.interval.high is not None and s.interval.high < 1]
+    lead = "The largest gain is" if best.value >= 1 else "AMP gains nothing: at best it runs at"
+    text = (
+        f"{lead} {best.words}: {plain(best.of.case.workload, 40)}, "
+        f"{best.of.case.precision.value} {_NAMES[best.to.case.precision]}, "
+        f"{best.of.case.execution.value}, {_batches(best)}."
+    )
+    if losing:
+        text += (
+            f" In {count(len(losing), 'pairing')} AMP is slower, beyond the interval: a small step is paced "
+            "by the host, and AMP gives it more kernels to launch."
+        )
+    return text
+
+
+def _batches(pair: Effect) -> str:
+    """The batch of both, or of each."""
+    if pair.of.case.batch_size == pair.to.case.batch_size:
+        return pair.of.batch_words
+    return f"{pair.of.batch_words}, against {pair.to.batch_words}"
+
+
+def _figure(pairs: tuple[Effect, ...], title: str | None) -> Figure:
+    rows = list(dict.fromkeys(_row_label(pair.of) for pair in pairs))
+    series = [
+        Series(
+            name=_NAMES[precision] + (", flagged" if flagged else ""),
+            marks=tuple(
+                _mark(pair, rows)
+                for pair in pairs
+                if pair.to.case.precision is precision and bool(pair.doubts) is flagged
+            ),
+            colour=SLATE if flagged else _LOOKS[precision][0],
+            symbol=_LOOKS[precision][1] + ("-open" if flagged else ""),
+        )
+        for flagged in (False, True)
+        for precision in BASELINES
+        if any(p.to.case.precision is precision and bool(p.doubts) is flagged for p in pairs)
+    ]
+    alt = "; ".join(
+        f"{plain(p.of.case.workload, 40)} {p.of.case.precision.value} {p.of.case.execution.value} "
+        f"{_batches(p)} {_NAMES[p.to.case.precision]}: {p.words}"
+        for p in pairs
+    )
+    return Figure(
+        figure=dots(series, rows, "speed-up of AMP", line_at=1.0),
+        title=title,
+        alt=f"Dot chart of the speed-up of AMP: {alt}.",
+        height_px=110 + 40 * len(rows),
+    )
+
+
+def _narrow(interval: Interval) -> bool:
+    low, high = interval.low, interval.high
+    return bool(low and high and high / low <= SURE_FACTOR)
+
+
+def _mark(pair: Effect, rows: list[str]) -> Mark:
+    flags = f"<br>{', '.join(pair.doubts)}" if pair.doubts else ""
+    return Mark(
+        row=rows.index(_row_label(pair.of)),
+        value=pair.value,
+        low=pair.interval.low,
+        high=pair.interval.high,
+        hover=f"{_NAMES[pair.to.case.precision]}: {pair.words}{flags}",
+    )
+
+
+def _row_label(result: Result) -> str:
+    case = result.case
+    task = "" if case.task is TaskKind.TRAIN else " inference"
+    return two_lines(
+        f"{plain(case.workload, 24)}{task}",
+        f"{case.precision.value} {case.execution.value} {result.batch_words}",
+    )
+
+
+def _twin(pairs: tuple[Effect, ...]) -> Table:
+    return table(
+        "Speed-up of AMP with its baseline",
+        pairs,
+        text(
+            "Workload",
+            lambda s: plain(s.of.case.workload, 40) + "\nbest batch" * s.of.measurement.at_largest_batch,
+        ),
+        text("AMP", lambda s: _laid_out(s.of.case.precision.value, s.of)),
+        text("Baseline", lambda s: _laid_out(s.to.case.precision.words, s.to)),
+        text("Execution", lambda s: s.of.case.execution.value),
+        number("Batch", lambda s: _batches(s).replace("batch ", "").replace(", ", "\n"), optional=2),
+        number("Speed-up, 95 % interval", lambda s: stacked(s.words)),
+        number("Peak memory", _memory, optional=3),
+        number("Loss after the same steps", _loss, optional=1),
+        text("Doubts", lambda s: ", ".join(s.doubts) or "none"),
+    )
+
+
+def _memory(pair: Effect) -> str:
+    """Peak memory of AMP over that of the baseline."""
+    amp, baseline = pair.of.measurement.peak_memory_bytes, pair.to.measurement.peak_memory_bytes
+    if pair.memory_ratio is None:
+        return UNKNOWN
+    return f"{format_number(pair.memory_ratio)}×\n{format_bytes(amp)} for {format_bytes(baseline)}"
+
+
+def _loss(pair: Effect) -> str:
+    gap = pair.loss_gap
+    if gap is None:
+        return UNKNOWN
+    return f"{format_number(gap.of, 4)} for {format_number(gap.to, 4)}\n{gap.steps} steps from one seed"
+
+
+def _laid_out(precision: str, result: Result) -> str:
+    layout = result.case.memory_format
+    return precision if layout is None else f"{precision}\n{layout.value}"
+
+
+SECTION = Section(key="amp", render=_render, place=60)
