@@ -13,12 +13,13 @@ from gpubench.blocks.charts import PALETTE
 from gpubench.blocks.html import environment
 from gpubench.blocks.markdown import as_markdown
 from gpubench.blocks.parts import Block, Charts, Figure, printable
-from gpubench.errors import MisuseError, StorageError
+from gpubench.errors import MisuseError
+from gpubench.files import write_file
 from gpubench.report.export import as_csv, as_json, embedded
 from gpubench.sections.data import ReportData, gather
 from gpubench.sections.section import Section, load_sections
 from gpubench.sections.words import moment_words
-from gpubench.shipped import package_path
+from gpubench.shipped import package_text
 from gpubench.units import format_bytes, plain
 
 FORMATS = {"html": "html", "md": "md", "json": "json", "csv": "csv"}
@@ -64,24 +65,8 @@ def report(
     text = render(data, kind)
     # Names may hold what UTF-8 cannot carry (lone surrogates from a driver): they become "?".
     encoded = text.encode("utf-8", errors="replace")
-    _replace(path, encoded)
+    write_file(path, encoded, hint="choose another place with -o FILE")
     return str(path)
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    temporary = path.with_name(f".{path.name}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            temporary.write_bytes(content)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise StorageError(
-            f"cannot write the report to {path}: {error.strerror or error}; choose another place with -o FILE"
-        ) from error
 
 
 def render(data: ReportData, format: str = "html") -> str:  # noqa: A002 - the option's own name
@@ -165,8 +150,7 @@ def _subtitle(data: ReportData) -> str:
 def _asset(name: str) -> Any:
     from markupsafe import Markup
 
-    text = package_path(f"report/templates/{name}").read_text(encoding="utf-8")
-    return Markup(text)  # noqa: S704 - a file of this package, no outside text
+    return Markup(package_text(f"report/templates/{name}"))  # noqa: S704 - a file of this package, no outside text
 
 
 def _script_safe(script: str) -> Any:
