@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from gpubench.models import Precision, TaskKind, WorkloadProfile
 from gpubench.profile import load_profiles, profile_of, profile_workload
 from gpubench.profile.cuda_rules import RESULT_IN_FLOAT32, TO_FLOAT32, TO_LOWER, cuda_rules
-from gpubench.profile.liveness import step_timeline, trace_memory, traced_peak_bytes
+from gpubench.profile.liveness import step_trace, trace_memory, traced_peak_bytes
 from gpubench.profile.memory import (
     CONTEXT_BYTES,
     MARGIN,
@@ -103,7 +103,7 @@ def test_it_agrees_with_the_profiler_on_a_real_step(name: str, is_amp: bool) -> 
         real = real_peak_bytes(workload.tiny(16, 0), is_amp=is_amp)
         with FakeTensorMode(allow_non_fake_inputs=True):
             task = workload.tiny(16, 0)
-            found = max(step_timeline(task, TaskKind.TRAIN, is_amp=is_amp, options={}))
+            found = step_trace(task, TaskKind.TRAIN, is_amp=is_amp, options={}).peak_bytes
     assert found == pytest.approx(real, rel=0.03)
 
 
