@@ -1,0 +1,118 @@
+"""A value with the ends of its interval, and every way to print the three.
+
+In memory the three travel together as one ``Interval``; files and JSON keep flat keys (``x``, ``x_low``,
+``x_high``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from gpubench.units import UNKNOWN, format_interval, format_number
+
+_COMPACT_STEPS = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+_LARGE_STEPS = ((1e9, " billion"), (1e6, " million"))
+_NARROW = 0.1
+"""Full width over the value below which a compact text shows three digits instead of two."""
+
+
+class Interval(msgspec.Struct, frozen=True, gc=False):
+    """An estimate with the low and the high end of its interval; None is unknown.
+
+    A low end without a high one says that the half-width exceeds the value: only "at least" is sure.
+    """
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def bounded(self) -> bool:
+        """Whether both ends are known."""
+        return self.low is not None and self.high is not None
+
+    def holds(self, number: float) -> bool | None:
+        """Whether a number lies within the ends; None where that cannot be told."""
+        return None if self.low is None or self.high is None else self.low <= number <= self.high
+
+    def each(self, function: Callable[[float], float]) -> Interval:
+        """Apply an increasing function to the value and both ends; what is unknown stays so."""
+        return Interval(*(None if x is None else function(x) for x in (self.value, self.low, self.high)))
+
+    def over(self, divisor: float) -> Interval:
+        """Divide by an exact positive number."""
+        return self.each(lambda number: number / divisor)
+
+    def text(self, unit: str = "") -> str:
+        """Return the three in no more digits than the interval supports, the unit behind the value.
+
+        >>> Interval(1653.7, 1572.8, 1743.3).text(), Interval(4.4321, 4.41, 4.45).text("×")
+        ('1,650 (1,570 to 1,740)', '4.432× (4.410 to 4.450)')
+        >>> Interval(73.3, 40.0).text(), Interval(2.0).text("×"), Interval(None).text()
+        ('73 (at least 40)', '2.00×', '—')
+        """
+        if self.value is None:
+            return UNKNOWN
+        point, _, ends = format_interval(self.value, self.low, self.high).partition(" ")
+        return f"{point}{unit} {ends}" if ends else f"{point}{unit}"
+
+    def words(self) -> str:
+        """Return the text with large values in millions, so that nobody counts zeros.
+
+        >>> Interval(12.3e6, 9.4e6, 16.8e6).words(), Interval(3166.4, 3150.2, 3181.9).words()
+        ('12.3 (9.4 to 16.8) million', '3,166 (3,150 to 3,182)')
+        """
+        for step, word in _LARGE_STEPS:
+            if self.value is not None and self.value >= step:
+                return self.over(step).text() + word
+        return self.text()
+
+    def compact(self, to: str = " to ") -> str:
+        """Return the three in few characters, with a prefix that all of them share.
+
+        >>> Interval(9.9e6, 5.9e6, 17e6).compact(), Interval(3166.4, 3150.2, 3181.9).compact("-")
+        ('9.9M (5.9 to 17)', '3.17k (3.15-3.18)')
+        >>> Interval(0.5).compact(), Interval(None).compact()
+        ('0.50', '—')
+        """
+        if self.value is None:
+            return UNKNOWN
+        value = self.value
+        step, prefix = next((pair for pair in _COMPACT_STEPS if value >= pair[0]), (1.0, ""))
+        if self.low is None or self.high is None:
+            return f"{format_number(value / step, 2)}{prefix}"
+        digits = 3 if self.high - self.low < _NARROW * value else 2
+        point, low, high = (format_number(number / step, digits) for number in (value, self.low, self.high))
+        return f"{point}{prefix} ({low}{to}{high})"
+
+    def by(self, form: Callable[[float], str], to: str = " to ") -> str:
+        """Return the three, each printed by a function of its own unit.
+
+        >>> Interval(1.5, 1.25, 2.0).by("{:.2f}x".format), Interval(1.5).by("{:.2f}".format)
+        ('1.50x (1.25x to 2.00x)', '1.50')
+        """
+        if self.value is None:
+            return UNKNOWN
+        point = form(self.value)
+        if self.low is None:
+            return point
+        return (
+            f"{point} ({form(self.low)}{to}{form(self.high)})"
+            if self.high is not None
+            else (f"{point} (at least {form(self.low)})")
+        )
+
+
+def stacked(text: str) -> str:
+    r"""Set the ends of a printed interval on a second line of their cell.
+
+    >>> stacked("12 (9.4 to 17) million"), stacked("4.97× (4.96 to 4.98)"), stacked("—")
+    ('12 million\n9.4 to 17 million', '4.97×\n4.96 to 4.98', '—')
+    """
+    point, bracket, rest = text.partition(" (")
+    if not bracket:
+        return text
+    ends, _, unit = rest.partition(")")
+    return f"{point}{unit}\n{ends}{unit}"
