@@ -31,6 +31,15 @@ from gpubench.models.measurement import (
     Status,
     Switches,
 )
+from gpubench.models.memory import (
+    CardClass,
+    CardMemory,
+    MemoryBasis,
+    MemoryFit,
+    MemoryNeed,
+    MemoryParts,
+    Verdict,
+)
 from gpubench.models.ranking import (
     Basis,
     BuyOrRent,
@@ -60,6 +69,8 @@ __all__ = [
     "BatchChoice",
     "Blocks",
     "BuyOrRent",
+    "CardClass",
+    "CardMemory",
     "Case",
     "CaseRow",
     "ClockProof",
@@ -78,8 +89,12 @@ __all__ = [
     "Launch",
     "LoadProof",
     "Measurement",
+    "MemoryBasis",
+    "MemoryFit",
     "MemoryFormat",
     "MemoryLine",
+    "MemoryNeed",
+    "MemoryParts",
     "MicroResult",
     "Offer",
     "Operator",
@@ -103,5 +118,6 @@ __all__ = [
     "Switches",
     "TaskKind",
     "TelemetrySample",
+    "Verdict",
     "WorkloadProfile",
 ]

@@ -53,6 +53,10 @@ def test_the_search_ends_just_below_the_limit(limit: int, guess: int) -> None:
     assert len(tried) < 45
 
 
+def card(memory_bytes: int) -> DeviceProfile:
+    return DeviceProfile(backend="nvidia", name="a card", vendor="NVIDIA", memory_bytes=memory_bytes)
+
+
 def test_a_good_guess_takes_few_trials() -> None:
     tried: list[int] = []
     found = largest_that_fits(lambda n: tried.append(n) or n <= 1000, 950)
@@ -67,13 +71,13 @@ def test_small_limits_are_met_exactly(limit: int, expected: int) -> None:
 
 def test_the_guess_grows_with_memory_and_with_less_to_keep() -> None:
     profile = load_profiles()["vgg16"]
-    small, large = (guess_batch(profile, case(), gib * GIB) for gib in (16, 80))
+    small, large = (guess_batch(profile, case(), card(gib * GIB)) for gib in (16, 80))
     assert 50 < small < 200
     assert 4 < large / small < 8
-    assert guess_batch(profile, case(precision=Precision.AMP_FP16), 80 * GIB) > 1.5 * large
+    assert guess_batch(profile, case(precision=Precision.AMP_FP16), card(80 * GIB)) > 1.5 * large
     infer = msgspec.structs.replace(case(), task=TaskKind.INFER)
-    assert guess_batch(profile, infer, 80 * GIB) > large
-    assert guess_batch(profile, case(), 1) == 1
+    assert guess_batch(profile, infer, card(80 * GIB)) > large
+    assert guess_batch(profile, case(), card(1)) == 1
 
 
 def test_untraced_the_inputs_that_lie_ready_count_and_the_ceiling_is_one() -> None:
@@ -84,7 +88,7 @@ def test_untraced_the_inputs_that_lie_ready_count_and_the_ceiling_is_one() -> No
     featherweight = msgspec.structs.replace(
         without, parameters=20, trainable_parameters=20, saved_bytes_per_sample=16, train=()
     )
-    assert guess_batch(featherweight, case(), 80 * GIB) == MOST_BATCH
+    assert guess_batch(featherweight, case(), card(80 * GIB)) == MOST_BATCH
 
 
 OWN = """
