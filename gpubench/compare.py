@@ -11,29 +11,12 @@ import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.findings import INFORMATIVE, FindingKind
+from gpubench.interval import Interval
 from gpubench.models import BatchChoice, Case, Measurement, Precision, Run, Status
 from gpubench.units import plain
 
 ROTATION = 4
 """Losses of single steps belong to four batches in turn: only whole rotations are compared."""
-
-
-class Ratio(msgspec.Struct, frozen=True, kw_only=True):
-    """Throughput of one measurement over another's; ``low`` and ``high`` bound 95 %, None if unknown."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-
-    @property
-    def holds_one(self) -> bool | None:
-        """Whether the two may be equal; None where that cannot be told."""
-        return None if self.low is None or self.high is None else self.low <= 1 <= self.high
-
-    def divided_by(self, count: int) -> Ratio:
-        """Return this ratio over an exact number."""
-        low, high = (None if end is None else end / count for end in (self.low, self.high))
-        return Ratio(value=self.value / count, low=low, high=high)
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +29,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     case: Case
     a: float
     b: float
-    ratio: Ratio
+    ratio: Interval
     a_batch_choice: BatchChoice | None = None
     b_batch_choice: BatchChoice | None = None
     a_findings: tuple[FindingKind, ...] = ()
@@ -65,9 +48,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def verdict(self) -> str:
         """What can be said with 95 % confidence."""
-        if self.ratio.holds_one is None:
+        equal = self.ratio.holds(1)
+        if equal is None or self.ratio.value is None:
             return "cannot be told: an interval is missing"
-        if self.ratio.holds_one:
+        if equal:
             return "no difference seen"
         return "B is faster" if self.ratio.value > 1 else "B is slower"
 
@@ -107,7 +91,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         return (*(row for row in self.rows if row.slower_than(tolerance)), *self.broken)
 
 
-def ratio(measurement: Measurement, baseline: Measurement) -> Ratio:
+def ratio(measurement: Measurement, baseline: Measurement) -> Interval:
     """Return the throughput of one measurement over that of another.
 
     The two are independent, so their half-widths add in quadrature on the log scale.
@@ -122,9 +106,9 @@ def ratio(measurement: Measurement, baseline: Measurement) -> Ratio:
     value = mine / theirs
     widths = (measurement.relative_half_width, baseline.relative_half_width)
     if widths[0] is None or widths[1] is None:
-        return Ratio(value=value)
+        return Interval(value)
     spread = math.hypot(math.log1p(widths[0]), math.log1p(widths[1]))
-    return Ratio(value=value, low=value * math.exp(-spread), high=value * math.exp(spread))
+    return Interval(value, value * math.exp(-spread), value * math.exp(spread))
 
 
 class AmpEffect(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,7 +124,7 @@ class AmpEffect(msgspec.Struct, frozen=True, kw_only=True):
 
     case: Case
     baseline: Case
-    speedup: Ratio
+    speedup: Interval
     memory_ratio: float | None
     loss_gap: float | None
     curve_steps: int
@@ -168,8 +152,8 @@ class ScalingEffect(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     case: Case
-    speedup: Ratio
-    efficiency: Ratio
+    speedup: Interval
+    efficiency: Interval
 
 
 def scaling_effects(run: Run) -> tuple[ScalingEffect, ...]:
@@ -181,7 +165,7 @@ def scaling_effects(run: Run) -> tuple[ScalingEffect, ...]:
         if case.gpu_count == 1 or alone is None:
             continue
         speedup = ratio(measurement, alone)
-        found.append(ScalingEffect(case=case, speedup=speedup, efficiency=speedup.divided_by(case.gpu_count)))
+        found.append(ScalingEffect(case=case, speedup=speedup, efficiency=speedup.over(case.gpu_count)))
     return tuple(found)
 
 

@@ -6,14 +6,17 @@ In memory the three travel together as one ``Interval``; files and JSON keep fla
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import msgspec
 
-from gpubench.units import UNKNOWN, format_interval, format_number
+from gpubench.units import UNKNOWN, format_number
 
 _COMPACT_STEPS = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _LARGE_STEPS = ((1e9, " billion"), (1e6, " million"))
+_MOST_DIGITS = 6
+"""No interval of a measurement supports more."""
 _NARROW = 0.1
 """Full width over the value below which a compact text shows three digits instead of two."""
 
@@ -46,7 +49,9 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         return self.each(lambda number: number / divisor)
 
     def text(self, unit: str = "") -> str:
-        """Return the three in no more digits than the interval supports, the unit behind the value.
+        """Return the three rounded to one place that the interval supports, the unit behind the value.
+
+        That place is at most a fifth of the half-width, so that rounding never moves an end onto the value.
 
         >>> Interval(1653.7, 1572.8, 1743.3).text(), Interval(4.4321, 4.41, 4.45).text("×")
         ('1,650 (1,570 to 1,740)', '4.432× (4.410 to 4.450)')
@@ -55,8 +60,18 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         """
         if self.value is None:
             return UNKNOWN
-        point, _, ends = format_interval(self.value, self.low, self.high).partition(" ")
-        return f"{point}{unit} {ends}" if ends else f"{point}{unit}"
+        if self.low is None:
+            return f"{format_number(self.value)}{unit}"
+        if self.high is None:
+            return f"{format_number(self.value, 2)}{unit} (at least {format_number(self.low, 2)})"
+        largest = max(abs(self.value), abs(self.low), abs(self.high))
+        if largest == 0:
+            return f"0{unit} (0 to 0)"
+        finest = math.floor(math.log10(largest)) + 1 - _MOST_DIGITS
+        place = (self.high - self.low) / 2 / 5 if self.high > self.low else largest / 1e3
+        exponent = max(finest, math.floor(math.log10(place)))
+        point, low, high = (_to_place(number, exponent) for number in (self.value, self.low, self.high))
+        return f"{point}{unit} ({low} to {high})"
 
     def words(self) -> str:
         """Return the text with large values in millions, so that nobody counts zeros.
@@ -87,22 +102,27 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         point, low, high = (format_number(number / step, digits) for number in (value, self.low, self.high))
         return f"{point}{prefix} ({low}{to}{high})"
 
-    def by(self, form: Callable[[float], str], to: str = " to ") -> str:
-        """Return the three, each printed by a function of its own unit.
+    def by(self, form: Callable[[float], str], unit: str = "") -> str:
+        """Return the three, each printed by a function; the unit, where there is one, behind the value.
 
-        >>> Interval(1.5, 1.25, 2.0).by("{:.2f}x".format), Interval(1.5).by("{:.2f}".format)
-        ('1.50x (1.25x to 2.00x)', '1.50')
+        >>> Interval(1.5, 1.25, 2.0).by("{:.2f}".format, "x"), Interval(1.5).by("{:.2f}".format)
+        ('1.50x (1.25 to 2.00)', '1.50')
         """
         if self.value is None:
             return UNKNOWN
-        point = form(self.value)
+        point = f"{form(self.value)}{unit}"
         if self.low is None:
             return point
-        return (
-            f"{point} ({form(self.low)}{to}{form(self.high)})"
-            if self.high is not None
-            else (f"{point} (at least {form(self.low)})")
-        )
+        if self.high is None:
+            return f"{point} (at least {form(self.low)})"
+        return f"{point} ({form(self.low)} to {form(self.high)})"
+
+
+def _to_place(value: float, exponent: int) -> str:
+    """Round to a power of ten; a number too small for it keeps two digits of its own."""
+    if abs(value) < 10.0 ** (exponent + 1):
+        return format_number(value, 2)
+    return f"{round(value, -exponent):,.{max(0, -exponent)}f}"
 
 
 def stacked(text: str) -> str:

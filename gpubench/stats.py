@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from operator import mul
 from statistics import NormalDist, fmean, median
 
+from gpubench.interval import Interval
+
 CONFIDENCE = 0.95
 LEAST_FREEDOM = 4.0
 """Degrees of freedom of the shortest and most correlated series: at a correlation of 0.9 the quantile of ten
@@ -133,8 +135,8 @@ def between_launches_half_width(means: Sequence[float], confidence: float = CONF
 
 def ratio_of_blocks(
     first: Sequence[float], second: Sequence[float], confidence: float = CONFIDENCE
-) -> tuple[float, float, float] | None:
-    """Return the ratio of two kinds of blocks and its interval; None below two runs of four blocks.
+) -> Interval | None:
+    """Return the ratio of two kinds of blocks with its interval; None below two runs of four blocks.
 
     The blocks ran in the order first, second, second, first, and again. Each four give one logarithm of the
     ratio, in which a steady drift cancels; Student's t is taken over these.
@@ -155,7 +157,7 @@ def ratio_of_blocks(
     middle = fmean(logs)
     error = math.sqrt(math.fsum((x - middle) ** 2 for x in logs) / (fours - 1) / fours)
     reach = student_t_quantile((1 + confidence) / 2, fours - 1) * error
-    return math.exp(middle), math.exp(middle - reach), math.exp(middle + reach)
+    return Interval(middle, middle - reach, middle + reach).each(math.exp)
 
 
 def student_t_quantile(probability: float, degrees_of_freedom: float) -> float:

@@ -20,8 +20,6 @@ Joules: TypeAlias = float
 
 UNKNOWN = "—"
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
-_MOST_DIGITS = 6
-"""No interval of a measurement supports more."""
 _SI_STEPS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 
 
@@ -96,37 +94,6 @@ def format_percent(ratio: float | None, digits: int = 2) -> str:
     return UNKNOWN if ratio is None else f"{format_number(ratio * 100, digits)} %"
 
 
-def format_interval(value: float | None, low: float | None, high: float | None) -> str:
-    """Format an estimate with its interval, all three rounded to one unit that the interval supports.
-
-    That unit is at most a fifth of the half-width, so that rounding never moves an end onto the estimate.
-
-    >>> format_interval(1653.7, 1572.8, 1743.3), format_interval(3166.4, 2000.0, 4100.0)
-    ('1,650 (1,570 to 1,740)', '3,200 (2,000 to 4,100)')
-    """
-    if value is None:
-        return UNKNOWN
-    if low is not None and high is None:  # the half-width exceeds the value: only this much is sure
-        return f"{format_number(value, 2)} (at least {format_number(low, 2)})"
-    if low is None or high is None:
-        return format_number(value)
-    largest = max(abs(value), abs(low), abs(high))
-    if largest == 0:
-        return "0 (0 to 0)"
-    finest = math.floor(math.log10(largest)) + 1 - _MOST_DIGITS
-    unit = (high - low) / 2 / 5 if high > low else largest / 1e3
-    exponent = max(finest, math.floor(math.log10(unit)))
-    point, *ends = (_to_unit(number, exponent) for number in (value, low, high))
-    return f"{point} ({ends[0]} to {ends[1]})"
-
-
-def _to_unit(value: float, exponent: int) -> str:
-    """Round to a power of ten; a number too small for it keeps two digits of its own."""
-    if abs(value) < 10.0 ** (exponent + 1):
-        return format_number(value, 2)
-    return f"{round(value, -exponent):,.{max(0, -exponent)}f}"
-
-
 def plain(text: str, limit: int = 200) -> str:
     """Strip control characters and escapes from a name that came from outside, and bound its length."""
     kept = "".join(c for c in text if not unicodedata.category(c).startswith("C"))
@@ -149,6 +116,15 @@ def count(number: int, noun: str) -> str:
     ('1 row', '1,200 rows')
     """
     return f"{number:,} {noun if number == 1 else plural(noun)}"
+
+
+def per_second(sample_unit: str) -> str:
+    """``image`` becomes ``images/s``; a unit that came from outside is safe to print.
+
+    >>> per_second("image"), per_second("tokens")
+    ('images/s', 'tokens/s')
+    """
+    return f"{plural(plain(sample_unit, 30))}/s"
 
 
 def utc_stamp(moment: datetime | None = None) -> str:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpubench.interval import Interval, stacked
 from gpubench.units import format_percent, format_usd
@@ -21,9 +25,47 @@ def test_dividing_keeps_what_is_unknown() -> None:
     assert Interval(None).over(2) == Interval(None)
 
 
+@pytest.mark.parametrize(
+    ("interval", "expected"),
+    [
+        (Interval(3166.4, 3150.2, 3181.9), "3,166 (3,150 to 3,182)"),
+        (Interval(1653.7, 1572.8, 1743.3), "1,650 (1,570 to 1,740)"),
+        (Interval(100.0, 1.0, 500.0), "100 (1.0 to 500)"),
+        (Interval(5.0, 5.0, 5.0), "5.000 (5.000 to 5.000)"),
+        (Interval(0.0, 0.0, 0.0), "0 (0 to 0)"),
+        (Interval(140.0, 54.0), "140 (at least 54)"),
+        (Interval(None), "—"),
+    ],
+)
+def test_an_interval_is_written_as_its_digits_support(interval: Interval, expected: str) -> None:
+    assert interval.text() == expected
+
+
+@given(st.floats(min_value=1e-6, max_value=1e12), st.floats(min_value=1e-4, max_value=0.9))
+def test_no_end_of_an_interval_is_rounded_onto_its_estimate(value: float, half_width: float) -> None:
+    shown = Interval(value, value * (1 - half_width), value * (1 + half_width)).text()
+    point, low, high = (float(part) for part in re.findall(r"[0-9.]+", shown.replace(",", "")))
+    assert low < point < high
+
+
 def test_a_unit_stands_behind_the_value_and_the_ends_follow() -> None:
     assert Interval(4.4321, 4.41, 4.45).text("x") == "4.432x (4.410 to 4.450)"
     assert Interval(None).text("x") == "—"
+
+
+def test_a_ratio_shows_no_more_digits_than_its_interval_supports() -> None:
+    assert Interval(2.3456, 1.9, 2.9).text("×") == "2.3× (1.9 to 2.9)"
+
+
+@given(st.floats(min_value=1e-3, max_value=1e12), st.floats(min_value=1.0, max_value=3.0))
+def test_a_worded_interval_holds_its_estimate(value: float, width: float) -> None:
+    text = Interval(value, value / width, value * width).words()
+    point, low, high = (
+        float(t.replace(",", ""))
+        for t in text.replace("(", "").replace(")", "").replace("to ", "").split()[:3]
+    )
+    assert low <= point * 1.05
+    assert high >= point * 0.95
 
 
 def test_large_values_share_one_word() -> None:

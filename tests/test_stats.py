@@ -112,7 +112,8 @@ def test_equal_values_deviate_by_nothing_whatever_their_mean_rounds_to():
 def test_the_ratio_of_blocks_is_that_of_their_logarithms():
     """Fours of ratio 2 and 8 in turn: the logarithms are ln 4 -+ ln 2; t(0.975, 3) = 3.182."""
     first = [2.0, 2.0, 8.0, 8.0, 2.0, 2.0, 8.0, 8.0]
-    ratio, low, high = stats.ratio_of_blocks(first, [1.0] * 8)
+    found = stats.ratio_of_blocks(first, [1.0] * 8)
+    ratio, low, high = found.value, found.low, found.high
     assert ratio == pytest.approx(4.0)
     reach = 3.182 * math.sqrt(4 * math.log(2) ** 2 / 3 / 4)
     assert math.log(high / ratio) == pytest.approx(reach, rel=1e-3)
@@ -124,13 +125,14 @@ def test_a_steady_drift_cancels_in_fours_of_blocks():
     fours = [times[n : n + 4] for n in range(0, 24, 4)]
     first = [t for a, _, _, d in fours for t in (a, d)]
     second = [t for _, b, c, _ in fours for t in (b, c)]
-    ratio, low, high = stats.ratio_of_blocks(first, second)
-    assert ratio == pytest.approx(1.0, abs=1e-4)
-    assert high - low < 1e-4
+    found = stats.ratio_of_blocks(first, second)
+    assert found.value == pytest.approx(1.0, abs=1e-4)
+    assert found.high - found.low < 1e-4
 
 
 def test_equal_blocks_have_a_ratio_without_width_and_few_have_none():
-    assert stats.ratio_of_blocks([3.0] * 4, [2.0] * 4) == pytest.approx((1.5, 1.5, 1.5))
+    found = stats.ratio_of_blocks([3.0] * 4, [2.0] * 4)
+    assert (found.value, found.low, found.high) == pytest.approx((1.5, 1.5, 1.5))
     for first, second in (([1.0, 1.0], [1.0, 1.0]), ([1.0] * 4, [1.0] * 6), ([1.0] * 4, [0.0] * 4)):
         assert stats.ratio_of_blocks(first, second) is None
 
@@ -145,6 +147,5 @@ def test_the_interval_of_a_ratio_holds_it_under_drift_and_correlation():
             times.append((1 + 0.001 * n) * math.exp(error))
         first = [1.01 * t for n, t in enumerate(times) if n % 4 in {0, 3}]
         second = [t for n, t in enumerate(times) if n % 4 in {1, 2}]
-        _, low, high = stats.ratio_of_blocks(first, second)
-        held += low <= 1.01 <= high
+        held += stats.ratio_of_blocks(first, second).holds(1.01)
     assert 0.92 < held / 1000 < 0.97

@@ -89,15 +89,11 @@ def _print(found: Comparison) -> None:
     figures = ("A samples/s", "B samples/s", "B over A (95 %)")
     table = new_table(console, "case", *figures, "verdict", "findings", right=figures)
     for row in found.rows:
-        ratio = row.ratio
-        interval = (
-            "" if ratio.low is None or ratio.high is None else f" ({ratio.low:.3f} to {ratio.high:.3f})"
-        )
         cells = (
             plain(row.label),
             format_number(row.a, 4),
             format_number(row.b, 4),
-            f"{ratio.value:.3f}{interval}",
+            row.ratio.by("{:.3f}".format),
             row.verdict,
             _findings(row),
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpubench.cli.common import JsonOption, ResultsOption, print_json, say
-from gpubench.units import format_interval, format_si, plain
+from gpubench.units import format_si, plain
 
 if TYPE_CHECKING:
     from gpubench.recommend.feed import FeedReport
@@ -53,7 +53,7 @@ def _print(report: FeedReport) -> None:
     where = "" if report.pipeline.link_bytes_per_s is None else " on the device"  # a CPU has no link
     for rate in report.pipeline.rates:
         way = _WAYS[rate.way].format(workers=rate.workers, batch_size=rate.batch_size, where=where)
-        print(f"  {way}: {format_interval(rate.images_per_s, rate.low, rate.high)} images/s")
+        print(f"  {way}: {rate.interval.text()} images/s")
     if report.pipeline.link_bytes_per_s is not None:
         print(f"  link from host to device: {format_si(report.pipeline.link_bytes_per_s, 'B/s')}")
     for feeding in report.feedings:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from gpubench import executions, precisions
 from gpubench.cli.common import JsonOption, ResultsOption, print_json, say
 from gpubench.errors import MisuseError
 
@@ -28,10 +29,10 @@ def show(
         str | None, typer.Option("--workload", help="The same, for your own model: FILE[:NAME].")
     ] = None,
     precision: Annotated[
-        str, typer.Option("--precision", help="fp32, tf32, amp-fp16, amp-bf16, or amp: the best of each GPU.")
+        str, typer.Option("--precision", help=f"{precisions.HELP}: the best of each GPU.")
     ] = "amp",
     gpu: Annotated[list[str] | None, typer.Option("--gpu", help="GPU key or name; again for more.")] = None,
-    execution: Annotated[str, typer.Option("--execution", help="eager, graph or compile.")] = "graph",
+    execution: Annotated[str, typer.Option("--execution", help=f"{executions.HELP}.")] = "graph",
     task: Annotated[str, typer.Option("--task", help="train or infer.")] = "train",
     batch_size: Annotated[
         str | None,

@@ -149,10 +149,8 @@ def outcome(measurement: Measurement, launch: int) -> str:
     label = units.plain(measurement.label)
     again = f" (launch {launch + 1})" if launch else ""
     if measurement.status is Status.OK:
-        figure = units.format_interval(
-            measurement.samples_per_s, measurement.samples_per_s_low, measurement.samples_per_s_high
-        )
+        figure = f"{measurement.interval.text()} {units.per_second(measurement.case.sample_unit)}"
         alone = ", within one process" if measurement.within_one_process else ""
-        return f"  {label}{again}: {figure} {units.plural(measurement.case.sample_unit)}/s{alone}"
+        return f"  {label}{again}: {figure}{alone}"
     reason = units.plain(measurement.reason or "no reason known")
     return f"  {label}{again}: {measurement.status.replace('_', ' ')}: {reason}"

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from gpubench import executions, precisions
 from gpubench.cli.common import JsonOption, ResultsOption, print_json, say
 
 HUMAN_LIMIT = 20
@@ -36,10 +37,8 @@ def verb(
     mix: Annotated[
         str | None, typer.Option(help="Shares of the samples, counted as money: vgg16=0.5,lstm=0.5.")
     ] = None,
-    precision: Annotated[
-        str, typer.Option(help="amp (best of each GPU), fp32, tf32, amp-fp16, amp-bf16.")
-    ] = "amp",
-    execution: Annotated[str, typer.Option(help="eager, graph or compile.")] = "graph",
+    precision: Annotated[str, typer.Option(help=f"{precisions.HELP}: the best of each GPU.")] = "amp",
+    execution: Annotated[str, typer.Option(help=f"{executions.HELP}.")] = "graph",
     task: Annotated[str, typer.Option(help="train or infer.")] = "train",
     max_latency_ms: Annotated[
         float | None, typer.Option(help="With --task infer: the time one batch may take, even if slow.")

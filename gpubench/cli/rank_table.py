@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from gpubench.interval import Interval
 from gpubench.models import BuyOrRent, RankedOffer, Ranking
 from gpubench.offers.dates import freshness
 from gpubench.recommend.words import (
     assumed_of,
     batches_of,
-    compact,
     gpu_name,
     gpus_of,
     must_work,
@@ -80,7 +80,7 @@ def _columns(ranking: Ranking, rows: Sequence[RankedOffer]) -> list[_Column]:
         _Column("price of", _date, wraps=True, least_width=75),
         _Column(
             ranking.throughput_unit,
-            lambda r: _shown(*ranking.throughput_of(r)),
+            lambda r: _shown(ranking.throughput_of(r)),
             right=True,
             wraps=True,
             least_width=115 if with_job else 95,
@@ -93,17 +93,17 @@ def _columns(ranking: Ranking, rows: Sequence[RankedOffer]) -> list[_Column]:
         columns.append(_Column("ms", lambda r: format_number(_ms(r.latency_s)), right=True))
     if with_job:
         columns += [
-            _Column("hours", lambda r: _shown(r.hours, r.hours_low, r.hours_high), right=True, wraps=True),
+            _Column("hours", lambda r: _shown(r.job_hours), right=True, wraps=True),
             _Column(
                 "cost, $",
-                lambda r: _shown(r.cost_usd, r.cost_usd_low, r.cost_usd_high),
+                lambda r: _shown(r.job_cost_usd),
                 right=True,
                 wraps=True,
             ),
         ]
     else:
         title = ranking.value_unit.replace(" per dollar", " per $")
-        columns.append(_Column(title, lambda r: _shown(*ranking.value_of(r)), right=True, wraps=True))
+        columns.append(_Column(title, lambda r: _shown(ranking.value_of(r)), right=True, wraps=True))
     columns += [
         _Column("P(best)", lambda r: _chance(r.p_best), right=True, least_width=85),
         _Column("basis", lambda r: r.estimate.basis, least_width=70),
@@ -203,11 +203,10 @@ def _buying_table(decisions: Sequence[BuyOrRent], console: Console) -> Table:
     ):
         table.add_column(name, overflow="fold")
     for each in decisions:
-        hour = compact(each.usd_per_hour, each.usd_per_hour_low, each.usd_per_hour_high, to="-")
         cells = [
             f"{each.gpu_count}x {gpu_name(each.gpu_key)}",
             format_usd(each.purchase_usd),
-            f"${hour}",
+            f"${_shown(each.hourly_usd)}",
             each.against,
             f"{format_usd(each.equivalent_usd_per_hour)}/h",
             must_work(each),
@@ -225,8 +224,8 @@ def _date(row: RankedOffer) -> str:
     return f"{plain(row.offer.price_date, 10)}{mark}"
 
 
-def _shown(value: float | None, low: float | None, high: float | None) -> str:
-    return compact(value, low, high, to="-")
+def _shown(figure: Interval) -> str:
+    return figure.compact(to="-")
 
 
 def _chance(probability: float | None) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gpubench import precisions
 from gpubench.cli.common import JsonOption, ResultsOption, print_json, say
 
 ASK = "What the ranking is asked (the rest of its options: gpubench rank)"
@@ -47,9 +48,7 @@ def verb(
     workload: Annotated[
         list[str] | None, typer.Option(help="Rank by this workload or own model.", rich_help_panel=ASK)
     ] = None,
-    precision: Annotated[
-        str | None, typer.Option(help="amp, fp32, tf32, amp-fp16 or amp-bf16.", rich_help_panel=ASK)
-    ] = None,
+    precision: Annotated[str | None, typer.Option(help=f"{precisions.HELP}.", rich_help_panel=ASK)] = None,
     samples: Annotated[
         float | None, typer.Option(help="Samples of the job: gives hours and cost.", rich_help_panel=ASK)
     ] = None,

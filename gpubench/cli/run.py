@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from gpubench import executions, precisions
 from gpubench.cli.common import JsonOption, ResultsOption, print_json, say
 from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
 
@@ -42,13 +43,11 @@ def verb(
     ] = None,
     precision: Annotated[
         list[str] | None,
-        typer.Option(
-            help="fp32, tf32, amp-fp16, amp-bf16, or amp: the best of them. [default: what the device has]"
-        ),
+        typer.Option(help=f"{precisions.HELP}: the best of them. [default: what the device has]"),
     ] = None,
     execution: Annotated[
         list[str] | None,
-        typer.Option(help="eager, graph or compile. [default: eager and, on a GPU, graph]"),
+        typer.Option(help=f"{executions.HELP}. [default: eager and, on a GPU, graph]"),
     ] = None,
     task: Annotated[str, typer.Option(help="train or infer.")] = "train",
     batch_size: Annotated[

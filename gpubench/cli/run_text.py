@@ -139,22 +139,19 @@ def _doubted(run: Run, rows: Sequence[Measurement]) -> str:
 
 
 def _scaling_sentence(effect: ScalingEffect) -> str:
-    case, efficiency = effect.case, effect.efficiency
-    share = units.format_percent(efficiency.value)
-    if efficiency.low is not None and efficiency.high is not None:
-        share += f" ({units.format_percent(efficiency.low)} to {units.format_percent(efficiency.high)})"
+    case = effect.case
     return (
         f"{units.plain(case.workload)} {case.precision} on {case.gpu_count} GPUs is "
-        f"{effect.speedup.value:.2f}x the throughput of one: an efficiency of {share}"
+        f"{effect.speedup.value:.2f}x the throughput of one: an efficiency of "
+        f"{effect.efficiency.by(units.format_percent)}"
     )
 
 
 def _sentence(effect: AmpEffect) -> str:
     case, speedup = effect.case, effect.speedup
     execution = "" if case.execution == "eager" else f" ({case.execution})"
-    times = f"about {speedup.value:.2f}x"
-    if speedup.low is not None and speedup.high is not None:
-        times = f"{speedup.value:.2f}x ({speedup.low:.2f} to {speedup.high:.2f})"
+    times = speedup.by("{:.2f}".format, unit="x")
+    times = times if speedup.bounded else f"about {times}"
     task = "" if case.task is TaskKind.TRAIN else "inference, "
     work = f"{units.plain(case.workload)} ({task}batch {case.batch_size:,}){execution}"
     parts = [f"{case.precision} is {times} the throughput of {effect.baseline.precision} on {work}"]
@@ -199,9 +196,7 @@ def _cells(measurement: Measurement) -> tuple[str, ...]:
     step_s = measurement.step_time_s
     return (
         label,
-        units.format_interval(
-            measurement.samples_per_s, measurement.samples_per_s_low, measurement.samples_per_s_high
-        ),
+        measurement.interval.text(),
         units.format_number(None if step_s is None else step_s * 1e3),
         units.format_bytes(measurement.peak_memory_bytes),
         units.format_percent(measurement.mfu),

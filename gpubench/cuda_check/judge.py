@@ -31,8 +31,6 @@ ENERGY = 0.10
 """Power is an average over a second or less, the counter steps every 0.1 s: over ten seconds they agree."""
 CORE = frozenset({"precision", "clock", "graph", "faults", "fp32"})
 """Parts without which nothing is confirmed."""
-LOW_PRECISION_ERROR = 1e-2
-"""Of tf32 (about 3e-4), fp16 (4e-4) and bf16 (3e-3) against float64."""
 
 
 def judge(check: CudaCheck) -> tuple[Verdict, ...]:
@@ -102,7 +100,7 @@ def _of_fp32(check: CudaCheck) -> Iterator[Verdict]:
 
 def _of_precision(part: str, proof: PrecisionProof) -> Verdict:
     strict = proof.precision is Precision.FP32
-    limit = IEEE_ERROR if strict else LOW_PRECISION_ERROR
+    limit = proof.precision.facts.product_error
     reason = _why_wrong(proof, limit)
     errors = (f"{name} {_error(error)}" for name, error in proof.errors.items())
     return Verdict(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from gpubench.cuda_check.plan import is_strict
 from gpubench.cuda_check.verdict import State, Verdict, passed, state_of
-from gpubench.measure.checks import REFERENCE_LIMITS, SCALING_TOLERANCE
+from gpubench.interval import Interval
+from gpubench.measure.checks import SCALING_TOLERANCE
 from gpubench.models import (
     CaseRow,
     CudaCheck,
@@ -58,7 +60,7 @@ def fault_of(row: CaseRow, memory_bytes: int | None) -> str | None:
         return None
     if row.status is not Status.OK:
         return f"{row.status}: {row.reason}"
-    limit = REFERENCE_LIMITS[row.case.precision]
+    limit = row.case.precision.facts.loss_error
     errors = {"reference": row.reference_error}
     if row.case.execution is not Execution.EAGER:
         errors[str(row.case.execution)] = row.graph_error
@@ -200,20 +202,17 @@ def of_scaling(check: CudaCheck) -> Iterator[Verdict]:
         missed: State = "left out" if late else "FAILED"  # a slow host is no fault of the job
         yield Verdict(part="scaling", what=what, state=missed, limit=limit, reason=reason)
         return
-    ratio, low, high = _speedup(several, one)
-    found = f"{ratio:.3f} ({low:.3f} to {high:.3f})"
-    state = state_of(low, high, limits)
+    speedup = _speedup(several, one)
+    found, state = speedup.by("{:.3f}".format), state_of(speedup, limits)
     yield Verdict(part="scaling", what=what, state=state, found=found, limit=limit)
 
 
-def _speedup(several: Measurement, one: Measurement) -> tuple[float, float, float]:
+def _speedup(several: Measurement, one: Measurement) -> Interval:
     """Ratio of two throughputs with the widest ends of their intervals; 0 and infinity where unknown."""
-    above, below = several.samples_per_s or 0.0, one.samples_per_s or 0.0
-    low = (several.samples_per_s_low or 0.0) / (one.samples_per_s_high or float("inf"))
-    high = float("inf")
-    if several.samples_per_s_high is not None and one.samples_per_s_low is not None:
-        high = several.samples_per_s_high / one.samples_per_s_low
-    return above / below, low, high
+    above, below = several.interval, one.interval
+    low = (above.low or 0.0) / (below.high or math.inf)
+    high = math.inf if above.high is None or below.low is None else above.high / below.low
+    return Interval((above.value or 0.0) / (below.value or 0.0), low, high)
 
 
 def of_quick(check: CudaCheck) -> Iterator[Verdict]:

@@ -16,7 +16,7 @@ import msgspec
 from gpubench.measure import capability
 from gpubench.measure.budget import QUICK, Budget
 from gpubench.measure.estimate import COMPILE_S, PROCESS_START_S, estimate_s
-from gpubench.measure.plan import Plan, default_memory_format, plan
+from gpubench.measure.plan import Plan, plan
 from gpubench.measure.request import CLASSIC, RunRequest
 from gpubench.models import (
     Case,
@@ -214,7 +214,7 @@ def case_of(
         task=TaskKind.TRAIN,
         precision=precision,
         execution=execution,
-        memory_format=default_memory_format(profile, precision),
+        memory_format=profile.memory_format_at(precision),
         batch_size=batch_size or profile.main_batch,
         sample_unit=profile.sample_unit,
     )
@@ -276,12 +276,16 @@ def _trial(
 
 
 def _steps_s(case: Case, slower: float) -> Seconds:
-    """What the steps of a trial take; a compiled step as long as an eager one."""
-    read = next(
-        s
+    """What the steps of a trial take; a compiled step as long as an eager one.
+
+    A precision that was not read takes as long as the slowest.
+    """
+    at = {
+        s.precision: s
         for s in h200_readings().steps
-        if (s.workload, s.batch_size, s.precision) == (case.workload, case.batch_size, case.precision)
-    )
+        if (s.workload, s.batch_size) == (case.workload, case.batch_size)
+    }
+    read = at.get(case.precision) or max(at.values(), key=lambda s: s.step_s[Execution.EAGER])
     eager, prepared = STEPS[case.execution]
     each_s = read.step_s.get(case.execution, read.step_s[Execution.EAGER])
     return slower * (eager * read.step_s[Execution.EAGER] + prepared * each_s)

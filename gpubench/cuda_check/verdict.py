@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import msgspec
 
 from gpubench import stats
+from gpubench.interval import Interval
 from gpubench.models import Blocks
 
 State = Literal["ok", "FAILED", "undecided", "left out", "shown"]
@@ -42,14 +44,15 @@ def judge_ratio(part: str, what: str, blocks: Blocks, limits: tuple[float, float
     seen = stats.ratio_of_blocks(blocks.first_s, blocks.second_s)
     if seen is None:
         return Verdict(part=part, what=what, state="undecided", limit=limit, reason="too few blocks")
-    ratio, low, high = seen
-    found = f"{ratio:.4f} ({low:.4f} to {high:.4f})"
-    return Verdict(part=part, what=what, state=state_of(low, high, limits), found=found, limit=limit)
+    found = seen.by("{:.4f}".format)
+    return Verdict(part=part, what=what, state=state_of(seen, limits), found=found, limit=limit)
 
 
-def state_of(low: float, high: float, limits: tuple[float, float]) -> State:
-    """Say where an interval lies: inside the limits, outside, or neither."""
+def state_of(seen: Interval, limits: tuple[float, float]) -> State:
+    """Say where an interval lies: inside the limits, outside, or neither; an unknown end is endless."""
     least, most = limits
+    low = -math.inf if seen.low is None else seen.low
+    high = math.inf if seen.high is None else seen.high
     if least <= low and high <= most:
         return "ok"
     return "FAILED" if high < least or low > most else "undecided"

@@ -44,8 +44,6 @@ from gpubench.workload import Task, lacks_memory, load_workload, one_line
 
 CURVE_SHARE = 0.4
 """The steps whose losses are kept one by one take at most this share of the longest warm-up."""
-_PREPARATION = {Execution.GRAPH: "capture", Execution.COMPILE: "compile"}
-"""What comes between the first steps and the warm-up; eager has nothing to prepare."""
 STEPS_BEFORE_PEAK = 2
 """The first steps may take extra memory while cuDNN tries its algorithms; they are not the peak."""
 
@@ -387,9 +385,9 @@ def _first_steps(work: Work, desk: Desk, seen: Seen, deadline_s: Seconds) -> Adv
             break
         seen.loss_curve.append(work.edge_loss(step(index), index))
     hardware.reset_peak_memory()
-    desk.phase(_PREPARATION.get(execution, "first steps"))
+    desk.phase(execution.facts.preparation or "first steps")
     _in_time(deadline_s)
-    with seen.timing(_PREPARATION.get(execution)):
+    with seen.timing(execution.facts.preparation):
         advance = prepare(work)
         work.edge_loss(desk.once(advance)(0), 0)
     seen.peak_memory_bytes = hardware.peak_memory_bytes()

@@ -32,15 +32,8 @@ from gpubench.models import (
 from gpubench.probe.preflight import POWER_CAP_LIMIT
 
 NOISE = 0.05
-IEEE_ERROR = 1e-5
-"""Relative error of IEEE fp32 is about 5e-7, of TF32 about 3e-4 (read on an H200): this parts them."""
-REFERENCE_LIMITS = {
-    Precision.FP32: 1e-4,
-    Precision.TF32: 1e-2,
-    Precision.AMP_FP16: 2e-2,
-    Precision.AMP_BF16: 2e-2,
-}
-"""Largest relative difference of a first loss from float32 on the CPU."""
+IEEE_ERROR = Precision.FP32.facts.product_error
+"""It parts IEEE fp32 from TF32."""
 SKIPPED_STEPS = 0.05
 EAGER_OVER_GRAPH = 1.10
 LEAST_BUSY = 0.90
@@ -209,7 +202,7 @@ def _of_precision(case: Case, launch: Launch) -> Iterator[Finding]:
                 yield Finding(kind=FindingKind.TF32_IN_FORCE, value=seen, limit=IEEE_ERROR)
     if launch.memory_errors:
         yield Finding(kind=FindingKind.MEMORY_ERRORS, value=launch.memory_errors, limit=0)
-    limit = REFERENCE_LIMITS[case.precision]
+    limit = case.precision.facts.loss_error
     for error in (launch.reference_error, launch.graph_error):
         if error is not None and not error <= limit:
             yield Finding(kind=FindingKind.LOSS_DIFFERS, value=error, limit=limit)
@@ -357,7 +350,7 @@ def _of_host(measurement: Measurement, siblings: Sequence[Measurement]) -> Itera
 def _of_issue_time(measurement: Measurement) -> Iterator[Finding]:
     """Judge by the time to issue a step, except where an unfused optimizer makes the scaler wait in it."""
     case = measurement.case
-    scaled = case.precision is Precision.AMP_FP16 and case.task is TaskKind.TRAIN
+    scaled = case.precision.facts.scales_gradients and case.task is TaskKind.TRAIN
     shares = [
         issue / whole
         for launch in measurement.launches

@@ -19,9 +19,9 @@ import msgspec
 
 from gpubench.children import GuardedProcess
 from gpubench.measure import messages
-from gpubench.measure.plan import TF32_VARIABLES
 from gpubench.measure.privacy import scrub
 from gpubench.models import DeviceProfile
+from gpubench.precisions import TF32_VARIABLES
 from gpubench.probe.identity import child_environment
 from gpubench.units import Seconds, format_bytes
 

@@ -227,7 +227,7 @@ def _probes(plan: Plan) -> list[str]:
     groups = plan.micro_groups()
     names = [name for name in GEMM_PRECISIONS if (GEMM_PRECISIONS[name] is Precision.FP32) in groups]
     if plan.on_cpu:
-        names = [name for name in names if name in {"fp32", "bf16"}]
+        names = [name for name in names if GEMM_PRECISIONS[name].facts.on_cpu]
     products = [name for name in names for _ in (CPU_GEMM_SIZES if plan.on_cpu else GEMM_SIZES[name])]
     others = CPU_OTHER_PROBES if plan.on_cpu else OTHER_PROBES
     return products + (["other"] * others if groups else [])

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from gpubench.interval import Interval
 from gpubench.measure.pipeline import PipelineReport
 from gpubench.profile import load_profiles
-from gpubench.units import format_interval, format_number, format_percent, format_si
+from gpubench.units import format_number, format_percent, format_si
 
 AUGMENTED_SHAPE = (3, 224, 224)
 """What the input pipeline makes of a photograph."""
@@ -46,6 +47,11 @@ class Consumption(msgspec.Struct, frozen=True, kw_only=True):
     images_per_s: float
     low: float | None = None
     high: float | None = None
+
+    @property
+    def interval(self) -> Interval:
+        """The rate with its interval [images/s]."""
+        return Interval(self.images_per_s, self.low, self.high)
 
 
 class Feeding(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,7 +141,7 @@ def _augmented_by_gpu(consumed: float, report: PipelineReport) -> float | None:
 
 def _verdict(found: Feeding, report: PipelineReport) -> str:
     consumption = found.consumption
-    consumed = format_interval(consumption.images_per_s, consumption.low, consumption.high)
+    consumed = consumption.interval.text()
     text = (
         f"{consumption.workload} on {consumption.gpu} consumes {consumed} images/s; this CPU prepares "
         f"{format_number(found.cpu_images_per_s)} images/s: {_answer(found, report)}"

@@ -32,9 +32,12 @@ from gpubench.measure.precision import probe_errors, switches_for
 from gpubench.measure.sampler import Sampler, Telemetry
 from gpubench.measure.stopping import StopRule, Verdict
 from gpubench.models import DeviceProfile, Finding, FindingKind, MicroResult, Precision, TelemetrySample
+from gpubench.precisions import FORMATS
 from gpubench.units import GIB, MIB, Bytes, Seconds
 
-_TYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+_TYPES: dict[str, torch.dtype] = {
+    form.name: getattr(torch, form.torch_type) for form in FORMATS if form.torch_type
+}
 COPY_BYTES = 2 * GIB
 CPU_COPY_BYTES = 256 * MIB
 TRANSFER_BYTES = 256 * MIB

@@ -7,20 +7,10 @@ from collections.abc import Sequence
 from gpubench.models import DeviceProfile, FindingKind, MicroResult, Precision
 from gpubench.specs import load_specs
 
-GEMM_PRECISIONS = {
-    "fp32": Precision.FP32,
-    "tf32": Precision.TF32,
-    "fp16": Precision.AMP_FP16,
-    "bf16": Precision.AMP_BF16,
-}
+GEMM_PRECISIONS = {precision.facts.format.name: precision for precision in Precision}
 """By a matrix product's precision: that of a training step whose products run at it."""
 
-GEMM_SIZES = {
-    "fp32": (4096, 8192),
-    "tf32": (4096, 8192, 16384),
-    "fp16": (4096, 8192, 16384),
-    "bf16": (4096, 8192, 16384),
-}
+GEMM_SIZES = {precision.facts.format.name: precision.facts.format.sizes for precision in Precision}
 CPU_GEMM_SIZES = (1024, 2048)
 """Edges of the square products that are timed, by their precision."""
 
@@ -47,12 +37,8 @@ def _datasheet_flops_per_s(device: DeviceProfile, precision: Precision) -> float
     spec = load_specs().get(device.gpu_key or "")
     if spec is None:
         return None
-    return {
-        Precision.FP32: spec.fp32_flops_per_s,
-        Precision.TF32: spec.tf32_tensor_flops_per_s,
-        Precision.AMP_FP16: spec.fp16_tensor_flops_per_s,
-        Precision.AMP_BF16: spec.bf16_tensor_flops_per_s,
-    }[precision]
+    peak: float | None = getattr(spec, precision.facts.format.peak)
+    return peak
 
 
 def best_gemm(results: Sequence[MicroResult]) -> dict[Precision, float]:

@@ -8,6 +8,7 @@ import msgspec
 
 from gpubench.bounded import ask_child
 from gpubench.errors import GpuBenchError, MisuseError
+from gpubench.interval import Interval
 from gpubench.models import DeviceProfile
 from gpubench.units import Seconds, plain
 
@@ -38,6 +39,11 @@ class PreparationRate(msgspec.Struct, frozen=True, kw_only=True):
     workers: int
     threads: int | None
     batch_size: int
+
+    @property
+    def interval(self) -> Interval:
+        """The rate with its interval [images/s]."""
+        return Interval(self.images_per_s, self.low, self.high)
 
 
 class PipelineOrder(msgspec.Struct, frozen=True, kw_only=True):

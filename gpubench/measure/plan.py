@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from gpubench import executions, precisions
 from gpubench.errors import MisuseError
 from gpubench.measure import capability, estimate
 from gpubench.measure.budget import Budget, budget_of
@@ -20,12 +21,12 @@ from gpubench.models import (
     DeviceProfile,
     Execution,
     Measurement,
-    MemoryFormat,
     Precision,
     Status,
     TaskKind,
     WorkloadProfile,
 )
+from gpubench.precisions import forcing_tf32
 from gpubench.probe.select import check_form
 from gpubench.units import Seconds, plain
 
@@ -33,7 +34,6 @@ MOST_SEED = 2**31 - 1
 """With the seeds of further batches above it, still below what numpy takes, should a model draw from that."""
 CPU_STEP_FLOPS = 300e9
 """A CPU of two cores does about 150 GFLOP/s: a step of more than this takes seconds, so batch 1 it is."""
-TF32_VARIABLES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 CPU_MATH_VARIABLES = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
 
 
@@ -248,11 +248,13 @@ def check_request(request: RunRequest, known: Sequence[str]) -> RunRequest:
     _check_numbers(request)
     check_form(request.device.strip())
     for name in request.precisions:
-        if name != "amp" and name not in list(Precision):
-            raise MisuseError(f"unknown precision {plain(name)!r}: choose from amp, {', '.join(Precision)}")
+        if name not in precisions.CHOICES:
+            known = ", ".join(precisions.CHOICES)
+            raise MisuseError(f"unknown precision {plain(name)!r}: choose from {known}")
     for name in request.executions:
-        if name not in list(Execution):
-            raise MisuseError(f"unknown execution {plain(name)!r}: choose from {', '.join(Execution)}")
+        if name not in executions.CHOICES:
+            known = ", ".join(executions.CHOICES)
+            raise MisuseError(f"unknown execution {plain(name)!r}: choose from {known}")
     names = dict.fromkeys(n for w in request.workloads for n in (known if w == "all" else (w,)))
     if not names:
         raise MisuseError(f"no workload named: choose from all, {', '.join(known)}")
@@ -277,7 +279,7 @@ def resolve_precisions(names: Sequence[str], device: DeviceProfile) -> tuple[Pre
     """Precisions by name, ``amp`` resolved; none named means those that the device has."""
     if not names:
         return capability.default_precisions(device)
-    wanted = (capability.best_amp(device) if name == "amp" else Precision(name) for name in names)
+    wanted = (capability.best_amp(device) if name == precisions.AMP else Precision(name) for name in names)
     return tuple(dict.fromkeys(wanted))
 
 
@@ -324,16 +326,6 @@ def _why_not_together(profile: WorkloadProfile, gpu_count: int) -> str | None:
     return None if alone else "an input pipeline is no data-parallel job"
 
 
-def default_memory_format(profile: WorkloadProfile, precision: Precision) -> MemoryFormat | None:
-    """channels_last for images at tensor-core precisions, contiguous at fp32, None for other inputs.
-
-    VGG16 at amp-fp16 on an H200: 3045 against 2086 images/s; at strict fp32 channels_last costs 7 %.
-    """
-    if not profile.is_image:
-        return None
-    return MemoryFormat.CONTIGUOUS if precision is Precision.FP32 else MemoryFormat.CHANNELS_LAST
-
-
 def refuse_forced_precision(made: Plan) -> None:
     """Refuse a plan with a strict fp32 process while a variable forces a lower precision on it.
 
@@ -346,7 +338,7 @@ def refuse_forced_precision(made: Plan) -> None:
     if True not in made.strict_groups():
         return
     on_cpu = made.on_cpu
-    forced = [v for v in TF32_VARIABLES if not on_cpu and os.environ.get(v, "") not in {"", "0"}]
+    forced = [] if on_cpu else forcing_tf32(os.environ)
     forced += [v for v in CPU_MATH_VARIABLES if on_cpu and os.environ.get(v, "STRICT").upper() != "STRICT"]
     if forced:
         raise MisuseError(
@@ -371,7 +363,7 @@ def _planned(
         task=task,
         precision=precision,
         execution=execution,
-        memory_format=default_memory_format(profile, precision),
+        memory_format=profile.memory_format_at(precision),
         batch_size=batch,
         sample_unit=profile.sample_unit,
         gpu_count=gpu_count,

@@ -37,17 +37,8 @@ def switches_for(precision: Precision) -> Iterator[Switches]:
         SwitchesRefusedError: If they do not read back as set.
     """
     before = read_switches()
-    on = precision is not Precision.FP32  # under AMP for what autocast leaves in fp32
     try:
-        _set(
-            Switches(
-                cudnn_allow_tf32=on,
-                matmul_allow_tf32=on,
-                conv_fp32_precision="tf32" if on else "ieee",
-                rnn_fp32_precision="tf32" if on else "ieee",
-                matmul_fp32_precision="tf32" if on else "ieee",
-            )
-        )
+        _set(Switches.wanted(precision))
         found = read_switches()
         if wrong := found.unexpected(precision):
             raise SwitchesRefusedError(

@@ -138,7 +138,7 @@ def _running(order: Prove, desk: Desk) -> tuple[Work, Loop, int]:
     work = move(_copied(order, desk), order.case, desk.hardware.device)
     desk.phase("first steps")
     work.edge_loss(work.step(0), 0)
-    desk.phase("capture" if work.case.execution == "graph" else "first steps")
+    desk.phase(work.case.execution.facts.preparation or "first steps")
     loop = Loop(
         advance=prepare(work),
         edge_loss=work.edge_loss,

@@ -15,7 +15,9 @@ from torch.optim import Optimizer
 from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind
 from gpubench.workload import Task
 
-AUTOCAST_TYPES = {Precision.AMP_FP16: torch.float16, Precision.AMP_BF16: torch.bfloat16}
+AUTOCAST_TYPES: dict[Precision, torch.dtype] = {
+    precision: getattr(torch, name) for precision in Precision if (name := precision.facts.autocast)
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +104,6 @@ def move(task: Task, case: Case, device: torch.device) -> Work:
     if case.memory_format is MemoryFormat.CHANNELS_LAST:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     batches = tuple((to_device(x, device, case), to_device(y, device)) for x, y in task.batches)
-    fp16 = case.precision is Precision.AMP_FP16 and train_it
     return Work(
         case=case,
         device=device,
@@ -110,8 +111,10 @@ def move(task: Task, case: Case, device: torch.device) -> Work:
         batches=batches,
         loss=task.loss,
         optimizer=make_optimizer(task.optimizer, model, case) if train_it else None,
-        scaler=torch.amp.GradScaler(device.type) if fp16 else None,
-        cache_enabled=case.execution is not Execution.GRAPH,
+        scaler=torch.amp.GradScaler(device.type)
+        if train_it and case.precision.facts.scales_gradients
+        else None,
+        cache_enabled=case.execution.facts.caches_weights,
     )
 
 

@@ -5,8 +5,9 @@ room to room. Raw values are stored; whatever can be derived from them is a prop
 can be derived again from the file alone.
 """
 
+from gpubench.executions import Execution
 from gpubench.findings import Finding, FindingKind
-from gpubench.models.case import Case, Execution, MemoryFormat, Precision, TaskKind
+from gpubench.models.case import Case, MemoryFormat, TaskKind
 from gpubench.models.catalogue import GpuSpec, Offer, Pricing
 from gpubench.models.cuda_check import (
     Blocks,
@@ -45,7 +46,6 @@ from gpubench.models.ranking import (
     BuyOrRent,
     Estimate,
     ExcludedOffer,
-    Figure,
     RankedOffer,
     Ranking,
     SortedBy,
@@ -60,6 +60,7 @@ from gpubench.models.workload import (
     StepMemory,
     WorkloadProfile,
 )
+from gpubench.precisions import Precision
 
 __all__ = [
     "CONVOLUTIONS",
@@ -81,7 +82,6 @@ __all__ = [
     "ExcludedOffer",
     "Execution",
     "FaultProof",
-    "Figure",
     "Finding",
     "FindingKind",
     "GpuSpec",

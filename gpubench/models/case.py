@@ -4,29 +4,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from gpubench.executions import Execution
 from gpubench.models.record import Record
-
-
-class Precision(StrEnum):
-    """``fp32`` is IEEE, TF32 off in matmul, convolution and RNN; AMP is autocast, at fp16 with GradScaler."""
-
-    FP32 = "fp32"
-    TF32 = "tf32"
-    AMP_FP16 = "amp-fp16"
-    AMP_BF16 = "amp-bf16"
-
-    @property
-    def is_amp(self) -> bool:
-        """Whether autocast is on."""
-        return self in {Precision.AMP_FP16, Precision.AMP_BF16}
-
-
-class Execution(StrEnum):
-    """``graph`` is the whole step in one CUDA graph; ``compile`` is torch.compile."""
-
-    EAGER = "eager"
-    GRAPH = "graph"
-    COMPILE = "compile"
+from gpubench.precisions import Precision
 
 
 class TaskKind(StrEnum):

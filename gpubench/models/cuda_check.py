@@ -6,11 +6,12 @@ from enum import StrEnum
 from typing import Any
 
 from gpubench.findings import Finding
-from gpubench.models.case import Case, Precision
+from gpubench.models.case import Case
 from gpubench.models.device import DeviceProfile, TelemetrySample
 from gpubench.models.measurement import Measurement, MicroResult, Status, Switches
 from gpubench.models.record import SCHEMA_VERSION, Record
 from gpubench.models.run import Environment
+from gpubench.precisions import Precision
 
 
 class PartState(StrEnum):

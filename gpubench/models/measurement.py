@@ -9,9 +9,11 @@ from statistics import median
 from typing import Literal
 
 from gpubench.findings import Finding
-from gpubench.models.case import Case, Precision
+from gpubench.interval import Interval
+from gpubench.models.case import Case
 from gpubench.models.device import TelemetrySample
 from gpubench.models.record import Record
+from gpubench.precisions import Precision
 from gpubench.stats import between_launches_half_width, relative_half_width
 
 
@@ -35,15 +37,25 @@ class Switches(Record, frozen=True, kw_only=True):
     rnn_fp32_precision: str | None
     matmul_fp32_precision: str | None
 
-    def unexpected(self, precision: Precision) -> str | None:
-        """Name the first switch that does not stand as this precision needs it, with its value.
+    @classmethod
+    def wanted(cls, precision: Precision) -> Switches:
+        """Return the switches as a precision needs them, on a torch that has all five."""
+        on = precision.facts.tf32
+        mode = "tf32" if on else "ieee"
+        return cls(
+            cudnn_allow_tf32=on,
+            matmul_allow_tf32=on,
+            conv_fp32_precision=mode,
+            rnn_fp32_precision=mode,
+            matmul_fp32_precision=mode,
+        )
 
-        TF32 is off at fp32 alone: under AMP it is on for what autocast leaves in fp32.
-        """
-        on = precision is not Precision.FP32
+    def unexpected(self, precision: Precision) -> str | None:
+        """Name the first switch that does not stand as this precision needs it, with its value."""
+        wanted = Switches.wanted(precision)
         for name in self.__struct_fields__:
             value = getattr(self, name)
-            if value is not None and value != (on if isinstance(value, bool) else "tf32" if on else "ieee"):
+            if value is not None and value != getattr(wanted, name):
                 return f"{name}={value}"
         return None
 
@@ -234,6 +246,11 @@ class Measurement(Record, frozen=True, kw_only=True):
         return self.samples_per_s / (1 - self.relative_half_width)
 
     @property
+    def interval(self) -> Interval:
+        """The throughput with its 95 % interval [samples/s]."""
+        return Interval(self.samples_per_s, self.samples_per_s_low, self.samples_per_s_high)
+
+    @property
     def peak_memory_bytes(self) -> int | None:
         """Largest peak of any launch."""
         return max(
@@ -342,3 +359,8 @@ class MicroResult(Record, frozen=True, kw_only=True):
     sm_clock_min_hz: float | None = None
     clock_event_reasons: tuple[str, ...] | None = None
     findings: tuple[Finding, ...] = ()
+
+    @property
+    def interval(self) -> Interval:
+        """The value with its 95 % interval, in ``unit``."""
+        return Interval(self.value, self.low, self.high)

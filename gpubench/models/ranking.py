@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from gpubench.findings import Finding
+from gpubench.interval import Interval
 from gpubench.models.case import Case
 from gpubench.models.catalogue import Offer, Pricing
 from gpubench.models.measurement import BatchChoice
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
 Basis = Literal["measured", "reference", "predicted"]
 SortedBy = Literal["value", "throughput", "cost", "time"]
 """What the rows of a ranking are in order of: the last two are of a job."""
-
-Figure: TypeAlias = tuple[float | None, float | None, float | None]
-"""A value with the low and the high end of its interval."""
 
 
 class Estimate(Record, frozen=True, kw_only=True):
@@ -59,6 +57,11 @@ class Estimate(Record, frozen=True, kw_only=True):
     batch_choice: BatchChoice | None = None
     batch_found_by: str | None = None
     findings: tuple[Finding, ...] = ()
+
+    @property
+    def interval(self) -> Interval:
+        """The throughput with its interval [samples/s]."""
+        return Interval(self.samples_per_s, self.low, self.high)
 
 
 class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -119,6 +122,16 @@ class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def __repr__(self) -> str:
         """Return the fields; what is long is named by its type and length."""
         return brief_repr(self)
+
+    @property
+    def job_hours(self) -> Interval:
+        """Time of the job [h]; unknown where none was given."""
+        return Interval(self.hours, self.hours_low, self.hours_high)
+
+    @property
+    def job_cost_usd(self) -> Interval:
+        """Cost of the job [USD]; unknown where none was given."""
+        return Interval(self.cost_usd, self.cost_usd_low, self.cost_usd_high)
 
     def flat(self) -> dict[str, Any]:
         """Return the row as one flat record: the keys of ``gpubench rank --json``."""
@@ -191,6 +204,11 @@ class BuyOrRent(Record, frozen=True, kw_only=True):
     years: float | None = None
     utilisation: float | None = None
 
+    @property
+    def hourly_usd(self) -> Interval:
+        """Cost of a useful hour of the owned machine [USD]."""
+        return Interval(self.usd_per_hour, self.usd_per_hour_low, self.usd_per_hour_high)
+
 
 class ExcludedOffer(Record, frozen=True, kw_only=True):
     """An offer that is not ranked, and why."""
@@ -241,28 +259,28 @@ class Ranking(Record, frozen=True, kw_only=True):
         more = len(self.rows) - len(lines)
         return bounded("\n".join([head, *lines, *([f"  ... {more:,} more"] if more else [])]) + ">")
 
-    def throughput_of(self, row: RankedOffer) -> Figure:
+    def throughput_of(self, row: RankedOffer) -> Interval:
         """Return a row's throughput and its interval, in ``throughput_unit``."""
         if self.by_reference:
-            return row.score, row.score_low, row.score_high
-        return row.samples_per_s, row.samples_per_s_low, row.samples_per_s_high
+            return Interval(row.score, row.score_low, row.score_high)
+        return Interval(row.samples_per_s, row.samples_per_s_low, row.samples_per_s_high)
 
-    def value_of(self, row: RankedOffer) -> Figure:
+    def value_of(self, row: RankedOffer) -> Interval:
         """Return what a dollar buys of a row and its interval, in ``value_unit``."""
         if self.by_reference:
-            return (
+            return Interval(
                 row.reference_hours_per_usd,
                 row.reference_hours_per_usd_low,
                 row.reference_hours_per_usd_high,
             )
-        return row.samples_per_usd, row.samples_per_usd_low, row.samples_per_usd_high
+        return Interval(row.samples_per_usd, row.samples_per_usd_low, row.samples_per_usd_high)
 
-    def merit_of(self, row: RankedOffer) -> Figure:
+    def merit_of(self, row: RankedOffer) -> Interval:
         """Return what the rows are in order of, and its interval: see ``sorted_by``."""
         if self.sorted_by == "cost":
-            return row.cost_usd, row.cost_usd_low, row.cost_usd_high
+            return row.job_cost_usd
         if self.sorted_by == "time":
-            return row.hours, row.hours_low, row.hours_high
+            return row.job_hours
         return self.value_of(row) if self.sorted_by == "value" else self.throughput_of(row)
 
     def to_frame(self) -> DataFrame:

@@ -7,7 +7,7 @@ from gpubench.models.case import Case
 from gpubench.models.device import DeviceProfile
 from gpubench.models.measurement import BatchChoice, Measurement, MicroResult, Status
 from gpubench.models.record import PROTOCOL, SCHEMA_VERSION, Record, bounded, shown
-from gpubench.units import count, format_interval
+from gpubench.units import count, per_second
 
 
 class Environment(Record, frozen=True, kw_only=True):
@@ -107,6 +107,5 @@ _CASES_IN_REPR = 8
 
 
 def _line(each: Measurement) -> str:
-    figures = (each.samples_per_s, each.samples_per_s_low, each.samples_per_s_high)
-    rate = f"{format_interval(*figures)} {shown(each.case.sample_unit, 20)}s/s"
+    rate = f"{each.interval.text()} {per_second(each.case.sample_unit)}"
     return f"  {shown(each.label, 100)}: {rate if each.status is Status.OK else each.status}"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from gpubench.models.case import TaskKind
+from gpubench.models.case import MemoryFormat, TaskKind
 from gpubench.models.record import Record
+from gpubench.precisions import Precision
 
 
 class OperatorKind(StrEnum):
@@ -112,6 +113,15 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         """Whether a step of this task holds convolutions."""
         operators = self.train if task is TaskKind.TRAIN else self.infer
         return any(operator.kind in CONVOLUTIONS for operator in operators)
+
+    def memory_format_at(self, precision: Precision) -> MemoryFormat | None:
+        """Return the faster layout of images: channels_last but at strict fp32; None for other inputs.
+
+        VGG16 at amp-fp16 on an H200: 3045 against 2086 images/s; at strict fp32 channels_last costs 7 %.
+        """
+        if not self.is_image:
+            return None
+        return MemoryFormat.CONTIGUOUS if precision is Precision.FP32 else MemoryFormat.CHANNELS_LAST
 
     @property
     def main_batch(self) -> int:

@@ -10,7 +10,6 @@ from typing import Literal
 from gpubench.models import (
     Case,
     DeviceProfile,
-    Execution,
     FindingKind,
     GpuSpec,
     Measurement,
@@ -102,19 +101,12 @@ def differences(reading: Reading, case: Case) -> list[str]:
     if mine.precision != case.precision:
         found.append(f"measured at {mine.precision}")
     if mine.execution != case.execution:
-        found.append(f"measured {_EXECUTIONS[mine.execution]}")
+        found.append(f"measured {mine.execution.facts.words}")
     if mine.memory_format != case.memory_format:
         found.append(f"measured {mine.memory_format}")
     if mine.batch_size != case.batch_size:
         found.append(f"measured at batch {mine.batch_size}")
     return found
-
-
-_EXECUTIONS = {
-    Execution.EAGER: "eager",
-    Execution.GRAPH: "as a CUDA graph",
-    Execution.COMPILE: "with torch.compile",
-}
 
 
 def _usable(question: Question, measurements: Iterable[Measurement]) -> Iterable[Measurement]:

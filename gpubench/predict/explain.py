@@ -13,7 +13,7 @@ from gpubench.predict.calibration import load_calibration
 from gpubench.predict.kinship import chip_of
 from gpubench.predict.question import Refusal
 from gpubench.specs import load_specs
-from gpubench.units import format_interval, format_number, format_percent, plain, plural
+from gpubench.units import format_number, format_percent, per_second, plain
 
 
 def as_text(answers: Mapping[str, Estimate | Refusal]) -> str:
@@ -23,8 +23,8 @@ def as_text(answers: Mapping[str, Estimate | Refusal]) -> str:
     )
     lines = []
     for e in estimates:
-        figure = format_interval(e.samples_per_s, e.low, e.high)
-        lines += [f"{e.gpu_key}: {figure} {plural(e.case.sample_unit)}/s, {_case(e)}", f"  {reasons(e)}"]
+        figure = f"{e.interval.text()} {per_second(e.case.sample_unit)}"
+        lines += [f"{e.gpu_key}: {figure}, {_case(e)}", f"  {reasons(e)}"]
     lines += [f"{a.gpu_key}: no prediction: {a.reason}" for a in answers.values() if isinstance(a, Refusal)]
     return "\n".join(lines)
 

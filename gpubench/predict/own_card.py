@@ -10,16 +10,16 @@ from statistics import median
 import numpy as np
 
 from gpubench.models import Execution, MicroResult
+from gpubench.precisions import Precision
 from gpubench.predict.anchors import Reading
 from gpubench.predict.roofline import Chips, Mode
 
-# Share of the datasheet that the micro-benchmarks reach on a card in good health, an H200 (see docs).
-# A card that reaches less is held down, by its power limit for one, and would predict others too fast.
+# A card whose micro-benchmarks reach a smaller share of its datasheet than usual is held down, by its power
+# limit for one, and would predict others too fast.
 _USUAL_GEMM = {
-    "fp32": (Mode.FP32, 0.77),
-    "tf32": (Mode.TF32, 0.70),
-    "fp16": (Mode.HALF, 0.67),
-    "bf16": (Mode.HALF, 0.71),
+    facts.format.name: (Mode[facts.predicted_as.upper()], facts.format.usual_share)
+    for facts in (precision.facts for precision in Precision)
+    if facts.predicted_as and facts.format.usual_share
 }
 _USUAL_COPY = 0.89
 _BELIEF = 0.5  # exponent: the usual shares are known from one card, so half of a difference is believed

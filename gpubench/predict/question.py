@@ -12,16 +12,14 @@ from gpubench.models import (
     Case,
     Execution,
     GpuSpec,
-    MemoryFormat,
     Precision,
     TaskKind,
     WorkloadProfile,
 )
+from gpubench.precisions import AMP, best_amp
 
 E = TypeVar("E", bound=StrEnum)
 
-BEST_AMP = "amp"
-FIRST_BF16_CAPABILITY = (8, 0)  # Ampere: BF16 and TF32 on tensor cores
 FIRST_KNOWN_CAPABILITY = (5, 0)  # Kepler and older run about half as fast as the model says
 
 
@@ -67,16 +65,21 @@ def check(question: Question) -> Question:
 
 def case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
     """The case that the question means on this GPU, or why the GPU cannot run it."""
-    precision = _best_amp(spec) if question.precision == BEST_AMP else Precision(question.precision)
-    if precision in {Precision.TF32, Precision.AMP_BF16} and not _at_least(spec, FIRST_BF16_CAPABILITY):
-        return Refusal(gpu_key=spec.key, reason=f"{spec.name} has no {_HARDWARE[precision]}")
+    capability = capability_of(spec)
+    precision = (
+        best_amp(lambda each: each.within(capability))
+        if question.precision == AMP
+        else Precision(question.precision)
+    )
+    if not precision.within(capability):
+        return Refusal(gpu_key=spec.key, reason=f"{spec.name} has no {precision.facts.hardware}")
     return Case(
         workload=question.profile.name,
         workload_version=question.profile.version,
         task=question.task,
         precision=precision,
         execution=question.execution,
-        memory_format=_memory_format(question.profile, precision),
+        memory_format=question.profile.memory_format_at(precision),
         batch_size=question.batch,
         sample_unit=question.profile.sample_unit,
     )
@@ -91,16 +94,19 @@ def domain_gap(spec: GpuSpec, precision: Precision) -> str | None:
         return "its row of the specification table has no peak rates"
     if capability < FIRST_KNOWN_CAPABILITY:
         return f"{spec.architecture} and older run about half as fast as the model says"
-    if precision.is_amp and spec.tensor_core_count != 0 and not spec.fp16_tensor_flops_per_s:
+    mode = precision.facts.predicted_as
+    if mode is None:
+        return f"no published measurements at {precision} to predict from"
+    if mode == "half" and spec.tensor_core_count != 0 and not spec.fp16_tensor_flops_per_s:
         return "its row of the specification table has no FP16 tensor rate"
-    if precision is Precision.TF32 and not spec.tf32_tensor_flops_per_s:
+    if mode == "tf32" and not spec.tf32_tensor_flops_per_s:
         return "its row of the specification table has no TF32 rate"
     return None
 
 
 def precision_of(text: str) -> Precision | Literal["amp"]:
     """Read a precision, or raise with the list of them."""
-    return "amp" if text == BEST_AMP else _member(Precision, text, "precision", extra=(BEST_AMP,))
+    return "amp" if text == AMP else _member(Precision, text, "precision", extra=(AMP,))
 
 
 def execution_of(text: str) -> Execution:
@@ -125,22 +131,3 @@ def capability_of(spec: GpuSpec) -> tuple[int, int] | None:
     """Compute capability as numbers; None for another vendor's target name."""
     major, dot, minor = (spec.compute_capability or "").partition(".")
     return (int(major), int(minor)) if dot and major.isdigit() and minor.isdigit() else None
-
-
-def _best_amp(spec: GpuSpec) -> Precision:
-    return Precision.AMP_BF16 if _at_least(spec, FIRST_BF16_CAPABILITY) else Precision.AMP_FP16
-
-
-def _at_least(spec: GpuSpec, first: tuple[int, int]) -> bool:
-    capability = capability_of(spec)
-    return capability is not None and capability >= first
-
-
-_HARDWARE = {Precision.TF32: "TF32 tensor cores", Precision.AMP_BF16: "BF16 hardware"}
-
-
-def _memory_format(profile: WorkloadProfile, precision: Precision) -> MemoryFormat | None:
-    """The layout that measurement takes by default: what is faster at that precision."""
-    if not profile.is_image:
-        return None
-    return MemoryFormat.CONTIGUOUS if precision is Precision.FP32 else MemoryFormat.CHANNELS_LAST

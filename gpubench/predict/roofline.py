@@ -211,7 +211,8 @@ def _rebuilt(like: _T, value_of: Callable[[str], Any]) -> _T:
 
 def mode_of(precision: Precision) -> Mode:
     """Arithmetic of convolutions and matrix products alike at a precision of the product."""
-    return {Precision.FP32: Mode.FP32, Precision.TF32: Mode.TF32}.get(precision, Mode.HALF)
+    assert precision.facts.predicted_as is not None  # ``domain_gap`` has refused it
+    return Mode[precision.facts.predicted_as.upper()]
 
 
 def arithmetic_of(precision: Precision, memory_format: MemoryFormat | None, n: int) -> Arithmetic:

@@ -11,6 +11,7 @@ import msgspec
 
 from gpubench.errors import MisuseError, NoDeviceError
 from gpubench.models import DeviceProfile
+from gpubench.precisions import forcing_tf32
 from gpubench.probe.backend import DeviceState, ProbeReport, Problem, unusable
 from gpubench.probe.check import Check, fail, ok, warn
 from gpubench.probe.checkup_host import host_checks
@@ -23,7 +24,6 @@ from gpubench.units import count, plain
 
 _NEWEST_PYTHON = (3, 13)
 _OLDEST_TORCH = (2, 4)
-_TF32_VARIABLES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 # Variables that slow every step down, and how.
 _SLOWING_VARIABLES = {
     "CUDA_LAUNCH_BLOCKING": "makes every kernel wait for the one before",
@@ -167,9 +167,10 @@ def _kept_out(device: DeviceProfile, state: DeviceState) -> str | None:
 
 def _variables(variables: Mapping[str, str]) -> Iterator[Check]:
     name = "environment"
-    forced = [v for v in _TF32_VARIABLES if variables.get(v) == "1"]
+    forced = forcing_tf32(variables)
     for variable in forced:
-        yield fail(name, f"{variable}=1 forces TF32: fp32 cannot be measured", f"unset {variable}")
+        seen = plain(f"{variable}={variables[variable]} forces TF32: fp32 cannot be measured")
+        yield fail(name, seen, f"unset {variable}")
     if variables.get("NVIDIA_TF32_OVERRIDE") == "0":
         seen = "NVIDIA_TF32_OVERRIDE=0 forbids TF32: tf32 cannot be measured"
         yield warn(name, seen, "unset NVIDIA_TF32_OVERRIDE")

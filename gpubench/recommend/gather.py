@@ -13,14 +13,13 @@ from gpubench.models import (
     Estimate,
     Execution,
     GpuSpec,
-    Precision,
     Run,
     Status,
     TaskKind,
     WorkloadProfile,
 )
 from gpubench.predict.estimate import estimate, estimate_at_largest_batch
-from gpubench.predict.question import Question, Refusal
+from gpubench.predict.question import Question, Refusal, precision_of
 from gpubench.predict.scaling import scaling
 from gpubench.profile import profiles_of
 from gpubench.recommend import own_devices
@@ -100,7 +99,7 @@ def mean_power_w(runs: Runs) -> dict[str, float]:
 def _question(request: RankRequest, profile: WorkloadProfile) -> Question:
     return Question(
         profile=profile,
-        precision="amp" if request.precision == "amp" else Precision(request.precision),
+        precision=precision_of(request.precision),
         execution=Execution(request.execution),
         task=TaskKind(request.task),
         batch_size=None if request.batch_size == "max" else request.batch_size,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from gpubench.models import Case, Estimate, Measurement, Run, Status
+from gpubench.precisions import AMP
 from gpubench.predict.anchors import is_host_bound
-from gpubench.predict.question import BEST_AMP, Question
+from gpubench.predict.question import Question
 from gpubench.units import count
 
 CPU_KEY = "cpu"
@@ -52,7 +53,7 @@ def _distance(question: Question, case: Case) -> int | None:
     if not same_work:
         return None
     distance = 2 * (case.batch_size != question.batch) + (case.execution != question.execution)
-    if question.precision == BEST_AMP:
+    if question.precision == AMP:
         return distance if case.precision.is_amp else distance + 4
     return distance if case.precision == question.precision else None
 

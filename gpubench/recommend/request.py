@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from gpubench import executions, precisions
 from gpubench.errors import MisuseError
 from gpubench.units import plain
 
@@ -16,8 +17,6 @@ DEFAULT_WORKLOADS = ("cnn", "lstm", "vgg16")
 DEFAULT_REFERENCE_GPU = "nvidia-a100-sxm-80gb"
 
 SORTS = ("value", "time", "cost", "throughput")
-PRECISIONS = ("amp", "fp32", "tf32", "amp-fp16", "amp-bf16")
-EXECUTIONS = ("eager", "graph", "compile")
 
 
 class Range(NamedTuple):
@@ -173,8 +172,8 @@ _NOT_NEGATIVE = (
     "max_price_age_days",
 )
 _CHOICES = {
-    "precision": PRECISIONS,
-    "execution": EXECUTIONS,
+    "precision": precisions.CHOICES,
+    "execution": executions.CHOICES,
     "task": ("train", "infer"),
     "sort": SORTS,
     "jobs": (None, "independent", "ddp"),

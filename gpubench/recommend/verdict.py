@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 
 from gpubench.findings import INFORMATIVE
+from gpubench.interval import Interval
 from gpubench.models import (
     BuyOrRent,
     Case,
     Estimate,
-    Figure,
     FindingKind,
     Pricing,
     RankedOffer,
@@ -22,10 +22,9 @@ from gpubench.recommend.economics import SECONDS_PER_HOUR, train_hours
 from gpubench.recommend.own_devices import CPU_KEY
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import Speeds
-from gpubench.recommend.words import batches_of, buying_words, compact, gpu_name, gpus_of, listing, price_of
+from gpubench.recommend.words import batches_of, buying_words, gpu_name, gpus_of, listing, price_of
 from gpubench.units import (
     format_duration,
-    format_interval,
     format_percent,
     format_usd,
     plain,
@@ -87,7 +86,7 @@ def _who(row: RankedOffer) -> str:
 
 def _merit(ranking: Ranking, row: RankedOffer) -> str:
     if ranking.sorted_by == "value":
-        return f"{compact(*ranking.value_of(row))} {ranking.value_unit}"
+        return f"{ranking.value_of(row).compact()} {ranking.value_unit}"
     return _rate(ranking, row) if ranking.sorted_by == "throughput" else _job(row)
 
 
@@ -96,7 +95,7 @@ def _job(row: RankedOffer) -> str:
 
 
 def _rate(ranking: Ranking, row: RankedOffer) -> str:
-    figure = compact(*ranking.throughput_of(row))
+    figure = ranking.throughput_of(row).compact()
     if ranking.by_reference and ranking.reference_gpu_key:
         return f"{figure} times one {gpu_name(ranking.reference_gpu_key)}"
     return f"{figure} {ranking.throughput_unit}"
@@ -193,9 +192,9 @@ def cpu_comparison(request: RankRequest, speeds: Speeds, best: RankedOffer) -> l
     if request.job_samples is not None or CPU_KEY not in speeds.keys or best.offer.gpu_key == CPU_KEY:
         return []
     row = speeds.keys.index(CPU_KEY)
-    gpu = (best.samples_per_s, best.samples_per_s_low, best.samples_per_s_high)
-    cpu = [float(figures[row]) for figures in (speeds.samples_per_s, speeds.low, speeds.high)]
-    times = format_interval(*_ratio(gpu, cpu))
+    gpu = Interval(best.samples_per_s, best.samples_per_s_low, best.samples_per_s_high)
+    cpu = Interval(*(float(figures[row]) for figures in (speeds.samples_per_s, speeds.low, speeds.high)))
+    times = _ratio(gpu, cpu).text()
     theirs, mine = best.parts or (best.estimate,), speeds.parts[row]
     one = len(mine) == 1
     case = f" ({_work(best.estimate.case)})" if one else ""
@@ -229,16 +228,15 @@ def _work(case: Case) -> str:
     return f"{case.precision} {case.execution}, batch {case.batch_size:,}"
 
 
-def _ratio(gpu: Figure, cpu: Sequence[float]) -> Figure:
+def _ratio(gpu: Interval, cpu: Interval) -> Interval:
     """One throughput over another; the two errors are independent and add on a logarithmic scale."""
-    likely, low, high = (math.nan if value is None else value for value in gpu)
-    base, base_low, base_high = cpu
+    likely, low, high = (math.nan if x is None else x for x in (gpu.value, gpu.low, gpu.high))
+    base, base_low, base_high = (math.nan if x is None else x for x in (cpu.value, cpu.low, cpu.high))
     value = likely / base
     down = math.hypot(math.log(likely / low), math.log(base_high / base))
     up = math.hypot(math.log(high / likely), math.log(base / base_low))
     ends = (value * math.exp(-down), value * math.exp(up))
-    least, most = (None if math.isnan(end) else end for end in ends)
-    return value, least, most
+    return Interval(value, *(None if math.isnan(end) else end for end in ends))
 
 
 def buying_sentences(decisions: Sequence[BuyOrRent]) -> list[str]:

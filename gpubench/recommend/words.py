@@ -13,9 +13,6 @@ from gpubench.recommend.economics import HOURS_PER_MONTH, HOURS_PER_YEAR, useful
 from gpubench.specs import load_specs
 from gpubench.units import UNKNOWN, format_number, format_percent, format_usd, plain
 
-_STEPS = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
-_NARROW = 0.1
-
 
 def gpu_name(key: str) -> str:
     """Return the short name of a GPU: ``nvidia-h100-sxm-80gb`` is "H100 SXM5 80GB" or as its row says."""
@@ -59,22 +56,6 @@ def listing(names: list[str], most: int = 3) -> str:
     if len(names) > most:
         return f"{', '.join(shown)} and {len(names) - most} more"
     return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
-
-
-def compact(value: float | None, low: float | None, high: float | None, to: str = " to ") -> str:
-    """Return an estimate and its interval in few characters, with the digits that the interval supports.
-
-    >>> compact(9.9e6, 5.9e6, 17e6), compact(3166.4, 3150.2, 3181.9, "-"), compact(0.5, None, None)
-    ('9.9M (5.9 to 17)', '3.17k (3.15-3.18)', '0.50')
-    """
-    if value is None:
-        return UNKNOWN
-    step, prefix = next((pair for pair in _STEPS if value >= pair[0]), (1.0, ""))
-    if low is None or high is None:
-        return f"{format_number(value / step, 2)}{prefix}"
-    digits = 3 if high - low < _NARROW * value else 2
-    figures = [format_number(figure / step, digits) for figure in (value, low, high)]
-    return f"{figures[0]}{prefix} ({figures[1]}{to}{figures[2]})"
 
 
 def batches_of(estimates: Sequence[Estimate]) -> tuple[int, ...]:

@@ -36,7 +36,7 @@ def _missing(measurement: Measurement, launch: Launch, device: DeviceProfile) ->
         yield f"falling loss (it takes {FEW_LOSSES} losses)"
     if train and launch.parameters_moved is None:
         yield "moving parameters"
-    if train and launch.skipped_steps is None and case.precision is Precision.AMP_FP16:
+    if train and launch.skipped_steps is None and case.precision.facts.scales_gradients:
         yield "skipped steps"
     if launch.memory_errors is None and device.ecc_enabled:
         yield "memory errors"

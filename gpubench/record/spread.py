@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from statistics import median
 
 from gpubench import stats
+from gpubench.executions import Execution
 from gpubench.models import Launch, Measurement
 
 SPREAD = (
@@ -20,7 +21,13 @@ SPREAD = (
 )
 FENCE = 1.5
 """A round further outside the quartiles than this many interquartile ranges is an outlier (Tukey 1977)."""
-COLD_COSTS = ("import", "context", "build", "first_step", "capture", "compile")
+COLD_COSTS = (
+    "import",
+    "context",
+    "build",
+    "first_step",
+    *(execution.facts.preparation for execution in Execution if execution.facts.preparation),
+)
 """In the order in which they are paid."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gpubench.findings import FindingKind
+from gpubench.interval import stacked
 from gpubench.models import ExcludedOffer, RankedOffer, Ranking
 from gpubench.report.data import ReportData
 from gpubench.report.section import Column, Part, RowMark, Table
@@ -20,7 +21,6 @@ from gpubench.report.words import (
     price_date_words,
     price_words,
     share_words,
-    stacked,
 )
 from gpubench.units import count, format_duration, format_usd, plain
 
@@ -78,23 +78,12 @@ def _offer_cells(data: ReportData, ranking: Ranking, row: RankedOffer, *, timed:
         _remarks(row),
     ]
     if timed:
-        cells[5:5] = [_hours(row), _cost(row)]
+        cells[5:5] = [_hours(row), stacked(row.job_cost_usd.by(format_usd))]
     return tuple(cells)
 
 
 def _hours(row: RankedOffer) -> str:
-    def words(hours: float | None) -> str:
-        return format_duration(None if hours is None else hours * 3600)
-
-    if row.hours_low is None or row.hours_high is None:
-        return words(row.hours)
-    return f"{words(row.hours)}\n{words(row.hours_low)} to {words(row.hours_high)}"
-
-
-def _cost(row: RankedOffer) -> str:
-    if row.cost_usd_low is None or row.cost_usd_high is None:
-        return format_usd(row.cost_usd)
-    return f"{format_usd(row.cost_usd)}\n{format_usd(row.cost_usd_low)} to {format_usd(row.cost_usd_high)}"
+    return stacked(row.job_hours.by(lambda hours: format_duration(hours * 3600)))
 
 
 def _remarks(row: RankedOffer) -> str:

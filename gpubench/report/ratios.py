@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from gpubench import compare
 from gpubench.findings import FindingKind
+from gpubench.interval import Interval
 from gpubench.report.data import Result
-from gpubench.report.words import ratio_words
 
 DOUBTS = (
     FindingKind.NOISY,
@@ -30,9 +30,13 @@ class Ratio:
 
     of: Result
     to: Result
-    value: float
-    low: float | None
-    high: float | None
+    interval: Interval
+
+    @property
+    def value(self) -> float:
+        """The ratio without its interval."""
+        assert self.interval.value is not None
+        return self.interval.value
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -42,10 +46,9 @@ class Ratio:
     @property
     def words(self) -> str:
         """The ratio with its interval."""
-        return ratio_words(self.value, self.low, self.high)
+        return self.interval.text("×")
 
 
 def ratio(of: Result, to: Result) -> Ratio:
     """Divide two throughputs; their errors are independent and add on the logarithmic scale."""
-    found = compare.ratio(of.measurement, to.measurement)
-    return Ratio(of=of, to=to, value=found.value, low=found.low, high=found.high)
+    return Ratio(of=of, to=to, interval=compare.ratio(of.measurement, to.measurement))

@@ -5,17 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from gpubench.models import Case, Estimate, MemoryFormat, Offer, Precision, Pricing, RankedOffer, Ranking
+from gpubench.models import (
+    Case,
+    Estimate,
+    Measurement,
+    MemoryFormat,
+    Offer,
+    Pricing,
+    RankedOffer,
+    Ranking,
+)
 from gpubench.report.charts import BASIS_GLYPHS
 from gpubench.report.data import ReportData
-from gpubench.units import UNKNOWN, count, format_interval, format_number, format_usd, plain, plural
+from gpubench.units import (
+    UNKNOWN,
+    count,
+    format_usd,
+    per_second,
+    plain,
+    plural,
+)
 
-PRECISION_WORDS = {
-    Precision.FP32: "fp32 (IEEE, TF32 off)",
-    Precision.TF32: "tf32",
-    Precision.AMP_FP16: "amp-fp16",
-    Precision.AMP_BF16: "amp-bf16",
-}
 PRICING_WORDS = {
     Pricing.ON_DEMAND: "on demand",
     Pricing.SPOT: "spot",
@@ -47,7 +57,7 @@ def merit_unit(ranking: Ranking) -> str:
 
 def merit_words(ranking: Ranking, row: RankedOffer) -> str:
     """What a row is ranked by, with the interval."""
-    return scaled(*ranking.merit_of(row))
+    return ranking.merit_of(row).words()
 
 
 def of_a_job(ranking: Ranking) -> bool:
@@ -77,7 +87,7 @@ def speed_of(ranking: Ranking, row: RankedOffer) -> float:
     """How fast a row is: jobs an hour where there is a job, else its throughput in ``per_s_unit``."""
     if row.hours is not None:
         return 1 / row.hours
-    return ranking.throughput_of(row)[0] or 0.0
+    return ranking.throughput_of(row).value or 0.0
 
 
 def listed(items: Iterable[str], most: int | None = None) -> str:
@@ -104,7 +114,7 @@ def cases_words(cases: Iterable[Case]) -> str:
     if len(known) == 1:
         return case_words(known[0])
     batches = sorted({case.batch_size for case in known})
-    precisions = dict.fromkeys(PRECISION_WORDS[case.precision] for case in known)
+    precisions = dict.fromkeys(case.precision.words for case in known)
     return (
         f"{listed(dict.fromkeys(case.workload for case in known))}, "
         f"{listed(dict.fromkeys('training' if case.task == 'train' else 'inference' for case in known))}, "
@@ -113,20 +123,9 @@ def cases_words(cases: Iterable[Case]) -> str:
     )
 
 
-def throughput(value: float | None, low: float | None, high: float | None, unit: str) -> str:
-    """An estimate with its interval and unit, in no more digits than the interval supports."""
-    return f"{estimate(value, low, high)} {plural(plain(unit, 30))}/s"
-
-
-def estimate(value: float | None, low: float | None, high: float | None) -> str:
-    """An estimate with its interval; one so wide that it has no upper end says "at least".
-
-    >>> estimate(73.3, 40.0, None), estimate(73.3, 73.0, 73.6), estimate(None, None, None)
-    ('73 (at least 40)', '73.30 (73.00 to 73.60)', '—')
-    """
-    if value is not None and low is not None and high is None:
-        return f"{format_number(value, 2)} (at least {format_number(low, 2)})"
-    return format_interval(value, low, high)
+def throughput(measurement: Measurement) -> str:
+    """A measured throughput with its interval and unit, in no more digits than the interval supports."""
+    return f"{measurement.interval.text()} {per_second(measurement.case.sample_unit)}"
 
 
 def case_words(case: Case) -> str:
@@ -135,7 +134,7 @@ def case_words(case: Case) -> str:
     gpus = "" if case.gpu_count == 1 else f", {case.gpu_count} GPUs"
     return (
         f"{plain(case.workload, 40)}, {'training' if case.task == 'train' else 'inference'}, "
-        f"{PRECISION_WORDS[case.precision]}, {case.execution}, batch {case.batch_size:,}{layout}{gpus}"
+        f"{case.precision.words}, {case.execution}, batch {case.batch_size:,}{layout}{gpus}"
     )
 
 
@@ -184,25 +183,12 @@ def price_date_words(row: RankedOffer) -> str:
 
 def per_usd_words(ranking: Ranking, row: RankedOffer) -> str:
     """What a dollar buys, with the interval, in millions where it is that many."""
-    return scaled(*ranking.value_of(row))
+    return ranking.value_of(row).words()
 
 
 def per_s_words(ranking: Ranking, row: RankedOffer) -> str:
     """Throughput of the whole instance with the interval."""
-    return scaled(*ranking.throughput_of(row))
-
-
-def scaled(value: float | None, low: float | None, high: float | None) -> str:
-    """An estimate with its interval, large ones in millions, so that nobody counts zeros.
-
-    >>> scaled(12.3e6, 9.4e6, 16.8e6), scaled(3166.4, 3150.2, 3181.9)
-    ('12.3 (9.4 to 16.8) million', '3,166 (3,150 to 3,182)')
-    """
-    for step, word in ((1e9, " billion"), (1e6, " million")):
-        if value is not None and value >= step:
-            bounds = (None if bound is None else bound / step for bound in (low, high))
-            return format_interval(value / step, *bounds) + word
-    return format_interval(value, low, high)
+    return ranking.throughput_of(row).words()
 
 
 def share_words(share: float | None) -> str:
@@ -212,19 +198,6 @@ def share_words(share: float | None) -> str:
     if 0 < share < 0.01:
         return "< 1 %"
     return f"{share * 100:.0f} %"
-
-
-def stacked(text: str) -> str:
-    r"""Set the interval of a worded estimate on a second line of its cell.
-
-    >>> stacked("12 (9.4 to 17) million"), stacked("4.97× (4.96 to 4.98)"), stacked("—")
-    ('12 million\n9.4 to 17 million', '4.97×\n4.96 to 4.98', '—')
-    """
-    point, bracket, rest = text.partition(" (")
-    if not bracket:
-        return text
-    interval, _, unit = rest.partition(")")
-    return f"{point}{unit}\n{interval}{unit}"
 
 
 def moment_words(stamp: str) -> str:
@@ -239,15 +212,3 @@ def moment_words(stamp: str) -> str:
         return plain(stamp, 40)
     zone = "" if moment.tzinfo is None else " UTC"
     return (moment.astimezone(UTC) if zone else moment).strftime("%Y-%m-%d %H:%M") + zone
-
-
-def ratio_words(value: float, low: float | None, high: float | None) -> str:
-    """A ratio with its interval.
-
-    >>> ratio_words(4.4321, 4.41, 4.45), ratio_words(2.0, None, None)
-    ('4.432× (4.410 to 4.450)', '2.00×')
-    """
-    if low is None or high is None:
-        return f"{format_number(value)}×"
-    point, _, interval = format_interval(value, low, high).partition(" ")
-    return f"{point}× {interval}"

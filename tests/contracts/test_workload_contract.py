@@ -13,7 +13,6 @@ import torch
 from fingerprints import FINGERPRINTS, fingerprint
 
 from gpubench.errors import MisuseError
-from gpubench.measure.plan import default_memory_format
 from gpubench.measure.step import move
 from gpubench.models import Case, Execution, OperatorKind, Precision, TaskKind, WorkloadProfile
 from gpubench.profile import load_profiles, profile_workload
@@ -139,7 +138,7 @@ class WorkloadContract:
     def case(self, precision: Precision) -> Case:
         return Case(
             workload=self.name, workload_version=1, task=self.workload.tasks[0], precision=precision,
-            execution=Execution.EAGER, memory_format=default_memory_format(_profiled(self.name), precision),
+            execution=Execution.EAGER, memory_format=_profiled(self.name).memory_format_at(precision),
             batch_size=4, sample_unit=self.workload.sample_unit,
         )  # fmt: skip
 

@@ -8,7 +8,7 @@ import pytest
 from gpubench.errors import GpuBenchError
 from gpubench.measure.budget import QUICK
 from gpubench.measure.launcher import Launcher
-from gpubench.measure.plan import Plan, PlannedCase, default_memory_format, plan
+from gpubench.measure.plan import Plan, PlannedCase, plan
 from gpubench.measure.request import RunRequest
 from gpubench.models import Case, Execution, FindingKind, Precision, Status, TaskKind
 from gpubench.probe.select import select_peers
@@ -25,7 +25,7 @@ def planned(workload: str, precision: Precision, execution: Execution, batch: in
             task=TaskKind.TRAIN,
             precision=precision,
             execution=execution,
-            memory_format=default_memory_format(profile, precision),
+            memory_format=profile.memory_format_at(precision),
             batch_size=batch,
             sample_unit=profile.sample_unit,
         ),

@@ -230,6 +230,7 @@ def test_a_cpu_only_torch_beside_a_gpu(inside_nvml) -> None:
     [
         ({"NVIDIA_TF32_OVERRIDE": "1"}, "fail", "forces TF32"),
         ({"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}, "fail", "forces TF32"),
+        ({"NVIDIA_TF32_OVERRIDE": "2"}, "fail", "forces TF32"),
         ({"NVIDIA_TF32_OVERRIDE": "0"}, "warn", "forbids TF32"),
         ({"CUDA_LAUNCH_BLOCKING": "1"}, "warn", "every kernel"),
         ({"CUDA_LAUNCH_BLOCKING": "0"}, "ok", "no variable"),

@@ -322,8 +322,8 @@ def test_several_workloads_are_shown_as_multiples_of_the_reference():
         drawer=log_normal,
     )
     assert ranking.by_reference
-    assert ranking.throughput_of(ranking.rows[0])[0] == pytest.approx(2)
-    assert ranking.value_of(ranking.rows[0])[0] == pytest.approx(1)
+    assert ranking.throughput_of(ranking.rows[0]).value == pytest.approx(2)
+    assert ranking.value_of(ranking.rows[0]).value == pytest.approx(1)
     assert ranking.value_unit == "A100 SXM4 80GB hours per dollar"
     assert "1.0 A100 SXM4 80GB hours per dollar" in ranking.verdict
     alone = rank_of([offer(H100, 2.0)], {H100: 400.0, A100: 200.0})

@@ -242,7 +242,7 @@ def test_the_ratio_has_the_interval_of_both(make_run):
     assert found.value == pytest.approx(1.1)
     width = (1 + a.relative_half_width) ** (2**0.5)
     assert found.high / found.value == pytest.approx(width, rel=1e-3)
-    assert found.holds_one is False
+    assert found.holds(1) is False
 
 
 def test_a_regression_fails_only_beyond_its_interval(make_run):

@@ -104,8 +104,8 @@ def test_a_speed_up_is_the_ratio_of_throughputs_with_errors_in_quadrature():
     (pair,) = speed_ups(samples.report_data(run).results)
     assert pair.value == pytest.approx(amp.samples_per_s / fp32.samples_per_s)
     width = math.hypot(math.log1p(amp.relative_half_width), math.log1p(fp32.relative_half_width))
-    assert math.log(pair.high / pair.value) == pytest.approx(width)
-    assert pair.low * pair.high == pytest.approx(pair.value**2)
+    assert math.log(pair.interval.high / pair.value) == pytest.approx(width)
+    assert pair.interval.low * pair.interval.high == pytest.approx(pair.value**2)
 
 
 def test_amp_is_never_paired_across_executions_or_batches():

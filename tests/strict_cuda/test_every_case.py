@@ -6,7 +6,6 @@ from statistics import median
 
 import pytest
 
-from gpubench.measure.checks import REFERENCE_LIMITS
 from gpubench.models import Execution, Precision, Status, TaskKind
 from gpubench.workload import load_workload, workload_names
 from strict_cuda.conftest import KERNEL_S
@@ -30,11 +29,11 @@ def test_a_case_is_measured_whole(gpu, name, precision):
                 continue
             assert (done.status, done.reason) == (Status.OK, None), f"{execution} {task}: {done.traceback}"
             assert gpu.machine.kernels > before
-            assert launch.reference_error <= REFERENCE_LIMITS[precision]
+            assert launch.reference_error <= precision.facts.loss_error
             if execution is Execution.GRAPH:
                 assert launch.graph_error == 0.0
             elif execution is Execution.COMPILE:
-                assert launch.graph_error <= REFERENCE_LIMITS[precision]
+                assert launch.graph_error <= precision.facts.loss_error
             step_s = median(r.wall_s / r.steps for r in launch.rounds)
             assert step_s == pytest.approx(kernels_of(launch) * KERNEL_S, rel=0.05)
             assert launch.gpu_busy == pytest.approx(1.0, rel=0.05)

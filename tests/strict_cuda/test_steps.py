@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from gpubench.measure import busy, guards
-from gpubench.measure.checks import REFERENCE_LIMITS
 from gpubench.measure.execution import prepare
 from gpubench.measure.loop import Loop
 from gpubench.measure.messages import Ready
@@ -139,4 +138,4 @@ def test_a_step_that_a_graph_freezes_is_found_out(gpu):
     """Python decides anew in each eager step; a replay goes on with what was decided in its capture."""
     own = acting(lambda out: out * (1 if torch.cuda.is_current_stream_capturing() else 2))
     done = gpu.measure("own", own, execution=Execution.GRAPH)
-    assert done.launch.graph_error > 10 * REFERENCE_LIMITS[Precision.FP32]
+    assert done.launch.graph_error > 10 * Precision.FP32.facts.loss_error

@@ -7,20 +7,20 @@ from statistics import fmean
 
 import msgspec
 
+from gpubench.interval import Interval, stacked
 from gpubench.models import Case, MemoryFormat, Precision, TaskKind
 from gpubench.report.charts import BLUE, GREEN, SLATE, Mark, Series, dots, two_lines
 from gpubench.report.data import ReportData, Result
 from gpubench.report.ratios import Ratio, ratio
 from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
-from gpubench.report.words import PRECISION_WORDS, stacked
 from gpubench.units import UNKNOWN, count, format_bytes, format_number, plain
 
 SURE_FACTOR = 1.5
 """A gain is put into words where the ends of its interval lie within this factor."""
 
-BASELINES = (Precision.FP32, Precision.TF32)
+BASELINES = tuple(precision for precision in Precision if not precision.is_amp)
 _LOOKS = {Precision.FP32: (BLUE, "circle"), Precision.TF32: (GREEN, "diamond")}
-_NAMES = {Precision.FP32: "against fp32 (IEEE, TF32 off)", Precision.TF32: "against tf32"}
+_NAMES = {precision: f"against {precision.words}" for precision in BASELINES}
 
 
 def speed_ups(results: Iterable[Result]) -> tuple[Ratio, ...]:
@@ -94,14 +94,14 @@ def _groups(pairs: tuple[Ratio, ...]) -> list[tuple[str | None, tuple[Ratio, ...
 
 def _sentence(pairs: tuple[Ratio, ...]) -> str:
     """The strongest gain, the weakest, and how many cases lose."""
-    sure = [s for s in pairs if not s.doubts and s.low and s.high and s.high / s.low <= SURE_FACTOR]
+    sure = [s for s in pairs if not s.doubts and _narrow(s.interval)]
     if not sure:
         return (
             "No pairing was measured well enough to state a gain: each is flagged, or its interval is wider "
             f"than a factor of {SURE_FACTOR:g}. Give the run more time on a quiet machine."
         )
     best = max(sure, key=lambda s: s.value)
-    losing = [s for s in sure if s.high is not None and s.high < 1]
+    losing = [s for s in sure if s.interval.high is not None and s.interval.high < 1]
     text = (
         f"The largest gain is {best.words}: {plain(best.of.case.workload, 40)}, "
         f"{best.of.case.precision.value} {_NAMES[best.to.case.precision]}, "
@@ -152,13 +152,18 @@ def _figure(pairs: tuple[Ratio, ...], title: str | None) -> Figure:
     )
 
 
+def _narrow(interval: Interval) -> bool:
+    low, high = interval.low, interval.high
+    return bool(low and high and high / low <= SURE_FACTOR)
+
+
 def _mark(pair: Ratio, rows: list[str]) -> Mark:
     flags = f"<br>{', '.join(pair.doubts)}" if pair.doubts else ""
     return Mark(
         row=rows.index(_row_label(pair.of)),
         value=pair.value,
-        low=pair.low,
-        high=pair.high,
+        low=pair.interval.low,
+        high=pair.interval.high,
         hover=f"{_NAMES[pair.to.case.precision]}: {pair.words}{flags}",
     )
 
@@ -190,7 +195,7 @@ def _twin(pairs: tuple[Ratio, ...]) -> Table:
             (
                 plain(s.of.case.workload, 40) + ("\nbest batch" if s.of.measurement.at_largest_batch else ""),
                 f"{s.of.case.precision.value}{_layout(s.of.case.memory_format)}",
-                f"{PRECISION_WORDS[s.to.case.precision]}{_layout(s.to.case.memory_format)}",
+                f"{s.to.case.precision.words}{_layout(s.to.case.memory_format)}",
                 s.of.case.execution.value,
                 _batches(s).replace("batch ", "").replace(", ", "\n"),
                 stacked(s.words),

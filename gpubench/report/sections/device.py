@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from gpubench.models import DeviceProfile, Environment, GpuSpec
+from gpubench.precisions import FORMATS
 from gpubench.report.data import ReportData
 from gpubench.report.section import Block, Bullets, Column, Paragraph, Part, Section, Table
 from gpubench.report.words import listed
@@ -131,15 +132,7 @@ def _gpu_rows(device: DeviceProfile, spec: GpuSpec | None) -> list[_Row]:
         ("PCI Express", _text(pcie), _generation(sheet.get("pcie_generation"))),
         ("NVLinks", _whole(device.nvlink_count), format_si(sheet.get("nvlink_bytes_per_s"), "B/s")),
     ]
-    rows += [
-        (f"Peak, {name}", UNKNOWN, format_si(value, "FLOP/s"))
-        for name, value in (
-            ("fp32", sheet.get("fp32_flops_per_s")),
-            ("tf32, tensor cores", sheet.get("tf32_tensor_flops_per_s")),
-            ("fp16, tensor cores", sheet.get("fp16_tensor_flops_per_s")),
-            ("bf16, tensor cores", sheet.get("bf16_tensor_flops_per_s")),
-        )
-    ]
+    rows += [(f"Peak, {form.words}", UNKNOWN, format_si(sheet.get(form.peak), "FLOP/s")) for form in FORMATS]
     return rows
 
 

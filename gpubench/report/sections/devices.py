@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from gpubench.compare import ratio
+from gpubench.interval import stacked
 from gpubench.models import Case, DeviceProfile, Run
 from gpubench.report.data import ReportData, Result, newest, same
 from gpubench.report.section import Block, Column, Paragraph, Section, Table
-from gpubench.report.words import case_words, ratio_words, scaled, stacked
+from gpubench.report.words import case_words
 from gpubench.units import count, plain
 
 MOST_DEVICES = 6
@@ -75,11 +76,10 @@ def _cell(result: Result | None, first: Result | None) -> str:
     if result is None:
         return "—"
     m = result.measurement
-    figure = stacked(scaled(m.samples_per_s or 0.0, m.samples_per_s_low, m.samples_per_s_high))
+    figure = stacked(m.interval.words())
     if first is None or first is result:
         return figure
-    found = ratio(m, first.measurement)
-    return f"{figure}\n{ratio_words(found.value, found.low, found.high)}"
+    return f"{figure}\n{ratio(m, first.measurement).text('×')}"
 
 
 SECTION = Section(key="devices", render=_render)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from gpubench.interval import stacked
 from gpubench.measure.feeding import eight_bit_bytes, tensor_bytes
 from gpubench.models import MicroResult, TaskKind
 from gpubench.profile import load_profiles
 from gpubench.report.data import ReportData, Result, at_named_batches
 from gpubench.report.section import Block, Column, Paragraph, Section, Table
-from gpubench.report.words import stacked, throughput
+from gpubench.report.words import throughput
 from gpubench.units import UNKNOWN, format_percent, format_si, plain
 
 
@@ -97,7 +98,7 @@ def _cells(result: Result, link: MicroResult | None) -> tuple[str, ...]:
     tensors, eight_bit = _demand(result)
     return (
         f"{plain(result.case.workload, 40)}\n{result.case.precision.value} {result.batch_words}",
-        stacked(throughput(m.samples_per_s, m.samples_per_s_low, m.samples_per_s_high, m.case.sample_unit)),
+        stacked(throughput(m)),
         format_si(tensors, "B/s"),
         format_si(eight_bit, "B/s"),
         UNKNOWN if link is None else format_percent(tensors / link.value),

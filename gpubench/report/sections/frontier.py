@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpubench.interval import Interval, stacked
 from gpubench.models import RankedOffer, Ranking
 from gpubench.report.charts import BASIS_COLOURS, BASIS_SYMBOLS, Point, label, plane, spaced
 from gpubench.report.data import ReportData
@@ -19,10 +20,7 @@ from gpubench.report.words import (
     per_s_unit,
     per_s_words,
     price_words,
-    ratio_words,
-    scaled,
     speed_of,
-    stacked,
 )
 from gpubench.units import format_number
 
@@ -67,8 +65,8 @@ def _sentence(data: ReportData, ranking: Ranking, line: Sequence[RankedOffer]) -
     dearer = cost_of(ranking, fastest) / cost_of(ranking, cheapest)
     return (
         f"From the cheapest work ({gpus_words(data, cheapest.offer)}) to the highest throughput "
-        f"({gpus_words(data, fastest.offer)}) speed grows {ratio_words(faster, None, None)} "
-        f"and its price {ratio_words(dearer, None, None)}, by best estimates."
+        f"({gpus_words(data, fastest.offer)}) speed grows {Interval(faster).text('×')} "
+        f"and its price {Interval(dearer).text('×')}, by best estimates."
     )
 
 
@@ -121,7 +119,7 @@ def _speed_unit(ranking: Ranking) -> str:
 def _speed_words(ranking: Ranking, row: RankedOffer) -> str:
     if row.hours is None:
         return per_s_words(ranking, row)
-    return scaled(row.hours, row.hours_low, row.hours_high)
+    return row.job_hours.words()
 
 
 def _twin(data: ReportData, ranking: Ranking, line: Sequence[RankedOffer]) -> Table:

@@ -7,12 +7,13 @@ from collections.abc import Iterable
 import msgspec
 
 from gpubench.findings import FindingKind
+from gpubench.interval import stacked
 from gpubench.models import Execution
 from gpubench.report.charts import BLUE, ORANGE, Mark, Series, dots, two_lines
 from gpubench.report.data import ReportData, Result
 from gpubench.report.ratios import Ratio, ratio
 from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
-from gpubench.report.words import stacked, throughput
+from gpubench.report.words import throughput
 from gpubench.units import count, format_percent, plain
 
 HOST_BOUND_RATIO = 1.10
@@ -86,8 +87,8 @@ def _figure(pairs: tuple[Ratio, ...], labels: list[str]) -> Figure:
                 Mark(
                     row=labels.index(_label(p.of)),
                     value=p.value,
-                    low=p.low,
-                    high=p.high,
+                    low=p.interval.low,
+                    high=p.interval.high,
                     hover=f"{_NAMES[execution]}: {p.words}",
                 )
                 for p in pairs
@@ -134,7 +135,7 @@ def _twin(pairs: tuple[Ratio, ...]) -> Table:
 
 def _throughput(result: Result) -> str:
     m = result.measurement
-    return throughput(m.samples_per_s, m.samples_per_s_low, m.samples_per_s_high, m.case.sample_unit)
+    return throughput(m)
 
 
 def _pace(pair: Ratio) -> str:

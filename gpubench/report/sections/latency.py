@@ -6,12 +6,13 @@ from collections.abc import Iterable
 
 import msgspec
 
+from gpubench.interval import stacked
 from gpubench.models import TaskKind
 from gpubench.profile import load_profiles
 from gpubench.report.charts import BLUE, Mark, Series, dots, two_lines
 from gpubench.report.data import ReportData, Result
 from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
-from gpubench.report.words import PRECISION_WORDS, stacked, throughput
+from gpubench.report.words import throughput
 from gpubench.units import UNKNOWN, format_duration, plain
 
 
@@ -104,7 +105,7 @@ def _cells(result: Result, at_main_batch: Result | None) -> tuple[str, ...]:
     m, case = result.measurement, result.case
     return (
         plain(case.workload, 40),
-        PRECISION_WORDS[case.precision],
+        case.precision.words,
         case.execution.value,
         format_duration(m.latency_p50_s),
         format_duration(m.latency_p95_s),
@@ -115,7 +116,7 @@ def _cells(result: Result, at_main_batch: Result | None) -> tuple[str, ...]:
 
 def _throughput(result: Result) -> str:
     m = result.measurement
-    figure = throughput(m.samples_per_s, m.samples_per_s_low, m.samples_per_s_high, m.case.sample_unit)
+    figure = throughput(m)
     return f"{stacked(figure)}\n{result.batch_words}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpubench.interval import stacked
 from gpubench.measure.peaks import best_products, datasheet_peak
 from gpubench.models import MicroResult, Run
 from gpubench.report.charts import BLUE, Mark, Series, dots, two_lines
@@ -12,7 +13,6 @@ from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Pa
 from gpubench.units import (
     UNKNOWN,
     format_duration,
-    format_interval,
     format_number,
     format_percent,
     format_si,
@@ -118,13 +118,10 @@ def _name(m: MicroResult) -> str:
 def _value(m: MicroResult) -> str:
     """The value in a fitting multiple of its unit, digits as the interval allows."""
     if m.unit == "s":
-        ends = "" if m.low is None else f"\n{format_duration(m.low)} to {format_duration(m.high)}"
-        return f"{format_duration(m.value)}{ends}"
+        return stacked(m.interval.by(format_duration))
     step, prefix = next(((s, p) for s, p in ((1e12, "T"), (1e9, "G"), (1e6, "M")) if m.value >= s), (1.0, ""))
-    low, high = (None if bound is None else bound / step for bound in (m.low, m.high))
-    point, _, interval = format_interval(m.value / step, low, high).partition(" (")
-    detail = f"\n{interval.rstrip(')')}" if interval else ""
-    return f"{point} {prefix}{plain(m.unit, 20)}{detail}"
+    point, _, ends = stacked(m.interval.over(step).text()).partition("\n")
+    return f"{point} {prefix}{plain(m.unit, 20)}" + (f"\n{ends}" if ends else "")
 
 
 SECTION = Section(key="micro", render=_render)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from gpubench.interval import stacked
 from gpubench.models import BuyOrRent
 from gpubench.recommend.words import assumed_of, must_work, pays_after
 from gpubench.report.charts import BLUE, Mark, Series, dots, two_lines
 from gpubench.report.data import ReportData
 from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
-from gpubench.report.words import PRICING_WORDS, listed, stacked
-from gpubench.units import format_interval, format_number, format_usd, plain
+from gpubench.report.words import PRICING_WORDS, listed
+from gpubench.units import format_number, format_usd, plain
 
 MOST_ROWS = 12
 
@@ -96,7 +97,7 @@ def _figure(data: ReportData, decisions: Sequence[BuyOrRent]) -> Figure:
 
 
 def _hourly(each: BuyOrRent) -> str:
-    return f"${format_interval(each.usd_per_hour, each.usd_per_hour_low, each.usd_per_hour_high)}"
+    return f"${each.hourly_usd.text()}"
 
 
 def _twin(data: ReportData, decisions: Iterable[BuyOrRent]) -> Table:

@@ -6,11 +6,12 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from gpubench.interval import stacked
 from gpubench.models import Case, TaskKind
 from gpubench.report.data import ReportData, Result, at_named_batches, same
 from gpubench.report.ratios import Ratio, doubts, ratio
 from gpubench.report.section import Block, Column, Paragraph, Section, Table
-from gpubench.report.words import listed, stacked, throughput
+from gpubench.report.words import listed, throughput
 from gpubench.units import count, format_duration, plain
 
 JOB_SAMPLES = 1_000_000
@@ -213,7 +214,7 @@ def _case(result: Result) -> str:
 
 def _result(result: Result) -> str:
     m = result.measurement
-    figure = throughput(m.samples_per_s, m.samples_per_s_low, m.samples_per_s_high, m.case.sample_unit)
+    figure = throughput(m)
     flags = "".join(f"\nflagged {flag}" for flag in doubts(result))
     return f"{stacked(figure)}\n{_case(result)}{flags}"
 

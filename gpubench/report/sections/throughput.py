@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
+from gpubench.interval import stacked
 from gpubench.models import Execution, Measurement, MemoryFormat, Precision, TaskKind
 from gpubench.report.charts import BLUE, ORANGE, SLATE, Mark, Series, bars, two_lines
 from gpubench.report.data import ReportData, Result
 from gpubench.report.section import Block, Charts, Column, Figure, Paragraph, Section, Table
-from gpubench.report.words import PRECISION_WORDS, estimate, stacked, throughput
+from gpubench.report.words import throughput
 from gpubench.units import format_duration, format_percent, plain, plural
 
-EXECUTION_ORDER = (Execution.EAGER, Execution.GRAPH, Execution.COMPILE)
+EXECUTION_ORDER = tuple(Execution)
 _LOOKS = {Execution.EAGER: (SLATE, ""), Execution.GRAPH: (BLUE, ""), Execution.COMPILE: (ORANGE, "/")}
 
 _COLUMNS = (
@@ -136,8 +137,7 @@ def _alt(group: Iterable[Result]) -> str:
 
 
 def _interval(result: Result) -> str:
-    m = result.measurement
-    return estimate(m.samples_per_s, m.samples_per_s_low, m.samples_per_s_high)
+    return result.measurement.interval.text()
 
 
 def _twin(results: Iterable[Result]) -> Table:
@@ -152,7 +152,7 @@ def _cells(result: Result) -> tuple[str, ...]:
     m, case = result.measurement, result.case
     return (
         _title(result),
-        PRECISION_WORDS[case.precision] + (f"\n{case.memory_format}" if case.memory_format else ""),
+        case.precision.words + (f"\n{case.memory_format}" if case.memory_format else ""),
         case.execution.value,
         result.batch_words.removeprefix("batch ").replace(", l", "\nl"),
         _throughput_cell(m),
@@ -165,9 +165,7 @@ def _cells(result: Result) -> tuple[str, ...]:
 
 
 def _throughput_cell(m: Measurement) -> str:
-    figure = stacked(
-        throughput(m.samples_per_s, m.samples_per_s_low, m.samples_per_s_high, m.case.sample_unit)
-    )
+    figure = stacked(throughput(m))
     return f"{figure}\nwithin one process" if m.within_one_process else figure
 
 

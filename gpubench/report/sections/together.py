@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from gpubench.interval import stacked
 from gpubench.report.data import ReportData, Result
 from gpubench.report.ratios import Ratio, ratio
 from gpubench.report.section import Block, Column, Paragraph, Section, Table
-from gpubench.report.words import PRECISION_WORDS, ratio_words, stacked, throughput
+from gpubench.report.words import throughput
 from gpubench.units import UNKNOWN, format_percent, plain
 
 
@@ -60,14 +61,14 @@ def _table(pairs: tuple[Ratio, ...]) -> Table:
 
 def _cells(pair: Ratio) -> tuple[str, ...]:
     m, case = pair.of.measurement, pair.of.case
-    figure = throughput(m.samples_per_s, m.samples_per_s_low, m.samples_per_s_high, case.sample_unit)
+    figure = throughput(m)
     return (
         plain(case.workload, 40),
-        PRECISION_WORDS[case.precision],
+        case.precision.words,
         str(case.gpu_count),
         str(case.batch_size),
         stacked(figure),
-        stacked(ratio_words(pair.value, pair.low, pair.high)),
+        stacked(pair.words),
         format_percent(pair.value / case.gpu_count),
         ", ".join(pair.doubts) or UNKNOWN,
     )

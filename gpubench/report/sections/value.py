@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpubench.interval import stacked
 from gpubench.models import RankedOffer, Ranking, SortedBy
 from gpubench.report.charts import BASIS_COLOURS, BASIS_SYMBOLS, Mark, Series, dots, two_lines
 from gpubench.report.data import ReportData
@@ -17,7 +18,6 @@ from gpubench.report.words import (
     merit_unit,
     merit_words,
     offer_words,
-    stacked,
 )
 from gpubench.units import UNKNOWN, format_bytes, plain
 
@@ -130,12 +130,12 @@ def _figure(data: ReportData, ranking: Ranking, rows: Sequence[RankedOffer], tie
 
 
 def _mark(ranking: Ranking, row: RankedOffer, index: int) -> Mark:
-    value, low, high = ranking.merit_of(row)
+    merit = ranking.merit_of(row)
     return Mark(
         row=index,
-        value=value or 0.0,
-        low=low,
-        high=high,
+        value=merit.value or 0.0,
+        low=merit.low,
+        high=merit.high,
         hover=f"{merit_words(ranking, row)}<br>{row.estimate.basis}",
     )
 

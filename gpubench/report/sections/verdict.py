@@ -11,7 +11,6 @@ from gpubench.report.section import Block, Bullets, Fact, Facts, Paragraph, Part
 from gpubench.report.words import (
     basis_words,
     case_words,
-    estimate,
     gpus_words,
     listed,
     merit_unit,
@@ -51,8 +50,7 @@ def _measured_facts(data: ReportData) -> tuple[Fact, ...]:
     if heaviest is None:
         return ()
     m = heaviest.measurement
-    interval = estimate(m.samples_per_s, m.samples_per_s_low, m.samples_per_s_high)
-    point, _, interval = interval.partition(" ")
+    point, _, interval = m.interval.text().partition(" ")
     alone = " within one process" if m.within_one_process else ""
     flags = doubts(heaviest)
     flagged = f"; flagged {listed(flags)}" if flags else ""

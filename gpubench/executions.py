@@ -1,0 +1,60 @@
+"""Ways to execute a step: every fact about each, once.
+
+How a step is prepared for each is in ``measure.execution``, what that takes in ``measure.estimate``.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class ExecutionFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What an execution is and needs.
+
+    Attributes:
+        words: How a case "was measured": "as a CUDA graph".
+        preparation: The phase between the first steps and the warm-up; None where nothing is prepared.
+        needs_cuda: Whether only a device that torch reaches as ``cuda`` has it.
+        on_several_gpus: Whether a job on several GPUs is measured so.
+        when_published: Whether it is measured by default only where figures are to be published.
+        caches_weights: Whether autocast may keep its copies of the weights from step to step.
+    """
+
+    words: str
+    preparation: str | None = None
+    needs_cuda: bool = False
+    on_several_gpus: bool = False
+    when_published: bool = False
+    caches_weights: bool = True
+
+
+class Execution(StrEnum):
+    """``graph`` is the whole step in one CUDA graph; ``compile`` is torch.compile.
+
+    Their order is that of measuring and of every table.
+    """
+
+    EAGER = "eager"
+    GRAPH = "graph"
+    COMPILE = "compile"
+
+    @property
+    def facts(self) -> ExecutionFacts:
+        """Everything else that is known of it."""
+        return _FACTS[self]
+
+
+_FACTS = {
+    Execution.EAGER: ExecutionFacts(words="eager", on_several_gpus=True),
+    Execution.GRAPH: ExecutionFacts(
+        words="as a CUDA graph", preparation="capture", needs_cuda=True, caches_weights=False
+    ),
+    Execution.COMPILE: ExecutionFacts(words="with torch.compile", preparation="compile", when_published=True),
+}
+
+CHOICES = tuple(Execution)
+"""What a user may write."""
+HELP = f"{', '.join(CHOICES[:-1])} or {CHOICES[-1]}"
+"""The choices in a help text."""

@@ -1,0 +1,197 @@
+"""Precisions of a training step, and the number formats of its products: every fact about each, once.
+
+A new precision is a member of ``Precision`` and a row of ``_FACTS``. What autocast cannot do by itself (fp8)
+is built in ``measure.step``; a rate that the prediction has never seen needs a mode in ``predict.roofline``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Literal
+
+import msgspec
+
+AMP = "amp"
+"""What a user writes for the best AMP precision of a device: see ``best_amp``."""
+
+
+class Format(msgspec.Struct, frozen=True, kw_only=True):
+    """A number format of matrix products: that of a micro-benchmark, and of a datasheet's column.
+
+    Attributes:
+        name: As micro-benchmarks and the drivers' lists of formats have it.
+        peak: The field of ``GpuSpec`` with the dense peak rate.
+        on_tensor_cores: Whether that peak is of tensor cores.
+        torch_type: Of the operands that are timed; None where torch has no product of that format.
+        sizes: Edges of the square products that are timed on a GPU.
+        usual_share: Share of the peak that the best of them reaches on a card in good health, an H200.
+    """
+
+    name: str
+    peak: str
+    on_tensor_cores: bool = True
+    torch_type: str | None = None
+    sizes: tuple[int, ...] = ()
+    usual_share: float | None = None
+
+    @property
+    def words(self) -> str:
+        """The format with the units that compute it: "bf16, tensor cores"."""
+        return f"{self.name}, tensor cores" if self.on_tensor_cores else self.name
+
+
+FP32 = Format(
+    name="fp32",
+    peak="fp32_flops_per_s",
+    on_tensor_cores=False,
+    torch_type="float32",
+    sizes=(4096, 8192),
+    usual_share=0.77,
+)
+TF32 = Format(
+    name="tf32",
+    peak="tf32_tensor_flops_per_s",
+    torch_type="float32",
+    sizes=(4096, 8192, 16384),
+    usual_share=0.70,
+)
+FP16 = Format(
+    name="fp16",
+    peak="fp16_tensor_flops_per_s",
+    torch_type="float16",
+    sizes=(4096, 8192, 16384),
+    usual_share=0.67,
+)
+BF16 = Format(
+    name="bf16",
+    peak="bf16_tensor_flops_per_s",
+    torch_type="bfloat16",
+    sizes=(4096, 8192, 16384),
+    usual_share=0.71,
+)
+FP8 = Format(name="fp8", peak="fp8_tensor_flops_per_s")
+FORMATS = (FP32, TF32, FP16, BF16, FP8)
+
+
+class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a precision is, needs and may err.
+
+    Attributes:
+        format: In which most products are computed.
+        words: For people, where its name alone would mislead.
+        autocast: The torch type of autocast; None where autocast is off.
+        scales_gradients: Whether training needs a gradient scaler.
+        tf32: Whether the fp32 switches of torch stand at TF32: under AMP for what autocast leaves in fp32.
+        product_error: Largest relative error of a product against float64.
+        loss_error: Largest relative difference of a first loss from float32 on the CPU.
+        least_capability: First CUDA compute capability whose hardware has it; None is every one.
+        hardware: What a GPU below that lacks, in words.
+        of_nvidia: Whether NVIDIA tensor cores alone have it.
+        on_cpu: Whether a CPU may have it, by its instructions of ``format``.
+        predicted_as: The mode of ``predict.roofline``; None where nothing published says how fast it is.
+    """
+
+    format: Format
+    words: str
+    autocast: str | None = None
+    scales_gradients: bool = False
+    tf32: bool = True
+    product_error: float = 1e-2
+    loss_error: float
+    least_capability: tuple[int, int] | None = None
+    hardware: str | None = None
+    of_nvidia: bool = False
+    on_cpu: bool = False
+    predicted_as: Literal["fp32", "tf32", "half"] | None = None
+
+
+class Precision(StrEnum):
+    """``fp32`` is IEEE, TF32 off in matmul, convolution and RNN; AMP is autocast, at fp16 with GradScaler."""
+
+    FP32 = "fp32"
+    TF32 = "tf32"
+    AMP_FP16 = "amp-fp16"
+    AMP_BF16 = "amp-bf16"
+
+    @property
+    def facts(self) -> PrecisionFacts:
+        """Everything else that is known of it."""
+        return _FACTS[self]
+
+    @property
+    def is_amp(self) -> bool:
+        """Whether autocast is on."""
+        return self.facts.autocast is not None
+
+    @property
+    def words(self) -> str:
+        """The precision for people."""
+        return self.facts.words
+
+    def within(self, capability: tuple[int, int] | None) -> bool:
+        """Whether a CUDA compute capability has it; one that is not known has what every one has."""
+        least = self.facts.least_capability
+        return least is None or (capability is not None and capability >= least)
+
+
+_AMPERE = (8, 0)
+_FACTS = {
+    # Relative errors of a product, read on an H200: fp32 5e-7, tf32 3e-4, fp16 4e-4, bf16 3e-3.
+    Precision.FP32: PrecisionFacts(
+        format=FP32,
+        words="fp32 (IEEE, TF32 off)",
+        tf32=False,
+        product_error=1e-5,
+        loss_error=1e-4,
+        on_cpu=True,
+        predicted_as="fp32",
+    ),
+    Precision.TF32: PrecisionFacts(
+        format=TF32,
+        words="tf32",
+        loss_error=1e-2,
+        least_capability=_AMPERE,
+        hardware="TF32 tensor cores",
+        of_nvidia=True,
+        predicted_as="tf32",
+    ),
+    Precision.AMP_FP16: PrecisionFacts(
+        format=FP16,
+        words="amp-fp16",
+        autocast="float16",
+        scales_gradients=True,
+        loss_error=2e-2,
+        predicted_as="half",
+    ),
+    # Below capability 8.0 bf16 is emulated, slow, and on record as giving NaN.
+    Precision.AMP_BF16: PrecisionFacts(
+        format=BF16,
+        words="amp-bf16",
+        autocast="bfloat16",
+        loss_error=2e-2,
+        least_capability=_AMPERE,
+        hardware="BF16 hardware",
+        on_cpu=True,
+        predicted_as="half",
+    ),
+}
+
+CHOICES = (AMP, *Precision)
+"""What a user may write."""
+HELP = f"{', '.join(Precision)}, or {AMP}"
+"""The choices in a help text."""
+
+
+TF32_VARIABLES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
+"""Variables by which a user decides on TF32, against whatever torch is told."""
+
+
+def forcing_tf32(variables: Mapping[str, str]) -> list[str]:
+    """Return the names of the variables that turn TF32 on where strict fp32 was asked for."""
+    return [name for name in TF32_VARIABLES if variables.get(name, "") not in {"", "0"}]
+
+
+def best_amp(has: Callable[[Precision], bool]) -> Precision:
+    """Return the precision that ``amp`` means on a device: bf16 where it has that, else fp16."""
+    return Precision.AMP_BF16 if has(Precision.AMP_BF16) else Precision.AMP_FP16

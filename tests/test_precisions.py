@@ -1,0 +1,141 @@
+"""The tables of precisions and executions: complete, and all that a new row needs."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpubench.executions import Execution
+from gpubench.measure.launcher import PHASE_LIMITS_S
+from gpubench.models import GpuSpec
+from gpubench.precisions import FORMATS, Precision, forcing_tf32
+from gpubench.predict.roofline import mode_of
+
+PACKAGE = Path(__file__).parents[1] / "gpubench"
+
+MEMBER = """
+    AMP_FP8 = "amp-fp8"
+"""
+ROW = """
+    Precision.AMP_FP8: PrecisionFacts(
+        format=FP8,
+        words="amp-fp8",
+        autocast="bfloat16",
+        product_error=1e-1,
+        loss_error=1e-1,
+        least_capability=(8, 9),
+        hardware="FP8 tensor cores",
+    ),
+"""
+USES = """
+
+from typer.testing import CliRunner
+import msgspec
+
+from gpubench.cli.app import app
+from gpubench.cuda_check.plan import make_plan
+from gpubench.measure import capability, micro, plan, step
+from gpubench.measure.peaks import GEMM_SIZES, peak_flops_per_s
+from gpubench.measure.precision import switches_for
+from gpubench.measure.request import RunRequest
+from gpubench.models import Case, DeviceProfile, Execution, MemoryFormat, Precision, TaskKind
+from gpubench.predict.estimate import estimate
+from gpubench.predict.question import Question, precision_of
+from gpubench.profile import load_profiles
+from gpubench.profile.memory import peak_memory_bytes
+from gpubench.recommend.request import RankRequest, check
+from gpubench.report.words import case_words
+from gpubench.specs import load_specs
+
+fp8 = Precision("amp-fp8")
+cnn, specs = load_profiles()["cnn"], load_specs()
+gpus = {
+    name: DeviceProfile(
+        backend="cuda", gpu_key=key, compute_capability=capability, memory_bytes=80 << 30,
+        memory_bandwidth_bytes_per_s=3.35e12,
+    )
+    for name, key, capability in (("H100", "nvidia-h100-sxm-80gb", (9, 0)), ("A100", "nvidia-a100-sxm-80gb", (8, 0)))
+}
+# What a user may ask for, and read of it.
+request = plan.check_request(RunRequest(workloads=("cnn",), precisions=("amp-fp8",)), list(load_profiles()))
+check(RankRequest(precision="amp-fp8"))
+assert precision_of("amp-fp8") is fp8
+for verb in ("run", "rank", "report"):
+    shown = CliRunner().invoke(app, [verb, "--help"], env={"COLUMNS": "200"}).output
+    assert "amp-fp8" in shown, shown
+# What a device has.
+assert capability.why_no_precision(fp8, gpus["H100"]) is None
+assert "8.9" in capability.why_no_precision(fp8, gpus["A100"])
+assert capability.best_amp(gpus["H100"]) is Precision.AMP_BF16
+assert peak_flops_per_s(gpus["H100"], fp8) == specs["nvidia-h100-sxm-80gb"].fp8_tensor_flops_per_s > 0
+# What is measured, and how it is judged.
+made = plan.plan(request, gpus["H100"], load_profiles())
+case = made.cases[0].case
+assert case.precision is fp8 and case.memory_format in {None, MemoryFormat.CHANNELS_LAST}
+assert step.AUTOCAST_TYPES[fp8].itemsize == 2
+with switches_for(fp8) as switches:
+    assert switches.unexpected(fp8) is None and switches.unexpected(Precision.FP32)
+assert case.precision.facts.loss_error > 0
+assert any(t.case.precision is fp8 for t in make_plan(gpus["H100"], full=True).trials)
+# What is stored, predicted and printed.
+assert msgspec.json.decode(msgspec.json.encode(case), type=Case) == case
+assert peak_memory_bytes(cnn, TaskKind.TRAIN, fp8, 64) > 0
+answers = estimate(Question(profile=cnn, precision=fp8), [specs[g.gpu_key] for g in gpus.values()])
+assert "no published measurements at amp-fp8" in answers["nvidia-h100-sxm-80gb"].reason
+assert "no FP8 tensor cores" in answers["nvidia-a100-sxm-80gb"].reason
+assert "amp-fp8" in case_words(case)
+"""
+
+
+@pytest.mark.parametrize("precision", Precision)
+def test_every_precision_has_its_row(precision: Precision) -> None:
+    facts = precision.facts
+    assert facts.format in FORMATS
+    assert facts.loss_error >= facts.product_error > 0
+    assert isinstance(getattr(torch, facts.autocast or "float32"), torch.dtype)
+    assert mode_of(precision).name.lower() == facts.predicted_as
+
+
+def test_every_format_has_a_column_of_peaks() -> None:
+    assert {form.peak for form in FORMATS} <= set(GpuSpec.__struct_fields__)
+
+
+def test_only_strict_fp32_has_tf32_off_and_only_fp16_scales_gradients() -> None:
+    assert [p for p in Precision if not p.facts.tf32] == [Precision.FP32]
+    assert [p for p in Precision if p.facts.scales_gradients] == [Precision.AMP_FP16]
+
+
+@pytest.mark.parametrize("execution", Execution)
+def test_every_preparation_is_a_phase_with_a_limit(execution: Execution) -> None:
+    assert execution.facts.preparation is None or execution.facts.preparation in PHASE_LIMITS_S
+    assert (execution.facts.preparation is None) == (execution is Execution.EAGER)
+
+
+@pytest.mark.parametrize(("value", "forced"), [("1", True), ("2", True), ("0", False), ("", False)])
+def test_a_variable_forces_tf32_by_any_value_but_zero(value: str, forced: bool) -> None:
+    assert bool(forcing_tf32({"NVIDIA_TF32_OVERRIDE": value})) is forced
+
+
+def test_a_new_precision_is_one_member_and_one_row(tmp_path: Path) -> None:
+    """Every room reads the table: in a copy of the package, two edits of one file make amp-fp8 known to all."""
+    copy = shutil.copytree(PACKAGE, tmp_path / "gpubench", ignore=shutil.ignore_patterns("__pycache__"))
+    table = copy / "precisions.py"
+    text = table.read_text(encoding="utf-8")
+    for before, added in (('    AMP_BF16 = "amp-bf16"\n', MEMBER), ("_FACTS = {\n", ROW)):
+        assert text.count(before) == 1
+        text = text.replace(before, before + added.lstrip("\n"))
+    table.write_text(text, encoding="utf-8")
+    ended = subprocess.run(
+        [sys.executable, "-c", USES],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ended.returncode == 0, ended.stderr
