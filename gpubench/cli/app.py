@@ -39,6 +39,7 @@ _VERBS = (
     "results",
     "offers",
     "predict",
+    "memory",
     "calibrate",
     "rank",
     "report",

@@ -18,6 +18,14 @@ class CardClass(StrEnum):
     OTHER = "other"
 
 
+class Verdict(StrEnum):
+    """Whether a step fits on a card."""
+
+    FITS = "fits"
+    TOO_TIGHT = "too tight"
+    DOES_NOT_FIT = "does not fit"
+
+
 class CardMemory(Record, frozen=True, kw_only=True):
     """The memory of one card.
 
@@ -29,6 +37,13 @@ class CardMemory(Record, frozen=True, kw_only=True):
     listed_bytes: float
     usable_bytes: float
     card_class: CardClass
+
+    def verdict_of(self, device: Interval) -> Verdict:
+        """Say whether a need fits: its upper end decides, and the lower end whether it is only too tight."""
+        if device.high is not None and device.high <= self.usable_bytes:
+            return Verdict.FITS
+        tight = device.low is None or device.low <= self.usable_bytes
+        return Verdict.TOO_TIGHT if tight else Verdict.DOES_NOT_FIT
 
 
 class MemoryBasis(StrEnum):
@@ -99,14 +114,6 @@ class MemoryNeed(Record, frozen=True, kw_only=True):
             | self.device_figures()
             | {"parts": parts, "basis": str(self.basis), "not_traced": self.untraced}
         )
-
-
-class Verdict(StrEnum):
-    """Whether a step fits on a card."""
-
-    FITS = "fits"
-    TOO_TIGHT = "too tight"
-    DOES_NOT_FIT = "does not fit"
 
 
 class MemoryFit(Record, frozen=True, kw_only=True):

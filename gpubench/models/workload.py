@@ -59,6 +59,8 @@ class StepMemory(Record, frozen=True, kw_only=True):
         weights_bytes: Parameters and buffers, in every line.
         optimizer_bytes: State of the optimizer, in every line.
         saved: What the forward pass and the loss leave alive beside these, the prebuilt batches included.
+        recomputed: With the repeated blocks of the model computed again in the backward pass (activation
+            checkpointing).
     """
 
     task: TaskKind
@@ -67,6 +69,7 @@ class StepMemory(Record, frozen=True, kw_only=True):
     weights_bytes: float = 0.0
     optimizer_bytes: float = 0.0
     saved: MemoryLine | None = None
+    recomputed: bool = False
 
     def peak(self, batch_size: int) -> MemoryLine:
         """The moment of the step that needs most at this batch size."""

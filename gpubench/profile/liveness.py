@@ -11,8 +11,9 @@ from __future__ import annotations
 import gc
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,12 +32,11 @@ _FUSED_UPDATES = "_fused_"
 """Begin the names of the operators that update all weights in place, in one kernel."""
 
 
-def trace_memory(workload: Workload, *, keep_gradients: bool = False) -> tuple[StepMemory, ...]:
+def trace_memory(workload: Workload) -> tuple[StepMemory, ...]:
     """Trace the peak memory of each task of a workload, with autocast and without.
 
-    Args:
-        workload: Built at two batch sizes.
-        keep_gradients: As ``step_trace``.
+    Training is traced once more with its repeated blocks computed again in the backward pass, where the model
+    has such and they can be.
 
     Raises:
         Exception: Whatever the model or torch raises, where a step cannot run without values.
@@ -44,10 +44,49 @@ def trace_memory(workload: Workload, *, keep_gradients: bool = False) -> tuple[S
     cases = [(task, is_amp) for task in workload.tasks for is_amp in (False, True)]
     with _gpu_without_values():
         made = [_build(workload.build, n) for n in _BATCHES]
-        return tuple(
-            _step_memory(task, is_amp, [_fake_step(m, task, is_amp, keep_gradients) for m in made])
-            for task, is_amp in cases
-        )
+        found = [_trace(made, task, is_amp) for task, is_amp in cases]
+        if TaskKind.TRAIN in workload.tasks and recompute_blocks([m.model for m in made]):
+            with suppress(Exception):  # code of others: what fails here is one answer less, and no more
+                found += [_trace(made, TaskKind.TRAIN, is_amp, recomputed=True) for is_amp in (False, True)]
+    return tuple(found)
+
+
+def trace_step(
+    workload: Workload, task: TaskKind, *, is_amp: bool, keep_gradients: bool = False
+) -> StepMemory:
+    """Trace one task at one precision; args as ``step_trace``, errors as ``trace_memory``."""
+    with _gpu_without_values():
+        made = [_build(workload.build, n) for n in _BATCHES]
+        return _trace(made, task, is_amp, keep_gradients=keep_gradients)
+
+
+def recompute_blocks(models: Sequence[nn.Module]) -> bool:
+    """Let each model compute its repeated blocks again in the backward pass; False where it has none.
+
+    Blocks are the members of a list or a sequence, alike in class, at least two and with layers of their own:
+    the layers of a transformer, the bottlenecks of a ResNet.
+    """
+    from torch import nn
+
+    found = False
+    for model in models:
+        lists = [m for m in model.modules() if isinstance(m, nn.ModuleList | nn.Sequential)]
+        members = [block for each in lists for block in each if len(list(block.children())) > 1]
+        alike = Counter(type(block) for block in members)
+        taken: set[int] = set()
+        for block in members:
+            plain = isinstance(block, nn.ModuleList | nn.Sequential)
+            if alike[type(block)] > 1 and not plain and id(block) not in taken:
+                taken.update(id(inner) for inner in block.modules())
+                block.forward = _again(block.forward)
+                found = True
+    return found
+
+
+def _again(forward: Callable[..., Any]) -> Callable[..., Any]:
+    from torch.utils.checkpoint import checkpoint
+
+    return partial(checkpoint, forward, use_reentrant=False, preserve_rng_state=False)
 
 
 def traced_peak_bytes(
@@ -96,15 +135,24 @@ class StepTrace:
         return max(self.timeline).total
 
 
-def _step_memory(task: TaskKind, is_amp: bool, traces: Sequence[StepTrace]) -> StepMemory:
-    one, two = traces
+def _trace(
+    tasks: Sequence[Task],
+    kind: TaskKind,
+    is_amp: bool,
+    *,
+    keep_gradients: bool = False,
+    recomputed: bool = False,
+) -> StepMemory:
+    """Trace one step of a task built at both batch sizes."""
+    one, two = (_fake_step(task, kind, is_amp, keep_gradients) for task in tasks)
     return StepMemory(
-        task=task,
+        task=kind,
         is_amp=is_amp,
         lines=_lines([one.timeline, two.timeline]),
         weights_bytes=float(one.weights),
         optimizer_bytes=float(one.optimizer),
         saved=_line(one.saved, two.saved),
+        recomputed=recomputed,
     )
 
 

@@ -6,6 +6,8 @@ import bisect
 import math
 from typing import NamedTuple
 
+import msgspec
+
 from gpubench.interval import Interval
 from gpubench.models import (
     CardClass,
@@ -115,14 +117,10 @@ def judge(
     need = need_of(
         profile, task, precision, batch_size, card.card_class, measured_bytes=measured_bytes, scale=scale
     )
-    low, high = need.device.low, need.device.high
-    assert low is not None
-    assert high is not None
+    verdict = card.verdict_of(need.device)
     largest = largest_batch(profile, task, precision, card, scale=scale)
-    if high <= card.usable_bytes:
-        return MemoryFit(verdict=Verdict.FITS, need=need, card=card, largest_batch=max(largest, batch_size))
-    verdict = Verdict.TOO_TIGHT if low <= card.usable_bytes else Verdict.DOES_NOT_FIT
-    return MemoryFit(verdict=verdict, need=need, card=card, largest_batch=min(largest, batch_size - 1))
+    largest = max(largest, batch_size) if verdict is Verdict.FITS else min(largest, batch_size - 1)
+    return MemoryFit(verdict=verdict, need=need, card=card, largest_batch=largest)
 
 
 def largest_batch(
@@ -241,9 +239,17 @@ def _parts(
 
 def _step(profile: WorkloadProfile, task: TaskKind, precision: Precision) -> StepMemory | None:
     for traced in profile.memory:
-        if traced.task is task and traced.is_amp is precision.is_amp:
+        if traced.task is task and traced.is_amp is precision.is_amp and not traced.recomputed:
             return traced
     return None
+
+
+def with_blocks_recomputed(profile: WorkloadProfile) -> WorkloadProfile | None:
+    """The profile of the model with activation checkpointing; None where that was not traced."""
+    again = tuple(
+        msgspec.structs.replace(step, recomputed=False) for step in profile.memory if step.recomputed
+    )
+    return msgspec.structs.replace(profile, memory=again) if again else None
 
 
 def _why_untraced(profile: WorkloadProfile) -> str:

@@ -34,6 +34,7 @@ BUILT_IN = (
     "frontier",
     "owning",
     "prediction",
+    "memory",
     "devices",
     "feeding",
     "micro",
