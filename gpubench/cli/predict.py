@@ -75,24 +75,24 @@ def show(
 def evaluate(
     hold_out: Annotated[
         str,
-        typer.Option("--hold-out", help="What is never seen: gpu, family (one chip), architecture, model."),
-    ] = "family",
-    baseline: Annotated[
-        bool,
-        typer.Option("--baseline", help="Score the prototype's method instead, refitted on the same rows."),
-    ] = False,
+        typer.Option(
+            "--hold-out",
+            help="What the fit never sees: harness (and the GPU), stranger (harness and architecture), gpu, "
+            "family (one chip), architecture, model.",
+        ),
+    ] = "harness",
     as_json: JsonOption = False,
 ) -> None:
     """Score predictions on the shipped measurements, each target held out of everything."""
-    from gpubench.predict import baseline as prototype
-    from gpubench.predict import evaluate as room
+    from gpubench.predict.evaluate import evaluate as run
+    from gpubench.predict.evaluate import report
     from gpubench.predict.explain import scores_as_text
+    from gpubench.predict.pairs import HOLD_OUTS
     from gpubench.predict.published import shipped
 
-    if hold_out not in room.HOLD_OUTS:
-        raise MisuseError(f"unknown hold-out {hold_out!r}; known: {', '.join(room.HOLD_OUTS)}")
-    run = prototype.evaluate if baseline else room.evaluate
-    document = {"hold_out": hold_out, **room.report(run(shipped().table, hold_out))}
+    if hold_out not in HOLD_OUTS:
+        raise MisuseError(f"unknown hold-out {hold_out!r}; known: {', '.join(HOLD_OUTS)}")
+    document = {"hold_out": hold_out, **report(run(shipped().table, hold_out))}
     if as_json:
         print_json(document)
     else:

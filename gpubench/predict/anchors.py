@@ -7,18 +7,25 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
 from gpubench.models import (
     Case,
     DeviceProfile,
+    Execution,
+    Finding,
     FindingKind,
     GpuSpec,
     Measurement,
     MicroResult,
     Run,
     Status,
+    TaskKind,
 )
 from gpubench.predict.interval import UNKNOWN_NOISE
-from gpubench.predict.question import Question
+from gpubench.predict.question import Question, case_for
+from gpubench.profile import load_profiles
+from gpubench.readings import StepReading, h200_readings
 from gpubench.specs import find_spec
 
 DISTURBED = frozenset(
@@ -29,6 +36,12 @@ DISTURBED = frozenset(
         FindingKind.LOSS_NOT_FINITE,
     }
 )
+
+
+LOOP_NOISE = math.log(1.05)
+"""Half-width of what a hand-written loop read: repeats agree to 0.5 %, two harnesses to a few per cent."""
+EAGER_LIMIT = 1.10
+"""Times the same step in a CUDA graph: an eager step above it is the host's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,15 +59,16 @@ class Reading:
     peak_memory_bytes: int | None
     run_id: str
     basis: Literal["measured", "reference"]
-    measurement: Measurement
-    micro: tuple[MicroResult, ...]
+    findings: tuple[Finding, ...] = ()
+    at_largest_batch: bool = False
+    micro: tuple[MicroResult, ...] = ()
 
 
 def readings_of(question: Question, own: Sequence[Run], reference: Sequence[Run]) -> list[Reading]:
     """Every usable GPU measurement of the question's workload and task, the user's own first, newest first.
 
-    A CPU never anchors a GPU; neither does a slice of a GPU, a shared one, or one that the specification
-    table does not know.
+    The shipped readings of one card come last. A CPU never anchors a GPU; neither does a slice of a GPU, a
+    shared one, or one that the specification table does not know.
     """
     found: list[Reading] = []
     bases: tuple[Literal["measured", "reference"], ...] = ("measured", "reference")
@@ -63,7 +77,45 @@ def readings_of(question: Question, own: Sequence[Run], reference: Sequence[Run]
             spec = gpu_of(run.device)
             if spec is not None:
                 found += [_reading(spec, m, run, basis) for m in _usable(question, run.measurements)]
-    return found
+    return found + _loops(question)
+
+
+def _loops(question: Question) -> list[Reading]:
+    """Steps of the question's workload that a hand-written loop timed, where the GPU set the pace."""
+    shipped = h200_readings()
+    spec = find_spec(shipped.gpu_key)
+    standard = load_profiles().get(question.profile.name) == question.profile
+    if spec is None or question.task is not TaskKind.TRAIN or not standard:
+        return []
+    return [
+        _loop(question, spec, step, execution, f"{shipped.card}, {shipped.date}")
+        for step in shipped.steps
+        if step.ours and step.workload == question.profile.name
+        for execution, step_s in step.step_s.items()
+        if step_s <= EAGER_LIMIT * step.step_s[Execution.GRAPH]
+    ]
+
+
+def _loop(question: Question, spec: GpuSpec, step: StepReading, execution: Execution, name: str) -> Reading:
+    asked = msgspec.structs.replace(
+        question, precision=step.precision, execution=execution, batch_size=step.batch_size
+    )
+    case = case_for(asked, spec)
+    assert isinstance(case, Case)
+    rate = step.batch_size / step.step_s[execution]
+    return Reading(
+        spec=spec,
+        case=case,
+        samples_per_s=rate,
+        low=rate * math.exp(-LOOP_NOISE),
+        high=rate * math.exp(LOOP_NOISE),
+        noise=LOOP_NOISE,
+        host_bound=False,
+        host_cpu=None,
+        peak_memory_bytes=None,
+        run_id=f"hand-written loop on {name}",
+        basis="reference",
+    )
 
 
 def gpu_of(device: DeviceProfile) -> GpuSpec | None:
@@ -82,10 +134,14 @@ def choose_anchors(readings: Sequence[Reading], case: Case) -> list[Reading]:
     """The nearest reading of each GPU that may start a prediction of this case.
 
     The same arithmetic is needed (both kinds of AMP count as one); execution, layout and batch may
-    differ, in that order of weight. A host-bound reading says nothing about a GPU and starts nothing.
+    differ, in that order of weight. A host-bound reading says nothing about a GPU and starts nothing. What
+    the user measured stands alone: another's harness adds its own error to it.
     """
     best: dict[str, tuple[float, Reading]] = {}
+    own = any(r.basis == "measured" and not r.host_bound and _same_arithmetic(r.case, case) for r in readings)
     for reading in readings:
+        if own and reading.basis != "measured":
+            continue
         if reading.host_bound or not _same_arithmetic(reading.case, case):
             continue
         distance = _distance(reading, case)
@@ -140,7 +196,8 @@ def _reading(spec: GpuSpec, m: Measurement, run: Run, basis: Literal["measured",
         peak_memory_bytes=m.peak_memory_bytes,
         run_id=run.run_id,
         basis=basis,
-        measurement=m,
+        findings=m.findings,
+        at_largest_batch=m.at_largest_batch,
         micro=run.micro,
     )
 
@@ -161,5 +218,4 @@ def _distance(reading: Reading, case: Case) -> float:
         + 5.0 * (mine.memory_format != case.memory_format)
         + 2.0 * (mine.precision != case.precision)
         + abs(math.log(mine.batch_size / case.batch_size))
-        + 0.5 * (reading.basis == "reference")
     )

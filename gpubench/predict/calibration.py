@@ -9,28 +9,40 @@ from pathlib import Path
 import msgspec
 
 from gpubench.errors import MisuseError
+from gpubench.predict.conformal import Scale
+from gpubench.predict.published import architecture_of
 from gpubench.predict.roofline import Coefficients
 from gpubench.shipped import data_bytes
 
-SCHEMA_VERSION = 2
-INPUTS = ("published.csv", "model_profiles.csv", "gpus.csv", "chips.csv")
+SCHEMA_VERSION = 3
+INPUTS = ("published.csv", "sources.csv", "model_profiles.csv", "gpus.csv")
 """Tables that the calibration is made from; their hash says whether it still belongs to them."""
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True):
-    """One fit, and how wrong it was about GPUs that it had not seen.
+    """One fit, and how wrong it was about harnesses and GPUs that it had not seen.
 
     Attributes:
         host_s_per_operator: Host time per kernel by source [s].
-        deviations: By GPU, log factors on compute, tensor cores and bandwidth beside the datasheet.
-        scores: By split (``gpu``, ``family``, ``architecture``) and target GPU, of levels by split and model:
-            20 quantiles.
+        deviations: By architecture, log factors on compute, tensor cores and bandwidth beside the datasheet.
+        scale: Usual error of a ratio by the two GPUs, which ``factor`` multiplies; None of levels.
+        factor: Half-width of the 90 % interval, of ratios in units of the scale, of levels as a log; of a GPU
+            whose architecture has rows (``known``), and of another (``stranger``).
     """
 
     coefficients: Coefficients
     host_s_per_operator: dict[str, float]
     deviations: dict[str, list[float]]
-    scores: dict[str, dict[str, list[float]]]
+    scale: Scale | None
+    factor: dict[str, float]
+
+    def factor_of(self, gpu_key: str) -> float:
+        """The factor of a GPU, by whether its architecture has rows."""
+        return self.factor["known" if self.knows(gpu_key) else "stranger"]
+
+    def knows(self, gpu_key: str) -> bool:
+        """Whether the GPU's architecture has rows."""
+        return architecture_of(gpu_key) in self.deviations
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,102 +1,96 @@
-"""Conformal half-widths: how large were the errors on GPUs that the fit had not seen?
+"""Conformal half-widths: how large were the errors on harnesses and GPUs that the fit had not seen?
 
-The score of a pair is |log error| over a scale that grows with how differently two GPUs balance
-arithmetic and bandwidth. One vote per target GPU (of levels: per model); a target's own scores never set
-its own interval.
+The score of a pair is |log error| over a scale: what is usual for two GPUs that balance arithmetic and
+bandwidth so differently, and of which one or both have tensor cores. Each harness has one vote for each
+target GPU; an interval is never set by the votes of its own harness, nor of its own architecture.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Iterator
 
+import msgspec
 import numpy as np
 
 from gpubench.predict.arrays import Array, Flags, Indices
 from gpubench.predict.fit import Fit, times_of
-from gpubench.predict.pairs import HOST_SHARE_LIMIT, Pairs, balance_gap, gpu_bound, group_labels, log_errors
+from gpubench.predict.pairs import HOST_SHARE_LIMIT, Pairs, gpu_bound, held_out, log_errors, sides
 from gpubench.predict.published import Table
-from gpubench.predict.roofline import Arithmetic, Chips, Times, Work, take
+from gpubench.predict.roofline import Chips, Times
 
 LEVEL = 0.90
-SPLITS = ("gpu", "family", "architecture")
-"""What is held out together; a target whose chip has rows takes the first, and so on (``kin_level``)."""
-
-GRID = tuple((i + 0.5) / 20 for i in range(20))  # quantiles that stand for the scores of one target
-SCALE_BASE, SCALE_SLOPE = 0.08, 0.06  # fitted by least squares to |log error| of held-out families
-SCALE_TENSOR = 1.35  # tensor cores are harder to predict than the FP32 pipes
-
-Scores: TypeAlias = Mapping[str, Sequence[float]]
+LEAST_SCALE = 0.02
+"""No pair is taken to be surer than this (log)."""
 
 
-def pair_scale(own: Chips, target: Chips, mode: Indices) -> Array:
-    """Expected |log error| of a ratio, up to the conformal factor.
+class Scale(msgspec.Struct, frozen=True, kw_only=True):
+    """The usual |log error| of a ratio between two GPUs: a sum of three terms, none of them negative.
+
+    Attributes:
+        base: Of every pair.
+        gap: For each e-fold by which the ratio of the bandwidths leaves the ratio of the peaks.
+        crossing: Where one of the two has tensor cores for the step's arithmetic and the other has none.
+    """
+
+    base: float
+    gap: float
+    crossing: float
+
+
+def pair_scale(scale: Scale, own: Chips, target: Chips, mode: Indices) -> Array:
+    """Usual |log error| of each pair, (n,).
 
     Args:
-        own: (n,) GPUs that were measured.
+        scale: From the calibration.
+        own: (n,) GPUs that were measured, or one.
         target: (n,) GPUs that are predicted.
         mode: (n,) arithmetic that most of the step runs in.
     """
-    each = np.arange(len(mode))
-    tensor = np.where(target.tensor[each, mode], SCALE_TENSOR, 1.0)
-    return tensor * (SCALE_BASE + SCALE_SLOPE * balance_gap(own, target, mode))
+    features = _features(own, target, mode)
+    usual = features @ np.array([scale.base, scale.gap, scale.crossing])
+    return np.asarray(np.maximum(usual, LEAST_SCALE), dtype=float)
 
 
-def scales_of(table: Table, pairs: Pairs) -> Array:
-    """The scale of every pair of a table."""
-    mode = leading_mode(take(table.work, pairs.y), take(table.arithmetic, pairs.y))
-    return pair_scale(take(table.chips, pairs.x), take(table.chips, pairs.y), mode)
+def fit_scale(table: Table, pairs: Pairs, log_error: Array, chosen: Flags) -> Scale:
+    """The scale that fits the errors of the chosen pairs best, by non-negative least squares."""
+    from scipy.optimize import nnls
+
+    own, target, mode = sides(table, _some(pairs, chosen))
+    root = np.sqrt(pairs.weight[chosen])
+    features = _features(own.chips, target.chips, mode)
+    base, gap, crossing = nnls(features * root[:, None], np.abs(log_error[chosen]) * root)[0]
+    return Scale(base=float(base), gap=float(gap), crossing=float(crossing))
 
 
-def leading_mode(work: Work, arithmetic: Arithmetic) -> Indices:
-    """Arithmetic that most of the FLOPs of each step run in."""
-    conv = work.flops[..., 0] + work.flops[..., 1] > work.flops[..., 2]
-    return np.where(conv, arithmetic.conv, arithmetic.matmul)
+def errors_without(fit: Fit, pairs: Pairs, hold_out: str) -> tuple[Array, Flags]:
+    """Log error of every pair, found without what is held out with its target; whether the GPU set the pace.
 
-
-def ratio_scores(fit: Fit, pairs: Pairs, split: str, usable: Flags) -> dict[str, list[float]]:
-    """Scores of every target that the fit used, each found without the rows of its group.
-
-    Args:
-        fit: A fit; groups are taken out of it one by one, by one Gauss-Newton step each.
-        pairs: Pairs of the fit's table.
-        split: ``gpu``, ``family`` or ``architecture``.
-        usable: Which rows of the table may be looked at at all.
-    """
-    table, scale = fit.table, scales_of(fit.table, pairs)
-    inside = usable[pairs.x] & usable[pairs.y]
-    scores: dict[str, list[float]] = {}
-    labels = group_labels(table, split)
-    for label, z in _without_each(fit, split, usable):
-        times = times_of(fit, z)
-        errors = np.abs(log_errors(table, pairs, times)) / scale
-        bound = inside & gpu_bound(pairs, times)
-        for gpu in sorted(set(table.gpu_key[labels == label])):
-            chosen = bound & (table.gpu_key[pairs.y] == gpu)
-            if chosen.any():
-                scores[gpu] = grid_of(errors[chosen], pairs.weight[chosen])
-    return scores
-
-
-def level_scores(fit: Fit, split: str, usable: Flags) -> dict[str, list[float]]:
-    """|log error| of predictions with no measurement to start from, by model, from a fit of levels.
-
-    The vote goes to the model and not to the GPU: without a measurement of the workload, what the
-    roofline does not know about the workload is the larger part of the error.
+    Each group is taken out of the fit by one Gauss-Newton step, no refit; the host of a harness that is left
+    out is the prior's.
     """
     table = fit.table
-    error, known = np.zeros(len(table)), np.zeros(len(table), dtype=bool)
-    labels = group_labels(table, split)
-    for label, z in _without_each(fit, split, usable):
-        times, mine = times_of(fit, z), labels == label
-        error[mine] = np.abs(np.log(times.step_s) - table.log_seconds)[mine]
-        known |= mine & usable & level_rows(table, times)
-    models = table.base_model
-    return {
-        model: grid_of(error[rows], np.ones(int(rows.sum())))
-        for model in sorted(set(models[known]))
-        for rows in (known & (models == model),)
-    }
+    error, bound = np.full(len(pairs), np.nan), np.zeros(len(pairs), dtype=bool)
+    for targets, times in _without_each(fit, hold_out, np.bincount(pairs.y, minlength=len(table)) > 0):
+        mine = targets[pairs.y]
+        error[mine] = log_errors(table, pairs, times)[mine]
+        bound[mine] = gpu_bound(pairs, times)[mine]
+    return error, bound
+
+
+def level_errors_without(fit: Fit, hold_out: str) -> Array:
+    """Log of predicted over measured time of every row whose level means seconds; NaN for the others."""
+    table = fit.table
+    error = np.full(len(table), np.nan)
+    for targets, times in _without_each(fit, hold_out, table.training & table.level_known):
+        rows = targets & level_rows(table, times)
+        error[rows] = (np.log(times.step_s) - table.log_seconds)[rows]
+    return error
+
+
+def _without_each(fit: Fit, hold_out: str, wanted: Flags) -> Iterator[tuple[Flags, Times]]:
+    for targets, dropped in held_out(fit.table, hold_out):
+        if (targets & wanted).any():
+            yield targets, times_of(fit, fit.without(dropped))
 
 
 def level_rows(table: Table, times: Times) -> Flags:
@@ -105,26 +99,37 @@ def level_rows(table: Table, times: Times) -> Flags:
     return result
 
 
-def _without_each(fit: Fit, split: str, usable: Flags) -> Iterator[tuple[str, Array]]:
-    """The label of each group of the split with the unknowns found without it."""
-    labels = group_labels(fit.table, split)
-    for label in sorted(set(labels[usable])):
-        yield label, fit.without(labels == label)
+def level_weights(table: Table, error: Array) -> Array:
+    """One vote for each harness and model: what the roofline does not know of a model is most of it."""
+    voter = np.array([f"{h}|{m}" for h, m in zip(table.harness, table.base_model, strict=True)])
+    weight = np.zeros(len(table))
+    for each in set(voter[np.isfinite(error)]):
+        rows = (voter == each) & np.isfinite(error)
+        weight[rows] = 1.0 / rows.sum()
+    return weight
 
 
-def grid_of(values: Array, weights: Array) -> list[float]:
-    """A weighted sample as its quantiles at ``GRID``."""
-    order = np.argsort(values, kind="stable")
-    cumulative = np.cumsum(weights[order])
-    at = np.searchsorted(cumulative, np.array(GRID) * cumulative[-1])
-    return [round(float(v), 4) for v in values[order][np.minimum(at, len(values) - 1)]]
-
-
-def quantile(scores: Scores, *, leave_out: Sequence[str] = (), level: float = LEVEL) -> float:
-    """Conformal factor: the quantile at level (n + 1) / n over n voters, one vote each."""
-    targets = [key for key in sorted(scores) if key not in leave_out]
-    if not targets:
+def factor_of(scores: Array, weight: Array) -> float:
+    """Conformal factor: the weighted quantile at 0.9 (n + 1) / n, where n votes were cast; NaN for none."""
+    votes = float(weight.sum())
+    if votes <= 0:
         return float("nan")
-    values = np.sort(np.concatenate([np.asarray(scores[key]) for key in targets]))
-    share = min(1.0, level * (len(targets) + 1) / len(targets))
-    return float(values[min(len(values) - 1, int(np.ceil(share * len(values))) - 1)])
+    order = np.argsort(scores, kind="stable")
+    cumulative = np.cumsum(weight[order])
+    share = min(1.0, LEVEL * (votes + 1) / votes)
+    at = np.searchsorted(cumulative, share * cumulative[-1] * (1 - 1e-12))
+    return float(scores[order][min(len(scores) - 1, int(at))])
+
+
+def _some(pairs: Pairs, chosen: Flags) -> Pairs:
+    return Pairs(x=pairs.x[chosen], y=pairs.y[chosen], weight=pairs.weight[chosen])
+
+
+def _features(own: Chips, target: Chips, mode: Indices) -> Array:
+    """(n, 3): one, the gap in balance, and whether one side alone has tensor cores."""
+    each = np.arange(len(mode))
+    owned = each if len(own.bandwidth) == len(each) else np.zeros_like(each)
+    peaks = np.log(own.peaks[owned, mode] / target.peaks[each, mode])
+    gap = np.abs(np.log(own.bandwidth[owned] / target.bandwidth) - peaks)
+    crossing = own.tensor[owned, mode] != target.tensor[each, mode]
+    return np.stack([np.ones(len(each)), gap, crossing.astype(float)], axis=1)

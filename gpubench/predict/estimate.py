@@ -24,7 +24,7 @@ from gpubench.predict import memory
 from gpubench.predict.anchors import Reading, measured_here, readings_of
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.model import Prediction, predict_all
-from gpubench.predict.pairs import HOST_SHARE_LIMIT, STRANGER, kin_level
+from gpubench.predict.pairs import HOST_SHARE_LIMIT
 from gpubench.predict.question import (
     Question,
     Refusal,
@@ -177,7 +177,7 @@ def _largest_found(readings: Sequence[Reading], case: Case, gpu_key: str) -> Rea
     for reading in readings:
         batch = reading.case.batch_size
         same = reading.spec.key == gpu_key and reading.case == msgspec.structs.replace(case, batch_size=batch)
-        if same and reading.measurement.at_largest_batch:
+        if same and reading.at_largest_batch:
             return reading
     return None
 
@@ -191,16 +191,14 @@ def _measured(reading: Reading, fit: MemoryFit | None) -> Estimate:
         low=reading.low,
         high=reading.high,
         basis=reading.basis,
-        method="measured on this GPU"
-        if reading.basis == "measured"
-        else "reference run shipped with gpubench",
+        method="measured on this GPU" if reading.basis == "measured" else "reference shipped with gpubench",
         evidence=(reading.run_id,),
         peak_memory_bytes=reading.peak_memory_bytes,
         memory_text=None if known is None else known.text_of_measured(),
         fits_memory=True,
         host_cpu=reading.host_cpu,
         batch_choice="fixed",
-        findings=reading.measurement.findings,
+        findings=reading.findings,
     )
     return estimate if known is None else msgspec.structs.replace(estimate, **known.need.device_figures())
 
@@ -221,7 +219,7 @@ def _predicted(
         findings.append(
             Finding(kind=FindingKind.HOST_BOUND, value=prediction.host_share, limit=HOST_SHARE_LIMIT)
         )
-    if kin_level(spec.key, frozenset(load_calibration().rows_by_gpu)) == STRANGER:
+    if not load_calibration().ratio.knows(spec.key):
         findings.append(Finding(kind=FindingKind.OUT_OF_DOMAIN, value=spec.architecture))
     factor = math.exp(prediction.half_width)
     estimate = Estimate(

@@ -1,7 +1,7 @@
-"""How good are the predictions? Each target is predicted by a fit that never saw a row of it.
+"""How good are the predictions? Each target is predicted by a fit that never saw what is held out with it.
 
-"Out" means out of the fit, of the deviations and of the conformal scores. See docs/prediction.md for the
-protocol; the figures there come from here.
+"Out" means out of the fit, of the deviations and of the votes that set its interval. docs/prediction.md has
+the protocol; the figures there come from here.
 """
 
 from __future__ import annotations
@@ -11,25 +11,26 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpubench.predict import ranking
 from gpubench.predict.arrays import Array, Flags
-from gpubench.predict.conformal import SPLITS, level_rows, level_scores, quantile, ratio_scores, scales_of
-from gpubench.predict.fit import LEVEL, fit_table, times_of
-from gpubench.predict.pairs import (
-    Pairs,
-    gpu_bound,
-    group_labels,
-    kin_level,
-    log_errors,
-    pairs_of,
+from gpubench.predict.conformal import (
+    LEVEL,
+    errors_without,
+    factor_of,
+    fit_scale,
+    level_errors_without,
+    level_weights,
+    pair_scale,
 )
+from gpubench.predict.fit import LEVEL as LEVELS
+from gpubench.predict.fit import fit_table
+from gpubench.predict.pairs import Pairs, geometric_mean_errors, pairs_of, sides
 from gpubench.predict.published import Table
 
-HOLD_OUTS = (*SPLITS, "model")
-_HABITAT_CELLS = frozenset({"resnet50", "inception3", "gnmt", "bert_base_squad", "bert_large_squad"})
-_HABITAT_ARCHITECTURES = frozenset({"Pascal", "Volta", "Turing"})
+FEWEST_VOTES = 4
+"""An architecture or harness with fewer targets is too small for a test of its coverage."""
+TEST_LEVEL = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +40,8 @@ class Outcome:
     Attributes:
         log_error: (pairs,) log of predicted over measured time.
         half_width: (pairs,) log of the factor of the 90 % interval.
-        bound: (pairs,) the GPU sets the pace on both sides.
-        absolute_error, absolute_half_width: (rows,) the same without a GPU owned; NaN where not scored.
+        bound: (pairs,) the GPU sets the pace on both sides; the others are refused.
+        level_error, level_half_width: (rows,) the same without a GPU owned; NaN where not scored.
     """
 
     table: Table
@@ -48,72 +49,83 @@ class Outcome:
     log_error: Array
     half_width: Array
     bound: Flags
-    absolute_error: Array
-    absolute_half_width: Array
+    level_error: Array
+    level_half_width: Array
 
 
 def evaluate(table: Table, hold_out: str) -> Outcome:
-    """Predict every pair by a fit without the target's group.
+    """Predict every pair and every level without what is held out with its target.
 
     Args:
         table: Published rows.
-        hold_out: ``gpu``, ``family`` (one chip), ``architecture``, or ``model``: an unseen model, as the
-            user's own is.
+        hold_out: One of ``pairs.HOLD_OUTS``.
     """
     pairs = pairs_of(table)
-    labels, models = group_labels(table, hold_out), table.base_model
-    scale = scales_of(table, pairs)
-    n = len(pairs)
-    error, width, bound = np.full(n, np.nan), np.full(n, np.nan), np.zeros(n, dtype=bool)
-    absolute, absolute_width = np.full(len(table), np.nan), np.full(len(table), np.nan)
-    for label in sorted(set(labels[pairs.y])):
-        usable = table.training & (labels != label)
-        ratio, level = fit_table(table, usable), fit_table(table, usable, aim=LEVEL)
-        times, chosen = times_of(ratio), labels[pairs.y] == label
-        error[chosen] = log_errors(table, pairs, times)[chosen]
-        bound[chosen] = gpu_bound(pairs, times)[chosen]
-        times = times_of(level)
-        rows = level_rows(table, times) & (labels == label)
-        absolute[rows] = (np.log(times.step_s) - table.log_seconds)[rows]
-        learned = frozenset(table.gpu_key[usable])
-        kin = {gpu: kin_level(gpu, learned) for gpu in set(table.gpu_key[pairs.y[chosen]])}
-        ratios = {k: ratio_scores(ratio, pairs, SPLITS[k], usable) for k in set(kin.values())}
-        levels = {k: level_scores(level, SPLITS[k], usable) for k in set(kin.values())}
-        for gpu, k in kin.items():
-            mine = chosen & (table.gpu_key[pairs.y] == gpu)
-            width[mine] = quantile(ratios[k], leave_out=(gpu,)) * scale[mine]
-            for model in set(models[rows & (table.gpu_key == gpu)]):
-                cell = rows & (table.gpu_key == gpu) & (models == model)
-                absolute_width[cell] = quantile(levels[k], leave_out=(model,))
+    log_error, bound = errors_without(fit_table(table, table.training), pairs, hold_out)
+    level_error = level_errors_without(fit_table(table, table.training, aim=LEVELS), hold_out)
     return Outcome(
         table=table,
         pairs=pairs,
-        log_error=error,
-        half_width=width,
+        log_error=log_error,
+        half_width=_half_widths(table, pairs, log_error, bound),
         bound=bound,
-        absolute_error=absolute,
-        absolute_half_width=absolute_width,
+        level_error=level_error,
+        level_half_width=_level_half_widths(table, level_error),
     )
 
 
+def _half_widths(table: Table, pairs: Pairs, log_error: Array, bound: Flags) -> Array:
+    """Half-widths whose scale and factor come from pairs of other harnesses and other architectures alone."""
+    own, target, mode = sides(table, pairs)
+    harness, architecture = table.harness[pairs.y], table.architecture[pairs.y]
+    result = np.full(len(pairs), np.nan)
+    for h, a in sorted(set(zip(harness, architecture, strict=True))):
+        mine = (harness == h) & (architecture == a)
+        others = bound & (harness != h) & (architecture != a)
+        if not others.any():
+            continue
+        scale = fit_scale(table, pairs, log_error, others)
+        usual = pair_scale(scale, own.chips, target.chips, mode)
+        scores = np.abs(log_error[others]) / usual[others]
+        result[mine] = factor_of(scores, pairs.weight[others]) * usual[mine]
+    return result
+
+
+def _level_half_widths(table: Table, error: Array) -> Array:
+    """The same of levels: from other harnesses and other models."""
+    scored = np.isfinite(error)
+    weight = level_weights(table, error)
+    result = np.full(len(table), np.nan)
+    for h, m in sorted(set(zip(table.harness[scored], table.base_model[scored], strict=True))):
+        mine = (table.harness == h) & (table.base_model == m)
+        others = scored & (table.harness != h) & (table.base_model != m)
+        result[mine] = factor_of(np.abs(error[others]), weight[others])
+    return result
+
+
 def report(outcome: Outcome) -> dict[str, Any]:
-    """The document of `predict evaluate --json`: GPU-bound pairs first, everything else by slice."""
-    everything = np.ones(len(outcome.pairs), dtype=bool)
-    slices = {"all pairs": everything, "host-bound": ~outcome.bound}
-    slices |= {name: flags & outcome.bound for name, flags in _slices(outcome).items()}
+    """The document of `predict evaluate --json`: all pairs first, refused ones too, then slice by slice."""
+    pairs = outcome.pairs
+    everything = np.ones(len(pairs), dtype=bool)
+    plain = geometric_mean_errors(outcome.table, pairs)
     return {
-        **figures(outcome, outcome.bound),
-        **ranking.figures(outcome.table, outcome.pairs, outcome.log_error, outcome.half_width, outcome.bound),
-        "refused_share": _round(np.average(~outcome.bound, weights=outcome.pairs.weight))
-        if len(everything)
-        else None,
-        "no_gpu_owned": _absolute_figures(outcome),
-        "by_slice": {name: figures(outcome, flags) for name, flags in slices.items() if flags.any()},
+        **figures(outcome, everything),
+        "geometric_mean": _plain_figures(plain, pairs, everything),
+        "heaviest_source": _heaviest(outcome),
+        **ranking.figures(outcome.table, pairs, outcome.log_error, outcome.half_width, outcome.bound),
+        "refused_share": _round(np.average(~outcome.bound, weights=pairs.weight)) if len(pairs) else None,
+        "no_gpu_owned": _level_figures(outcome),
+        "by_slice": {
+            name: figures(outcome, flags) | {"geometric_mean": _plain_figures(plain, pairs, flags)}
+            for name, flags in _slices(outcome).items()
+            if flags.any()
+        },
+        "rejected": rejected(outcome),
     }
 
 
 def figures(outcome: Outcome, chosen: Flags) -> dict[str, Any]:
-    """Error and interval of some pairs; every row of a target weighs the same."""
+    """Error and interval of some pairs; each harness has one vote for each target GPU."""
     pairs, keep = outcome.pairs, chosen & np.isfinite(outcome.log_error)
     if not keep.any():
         return dict.fromkeys(("mape", "median_ape", "coverage_90", "half_width_factor")) | {
@@ -121,53 +133,115 @@ def figures(outcome: Outcome, chosen: Flags) -> dict[str, Any]:
             "targets": 0,
         }
     weight, error, width = pairs.weight[keep], outcome.log_error[keep], outcome.half_width[keep]
-    ape = np.abs(np.expm1(error))
+    known = np.isfinite(width)
     return {
         "pairs": int(keep.sum()),
         "targets": len(set(outcome.table.gpu_key[pairs.y[keep]])),
-        "mape": _round(np.average(ape, weights=weight)),
-        "median_ape": _round(weighted_median(ape, weight)),
+        **_errors(error, weight),
         "bias": _round(np.average(error, weights=weight)),
-        "coverage_90": _round(np.average(np.abs(error) <= width, weights=weight)),
-        "half_width_factor": _round(np.exp(weighted_median(width, weight))),
+        "coverage_90": _mean(np.abs(error[known]) <= width[known], weight[known]),
+        "half_width_factor": _round(np.exp(weighted_median(width[known], weight[known])))
+        if known.any()
+        else None,
     }
 
 
-def _absolute_figures(outcome: Outcome) -> dict[str, Any]:
-    keep = np.isfinite(outcome.absolute_error)
-    if not keep.any():
-        return {"rows": 0, "targets": 0, "mape": None, "median_ape": None}
-    error, width = outcome.absolute_error[keep], outcome.absolute_half_width[keep]
+def votes(outcome: Outcome, kind: str) -> Mapping[str, list[float]]:
+    """By architecture or harness, the share covered of each target GPU in each harness: one vote each."""
+    table, pairs = outcome.table, outcome.pairs
+    keep = np.isfinite(outcome.half_width) & outcome.bound
+    inside = np.abs(outcome.log_error) <= outcome.half_width
+    found: dict[str, list[float]] = {}
+    labels = getattr(table, kind)[pairs.y]
+    for label in sorted(set(labels[keep])):
+        mine = keep & (labels == label)
+        voters = set(zip(table.harness[pairs.y][mine], table.gpu_key[pairs.y][mine], strict=True))
+        for harness, gpu in sorted(voters):
+            each = mine & (table.harness[pairs.y] == harness) & (table.gpu_key[pairs.y] == gpu)
+            found.setdefault(label, []).append(float(np.average(inside[each], weights=pairs.weight[each])))
+    return found
+
+
+def rejected(outcome: Outcome) -> dict[str, list[str]]:
+    """Architectures and harnesses whose coverage is not that of a 90 % interval, by Holm's procedure at 1 %.
+
+    A two-sided binomial test with targets as n, for each that has ``FEWEST_VOTES`` or more.
+    """
+    from scipy.stats import binomtest
+
+    found: dict[str, list[str]] = {}
+    for kind in ("architecture", "harness"):
+        tested = sorted(
+            (float(binomtest(round(sum(shares)), len(shares), LEVEL).pvalue), label)
+            for label, shares in votes(outcome, kind).items()
+            if len(shares) >= FEWEST_VOTES
+        )
+        found[kind] = []
+        for i, (p, label) in enumerate(tested):
+            if p > TEST_LEVEL / (len(tested) - i):
+                break
+            found[kind].append(label)
+    return found
+
+
+def _plain_figures(error: Array, pairs: Pairs, chosen: Flags) -> dict[str, float | None]:
+    """Of the geometric mean of the ratios of peak and bandwidth, on the same pairs."""
+    keep = chosen & np.isfinite(error)
+    return _errors(error[keep], pairs.weight[keep])
+
+
+def _errors(error: Array, weight: Array) -> dict[str, float | None]:
+    if not len(error):
+        return {"mape": None, "median_ape": None}
     ape = np.abs(np.expm1(error))
+    return {"mape": _mean(ape, weight), "median_ape": _round(weighted_median(ape, weight))}
+
+
+def _heaviest(outcome: Outcome) -> dict[str, Any] | None:
+    """The harness with the most votes, and its share of them."""
+    labels, weight = outcome.table.harness[outcome.pairs.y], outcome.pairs.weight
+    if not len(labels):
+        return None
+    shares = {label: float(weight[labels == label].sum() / weight.sum()) for label in set(labels)}
+    name = max(sorted(shares), key=lambda label: shares[label])
+    return {"harness": name, "share": _round(shares[name])}
+
+
+def _level_figures(outcome: Outcome) -> dict[str, Any]:
+    keep = np.isfinite(outcome.level_error)
+    if not keep.any():
+        return {"rows": 0, "targets": 0, "mape": None, "median_ape": None, "coverage_90": None}
+    error, width = outcome.level_error[keep], outcome.level_half_width[keep]
+    weight = level_weights(outcome.table, outcome.level_error)[keep]
+    known = np.isfinite(width)
     return {
         "rows": int(keep.sum()),
         "targets": len(set(outcome.table.gpu_key[keep])),
-        "mape": _round(ape.mean()),
-        "median_ape": _round(np.median(ape)),
-        "coverage_90": _round(np.mean(np.abs(error) <= width)),
-        "half_width_factor": _round(np.exp(np.median(width))),
+        **_errors(error, weight),
+        "coverage_90": _mean(np.abs(error[known]) <= width[known], weight[known]),
+        "half_width_factor": _round(np.exp(weighted_median(width[known], weight[known])))
+        if known.any()
+        else None,
     }
 
 
 def _slices(outcome: Outcome) -> Mapping[str, Flags]:
-    table, pairs = outcome.table, outcome.pairs
-    architecture = group_labels(table, "architecture")
-    chip = group_labels(table, "family")
-    models, precision = table.base_model, table.precision
-    same = architecture[pairs.x] == architecture[pairs.y]
-    old = np.isin(architecture, sorted(_HABITAT_ARCHITECTURES)) & (precision == "fp32")
+    table, pairs, bound = outcome.table, outcome.pairs, outcome.bound
+    same = table.architecture[pairs.x] == table.architecture[pairs.y]
     slices: dict[str, Flags] = {
+        "all pairs": np.ones(len(pairs), dtype=bool),
+        "GPU-bound": bound,
+        "host-bound": ~bound,
+        "anchored at Hopper": table.architecture[pairs.x] == "Hopper",
         "same architecture": same,
         "other architecture": ~same,
-        "same chip": chip[pairs.x] == chip[pairs.y],
-        "habitat-like": old[pairs.x] & old[pairs.y] & np.isin(models[pairs.y], sorted(_HABITAT_CELLS)),
     }
-    labels: Mapping[str, NDArray[Any]] = {
-        "precision": precision,
-        "class": np.array([model_class(name) for name in models], dtype=object),
-        "model": models,
-        "source": table.source,
-        "architecture": architecture,
+    labels = {
+        "precision": table.precision,
+        "class": np.array([model_class(name) for name in table.base_model], dtype=object),
+        "model": table.base_model,
+        "harness": table.harness,
+        "architecture": table.architecture,
         "target": table.gpu_key,
     }
     for kind, values in labels.items():
@@ -181,7 +255,7 @@ def model_class(name: str) -> str:
         return "VGG"
     if name.startswith(("gnmt", "lstm")):
         return "LSTM"
-    if name.startswith(("bert", "gpt", "opt", "vit", "swin")):
+    if name.startswith(("bert", "gpt", "opt", "vit", "swin", "t5", "whisper", "dinov2")):
         return "transformer"
     return "CNN"
 
@@ -191,6 +265,10 @@ def weighted_median(values: Array, weights: Array) -> float:
     order = np.argsort(values, kind="stable")
     cumulative = np.cumsum(weights[order])
     return float(values[order][np.searchsorted(cumulative, 0.5 * cumulative[-1])])
+
+
+def _mean(values: Array | Flags, weights: Array) -> float | None:
+    return _round(np.average(values, weights=weights)) if len(values) else None
 
 
 def _round(value: float | np.floating[Any]) -> float:

@@ -10,7 +10,7 @@ import msgspec
 from gpubench.findings import describe
 from gpubench.models import Estimate
 from gpubench.predict.calibration import load_calibration
-from gpubench.predict.kinship import chip_of
+from gpubench.predict.pairs import chip_of
 from gpubench.predict.question import Refusal
 from gpubench.specs import load_specs
 from gpubench.units import format_number, format_percent, per_second, plain
@@ -86,7 +86,11 @@ def _nearest(gpu_key: str) -> str:
 
 def scores_as_text(document: Mapping[str, Any]) -> str:
     """Figures of `predict evaluate` and `predict score`: the whole first, then slice by slice."""
-    lines = [_score_line("GPU-bound pairs", document)]
+    lines = [_score_line("all pairs", document)]
+    heaviest = document["heaviest_source"]
+    if heaviest is not None:
+        share = format_percent(heaviest["share"])
+        lines.append(f"heaviest harness: {plain(heaviest['harness'])}, {share} of the votes")
     lines += [_score_line(name, row) for name, row in document["by_slice"].items()]
     owned = document["no_gpu_owned"]
     lines.append(
@@ -111,4 +115,6 @@ def _score_line(name: str, row: Mapping[str, Any]) -> str:
         f"median {format_percent(row['median_ape'])}, "
         f"90 % interval covers {format_percent(row['coverage_90'])}, "
         f"half-width x{format_number(row['half_width_factor'])}"
+        f"; geometric mean of peak and bandwidth: {format_percent(row['geometric_mean']['mape'])}, "
+        f"{format_percent(row['geometric_mean']['median_ape'])}"
     )

@@ -1,15 +1,15 @@
-"""The fit: coefficients, host terms and each GPU's own deviation at once, every one of them shrunk.
+"""The fit: coefficients, host terms and each architecture's deviation at once, every one of them shrunk.
 
 A maximum of the posterior by Gauss-Newton. Unknowns: coefficients (tight priors around round figures),
-host time per operator of each source, deviations of each GPU (kin share them), offsets of source, model
-and cell. The offsets soak up levels, so that what is learned is how GPUs compare. Cell offsets are
-eliminated exactly (they form a diagonal block), which also makes it cheap to ask what the fit would have
-been without some rows: one solve, no refit. Only numpy is needed.
+host time per operator of each source, deviations of each architecture, offsets of source, model and cell. The
+offsets soak up levels, so that what is learned is how GPUs compare. Cell offsets are eliminated exactly (they
+form a diagonal block), which also makes it cheap to ask what the fit would have been without some rows: one
+solve, no refit. Only numpy is needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpubench.predict.arrays import Array, Flags, Indices
-from gpubench.predict.kinship import DEVIATIONS, covariance
-from gpubench.predict.published import Table
-from gpubench.predict.roofline import Coefficients, Times, step_times, take
+from gpubench.predict.published import Table, architecture_of, facts_of
+from gpubench.predict.roofline import HARNESS_POWER, Coefficients, Times, step_times, take
 
 # Prior of each coefficient: value, and standard deviation of its log (of itself for those in _LINEAR).
 PRIORS: dict[str, tuple[float, float]] = {
@@ -39,23 +38,30 @@ PRIORS: dict[str, tuple[float, float]] = {
     "depthwise": (0.10, 0.40),
     "bandwidth_fp32": (0.65, 0.20),
     "bandwidth_half": (0.60, 0.20),
-    "ridge_tensor": (0.48, 0.20),
-    "ridge_fp32": (0.15, 0.40),
+    "width": (0.40, 0.15),
+    "cache": (0.03, 0.03),
     "operator_floor_s": (3.5e-6, 0.15),
     "power_exponent": (0.40, 0.10),
     "channels_last": (0.30, 0.20),
     "no_optimizer": (0.00, 0.10),
 }
-_LINEAR = frozenset({"power_exponent", "channels_last", "no_optimizer"})
+_LINEAR = frozenset({"width", "cache", "power_exponent", "channels_last", "no_optimizer"})
 NAMES = tuple(PRIORS)
-HOST_S_PER_OPERATOR = 8e-6  # prior, and what a host not measured is taken to need
-NO_HOST_S = 1e-9  # inside a CUDA graph the host issues nothing
+HOST_S_PER_OPERATOR: Mapping[str, float] = {"eager": 20e-6, "compile": 4e-6, "graph": 1e-9}
+"""Host time per operator where it was not measured [s]: an H200's host took 20 us (lstm) to 49 us (cnn) in
+eager steps at batch 64. torch.compile joins operators; inside a CUDA graph the host issues nothing."""
+DEVIATIONS = ("compute", "tensor", "bandwidth")
+"""An architecture's factors on arithmetic, on arithmetic of tensor cores, and on memory bandwidth (logs).
+
+They are the architecture's and no single GPU's: a GPU's own would be learned from the few harnesses that had
+it, and errs more on the next harness than it helps. docs/decisions/ has the figures.
+"""
+_DEVIATION_SD = 0.02
 _HOST_LOG_SD = 1.0
 _REPEAT_EXPONENT = 0.4  # k rows of one (source, GPU, model, precision) count as k^0.6
 _SCORE_SD = 10.0  # the level of a score says nothing
 _ROBUST_SCALE = 3.0  # residuals beyond so many noise deviations lose weight
 _MOST_STEPS, _CLOSE_ENOUGH, _LONGEST_STEP = 14, 2e-3, 1.0
-_FROZEN = 1e10
 _STEP = 1e-4
 
 
@@ -80,7 +86,7 @@ class Layout:
     """Where each kind of unknown stands in the vector."""
 
     sources: tuple[str, ...]
-    gpus: tuple[str, ...]
+    architectures: tuple[str, ...]
     models: tuple[str, ...]
 
     @cached_property
@@ -90,13 +96,13 @@ class Layout:
 
     @cached_property
     def deviation(self) -> int:
-        """First deviation: all GPUs' first kind, then the second, then the third."""
+        """First deviation: the first kind of all architectures, then the second, then the third."""
         return self.host + len(self.sources)
 
     @cached_property
     def source(self) -> int:
         """First offset of a source."""
-        return self.deviation + len(DEVIATIONS) * len(self.gpus)
+        return self.deviation + len(DEVIATIONS) * len(self.architectures)
 
     @cached_property
     def model(self) -> int:
@@ -118,7 +124,6 @@ class Fit:
         rows: Row numbers of the table that were used.
         jacobian, residual, weight: Of those rows.
         precision, prior: Of the unknowns before any row was seen.
-        frozen: The coefficients are given, not fitted.
     """
 
     table: Table
@@ -132,7 +137,6 @@ class Fit:
     cell_sd: Array
     precision: Array
     prior: Array
-    frozen: bool
 
     @cached_property
     def coefficients(self) -> Coefficients:
@@ -146,11 +150,11 @@ class Fit:
         return {s: float(np.exp(self.z[first + i])) for i, s in enumerate(self.layout.sources)}
 
     def deviations(self, z: Array | None = None) -> dict[str, list[float]]:
-        """Deviations of each GPU, from these or other unknowns."""
+        """Deviations of each architecture, from these or other unknowns."""
         z = self.z if z is None else z
-        count = len(self.layout.gpus)
-        block = z[self.layout.deviation : self.layout.source].reshape(len(DEVIATIONS), count)
-        return {gpu: [float(v) for v in block[:, i]] for i, gpu in enumerate(self.layout.gpus)}
+        names = self.layout.architectures
+        block = z[self.layout.deviation : self.layout.source].reshape(len(DEVIATIONS), len(names))
+        return {name: [float(v) for v in block[:, i]] for i, name in enumerate(names)}
 
     def without(self, dropped: Flags) -> Array:
         """The unknowns that one Gauss-Newton step finds without some rows of the table."""
@@ -171,6 +175,13 @@ def coefficients_of(z: Array) -> Coefficients:
     )
 
 
+def deviations_of(known: Mapping[str, Sequence[float]], gpu_keys: Sequence[str]) -> Array:
+    """Deviations of any GPUs, (len(gpu_keys), 3): their architecture's, 0 where that was not learned."""
+    nothing = (0.0,) * len(DEVIATIONS)
+    rows = [known.get(architecture_of(key), nothing) for key in gpu_keys]
+    return np.array(rows, dtype=float).reshape(-1, len(DEVIATIONS))
+
+
 def predict_rows(
     table: Table, coefficients: Coefficients, host_s_per_operator: Array, deviations: Array
 ) -> Times:
@@ -181,6 +192,7 @@ def predict_rows(
         table.arithmetic,
         coefficients,
         host_s_per_operator=host_s_per_operator,
+        host_power=HARNESS_POWER,
         deviations=deviations,
     )
 
@@ -190,21 +202,20 @@ def times_of(fit: Fit, z: Array | None = None) -> Times:
     return _times(fit.table, fit.layout, fit.z if z is None else z)
 
 
-def fit_table(table: Table, chosen: Flags, *, aim: Aim = RATIO, frozen: Coefficients | None = None) -> Fit:
+def fit_table(table: Table, chosen: Flags, *, aim: Aim = RATIO) -> Fit:
     """Fit the chosen rows.
 
     Args:
         table: All rows; those not chosen are never looked at.
         chosen: Which rows to learn from.
         aim: Ratios between GPUs, or levels.
-        frozen: Coefficients to keep as they are, so that deviations, hosts and offsets alone are fitted.
     """
     layout = Layout(
         sources=tuple(sorted(set(table.source))),
-        gpus=tuple(sorted(set(table.gpu_key))),
+        architectures=tuple(sorted({architecture_of(key) for key in set(table.gpu_key)})),
         models=tuple(sorted(set(table.base_model))),
     )
-    precision, prior = _prior(layout, aim, frozen)
+    precision, prior = _prior(layout, aim)
     rows = np.flatnonzero(chosen)
     full = _repeats(table, rows) ** -_REPEAT_EXPONENT / aim.noise**2
     score = ~table.level_known & ~np.isin(table.model, ["gnmt", "ssd"])
@@ -222,7 +233,6 @@ def fit_table(table: Table, chosen: Flags, *, aim: Aim = RATIO, frozen: Coeffici
         cell_sd=cell_sd,
         precision=precision,
         prior=prior,
-        frozen=frozen is not None,
     )
     for _ in range(_MOST_STEPS):
         fit = _linearise(fit, full)
@@ -242,28 +252,27 @@ def _linearise(fit: Fit, full: Array) -> Fit:
     return replace(fit, jacobian=_jacobian(fit), residual=residual, weight=weight)
 
 
-def _prior(layout: Layout, aim: Aim, frozen: Coefficients | None) -> tuple[Array, Array]:
+def _prior(layout: Layout, aim: Aim) -> tuple[Array, Array]:
     mean = np.zeros(layout.size)
     precision = np.zeros((layout.size, layout.size))
     for i, (name, (value, sd)) in enumerate(PRIORS.items()):
-        start = value if frozen is None else getattr(frozen, name)
-        mean[i] = start if name in _LINEAR else np.log(start)
-        precision[i, i] = _FROZEN if frozen is not None else sd**-2
+        mean[i] = value if name in _LINEAR else np.log(value)
+        precision[i, i] = sd**-2
     hosts = slice(layout.host, layout.deviation)
-    mean[hosts] = np.log(
-        [NO_HOST_S if source.endswith("-graph") else HOST_S_PER_OPERATOR for source in layout.sources]
-    )
-    precision[hosts, hosts] = np.eye(len(layout.sources)) * _HOST_LOG_SD**-2
-    count = len(layout.gpus)
-    for k in range(len(DEVIATIONS)):
-        block = slice(layout.deviation + k * count, layout.deviation + (k + 1) * count)
-        precision[block, block] = np.linalg.inv(covariance(layout.gpus, layout.gpus, k))
+    mean[hosts] = np.log([host_prior_s(source) for source in layout.sources])
     for first, last, sd in (
+        (layout.host, layout.deviation, _HOST_LOG_SD),
+        (layout.deviation, layout.source, _DEVIATION_SD),
         (layout.source, layout.model, aim.source),
         (layout.model, layout.size, aim.model),
     ):
         precision[range(first, last), range(first, last)] = sd**-2
     return precision, mean
+
+
+def host_prior_s(source: str) -> float:
+    """Host time per operator of a harness that is not in the fit [s]."""
+    return HOST_S_PER_OPERATOR[facts_of(source).execution]
 
 
 def _repeats(table: Table, rows: Indices) -> Array:
@@ -286,10 +295,10 @@ def _numbers(values: NDArray[Any], known: Sequence[str]) -> Indices:
 
 
 def _times(table: Table, layout: Layout, z: Array) -> Times:
-    gpu = _numbers(table.gpu_key, layout.gpus)
+    kind = _numbers(table.architecture, layout.architectures)
     block = z[layout.deviation : layout.source].reshape(len(DEVIATIONS), -1)
     host = np.exp(z[layout.host + _numbers(table.source, layout.sources)])
-    return predict_rows(table, coefficients_of(z), host, block[:, gpu].T)
+    return predict_rows(table, coefficients_of(z), host, block[:, kind].T)
 
 
 def _residual(fit: Fit) -> Array:
@@ -308,12 +317,13 @@ def _jacobian(fit: Fit) -> Array:
     n, each = len(table), np.arange(len(table))
     times = _times(table, layout, z)
     jacobian = np.zeros((n, layout.size))
-    for k in range(0 if fit.frozen else len(NAMES)):
+    for k in range(len(NAMES)):
         moved = z.copy()
         moved[k] += _STEP
         jacobian[:, k] = np.log(_times(table, layout, moved).step_s / times.step_s) / _STEP
-    of_gpu = (times.gpu_s / times.step_s) ** 2
-    source, gpu = _numbers(table.source, layout.sources), _numbers(table.gpu_key, layout.gpus)
+    of_gpu = (times.gpu_s / times.step_s) ** HARNESS_POWER
+    source = _numbers(table.source, layout.sources)
+    kind = _numbers(table.architecture, layout.architectures)
     jacobian[each, layout.host + source] = 1 - of_gpu
     on_tensor = np.take_along_axis(
         table.chips.tensor, np.stack([table.arithmetic.conv, table.arithmetic.matmul], axis=1), axis=1
@@ -321,7 +331,7 @@ def _jacobian(fit: Fit) -> Array:
     compute = -times.compute_s / times.gpu_s * of_gpu
     shares = (compute, compute * on_tensor, -times.memory_s / times.gpu_s * of_gpu)
     for k, share in enumerate(shares):
-        jacobian[each, layout.deviation + k * len(layout.gpus) + gpu] = share
+        jacobian[each, layout.deviation + k * len(layout.architectures) + kind] = share
     jacobian[each, layout.source + source] = 1.0
     jacobian[each, layout.model + _numbers(table.base_model, layout.models)] = 1.0
     return jacobian

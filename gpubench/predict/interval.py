@@ -1,4 +1,4 @@
-"""How sure is a prediction: half-widths for a ranking's rows, and joint draws of them."""
+"""Joint draws of throughput, from the intervals of a ranking's rows."""
 
 from __future__ import annotations
 
@@ -9,34 +9,10 @@ import numpy as np
 
 from gpubench.models import Estimate
 from gpubench.predict.arrays import Array
-from gpubench.predict.calibration import Learned, load_calibration
-from gpubench.predict.conformal import SPLITS, quantile
-from gpubench.predict.pairs import kin_level
+from gpubench.predict.calibration import load_calibration
 
 Z90, Z95 = 1.6449, 1.96
 UNKNOWN_NOISE = 0.05  # log half-width of a measurement too short to have an interval
-
-
-def ratio_factors(learned: Learned, gpu_keys: Sequence[str]) -> Array:
-    """90 % quantile of the scores for each GPU, by how well its kind is known; its own scores left out."""
-    known = frozenset(learned.deviations)
-    splits = [SPLITS[kin_level(key, known)] for key in gpu_keys]
-    common = {split: quantile(learned.scores[split]) for split in set(splits)}
-    return np.array(
-        [
-            quantile(learned.scores[split], leave_out=(key,))
-            if key in learned.scores[split]
-            else common[split]
-            for split, key in zip(splits, gpu_keys, strict=True)
-        ]
-    )
-
-
-def level_half_widths(learned: Learned, gpu_keys: Sequence[str], workload: str) -> Array:
-    """Log half-widths of predictions from nothing; scores of the workload's own model left out."""
-    known = frozenset(learned.deviations)
-    width = {split: quantile(learned.scores[split], leave_out=(workload,)) for split in SPLITS}
-    return np.array([width[SPLITS[kin_level(key, known)]] for key in gpu_keys])
 
 
 def draw(estimates: Sequence[Estimate], n: int, seed: int, common_share: float | None = None) -> Array:

@@ -12,19 +12,16 @@ from gpubench.models import Case, Execution, GpuSpec, Operator, TaskKind
 from gpubench.predict.anchors import Reading, choose_anchors, differences
 from gpubench.predict.arrays import Array
 from gpubench.predict.calibration import Calibration, Learned
-from gpubench.predict.conformal import leading_mode, pair_scale
-from gpubench.predict.interval import level_half_widths, ratio_factors
-from gpubench.predict.kinship import extend
+from gpubench.predict.conformal import pair_scale
+from gpubench.predict.fit import HOST_S_PER_OPERATOR, deviations_of
 from gpubench.predict.own_card import host_s_per_operator, measured_chip
-from gpubench.predict.pairs import HOST_SHARE_LIMIT
+from gpubench.predict.pairs import HOST_SHARE_LIMIT, leading_mode
 from gpubench.predict.question import Question
-from gpubench.predict.roofline import Times, arithmetic_of, chips_of, log_throttle, step_times, take, work_of
+from gpubench.predict.roofline import Times, arithmetic_of, chips_of, log_throttle, step_times, work_of
 
 SAME_GPU_SHARE = 0.5  # of the usual scale, where only batch, layout or execution change
 SMALLEST_PUBLISHED = 1_200_000  # parameters; below it a network's narrow layers use a sliver of the chip
 SMALL_LEVEL, SMALL_RATIO = 2.0, 1.5  # factors on the log half-width there, from readings of an H200
-USUAL_HOST_S_PER_OPERATOR = 20e-6
-"""Of an eager step on a host not measured: an H200's host took 20 us (lstm) to 49 us (cnn) at batch 64."""
 DIFFERENCE_NOISE = 0.10  # log half-width added for each of layout, execution and kind of AMP that differ
 
 
@@ -77,7 +74,7 @@ def predict_all(
         start = _Batch(
             log_gpu_s=np.log(times.gpu_s / case.batch_size),
             log_step_s=np.log(times.step_s / case.batch_size),
-            half_width=level_half_widths(learned, [s.key for s in specs], question.profile.name),
+            half_width=np.array([learned.factor_of(spec.key) for spec in specs]),
         )
         method = "absolute: no GPU measurement of this workload to start from"
     if question.profile.parameters < SMALLEST_PUBLISHED:
@@ -112,7 +109,7 @@ def _host(question: Question, case: Case, readings: Sequence[Reading]) -> float:
     if case.execution is not Execution.EAGER:
         return 0.0
     operators = float(work_of(_operators(question), case.batch_size).operators[0])
-    return host_s_per_operator(readings, operators) or USUAL_HOST_S_PER_OPERATOR
+    return host_s_per_operator(readings, operators) or HOST_S_PER_OPERATOR[Execution.EAGER]
 
 
 def _operators(question: Question) -> Sequence[Operator]:
@@ -129,7 +126,7 @@ def _times(
     measured: Reading | None = None,
 ) -> Times:
     """The roofline of one case on n GPUs; of a measured one, with its own micro-benchmarks."""
-    chips, deviations = chips_of(specs), extend(learned.deviations, [spec.key for spec in specs])
+    chips, deviations = chips_of(specs), deviations_of(learned.deviations, [spec.key for spec in specs])
     if measured is not None and measured.micro:
         throttle = log_throttle(chips, learned.coefficients)[0]
         expected = np.exp([throttle + deviations[0, 0], deviations[0, 2]])
@@ -157,13 +154,11 @@ def _from_anchor(
     shift = -math.log(anchor.samples_per_s) - math.log(float(own.step_s[0]) / anchor.case.batch_size)
     arithmetic = arithmetic_of(case.precision, case.memory_format, len(specs))
     work = work_of(_operators(question), case.batch_size)
-    scale = pair_scale(
-        take(chips_of([anchor.spec]), np.zeros(len(specs), dtype=int)),
-        chips_of(specs),
-        leading_mode(work, arithmetic),
-    )
+    assert learned.scale is not None
+    mode = np.broadcast_to(leading_mode(work, arithmetic), len(specs))
+    scale = pair_scale(learned.scale, chips_of([anchor.spec]), chips_of(specs), mode)
     scale = np.where([s.key == anchor.spec.key for s in specs], SAME_GPU_SHARE * scale, scale)
-    factor = ratio_factors(learned, [s.key for s in specs])
+    factor = np.array([learned.factor_of(spec.key) for spec in specs])
     unlike = sum(not d.startswith("measured at batch") for d in differences(anchor, case))
     noise = anchor.noise**2 + unlike * DIFFERENCE_NOISE**2
     return _Batch(

@@ -1,30 +1,45 @@
-"""Pairs "own X, predict Y" inside one cell, and how far each prediction reaches."""
+"""Pairs "own X, predict Y" inside one cell, what is held out together, and what a pair weighs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpubench.predict.arrays import Array, Flags, Indices
-from gpubench.predict.kinship import chip_of
 from gpubench.predict.published import Table
-from gpubench.predict.roofline import Chips, Times
-from gpubench.specs import load_specs
+from gpubench.predict.roofline import Arithmetic, Times, Work, take
+from gpubench.shipped import data_text
 
 HOST_SHARE_LIMIT = 0.7
 """Host time over step time above which the host, not the GPU, sets the pace."""
+
+HOLD_OUTS: Mapping[str, tuple[str, ...]] = {
+    "harness": ("harness", "gpu"),
+    "stranger": ("harness", "architecture"),
+    "gpu": ("gpu",),
+    "family": ("family",),
+    "architecture": ("architecture",),
+    "model": ("model",),
+}
+"""What the fit never sees of a target: of each kind named, every row that shares it with the target.
+
+``harness`` is what a user asks: neither their harness nor the GPU is in the fit. ``stranger`` leaves out the
+GPU's whole architecture besides. The others leave out one thing and keep the rest of the target's harness.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pairs:
     """Row numbers of what is owned (x) and what is predicted (y), and the weight of each pair.
 
-    Every row of y weighs the same, however many x there are.
+    Each harness has one vote for each target GPU, however many models, batches and partners it has: shared
+    evenly by its rows of y, and by the x of each.
     """
 
     x: Indices
@@ -52,8 +67,20 @@ def pairs_of(table: Table) -> Pairs:
     x = np.concatenate(xs) if xs else np.empty(0, np.int64)
     y = np.concatenate(ys) if ys else np.empty(0, np.int64)
     order = np.lexsort((x, y))
-    weight = 1.0 / np.bincount(y, minlength=len(table))[y] if len(y) else np.empty(0)
-    return Pairs(x=x[order], y=y[order], weight=weight[order])
+    x, y = x[order], y[order]
+    return Pairs(x=x, y=y, weight=_votes(table, y))
+
+
+def _votes(table: Table, y: Indices) -> Array:
+    if not len(y):
+        return np.empty(0)
+    partners = np.bincount(y, minlength=len(table))
+    _, voter = np.unique(
+        [f"{h}|{g}" for h, g in zip(table.harness, table.gpu_key, strict=True)], return_inverse=True
+    )
+    rows = np.bincount(voter[np.unique(y)], minlength=len(table))
+    result: Array = 1.0 / (partners[y] * rows[voter[y]])
+    return result
 
 
 def log_errors(table: Table, pairs: Pairs, times: Times) -> Array:
@@ -63,6 +90,21 @@ def log_errors(table: Table, pairs: Pairs, times: Times) -> Array:
     return result
 
 
+def geometric_mean_errors(table: Table, pairs: Pairs) -> Array:
+    """The same of the plain rule to beat: throughput goes with the root of peak times bandwidth."""
+    mode = leading_mode(table.work, table.arithmetic)
+    peak = table.chips.peaks[np.arange(len(table)), mode]
+    level = np.log(table.batch / np.sqrt(peak * table.chips.bandwidth)) - table.log_seconds
+    result: Array = level[pairs.y] - level[pairs.x]
+    return result
+
+
+def leading_mode(work: Work, arithmetic: Arithmetic) -> Indices:
+    """Arithmetic that most of the FLOPs of each step run in, (n,)."""
+    conv = work.flops[..., 0] + work.flops[..., 1] > work.flops[..., 2]
+    return np.where(conv, arithmetic.conv, arithmetic.matmul)
+
+
 def gpu_bound(pairs: Pairs, times: Times) -> Flags:
     """Whether the GPU sets the pace on both sides."""
     free = times.host_s / times.step_s <= HOST_SHARE_LIMIT
@@ -70,43 +112,39 @@ def gpu_bound(pairs: Pairs, times: Times) -> Flags:
     return result
 
 
-def reach(table: Table, pairs: Pairs, times: Times) -> Array:
-    """|log of the predicted ratio|, per sample."""
-    each = np.log(times.step_s / table.batch)
-    result: Array = np.abs(each[pairs.y] - each[pairs.x])
-    return result
+def labels_of(table: Table, kind: str) -> NDArray[Any]:
+    """The label of each row by one kind of ``HOLD_OUTS``; ``family`` is one chip."""
+    if kind == "family":
+        return np.array([chip_of(key) for key in table.gpu_key], dtype=object)
+    return {
+        "harness": table.harness,
+        "gpu": table.gpu_key,
+        "architecture": table.architecture,
+        "model": table.base_model,
+    }[kind]
 
 
-def balance_gap(a: Chips, b: Chips, mode: Indices) -> Array:
-    """|log bandwidth ratio - log peak ratio| of two lists of GPUs."""
-    each = np.arange(len(mode))
-    peaks = np.log(a.peaks[each, mode] / b.peaks[each, mode])
-    result: Array = np.abs(np.log(a.bandwidth / b.bandwidth) - peaks)
-    return result
+def held_out(table: Table, hold_out: str) -> Iterator[tuple[Flags, Flags]]:
+    """For each group of targets, which rows it has, and which rows the fit must not see."""
+    labels = [labels_of(table, kind) for kind in HOLD_OUTS[hold_out]]
+    for group in sorted(set(zip(*labels, strict=True))):
+        same = [label == value for label, value in zip(labels, group, strict=True)]
+        yield np.logical_and.reduce(same), np.logical_or.reduce(same)
 
 
-STRANGER = 2
-"""Level of a GPU whose compute capability has no rows."""
+@cache
+def chips() -> Mapping[str, str]:
+    """Chip (die) of each NVIDIA GPU of the specification table, from data/chips.csv."""
+    text = data_text("chips.csv")
+    return {row["gpu_key"]: row["chip"] for row in csv.DictReader(text.splitlines()) if row["chip"]}
 
 
-@lru_cache(maxsize=4096)
-def kin_level(target: str, learned: frozenset[str]) -> int:
-    """How well a GPU's kind is known: 0 its chip has rows, 1 its compute capability has, 2 neither."""
-    specs = load_specs()
-    if any(chip_of(key) == chip_of(target) for key in learned):
-        return 0
-    capability = specs[target].compute_capability
-    return 1 if any(specs[key].compute_capability == capability for key in learned) else STRANGER
+def chip_of(gpu_key: str) -> str:
+    """The chip of a GPU; one that is not known is a chip of its own."""
+    return chips().get(gpu_key, gpu_key)
 
 
-def group_labels(table: Table, hold_out: str) -> NDArray[Any]:
-    """What is held out together: ``gpu``, ``family`` (one chip), ``architecture`` or ``model``."""
-    if hold_out == "model":
-        return table.base_model
-    specs = load_specs()
-    name: Mapping[str, Any] = {
-        "gpu": {key: key for key in set(table.gpu_key)},
-        "family": {key: chip_of(key) for key in set(table.gpu_key)},
-        "architecture": {key: specs[key].architecture for key in set(table.gpu_key)},
-    }[hold_out]
-    return np.array([name[key] for key in table.gpu_key], dtype=object)
+def sides(table: Table, pairs: Pairs) -> tuple[Table, Table, Indices]:
+    """The rows of x and of y of every pair, and the arithmetic that most of each step of y runs in."""
+    own, target = take(table, pairs.x), take(table, pairs.y)
+    return own, target, leading_mode(target.work, target.arithmetic)

@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -32,26 +32,12 @@ from gpubench.units import plain
 COLUMNS = ("source", "gpu", "model", "mode", "precision", "batch_size", "metric", "unit", "value")
 _OPTIONAL = ("gpu_key", "math_mode", "memory_layout")
 MOST_ROWS = 20_000  # different rows of one file; repeats of one are merged, the rest is counted
-UNKNOWN_BATCH = 128  # stands in where a source does not state the batch
 GNMT_TOKENS = 54  # 27 on each side; tokens per second count both
 
 # FP32 updates of the weights: bytes moved per parameter and step, by the optimizer that follows "+".
 _OPTIMIZER_BYTES = {"SGD": 20, "Adam": 28, "Adagrad": 20, "Adadelta": 28, "RMSprop": 24}
 
-# What the labels of a source hide, by the start of its name: arithmetic of "fp32" on Ampere and newer
-# (convolutions, matrix products), and whether the step ends before the optimizer. An unknown source is
-# taken to be PyTorch as it comes since 1.12: TF32 in convolutions only.
-_HIDDEN: tuple[tuple[str, Mode, Mode, bool], ...] = (
-    ("lambda-", Mode.TF32, Mode.TF32, False),
-    ("ryujaehun-", Mode.TF32, Mode.TF32, True),
-    ("nvidia-dle", Mode.TF32, Mode.TF32, False),
-    ("gpu-insights", Mode.TF32, Mode.TF32, False),
-    ("neusight", Mode.FP32, Mode.FP32, False),
-    ("u39kun", Mode.FP32, Mode.FP32, True),
-    ("jcjohnson", Mode.FP32, Mode.FP32, True),
-    ("profet", Mode.FP32, Mode.FP32, False),
-    ("", Mode.TF32, Mode.FP32, False),
-)
+# What the labels of a source hide stands in data/sources.csv: see ``SourceFacts``.
 _MATH_MODES = {
     "fp32": (Mode.FP32, Mode.FP32),
     "tf32": (Mode.TF32, Mode.TF32),
@@ -64,6 +50,49 @@ _PRECISIONS = frozenset({"fp32", "tf32"}) | _HALF_LABELS
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 _PER_SECOND = frozenset({"images/s", "sequences/s", "samples/s", "items/s", "tokens/s"})
 _APPROXIMATE = frozenset({"gnmt", "ssd"})  # profiles that hold for ratios, not for levels
+
+
+class SourceFacts(NamedTuple):
+    """What the rows of a source do not say themselves: one line of data/sources.csv.
+
+    Attributes:
+        prefix: How the names of the source begin; the longest that fits counts. A source that is not known is
+            taken to be PyTorch as it comes since 1.12: TF32 in convolutions only.
+        harness: Sources that share their benchmark's code share one.
+        fp32_conv, fp32_matmul: Arithmetic of "fp32" on Ampere and newer.
+        optimizer_in_step: Whether the step that is timed has its optimizer.
+        execution: ``eager``, ``compile`` or ``graph``: sets what the host is taken to need.
+        batch_if_unstated: Stands in where a row does not state its batch.
+    """
+
+    prefix: str
+    harness: str
+    fp32_conv: Mode
+    fp32_matmul: Mode
+    optimizer_in_step: bool
+    execution: str
+    batch_if_unstated: int
+
+
+@cache
+def source_facts() -> tuple[SourceFacts, ...]:
+    """The lines of data/sources.csv, the longest prefix first."""
+    modes = {"fp32": Mode.FP32, "tf32": Mode.TF32}
+    rows = [
+        SourceFacts(
+            row["prefix"], row["harness"], modes[row["fp32_conv"]], modes[row["fp32_matmul"]],
+            row["optimizer_in_step"] == "yes", row["execution"], int(row["batch_if_unstated"]),
+        )
+        for row in csv.DictReader(data_text("sources.csv").splitlines())
+    ]  # fmt: skip
+    return tuple(sorted(rows, key=lambda facts: (-len(facts.prefix), facts.prefix)))
+
+
+@lru_cache(maxsize=4096)
+def facts_of(source: str) -> SourceFacts:
+    """What is known of a source; a stranger is a harness of its own."""
+    facts = next(facts for facts in source_facts() if source.startswith(facts.prefix))
+    return facts if facts.prefix else facts._replace(harness=source)
 
 
 class Row(NamedTuple):
@@ -102,7 +131,17 @@ class Table:
         """Number of measurements."""
         return len(self.batch)
 
-    @property
+    @cached_property
+    def harness(self) -> NDArray[Any]:
+        """(n,) the harness of each row's source."""
+        return np.array([facts_of(source).harness for source in self.source], dtype=object)
+
+    @cached_property
+    def architecture(self) -> NDArray[Any]:
+        """(n,) the architecture of each row's GPU; a GPU that states none is its own."""
+        return np.array([architecture_of(key) for key in self.gpu_key], dtype=object)
+
+    @cached_property
     def base_model(self) -> NDArray[Any]:
         """Model without image side and optimizer: ``ResNet50@224+Adam`` is ``resnet50``."""
         return np.array([base_model(name) for name in self.model], dtype=object)
@@ -115,6 +154,11 @@ class Reading:
     table: Table
     rows: int
     skipped: Mapping[str, int]
+
+
+def architecture_of(gpu_key: str) -> str:
+    """The architecture of a GPU; one that states none is its own."""
+    return load_specs()[gpu_key].architecture or gpu_key
 
 
 def base_model(name: str) -> str:
@@ -231,9 +275,10 @@ def _row(line: Mapping[str, str | None]) -> Row | str:
         return seconds
     math_mode = text["math_mode"] if text["math_mode"] in _MATH_MODES else ""
     return Row(
-        text["source"], text["model"], precision, text["mode"], spec.key, int(batch) or UNKNOWN_BATCH,
-        seconds, math_mode or _math_mode(text["source"], precision, spec), text["memory_layout"],
-        text["metric"] != "score" and text["model"] not in _APPROXIMATE,
+        text["source"], text["model"], precision, text["mode"], spec.key, int(batch) or
+        facts_of(text["source"]).batch_if_unstated, seconds, math_mode or _math_mode(text["source"],
+        precision, spec), text["memory_layout"], text["metric"] != "score" and text["model"] not in
+        _APPROXIMATE,
     )  # fmt: skip
 
 
@@ -268,12 +313,9 @@ def _math_mode(source: str, precision: str, spec: GpuSpec) -> str:
         return "fp32"
     if precision == "tf32":
         return "tf32"
-    conv, matmul, _ = _hidden(source)
-    return {v: k for k, v in _MATH_MODES.items() if v[0] is not Mode.HALF}[conv, matmul]
-
-
-def _hidden(source: str) -> tuple[Mode, Mode, bool]:
-    return next(rest for start, *rest in _HIDDEN if source.startswith(start))  # type: ignore[return-value]
+    facts = facts_of(source)
+    modes = {v: k for k, v in _MATH_MODES.items() if v[0] is not Mode.HALF}
+    return modes[facts.fp32_conv, facts.fp32_matmul]
 
 
 def _work(rows: Sequence[Row]) -> Work:
@@ -302,7 +344,7 @@ assert len(_PROFILE_KINDS) == len(KINDS)
 
 
 def _optimizer_bytes(row: Row) -> int:
-    if _hidden(row.source)[2]:
+    if not facts_of(row.source).optimizer_in_step:
         return 0
     _, plus, optimizer = row.model.partition("+")
     return _OPTIMIZER_BYTES.get(optimizer, 20) if plus else _OPTIMIZER_BYTES["SGD"]
@@ -315,5 +357,7 @@ def _arithmetic(rows: Sequence[Row]) -> Arithmetic:
         matmul=np.array([int(matmul) for _, matmul in modes]),
         half=np.array([conv is Mode.HALF for conv, _ in modes], dtype=bool),
         channels_last=np.array([row.layout == "channels_last" for row in rows], dtype=bool),
-        no_optimizer=np.array([_hidden(row.source)[2] and row.mode == "train" for row in rows], dtype=bool),
+        no_optimizer=np.array(
+            [row.mode == "train" and not facts_of(row.source).optimizer_in_step for row in rows], dtype=bool
+        ),
     )

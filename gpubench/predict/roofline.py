@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import IntEnum
 from functools import cache
+from math import log
 from typing import Any, TypeVar
 
 import msgspec
@@ -23,10 +24,16 @@ from gpubench.predict.arrays import Array, Flags, Indices
 from gpubench.predict.power import PowerAndClock, power_and_clock
 from gpubench.predict.question import capability_of
 
-REFERENCE_RIDGE = 100.0  # FLOP per byte at which the efficiencies are stated
+REFERENCE_WIDTH = {"tf32": 512.0, "half": 1024.0}
+"""FLOP per clock of a multiprocessor's tensor cores at which the efficiencies are stated: Turing's, half
+precision; and half of it in TF32."""
+REFERENCE_L2_BYTES = 6 * 2**20  # at which the share of the bandwidth is stated: a V100, an RTX 3090
 KINDS = (OperatorKind.CONV3X3, OperatorKind.CONV, OperatorKind.MATMUL, OperatorKind.DEPTHWISE)
 HALF_BYTES = 0.5  # of the fp32 traffic, under AMP
-HOST_POWER = 2.0  # host and GPU work side by side, not perfectly: step^2 = gpu^2 + host^2
+HOST_POWER = 2.0
+"""Host and GPU work side by side, not perfectly: step^2 = gpu^2 + host^2, as read on an H200."""
+HARNESS_POWER = 1.25
+"""The same of a published harness, whose host also loads, copies and logs: less of that is hidden."""
 
 
 class Mode(IntEnum):
@@ -38,7 +45,7 @@ class Mode(IntEnum):
 
 
 class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
-    """What the fit finds. Efficiencies are shares of the dense peak at 100 FLOP per byte.
+    """What the fit finds. Efficiencies are shares of the dense peak.
 
     Attributes:
         conv_fp32_dual, matmul_fp32_dual: For chips that issue two FP32 operations a lane (GA10x and on).
@@ -46,7 +53,9 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
             No published row has strict-FP32 convolutions on a chip of dual issue: there the priors stand,
             whose product stays below the peak.
         depthwise: Share of the FP32 peak.
-        ridge_tensor, ridge_fp32: Exponent with which efficiency falls as a chip has more FLOP per byte.
+        width: Exponent with which the efficiency of tensor cores falls as a multiprocessor's get wider: a
+            Hopper core that does four times what a Turing core does in a clock is harder to feed.
+        cache: Exponent with which the traffic that reaches the memory falls as the L2 cache gets larger.
         operator_floor_s: Time of the smallest kernel [s].
         power_exponent: With which the clock that a chip holds grows with its watts per multiprocessor.
         channels_last: Log gain of convolutions on tensor cores in that layout.
@@ -68,8 +77,8 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
     depthwise: float
     bandwidth_fp32: float
     bandwidth_half: float
-    ridge_tensor: float
-    ridge_fp32: float
+    width: float
+    cache: float
     operator_floor_s: float
     power_exponent: float
     channels_last: float
@@ -102,6 +111,8 @@ class Chips:
         tensor: (n, 3) whether tensor cores do that mode.
         bandwidth: (n,) bytes per second of the memory.
         dual_issue: (n,) two FP32 pipes a lane, of which training seldom fills the second.
+        width: (n, 3) log of FLOP per clock of one multiprocessor over ``REFERENCE_WIDTH``; 0 where not known.
+        l2: (n,) log of the L2 cache over ``REFERENCE_L2_BYTES``; 0 where not known.
         power, clock: (n,) logs over what is usual for the compute capability: watts per multiprocessor (inf
             where not known), and the clock that the peaks are stated at.
     """
@@ -110,6 +121,8 @@ class Chips:
     tensor: Flags
     bandwidth: Array
     dual_issue: Flags
+    width: Array
+    l2: Array
     power: Array
     clock: Array
 
@@ -177,6 +190,8 @@ def chips_of(specs: Sequence[GpuSpec]) -> Chips:
         tensor=np.array([row[1] for row in rows], dtype=bool).reshape(-1, len(Mode)),
         bandwidth=np.array([spec.memory_bandwidth_bytes_per_s or np.nan for spec in specs]),
         dual_issue=np.array([row[2] for row in rows], dtype=bool),
+        width=np.array([_width(spec) for spec in specs], dtype=float).reshape(-1, len(Mode)),
+        l2=np.log([(spec.l2_bytes or REFERENCE_L2_BYTES) / REFERENCE_L2_BYTES for spec in specs]),
         power=np.array([row[3].power for row in rows], dtype=float),
         clock=np.array([row[3].clock for row in rows], dtype=float),
     )
@@ -234,6 +249,7 @@ def step_times(
     coefficients: Coefficients,
     *,
     host_s_per_operator: Array | float,
+    host_power: float = HOST_POWER,
     deviations: Array | None = None,
 ) -> Times:
     """Predict n steps, one per row of the broadcast inputs.
@@ -244,7 +260,9 @@ def step_times(
         arithmetic: What they compute in.
         coefficients: From the calibration.
         host_s_per_operator: Host time per kernel; 0 inside a CUDA graph [s].
-        deviations: (n, 3) logs by which each GPU beats its datasheet; see ``kinship``.
+        host_power: Exponent of the sum of GPU and host: 1 is one after the other, infinity wholly side by
+            side.
+        deviations: (n, 3) logs by which each GPU beats its datasheet; see ``fit.DEVIATIONS``.
     """
     c = coefficients
     own = np.zeros((len(chips.bandwidth), 3)) if deviations is None else deviations
@@ -261,7 +279,7 @@ def step_times(
     compute = compute * np.exp(slower - log_throttle(chips, c) - own[:, 0] - own[:, 1] * on_tensor)
     moved = work.bytes_ * np.where(arithmetic.half, HALF_BYTES, 1.0) + work.optimizer_bytes
     share = np.where(arithmetic.half, c.bandwidth_half, c.bandwidth_fp32)
-    memory = moved / (share * chips.bandwidth) * np.exp(slower - own[:, 2])
+    memory = moved / (share * chips.bandwidth) * np.exp(slower - own[:, 2] - c.cache * chips.l2)
     floor = work.operators * c.operator_floor_s * np.exp(slower)
     gpu = compute + memory + floor
     host = work.operators * host_s_per_operator * np.exp(slower) + 0 * gpu
@@ -271,7 +289,7 @@ def step_times(
         floor_s=floor + 0 * gpu,
         gpu_s=gpu,
         host_s=host,
-        step_s=(gpu**HOST_POWER + host**HOST_POWER) ** (1 / HOST_POWER),
+        step_s=(gpu**host_power + host**host_power) ** (1 / host_power),
     )
 
 
@@ -297,10 +315,9 @@ def _efficiency_index(mode: Indices, chips: Chips) -> Indices:
 
 
 def _usable_peak(mode: Indices, index: Indices, chips: Chips, c: Coefficients) -> Array:
-    """Peak, lowered where arithmetic outruns memory: a fast tensor core is harder to feed."""
-    peak = _pick(chips.peaks, mode)
-    exponent = np.where(index < 2, c.ridge_fp32, c.ridge_tensor)
-    result: Array = peak * (peak / chips.bandwidth / REFERENCE_RIDGE) ** -exponent
+    """Peak, lowered where a multiprocessor's tensor cores are wide: they outrun what feeds them."""
+    wide = np.where(index < 2, 0.0, c.width * _pick(chips.width, mode))
+    result: Array = _pick(chips.peaks, mode) * np.exp(-wide)
     return result
 
 
@@ -324,3 +341,14 @@ def _figures(spec: GpuSpec) -> tuple[list[float], list[bool], bool, PowerAndCloc
         half or (fp32 if spec.tensor_core_count == 0 else np.nan),
     ]
     return peaks, [False, tf32 is not None, half is not None], capability >= (8, 6), power_and_clock(spec)
+
+
+def _width(spec: GpuSpec) -> list[float]:
+    """Logs of tensor FLOP per clock and multiprocessor over the reference, by mode; 0 where not known."""
+    if not (spec.sm_count and spec.cuda_core_count and spec.fp32_flops_per_s):
+        return [0.0, 0.0, 0.0]
+    clocks_per_s = spec.fp32_flops_per_s / (2 * spec.cuda_core_count) * spec.sm_count
+    rates = (spec.tf32_tensor_flops_per_s, spec.fp16_tensor_flops_per_s)
+    references = (REFERENCE_WIDTH["tf32"], REFERENCE_WIDTH["half"])
+    wide = [log(r / clocks_per_s / ref) if r else 0.0 for r, ref in zip(rates, references, strict=True)]
+    return [0.0, *wide]

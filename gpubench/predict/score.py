@@ -1,21 +1,29 @@
-"""Score the shipped calibration on anybody's measurements; nothing is learned from them."""
+"""Score the method on anybody's measurements; nothing is learned from them."""
 
 from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from gpubench.predict.arrays import Array
-from gpubench.predict.calibration import Learned, load_calibration
-from gpubench.predict.conformal import level_rows, scales_of
+from gpubench.predict.calibration import load_calibration
+from gpubench.predict.conformal import level_rows, pair_scale
 from gpubench.predict.evaluate import Outcome, report
-from gpubench.predict.fit import HOST_S_PER_OPERATOR, LEVEL, RATIO, fit_table, predict_rows
-from gpubench.predict.interval import level_half_widths, ratio_factors
-from gpubench.predict.kinship import extend
-from gpubench.predict.pairs import gpu_bound, log_errors, pairs_of
+from gpubench.predict.fit import (
+    LEVEL,
+    RATIO,
+    Aim,
+    Fit,
+    coefficients_of,
+    deviations_of,
+    fit_table,
+    host_prior_s,
+    predict_rows,
+)
+from gpubench.predict.pairs import gpu_bound, log_errors, pairs_of, sides
 from gpubench.predict.published import Table, read_csv, shipped
 from gpubench.predict.roofline import Times
 
@@ -23,9 +31,9 @@ from gpubench.predict.roofline import Times
 def score(path: Path) -> dict[str, Any]:
     """Score a CSV in the columns of the shipped measurements.
 
-    Pairs are formed inside each (source, model, precision) of the file. For each target GPU its own
-    deviation is forgotten: it is found again from the shipped rows of all other GPUs, with the
-    coefficients as they are.
+    Pairs are formed inside each (source, model, precision) of the file. Each target GPU is predicted by the
+    fit of the shipped rows without that GPU's, and without the harness of the file where the shipped rows
+    have it.
 
     Raises:
         MisuseError: If the file cannot be read or holds nothing that can be scored.
@@ -41,59 +49,47 @@ def score(path: Path) -> dict[str, Any]:
 
 
 def outcome_of(table: Table) -> Outcome:
-    """Predict every pair and every level of a table, each target without its own published rows."""
+    """Predict every pair and level of a table, each without the published rows of its GPU and harness."""
     pairs = pairs_of(table)
-    scale = scales_of(table, pairs)
+    calibration = load_calibration()
     n = len(pairs)
     error, width, bound = np.full(n, np.nan), np.full(n, np.nan), np.zeros(n, dtype=bool)
-    absolute, absolute_width = np.full(len(table), np.nan), np.full(len(table), np.nan)
-    for gpu in sorted(set(table.gpu_key)):
-        learned = _without("ratio", gpu)
-        times, chosen = _times(table, learned), table.gpu_key[pairs.y] == gpu
-        error[chosen] = log_errors(table, pairs, times)[chosen]
-        bound[chosen] = gpu_bound(pairs, times)[chosen]
-        width[chosen] = ratio_factors(learned, [gpu])[0] * scale[chosen]
-        learned = _without("level", gpu)
-        times = _times(table, learned)
-        rows = level_rows(table, times) & (table.gpu_key == gpu)
-        absolute[rows] = (np.log(times.step_s) - table.log_seconds)[rows]
-        for model in set(table.base_model[rows]):
-            cell = rows & (table.base_model == model)
-            absolute_width[cell] = level_half_widths(learned, [gpu], model)[0]
+    level_error, level_width = np.full(len(table), np.nan), np.full(len(table), np.nan)
+    assert calibration.ratio.scale is not None
+    own, target, mode = sides(table, pairs)
+    scale = pair_scale(calibration.ratio.scale, own.chips, target.chips, mode) if n else np.empty(0)
+    for harness, gpu in sorted(set(zip(table.harness, table.gpu_key, strict=True))):
+        rows = (table.harness == harness) & (table.gpu_key == gpu)
+        mine = rows[pairs.y]
+        times = _times(table, _fitted(RATIO), harness, gpu)
+        error[mine] = log_errors(table, pairs, times)[mine]
+        bound[mine] = gpu_bound(pairs, times)[mine]
+        width[mine] = calibration.ratio.factor_of(gpu) * scale[mine]
+        times = _times(table, _fitted(LEVEL), harness, gpu)
+        rows &= level_rows(table, times)
+        level_error[rows] = (np.log(times.step_s) - table.log_seconds)[rows]
+        level_width[rows] = calibration.level.factor_of(gpu)
     return Outcome(
         table=table,
         pairs=pairs,
         log_error=error,
         half_width=width,
         bound=bound,
-        absolute_error=absolute,
-        absolute_half_width=absolute_width,
+        level_error=level_error,
+        level_half_width=level_width,
     )
 
 
 @cache
-def _without(kind: Literal["ratio", "level"], gpu: str) -> Learned:
-    """What is learned, with every published row of one GPU forgotten but the coefficients kept."""
-    learned = load_calibration().ratio if kind == "ratio" else load_calibration().level
-    aim = RATIO if kind == "ratio" else LEVEL
-    if gpu not in learned.deviations:
-        return learned
+def _fitted(aim: Aim) -> Fit:
+    """The fit of the shipped rows for one aim."""
     table = shipped().table
-    usable = table.training & (table.gpu_key != gpu)
-    fit = fit_table(table, usable, aim=aim, frozen=learned.coefficients)
-    return Learned(
-        coefficients=learned.coefficients,
-        host_s_per_operator=fit.host_s_per_operator,
-        deviations={key: values for key, values in fit.deviations().items() if key != gpu},
-        scores=learned.scores,
-    )
+    return fit_table(table, table.training, aim=aim)
 
 
-def _times(table: Table, learned: Learned) -> Times:
-    keys = sorted(set(table.gpu_key))
-    deviations = dict(zip(keys, extend(learned.deviations, keys), strict=True))
-    host: Array = np.array(
-        [learned.host_s_per_operator.get(source, HOST_S_PER_OPERATOR) for source in table.source]
-    )
-    own = np.array([deviations[key] for key in table.gpu_key])
-    return predict_rows(table, learned.coefficients, host, own)
+def _times(table: Table, fit: Fit, harness: str, gpu: str) -> Times:
+    """The roofline of every row of the file, by the shipped rows without one harness and one GPU."""
+    z = fit.without((fit.table.harness == harness) | (fit.table.gpu_key == gpu))
+    host: Array = np.array([host_prior_s(source) for source in table.source])
+    own = deviations_of(fit.deviations(z), list(table.gpu_key))
+    return predict_rows(table, coefficients_of(z), host, own)

@@ -17,6 +17,7 @@ from gpubench.models import Case, Estimate, Execution, Finding, FindingKind, Pre
 from gpubench.predict.estimate import estimate
 from gpubench.predict.question import Question, Refusal, case_for
 from gpubench.profile import load_profiles
+from gpubench.readings import h200_readings
 from gpubench.specs import load_specs
 from predict.profiles import published
 from predict.runs import run_of
@@ -66,9 +67,9 @@ def test_the_order_of_well_known_cards_is_sane(vgg16):
 
 
 def test_the_level_agrees_with_a_reading_of_an_h200(vgg16):
-    """Batch 64, amp-bf16, channels_last, read by hand-written loops: 3166 images/s."""
+    """Batch 64, amp-bf16, channels_last, read by hand-written loops as a CUDA graph: 3251 images/s."""
     answer = ask(vgg16, H200)[H200]
-    assert answer.low < 3166 < answer.high
+    assert answer.low < 3251 < answer.high
     assert not answer.anchored
     assert "absolute" in answer.method
 
@@ -249,3 +250,61 @@ def test_a_network_smaller_than_every_published_one_gets_a_wider_interval_that_h
     answer = ask(question, H200)[H200]
     assert "smaller than every published model" in answer.method
     assert answer.low < 590e3 < answer.high
+
+
+LARGE = ("lstm_large", "vgg16", "vgg16_transfer", "resnet50")
+"""Workloads of the shipped readings that fill an H200."""
+
+
+def steps_as_a_graph():
+    """Question and throughput of each shipped reading of our own models, replayed as a CUDA graph."""
+    for step in h200_readings().steps:
+        if step.ours:
+            question = Question(
+                profile=load_profiles()[step.workload], precision=step.precision, batch_size=step.batch_size
+            )
+            yield question, step.batch_size / step.step_s[Execution.GRAPH]
+
+
+def test_a_user_without_a_gpu_starts_from_the_shipped_readings():
+    question = Question(profile=load_profiles()["vgg16"])
+    answers = ask(question, H200, H100)
+    assert (answers[H200].basis, answers[H100].basis) == ("reference", "predicted")
+    assert answers[H100].anchored
+    assert answers[H100].evidence == ("hand-written loop on NVIDIA H200, 2026-11-20",)
+    assert (answers[H100].high / answers[H100].low) ** 0.5 < 1.4
+
+
+def test_what_was_read_on_the_card_is_what_is_said_of_it():
+    for question, rate in steps_as_a_graph():
+        answer = ask(question, H200)[H200]
+        assert answer.samples_per_s == pytest.approx(rate)
+        assert answer.low < rate < answer.high
+
+
+def test_readings_in_which_the_host_set_the_pace_start_nothing():
+    question = Question(profile=load_profiles()["cnn"], execution=Execution.EAGER, batch_size=512)
+    assert "as a CUDA graph" in ask(question, H100)[H100].method
+
+
+def test_what_the_user_measured_stands_alone():
+    question = Question(profile=load_profiles()["vgg16"])
+    answer = ask(question, H100, own=[run_of(T4, (case_on(question, T4), 150.0))])[H100]
+    assert answer.evidence == ("run-1",)
+
+
+def test_a_model_that_only_shares_a_name_does_not_start_from_them(vgg16):
+    assert not ask(vgg16, H100)[H100].anchored
+
+
+def test_large_workloads_are_within_their_intervals_without_their_own_reading():
+    """As for a model that nobody has read on the card: level alone, against what was read on it."""
+    errors = []
+    for question, rate in steps_as_a_graph():
+        if question.profile.name in LARGE:
+            stranger = msgspec.structs.replace(question.profile, name=f"own_{question.profile.name}")
+            answer = ask(msgspec.structs.replace(question, profile=stranger), H200)[H200]
+            assert answer.low < rate < answer.high, question
+            errors.append(abs(rate / answer.samples_per_s - 1))
+    assert np.mean(errors) < 0.20
+    assert np.median(errors) < 0.15

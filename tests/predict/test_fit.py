@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpubench.models import GpuSpec
 from gpubench.predict.calibration import decode, encode, load_calibration
-from gpubench.predict.conformal import GRID, grid_of, quantile
-from gpubench.predict.fit import NAMES, fit_table, predict_rows, times_of
-from gpubench.predict.kinship import extend
-from gpubench.predict.pairs import kin_level, log_errors, pairs_of
+from gpubench.predict.conformal import Scale, factor_of, fit_scale, pair_scale
+from gpubench.predict.fit import NAMES, deviations_of, fit_table, predict_rows, times_of
+from gpubench.predict.pairs import log_errors, pairs_of, sides
 from gpubench.predict.published import Table, shipped
 from gpubench.predict.roofline import chips_of, take
 from gpubench.specs import load_specs
@@ -104,28 +105,45 @@ def test_a_rebuilt_calibration_is_the_committed_one(rebuilt):
     assert decode(encode(rebuilt)) == rebuilt
 
 
-def test_relatives_share_what_was_learned_and_strangers_get_nothing():
-    known = {"nvidia-h100-sxm-80gb": (0.1, 0.0, -0.2)}
-    own, kin, stranger = extend(
+def test_an_architecture_shares_what_was_learned_and_strangers_get_nothing():
+    known = {"Hopper": (0.1, 0.0, -0.2)}
+    own, kin, stranger = deviations_of(
         known, ["nvidia-h100-sxm-80gb", "nvidia-h200-sxm-141gb", "nvidia-tesla-t4-16gb"]
     )
     assert own == pytest.approx([0.1, 0.0, -0.2])
-    assert 0 < kin[0] < 0.1
-    assert -0.2 < kin[2] < 0
+    assert kin == pytest.approx(own)
     assert stranger == pytest.approx([0, 0, 0])
 
 
-def test_how_well_a_kind_is_known():
-    known = frozenset({"nvidia-h100-sxm-80gb", "nvidia-geforce-rtx-3090-24gb"})
-    assert kin_level("nvidia-h200-sxm-141gb", known) == 0
-    assert kin_level("nvidia-geforce-rtx-3060-12gb", known) == 1
-    assert kin_level("nvidia-b200-sxm-180gb", known) == 2
+@given(
+    st.lists(st.tuples(st.floats(0, 3), st.floats(0.1, 2)), min_size=1, max_size=40),
+    st.floats(0.1, 3),
+)
+def test_a_conformal_factor_covers_its_share_of_the_votes(votes, unit):
+    scores, weight = (np.array(column) for column in zip(*votes, strict=True))
+    factor = factor_of(scores, weight)
+    assert weight[scores <= factor].sum() >= 0.9 * weight.sum() * (1 - 1e-9)
+    assert factor in scores
+    assert factor_of(scores * unit, weight) == pytest.approx(factor * unit)
 
 
-def test_the_conformal_quantile_gives_each_target_one_vote():
-    scores = {"a": [1.0] * 20, "b": [2.0] * 20, "c": [3.0] * 20}
-    assert quantile(scores, level=0.5) == 2.0
-    assert quantile(scores, leave_out=("c",)) == 2.0
-    assert np.isnan(quantile({}))
-    assert grid_of(np.arange(100.0), np.ones(100))[0] == pytest.approx(2, abs=1)
-    assert len(grid_of(np.array([5.0]), np.ones(1))) == len(GRID)
+def test_a_conformal_factor_of_nine_votes_is_the_largest_and_of_none_is_unknown():
+    """(n + 1) / n of 90 % is all of nine votes, and 18 of 19."""
+    assert factor_of(np.arange(9.0), np.ones(9)) == 8
+    assert factor_of(np.arange(19.0), np.ones(19)) == 17
+    assert np.isnan(factor_of(np.empty(0), np.empty(0)))
+
+
+def test_the_scale_is_found_again_from_errors_that_follow_it(table):
+    pairs = pairs_of(table)
+    own, target, mode = sides(table, pairs)
+    true = Scale(base=0.1, gap=0.05, crossing=0.2)
+    error = pair_scale(true, own.chips, target.chips, mode)
+    found = fit_scale(table, pairs, error, np.ones(len(pairs), dtype=bool))
+    assert (found.base, found.gap, found.crossing) == pytest.approx((0.1, 0.05, 0.2))
+
+
+def test_a_wider_tensor_core_is_harder_to_feed_and_a_larger_cache_saves_traffic():
+    c = load_calibration().ratio.coefficients
+    assert 0 < c.width < 1
+    assert 0 < c.cache < 0.2

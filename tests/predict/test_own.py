@@ -108,7 +108,7 @@ def test_own_runs_join_as_cells_and_teach_about_the_card(vgg16, plain):
     faster = room.calibrate(runs(vgg16, factor=1.5), fitted="2026-11-20")
     assert plain.inputs["own runs"] != faster.inputs["own runs"]
     assert faster.rows == load_calibration().rows + 2
-    assert np.sum(faster.ratio.deviations[T4]) > np.sum(plain.ratio.deviations[T4])
+    assert np.sum(faster.ratio.deviations["Turing"]) > np.sum(plain.ratio.deviations["Turing"])
     assert encode(faster) == encode(room.calibrate(runs(vgg16, factor=1.5)[::-1], fitted="2026-11-20"))
 
 
