@@ -17,11 +17,13 @@ from gpubench.measure.batch_search import (
     largest_that_fits,
     with_largest_batches,
 )
-from gpubench.measure.plan import plan
+from gpubench.measure.budget import budget_of
+from gpubench.measure.memory_words import doubts
+from gpubench.measure.plan import Plan, PlannedCase, plan
 from gpubench.measure.request import RunRequest
 from gpubench.models import Case, DeviceProfile, Execution, Precision, TaskKind
 from gpubench.profile import load_profiles
-from gpubench.profile.memory import MOST_BATCH, peak_memory_bytes
+from gpubench.profile.memory import MOST_BATCH, UNTRACED_FACTOR, peak_memory_bytes
 from gpubench.units import GIB
 
 CPU = DeviceProfile(backend="cpu", name="a CPU")
@@ -80,11 +82,28 @@ def test_the_guess_grows_with_memory_and_with_less_to_keep() -> None:
     assert guess_batch(profile, case(), card(1)) == 1
 
 
+def test_a_run_is_told_which_cases_do_not_surely_fit() -> None:
+    small, large = card(4 * GIB), card(80 * GIB)
+    cases = [case(), case(precision=Precision.AMP_FP16), case(batch_size=1)]
+    made = Plan(
+        budget=budget_of("quick", on_cpu=False),
+        seed=0,
+        cases=tuple(PlannedCase(reference="vgg16", case=c) for c in cases),
+    )
+    told = doubts(made, {"vgg16": load_profiles()["vgg16"]}, small)
+    assert [line.split(":")[0] for line in told] == ["vgg16 fp32 batch 64", "vgg16 amp-fp16 batch 64"]
+    assert all("does not fit; largest batch" in line for line in told)
+    assert doubts(made, {"vgg16": load_profiles()["vgg16"]}, large) == ()
+    assert doubts(made, {"vgg16": load_profiles()["vgg16"]}, CPU) == ()
+    searched = tuple(msgspec.structs.replace(c, batch_choice="largest") for c in made.cases)
+    assert doubts(msgspec.structs.replace(made, cases=searched), {}, small) == ()
+
+
 def test_untraced_the_inputs_that_lie_ready_count_and_the_ceiling_is_one() -> None:
     cnn = msgspec.structs.replace(load_profiles()["cnn"], memory=())
     without = msgspec.structs.replace(cnn, sample_shape=(0,))
     each = [peak_memory_bytes(p, TaskKind.TRAIN, Precision.FP32, 1) for p in (cnn, without)]
-    assert each[0] - each[1] == 4 * 4 * 28 * 28
+    assert each[0] - each[1] == UNTRACED_FACTOR * 4 * 4 * 28 * 28
     featherweight = msgspec.structs.replace(
         without, parameters=20, trainable_parameters=20, saved_bytes_per_sample=16, train=()
     )
