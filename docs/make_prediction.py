@@ -15,9 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubench.predict.evaluate import Outcome, evaluate, report
-from gpubench.predict.pairs import HOLD_OUTS
-from gpubench.predict.published import shipped
+from gpubench.predict.evaluate import Outcome, evaluate, report, scored_table
 from gpubench.units import format_number, format_percent
 
 DOCS = Path(__file__).parent
@@ -30,6 +28,7 @@ NAMES = {
     "family": "unseen chip",
     "architecture": "unseen architecture",
     "model": "unseen model",
+    "vendor": "unseen vendor (AMD)",
 }
 WHOLE = "all pairs"
 COLUMNS = (
@@ -106,7 +105,7 @@ def markdown(rows: Sequence[Row]) -> str:
     header = ("never seen", "pairs / targets", "MAPE / median", "90 % covers", "half-width", "geometric mean")
     parts = [
         "### Whole, refused pairs included\n",
-        _table(header, [(NAMES[h], *_cells(by_name[h, WHOLE])) for h in HOLD_OUTS]),
+        _table(header, [(NAMES[h], *_cells(by_name[h, WHOLE])) for h in NAMES]),
         "\nWhere the GPU sets the pace on both sides, and where the host does (then no interval is given):\n",
         _table(
             header,
@@ -119,7 +118,7 @@ def markdown(rows: Sequence[Row]) -> str:
         "\nNo GPU owned (seconds, not ratios), and the order of four or more candidates:\n",
         _table(
             ("never seen", "rows", "MAPE / median", "90 % covers", "Spearman", "lost by the first, stress"),
-            [_level_cells(h, by_name) for h in HOLD_OUTS],
+            [_level_cells(h, by_name) for h in NAMES],
         ),
     ]
     for kind in _SLICES:
@@ -170,9 +169,9 @@ def page_with(tables: str, page: str) -> str:
 
 def write(folder: Path = DOCS) -> None:
     """Evaluate, and rewrite what is made of it."""
-    table, rows = shipped().table, []
-    for hold_out in HOLD_OUTS:
-        outcome = evaluate(table, hold_out)
+    rows = []
+    for hold_out in NAMES:
+        outcome = evaluate(scored_table(hold_out), hold_out)
         rows += figures_of(hold_out, report(outcome))
         if hold_out == HEADLINE:
             packed = gzip.compress(pairs_table(outcome).encode(), mtime=0)

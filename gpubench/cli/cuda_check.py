@@ -29,7 +29,9 @@ def check_cuda(device: str, output: Path | None, *, full: bool, as_json: bool) -
     from gpubench.probe.select import every_peer, select_device
     from gpubench.probe.torch_build import torch_build
 
-    profile, _ = select_device(device)
+    profile, remark = select_device(device)
+    if remark is not None:
+        say(remark)
     build = torch_build()
     path = output or Path(file_name(profile, None if build is None else build.version))
     how_long = "as long as all of it takes" if full else f"at most {format_duration(LIMIT_S)}"
@@ -43,7 +45,7 @@ def check_cuda(device: str, output: Path | None, *, full: bool, as_json: bool) -
         _print_phases(check)
         _print_beside(check)
     _say_next(check, verdicts, path)
-    if judge.failed(verdicts):
+    if judge.failed(verdicts) or judge.cut_off(verdicts):
         raise typer.Exit(1)
 
 
@@ -106,14 +108,20 @@ def _print_beside(check: CudaCheck) -> None:
 
 def _say_next(check: CudaCheck, verdicts: Sequence[Verdict], path: Path) -> None:
     """Say what came out, and what the file is good for."""
-    from gpubench.cuda_check.judge import confirms, failed
+    from gpubench.cuda_check.judge import confirms, cut_off, failed
 
     if failed(verdicts):
         say(f"a part failed: send {path} with your report, it names neither this machine nor its user")
         return
-    if confirms(check):
-        say(f"all that was judged agrees: attach {path} to a pull request under {CONFIRMED}")
+    if cut_off(verdicts):
+        say(f"a part gave no answer in its time: run it with --full, which sets no limit; the file is {path}")
         return
     open_ones = sum(verdict.state == "undecided" for verdict in verdicts)
+    if confirms(check):
+        agrees = (
+            "this card is confirmed, its scaling undecided" if open_ones else "all that was judged agrees"
+        )
+        say(f"{agrees}: attach {path} to a pull request under {CONFIRMED}")
+        return
     why = f"{count(open_ones, 'judgement')} undecided" if open_ones else "a part is missing"
     say(f"nothing failed, but {why}: run it again while nothing else uses this machine; the file is {path}")

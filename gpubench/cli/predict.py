@@ -78,21 +78,20 @@ def evaluate(
         typer.Option(
             "--hold-out",
             help="What the fit never sees: harness (and the GPU), stranger (harness and architecture), gpu, "
-            "family (one chip), architecture, model.",
+            "family (one chip), architecture, model, vendor.",
         ),
     ] = "harness",
     as_json: JsonOption = False,
 ) -> None:
     """Score predictions on the shipped measurements, each target held out of everything."""
     from gpubench.predict.evaluate import evaluate as run
-    from gpubench.predict.evaluate import report
+    from gpubench.predict.evaluate import report, scored_table
     from gpubench.predict.explain import scores_as_text
     from gpubench.predict.pairs import HOLD_OUTS
-    from gpubench.predict.published import shipped
 
     if hold_out not in HOLD_OUTS:
         raise MisuseError(f"unknown hold-out {hold_out!r}; known: {', '.join(HOLD_OUTS)}")
-    document = {"hold_out": hold_out, **report(run(shipped().table, hold_out))}
+    document = {"hold_out": hold_out, **report(run(scored_table(hold_out), hold_out))}
     if as_json:
         print_json(document)
     else:

@@ -13,7 +13,7 @@ from gpubench.errors import NoDeviceError
 from gpubench.measure import messages, preflight
 from gpubench.measure.budget import Budget
 from gpubench.measure.child import MODULE, Child, ChildEndedError, ChildLateError, environment_of
-from gpubench.measure.launcher import PHASE_LIMITS_S
+from gpubench.measure.launcher import NO_SIGN, PHASE_LIMITS_S
 from gpubench.measure.privacy import scrub
 from gpubench.models import Case, DeviceProfile, Precision
 from gpubench.units import Seconds
@@ -166,7 +166,8 @@ class Bench:
                     return child
                 case messages.Refused(reason=reason):
                     self.close()
-                    raise NoDeviceError(reason)
+                    self.lost = preflight.why_refused(NoDeviceError(reason), self.device)
+                    raise NoDeviceError(self.lost)
                 case _:
                     raise ChildEndedError(f"sent {type(report).__name__} out of step")
 
@@ -185,7 +186,7 @@ class Bench:
             return ProcessLostError(scrub(f"the measuring process {error} (phase: {phase})"))
         if late:
             return ProcessLostError(f"cut off during {phase}: its time was over", late=True)
-        return ProcessLostError(f"no sign of life during {phase}: the process was ended")
+        return ProcessLostError(f"{NO_SIGN} during {phase}: the process was ended")
 
     def _enter(self, phase: str | None) -> None:
         """Note what the phase that ends took, and begin the next; None while no process is at work."""

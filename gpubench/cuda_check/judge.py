@@ -16,7 +16,16 @@ from gpubench.cuda_check.judge_cases import of_cases, of_compile, of_faults, of_
 from gpubench.cuda_check.verdict import Verdict, judge_ratio, passed
 from gpubench.measure.checks import IEEE_ERROR
 from gpubench.measure.energy import power_integral
-from gpubench.models import ClockProof, CudaCheck, LoadProof, PartLog, PartState, Precision, PrecisionProof
+from gpubench.models import (
+    ClockProof,
+    CudaCheck,
+    Identity,
+    LoadProof,
+    PartLog,
+    PartState,
+    Precision,
+    PrecisionProof,
+)
 from gpubench.units import format_duration, format_number, format_percent
 
 BY_HAND = (0.99, 1.01)
@@ -31,6 +40,7 @@ ENERGY = 0.10
 """Power is an average over a second or less, the counter steps every 0.1 s: over ten seconds they agree."""
 CORE = frozenset({"precision", "clock", "graph", "faults", "fp32"})
 """Parts without which nothing is confirmed."""
+UNPROVEN: Identity = "name and SM count only"
 
 
 def judge(check: CudaCheck) -> tuple[Verdict, ...]:
@@ -43,21 +53,37 @@ def failed(verdicts: Iterable[Verdict]) -> bool:
     return any(verdict.state == "FAILED" for verdict in verdicts)
 
 
+def cut_off(verdicts: Iterable[Verdict]) -> bool:
+    """Whether anything gave no answer in all the time that was expected of it."""
+    return any(verdict.state == "cut off" for verdict in verdicts)
+
+
 def confirms(check: CudaCheck) -> bool:
     """Whether a check confirms its card.
 
-    It ended, its core parts were done, nothing failed, and nothing was left undecided. The cases that there
-    was no time for do not matter: all that was read agreed.
+    It ended, its core parts were done, nothing failed or was cut off, and nothing was left undecided. The
+    cases that there was no time for do not matter: all that was read agreed. How a job scales over several
+    GPUs may stay undecided: it hangs on what connects them, and what is confirmed is one card.
     """
     verdicts = judge(check)
     done = {part.name for part in check.parts if part.state is PartState.DONE}
-    undecided = any(verdict.state == "undecided" for verdict in verdicts)
-    return check.finished_at is not None and done >= CORE and not failed(verdicts) and not undecided
+    open_ones = {v.state for v in verdicts if v.part != "scaling" or v.state != "undecided"}
+    settled = open_ones.isdisjoint({"FAILED", "cut off", "undecided"})
+    return check.finished_at is not None and done >= CORE and settled
 
 
 def _of_part(check: CudaCheck, log: PartLog) -> Iterator[Verdict]:
     if log.state is PartState.FAILED:
         yield Verdict(part=log.name, what="the part itself", state="FAILED", reason=log.reason)
+    elif log.state is PartState.CUT_OFF:
+        yield Verdict(
+            part=log.name,
+            what="the part itself",
+            state="cut off",
+            found=f"no end in {format_duration(log.took_s or 0.0)}",
+            limit=f"about {format_duration(log.expected_s)}",
+            reason=f"{log.reason}: it hangs, or this machine is far slower than planned",
+        )
     elif log.state is not PartState.DONE:
         yield Verdict(
             part=log.name, what="the part itself", state="left out", found=log.state, reason=log.reason
@@ -79,16 +105,28 @@ def _of_device(check: CudaCheck) -> Iterator[Verdict]:
 
 def _of_precisions(check: CudaCheck) -> Iterator[Verdict]:
     if check.identity is not None:
-        yield Verdict(
-            part="precision",
-            what="CUDA's device and NVML's",
-            state="ok",
-            found=f"one, by {check.identity}",
-            limit="one",
-        )
+        yield _identity(check, check.identity)
     for proof in check.precisions:
         if proof.precision is not Precision.FP32:
             yield _of_precision("precision", proof)
+
+
+def _identity(check: CudaCheck, identity: Identity) -> Verdict:
+    """Name and SM count prove nothing: of one such GPU they tell enough, of several any may be meant."""
+    proven = identity != UNPROVEN
+    alike = sum(
+        call.get("function") == "nvmlDeviceGetName" and call.get("value") == check.device.name
+        for call in check.nvml
+    )
+    reason = f"identity not proven: {alike or 'unknown how many'} of this name here, and CUDA tells no bus id"
+    return Verdict(
+        part="precision",
+        what="CUDA's device and NVML's",
+        state="ok" if proven or alike == 1 else "undecided",
+        found=f"one, by {identity}",
+        limit="one",
+        reason=None if proven else reason,
+    )
 
 
 def _of_fp32(check: CudaCheck) -> Iterator[Verdict]:

@@ -9,6 +9,7 @@ from gpubench.cuda_check.plan import is_strict
 from gpubench.cuda_check.verdict import State, Verdict, passed, state_of
 from gpubench.interval import Interval
 from gpubench.measure.checks import SCALING_TOLERANCE
+from gpubench.measure.launcher import NO_SIGN
 from gpubench.models import (
     CaseRow,
     CudaCheck,
@@ -16,6 +17,7 @@ from gpubench.models import (
     FaultProof,
     FindingKind,
     Measurement,
+    QuickProof,
     Status,
 )
 from gpubench.units import format_bytes, format_duration, plain
@@ -198,7 +200,7 @@ def of_scaling(check: CudaCheck) -> Iterator[Verdict]:
     bad = [m for m in (one, several) if m.samples_per_s is None]
     if bad:
         reason = f"{bad[0].label}: {bad[0].status}: {bad[0].reason}"
-        late = all(m.status is Status.TIMEOUT for m in bad)
+        late = all(_came_late(m) for m in bad)
         missed: State = "left out" if late else "FAILED"  # a slow host is no fault of the job
         yield Verdict(part="scaling", what=what, state=missed, limit=limit, reason=reason)
         return
@@ -215,14 +217,27 @@ def _speedup(several: Measurement, one: Measurement) -> Interval:
     return Interval((above.value or 0.0) / (below.value or 0.0), low, high)
 
 
+def _came_late(row: Measurement) -> bool:
+    """Whether there was no time for a row; one whose process fell silent is no such row."""
+    return row.status is Status.TIMEOUT and not (row.reason or "").startswith(NO_SIGN)
+
+
+def _share(quick: QuickProof) -> str:
+    """Name what of the quick run was made: its time is that of this much, and scaled to no more."""
+    micro = "" if quick.with_micro else " without micro-benchmarks"
+    if quick.case_count == quick.whole_case_count:
+        return f"the quick run{micro}"
+    return f"{quick.case_count} of the {quick.whole_case_count} cases of the quick run{micro}"
+
+
 def of_quick(check: CudaCheck) -> Iterator[Verdict]:
     """Judge the rows of the quick run; its time is shown beside what was announced."""
     quick = check.quick
     if quick is None:
         return
-    name = "the quick run" if quick.whole else "a third of the quick run"
-    late = [m for m in quick.measurements if m.status is Status.TIMEOUT]
-    rows = [m for m in quick.measurements if m.status is not Status.TIMEOUT]
+    name = _share(quick)
+    late = [m for m in quick.measurements if _came_late(m)]
+    rows = [m for m in quick.measurements if not _came_late(m)]
     bad = [
         f"{m.label}: {m.status}: {plain(m.reason or '', LONGEST)}" for m in rows if m.status is not Status.OK
     ]

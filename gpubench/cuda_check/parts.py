@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 import msgspec
 
 from gpubench.cuda_check.bench import Bench, ProcessLostError, unwatched
-from gpubench.cuda_check.plan import CheckPlan, Trial, batch_of, is_strict
+from gpubench.cuda_check.plan import CheckPlan, Trial, batch_of, is_strict, quick_within
 from gpubench.cuda_check.store import nameless_calls
 from gpubench.errors import GpuBenchError
 from gpubench.measure import capability, checks, events, messages, preflight
 from gpubench.measure.batch_search import largest_that_fits
 from gpubench.measure.environment import environment
 from gpubench.measure.estimate import estimate_s
-from gpubench.measure.launcher import Launcher
+from gpubench.measure.launcher import PHASE_LIMITS_S, Launcher
 from gpubench.measure.plan import Plan, planned_case
 from gpubench.measure.privacy import scrub, scrub_traceback
 from gpubench.models import (
@@ -27,7 +27,6 @@ from gpubench.models import (
     DeviceProfile,
     Execution,
     FaultProof,
-    FindingKind,
     Launch,
     Measurement,
     PartLog,
@@ -45,8 +44,8 @@ TOO_LARGE = 2.0
 """Times the cap, by the memory model without any workspace: no error of the model makes such a batch fit."""
 FIRST_GUESS = 0.9
 """Of the cap: what the first batch of a search may take, by the memory model."""
-HANGS_S, HANGS_TIMES = 20.0, 10.0
-"""A case cut off after so long, and so many times what it was expected to take, was not merely slow."""
+ROUND_SILENCE_S: Seconds = 20.0
+"""Longest time without a round of a run, where each is a word: a row that hangs must not look late."""
 SOUND = ("cnn", 64)
 """Workload and batch of the case after an injected fault."""
 
@@ -129,16 +128,15 @@ def _prove_precision(work: Work, precision: Precision) -> None:
 
 
 def _note_libraries(work: Work) -> None:
-    """Note the versions of the libraries, and how CUDA's device was found to be the driver's."""
+    """Note what the libraries tell: versions, how CUDA's device is the driver's, memory that it kept back."""
     ready = work.bench.ready
     if ready is None:
         return
-    blank = next((f for f in ready.findings if f.kind is FindingKind.UUID_ALL_ZEROS), None)
-    identity = "UUID"
-    if blank is not None:
-        by_name = "by name" in str(blank.value)
-        identity = "name and SM count only" if by_name else "PCI bus id"
-    work.add(environment=environment(work.device, ready), identity=identity)
+    if work.device.memory_bytes is None:
+        memory = {"memory_bytes": ready.memory_bytes}
+        work.device = msgspec.structs.replace(work.device, **memory)
+        work.add(device=msgspec.structs.replace(work.check.device, **memory))
+    work.add(environment=environment(work.device, ready), identity=ready.identity)
 
 
 # --- proofs --------------------------------------------------------------------------------------------
@@ -201,21 +199,28 @@ def prove_fp32(work: Work) -> None:
 
 
 def _try_all(work: Work, trials: Sequence[Trial]) -> None:
-    """Try each case that there is time for; a process that dies costs the case at hand."""
+    """Try each case that there is time for; a process that dies costs the case at hand.
+
+    A case is begun only where one that takes as much longer as the worst before it would end in time: on a
+    slow machine the last one is left out, and what is cut off all the same is no mere lack of time.
+
+    Raises:
+        ProcessLostError: If a case gave no answer in its time, or the device is lost.
+    """
+    overrun_s = 0.0
     for number, trial in enumerate(trials):
         if work.bench.lost is not None:
             raise ProcessLostError(work.bench.lost)
         began_s = time.monotonic()
-        if began_s + trial.expected_s > work.until_s:
+        if began_s + trial.expected_s + overrun_s > work.until_s:
             _leave_out(work, trials[number:])
             return
         try:
             row = _tried(work, trial.case.workload, trial.case, expected_bytes=trial.expected_bytes)
         except ProcessLostError as error:
             _leave_out(work, trials[number:])
-            if time.monotonic() - began_s > HANGS_S + HANGS_TIMES * trial.expected_s:
-                raise PartFailedError(f"{trial.case.label}: {error}: it hangs") from error
-            return
+            raise ProcessLostError(f"{trial.case.label}: {error}", late=error.late) from error
+        overrun_s = max(overrun_s, time.monotonic() - began_s - trial.expected_s)
         work.add(cases=(*work.check.cases, row))
 
 
@@ -274,7 +279,12 @@ def inject_faults(work: Work) -> None:
     sound = msgspec.structs.replace(work.plan.capped, batch_size=batch)
     _note(work, after_waiting=_tried(work, workload, _graph_of(sound)))
     cap, capped = work.plan.amounts.cap_bytes, work.plan.capped
-    share = min(1.0, cap / (work.device.memory_bytes or cap))
+    _note_libraries(work)
+    if work.device.memory_bytes is None:
+        raise PartFailedError(
+            "neither the driver nor torch tells the memory of this card: it cannot be capped"
+        )
+    share = min(1.0, cap / work.device.memory_bytes)
     _note(work, cap_bytes=cap)
     too_large = batch_of(capped, TOO_LARGE * cap + WORKSPACE_BYTES)
     _note(work, too_large=_tried(work, workload, _batched(capped, too_large), memory_share=share))
@@ -357,9 +367,15 @@ def measure_scaling(work: Work) -> None:
 
 def run_quick(work: Work) -> None:
     """Make the quick run, or what of it there is time for, and note how long each phase takes."""
-    made, began_s = work.plan.quick, time.monotonic()
     work.bench.close()
-    quick = QuickProof(whole=work.plan.full, expected_s=estimate_s(made, work.device)[0])
+    began_s = time.monotonic()
+    made, whole = quick_within(work.plan, work.device, work.until_s - began_s), work.plan.quick[0]
+    quick = QuickProof(
+        case_count=len(made.cases),
+        whole_case_count=len(whole.cases),
+        with_micro=made.micro != "none",
+        expected_s=estimate_s(made, work.device)[0],
+    )
     work.add(quick=quick)
     measurements, launcher = _measured(work, made)
     took_s = round(time.monotonic() - began_s, 3)
@@ -376,7 +392,10 @@ def _measured(work: Work, made: Plan) -> tuple[tuple[Measurement, ...], Launcher
     if left_s != float("inf"):
         made = msgspec.structs.replace(made, time_limit_s=max(1.0, left_s))
     watch = _PhaseWatch(work)
-    launcher = Launcher(made, work.device, watch)
+    rounds = dict.fromkeys(("warm-up", "timed"), ROUND_SILENCE_S)
+    launcher = Launcher(
+        made, work.device, watch, phase_limits_s=PHASE_LIMITS_S | rounds, module=work.bench.module
+    )
     found: dict[Case, Measurement] = {}
     try:
         for measurement in launcher.run():

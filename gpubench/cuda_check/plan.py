@@ -1,14 +1,15 @@
 """What a check of the CUDA path does, in which order, and what it takes; nothing is measured here.
 
-Times are those of an H200, from the shipped readings, scaled by memory bandwidth to other cards. They decide
-which cases are tried within the limit; a part that takes longer is cut off, and the later ones keep theirs.
+Times are those of an H200, from the shipped readings, scaled by memory bandwidth to other cards; a slower
+card has no slower host. They decide which parts and cases there are within the limit; a part that takes
+longer is cut off, and the later ones keep theirs.
 """
 
 from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
 import msgspec
@@ -34,6 +35,8 @@ from gpubench.units import GIB, Bytes, Seconds
 
 LIMIT_S: Seconds = 300.0
 """Of the whole check, unless all of it is asked for."""
+UNKNOWN_MEMORY_BYTES: Bytes = 4 * GIB
+"""Of a card whose driver does not tell it."""
 SPARE_S: Seconds = 15.0
 """Of that limit, what the plan leaves free for whatever takes longer than its arithmetic."""
 PARTS = (
@@ -50,6 +53,8 @@ PARTS = (
     "quick",
 )
 """In their order: what shares a process follows each other, strict fp32 has one of its own."""
+LEAST_FIRST = ("quick", "scaling", "compile", "load", "fp32", "faults", "graph", "clock")
+"""What is given up, in this order, on a card so slow that not all parts fit: last what others rest on."""
 LOOK_S: Seconds = 4.0
 """Asking the driver for everything, and looking at the device twice."""
 CASE_S: Seconds = 0.3
@@ -74,6 +79,10 @@ COMPILED_S = {"cnn": 10.0, "lstm": 3.0}
 """Compiling these; any other takes ``COMPILE_S``."""
 PROOF_MEMORY_SHARE = 0.3
 """What the case of a proof may take by the memory model: a graph captured by hand takes as much again."""
+MOST_PROOF_STEP_S: Seconds = 0.5
+"""A step of that case takes no longer, lest the blocks of the comparisons take minutes on a slow card."""
+CAPPED_STEPS = 16
+"""What the case at the largest batch under the cap runs at least, warm-up and rounds."""
 
 
 class Amounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,9 +131,10 @@ class CheckPlan(msgspec.Struct, frozen=True, kw_only=True):
         trials: Cases to be tried, those of strict fp32 among them, in their order.
         compiled: Cases to be tried under torch.compile.
         left_out: Cases for which there is no time, by label, and why.
-        quick: The quick run, or what of it there is time for.
+        quick: The quick run, then ever smaller shares of it: the first that there is time for is made.
         scaling: A job of one GPU and one of all; None where there is one GPU.
-        expected_s: Time of each part [s].
+        expected_s: Time of each part; of the quick run, that of its least share [s].
+        given_up_s: The same of the parts that there is no time for on this card [s].
     """
 
     full: bool
@@ -135,13 +145,14 @@ class CheckPlan(msgspec.Struct, frozen=True, kw_only=True):
     trials: tuple[Trial, ...]
     compiled: tuple[Trial, ...]
     left_out: dict[str, str]
-    quick: Plan
+    quick: tuple[Plan, ...]
     scaling: Plan | None
     expected_s: dict[str, Seconds]
+    given_up_s: dict[str, Seconds]
 
     def parts(self) -> tuple[str, ...]:
-        """Return the parts that there are here, in their order."""
-        return tuple(name for name in PARTS if name in self.expected_s)
+        """Return the parts that there are here, in their order, those without time among them."""
+        return tuple(name for name in PARTS if name in self.expected_s | self.given_up_s)
 
 
 def make_plan(
@@ -162,19 +173,23 @@ def make_plan(
     slower = slowness(device)
     amp = capability.best_amp(device)
     proof = _proof_case(device, amp)
-    quick = plan(_quick_request(amp, full=full), device, load_profiles())
-    quick = msgspec.structs.replace(quick, budget=amounts.quick)
+    quick = tuple(
+        msgspec.structs.replace(plan(request, device, load_profiles()), budget=amounts.quick)
+        for request in _quick_requests(amp, full=full)
+    )
     scaling = _scaling(device, peers, amp, amounts.quick)
     compiled = tuple(_trial(name, amp, Execution.COMPILE, slower) for name in CLASSIC)
     expected_s = _expected(
-        device, proof=proof, runs=(quick, scaling), compiled=compiled, amounts=amounts, slower=slower
+        device, proof=proof, runs=(quick[-1], scaling), compiled=compiled, amounts=amounts, slower=slower
     )
+    given_up_s = {} if full else {name: expected_s.pop(name) for name in _given_up(expected_s)}
     room_s = None if full else LIMIT_S - SPARE_S - sum(expected_s.values())
     every = tuple(_every_trial(device, amounts.workloads, slower))
-    trials = _chosen(every, room_s)
+    trials = _chosen([t for t in every if _part_of(t.case) in expected_s], room_s)
     kept = {trial.case for trial in trials}
     for name, strict in (("cases", False), ("fp32", True)):
-        expected_s[name] += _together_s(trials, strict=strict)
+        if name in expected_s:
+            expected_s[name] += _together_s(trials, strict=strict)
     return CheckPlan(
         full=full,
         limit_s=None if full else LIMIT_S,
@@ -189,7 +204,29 @@ def make_plan(
         quick=quick,
         scaling=scaling,
         expected_s=expected_s,
+        given_up_s=given_up_s,
     )
+
+
+def _given_up(expected_s: Mapping[str, Seconds]) -> tuple[str, ...]:
+    """Name the parts that there is no time for, the least telling ones."""
+    names: list[str] = []
+    over_s = sum(expected_s.values()) - (LIMIT_S - SPARE_S)
+    for name in LEAST_FIRST:
+        if over_s > 0 and name in expected_s:
+            names.append(name)
+            over_s -= expected_s[name]
+    return tuple(names)
+
+
+def run_s(made: Plan, device: DeviceProfile) -> Seconds:
+    """Return what a run, or a share of one, is expected to take [s]."""
+    return made.aim_s() or estimate_s(made, device)[0]
+
+
+def quick_within(made: CheckPlan, device: DeviceProfile, left_s: Seconds) -> Plan:
+    """Return the largest share of the quick run that there is time for; the least where there is for none."""
+    return next((share for share in made.quick if run_s(share, device) <= left_s), made.quick[-1])
 
 
 def slowness(device: DeviceProfile) -> float:
@@ -202,6 +239,11 @@ def slowness(device: DeviceProfile) -> float:
 def is_strict(case: Case) -> bool:
     """Whether a case belongs into the process of strict fp32."""
     return case.precision is Precision.FP32
+
+
+def _part_of(case: Case) -> str:
+    """Name the part in which a case is tried."""
+    return "fp32" if is_strict(case) else "cases"
 
 
 def case_of(
@@ -234,13 +276,20 @@ def batch_of(case: Case, peak_bytes: float) -> int:
 
 
 def _proof_case(device: DeviceProfile, amp: Precision) -> Case:
-    """The case of the proofs: one whose pace the GPU sets, as large as the card has room for."""
-    room = PROOF_MEMORY_SHARE * (device.memory_bytes or 0)
+    """The case of the proofs: one whose pace the GPU sets, as large as the card has room and time for."""
+    room = PROOF_MEMORY_SHARE * (device.memory_bytes or UNKNOWN_MEMORY_BYTES)
     vgg16, cnn = (load_profiles()[name] for name in ("vgg16", "cnn"))
-    for batch in (vgg16.main_batch, vgg16.batches[0]):
-        if peak_memory_bytes(vgg16, TaskKind.TRAIN, amp, batch) <= room:
-            return case_of(vgg16, amp, Execution.EAGER, batch)
-    return case_of(cnn, amp, Execution.EAGER, cnn.batches[-1])
+    smallest = case_of(cnn, amp, Execution.EAGER)
+    wanted = (
+        case_of(vgg16, amp, Execution.EAGER),
+        case_of(vgg16, amp, Execution.EAGER, vgg16.batches[0]),
+        case_of(cnn, amp, Execution.EAGER, cnn.batches[-1]),
+    )
+    for case in wanted:
+        needed = peak_memory_bytes(load_profiles()[case.workload], case.task, amp, case.batch_size)
+        if needed <= room and _step_s(case, slowness(device)) <= MOST_PROOF_STEP_S:
+            return case
+    return smallest
 
 
 def _every_trial(
@@ -268,27 +317,33 @@ def _trial(
 ) -> Trial:
     profile = load_profiles()[name]
     case = case_of(profile, precision, execution)
+    compiling_s = COMPILED_S.get(name, COMPILE_S) if execution is Execution.COMPILE else 0.0
+    copy_s = COPY_S_PER_PARAMETER * profile.parameters
     return Trial(
         case=case,
-        expected_s=_steps_s(case, slower) + CASE_S + COPY_S_PER_PARAMETER * profile.parameters,
+        expected_s=_steps_s(case, slower) + CASE_S + copy_s + compiling_s,
         expected_bytes=peak_memory_bytes(profile, TaskKind.TRAIN, precision, case.batch_size),
     )
 
 
 def _steps_s(case: Case, slower: float) -> Seconds:
-    """What the steps of a trial take; a compiled step as long as an eager one.
+    """What the steps of a trial take; a compiled step as long as an eager one."""
+    eager, prepared = STEPS[case.execution]
+    eager_s = _step_s(msgspec.structs.replace(case, execution=Execution.EAGER), slower)
+    return eager * eager_s + prepared * _step_s(case, slower)
+
+
+def _step_s(case: Case, slower: float) -> Seconds:
+    """What a step takes; a replay is as the device does it, an eager step no shorter than the host was.
 
     A precision that was not read takes as long as the slowest.
     """
-    at = {
-        s.precision: s
-        for s in h200_readings().steps
-        if (s.workload, s.batch_size) == (case.workload, case.batch_size)
-    }
+    at = {s.precision: s for s in h200_readings().steps if s.workload == case.workload}
     read = at.get(case.precision) or max(at.values(), key=lambda s: s.step_s[Execution.EAGER])
-    eager, prepared = STEPS[case.execution]
-    each_s = read.step_s.get(case.execution, read.step_s[Execution.EAGER])
-    return slower * (eager * read.step_s[Execution.EAGER] + prepared * each_s)
+    device_s = slower * read.step_s[Execution.GRAPH]
+    eager_s = max(device_s, read.step_s[Execution.EAGER])
+    step_s = device_s if case.execution is Execution.GRAPH else eager_s
+    return step_s * max(1.0, case.batch_size / read.batch_size)
 
 
 def _chosen(every: Sequence[Trial], room_s: Seconds | None) -> tuple[Trial, ...]:
@@ -355,11 +410,14 @@ def _expected(
     profile = load_profiles()[proof.workload]
     build_s = _build_s(profile) + (TRIALS_S if _searches(profile) else 0.0)
     copy_s = COPY_S_PER_PARAMETER * profile.parameters
-    step_s = _proof_step_s(proof, slower)
+    step_s = _step_s(proof, slower)
     block_s = max(amounts.block_s, step_s)
     start_s = CASE_S + copy_s + 1.0 + 2 * block_s
     comparison_s = 4 * amounts.fours * block_s
-    search_s = 6 * (CASE_S + 1.0)
+    capped = case_of(load_profiles()["cnn"], proof.precision, Execution.EAGER)
+    largest = msgspec.structs.replace(capped, batch_size=batch_of(capped, amounts.cap_bytes))
+    search_s = 6 * (CASE_S + 1.0 + _steps_s(largest, slower))
+    measured_s = max(amounts.quick.case_s or 0.0, CAPPED_STEPS * _step_s(largest, slower))
     parts = {
         "device": LOOK_S,
         "precision": PROCESS_START_S + 3 * CASE_S,
@@ -367,26 +425,23 @@ def _expected(
         "graph": start_s + 10 * step_s + comparison_s,
         "load": start_s + amounts.load_s + comparison_s,
         "cases": 0.0,
-        "compile": sum(t.expected_s + COMPILED_S.get(t.case.workload, COMPILE_S) for t in compiled),
-        "faults": 4 * PROCESS_START_S + search_s + (amounts.quick.case_s or 0.0),
+        "compile": sum(t.expected_s for t in compiled),
+        "faults": 4 * PROCESS_START_S + search_s + measured_s,
         "fp32": PROCESS_START_S + CASE_S,
-        "quick": quick.aim_s() or estimate_s(quick, device)[0],
+        "quick": run_s(quick, device),
     }
     if scaling is not None:
-        parts["scaling"] = scaling.aim_s() or estimate_s(scaling, device)[0]
+        parts["scaling"] = run_s(scaling, device)
     return parts
 
 
-def _proof_step_s(case: Case, slower: float) -> Seconds:
-    read = [s for s in h200_readings().steps if (s.workload, s.precision) == (case.workload, case.precision)]
-    return slower * read[0].step_s[Execution.EAGER] * case.batch_size / read[0].batch_size
-
-
-def _quick_request(amp: Precision, *, full: bool) -> RunRequest:
-    """A quick run as `gpubench run --quick` makes it; without the time for it, at the best AMP alone."""
+def _quick_requests(amp: Precision, *, full: bool) -> tuple[RunRequest, ...]:
+    """A quick run as `gpubench run --quick` makes it; where time may be short, then ever less of it."""
+    whole = RunRequest(budget="quick")
     if full:
-        return RunRequest(budget="quick")
-    return RunRequest(budget="quick", precisions=(amp,), micro="none")
+        return (whole,)
+    shares = (whole.precisions, (amp, Precision.FP32), (amp,))
+    return (whole, *(msgspec.structs.replace(whole, precisions=share, micro="none") for share in shares))
 
 
 def _scaling(

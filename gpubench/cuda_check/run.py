@@ -103,9 +103,17 @@ def _new_check(device: DeviceProfile, made: CheckPlan) -> CudaCheck:
         limit_s=made.limit_s,
         device=nameless(device),
         environment=environment(device),
-        parts=tuple(PartLog(name=name, expected_s=round(made.expected_s[name], 3)) for name in made.parts()),
+        parts=tuple(_new_log(name, made) for name in made.parts()),
         left_out=made.left_out,
     )
+
+
+def _new_log(name: str, made: CheckPlan) -> PartLog:
+    if name in made.given_up_s:
+        reason = "this card is too slow for it within the limit: --full does it"
+        expected_s = round(made.given_up_s[name], 3)
+        return PartLog(name=name, expected_s=expected_s, state=PartState.LEFT_OUT, reason=reason)
+    return PartLog(name=name, expected_s=round(made.expected_s[name], 3))
 
 
 def _do_all(work: Work, began_s: Seconds, on_part: OnPart) -> None:
@@ -113,7 +121,9 @@ def _do_all(work: Work, began_s: Seconds, on_part: OnPart) -> None:
     for number, name in enumerate(names):
         log = work.part(name)
         until_s = _until_s(work.plan, names[number:], began_s)
-        if work.bench.lost is not None:
+        if log.state is PartState.LEFT_OUT:
+            pass  # by the plan
+        elif work.bench.lost is not None:
             work.log(name, state=PartState.LEFT_OUT, reason=scrub(work.bench.lost))
         elif until_s - time.monotonic() < LEAST_SHARE * log.expected_s:
             work.log(name, state=PartState.LEFT_OUT, reason="no time left: --full does it")
@@ -129,7 +139,7 @@ def _until_s(plan: CheckPlan, names: list[str], began_s: Seconds) -> Seconds:
     """When the first of these parts must be over: what the later ones are expected to take is theirs."""
     if plan.limit_s is None:
         return float("inf")
-    return began_s + plan.limit_s - sum(plan.expected_s[name] for name in names[1:])
+    return began_s + plan.limit_s - sum(plan.expected_s.get(name, 0.0) for name in names[1:])
 
 
 def _do(work: Work, name: str) -> None:
@@ -150,7 +160,10 @@ def _do(work: Work, name: str) -> None:
     except PartFailedError as error:
         state, reason, trace = PartState.FAILED, str(error), error.traceback or ""
     except ProcessLostError as error:
-        state, reason = PartState.LEFT_OUT if error.late else PartState.FAILED, str(error)
+        state, reason = PartState.FAILED, str(error)
+        if error.late:
+            enough = work.until_s - began_s >= work.part(name).expected_s
+            state = PartState.CUT_OFF if enough else PartState.LEFT_OUT
     except Exception as error:  # noqa: BLE001 - a fault of gpubench itself belongs into the file, too
         state, reason = PartState.FAILED, f"{type(error).__name__}: {error}"
         trace = "".join(traceback.format_exception(error))

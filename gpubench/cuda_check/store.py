@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
+from gpubench.cuda_check.plan import PARTS
 from gpubench.errors import MisuseError, StorageError
 from gpubench.measure.privacy import scrub
 from gpubench.models import (
     SCHEMA_VERSION,
+    BatchChoice,
     CudaCheck,
     DeviceProfile,
     Execution,
     FindingKind,
+    Identity,
     MemoryFormat,
     PartState,
     Precision,
@@ -24,19 +28,40 @@ from gpubench.models import (
     TaskKind,
 )
 from gpubench.profile import load_profiles
+from gpubench.readings import h200_readings
 from gpubench.record.store import is_safe_name, replace_file
+from gpubench.specs import find_spec, load_specs
 from gpubench.units import MIB, format_bytes, plain
 
 MOST_BYTES = 16 * MIB
 """A whole check is some hundreds of kilobytes."""
 LONGEST_TEXT = 2000
+_KINDS = (Precision, Execution, TaskKind, MemoryFormat, Status, PartState, FindingKind)
 _OF_ONE_CARD = re.compile("UUID|Serial|PciInfo|Board|MinorNumber|Pids|Accounting|InstanceId")
 """Calls of the driver library that tell one card, or one machine, from another of its kind."""
 _WORDS = frozenset(
-    word
-    for kind in (Precision, Execution, TaskKind, MemoryFormat, Status, PartState, FindingKind)
-    for word in map(str, kind)
+    (
+        *(str(word) for kind in _KINDS for word in kind),
+        *(word for literal in (BatchChoice, Identity) for word in get_args(literal)),
+        *PARTS,
+        *(
+            "cuda-check",
+            "waiting",
+            "row",
+            "cuda",
+            "nvml",
+            "hung",
+            "none",
+            "counter",
+            "power_integral",
+            "ieee",
+            "tf32",
+        ),
+    )
 )
+"""What gpubench itself writes where no text of others can stand."""
+_FORMS = re.compile(r"nvml[A-Z]\w+|\d{4}-\d\d-\d\dT[\d:.]+Z|\d+(\.\d+){1,2}(\+(cu|rocm)\d[\d.]*|\+cpu)?")
+"""Names of driver calls, times and versions."""
 
 
 def file_name(device: DeviceProfile, torch: str | None) -> str:
@@ -77,9 +102,35 @@ def write_check(path: Path, check: CudaCheck) -> None:
 
 def encode(check: CudaCheck) -> bytes:
     """Return the bytes of a check's file."""
-    document = msgspec.to_builtins(check)
-    known = _WORDS | load_profiles().keys()
-    return msgspec.json.format(msgspec.json.encode(_scrubbed(document, known)), indent=1) + b"\n"
+    document = scrubbed(msgspec.to_builtins(check))
+    return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
+
+
+def scrubbed(document: object) -> object:
+    """Return a document with every text scrubbed but the fixed vocabulary of a check.
+
+    A user called ``nvidia`` on a host called ``h100`` keeps the keys of the catalogue: what is public by
+    itself tells nothing, and without it the file could not be judged.
+    """
+    return _scrubbed(document, _vocabulary())
+
+
+@cache
+def _vocabulary() -> frozenset[str]:
+    profiles, micro = load_profiles(), h200_readings().micro
+    return frozenset(
+        (
+            *_WORDS,
+            *profiles,
+            *(profile.sample_unit for profile in profiles.values()),
+            *(word for probe in micro for word in probe if word is not None),
+            *(name for spec in load_specs().values() for name in (spec.architecture, *spec.shared_names)),
+        )
+    )
+
+
+def _is_fixed(text: str, known: frozenset[str]) -> bool:
+    return text in known or _FORMS.fullmatch(text) is not None or find_spec(text) is not None
 
 
 def read_check(path: Path) -> CudaCheck:
@@ -109,7 +160,7 @@ def read_check(path: Path) -> CudaCheck:
 
 def _scrubbed(value: Any, known: frozenset[str]) -> Any:
     if isinstance(value, str):
-        return value if value in known else scrub(value, LONGEST_TEXT)
+        return value if _is_fixed(value, known) else scrub(value, LONGEST_TEXT)
     if isinstance(value, dict):
         return {key: _scrubbed(part, known) for key, part in value.items()}
     if isinstance(value, list | tuple):

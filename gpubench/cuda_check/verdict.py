@@ -11,8 +11,8 @@ from gpubench import stats
 from gpubench.interval import Interval
 from gpubench.models import Blocks
 
-State = Literal["ok", "FAILED", "undecided", "left out", "shown"]
-"""``shown`` is a figure that is not judged."""
+State = Literal["ok", "FAILED", "cut off", "undecided", "left out", "shown"]
+"""``cut off`` gave no answer in its time, for ``left out`` there was none; ``shown`` is not judged."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

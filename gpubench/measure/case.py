@@ -305,11 +305,17 @@ def _measure(order: MeasureCase, desk: Desk, seen: Seen, deadline_s: Seconds) ->
 
 
 def try_steps(order: MeasureCase, desk: Desk, steps: int, seen: Seen) -> None:
-    """Go the way of a measurement up to its warm-up, then a few steps: it needs as much memory."""
-    work, _ = _build(order, desk, seen, math.inf)
+    """Go the way of a measurement with a few steps for its rounds: it needs as much memory.
+
+    The checks at its end need some too, and may find none on a device that the step has filled.
+    """
+    work, before = _build(order, desk, seen, math.inf)
     advance = _first_steps(work, desk, seen, math.inf)
     for index in range(steps):
         work.edge_loss(advance(index), index)
+    _prove_again(seen, desk.hardware)
+    if before:
+        seen.parameters_moved = guards.has_moved(work.model, before)
 
 
 def _build(

@@ -94,7 +94,7 @@ def capture(work: Work) -> Advance:
     graphs: list[tuple[torch.cuda.CUDAGraph, Tensor]] = []
     pool = None
     torch.cuda.empty_cache()
-    free, _ = torch.cuda.mem_get_info()
+    free = _free_bytes()
     try:
         for index in range(len(work.batches)):
             if work.optimizer is not None:
@@ -124,6 +124,14 @@ def capture(work: Work) -> Advance:
         return result
 
     return replay
+
+
+def _free_bytes() -> int:
+    """What this process may still take: free on the device, and within the share of it that it is held to."""
+    free, total = torch.cuda.mem_get_info()
+    fraction = getattr(torch.cuda, "get_per_process_memory_fraction", None)  # older torch does not tell it
+    share = 1.0 if fraction is None else fraction()
+    return min(free, int(share * total) - torch.cuda.memory_reserved())
 
 
 def _cause(error: BaseException) -> BaseException:

@@ -10,8 +10,8 @@ import torch
 from gpubench.measure.capability import CUDA_BACKENDS, HIP_BACKENDS
 from gpubench.measure.clock import Clock
 from gpubench.measure.stopping import Heap
-from gpubench.models import DeviceProfile, Finding, Switches
-from gpubench.probe.identity import check_same_device
+from gpubench.models import DeviceProfile, Finding, Identity, Switches
+from gpubench.probe.identity import check_same_device, matched_by
 
 _TORCH_NAMES = {"cpu": "cpu", "apple": "mps", "mps": "mps", "intel": "xpu", "xpu": "xpu"}
 
@@ -64,6 +64,10 @@ class Hardware:
             segments=figures.get("segment.all.current"), retries=figures.get("num_alloc_retries"), scale=scale
         )
 
+    def memory_bytes(self) -> int | None:
+        """Return the memory that torch sees [B]; None where there is no device of its own."""
+        return torch.cuda.get_device_properties(self.device).total_memory if self.is_cuda else None
+
     def limit_memory(self, share: float) -> None:
         """Let this process take no more than a share of the device's memory; tensors alone count."""
         if self.is_cuda:
@@ -113,18 +117,28 @@ def check_device(profile: DeviceProfile, rank: int = 0) -> tuple[Finding, ...]:
     if profile.backend not in CUDA_BACKENDS:
         return ()
     seen = torch.cuda.get_device_properties(rank)
-    uuid = getattr(seen, "uuid", None)
-    bus = getattr(seen, "pci_bus_id", None)
+    uuid, place = _uuid_and_place(rank)
+    return check_same_device(
+        profile, name=seen.name, uuid=uuid, sm_count=seen.multi_processor_count, pci_bus_id=place
+    )
+
+
+def identity_of(profile: DeviceProfile, rank: int = 0) -> Identity | None:
+    """Say by what a device that ``check_device`` let pass is known to be the one that was probed."""
+    if profile.backend not in CUDA_BACKENDS:
+        return None
+    uuid, place = _uuid_and_place(rank)
+    return matched_by(profile, uuid=uuid, pci_bus_id=place)
+
+
+def _uuid_and_place(rank: int) -> tuple[str | None, str | None]:
+    """CUDA's UUID and PCI bus id of a device, as far as this torch tells them."""
+    seen = torch.cuda.get_device_properties(rank)
+    uuid, bus = getattr(seen, "uuid", None), getattr(seen, "pci_bus_id", None)
     place = None
     if isinstance(bus, int):
         place = f"{getattr(seen, 'pci_domain_id', 0):04x}:{bus:02x}:{getattr(seen, 'pci_device_id', 0):02x}.0"
-    return check_same_device(
-        profile,
-        name=seen.name,
-        uuid=None if uuid is None else str(uuid),
-        sm_count=seen.multi_processor_count,
-        pci_bus_id=place,
-    )
+    return None if uuid is None else str(uuid), place
 
 
 def describe_switches(switches: Switches) -> str:

@@ -50,6 +50,8 @@ PHASE_LIMITS_S = {
 
 QUICK_SILENCE_S = 120.0
 """Longest silence under --quick [s]: a quick answer does not wait ten minutes for a step that hangs."""
+NO_SIGN = "no sign of life"
+"""How the reason begins of a row whose process fell silent, unlike that of one whose time was over."""
 OWN_TIME_PHASES = frozenset({"start", "import", "context"})
 """What these take is the machine's doing, whatever the budget."""
 
@@ -288,7 +290,7 @@ class Launcher:
                 return seen.done(unit, Status.TIMEOUT, f"stopped on request during {phase}")
             if self._time_left_s() <= 0:
                 return seen.done(unit, Status.TIMEOUT, f"the time limit of the run came during {phase}")
-            return seen.done(unit, Status.TIMEOUT, f"no sign of life during {phase}: the process was ended")
+            return seen.done(unit, Status.TIMEOUT, f"{NO_SIGN} during {phase}: the process was ended")
         except ChildEndedError as error:
             self._end_child()
             if self.control.stopping.is_set():

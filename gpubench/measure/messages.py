@@ -13,6 +13,7 @@ from gpubench.models import (
     DeviceProfile,
     Finding,
     GraphProof,
+    Identity,
     Launch,
     LoadProof,
     MicroResult,
@@ -106,7 +107,10 @@ Command = Setup | MeasureCase | MeasureMicro | TryBatch | ByHand | Prove | Stop
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
-    """The libraries are loaded and the device answers."""
+    """The libraries are loaded and the device answers.
+
+    ``identity`` says by what a GPU is known to be the one that was probed, ``memory_bytes`` what torch sees.
+    """
 
     torch: str
     cuda: str | None = None
@@ -114,6 +118,8 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     cpu_threads: int | None = None
     cudnn_benchmark: bool | None = None
     nccl: str | None = None
+    identity: Identity | None = None
+    memory_bytes: int | None = None
     cold_s: dict[str, float] = {}
     findings: tuple[Finding, ...] = ()
 

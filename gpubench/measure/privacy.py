@@ -1,15 +1,23 @@
-"""What must not enter a stored run: paths of this machine, its name, its user, device identifiers."""
+"""What must not enter a stored run: paths, names and addresses of this machine, its user, ids of devices."""
 
 from __future__ import annotations
 
 import getpass
+import ipaddress
 import platform
 import re
+from collections.abc import Iterator
 
 from gpubench.units import plain
 
 _PATH = re.compile(r"(?:[A-Za-z]:)?(?:[/\\][\w.+@~-]+)+[/\\]([\w.+@~-]+)|(?<![\w/])/[\w.+@~-]+")
 _UUID = re.compile(r"\b(?:GPU-|MIG-)?[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", re.IGNORECASE)
+_ADDRESS = re.compile(
+    r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\d)"
+    r"|(?<![\w:.])(?:[0-9a-f]{0,4}:){2,7}(?:(?:\d{1,3}\.){3}\d{1,3}|[0-9a-f]{0,4})(?:%\w+)?(?![\w:])",
+    re.IGNORECASE,
+)
+"""What may be an address of IPv4 or IPv6; versions, times and bus ids look like one."""
 _FRAME = re.compile(r'^\s*File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>[\w<>.]+)')
 _KNOWN = frozenset({"torch", "gpubench", "gpubench_workloads", "workloads"})
 _MOST_FRAMES = 40
@@ -18,17 +26,17 @@ _SHORTEST_NAME = 3
 
 
 def scrub(text: str, limit: int = 400) -> str:
-    """Strip control characters, paths (their last part stays), host and user name, and UUIDs.
+    """Strip control characters, paths (their last part stays), host and user name, addresses and UUIDs.
 
-    >>> scrub("File /home/ann/my_model.py, line 3")
-    'File my_model.py, line 3'
+    >>> scrub("File /home/ann/my_model.py, line 3: no answer of 10.0.0.7")
+    'File my_model.py, line 3: no answer of <address>'
     """
     clean = _UUID.sub("<uuid>", " ".join(text.split()))
+    clean = _ADDRESS.sub(_without_address, clean)
     clean = _PATH.sub(lambda match: match.group(1) or "<path>", clean)
-    for name, mark in ((platform.node(), "<host>"), (_user(), "<user>")):
-        if len(name) >= _SHORTEST_NAME:
-            clean = re.sub(rf"\b{re.escape(name)}\b", mark, clean)
-    return plain(clean, limit)
+    for name in _host_names():
+        clean = _without(clean, name, "<host>", re.IGNORECASE)
+    return plain(_without(clean, _user(), "<user>"), limit)
 
 
 def scrub_traceback(text: str) -> tuple[str, ...]:
@@ -47,6 +55,31 @@ def scrub_traceback(text: str) -> tuple[str, ...]:
         elif line and not line[0].isspace() and not line.startswith("Traceback"):
             kept.append(scrub(line))
     return tuple(kept[-_MOST_FRAMES:])
+
+
+def _without(text: str, name: str, mark: str, flags: re.RegexFlag = re.NOFLAG) -> str:
+    """Put a mark in the place of a name where it stands as a word."""
+    if len(name) < _SHORTEST_NAME:
+        return text
+    return re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", mark, text, flags=flags)
+
+
+def _without_address(match: re.Match[str]) -> str:
+    try:
+        ipaddress.ip_address(match[0])
+    except ValueError:
+        return match[0]
+    return "<address>" if match[0].strip(":") else match[0]
+
+
+def _host_names() -> Iterator[str]:
+    """The name of this machine, then that without its domain, and the domain, unless that is a plain word."""
+    host = platform.node()
+    short, _, domain = host.partition(".")
+    yield host
+    yield short
+    if "." in domain:
+        yield domain
 
 
 def _user() -> str:

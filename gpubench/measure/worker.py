@@ -81,7 +81,7 @@ def open_desk(setup: messages.Setup, line: Line) -> Desk:
     import torch
 
     from gpubench.measure.case import Desk
-    from gpubench.measure.hardware import check_device, open_hardware
+    from gpubench.measure.hardware import check_device, identity_of, open_hardware
     from gpubench.measure.team import Team
     from gpubench.probe.telemetry import open_telemetry
     from gpubench.probe.together import Together
@@ -104,6 +104,8 @@ def open_desk(setup: messages.Setup, line: Line) -> Desk:
             cudnn=None if cudnn is None else str(cudnn),
             cpu_threads=torch.get_num_threads(),
             nccl=".".join(map(str, torch.cuda.nccl.version())) if team and hardware.is_cuda else None,
+            identity=identity_of(setup.device),
+            memory_bytes=hardware.memory_bytes(),
             cudnn_benchmark=torch.backends.cudnn.benchmark if hardware.is_cuda else None,
             cold_s={"import": imported - start, "context": opened - imported},
             findings=findings,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from gpubench.findings import Finding
 from gpubench.models.case import Case
@@ -13,14 +13,22 @@ from gpubench.models.record import SCHEMA_VERSION, Record
 from gpubench.models.run import Environment
 from gpubench.precisions import Precision
 
+Identity = Literal["UUID", "PCI bus id", "name and SM count only"]
+"""By what CUDA's device and the driver's are known to be one; the last tells no card from its twin."""
+
 
 class PartState(StrEnum):
-    """How far a part of a check came."""
+    """How far a part of a check came.
+
+    ``CUT_OFF`` gave no answer in all the time that was expected of it: it hangs, or the machine is far slower
+    than planned. For a part that is ``LEFT_OUT`` there was less time than that, or none.
+    """
 
     NOT_REACHED = "not reached"
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
+    CUT_OFF = "cut off"
     LEFT_OUT = "left out"
     INTERRUPTED = "interrupted"
 
@@ -152,12 +160,16 @@ class QuickProof(Record, frozen=True, kw_only=True):
     """A quick run, or a part of one, as a user would start it.
 
     Attributes:
-        whole: Whether it was the whole quick run.
-        expected_s: What the run announces [s].
+        case_count: Of the cases that were planned.
+        whole_case_count: Of those of the whole quick run.
+        with_micro: Whether its micro-benchmarks were planned, too.
+        expected_s: What a run of that much announces [s].
         took_s: What it took [s].
     """
 
-    whole: bool
+    case_count: int
+    whole_case_count: int
+    with_micro: bool
     expected_s: float
     took_s: float | None = None
     measurements: tuple[Measurement, ...] = ()
@@ -170,8 +182,7 @@ class CudaCheck(Record, frozen=True, kw_only=True):
     Attributes:
         full: Whether nothing was left out for want of time.
         limit_s: Longest time of the whole check [s]; None for no limit.
-        identity: How CUDA's device and NVML's were found to be one: ``UUID``, ``PCI bus id``, ``name and SM
-            count only``; None where that was not reached.
+        identity: By what CUDA's device and NVML's were found to be one; None where that was not reached.
         nvml: Every call of the driver library that gpubench makes, with its answer, without identifiers.
         left_out: Cases that were not tried, by label, and why.
         findings: What is unusual about the device.
@@ -185,7 +196,7 @@ class CudaCheck(Record, frozen=True, kw_only=True):
     limit_s: float | None = None
     device: DeviceProfile
     environment: Environment
-    identity: str | None = None
+    identity: Identity | None = None
     nvml: tuple[dict[str, Any], ...] = ()
     parts: tuple[PartLog, ...] = ()
     precisions: tuple[PrecisionProof, ...] = ()

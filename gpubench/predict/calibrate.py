@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,10 +21,11 @@ from gpubench.predict.conformal import (
     level_weights,
     pair_scale,
 )
-from gpubench.predict.fit import LEVEL, Fit, fit_table
+from gpubench.predict.fit import LEVEL, RATIO, Aim, Fit, fit_table
 from gpubench.predict.own_rows import own_table
 from gpubench.predict.pairs import Pairs, pairs_of, sides
 from gpubench.predict.published import join, shipped
+from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS
 from gpubench.predict.ranking import COMMON_SHARE
 from gpubench.today import today
 
@@ -56,8 +58,8 @@ def calibrate(own: Sequence[Run] = (), *, fitted: str | None = None) -> Calibrat
         rows=int(usable.sum()),
         sources=len(set(table.source)),
         rows_by_gpu=dict(sorted(Counter(table.gpu_key[usable]).items())),
-        ratio=_learned(ratio, scale, factor),
-        level=_learned(level, None, _level_width(level)),
+        ratio=_learned(ratio, scale, factor, other_vendors(RATIO)),
+        level=_learned(level, None, _level_width(level), other_vendors(LEVEL)),
         common_share=COMMON_SHARE,
     )
 
@@ -84,16 +86,60 @@ def _level_width(fit: Fit) -> dict[str, float]:
     return factor
 
 
-def _learned(fit: Fit, scale: Scale | None, factor: dict[str, float]) -> Learned:
+class Others(NamedTuple):
+    """Of GPUs whose vendor is not in a fit: deviations by architecture, half-widths by vendor (logs)."""
+
+    deviations: dict[str, list[float]]
+    half_width: dict[str, float]
+
+
+def other_vendors(aim: Aim) -> Others:
+    """Judge GPUs of other vendors by a fit that never saw one.
+
+    An architecture's whole step is faster or slower than the fit says by the mean of its errors, shrunk as if
+    each vote had an error of 30 % where architectures differ by 50 %. The width is that of the errors before
+    it: there are too few votes to say how much of them this takes away. Ratios start from a GPU of the fitted
+    vendor.
+    """
+    deviations: dict[str, list[float]] = {}
+    widths: dict[str, float] = {}
+    for vendor in OTHER_VENDORS:
+        table = shipped((FITTED_VENDOR, vendor)).table
+        fit = fit_table(table, table.training & (table.vendor == FITTED_VENDOR), aim=aim)
+        if aim is LEVEL:
+            error = level_errors_without(fit, "vendor")
+            rows, weight = np.arange(len(table)), level_weights(table, error)
+        else:
+            pairs = pairs_of(table)
+            error, _ = errors_without(fit, pairs, "vendor")
+            error[table.vendor[pairs.x] != FITTED_VENDOR] = np.nan
+            rows, weight = pairs.y, pairs.weight
+        scored = np.isfinite(error)
+        if not scored.any():
+            continue
+        widths[vendor] = _round(factor_of(np.abs(error[scored]), weight[scored]))
+        kinds = table.architecture[rows]
+        for name in sorted(set(kinds[scored])):
+            mine = scored & (kinds == name)
+            votes = float(weight[mine].sum())
+            shrunk = votes / (votes + 0.3**2 / 0.5**2)
+            whole = _round(float(np.average(error[mine], weights=weight[mine])) * shrunk)
+            deviations[name] = [whole, 0.0, whole]
+    return Others(deviations, widths)
+
+
+def _learned(fit: Fit, scale: Scale | None, factor: dict[str, float], others: Others) -> Learned:
+    deviations = {name: [round(v, _DIGITS) for v in d] for name, d in fit.deviations().items()}
     return Learned(
         coefficients=msgspec.convert(
             {name: _round(v) for name, v in msgspec.structs.asdict(fit.coefficients).items()},
             type(fit.coefficients),
         ),
         host_s_per_operator={s: _round(v) for s, v in fit.host_s_per_operator.items()},
-        deviations={name: [round(v, _DIGITS) for v in d] for name, d in fit.deviations().items()},
+        deviations=deviations | others.deviations,
         scale=scale,
         factor=factor,
+        other_vendors=others.half_width,
     )
 
 

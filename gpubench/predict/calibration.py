@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from gpubench.errors import MisuseError
+from gpubench.models import GpuSpec
 from gpubench.predict.conformal import Scale
 from gpubench.predict.published import architecture_of
 from gpubench.predict.roofline import Coefficients
@@ -26,6 +27,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
         host_s_per_operator: Host time per kernel by source [s].
         deviations: By architecture, log factors on compute, tensor cores and bandwidth beside the datasheet.
         scale: Usual error of a ratio by the two GPUs, which ``factor`` multiplies; None of levels.
+        other_vendors: By vendor, log half-width of the 90 % interval of its GPUs, which were never fitted.
         factor: Half-width of the 90 % interval, of ratios in units of the scale, of levels as a log; of a GPU
             whose architecture has rows (``known``), and of another (``stranger``).
     """
@@ -35,14 +37,17 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
     deviations: dict[str, list[float]]
     scale: Scale | None
     factor: dict[str, float]
+    other_vendors: dict[str, float]
 
-    def factor_of(self, gpu_key: str) -> float:
-        """The factor of a GPU, by whether its architecture has rows."""
-        return self.factor["known" if self.knows(gpu_key) else "stranger"]
+    def half_width(self, spec: GpuSpec, usual: float = 1.0) -> float:
+        """Log half-width of the 90 % interval of a GPU; of ratios, ``usual`` is the scale of the pair."""
+        if spec.vendor in self.other_vendors:
+            return self.other_vendors[spec.vendor]
+        return usual * self.factor["known" if self.knows(spec) else "stranger"]
 
-    def knows(self, gpu_key: str) -> bool:
-        """Whether the GPU's architecture has rows."""
-        return architecture_of(gpu_key) in self.deviations
+    def knows(self, spec: GpuSpec) -> bool:
+        """Whether rows of the GPU's architecture were fitted."""
+        return spec.vendor not in self.other_vendors and architecture_of(spec.key) in self.deviations
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):

@@ -55,7 +55,7 @@ def fit_scale(table: Table, pairs: Pairs, log_error: Array, chosen: Flags) -> Sc
     """The scale that fits the errors of the chosen pairs best, by non-negative least squares."""
     from scipy.optimize import nnls
 
-    own, target, mode = sides(table, _some(pairs, chosen))
+    own, target, mode = sides(table, pairs.some(chosen))
     root = np.sqrt(pairs.weight[chosen])
     features = _features(own.chips, target.chips, mode)
     base, gap, crossing = nnls(features * root[:, None], np.abs(log_error[chosen]) * root)[0]
@@ -119,10 +119,6 @@ def factor_of(scores: Array, weight: Array) -> float:
     share = min(1.0, LEVEL * (votes + 1) / votes)
     at = np.searchsorted(cumulative, share * cumulative[-1] * (1 - 1e-12))
     return float(scores[order][min(len(scores) - 1, int(at))])
-
-
-def _some(pairs: Pairs, chosen: Flags) -> Pairs:
-    return Pairs(x=pairs.x[chosen], y=pairs.y[chosen], weight=pairs.weight[chosen])
 
 
 def _features(own: Chips, target: Chips, mode: Indices) -> Array:

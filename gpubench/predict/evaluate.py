@@ -26,7 +26,8 @@ from gpubench.predict.conformal import (
 from gpubench.predict.fit import LEVEL as LEVELS
 from gpubench.predict.fit import fit_table
 from gpubench.predict.pairs import Pairs, geometric_mean_errors, pairs_of, sides
-from gpubench.predict.published import Table
+from gpubench.predict.published import Table, shipped
+from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS
 
 FEWEST_VOTES = 4
 """An architecture or harness with fewer targets is too small for a test of its coverage."""
@@ -60,9 +61,12 @@ def evaluate(table: Table, hold_out: str) -> Outcome:
         table: Published rows.
         hold_out: One of ``pairs.HOLD_OUTS``.
     """
+    seen = table.training & (table.vendor == FITTED_VENDOR)
     pairs = pairs_of(table)
-    log_error, bound = errors_without(fit_table(table, table.training), pairs, hold_out)
-    level_error = level_errors_without(fit_table(table, table.training, aim=LEVELS), hold_out)
+    log_error, bound = errors_without(fit_table(table, seen), pairs, hold_out)
+    level_error = level_errors_without(fit_table(table, seen, aim=LEVELS), hold_out)
+    scored = np.isfinite(log_error)
+    pairs, log_error, bound = pairs.some(scored), log_error[scored], bound[scored]
     return Outcome(
         table=table,
         pairs=pairs,
@@ -72,6 +76,12 @@ def evaluate(table: Table, hold_out: str) -> Outcome:
         level_error=level_error,
         level_half_width=_level_half_widths(table, level_error),
     )
+
+
+def scored_table(hold_out: str) -> Table:
+    """The shipped rows that a hold-out is scored on: other vendors' too where they are what is held out."""
+    vendors = (FITTED_VENDOR, *(OTHER_VENDORS if hold_out == "vendor" else ()))
+    return shipped(vendors).table
 
 
 def _half_widths(table: Table, pairs: Pairs, log_error: Array, bound: Flags) -> Array:

@@ -74,7 +74,7 @@ def predict_all(
         start = _Batch(
             log_gpu_s=np.log(times.gpu_s / case.batch_size),
             log_step_s=np.log(times.step_s / case.batch_size),
-            half_width=np.array([learned.factor_of(spec.key) for spec in specs]),
+            half_width=np.array([learned.half_width(spec) for spec in specs]),
         )
         method = "absolute: no GPU measurement of this workload to start from"
     if question.profile.parameters < SMALLEST_PUBLISHED:
@@ -158,13 +158,13 @@ def _from_anchor(
     mode = np.broadcast_to(leading_mode(work, arithmetic), len(specs))
     scale = pair_scale(learned.scale, chips_of([anchor.spec]), chips_of(specs), mode)
     scale = np.where([s.key == anchor.spec.key for s in specs], SAME_GPU_SHARE * scale, scale)
-    factor = np.array([learned.factor_of(spec.key) for spec in specs])
+    widths = np.array([learned.half_width(s, each) for s, each in zip(specs, scale, strict=True)])
     unlike = sum(not d.startswith("measured at batch") for d in differences(anchor, case))
     noise = anchor.noise**2 + unlike * DIFFERENCE_NOISE**2
     return _Batch(
         log_gpu_s=shift + np.log(times.gpu_s / case.batch_size),
         log_step_s=shift + np.log(times.step_s / case.batch_size),
-        half_width=np.sqrt((factor * scale) ** 2 + noise),
+        half_width=np.sqrt(widths**2 + noise),
     )
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gpubench.predict.arrays import Array, Flags, Indices
 from gpubench.predict.published import Table
+from gpubench.predict.question import FITTED_VENDOR
 from gpubench.predict.roofline import Arithmetic, Times, Work, take
 from gpubench.shipped import data_text
 
@@ -26,11 +27,13 @@ HOLD_OUTS: Mapping[str, tuple[str, ...]] = {
     "family": ("family",),
     "architecture": ("architecture",),
     "model": ("model",),
+    "vendor": ("vendor",),
 }
 """What the fit never sees of a target: of each kind named, every row that shares it with the target.
 
 ``harness`` is what a user asks: neither their harness nor the GPU is in the fit. ``stranger`` leaves out the
-GPU's whole architecture besides. The others leave out one thing and keep the rest of the target's harness.
+GPU's whole architecture besides. The others leave out one thing and keep the rest of the target's harness; a
+``vendor`` is left out of a table that has several.
 """
 
 
@@ -49,6 +52,10 @@ class Pairs:
     def __len__(self) -> int:
         """Number of pairs."""
         return len(self.x)
+
+    def some(self, chosen: Flags) -> Pairs:
+        """The chosen pairs."""
+        return Pairs(x=self.x[chosen], y=self.y[chosen], weight=self.weight[chosen])
 
 
 def pairs_of(table: Table) -> Pairs:
@@ -121,13 +128,14 @@ def labels_of(table: Table, kind: str) -> NDArray[Any]:
         "gpu": table.gpu_key,
         "architecture": table.architecture,
         "model": table.base_model,
+        "vendor": table.vendor,
     }[kind]
 
 
 def held_out(table: Table, hold_out: str) -> Iterator[tuple[Flags, Flags]]:
     """For each group of targets, which rows it has, and which rows the fit must not see."""
     labels = [labels_of(table, kind) for kind in HOLD_OUTS[hold_out]]
-    for group in sorted(set(zip(*labels, strict=True))):
+    for group in sorted(set(zip(*labels, strict=True)) - {(FITTED_VENDOR,)}):
         same = [label == value for label, value in zip(labels, group, strict=True)]
         yield np.logical_and.reduce(same), np.logical_or.reduce(same)
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from gpubench.errors import MisuseError
 from gpubench.models import GpuSpec, Precision
 from gpubench.predict.arrays import Array, Flags, Indices
-from gpubench.predict.question import capability_of, domain_gap
+from gpubench.predict.question import FITTED_VENDOR, capability_of, domain_gap
 from gpubench.predict.roofline import KINDS, Arithmetic, Chips, Mode, Work, chips_of, stack
 from gpubench.shipped import data_text
 from gpubench.specs import find_spec, load_specs
@@ -142,6 +142,11 @@ class Table:
         return np.array([architecture_of(key) for key in self.gpu_key], dtype=object)
 
     @cached_property
+    def vendor(self) -> NDArray[Any]:
+        """(n,) the vendor of each row's GPU."""
+        return np.array([load_specs()[key].vendor for key in self.gpu_key], dtype=object)
+
+    @cached_property
     def base_model(self) -> NDArray[Any]:
         """Model without image side and optimizer: ``ResNet50@224+Adam`` is ``resnet50``."""
         return np.array([base_model(name) for name in self.model], dtype=object)
@@ -177,10 +182,10 @@ def model_profiles() -> Mapping[str, Mapping[str, float]]:
 
 
 @cache
-def shipped() -> Reading:
-    """The published measurements that the package ships."""
+def shipped(vendors: tuple[str, ...] = (FITTED_VENDOR,)) -> Reading:
+    """The published measurements that the package ships, of GPUs of these vendors."""
     text = data_text("published.csv")
-    return _read(csv.DictReader(io.StringIO(text)), "the shipped measurements")
+    return _read(csv.DictReader(io.StringIO(text)), "the shipped measurements", vendors)
 
 
 def read_csv(path: Path) -> Reading:
@@ -195,19 +200,19 @@ def read_csv(path: Path) -> Reading:
             missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
             if missing:
                 raise MisuseError(f"{path}: no column {', '.join(missing)}; needed: {', '.join(COLUMNS)}")
-            return _read(reader, str(path))
+            return _read(reader, str(path), (FITTED_VENDOR,))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise MisuseError(f"cannot read {path}: {why}; give a CSV file") from error
 
 
-def _read(reader: Iterable[Mapping[str, str | None]], what: str) -> Reading:
+def _read(reader: Iterable[Mapping[str, str | None]], what: str, vendors: tuple[str, ...]) -> Reading:
     found: dict[tuple[str, ...], list[Row]] = {}
     skipped: Counter[str] = Counter()
     count = 0
     for line in reader:
         count += 1
-        row = _row(line)
+        row = _row(line, vendors)
         if isinstance(row, str):
             skipped[row] += 1
             continue
@@ -251,12 +256,14 @@ def join(a: Table, b: Table) -> Table:
     return stack([a, replace(b, cell=b.cell + int(a.cell.max()) + 1)])
 
 
-def _row(line: Mapping[str, str | None]) -> Row | str:
+def _row(line: Mapping[str, str | None], vendors: tuple[str, ...]) -> Row | str:
     """One line of a file as a usable row, or the reason why it is none."""
     text = {name: (line.get(name) or "").strip() for name in (*COLUMNS, *_OPTIONAL)}
     spec = _spec(text["gpu_key"] or text["gpu"])
     if spec is None:
         return f"unknown GPU {plain(text['gpu'], 60)!r}"
+    if spec.vendor not in vendors:
+        return f"{spec.key}: a GPU of {spec.vendor}, which is judged apart"
     precision = text["precision"].casefold()
     if precision not in _PRECISIONS:
         return f"unknown precision {plain(precision, 30)!r}"

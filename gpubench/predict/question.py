@@ -20,6 +20,10 @@ from gpubench.precisions import AMP, best_amp
 
 E = TypeVar("E", bound=StrEnum)
 
+FITTED_VENDOR = "NVIDIA"
+"""Whose published measurements the model is fitted on."""
+OTHER_VENDORS = ("AMD",)
+"""Predicted by what was fitted on the former, with an interval of their own error."""
 FIRST_KNOWN_CAPABILITY = (5, 0)  # Kepler and older run about half as fast as the model says
 
 
@@ -87,12 +91,13 @@ def case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
 
 def domain_gap(spec: GpuSpec, precision: Precision) -> str | None:
     """Why this GPU lies outside of what the model was ever checked against; None where it does not."""
-    if spec.vendor != "NVIDIA":
+    if spec.vendor not in (FITTED_VENDOR, *OTHER_VENDORS):
         return f"no published measurements of {spec.vendor} GPUs to predict from"
     capability = capability_of(spec)
-    if capability is None or not spec.memory_bandwidth_bytes_per_s or not spec.fp32_flops_per_s:
+    unknown = capability is None and spec.vendor == FITTED_VENDOR
+    if unknown or not spec.memory_bandwidth_bytes_per_s or not spec.fp32_flops_per_s:
         return "its row of the specification table has no peak rates"
-    if capability < FIRST_KNOWN_CAPABILITY:
+    if capability is not None and capability < FIRST_KNOWN_CAPABILITY:
         return f"{spec.architecture} and older run about half as fast as the model says"
     mode = precision.facts.predicted_as
     if mode is None:

@@ -36,6 +36,10 @@ HARNESS_POWER = 1.25
 """The same of a published harness, whose host also loads, copies and logs: less of that is hidden."""
 
 
+DUAL_ISSUE = frozenset({"CDNA3", "CDNA4", "RDNA3", "RDNA4"})
+"""Architectures of other vendors whose FP32 rate counts two operations a lane."""
+
+
 class Mode(IntEnum):
     """The arithmetic that an operator really uses, whatever the label says."""
 
@@ -333,14 +337,17 @@ def _figures(spec: GpuSpec) -> tuple[list[float], list[bool], bool, PowerAndCloc
     """Peaks by mode, tensor cores by mode, dual issue, power and clock of one GPU."""
     fp32 = spec.fp32_flops_per_s or np.nan
     tf32, half = spec.tf32_tensor_flops_per_s, spec.fp16_tensor_flops_per_s
-    capability = capability_of(spec) or (0, 0)
-    before_tf32 = capability < (8, 0)
+    capability = capability_of(spec)
+    # Another vendor's data sheet that states no matrix rate means none: then FP32 pipes do the work.
+    before_tf32 = capability is None or capability < (8, 0)
+    without_tensor = capability is None or spec.tensor_core_count == 0
+    dual = spec.architecture in DUAL_ISSUE if capability is None else capability >= (8, 6)
     peaks = [
         fp32,
         tf32 or (fp32 if before_tf32 else np.nan),
-        half or (fp32 if spec.tensor_core_count == 0 else np.nan),
+        half or (fp32 if without_tensor else np.nan),
     ]
-    return peaks, [False, tf32 is not None, half is not None], capability >= (8, 6), power_and_clock(spec)
+    return peaks, [False, tf32 is not None, half is not None], dual, power_and_clock(spec)
 
 
 def _width(spec: GpuSpec) -> list[float]:

@@ -26,6 +26,7 @@ from gpubench.predict.fit import (
 from gpubench.predict.pairs import gpu_bound, log_errors, pairs_of, sides
 from gpubench.predict.published import Table, read_csv, shipped
 from gpubench.predict.roofline import Times
+from gpubench.specs import load_specs
 
 
 def score(path: Path) -> dict[str, Any]:
@@ -64,11 +65,12 @@ def outcome_of(table: Table) -> Outcome:
         times = _times(table, _fitted(RATIO), harness, gpu)
         error[mine] = log_errors(table, pairs, times)[mine]
         bound[mine] = gpu_bound(pairs, times)[mine]
-        width[mine] = calibration.ratio.factor_of(gpu) * scale[mine]
+        spec = load_specs()[gpu]
+        width[mine] = calibration.ratio.half_width(spec) * scale[mine]
         times = _times(table, _fitted(LEVEL), harness, gpu)
         rows &= level_rows(table, times)
         level_error[rows] = (np.log(times.step_s) - table.log_seconds)[rows]
-        level_width[rows] = calibration.level.factor_of(gpu)
+        level_width[rows] = calibration.level.half_width(spec)
     return Outcome(
         table=table,
         pairs=pairs,

@@ -13,7 +13,7 @@ import platformdirs
 
 from gpubench import names
 from gpubench.errors import NoDeviceError
-from gpubench.models import DeviceProfile, Finding, FindingKind
+from gpubench.models import DeviceProfile, Finding, FindingKind, Identity
 
 _SALT_BYTES = 32
 _ID_DIGITS = 16
@@ -85,8 +85,19 @@ def check_same_device(
     _must_agree("SM count", profile.sm_count, sm_count)
     if profile.uuid is None or not uuid_is_blank(profile.uuid):
         return ()
-    matched = bus_id(profile.pci_bus_id) if bus_id(pci_bus_id) else "by name and SM count only"
-    return (Finding(kind=FindingKind.UUID_ALL_ZEROS, value=matched),)
+    matched = matched_by(profile, uuid=uuid, pci_bus_id=pci_bus_id)
+    value = bus_id(profile.pci_bus_id) if matched == "PCI bus id" else f"by {matched}"
+    return (Finding(kind=FindingKind.UUID_ALL_ZEROS, value=value),)
+
+
+def matched_by(profile: DeviceProfile, *, uuid: str | None, pci_bus_id: str | None) -> Identity:
+    """Say by what a device that passes ``check_same_device`` is known to be the driver's one."""
+    is_slice = (profile.uuid or "").startswith("MIG-")
+    if not is_slice and not uuid_is_blank(profile.uuid) and not uuid_is_blank(uuid):
+        return "UUID"
+    if bus_id(profile.pci_bus_id) and bus_id(pci_bus_id):
+        return "PCI bus id"
+    return "name and SM count only"
 
 
 def bus_id(text: str | None) -> str | None:

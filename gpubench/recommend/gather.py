@@ -19,7 +19,7 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.predict.estimate import estimate, estimate_at_largest_batch
-from gpubench.predict.question import Question, Refusal, precision_of
+from gpubench.predict.question import FITTED_VENDOR, Question, Refusal, precision_of
 from gpubench.predict.scaling import scaling
 from gpubench.profile import profiles_of
 from gpubench.recommend import own_devices
@@ -73,10 +73,16 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
 def _all_answers(request: RankRequest, question: Question, specs: Sequence[GpuSpec], runs: Runs) -> Answers:
     """Answer for the GPUs of the table, then for whatever else the user measured.
 
-    A card that cannot be predicted (AMD, Kepler) counts as measured where its own run has this batch.
+    A card that cannot be predicted (Kepler), or only widely (AMD), counts as measured where its own run has
+    this batch, at whatever kind of AMP.
     """
     answers = dict(_answers(request, question, specs, runs))
-    known = {key for key, answer in answers.items() if isinstance(answer, Estimate)}
+    known = {
+        key
+        for key, answer in answers.items()
+        if isinstance(answer, Estimate)
+        and (answer.basis != "predicted" or load_specs()[key].vendor == FITTED_VENDOR)
+    }
     for key, found in own_devices.measured(question, _fit_for(request, runs.own), known).items():
         as_asked = request.batch_size == "max" or found.case.batch_size == question.batch
         if key not in load_specs() or (key in answers and as_asked):

@@ -38,7 +38,8 @@ def command(monkeypatch, tmp_path):
 
 BAD = check(clock=clock(by_hand=blocks(1.2)))
 OPEN = check(clock=clock(by_hand=blocks(1.0, noise=0.05)))
-CUT = with_part(check(), "graph", state=PartState.LEFT_OUT, reason="no time left: --full does it")
+LATE = with_part(check(), "graph", state=PartState.LEFT_OUT, reason="no time left: --full does it")
+CUT = with_part(check(), "graph", state=PartState.CUT_OFF, reason="cut off during timed: its time was over")
 
 
 @pytest.mark.parametrize(
@@ -46,10 +47,12 @@ CUT = with_part(check(), "graph", state=PartState.LEFT_OUT, reason="no time left
     [
         (check(), 0, "pull request under tests/data/confirmed/"),
         (BAD, 1, "a part failed"),
-        (OPEN, 0, "undecided"),
-        (CUT, 0, "a part is missing"),
+        (OPEN, 0, "1 judgement undecided"),
+        (check(scaling=(measured(), measured(0.02, gpu_count=2))), 0, "its scaling undecided: attach"),
+        (LATE, 0, "a part is missing"),
+        (CUT, 1, "no answer in its time"),
     ],
-    ids=["sound", "failed", "undecided", "cut"],
+    ids=["sound", "failed", "undecided", "scaling undecided", "late", "cut"],
 )
 def test_the_end_says_what_to_do_with_the_file(command, tmp_path, made, code, words):
     done = command(made)
@@ -90,7 +93,15 @@ VGG16 = {"workload": "vgg16", "execution": Execution.GRAPH, "batch_size": 64}
 
 
 def quick(*rows, micro=()) -> QuickProof:
-    return QuickProof(whole=True, expected_s=100.0, took_s=100.0, measurements=rows, micro=micro)
+    return QuickProof(
+        case_count=18,
+        whole_case_count=18,
+        with_micro=True,
+        expected_s=100.0,
+        took_s=100.0,
+        measurements=rows,
+        micro=micro,
+    )
 
 
 def test_on_an_h200_the_shipped_readings_stand_beside_and_judge_nothing(command):

@@ -17,8 +17,9 @@ from cuda_check.builders import (
     row,
     with_part,
 )
-from gpubench.cuda_check.judge import confirms, failed, judge
+from gpubench.cuda_check.judge import confirms, cut_off, failed, judge
 from gpubench.cuda_check.judge_cases import fault_of
+from gpubench.cuda_check.plan import PARTS
 from gpubench.models import (
     Execution,
     Finding,
@@ -26,7 +27,6 @@ from gpubench.models import (
     GraphProof,
     PartState,
     Precision,
-    QuickProof,
     Status,
 )
 
@@ -61,6 +61,15 @@ def test_a_part_that_failed_fails_the_check_and_keeps_what_it_read():
     made = with_part(check(), "load", state=PartState.FAILED, reason="the process was killed")
     assert failed(judge(made))
     assert states(made, "load")["energy counted over power shown"] == "ok"
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_that_gave_no_answer_in_its_time_is_no_failure_and_no_confirmation(name):
+    made = with_part(check(), name, state=PartState.CUT_OFF, reason="cut off during timed", took_s=31.0)
+    assert states(made, name)["the part itself"] == "cut off"
+    assert cut_off(judge(made))
+    assert not failed(judge(made))
+    assert not confirms(made)
 
 
 def test_a_check_that_did_not_end_confirms_nothing():
@@ -177,6 +186,30 @@ def test_an_error_that_is_not_finite_and_a_switch_that_is_off_fail():
         assert states(check(precisions=(made,)), "fp32")["fp32 against float64"] == "FAILED"
 
 
+def named(*names: str) -> tuple[dict[str, object], ...]:
+    return tuple(
+        {"function": "nvmlDeviceGetName", "device": f"{n}", "value": name} for n, name in enumerate(names)
+    )
+
+
+@pytest.mark.parametrize(
+    ("identity", "names", "state"),
+    [
+        ("UUID", ("NVIDIA H200", "NVIDIA H200"), "ok"),
+        ("PCI bus id", (), "ok"),
+        ("name and SM count only", ("NVIDIA H200", "Tesla T4"), "ok"),
+        ("name and SM count only", ("NVIDIA H200", "NVIDIA H200"), "undecided"),
+        ("name and SM count only", (), "undecided"),
+    ],
+)
+def test_a_name_alone_is_no_identity_among_several_of_that_name(identity, names, state):
+    made = check(identity=identity, nvml=named(*names))
+    (verdict,) = (v for v in judge(made) if v.what == "CUDA's device and NVML's")
+    assert verdict.state == state
+    assert (verdict.reason is None) == (identity != "name and SM count only")
+    assert confirms(made) == (state == "ok")
+
+
 # --- cases ---------------------------------------------------------------------------------------------------
 
 SMALL, LARGE = 8 * 1024**3, 80 * 1024**3
@@ -258,7 +291,12 @@ def test_each_injected_fault_has_one_right_end(changes):
 )
 def test_two_gpus_are_faster_than_one_and_no_miracle(speedup, state):
     rows = (measured(0.01), measured(0.01 * 2 / speedup, gpu_count=2))
-    assert list(states(check(scaling=rows), "scaling").values()) == [state]
+    made = check(scaling=rows)
+    assert list(states(made, "scaling").values()) == [state]
+    assert confirms(made) == (state != "FAILED")  # an undecided one says nothing against the one card
+
+
+SILENT = "no sign of life during timed: the process was ended"
 
 
 def test_a_job_that_failed_on_several_gpus_fails():
@@ -266,16 +304,23 @@ def test_a_job_that_failed_on_several_gpus_fails():
     assert list(states(check(scaling=(measured(), bad)), "scaling").values()) == ["FAILED"]
     late = replaced(bad, status=Status.TIMEOUT, reason="the time limit of the run came before this case")
     assert list(states(check(scaling=(measured(), late)), "scaling").values()) == ["left out"]
+    silent = replaced(bad, status=Status.TIMEOUT, reason=SILENT)
+    assert list(states(check(scaling=(measured(), silent)), "scaling").values()) == ["FAILED"]
 
 
 def test_rows_of_the_quick_run_are_judged_and_its_time_is_shown():
     late = replaced(measured(), status=Status.TIMEOUT, reason="no time")
-    quick = QuickProof(whole=True, expected_s=113.0, took_s=400.0, measurements=(measured(), late))
+    quick = replaced(check().quick, case_count=18, with_micro=True, measurements=(measured(), late))
     seen = states(check(quick=quick), "quick")
     assert seen == {
         "rows of the quick run": "ok",
         "rows without time": "left out",
         "time of the quick run": "shown",
     }
+    share = {"case_count": 6, "with_micro": False}
+    named = states(check(quick=replaced(quick, **share)), "quick")
+    assert "time of 6 of the 18 cases of the quick run without micro-benchmarks" in named
     invalid = replaced(measured(), status=Status.INVALID, reason="TF32_IN_FORCE")
-    assert failed(judge(check(quick=replaced(quick, measurements=(invalid,)))))
+    silent = replaced(late, reason=SILENT)
+    for bad in (invalid, silent):
+        assert failed(judge(check(quick=replaced(quick, measurements=(measured(), bad)))))

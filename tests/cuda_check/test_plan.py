@@ -4,9 +4,22 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cuda_check.builders import H200, T4
-from gpubench.cuda_check.plan import LIMIT_S, PARTS, batch_of, make_plan, slowness
+from gpubench.cuda_check.plan import (
+    LEAST_FIRST,
+    LIMIT_S,
+    PARTS,
+    _part_of,
+    batch_of,
+    make_plan,
+    quick_within,
+    run_s,
+    slowness,
+)
+from gpubench.cuda_check.run import _until_s
 from gpubench.measure.capability import why_no_precision
 from gpubench.models import DeviceProfile, Execution, Precision, TaskKind
 from gpubench.profile import load_profiles
@@ -19,7 +32,10 @@ SMALL = DeviceProfile(
     backend="cuda", compute_capability=(7, 5), memory_bytes=4 << 30, memory_bandwidth_bytes_per_s=128e9
 )
 SILENT = DeviceProfile(backend="cuda", compute_capability=(8, 0))
-CARDS = {"H200": H200, "3090": RTX_3090, "T4": T4, "small": SMALL, "silent": SILENT}
+SLOWEST = DeviceProfile(
+    backend="cuda", compute_capability=(7, 5), memory_bytes=2 << 30, memory_bandwidth_bytes_per_s=48e9
+)
+CARDS = {"H200": H200, "3090": RTX_3090, "T4": T4, "small": SMALL, "slowest": SLOWEST, "silent": SILENT}
 TRAINED = {name for name, p in load_profiles().items() if TaskKind.TRAIN in p.tasks}
 
 
@@ -33,6 +49,41 @@ def test_the_parts_add_up_to_at_most_five_minutes_on_any_card(card):
     assert made.limit_s == LIMIT_S == 300
     assert sum(made.expected_s.values()) <= LIMIT_S
     assert made.parts() == tuple(name for name in PARTS if name != "scaling")
+
+
+def test_every_part_begins_on_the_slowest_card_in_its_order():
+    """The opening parts have all their time whatever the later ones take."""
+    made = make_plan(SLOWEST)
+    names = [name for name in made.parts() if name in made.expected_s]
+    assert {"device", "precision", "clock", "graph", "faults", "fp32"} <= set(names)
+    for number, name in enumerate(names):
+        before_s = sum(made.expected_s[earlier] for earlier in names[:number])
+        assert _until_s(made, names[number:], 0.0) - before_s >= made.expected_s[name]
+
+
+@given(st.floats(2e9, 8e12))
+def test_what_does_not_fit_a_slow_card_is_given_up_from_the_least_telling_on(bandwidth):
+    card = msgspec.structs.replace(SLOWEST, memory_bandwidth_bytes_per_s=bandwidth)
+    made = make_plan(card)
+    assert made.parts() == tuple(name for name in PARTS if name != "scaling")
+    assert set(made.given_up_s) == set([n for n in LEAST_FIRST if n != "scaling"][: len(made.given_up_s)])
+    assert sum(made.expected_s.values()) <= LIMIT_S
+    if not made.given_up_s:
+        return
+    assert {"device", "precision", "cases"} <= made.expected_s.keys()
+    assert {_part_of(t.case) for t in made.trials} <= made.expected_s.keys()
+
+
+def test_the_largest_share_of_the_quick_run_is_made_that_there_is_time_for():
+    made = make_plan(H200)
+    counts = [(len(share.cases), share.micro) for share in made.quick]
+    assert counts == [(18, "also"), (18, "none"), (12, "none"), (6, "none")]
+    for share in made.quick:
+        assert quick_within(made, H200, run_s(share, H200)) == share
+    assert quick_within(made, H200, float("inf")) == made.quick[0]
+    assert quick_within(made, H200, 1.0) == made.quick[-1]
+    assert made.expected_s["quick"] == run_s(made.quick[-1], H200)
+    assert len(make_plan(H200, full=True).quick) == 1
 
 
 def test_on_an_h200_every_workload_is_tried_at_its_best_amp_and_at_fp32():
@@ -49,7 +100,8 @@ def test_all_of_it_is_every_workload_at_every_precision_in_both_executions(card)
     assert len(made.trials) == len({t.case for t in made.trials}) == 2 * len(TRAINED) * len(here)
     assert made.left_out == {}
     assert made.limit_s is None
-    assert len(made.quick.cases) >= 6 * (len(here) - 1)
+    assert len(made.quick[0].cases) >= 6 * (len(here) - 1)
+    assert made.given_up_s == {}
 
 
 def test_a_case_is_either_tried_or_named_as_left_out(card):
@@ -89,9 +141,10 @@ def test_the_proofs_run_on_a_case_that_fits_the_card_twice(card):
 def test_three_cases_are_compiled_and_the_classic_three_are_run_quickly():
     made = make_plan(H200)
     assert [t.case.workload for t in made.compiled] == ["cnn", "lstm", "vgg16"]
-    assert {c.case.workload for c in made.quick.cases} == {"cnn", "lstm", "vgg16"}
-    assert {c.case.precision for c in made.quick.cases} == {Precision.AMP_BF16}
-    assert make_plan(H200, full=True).quick.micro == "also"
+    for share in made.quick:
+        assert {c.case.workload for c in share.cases} == {"cnn", "lstm", "vgg16"}
+    assert {c.case.precision for c in made.quick[-1].cases} == {Precision.AMP_BF16}
+    assert make_plan(H200, full=True).quick[0].micro == "also"
 
 
 def test_with_several_gpus_there_is_one_part_more():

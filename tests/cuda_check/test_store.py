@@ -7,9 +7,12 @@ import json
 import platform
 import re
 import traceback
+from unittest import mock
 
 import msgspec
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from cuda_check.builders import H200, check, faults, row, with_part
 from gpubench.cuda_check.store import encode, file_name, nameless, nameless_calls, read_check, write_check
@@ -132,13 +135,74 @@ RuntimeError: CUDA error: out of memory on {HOST}
     assert "secret(model)" not in "\n".join(kept)
 
 
-def test_words_of_gpubench_stay_whoever_the_user_is(monkeypatch):
-    """A user called ``eager`` on a host called ``cnn`` gets a file that can be read all the same."""
-    monkeypatch.setattr(platform, "node", lambda: "cnn")
-    monkeypatch.setattr(getpass, "getuser", lambda: "eager")
-    made = check()
-    assert scrub("eager") == "<user>"
-    assert msgspec.json.decode(encode(made), type=type(made)).cases == made.cases
+SAID = frozenset({"reason", "traceback", "os"})
+"""Fields of a check that hold words of others: a name may be cut out of them."""
+
+
+def leaves(value, field=""):
+    """Each text of a document with the name of its field."""
+    if isinstance(value, str):
+        yield field, value
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            yield from leaves(part, key)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from leaves(part, field)
+
+
+SOUND = check(nvml=({"function": "nvmlDeviceGetName", "device": "0", "value": "NVIDIA H200"},))
+FIXED = [leaf for leaf in leaves(msgspec.to_builtins(SOUND)) if leaf[0] not in SAID]
+WORDS = sorted({word for _, text in FIXED for word in (text, *re.findall(r"\w+", text)) if text})
+
+
+@given(user=st.sampled_from(WORDS), host=st.sampled_from(WORDS))
+def test_words_of_gpubench_stay_whoever_the_user_is(user, host):
+    """A user called ``nvidia`` on a host called ``h200`` gets a file that can be read and judged all the same."""
+    with (
+        mock.patch.object(platform, "node", return_value=host),
+        mock.patch.object(getpass, "getuser", return_value=user),
+    ):
+        written = json.loads(encode(SOUND))
+    assert [leaf for leaf in leaves(written) if leaf[0] not in SAID] == FIXED
+
+
+NAMES = st.from_regex(r"[a-z][a-z0-9_-]{2,15}", fullmatch=True).filter(lambda n: n not in {"user", "host"})
+
+
+@given(user=NAMES, short=NAMES, domain=st.sampled_from(["", ".lan", ".lab.example"]), upper=st.booleans())
+def test_neither_user_nor_host_in_any_form_stays_in_what_was_said(user, short, domain, upper):
+    host = short + domain
+    shown = (host.upper(), short.upper()) if upper else (host, short)
+    text = f"{user}@{shown[0]}: no answer of ({shown[1]}) for {user}; {domain.strip('.')}"
+    with (
+        mock.patch.object(platform, "node", return_value=host),
+        mock.patch.object(getpass, "getuser", return_value=user),
+    ):
+        clean = scrub(text)
+    kept = set(re.findall(r"[\w-]+", clean.lower())) - {"user", "host", "no", "answer", "of", "for", "lan"}
+    assert kept.isdisjoint({user, short, host})
+    assert "lab.example" not in clean
+
+
+@given(st.ip_addresses())
+def test_an_address_does_not_stay(address):
+    assume(any(digit not in "0:" for digit in str(address)))
+    for text in (f"connect to {address} failed", f"tcp://[{address}]:29500", f"peer={address}."):
+        assert str(address) not in scrub(text), text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "driver 580.65.06, NVML 12.535.129.03, VBIOS 96.00.89.00.01",
+        "at 10:00:00 on 2026-11-22T10:00:00Z",
+        "bus id 00000000:C1:00.0 or 0000:00:06.0",
+        "torch::cuda and c10::Error",
+    ],
+)
+def test_versions_times_and_bus_ids_are_no_addresses(text):
+    assert scrub(text) == text
 
 
 def test_a_file_comes_back_as_it_was_written(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile, FindingKind
 from gpubench.probe import identity
-from gpubench.probe.identity import check_same_device, child_environment, device_id, storable
+from gpubench.probe.identity import check_same_device, child_environment, device_id, matched_by, storable
 
 GPU = DeviceProfile(
     backend="cuda",
@@ -50,6 +50,21 @@ def test_an_all_zero_uuid_is_joined_by_bus_id_and_said() -> None:
         check_same_device(BLANK, **{**SAME, "uuid": zeros, "pci_bus_id": "0000:41:00.0"})
     (finding,) = check_same_device(BLANK, **{**SAME, "uuid": zeros, "pci_bus_id": None})
     assert finding.value == "by name and SM count only"
+
+
+@pytest.mark.parametrize(
+    ("profile", "uuid", "place", "identity"),
+    [
+        (GPU, SAME["uuid"], None, "UUID"),
+        (GPU, None, SAME["pci_bus_id"], "PCI bus id"),
+        (GPU, None, None, "name and SM count only"),
+        (BLANK, SAME["uuid"], SAME["pci_bus_id"], "PCI bus id"),
+        (msgspec.structs.replace(GPU, uuid="MIG-1"), "MIG-1", SAME["pci_bus_id"], "PCI bus id"),
+        (msgspec.structs.replace(GPU, uuid=None), SAME["uuid"], None, "name and SM count only"),
+    ],
+)
+def test_by_what_a_device_is_known_is_what_both_sides_told(profile, uuid, place, identity) -> None:
+    assert matched_by(profile, uuid=uuid, pci_bus_id=place) == identity
 
 
 def test_a_stored_profile_holds_a_salted_hash_and_no_uuid(monkeypatch, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_a_measurement_on_the_cpu_anchors_no_gpu_and_stands_on_its_own():
     assert answers["cpu"].case.execution is Execution.EAGER
     without = gather(RankRequest(workloads=("vgg16",)), [H100], NOTHING).answers["vgg16"]
     assert answers[H100] == without[H100]
-    assert not answers[H100].anchored
+    assert not set(answers[H100].evidence) & {run.run_id for run in runs.own}
 
 
 def test_a_host_bound_row_of_an_unknown_device_names_its_cpu():
@@ -84,9 +84,9 @@ def test_the_nearest_case_of_an_unknown_device_is_taken():
     assert own_devices.measured(question_of(precision=Precision.TF32), [run], load_specs()) == {}
 
 
-def test_an_amd_card_ranks_by_its_own_measurement_and_is_refused_without():
+def test_an_amd_card_ranks_by_its_own_measurement_and_is_predicted_without():
     request = RankRequest(workloads=("vgg16",))
-    assert isinstance(gather(request, [MI300X], NOTHING).answers["vgg16"][MI300X], Refusal)
+    assert gather(request, [MI300X], NOTHING).answers["vgg16"][MI300X].basis == "predicted"
     case = msgspec.structs.replace(case_on(H100))
     runs = Runs((run_of(MI300X, measurement(case, 1500), backend="amd"),), ())
     answer = gather(request, [MI300X], runs).answers["vgg16"][MI300X]
@@ -115,7 +115,7 @@ def test_a_largest_batch_that_was_found_on_the_card_stands_and_a_fixed_one_does_
     request = RankRequest(workloads=("vgg16",), batch_size="max")
     answers = gather(request, [H100, MI300X], runs).answers["vgg16"]
     assert (answers[H100].case.batch_size, answers[H100].basis) == (777, "measured")
-    assert isinstance(answers[MI300X], Refusal)
+    assert answers[MI300X].basis == "predicted"
 
 
 def test_an_answer_says_how_its_batch_came_about():
@@ -288,7 +288,7 @@ def test_of_several_workloads_too_the_batches_and_findings_of_the_cpu_are_named(
     text = rank(**options).verdict
     assert "the CPU measured here with 1 thread (flagged NOISY)" in text
     assert "; batches differ (cnn 512 against 64), so these are two different jobs." in text
-    assert re.search(r" works \d,\d00 \(\d+ to \d,\d00\) times as fast", text)
+    assert re.search(r" works [\d,]+ \([\d,]+ to [\d,]+\) times as fast", text)
 
 
 def test_estimates_that_say_nothing_of_a_gpu_leave_it_out():

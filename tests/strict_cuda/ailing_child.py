@@ -1,4 +1,7 @@
-"""A measuring process that dies or falls silent at the orders that AILING names: ``{"clock": "die"}``."""
+"""A measuring process that dies or falls silent at the orders that AILING names: ``{"clock": "die"}``.
+
+Ends are ``die``, ``hang``, and ``hang timed``: among the timed rounds.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ def serve(command, desk, line) -> None:
     end = json.loads(os.environ["AILING"]).get(_name(command))
     if end == "die":
         os.kill(os.getpid(), signal.SIGKILL)
-    if end == "hang":
-        line.send(messages.Phase(name="second look"))
+    if end in {"hang", "hang timed"}:
+        line.send(messages.Phase(name="second look" if end == "hang" else "timed"))
         time.sleep(600)
     _serve(command, desk, line)
 

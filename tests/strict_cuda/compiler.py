@@ -1,8 +1,7 @@
 """torch.compile as far as control flow goes: when it compiles anew, what it counts, whose random numbers it draws.
 
 torch's real compiler is tested on the CPU elsewhere; under the modes that watch the fake device it would stand
-aside. Source: torch/_dynamo/guards.py (a graph holds for shapes, types, gradients and the modes of its modules),
-torch/_dynamo/variables (recurrent layers are not traced: a break for each).
+aside.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ def compiler(machine: Machine) -> Callable[..., Any]:
     """Make the function that stands for torch.compile."""
 
     class OptimizedModule(nn.Module):
-        """A module that is compiled when it is first called in a new way."""
+        """A module that is compiled when it is first called in a new way. Source: torch/_dynamo/eval_frame.py."""
 
         def __init__(self, original: nn.Module) -> None:
             super().__init__()
@@ -28,6 +27,13 @@ def compiler(machine: Machine) -> Callable[..., Any]:
             self._known: set[Any] = set()
 
         def forward(self, *args: Any) -> Any:
+            """Compile if need be, and call the module.
+
+            Source: torch/_dynamo/guards.py: a graph holds for shapes, types, gradients and the modes of its modules.
+            torch/_dynamo/variables/builder.py: recurrent layers are not traced, a break for each.
+            torch/_dynamo/output_graph.py counts the graphs. torch/_inductor/config.py, fallback_random: compiled code
+            draws its own random numbers.
+            """
             from torch._dynamo.utils import counters
 
             modules = tuple(self._orig_mod.modules())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -100,6 +101,15 @@ class Gpu:
             return measure_case(MeasureCase(reference=name, case=case, launch=0), self.desk)
         finally:
             self.desk.tasks.clear()
+
+
+@pytest.fixture(autouse=True, scope="package")
+def _light_collections() -> Iterator[None]:
+    """Keep what is imported out of each collection: every case ends with one, and torch is a million objects."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

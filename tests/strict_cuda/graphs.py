@@ -1,8 +1,6 @@
 """CUDA graphs: a capture runs nothing that lasts, a replay computes the same again into the same memory.
 
-Source: aten/src/ATen/cuda/CUDAGraph.cpp (capture_begin, capture_end, replay, reset) and
-aten/src/ATen/cuda/CUDAGeneratorImpl.cpp (random numbers of a replay follow the generator, those of a capture
-do not move it).
+Source: aten/src/ATen/cuda/CUDAGraph.cpp and aten/src/ATen/cuda/CUDAGeneratorImpl.cpp.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from strict_cuda.machine import INVALIDATED, NOT_PERMITTED, RaceError
+from strict_cuda.machine import INVALIDATED, UNJOINED, RaceError, Seen, Stream
 
 if TYPE_CHECKING:
     from strict_cuda.tensors import Device
@@ -26,6 +24,8 @@ _handles = itertools.count(1)
 
 class Place(NamedTuple):
     """A tensor as a kernel sees it: some memory, and how it is read.
+
+    Source: docs/source/notes/cuda.rst, "CUDA Graphs": a graph keeps the addresses that its kernels were given.
 
     ``inner`` numbers memory that the capture made; ``outer`` is memory that was there before.
     """
@@ -43,6 +43,8 @@ class Step(NamedTuple):
 
     The kernel is chosen at the capture: ``rounded`` says that it is one of tensor cores, whatever the switches
     say at a replay.
+
+    Source: CUDA C++ Programming Guide, "Creating a Graph Using Stream Capture": a node holds a kernel and its arguments.
     """
 
     func: Any
@@ -54,8 +56,18 @@ class Step(NamedTuple):
     grad: bool
 
 
+class Before(NamedTuple):
+    """What a stream had before it was captured, to go on from afterwards."""
+
+    issued: int
+    seen: Seen
+
+
 class Recorder:
-    """One capture: the kernels that are issued meanwhile, and what they must not have changed by its end."""
+    """One capture: the kernels that are issued meanwhile, and what they must not have changed by its end.
+
+    Source: CUDA C++ Programming Guide, "Creating a Graph Using Stream Capture".
+    """
 
     def __init__(self, device: Device, pool: object) -> None:
         self.device = device
@@ -66,7 +78,35 @@ class Recorder:
         self.made: dict[int, weakref.ref[Any]] = {}
         self._numbers = itertools.count()
         self._kept: dict[int, tuple[Tensor, Tensor]] = {}
+        self._marks: dict[int, tuple[int, int]] = {}
         self.random_state = device.random_state.clone()
+        self.origin = device.machine.stream
+        self._streams: dict[Stream, Before] = {}
+        self.join(self.origin)
+
+    def holds(self, stream: Stream) -> bool:
+        """Whether a stream's work is captured."""
+        return stream in self._streams
+
+    def join(self, stream: Stream) -> None:
+        """Capture a stream's work from now on.
+
+        Source: CUDA C++ Programming Guide, "Cross-stream Dependencies and Events".
+        """
+        if stream not in self._streams:
+            self._streams[stream] = Before(stream.issued, dict(stream.seen))
+
+    def unjoined(self) -> bool:
+        """Whether a captured kernel lies behind nothing that the stream of the beginning waits for.
+
+        Source: cudaErrorStreamCaptureUnjoined (CUDA runtime, driver_types.h) and cudaStreamGetCaptureInfo (CUDA
+        runtime API): it is nodes that the origin cannot reach which are refused.
+        """
+        return any(
+            stream.issued > max(before.issued, self.origin.seen.get(stream.number, 0))
+            for stream, before in self._streams.items()
+            if stream is not self.origin
+        )
 
     def created(self, key: int, storage: Any) -> None:
         """Memory that the capture makes."""
@@ -84,6 +124,7 @@ class Recorder:
             if key not in self.inner and key not in self._kept:
                 flat = _whole(tensor)
                 self._kept[key] = (flat, flat.clone())
+                self._marks[key] = self.device.blocks[key].written
 
     def record(self, func: Any, args: Any, kwargs: Any, out: Any, *, random: bool, rounded: bool) -> None:
         """Note one kernel."""
@@ -91,15 +132,26 @@ class Recorder:
         self.steps.append(Step(func, *places, random, rounded, torch.is_grad_enabled()))
 
     def finish(self) -> None:
-        """A capture executes nothing: what it wrote outside is undone, what it made holds no values."""
-        for live, kept in self._kept.values():
+        """A capture executes nothing: what it wrote outside is undone, what it made holds no values.
+
+        Source: cudaStreamBeginCapture and cudaStreamEndCapture (CUDA runtime API): what is pushed into a capturing
+        stream is not executed, and all streams of the capture leave it at its end. Random numbers:
+        aten/src/ATen/cuda/CUDAGeneratorImpl.cpp, Note [CUDA Graph-safe RNG states].
+        """
+        blocks = self.device.blocks
+        for key, (live, kept) in self._kept.items():
             live.copy_(kept)
+            if key in blocks:
+                blocks[key].written = self._marks[key]
         self._kept.clear()
+        for stream, before in self._streams.items():
+            stream.issued, stream.seen = before
         self.device.random_state = self.random_state
         for alive in self.made.values():
             storage = alive()
             if storage is not None:
                 torch.empty(0, dtype=torch.uint8).set_(storage).fill_(255)  # NaN in every float type
+                blocks[storage._cdata].written = (self.origin.number, self.origin.issued)
 
     def _places(self, value: Any) -> Any:
         if isinstance(value, Tensor):
@@ -121,7 +173,10 @@ def graph_class(device: Device) -> type:
     machine = device.machine
 
     class CUDAGraph:
-        """A recorded step."""
+        """A recorded step.
+
+        Source: aten/src/ATen/cuda/CUDAGraph.cpp, class CUDAGraph.
+        """
 
         def __init__(self, keep_graph: bool = False) -> None:
             self._recorder: Recorder | None = None
@@ -130,63 +185,80 @@ def graph_class(device: Device) -> type:
             self._stream = machine.stream
 
         def capture_begin(self, pool: object = None, **_: Any) -> None:
+            """Source: aten/src/ATen/cuda/CUDAGraph.cpp, CUDAGraph::capture_begin.
+
+            That something must have run on a side stream first is said in docs/source/notes/cuda.rst, "Whole-network
+            capture"; torch does not look.
+            """
             if machine.stream is machine.default:
                 raise RuntimeError(
                     "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to "
                     "replay them on the default stream.)"
                 )
+            if self._ended:
+                raise RuntimeError(
+                    "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new "
+                    "instance."
+                )
+            if machine.capture is not None:
+                raise NotImplementedError("the fake takes one capture at a time")
             machine.call("capture_begin")
             if not any(s.issued for s in machine.streams if s is not machine.default):
                 raise RaceError(
                     "nothing ran on a side stream before this capture: what is made at first use, such as "
-                    "library handles and gradients, would be made inside it (docs/source/notes/cuda.rst)"
+                    "library handles and gradients, would be made inside it"
                 )
             self._stream = machine.stream
             self._pool = (0, next(_handles)) if pool is None else pool
-            machine.memory.underway.add(self._pool)
-            machine.memory.current = self._pool
+            machine.memory.begin_capture(self._pool)
             self._recorder = machine.capture = Recorder(device, self._pool)
 
         def capture_end(self) -> None:
+            """Source: aten/src/ATen/cuda/CUDAGraph.cpp, CUDAGraph::capture_end and CUDAGraph::reset.
+
+            Up to torch 2.11 the error of the driver is raised before the allocator is told of the end (pull request
+            180395). A capture that failed never gives its pool back: reset asks whether it ended well.
+            """
             if machine.stream is not self._stream:
                 raise RuntimeError("Capture must end on the same stream it began on.")
             recorder, machine.capture = self._recorder, None
             assert recorder is not None
-            machine.memory.current = None
+            failure = INVALIDATED if recorder.invalid else UNJOINED if recorder.unjoined() else None
             with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
                 recorder.finish()
-            if not (recorder.invalid and machine.old_allocator):
-                machine.memory.underway.discard(self._pool)
-            if recorder.invalid:
+            if failure is None or not machine.old_allocator:
+                machine.memory.end_capture(self._pool)
+            if failure is not None:
                 self._recorder = None
-                raise RuntimeError(INVALIDATED)
-            pool = machine.memory.pools.get(self._pool)
-            if pool is not None:
-                pool.graphs += 1
+                raise RuntimeError(failure)
             self._ended = True
 
         def pool(self) -> object:
+            """Source: aten/src/ATen/cuda/CUDAGraph.cpp, CUDAGraph::pool."""
             if not self._ended:
                 raise RuntimeError("Called CUDAGraph::pool() without a preceding successful capture.")
             return self._pool
 
         def replay(self) -> None:
+            """Source: aten/src/ATen/cuda/CUDAGraph.cpp, CUDAGraph::replay.
+
+            Where the current stream captures, aten/src/ATen/cuda/CUDAGeneratorImpl.cpp, replay_prologue, refuses.
+            """
             recorder = self._recorder
             if recorder is None or not self._ended:
                 raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
-            if machine.capture is not None:
-                raise RuntimeError(NOT_PERMITTED)
             machine.call("graph_launch")
+            if machine.capture_of(machine.stream) is not None:
+                raise RuntimeError("Cannot prepare for replay during capturing stage.")
             machine.spend(machine.replay_issue_s)
             with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
                 _replay(recorder, device)
 
         def reset(self) -> None:
+            """Source: aten/src/ATen/cuda/CUDAGraph.cpp, CUDAGraph::reset."""
             if self._ended:
                 self._ended = False
-                pool = machine.memory.pools.get(self._pool)
-                if pool is not None:
-                    pool.graphs -= 1
+                machine.memory.release_pool(self._pool)
 
         __del__ = reset
 
@@ -194,6 +266,11 @@ def graph_class(device: Device) -> type:
 
 
 def _replay(recorder: Recorder, device: Device) -> None:
+    """Run the kernels of a graph in the current stream, on the memory that they were captured with.
+
+    Source: cudaGraphLaunch (CUDA runtime API, "Graph Management"), which orders a launch behind earlier work of its
+    stream; docs/source/notes/cuda.rst, "CUDA Graphs", for the memory that must live on.
+    """
     from strict_cuda.tensors import computed
 
     machine = device.machine

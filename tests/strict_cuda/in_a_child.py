@@ -10,7 +10,7 @@ import json
 import os
 import time
 from dataclasses import dataclass, field
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 VARIABLE = "GPUBENCH_STRICT_CUDA"
@@ -33,7 +33,8 @@ class Scene:
         tiny: Whether the standard workloads are built from their tiny presets.
         energy_scale: The driver's energy counter runs at this many times the power that it shows, on the clock of
             the device; None leaves the recorded counter as it is, which stands still.
-        cuda: The CUDA release of the torch build, as its files tell it.
+        cuda: The CUDA release of the torch build, as its files tell it; None for a CPU build.
+        properties: What torch says of the device, where that is not the H200 of the fake.
     """
 
     kernel_s: float = 1e-3
@@ -44,7 +45,8 @@ class Scene:
     cuda_faults: list[dict[str, Any]] = field(default_factory=list)
     tiny: bool = True
     energy_scale: float | None = 1.0
-    cuda: str = "13.0"
+    cuda: str | None = "13.0"
+    properties: dict[str, Any] = field(default_factory=dict)
 
     def variable(self) -> str:
         """Return the value of the variable."""
@@ -68,7 +70,7 @@ def change(module: ModuleType) -> None:
 
 def _torch(torch: ModuleType) -> None:
     """Put the fake in the place of torch.cuda until this process ends."""
-    from strict_cuda.install import installed
+    from strict_cuda.install import H200, installed
     from strict_cuda.machine import Fault, Machine
 
     asked = scene()
@@ -83,7 +85,7 @@ def _torch(torch: ModuleType) -> None:
     )
     if asked.memory_bytes is not None:
         machine.memory.total = asked.memory_bytes
-    context = installed(machine)
+    context = installed(machine, SimpleNamespace(**(vars(H200) | asked.properties)))
     context.__enter__()
     _machines.extend((machine, context))
 

@@ -33,7 +33,10 @@ H200 = SimpleNamespace(
     pci_domain_id=0,
     pci_device_id=6,
 )
-"""What torch says of the card whose recorded NVML answers the tests use."""
+"""What torch says of the card whose recorded NVML answers the tests use.
+
+Source: torch/cuda/__init__.py, get_device_properties; the values are those of the recording.
+"""
 
 
 @contextmanager
@@ -102,10 +105,11 @@ def replacements(device: Device, properties: SimpleNamespace) -> list[tuple[Any,
 
 
 def _work(machine: Machine) -> dict[str, Any]:
-    """Streams and events."""
+    """Streams and events. Source: torch/cuda/__init__.py and torch/cuda/streams.py."""
 
     @contextmanager
     def stream(chosen: Stream | None) -> Iterator[None]:
+        """Source: torch/cuda/__init__.py, StreamContext: None changes nothing."""
         before, machine.stream = machine.stream, chosen or machine.stream
         try:
             yield
@@ -119,22 +123,29 @@ def _work(machine: Machine) -> dict[str, Any]:
         "current_stream": lambda device=None: machine.stream,
         "default_stream": lambda device=None: machine.default,
         "stream": stream,
-        "is_current_stream_capturing": lambda: machine.capture is not None,
+        "is_current_stream_capturing": lambda: machine.capture_of(machine.stream) is not None,
     }
 
 
 def _memory(machine: Machine) -> dict[str, Any]:
-    """The allocator's figures."""
+    """The allocator's figures. Source: torch/cuda/memory.py."""
     memory = machine.memory
 
     def reset_peak(device: Any = None) -> None:
+        """Source: c10/cuda/CUDACachingAllocator.cpp, resetPeakStats: the peak becomes the present."""
         memory.peak = memory.allocated
 
     def empty_cache() -> None:
+        """Source: c10/cuda/CUDACachingAllocator.cpp, release_block: cudaFree, which no capture permits."""
         machine.call("empty_cache", synchronises=True)
         memory.empty_cache()
 
     def set_fraction(fraction: float, device: Any = None) -> None:
+        """Source: torch/cuda/memory.py, set_per_process_memory_fraction."""
+        if not isinstance(fraction, float):
+            raise TypeError("Invalid type for fraction argument, must be `float`")
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
         memory.fraction = fraction
 
     return {
@@ -143,8 +154,9 @@ def _memory(machine: Machine) -> dict[str, Any]:
         "memory_reserved": lambda device=None: memory.reserved,
         "reset_peak_memory_stats": reset_peak,
         "memory_stats": lambda device=None: memory.stats(),
-        "mem_get_info": lambda device=None: (memory.total - memory.reserved, memory.total),
+        "mem_get_info": lambda device=None: (memory.unreserved, memory.total),
         "set_per_process_memory_fraction": set_fraction,
+        "get_per_process_memory_fraction": lambda device=None: memory.fraction,
         "empty_cache": empty_cache,
     }
 
@@ -165,7 +177,10 @@ def _autocast(real: type) -> type:
 
 
 def _grouped(real: Callable[..., Any], device: Device) -> Callable[..., Any]:
-    """Name the device in torch's groups of tensors, which its C++ part reads from the CPU tensors."""
+    """Name the device in torch's groups of tensors, which its C++ part reads from the CPU tensors.
+
+    Source: torch/optim/optimizer.py, Optimizer._group_tensors_by_device_and_dtype.
+    """
 
     def grouped(tensors: Any, with_indices: bool = False) -> Any:
         found = real(tensors, with_indices)
@@ -195,7 +210,10 @@ def _on_the_device(real: Callable[..., Any], device: Device) -> Callable[..., An
 
 
 def _without_nccl(real: Callable[..., None]) -> Callable[..., None]:
-    """Let gloo carry what NCCL would: the tensors lie on the CPU."""
+    """Let gloo carry what NCCL would: the tensors lie on the CPU.
+
+    Source: torch/distributed/distributed_c10d.py, init_process_group.
+    """
 
     @functools.wraps(real)
     def init(backend: str | None = None, **options: Any) -> None:

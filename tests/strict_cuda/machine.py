@@ -6,34 +6,58 @@ import itertools
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from strict_cuda.memory import Memory
 
 LAUNCH_QUEUE = 1024
-"""Kernels that may wait in a queue before the host waits for the oldest: about a thousand on real cards."""
+"""Kernels that may wait in a queue before the host waits for the oldest.
+
+Source: none that NVIDIA documents; about a thousand is what users observe. A rule that only this fake has: its
+tests need a queue that fills up, not one of this very length.
+"""
+STREAMS_PER_POOL = 32
+"""Source: c10/cuda/CUDAStream.cpp, kStreamsPerPool; the streams of a pool are given out in turn."""
 
 NOT_PERMITTED = "CUDA error: operation not permitted when stream is capturing"
+"""Source: cudaGetErrorString of cudaErrorStreamCaptureUnsupported (CUDA runtime, driver_types.h)."""
 INVALIDATED = "CUDA error: operation failed due to a previous error during capture"
+"""Source: cudaGetErrorString of cudaErrorStreamCaptureInvalidated (CUDA runtime, driver_types.h)."""
+UNJOINED = "CUDA error: capturing stream has unjoined work"
+"""Source: cudaGetErrorString of cudaErrorStreamCaptureUnjoined (CUDA runtime, driver_types.h)."""
+ISOLATION = "CUDA error: dependency created on uncaptured work in another stream"
+"""Source: cudaGetErrorString of cudaErrorStreamCaptureIsolation (CUDA runtime, driver_types.h)."""
+CAPTURED_EVENT = "CUDA error: operation not permitted on an event last recorded in a capturing stream"
+"""Source: cudaGetErrorString of cudaErrorCapturedEvent (CUDA runtime, driver_types.h)."""
 NOT_READY = "CUDA error: device not ready"
+"""Source: cudaGetErrorString of cudaErrorNotReady (CUDA runtime, driver_types.h)."""
 
 Cost = Callable[[str], float]
 """Run time of a kernel on the device, by the name of its operator [s]."""
+Seen = dict[int, int]
+"""For each stream, by its number, the latest of its kernels that something waits for, or holds."""
 
 
 class RaceError(AssertionError):
-    """A kernel read what a kernel of another stream wrote, with no wait in between: wrong on a real GPU."""
+    """A kernel read what a kernel of another stream wrote, with no wait in between: wrong on a real GPU.
+
+    Source: CUDA C++ Programming Guide, section "Streams": work of different streams may run in any order.
+    """
 
 
 @dataclass
 class Fault:
     """An error that the device gives when an operator is reached.
 
+    Source: driver_types.h of the CUDA runtime, where cudaErrorIllegalAddress, cudaErrorLaunchFailure and
+    cudaErrorAssert leave the process in a state in which "any further CUDA work will return the same error".
+
     Attributes:
         operator: Part of the operator's name; "synchronize" and "empty_cache" are operators here too.
         error: Made anew each time.
         after: Calls of that operator that go well first.
         times: How often the error is given.
-        sticky: Whether every later call fails alike, as after an illegal access (CUDA: the context is lost).
+        sticky: Whether every later call fails alike.
         capturing: Given only inside a capture.
     """
 
@@ -45,6 +69,18 @@ class Fault:
     capturing: bool = False
 
 
+class Capture(Protocol):
+    """What the device must know of a capture that is underway."""
+
+    invalid: bool
+
+    def holds(self, stream: Stream) -> bool:
+        """Whether a stream's work is captured."""
+
+    def join(self, stream: Stream) -> None:
+        """Capture a stream's work from now on."""
+
+
 @dataclass(eq=False)
 class Stream:
     """A queue of work. ``seen`` holds, for each stream, the latest of its kernels that this one waits for."""
@@ -53,67 +89,141 @@ class Stream:
     number: int
     done_ns: int = 0
     issued: int = 0
-    seen: dict[int, int] = field(default_factory=dict)
+    seen: Seen = field(default_factory=dict)
 
-    def wait_stream(self, other: Stream) -> None:
-        """Let later work of this stream wait for all the work that ``other`` has now."""
-        self.machine.call("wait_stream")
-        self.done_ns = max(self.done_ns, other.done_ns)
-        for number, kernel in (other.seen | {other.number: other.issued}).items():
+    def holds(self) -> Seen:
+        """Return what is done once the work that this stream has now is done."""
+        return self.seen | {self.number: self.issued}
+
+    def see(self, kernels: Seen) -> None:
+        """Let later work of this stream wait for kernels of others."""
+        for number, kernel in kernels.items():
             self.seen[number] = max(self.seen.get(number, 0), kernel)
 
+    def record_event(self, event: Event | None = None) -> Event:
+        """Source: torch/cuda/streams.py, Stream.record_event."""
+        event = event or Event(self.machine)
+        event.record(self)
+        return event
+
+    def wait_stream(self, other: Stream) -> None:
+        """Let later work of this stream wait for all the work that ``other`` has now.
+
+        Source: torch/cuda/streams.py, Stream.wait_stream: it waits for an event that the other stream records.
+        """
+        self.wait_event(other.record_event())
+
     def wait_event(self, event: Event) -> None:
-        """Let later work of this stream wait for an event."""
-        assert event.stream is not None
-        self.wait_stream(event.stream)
+        """Let later work of this stream wait for what lay before an event when it was recorded.
+
+        Source: c10/cuda/CUDAEvent.h, CUDAEvent::block, does nothing for an event that was never recorded. CUDA C++
+        Programming Guide, "Cross-stream Dependencies and Events" and "Prohibited and Unhandled Operations": an event
+        of a capture takes the waiting stream into it, which the legacy default stream cannot be; a captured stream
+        may not wait for an event of work that is not captured.
+        """
+        machine = self.machine
+        machine.call("wait_event", stream=self)
+        if event.stream is None:
+            return
+        capture = machine.capture
+        if event.capture is not None:
+            if event.capture is not capture:
+                raise RuntimeError(CAPTURED_EVENT)
+            if self is machine.default:
+                raise machine.refused(NOT_PERMITTED)
+            capture.join(self)
+        elif capture is not None and capture.holds(self):
+            raise machine.refused(ISOLATION)
+        else:
+            self.done_ns = max(self.done_ns, event.at_ns or 0)
+        self.see(event.holds)
 
     def synchronize(self) -> None:
-        """Let the host wait for this stream."""
+        """Let the host wait for this stream.
+
+        Source: c10/cuda/CUDAStream.h, CUDAStream::synchronize.
+        """
         self.machine.drain(self)
 
 
 @dataclass(eq=False)
 class Event:
-    """A mark in a stream's work. Times may be read once both marks have passed, as CUDA has it."""
+    """A mark in a stream's work. Times may be read once both marks have passed, as CUDA has it.
+
+    Source: c10/cuda/CUDAEvent.h (up to torch 2.10 or so aten/src/ATen/cuda/CUDAEvent.h), class CUDAEvent.
+
+    Attributes:
+        holds: What the stream had, and had waited for, at the mark.
+        capture: The capture that the mark lies in; such a mark never passes.
+    """
 
     machine: Machine
     enable_timing: bool = False
     at_ns: int | None = None
     stream: Stream | None = None
+    holds: Seen = field(default_factory=dict)
+    capture: Capture | None = None
 
     def record(self, stream: Stream | None = None) -> None:
         """Mark the end of the work that the stream has now.
 
-        Source: cudaEventRecord; the mark passes when what was issued before it is done.
+        Source: cudaEventRecord (CUDA runtime API, "Event Management"): the mark passes when what was issued before
+        it is done; in a capturing stream it stands for nodes of the graph.
         """
         machine = self.machine
-        machine.call("event_record")
         self.stream = stream or machine.stream
+        machine.call("event_record", stream=self.stream)
         machine.now_ns += machine.event_issue_ns
-        self.at_ns = max(machine.now_ns, self.stream.done_ns)
+        self.holds = self.stream.holds()
+        self.capture = machine.capture_of(self.stream)
+        self.at_ns = None if self.capture is not None else max(machine.now_ns, self.stream.done_ns)
 
     def query(self) -> bool:
-        """Whether the mark has passed."""
-        return self.at_ns is not None and self.at_ns <= self.machine.now_ns
+        """Whether the mark has passed; True for an event that was never recorded.
+
+        Source: c10/cuda/CUDAEvent.h, CUDAEvent::query. That no event may be asked during a capture in global mode
+        is said in c10/cuda/CUDACachingAllocator.cpp, DeviceCachingAllocator::malloc.
+        """
+        if self.stream is None:
+            return True
+        self._asked("event_query")
+        return self._passed()
 
     def synchronize(self) -> None:
-        """Let the host wait for the mark."""
-        self.machine.call("event_synchronize", synchronises=True)
+        """Let the host wait for the mark.
+
+        Source: c10/cuda/CUDAEvent.h, CUDAEvent::synchronize, which does nothing for an event never recorded.
+        """
+        if self.stream is None:
+            return
+        self._asked("event_synchronize")
         self.machine.now_ns = max(self.machine.now_ns, self.at_ns or 0)
+        self.machine.finished(self.holds)
 
     def elapsed_time(self, other: Event) -> float:
         """Return the time between two marks [ms].
 
-        Source: cudaEventElapsedTime gives cudaErrorNotReady before either mark has passed, and
-        cudaErrorInvalidHandle for events made without timing.
+        Source: c10/cuda/CUDAEvent.h, CUDAEvent::elapsed_time; cudaEventElapsedTime gives cudaErrorNotReady before
+        either mark has passed (newer torch asks first, and says so in words of its own).
         """
         if not (self.enable_timing and other.enable_timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
-        if self.at_ns is None or other.at_ns is None:
+        if self.stream is None or other.stream is None:
             raise ValueError("Both events must be recorded before calculating elapsed time.")
-        if not (self.query() and other.query()):
-            raise RuntimeError(NOT_READY)
+        for event in (self, other):
+            event._asked("event_elapsed_time")
+            if not event._passed():
+                raise RuntimeError(NOT_READY)
         return (other.at_ns - self.at_ns) * 1e-6
+
+    def _asked(self, name: str) -> None:
+        """Source: CUDA C++ Programming Guide, "Prohibited and Unhandled Operations": no captured event is asked."""
+        self.machine.call(name, synchronises=True)
+        if self.capture is not None:
+            raise RuntimeError(CAPTURED_EVENT)
+
+    def _passed(self) -> bool:
+        return self.at_ns is not None and self.at_ns <= self.machine.now_ns
 
 
 @dataclass
@@ -128,6 +238,7 @@ class Machine:
         tf32: Whether products of float32 are rounded as tensor cores do: never, as the switches of torch say
             ("as switched"), or "always", as a variable of the driver's libraries can have it.
         old_allocator: Whether an invalidated capture stays underway for the allocator, as in torch up to 2.11.
+        capture: The one capture that is underway; torch would take several at a time.
     """
 
     issue_s: float = 5e-6
@@ -143,7 +254,7 @@ class Machine:
     memory: Memory = field(default_factory=Memory)
     faults: list[Fault] = field(default_factory=list)
     now_ns: int = 1_000_000_000
-    capture: object | None = None
+    capture: Capture | None = None
     kernels: int = 0
     profile: list[tuple[str, int]] | None = None
     log: list[str] = field(default_factory=list)
@@ -151,26 +262,62 @@ class Machine:
 
     def __post_init__(self) -> None:
         """Make the default stream."""
-        self._numbers = itertools.count()
-        self.default = self.new_stream()
-        self.stream = self.default
+        self._asked = itertools.count()
+        self.default = self.stream = Stream(self, 0)
         self.streams = [self.default]
         self._queue: deque[int] = deque()
+        self.done: Seen = {}
+        self.memory.malloc = self.malloc
 
     def new_stream(self) -> Stream:
-        """Make a stream that waits for nothing: torch's are made non-blocking (c10/cuda/CUDAStream.cpp)."""
-        made = Stream(self, next(self._numbers))
-        if hasattr(self, "streams"):
-            self.streams.append(made)
-        return made
+        """Give a stream that waits for nothing, not even for the default stream: a new one, up to the 33rd asking.
+
+        Source: c10/cuda/CUDAStream.cpp, getStreamFromPool and kDefaultFlags = cudaStreamNonBlocking.
+        """
+        place = next(self._asked) % STREAMS_PER_POOL + 1
+        if place == len(self.streams):
+            self.streams.append(Stream(self, place))
+        return self.streams[place]
+
+    # --- captures -----------------------------------------------------------------------------------------
+
+    def capture_of(self, stream: Stream) -> Capture | None:
+        """Return the capture that takes a stream's work; None where it runs.
+
+        Source: c10/cuda/CUDAGraphsC10Utils.h, captureIdMayInitCtx: whether it captures is asked of each stream.
+        """
+        return self.capture if self.capture is not None and self.capture.holds(stream) else None
+
+    def refused(self, words: str) -> RuntimeError:
+        """Make the capture invalid and return the error to raise.
+
+        Source: CUDA C++ Programming Guide, "Creating a Graph Using Stream Capture", part "Invalidation".
+        """
+        assert self.capture is not None
+        self.capture.invalid = True
+        return RuntimeError(words)
+
+    def malloc(self) -> None:
+        """Take memory from the driver: not permitted beside a capture, but to a capturing stream itself.
+
+        Source: c10/cuda/CUDACachingAllocator.cpp, cudaMallocMaybeCapturing, relaxes the mode where the current
+        stream captures; cudaThreadExchangeStreamCaptureMode (CUDA runtime API) names cudaMalloc as unsafe.
+        """
+        if self.capture is not None and not self.capture.holds(self.stream):
+            raise self.refused(NOT_PERMITTED)
 
     # --- what happens at every call ---------------------------------------------------------------------
 
-    def call(self, name: str, *, synchronises: bool = False) -> None:
+    def call(self, name: str, *, synchronises: bool = False, stream: Stream | None = None) -> None:
         """One call of the CUDA runtime: errors that stick, errors that a test asked for, rules of a capture.
 
-        Source: cudaStreamCaptureModeGlobal, torch's default (torch/cuda/graphs.py): a call that waits, or
-        frees memory, is not permitted while any stream captures, and makes the capture invalid.
+        ``stream`` is the one that is called for, by default the current one.
+
+        Source: cudaStreamCaptureModeGlobal, torch's default (torch/cuda/graphs.py, class graph): a call that waits
+        is not permitted to this thread while any stream captures, whatever stream it waits for, and makes the
+        capture invalid (CUDA runtime API, cudaThreadExchangeStreamCaptureMode). Work may be issued to another
+        stream meanwhile, and runs: torch's streams are non-blocking, and only the capture of a blocking one makes
+        the legacy default stream unusable (CUDA C++ Programming Guide, "Prohibited and Unhandled Operations").
         """
         if self.lost is not None:
             raise self.lost()
@@ -188,25 +335,32 @@ class Machine:
                 raise fault.error()
         if self.capture is None:
             return
-        if self.capture.invalid:
+        if self.capture.invalid and self.capture.holds(stream or self.stream):
             raise RuntimeError(INVALIDATED)
         if synchronises:
-            self.capture.invalid = True
-            raise RuntimeError(NOT_PERMITTED)
+            raise self.refused(NOT_PERMITTED)
 
     def launch(self, name: str) -> None:
-        """Issue one kernel to the current stream; a full queue lets the host wait."""
+        """Issue one kernel to the current stream; a full queue lets the host wait.
+
+        Source: CUDA C++ Programming Guide, "Asynchronous Concurrent Execution": a launch returns before the kernel
+        has run; in a capturing stream it becomes a node of the graph and does not run (cudaStreamBeginCapture).
+        """
         self.call(name)
         self.kernels += 1
         self.now_ns += round(self.issue_s * 1e9)
         if self.profile is not None:
             self.now_ns += round(self.profiled_issue_s * 1e9)
-        if self.capture is not None:
-            return
-        self.run(name)
+        if self.capture_of(self.stream) is not None:
+            self.stream.issued += 1
+        else:
+            self.run(name)
 
     def run(self, name: str) -> None:
-        """Put a kernel that was issued into the current stream's queue."""
+        """Put a kernel that was issued into the current stream's queue.
+
+        Source: CUDA C++ Programming Guide, "Streams": what one stream holds runs in the order of its issue.
+        """
         stream = self.stream
         run_ns = round(self.cost(name) * 1e9)
         stream.done_ns = max(self.now_ns, stream.done_ns) + run_ns
@@ -218,21 +372,35 @@ class Machine:
             self.profile.append((name, run_ns))
 
     def drain(self, stream: Stream | None = None, name: str = "synchronize") -> None:
-        """Let the host wait for one stream, or for all of them."""
+        """Let the host wait for one stream, or for all of them: what is issued later runs after that.
+
+        Source: cudaDeviceSynchronize and cudaStreamSynchronize (CUDA runtime API), which torch/cuda/__init__.py,
+        synchronize, and c10/cuda/CUDAStream.h, CUDAStream::synchronize, call.
+        """
         self.call(name, synchronises=True)
         waited = self.streams if stream is None else [stream]
         self.now_ns = max([self.now_ns, *(s.done_ns for s in waited)])
-        done = {s.number: s.issued for s in waited}
-        for each in self.streams:
-            for number, kernel in done.items():
-                each.seen[number] = max(each.seen.get(number, 0), kernel)
-        self._queue.clear()
+        self.finished({s.number: s.issued for s in waited} if stream is None else stream.holds())
+        self._queue = deque(end for end in self._queue if end > self.now_ns)
+
+    def finished(self, kernels: Seen) -> None:
+        """Note what the host has seen the end of: whatever is issued from now on lies behind it.
+
+        Source: CUDA C++ Programming Guide, "Concurrent Execution between Host and Device".
+        """
+        for number, kernel in kernels.items():
+            self.done[number] = max(self.done.get(number, 0), kernel)
 
     def spend(self, seconds: float) -> None:
         """Let the host be busy with something else."""
         self.now_ns += round(seconds * 1e9)
 
     def sees(self, written: tuple[int, int]) -> bool:
-        """Whether the current stream waits for a kernel, by stream and place."""
+        """Whether the current stream waits for a kernel, by stream and place.
+
+        Source: CUDA C++ Programming Guide, "Streams": only an event, a wait of the host or the stream's own order
+        puts one kernel behind another.
+        """
         number, kernel = written
-        return number == self.stream.number or self.stream.seen.get(number, 0) >= kernel
+        seen = max(self.stream.seen.get(number, 0), self.done.get(number, 0))
+        return number == self.stream.number or seen >= kernel

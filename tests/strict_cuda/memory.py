@@ -1,34 +1,86 @@
-"""The caching allocator of the fake device: bytes allocated, reserved and refused.
+"""The caching allocator of the fake device: blocks in segments, bytes counted, and refusals at the limit.
 
-Source: c10/cuda/CUDACachingAllocator.cpp for sizes and for the order of attempts (cache, new segment, release
-of the cache unless a capture is underway, error); torch/cuda/memory.py for the names of the figures.
-Blocks of one pool are not told apart: a pool is as good as its free bytes, without fragmentation.
+Source: c10/cuda/CUDACachingAllocator.cpp, DeviceCachingAllocator, with its settings as they are by default (no
+expandable segments, no largest size to split, no garbage collection).
 """
 
 from __future__ import annotations
 
+import itertools
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 
 MIB = 1024**2
-_ROUND = 512
-_SMALL, _SMALL_SEGMENT = MIB, 2 * MIB
-_LARGE, _LARGE_SEGMENT = 10 * MIB, 20 * MIB
-_UNDERWAY = (
+MIN_BLOCK = 512
+"""Every size is a multiple of it [B]. Source: c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize and round_size."""
+SMALL = MIB
+"""The largest request that the small pool serves [B]. Source: c10/cuda/CUDACachingAllocator.cpp, kSmallSize."""
+SMALL_SEGMENT = 2 * MIB
+"""Source: c10/cuda/CUDACachingAllocator.cpp, kSmallBuffer."""
+LARGE = 10 * MIB
+"""Below it large requests share segments [B]. Source: c10/cuda/CUDACachingAllocator.cpp, kMinLargeAlloc."""
+LARGE_SEGMENT = 20 * MIB
+"""Source: c10/cuda/CUDACachingAllocator.cpp, kLargeBuffer."""
+ROUND_LARGE = 2 * MIB
+"""Source: c10/cuda/CUDACachingAllocator.cpp, kRoundLarge."""
+UNDERWAY = (
     'captures_underway.empty() INTERNAL ASSERT FAILED at "c10/cuda/CUDACachingAllocator.cpp":3941, '
     "please report a bug to PyTorch."
 )
+"""Source: c10/cuda/CUDACachingAllocator.cpp, synchronize_and_free_events; the words are those of pull request 180395."""
 
 
-@dataclass
+def segment_size(rounded: int) -> int:
+    """Return the size of the segment that is taken from the driver for a request [B].
+
+    Source: c10/cuda/CUDACachingAllocator.cpp, get_allocation_size.
+    """
+    if rounded <= SMALL:
+        return SMALL_SEGMENT
+    if rounded < LARGE:
+        return LARGE_SEGMENT
+    return -(-rounded // ROUND_LARGE) * ROUND_LARGE
+
+
+@dataclass(eq=False, slots=True)
+class Block:
+    """A piece of a segment, in use or cached; its neighbors are the pieces beside it in the segment.
+
+    Source: c10/cuda/CUDACachingAllocator.cpp, struct Block.
+    """
+
+    pool: Pool
+    size: int
+    number: int
+    free: bool = False
+    before: Block | None = None
+    after: Block | None = None
+
+
+@dataclass(eq=False)
 class Pool:
-    """Memory that serves one purpose: everything eager, or the captures that share a handle."""
+    """What is cached for one purpose, the smallest block first.
 
-    reserved: int = 0
-    free: int = 0
+    Source: c10/cuda/CUDACachingAllocator.cpp, struct BlockPool and get_pool: small and large requests lie apart,
+    captures have pools of their own, and a block serves the stream that it was first taken for.
+    """
+
+    small: bool
+    capture: object
+    cached: list[tuple[int, int, Block]] = field(default_factory=list)
     segments: int = 0
-    graphs: int = 0
+
+    def insert(self, block: Block) -> None:
+        block.free = True
+        insort(self.cached, (block.size, block.number, block))
+
+    def remove(self, block: Block) -> None:
+        block.free = False
+        del self.cached[bisect_left(self.cached, (block.size, block.number))]
 
 
 @dataclass
@@ -36,94 +88,178 @@ class Memory:
     """What the allocator of the device counts [B]."""
 
     total: int = 80 * 1024**3
-    fraction: float = 1.0
+    fraction: float | None = None
     allocated: int = 0
     peak: int = 0
+    reserved: int = 0
     most_reserved: int = 0
     retries: int = 0
     refused: int = 0
-    pools: dict[object, Pool] = field(default_factory=lambda: {None: Pool()})
-    current: object = None
+    pools: dict[object, Pool] = field(default_factory=dict)
     underway: set[object] = field(default_factory=set)
     """Pools for whose sake captures are underway, as the allocator believes."""
+    users: Counter[object] = field(default_factory=Counter)
+    """Graphs, and captures, that hold each pool."""
+    malloc: Callable[[], None] = lambda: None
+    """Called before memory is taken from the driver; raises where a capture forbids that."""
 
-    @property
-    def reserved(self) -> int:
-        """Bytes taken from the driver."""
-        return sum(pool.reserved for pool in self.pools.values())
+    def __post_init__(self) -> None:
+        self._numbers = itertools.count()
 
-    @property
-    def limit(self) -> int:
-        """Bytes that this process may take."""
-        return int(self.total * self.fraction)
+    def take(self, size: int, stream: int = 0, capture: object = None) -> Block:
+        """Allocate for a stream; ``capture`` is the pool of the capture that it is in.
 
-    def take(self, size: int) -> tuple[object, int]:
-        """Allocate; return the pool and the rounded size, to give back.
+        Source: c10/cuda/CUDACachingAllocator.cpp, DeviceCachingAllocator::malloc: the cache, then a new segment,
+        then a new segment after the cache was handed back, which needs that no capture is underway.
 
         Raises:
             OutOfMemoryError: In the allocator's words.
         """
-        rounded = max(_ROUND, -(-size // _ROUND) * _ROUND)
-        pool = self.pools.setdefault(self.current, Pool())
-        if pool.free < rounded and not self._grow(pool, rounded):
+        rounded = max(1, -(-size // MIN_BLOCK)) * MIN_BLOCK
+        small = rounded <= SMALL
+        key = (capture, stream, small)
+        pool = self.pools.get(key) or self.pools.setdefault(key, Pool(small, capture))
+        block = self._cached(pool, rounded) or self._segment(pool, rounded)
+        if block is None and not self.underway:
+            self.retries += 1
+            self._release()
+            self.pools[key] = pool
+            block = self._segment(pool, rounded)
+        if block is None:
             self.refused += 1
             raise torch.cuda.OutOfMemoryError(
-                f"CUDA out of memory. Tried to allocate {size / MIB:.2f} MiB. GPU 0 has a total capacity of "
-                f"{self.total / MIB:.2f} MiB of which {(self.limit - self.reserved) / MIB:.2f} MiB is free."
+                f"CUDA out of memory. Tried to allocate {segment_size(rounded) / MIB:.2f} MiB. GPU 0 has a total "
+                f"capacity of {self.total / MIB:.2f} MiB of which {self.unreserved / MIB:.2f} MiB is free."
             )
-        pool.free -= rounded
-        self.allocated += rounded
+        self._split(block, rounded)
+        self.allocated += block.size
         self.peak = max(self.peak, self.allocated)
-        return self.current, rounded
+        return block
 
-    def give(self, block: tuple[object, int]) -> None:
-        """Free a block: its bytes go back to its pool, not to the driver."""
-        key, rounded = block
-        self.allocated -= rounded
-        if key in self.pools:
-            self.pools[key].free += rounded
+    def give(self, block: Block) -> None:
+        """Free a block: it is joined with its free neighbors and cached for its stream, not handed back.
+
+        Source: c10/cuda/CUDACachingAllocator.cpp, free_block and try_merge_blocks.
+        """
+        self.allocated -= block.size
+        pool = block.pool
+        if block.before is not None and block.before.free:
+            block = self._joined(block.before, block)
+        if block.after is not None and block.after.free:
+            block = self._joined(block, block.after)
+        pool.insert(block)
 
     def empty_cache(self) -> None:
-        """Hand free memory back to the driver.
+        """Hand what is cached back to the driver.
 
-        Source: release_cached_blocks asserts that no capture is underway; up to torch 2.11 an invalidated
-        capture stays so (mended by pytorch/pytorch#180395).
+        Source: c10/cuda/CUDACachingAllocator.cpp, emptyCache and synchronize_and_free_events, which asserts that
+        no capture is underway; up to torch 2.11 an invalidated capture stays so (pull request 180395).
         """
         if self.underway:
-            raise RuntimeError(_UNDERWAY)
+            raise RuntimeError(UNDERWAY)
         self._release()
 
-    def _release(self) -> None:
-        for key, pool in [*self.pools.items()]:
-            if pool.graphs:
-                continue
-            pool.reserved -= pool.free
-            pool.free = 0
-            if pool.reserved == 0:
-                pool.segments = 0
-                if key is not None:
-                    del self.pools[key]
+    @property
+    def unreserved(self) -> int:
+        """What cudaMemGetInfo gives as free, whatever this process may take of it [B].
 
-    def _grow(self, pool: Pool, rounded: int) -> bool:
-        segment = rounded
-        if rounded <= _SMALL:
-            segment = _SMALL_SEGMENT
-        elif rounded < _LARGE:
-            segment = _LARGE_SEGMENT
-        for size in (segment, rounded):
-            if self.reserved + size > self.limit and not self.underway:
-                self.retries += 1
-                self._release()
-            if self.reserved + size <= self.limit:
-                pool.reserved += size
-                pool.free += size
-                pool.segments += 1
-                self.most_reserved = max(self.most_reserved, self.reserved)
-                return True
-        return False
+        Source: torch/cuda/memory.py, mem_get_info.
+        """
+        return self.total - self.reserved
+
+    def begin_capture(self, capture: object) -> None:
+        """Serve a capture from a pool of its own.
+
+        Source: c10/cuda/CUDACachingAllocator.cpp, beginAllocateToPool.
+        """
+        if capture in self.users and not self.users[capture]:
+            raise RuntimeError("it->second->use_count > 0 INTERNAL ASSERT FAILED")
+        self.users[capture] += 1
+        self.underway.add(capture)
+
+    def end_capture(self, capture: object) -> None:
+        """Source: c10/cuda/CUDACachingAllocator.cpp, endAllocateToPool."""
+        self.underway.discard(capture)
+
+    def release_pool(self, capture: object) -> None:
+        """Let what a graph held be handed back with the cache, once no other graph holds it.
+
+        Source: c10/cuda/CUDACachingAllocator.cpp, releasePool.
+        """
+        self.users[capture] -= 1
+
+    def _cached(self, pool: Pool, rounded: int) -> Block | None:
+        """Source: c10/cuda/CUDACachingAllocator.cpp, get_free_block: the smallest cached block that is enough."""
+        place = bisect_left(pool.cached, (rounded,))
+        if place == len(pool.cached):
+            return None
+        block = pool.cached[place][2]
+        pool.remove(block)
+        return block
+
+    def _segment(self, pool: Pool, rounded: int) -> Block | None:
+        """Take a segment from the driver; None where there is no room for it.
+
+        Source: c10/cuda/CUDACachingAllocator.cpp, alloc_block: the share that this process may take is looked at
+        first, then cudaMalloc is called.
+        """
+        size = segment_size(rounded)
+        if self.fraction is not None and self.reserved + size > int(self.total * self.fraction):
+            return None
+        self.malloc()
+        if size > self.unreserved:
+            return None
+        self.reserved += size
+        self.most_reserved = max(self.most_reserved, self.reserved)
+        pool.segments += 1
+        return Block(pool, size, next(self._numbers))
+
+    def _split(self, block: Block, rounded: int) -> None:
+        """Cache what is left of a block that is larger than was asked for.
+
+        Source: c10/cuda/CUDACachingAllocator.cpp, should_split: of a large block only more than 1 MiB is split off.
+        """
+        left = block.size - rounded
+        if left < MIN_BLOCK or (not block.pool.small and left <= SMALL):
+            return
+        rest = Block(block.pool, left, next(self._numbers), before=block, after=block.after)
+        if block.after is not None:
+            block.after.before = rest
+        block.after, block.size = rest, rounded
+        block.pool.insert(rest)
+
+    def _joined(self, first: Block, second: Block) -> Block:
+        """Source: c10/cuda/CUDACachingAllocator.cpp, try_merge_blocks."""
+        for block in (first, second):
+            if block.free:
+                block.pool.remove(block)
+        first.size += second.size
+        first.after = second.after
+        if second.after is not None:
+            second.after.before = first
+        return first
+
+    def _release(self) -> None:
+        """Hand back whole segments alone, and none of a pool that a graph holds.
+
+        Source: c10/cuda/CUDACachingAllocator.cpp, release_cached_blocks and release_blocks.
+        """
+        for key, pool in [*self.pools.items()]:
+            if pool.capture is not None and self.users[pool.capture]:
+                continue
+            for size, _, block in [*pool.cached]:
+                if block.before is None and block.after is None:
+                    pool.remove(block)
+                    pool.segments -= 1
+                    self.reserved -= size
+            if not pool.segments:
+                del self.pools[key]
 
     def stats(self) -> dict[str, int]:
-        """Return the figures under the names that torch.cuda.memory_stats has."""
+        """Return the figures under the names that torch.cuda.memory_stats has.
+
+        Source: torch/cuda/memory.py, memory_stats.
+        """
         return {
             "allocated_bytes.all.current": self.allocated,
             "allocated_bytes.all.peak": self.peak,

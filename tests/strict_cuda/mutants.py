@@ -180,8 +180,8 @@ MUTANTS = (
     Mutant(
         name="a full device is not noticed where a capture ends without a word",
         file=EXECUTION,
-        old="    free, _ = torch.cuda.mem_get_info()\n",
-        new="    _, free = torch.cuda.mem_get_info()\n",
+        old="    free, total = torch.cuda.mem_get_info()\n",
+        new="    free = total = torch.cuda.mem_get_info()[1]\n",
         misleads="as above, where the allocator frees memory inside the capture",
         killer="test_failures.py::test_a_capture_that_ends_without_a_word_on_a_full_device_ended_for_want_of_memory",
     ),
@@ -565,6 +565,14 @@ MUTANTS = (
         old="spent=is_spent(status, desk)",
         new="spent=False",
         misleads="after one batch too many no batch fits",
+        killer="test_batch_search.py::test_the_batch_that_a_search_finds_can_be_measured_and_a_larger_one_cannot",
+    ),
+    Mutant(
+        name="a trial leaves out the checks at the end of a measurement",
+        file=CASE,
+        old="        work.edge_loss(advance(index), index)\n    _prove_again(seen, desk.hardware)\n",
+        new="        work.edge_loss(advance(index), index)\n",
+        misleads="the largest batch that fits is measured, and fails after its rounds",
         killer="test_batch_search.py::test_the_batch_that_a_search_finds_can_be_measured_and_a_larger_one_cannot",
     ),
     Mutant(

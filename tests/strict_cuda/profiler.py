@@ -10,14 +10,10 @@ from strict_cuda.machine import Machine
 
 
 def profiler(machine: Machine) -> type:
-    """Make the class that stands for torch.profiler.profile.
-
-    Source: torch/autograd/profiler_util.py, FunctionEventAvg.self_device_time_total [µs]: from 2.4 on under
-    this name.
-    """
+    """Make the class that stands for torch.profiler.profile."""
 
     class profile:  # noqa: N801 - as torch names it
-        """Collects what runs on the device while it is open."""
+        """Collects what runs on the device while it is open. Source: torch/profiler/profiler.py, class profile."""
 
         def __init__(self, activities: Any = None) -> None:
             self._rows: list[Any] = []
@@ -28,6 +24,10 @@ def profiler(machine: Machine) -> type:
             return self
 
         def __exit__(self, *_: object) -> None:
+            """Add up kernels by name, under an annotation that spans them all.
+
+            Source: torch/profiler/profiler.py, which records a ProfilerStep around each step.
+            """
             total: Counter[str] = Counter()
             for name, run_ns in machine.profile or ():
                 total[name] += run_ns
@@ -36,10 +36,12 @@ def profiler(machine: Machine) -> type:
             self._rows = [*rows, _row("ProfilerStep*", sum(total.values()) * 1e-3, annotation=True)]
 
         def key_averages(self) -> list[Any]:
+            """Source: torch/profiler/profiler.py, key_averages."""
             return self._rows
 
     return profile
 
 
 def _row(name: str, microseconds: float, *, annotation: bool = False) -> Any:
+    """Source: torch/autograd/profiler_util.py, FunctionEventAvg.self_device_time_total [µs], named so from 2.4 on."""
     return SimpleNamespace(key=name, self_device_time_total=microseconds, is_user_annotation=annotation)

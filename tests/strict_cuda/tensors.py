@@ -18,39 +18,54 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from strict_cuda import memory
 from strict_cuda.graphs import Recorder
 from strict_cuda.machine import Machine, RaceError
 
 CUDA = torch.device("cuda", 0)
 CPU = torch.device("cpu")
 TRIAL_BYTES = 64 * 1024**2
-"""Workspace that cuDNN takes when it tries its algorithms on a shape it has not seen."""
+"""Workspace that cuDNN takes when it tries its algorithms on a shape it has not seen.
+
+Source: aten/src/ATen/native/cudnn/Conv_v8.cpp, benchmark mode; the size is this fake's own.
+"""
 
 _FREE = frozenset(
     {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::detach"}
 )
-"""Operators that launch nothing: they take memory or make another view of it."""
+"""Operators that launch nothing: they take memory or make another view of it.
+
+Source: aten/src/ATen/native/cuda/TensorFactories.cu, empty_cuda and empty_strided_cuda.
+"""
 _WAITING = frozenset(
     {"aten::_local_scalar_dense", "aten::nonzero", "aten::equal", "aten::masked_select", "aten::_unique2"}
 )
 """Operators that copy a result to the host, and so wait for it.
 
-Source: aten/src/ATen/native/cuda/CUDAScalar.cu (_local_scalar_dense), Nonzero.cu; equal and masked_select use
-them.
+Source: aten/src/ATen/native/cuda/CUDAScalar.cu (_local_scalar_dense), aten/src/ATen/native/cuda/Nonzero.cu,
+aten/src/ATen/native/cuda/Unique.cu; aten/src/ATen/native/cuda/Equal.cpp asks for an item, and masked_select
+(aten/src/ATen/native/cuda/IndexKernel.cpp) indexes by its mask.
 """
 _PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"})
+"""Products whose float32 operands TF32 rounds. Source: aten/src/ATen/Context.cpp, allowTF32CuBLAS."""
 _CONVOLUTIONS = frozenset({"aten::convolution", "aten::mkldnn_rnn_layer"})
-"""Operators whose float32 operands TF32 rounds, by the switch that they follow.
-
-Source: aten/src/ATen/Context.cpp, allowTF32CuBLAS and allowTF32CuDNN.
-"""
+"""Convolutions and recurrent layers that it rounds. Source: aten/src/ATen/Context.cpp, allowTF32CuDNN."""
 _TF32_BITS_LOST = 13
+"""Of the 23 bits of a float32 mantissa. Source: CUDA C++ Programming Guide, "Alternate Floating Point"."""
 _HIDDEN_WRITES = {"aten::native_batch_norm": (3, 4)}
-"""Arguments that are written without the schema's saying so: the running statistics in training."""
+"""Arguments that are written without the schema's saying so: the running statistics in training.
+
+Source: aten/src/ATen/native/cuda/Normalization.cu, batch_norm_cuda.
+"""
 _RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
+"""Functions that run on cuDNN on a GPU. Source: aten/src/ATen/native/cudnn/RNN.cpp."""
 _LAYERS_ARGUMENT, _DROPOUT_ARGUMENT, _TRAIN_ARGUMENT = 4, 5, 6
-"""Places in torch.lstm(input, hx, params, has_biases, layers, dropout, train, ...)."""
+"""Places in torch.lstm(input, hx, params, has_biases, layers, dropout, train, ...).
+
+Source: torch/nn/modules/rnn.py, LSTM.forward.
+"""
 _NOT_IN_TRAINING = "cudnn RNN backward can only be called in training mode"
+"""Source: aten/src/ATen/native/cudnn/RNN.cpp, _cudnn_rnn_backward_input."""
 
 
 @dataclass(frozen=True)
@@ -68,14 +83,14 @@ class Kind:
 class Block:
     """One storage on the device."""
 
-    taken: tuple[object, int]
+    taken: memory.Block
     alive: weakref.ref[Any]
     written: tuple[int, int]
 
 
 @dataclass
 class RecurrentDropout:
-    """cuDNN's state of dropout inside recurrent layers."""
+    """cuDNN's state of dropout inside recurrent layers. Source: aten/src/ATen/native/cudnn/RNN.cpp, DropoutState."""
 
     buffer: Tensor
     random_state: Tensor
@@ -99,7 +114,10 @@ class Device:
         self._tried: set[tuple[Any, ...]] = set()
 
     def choose(self, index: int) -> None:
-        """Be the device of this place: a process has one device, and each has a fake of its own."""
+        """Be the device of this place: a process has one device, and each has a fake of its own.
+
+        Source: torch/cuda/__init__.py, set_device.
+        """
         self.machine.call("set_device")
         self.name = torch.device("cuda", index)
 
@@ -108,10 +126,16 @@ class Device:
         return tensor.untyped_storage()._cdata in self.blocks
 
     def adopt(self, tensor: Tensor) -> None:
-        """Let a new storage lie on the device: its bytes are taken from the allocator."""
+        """Let a new storage lie on the device: its bytes are taken from the allocator, for the current stream.
+
+        Source: aten/src/ATen/cuda/EmptyTensor.cpp, empty_cuda, and c10/cuda/CUDACachingAllocator.cpp,
+        DeviceCachingAllocator::malloc.
+        """
         storage = tensor.untyped_storage()
         key = storage._cdata
-        taken = self.machine.memory.take(storage.nbytes())
+        recorder = self.recorder
+        pool = None if recorder is None else recorder.pool
+        taken = self.machine.memory.take(storage.nbytes(), self.machine.stream.number, pool)
 
         def gone(_: object) -> None:
             self.machine.memory.give(taken)
@@ -119,15 +143,14 @@ class Device:
             if recorder is not None:
                 recorder.forget(key)
 
-        recorder = self.recorder
         self.blocks[key] = Block(taken, weakref.ref(storage, gone), self._mark())
         if recorder is not None:
             recorder.created(key, storage)
 
     @property
     def recorder(self) -> Recorder | None:
-        """The capture that is underway."""
-        found = self.machine.capture
+        """The capture that takes what is issued now."""
+        found = self.machine.capture_of(self.machine.stream)
         return found if isinstance(found, Recorder) else None
 
     def kind(self, func: Any) -> Kind:
@@ -148,8 +171,11 @@ class Device:
     # --- one aten operator --------------------------------------------------------------------------------
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run one aten operator, on the host or as a kernel of the device."""
-        tensors = list(_tensors((args, kwargs)))
+        """Run one aten operator, on the host or as a kernel in the device's current stream.
+
+        Source: c10/cuda/CUDAStream.h, getCurrentCUDAStream. That an operator is one kernel is the fake's own.
+        """
+        tensors = _tensors((args, kwargs))
         there = [t for t in tensors if self.holds(t)]
         if not (there or ((self.inside or _in_backward()) and not tensors) or self.moving):
             return func(*args, **kwargs)
@@ -188,7 +214,10 @@ class Device:
             return computed(func, args, kwargs, rounded=self.rounds(kind))
 
     def rounds(self, kind: Kind) -> bool:
-        """Whether tensor cores take the operands of an operator as TF32."""
+        """Whether tensor cores take the operands of an operator as TF32.
+
+        Source: aten/src/ATen/Context.cpp, allowTF32CuBLAS and allowTF32CuDNN.
+        """
         tf32 = self.machine.tf32
         if tf32 == "never" or kind.name not in _PRODUCTS | _CONVOLUTIONS:
             return False
@@ -198,7 +227,10 @@ class Device:
 
     @contextmanager
     def drawing(self) -> Iterator[None]:
-        """Draw random numbers from the device's generator inside, and leave the host's as it was."""
+        """Draw random numbers from the device's generator inside, and leave the host's as it was.
+
+        Source: aten/src/ATen/cuda/CUDAGeneratorImpl.cpp, getDefaultCUDAGenerator: each device has one of its own.
+        """
         host = torch.get_rng_state()
         torch.set_rng_state(self.random_state)
         try:
@@ -208,7 +240,10 @@ class Device:
             torch.set_rng_state(host)
 
     def _same_place(self, kind: Kind, tensors: list[Tensor], there: list[Tensor]) -> None:
-        """Source: TensorIterator and c10's device checks; a host scalar without dimensions may take part."""
+        """Source: aten/src/ATen/core/op_registration/adaption.cpp, common_device_check_failure.
+
+        A host scalar without dimensions may take part: aten/src/ATen/TensorIterator.cpp, compute_types.
+        """
         if self.moving or len(there) == len(tensors) or kind.name in {"aten::index", "aten::index_put_"}:
             return
         if any(t.dim() for t in tensors if not self.holds(t)):
@@ -218,7 +253,7 @@ class Device:
             )
 
     def _no_race(self, there: list[Tensor]) -> None:
-        """Source: streams run beside each other unless one is told to wait (CUDA C++ guide, streams)."""
+        """Source: CUDA C++ Programming Guide, "Streams": they run beside each other unless one is told to wait."""
         for tensor in there:
             written = self.blocks[tensor.untyped_storage()._cdata].written
             if not self.machine.sees(written):
@@ -236,12 +271,12 @@ class Device:
         if not torch.backends.cudnn.benchmark or seen in self._tried:
             return
         self._tried.add(seen)
-        memory = self.machine.memory
+        heap = self.machine.memory
         try:
-            block = memory.take(TRIAL_BYTES)
+            block = heap.take(TRIAL_BYTES, self.machine.stream.number, getattr(self.recorder, "pool", None))
         except torch.cuda.OutOfMemoryError:
             return
-        memory.give(block)
+        heap.give(block)
 
     def _mark(self) -> tuple[int, int]:
         stream = self.machine.stream
@@ -271,14 +306,17 @@ class Device:
             self.moving = False
 
     def download(self, source: Tensor, *, non_blocking: bool = False, **changes: Any) -> Tensor:
-        """Copy a device tensor to the host; the host waits for it."""
+        """Copy a device tensor to the host; the host waits for it unless told not to.
+
+        Source: aten/src/ATen/native/cuda/Copy.cu, copy_kernel_cuda.
+        """
         self._transfer(source, non_blocking=non_blocking, from_host=False)
         with torch._C.DisableTorchFunction(), _unwatched():
             out = source.detach().to(**changes, copy=True)
         return out.requires_grad_(source.requires_grad) if source.requires_grad else out
 
     def copy(self, target: Tensor, source: Tensor, *, non_blocking: bool) -> Tensor:
-        """``target.copy_(source)`` between the two places."""
+        """``target.copy_(source)`` between the two places. Source: aten/src/ATen/native/cuda/Copy.cu."""
         self._transfer(source, non_blocking=non_blocking, from_host=self.holds(target))
         with torch._C.DisableTorchFunction(), _unwatched(), torch.no_grad():
             target.copy_(source)
@@ -287,12 +325,18 @@ class Device:
         return target
 
     def _transfer(self, source: Tensor, *, non_blocking: bool, from_host: bool) -> None:
+        """Source: aten/src/ATen/native/cuda/Copy.cu, copy_kernel_cuda: a copy that blocks is followed by a wait.
+
+        A copy from pageable memory "may be synchronous" too (CUDA runtime API, "API synchronization behavior").
+        """
         machine = self.machine
         host_side = source if from_host else None
         waits = not (non_blocking and (host_side is None or self.is_pinned(host_side)))
         if self.holds(source):
             self._no_race([source])
         machine.call("memcpy", synchronises=waits)
+        if self.recorder is not None:
+            raise NotImplementedError("the fake records no transfers between host and device in a graph")
         seconds = source.numel() * source.element_size() / machine.transfer_bytes_per_s
         machine.spend(machine.issue_s)
         machine.stream.done_ns = max(machine.now_ns, machine.stream.done_ns) + round(seconds * 1e9)
@@ -300,21 +344,24 @@ class Device:
             machine.drain(machine.stream, name="memcpy")
 
     def pin(self, tensor: Tensor) -> Tensor:
-        """Page-lock a host tensor."""
+        """Page-lock a host tensor. Source: aten/src/ATen/native/Memory.cpp, pin_memory."""
         storage = tensor.untyped_storage()
         key = storage._cdata
         self.pinned[key] = weakref.ref(storage, lambda _: self.pinned.pop(key, None))
         return tensor
 
     def is_pinned(self, tensor: Tensor) -> bool:
-        """Whether a host tensor is page-locked."""
+        """Whether a host tensor is page-locked. Source: aten/src/ATen/native/Memory.cpp, is_pinned."""
         return tensor.untyped_storage()._cdata in self.pinned
 
     def seed(self, seed: int) -> None:
         """Seed the device's generator, as torch.manual_seed does (torch/random.py).
 
-        Source: aten/src/ATen/cuda/CUDAGeneratorImpl.cpp, set_current_seed asks recurrent layers for a new state.
+        Source: aten/src/ATen/cuda/CUDAGeneratorImpl.cpp, set_current_seed: recurrent layers then need a new state,
+        and it is refused inside a capture.
         """
+        if self.recorder is not None:
+            raise RuntimeError("Cannot call CUDAGeneratorImpl::set_current_seed during CUDA graph capture.")
         self.random_state = torch.Generator().manual_seed(seed).get_state()
         if self.dropout is not None:
             self.dropout.stale = True
@@ -416,6 +463,7 @@ class Functions(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _to(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Source: aten/src/ATen/native/TensorConversions.cpp, to_impl: nothing is copied where nothing changes."""
         tensor, *rest = args
         if rest and isinstance(rest[0], Tensor):
             rest = [rest[0].device, rest[0].dtype, *rest[1:]]
@@ -431,6 +479,7 @@ class Functions(TorchFunctionMode):
         return self.device.upload(tensor, non_blocking=non_blocking, **changes)
 
     def _copy(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Source: aten/src/ATen/native/cuda/Copy.cu, copy_kernel_cuda."""
         target, source = args[0], args[1] if len(args) > 1 else kwargs["src"]
         if self.device.holds(target) == self.device.holds(source):
             return func(*args, **kwargs)
@@ -443,6 +492,7 @@ class Functions(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _numpy(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Source: torch/csrc/utils/tensor_numpy.cpp, tensor_to_numpy."""
         if self.device.holds(args[0]):
             raise TypeError(
                 "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host "
@@ -453,7 +503,8 @@ class Functions(TorchFunctionMode):
     def _recurrent(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A recurrent layer: cuDNN keeps what its backward needs in training mode alone.
 
-        Source: aten/src/ATen/native/cudnn/RNN.cpp, _cudnn_rnn_backward_input checks fn_train.
+        Source: aten/src/ATen/native/cudnn/RNN.cpp, _cudnn_rnn_backward_input checks fn_train; dropout is between
+        layers, in training.
         """
         if not self.device.holds(args[0]):
             return func(*args, **kwargs)
@@ -468,11 +519,16 @@ class Functions(TorchFunctionMode):
 
 
 def _not_in_training(grad: Tensor) -> Tensor:
+    """Source: aten/src/ATen/native/cudnn/RNN.cpp, _cudnn_rnn_backward_input."""
     raise RuntimeError(_NOT_IN_TRAINING)
 
 
 def _waits(name: str, args: tuple[Any, ...]) -> bool:
-    """An index by a mask looks for its true places first, and a pageable source is waited for."""
+    """Whether an index waits: one by a mask looks for its true places first.
+
+    Source: aten/src/ATen/native/IndexingUtils.h, expandTensors. The fake is the stricter where one number is put at a
+    mask, which torch fills (aten/src/ATen/native/TensorAdvancedIndexingUtils.h, canDispatchToMaskedFill).
+    """
     if name not in {"aten::index", "aten::index_put_", "aten::_index_put_impl_"}:
         return False
     return any(i is not None and i.dtype in {torch.bool, torch.uint8} for i in args[1])
@@ -482,15 +538,17 @@ def _chosen(kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[T
     """The tensors that an operator writes."""
     places = [args[n] for n in kind.writes if n < len(args)]
     places += [kwargs[name] for name in kind.write_names if name in kwargs]
-    return list(_tensors(places))
+    return _tensors(places)
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def _tensors(value: Any) -> list[Tensor]:
+    found: list[Tensor] = []
     for part in value.values() if isinstance(value, dict) else value:
         if isinstance(part, Tensor):
-            yield part
-        elif isinstance(part, list | tuple | dict):
-            yield from _tensors(part)
+            found.append(part)
+        elif isinstance(part, list | tuple | dict) and part:
+            found += _tensors(part)
+    return found
 
 
 def _mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:

@@ -14,15 +14,16 @@ import msgspec
 import pytest
 from nvml.script import Fault
 
-from gpubench.cuda_check import plan
+from gpubench.cuda_check import parts, plan
 from gpubench.cuda_check.bench import PHASE_LIMITS_S
-from gpubench.cuda_check.judge import confirms, judge
+from gpubench.cuda_check.judge import confirms, cut_off, failed, judge
 from gpubench.cuda_check.plan import Amounts
 from gpubench.cuda_check.run import check_cuda
 from gpubench.cuda_check.store import read_check
 from gpubench.errors import NoDeviceError
 from gpubench.models import PartState, Status
 from gpubench.probe.probe import probe
+from gpubench.probe.select import every_peer
 from strict_cuda.conftest import BRIEF
 
 BUDGET = msgspec.structs.replace(BRIEF, timed_s=0.3, case_s=1.0)
@@ -50,11 +51,18 @@ def only(monkeypatch, *names: str) -> None:
     monkeypatch.setattr(plan, "PARTS", names)
 
 
+def least_share(monkeypatch) -> None:
+    """Plan the least share of the quick run: a fake device computes its rows and products on the CPU."""
+    shares = plan._quick_requests
+    monkeypatch.setattr(plan, "_quick_requests", lambda amp, full: shares(amp, full=full)[-1:])
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_sound_device_passes_every_part_and_is_confirmed(inside_gpu, tmp_path, monkeypatch):
     device = inside_gpu(kernel_s=1e-3, memory_bytes=ROOMY_GIB * 2**30)
     monkeypatch.setattr(plan, "LIMIT_S", 900.0)  # of real time, of which a fake device takes more
+    least_share(monkeypatch)
     path, heard = tmp_path / "check.json", []
     made = check_cuda(
         device, path, amounts=LITTLE, on_part=lambda log, number, total: heard.append(log.state)
@@ -68,7 +76,7 @@ def test_a_sound_device_passes_every_part_and_is_confirmed(inside_gpu, tmp_path,
     assert {row.case.execution for row in made.cases} == {"eager", "graph", "compile"}
     assert made.faults.after_waiting.status is Status.OK
     assert made.faults.at_largest.case.batch_size > 64
-    assert len(made.quick.measurements) == 6
+    assert len(made.quick.measurements) == made.quick.case_count == 6
     quick = next(part for part in made.parts if part.name == "quick")
     assert {"import", "context", "warm-up", "timed"} <= quick.phases_s.keys()
     assert sum(quick.phases_s.values()) == pytest.approx(quick.took_s, rel=0.1)
@@ -126,28 +134,133 @@ def test_a_case_whose_process_dies_costs_that_case(inside_gpu, tmp_path, monkeyp
     assert all(row.precision_errors.keys() == {"matmul", "conv"} for row in seen.values())
 
 
-@pytest.mark.parametrize(("limit_s", "reason"), [(2.0, "no time left"), (6.0, "cut off during")])
-def test_what_there_is_no_time_for_is_named(inside_gpu, tmp_path, monkeypatch, limit_s, reason):
+EXPECTED_S = 4.0
+"""Given to a part in place of the plan's arithmetic."""
+
+
+@pytest.fixture
+def hanging(inside_gpu, tmp_path, monkeypatch):
+    """``hanging(limit_s, part, order)``: a check of a part that is expected to take 4 s and hangs at an order."""
+
+    def check(limit_s: float, part: str, order: str, amounts=LITTLE):
+        device = inside_gpu()
+        only(monkeypatch, part)
+        made = plan.make_plan(device, amounts=amounts)
+        expected_s = made.expected_s | {part: EXPECTED_S}
+        expected = msgspec.structs.replace(made, limit_s=limit_s, expected_s=expected_s)
+        monkeypatch.setattr("gpubench.cuda_check.run.make_plan", lambda *args, **kwargs: expected)
+        monkeypatch.setenv("AILING", json.dumps({order: "hang"}))
+        return check_cuda(device, tmp_path / "check.json", amounts=amounts, module="strict_cuda.ailing_child")
+
+    return check
+
+
+def test_memory_that_the_driver_does_not_tell_is_asked_of_torch(inside_gpu, tmp_path, monkeypatch):
+    """Without it no cap could be set, and no lack of memory be excused."""
+    only(monkeypatch, "precision")
+    refused = Fault("nvmlDeviceGetMemoryInfo", code=3)
+    device = inside_gpu(faults=[refused], memory_bytes=ROOMY_GIB * 2**30)
+    assert device.memory_bytes is None
+    made = check_cuda(device, tmp_path / "check.json", amounts=LITTLE)
+    assert made.device.memory_bytes == ROOMY_GIB * 2**30
+
+
+SLICE = {
+    "name": "NVIDIA A100-SXM4-40GB MIG 3g.20gb",
+    "multi_processor_count": 42,
+    "major": 8,
+    "pci_bus_id": 7,
+    "pci_device_id": 0,
+}
+
+
+def test_a_slice_of_a_card_is_checked_by_what_it_tells(inside_gpu, tmp_path, monkeypatch):
+    """Its UUID is its own, and CUDA releases differ in whose they show: the card is known by its bus id."""
+    device = inside_gpu("a100_mig", properties=SLICE)
+    only(monkeypatch, "device", "precision", "load")
+    assert every_peer(device) == ()
+    path = tmp_path / "check.json"
+    made = check_cuda(device, path, amounts=LITTLE)
+    assert {log.name: (log.state, log.reason) for log in made.parts} == dict.fromkeys(
+        ("device", "precision", "load"), (PartState.DONE, None)
+    )
+    assert made.identity == "PCI bus id"
+    assert {v.state for v in judge(read_check(path))} <= {"ok", "shown", "left out"}
+    assert "MIG-3" not in path.read_text()
+
+
+@pytest.mark.parametrize(("limit_s", "reason"), [(1.0, "no time left"), (3.0, "cut off during")])
+def test_what_there_is_no_time_for_is_left_out(hanging, limit_s, reason):
     """With less than half of the time that the plan gives a part it does not begin, else it is cut off."""
-    device = inside_gpu()
-    monkeypatch.setattr(plan, "LIMIT_S", limit_s)
-    only(monkeypatch, "clock")
-    monkeypatch.setenv("AILING", json.dumps({"clock": "hang"}))
-    made = check_cuda(device, tmp_path / "check.json", amounts=LITTLE, module="strict_cuda.ailing_child")
+    made = hanging(limit_s, "clock", "clock")
     assert ends(made) == {"clock": PartState.LEFT_OUT}
     assert reason in made.parts[0].reason
+    assert {v.state for v in judge(made)} == {"left out"}
     assert not confirms(made)
 
 
-def test_a_card_that_torch_cannot_open_ends_the_check_with_a_file_that_says_so(inside_gpu, tmp_path):
-    words = "CUDA error: all CUDA-capable devices are busy or unavailable"
+@pytest.mark.parametrize("part", ["clock", "load"])
+def test_a_part_that_hangs_through_all_its_time_is_cut_off(hanging, part):
+    made = hanging(EXPECTED_S + 1, part, part)
+    assert ends(made) == {part: PartState.CUT_OFF}
+    assert "cut off during" in made.parts[0].reason
+    assert cut_off(judge(made))
+    assert not confirms(made)
+
+
+@pytest.mark.parametrize(
+    ("part", "label"),
+    [("cases", "cnn amp-bf16 graph batch 512"), ("faults", "waiting amp-bf16 graph batch 8")],
+)
+def test_a_case_that_hangs_cuts_off_its_part_and_is_named(hanging, monkeypatch, part, label):
+    monkeypatch.setattr(plan, "CLASSIC", ("cnn",))
+    few = msgspec.structs.replace(LITTLE, workloads=("cnn",))
+    made = hanging(EXPECTED_S + 1, part, label, few)
+    assert ends(made) == {part: PartState.CUT_OFF}
+    assert cut_off(judge(made))
+    if part == "cases":
+        assert made.parts[0].reason.startswith("cnn amp-bf16 ")
+        assert label in made.left_out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("CUDA error: all CUDA-capable devices are busy or unavailable", "compute mode"),
+        ("CUDA error: no kernel image is available for execution on the device", "pip uninstall torch"),
+    ],
+)
+def test_a_card_that_torch_cannot_open_ends_the_check_and_the_file_says_what_to_do(
+    inside_gpu, tmp_path, words, told
+):
     device = inside_gpu(cuda_faults=[{"operator": "init", "words": words}])
     path = tmp_path / "check.json"
-    with pytest.raises(NoDeviceError, match="busy or unavailable"):
+    with pytest.raises(NoDeviceError, match=told):
         check_cuda(device, path, amounts=LITTLE)
     made = read_check(path)
     assert ends(made)["precision"] is PartState.FAILED
+    assert told in next(part.reason for part in made.parts if part.name == "precision")
     assert made.finished_at is None
+    assert made.nvml
+
+
+def test_a_card_that_falls_off_the_bus_keeps_what_was_read_before(
+    inside_gpu, inside_nvml, tmp_path, monkeypatch
+):
+    device = inside_gpu()
+    only(monkeypatch, "device", "clock", "graph")
+    monkeypatch.setenv("AILING", json.dumps({"clock": "die"}))
+
+    def fall(log, number, total) -> None:
+        if log.name == "clock":
+            inside_nvml("h200", [Fault("*", code=15)])
+
+    path = tmp_path / "check.json"
+    made = check_cuda(device, path, amounts=LITTLE, on_part=fall, module="strict_cuda.ailing_child")
+    assert list(ends(made).values()) == [PartState.DONE, PartState.FAILED, PartState.LEFT_OUT], made.parts
+    for part in made.parts[1:]:
+        assert "fell off the bus" in part.reason
+    assert failed(judge(read_check(path)))
     assert made.nvml
 
 
@@ -158,6 +271,22 @@ def test_a_card_that_somebody_computes_on_is_not_checked(inside_gpu, tmp_path):
     with pytest.raises(NoDeviceError):
         check_cuda(device, path, amounts=LITTLE)
     assert ends(read_check(path))["device"] is PartState.FAILED
+
+
+def test_a_row_of_the_quick_run_that_hangs_fails_and_costs_that_row(inside_gpu, tmp_path, monkeypatch):
+    device = inside_gpu()
+    only(monkeypatch, "quick")
+    least_share(monkeypatch)
+    monkeypatch.setattr(parts, "ROUND_SILENCE_S", 2.0)
+    monkeypatch.setenv("AILING", json.dumps({"lstm amp-bf16 graph batch 512": "hang timed"}))
+    made = check_cuda(device, tmp_path / "check.json", amounts=LITTLE, module="strict_cuda.ailing_child")
+    rows = {m.case.label: m for m in made.quick.measurements}
+    hung = rows.pop("lstm amp-bf16 graph batch 512")
+    assert hung.status is Status.TIMEOUT
+    assert {row.status for row in rows.values()} == {Status.OK}
+    (rows_verdict,) = (v for v in judge(made) if v.what.startswith("rows of"))
+    assert rows_verdict.state == "FAILED"
+    assert hung.reason in rows_verdict.reason
 
 
 # --- the command -------------------------------------------------------------------------------------------------
@@ -208,6 +337,33 @@ def test_without_a_gpu_the_exit_code_is_3(folder):
     environment = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
     done = run(environment, folder, "--cuda")
     assert (done.returncode, list(folder.iterdir())) == (3, [])
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "words"),
+    [
+        ({"cuda": None}, 3, "CPU-only build"),
+        ({"cuda": "14.0"}, 3, "newer CUDA"),
+        (
+            {"devices": "a100_mig", "faults": [Fault("nvmlDeviceGetMigDeviceHandleByIndex", code=6)]},
+            3,
+            "MIG",
+        ),
+        ({"visible": "7"}, 2, "CUDA_VISIBLE_DEVICES"),
+    ],
+    ids=["a torch without CUDA", "a driver that is too old", "MIG without a slice", "an absent card"],
+)
+def test_what_keeps_torch_from_the_card_is_one_line_and_its_exit_code(
+    gpu_environment, folder, asked, code, words
+):
+    visible = asked.get("visible")
+    environment = gpu_environment(**{name: value for name, value in asked.items() if name != "visible"})
+    if visible is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = visible
+    done = run(environment, folder, "--cuda")
+    assert (done.returncode, done.stdout, list(folder.iterdir())) == (code, "", [])
+    (line,) = done.stderr.splitlines()
+    assert words in line
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -78,13 +78,16 @@ def test_want_of_memory_inside_a_capture_is_no_refusal(make_gpu, words):
 
 
 @pytest.mark.parametrize(
-    ("free", "status"), [(0, Status.OUT_OF_MEMORY), (2**30, Status.UNSUPPORTED)], ids=["full", "roomy"]
+    ("free", "share", "status"),
+    [(0, 1.0, Status.OUT_OF_MEMORY), (2**30, 0.0, Status.OUT_OF_MEMORY), (2**30, 1.0, Status.UNSUPPORTED)],
+    ids=["full", "its share is full", "roomy"],
 )
 def test_a_capture_that_ends_without_a_word_on_a_full_device_ended_for_want_of_memory(
-    gpu, monkeypatch, free, status
+    gpu, monkeypatch, free, share, status
 ):
     """The caching allocator may free memory inside a capture, which ends it with nothing but "invalidated"."""
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=None: (free, 2**36))
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device=None: share)
 
     def act(out):
         if torch.cuda.is_current_stream_capturing():

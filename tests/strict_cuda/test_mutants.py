@@ -71,12 +71,11 @@ def table(request: pytest.FixtureRequest) -> Iterator[Callable[[str, str], None]
     """Takes the rows of the table; it is written when the last mutant is over."""
     rows: list[tuple[str, str]] = []
     yield lambda name, end: rows.append((name, end))
-    reporter = request.config.pluginmanager.getplugin("terminalreporter")
-    if reporter is not None and rows:
-        width = max(len(name) for name, _ in rows)
-        reporter.write_line("")
+    plugins = request.config.pluginmanager
+    width = max((len(name) for name, _ in rows), default=0)
+    with plugins.getplugin("capturemanager").global_and_fixture_disabled():
         for name, end in rows:
-            reporter.write_line(f"{name:{width}}  {end}")
+            plugins.getplugin("terminalreporter").write_line(f"\n{name:{width}}  {end}".strip())
 
 
 def run(folder: Path, *tests: str) -> tuple[int, str]:

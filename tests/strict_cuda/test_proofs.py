@@ -312,8 +312,8 @@ def test_a_proof_that_fails_says_how_and_ends_its_process(gpu, monkeypatch):
 
 
 def test_a_proof_that_finds_no_memory_says_so(gpu):
-    gpu.machine.memory.fraction = 1e-5
-    case = gpu.case("vgg16")
+    gpu.machine.memory.fraction = 1e-5  # beside the one segment that is cached already
+    case = gpu.case("vgg16", batch_size=64)
     done = prove(Prove(what="clock", reference="vgg16", case=case), gpu.desk)
     assert done.status is Status.OUT_OF_MEMORY
 

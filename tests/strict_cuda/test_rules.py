@@ -10,7 +10,17 @@ import torch
 from torch import nn
 
 from strict_cuda.install import installed
-from strict_cuda.machine import INVALIDATED, NOT_PERMITTED, NOT_READY, Fault, Machine, RaceError
+from strict_cuda.machine import (
+    CAPTURED_EVENT,
+    INVALIDATED,
+    ISOLATION,
+    NOT_PERMITTED,
+    NOT_READY,
+    UNJOINED,
+    Fault,
+    Machine,
+    RaceError,
+)
 
 
 @pytest.fixture
@@ -92,6 +102,41 @@ def test_streams_run_beside_each_other_unless_told_to_wait(device):
     x.add_(1)
 
 
+def test_an_event_that_was_never_recorded_holds_nobody_up(device):
+    event = torch.cuda.Event()
+    assert event.query()
+    event.synchronize()
+    torch.cuda.Stream().wait_event(event)
+
+
+def test_a_wait_for_an_event_is_no_wait_for_what_was_issued_after_it(device):
+    x, y = (torch.zeros(2, device="cuda") for _ in range(2))
+    side, event = torch.cuda.Stream(), torch.cuda.Event()
+    x.add_(1)
+    event.record()
+    y.add_(1)
+    side.wait_event(event)
+    with torch.cuda.stream(side):
+        x.add_(1)
+        with pytest.raises(RaceError):
+            y.add_(1)
+
+
+def test_a_host_that_has_waited_for_an_event_may_use_what_lay_before_it(device):
+    x, event = torch.zeros(2, device="cuda"), torch.cuda.Event()
+    event.record()
+    event.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        x.add_(1)
+
+
+def test_streams_are_given_out_in_turn_from_a_pool_of_32(device):
+    made = [torch.cuda.Stream() for _ in range(33)]
+    assert len(set(map(id, made))) == 32
+    assert made[32] is made[0]
+    assert device.machine.default not in made
+
+
 @pytest.mark.parametrize(
     "wait",
     [
@@ -131,6 +176,151 @@ def test_a_capture_on_the_default_stream_or_without_a_warm_up_is_refused(device)
     x = torch.zeros(2, device="cuda")
     with pytest.raises(RaceError, match="side stream"), torch.cuda.graph(torch.cuda.CUDAGraph()):
         x.add_(1)
+
+
+def test_a_stream_beside_a_capture_runs_its_kernels_meanwhile(device):
+    """torch's streams are non-blocking: even the legacy default stream may be used beside the capture of one."""
+    x, y = (torch.zeros(2, device="cuda") for _ in range(2))
+    warm()
+    graph = torch.cuda.CUDAGraph()
+    beside = torch.cuda.Stream()
+    with torch.cuda.graph(graph):
+        x.add_(1)
+        with torch.cuda.stream(beside):
+            assert not torch.cuda.is_current_stream_capturing()
+            y.add_(1)
+        device.machine.default.wait_stream(beside)
+        with torch.cuda.stream(device.machine.default):
+            y.add_(10)
+    torch.cuda.synchronize()
+    assert (x.tolist(), y.tolist()) == ([0.0, 0.0], [11.0, 11.0])
+    graph.replay()
+    assert (x.tolist(), y.tolist()) == ([1.0, 1.0], [11.0, 11.0])
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        (lambda y, beside: beside.synchronize(), NOT_PERMITTED),
+        (lambda y, beside: torch.cuda.synchronize(), NOT_PERMITTED),
+        (lambda y, beside: y[0].item(), NOT_PERMITTED),
+        (lambda y, beside: torch.empty(2**25, device="cuda"), NOT_PERMITTED),
+        (lambda y, beside: torch.cuda.Event().query(), None),
+        (lambda y, beside: beside.record_event().query(), NOT_PERMITTED),
+    ],
+    ids=["synchronize", "device", "item", "cudaMalloc", "event never recorded", "event"],
+)
+def test_beside_a_capture_nothing_may_wait_or_take_memory_from_the_driver(device, act, words):
+    x, y = (torch.zeros(2, device="cuda") for _ in range(2))
+    beside = torch.cuda.Stream()
+    warm()
+    graph = torch.cuda.CUDAGraph()
+
+    def captured():
+        with torch.cuda.graph(graph):
+            x.add_(1)
+            with torch.cuda.stream(beside):
+                act(y, beside)
+
+    if words is None:
+        captured()
+        return
+    with pytest.raises(RuntimeError, match=INVALIDATED) as caught:
+        captured()
+    assert words in str(caught.value.__context__)
+
+
+def test_memory_that_a_stream_beside_a_capture_has_cached_is_there_for_it(device):
+    x, beside = torch.zeros(2, device="cuda"), torch.cuda.Stream()
+    warm()
+    with torch.cuda.stream(beside):
+        held = torch.empty(1024, device="cuda")
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        x.add_(1)
+        with torch.cuda.stream(beside):
+            torch.empty(1024, device="cuda").zero_()
+    del held
+
+
+def forked(x, y, *, join: bool) -> None:
+    """x and y are worked on in two streams of one capture."""
+    origin, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    x.add_(1)
+    side.wait_stream(origin)
+    with torch.cuda.stream(side):
+        assert torch.cuda.is_current_stream_capturing()
+        y.add_(1)
+    if join:
+        origin.wait_stream(side)
+    x.add_(1)
+
+
+def test_a_fork_that_is_joined_is_a_part_of_the_graph(device):
+    x, y = (torch.zeros(2, device="cuda") for _ in range(2))
+    warm()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        forked(x, y, join=True)
+    assert (x.tolist(), y.tolist()) == ([0.0, 0.0], [0.0, 0.0])
+    graph.replay()
+    assert (x.tolist(), y.tolist()) == ([2.0, 2.0], [1.0, 1.0])
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_a_fork_that_is_not_joined_ends_the_capture_and_leaves_the_streams_usable(device, old):
+    device.machine.old_allocator = old
+    x, y = (torch.zeros(2, device="cuda") for _ in range(2))
+    warm()
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(RuntimeError, match=UNJOINED), torch.cuda.graph(graph):
+        forked(x, y, join=False)
+    with pytest.raises(RuntimeError, match="preceding successful capture"):
+        graph.replay()
+    assert bool(device.machine.memory.underway) == old
+    assert y.add_(1).tolist() == [1.0, 1.0]
+
+
+def test_a_race_between_two_streams_of_a_capture_is_seen(device):
+    x = torch.zeros(2, device="cuda")
+    warm()
+    with pytest.raises(RaceError), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        origin, side = torch.cuda.current_stream(), torch.cuda.Stream()
+        side.wait_stream(origin)
+        x.add_(1)
+        with torch.cuda.stream(side):
+            x.add_(1)
+
+
+def test_what_is_captured_and_what_is_not_do_not_wait_for_each_other(device):
+    x = torch.zeros(2, device="cuda")
+    warm()
+    beside = torch.cuda.Stream()
+
+    def broken(act):
+        with (
+            pytest.raises(RuntimeError, match=INVALIDATED) as caught,
+            torch.cuda.graph(torch.cuda.CUDAGraph()),
+        ):
+            x.add_(1)
+            act(torch.cuda.current_stream())
+        return str(caught.value.__context__)
+
+    device.machine.old_allocator = False
+    assert ISOLATION in broken(lambda origin: origin.wait_stream(beside))
+    assert NOT_PERMITTED in broken(device.machine.default.wait_stream)
+    kept = []
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        x.add_(1)
+        kept.append(torch.cuda.current_stream().record_event())
+    for act in (kept[0].query, kept[0].synchronize, lambda: beside.wait_event(kept[0])):
+        with pytest.raises(RuntimeError, match=CAPTURED_EVENT):
+            act()
+
+
+def test_a_capture_takes_no_seed(device):
+    warm()
+    with pytest.raises(RuntimeError, match="set_current_seed"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        torch.cuda.manual_seed(1)
 
 
 def test_a_capture_runs_nothing_and_a_replay_computes_again_into_the_same_memory(device):
@@ -191,6 +381,94 @@ def test_bytes_are_counted_refused_and_kept_until_the_cache_is_emptied(device):
     assert torch.cuda.memory_reserved() == 0
     torch.cuda.reset_peak_memory_stats()
     assert torch.cuda.max_memory_allocated() == 0
+
+
+def test_segments_have_the_sizes_that_the_allocator_takes_from_the_driver(device):
+    memory = device.machine.memory
+    for asked, reserved in (
+        (512, 2),
+        (2**20, 2),
+        (2**20 + 1, 20),
+        (10 * 2**20 - 512, 20),
+        (10 * 2**20, 10),
+        (10 * 2**20 + 1, 12),
+        (33 * 2**20, 34),
+    ):
+        x = torch.empty(asked, dtype=torch.uint8, device="cuda")
+        assert (asked, memory.reserved) == (asked, reserved * 2**20)
+        del x
+        torch.cuda.empty_cache()
+
+
+def test_a_request_that_fits_but_for_its_rounding_is_refused(device):
+    device.machine.memory.total = 11 * 2**20
+    for asked in (2 * 2**20, 11 * 2**20):  # segments of 20 and 12 MiB
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            torch.empty(asked, dtype=torch.uint8, device="cuda")
+
+
+def test_the_cache_is_handed_back_before_a_request_is_refused_and_not_before_it_must(device):
+    memory = device.machine.memory
+    memory.total = 44 * 2**20
+    x = torch.empty(12 * 2**20, dtype=torch.uint8, device="cuda")
+    del x
+    y = torch.empty(20 * 2**20, dtype=torch.uint8, device="cuda")
+    assert (memory.reserved, memory.retries) == (32 * 2**20, 0)
+    z = torch.empty(14 * 2**20, dtype=torch.uint8, device="cuda")
+    assert (memory.reserved, memory.retries) == (34 * 2**20, 1)
+    del y, z
+
+
+def test_a_segment_that_is_in_use_in_part_is_not_handed_back(device):
+    x, y = (torch.empty(5 * 2**20, dtype=torch.uint8, device="cuda") for _ in range(2))
+    del x
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == 20 * 2**20
+    x = torch.empty(5 * 2**20, dtype=torch.uint8, device="cuda")  # the piece beside y
+    assert torch.cuda.memory_reserved() == 20 * 2**20
+    del x, y
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == 0
+
+
+def test_what_is_left_of_a_large_block_counts_as_allocated_where_it_is_not_split_off(device):
+    x = torch.empty(11 * 2**20 + 1, dtype=torch.uint8, device="cuda")
+    assert torch.cuda.memory_allocated() == 12 * 2**20
+    del x
+    assert torch.cuda.memory_allocated() == 0
+
+
+def test_memory_that_one_stream_has_cached_is_not_given_to_another(device):
+    x = torch.empty(2**20, dtype=torch.uint8, device="cuda")
+    del x
+    with torch.cuda.stream(torch.cuda.Stream()):
+        x = torch.empty(2**20, dtype=torch.uint8, device="cuda")
+    assert torch.cuda.memory_reserved() == 2 * 2 * 2**20
+    del x
+
+
+def test_the_share_of_a_process_is_a_cap_that_the_driver_does_not_know(device):
+    total = device.machine.memory.total
+    torch.cuda.set_per_process_memory_fraction(30 * 2**20 / total)
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        torch.empty(31 * 2**20, dtype=torch.uint8, device="cuda")
+    assert torch.cuda.mem_get_info() == (total, total)
+    with pytest.raises(ValueError, match="fraction"):
+        torch.cuda.set_per_process_memory_fraction(1.5)
+
+
+def test_a_capture_that_failed_keeps_the_memory_of_its_pool(device):
+    device.machine.old_allocator = False
+    x = torch.zeros(2**20, device="cuda")
+    warm()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(RuntimeError, match=INVALIDATED), torch.cuda.graph(graph):
+        (x * 2)[0].item()
+    del graph
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() > before
 
 
 def test_the_allocator_gives_no_figure_that_torch_does_not_document(device):

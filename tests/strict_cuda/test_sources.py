@@ -1,0 +1,95 @@
+"""Every rule of the strict fake names the place that it is taken from."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+HERE = Path(__file__).parent
+RULES = ("machine", "memory", "graphs", "tensors", "compiler", "profiler", "install")
+"""The modules of the fake that stand for torch and CUDA; the others put them in place, or test them."""
+
+OWN = {
+    "machine": {
+        "Cost", "Seen", "Capture", "Capture.holds", "Capture.join", "Machine", "Machine.__post_init__", "Stream",
+        "Stream.holds", "Stream.see", "Event._passed", "Machine.spend",
+    },
+    "memory": {"MIB", "Memory", "Memory.__post_init__", "Pool.insert", "Pool.remove"},
+    "graphs": {
+        "_handles", "Before", "Recorder.__init__", "Recorder.holds", "Recorder.created", "Recorder.forget",
+        "Recorder.before", "Recorder.record", "Recorder._places", "graph_class", "graph_class.CUDAGraph.__init__",
+        "_built", "_leaves", "_whole", "_replay.tensor",
+    },
+    "tensors": {
+        "CUDA", "CPU", "Kind", "Block", "Device", "Device.__init__", "Device.holds", "Device.recorder", "Device.kind",
+        "Device._compute", "Device._mark", "Device.here", "Device.adopt.gone", "computed", "Kernels", "Functions",
+        "Kernels.__init__", "Kernels.__torch_dispatch__", "Functions.__init__", "Functions.__torch_function__",
+        "Functions._property", "Functions._to_host", "_chosen", "_tensors", "_mapped", "_has_half", "_rounded",
+        "_single", "_in_backward", "_unwatched",
+    },
+    "compiler": {
+        "compiler", "compiler.OptimizedModule.__init__", "compiler.compiled",
+    },
+    "profiler": {"profiler", "profiler.profile.__init__", "profiler.profile.__enter__"},
+    "install": {
+        "installed", "replacements", "_autocast.autocast", "_autocast.autocast.__init__", "_grouped.grouped",
+        "_on_the_device.method", "_without_nccl.init",
+    },
+}  # fmt: skip
+"""What is no rule of CUDA: how the fake keeps, names and finds things."""
+
+FILE = re.compile(r"\b(?:c10|aten|torch|docs)/[\w/.-]+\.(?:cpp|cuh?|h|py|rst|md)\b")
+NVIDIA = re.compile(r"CUDA C\+\+ Programming Guide|CUDA runtime|cuDNN|none that NVIDIA documents")
+
+
+def named(module: str) -> Iterator[tuple[str, str]]:
+    """Every constant, class and function of a module by its name, with its docstring."""
+
+    def inside(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, str]]:
+        for node, after in zip(body, [*body[1:], None], strict=True):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef):
+                name = prefix + node.name
+                yield name, ast.get_docstring(node) or ""
+                yield from inside(node.body, f"{name}.")
+            elif isinstance(node, ast.Assign | ast.AnnAssign) and not prefix:
+                target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+                said = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+                yield ast.unparse(target), str(after.value.value) if said else ""
+
+    yield from inside(ast.parse((HERE / f"{module}.py").read_text(encoding="utf-8")).body, "")
+
+
+def sources(text: str) -> str:
+    return text.partition("Source:")[2]
+
+
+@pytest.mark.parametrize("module", RULES)
+def test_every_rule_names_its_source(module):
+    found = dict(named(module))
+    own = OWN.get(module, set())
+    unsaid = {name for name, text in found.items() if "Source:" not in text and name not in own}
+    assert not unsaid
+    assert not {name for name in own if "Source:" in found.get(name, "Source:")}, (
+        "no such name, or it has a source"
+    )
+
+
+@pytest.mark.parametrize("module", RULES)
+def test_a_source_is_a_file_of_torch_or_a_text_of_nvidia(module):
+    for name, text in named(module):
+        if "Source:" in text:
+            assert FILE.search(sources(text)) or NVIDIA.search(sources(text)), name
+
+
+@pytest.mark.parametrize("module", RULES)
+def test_the_python_files_that_are_named_are_those_of_torch(module):
+    torch_folder = Path(torch.__file__).parent
+    for name, text in named(module):
+        for file in FILE.findall(sources(text)):
+            if file.startswith("torch/") and file.endswith(".py"):
+                assert (torch_folder.parent / file).is_file(), f"{name}: {file}"
