@@ -20,6 +20,10 @@ class MisuseError(GpuBenchError):
     exit_code = 2
 
 
+class WrongArgumentError(MisuseError, TypeError):
+    """An argument of a Python function that it does not have, or whose type is wrong."""
+
+
 class NoDeviceError(GpuBenchError):
     """No usable device: driver, library, permission, or a torch that cannot reach the GPU."""
 

@@ -22,8 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpubench.errors import MisuseError
+from gpubench.files import read_text
 from gpubench.models import TaskKind
 from gpubench.names import nearest
+from gpubench.units import MIB
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -335,12 +337,12 @@ def _checkout() -> Path | None:
     declared = root / "pyproject.toml"
     if not (declared.is_file() and (root / "workloads" / "__init__.py").is_file()):
         return None
-    return root if re.search(r'(?m)^name = "gpubench"$', declared.read_text(encoding="utf-8")) else None
+    return root if re.search(r'(?m)^name = "gpubench"$', read_text(declared, MIB)) else None
 
 
 def _declared(pyproject: Path) -> list[importlib.metadata.EntryPoint]:
     """The workloads that a checkout declares; what pip once copied of it may be older."""
-    project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads(read_text(pyproject, MIB))["project"]
     group = project.get("entry-points", {}).get(ENTRY_POINT_GROUP, {})
     return [importlib.metadata.EntryPoint(n, v, ENTRY_POINT_GROUP) for n, v in group.items()]
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from importlib import import_module
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -76,6 +78,7 @@ for _verb in _VERBS:
 def main() -> None:
     """Run the command line; an expected failure is one line on stderr and its documented exit code."""
     make_safe()
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         status = app(standalone_mode=False) or 0
         sys.stdout.flush()
@@ -88,8 +91,14 @@ def main() -> None:
     except typer.TyperException as error:  # misuse found by the parser itself
         words = error.format_message().replace("Value error, ", "")  # the parser's own name for a bad value
         _fail(f"{words} (see gpubench --help)", error.exit_code)
-    except typer.Abort:
+    except (typer.Abort, KeyboardInterrupt):
         _fail("interrupted", 130)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """End as with Ctrl-C, so that what is open is closed; a run that measures has a handler of its own."""
+    del number, frame
+    raise KeyboardInterrupt
 
 
 def _fail(message: str, exit_code: int) -> None:

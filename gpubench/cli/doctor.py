@@ -45,11 +45,11 @@ def _storage(results: Path | None) -> Check:
 
     root = results_root(results)
     try:
-        check_writable(root)
+        there = check_writable(root)
     except StorageError as error:
         seen, _, mend = str(error).partition("; ")
         return fail("results folder", seen, mend)
-    free = shutil.disk_usage(root).free
+    free = shutil.disk_usage(there).free
     return ok("results folder", f"{root}, {format_bytes(free)} free")
 
 

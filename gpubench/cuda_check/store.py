@@ -11,7 +11,8 @@ from typing import Any, get_args
 import msgspec
 
 from gpubench.cuda_check.plan import PARTS
-from gpubench.errors import MisuseError, StorageError
+from gpubench.errors import MisuseError
+from gpubench.files import read_json, write_file
 from gpubench.measure.privacy import scrub
 from gpubench.models import (
     SCHEMA_VERSION,
@@ -29,9 +30,9 @@ from gpubench.models import (
 )
 from gpubench.profile import load_profiles
 from gpubench.readings import h200_readings
-from gpubench.record.store import is_safe_name, replace_file
+from gpubench.record.store import is_safe_name
 from gpubench.specs import find_spec, load_specs
-from gpubench.units import MIB, format_bytes, plain
+from gpubench.units import MIB, plain
 
 MOST_BYTES = 16 * MIB
 """A whole check is some hundreds of kilobytes."""
@@ -94,10 +95,7 @@ def write_check(path: Path, check: CudaCheck) -> None:
     Raises:
         StorageError: If it cannot be written; the old file is then untouched.
     """
-    try:
-        replace_file(path, encode(check))
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror}; choose another file with -o") from error
+    write_file(path, encode(check), hint="choose another file with -o")
 
 
 def encode(check: CudaCheck) -> bytes:
@@ -139,17 +137,7 @@ def read_check(path: Path) -> CudaCheck:
     Raises:
         MisuseError: If it is missing, too large, of a later gpubench, or no check.
     """
-    try:
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise MisuseError(f"cannot read {path}: {error.strerror}") from error
-    if len(data) > MOST_BYTES:
-        raise MisuseError(f"{path.name} takes over {format_bytes(MOST_BYTES)}: it is no check of gpubench")
-    try:
-        check = msgspec.json.decode(data, type=CudaCheck)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise MisuseError(f"{path.name} is no check of gpubench: {plain(str(error))}") from error
+    check = read_json(path, CudaCheck, MOST_BYTES, what="check of gpubench", follow_links=True)
     if check.kind != "cuda-check" or not 1 <= check.schema_version <= SCHEMA_VERSION:
         raise MisuseError(
             f"{path.name} is {plain(check.kind)} of schema {check.schema_version}; this gpubench reads "

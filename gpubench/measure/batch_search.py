@@ -13,10 +13,11 @@ from typing import Self
 
 import msgspec
 
+from gpubench.children import ChildEndedError, ChildLateError
 from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
 from gpubench.measure import capability, messages
 from gpubench.measure.budget import budget_of
-from gpubench.measure.child import Child, ChildEndedError, ChildLateError, environment_of
+from gpubench.measure.child import Child, environment_of
 from gpubench.measure.plan import Plan
 from gpubench.measure.privacy import scrub
 from gpubench.models import (
@@ -159,8 +160,8 @@ class Trials:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._end()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._end(at_once=kind is KeyboardInterrupt)
 
     def fits(self, batch: int) -> bool:
         """Whether a few steps of this batch run without running out of memory.
@@ -206,10 +207,10 @@ class Trials:
                 case _:
                     continue
 
-    def _end(self) -> None:
+    def _end(self, *, at_once: bool = False) -> None:
         child, self._child = self._child, None
         if child is not None:
-            child.end()
+            child.end(at_once=at_once)
 
 
 def _await_case(child: Child, until_s: Seconds) -> messages.CaseDone:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
+from gpubench.errors import MisuseError
 from gpubench.models import (
     CardClass,
     CardMemory,
@@ -21,12 +22,15 @@ from gpubench.models import (
     Run,
     TaskKind,
 )
+from gpubench.precisions import AMP
 from gpubench.predict import memory
 from gpubench.predict.anchors import Reading, readings_of
-from gpubench.predict.question import Question, Refusal, case_for, check, precision_of, task_of
+from gpubench.predict.question import Question, Refusal, case_for, check, precision_of
 from gpubench.profile.allowance import card_of
 from gpubench.profile.memory import judge, with_blocks_recomputed
 from gpubench.specs import load_specs, require_spec
+
+T = TypeVar("T")
 
 MOST_GPUS = 8
 """No machine with more than this is proposed to make a step fit."""
@@ -255,7 +259,8 @@ def read_questions(
     from gpubench.profile import load_profiles, profiles_of
     from gpubench.record.store import read_runs, reference_runs, results_root
 
-    kind = task_of(task)
+    kind = _read(TaskKind, task, "task", TaskKind)
+    at = _read(precision_of, precision, "precision", (AMP, *Precision))
     if workloads is None:
         profiles = [p for p in load_profiles().values() if kind in p.tasks]
     else:
@@ -268,13 +273,21 @@ def read_questions(
     own, reference = read_runs(results_root(results)).runs, reference_runs()
     return tuple(
         answer_memory(
-            Question(profile=profile, precision=precision_of(precision), task=kind, batch_size=batch_size),
+            Question(profile=profile, precision=at, task=kind, batch_size=batch_size),
             specs,
             own=own,
             reference=reference,
         )
         for profile in profiles
     )
+
+
+def _read(read: Callable[[str], T], text: str, what: str, known: Iterable[str]) -> T:
+    """Read an option, or say which values there are."""
+    try:
+        return read(text)
+    except ValueError:
+        raise MisuseError(f"unknown {what} {text!r}; known: {', '.join(known)}") from None
 
 
 def basis_words(need: MemoryNeed) -> str:

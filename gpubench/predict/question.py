@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Literal, TypeVar
+from typing import Literal
 
 import msgspec
 
@@ -17,8 +16,6 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.precisions import AMP, best_amp
-
-E = TypeVar("E", bound=StrEnum)
 
 FITTED_VENDOR = "NVIDIA"
 """Whose published measurements the model is fitted on."""
@@ -110,26 +107,8 @@ def domain_gap(spec: GpuSpec, precision: Precision) -> str | None:
 
 
 def precision_of(text: str) -> Precision | Literal["amp"]:
-    """Read a precision, or raise with the list of them."""
-    return "amp" if text == AMP else _member(Precision, text, "precision", extra=(AMP,))
-
-
-def execution_of(text: str) -> Execution:
-    """Read a way to execute, or raise with the list of them."""
-    return _member(Execution, text, "execution")
-
-
-def task_of(text: str) -> TaskKind:
-    """Read a task, or raise with the list of them."""
-    return _member(TaskKind, text, "task")
-
-
-def _member(kind: type[E], text: str, what: str, extra: tuple[str, ...] = ()) -> E:
-    try:
-        return kind(text)
-    except ValueError:
-        known = ", ".join([*extra, *(str(member) for member in kind)])
-        raise MisuseError(f"unknown {what} {text!r}; known: {known}") from None
+    """Return a precision by name; ``amp`` stays what each GPU makes of it."""
+    return "amp" if text == AMP else Precision(text)
 
 
 def capability_of(spec: GpuSpec) -> tuple[int, int] | None:

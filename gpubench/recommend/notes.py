@@ -137,7 +137,7 @@ def _on_payment(request: RankRequest, pool: Candidates) -> Iterator[str]:
         lost = format_percent(request.spot_lost)
         yield f"Throughput of spot offers is what is left where {lost} of the work is done again."
     if Pricing.RESERVED in pricings:
-        use = request.utilisation.likely
+        use = request.utilization.likely
         yield (
             "Commitments rank as if used day and night; used "
             f"{format_percent(use)} of the time, their work costs {format_number(1 / use, 2)} times as much."

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from gpubench.blocks.parts import Block, Column, Paragraph, Table
+from collections.abc import Callable
+
+from gpubench.blocks.parts import Block, Paragraph, number, table, text
 from gpubench.compare import ratio
 from gpubench.interval import stacked
 from gpubench.models import Case, DeviceProfile, Run
 from gpubench.sections.data import ReportData, Result, newest, same
 from gpubench.sections.section import Section
 from gpubench.sections.words import case_words
-from gpubench.units import count, plain
+from gpubench.units import UNKNOWN, count, plain
 
 MOST_DEVICES = 6
 
@@ -26,11 +28,11 @@ def _render(data: ReportData) -> Block | None:
     if not cases and all(device.backend == "cpu" for device in devices[1:]):
         return None  # the section on the CPU compares these, each at its fastest
     if not cases:
-        text = (
+        said = (
             f"{count(len(devices), 'device')} were measured ({', '.join(names)}), but no case on more than "
             "one of them: figures of different cases are not compared."
         )
-        return Block(title="Devices side by side", parts=(Paragraph(text=text),))
+        return Block(title="Devices side by side", parts=(Paragraph(text=said),))
     return Block(
         title="Devices side by side",
         parts=(
@@ -38,18 +40,13 @@ def _render(data: ReportData) -> Block | None:
                 text=f"The cases that more than one device has measured, in samples per second; below each "
                 f"figure its ratio to {names[0]}."
             ),
-            Table(
-                caption="The same case on each device",
-                columns=(
-                    Column(title="Case"),
-                    *(Column(title=name, numeric=True) for name in names),
-                ),
-                rows=tuple(
-                    (
-                        case_words(case),
-                        *(_cell(known.get(case), of_device[0].get(case)) for known in of_device),
-                    )
-                    for case in cases
+            table(
+                "The same case on each device",
+                cases,
+                text("Case", case_words),
+                *(
+                    number(name, _figure_of(known, of_device[0]))
+                    for name, known in zip(names, of_device, strict=True)
                 ),
             ),
         ),
@@ -73,14 +70,19 @@ def _shared(case: Case, of_device: list[dict[Case, Result]]) -> bool:
     return sum(case in known for known in of_device) > 1
 
 
-def _cell(result: Result | None, first: Result | None) -> str:
-    if result is None:
-        return "—"
-    m = result.measurement
-    figure = stacked(m.interval.words())
-    if first is None or first is result:
-        return figure
-    return f"{figure}\n{ratio(m, first.measurement).text('×')}"
+def _figure_of(known: dict[Case, Result], first: dict[Case, Result]) -> Callable[[Case], str]:
+    """What a device did of a case, and on the others its ratio to the first."""
+
+    def cell(case: Case) -> str:
+        if case not in known:
+            return UNKNOWN
+        m = known[case].measurement
+        figure = stacked(m.interval.words())
+        if case not in first or first[case] is known[case]:
+            return figure
+        return f"{figure}\n{ratio(m, first[case].measurement).text('×')}"
+
+    return cell
 
 
 SECTION = Section(key="devices", render=_render, place=130)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubench.blocks.charts import BASIS_COLOURS, BASIS_SYMBOLS, Point, label, plane, spaced
-from gpubench.blocks.parts import Block, Charts, Column, Figure, Paragraph, Table
+from gpubench.blocks.parts import Block, Charts, Figure, Paragraph, Table, number, table, text
 from gpubench.interval import Interval, stacked
 from gpubench.models import RankedOffer, Ranking
 from gpubench.sections.data import ReportData
@@ -124,25 +124,14 @@ def _speed_words(ranking: Ranking, row: RankedOffer) -> str:
 
 
 def _twin(data: ReportData, ranking: Ranking, line: Sequence[RankedOffer]) -> Table:
-    return Table(
-        caption="The offers on the line, from the cheapest work to the fastest",
-        columns=(
-            Column(title="GPUs and offer"),
-            Column(title=_speed_unit(ranking), numeric=True),
-            Column(title=cost_unit(ranking), numeric=True),
-            Column(title="Price", numeric=True),
-            Column(title="Basis"),
-        ),
-        rows=tuple(
-            (
-                f"{gpus_words(data, row.offer)}\n{offer_words(row.offer)}",
-                stacked(_speed_words(ranking, row)),
-                f"${format_number(cost_of(ranking, row))}",
-                price_words(row.offer),
-                stacked(basis_words(row.estimate)),
-            )
-            for row in line
-        ),
+    return table(
+        "The offers on the line, from the cheapest work to the fastest",
+        line,
+        text("GPUs and offer", lambda row: f"{gpus_words(data, row.offer)}\n{offer_words(row.offer)}"),
+        number(_speed_unit(ranking), lambda row: stacked(_speed_words(ranking, row))),
+        number(cost_unit(ranking), lambda row: f"${format_number(cost_of(ranking, row))}"),
+        number("Price", lambda row: price_words(row.offer)),
+        text("Basis", lambda row: stacked(basis_words(row.estimate))),
     )
 
 

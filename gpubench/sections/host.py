@@ -7,14 +7,14 @@ from collections.abc import Iterable
 import msgspec
 
 from gpubench.blocks.charts import BLUE, ORANGE, Mark, Series, dots, two_lines
-from gpubench.blocks.parts import Block, Charts, Column, Figure, Paragraph, Table
+from gpubench.blocks.parts import Block, Charts, Figure, Paragraph, Table, number, table, text
 from gpubench.findings import FindingKind
 from gpubench.interval import stacked
 from gpubench.models import Execution
 from gpubench.sections.data import ReportData, Result
 from gpubench.sections.ratios import Ratio, ratio
 from gpubench.sections.section import Section
-from gpubench.sections.words import throughput
+from gpubench.sections.words import rate_of
 from gpubench.units import count, format_percent, plain
 
 HOST_BOUND_RATIO = 1.10
@@ -110,33 +110,16 @@ def _figure(pairs: tuple[Ratio, ...], labels: list[str]) -> Figure:
 
 
 def _twin(pairs: tuple[Ratio, ...]) -> Table:
-    return Table(
-        caption="Eager beside graph and compile",
-        columns=(
-            Column(title="Case"),
-            Column(title="Eager", numeric=True),
-            Column(title="Graph or compile", numeric=True),
-            Column(title="Ratio, 95 % interval", numeric=True),
-            Column(title="Device busy when eager", numeric=True),
-            Column(title="Paced by"),
-        ),
-        rows=tuple(
-            (
-                plain(p.of.measurement.label, 100),
-                stacked(_throughput(p.to)),
-                stacked(_throughput(p.of)),
-                stacked(p.words),
-                format_percent(p.to.measurement.gpu_busy),
-                _pace(p),
-            )
-            for p in pairs
-        ),
+    return table(
+        "Eager beside graph and compile",
+        pairs,
+        text("Case", lambda p: plain(p.of.measurement.label, 100)),
+        number("Eager", lambda p: rate_of(p.to.measurement)),
+        number("Graph or compile", lambda p: rate_of(p.of.measurement)),
+        number("Ratio, 95 % interval", lambda p: stacked(p.words)),
+        number("Device busy when eager", lambda p: format_percent(p.to.measurement.gpu_busy)),
+        text("Paced by", _pace),
     )
-
-
-def _throughput(result: Result) -> str:
-    m = result.measurement
-    return throughput(m)
 
 
 def _pace(pair: Ratio) -> str:

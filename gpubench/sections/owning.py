@@ -68,7 +68,7 @@ def _assumptions(decisions: Iterable[BuyOrRent]) -> str:
 
 
 def _name(data: ReportData, each: BuyOrRent) -> str:
-    name = plain(data.gpu_name(each.gpu_key), 40)
+    name = plain(data.gpu_name(each.gpu_key), 60)
     return name if each.gpu_count == 1 else f"{each.gpu_count} × {name}"
 
 

@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gpubench.blocks.parts import Block, Column, Paragraph, Table
+from gpubench.blocks.parts import Block, Paragraph, number, table, text
 from gpubench.interval import stacked
 from gpubench.models import Case, TaskKind
 from gpubench.sections.data import ReportData, Result, at_named_batches, same
 from gpubench.sections.ratios import Ratio, doubts, ratio
 from gpubench.sections.section import Section
 from gpubench.sections.words import listed, throughput
-from gpubench.units import count, format_duration, plain
+from gpubench.units import UNKNOWN, count, format_duration, plain
 
 JOB_SAMPLES = 1_000_000
 """A job to hold both against: about 17 passes over the 60,000 images of the classic digit set."""
@@ -82,17 +82,15 @@ def _render(data: ReportData) -> Block | None:
     return Block(
         title="Is a GPU needed at all",
         parts=(
-            *(Paragraph(text=text) for text in _sentences(found)),
-            Table(
-                caption="CPU and GPU on the same workload, each at its fastest",
-                columns=(
-                    Column(title="Workload"),
-                    Column(title="CPU", numeric=True),
-                    Column(title="GPU", numeric=True),
-                    Column(title="GPU over CPU", numeric=True),
-                    Column(title="A million samples", numeric=True),
-                ),
-                rows=tuple(_cells(contest) for contest in found),
+            *(Paragraph(text=said) for said in _sentences(found)),
+            table(
+                "CPU and GPU on the same workload, each at its fastest",
+                found,
+                text("Workload", _workload),
+                number("CPU", lambda contest: _result(contest.cpu)),
+                number("GPU", lambda contest: UNKNOWN if contest.gpu is None else _result(contest.gpu)),
+                number("GPU over CPU", _factor),
+                number("A million samples", _times),
             ),
         ),
     )
@@ -193,19 +191,20 @@ def _job_s(result: Result) -> float:
     return JOB_SAMPLES / (result.measurement.samples_per_s or 1e-9)
 
 
-def _cells(contest: Contest) -> tuple[str, ...]:
-    gpu = contest.gpu
+def _workload(contest: Contest) -> str:
     task = "" if contest.cpu.case.task is TaskKind.TRAIN else ", inference"
-    times = f"{format_duration(_job_s(contest.cpu))} on the CPU"
-    return (
-        f"{plain(contest.cpu.case.workload, 40)}{task}",
-        _result(contest.cpu),
-        "—" if gpu is None else _result(gpu),
-        "—"
-        if contest.factor is None
-        else stacked(contest.factor.words) + ("" if contest.equal else "\nbatches differ"),
-        times if gpu is None else f"{times}\n{format_duration(_job_s(gpu))} on the GPU",
-    )
+    return f"{plain(contest.cpu.case.workload, 40)}{task}"
+
+
+def _factor(contest: Contest) -> str:
+    if contest.factor is None:
+        return UNKNOWN
+    return stacked(contest.factor.words) + ("" if contest.equal else "\nbatches differ")
+
+
+def _times(contest: Contest) -> str:
+    gpu = "" if contest.gpu is None else f"\n{format_duration(_job_s(contest.gpu))} on the GPU"
+    return f"{format_duration(_job_s(contest.cpu))} on the CPU{gpu}"
 
 
 def _case(result: Result) -> str:

@@ -230,7 +230,7 @@ def _chart(data: ReportData, ranking: Ranking) -> Charts:
 
 def _parting(data: ReportData, tied: Sequence[RankedOffer]) -> str:
     """Name the measurement that would part a tie: predictions are what is uncertain in it."""
-    guessed = [plain(data.gpu_name(r.offer.gpu_key), 40) for r in tied if r.estimate.basis == "predicted"]
+    guessed = [plain(data.gpu_name(r.offer.gpu_key), 60) for r in tied if r.estimate.basis == "predicted"]
     if not guessed:
         return " All were measured: measure them again with more launches (`--publish`) to part them."
     return f" Measuring {listed(guessed[:3])} would part them; renting one for some minutes is enough."

@@ -151,7 +151,7 @@ def offer_words(offer: Offer) -> str:
 
 def gpus_words(data: ReportData, offer: Offer) -> str:
     """``4 × GeForce RTX 4090``."""
-    name = plain(data.gpu_name(offer.gpu_key), 40)
+    name = plain(data.gpu_name(offer.gpu_key), 60)
     return name if offer.gpu_count == 1 else f"{offer.gpu_count} × {name}"
 
 

@@ -52,7 +52,7 @@ class MaskedModel(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Score every word at each place."""
-        places = torch.arange(tokens.shape[1])
+        places = torch.arange(tokens.shape[1], device=tokens.device)
         x = self.words(tokens) + self.segments(torch.zeros_like(tokens)) + self.places(places)
         x = self.layers(self.dropout(self.norm(x)))
         x = self.last_norm(nn.functional.gelu(self.dense(x)))

@@ -62,9 +62,9 @@ class Attention(nn.Module):
             out: (N, heads, T, T).
         """
         assert self.bias is not None
-        places = torch.arange(x.shape[1])
+        places = torch.arange(x.shape[1], device=x.device)
         distance = (places[None] - places[:, None]).abs().clamp(max=BUCKETS - 1)
-        return self.bias(distance).permute(2, 0, 1)[None] + torch.zeros(len(x), 1, 1, 1)
+        return self.bias(distance).permute(2, 0, 1)[None] + torch.zeros(len(x), 1, 1, 1, device=x.device)
 
 
 class FeedForward(nn.Module):
@@ -107,7 +107,10 @@ class T5(nn.Module):
             states = forward(attend(states, bias))
         states = nn.functional.dropout(self.norms[0](states), DROPOUT, self.training)
         x = nn.functional.dropout(self.words(tokens), DROPOUT, self.training)
-        own_bias, no_bias = self.decoder[0][0].learned_bias(x), torch.zeros(len(x), HEADS, LENGTH, LENGTH)
+        own_bias, no_bias = (
+            self.decoder[0][0].learned_bias(x),
+            torch.zeros(len(x), HEADS, LENGTH, LENGTH, device=x.device),
+        )
         for attend, read, forward in self.decoder:
             x = forward(read(attend(x, own_bias), no_bias, states))
         x = nn.functional.dropout(self.norms[1](x), DROPOUT, self.training) * WIDTH**-0.5

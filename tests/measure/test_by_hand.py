@@ -11,7 +11,7 @@ import torch
 from gpubench.errors import GpuBenchError
 from gpubench.measure import by_hand, events
 from gpubench.measure.budget import QUICK
-from gpubench.measure.case import Desk, compare_by_hand
+from gpubench.measure.case import WorkerContext, compare_by_hand
 from gpubench.measure.hardware import Hardware, open_hardware
 from gpubench.measure.launcher import Launcher
 from gpubench.measure.messages import ByHand
@@ -63,7 +63,7 @@ def test_the_harness_is_held_against_the_loop_by_hand_for_real(monkeypatch, make
     monkeypatch.setattr(by_hand, "BLOCK_S", 0.02)
     monkeypatch.setattr(by_hand, "WARM_STEPS", 4)
     with open_telemetry(cpu) as telemetry:
-        desk = Desk(
+        desk = WorkerContext(
             hardware=open_hardware(cpu),
             budget=QUICK,
             seed=0,

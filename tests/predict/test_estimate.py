@@ -214,7 +214,7 @@ def test_an_impossible_batch_is_misuse(batch_size):
 @pytest.mark.timing
 def test_every_gpu_and_precision_takes_under_a_second_of_cpu():
     profiles = [
-        published(name) for name in ("vgg16", "resnet50", "alexnet", "gnmt", "bert_base_squad", "vit")
+        published(name) for name in ("vgg16", "resnet50", "alexnet", "gnmt", "bert_base_squad", "vit_b_16")
     ]
     specs = list(load_specs().values())
     start = time.process_time()

@@ -20,7 +20,7 @@ from gpubench.models import (
 from gpubench.sections.amp import loss_gap, speed_ups
 from gpubench.sections.host import gains
 from gpubench.sections.processor import contests
-from gpubench.sections.strips import GAP_S, MOST_POINTS, strip, timeline
+from gpubench.sections.telemetry import GAP_S, MOST_POINTS, strip, timeline
 from gpubench.units import format_percent
 
 from . import samples

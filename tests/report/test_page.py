@@ -205,7 +205,7 @@ def test_the_ending_of_the_file_chooses_the_format(tmp_path, name, start):
 
 
 def test_an_unknown_format_is_misuse(tmp_path):
-    with pytest.raises(MisuseError, match="choose one of html"):
+    with pytest.raises(MisuseError, match="choose from html"):
         report(tmp_path / "x", format="pdf", data=samples.report_data())
 
 

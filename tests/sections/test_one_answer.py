@@ -25,6 +25,7 @@ from gpubench.recommend.as_json import as_json
 from gpubench.record.as_json import run_document
 from gpubench.sections.data import ReportData, of_ranking, of_run
 from gpubench.sections.section import own_sections
+from gpubench.sections.words import gpus_words
 from gpubench.specs import load_specs
 from gpubench.units import format_usd
 
@@ -230,3 +231,11 @@ def test_a_ranking_says_the_same_everywhere(ranking):
         assert words["Images per dollar"].startswith(_plain(point))
         assert row["basis"] in words["Basis"]
         assert set(row["findings"]) <= set(words.get("Remarks", "").split())
+
+
+def test_no_name_of_the_table_is_cut_short():
+    rows = tuple(samples.ranked(1, samples.offer(key, "1.00"), 100.0) for key in load_specs())
+    terminal, page, markdown = shown(of_ranking(samples.ranking(rows=rows[:15])), "value")
+    assert "…" not in str((terminal, page, markdown))
+    data = of_ranking(samples.ranking())
+    assert not [key for key in load_specs() if "…" in gpus_words(data, samples.offer(key, "1.00"))]

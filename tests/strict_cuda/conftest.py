@@ -16,7 +16,7 @@ import torch
 
 from gpubench.measure import busy, worker
 from gpubench.measure.budget import QUICK, Budget
-from gpubench.measure.case import Desk, measure_case
+from gpubench.measure.case import WorkerContext, measure_case
 from gpubench.measure.messages import CaseDone, MeasureCase, Setup
 from gpubench.models import Case, DeviceProfile, Execution, MemoryFormat, Precision, TaskKind
 from gpubench.probe import torch_build
@@ -66,7 +66,7 @@ class Gpu:
     device: Device
     profile: DeviceProfile
     line: Line
-    desk: Desk
+    desk: WorkerContext
 
     @property
     def machine(self) -> Machine:
@@ -135,7 +135,7 @@ def make_gpu(inside_nvml, monkeypatch) -> Iterator[Callable[..., Gpu]]:
         device = context.__enter__()
         opened.append(context)
         line = Line()
-        desk = worker.open_desk(Setup(device=profile, budget=budget, seed=0), line)
+        desk = worker.open_context(Setup(device=profile, budget=budget, seed=0), line)
         return Gpu(device, profile, line, desk)
 
     yield make
