@@ -40,6 +40,7 @@ from gpubench.profile.memory import (
     largest_batch,
     need_of,
     peak_memory_bytes,
+    with_blocks_recomputed,
 )
 from gpubench.units import GIB
 from gpubench.workload import Task, Workload, load_workload, workload_names
@@ -301,9 +302,32 @@ def test_autocast_halves_no_weights_but_saves_activations(name: str) -> None:
     slopes = {
         s.is_amp: s.lines[-1].bytes_per_sample
         for s in load_profiles()[name].memory
-        if s.task is TaskKind.TRAIN
+        if s.task is TaskKind.TRAIN and not s.recomputed
     }
     assert slopes[True] < 0.8 * slopes[False]
+
+
+def test_recomputed_blocks_save_memory_where_a_model_has_blocks() -> None:
+    """A transformer's layers and a ResNet's bottlenecks are such; VGG16 is one sequence of single layers."""
+    slopes = {
+        name: {
+            s.recomputed: s.lines[-1].bytes_per_sample
+            for s in load_profiles()[name].memory
+            if s.task is TaskKind.TRAIN and s.is_amp
+        }
+        for name in ("bert_base", "resnet50", "vgg16")
+    }
+    assert slopes["bert_base"][True] < 0.3 * slopes["bert_base"][False]
+    assert slopes["resnet50"][True] < 0.6 * slopes["resnet50"][False]
+    assert set(slopes["vgg16"]) == {False}
+    again = with_blocks_recomputed(load_profiles()["bert_base"])
+    assert again is not None
+    needs = [
+        need_of(p, TaskKind.TRAIN, Precision.AMP_BF16, 64, CardClass.HBM)
+        for p in (again, load_profiles()["bert_base"])
+    ]
+    assert needs[0].device.high < 0.5 * needs[1].device.high
+    assert with_blocks_recomputed(load_profiles()["vgg16"]) is None
 
 
 def test_frozen_layers_save_nothing() -> None:
