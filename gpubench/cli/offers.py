@@ -10,7 +10,7 @@ import typer
 
 from gpubench.cli.common import JsonOption, ResultsOption, money, print_json, say
 from gpubench.cli.options import options_of
-from gpubench.errors import GpuBenchError, MisuseError
+from gpubench.errors import ExitCode, GpuBenchError, MisuseError
 from gpubench.offers.request import OffersRequest
 from gpubench.units import plain
 
@@ -103,7 +103,7 @@ def refresh_(
         )
     unmet = done.named("failed") + (done.named("skipped") if provider else ())
     if unmet or done.path is None:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.NO)
 
 
 def import_(

@@ -79,6 +79,6 @@ def print_ranking(ranking: Ranking, limit: int, *, explain: bool = False, factor
     from gpubench.sections.value import beaten_table, excluded_table, factor_table
 
     data, rows = of_ranking(ranking, limit), ranking.rows[:limit]
-    beside = [factor_table(data, rows)] if factors else []
-    left_out = [beaten_table(data, rows), excluded_table(data, ranking)] if explain else []
+    beside = [factor_table(rows)] if factors else []
+    left_out = [beaten_table(rows), excluded_table(ranking)] if explain else []
     show(*brief(data, "verdict", "value", "owning"), *beside, *left_out)

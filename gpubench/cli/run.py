@@ -9,7 +9,7 @@ import typer
 
 from gpubench.cli.common import JsonOption, print_json, say
 from gpubench.cli.options import options_of
-from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
+from gpubench.errors import ExitCode, GpuBenchError, MisuseError, NoDeviceError
 from gpubench.measure.request import RunRequest
 
 if TYPE_CHECKING:
@@ -82,25 +82,24 @@ def _kept(cases: int) -> str:
 def _tell(
     session: Session, prepared: Prepared, request: RunRequest, report: Path | None, *, as_json: bool
 ) -> None:
-    from gpubench.compare import amp_effects, scaling_effects
+    from gpubench import effects
     from gpubench.record.as_json import run_document
 
     if as_json:
-        effects = {"amp": amp_effects(session.run), "scaling": scaling_effects(session.run)}
-        print_json(run_document(session.run) | effects)
+        print_json(run_document(session.run) | effects.document(session.run))
     else:
         print_run(session.run)
     say(f"stored in {session.path}")
     if session.interrupted:
         say("interrupted: finished cases are kept")
-        raise typer.Exit(130)
+        raise typer.Exit(ExitCode.INTERRUPTED)
     if prepared.plan.cases and not (as_json or session.every_case_failed):
         _top_offers(prepared.plan, request.results)
     if report is not None:
         _write_report(report, request, session.run.run_id)
     if session.every_case_failed:
         say("every case failed; the reasons are above")
-        raise typer.Exit(4)
+        raise typer.Exit(ExitCode.EVERY_CASE_FAILED)
 
 
 def print_run(run: Run) -> None:

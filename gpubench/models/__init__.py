@@ -7,7 +7,16 @@ can be derived again from the file alone.
 
 from gpubench.executions import Execution
 from gpubench.findings import Finding, FindingKind
-from gpubench.models.case import Case, MemoryFormat, TaskKind
+from gpubench.models.case import (
+    Case,
+    Checkpointing,
+    Framework,
+    MemoryFormat,
+    ParallelMode,
+    TaskKind,
+    Trainable,
+    WeightType,
+)
 from gpubench.models.catalogue import GpuSpec, Offer, Pricing
 from gpubench.models.cuda_check import (
     Blocks,
@@ -75,6 +84,7 @@ __all__ = [
     "CardMemory",
     "Case",
     "CaseRow",
+    "Checkpointing",
     "ClockProof",
     "CudaCheck",
     "DeviceProfile",
@@ -85,6 +95,7 @@ __all__ = [
     "FaultProof",
     "Finding",
     "FindingKind",
+    "Framework",
     "GpuSpec",
     "GraphProof",
     "Identity",
@@ -101,6 +112,7 @@ __all__ = [
     "Offer",
     "Operator",
     "OperatorKind",
+    "ParallelMode",
     "PartLog",
     "PartState",
     "Precision",
@@ -120,6 +132,8 @@ __all__ = [
     "Switches",
     "TaskKind",
     "TelemetrySample",
+    "Trainable",
     "Verdict",
+    "WeightType",
     "WorkloadProfile",
 ]

@@ -10,6 +10,7 @@ from gpubench.errors import MisuseError
 from gpubench.models import (
     Case,
     Execution,
+    Framework,
     GpuSpec,
     Precision,
     TaskKind,
@@ -36,6 +37,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     execution: Execution = Execution.GRAPH
     task: TaskKind = TaskKind.TRAIN
     batch_size: int | None = None
+    framework: Framework = Framework.TORCH
 
     @property
     def batch(self) -> int:
@@ -73,7 +75,7 @@ def case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
         else Precision(question.precision)
     )
     if not precision.within(capability):
-        return Refusal(gpu_key=spec.key, reason=f"{spec.name} has no {precision.facts.hardware}")
+        return Refusal(gpu_key=spec.key, reason=f"{spec.short_name} has no {precision.facts.hardware}")
     return Case(
         workload=question.profile.name,
         workload_version=question.profile.version,
@@ -83,6 +85,7 @@ def case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
         memory_format=question.profile.memory_format_at(precision),
         batch_size=question.batch,
         sample_unit=question.profile.sample_unit,
+        framework=question.framework,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from gpubench.labels import gpu_name
 from gpubench.models import Estimate, GpuSpec, Offer, Pricing
 from gpubench.offers.outliers import ADMITTED_BY, Market, name_of
 from gpubench.offers.table import OfferKey, offer_key
@@ -12,7 +13,7 @@ from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.filters import Exclusion
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import IN_DETAIL
-from gpubench.recommend.words import batches_of, gpu_name
+from gpubench.recommend.words import batches_of
 from gpubench.specs import load_specs
 from gpubench.units import format_number, format_percent, plain
 

@@ -12,12 +12,12 @@ from typing import NamedTuple
 import msgspec
 
 from gpubench.errors import MisuseError
+from gpubench.labels import gpu_name
 from gpubench.models import GpuSpec, Offer, Pricing
 from gpubench.offers.owned import Owned, parse_owned
 from gpubench.recommend import economics
 from gpubench.recommend.filters import UNPRICED_KIND
 from gpubench.recommend.request import Range, RankRequest
-from gpubench.recommend.words import gpu_name
 from gpubench.specs import find_spec
 from gpubench.units import format_percent
 

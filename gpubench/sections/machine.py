@@ -11,6 +11,7 @@ from gpubench.models import DeviceProfile
 from gpubench.probe.backend import DeviceState, Host, ProbeReport
 from gpubench.probe.held_back import held_back
 from gpubench.probe.identity import uuid_is_blank
+from gpubench.probe.nvml_profile import fp32_flops_per_s
 from gpubench.sections.device import driver_and_data_sheet
 from gpubench.specs import load_specs
 from gpubench.units import UNKNOWN, count, format_bytes, format_number, format_percent, format_si, plain
@@ -92,9 +93,11 @@ def _here(device: DeviceProfile, state: DeviceState | None, *, several: bool) ->
     if device.uuid is not None and uuid_is_blank(device.uuid):
         place = f"all zeros: matched by PCI bus id {device.pci_bus_id or UNKNOWN}"
     reasons = held_back(device, state) or ["nothing that the driver shows"]
+    peak = fp32_flops_per_s(device)
     return (
         *((Fact(term="GPU", value=str(device.index)),) if several else ()),
         Fact(term="UUID", value=plain(place)),
+        *((Fact(term="fp32 at highest clock", value=format_si(peak, "FLOP/s")),) if peak else ()),
         *(() if state is None else (Fact(term="now", value=_now(state)),)),
         *(Fact(term="" if n else "held back by", value=reason) for n, reason in enumerate(reasons)),
     )

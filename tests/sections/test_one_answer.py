@@ -19,6 +19,7 @@ from gpubench.blocks.parts import Block
 from gpubench.blocks.terminal import show
 from gpubench.findings import INFORMATIVE, Finding, FindingKind
 from gpubench.interval import Interval
+from gpubench.labels import gpu_name
 from gpubench.models import Execution, Pricing, Ranking, Run
 from gpubench.precisions import Precision
 from gpubench.recommend.as_json import as_json
@@ -222,7 +223,7 @@ def test_a_ranking_says_the_same_everywhere(ranking):
     _same(terminal, page, markdown)
     rows = msgspec.to_builtins(as_json(ranking))["rows"]
     for words, row in zip(terminal, rows, strict=True):
-        assert _plain(data.gpu_name(row["gpu_key"])) in words["GPUs and offer"]
+        assert _plain(gpu_name(row["gpu_key"])) in words["GPUs and offer"]
         assert words["GPUs and offer"].count(row["provider"]) >= 1
         assert words["Rank"] == f"{row['rank']} tie" if row["tie"] else words["Rank"] == str(row["rank"])
         assert words["Price and its date"].startswith(_plain(format_usd(row["price_usd_per_hour"])))
