@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 import msgspec
@@ -67,6 +68,8 @@ INFORMATIVE = frozenset(
     }
 )
 """Worth knowing, and no reason to doubt a throughput."""
+DOUBTFUL = frozenset(FindingKind) - INFORMATIVE
+"""Every other kind: a figure that carries one is shown and marked, and claims nothing in a headline."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -238,6 +241,15 @@ def describe(finding: Finding, where: str | None = None) -> str:
         parts.append(f"limit {show(finding.kind, finding.limit)}")
     seen = ": ".join(part for part in (where, ", ".join(parts)) if part)
     return f"{finding.kind}: {what}{f' ({seen})' if seen else ''}; {action}"
+
+
+def doubts(*findings: Iterable[Finding]) -> tuple[FindingKind, ...]:
+    """Return the doubtful kinds among findings, each once, by name.
+
+    >>> doubts([Finding(kind=FindingKind.ONE_BATCH)], [Finding(kind=FindingKind.NOISY)])
+    (<FindingKind.NOISY: 'NOISY'>,)
+    """
+    return tuple(sorted({each.kind for group in findings for each in group if each.kind in DOUBTFUL}))
 
 
 def show(kind: FindingKind, value: float | str) -> str:

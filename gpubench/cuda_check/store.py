@@ -17,16 +17,21 @@ from gpubench.measure.privacy import scrub
 from gpubench.models import (
     SCHEMA_VERSION,
     BatchChoice,
+    Checkpointing,
     CudaCheck,
     DeviceProfile,
     Execution,
     FindingKind,
+    Framework,
     Identity,
     MemoryFormat,
+    ParallelMode,
     PartState,
     Precision,
     Status,
     TaskKind,
+    Trainable,
+    WeightType,
 )
 from gpubench.profile import load_profiles
 from gpubench.readings import h200_readings
@@ -37,7 +42,20 @@ from gpubench.units import MIB, plain
 MOST_BYTES = 16 * MIB
 """A whole check is some hundreds of kilobytes."""
 LONGEST_TEXT = 2000
-_KINDS = (Precision, Execution, TaskKind, MemoryFormat, Status, PartState, FindingKind)
+_KINDS = (
+    Precision,
+    Execution,
+    TaskKind,
+    MemoryFormat,
+    Framework,
+    WeightType,
+    Checkpointing,
+    Trainable,
+    ParallelMode,
+    Status,
+    PartState,
+    FindingKind,
+)
 _OF_ONE_CARD = re.compile("UUID|Serial|PciInfo|Board|MinorNumber|Pids|Accounting|InstanceId")
 """Calls of the driver library that tell one card, or one machine, from another of its kind."""
 _WORDS = frozenset(

@@ -473,5 +473,5 @@ def _without(unit: Unit, status: Status, reason: str) -> messages.CaseDone:
 
 
 def _refusal(reason: str, exit_code: int) -> GpuBenchError:
-    kinds: dict[int, type[GpuBenchError]] = {2: MisuseError, 3: NoDeviceError}
+    kinds: dict[int, type[GpuBenchError]] = {e.exit_code: e for e in (MisuseError, NoDeviceError)}
     return kinds.get(exit_code, GpuBenchError)(reason)

@@ -7,7 +7,16 @@ can be derived again from the file alone.
 
 from gpubench.executions import Execution
 from gpubench.findings import Finding, FindingKind
-from gpubench.models.case import Case, MemoryFormat, TaskKind
+from gpubench.models.case import (
+    Case,
+    Checkpointing,
+    Framework,
+    MemoryFormat,
+    ParallelMode,
+    TaskKind,
+    Trainable,
+    WeightType,
+)
 from gpubench.models.catalogue import GpuSpec, Offer, Pricing
 from gpubench.models.cuda_check import (
     Blocks,
@@ -64,6 +73,7 @@ __all__ = [
     "BuyOrRent",
     "Case",
     "CaseRow",
+    "Checkpointing",
     "ClockProof",
     "CudaCheck",
     "DeviceProfile",
@@ -74,6 +84,7 @@ __all__ = [
     "FaultProof",
     "Finding",
     "FindingKind",
+    "Framework",
     "GpuSpec",
     "GraphProof",
     "Identity",
@@ -86,6 +97,7 @@ __all__ = [
     "Offer",
     "Operator",
     "OperatorKind",
+    "ParallelMode",
     "PartLog",
     "PartState",
     "Precision",
@@ -105,5 +117,7 @@ __all__ = [
     "Switches",
     "TaskKind",
     "TelemetrySample",
+    "Trainable",
+    "WeightType",
     "WorkloadProfile",
 ]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Literal
 
 import msgspec
 
-from gpubench.models import Case, Estimate, Finding, FindingKind, GpuSpec, Run, WorkloadProfile
+from gpubench.models import Case, Estimate, Execution, Finding, FindingKind, GpuSpec, Run, TaskKind
+from gpubench.options import check_fields
 from gpubench.predict import memory
 from gpubench.predict.anchors import Reading, measured_here, readings_of
+from gpubench.predict.answers import Predictions
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.model import Prediction, predict_all
 from gpubench.predict.pairs import HOST_SHARE_LIMIT
@@ -21,35 +21,17 @@ from gpubench.predict.question import (
     case_for,
     check,
     domain_gap,
-    execution_of,
     precision_of,
-    task_of,
 )
+from gpubench.predict.request import PredictRequest
+from gpubench.signatures import takes_options_of
 from gpubench.specs import load_specs, require_spec
 from gpubench.units import format_bytes
 
 
-def predict(
-    workload: str | WorkloadProfile,
-    *,
-    gpus: Sequence[str] | None = None,
-    precision: str = "amp",
-    execution: str = "graph",
-    task: str = "train",
-    batch_size: int | Literal["max"] | None = None,
-    results: Path | None = None,
-) -> dict[str, Estimate | Refusal]:
+@takes_options_of(PredictRequest)
+def predict(request: PredictRequest) -> Predictions:
     """Predict the throughput of a workload on GPUs by name, from this user's results where they help.
-
-    Args:
-        workload: A standard workload, the user's own (``./model.py``), or a profile.
-        gpus: Keys or names of the specification table; None is every GPU.
-        precision: ``fp32``, ``tf32``, ``amp-fp16``, ``amp-bf16``, or ``amp``: the best of each GPU.
-        execution: ``eager``, ``graph`` or ``compile``.
-        task: ``train`` or ``infer``.
-        batch_size: Samples per step on one GPU, or ``max``: the largest that each GPU holds; None is the
-            workload's main batch.
-        results: Results folder; None is the usual one.
 
     Returns:
         By GPU key, an estimate, or a refusal with its reason.
@@ -60,18 +42,20 @@ def predict(
     from gpubench.profile import profile_of
     from gpubench.record.store import read_runs, reference_runs, results_root
 
-    profile = profile_of(workload) if isinstance(workload, str) else workload
+    check_fields(request)
+    workload, batch = request.workload, request.batch_size
     question = Question(
-        profile=profile,
-        precision=precision_of(precision),
-        execution=execution_of(execution),
-        task=task_of(task),
-        batch_size=None if batch_size == "max" else batch_size,
+        profile=profile_of(workload) if isinstance(workload, str) else workload,
+        precision=precision_of(request.precision),
+        execution=Execution(request.execution),
+        task=TaskKind(request.task),
+        batch_size=None if batch == "max" else batch,
     )
-    specs = list(load_specs().values()) if gpus is None else [require_spec(name) for name in gpus]
-    own = read_runs(results_root(results)).runs
-    answer = estimate_at_largest_batch if batch_size == "max" else estimate
-    return answer(question, specs, own=own, reference=reference_runs())
+    named = [require_spec(name) for name in request.gpus]
+    own = read_runs(results_root(request.results)).runs
+    answer = estimate_at_largest_batch if batch == "max" else estimate
+    specs = named or list(load_specs().values())
+    return Predictions(answer(question, specs, own=own, reference=reference_runs()))
 
 
 def estimate(

@@ -183,5 +183,5 @@ def _ratio_method(anchors: Sequence[Reading], case: Case) -> str:
     parts = []
     for anchor in anchors:
         differs = differences(anchor, case)
-        parts.append(f"{anchor.spec.name}" + (f" ({', '.join(differs)})" if differs else ""))
+        parts.append(f"{anchor.spec.short_name}" + (f" ({', '.join(differs)})" if differs else ""))
     return f"ratio from {' and '.join(parts)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from gpubench.labels import gpu_name
 from gpubench.models import Estimate, GpuSpec, Offer, Pricing
 from gpubench.offers.outliers import ADMITTED_BY, Market, name_of
 from gpubench.offers.table import OfferKey, offer_key
@@ -12,7 +13,7 @@ from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.filters import Exclusion
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import IN_DETAIL
-from gpubench.recommend.words import batches_of, gpu_name
+from gpubench.recommend.words import batches_of
 from gpubench.specs import load_specs
 from gpubench.units import format_number, format_percent, plain
 
@@ -137,7 +138,7 @@ def _on_payment(request: RankRequest, pool: Candidates) -> Iterator[str]:
         lost = format_percent(request.spot_lost)
         yield f"Throughput of spot offers is what is left where {lost} of the work is done again."
     if Pricing.RESERVED in pricings:
-        use = request.utilisation.likely
+        use = request.utilization.likely
         yield (
             "Commitments rank as if used day and night; used "
             f"{format_percent(use)} of the time, their work costs {format_number(1 / use, 2)} times as much."

@@ -15,8 +15,8 @@ from typing import Any
 
 from gpubench.errors import MisuseError
 from gpubench.files import write_file
+from gpubench.labels import gpus_of, offer_name, price_of
 from gpubench.models import Offer, Pricing, RankedOffer
-from gpubench.recommend.words import gpus_of, offer_name, price_of
 from gpubench.units import format_usd, plain
 
 CLOUDS = {

@@ -41,9 +41,9 @@ class StoredRuns(msgspec.Struct, frozen=True, kw_only=True):
 # --- where ---------------------------------------------------------------------------------------------
 
 
-def results_root(option: Path | None = None) -> Path:
+def results_root(option: Path | str | None = None) -> Path:
     """Where runs live: the option, $GPUBENCH_RESULTS, ./results where it exists, the user's data folder."""
-    return default_results() if option is None else option
+    return default_results() if option is None else Path(option)
 
 
 def run_path(root: Path, run: Run) -> Path:
@@ -212,7 +212,7 @@ def read_run(path: Path) -> Run:
         raise MisuseError(
             f"{path.name} has schema {version}, this gpubench reads up to {SCHEMA_VERSION}: upgrade gpubench"
         )
-    run = decode_json(upgrade(data, version), Run, path, what="gpubench run")
+    run = upgraded(decode_json(data, Run, path, what="gpubench run"), path)
     if not is_safe_name(run.run_id.casefold()):
         raise BadContentError(f"{path.name}: run id {plain(run.run_id)!r} is no plain file name")
     if broken := broken_rule(run):
@@ -220,11 +220,13 @@ def read_run(path: Path) -> Run:
     return run
 
 
-def upgrade(data: bytes, version: int) -> bytes:
-    """Bring an older file to the current schema, one step a version. Version 1 is the first."""
-    if version < 1:
-        raise BadContentError(f"schema version {version} never existed: the file is not gpubench's")
-    return data
+def upgraded(run: Run, path: Path) -> Run:
+    """Bring a run to the current schema. A case of version 1 is one of version 2 at its defaults."""
+    if run.schema_version < 1:
+        raise BadContentError(
+            f"{path.name}: schema version {run.schema_version} never existed: the file is not gpubench's"
+        )
+    return msgspec.structs.replace(run, schema_version=SCHEMA_VERSION)
 
 
 def read_runs(root: Path) -> StoredRuns:

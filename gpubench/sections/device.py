@@ -11,8 +11,7 @@ from gpubench.models import DeviceProfile, Environment, GpuSpec
 from gpubench.precisions import FORMATS
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.words import listed
-from gpubench.units import UNKNOWN, count, format_bytes, format_number, format_si, plain
+from gpubench.units import UNKNOWN, count, format_bytes, format_number, format_si, listing, plain
 
 DIFFERS = 0.05
 """Share by which a reading may differ from the data sheet before the page speaks of it."""
@@ -109,7 +108,7 @@ def _strength(spec: GpuSpec) -> str:
         else "",
         _watts(spec.tdp_w) if spec.tdp_w else "",
     ]
-    return f"By the data sheet {listed(part for part in known if part)}." if any(known) else ""
+    return f"By the data sheet {listing(part for part in known if part)}." if any(known) else ""
 
 
 def _differences(device: DeviceProfile, spec: GpuSpec | None) -> list[Part]:
@@ -178,7 +177,7 @@ def _state(device: DeviceProfile) -> list[Part]:
     ]
     if device.tensor_core_precisions:
         what = "instructions" if device.backend == "cpu" else "tensor cores"
-        known.append(f"{what} for {listed(device.tensor_core_precisions)}")
+        known.append(f"{what} for {listing(device.tensor_core_precisions)}")
     said = ", ".join(part for part in known if part)
     return [Paragraph(text=f"{said[:1].upper()}{said[1:]}.")] if said else []
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpubench.blocks.parts import Block, Paragraph, number, table, text
-from gpubench.compare import ratio
+from gpubench.effects import Result, ratio
 from gpubench.interval import stacked
 from gpubench.models import Case, DeviceProfile, Run
-from gpubench.sections.data import ReportData, Result, newest, same
+from gpubench.sections.data import ReportData, newest, same
 from gpubench.sections.section import Section
 from gpubench.sections.words import case_words
 from gpubench.units import UNKNOWN, count, plain

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from gpubench.blocks.parts import Block, Paragraph, number, table, text
+from gpubench.effects import Result
 from gpubench.measure.feeding import eight_bit_bytes, tensor_bytes
 from gpubench.models import MicroResult, TaskKind
 from gpubench.profile import load_profiles
-from gpubench.sections.data import ReportData, Result, at_named_batches
+from gpubench.sections.data import ReportData, at_named_batches
 from gpubench.sections.section import Section
 from gpubench.sections.words import rate_of
 from gpubench.units import UNKNOWN, format_percent, format_si, plain

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-import msgspec
-
 from gpubench.blocks.charts import BLUE, ORANGE, Mark, Series, dots, two_lines
 from gpubench.blocks.parts import Block, Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.effects import Effect, Result, execution_effects
 from gpubench.findings import FindingKind
 from gpubench.interval import stacked
 from gpubench.models import Execution
-from gpubench.sections.data import ReportData, Result
-from gpubench.sections.ratios import Ratio, ratio
+from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.words import rate_of
 from gpubench.units import count, format_percent, plain
@@ -24,19 +20,8 @@ _NAMES = {Execution.GRAPH: "graph against eager", Execution.COMPILE: "compile ag
 _LOOKS = {Execution.GRAPH: (BLUE, "circle"), Execution.COMPILE: (ORANGE, "diamond")}
 
 
-def gains(results: Iterable[Result]) -> tuple[Ratio, ...]:
-    """Pair every graph or compile case with its eager twin: all else equal."""
-    known = {result.case: result for result in results}
-    pairs = []
-    for case, result in known.items():
-        eager = known.get(msgspec.structs.replace(case, execution=Execution.EAGER))
-        if case.execution is not Execution.EAGER and eager is not None:
-            pairs.append(ratio(result, eager))
-    return tuple(sorted(pairs, key=lambda p: (p.of.case.workload, p.of.case.batch_size, p.of.case.label)))
-
-
 def _render(data: ReportData) -> Block | None:
-    pairs = gains(data.results)
+    pairs = execution_effects(data.results)
     if not pairs:
         return None
     rows = [_label(pair.of) for pair in pairs]
@@ -58,7 +43,7 @@ def _render(data: ReportData) -> Block | None:
     )
 
 
-def _sentence(pairs: tuple[Ratio, ...]) -> str:
+def _sentence(pairs: tuple[Effect, ...]) -> str:
     graphs = [pair for pair in pairs if pair.of.case.execution is Execution.GRAPH]
     bound = [pair for pair in graphs if pair.value > HOST_BOUND_RATIO]
     if not graphs:
@@ -80,7 +65,7 @@ def _label(result: Result) -> str:
     return two_lines(plain(result.case.workload, 30), batch)
 
 
-def _figure(pairs: tuple[Ratio, ...], labels: list[str]) -> Figure:
+def _figure(pairs: tuple[Effect, ...], labels: list[str]) -> Figure:
     series = [
         Series(
             name=_NAMES[execution],
@@ -109,7 +94,7 @@ def _figure(pairs: tuple[Ratio, ...], labels: list[str]) -> Figure:
     )
 
 
-def _twin(pairs: tuple[Ratio, ...]) -> Table:
+def _twin(pairs: tuple[Effect, ...]) -> Table:
     return table(
         "Eager beside graph and compile",
         pairs,
@@ -122,7 +107,7 @@ def _twin(pairs: tuple[Ratio, ...]) -> Table:
     )
 
 
-def _pace(pair: Ratio) -> str:
+def _pace(pair: Effect) -> str:
     flagged = any(f.kind is FindingKind.HOST_BOUND for f in pair.to.measurement.findings)
     if pair.of.case.execution is Execution.COMPILE:
         return "the host, when eager" if flagged else "—"

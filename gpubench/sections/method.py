@@ -17,11 +17,12 @@ from gpubench.blocks.parts import (
     table,
     text,
 )
+from gpubench.effects import Result
 from gpubench.findings import Finding, FindingKind, describe
 from gpubench.measure.checks import unique
 from gpubench.models import Launch, Measurement, Run, StartState, Switches
 from gpubench.record.spread import cold_costs, spread
-from gpubench.sections.data import ReportData, Result
+from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.words import case_words, moment_words
 from gpubench.units import UNKNOWN, count, format_bytes, format_duration, format_number, format_percent, plain

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gpubench.blocks.parts import Block, Paragraph, Table, number, table, text
+from gpubench.labels import PRICING_WORDS
 from gpubench.models import Pricing, RankedOffer
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.words import PRICING_WORDS, listed
-from gpubench.units import UNKNOWN, count, plain
+from gpubench.units import UNKNOWN, count, listing, plain
 
 STALE_DAYS, OLD_DAYS = 30, 180
 """Past the first a price is marked stale; past the second it is not called current."""
@@ -34,7 +34,7 @@ def _render(data: ReportData) -> Block | None:
                 text("Provider", lambda item: plain(item[0], 40)),
                 number("Offers", lambda item: str(len(item[1]))),
                 text(
-                    "Pricing", lambda item: listed(sorted({PRICING_WORDS[r.offer.pricing] for r in item[1]}))
+                    "Pricing", lambda item: listing(sorted({PRICING_WORDS[r.offer.pricing] for r in item[1]}))
                 ),
                 text("Oldest price", lambda item: plain(_by_age(item[1])[-1].offer.price_date, 20)),
                 text("Newest price", lambda item: plain(_by_age(item[1])[0].offer.price_date, 20)),
@@ -60,7 +60,7 @@ def _sentence(rows: Iterable[RankedOffer]) -> str:
 
 
 def _pricings(rows: list[RankedOffer]) -> str:
-    return listed(sorted({PRICING_WORDS[row.offer.pricing] for row in rows}))
+    return listing(sorted({PRICING_WORDS[row.offer.pricing] for row in rows}))
 
 
 def _by_age(rows: list[RankedOffer]) -> list[RankedOffer]:
@@ -86,7 +86,7 @@ def _sources(rows: Iterable[RankedOffer]) -> Table:
         "Where the prices were read",
         sorted(read.items()),
         text("Source", lambda item: item[0]),
-        text("Providers", lambda item: listed(sorted(item[1]))),
+        text("Providers", lambda item: listing(sorted(item[1]))),
         folded=True,
     )
 

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpubench.blocks.parts import Block, Paragraph, number, table, text
+from gpubench.effects import Effect, Result, effect
 from gpubench.interval import stacked
 from gpubench.models import Case, TaskKind
-from gpubench.sections.data import ReportData, Result, at_named_batches, same
-from gpubench.sections.ratios import Ratio, doubts, ratio
+from gpubench.sections.data import ReportData, at_named_batches, same
 from gpubench.sections.section import Section
-from gpubench.sections.words import listed, throughput
-from gpubench.units import UNKNOWN, count, format_duration, plain
+from gpubench.sections.words import throughput
+from gpubench.units import UNKNOWN, count, format_duration, listing, plain
 
 JOB_SAMPLES = 1_000_000
 """A job to hold both against: about 17 passes over the 60,000 images of the classic digit set."""
@@ -32,7 +32,7 @@ class Contest:
     cpus: tuple[Result, ...]
     cpu: Result
     gpu: Result | None
-    factor: Ratio | None
+    factor: Effect | None
     equal: bool
 
 
@@ -53,7 +53,7 @@ def contests(data: ReportData) -> tuple[Contest, ...]:
                 cpus=tuple(mine),
                 cpu=cpu,
                 gpu=gpu,
-                factor=None if gpu is None else ratio(gpu, cpu),
+                factor=None if gpu is None else effect(gpu, cpu),
                 equal=bool(shared),
             )
         )
@@ -133,10 +133,10 @@ def _names(found: Iterable[Contest]) -> str:
     """Workloads, with the findings that cast doubt on what the CPU did."""
     texts = []
     for contest in found:
-        flags = sorted({flag for result in contest.cpus for flag in doubts(result)})
+        flags = sorted({flag for result in contest.cpus for flag in result.doubts})
         name = plain(contest.cpu.case.workload, 40)
         texts.append(f"{name} (flagged {', '.join(flags)})" if flags else name)
-    return listed(texts)
+    return listing(texts)
 
 
 def _surely_within_s(results: Iterable[Result]) -> float:
@@ -215,7 +215,7 @@ def _case(result: Result) -> str:
 def _result(result: Result) -> str:
     m = result.measurement
     figure = throughput(m)
-    flags = "".join(f"\nflagged {flag}" for flag in doubts(result))
+    flags = "".join(f"\nflagged {flag}" for flag in result.doubts)
     return f"{stacked(figure)}\n{_case(result)}{flags}"
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from gpubench.blocks.charts import BLUE, GREEN, INK, ORANGE, PURPLE, QUIET, RULE, dress, label
 from gpubench.blocks.parts import Block, Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.effects import Result
 from gpubench.models import Launch, TelemetrySample
-from gpubench.sections.data import ReportData, Result
+from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.words import listed
-from gpubench.units import UNKNOWN, count, format_number, format_percent, plain
+from gpubench.units import UNKNOWN, count, format_number, format_percent, listing, plain
 
 
 def _render(data: ReportData) -> Block | None:
@@ -50,10 +50,10 @@ def _one_a_workload(results: Iterable[Result]) -> list[Result]:
 def _sentence(results: Sequence[Result]) -> str:
     sources = {x.telemetry_source for r in results for x in r.measurement.launches if x.telemetry_source}
     reasons = {reason for r in results for s in _samples(r) for reason in s.clock_event_reasons or ()}
-    text = f"Read while the rounds were timed, by {listed(sorted(sources)) or 'an unnamed source'}. "
+    text = f"Read while the rounds were timed, by {listing(sorted(sources)) or 'an unnamed source'}. "
     if not reasons:
         return text + "In no sample did the driver give a reason for holding the clock."
-    return text + f"Reasons that the driver gave for holding the clock: {listed(sorted(reasons))}."
+    return text + f"Reasons that the driver gave for holding the clock: {listing(sorted(reasons))}."
 
 
 def _idle(data: ReportData) -> str:

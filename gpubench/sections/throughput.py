@@ -7,8 +7,9 @@ from itertools import groupby
 
 from gpubench.blocks.charts import BLUE, ORANGE, SLATE, Mark, Series, bars, two_lines
 from gpubench.blocks.parts import Block, Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.effects import Result
 from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind
-from gpubench.sections.data import ReportData, Result
+from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.words import rate_of
 from gpubench.units import format_bytes, format_duration, format_percent, plain, plural

@@ -12,7 +12,20 @@ import numpy as np
 import pytest
 
 from gpubench.errors import MisuseError
-from gpubench.models import Case, Estimate, Execution, Finding, FindingKind, Precision, TaskKind
+from gpubench.models import (
+    Case,
+    Checkpointing,
+    Estimate,
+    Execution,
+    Finding,
+    FindingKind,
+    Framework,
+    Precision,
+    TaskKind,
+    Trainable,
+    WeightType,
+)
+from gpubench.predict.anchors import readings_of
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.estimate import estimate
 from gpubench.predict.question import Question, Refusal, case_for
@@ -88,7 +101,7 @@ def test_a_measurement_on_a_gpu_moves_every_prediction_in_proportion(vgg16):
     slow, fast = (ask(vgg16, H100, own=[run_of(T4, (case, speed))])[H100] for speed in (100.0, 200.0))
     assert fast.samples_per_s / slow.samples_per_s == pytest.approx(2)
     assert slow.anchored
-    assert "Tesla T4" in slow.method
+    assert "from T4" in slow.method
     assert slow.evidence == ("run-1",)
 
 
@@ -121,6 +134,15 @@ def test_a_host_bound_measurement_names_the_cpu_that_set_its_pace(vgg16, kind, c
     assert (found.basis, found.host_cpu) == ("measured", cpu)
 
 
+def test_no_framework_anchors_another():
+    """Neither a run of torch, nor the shipped loops of torch, start a prediction for another framework."""
+    asked = Question(profile=load_profiles()["vgg16"])
+    of_torch = run_of(T4, (case_on(asked, T4), 10.0))
+    found = readings_of(asked, [of_torch], [])
+    assert {reading.run_id for reading in found} > {"run-1"}, "the loops are among them"
+    assert readings_of(msgspec.structs.replace(asked, framework=Framework.KERAS_JAX), [of_torch], []) == []
+
+
 def test_another_workload_version_or_task_anchors_nothing(vgg16):
     case = case_on(vgg16, T4)
     others = [
@@ -130,6 +152,11 @@ def test_another_workload_version_or_task_anchors_nothing(vgg16):
             {"task": TaskKind.INFER},
             {"precision": Precision.FP32},
             {"gpu_count": 4},
+            {"framework": Framework.KERAS_TORCH},
+            {"weight_type": WeightType.BFLOAT16},
+            {"checkpointing": Checkpointing.FULL},
+            {"trainable": Trainable.LORA},
+            {"loss_chunks": 8},
         )
     ]
     run = run_of(T4, *((other, 10.0) for other in others))

@@ -7,6 +7,7 @@ import pytest
 
 from gpubench.errors import MisuseError
 from gpubench.models import Finding, FindingKind, Pricing
+from gpubench.options import request_from
 from gpubench.predict.question import Refusal
 from gpubench.recommend.as_json import as_json
 from gpubench.recommend.judge import judge
@@ -352,12 +353,11 @@ def test_commitments_rank_when_asked_and_say_what_they_cost_when_idle():
 
 
 def test_plain_words_and_numbers_will_do_for_the_python_function(tmp_path):
-    from gpubench.recommend.rank import _request
-
-    request = _request({"gpus": "h100", "workloads": ["cnn"], "utilisation": 0.5, "results": str(tmp_path)})
+    given = {"gpu": "h100", "workload": ["cnn"], "utilization": 0.5, "results": str(tmp_path)}
+    request = request_from(RankRequest, given, "rank")
     assert request.gpus == ("h100",)
     assert request.workloads == ("cnn",)
-    assert request.utilisation == (0.5, 0.5, 0.5)
+    assert request.utilization == (0.5, 0.5, 0.5)
     assert request.results == tmp_path
 
 

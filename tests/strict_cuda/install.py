@@ -156,7 +156,9 @@ def _memory(machine: Machine) -> dict[str, Any]:
         "memory_stats": lambda device=None: memory.stats(),
         "mem_get_info": lambda device=None: (memory.unreserved, memory.total),
         "set_per_process_memory_fraction": set_fraction,
-        "get_per_process_memory_fraction": lambda device=None: memory.fraction,
+        "get_per_process_memory_fraction": lambda device=None: (
+            1.0 if memory.fraction is None else memory.fraction
+        ),
         "empty_cache": empty_cache,
     }
 
