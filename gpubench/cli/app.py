@@ -6,7 +6,9 @@ import signal
 import sys
 import traceback
 from importlib import import_module
-from tempfile import NamedTemporaryFile
+from pathlib import Path
+from secrets import token_hex
+from tempfile import gettempdir
 from types import FrameType
 from typing import Annotated
 
@@ -15,6 +17,7 @@ import typer
 from gpubench import __version__
 from gpubench.cli.streams import leave_quietly, make_safe
 from gpubench.errors import ExitCode, GpuBenchError, exit_codes
+from gpubench.files import create_file
 from gpubench.units import plain
 
 MESSAGE_LIMIT = 2000
@@ -96,13 +99,11 @@ def main() -> None:
         )
 
 
-def _log() -> str:
+def _log() -> Path:
     """Write the traceback of the error in hand to a file of its own, and return its path."""
-    with NamedTemporaryFile(
-        "w", prefix="gpubench-", suffix=".log", encoding="utf-8", errors="replace", delete=False
-    ) as file:
-        file.write(f"gpubench {__version__}\n{traceback.format_exc()}")
-    return file.name
+    path = Path(gettempdir()) / f"gpubench-{token_hex(6)}.log"
+    create_file(path, f"gpubench {__version__}\n{traceback.format_exc()}".encode(errors="replace"), mode=0o600)
+    return path
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

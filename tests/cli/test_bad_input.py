@@ -125,7 +125,7 @@ def test_a_cpu_only_torch_beside_a_gpu_is_never_a_silent_run_on_the_cpu(fake_nvm
     assert code == 1
     assert (
         "pip uninstall torch, then install its CUDA 13 build with the command of the selector at pytorch.org"
-        in checks
+        in " ".join(checks.split())
     )
 
 
