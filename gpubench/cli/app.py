@@ -102,9 +102,8 @@ def main() -> None:
 def _log() -> Path:
     """Write the traceback of the error in hand to a file of its own, and return its path."""
     path = Path(gettempdir()) / f"gpubench-{token_hex(6)}.log"
-    create_file(
-        path, f"gpubench {__version__}\n{traceback.format_exc()}".encode(errors="replace"), mode=0o600
-    )
+    text = f"gpubench {__version__}\n{traceback.format_exc()}"
+    create_file(path, text.encode(errors="replace"), mode=0o600)
     return path
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from gpubench.children import ChildEndedError, ChildLateError
 from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
-from gpubench.measure import capability, messages
+from gpubench.measure import messages
 from gpubench.measure.budget import budget_of
 from gpubench.measure.child import Child, environment_of
 from gpubench.measure.plan import Plan
@@ -102,7 +102,7 @@ def with_largest_batches(
         NoDeviceError: If the device cannot be used.
     """
     memory_bytes = device.memory_bytes
-    if capability.is_cpu(device) or memory_bytes is None:
+    if device.is_cpu or memory_bytes is None:
         raise MisuseError(
             "--batch-size max needs a GPU whose memory is known: a CPU would begin to swap; give a number"
         )
@@ -192,7 +192,7 @@ class Trials:
             return self._child
         strict = self._case.precision is Precision.FP32
         child = self._child = Child(environment_of(self._device, os.environ, strict=strict))
-        on_cpu = capability.is_cpu(self._device)
+        on_cpu = self._device.is_cpu
         budget = budget_of("quick", on_cpu=on_cpu)
         child.send(messages.Setup(device=self._device, budget=budget, seed=self._seed))
         while True:

@@ -101,7 +101,7 @@ def measure_pipeline(
     wanted = available_cpus() if workers is None else workers
     if wanted < 1:
         raise MisuseError(f"{wanted} workers: give a whole number from 1 up")
-    order = order or PipelineOrder(device="cpu" if device.backend == "cpu" else "cuda", workers=wanted)
+    order = order or PipelineOrder(device="cpu" if device.is_cpu else "cuda", workers=wanted)
     environment = dict(os.environ)
     if order.device == "cuda" and device.uuid and device.uuid.removeprefix("GPU-").strip("0-"):
         environment["CUDA_VISIBLE_DEVICES"] = device.uuid

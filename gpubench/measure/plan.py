@@ -162,7 +162,7 @@ def plan(
     Raises:
         MisuseError: If nothing of what was asked can be measured, or the request contradicts itself.
     """
-    on_cpu = capability.is_cpu(device)
+    on_cpu = device.is_cpu
     if request.micro == "only":
         return only_micro(request, on_cpu=on_cpu)
     budget = budget_of(request.budget or ("quick" if on_cpu else "default"), on_cpu=on_cpu)
@@ -198,7 +198,7 @@ def _every_case(
     budget: Budget,
 ) -> Iterator[tuple[PlannedCase, str | None]]:
     """Give every case of a request, and why it cannot be measured here (None where it can)."""
-    on_cpu, publish = capability.is_cpu(device), budget.name == "publish"
+    on_cpu, publish = device.is_cpu, budget.name == "publish"
     precisions = resolve_precisions(request.precisions, device)
     placed = [
         (count, execution)

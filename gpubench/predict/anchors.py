@@ -122,7 +122,7 @@ def _loop(question: Question, spec: GpuSpec, step: StepReading, execution: Execu
 
 def gpu_of(device: DeviceProfile) -> GpuSpec | None:
     """The row of a measured device in the specification table; None for a CPU, a slice, or a stranger."""
-    if device.backend == "cpu" or device.mig_enabled or device.gpu_key is None:
+    if device.is_cpu or device.mig_enabled or device.gpu_key is None:
         return None
     return find_spec(device.gpu_key)
 

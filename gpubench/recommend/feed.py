@@ -52,7 +52,7 @@ def feed(request: FeedRequest | None = None) -> FeedReport:
         remark=remark,
         pipeline=pipeline,
         feedings=tuple(
-            feeding(c, pipeline, device_is_gpu=device.backend != "cpu" and c.gpu == device.gpu_key)
+            feeding(c, pipeline, device_is_gpu=not device.is_cpu and c.gpu == device.gpu_key)
             for c in consumptions
         ),
         refused=refused,

@@ -110,7 +110,7 @@ def _has_runs(root: Path) -> bool:
 
 def folder_name(run: Run) -> str:
     """Folder of a run's device: its GPU key, ``cpu`` for a CPU, ``unknown`` where it has no safe key."""
-    key = "cpu" if run.device.backend == "cpu" else (run.device.gpu_key or _UNKNOWN_KEY)
+    key = "cpu" if run.device.is_cpu else (run.device.gpu_key or _UNKNOWN_KEY)
     return key if is_safe_name(key) else _UNKNOWN_KEY
 
 

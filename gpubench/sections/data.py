@@ -101,7 +101,7 @@ class ReportData:
     @property
     def is_cpu(self) -> bool:
         """Whether the measurements were made on a CPU."""
-        return self.device is not None and self.device.backend == "cpu"
+        return self.device is not None and self.device.is_cpu
 
 
 def of_ranking(ranking: Ranking, most_offers: int | None = None) -> ReportData:

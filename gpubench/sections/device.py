@@ -66,7 +66,7 @@ def driver_and_data_sheet(device: DeviceProfile, spec: GpuSpec | None, caption: 
 
 def device_line(device: DeviceProfile, software: Environment) -> str:
     """One line: the device, its memory, driver, torch, and the threads of a CPU."""
-    threads = software.cpu_threads if device.backend == "cpu" else None
+    threads = software.cpu_threads if device.is_cpu else None
     parts = [
         plain(device.name or device.backend),
         format_bytes(device.memory_bytes) if device.memory_bytes else "",
@@ -176,7 +176,7 @@ def _state(device: DeviceProfile) -> list[Part]:
         f"virtualisation {plain(device.virtualization, 40)}" if device.virtualization else "",
     ]
     if device.tensor_core_precisions:
-        what = "instructions" if device.backend == "cpu" else "tensor cores"
+        what = "instructions" if device.is_cpu else "tensor cores"
         known.append(f"{what} for {listing(device.tensor_core_precisions)}")
     said = ", ".join(part for part in known if part)
     return [Paragraph(text=f"{said[:1].upper()}{said[1:]}.")] if said else []

@@ -25,7 +25,7 @@ def _render(data: ReportData) -> Block | None:
         case for case in dict.fromkeys(c for known in of_device for c in known) if _shared(case, of_device)
     ]
     names = [plain(device.name or "unnamed device", 40) for device in devices]
-    if not cases and all(device.backend == "cpu" for device in devices[1:]):
+    if not cases and all(device.is_cpu for device in devices[1:]):
         return None  # the section on the CPU compares these, each at its fastest
     if not cases:
         said = (

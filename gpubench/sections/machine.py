@@ -22,7 +22,7 @@ _Seen = tuple[DeviceProfile, DeviceState | None]
 def machine(report: ProbeReport) -> Block:
     """Return every device, the host, the problems and the next step; in brief one line a device."""
     seen = list(zip(report.devices, report.states, strict=True))
-    cpus = [device for device, _ in seen if device.backend == "cpu"]
+    cpus = [device for device, _ in seen if device.is_cpu]
     step = "gpubench run" if len(cpus) < len(seen) else "gpubench run --quick"
     if any(problem.exit_code for problem in report.problems):
         step = "gpubench doctor"
@@ -33,7 +33,7 @@ def machine(report: ProbeReport) -> Block:
     return Block(
         title="What is in this machine",
         parts=(
-            *(part for alike in _alike([s for s in seen if s[0].backend != "cpu"]) for part in _gpus(alike)),
+            *(part for alike in _alike([s for s in seen if not s[0].is_cpu]) for part in _gpus(alike)),
             *(part for device in cpus for part in _cpu(device, report.host)),
             *_host(report.host),
             *problems,
@@ -50,7 +50,7 @@ def machine(report: ProbeReport) -> Block:
 def _lines(device: DeviceProfile, state: DeviceState | None) -> list[Paragraph]:
     """A device in a line, and one for each thing that holds it back."""
     size = f"{format_bytes(device.memory_bytes)} memory"
-    if device.backend == "cpu":
+    if device.is_cpu:
         bf16 = ", bf16" if "bf16" in (device.tensor_core_precisions or ()) else ""
         return [
             Paragraph(text=f"CPU    {_name(device)}, {_whole(device.core_count)} cores, {size}{bf16}"),

@@ -62,7 +62,7 @@ def contests(data: ReportData) -> tuple[Contest, ...]:
 
 def _of_first(data: ReportData, *, is_cpu: bool) -> list[Result]:
     """What was measured on one CPU, or on one GPU: the page's own, else the one with the newest run."""
-    kind = [result for result in data.everything if (result.run.device.backend == "cpu") is is_cpu]
+    kind = [result for result in data.everything if result.run.device.is_cpu is is_cpu]
     return [result for result in kind if same(result.run.device, kind[0].run.device)]
 
 
@@ -183,7 +183,7 @@ def _mend(compared: list[Contest]) -> list[str]:
 
 def _threads(result: Result, before: str) -> str:
     threads = result.measurement.cpu_threads or result.run.environment.cpu_threads
-    on_cpu = result.run.device.backend == "cpu"
+    on_cpu = result.run.device.is_cpu
     return f"{before}{count(threads, 'thread')}" if on_cpu and threads else ""
 
 

@@ -119,7 +119,7 @@ def _evidence(data: ReportData) -> Paragraph:
         text += (
             " This is a CPU, and a CPU measurement never serves as the starting point of a GPU prediction."
         )
-        others = [run.device.name or "a GPU" for run in data.runs if run.device.backend != "cpu"]
+        others = [run.device.name or "a GPU" for run in data.runs if not run.device.is_cpu]
         if others:
             names = listing(dict.fromkeys(others))
             text += f" The results folder also holds runs of {names}; the ranking uses them."
