@@ -19,14 +19,13 @@ from gpubench.blocks.parts import Block
 from gpubench.blocks.terminal import show
 from gpubench.findings import INFORMATIVE, Finding, FindingKind
 from gpubench.interval import Interval
-from gpubench.labels import gpu_name
+from gpubench.labels import gpus_of
 from gpubench.models import Execution, Pricing, Ranking, Run
 from gpubench.precisions import Precision
 from gpubench.recommend.as_json import as_json
 from gpubench.record.as_json import run_document
 from gpubench.sections.data import ReportData, of_ranking, of_run
 from gpubench.sections.section import own_sections
-from gpubench.sections.words import gpus_words
 from gpubench.specs import load_specs
 from gpubench.units import format_usd
 
@@ -222,8 +221,8 @@ def test_a_ranking_says_the_same_everywhere(ranking):
     terminal, page, markdown = shown(data, "value")
     _same(terminal, page, markdown)
     rows = msgspec.to_builtins(as_json(ranking))["rows"]
-    for words, row in zip(terminal, rows, strict=True):
-        assert _plain(gpu_name(row["gpu_key"])) in words["GPUs and offer"]
+    for words, row, offer in zip(terminal, rows, ranking.rows, strict=True):
+        assert _plain(gpus_of(offer.offer)) in words["GPUs and offer"]
         assert words["GPUs and offer"].count(row["provider"]) >= 1
         assert words["Rank"] == f"{row['rank']} tie" if row["tie"] else words["Rank"] == str(row["rank"])
         assert words["Price and its date"].startswith(_plain(format_usd(row["price_usd_per_hour"])))
@@ -238,5 +237,4 @@ def test_no_name_of_the_table_is_cut_short():
     rows = tuple(samples.ranked(1, samples.offer(key, "1.00"), 100.0) for key in load_specs())
     terminal, page, markdown = shown(of_ranking(samples.ranking(rows=rows[:15])), "value")
     assert "…" not in str((terminal, page, markdown))
-    data = of_ranking(samples.ranking())
-    assert not [key for key in load_specs() if "…" in gpus_words(data, samples.offer(key, "1.00"))]
+    assert not [key for key in load_specs() if "…" in gpus_of(samples.offer(key, "1.00"))]
