@@ -8,18 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from gpubench import workload
+from gpubench import discovery
+from gpubench.discovery import load_workload, workload_names
 from gpubench.errors import MisuseError
-from gpubench.workload import is_own, load_workload, workload_names
+from gpubench.workload import is_own
 
 ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture
 def fresh_discovery() -> object:
-    workload._installed.cache_clear()
+    discovery._installed.cache_clear()
     yield
-    workload._installed.cache_clear()
+    discovery._installed.cache_clear()
 
 
 def plug_in(folder: Path, name: str, target: str) -> None:

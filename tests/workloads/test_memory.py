@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
+from gpubench.discovery import load_workload, workload_names
 from gpubench.models import Precision, TaskKind, WorkloadProfile
 from gpubench.profile import load_profiles, profile_of, profile_workload
 from gpubench.profile.cuda_rules import RESULT_IN_FLOAT32, TO_FLOAT32, TO_LOWER, cuda_rules
@@ -35,7 +36,7 @@ from gpubench.profile.memory import (
     upper_bound_bytes,
 )
 from gpubench.units import GIB
-from gpubench.workload import Task, Workload, load_workload, workload_names
+from gpubench.workload import Task, Workload
 
 TRAINED = [name for name in workload_names() if name != "augment"]
 

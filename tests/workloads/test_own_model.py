@@ -14,12 +14,12 @@ import torch
 from patience import Stopwatch, is_gone, wait_until
 
 from gpubench.children import MOST_ASKED_PRINTED_BYTES
+from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
 from gpubench.own_model import version_of
 from gpubench.profile import profile_of, profile_workload, profiles_of
 from gpubench.profile.child import _answer
 from gpubench.profile.first_loss import check_first_loss
-from gpubench.workload import load_workload
 
 GOOD = """
 import torch
