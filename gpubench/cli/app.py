@@ -41,6 +41,7 @@ _VERBS = (
     "results",
     "offers",
     "predict",
+    "memory",
     "calibrate",
     "rank",
     "report",

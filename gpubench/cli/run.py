@@ -39,6 +39,8 @@ def verb(
         _check_report(report)
     if prepared.remark:
         say(prepared.remark)
+    for doubt in prepared.doubts:
+        say(doubt)
     session = _measure(prepared)
     _tell(session, prepared, request, report, as_json=json)
 

@@ -28,6 +28,7 @@ from gpubench.models import (
     Status,
     WorkloadProfile,
 )
+from gpubench.profile.allowance import card_of_device
 from gpubench.profile.memory import MOST_BATCH, largest_batch
 from gpubench.units import Seconds, format_bytes
 
@@ -76,9 +77,10 @@ def largest_that_fits(
     return good
 
 
-def guess_batch(profile: WorkloadProfile, case: Case, memory_bytes: int) -> int:
-    """Guess from the memory model that ranking goes by too."""
-    return max(1, largest_batch(profile, case.task, case.precision, memory_bytes))
+def guess_batch(profile: WorkloadProfile, case: Case, device: DeviceProfile) -> int:
+    """Guess from the memory model that ranking goes by too; 1 where the device's memory is not known."""
+    card = card_of_device(device)
+    return 1 if card is None else max(1, largest_batch(profile, case.task, case.precision, card))
 
 
 def with_largest_batches(
@@ -108,7 +110,7 @@ def with_largest_batches(
         )
     cases, lost = [], list(made.unsupported)
     for planned in made.cases:
-        guess = guess_batch(profiles[planned.reference], planned.case, memory_bytes)
+        guess = guess_batch(profiles[planned.reference], planned.case, device)
         try:
             with Trials(planned.reference, planned.case, device, on_trial, made.seed) as trials:
                 batch = largest_that_fits(trials.fits, guess)

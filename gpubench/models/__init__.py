@@ -42,6 +42,15 @@ from gpubench.models.measurement import (
     Status,
     Switches,
 )
+from gpubench.models.memory import (
+    CardClass,
+    CardMemory,
+    MemoryBasis,
+    MemoryFit,
+    MemoryNeed,
+    MemoryParts,
+    Verdict,
+)
 from gpubench.models.ranking import (
     Basis,
     BuyOrRent,
@@ -71,6 +80,8 @@ __all__ = [
     "BatchChoice",
     "Blocks",
     "BuyOrRent",
+    "CardClass",
+    "CardMemory",
     "Case",
     "CaseRow",
     "Checkpointing",
@@ -91,8 +102,12 @@ __all__ = [
     "Launch",
     "LoadProof",
     "Measurement",
+    "MemoryBasis",
+    "MemoryFit",
     "MemoryFormat",
     "MemoryLine",
+    "MemoryNeed",
+    "MemoryParts",
     "MicroResult",
     "Offer",
     "Operator",
@@ -118,6 +133,7 @@ __all__ = [
     "TaskKind",
     "TelemetrySample",
     "Trainable",
+    "Verdict",
     "WeightType",
     "WorkloadProfile",
 ]

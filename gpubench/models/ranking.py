@@ -30,7 +30,8 @@ class Estimate(Record, frozen=True, kw_only=True):
     ``anchored`` says whether a prediction starts from a GPU measurement of the same case. ``host_cpu`` names
     the processor that set the pace of a host-bound measurement. ``batch_choice`` says whether the batch is
     the one asked for or the largest that fits; ``batch_found_by`` is the id of the run that searched it,
-    None where the memory model gave it.
+    None where the memory model gave it. ``peak_memory_bytes`` is what tensors take; ``device_bytes`` is
+    memory in use on the device, with its interval, and ``memory_text`` what that says of this card.
     """
 
     case: Case
@@ -43,6 +44,10 @@ class Estimate(Record, frozen=True, kw_only=True):
     evidence: tuple[str, ...] = ()
     anchored: bool | None = None
     peak_memory_bytes: int | None = None
+    device_bytes: int | None = None
+    device_bytes_low: int | None = None
+    device_bytes_high: int | None = None
+    memory_text: str | None = None
     fits_memory: bool | None = None
     largest_batch: int | None = None
     compute_share: float | None = None
@@ -146,6 +151,10 @@ _ESTIMATE_COLUMNS = (
     "method",
     "host_cpu",
     "peak_memory_bytes",
+    "device_bytes",
+    "device_bytes_low",
+    "device_bytes_high",
+    "memory_text",
     "largest_batch",
     "batch_choice",
 )

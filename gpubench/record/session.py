@@ -21,6 +21,7 @@ from gpubench.measure.batch_search import OnTrial, say_nothing_of_trials, with_l
 from gpubench.measure.environment import environment
 from gpubench.measure.estimate import estimate_s
 from gpubench.measure.launcher import STOPPING_S, Control, Launcher, Record, say_nothing
+from gpubench.measure.memory_words import doubts
 from gpubench.measure.messages import Ready
 from gpubench.measure.plan import Plan, check_request, plan
 from gpubench.measure.request import RunRequest
@@ -64,7 +65,11 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that has passed every check; nothing has been measured yet."""
+    """A request that has passed every check; nothing has been measured yet.
+
+    Attributes:
+        doubts: Of cases that do not surely fit in the device's memory, a line each.
+    """
 
     device: DeviceProfile
     plan: Plan
@@ -75,6 +80,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     start: StartState | None = None
     resumed: Run | None = None
     resumed_from: Path | None = None
+    doubts: tuple[str, ...] = ()
 
 
 @takes_options_of(RunRequest)
@@ -148,6 +154,7 @@ def _prepare(request: RunRequest, on_trial: OnTrial, *, store_results: bool) -> 
         start=start,
         resumed=resumed,
         resumed_from=found,
+        doubts=doubts(made, profiles, device),
     )
 
 
