@@ -14,6 +14,7 @@ from itertools import pairwise
 
 import torch
 
+from gpubench.discovery import load_workload
 from gpubench.measure import busy, by_hand, energy, guards, preflight
 from gpubench.measure.budget import Budget, within
 from gpubench.measure.clock import Clock
@@ -40,7 +41,7 @@ from gpubench.models import (
 )
 from gpubench.profile.log import TRACEBACK_CHARACTERS
 from gpubench.units import Seconds, Watts
-from gpubench.workload import Task, lacks_memory, load_workload, one_line
+from gpubench.workload import Task, lacks_memory, one_line
 
 CURVE_SHARE = 0.4
 """The steps whose losses are kept one by one take at most this share of the longest warm-up."""

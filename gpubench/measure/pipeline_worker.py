@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from gpubench.children import ParentChannel
+from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
 from gpubench.measure.pipeline import PipelineAnswer, PipelineOrder, PipelineReport, PreparationRate
 from gpubench.stats import relative_half_width
-from gpubench.workload import load_workload
 
 LINK_BYTES = 256 * 1024**2
 """Size of a copy to the device: large enough that starting it costs nothing beside it."""

@@ -17,13 +17,14 @@ from types import MappingProxyType
 import msgspec
 
 from gpubench.children import ask_child
+from gpubench.discovery import workload_names
 from gpubench.errors import MisuseError
 from gpubench.files import write_file
 from gpubench.models import WorkloadProfile
 from gpubench.profile.log import write_log
 from gpubench.shipped import data_bytes, data_path
 from gpubench.units import format_duration, plain
-from gpubench.workload import is_own, workload_names
+from gpubench.workload import is_own
 
 PROFILES_FILE = "workload_profiles.json"
 TRACE_LIMIT_S = 60.0
@@ -87,7 +88,7 @@ def profile_of(reference: str, *, time_limit_s: float | None = None) -> Workload
     if not is_own(reference) and (reference in shipped or reference not in workload_names()):
         if reference in shipped:
             return shipped[reference]
-        from gpubench.workload import load_workload
+        from gpubench.discovery import load_workload
 
         load_workload(reference)  # an unknown name: says so, with the names that come near
     return _profile_in_child(reference, TRACE_LIMIT_S if time_limit_s is None else time_limit_s)

@@ -8,12 +8,13 @@ from pathlib import Path
 import msgspec
 
 from gpubench.children import ParentChannel
+from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
 from gpubench.models import WorkloadProfile
 from gpubench.profile.cache import Answer
 from gpubench.profile.first_loss import check_first_loss
 from gpubench.profile.trace import trace_workload
-from gpubench.workload import is_own, load_workload, one_line
+from gpubench.workload import is_own, one_line
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from types import FrameType
 
 import msgspec
 
+from gpubench.discovery import workload_names
 from gpubench.errors import EveryCaseFailedError, InterruptedRunError, NoDeviceError, StorageError
 from gpubench.measure import checks, events, preflight
 from gpubench.measure.batch_search import OnTrial, say_nothing_of_trials, with_largest_batches
@@ -44,7 +45,6 @@ from gpubench.record.lock import RunLock
 from gpubench.signatures import takes_options_of
 from gpubench.today import now
 from gpubench.units import plain, utc_stamp
-from gpubench.workload import workload_names
 
 _STOPPING = b"\ngpubench: stopping when this round is done; Ctrl-C again ends it at once\n"
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import msgspec
 
+from gpubench.blocks.block import Block
 from gpubench.blocks.charts import PALETTE
 from gpubench.blocks.html import environment
 from gpubench.blocks.markdown import as_markdown
-from gpubench.blocks.parts import Block, Charts, Figure, printable
+from gpubench.blocks.parts import Charts, Figure, printable
 from gpubench.files import write_file
 from gpubench.options import check_fields, parameters_of
 from gpubench.recommend.request import RankRequest

@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from gpubench.blocks.parts import Block, Bullets, Paragraph, Part, Table, table, text
+from gpubench.blocks.block import Block
+from gpubench.blocks.parts import Bullets, Paragraph, Part, Table, table, text
 from gpubench.models import DeviceProfile, Environment, GpuSpec
 from gpubench.precisions import FORMATS
 from gpubench.sections.data import ReportData

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpubench.blocks.parts import Block, Paragraph, number, table, text
+from gpubench.blocks.block import Block
+from gpubench.blocks.parts import Paragraph, number, table, text
 from gpubench.effects import Result, ratio
 from gpubench.interval import stacked
 from gpubench.models import Case, DeviceProfile, Run

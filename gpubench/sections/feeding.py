@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpubench.blocks.parts import Block, Paragraph, number, table, text
+from gpubench.blocks.block import Block
+from gpubench.blocks.parts import Paragraph, number, table, text
 from gpubench.effects import Result
 from gpubench.measure.feeding import eight_bit_bytes, tensor_bytes
 from gpubench.models import MicroResult, TaskKind

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpubench.blocks.parts import Block, Paragraph, table, text
+from gpubench.blocks.block import Block
+from gpubench.blocks.parts import Paragraph, table, text
 from gpubench.models import GpuSpec
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BASIS_COLOURS, BASIS_SYMBOLS, Point, label, plane, spaced
-from gpubench.blocks.parts import Block, Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
 from gpubench.interval import Interval, stacked
 from gpubench.labels import gpus_of, offer_name, price_of
 from gpubench.models import RankedOffer, Ranking

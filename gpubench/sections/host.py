@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BLUE, ORANGE, Mark, Series, dots, two_lines
-from gpubench.blocks.parts import Block, Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
 from gpubench.effects import Effect, Result, execution_effects
 from gpubench.findings import FindingKind
 from gpubench.interval import stacked

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 import msgspec
 
+from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BLUE, Mark, Series, dots, two_lines
-from gpubench.blocks.parts import Block, Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
 from gpubench.effects import Result
 from gpubench.models import TaskKind
 from gpubench.profile import load_profiles

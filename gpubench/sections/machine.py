@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from gpubench.blocks.parts import Block, Fact, Facts, Paragraph, Part
+from gpubench.blocks.block import Block
+from gpubench.blocks.parts import Fact, Facts, Paragraph, Part
 from gpubench.models import DeviceProfile
 from gpubench.probe.backend import DeviceState, Host, ProbeReport
 from gpubench.probe.held_back import held_back

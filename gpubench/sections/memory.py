@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import msgspec
 
+from gpubench.blocks.block import Block
 from gpubench.blocks.curves import Level, band_over_batch
-from gpubench.blocks.parts import Block, Charts, Column, Figure, Paragraph, Part, Table
+from gpubench.blocks.parts import Charts, Column, Figure, Paragraph, Part, Table
 from gpubench.models import Case, MemoryNeed
 from gpubench.predict import memory
 from gpubench.predict.anchors import readings_of

@@ -4,19 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from gpubench.blocks.parts import (
-    Block,
-    Bullets,
-    Column,
-    Fact,
-    Facts,
-    Paragraph,
-    Part,
-    Table,
-    number,
-    table,
-    text,
-)
+from gpubench.blocks.block import Block
+from gpubench.blocks.parts import Bullets, Column, Fact, Facts, Paragraph, Part, Table, number, table, text
 from gpubench.effects import Result
 from gpubench.findings import Finding, FindingKind, describe
 from gpubench.measure.checks import unique

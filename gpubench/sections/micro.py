@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BLUE, Mark, Series, dots, two_lines
-from gpubench.blocks.parts import Block, Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
 from gpubench.interval import stacked
 from gpubench.measure.peaks import best_products, datasheet_peak, datasheet_share
 from gpubench.models import MicroResult, Run

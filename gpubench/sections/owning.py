@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BLUE, Mark, Series, dots, two_lines
-from gpubench.blocks.parts import Block, Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
 from gpubench.interval import stacked
 from gpubench.labels import PRICING_WORDS, gpus
 from gpubench.models import BuyOrRent

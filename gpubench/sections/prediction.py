@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpubench.blocks.parts import Block, Bullets, Cell, Paragraph, Part, Table, number, table, text
+from gpubench.blocks.block import Block
+from gpubench.blocks.parts import Bullets, Cell, Paragraph, Part, Table, number, table, text
 from gpubench.findings import Finding, FindingKind, describe
 from gpubench.interval import stacked
 from gpubench.labels import gpu_name, gpus_of

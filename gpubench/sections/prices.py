@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gpubench.blocks.parts import Block, Paragraph, Table, number, table, text
+from gpubench.blocks.block import Block
+from gpubench.blocks.parts import Paragraph, Table, number, table, text
 from gpubench.labels import PRICING_WORDS
 from gpubench.models import Pricing, RankedOffer
 from gpubench.sections.data import ReportData

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gpubench.blocks.parts import Block, Paragraph, number, table, text
+from gpubench.blocks.block import Block
+from gpubench.blocks.parts import Paragraph, number, table, text
 from gpubench.effects import Effect, Result, effect
 from gpubench.interval import stacked
 from gpubench.models import Case, TaskKind

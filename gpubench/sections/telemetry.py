@@ -9,8 +9,9 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
 
+from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BLUE, GREEN, INK, ORANGE, PURPLE, QUIET, RULE, dress, label
-from gpubench.blocks.parts import Block, Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
 from gpubench.effects import Result
 from gpubench.models import Launch, TelemetrySample
 from gpubench.sections.data import ReportData

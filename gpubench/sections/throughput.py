@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
+from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BLUE, ORANGE, SLATE, Mark, Series, bars, two_lines
-from gpubench.blocks.parts import Block, Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
 from gpubench.effects import Result
 from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind
 from gpubench.sections.data import ReportData

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpubench.blocks.parts import Block, Paragraph, number, table, text
+from gpubench.blocks.block import Block
+from gpubench.blocks.parts import Paragraph, number, table, text
 from gpubench.effects import scaling_effects
 from gpubench.interval import stacked
 from gpubench.sections.data import ReportData

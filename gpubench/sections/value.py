@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BASIS_COLOURS, BASIS_SYMBOLS, Mark, Series, dots, two_lines
 from gpubench.blocks.parts import (
-    Block,
     Bullets,
     Cell,
     Charts,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from gpubench.blocks.parts import Block, Bullets, Fact, Facts, Paragraph, Part
+from gpubench.blocks.block import Block
+from gpubench.blocks.parts import Bullets, Fact, Facts, Paragraph, Part
 from gpubench.effects import Result
 from gpubench.labels import gpus_of, offer_name, price_of
 from gpubench.models import Pricing, RankedOffer, Ranking

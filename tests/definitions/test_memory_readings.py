@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from definitions import bert_mlm, convnext, lora, regnet, resnets, t5, whisper
+from gpubench.discovery import load_workload
 from gpubench.models import TaskKind
 from gpubench.predict.memory_fit import MemoryReading, load_readings
 from gpubench.profile.liveness import trace_step
-from gpubench.workload import Workload, load_workload
+from gpubench.workload import Workload
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from gpubench.discovery import load_workload
 from gpubench.errors import GpuBenchError
 from gpubench.measure import by_hand, events
 from gpubench.measure.budget import QUICK
@@ -19,7 +20,6 @@ from gpubench.measure.plan import Plan, PlannedCase
 from gpubench.measure.step import move
 from gpubench.models import Precision
 from gpubench.probe.telemetry import open_telemetry
-from gpubench.workload import load_workload
 
 CPU = Hardware(device=torch.device("cpu"))
 

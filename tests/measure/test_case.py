@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from gpubench.discovery import load_workload
 from gpubench.measure import busy, case, checks, guards, precision, worker
 from gpubench.measure.budget import DEFAULT
 from gpubench.measure.case import LaunchRecorder, WorkerContext, measure_case
@@ -32,7 +33,7 @@ from gpubench.models import (
     Switches,
     TaskKind,
 )
-from gpubench.workload import Task, load_workload
+from gpubench.workload import Task
 
 CPU = torch.device("cpu")
 STEP_S = 0.26

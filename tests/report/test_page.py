@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from gpubench.blocks import charts
+from gpubench.blocks.block import Block
 from gpubench.blocks.charts import PALETTE
-from gpubench.blocks.parts import Block, Paragraph
+from gpubench.blocks.parts import Paragraph
 from gpubench.errors import MisuseError, StorageError
 from gpubench.models import SCHEMA_VERSION
 from gpubench.report.page import render, report

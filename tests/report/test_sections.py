@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpubench.blocks.parts import Block, Bullets, Charts, Facts, Paragraph, Table
+from gpubench.blocks.block import Block
+from gpubench.blocks.parts import Bullets, Charts, Facts, Paragraph, Table
 from gpubench.effects import amp_effects
 from gpubench.errors import MisuseError
 from gpubench.models import Execution, Precision, Status

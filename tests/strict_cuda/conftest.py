@@ -14,6 +14,7 @@ import msgspec
 import pytest
 import torch
 
+from gpubench.discovery import load_workload
 from gpubench.measure import busy, worker
 from gpubench.measure.budget import QUICK, Budget
 from gpubench.measure.case import WorkerContext, measure_case
@@ -21,7 +22,7 @@ from gpubench.measure.messages import CaseDone, MeasureCase, Setup
 from gpubench.models import Case, DeviceProfile, Execution, MemoryFormat, Precision, TaskKind
 from gpubench.probe import torch_build
 from gpubench.probe.probe import probe
-from gpubench.workload import Task, load_workload
+from gpubench.workload import Task
 from strict_cuda.in_a_child import VARIABLE, Scene
 from strict_cuda.install import installed
 from strict_cuda.machine import Machine

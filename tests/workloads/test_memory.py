@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
+from gpubench.discovery import load_workload, workload_names
 from gpubench.interval import Interval
 from gpubench.models import (
     CardClass,
@@ -43,7 +44,7 @@ from gpubench.profile.memory import (
     with_blocks_recomputed,
 )
 from gpubench.units import GIB
-from gpubench.workload import Task, Workload, load_workload, workload_names
+from gpubench.workload import Task, Workload
 
 TRAINED = [name for name in workload_names() if name != "augment"]
 

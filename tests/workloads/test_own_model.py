@@ -14,12 +14,12 @@ import torch
 from patience import Stopwatch, is_gone, wait_until
 
 from gpubench.children import MOST_ASKED_PRINTED_BYTES
+from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
 from gpubench.own_model import version_of
 from gpubench.profile import profile_of, profile_workload, profiles_of
 from gpubench.profile.child import _answer
 from gpubench.profile.first_loss import check_first_loss
-from gpubench.workload import load_workload
 
 GOOD = """
 import torch
@@ -92,7 +92,7 @@ def test_a_slow_build_is_called_once_and_a_task_is_taken_as_it_is(tmp_path, monk
     monkeypatch.setattr("gpubench.own_model.SLOW_BUILD_S", -1.0)
     assert len(load_workload(write(tmp_path, GOOD)).build(3, 0).batches) == 1
     monkeypatch.undo()
-    source = "from gpubench.workload import load_workload\ndef build(n):\n    return load_workload('cnn').tiny(n, 0)\n"
+    source = "from gpubench.discovery import load_workload\ndef build(n):\n    return load_workload('cnn').tiny(n, 0)\n"
     assert len(load_workload(write(tmp_path, source)).build(3, 0).batches) == 4
 
 
@@ -129,7 +129,7 @@ def build(n):
 
 
 def test_a_workload_object_is_taken_and_bears_the_files_name(tmp_path: Path) -> None:
-    source = "from gpubench.workload import load_workload\nWORKLOAD = load_workload('cnn')\n"
+    source = "from gpubench.discovery import load_workload\nWORKLOAD = load_workload('cnn')\n"
     workload = load_workload(write(tmp_path, source))
     assert workload.name == "my_model.py", "never mistaken for the standard one"
     assert workload.batches == (64, 512, 4096)
@@ -175,7 +175,7 @@ def test_a_helpers_source_is_part_of_the_version(tmp_path: Path, monkeypatch: py
     write(package, "", "__init__.py")
     write(package, "SIZE = 5\n", "sizes.py")
     write(package, HELPED.format(helper="package_of_mine.sizes"), "net.py")
-    write(package, "from gpubench.workload import load_workload\nNET = load_workload('cnn')\n", "ready.py")
+    write(package, "from gpubench.discovery import load_workload\nNET = load_workload('cnn')\n", "ready.py")
     monkeypatch.chdir(tmp_path)
     names = ("package_of_mine.net:build", "package_of_mine.ready:NET")
     before_both = [load_workload(name).version for name in names]
@@ -298,7 +298,7 @@ def test_a_list_of_batches_is_taken(tmp_path: Path) -> None:
 
 def test_the_build_of_a_workload_returns_a_task(tmp_path: Path) -> None:
     source = (
-        "from dataclasses import replace\nfrom gpubench.workload import load_workload\n"
+        "from dataclasses import replace\nfrom gpubench.discovery import load_workload\n"
         "WORKLOAD = replace(load_workload('cnn'), build=lambda n, seed: (1, 2, 3, 4))\n"
     )
     with pytest.raises(
@@ -427,7 +427,7 @@ def build(n):
 
 
 BADLY_TYPED = (
-    "from dataclasses import replace\nfrom gpubench.workload import load_workload\n"
+    "from dataclasses import replace\nfrom gpubench.discovery import load_workload\n"
     "WORKLOAD = replace(load_workload('cnn'), sample_unit=3)\n"
 )
 ANSWERS = {
