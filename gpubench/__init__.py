@@ -39,7 +39,7 @@ _HOMES = {
     "probe": "gpubench.probe.probe",
     "rank": "gpubench.recommend.rank",
     "report": "gpubench.report.page",
-    "run": "gpubench.record.session",
+    "run": "gpubench.session.session",
 }
 
 __all__ = ["__version__", *_HOMES]  # noqa: PLE0604 - names, all of them

@@ -15,7 +15,7 @@ from gpubench.measure.request import RunRequest
 if TYPE_CHECKING:
     from gpubench.measure.plan import Plan
     from gpubench.models import Case, Run, TaskKind
-    from gpubench.record.session import Prepared, Session
+    from gpubench.session.session import Prepared, Session
 
 TOP_OFFERS = 5
 
@@ -32,7 +32,7 @@ def verb(
     json: JsonOption = False,
 ) -> None:
     """Measure workloads on a device and store the run."""
-    from gpubench.record.session import prepare
+    from gpubench.session.session import prepare
 
     prepared = prepare(request, _say_trial)
     if report is not None:
@@ -50,7 +50,7 @@ def _measure(prepared: Prepared) -> Session:
     from gpubench.measure.events import CaseEnded, Event
     from gpubench.models import Status
     from gpubench.record.as_json import run_document
-    from gpubench.record.session import UnstoredRunError, execute
+    from gpubench.session.session import UnstoredRunError, execute
 
     kept: set[Case] = set()
 

@@ -19,7 +19,8 @@ from gpubench.measure.plan import Plan, PlannedCase
 from gpubench.measure.request import RunRequest
 from gpubench.models import DeviceProfile, Precision, Settings, Status
 from gpubench.probe import nvidia
-from gpubench.record import session, store
+from gpubench.record import store
+from gpubench.session import session
 
 pytestmark = pytest.mark.timeout(60)
 LOST = (Fault("*", code=15), Fault("nvmlDeviceGetHandleByIndex", code=15))

@@ -14,7 +14,7 @@ from gpubench.measure.plan import check_request, plan
 from gpubench.measure.request import RunRequest
 from gpubench.models import DeviceProfile, Execution, MemoryFormat, Precision, Status, TaskKind
 from gpubench.profile import load_profiles
-from gpubench.record import resume
+from gpubench.session import resume
 
 KNOWN = ("cnn", "lstm", "vgg16")
 

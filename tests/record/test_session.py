@@ -18,7 +18,8 @@ from gpubench.errors import MisuseError
 from gpubench.measure.request import RunRequest
 from gpubench.models import SCHEMA_VERSION, DeviceProfile, MicroResult, Run, Settings, StartState, Status
 from gpubench.profile import load_profiles
-from gpubench.record import resume, session, store
+from gpubench.record import store
+from gpubench.session import resume, session
 
 MODEL = """
 import torch

@@ -39,9 +39,10 @@ from gpubench.models import (
 from gpubench.probe.identity import storable
 from gpubench.probe.select import select_device, select_peers
 from gpubench.profile import profiles_of
-from gpubench.record import resume, store
+from gpubench.record import store
 from gpubench.record.adding import stored_alike
 from gpubench.record.lock import RunLock
+from gpubench.session import resume
 from gpubench.signatures import takes_options_of
 from gpubench.today import now
 from gpubench.units import plain, utc_stamp
