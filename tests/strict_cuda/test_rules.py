@@ -449,7 +449,9 @@ def test_memory_that_one_stream_has_cached_is_not_given_to_another(device):
 
 def test_the_share_of_a_process_is_a_cap_that_the_driver_does_not_know(device):
     total = device.machine.memory.total
+    assert torch.cuda.get_per_process_memory_fraction() == 1
     torch.cuda.set_per_process_memory_fraction(30 * 2**20 / total)
+    assert torch.cuda.get_per_process_memory_fraction() == 30 * 2**20 / total
     with pytest.raises(torch.cuda.OutOfMemoryError):
         torch.empty(31 * 2**20, dtype=torch.uint8, device="cuda")
     assert torch.cuda.mem_get_info() == (total, total)
