@@ -16,7 +16,7 @@ import gpubench
 from gpubench.cli.app import main
 from gpubench.errors import MisuseError
 from gpubench.offers.snapshot import Snapshot, SourceOffers, embedded_offers, load_offers, write_snapshot
-from gpubench.report.data import gather
+from gpubench.sections.data import gather
 from gpubench.today import day_of, now, today
 
 ROOM = Path(__file__).resolve().parents[1] / "gpubench"

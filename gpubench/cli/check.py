@@ -68,19 +68,20 @@ def _fields(trust: Trust) -> dict[str, object]:
 
 def _print(trust: Trust) -> None:
     """Print each kind of doubt once, with the cases it concerns and what was seen, problems first."""
-    for weight in ("problem", "note"):
-        places: dict[str, list[str]] = {}
-        for doubt in trust.doubts:
-            if doubt.weight == weight:
-                places.setdefault(doubt.text, []).append(_place(doubt))
-        for text, lines in places.items():
-            print(f"{weight}: {text}")
-            for line in lines:
-                print(f"    {line}")
-    doubted = "do not rely on what is named under a problem"
-    verdict = "nothing speaks against it" if trust.trustworthy else doubted
+    from gpubench.blocks.parts import Bullets, Paragraph, Part
+    from gpubench.blocks.terminal import show
+
+    places: dict[tuple[str, str], list[str]] = {}
+    for doubt in sorted(trust.doubts, key=lambda doubt: doubt.weight != "problem"):
+        places.setdefault((doubt.weight, doubt.text), []).append(_place(doubt))
+    parts: list[Part] = []
+    for (weight, said), found in places.items():
+        parts += [Paragraph(text=f"{weight}: {said}"), Bullets(items=tuple(found))]
+    verdict = (
+        "nothing speaks against it" if trust.trustworthy else "do not rely on what is named under a problem"
+    )
     cases = count(trust.cases, "case") if trust.cases else "no cases"
-    print(f"run {plain(trust.run_id)}, {cases}: {verdict}")
+    show(*parts, Paragraph(text=f"run {plain(trust.run_id)}, {cases}: {verdict}"))
 
 
 def _place(doubt: Doubt) -> str:

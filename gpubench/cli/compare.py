@@ -8,9 +8,13 @@ import typer
 
 from gpubench.cli.common import JsonOption, ResultsOption, print_json, say
 from gpubench.errors import MisuseError
+from gpubench.interval import stacked
 from gpubench.units import format_number, format_percent, plain
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpubench.blocks.parts import Table
     from gpubench.compare import Broken, Comparison, Row
 
 
@@ -34,6 +38,7 @@ def verb(
     json: JsonOption = False,
 ) -> None:
     """Compare two runs case by case: B over A, so that above 1 B is faster."""
+    from gpubench.blocks.terminal import show
     from gpubench.compare import compare, parse_tolerance
     from gpubench.record.store import find_run, read_run, results_root
 
@@ -55,8 +60,8 @@ def verb(
                 "failed": [each.case for each in failed],
             }
         )
-    else:
-        _print(found)
+    elif found.rows:
+        show(_table(found.rows))
     for broken in found.broken:
         say(f"no figure in B ({_why(broken)}): {plain(broken.label)}")
     if failed:
@@ -80,26 +85,23 @@ def _why(broken: Broken) -> str:
     return f"{status}: {plain(broken.reason)}" if broken.reason else status
 
 
-def _print(found: Comparison) -> None:
-    from rich.text import Text
+def _table(rows: Sequence[Row]) -> Table:
+    from gpubench.blocks.parts import number, table, text
 
-    from gpubench.cli.tables import console_for_tables, new_table
+    return table(
+        "",
+        rows,
+        text("case", lambda row: row.label),
+        number("A samples/s", lambda row: format_number(row.a, 4)),
+        number("B samples/s", lambda row: format_number(row.b, 4)),
+        number("B over A (95 %)", _ratio),
+        text("verdict", lambda row: row.verdict),
+        text("findings", _findings),
+    )
 
-    console = console_for_tables()
-    figures = ("A samples/s", "B samples/s", "B over A (95 %)")
-    table = new_table(console, "case", *figures, "verdict", "findings", right=figures)
-    for row in found.rows:
-        cells = (
-            plain(row.label),
-            format_number(row.a, 4),
-            format_number(row.b, 4),
-            row.ratio.by("{:.3f}".format),
-            row.verdict,
-            _findings(row),
-        )
-        table.add_row(*(Text(cell) for cell in cells))
-    if found.rows:
-        console.print(table)
+
+def _ratio(row: Row) -> str:
+    return stacked(row.ratio.by("{:.3f}".format))
 
 
 def _findings(row: Row) -> str:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from gpubench.blocks.parts import Paragraph, Part, number, table, text
+from gpubench.blocks.terminal import show
 from gpubench.cli.common import print_json, say
-from gpubench.cli.tables import console_for_tables, new_table
 from gpubench.units import count, format_duration, format_si, plain
 
 if TYPE_CHECKING:
@@ -41,9 +42,7 @@ def check_cuda(device: str, output: Path | None, *, full: bool, as_json: bool) -
     if as_json:
         print_json({"file": str(path), "confirms": judge.confirms(check), "verdicts": verdicts})
     else:
-        _print(verdicts)
-        _print_phases(check)
-        _print_beside(check)
+        show(*_verdicts(verdicts), *_phases(check), *_beside(check))
     _say_next(check, verdicts, path)
     if judge.failed(verdicts) or judge.cut_off(verdicts):
         raise typer.Exit(1)
@@ -62,48 +61,56 @@ def _say_part(log: PartLog, number: int, total: int) -> None:
     say(f"{place}: {log.state}{took}{reason}")
 
 
-def _print(verdicts: Sequence[Verdict]) -> None:
-    from rich.text import Text
+def _verdicts(verdicts: Sequence[Verdict]) -> list[Part]:
+    """What was judged, row by row, and why each that did not agree did not."""
+    return [
+        table(
+            "",
+            verdicts,
+            text("part", lambda v: v.part),
+            text("what", lambda v: v.what),
+            text("found", lambda v: v.found),
+            text("limit", lambda v: v.limit, optional=1),
+            text("", lambda v: v.state),
+        ),
+        *(
+            Paragraph(text=f"{v.part}, {v.what}: {v.state}: {plain(v.reason, LONGEST_REASON)}")
+            for v in verdicts
+            if v.reason is not None
+        ),
+    ]
 
-    console = console_for_tables()
-    table = new_table(console, "part", "what", "found", "limit", "")
-    for verdict in verdicts:
-        cells = (verdict.part, verdict.what, verdict.found, verdict.limit, verdict.state)
-        table.add_row(*(Text(plain(cell)) for cell in cells))
-    console.print(table)
-    for verdict in verdicts:
-        if verdict.reason is not None:
-            print(f"{verdict.part}, {verdict.what}: {verdict.state}: {plain(verdict.reason, LONGEST_REASON)}")
 
-
-def _print_phases(check: CudaCheck) -> None:
-    """Print where the time of the quick run went."""
+def _phases(check: CudaCheck) -> list[Part]:
+    """Where the time of the quick run went."""
     quick = next((part for part in check.parts if part.name == "quick" and part.phases_s), None)
     if quick is None:
-        return
+        return []
     phases = sorted(quick.phases_s.items(), key=lambda item: -item[1])
-    print("time of the quick run by phase: " + ", ".join(f"{n} {format_duration(s)}" for n, s in phases))
+    times = ", ".join(f"{name} {format_duration(spent_s)}" for name, spent_s in phases)
+    return [Paragraph(text=f"time of the quick run by phase: {times}")]
 
 
-def _print_beside(check: CudaCheck) -> None:
-    """Print the shipped readings beside what was measured on a card of their kind; they judge nothing."""
+def _beside(check: CudaCheck) -> list[Part]:
+    """The shipped readings beside what was measured on a card of their kind; they judge nothing."""
     from gpubench.cuda_check.beside import beside
+
+    def shown(value: float, unit: str) -> str:
+        return format_duration(value) if unit == "s" else format_si(value, unit)
 
     rows = beside(check)
     if not rows:
-        return
-    from rich.text import Text
-
-    console = console_for_tables()
-    right = ("here", "one such card", "ratio")
-    table = new_table(console, "shown, not judged", *right, right=right)
-    for row in rows:
-        here, there = (
-            format_duration(value) if row.unit == "s" else format_si(value, row.unit)
-            for value in (row.here, row.there)
+        return []
+    return [
+        table(
+            "",
+            rows,
+            text("shown, not judged", lambda row: row.name),
+            number("here", lambda row: shown(row.here, row.unit)),
+            number("one such card", lambda row: shown(row.there, row.unit)),
+            number("ratio", lambda row: f"{row.here / row.there:.3f}"),
         )
-        table.add_row(*(Text(cell) for cell in (row.name, here, there, f"{row.here / row.there:.3f}")))
-    console.print(table)
+    ]
 
 
 def _say_next(check: CudaCheck, verdicts: Sequence[Verdict], path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,9 +10,8 @@ import typer
 from gpubench.cli.common import JsonOption, ResultsOption, print_json
 
 if TYPE_CHECKING:
+    from gpubench.blocks.parts import Part
     from gpubench.probe.check import Check
-
-_NAME = 21
 
 
 def register(app: typer.Typer) -> None:
@@ -30,7 +28,9 @@ def verb(results: ResultsOption = None, json: JsonOption = False) -> None:
     if json:
         print_json({"checks": checks, "failed": failed(checks)})
     else:
-        print("\n".join(_lines(checks)))
+        from gpubench.blocks.terminal import show
+
+        show(*_parts(checks))
     if failed(checks):
         raise typer.Exit(1)
 
@@ -53,22 +53,28 @@ def _storage(results: Path | None) -> Check:
     return ok("results folder", f"{root}, {format_bytes(free)} free")
 
 
-def _lines(checks: tuple[Check, ...]) -> Iterator[str]:
+def _parts(checks: tuple[Check, ...]) -> list[Part]:
+    from gpubench.blocks.parts import Paragraph, table, text
+    from gpubench.units import count
+
+    failures, warnings = (sum(c.status == status for c in checks) for status in ("fail", "warn"))
+    verdict = "Ready to measure" + (f", with {count(warnings, 'warning')}" if warnings else "")
+    if failures:
+        verdict = f"Not ready: {count(failures, 'failure')} to fix, {count(warnings, 'warning')}"
+    return [
+        table(
+            "",
+            checks,
+            text("status", lambda check: check.status),
+            text("what is checked", lambda check: check.name),
+            text("what was seen, and what to do", _seen),
+        ),
+        Paragraph(text=f"{verdict}." if failures else f"{verdict}. Next: gpubench run"),
+    ]
+
+
+def _seen(check: Check) -> str:
     from gpubench.units import plain
 
-    for check in checks:
-        yield f"{check.status:5} {check.name:{_NAME}} {plain(check.seen, limit=400)}"
-        if check.mend and check.status != "ok":
-            yield f"{'':5} {'':{_NAME}} -> {plain(check.mend, limit=400)}"
-    failures, warnings = (sum(c.status == status for c in checks) for status in ("fail", "warn"))
-    yield ""
-    if failures:
-        yield f"Not ready: {_counted(failures, 'failure')} to mend, {_counted(warnings, 'warning')}."
-    elif warnings:
-        yield f"Ready to measure, with {_counted(warnings, 'warning')}. Next: gpubench run"
-    else:
-        yield "Ready to measure. Next: gpubench run"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    seen = plain(check.seen, limit=400)
+    return f"{seen}\n-> {plain(check.mend, limit=400)}" if check.mend and check.status != "ok" else seen

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpubench.cli.common import JsonOption, ResultsOption, print_json, say
+from gpubench.interval import stacked
 from gpubench.units import format_si, plain
 
 if TYPE_CHECKING:
+    from gpubench.blocks.parts import Part
     from gpubench.recommend.feed import FeedReport
 
 _WAYS = {
@@ -37,6 +39,7 @@ def verb(
     as_json: JsonOption = False,
 ) -> None:
     """Say whether this host can prepare images as fast as a GPU trains on them (needs kornia)."""
+    from gpubench.blocks.terminal import show
     from gpubench.recommend.feed import FeedRequest, feed
 
     report = feed(FeedRequest(gpus=tuple(gpu or ()), workers=workers, device=device, results=results))
@@ -45,23 +48,35 @@ def verb(
         return
     if report.remark:
         say(report.remark)
-    _print(report)
+    show(*_parts(report))
 
 
-def _print(report: FeedReport) -> None:
-    print(f"augmenting 500 x 375 photographs to 224 x 224, without decoding, on {plain(report.device)}")
-    where = "" if report.pipeline.link_bytes_per_s is None else " on the device"  # a CPU has no link
-    for rate in report.pipeline.rates:
-        way = _WAYS[rate.way].format(workers=rate.workers, batch_size=rate.batch_size, where=where)
-        print(f"  {way}: {rate.interval.text()} images/s")
-    if report.pipeline.link_bytes_per_s is not None:
-        print(f"  link from host to device: {format_si(report.pipeline.link_bytes_per_s, 'B/s')}")
-    for feeding in report.feedings:
-        needed = format_si(feeding.tensors_bytes_per_s, "B/s")
-        eight_bit = format_si(feeding.photographs_bytes_per_s, "B/s")
-        basis = f"{feeding.consumption.basis}, {feeding.consumption.case}"
-        print(
-            f"{plain(feeding.verdict, 600)} [{basis}; {needed} of tensors, {eight_bit} of 8-bit photographs]"
-        )
-    for line in report.refused:
-        print(f"no figure for {plain(line)}")
+def _parts(report: FeedReport) -> list[Part]:
+    """What this host prepares, way by way, and what each GPU makes of that."""
+    from gpubench.blocks.parts import Paragraph, number, table, text
+
+    pipeline = report.pipeline
+    where = "" if pipeline.link_bytes_per_s is None else " on the device"  # a CPU has no link
+    link = (
+        []
+        if pipeline.link_bytes_per_s is None
+        else [Paragraph(text=f"link from host to device: {format_si(pipeline.link_bytes_per_s, 'B/s')}")]
+    )
+    said = [
+        f"{plain(f.verdict, 600)} [{f.consumption.basis}, {f.consumption.case}; "
+        f"{format_si(f.tensors_bytes_per_s, 'B/s')} of tensors, "
+        f"{format_si(f.photographs_bytes_per_s, 'B/s')} of 8-bit photographs]"
+        for f in report.feedings
+    ]
+    return [
+        table(
+            f"Augmenting 500 x 375 photographs to 224 x 224, without decoding, on {plain(report.device)}",
+            pipeline.rates,
+            text(
+                "how", lambda r: _WAYS[r.way].format(workers=r.workers, batch_size=r.batch_size, where=where)
+            ),
+            number("images/s", lambda r: stacked(r.interval.text())),
+        ),
+        *link,
+        *(Paragraph(text=text_) for text_ in (*said, *(f"no figure for {line}" for line in report.refused))),
+    ]

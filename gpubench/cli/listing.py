@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpubench.cli.common import JsonOption, print_json
-from gpubench.units import UNKNOWN, format_bytes, format_si, plain
+from gpubench.units import UNKNOWN, format_bytes, format_si
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable
 
-    from gpubench.models import GpuSpec, WorkloadProfile
+    from gpubench.models import WorkloadProfile
 
 
 def register(app: typer.Typer) -> None:
@@ -42,20 +42,32 @@ def _list_workloads(as_json: bool) -> None:
     if as_json:
         print_json({"workloads": [_workload_row(name, profile) for name, profile in found.items()]})
         return
-    _print_table(
-        (
-            "workload",
-            "what it is",
-            "parameters\ntrained",
-            "FLOP/sample\nforward",
-            "FLOP/sample\ntrain",
-            "batches",
-            "sample",
-        ),
-        (_workload_cells(name, profile) for name, profile in found.items()),
-        right=(2, 3, 4),
-        wide={1: 130, 6: 95},
+    from gpubench.blocks.parts import number, table, text
+    from gpubench.blocks.terminal import show
+
+    def known(tell: Callable[[WorkloadProfile], str]) -> Callable[[str], str]:
+        return lambda name: UNKNOWN if (profile := found[name]) is None else tell(profile)
+
+    show(
+        table(
+            "",
+            tuple(found),
+            text("workload", lambda name: name),
+            text("what it is", lambda name: getattr(found[name], "summary", _PLUG_IN), optional=2),
+            number("parameters\ntrained", known(_parameters)),
+            number("FLOP/sample\nforward", known(lambda p: _flops(p, p.forward_flops_per_sample))),
+            number("FLOP/sample\ntrain", known(lambda p: _flops(p, p.train_flops_per_sample))),
+            text("batches", known(lambda p: ", ".join(map(str, p.batches)))),
+            text("sample", known(_sample), optional=1),
+        )
     )
+
+
+_PLUG_IN = "an installed plug-in, profiled when it is used"
+
+
+def _sample(profile: WorkloadProfile) -> str:
+    return f"{profile.sample_unit} {' x '.join(map(str, profile.sample_shape))}"
 
 
 def _workload_row(name: str, profile: WorkloadProfile | None) -> dict[str, Any]:
@@ -84,20 +96,8 @@ def _parameters(profile: WorkloadProfile) -> str:
     return f"{profile.trainable_parameters:,} of {profile.parameters:,}"
 
 
-def _workload_cells(name: str, profile: WorkloadProfile | None) -> tuple[str, ...]:
-    if profile is None:
-        return (plain(name), "an installed plug-in, profiled when it is used", *(UNKNOWN,) * 5)
-    shape = " x ".join(map(str, profile.sample_shape))
-    counted = _has_counted_work(profile)
-    return (
-        name,
-        profile.summary,
-        _parameters(profile),
-        format_si(profile.forward_flops_per_sample, "FLOP") if counted else UNKNOWN,
-        format_si(profile.train_flops_per_sample, "FLOP") if counted else UNKNOWN,
-        ", ".join(map(str, profile.batches)),
-        f"{profile.sample_unit} {shape}",
-    )
+def _flops(profile: WorkloadProfile, flops: float) -> str:
+    return format_si(flops, "FLOP") if _has_counted_work(profile) else UNKNOWN
 
 
 def _list_gpus(as_json: bool) -> None:
@@ -107,48 +107,19 @@ def _list_gpus(as_json: bool) -> None:
     if as_json:
         print_json({"gpus": specs})
         return
-    _print_table(
-        ("key", "name", "architecture", "memory", "bandwidth", "FP32", "FP16 tensor"),
-        (_gpu_cells(spec) for spec in specs),
-        right=(3, 4, 5, 6),
-        wide={1: 140, 2: 110, 4: 96, 6: 84},
+    from gpubench.blocks.parts import number, table, text
+    from gpubench.blocks.terminal import show
+
+    show(
+        table(
+            "",
+            specs,
+            text("key", lambda spec: spec.key),
+            text("name", lambda spec: spec.name, optional=4),
+            text("architecture", lambda spec: spec.architecture or UNKNOWN, optional=3),
+            number("memory", lambda spec: format_bytes(spec.memory_bytes)),
+            number("bandwidth", lambda spec: format_si(spec.memory_bandwidth_bytes_per_s, "B/s"), optional=2),
+            number("FP32", lambda spec: format_si(spec.fp32_flops_per_s, "FLOP/s")),
+            number("FP16 tensor", lambda spec: format_si(spec.fp16_tensor_flops_per_s, "FLOP/s"), optional=1),
+        )
     )
-
-
-def _gpu_cells(spec: GpuSpec) -> tuple[str, ...]:
-    return (
-        spec.key,
-        spec.name,
-        spec.architecture or UNKNOWN,
-        format_bytes(spec.memory_bytes),
-        format_si(spec.memory_bandwidth_bytes_per_s, "B/s"),
-        format_si(spec.fp32_flops_per_s, "FLOP/s"),
-        format_si(spec.fp16_tensor_flops_per_s, "FLOP/s"),
-    )
-
-
-def _print_table(
-    head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int], wide: Mapping[int, int]
-) -> None:
-    """Print a table without cutting a cell; in a pipe each row stays on one line.
-
-    Args:
-        head: Titles.
-        rows: Cells.
-        right: Columns that are set flush right.
-        wide: Columns that need a terminal of so many characters, and are left out of a narrower one.
-    """
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=200)
-    shown = [n for n in range(len(head)) if console.width >= wide.get(n, 0)]
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for place in shown:
-        table.add_column(head[place], justify="right" if place in right else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(row[place]) for place in shown))
-    console.print(table)

@@ -15,6 +15,7 @@ from gpubench.units import plain
 if TYPE_CHECKING:
     from decimal import Decimal
 
+    from gpubench.blocks.parts import Part
     from gpubench.models import Pricing
     from gpubench.offers.listing import ListedOffer
     from gpubench.offers.snapshot import SourceOffers
@@ -67,6 +68,7 @@ def list_(
     """List offers, cheapest GPU-hour first, with the age of each price."""
     from decimal import Decimal
 
+    from gpubench.blocks.terminal import show
     from gpubench.offers.listing import OfferFilter, list_offers
     from gpubench.offers.snapshot import load_offers
     from gpubench.today import day_of
@@ -86,7 +88,7 @@ def list_(
     if as_json:
         print_json(_document(rows, table, today.isoformat()))
         return
-    _print_table(rows)
+    show(*_table(rows))
     _say_summary(rows, table)
 
 
@@ -259,53 +261,51 @@ def _document(rows: tuple[ListedOffer, ...], table: OfferTable, as_of: str) -> d
     }
 
 
-def _print_table(rows: tuple[ListedOffer, ...]) -> None:
+def _table(rows: tuple[ListedOffer, ...]) -> list[Part]:
+    """One line an offer, and below them why some never rank."""
+    from gpubench.blocks.parts import Paragraph, number, table, text
     from gpubench.offers.dates import show_price_date
     from gpubench.units import UNKNOWN
 
-    heads = ("$/GPU-h", "$/h", "GPUs", "GPU", "provider", "instance", "region", "pricing", "kind")
-    cells = [(*heads, "price of", "age")]
     reasons = list(dict.fromkeys(row.not_ranked_because for row in rows if row.not_ranked_because))
-    for row in rows:
-        offer = row.offer
-        age = f"{row.price_age_days} days" + ("" if row.freshness == "current" else f", {row.freshness}")
-        term = f" {offer.term_years}y" if offer.term_years else ""
+
+    def provider(row: ListedOffer) -> str:
         mark = f" [{reasons.index(row.not_ranked_because) + 1}]" if row.not_ranked_because else ""
-        cells.append(
-            (
-                _dollars(row.usd_per_gpu_hour),
-                _dollars(offer.price_usd_per_hour),
-                str(offer.gpu_count),
-                offer.gpu_key,
-                plain(offer.provider),
-                plain(offer.instance),
-                plain(offer.region or UNKNOWN),
-                offer.pricing + term,
-                plain(offer.kind) + mark,
-                show_price_date(offer.price_date),
-                age,
-            )
-        )
-    _print_columns(cells, figures=3)
-    for number, reason in enumerate(reasons, 1):
-        print(f"[{number}] not ranked: {plain(reason, 400)}")
+        return f"{row.offer.provider}{mark}"
+
+    def age(row: ListedOffer) -> str:
+        return f"{row.price_age_days} days" + ("" if row.freshness == "current" else f", {row.freshness}")
+
+    def pricing(row: ListedOffer) -> str:
+        return row.offer.pricing + (f" {row.offer.term_years}y" if row.offer.term_years else "")
+
+    return [
+        table(
+            "",
+            rows,
+            text("GPU", lambda row: row.offer.gpu_key),
+            number("GPUs", lambda row: str(row.offer.gpu_count)),
+            number("$/GPU-h", lambda row: _dollars(row.usd_per_gpu_hour)),
+            number("$/h", lambda row: _dollars(row.offer.price_usd_per_hour), 4),
+            text("provider", provider),
+            text("instance", lambda row: row.offer.instance, 6),
+            text("region", lambda row: row.offer.region or UNKNOWN, 5),
+            text("pricing", pricing, 2),
+            text("kind", lambda row: row.offer.kind, 3),
+            text("price of", lambda row: show_price_date(row.offer.price_date), 1),
+            text("age", age, 7),
+        ),
+        *(
+            Paragraph(text=f"[{number_}] not ranked: {reason}", tone="note")
+            for number_, reason in enumerate(reasons, 1)
+        ),
+    ]
 
 
 def _dollars(price: Decimal | None) -> str:
     from gpubench.units import format_usd
 
     return format_usd(float(price)) if price else "free"
-
-
-def _print_columns(cells: Sequence[tuple[str, ...]], figures: int) -> None:
-    """Print rows under their heads: the first columns are figures and stand to the right."""
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for line in cells:
-        padded = [
-            cell.rjust(width) if position < figures else cell.ljust(width)
-            for position, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        print("  ".join(padded).rstrip())
 
 
 def _say_summary(rows: tuple[ListedOffer, ...], table: OfferTable) -> None:

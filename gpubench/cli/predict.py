@@ -44,9 +44,10 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Print figure, interval and reasons for each GPU, the fastest first."""
+    from gpubench.blocks.terminal import show as print_parts
     from gpubench.predict.calibration import load_calibration
     from gpubench.predict.estimate import predict
-    from gpubench.predict.explain import as_records, as_text
+    from gpubench.predict.explain import as_records
     from gpubench.recommend.request import parse_batch
 
     named = [each for each in (name, workload) if each is not None]
@@ -68,7 +69,9 @@ def show(
     if as_json:
         print_json(as_records(answers))
     else:
-        typer.echo(as_text(answers))
+        from gpubench.sections.prediction import answered
+
+        print_parts(*answered(answers))
 
 
 @predict_app.command()
@@ -84,9 +87,9 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Score predictions on the shipped measurements, each target held out of everything."""
+    from gpubench.blocks.terminal import show as print_parts
     from gpubench.predict.evaluate import evaluate as run
     from gpubench.predict.evaluate import report, scored_table
-    from gpubench.predict.explain import scores_as_text
     from gpubench.predict.pairs import HOLD_OUTS
 
     if hold_out not in HOLD_OUTS:
@@ -95,7 +98,9 @@ def evaluate(
     if as_json:
         print_json(document)
     else:
-        typer.echo(scores_as_text(document))
+        from gpubench.sections.prediction import scored
+
+        print_parts(*scored(document))
 
 
 @predict_app.command()
@@ -104,11 +109,13 @@ def score(
     as_json: JsonOption = False,
 ) -> None:
     """Score the calibration on measurements of your own; nothing is learned from them."""
-    from gpubench.predict.explain import scores_as_text
+    from gpubench.blocks.terminal import show as print_parts
     from gpubench.predict.score import score as run
 
     document = run(file)
     if as_json:
         print_json(document)
     else:
-        typer.echo(scores_as_text(document))
+        from gpubench.sections.prediction import scored
+
+        print_parts(*scored(document))

@@ -35,9 +35,10 @@ def verb(
     if json:
         print_json(_document(report))
         return
-    from gpubench.cli.probe_text import full
+    from gpubench.blocks.terminal import show
+    from gpubench.sections.machine import machine
 
-    print("\n".join(full(report)))
+    show(*machine(report).parts)
 
 
 def _document(report: ProbeReport) -> dict[str, Any]:
@@ -50,10 +51,11 @@ def _document(report: ProbeReport) -> dict[str, Any]:
 
 def overview() -> None:
     """Print what is in this machine, and the next step."""
-    from gpubench.cli.probe_text import brief
+    from gpubench.blocks.terminal import show
     from gpubench.probe.probe import probe
+    from gpubench.sections.machine import machine
 
-    print("\n".join(brief(probe())))
+    show(*machine(probe()).brief)
 
 
 def _write_dump(file: Path) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpubench import executions, precisions
 from gpubench.cli.common import JsonOption, ResultsOption, print_json, say
+
+if TYPE_CHECKING:
+    from gpubench.models import Ranking
 
 HUMAN_LIMIT = 20
 TRY_MINUTES = 15.0
@@ -214,10 +217,21 @@ def verb(
 
         print_json(document(ranking))
         return
-    from gpubench.cli.rank_table import show
-
-    show(ranking, limit=limit or HUMAN_LIMIT, explain=explain, factors=factors)
+    print_ranking(ranking, limit or HUMAN_LIMIT, explain=explain, factors=factors)
     say(
         "Next: `gpubench run` measures the GPU here, or the CPU where there is none; "
         "`gpubench report` makes the page."
     )
+
+
+def print_ranking(ranking: Ranking, limit: int, *, explain: bool = False, factors: bool = False) -> None:
+    """Print the verdict, so many rows, buying against renting, and what was asked for besides."""
+    from gpubench.blocks.terminal import show
+    from gpubench.sections.data import of_ranking
+    from gpubench.sections.section import brief
+    from gpubench.sections.value import beaten_table, excluded_table, factor_table
+
+    data, rows = of_ranking(ranking, limit), ranking.rows[:limit]
+    beside = [factor_table(data, rows)] if factors else []
+    left_out = [beaten_table(data, rows), excluded_table(data, ranking)] if explain else []
+    show(*brief(data, "verdict", "value", "owning"), *beside, *left_out)

@@ -13,6 +13,7 @@ from gpubench.errors import MisuseError, StorageError
 from gpubench.units import count
 
 if TYPE_CHECKING:
+    from gpubench.blocks.parts import Table
     from gpubench.models import Run
 
 
@@ -26,6 +27,7 @@ def register(app: typer.Typer) -> None:
 
 def list_runs(results: ResultsOption = None, json: JsonOption = False) -> None:
     """List the stored runs, oldest first."""
+    from gpubench.blocks.terminal import show
     from gpubench.record.store import read_runs, results_root
 
     root = results_root(results)
@@ -38,7 +40,7 @@ def list_runs(results: ResultsOption = None, json: JsonOption = False) -> None:
     if json:
         print_json({"results": str(root), "runs": rows, "problems": stored.problems})
     elif rows:
-        _print(rows)
+        show(_table(rows))
     else:
         say(f"no runs in {root}: `gpubench run` makes one")
     if stored.problems:
@@ -115,24 +117,21 @@ def _row(run: Run) -> _Row:
     )
 
 
-def _print(rows: list[_Row]) -> None:
-    from rich.console import Console
-    from rich.text import Text
+def _table(rows: list[_Row]) -> Table:
+    from gpubench.blocks.parts import table, text
+    from gpubench.units import UNKNOWN
 
-    from gpubench.cli.tables import console_for_tables, new_table
-    from gpubench.units import UNKNOWN, plain
+    return table(
+        "",
+        rows,
+        text("run", lambda row: row.run_id),
+        text("started", lambda row: row.started_at, optional=2),
+        text("device", lambda row: row.gpu_key or row.device or UNKNOWN),
+        text("budget", lambda row: row.budget, optional=1),
+        text("measured", _measured),
+        text("workloads", lambda row: " ".join(row.workloads)),
+    )
 
-    console: Console = console_for_tables()
-    table = new_table(console, "run", "started", "device", "budget", "measured", "workloads")
-    for row in rows:
-        unfinished = "" if row.finished else " (unfinished)"
-        cells = (
-            row.run_id,
-            row.started_at,
-            row.gpu_key or row.device or UNKNOWN,
-            row.budget,
-            f"{row.measured} of {row.cases}{unfinished}",
-            " ".join(row.workloads),
-        )
-        table.add_row(*(Text(plain(cell)) for cell in cells))
-    console.print(table)
+
+def _measured(row: _Row) -> str:
+    return f"{row.measured} of {row.cases}{'' if row.finished else ', unfinished'}"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpubench.measure.budget import BudgetName
     from gpubench.measure.plan import Plan
     from gpubench.measure.request import MicroWish, RunRequest
-    from gpubench.models import Case, TaskKind
+    from gpubench.models import Case, Run, TaskKind
     from gpubench.record.session import Prepared, Session
 
 TOP_OFFERS = 5
@@ -168,7 +168,6 @@ def _kept(cases: int) -> str:
 def _tell(
     session: Session, prepared: Prepared, request: RunRequest, report: Path | None, *, as_json: bool
 ) -> None:
-    from gpubench.cli.run_text import print_run
     from gpubench.compare import amp_effects, scaling_effects
     from gpubench.record.as_json import run_document
 
@@ -190,9 +189,18 @@ def _tell(
         raise typer.Exit(4)
 
 
+def print_run(run: Run) -> None:
+    """Print what a run says: the device, the cases, what they compare to, what to doubt."""
+    from gpubench.blocks.terminal import show
+    from gpubench.sections.data import of_run
+    from gpubench.sections.section import brief
+
+    show(*brief(of_run(run), "device", "throughput", "latency", "amp", "together", "micro", "method"))
+
+
 def _top_offers(plan: Plan, results: Path | None) -> None:
     """Print the head of the ranking for what was run; where there can be none, say why and go on."""
-    from gpubench.cli.rank_table import show
+    from gpubench.cli.rank import print_ranking
     from gpubench.recommend.rank import rank
     from gpubench.recommend.request import RankRequest
 
@@ -203,7 +211,7 @@ def _top_offers(plan: Plan, results: Path | None) -> None:
         say(f"no ranking: {error}")
         return
     print()
-    show(ranking, explain=False)
+    print_ranking(ranking, TOP_OFFERS)
     say("the whole ranking, and how to narrow it: gpubench rank --help")
 
 

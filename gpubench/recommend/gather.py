@@ -73,8 +73,8 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
 def _all_answers(request: RankRequest, question: Question, specs: Sequence[GpuSpec], runs: Runs) -> Answers:
     """Answer for the GPUs of the table, then for whatever else the user measured.
 
-    A card that cannot be predicted (Kepler), or only widely (AMD), counts as measured where its own run has this
-    batch, at whatever kind of AMP.
+    A card that cannot be predicted (Kepler), or only widely (AMD), counts as measured where its own run has
+    this batch, at whatever kind of AMP.
     """
     answers = dict(_answers(request, question, specs, runs))
     known = {

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from gpubench.blocks.charts import PALETTE
+from gpubench.blocks.html import environment
+from gpubench.blocks.markdown import as_markdown
+from gpubench.blocks.parts import Block, Charts, Figure, printable
 from gpubench.errors import MisuseError, StorageError
-from gpubench.report.charts import PALETTE
-from gpubench.report.data import ReportData, gather
 from gpubench.report.export import as_csv, as_json, embedded
-from gpubench.report.markdown import as_markdown
-from gpubench.report.section import Block, Charts, Figure, Section, load_sections, printable
-from gpubench.report.words import moment_words
+from gpubench.sections.data import ReportData, gather
+from gpubench.sections.section import Section, load_sections
+from gpubench.sections.words import moment_words
 from gpubench.shipped import package_path
 from gpubench.units import format_bytes, plain
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 FORMATS = {"html": "html", "md": "md", "json": "json", "csv": "csv"}
 """Each format with the ending of its default file name."""
@@ -130,7 +128,7 @@ def _html(data: ReportData, blocks: Sequence[_Placed]) -> str:
     }
     content, thinned = embedded(data)
     plotly_js, raw = _script_safe(get_plotlyjs()), {"data": content, "csv": as_csv(data)}
-    return _environment().get_template("page.html.j2").render(
+    return environment().get_template("page.html.j2").render(
         title=_title(data),
         subtitle=_subtitle(data),
         blocks=blocks,
@@ -162,22 +160,6 @@ def _subtitle(data: ReportData) -> str:
     if data.device is None or data.run is None:
         return f"gpubench report of {data.today.isoformat()}; nothing was measured on this machine"
     return f"gpubench report of {data.today.isoformat()}; measured {moment_words(data.run.started_at)}"
-
-
-@cache
-def _environment() -> Environment:
-    """Jinja with autoescape on: its default is off, and every name here may be hostile."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        autoescape=True,
-        loader=jinja2.FileSystemLoader(package_path("report/templates")),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["kind"] = lambda part: type(part).__name__
-    return environment
 
 
 def _asset(name: str) -> Any:

@@ -1,12 +1,11 @@
-"""The closing lines of a run: which work is meant, and no loss where nothing was trained."""
+"""What a run says on a terminal: which work is meant, what to doubt, no loss where nothing was trained."""
 
 from __future__ import annotations
 
 import msgspec
 
+from gpubench.blocks.parts import Bullets, Paragraph, Table
 from gpubench.cli.progress import outcome
-from gpubench.cli.run_text import closing, device_line, doubts, latencies, micro_table, table
-from gpubench.cli.tables import console_for_tables
 from gpubench.findings import describe
 from gpubench.models import (
     Case,
@@ -24,6 +23,9 @@ from gpubench.models import (
     Status,
     TaskKind,
 )
+from gpubench.sections.data import of_run
+from gpubench.sections.section import brief
+from gpubench.units import UNKNOWN
 
 
 def measured(
@@ -36,7 +38,7 @@ def measured(
     launch = Launch(
         index=0,
         rounds=tuple(Round(steps=10, wall_s=10 * step_s * wobble) for wobble in (0.99, 1.0, 1.01)),
-        loss_curve=(2.0, 1.9, 1.8, 1.7),
+        loss_curve=(2.0, 1.9, 1.8, 1.7, 1.6),
         latency_s=(step_s,) * passes,
     )
     return Measurement(case=case, status=Status.OK, launches=(launch,))
@@ -57,33 +59,48 @@ def both(task: TaskKind, batch_size: int) -> tuple[Measurement, Measurement]:
     )
 
 
-def test_each_sentence_says_of_which_task_and_batch_it_speaks() -> None:
-    one, several, _ = closing(run_of(*both(TaskKind.INFER, 1), *both(TaskKind.INFER, 64)))
-    assert "the throughput of fp32 on cnn (inference, batch 1)" in one
-    assert "the throughput of fp32 on cnn (inference, batch 64)" in several
+def said(run: Run, key: str) -> tuple[list[str], list[dict[str, str]]]:
+    """The sentences of a section in its brief form, and the rows of its table by column."""
+    parts = brief(of_run(run), key)
+    rows = [
+        dict(zip((column.title for column in part.columns), row, strict=True))
+        for part in parts
+        if isinstance(part, Table)
+        for row in part.rows
+    ]
+    sentences = [part.text for part in parts if isinstance(part, Paragraph)]
+    return sentences + [item for part in parts if isinstance(part, Bullets) for item in part.items], rows
+
+
+def test_each_effect_of_amp_says_of_which_batch_it_speaks() -> None:
+    sentences, rows = said(run_of(*both(TaskKind.TRAIN, 1), *both(TaskKind.TRAIN, 64)), "amp")
+    assert [(row["Baseline"], row["Batch"]) for row in rows] == [
+        ("fp32 (IEEE, TF32 off)", "1"),
+        ("fp32 (IEEE, TF32 off)", "64"),
+    ]
+    assert "cnn, amp-bf16 against fp32" in sentences[0]
 
 
 def test_the_latency_of_a_searched_batch_says_so() -> None:
     searched = msgspec.structs.replace(
         measured(TaskKind.INFER, Precision.FP32, 4096, 0.2, passes=100), batch_choice="largest"
     )
-    (line,) = latencies(run_of(searched))
-    assert line.startswith("cnn infer fp32 eager batch 4,096, the largest that fits: one pass")
+    _, (row,) = said(run_of(searched), "throughput")
+    assert row["Case"].endswith("batch 4,096, largest that fits")
 
 
 def test_a_forward_pass_has_no_loss_after_so_many_steps() -> None:
-    trained, _ = closing(run_of(*both(TaskKind.TRAIN, 64)))
-    passed, _ = closing(run_of(*both(TaskKind.INFER, 64)))
-    assert "on cnn (batch 64), " in trained
-    assert "its loss after 4 steps differs by 0 %" in trained
-    assert "loss" not in passed
+    _, (trained,) = said(run_of(*both(TaskKind.TRAIN, 64)), "amp")
+    _, (passed,) = said(run_of(*both(TaskKind.INFER, 64)), "amp")
+    assert trained["Loss after the same steps"].endswith("5 steps from one seed")
+    assert passed["Loss after the same steps"] == UNKNOWN
 
 
 def test_too_few_passes_are_said_where_a_quantile_is_missing() -> None:
-    (enough,) = latencies(run_of(measured(TaskKind.INFER, Precision.FP32, 1, 0.002, passes=100)))
-    (few,) = latencies(run_of(measured(TaskKind.INFER, Precision.FP32, 1, 0.002, passes=57)))
-    assert enough.endswith("95 % of them under 2.00 ms, 99 % under 2.00 ms")
-    assert few.endswith("99 % unknown: 57 passes came in, and that takes 100")
+    _, (enough,) = said(run_of(measured(TaskKind.INFER, Precision.FP32, 1, 0.002, passes=100)), "latency")
+    _, (few,) = said(run_of(measured(TaskKind.INFER, Precision.FP32, 1, 0.002, passes=57)), "latency")
+    assert (enough["p95"], enough["p99"]) == ("2.00 ms", "2.00 ms")
+    assert few["p99"] == f"{UNKNOWN}\n57 of 100 passes"
 
 
 def noisy(measurement: Measurement, value: float) -> Measurement:
@@ -91,37 +108,44 @@ def noisy(measurement: Measurement, value: float) -> Measurement:
     return msgspec.structs.replace(measurement, findings=(finding,))
 
 
-def test_a_ratio_of_one_launch_is_said_to_rest_on_it_once() -> None:
+def test_ratios_of_one_launch_are_said_to_rest_on_it_once() -> None:
     pairs = (*both(TaskKind.TRAIN, 64), *both(TaskKind.INFER, 64))
-    *sentences, last = closing(run_of(*pairs))
+    sentences, _ = said(run_of(*pairs), "amp")
     assert len(sentences) == 2
-    assert last.startswith("these ratios rest on one launch")
+    assert sentences[-1].startswith("Ratios of a single launch")
     twice = [
         msgspec.structs.replace(m, launches=(*m.launches, msgspec.structs.replace(m.launches[0], index=1)))
         for m in pairs
     ]
-    assert len(closing(run_of(*twice))) == 2
+    assert len(said(run_of(*twice), "amp")[0]) == 1
 
 
 def test_a_ratio_names_what_speaks_against_either_row_or_the_run() -> None:
     fp32, amp = both(TaskKind.TRAIN, 64)
-    assert "doubted" not in closing(run_of(fp32, amp))[0]
+    assert said(run_of(fp32, amp), "amp")[1][0]["Doubts"] == "none"
     one = Finding(kind=FindingKind.ONE_BATCH, value=1, limit=4)
     run = run_of(noisy(fp32, 0.08), msgspec.structs.replace(amp, findings=(one,)))
     shared = Finding(kind=FindingKind.SHARED_GPU, value="1 other process")
     run = msgspec.structs.replace(run, findings=(shared,))
-    assert closing(run)[0].endswith("; to be doubted: SHARED_GPU, NOISY")
+    assert said(run, "amp")[1][0]["Doubts"] == "NOISY, SHARED_GPU"
 
 
 def test_a_doubt_names_the_case_with_the_worst_value_in_per_cent() -> None:
     fp32, amp = both(TaskKind.TRAIN, 64)
     shared = Finding(kind=FindingKind.SHARED_GPU, value="7 % busy", limit=0.05)
     run = msgspec.structs.replace(run_of(noisy(fp32, 0.081), noisy(amp, 0.23)), findings=(shared,))
-    whole, worst = doubts(run)
+    (whole, worst), _ = said(run, "method")
     assert "(7 % busy, limit 5.0 %)" in whole
     assert f"(worst of 2: {amp.label}: 23 %, limit 5.0 %)" in worst
-    (alone,) = doubts(run_of(noisy(fp32, 0.081), amp))
+    (alone,), _ = said(run_of(noisy(fp32, 0.081), amp), "method")
     assert f"({fp32.label}: 8.1 %, limit 5.0 %)" in alone
+
+
+def test_what_failed_is_named_with_its_reason() -> None:
+    fp32, amp = both(TaskKind.TRAIN, 64)
+    broken = Measurement(case=amp.case, status=Status.INVALID, reason="the loss is not finite")
+    _, (row,) = said(run_of(fp32, broken), "method")
+    assert (row["Status"], row["Reason"]) == ("invalid", "the loss is not finite")
 
 
 def test_a_micro_benchmark_with_a_finding_has_a_mark() -> None:
@@ -131,17 +155,16 @@ def test_a_micro_benchmark_with_a_finding_has_a_mark() -> None:
         findings=(wide,),
     )  # fmt: skip
     run = msgspec.structs.replace(run_of(), micro=(result,))
-    made = micro_table(run, console_for_tables())
-    assert str(next(iter(made.columns[-1].cells))) == "NOT_CONVERGED"
-    assert "(gemm fp32 64: 30 %, limit 2.0 %)" in doubts(run)[0]
+    assert said(run, "micro")[1][0]["Findings"] == "NOT_CONVERGED"
+    assert "(gemm fp32 64: 30 %, limit 2.0 %)" in said(run, "method")[0][0]
 
 
 def test_an_interval_of_one_launch_is_called_one_within_a_process_in_table_and_progress() -> None:
     fp32, amp = both(TaskKind.TRAIN, 64)
     again = msgspec.structs.replace(amp.launches[0], index=1)
     twice = msgspec.structs.replace(amp, launches=(*amp.launches, again))
-    for rows, words in (((fp32, amp), "95 %, within one process"), ((fp32, twice), "95 %")):
-        assert str(table(run_of(*rows), console_for_tables()).columns[1].header) == f"samples/s ({words})"
+    _, rows = said(run_of(fp32, twice), "throughput")
+    assert ["within one process" in row["Throughput, 95 % interval"] for row in rows] == [True, False]
     assert outcome(amp, 0).endswith(" images/s, within one process")
     assert outcome(twice, 1).endswith(" images/s")
 
@@ -149,7 +172,7 @@ def test_an_interval_of_one_launch_is_called_one_within_a_process_in_table_and_p
 def test_one_thread_is_one_thread() -> None:
     run = run_of()
     run = msgspec.structs.replace(run, environment=msgspec.structs.replace(run.environment, cpu_threads=1))
-    assert device_line(run).endswith("1 thread")
+    assert said(run, "device")[0][0].endswith("1 thread")
 
 
 def test_no_advice_is_to_wait_for_a_fixed_time_or_to_pass_what_was_passed() -> None:

@@ -100,7 +100,8 @@ def test_show_and_calibrate_from_the_command_line(tmp_path, rebuilt):
     assert "published rows" in estimate["reasons"]
     result = CliRunner().invoke(app, ["predict", "show", "--workload", "vgg16"])
     assert "no prediction" in result.stdout
-    assert " images/s, vgg16 " in result.stdout
+    assert " images/s" in result.stdout
+    assert " vgg16 amp-" in result.stdout
     path = tmp_path / "c.json"
     result = CliRunner().invoke(app, ["calibrate", "-o", str(path), "--date", rebuilt.fitted, "--json"])
     assert result.exit_code == 0, result.output

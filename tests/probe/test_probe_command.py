@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,12 +36,17 @@ def test_json_shape(fake_nvml) -> None:
 def test_the_datasheet_stands_beside_the_reading(fake_nvml) -> None:
     done = gpubench(fake_nvml("h200"), "probe")
     assert done.returncode == 0
-    lines = {line[:25].strip(): line[25:] for line in done.stdout.splitlines() if line.startswith("  ")}
-    assert lines["multiprocessors"].split() == ["132", "132"]
-    assert lines["memory bandwidth"].split() == ["4.81", "TB/s", "4.80", "TB/s"]
+    lines = dict(
+        re.split(r" {2,}", line.strip(), maxsplit=1)
+        for line in done.stdout.splitlines()
+        if "  " in line.strip()
+    )
+    assert lines["Multiprocessors"].split() == ["132", "132"]
+    assert lines["Memory bandwidth"].split() == ["4.81", "TB/s", "4.80", "TB/s"]
     assert lines["UUID"] == "all zeros: matched by PCI bus id 00000000:00:06.0"
     assert lines["held back by"] == "nothing that the driver shows"
-    assert max(len(line) for line in done.stdout.splitlines()) <= 160
+    narrow = gpubench(fake_nvml("h200") | {"COLUMNS": "80"}, "probe").stdout
+    assert max(len(line) for line in narrow.splitlines()) <= 80
 
 
 def test_what_holds_a_gpu_back_is_named(fake_nvml) -> None:

@@ -16,8 +16,8 @@ from gpubench.offers.refresh import refresh
 from gpubench.offers.source import Quote
 from gpubench.recommend.owning import offer_of
 from gpubench.recommend.request import Range
-from gpubench.report.data import gather
 from gpubench.report.page import render
+from gpubench.sections.data import gather
 
 from .builders import H100, L4, offer, rank_of
 from .test_owning import machine, weigh

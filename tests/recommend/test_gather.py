@@ -10,7 +10,7 @@ import pytest
 from gpubench.models import Estimate, Execution, Finding, FindingKind, MemoryFormat, Precision, TaskKind
 from gpubench.predict.estimate import estimate as predict_all
 from gpubench.predict.estimate import estimate_at_largest_batch
-from gpubench.predict.explain import as_records, as_text
+from gpubench.predict.explain import as_records
 from gpubench.predict.question import Question, Refusal, case_for
 from gpubench.profile import load_profiles, profile_of
 from gpubench.profile.memory import MOST_BATCH
@@ -19,6 +19,7 @@ from gpubench.recommend.gather import LATENCY_BATCHES, Runs, gather, mean_power_
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.scaling import measured_efficiency, scaling_of
 from gpubench.record.store import write_run
+from gpubench.sections.prediction import answered
 from gpubench.specs import load_specs
 
 from .builders import A100, H100, L4, T4, estimate, measurement, run_of
@@ -123,14 +124,14 @@ def test_an_answer_says_how_its_batch_came_about():
     searched = msgspec.structs.replace(measurement(found, 4000), batch_choice="largest")
     runs = Runs((run_of(H100, searched),), ())
     largest = estimate_at_largest_batch(question_of(), [load_specs()[k] for k in (H100, T4)], own=runs.own)
-    lines = as_text(largest).splitlines()
-    assert lines[0].endswith(f"batch 1,777, the largest that fits as run {runs.own[0].run_id} found")
-    assert lines[2].endswith(
-        f"batch {largest[T4].case.batch_size:,}, the largest that fits by the memory model"
+    cases = [row[2] for row in answered(largest)[0].rows]
+    assert cases[0].endswith(f"batch 1,777\nthe largest that fits, by run {runs.own[0].run_id}")
+    assert cases[1].endswith(
+        f"batch {largest[T4].case.batch_size:,}\nthe largest that fits, by the memory model"
     )
     assert [row["batch_choice"] for row in as_records(largest)["estimates"]] == ["largest", "largest"]
     fixed = predict_all(question_of(), [load_specs()[T4]])
-    assert as_text(fixed).splitlines()[0].endswith("batch 64")
+    assert answered(fixed)[0].rows[0][2].endswith("batch 64")
     assert as_records(fixed)["estimates"][0]["batch_choice"] == "fixed"
 
 

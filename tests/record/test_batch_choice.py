@@ -8,8 +8,6 @@ import msgspec
 import pytest
 
 from gpubench.cli.progress import outcome
-from gpubench.cli.run_text import table
-from gpubench.cli.tables import console_for_tables
 from gpubench.measure.launcher import Record
 from gpubench.measure.plan import Unit, plan
 from gpubench.measure.request import RunRequest
@@ -19,6 +17,8 @@ from gpubench.record import resume, session
 from gpubench.record.as_json import measurement_document
 from gpubench.record.frame import frame
 from gpubench.record.store import read_run, write_run
+from gpubench.sections.data import of_run
+from gpubench.sections.section import brief
 
 CPU = DeviceProfile(backend="cpu", name="a CPU")
 
@@ -39,8 +39,9 @@ def test_what_was_searched_says_so_wherever_it_is_shown(chosen, tmp_path: Path) 
     searched, fixed = chosen("largest"), chosen("fixed")
     assert "batch 64, the largest that fits: " in outcome(searched.measurements[0], 0)
     assert "largest" not in outcome(fixed.measurements[0], 0)
-    cells = [str(next(table(run, console_for_tables()).columns[0].cells)) for run in (searched, fixed)]
-    assert cells[0].endswith("batch 64, the largest that fits")
+    tables = [brief(of_run(run), "throughput")[0] for run in (searched, fixed)]
+    cells = [table.rows[0][0] for table in tables]
+    assert cells[0].endswith("batch 64, largest that fits")
     assert cells[1].endswith("batch 64")
     assert measurement_document(searched.measurements[0])["batch_choice"] == "largest"
     assert [*frame((searched, fixed))["batch_choice"]] == ["largest", "fixed"]

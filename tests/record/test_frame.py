@@ -6,11 +6,14 @@ import msgspec
 import pytest
 
 import gpubench
-from gpubench.cli import run_text
+from gpubench.blocks.parts import Bullets, Paragraph
+from gpubench.cli.run import print_run
 from gpubench.models import Finding, FindingKind, Launch, MicroResult, Round
 from gpubench.record import store
 from gpubench.record.as_json import run_document
 from gpubench.record.spread import SPREAD, cold_costs, spread
+from gpubench.sections.data import of_run
+from gpubench.sections.section import brief
 
 
 def test_every_measurement_is_one_row_with_case_figures_and_spread(tmp_path, make_run):
@@ -63,11 +66,10 @@ def test_what_is_paid_once_is_a_range_over_launches_in_the_order_of_paying(make_
         ("first_step", (0.2, 0.5)),
         ("capture", (1.0, 1.0)),
     ]
-    (line,) = run_text.cold(msgspec.structs.replace(make_run(), measurements=(row,)))
-    assert line == (
-        "paid once, apart from the steps: import 3.00 s, first step 200 ms to 500 ms, capture 1.00 s"
-    )
-    assert run_text.cold(make_run()) == ()
+    run = msgspec.structs.replace(make_run(), measurements=(row,))
+    (line,) = [part.text for part in brief(of_run(run), "method") if isinstance(part, Paragraph)]
+    assert line.endswith(": import 3.00 s, first step 200 ms to 500 ms, capture 1.00 s.")
+    assert not [part for part in brief(of_run(make_run()), "method") if isinstance(part, Paragraph)]
 
 
 def test_a_run_says_what_is_to_be_doubted_of_its_micro_benchmarks(make_run):
@@ -76,7 +78,8 @@ def test_a_run_says_what_is_to_be_doubted_of_its_micro_benchmarks(make_run):
         name="gemm", precision="fp32", size="64", value=1.0, low=None, high=None, unit="FLOP/s", n=9
     )
     run = make_run(micro=(msgspec.structs.replace(result, findings=(doubt,)),))
-    assert run_text.doubts(run)[0].startswith("NOT_CONVERGED")
+    (doubts,) = [part.items for part in brief(of_run(run), "method") if isinstance(part, Bullets)]
+    assert doubts[0].startswith("NOT_CONVERGED")
 
 
 def test_a_finished_run_prints_its_best_product_and_what_was_paid_once(make_run, capsys):
@@ -89,8 +92,8 @@ def test_a_finished_run_prints_its_best_product_and_what_was_paid_once(make_run,
         MicroResult(size="4096", value=2e12, **fields),
         MicroResult(size="8192", value=1e12, **fields),
     )
-    run_text.print_run(make_run(measurements=(row,), micro=products))
+    print_run(make_run(measurements=(row,), micro=products))
     out = capsys.readouterr().out
-    assert "4096, best" in out
-    assert "8192, best" not in out
-    assert "paid once, apart from the steps: import 3.00 s" in out
+    assert "4096, the best size" in out
+    assert "8192, the best size" not in out
+    assert "Paid once, apart from the steps: import 3.00 s" in out

@@ -387,7 +387,7 @@ def test_check_and_compare_answer_with_their_exit_codes(tmp_path, make_run):
     )
     code, out, _ = gpubench("check", str(path))
     assert code == 1
-    assert "    gemm bf16 4096: 20 %, limit 2.0 %" in out.splitlines()
+    assert "- gemm bf16 4096: 20 %, limit 2.0 %" in out
     code, out, err = gpubench("compare", "20261120", "latest", *where, "--fail-over", "3%", "--json")
     assert code == 1, err
     assert json.loads(out)["rows"][0]["verdict"] == "B is slower"

@@ -9,11 +9,13 @@ from functools import cache
 from typing import Any
 
 import pytest
+from plotly import graph_objects
 
-from gpubench.report.data import ReportData
-from gpubench.report.markdown import escape
+from gpubench.blocks.markdown import escape
+from gpubench.blocks.parts import Block, Bullets, Charts, Facts, Paragraph, Table
 from gpubench.report.page import render
-from gpubench.report.section import Block, Bullets, Charts, Facts, Paragraph, Section, Table
+from gpubench.sections.data import ReportData
+from gpubench.sections.section import Section
 
 from . import samples
 
@@ -74,6 +76,11 @@ class SectionContract:
                 json.dumps(figure.figure, allow_nan=False)
                 for text in _strings(figure.figure):
                     assert "<" not in text.replace("<br>", "").replace("<extra></extra>", ""), text
+
+    def test_figures_keep_to_the_schema_of_plotly(self, section: Section, name):
+        for charts in _charts_of(section, name):
+            for figure in charts.figures:
+                graph_objects.Figure(figure.figure)  # refuses a property or a value that plotly does not know
 
     def test_stands_on_the_page(self, section: Section, name):
         block = block_of(section, name)

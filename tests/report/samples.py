@@ -32,7 +32,7 @@ from gpubench.models import (
     TaskKind,
     TelemetrySample,
 )
-from gpubench.report.data import ReportData
+from gpubench.sections.data import ReportData
 
 TODAY = date(2026, 11, 20)
 H200 = "nvidia-h200-sxm-141gb"

@@ -7,8 +7,8 @@ import pytest
 
 from gpubench.models import Execution, Precision
 from gpubench.report.export import as_csv
-from gpubench.report.sections.amp import speed_ups
-from gpubench.report.sections.processor import contests
+from gpubench.sections.amp import speed_ups
+from gpubench.sections.processor import contests
 
 from . import samples
 from .test_deeper_sections import table_of

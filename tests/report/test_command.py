@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpubench.record.store import write_run
-from gpubench.report.data import gather
+from gpubench.sections.data import gather
 
 from . import samples
 

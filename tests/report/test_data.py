@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gpubench.models import Status
-from gpubench.report.data import ReportData, newest_first
+from gpubench.sections.data import ReportData, newest_first
 
 from . import samples
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from recommend.builders import A100, H100, L4, RTX5090, T4, offer, rank_of
 
+from gpubench.blocks.parts import Charts, Facts
 from gpubench.models import Pricing
-from gpubench.report.section import Charts, Facts
-from gpubench.report.sections.frontier import frontier
+from gpubench.sections.frontier import frontier
 
 from . import samples
 from .test_sections import block_of, words_of

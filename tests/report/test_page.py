@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from gpubench.blocks import charts
+from gpubench.blocks.charts import PALETTE
+from gpubench.blocks.parts import Block, Paragraph
 from gpubench.errors import MisuseError, StorageError
-from gpubench.report import charts
-from gpubench.report.charts import PALETTE
 from gpubench.report.page import render, report
-from gpubench.report.section import Block, Paragraph, Section
+from gpubench.sections.section import Section
 
 from . import samples
 

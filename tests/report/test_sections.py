@@ -9,23 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gpubench.blocks.parts import Block, Bullets, Charts, Facts, Paragraph, Table
 from gpubench.errors import MisuseError
 from gpubench.models import Execution, Precision, Status
-from gpubench.report.section import (
-    BUILT_IN,
-    Block,
-    Bullets,
-    Charts,
-    Facts,
-    Paragraph,
-    Section,
-    Table,
-    combine,
-    load_sections,
-)
-from gpubench.report.sections.amp import speed_ups
-from gpubench.report.sections.frontier import frontier
-from gpubench.report.sections.value import best_of_each_gpu
+from gpubench.sections.amp import speed_ups
+from gpubench.sections.frontier import frontier
+from gpubench.sections.section import Section, combine, load_sections, own_sections
+from gpubench.sections.value import best_of_each_gpu
 
 from . import samples
 from .contract import SectionContract, texts
@@ -40,7 +30,7 @@ def words_of(key: str, data) -> str:
     return "" if block is None else " ".join(texts(block))
 
 
-@pytest.mark.parametrize("key", BUILT_IN)
+@pytest.mark.parametrize("key", [section.key for section in own_sections()])
 class TestBuiltInSections(SectionContract):
     @pytest.fixture
     def section(self, key) -> Section:

@@ -6,12 +6,14 @@ import doctest
 
 import pytest
 
-from gpubench.report import export, markdown, section, words
+from gpubench.blocks import markdown, parts
+from gpubench.report import export
+from gpubench.sections import words
 
 from . import samples
 
 
-@pytest.mark.parametrize("module", [words, export, markdown, section])
+@pytest.mark.parametrize("module", [words, export, markdown, parts])
 def test_the_examples_in_the_docstrings_hold(module):
     result = doctest.testmod(module)
     assert result.attempted > 0

@@ -21,14 +21,14 @@ def gpubench(*arguments: str) -> str:
 
 def test_the_table_shows_every_workload() -> None:
     lines = gpubench("list").splitlines()
-    assert {line.split()[0] for line in lines[2:]} == {*workload_names()}
+    assert {line.split()[0] for line in lines[3:]} == {*workload_names()}
     vgg16 = next(line for line in lines if line.startswith("vgg16 "))
     for cell in ("138,357,544", "30.9 GFLOP", "92.6 GFLOP", "32, 64, 128", "3 x 224 x 224"):
         assert cell in vgg16
 
 
 def test_what_is_frozen_or_not_counted_is_not_shown_as_a_figure() -> None:
-    lines = {line.split()[0]: line for line in gpubench("list").splitlines()[2:]}
+    lines = {line.split()[0]: line for line in gpubench("list").splitlines()[3:]}
     assert "6,425,354 of 21,140,042" in lines["vgg16_transfer"]
     assert "none" in lines["augment"]
     assert lines["augment"].count("—") == 2
@@ -63,7 +63,7 @@ def test_json_holds_the_figures() -> None:
 
 
 def test_the_gpus_are_those_of_the_table() -> None:
-    assert {line.split()[0] for line in gpubench("list", "--gpus").splitlines()[1:]} == {*load_specs()}
+    assert {line.split()[0] for line in gpubench("list", "--gpus").splitlines()[2:]} == {*load_specs()}
     assert len(json.loads(gpubench("list", "--gpus", "--json"))["gpus"]) == len(load_specs())
 
 

@@ -1,0 +1,35 @@
+"""Blocks as HTML: in the page, where a script draws their charts, and alone, as a notebook shows them."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from gpubench.blocks.parts import Block, printable, told
+from gpubench.shipped import package_path
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+TEMPLATES = ("report/templates", "blocks/templates")
+
+
+def as_html(block: Block) -> str:
+    """Return a block as HTML that needs no script: the tables of its charts stand in for them."""
+    return environment().get_template("block.html.j2").render(block=printable(block))
+
+
+@cache
+def environment() -> Environment:
+    """Jinja with autoescape on: its default is off, and every name here may be hostile."""
+    import jinja2
+
+    made = jinja2.Environment(
+        autoescape=True,
+        loader=jinja2.FileSystemLoader([package_path(folder) for folder in TEMPLATES]),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"kind": lambda part: type(part).__name__, "told": told}
+    return made

@@ -1,0 +1,203 @@
+"""What is shown, as data: a block of sentences, facts, tables and charts; each renderer makes its markup.
+
+A block never holds markup, so a name that came from outside cannot become markup either, a plug-in cannot
+break the page, and the same block prints on a terminal, in a notebook, as HTML and as Markdown with equal
+figures and names. Every ``Charts`` part carries its table twin, which is what a terminal shows of it.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from gpubench.units import UNKNOWN
+
+RowMark: TypeAlias = Literal["tie", "here", "bad"]
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paragraph:
+    """Sentences. A ``headline`` is the one sentence that matters; a ``note`` is set off and quiet."""
+
+    text: str
+    tone: Literal["plain", "headline", "note", "warning"] = "plain"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fact:
+    """One named value; ``detail`` says what qualifies it (interval, date, basis)."""
+
+    term: str
+    value: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """A few named values; ``prominent`` sets them large, as the figures to remember."""
+
+    rows: tuple[Fact, ...]
+    prominent: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bullets:
+    """A list of short remarks."""
+
+    items: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column of a table; numbers are set flush right in tabular figures.
+
+    Attributes:
+        optional: What a narrow terminal leaves out: the column with the highest number first; 0 stays.
+    """
+
+    title: str
+    numeric: bool = False
+    optional: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table of text cells, one tuple a row, the first cell naming the row.
+
+    A line break inside a cell sets what follows on a second, quieter line: an interval, a date, a detail.
+
+    Attributes:
+        marks: For each row None, ``tie`` (shares the head of the ranking), ``here`` (this user's own
+            device) or ``bad``; shown by a rule beside the row, never by colour alone.
+        folded: Whether the table waits behind its caption; for what few readers need.
+    """
+
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+    marks: tuple[RowMark | None, ...] = ()
+    folded: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a ragged table: a cell under the wrong heading is a wrong statement."""
+        wrong = next((row for row in self.rows if len(row) != len(self.columns)), None)
+        if wrong is not None or (self.marks and len(self.marks) != len(self.rows)):
+            raise ValueError(
+                f"table {self.caption!r}: {len(self.columns)} columns, {len(self.rows)} rows, row {wrong}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One plotly figure as plain data.
+
+    Attributes:
+        figure: ``{"data": [...], "layout": {...}}``; every text in it has passed ``charts.label``.
+        alt: What the chart shows, in a sentence, for those who do not see it.
+        height_px: Height on the page [CSS px].
+    """
+
+    figure: Mapping[str, Any]
+    alt: str
+    title: str | None = None
+    height_px: int = 320
+
+
+@dataclass(frozen=True, kw_only=True)
+class Charts:
+    """One or more figures that say one thing, and the table that says the same."""
+
+    figures: tuple[Figure, ...]
+    twin: Table
+    caption: str | None = None
+
+
+Part: TypeAlias = Paragraph | Facts | Bullets | Table | Charts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """One section, whole and in its brief form.
+
+    Attributes:
+        parts: What the page shows, and Markdown.
+        brief: What a terminal shows: the sentence and the table, made by the same functions.
+    """
+
+    title: str
+    parts: tuple[Part, ...]
+    brief: tuple[Part, ...] = ()
+
+    def _repr_html_(self) -> str:
+        """Return the whole block as a notebook shows it."""
+        from gpubench.blocks.html import as_html
+
+        return as_html(self)
+
+
+Cell: TypeAlias = tuple[Column, Callable[[Row], str]]
+"""A column, and what it says of a row."""
+
+
+def text(title: str, cell: Callable[[Row], str], optional: int = 0) -> Cell[Row]:
+    """A column of words."""
+    return Column(title=title, optional=optional), cell
+
+
+def number(title: str, cell: Callable[[Row], str], optional: int = 0) -> Cell[Row]:
+    """A column of figures."""
+    return Column(title=title, numeric=True, optional=optional), cell
+
+
+def table(
+    caption: str,
+    rows: Sequence[Row],
+    *cells: Cell[Row],
+    marks: tuple[RowMark | None, ...] = (),
+    folded: bool = False,
+) -> Table:
+    """Set rows under columns: one cell a column, in words."""
+    return Table(
+        caption=caption,
+        columns=tuple(column for column, _ in cells),
+        rows=tuple(tuple(words(row) for _, words in cells) for row in rows),
+        marks=marks,
+        folded=folded,
+    )
+
+
+def told(shown: Table) -> Table:
+    """Leave out the columns that say nothing of any row; the first names the rows, and stays."""
+    kept = [
+        i
+        for i in range(len(shown.columns))
+        if i == 0 or not shown.rows or any(row[i] not in {"", "none", UNKNOWN} for row in shown.rows)
+    ]
+    return replace(
+        shown,
+        columns=tuple(shown.columns[i] for i in kept),
+        rows=tuple(tuple(row[i] for i in kept) for row in shown.rows),
+    )
+
+
+def printable(value: Any) -> Any:
+    """Strip control characters from every text of a block, whoever made it.
+
+    Every renderer begins with this, so that no escape, and no mark that turns the direction of writing, gets
+    past the one place that prints.
+
+    >>> printable(Paragraph(text="a" + chr(27) + "[31mb")).text
+    'a[31mb'
+    """
+    if isinstance(value, str):
+        return "".join(c for c in value if c == "\n" or not unicodedata.category(c).startswith("C"))
+    if isinstance(value, tuple | list):
+        return type(value)(printable(item) for item in value)
+    if isinstance(value, Mapping):
+        return {key: printable(item) for key, item in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: printable(getattr(value, f.name)) for f in fields(value)})
+    return value

@@ -1,0 +1,196 @@
+"""Blocks on a terminal: plain where that is none, ASCII where it speaks no Unicode, and as wide as it is.
+
+A table takes one line a row where that fits. Where it does not, the detail of a cell goes below it, then
+optional columns go, those with the highest number first.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from textwrap import wrap
+from typing import TYPE_CHECKING, Literal
+
+from gpubench.blocks.parts import Bullets, Charts, Column, Facts, Paragraph, Part, Table, printable, told
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.text import Text
+
+PIPED_WIDTH = 10_000
+"""Columns of a file or a pipe where COLUMNS says nothing else: no line is broken, no column left out."""
+
+LEAST_TEXT, LONGEST_WORD = 10, 26
+"""A column of words is not made narrower than this, nor than its longest word where that is no longer."""
+
+WHERE_THERE_IS_ROOM = 6
+"""Optional columns from this number on stand only where no line of the table need be broken."""
+
+GAP = 2
+_TONES = {"headline": "bold", "note": "dim", "warning": "", "plain": ""}
+_MARKS = {"here": "bold", "tie": "", "bad": "dim", None: ""}
+
+
+def show(*parts: Part) -> None:
+    """Print parts on stdout, tables set apart by empty lines."""
+    from rich.console import Console
+
+    console = Console(file=sys.stdout, highlight=False, soft_wrap=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console = Console(file=sys.stdout, highlight=False, soft_wrap=False, width=PIPED_WIDTH)
+    before: Part | None = None
+    for part in parts:
+        if before is not None and _apart(before, part):
+            console.print()
+        for drawn in _drawn(printable(part), console):
+            console.print(drawn)
+        before = part
+
+
+def _apart(before: Part, part: Part) -> bool:
+    """Whether an empty line stands between two parts: around tables and facts, and above what heads them."""
+    if isinstance(before, Paragraph) and before.tone == "headline":
+        return False
+    heads = isinstance(part, Paragraph) and part.tone == "headline"
+    return heads or any(isinstance(each, Table | Charts | Facts) for each in (before, part))
+
+
+def _drawn(part: Part, console: Console) -> list[RenderableType]:
+    """Return what rich prints of a part: texts and tables, none of them read as markup."""
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    match part:
+        case Paragraph():
+            return [Text(part.text, style=_TONES[part.tone])]
+        case Bullets():
+            grid = Grid.grid(padding=(0, 1, 0, 0))
+            for item in part.items:
+                grid.add_row("-", Text(item))
+            return [grid]
+        case Facts():
+            grid = Grid.grid(padding=(0, GAP, 0, 0))
+            for fact in part.rows:
+                detail = f" ({fact.detail})" if fact.detail else ""
+                grid.add_row(Text(f"  {fact.term}"), Text(fact.value + detail))
+            return [grid]
+        case Charts():
+            caption = [Text(part.caption, style="dim")] if part.caption else []
+            return [*_table(part.twin, console), *caption]
+        case Table():
+            return _table(part, console)
+
+
+def _table(table: Table, console: Console) -> list[RenderableType]:
+    from rich import box
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    fitting, widths, hidden = fitted(told(table), console.width)
+    grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
+    for column, width in zip(fitting.columns, widths, strict=True):
+        justify: Literal["left", "right"] = "right" if column.numeric else "left"
+        grid.add_column(Text(column.title), justify=justify, overflow="fold", width=width)
+    for i, row in enumerate(fitting.rows):
+        style = _MARKS[fitting.marks[i] if fitting.marks else None]
+        cells = zip(row, widths, strict=True)
+        grid.add_row(
+            *(_cell(cell, width, first=j == 0) for j, (cell, width) in enumerate(cells)), style=style
+        )
+    left_out = f"Not shown at this width: {', '.join(hidden)}."
+    return [
+        *([Text(table.caption, style="bold")] if table.caption else []),
+        *([grid] if table.rows else []),
+        *([Text(left_out, style="dim")] if hidden else []),
+    ]
+
+
+def _cell(cell: str, width: int, first: bool) -> Text:
+    """Return a cell, what qualifies it on quieter lines below; in the first column they are set in."""
+    from rich.text import Text
+
+    value, *details = cell.split("\n")
+    text = Text(value)
+    indent = "  " if first else ""
+    for detail in details:
+        lines = wrap(detail, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+        text.append("".join(f"\n{line}" for line in lines), style="dim")
+    return text
+
+
+def fitted(table: Table, width: int) -> tuple[Table, list[int], list[str]]:
+    """Make a table fit so many columns of a terminal.
+
+    Returns:
+        The table, its details on the line of their value where the whole then fits, else without as many
+        optional columns as must go; the width of each column; and the titles of those that went.
+    """
+    joined = replace(
+        table,
+        rows=tuple(tuple(map(_joined, row)) for row in table.rows),
+    )
+    natural = _widths(joined, _natural)
+    if _sum(natural) <= width:
+        return joined, natural, []
+    hidden: list[str] = []
+    while most := max(column.optional for column in table.columns):
+        if _sum(_widths(table, _natural if most >= WHERE_THERE_IS_ROOM else _least)) <= width:
+            break
+        goes = next(i for i, column in enumerate(table.columns) if column.optional == most)
+        hidden.insert(0, table.columns[goes].title.replace("\n", " "))
+        table = replace(
+            table,
+            columns=(*table.columns[:goes], *table.columns[goes + 1 :]),
+            rows=tuple((*row[:goes], *row[goes + 1 :]) for row in table.rows),
+        )
+    return table, _shared(table, width), hidden
+
+
+def _shared(table: Table, width: int) -> list[int]:
+    """Share out what the narrowest columns leave, to those first that lack least; or take from the widest."""
+    widths, natural = _widths(table, _least), _widths(table, _natural)
+    cells = _widths(replace(table, columns=tuple(replace(c, title="") for c in table.columns)), _natural)
+    while _sum(widths) > width and max(widths) > 1:
+        widths[widths.index(max(widths))] -= 1
+    for wanted in (cells, natural):  # a title that is broken costs one line, a cell one a row
+        for i in sorted(range(len(widths)), key=lambda i: wanted[i] - widths[i]):
+            widths[i] += max(0, min(wanted[i] - widths[i], width - _sum(widths)))
+    return widths
+
+
+def _sum(widths: Sequence[int]) -> int:
+    return sum(widths) + GAP * (len(widths) - 1)
+
+
+def _widths(table: Table, of: Callable[[Column, Sequence[str]], int]) -> list[int]:
+    return [of(column, [row[i] for row in table.rows]) for i, column in enumerate(table.columns)]
+
+
+def _joined(cell: str) -> str:
+    value, *details = cell.split("\n")
+    return f"{value} ({', '.join(details)})" if details else value
+
+
+def _natural(column: Column, cells: Sequence[str]) -> int:
+    """Return the width of the longest line of a column."""
+    return max(_len(line) for text in (column.title, *cells) for line in text.split("\n"))
+
+
+def _least(column: Column, cells: Sequence[str]) -> int:
+    """Return how narrow a column can be: no figure is broken, nor a word of a text unless it is long."""
+    title = max(_len(word) for word in column.title.split() or [""])
+    if column.numeric:
+        return max([title, *(_len(line) for cell in cells for line in cell.split("\n"))])
+    words = max([title, *(_len(word) for cell in cells for word in re.split(r"[ \n]", cell))])
+    return max(min(words, LONGEST_WORD), min(_natural(column, cells), LEAST_TEXT))
+
+
+def _len(text: str) -> int:
+    """Return how many places a text takes: some letters take two."""
+    from rich.cells import cell_len
+
+    places: int = cell_len(text)
+    return places

@@ -1,0 +1,228 @@
+"""Everything a report is made of, gathered once: the user's runs, the ranking, the specification table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from gpubench import __version__
+from gpubench.errors import GpuBenchError, MisuseError
+from gpubench.models import BuyOrRent, Case, DeviceProfile, GpuSpec, Measurement, Ranking, Run, Status
+from gpubench.specs import load_specs
+from gpubench.today import day_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A measurement together with the run it belongs to: no figure stands without its environment."""
+
+    run: Run
+    measurement: Measurement
+
+    @property
+    def case(self) -> Case:
+        """The identity of the figure."""
+        return self.measurement.case
+
+    @property
+    def batch_words(self) -> str:
+        """The batch; "largest that fits" where it was searched, so that nobody takes it for an equal one."""
+        searched = ", largest that fits" if self.measurement.at_largest_batch else ""
+        return f"batch {self.case.batch_size:,}{searched}"
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """What the sections read. Frozen, and complete without a GPU, a network or torch.
+
+    Attributes:
+        today: The day of the report; ages of prices count from it.
+        runs: This user's stored runs, newest first.
+        ranking: None where no ranking could be made; ``ranking_problem`` then says why.
+        problems: Result files that could not be read, one line each.
+        about: Id of the run whose device the page is about; None is the newest with a usable row.
+        buy_or_rent: Owning against renting: the user's own cards where they were given, else every card
+            that has a street price.
+        specs: The specification table by GPU key.
+        most_offers: So many rows of the ranking a terminal shows; None is all.
+    """
+
+    today: date
+    runs: tuple[Run, ...] = ()
+    ranking: Ranking | None = None
+    ranking_problem: str | None = None
+    problems: tuple[str, ...] = ()
+    buy_or_rent: tuple[BuyOrRent, ...] = ()
+    about: str | None = None
+    specs: Mapping[str, GpuSpec] = field(default_factory=load_specs)
+    version: str = __version__
+    most_offers: int | None = 20
+
+    @cached_property
+    def run(self) -> Run | None:
+        """The run that the page speaks of as "here": the one asked for, else the newest that is usable."""
+        if self.about is not None:
+            return next((run for run in self.runs if run.run_id == self.about), None)
+        usable = (run for run in self.runs if any(m.status is Status.OK for m in run.measurements))
+        return next(usable, self.runs[0] if self.runs else None)
+
+    @cached_property
+    def device(self) -> DeviceProfile | None:
+        """The device of ``run``."""
+        return None if self.run is None else self.run.device
+
+    @cached_property
+    def device_runs(self) -> tuple[Run, ...]:
+        """The runs made on ``device``, newest first."""
+        return tuple(run for run in self.runs if self.device is not None and same(run.device, self.device))
+
+    @cached_property
+    def results(self) -> tuple[Result, ...]:
+        """The newest usable measurement of each case on this device."""
+        return newest(self.device_runs, usable=True)
+
+    @cached_property
+    def everything(self) -> tuple[Result, ...]:
+        """The newest usable measurement of each case on each device, the page's own device first."""
+        devices: list[DeviceProfile] = [] if self.device is None else [self.device]
+        for run in self.runs:
+            if not any(same(run.device, device) for device in devices):
+                devices.append(run.device)
+        return tuple(
+            result
+            for device in devices
+            for result in newest((run for run in self.runs if same(run.device, device)), usable=True)
+        )
+
+    @cached_property
+    def failures(self) -> tuple[Result, ...]:
+        """Cases of this device that were tried and never measured, with their newest reason."""
+        measured = {result.case for result in self.results}
+        return tuple(x for x in newest(self.device_runs, usable=False) if x.case not in measured)
+
+    @cached_property
+    def used_runs(self) -> tuple[Run, ...]:
+        """The runs that ``results`` come from, newest first."""
+        used = {result.run.run_id for result in self.results}
+        return tuple(run for run in self.device_runs if run.run_id in used)
+
+    @cached_property
+    def spec(self) -> GpuSpec | None:
+        """The specification row of the device; None for a CPU and for a card that is not in the table."""
+        key = None if self.device is None else self.device.gpu_key
+        return None if key is None else self.specs.get(key)
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether the measurements were made on a CPU."""
+        return self.device is not None and self.device.backend == "cpu"
+
+    def gpu_name(self, gpu_key: str) -> str:
+        """The short name of a GPU, for people: the table's name without the maker."""
+        spec = self.specs.get(gpu_key)
+        if spec is None:
+            return gpu_key
+        return spec.name.removeprefix(f"{spec.vendor} ")
+
+
+def of_ranking(ranking: Ranking, most_offers: int | None = None) -> ReportData:
+    """What a ranking alone says; of so many rows on a terminal."""
+    return ReportData(
+        today=date.min,
+        ranking=ranking,
+        buy_or_rent=ranking.buy_or_rent[:most_offers],
+        most_offers=most_offers,
+    )
+
+
+def of_run(run: Run) -> ReportData:
+    """What a run alone says."""
+    return ReportData(today=date.min, runs=(run,))
+
+
+def same(one: DeviceProfile, other: DeviceProfile) -> bool:
+    """Whether two records speak of the same physical device, as far as they say."""
+    if one.device_id is not None and other.device_id is not None:
+        return one.device_id == other.device_id
+    return (one.backend, one.gpu_key, one.name) == (other.backend, other.gpu_key, other.name)
+
+
+def gather(
+    results: Path | None = None, as_of: date | str | None = None, *, run: str | None = None, **question: Any
+) -> ReportData:
+    """Read the runs of a results folder and rank the offers with them.
+
+    A default ranking that cannot be made leaves the rest of the page whole: the reason takes its place.
+
+    Args:
+        results: Results folder; None takes the user's (see ``record.store.results_root``).
+        as_of: The day that ages count to, and the last whose prices count; None is today.
+        run: Whose device the page is about: the path or id of a run, or ``latest``; None is the newest
+            usable one.
+        question: Fields of ``recommend.request.RankRequest``: workloads, precision, samples, own ...
+
+    Raises:
+        MisuseError: If the question is wrong; what the user asked for is not replaced by a page without it.
+    """
+    from gpubench.recommend.rank import rank
+    from gpubench.record.store import find_run, read_run, read_runs, results_root
+
+    today = day_of(as_of)
+    place: dict[str, Any] = {"results": results, "as_of": None if as_of is None else today}
+    root = results_root(results)
+    stored = read_runs(root)
+    chosen = None if run is None else read_run(find_run(root, run))
+    ranking, problem = None, None
+    decisions: tuple[BuyOrRent, ...] = ()
+    try:
+        ranking = rank(**place, **question)
+        decisions = ranking.buy_or_rent or _buying(place | question)
+    except GpuBenchError as error:
+        if question:
+            raise
+        problem = str(error)
+    return ReportData(
+        today=today,
+        runs=newest_first({r.run_id: r for r in (*stored.runs, *((chosen,) if chosen else ()))}.values()),
+        about=None if chosen is None else chosen.run_id,
+        ranking=ranking,
+        ranking_problem=problem,
+        problems=tuple(stored.problems),
+        buy_or_rent=decisions,
+    )
+
+
+def _buying(question: dict[str, Any]) -> tuple[BuyOrRent, ...]:
+    """Hold every card with a street price against renting; none where the question rules buying out."""
+    from gpubench.recommend.rank import rank
+
+    try:
+        return rank(**(question | {"rent_or_buy": "buy"})).buy_or_rent
+    except MisuseError:
+        return ()
+
+
+def at_named_batches(results: Iterable[Result]) -> list[Result]:
+    """Leave out the rows at the largest batch that fits, where others are left: those are of another size."""
+    known = list(results)
+    return [r for r in known if not r.measurement.at_largest_batch] or known
+
+
+def newest_first(runs: Iterable[Run]) -> tuple[Run, ...]:
+    """Order runs by their start, the newest first."""
+    return tuple(sorted(runs, key=lambda run: (run.started_at, run.run_id), reverse=True))
+
+
+def newest(runs: Iterable[Run], *, usable: bool) -> tuple[Result, ...]:
+    """The newest usable (or unusable) measurement of each case; ``runs`` come newest first."""
+    found: dict[Case, Result] = {}
+    for run in runs:
+        for measurement in run.measurements:
+            ok = measurement.status is Status.OK and measurement.samples_per_s is not None
+            if ok is usable:
+                found.setdefault(measurement.case, Result(run=run, measurement=measurement))
+    return tuple(found.values())

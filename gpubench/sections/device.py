@@ -1,0 +1,220 @@
+"""What this device is: the driver's answers, with the data sheet beside them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from gpubench.blocks.parts import Block, Bullets, Paragraph, Part, Table, table, text
+from gpubench.models import DeviceProfile, Environment, GpuSpec
+from gpubench.precisions import FORMATS
+from gpubench.sections.data import ReportData
+from gpubench.sections.section import Section
+from gpubench.sections.words import listed
+from gpubench.units import UNKNOWN, count, format_bytes, format_number, format_si, plain
+
+DIFFERS = 0.05
+"""Share by which a reading may differ from the data sheet before the page speaks of it."""
+
+_Row = tuple[str, str, str]
+
+
+def _render(data: ReportData) -> Block | None:
+    device, run = data.device, data.run
+    if device is None or run is None:
+        return None
+    if data.is_cpu:
+        rows = [row for row in _cpu_rows(device, run.environment) if row[1] != UNKNOWN]
+        beside: list[Part] = [*_state(device), _system(rows)]
+    else:
+        beside = driver_and_data_sheet(device, data.spec, "Driver and data sheet, line by line")
+    line = Paragraph(text=device_line(device, run.environment))
+    parts = (_sentence(data, device), *beside)
+    return Block(title="What this device is", parts=parts, brief=(line,))
+
+
+def _system(rows: list[_Row]) -> Table:
+    return table(
+        "The device that was measured",
+        rows,
+        text("Property", lambda row: row[0]),
+        text("As the system reports it", lambda row: row[1]),
+    )
+
+
+def driver_and_data_sheet(device: DeviceProfile, spec: GpuSpec | None, caption: str) -> list[Part]:
+    """A GPU as its driver reports it, line by line beside its data sheet, and what was not reported."""
+    rows = [row for row in _gpu_rows(device, spec) if row[1:] != (UNKNOWN, UNKNOWN)]
+    reasons: dict[str, list[str]] = {}
+    for name, reason in sorted(device.unavailable.items()):
+        reasons.setdefault(plain(reason.rpartition(": ")[2]), []).append(plain(name, 60).replace("_", " "))
+    unknown = tuple(f"{', '.join(names)}: not reported, {reason}" for reason, names in reasons.items())
+    return [
+        *_state(device),
+        *_differences(device, spec),
+        table(
+            caption,
+            rows,
+            text("Property", lambda row: row[0]),
+            text("As the driver reports it", lambda row: row[1]),
+            text("Data sheet", lambda row: row[2]),
+            folded=True,
+        ),
+        *((Bullets(items=unknown),) if unknown else ()),
+    ]
+
+
+def device_line(device: DeviceProfile, software: Environment) -> str:
+    """One line: the device, its memory, driver, torch, and the threads of a CPU."""
+    threads = software.cpu_threads if device.backend == "cpu" else None
+    parts = [
+        plain(device.name or device.backend),
+        format_bytes(device.memory_bytes) if device.memory_bytes else "",
+        f"driver {plain(device.driver_version)}" if device.driver_version else "",
+        f"torch {plain(software.torch)}" if software.torch else "",
+        count(threads, "thread") if threads else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _sentence(data: ReportData, device: DeviceProfile) -> Paragraph:
+    name = plain(device.name or "an unnamed device", 100)
+    if data.is_cpu:
+        return Paragraph(
+            text=f"{name} is a CPU: every figure measured on this page is a CPU's, but for those that name "
+            "another device."
+        )
+    if data.spec is None:
+        return Paragraph(
+            text=f"{name} has no row in the specification table, so no data sheet stands beside it.",
+            tone="warning",
+        )
+    year = "" if data.spec.release_year is None else f" of {data.spec.release_year}"
+    architecture = plain(data.spec.architecture or "unknown architecture", 40)
+    line = plain(data.spec.line or "", 40)
+    return Paragraph(text=f"{name}: {architecture} architecture, {line} line{year}. {_strength(data.spec)}")
+
+
+def _strength(spec: GpuSpec) -> str:
+    """What buyers compare, as the data sheet states it."""
+    known = [
+        _memory(spec) if spec.memory_bytes else "",
+        f"{format_si(spec.memory_bandwidth_bytes_per_s, 'B/s')} of bandwidth"
+        if spec.memory_bandwidth_bytes_per_s
+        else "",
+        f"{format_si(spec.fp32_flops_per_s, 'FLOP/s')} at fp32" if spec.fp32_flops_per_s else "",
+        f"{format_si(spec.bf16_tensor_flops_per_s, 'FLOP/s')} at bf16 on tensor cores"
+        if spec.bf16_tensor_flops_per_s
+        else "",
+        _watts(spec.tdp_w) if spec.tdp_w else "",
+    ]
+    return f"By the data sheet {listed(part for part in known if part)}." if any(known) else ""
+
+
+def _differences(device: DeviceProfile, spec: GpuSpec | None) -> list[Part]:
+    """Where the driver's answer is off the data sheet by more than a marketing figure's rounding."""
+    pairs = [("power limit now", device.power_limit_w, device.power_limit_default_w, _watts)]
+    if spec is not None:
+        pairs += [
+            ("power limit by default", device.power_limit_default_w, spec.tdp_w, _watts),
+            (
+                "memory bandwidth",
+                device.memory_bandwidth_bytes_per_s,
+                spec.memory_bandwidth_bytes_per_s,
+                lambda value: format_si(value, "B/s"),
+            ),
+        ]
+    found = [
+        f"{what} {show(seen)} against {show(stated)}"
+        for what, seen, stated, show in pairs
+        if seen is not None and stated and abs(seen / stated - 1) > DIFFERS
+    ]
+    off = f"Off the default or the data sheet: {'; '.join(found)}."
+    return [Paragraph(text=off, tone="warning")] if found else []
+
+
+def _gpu_rows(device: DeviceProfile, spec: GpuSpec | None) -> list[_Row]:
+    capability = device.compute_capability
+    sheet: dict[str, Any] = {} if spec is None else msgspec.structs.asdict(spec)
+    pcie = None if device.pcie_generation is None else f"generation {device.pcie_generation}"
+    if pcie and device.pcie_width:
+        pcie += f", {device.pcie_width} lanes"
+    rows: list[_Row] = [
+        ("Name", _text(device.name), _text(sheet.get("name"))),
+        (
+            "Compute capability",
+            UNKNOWN if capability is None else f"{capability[0]}.{capability[1]}",
+            _text(sheet.get("compute_capability")),
+        ),
+        ("Multiprocessors", _whole(device.sm_count), _whole(sheet.get("sm_count"))),
+        ("CUDA cores", _whole(device.cuda_core_count), _whole(sheet.get("cuda_core_count"))),
+        ("Memory", format_bytes(device.memory_bytes), _memory(spec)),
+        (
+            "Memory bandwidth",
+            format_si(device.memory_bandwidth_bytes_per_s, "B/s"),
+            format_si(sheet.get("memory_bandwidth_bytes_per_s"), "B/s"),
+        ),
+        ("L2 cache", format_bytes(device.l2_bytes), format_bytes(sheet.get("l2_bytes"))),
+        ("Highest core clock", format_si(device.sm_clock_max_hz, "Hz"), UNKNOWN),
+        ("Highest memory clock", format_si(device.memory_clock_max_hz, "Hz"), UNKNOWN),
+        ("Power limit now", _watts(device.power_limit_w), UNKNOWN),
+        ("Power limit by default", _watts(device.power_limit_default_w), _watts(sheet.get("tdp_w"))),
+        ("PCI Express", _text(pcie), _generation(sheet.get("pcie_generation"))),
+        ("NVLinks", _whole(device.nvlink_count), format_si(sheet.get("nvlink_bytes_per_s"), "B/s")),
+    ]
+    rows += [(f"Peak, {form.words}", UNKNOWN, format_si(sheet.get(form.peak), "FLOP/s")) for form in FORMATS]
+    return rows
+
+
+def _state(device: DeviceProfile) -> list[Part]:
+    """Driver and switches in a sentence; what is unknown is left to the list of what was not reported."""
+    known = [
+        f"driver {plain(device.driver_version, 40)}" if device.driver_version else "",
+        f"CUDA {plain(device.cuda_driver_version, 20)} at most" if device.cuda_driver_version else "",
+        "" if device.ecc_enabled is None else f"ECC {'on' if device.ecc_enabled else 'off'}",
+        "" if device.mig_enabled is None else f"MIG {'on' if device.mig_enabled else 'off'}",
+        f"virtualisation {plain(device.virtualization, 40)}" if device.virtualization else "",
+    ]
+    if device.tensor_core_precisions:
+        what = "instructions" if device.backend == "cpu" else "tensor cores"
+        known.append(f"{what} for {listed(device.tensor_core_precisions)}")
+    said = ", ".join(part for part in known if part)
+    return [Paragraph(text=f"{said[:1].upper()}{said[1:]}.")] if said else []
+
+
+def _cpu_rows(device: DeviceProfile, environment: Environment) -> list[_Row]:
+    return [
+        ("Name", _text(device.name or environment.cpu), UNKNOWN),
+        ("Architecture", _text(device.architecture), UNKNOWN),
+        ("Logical processors", _whole(environment.cpu_count), UNKNOWN),
+        ("Threads used by torch", _whole(environment.cpu_threads), UNKNOWN),
+        ("Memory", format_bytes(device.memory_bytes or environment.ram_bytes), UNKNOWN),
+        ("Operating system", _text(environment.os), UNKNOWN),
+    ]
+
+
+def _text(value: str | None) -> str:
+    return UNKNOWN if value is None else plain(value, 100)
+
+
+def _whole(value: int | None) -> str:
+    return UNKNOWN if value is None else f"{value:,}"
+
+
+def _watts(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{format_number(value)} W"
+
+
+def _generation(value: int | None) -> str:
+    return UNKNOWN if value is None else f"generation {value}"
+
+
+def _memory(spec: GpuSpec | None) -> str:
+    if spec is None:
+        return UNKNOWN
+    size = format_bytes(spec.memory_bytes)
+    return size if spec.memory_type is None else f"{size} {plain(spec.memory_type, 20)}"
+
+
+SECTION = Section(key="device", render=_render, place=20)

@@ -1,0 +1,109 @@
+"""What the device eats: images per second and the bytes they are, against what the link carries."""
+
+from __future__ import annotations
+
+from gpubench.blocks.parts import Block, Column, Paragraph, Table
+from gpubench.interval import stacked
+from gpubench.measure.feeding import eight_bit_bytes, tensor_bytes
+from gpubench.models import MicroResult, TaskKind
+from gpubench.profile import load_profiles
+from gpubench.sections.data import ReportData, Result, at_named_batches
+from gpubench.sections.section import Section
+from gpubench.sections.words import throughput
+from gpubench.units import UNKNOWN, format_percent, format_si, plain
+
+
+def _render(data: ReportData) -> Block | None:
+    shown = [] if data.is_cpu else _hungriest(data)
+    if not shown:
+        return None
+    link = _link(data)
+    return Block(
+        title="Can it be fed",
+        parts=(
+            Paragraph(text=_sentence(shown, link)),
+            Paragraph(
+                text=(
+                    "Throughput on this page is measured with batches that are already on the device. "
+                    "Whether the host can prepare as many images is another question: `gpubench feed` "
+                    "measures it."
+                ),
+                tone="note",
+            ),
+            Table(
+                caption="What each workload takes in at its fastest",
+                columns=(
+                    Column(title="Workload"),
+                    Column(title="Throughput", numeric=True),
+                    Column(title="As float32", numeric=True),
+                    Column(title="As 8-bit", numeric=True),
+                    Column(title="Share of the link, float32", numeric=True),
+                ),
+                rows=tuple(_cells(result, link) for result in shown),
+            ),
+        ),
+    )
+
+
+def _hungriest(data: ReportData) -> list[Result]:
+    """The fastest training case of each image workload, at a named batch where there is one."""
+    profiles = load_profiles()
+    cases: dict[str, list[Result]] = {}
+    for result in data.results:
+        profile = profiles.get(result.case.workload)
+        if profile is not None and profile.is_image and result.case.task is TaskKind.TRAIN:
+            cases.setdefault(result.case.workload, []).append(result)
+    return [max(at_named_batches(cases[name]), key=_speed) for name in sorted(cases)]
+
+
+def _demand(result: Result) -> tuple[float, float]:
+    """Bytes per second that the result takes in: as float32 tensors, and as 8-bit images."""
+    shape = load_profiles()[result.case.workload].sample_shape
+    return _speed(result) * tensor_bytes(shape), _speed(result) * eight_bit_bytes(shape)
+
+
+def _speed(result: Result) -> float:
+    return result.measurement.samples_per_s or 0.0
+
+
+def _link(data: ReportData) -> MicroResult | None:
+    """The measured link from host to device, pinned memory."""
+    return next(
+        (m for run in data.device_runs for m in run.micro if m.name == "host to device pinned"),
+        None,
+    )
+
+
+def _sentence(shown: list[Result], link: MicroResult | None) -> str:
+    result = max(shown, key=lambda each: _demand(each)[0])
+    tensors, eight_bit = _demand(result)
+    text = (
+        f"{plain(result.case.workload, 40)} takes most: {format_si(tensors, 'B/s')} as float32 tensors, "
+        f"{format_si(eight_bit, 'B/s')} as 8-bit images that the device prepares."
+    )
+    if link is None:
+        return f"{text} The link from host to device was not measured here."
+    verdict = (
+        "carries the tensors with room to spare" if tensors < link.value / 2 else "is tight for the tensors"
+    )
+    if tensors > link.value:
+        verdict = "cannot carry the tensors"
+        verdict += (
+            " nor the images" if eight_bit > link.value else ": send 8-bit images and prepare them there"
+        )
+    return f"{text} The link from host to device ({format_si(link.value, 'B/s')}, pinned memory) {verdict}."
+
+
+def _cells(result: Result, link: MicroResult | None) -> tuple[str, ...]:
+    m = result.measurement
+    tensors, eight_bit = _demand(result)
+    return (
+        f"{plain(result.case.workload, 40)}\n{result.case.precision.value} {result.batch_words}",
+        stacked(throughput(m)),
+        format_si(tensors, "B/s"),
+        format_si(eight_bit, "B/s"),
+        UNKNOWN if link is None else format_percent(tensors / link.value),
+    )
+
+
+SECTION = Section(key="feeding", render=_render, place=140)

@@ -1,0 +1,116 @@
+"""Inference: how long a single pass takes, and how long the slow ones take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from gpubench.blocks.charts import BLUE, Mark, Series, dots, two_lines
+from gpubench.blocks.parts import Block, Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.models import TaskKind
+from gpubench.profile import load_profiles
+from gpubench.sections.data import ReportData, Result
+from gpubench.sections.section import Section
+from gpubench.sections.words import rate_of
+from gpubench.units import UNKNOWN, format_duration, plain
+
+
+def _render(data: ReportData) -> Block | None:
+    timed = [
+        r for r in data.results if r.case.task is TaskKind.INFER and r.measurement.latency_p50_s is not None
+    ]
+    if not timed:
+        return None
+    twin = _twin(timed, data.results)
+    return Block(
+        title="How long one answer takes",
+        brief=(twin,),
+        parts=(
+            Paragraph(
+                text=(
+                    "Single forward passes at batch 1, each from an idle device to an idle device: what a "
+                    "user of a service waits for, without network or queue. Throughput is of the main batch."
+                )
+            ),
+            Charts(
+                figures=(_figure(timed),),
+                twin=twin,
+                caption="The mark is the median; the line reaches to the slowest pass of a hundred.",
+            ),
+        ),
+    )
+
+
+def _figure(timed: list[Result]) -> Figure:
+    labels = [
+        two_lines(plain(r.case.workload, 30), f"{r.case.precision.value} {r.case.execution.value}")
+        for r in timed
+    ]
+    marks = []
+    for i, result in enumerate(timed):
+        p50, p99 = result.measurement.latency_p50_s or 0.0, result.measurement.latency_p99_s
+        marks.append(
+            Mark(
+                row=i,
+                value=p50 * 1e3,
+                low=p50 * 1e3,
+                high=None if p99 is None else p99 * 1e3,
+                hover=f"median {format_duration(p50)}, p99 {format_duration(p99)}",
+            )
+        )
+    alt = "; ".join(
+        f"{plain(r.measurement.label, 100)} {format_duration(r.measurement.latency_p50_s)}" for r in timed
+    )
+    return Figure(
+        figure=dots([Series(name="median", marks=tuple(marks), colour=BLUE)], labels, "latency, ms"),
+        alt=f"Dot chart of the median latency of one pass: {alt}.",
+        height_px=80 + 38 * len(labels),
+    )
+
+
+def _twin(timed: list[Result], results: Iterable[Result]) -> Table:
+    return table(
+        "Latency at batch 1, and throughput of the main batch",
+        timed,
+        text("Workload", lambda r: plain(r.case.workload, 40)),
+        text("Precision", lambda r: r.case.precision.words),
+        text("Execution", lambda r: r.case.execution.value, optional=1),
+        number("Median", lambda r: format_duration(r.measurement.latency_p50_s)),
+        number("p95", lambda r: format_duration(r.measurement.latency_p95_s)),
+        number("p99", _p99),
+        number("Throughput", lambda r: _throughput(_at_main_batch(r, results)), optional=2),
+    )
+
+
+def _p99(result: Result) -> str:
+    """The slowest pass of a hundred; where fewer came in, how many did."""
+    m = result.measurement
+    if m.latency_p99_s is not None:
+        return format_duration(m.latency_p99_s)
+    return f"{UNKNOWN}\n{sum(len(launch.latency_s) for launch in m.launches)} of 100 passes"
+
+
+def _at_main_batch(single: Result, results: Iterable[Result]) -> Result | None:
+    """The same work at the workload's main batch, else at the next one measured; never at the best one.
+
+    Only the batch may differ, and the memory format, which follows what is the faster at each batch.
+    """
+    profile = load_profiles().get(single.case.workload)
+    main = None if profile is None else profile.main_batch
+    found = []
+    for result in results:
+        case = result.case
+        alike = msgspec.structs.replace(
+            single.case, batch_size=case.batch_size, memory_format=case.memory_format
+        )
+        if case == alike and case.batch_size > 1 and not result.measurement.at_largest_batch:
+            found.append(result)
+    return min(found, key=lambda r: (r.case.batch_size != main, r.case.batch_size), default=None)
+
+
+def _throughput(result: Result | None) -> str:
+    return UNKNOWN if result is None else f"{rate_of(result.measurement)}\n{result.batch_words}"
+
+
+SECTION = Section(key="latency", render=_render, place=40)

@@ -1,0 +1,307 @@
+"""How it was measured: protocol, launches, rounds, environment, findings, and every case that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from gpubench.blocks.parts import (
+    Block,
+    Bullets,
+    Column,
+    Fact,
+    Facts,
+    Paragraph,
+    Part,
+    Table,
+    number,
+    table,
+    text,
+)
+from gpubench.findings import Finding, FindingKind, describe
+from gpubench.measure.checks import unique
+from gpubench.models import Launch, Measurement, Run, StartState, Switches
+from gpubench.record.spread import cold_costs, spread
+from gpubench.sections.data import ReportData, Result
+from gpubench.sections.section import Section
+from gpubench.sections.words import case_words, moment_words
+from gpubench.units import UNKNOWN, count, format_bytes, format_duration, format_number, format_percent, plain
+
+MOST_PLACES = 6
+
+_WORDS = (
+    (
+        "step",
+        "one update of the weights (forward pass, loss, backward pass, optimiser) or one inference pass",
+    ),
+    ("round", "a timed block of several steps, with one synchronisation of the device at each edge"),
+    ("launch", "a fresh process; one process cannot see what differs between processes"),
+    (
+        "interval",
+        "95 %, with the correlation of rounds counted in; within or between launches, the wider",
+    ),
+    ("finding", "a flag with the value seen and the limit; flagged rows are kept, and say so"),
+)
+
+
+def _render(data: ReportData) -> Block | None:
+    if data.run is None:
+        return Block(
+            title="How it was measured",
+            parts=(Paragraph(text="Nothing was measured here, so there is no method to report."),),
+        )
+    parts: list[Part] = [
+        Paragraph(
+            text=(
+                "Throughput is samples over wall time of the accepted rounds. Batches are prebuilt and "
+                "already on the device: the input pipeline is not part of these figures. Raw rounds are "
+                "embedded at the foot of this page, so every figure can be derived again."
+            )
+        ),
+        Facts(rows=tuple(Fact(term=term, value=words) for term, words in _WORDS)),
+        _runs_table(data.used_runs or (data.run,)),
+        _findings(data),
+    ]
+    if data.results:
+        parts += [_rounds_table(data.results), _spread_table(data.results), *_cold_costs(data)]
+    if data.failures:
+        parts.append(_failures_table(data.failures))
+    if data.problems:
+        parts.append(
+            Paragraph(text=f"{count(len(data.problems), 'result file')} could not be read:", tone="warning")
+        )
+        parts.append(Bullets(items=tuple(plain(problem, 300) for problem in data.problems)))
+    return Block(title="How it was measured", parts=tuple(parts), brief=_brief(data))
+
+
+def _runs_table(runs: Iterable[Run]) -> Table:
+    """One column of facts a run; several runs stand side by side, so that what differs is seen."""
+    listed_runs = tuple(runs)[:6]
+    facts = [_run_facts(run) for run in listed_runs]
+    terms = [term for term in facts[0] if any(fact[term] != UNKNOWN for fact in facts)]
+    return Table(
+        caption="Protocol and environment",
+        columns=(Column(title="Run"), *(Column(title=plain(run.run_id, 60)) for run in listed_runs)),
+        rows=tuple((term, *(fact[term] for fact in facts)) for term in terms),
+    )
+
+
+def _run_facts(run: Run) -> dict[str, str]:
+    e = run.environment
+    return {
+        "Protocol": plain(run.protocol, 40),
+        "Budget": plain(run.budget, 40),
+        "Started": moment_words(run.started_at),
+        "Finished": moment_words(run.finished_at)
+        if run.finished_at
+        else "not finished; finished cases are kept",
+        "Device": _text(run.device.name),
+        "gpubench": _text(e.gpubench),
+        "Commit": _text(e.git_commit),
+        "torch": _text(e.torch),
+        "CUDA, cuDNN": " / ".join(_text(x) for x in (e.cuda, e.cudnn)) if e.cuda or e.cudnn else UNKNOWN,
+        "cudnn.benchmark": UNKNOWN if e.cudnn_benchmark is None else str(e.cudnn_benchmark),
+        "Driver": _text(e.driver),
+        "Python": _text(e.python),
+        "Operating system": _text(e.os),
+        "Container": _text(e.container),
+        "CPU": _text(e.cpu),
+        "CPU threads": UNKNOWN if e.cpu_threads is None else f"{e.cpu_threads} of {e.cpu_count or UNKNOWN}",
+        "Host memory": format_bytes(e.ram_bytes),
+        "Seed": str(run.seed),
+        "CPU governor": _text(e.cpu_governor),
+        **_start_facts(run.start),
+        "Variables": ", ".join(f"{plain(k, 60)}={plain(v, 60)}" for k, v in sorted(e.variables.items()))
+        or UNKNOWN,
+    }
+
+
+def _start_facts(start: StartState | None) -> dict[str, str]:
+    """The device before the run; unknown throughout where the driver did not tell."""
+    s = start or StartState()
+    link = (
+        f"generation {s.pcie_generation}, {s.pcie_width} lanes" if s.pcie_generation and s.pcie_width else ""
+    )
+    return {
+        "Temperature at start": UNKNOWN if s.temperature_c is None else f"{s.temperature_c:.0f} °C",
+        "Idle power": UNKNOWN if s.idle_power_w is None else f"{format_number(s.idle_power_w)} W",
+        "Persistence mode": UNKNOWN if s.persistence_mode is None else "on" if s.persistence_mode else "off",
+        "PCI Express at start": link or UNKNOWN,
+    }
+
+
+def _text(value: str | None) -> str:
+    return UNKNOWN if value is None else plain(value, 120)
+
+
+def _seen(data: ReportData) -> dict[FindingKind, list[tuple[Finding, str]]]:
+    """Every finding by its kind, with where it was seen."""
+    seen: dict[FindingKind, list[tuple[Finding, str]]] = {}
+    runs = data.used_runs or data.device_runs[:1]
+    for place, findings in (
+        *(("the run", run.findings) for run in runs),
+        *((r.measurement.label, r.measurement.findings) for r in (*data.results, *data.failures)),
+        *((f"{m.name} {m.precision or ''} {m.size}", m.findings) for run in runs for m in run.micro),
+    ):
+        for finding in findings:
+            seen.setdefault(finding.kind, []).append((finding, plain(" ".join(place.split()), 100)))
+    return seen
+
+
+def _findings(data: ReportData) -> Part:
+    """Each kind of finding once: what it says, where it was seen with which value, what to do."""
+    seen = _seen(data)
+    if not seen:
+        return Paragraph(text="No finding was raised: nothing was seen that would cast doubt on a row.")
+    rows = []
+    for kind, found in sorted(seen.items()):
+        name, _, words = describe(Finding(kind=kind)).partition(": ")
+        what, _, action = words.partition("; ")
+        rows.append((name, what, _places([_where(place, finding) for finding, place in found]), action))
+    return table(
+        "Findings, and what to do about each",
+        rows,
+        text("Finding", lambda row: row[0]),
+        text("What was seen", lambda row: row[1]),
+        text("Where", lambda row: row[2]),
+        text("What to do", lambda row: row[3]),
+    )
+
+
+def _brief(data: ReportData) -> tuple[Part, ...]:
+    """What failed, each kind of finding with the worst of its values, and what was paid once."""
+    said = []
+    for found in _seen(data).values():
+        (worst,) = unique(finding for finding, _ in found)
+        place = next(place for finding, place in found if finding == worst)
+        several = f"worst of {len(found)}: " if len(found) > 1 and place != "the run" else ""
+        said.append(describe(worst, None if place == "the run" else f"{several}{place}"))
+    costs = ", ".join(f"{name.replace('_', ' ')} {_range(*ends)}" for name, ends in _cold(data).items())
+    paid = (Paragraph(text=f"Paid once, apart from the steps: {costs}.", tone="note"),) if costs else ()
+    return (
+        *((_failures_table(data.failures),) if data.failures else ()),
+        *((Bullets(items=tuple(plain(line, 400) for line in said)),) if said else ()),
+        *paid,
+    )
+
+
+def _cold(data: ReportData) -> dict[str, tuple[float, float]]:
+    """What is paid once, apart from the steps: nothing of it is in a throughput."""
+    return cold_costs(result.measurement for result in data.results)
+
+
+def _places(where: list[str]) -> str:
+    """At most so many places: the table of cases names the findings of every one."""
+    places = list(dict.fromkeys(where))
+    more = len(places) - MOST_PLACES
+    return "; ".join(places[:MOST_PLACES]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _where(place: str, finding: Finding) -> str:
+    if finding.value is None:
+        return place
+    limit = "" if finding.limit is None else f", limit {_show(finding.limit)}"
+    return f"{place} ({_show(finding.value)}{limit})"
+
+
+def _show(value: float | str) -> str:
+    return plain(value, 80) if isinstance(value, str) else f"{value:.3g}"
+
+
+def _rounds_table(results: Sequence[Result]) -> Table:
+    return table(
+        "Launches, rounds and switches of every case",
+        [result.measurement for result in results],
+        text("Case", lambda m: plain(m.label, 100)),
+        number("Launches", lambda m: str(len(m.launches))),
+        number("Rounds, steps in each", _rounds),
+        number("Left out", lambda m: str(sum(len(x.rounds) - len(x.accepted) for x in m.launches))),
+        number("Warm-up", lambda m: format_duration(sum(r.wall_s for x in m.launches for r in x.warmup))),
+        number("Timed", lambda m: format_duration(sum(r.wall_s for x in m.launches for r in x.accepted))),
+        number("Half-width", _half_width),
+        number("Peak memory", lambda m: format_bytes(m.peak_memory_bytes)),
+        text("TF32 as read back", lambda m: _switches(m.launches)),
+        folded=True,
+    )
+
+
+def _rounds(m: Measurement) -> str:
+    steps = [r.steps for launch in m.launches for r in launch.accepted]
+    if not steps:
+        return f"0 × {UNKNOWN}"
+    least, most = min(steps), max(steps)
+    return f"{len(steps)} × {least}" if least == most else f"{len(steps)} × {least} to {most}"
+
+
+def _half_width(m: Measurement) -> str:
+    return "unknown" if m.relative_half_width is None else f"± {format_percent(m.relative_half_width)}"
+
+
+def _spread_table(results: Sequence[Result]) -> Table:
+    return table(
+        "Spread of every case: seconds per step over rounds, and over launches",
+        [(result.measurement.label, spread(result.measurement)) for result in results],
+        text("Case", lambda row: plain(row[0], 100)),
+        number("Median round", lambda row: format_duration(row[1]["step_time_median_s"])),
+        number("MAD", lambda row: format_duration(row[1]["step_time_mad_s"])),
+        number(
+            "5th to 95th percentile", lambda row: _range(row[1]["step_time_p5_s"], row[1]["step_time_p95_s"])
+        ),
+        number("Outliers", lambda row: f"{row[1]['outliers']} of {row[1]['rounds']}"),
+        number(
+            "Launches, least to most",
+            lambda row: _of(row[1], "launch_step_time_min_s", "launch_step_time_max_s"),
+        ),
+        folded=True,
+    )
+
+
+def _of(spread_: Mapping[str, float | None], *names: str) -> str:
+    return _range(*(spread_[name] for name in names))
+
+
+def _cold_costs(data: ReportData) -> list[Part]:
+    costs = _cold(data)
+    if not costs:
+        return []
+    return [
+        table(
+            "Paid once, apart from the steps: least to most over cases and launches",
+            list(costs.items()),
+            text("Cost", lambda item: item[0].replace("_", " ")),
+            number("Time", lambda item: _range(*item[1])),
+            folded=True,
+        )
+    ]
+
+
+def _range(least: float | None, most: float | None) -> str:
+    return format_duration(least) if least == most else f"{format_duration(least)} to {format_duration(most)}"
+
+
+def _switches(launches: tuple[Launch, ...]) -> str:
+    """Whether TF32 was in force, as the five switches say."""
+    known = [launch.switches for launch in launches if launch.switches is not None]
+    if not known:
+        return UNKNOWN
+    states = {_tf32(switches) for switches in known}
+    return states.pop() if len(states) == 1 else "differs between launches"
+
+
+def _tf32(s: Switches) -> str:
+    read = (s.conv_fp32_precision, s.rnn_fp32_precision, s.matmul_fp32_precision)
+    on = {s.cudnn_allow_tf32, s.matmul_allow_tf32, *(value == "tf32" for value in read if value is not None)}
+    return "mixed" if len(on) > 1 else "on" if on.pop() else "off"
+
+
+def _failures_table(failures: Sequence[Result]) -> Table:
+    return table(
+        "Tried and not measured",
+        failures,
+        text("Case", lambda r: case_words(r.case)),
+        text("Status", lambda r: r.measurement.status.value.replace("_", " ")),
+        text("Reason", lambda r: plain(r.measurement.reason or "no reason was stored", 300)),
+        marks=tuple("bad" for _ in failures),
+    )
+
+
+SECTION = Section(key="method", render=_render, place=170)

@@ -1,0 +1,160 @@
+"""Buy or rent: what a useful hour of an owned card costs, against renting the same work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gpubench.blocks.charts import BLUE, Mark, Series, dots, two_lines
+from gpubench.blocks.parts import Block, Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.interval import stacked
+from gpubench.models import BuyOrRent
+from gpubench.recommend.words import assumed_of, must_work, pays_after
+from gpubench.sections.data import ReportData
+from gpubench.sections.section import Section
+from gpubench.sections.words import PRICING_WORDS, listed
+from gpubench.units import format_number, format_usd, plain
+
+MOST_ROWS = 12
+
+
+def _render(data: ReportData) -> Block | None:
+    decisions = data.buy_or_rent[:MOST_ROWS]
+    if not decisions:
+        return None
+    assumptions = Paragraph(text=_assumptions(decisions), tone="note")
+    return Block(
+        title="Buy or rent",
+        brief=(_brief(data, decisions), assumptions),
+        parts=(
+            Paragraph(text=_sentence(data, decisions)),
+            Charts(
+                figures=(_figure(data, decisions),),
+                twin=_twin(data, decisions),
+                caption=(
+                    "Below 1 owning is the cheaper. The line spans resale, the share of hours "
+                    "at work, the price of energy, and the interval of its speed. An owned card costs most "
+                    "while it idles; a rented one is handed back."
+                ),
+            ),
+            assumptions,
+        ),
+    )
+
+
+def _sentence(data: ReportData, decisions: Sequence[BuyOrRent]) -> str:
+    names: dict[str, list[str]] = {"buy": [], "rent": [], "depends": []}
+    for each in decisions:
+        names[each.verdict].append(_name(data, each))
+    parts = [
+        f"{listed(names[verdict], most=3)}: {words}"
+        for verdict, words in (
+            ("buy", "buying is the cheaper over the whole range of assumptions."),
+            ("depends", "it depends on how many hours the card works."),
+            ("rent", "renting is the cheaper over the whole range of assumptions."),
+        )
+        if names[verdict]
+    ]
+    return " ".join(parts)
+
+
+def _assumptions(decisions: Iterable[BuyOrRent]) -> str:
+    assumed = assumed_of(decisions)
+    if not assumed:
+        return "Nothing was assumed: price, life, power and tariff were given."
+    return (
+        f"Assumed, because it was not given: {listed(assumed)}. The machine around the card is not counted. "
+        "`gpubench rank --own` takes your own figures."
+    )
+
+
+def _name(data: ReportData, each: BuyOrRent) -> str:
+    name = plain(data.gpu_name(each.gpu_key), 40)
+    return name if each.gpu_count == 1 else f"{each.gpu_count} × {name}"
+
+
+def _figure(data: ReportData, decisions: Sequence[BuyOrRent]) -> Figure:
+    labels = [two_lines(_name(data, each), f"{format_usd(each.purchase_usd)} to buy") for each in decisions]
+    marks = tuple(
+        Mark(
+            row=i,
+            value=each.usd_per_hour / each.equivalent_usd_per_hour,
+            low=each.usd_per_hour_low / each.equivalent_usd_per_hour,
+            high=each.usd_per_hour_high / each.equivalent_usd_per_hour,
+            hover=f"owned {_hourly(each)}, rented {format_usd(each.equivalent_usd_per_hour)}",
+        )
+        for i, each in enumerate(decisions)
+    )
+    alt = "; ".join(
+        f"{_name(data, e)} {_hourly(e)} against {format_usd(e.equivalent_usd_per_hour)}" for e in decisions
+    )
+    return Figure(
+        figure=dots(
+            [Series(name="owned", marks=marks, colour=BLUE)],
+            labels,
+            "cost of owning over renting the same work",
+            line_at=1.0,
+        ),
+        alt=f"Dot chart of the cost of an hour of work, owned against rented: {alt}.",
+        height_px=80 + 38 * len(labels),
+    )
+
+
+def _hourly(each: BuyOrRent) -> str:
+    return f"${each.hourly_usd.text()}"
+
+
+def _twin(data: ReportData, decisions: Sequence[BuyOrRent]) -> Table:
+    return table(
+        "Owning against renting the same work",
+        decisions,
+        text("Card", lambda each: f"{_name(data, each)}\n{plain(each.instance, 60)}"),
+        number("Price", _price),
+        number("Hour of work, owned", _owned),
+        number("The same work, rented", lambda each: f"{_rented(each)}\n{_rival(each)}"),
+        number("Hours of work to pay", _hours_to_pay),
+        number("Must work", lambda each: stacked(must_work(each))),
+        number("Pays after", pays_after),
+        text("Verdict", lambda each: each.verdict),
+    )
+
+
+def _brief(data: ReportData, decisions: Sequence[BuyOrRent]) -> Table:
+    """The same with the rival in a column of words, which a narrow terminal can break."""
+    return table(
+        "Owning against renting the same work",
+        decisions,
+        text("Card", lambda each: f"{_name(data, each)}\n{plain(each.instance, 60)}"),
+        number("Price", _price, optional=1),
+        number("Hour of work, owned", _owned),
+        text("Against", _rival),
+        number("The same work, rented", _rented),
+        number("Hours of work to pay", _hours_to_pay, optional=2),
+        text("Must work", lambda each: stacked(must_work(each))),
+        text("Pays after", pays_after),
+        text("Verdict", lambda each: each.verdict),
+    )
+
+
+def _price(each: BuyOrRent) -> str:
+    return format_usd(each.purchase_usd)
+
+
+def _owned(each: BuyOrRent) -> str:
+    return stacked(_hourly(each))
+
+
+def _rented(each: BuyOrRent) -> str:
+    return format_usd(each.equivalent_usd_per_hour)
+
+
+def _rival(each: BuyOrRent) -> str:
+    return f"{plain(each.against, 60)}, {PRICING_WORDS[each.against_pricing]}"
+
+
+def _hours_to_pay(each: BuyOrRent) -> str:
+    hours = (each.break_even_hours, each.break_even_hours_low, each.break_even_hours_high)
+    likely, low, high = ("never" if h is None else f"{format_number(h, 2)} h" for h in hours)
+    return likely if likely == low == high else f"{likely}\n{low} to {high}"
+
+
+SECTION = Section(key="owning", render=_render, place=110)

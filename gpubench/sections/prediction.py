@@ -1,0 +1,215 @@
+"""How far to trust the predictions: what each rests on, how wide it is, where it must not be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpubench.blocks.parts import Block, Bullets, Cell, Paragraph, Part, Table, number, table, text
+from gpubench.findings import Finding, FindingKind, describe
+from gpubench.interval import stacked
+from gpubench.models import Estimate, RankedOffer, Ranking
+from gpubench.predict.calibration import load_calibration
+from gpubench.predict.explain import evidence_on
+from gpubench.predict.question import Refusal
+from gpubench.recommend.words import gpu_name
+from gpubench.sections.data import ReportData
+from gpubench.sections.section import Section
+from gpubench.sections.value import best_of_each_gpu
+from gpubench.sections.words import gpus_words, listed
+from gpubench.units import UNKNOWN, count, format_number, format_percent, per_second, plain
+
+MOST_ROWS = 20
+
+
+def _render(data: ReportData) -> Block | None:
+    ranking = data.ranking
+    if ranking is None:
+        return None
+    rows = [row for row in best_of_each_gpu(ranking) if row.estimate.basis == "predicted"]
+    if not rows:
+        return None
+    parts: list[Part] = [Paragraph(text=_sentence(ranking, rows)), Paragraph(text=_meaning())]
+    if any(f.kind is FindingKind.OUT_OF_DOMAIN for row in rows for f in row.estimate.findings):
+        parts.append(Paragraph(text=_far(data, rows), tone="warning"))
+    parts.append(_table(data, rows[:MOST_ROWS]))
+    return Block(title="How far to trust the predictions", parts=tuple(parts))
+
+
+def _sentence(ranking: Ranking, rows: Sequence[RankedOffer]) -> str:
+    known = [row for row in best_of_each_gpu(ranking) if row.estimate.basis != "predicted"]
+    anchored = sum(row.estimate.anchored is True for row in rows)
+    text = f"{len(rows)} of {count(len(rows) + len(known), 'kind')} of GPU in the ranking are predicted"
+    if anchored == len(rows):
+        return f"{text}, each as a ratio from a measurement of the same case on a GPU."
+    if anchored:
+        return f"{text}; {anchored} start from a measurement of the same case, the rest from data sheets."
+    return (
+        f"{text}, all from data sheets alone: no GPU measurement of the same case is at hand. Measuring any "
+        "one GPU with `gpubench run` narrows every interval."
+    )
+
+
+def _meaning() -> str:
+    calibration = load_calibration()
+    return (
+        "An interval is meant to hold the true figure for 9 of 10 GPUs. That is an average over GPUs: for "
+        "one card it may miss. Part of the error is common to all predictions from one starting point, so "
+        "the order is surer than the level. The model was calibrated on published measurements "
+        f"({calibration.rows:,} rows, {plain(calibration.fitted, 20)}); docs/prediction.md of the project "
+        "gives the errors by GPU, model and precision, on GPUs that were held out."
+    )
+
+
+def _far(data: ReportData, rows: Sequence[RankedOffer]) -> str:
+    far = [
+        gpus_words(data, row.offer)
+        for row in rows
+        if any(f.kind is FindingKind.OUT_OF_DOMAIN for f in row.estimate.findings)
+    ]
+    return f"Far from every GPU with published measurements, so treat as a guess: {listed(far)}."
+
+
+def _table(data: ReportData, rows: Sequence[RankedOffer]) -> Table:
+    return table(
+        "What each prediction rests on",
+        [row.estimate for row in rows],
+        text("GPU", lambda e: plain(data.gpu_name(e.gpu_key), 60)),
+        number("90 % interval", _width),
+        number("Compute", _compute),
+        number("Bandwidth", _bandwidth),
+        number("Host", _host),
+        text("Method", _method),
+        text("Evidence", lambda e: ", ".join(plain(x, 60) for x in e.evidence[:4]) or UNKNOWN),
+        text("Remarks", _remarks),
+        folded=True,
+    )
+
+
+def answered(answers: Mapping[str, Estimate | Refusal]) -> tuple[Part, ...]:
+    """Each GPU with its figure and what that rests on, the fastest first, and those without one."""
+    estimates = sorted(
+        (a for a in answers.values() if isinstance(a, Estimate)), key=lambda e: -e.samples_per_s
+    )
+    refused = [a for a in answers.values() if isinstance(a, Refusal)]
+    kinds = dict.fromkeys(kind for e in estimates for kind in _kinds(e))
+    return (
+        table(
+            "",
+            sorted(estimates, key=lambda e: -e.samples_per_s),
+            text("GPU", lambda e: gpu_name(e.gpu_key)),
+            number("Throughput", _throughput),
+            text("Case", _case),
+            text("Basis", lambda e: e.basis),
+            number("Compute", _compute, optional=5),
+            number("Bandwidth", _bandwidth, optional=4),
+            number("Host", _host, optional=3),
+            text("Method", _method, optional=2),
+            text("Rows", evidence_on, optional=6),
+            text("Remarks", lambda e: ", ".join(_kinds(e)) or "none", optional=1),
+        ),
+        Bullets(
+            items=(
+                *(describe(Finding(kind=kind)) for kind in kinds),
+                *(f"{gpu_name(a.gpu_key)}: no prediction: {a.reason}" for a in refused),
+            )
+        ),
+    )
+
+
+def scored(document: Mapping[str, Any]) -> tuple[Part, ...]:
+    """How far predictions were off: the whole first, then slice by slice."""
+    owned, regret, heaviest = document["no_gpu_owned"], document["regret"], document["heaviest_source"]
+    scores = {"all pairs": document, **document["by_slice"]}
+
+    def error(name: str, *path: str) -> Cell[tuple[str, Mapping[str, Any]]]:
+        def cell(item: tuple[str, Mapping[str, Any]]) -> str:
+            found: Any = item[1]
+            for key in path:
+                found = found.get(key) or {}
+            return format_percent(found or None)
+
+        return number(name, cell)
+
+    names = {"throughput": "throughput", "per dollar": "per_usd", "stress": "stress"}
+    lost = ", ".join(f"{name} {format_percent(regret[key])}" for name, key in names.items())
+    mape, median = format_percent(owned["mape"]), format_percent(owned["median_ape"])
+    said = [
+        f"no GPU owned: {owned['rows']} rows, MAPE {mape}, median {median}",
+        f"order: Spearman {format_number(document['spearman'])}; lost by the first choice: {lost}",
+        *(f"skipped: {count_} x {reason}" for reason, count_ in document.get("skipped", {}).items()),
+    ]
+    if heaviest is not None:
+        share = format_percent(heaviest["share"])
+        said.insert(0, f"heaviest harness: {plain(heaviest['harness'])}, {share} of the votes")
+    return (
+        table(
+            "",
+            list(scores.items()),
+            text("Slice", lambda item: plain(item[0])),
+            number("Pairs", lambda item: f"{item[1]['pairs']:,}"),
+            number("Targets", lambda item: str(item[1].get("targets") or UNKNOWN), optional=3),
+            error("MAPE", "mape"),
+            error("Median", "median_ape"),
+            error("90 % interval covers", "coverage_90"),
+            number(
+                "Half-width", lambda item: f"×{format_number(item[1].get('half_width_factor'))}", optional=2
+            ),
+            error("MAPE of peak and bandwidth", "geometric_mean", "mape"),
+            error("its median", "geometric_mean", "median_ape"),
+        ),
+        Bullets(items=tuple(said)),
+    )
+
+
+def _half_width(item: tuple[str, Mapping[str, Any]]) -> str:
+    factor = item[1].get("half_width_factor")
+    return UNKNOWN if factor is None else f"×{format_number(factor)}"
+
+
+def _throughput(e: Estimate) -> str:
+    return stacked(f"{e.interval.text()} {per_second(e.case.sample_unit)}")
+
+
+def _case(e: Estimate) -> str:
+    """The case; where its batch is the largest that fits, also by whose word."""
+    if e.batch_choice != "largest":
+        return e.case.label
+    by = "the memory model" if e.batch_found_by is None else f"run {plain(e.batch_found_by)}"
+    return f"{e.case.label}\nthe largest that fits, by {by}"
+
+
+def _compute(e: Estimate) -> str:
+    return format_percent(e.compute_share)
+
+
+def _bandwidth(e: Estimate) -> str:
+    return format_percent(e.bandwidth_share)
+
+
+def _host(e: Estimate) -> str:
+    return format_percent(e.host_share)
+
+
+def _method(e: Estimate) -> str:
+    return plain(e.method, 160)
+
+
+def _kinds(e: Estimate) -> list[FindingKind]:
+    return [f.kind for f in e.findings if f.kind is not FindingKind.STALE_PRICE]
+
+
+def _remarks(e: Estimate) -> str:
+    remarks = [plain(describe(f), 200) for f in e.findings if f.kind in _kinds(e)]
+    return "; ".join(remarks) or "none"
+
+
+def _width(estimate: Estimate) -> str:
+    """The interval as factors of the estimate: easier to compare between GPUs than its ends."""
+    if estimate.low is None or estimate.high is None:
+        return UNKNOWN
+    down, up = estimate.low / estimate.samples_per_s, estimate.high / estimate.samples_per_s
+    return f"×{format_number(down, 2)} to ×{format_number(up, 3)}"
+
+
+SECTION = Section(key="prediction", render=_render, place=120)

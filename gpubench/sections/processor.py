@@ -1,0 +1,223 @@
+"""The GPU against the CPU on the same work, and, for a small network, that no GPU is needed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gpubench.blocks.parts import Block, Column, Paragraph, Table
+from gpubench.interval import stacked
+from gpubench.models import Case, TaskKind
+from gpubench.sections.data import ReportData, Result, at_named_batches, same
+from gpubench.sections.ratios import Ratio, doubts, ratio
+from gpubench.sections.section import Section
+from gpubench.sections.words import listed, throughput
+from gpubench.units import count, format_duration, plain
+
+JOB_SAMPLES = 1_000_000
+"""A job to hold both against: about 17 passes over the 60,000 images of the classic digit set."""
+
+SMALL_JOB_S = 900.0
+"""A CPU that does the job within this time makes a GPU unnecessary for it [s]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contest:
+    """The fastest of the CPU and the fastest of the GPU on one workload and task; ``equal`` is the batch.
+
+    ``cpus`` is everything that the CPU did of it: whether a GPU is needed asks for the fastest of all.
+    """
+
+    cpus: tuple[Result, ...]
+    cpu: Result
+    gpu: Result | None
+    factor: Ratio | None
+    equal: bool
+
+
+def contests(data: ReportData) -> tuple[Contest, ...]:
+    """Set CPU and GPU side by side, workload by workload; at equal batch where both measured one."""
+    cpus, gpus = (_of_first(data, is_cpu=is_cpu) for is_cpu in (True, False))
+    found = []
+    for key in sorted({_key(result.case) for result in cpus}):
+        mine, theirs = (
+            at_named_batches(result for result in results if _key(result.case) == key)
+            for results in (cpus, gpus)
+        )
+        shared = {r.case.batch_size for r in mine} & {r.case.batch_size for r in theirs}
+        cpu = _fastest(mine, shared)
+        gpu = _fastest(theirs, {cpu.case.batch_size} if shared else set()) if theirs else None
+        found.append(
+            Contest(
+                cpus=tuple(mine),
+                cpu=cpu,
+                gpu=gpu,
+                factor=None if gpu is None else ratio(gpu, cpu),
+                equal=bool(shared),
+            )
+        )
+    return tuple(found)
+
+
+def _of_first(data: ReportData, *, is_cpu: bool) -> list[Result]:
+    """What was measured on one CPU, or on one GPU: the page's own, else the one with the newest run."""
+    kind = [result for result in data.everything if (result.run.device.backend == "cpu") is is_cpu]
+    return [result for result in kind if same(result.run.device, kind[0].run.device)]
+
+
+def _key(case: Case) -> tuple[str, int, str]:
+    return (case.workload, case.workload_version, case.task.value)
+
+
+def _fastest(results: Iterable[Result], batches: set[int]) -> Result:
+    able = [r for r in results if not batches or r.case.batch_size in batches]
+    return max(able, key=lambda r: r.measurement.samples_per_s or 0.0)
+
+
+def _render(data: ReportData) -> Block | None:
+    found = contests(data)
+    if not found:
+        return None
+    return Block(
+        title="Is a GPU needed at all",
+        parts=(
+            *(Paragraph(text=text) for text in _sentences(found)),
+            Table(
+                caption="CPU and GPU on the same workload, each at its fastest",
+                columns=(
+                    Column(title="Workload"),
+                    Column(title="CPU", numeric=True),
+                    Column(title="GPU", numeric=True),
+                    Column(title="GPU over CPU", numeric=True),
+                    Column(title="A million samples", numeric=True),
+                ),
+                rows=tuple(_cells(contest) for contest in found),
+            ),
+        ),
+    )
+
+
+def _sentences(found: tuple[Contest, ...]) -> list[str]:
+    compared = [c for c in found if c.factor is not None]
+    texts = _needs([c for c in found if c.cpu.case.task is TaskKind.TRAIN])
+    return [*texts, _headline(compared), *_mend(compared)] if compared else texts
+
+
+def _needs(trained: Sequence[Contest]) -> list[str]:
+    """Whether a GPU is needed, workload by workload: said only where both ends of the interval say it."""
+    limit = f"{SMALL_JOB_S / 60:.0f} min"
+    if not trained:
+        return ["No training was measured on this CPU, so whether a GPU is needed for one is not known."]
+    easy = [c for c in trained if _surely_within_s(c.cpus) <= SMALL_JOB_S]
+    hard = [c for c in trained if _at_least_s(c.cpus) > SMALL_JOB_S]
+    untold = [c for c in trained if _at_least_s(c.cpus) <= SMALL_JOB_S < _surely_within_s(c.cpus)]
+    texts = []
+    if easy:
+        texts.append(
+            f"For {_names(easy)} no GPU is needed: this CPU trains on a million samples in "
+            f"{format_duration(max(_surely_within_s(c.cpus) for c in easy))} or less."
+        )
+    if hard:
+        texts.append(
+            f"For {_names(hard)} this CPU is too slow to train on a million samples within {limit}: it takes "
+            f"{format_duration(min(_at_least_s(c.cpus) for c in hard))} or more."
+        )
+    if untold:
+        texts.append(
+            f"For {_names(untold)} it cannot be told whether this CPU trains on a million samples within "
+            f"{limit}: the interval of its throughput holds that pace, or is not known."
+        )
+    return texts
+
+
+def _names(found: Iterable[Contest]) -> str:
+    """Workloads, with the findings that cast doubt on what the CPU did."""
+    texts = []
+    for contest in found:
+        flags = sorted({flag for result in contest.cpus for flag in doubts(result)})
+        name = plain(contest.cpu.case.workload, 40)
+        texts.append(f"{name} (flagged {', '.join(flags)})" if flags else name)
+    return listed(texts)
+
+
+def _surely_within_s(results: Iterable[Result]) -> float:
+    """Time for the job at the low end of the surest case [s]; infinite where no low end is known."""
+    lows = [r.measurement.samples_per_s_low for r in results]
+    return min((JOB_SAMPLES / low for low in lows if low), default=math.inf)
+
+
+def _at_least_s(results: Iterable[Result]) -> float:
+    """Time for the job at the high end of the fastest case [s]; 0 where a high end is not known."""
+    highs = [r.measurement.samples_per_s_high for r in results]
+    return min((JOB_SAMPLES / high if high else 0.0) for high in highs)
+
+
+def _headline(compared: list[Contest]) -> str:
+    """The largest factor: at an equal batch where there is one, else with both batches named."""
+    equal = [c for c in compared if c.equal] or compared
+    best = max((c.factor for c in equal if c.factor), key=lambda r: (not r.doubts, r.value))
+    batches = f"both at {best.of.batch_words}"
+    if not equal[0].equal:
+        batches = f"at {best.of.batch_words} against {best.to.batch_words}"
+    flags = f"; flagged {', '.join(best.doubts)}" if best.doubts else ""
+    return (
+        f"The GPU is up to {best.words} as fast as the CPU{_threads(best.to, ' with ')} on "
+        f"{plain(best.of.case.workload, 40)}, {batches}, each at its fastest precision and execution{flags}."
+    )
+
+
+def _mend(compared: list[Contest]) -> list[str]:
+    """How to get an equal batch where there is none: the GPU runs any batch that the CPU does."""
+    found = [c for c in compared if not c.equal]
+    if not found:
+        return []
+    by_batch: dict[int, list[str]] = {}
+    for contest in found:
+        by_batch.setdefault(contest.cpu.case.batch_size, []).append(plain(contest.cpu.case.workload, 40))
+    commands = (
+        f"`gpubench run {' '.join(dict.fromkeys(names))} --batch-size {batch}`"
+        for batch, names in sorted(by_batch.items())
+    )
+    why = "Where batches differ the factor is of two different jobs."
+    return [f"{why} For an equal batch, on the GPU: {', '.join(commands)}."]
+
+
+def _threads(result: Result, before: str) -> str:
+    threads = result.measurement.cpu_threads or result.run.environment.cpu_threads
+    on_cpu = result.run.device.backend == "cpu"
+    return f"{before}{count(threads, 'thread')}" if on_cpu and threads else ""
+
+
+def _job_s(result: Result) -> float:
+    return JOB_SAMPLES / (result.measurement.samples_per_s or 1e-9)
+
+
+def _cells(contest: Contest) -> tuple[str, ...]:
+    gpu = contest.gpu
+    task = "" if contest.cpu.case.task is TaskKind.TRAIN else ", inference"
+    times = f"{format_duration(_job_s(contest.cpu))} on the CPU"
+    return (
+        f"{plain(contest.cpu.case.workload, 40)}{task}",
+        _result(contest.cpu),
+        "—" if gpu is None else _result(gpu),
+        "—"
+        if contest.factor is None
+        else stacked(contest.factor.words) + ("" if contest.equal else "\nbatches differ"),
+        times if gpu is None else f"{times}\n{format_duration(_job_s(gpu))} on the GPU",
+    )
+
+
+def _case(result: Result) -> str:
+    case = result.case
+    return f"{case.precision.value} {case.execution.value} {result.batch_words}{_threads(result, ', ')}"
+
+
+def _result(result: Result) -> str:
+    m = result.measurement
+    figure = throughput(m)
+    flags = "".join(f"\nflagged {flag}" for flag in doubts(result))
+    return f"{stacked(figure)}\n{_case(result)}{flags}"
+
+
+SECTION = Section(key="processor", render=_render, place=70)

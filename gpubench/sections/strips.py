@@ -1,0 +1,163 @@
+"""The telemetry strip: clock, power and temperature of one case over time, times with clock event marked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
+from typing import Any
+
+from gpubench.blocks.charts import BLUE, GREEN, INK, ORANGE, PURPLE, QUIET, RULE, dress, label
+from gpubench.models import Launch, TelemetrySample
+
+MOST_POINTS = 240
+"""Points of one line on the page; longer series are averaged in bins (the raw samples stay in the file)."""
+
+GAP_S = 1.0
+"""Empty time between two launches on the strip."""
+
+PANEL_PX = 76
+HEAD_PX = 46
+
+
+@dataclass(frozen=True, kw_only=True)
+class Channel:
+    """One quantity of the strip."""
+
+    name: str
+    unit: str
+    colour: str
+    read: Callable[[TelemetrySample], float | None]
+
+
+CHANNELS = (
+    Channel(name="core clock", unit="GHz", colour=BLUE, read=lambda s: s.sm_clock_hz and s.sm_clock_hz / 1e9),
+    Channel(name="power", unit="W", colour=PURPLE, read=lambda s: s.power_w),
+    Channel(name="temperature", unit="°C", colour=GREEN, read=lambda s: s.temperature_c),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeline:
+    """The samples of all timed rounds of a case on one axis, a gap between launches."""
+
+    samples: tuple[tuple[float, TelemetrySample], ...]
+    starts: tuple[float, ...]
+
+
+def timeline(launches: Sequence[Launch]) -> Timeline:
+    """Put launches one after the other [s]."""
+    placed: list[tuple[float, TelemetrySample]] = []
+    starts: list[float] = []
+    offset = 0.0
+    for launch in launches:
+        if not launch.timed_telemetry:
+            continue
+        first = launch.timed_telemetry[0].t_s
+        starts.append(offset)
+        placed += [(offset + sample.t_s - first, sample) for sample in launch.timed_telemetry]
+        offset = placed[-1][0] + GAP_S
+    return Timeline(samples=tuple(placed), starts=tuple(starts))
+
+
+def has_strip(launches: Sequence[Launch]) -> bool:
+    """Whether there is anything to draw."""
+    samples = [sample for launch in launches for sample in launch.timed_telemetry]
+    return any(channel.read(sample) is not None for sample in samples for channel in CHANNELS)
+
+
+def strip(launches: Sequence[Launch], power_limit_w: float | None = None) -> tuple[dict[str, Any], int]:
+    """Draw the strip of a case; return the figure and its height [CSS px]."""
+    line = timeline(launches)
+    shown = [c for c in CHANNELS if any(c.read(sample) is not None for _, sample in line.samples)]
+    layout = dress() | {"showlegend": False, "annotations": [], "shapes": _event_shapes(line)}
+    traces = []
+    for i, channel in enumerate(shown):
+        axis = "" if i == 0 else str(i + 1)
+        traces.append(_trace(line, channel, axis))
+        top = 1 - i / len(shown)
+        layout[f"yaxis{axis}"] = _y_axis(top - 0.92 / len(shown), top - 0.3 / len(shown))
+        layout["annotations"].append(_name(channel, top))
+    if power_limit_w is not None and any(channel.name == "power" for channel in shown):
+        row = [channel.name for channel in shown].index("power")
+        layout["shapes"].append(_limit(power_limit_w, "y" if row == 0 else f"y{row + 1}"))
+    layout["xaxis"] = {
+        "title": {"text": "seconds of timed rounds, launches one after the other", "standoff": 6},
+        "tickfont": {"color": QUIET}, "linecolor": RULE, "showgrid": False, "zeroline": False,
+        "automargin": True, "fixedrange": True, "anchor": f"y{len(shown)}" if len(shown) > 1 else "y",
+    }  # fmt: skip
+    layout["xaxis"]["title"]["font"] = {"color": QUIET, "size": 11}
+    return {"data": traces, "layout": layout}, HEAD_PX + PANEL_PX * len(shown)
+
+
+def _trace(line: Timeline, channel: Channel, axis: str) -> dict[str, Any]:
+    times, values = _binned(line, channel)
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": times,
+        "y": values,
+        "yaxis": f"y{axis}",
+        "line": {"color": channel.colour, "width": 1.5},
+        "hovertemplate": f"%{{y:.4~g}} {channel.unit} at %{{x:.1f}} s<extra></extra>",
+        "name": channel.name,
+    }
+
+
+def _binned(line: Timeline, channel: Channel) -> tuple[list[float], list[float | None]]:
+    """Average neighbouring samples down to ``MOST_POINTS``; a None parts the launches."""
+    known = [(t, value) for t, s in line.samples if (value := channel.read(s)) is not None]
+    size = max(1, -(-len(known) // MOST_POINTS))
+    times: list[float] = []
+    values: list[float | None] = []
+    for start, end in pairwise([*line.starts, float("inf")]):
+        launch = [(t, value) for t, value in known if start <= t < end]
+        for i in range(0, len(launch), size):
+            group = launch[i : i + size]
+            times.append(round(fmean(t for t, _ in group), 2))
+            values.append(round(fmean(value for _, value in group), 4))
+        times.append(times[-1] if times else 0.0)
+        values.append(None)
+    return times, values
+
+
+def _event_shapes(line: Timeline) -> list[dict[str, Any]]:
+    """A tinted span wherever the driver gave a reason for holding the clock."""
+    spans: list[list[float]] = []
+    before = float("-inf")
+    for t, sample in line.samples:
+        if sample.clock_event_reasons:
+            if spans and spans[-1][1] == before:
+                spans[-1][1] = t
+            else:
+                spans.append([t, t])
+        before = t
+    return [
+        {
+            "type": "rect", "xref": "x", "yref": "paper", "x0": start - 0.05, "x1": end + 0.05,
+            "y0": 0, "y1": 1, "fillcolor": ORANGE, "opacity": 0.16, "line": {"width": 0}, "layer": "below",
+        }
+        for start, end in spans[:200]
+    ]  # fmt: skip
+
+
+def _limit(power_limit_w: float, axis: str) -> dict[str, Any]:
+    return {
+        "type": "line", "xref": "paper", "x0": 0, "x1": 1, "yref": axis, "y0": power_limit_w,
+        "y1": power_limit_w, "line": {"color": INK, "width": 1, "dash": "dot"},
+    }  # fmt: skip
+
+
+def _y_axis(bottom: float, top: float) -> dict[str, Any]:
+    return {
+        "domain": [bottom, top], "nticks": 3, "tickfont": {"color": QUIET, "size": 11}, "gridcolor": RULE,
+        "zeroline": False, "automargin": True, "fixedrange": True,
+    }  # fmt: skip
+
+
+def _name(channel: Channel, top: float) -> dict[str, Any]:
+    return {
+        "text": label(f"{channel.name}, {channel.unit}"), "x": 0, "xref": "paper", "xanchor": "left",
+        "y": top, "yref": "paper", "yanchor": "top", "showarrow": False, "font": {"size": 11, "color": QUIET},
+    }  # fmt: skip

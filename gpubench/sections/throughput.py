@@ -1,0 +1,201 @@
+"""Throughput by workload and precision: one small chart a workload, executions side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from gpubench.blocks.charts import BLUE, ORANGE, SLATE, Mark, Series, bars, two_lines
+from gpubench.blocks.parts import Block, Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind
+from gpubench.sections.data import ReportData, Result
+from gpubench.sections.section import Section
+from gpubench.sections.words import rate_of
+from gpubench.units import format_bytes, format_duration, format_percent, plain, plural
+
+EXECUTION_ORDER = tuple(Execution)
+_LOOKS = {Execution.EAGER: (SLATE, ""), Execution.GRAPH: (BLUE, ""), Execution.COMPILE: (ORANGE, "/")}
+
+
+def _render(data: ReportData) -> Block | None:
+    if not data.results:
+        return None
+    results = sorted(data.results, key=_order)
+    groups = [tuple(group) for _, group in groupby(results, key=_workload)]
+    lead = (
+        "Samples per second of whole training steps (forward, loss, backward, optimiser), with the 95 % "
+        "interval as a whisker. Where a whisker cannot be seen, it is narrower than its line. Scales differ "
+        "between workloads: an image is not a sequence."
+    )
+    if any(result.measurement.at_largest_batch for result in results):
+        lead += (
+            " Best batch is a group of its own: there each case has the largest batch that fits on this "
+            "device, which is not comparable with an equal batch."
+        )
+    return Block(
+        title="Throughput by workload and precision",
+        parts=(
+            Paragraph(text=lead),
+            Charts(figures=tuple(_figure(group) for group in groups), twin=_twin(results)),
+        ),
+        brief=(_brief(results),),
+    )
+
+
+def _workload(result: Result) -> tuple[str, str, bool]:
+    return (result.case.workload, result.case.task.value, result.measurement.at_largest_batch)
+
+
+def _order(result: Result) -> tuple[object, ...]:
+    case = result.case
+    return (
+        case.workload,
+        case.task.value,
+        result.measurement.at_largest_batch,
+        case.batch_size,
+        list(Precision).index(case.precision),
+        case.memory_format or "",
+        EXECUTION_ORDER.index(case.execution),
+        case.gpu_count,
+        case.workload_version,
+    )
+
+
+def _figure(group: Sequence[Result]) -> Figure:
+    """One workload: a row for each precision, batch and layout, a bar for each execution."""
+    rows = list(dict.fromkeys(_row_label(result) for result in group))
+    series = [
+        Series(
+            name=execution.value,
+            marks=tuple(
+                _mark(result, rows.index(_row_label(result)))
+                for result in group
+                if result.case.execution is execution
+            ),
+            colour=_LOOKS[execution][0],
+            pattern=_LOOKS[execution][1],
+        )
+        for execution in EXECUTION_ORDER
+        if any(result.case.execution is execution for result in group)
+    ]
+    case = group[0].case
+    unit = plural(plain(case.sample_unit, 20))
+    title = _title(group[0])
+    figure = bars(series, rows, f"{unit}/s")
+    return Figure(
+        figure=figure, title=title, alt=f"Bar chart, {title} in {unit} per second: {_alt(group)}.",
+        height_px=86 + len(rows) * (22 + 21 * len(series)),
+    )  # fmt: skip
+
+
+def _title(result: Result) -> str:
+    case = result.case
+    best = ", best batch" if result.measurement.at_largest_batch else ""
+    task = "" if case.task is TaskKind.TRAIN else ", inference"
+    return f"{plain(case.workload, 40)}{task}{best}"
+
+
+def _row_label(result: Result) -> str:
+    """What tells the rows of one chart apart; that a batch is the best one stands in its title."""
+    case = result.case
+    gpus = "" if case.gpu_count == 1 else f", {case.gpu_count} GPUs"
+    version = f", version {case.workload_version}" if case.workload_version != 1 else ""
+    return two_lines(f"{case.precision.value}{_layout(case)}", f"batch {case.batch_size:,}{gpus}{version}")
+
+
+def _layout(case: Case) -> str:
+    return ", channels_last" if case.memory_format is MemoryFormat.CHANNELS_LAST else ""
+
+
+def _mark(result: Result, row: int) -> Mark:
+    m = result.measurement
+    value = m.samples_per_s or 0.0
+    interval = _interval(result)
+    return Mark(
+        row=row,
+        value=value,
+        low=m.samples_per_s_low,
+        high=m.samples_per_s_high,
+        text=interval.partition(" ")[0],
+        hover=f"{m.case.precision.value}, {m.case.execution.value}: {interval}",
+    )
+
+
+def _alt(group: Iterable[Result]) -> str:
+    return "; ".join(
+        f"{r.case.precision.value} {r.case.execution.value} {r.batch_words}: {_interval(r)}" for r in group
+    )
+
+
+def _interval(result: Result) -> str:
+    return result.measurement.interval.text()
+
+
+def _twin(results: Sequence[Result]) -> Table:
+    return table(
+        "Every measured case on this device",
+        results,
+        text("Workload", _title),
+        text("Precision", _precision),
+        text("Execution", lambda r: r.case.execution.value),
+        number("Batch", lambda r: r.batch_words.removeprefix("batch ").replace(", l", "\nl")),
+        number("Throughput, 95 % interval", _throughput),
+        number("Step", _step),
+        number("Device busy", _busy),
+        number("Of peak FLOP/s", _of_peak),
+        number("Of best GEMM here", _of_gemm),
+        text("Findings", _findings),
+    )
+
+
+def _brief(results: Sequence[Result]) -> Table:
+    """The same with the case in one column, and the memory that it took."""
+    return table(
+        "",
+        results,
+        text("Case", _case),
+        number("Throughput, 95 % interval", _throughput),
+        number("Step", _step),
+        number("Peak memory", lambda r: format_bytes(r.measurement.peak_memory_bytes), optional=1),
+        number("Of peak FLOP/s", _of_peak, optional=2),
+        number("Device busy", _busy, optional=6),
+        number("Of best GEMM here", _of_gemm, optional=7),
+        text("Findings", _findings),
+    )
+
+
+def _case(result: Result) -> str:
+    case = result.case
+    return f"{_title(result)}\n{case.precision.value} {case.execution.value} {result.batch_words}"
+
+
+def _precision(result: Result) -> str:
+    layout = result.case.memory_format
+    return result.case.precision.words + (f"\n{layout}" if layout else "")
+
+
+def _throughput(result: Result) -> str:
+    return rate_of(result.measurement) + ("\nwithin one process" * result.measurement.within_one_process)
+
+
+def _step(result: Result) -> str:
+    return format_duration(result.measurement.step_time_s)
+
+
+def _busy(result: Result) -> str:
+    return format_percent(result.measurement.gpu_busy)
+
+
+def _of_peak(result: Result) -> str:
+    return format_percent(result.measurement.mfu)
+
+
+def _of_gemm(result: Result) -> str:
+    return format_percent(result.measurement.mfu_of_gemm)
+
+
+def _findings(result: Result) -> str:
+    return ", ".join(sorted({finding.kind.value for finding in result.measurement.findings})) or "none"
+
+
+SECTION = Section(key="throughput", render=_render, place=30)

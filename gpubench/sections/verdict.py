@@ -1,0 +1,135 @@
+"""The verdict first: the ranking's one sentence, the figures to remember, and what they rest on."""
+
+from __future__ import annotations
+
+import re
+
+from gpubench.blocks.parts import Block, Bullets, Fact, Facts, Paragraph, Part
+from gpubench.models import Pricing, RankedOffer, Ranking
+from gpubench.sections.data import ReportData, Result
+from gpubench.sections.ratios import doubts
+from gpubench.sections.section import Section
+from gpubench.sections.words import (
+    basis_words,
+    case_words,
+    gpus_words,
+    listed,
+    merit_unit,
+    merit_words,
+    offer_words,
+    price_date_words,
+    price_words,
+    speed_of,
+)
+from gpubench.units import count, plain, plural
+
+_SENTENCES = re.compile(r"(?<=\.)\s+(?=[A-Z])")
+"""Where one sentence of a verdict ends and the next begins: the first is the headline."""
+
+
+def _render(data: ReportData) -> Block:
+    parts: list[Part] = []
+    if data.ranking is None:
+        reason = plain(data.ranking_problem or "no ranking was asked for", 400)
+        parts.append(Paragraph(text=f"There is no ranking: {reason}", tone="headline"))
+    else:
+        headline, *rest = _SENTENCES.split(plain(data.ranking.verdict, 1500), maxsplit=1)
+        parts.append(Paragraph(text=headline, tone="headline"))
+        parts += [Paragraph(text=text) for text in rest]
+    facts = (*_measured_facts(data), *_ranking_facts(data))
+    if facts:
+        parts.append(Facts(rows=facts, prominent=True))
+    parts.append(_evidence(data))
+    if data.ranking is not None and data.ranking.notes:
+        parts.append(Bullets(items=tuple(plain(note, 400) for note in data.ranking.notes)))
+    said = (Paragraph(text=plain(data.ranking.verdict, 1500)),) if data.ranking else ()
+    return Block(title="Verdict", parts=tuple(parts), brief=said)
+
+
+def _measured_facts(data: ReportData) -> tuple[Fact, ...]:
+    """The heaviest workload measured here, at its fastest: one figure, not a table."""
+    heaviest = max(data.results, key=_weight, default=None)
+    if heaviest is None:
+        return ()
+    m = heaviest.measurement
+    point, _, interval = m.interval.text().partition(" ")
+    alone = " within one process" if m.within_one_process else ""
+    flags = doubts(heaviest)
+    flagged = f"; flagged {listed(flags)}" if flags else ""
+    return (
+        Fact(
+            term="Measured here",
+            value=f"{point} {plural(plain(m.case.sample_unit, 20))}/s",
+            detail=f"95 % interval{alone} {interval.strip('()') or 'unknown'}; {case_words(m.case)}{flagged}",
+        ),
+    )
+
+
+def _weight(result: Result) -> tuple[float, float]:
+    m = result.measurement
+    return (m.flops_per_sample or 0.0, m.samples_per_s or 0.0)
+
+
+def _ranking_facts(data: ReportData) -> tuple[Fact, ...]:
+    ranking = data.ranking
+    if ranking is None or not ranking.rows:
+        return ()
+    best = ranking.rows[0]
+    tied = sum(row.rank == best.rank for row in ranking.rows) - 1
+    tie = f", in a tie with {count(tied, 'other offer')}" if tied else ""
+    return (
+        Fact(
+            term=f"{'Least' if ranking.sorted_by in {'cost', 'time'} else 'Most'} {merit_unit(ranking)}",
+            value=gpus_words(data, best.offer),
+            detail=f"{merit_words(ranking, best)} on {_offer(best)}{tie}",
+        ),
+        _fastest(data, ranking),
+    )
+
+
+def _fastest(data: ReportData, ranking: Ranking) -> Fact:
+    fastest = max(ranking.rows, key=lambda row: speed_of(ranking, row))
+    return Fact(
+        term="Fastest offer",
+        value=gpus_words(data, fastest.offer),
+        detail=f"rank {fastest.rank}: {_offer(fastest)}",
+    )
+
+
+def _offer(row: RankedOffer) -> str:
+    return f"{offer_words(row.offer)}, {price_words(row.offer)}, {_dated(row)}, {basis_words(row.estimate)}"
+
+
+def _dated(row: RankedOffer) -> str:
+    words = price_date_words(row)
+    return words if row.offer.pricing is Pricing.OWNED else f"price of {words}"
+
+
+def _evidence(data: ReportData) -> Paragraph:
+    """What the page rests on, before anybody asks."""
+    if not data.results:
+        return Paragraph(
+            text=(
+                "Nothing was measured on this machine: every throughput below is a reference run or a "
+                "prediction. `gpubench run` measures this device."
+            ),
+            tone="warning",
+        )
+    workloads = listed(dict.fromkeys(result.case.workload for result in data.results))
+    name = plain((data.device.name if data.device else None) or "a device without a name", 80)
+    text = f"Measured on {name}: {workloads}, {count(len(data.results), 'case')}."
+    if data.is_cpu:
+        text += (
+            " This is a CPU, and a CPU measurement never serves as the starting point of a GPU prediction."
+        )
+        others = [run.device.name or "a GPU" for run in data.runs if run.device.backend != "cpu"]
+        if others:
+            names = listed(dict.fromkeys(others))
+            text += f" The results folder also holds runs of {names}; the ranking uses them."
+        else:
+            text += " No GPU was measured: the GPUs below are reference runs or predictions from data sheets."
+        return Paragraph(text=text, tone="warning")
+    return Paragraph(text=text, tone="note")
+
+
+SECTION = Section(key="verdict", render=_render, place=10)

@@ -1,0 +1,213 @@
+"""How the report words a case, an offer and its evidence; every text here is safe to print as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from gpubench.blocks.charts import BASIS_GLYPHS
+from gpubench.interval import stacked
+from gpubench.models import (
+    Case,
+    Estimate,
+    Measurement,
+    MemoryFormat,
+    Offer,
+    Pricing,
+    RankedOffer,
+    Ranking,
+)
+from gpubench.sections.data import ReportData
+from gpubench.units import UNKNOWN, count, format_usd, per_second, plain, plural
+
+PRICING_WORDS = {
+    Pricing.ON_DEMAND: "on demand",
+    Pricing.SPOT: "spot",
+    Pricing.RESERVED: "reserved",
+    Pricing.OWNED: "owned",
+}
+
+
+def per_s_unit(ranking: Ranking) -> str:
+    """The unit of ``per_s_words``."""
+    unit = plain(ranking.throughput_unit, 60)
+    return f"× {unit[2:]}" if unit.startswith("x ") else unit
+
+
+def per_usd_unit(ranking: Ranking) -> str:
+    """The unit of ``per_usd_words``."""
+    return plain(ranking.value_unit, 60)
+
+
+JOB_COST, JOB_HOURS = "$ for the job", "hours for the job"
+
+
+def merit_unit(ranking: Ranking) -> str:
+    """The unit of ``merit_words``: of what the rows are in order of."""
+    if ranking.sorted_by in {"cost", "time"}:
+        return JOB_COST if ranking.sorted_by == "cost" else JOB_HOURS
+    return per_usd_unit(ranking) if ranking.sorted_by == "value" else per_s_unit(ranking)
+
+
+def merit_words(ranking: Ranking, row: RankedOffer) -> str:
+    """What a row is ranked by, with the interval."""
+    return ranking.merit_of(row).words()
+
+
+def of_a_job(ranking: Ranking) -> bool:
+    """Whether the rows have the time and the cost of a job."""
+    return bool(ranking.rows) and ranking.rows[0].cost_usd is not None
+
+
+def cost_unit(ranking: Ranking) -> str:
+    """The unit of ``cost_of``: dollars for the job, a million samples, or an hour of the reference GPU."""
+    if of_a_job(ranking):
+        return JOB_COST
+    if ranking.by_reference:
+        return f"$ per {per_usd_unit(ranking).removesuffix(' hours per dollar')} hour of work"
+    return f"$ per million {plural(plain(ranking.unit, 30))}"
+
+
+def cost_of(ranking: Ranking, row: RankedOffer) -> float:
+    """What a row's work costs, in ``cost_unit``."""
+    if row.cost_usd is not None:
+        return row.cost_usd
+    if ranking.by_reference and row.reference_hours_per_usd:
+        return 1 / row.reference_hours_per_usd
+    return row.usd_per_million_samples
+
+
+def speed_of(ranking: Ranking, row: RankedOffer) -> float:
+    """How fast a row is: jobs an hour where there is a job, else its throughput in ``per_s_unit``."""
+    if row.hours is not None:
+        return 1 / row.hours
+    return ranking.throughput_of(row).value or 0.0
+
+
+def listed(items: Iterable[str], most: int | None = None) -> str:
+    """Join names as a sentence does, at most so many of them.
+
+    >>> listed(["cnn", "lstm", "vgg16"]), listed(["cnn"]), listed("abcde", most=2)
+    ('cnn, lstm and vgg16', 'cnn', 'a, b and 3 more')
+    """
+    names = [plain(item) for item in items]
+    if most is not None and len(names) > most + 1:
+        names = [*names[:most], f"{len(names) - most} more"]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else ""
+
+
+def cases_words(cases: Iterable[Case]) -> str:
+    """What a ranking compares, in one line, however many cases it takes.
+
+    >>> cases_words(())
+    'no case'
+    """
+    known = tuple(cases)
+    if not known:
+        return "no case"
+    if len(known) == 1:
+        return case_words(known[0])
+    batches = sorted({case.batch_size for case in known})
+    precisions = dict.fromkeys(case.precision.words for case in known)
+    return (
+        f"{listed(dict.fromkeys(case.workload for case in known))}, "
+        f"{listed(dict.fromkeys('training' if case.task == 'train' else 'inference' for case in known))}, "
+        f"{' or '.join(precisions)}, {listed(dict.fromkeys(case.execution.value for case in known))}, "
+        f"batch {listed(f'{batch:,}' for batch in batches)}"
+    )
+
+
+def throughput(measurement: Measurement) -> str:
+    """A measured throughput with its interval and unit, in no more digits than the interval supports."""
+    return f"{measurement.interval.text()} {per_second(measurement.case.sample_unit)}"
+
+
+def rate_of(measurement: Measurement) -> str:
+    """The same, the ends of the interval on a second line of its cell."""
+    return stacked(throughput(measurement))
+
+
+def case_words(case: Case) -> str:
+    """A case in words: task, precision, execution, batch, layout."""
+    layout = "" if case.memory_format is not MemoryFormat.CHANNELS_LAST else ", channels_last"
+    gpus = "" if case.gpu_count == 1 else f", {case.gpu_count} GPUs"
+    return (
+        f"{plain(case.workload, 40)}, {'training' if case.task == 'train' else 'inference'}, "
+        f"{case.precision.words}, {case.execution}, batch {case.batch_size:,}{layout}{gpus}"
+    )
+
+
+def offer_words(offer: Offer) -> str:
+    """Provider and instance, with region where there is one and the pricing where it is not on demand."""
+    if offer.pricing is Pricing.OWNED:
+        return f"owned, {plain(offer.instance, 40)}"
+    parts = [plain(offer.provider, 30), plain(offer.instance, 40)]
+    if offer.region:
+        parts.append(plain(offer.region, 30))
+    if offer.pricing is not Pricing.ON_DEMAND:
+        parts.append(PRICING_WORDS[offer.pricing])
+    return " ".join(parts)
+
+
+def gpus_words(data: ReportData, offer: Offer) -> str:
+    """``4 × GeForce RTX 4090``."""
+    name = plain(data.gpu_name(offer.gpu_key), 40)
+    return name if offer.gpu_count == 1 else f"{offer.gpu_count} × {name}"
+
+
+def basis_words(estimate: Estimate) -> str:
+    """Where a throughput comes from, with the glyph that its mark in a chart has."""
+    qualifier = ""
+    if estimate.basis == "predicted" and estimate.anchored is not None:
+        qualifier = " (from a measured GPU)" if estimate.anchored else " (from data sheets)"
+    return f"{BASIS_GLYPHS[estimate.basis]}\u00a0{estimate.basis}{qualifier}"
+
+
+def price_words(offer: Offer) -> str:
+    """The price of the whole instance per hour."""
+    return f"{format_usd(float(offer.price_usd_per_hour))}/h"
+
+
+def price_date_words(row: RankedOffer) -> str:
+    """The date of a price and its age; a partial date counts as its oldest day."""
+    if row.offer.pricing is Pricing.OWNED:
+        return "cost of a useful hour"
+    date = plain(row.offer.price_date, 20)
+    if row.price_age_days is None:
+        return date
+    if len(row.offer.price_date) < len("2026-01-01"):
+        return f"{date}, up to {row.price_age_days} days old"
+    return f"{date}, {count(row.price_age_days, 'day')} old"
+
+
+def per_usd_words(ranking: Ranking, row: RankedOffer) -> str:
+    """What a dollar buys, with the interval, in millions where it is that many."""
+    return ranking.value_of(row).words()
+
+
+def per_s_words(ranking: Ranking, row: RankedOffer) -> str:
+    """Throughput of the whole instance with the interval."""
+    return ranking.throughput_of(row).words()
+
+
+def share_words(share: float | None) -> str:
+    """A probability in whole per cent; below one per cent it says so."""
+    if share is None:
+        return UNKNOWN
+    if 0 < share < 0.01:
+        return "< 1 %"
+    return f"{share * 100:.0f} %"
+
+
+def moment_words(stamp: str) -> str:
+    """A stored moment for people, to the minute.
+
+    >>> moment_words("2026-11-20T09:30:00Z"), moment_words("yesterday")
+    ('2026-11-20 09:30 UTC', 'yesterday')
+    """
+    try:
+        moment = datetime.fromisoformat(stamp)
+    except ValueError:
+        return plain(stamp, 40)
+    zone = "" if moment.tzinfo is None else " UTC"
+    return (moment.astimezone(UTC) if zone else moment).strftime("%Y-%m-%d %H:%M") + zone

@@ -1,0 +1,232 @@
+"""A run and a ranking say the same on the terminal, on the page, in Markdown and in JSON: figures, names, doubts."""
+
+from __future__ import annotations
+
+import io
+import re
+from contextlib import redirect_stdout
+from unittest.mock import patch
+
+import msgspec
+from golden.produce import visible_text
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from report import samples
+
+from gpubench.blocks.html import as_html
+from gpubench.blocks.markdown import as_markdown
+from gpubench.blocks.parts import Block
+from gpubench.blocks.terminal import show
+from gpubench.findings import INFORMATIVE, Finding, FindingKind
+from gpubench.interval import Interval
+from gpubench.models import Execution, Pricing, Ranking, Run
+from gpubench.precisions import Precision
+from gpubench.recommend.as_json import as_json
+from gpubench.record.as_json import run_document
+from gpubench.sections.data import ReportData, of_ranking, of_run
+from gpubench.sections.section import own_sections
+from gpubench.specs import load_specs
+from gpubench.units import format_usd
+
+KINDS = st.lists(
+    st.sampled_from([kind for kind in FindingKind if kind is not FindingKind.STALE_PRICE]),
+    max_size=2,
+    unique=True,
+)
+POSITIVE = st.floats(1e-4, 1e3)
+WIDTHS = st.floats(0.0005, 0.3)
+
+
+@st.composite
+def runs(draw) -> Run:
+    cases = draw(
+        st.lists(
+            st.builds(
+                lambda workload, precision, execution, batch: samples.case(
+                    workload, batch, precision, execution
+                ),
+                st.sampled_from(["cnn", "lstm", "vgg16"]),
+                st.sampled_from(Precision),
+                st.sampled_from([Execution.EAGER, Execution.GRAPH]),
+                st.sampled_from([1, 64, 4096]),
+            ),
+            min_size=1,
+            max_size=5,
+            unique=True,
+        )
+    )
+    rows = tuple(
+        samples.measurement(
+            case,
+            draw(POSITIVE),
+            draw(WIDTHS),
+            launches=draw(st.integers(1, 2)),
+            telemetry=False,
+            findings=tuple(Finding(kind=kind, value=0.2, limit=0.1) for kind in draw(KINDS)),
+        )
+        for case in cases
+    )
+    whole = tuple(Finding(kind=kind) for kind in draw(KINDS))
+    return samples.h200_run(measurements=rows, findings=whole, micro=())
+
+
+@st.composite
+def rankings(draw) -> Ranking:
+    keys = draw(st.lists(st.sampled_from(sorted(load_specs())), min_size=1, max_size=8))
+    rows = tuple(
+        samples.ranked(
+            rank,
+            samples.offer(
+                key,
+                str(draw(st.decimals("0.05", 90, places=2))),
+                draw(st.sampled_from(["aws", "vast", "acme [eu]"])),
+                draw(st.sampled_from(["x.large", "a_b-1"])),
+                count=draw(st.sampled_from([1, 8])),
+                pricing=draw(st.sampled_from([Pricing.ON_DEMAND, Pricing.SPOT])),
+            ),
+            draw(st.floats(1, 1e7)),
+            draw(st.floats(1.001, 3)),
+            draw(st.sampled_from(["measured", "reference", "predicted"])),
+            tie=draw(st.booleans()),
+            findings=tuple(Finding(kind=kind) for kind in draw(KINDS)),
+        )
+        for rank, key in enumerate(keys, start=1)
+    )
+    return samples.ranking(rows=rows)
+
+
+def shown(data: ReportData, key: str) -> tuple[list[dict[str, str]], ...]:
+    """The rows of the first table of a section as terminal, page and Markdown have them: cells by their title."""
+    (section,) = (section for section in own_sections() if section.key == key)
+    block = section.render(data)
+    assert block is not None
+    out = io.StringIO()
+    with redirect_stdout(out), patch.dict("os.environ"):
+        show(*block.brief)
+    table = _of_the_same_name(block)
+    page = visible_text(as_html(Block(title="t", parts=(table,))))
+    return (
+        _terminal_rows(out.getvalue()),
+        _piped_rows([line for line in page.splitlines() if line.startswith("| ")]),
+        _piped_rows([line for line in as_markdown("t", "s", [Block(title="t", parts=(table,))]).splitlines() if line.startswith("| ")]),
+    )  # fmt: skip
+
+
+def _of_the_same_name(block: Block):
+    """The table of the page that has most titles of the first table of the brief form."""
+    brief = next(part for part in block.brief if hasattr(part, "columns"))
+    titles = {column.title for column in brief.columns}
+    tables = [getattr(part, "twin", part) for part in block.parts]
+    return max(
+        (each for each in tables if hasattr(each, "columns")),
+        key=lambda each: len(titles & {column.title for column in each.columns}),
+    )
+
+
+def _terminal_rows(text: str) -> list[dict[str, str]]:
+    lines = text.splitlines()
+    rule = next(i for i, line in enumerate(lines) if line.startswith("───"))
+    end = next((i for i in range(rule, len(lines)) if not lines[i].strip()), len(lines))
+    titles, *rows = (re.split(r" {2,}", line.strip()) for line in [lines[rule - 1], *lines[rule + 1 : end]])
+    return [dict(zip(titles, map(_plain, row), strict=True)) for row in rows]
+
+
+def _piped_rows(lines: list[str]) -> list[dict[str, str]]:
+    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+    titles, *rows = [row for row in cells if not set("".join(row)) <= set("-: ")]
+    titles = [_plain(title, commas=True) for title in titles]
+    return [dict(zip(titles, map(_plain, row), strict=True)) for row in rows]
+
+
+def _plain(cell: str, *, commas: bool = False) -> str:
+    """A cell without what each renderer sets between a value and its detail."""
+    cell = (
+        cell.replace("<br>", " ")
+        .replace("\\", "")
+        .replace("&lt;", "<")
+        .replace("&#47;", "/")
+        .replace("\u00a0", " ")
+    )
+    return " ".join((cell if commas else re.sub(r"[(),]", " ", cell)).split())
+
+
+def _same(*renderings: list[dict[str, str]]) -> None:
+    first, *others = renderings
+    for rows in others:
+        assert len(rows) == len(first)
+        for one, other in zip(first, rows, strict=True):
+            common = one.keys() & other.keys()
+            assert len(common) >= 3
+            assert {title: one[title] for title in common} == {title: other[title] for title in common}
+
+
+@settings(max_examples=25)
+@given(runs())
+def test_a_run_says_the_same_everywhere(run):
+    terminal, page, markdown = shown(of_run(run), "throughput")
+    _same(terminal, page, markdown)
+    rows = run_document(run)["measurements"]
+    assert len(terminal) == len(rows)
+    said = sorted(
+        (row["Throughput, 95 % interval"].removesuffix(" within one process"), row.get("Findings", "none"))
+        for row in terminal
+    )
+    stored = []
+    for row in rows:
+        figure = Interval(
+            *(row[key] for key in ("samples_per_s", "samples_per_s_low", "samples_per_s_high"))
+        ).text()
+        point, _, ends = figure.partition(" ")
+        unit = f"{row['case']['sample_unit']}s/s"
+        kinds = sorted({finding["kind"] for finding in row["findings"]})
+        words = f"{point} {unit} {ends.rstrip(')')} {unit}" if ends else f"{point} {unit}"
+        stored.append((_plain(words), " ".join(kinds) or "none"))
+    assert said == sorted(stored)
+
+
+@settings(max_examples=25)
+@given(runs())
+def test_every_doubt_of_a_run_is_named_on_terminal_and_page(run):
+    kinds = {f.kind for f in run.findings} | {f.kind for m in run.measurements for f in m.findings}
+    (section,) = (section for section in own_sections() if section.key == "method")
+    block = section.render(of_run(run))
+    out = io.StringIO()
+    with redirect_stdout(out):
+        show(*block.brief)
+    page = visible_text(as_html(block))
+    for kind in kinds:
+        assert f"{kind}:" in out.getvalue()
+        assert f"| {kind} |" in page
+
+
+@settings(max_examples=25)
+@given(runs())
+def test_a_doubted_pair_of_amp_is_doubted_everywhere(run):
+    data = of_run(run)
+    (section,) = (section for section in own_sections() if section.key == "amp")
+    if section.render(data) is None:
+        return
+    terminal, page, markdown = shown(data, "amp")
+    _same(terminal, page, markdown)
+    of_the_run = {f.kind for f in run.findings if f.kind not in INFORMATIVE}
+    for row in terminal:
+        assert of_the_run <= set(row.get("Doubts", "").split())
+
+
+@settings(max_examples=25)
+@given(rankings())
+def test_a_ranking_says_the_same_everywhere(ranking):
+    data = of_ranking(ranking)
+    terminal, page, markdown = shown(data, "value")
+    _same(terminal, page, markdown)
+    rows = msgspec.to_builtins(as_json(ranking))["rows"]
+    for words, row in zip(terminal, rows, strict=True):
+        assert _plain(data.gpu_name(row["gpu_key"])) in words["GPUs and offer"]
+        assert words["GPUs and offer"].count(row["provider"]) >= 1
+        assert words["Rank"] == f"{row['rank']} tie" if row["tie"] else words["Rank"] == str(row["rank"])
+        assert words["Price and its date"].startswith(_plain(format_usd(row["price_usd_per_hour"])))
+        merit = Interval(row["samples_per_usd"], row["samples_per_usd_low"], row["samples_per_usd_high"])
+        point = merit.words().partition(" ")[0]
+        assert words["Images per dollar"].startswith(_plain(point))
+        assert row["basis"] in words["Basis"]
+        assert set(row["findings"]) <= set(words.get("Remarks", "").split())
