@@ -18,6 +18,7 @@ from gpubench.bounded import run_bounded
 pytestmark = [
     pytest.mark.timeout(120),
     pytest.mark.skipif(os.name != "posix", reason="process groups are of POSIX"),
+    pytest.mark.usefixtures("heeded_signals"),
 ]
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)

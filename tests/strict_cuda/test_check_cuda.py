@@ -366,6 +366,7 @@ def test_what_keeps_torch_from_the_card_is_one_line_and_its_exit_code(
     assert words in line
 
 
+@pytest.mark.usefixtures("heeded_signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_check_that_is_interrupted_leaves_what_it_has_read(gpu_environment, folder, number):
     with subprocess.Popen(
