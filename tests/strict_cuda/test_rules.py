@@ -52,6 +52,14 @@ def test_tensors_say_where_they_are_and_do_not_mix(device):
     assert there.tolist() == [0.0, 0.0]
 
 
+def test_a_tensor_is_moved_to_where_another_lies(device):
+    there = torch.zeros(2, dtype=torch.float16, device="cuda")
+    moved = torch.ones(2).to(there)
+    assert (moved.is_cuda, moved.dtype) == (True, torch.float16)
+    assert there.to(moved) is there
+    assert not there.to(torch.ones(2)).is_cuda
+
+
 def test_a_module_moves_and_its_gradients_lie_where_it_does(device):
     model = nn.Linear(2, 2).to("cuda")
     loss = model(torch.ones(1, 2, device="cuda")).sum()
