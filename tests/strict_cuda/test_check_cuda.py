@@ -63,9 +63,11 @@ def test_a_sound_device_passes_every_part_and_is_confirmed(inside_gpu, tmp_path,
     device = inside_gpu(kernel_s=1e-3, memory_bytes=ROOMY_GIB * 2**30)
     monkeypatch.setattr(plan, "LIMIT_S", 900.0)  # of real time, of which a fake device takes more
     least_share(monkeypatch)
+    longer = msgspec.structs.replace(BUDGET, warmup_most_s=2.0, timed_s=2.0, case_s=5.0)
+    enough = msgspec.structs.replace(LITTLE, budget=longer)  # steps for the loss to fall at the largest batch
     path, heard = tmp_path / "check.json", []
     made = check_cuda(
-        device, path, amounts=LITTLE, on_part=lambda log, number, total: heard.append(log.state)
+        device, path, amounts=enough, on_part=lambda log, number, total: heard.append(log.state)
     )
     verdicts = judge(read_check(path))
     assert [v for v in verdicts if v.state not in {"ok", "shown"}] == []
