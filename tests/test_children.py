@@ -20,6 +20,7 @@ from gpubench.children import CLOSE_AFTER_S, TAIL_BYTES, Asked, ChildProcess, as
 pytestmark = [
     pytest.mark.timeout(120),
     pytest.mark.skipif(os.name != "posix", reason="process groups are of POSIX"),
+    pytest.mark.usefixtures("heeded_signals"),
 ]
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)

@@ -149,6 +149,7 @@ def test_every_case_failed_is_exit_4_and_the_rows_are_stored(start, tmp_path):
     assert (row["status"], row["reason"]) == ("failed", "ValueError: mine (broken.py line 11)")
 
 
+@pytest.mark.usefixtures("heeded_signals")
 def test_ctrl_c_once_finishes_the_round_saves_and_leaves_no_orphan(start, timed, tmp_path):
     process = start("lstm", *INFER, "--results", str(tmp_path), timed_s=600, target=0, start_new_session=True)
     wait_until(timed.exists, process)

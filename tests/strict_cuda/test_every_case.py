@@ -41,6 +41,23 @@ def test_a_case_is_measured_whole(gpu, name, precision):
             assert not gpu.machine.memory.underway
 
 
+@pytest.mark.parametrize("precision", Precision)
+@pytest.mark.parametrize("name", sorted({*workload_names()} - {*TRAINED}))
+def test_what_is_only_run_forward_is_measured_too(gpu, name, precision):
+    """The input pipeline: it draws on the host and sends that over, which no capture takes."""
+    ends = {}
+    for execution in Execution:
+        done = gpu.measure(name, precision=precision, execution=execution, task=TaskKind.INFER, batch_size=2)
+        ends[execution] = done.status
+        if done.status is Status.OK:
+            assert done.launch.reference_error == 0.0
+            assert gpu.machine.memory.allocated == 0
+        else:
+            assert "capturing" in done.reason
+            gpu.machine.memory.underway.clear()  # as in the new process that the next case is measured in
+    assert ends == dict.fromkeys(Execution, Status.OK) | {Execution.GRAPH: Status.UNSUPPORTED}
+
+
 def kernels_of(launch) -> int:
     """How many kernels a step has: its events span them, each of the same time."""
     return round(median(launch.event_s) / KERNEL_S)
