@@ -112,8 +112,8 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     FindingKind.NOISY: ("rounds or launches spread widely", "close other programs and measure again"),
     FindingKind.NOT_STEADY: ("warm-up ended before the times were steady", _MORE_TIME),
     FindingKind.NOT_CONVERGED: (
-        "the rounds do not bear an interval as narrow as the target",
-        f"{_MORE_TIME}; a row that its host paces stays wide",
+        "the target precision was not reached",
+        f"{_MORE_TIME}; a row limited by its host stays wide",
     ),
     FindingKind.LAUNCHES_DIFFER: (
         "the interval between launches is wider than the target",
@@ -174,7 +174,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     ),
     FindingKind.PARAMETERS_FROZEN: (
         "no parameter changed while training",
-        "do not use this row: the optimiser did no work",
+        "do not use this row: the optimizer did no work",
     ),
     FindingKind.STEPS_SKIPPED: (
         "the gradient scaler skipped steps",

@@ -82,7 +82,7 @@ def refresh_(
         )
     _say_set_aside(done.set_aside)
     if done.path is None:
-        say("no source answered: the prices known before stand, see `gpubench offers list` for their age")
+        say("no source answered: keeping the previous prices, see `gpubench offers list` for their age")
     else:
         say(f"written: {plain(str(done.path), 1000)}")
     if as_json:

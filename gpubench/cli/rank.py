@@ -58,7 +58,7 @@ def verb(
             say(f"passed over {reason}")
         for file in files:
             say(f"wrote {file}")
-        say(f"Next: sh {files[-1]} rents, measures, fetches, takes down and ranks again.")
+        say(f"Next: sh {files[-1]} rents, measures, downloads results, shuts down, re-ranks.")
     if as_json:
         from gpubench.recommend.as_json import as_json as document
 

@@ -32,5 +32,5 @@ def verb(request: ReportRequest, as_json: JsonOption = False) -> None:
     if as_json:
         print_json({"path": path, "size_bytes": size_bytes})
         return
-    say(f"{format_bytes(size_bytes)}, one file that loads nothing from anywhere")
+    say(f"{format_bytes(size_bytes)}, one self-contained file")
     print(path)

@@ -25,7 +25,7 @@ from gpubench.specs import find_spec
 from gpubench.units import listing, plain
 
 NO_PRICE = "having no price"
-NO_FIGURE = "no honest throughput"
+NO_FIGURE = "no reliable throughput estimate"
 JOB_LIMITS = ("--deadline-hours", "--budget-usd")
 UNPRICED_KIND = "unpriced"
 

@@ -30,7 +30,7 @@ def notes_of(request: RankRequest, pool: Candidates, total: int) -> Iterator[str
         yield "A GPU whose form factor is not stated ranks as the slowest that its name can mean."
     if any(e.basis == "predicted" and not e.anchored for e in pool.speeds.estimates):
         yield (
-            "No measurement on a GPU anchors the predictions: they are absolute and wide. "
+            "The predictions are not anchored to a measurement on a GPU, so their intervals are wide. "
             "Running gpubench run on any GPU narrows them."
         )
     if total > IN_DETAIL:

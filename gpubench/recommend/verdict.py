@@ -115,7 +115,7 @@ def _sureness(rows: Sequence[RankedOffer]) -> str:
         elsewhere = ", as are the same GPUs elsewhere" if head.tie else ""
         return f"How sure: {chance}{elsewhere}."
     word = "It is a tie" if head.p_best < SURE else "It is not certain"
-    return f"{word}: {chance}, not to be told from {listing(rivals, most=3)}; {_separator(rows)}."
+    return f"{word}: {chance}, statistically tied with {listing(rivals, most=3)}; {_separator(rows)}."
 
 
 def _probability(value: float) -> str:
@@ -139,8 +139,8 @@ def _separator(rows: Sequence[RankedOffer]) -> str:
     unmeasured = (row.offer.gpu_key for row in [rows[0], *_tied(rows)] if row.estimate.basis == "predicted")
     keys = list(dict.fromkeys(unmeasured))
     if not keys:
-        return "measuring both again with --publish would part them"
-    return f"measuring {' and '.join(gpu_name(key) for key in keys[:2])} would part them"
+        return "measure both again with --publish to decide"
+    return f"measure {' and '.join(gpu_name(key) for key in keys[:2])} to decide"
 
 
 def _others(ranking: Ranking, fastest: int, cheapest: int) -> str:
@@ -161,7 +161,7 @@ def _host_bound(row: RankedOffer) -> str:
         return ""
     vcpus = row.offer.vcpus
     enough = f" One thread for each GPU launches the work, so its {vcpus:g} vCPUs suffice." if vcpus else ""
-    return f"This is host-bound: a dearer GPU buys nothing until the batch grows.{enough}"
+    return f"This is host-bound: a faster GPU will not help at this batch size.{enough}"
 
 
 def _spot(row: RankedOffer) -> str:
@@ -252,6 +252,6 @@ def _buying(each: BuyOrRent) -> str:
     machine = f"{gpus(each.gpu_key, each.gpu_count)} for ${each.purchase_usd:,.0f}"
     against = f"{each.against} ({format_usd(each.equivalent_usd_per_hour)}/h for the same work)"
     if each.verdict == "rent":
-        return f"Rather than buy {machine}, rent {against}: it pays in no case considered."
+        return f"Rather than buy {machine}, rent {against}: buying never breaks even."
     word = "pays" if each.verdict == "buy" else "can pay"
     return f"Buying {machine} {word} against {against}: {buying_words(each)}."

@@ -20,7 +20,7 @@ def _render(data: ReportData) -> Block | None:
         return None
     link = _link(data)
     return Block(
-        title="Can it be fed",
+        title="Input pipeline",
         parts=(
             Paragraph(text=_sentence(shown, link)),
             Paragraph(

@@ -1,4 +1,4 @@
-"""Who sets the pace: eager against graph, and so whether a faster GPU would help at all."""
+"""What limits speed: eager against graph, and so whether a faster GPU would help at all."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _render(data: ReportData) -> Block | None:
     rows = [_label(pair.of) for pair in pairs]
     labels = list(dict.fromkeys(rows))
     return Block(
-        title="Who sets the pace: the host or the device",
+        title="What limits speed: the host or the device",
         parts=(
             Paragraph(text=_sentence(pairs)),
             Charts(
@@ -50,13 +50,16 @@ def _sentence(pairs: tuple[Effect, ...]) -> str:
     if not graphs:
         return "torch.compile against eager, with all else equal."
     if not bound:
-        return "No case is bound by the host: eager runs as fast as the graph, so a faster GPU would help."
+        return (
+            "No case is limited by launch overhead on the CPU: eager runs as fast as the graph, so a "
+            "faster GPU would help."
+        )
     worst = max(bound, key=lambda pair: (not pair.doubts, pair.value))
     names = dict.fromkeys(plain(pair.of.case.workload, 40) for pair in bound)
     return (
-        f"{count(len(bound), 'case')} of {len(graphs)} are bound by the host when run eagerly "
-        f"({', '.join(names)}); run as a graph they gain up to {worst.words}. There a dearer GPU buys "
-        "nothing until the batch grows or the step runs as a graph."
+        f"{count(len(bound), 'case')} of {len(graphs)} are limited by launch overhead on the CPU "
+        f"when run eagerly ({', '.join(names)}); run as a graph they gain up to {worst.words}. "
+        "There a faster GPU will not help until the batch grows or the step runs as a graph."
     )
 
 

@@ -1,4 +1,4 @@
-"""What the silicon gives: micro-benchmarks beside the data sheet."""
+"""Micro-benchmarks beside the data sheet."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _render(data: ReportData) -> Block | None:
         )
     )
     shown = Charts(figures=(_figure(compared),), twin=made) if compared else made
-    return Block(title="What the silicon gives", parts=(what, shown), brief=(made,))
+    return Block(title="Micro-benchmarks", parts=(what, shown), brief=(made,))
 
 
 def _figure(compared: Sequence[tuple[MicroResult, float]]) -> Figure:

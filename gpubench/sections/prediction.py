@@ -33,7 +33,7 @@ def _render(data: ReportData) -> Block | None:
     if any(f.kind is FindingKind.OUT_OF_DOMAIN for row in rows for f in row.estimate.findings):
         parts.append(Paragraph(text=_far(rows), tone="warning"))
     parts.append(_table(rows[:MOST_ROWS]))
-    return Block(title="How far to trust the predictions", parts=tuple(parts))
+    return Block(title="Accuracy of the predictions", parts=tuple(parts))
 
 
 def _sentence(ranking: Ranking, rows: Sequence[RankedOffer]) -> str:

@@ -1,4 +1,4 @@
-"""What the device did meanwhile: clock, power, temperature and clock events of every measured case."""
+"""Telemetry: clock, power, temperature and clock events of every measured case."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _render(data: ReportData) -> Block | None:
         return None
     shown = _one_a_workload(known)
     return Block(
-        title="What the device did meanwhile",
+        title="Telemetry",
         parts=(
             Paragraph(text=_sentence(known) + _idle(data)),
             Charts(

@@ -25,7 +25,7 @@ def _render(data: ReportData) -> Block | None:
     results = sorted(data.results, key=_order)
     groups = [tuple(group) for _, group in groupby(results, key=_workload)]
     lead = (
-        "Samples per second of whole training steps (forward, loss, backward, optimiser), with the 95 % "
+        "Samples per second of whole training steps (forward, loss, backward, optimizer), with the 95 % "
         "interval as a whisker. Where a whisker cannot be seen, it is narrower than its line. Scales differ "
         "between workloads: an image is not a sequence."
     )

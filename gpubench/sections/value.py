@@ -53,7 +53,7 @@ _TITLES: dict[SortedBy, str] = {
     "time": "Time of the job, ranked",
 }
 _LEGEND = {
-    "(tie)": "not to be told apart from the first row of the same rank",
+    "(tie)": "statistically tied with the first row of the same rank",
     "not dominated": "nothing else is as fast, as cheap and as large in memory at once",
 }
 
@@ -228,7 +228,7 @@ def _parting(tied: Sequence[RankedOffer]) -> str:
     guessed = [gpu_name(r.offer.gpu_key) for r in tied if r.estimate.basis == "predicted"]
     if not guessed:
         return " All were measured: measure them again with more launches (`--publish`) to part them."
-    return f" Measuring {listing(guessed[:3])} would part them; renting one for some minutes is enough."
+    return f" Measuring {listing(guessed[:3])} decides between them; renting one for some minutes is enough."
 
 
 def _figure(data: ReportData, ranking: Ranking, rows: Sequence[RankedOffer], tied: int) -> Figure:

@@ -257,7 +257,7 @@ def test_without_a_network_refresh_says_so_and_the_known_prices_stand(tmp_path):
     assert document["sources"]["azure"]["state"] == "failed"
     assert "not reachable" in document["sources"]["azure"]["reason"]
     assert document["sources"]["lambda"]["state"] == "skipped"
-    assert "prices known before stand" in done.stderr
+    assert "keeping the previous prices" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "offers").exists()
     listed = subprocess.run(

@@ -269,7 +269,7 @@ def test_a_host_bound_row_says_that_a_dearer_gpu_buys_nothing():
     bound = Finding(kind=FindingKind.HOST_BOUND, value=0.8, limit=0.7)
     offers = [offer(H100, 1.0, vcpus=4)]
     verdict = rank_of(offers, {H100: estimate(H100, 900, findings=(bound,))}).verdict
-    assert "a dearer GPU buys nothing until the batch grows" in verdict
+    assert "a faster GPU will not help at this batch size" in verdict
     assert "its 4 vCPUs suffice" in verdict
 
 

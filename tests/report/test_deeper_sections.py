@@ -44,13 +44,13 @@ def test_eager_and_graph_are_paired_with_all_else_equal():
 
 def test_host_bound_cases_are_named_and_a_dearer_gpu_is_called_useless_there():
     text = words_of("host", samples.report_data(samples.h200_run()))
-    assert "6 cases of 9 are bound by the host when run eagerly (cnn, lstm)" in text
-    assert "a dearer GPU buys nothing" in text
+    assert "6 cases of 9 are limited by launch overhead on the CPU when run eagerly (cnn, lstm)" in text
+    assert "a faster GPU will not help" in text
 
 
 def test_a_device_bound_run_says_that_a_faster_gpu_would_help():
     rows = tuple(m for m in samples.h200_run().measurements if m.case.workload == "vgg16")
-    assert "No case is bound by the host" in words_of(
+    assert "No case is limited by launch overhead" in words_of(
         "host", samples.report_data(samples.h200_run(measurements=rows))
     )
 
@@ -379,7 +379,7 @@ def test_without_an_anchor_the_page_says_that_one_measurement_narrows_all():
 
 def test_a_tie_names_the_measurement_that_would_part_it():
     text = words_of("value", samples.report_data(samples.h200_run()))
-    assert "Measuring RTX 4090, RTX 3090 and RTX 5090 would part them" in text
+    assert "Measuring RTX 4090, RTX 3090 and RTX 5090 decides between them" in text
 
 
 def test_owning_is_held_against_renting_the_same_work():
