@@ -13,6 +13,7 @@ import pytest
 
 from gpubench.errors import MisuseError, StorageError
 from gpubench.models import Pricing
+from gpubench.offers.listing import OfferFilter, list_offers
 from gpubench.offers.refresh import all_sources, refresh, select_sources
 from gpubench.offers.snapshot import embedded_offers, load_offers, newest_snapshot
 from gpubench.offers.source import Complete, Quote, SourceError, SourceSkippedError
@@ -116,11 +117,12 @@ def test_a_bid_floor_taken_for_a_price_is_set_aside(tmp_path):
     assert "times the $5.98" in done.set_aside[0].reason
 
 
-def test_a_difference_to_other_providers_is_noted_and_kept(tmp_path):
+def test_a_difference_to_other_providers_is_kept_and_doubted_in_the_list(tmp_path):
     run(tmp_path, 0, Fixed("acme", quote(20.0)))
     assert price(tmp_path) == [(20.0, "2026-11-17")]
-    (offer,) = [o for o in load_offers(tmp_path).offers if o.provider == "acme"]
-    assert "times the median of this GPU elsewhere" in offer.note
+    offers = load_offers(tmp_path).offers
+    (row,) = list_offers(offers, OfferFilter(providers=("acme",)), DAYS[0].date())
+    assert "times the median of" in row.not_ranked_because
 
 
 @pytest.mark.parametrize("bad", [0, -1, float("nan"), float("inf"), "", "free"])
