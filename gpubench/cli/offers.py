@@ -62,6 +62,9 @@ def refresh_(
         bool,
         typer.Option("--accept-outliers", help="Take prices over 5 times, or under a fifth of, the last."),
     ] = False,
+    from_: Annotated[
+        str | None, typer.Option("--from", help="URL of a published snapshot to read instead of the sources.")
+    ] = None,
     results: ResultsOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -69,19 +72,30 @@ def refresh_(
 
     Exit code 1 if a source failed, or none answered.
     """
+    from gpubench.offers.published import take_over
     from gpubench.offers.refresh import all_sources, refresh, select_sources
 
-    sources = select_sources(all_sources(), provider or ())
+    sources = select_sources(all_sources(), provider or ()) if from_ is None else ()
     try:
         from gpubench.offers.transport import HttpTransport
     except ImportError:
         raise GpuBenchError("refreshing prices needs httpx: pip install 'gpubench[live]'") from None
     with HttpTransport() as transport:
-        done = refresh(
-            sources, transport, results=results, accept_outliers=accept_outliers, on_source=_say_source
-        )
+        if from_ is None:
+            done = refresh(
+                sources, transport, results=results, accept_outliers=accept_outliers, on_source=_say_source
+            )
+        else:
+            done = take_over(
+                from_, transport, results=results, only=provider or (), accept_outliers=accept_outliers
+            )
+            for name, source in done.sources.items():
+                _say_source(name, source)
     _say_set_aside(done.set_aside)
-    if done.path is None:
+    unmet = done.named("failed") + (done.named("skipped") if provider else ())
+    if done.path is None and from_ is not None and not unmet:
+        say("nothing in it is newer than the prices here")
+    elif done.path is None:
         say("no source answered: keeping the previous prices, see `gpubench offers list` for their age")
     else:
         say(f"written: {plain(str(done.path), 1000)}")
@@ -94,6 +108,7 @@ def refresh_(
                         "state": source.state,
                         "retrieved_at": source.retrieved_at,
                         "offers": len(source.offers),
+                        "retired": source.retired,
                         "reason": source.reason,
                     }
                     for name, source in done.sources.items()
@@ -101,8 +116,7 @@ def refresh_(
                 "set_aside": [{"row": row, "reason": reason} for row, reason in done.set_aside],
             }
         )
-    unmet = done.named("failed") + (done.named("skipped") if provider else ())
-    if unmet or done.path is None:
+    if unmet or (done.path is None and from_ is None):
         raise typer.Exit(ExitCode.NO)
 
 
@@ -149,7 +163,9 @@ def import_(
 
 def _say_source(name: str, source: SourceOffers) -> None:
     if source.state == "ok":
-        say(f"{name}: {len(source.offers)} offers")
+        gone = f"; {source.retired} are no longer listed" if source.retired else ""
+        note = f"; {plain(source.reason, 400)}" if source.reason else ""
+        say(f"{name}: {len(source.offers)} offers{gone}{note}")
     else:
         kept = f"; {len(source.offers)} offers of {source.retrieved_at} are kept" if source.offers else ""
         say(f"{name}: {source.state}: {plain(source.reason or 'no reason given', 400)}{kept}")
@@ -196,8 +212,14 @@ def _document(rows: tuple[ListedOffer, ...], table: OfferTable, as_of: str) -> d
                 "source": row.offer.source,
                 "note": row.offer.note,
                 "retrieved_at": row.offer.retrieved_at,
+                "in_stock": row.offer.in_stock,
+                "stock_date": row.offer.stock_date,
             }
             for row in rows
+        ],
+        "retired": [
+            {"provider": o.provider, "instance": o.instance, "region": o.region, "price_date": o.price_date}
+            for o in table.retired
         ],
         "set_aside": [{"row": row, "reason": reason} for row, reason in table.set_aside],
         "notes": list(table.notes),
@@ -219,6 +241,11 @@ def _table(rows: tuple[ListedOffer, ...]) -> list[Part]:
     def age(row: ListedOffer) -> str:
         return f"{row.price_age_days} days" + ("" if row.freshness == "current" else f", {row.freshness}")
 
+    def stock(row: ListedOffer) -> str:
+        if row.offer.in_stock is None:
+            return UNKNOWN
+        return f"{'in stock' if row.offer.in_stock else 'not seen'} {row.offer.stock_date}"
+
     def pricing(row: ListedOffer) -> str:
         return row.offer.pricing + (f" {row.offer.term_years}y" if row.offer.term_years else "")
 
@@ -235,8 +262,9 @@ def _table(rows: tuple[ListedOffer, ...]) -> list[Part]:
             text("region", lambda row: row.offer.region or UNKNOWN, 5),
             text("pricing", pricing, 2),
             text("kind", lambda row: row.offer.kind, 3),
-            text("price of", lambda row: show_price_date(row.offer.price_date), 1),
-            text("age", age, 7),
+            text("price of", lambda row: show_price_date(row.offer.price_date), 7),
+            text("age", age, 1),
+            *((text("stock", stock, 8),) if any(row.offer.in_stock is not None for row in rows) else ()),
         ),
         *(
             Paragraph(text=f"[{number_}] not ranked: {reason}", tone="note")
@@ -262,4 +290,10 @@ def _say_summary(rows: tuple[ListedOffer, ...], table: OfferTable) -> None:
     )
     for note in table.notes:
         say(note)
+    if table.retired:
+        first = table.retired[0]
+        say(
+            f"{len(table.retired)} earlier prices are left out, because their provider no longer lists them "
+            f"({plain(f'{first.provider} {first.instance}', 80)} ...; --json names all)"
+        )
     _say_set_aside(table.set_aside)

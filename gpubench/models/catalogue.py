@@ -98,6 +98,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ``kind`` is vm, marketplace, serverless, historic, attach-fee or free. Historic and attach-fee offers
     stay out of a ranking unless asked for, and a free one (price 0) has no throughput per dollar.
     ``price_date`` may be partial (``2026``, ``2026-08``); ``term_years`` is set on reserved prices alone.
+    ``in_stock`` is whether the provider had one free on ``stock_date``; None where no source says so.
 
     Nothing in an offer can refer back to it, so the collector need not walk over 100,000 of them.
     """
@@ -117,3 +118,5 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     note: str | None = None
     term_years: int | None = None
     retrieved_at: str | None = None
+    in_stock: bool | None = None
+    stock_date: str | None = None

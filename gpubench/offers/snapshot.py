@@ -23,7 +23,7 @@ from gpubench.offers.dates import price_day
 from gpubench.offers.own import offers_of_rows, read_own
 from gpubench.offers.plausible import check_offer
 from gpubench.offers.rows import csv_rows
-from gpubench.offers.table import OfferTable, SetAside, offer_key, overlay
+from gpubench.offers.table import Coverage, OfferTable, SetAside, offer_key, overlay
 from gpubench.shipped import data_text
 from gpubench.units import plain
 
@@ -39,13 +39,17 @@ class SourceOffers(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         state: ``ok``; or ``failed`` or ``skipped``, and then ``offers`` are those of an earlier refresh.
         retrieved_at: UTC time at which ``offers`` were read; None where it never answered.
-        reason: Why it failed or was skipped.
+        reason: Why it failed or was skipped; of ``ok``, why it was not taken for complete.
+        covers: What its answer was complete in.
+        retired: How many offers known before that answer no longer lists.
     """
 
     state: Literal["ok", "failed", "skipped"]
     retrieved_at: str | None
     reason: str | None = None
     offers: tuple[Offer, ...] = ()
+    covers: tuple[Coverage, ...] = ()
+    retired: int = 0
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +128,8 @@ def refreshed_offers(folder: Path, as_of: date | None = None) -> OfferTable:
     tables = [OfferTable(notes=notes)]
     for name, source in (snapshot.sources if snapshot else {}).items():
         note = () if source.state != "failed" else (_failure_note(name, source),)
-        tables.append(_checked(source.offers, name, note))
+        checked = check_offers(source.offers, name, note)
+        tables.append(msgspec.structs.replace(checked, covers=source.covers))
     return overlay(tables)
 
 
@@ -153,7 +158,7 @@ def imported_offers(folder: Path) -> Iterator[OfferTable]:
         except MisuseError as error:
             yield OfferTable(notes=(str(error),))
         else:
-            yield _checked(offers, f"imported {path.stem}", ())
+            yield check_offers(offers, f"imported {path.stem}")
 
 
 def read_snapshot(path: Path) -> Snapshot:
@@ -201,7 +206,8 @@ def write_json(path: Path, document: Any) -> Path:
     return path
 
 
-def _checked(offers: Iterable[Offer], name: str, notes: tuple[str, ...]) -> OfferTable:
+def check_offers(offers: Iterable[Offer], name: str, notes: tuple[str, ...] = ()) -> OfferTable:
+    """Return the offers that hold to the limits of a row; the others are set aside under the table's name."""
     kept, set_aside = [], []
     for offer in offers:
         try:

@@ -26,6 +26,7 @@ from gpubench.units import listing, plain
 
 NO_PRICE = "having no price"
 NO_FIGURE = "no reliable throughput estimate"
+FAR_BELOW = f"a price far below all others ({ADMITTED_BY} ranks it)"
 JOB_LIMITS = ("--deadline-hours", "--budget-usd")
 UNPRICED_KIND = "unpriced"
 
@@ -180,7 +181,10 @@ def outlier_filter(request: RankRequest, market: Market, believed: Collection[Of
         doubt = market.doubt(offer)
         return None if doubt is None or offer_key(offer) in believed else f"{doubt}; {ADMITTED_BY} ranks it"
 
-    return [Filter(f"a price far below all others ({ADMITTED_BY} ranks it)", reason)]
+    return [
+        Filter(FAR_BELOW, lambda offer, spec: reason(offer, spec) if market.is_below(offer) else None),
+        Filter(f"a price far above all others ({ADMITTED_BY} ranks it)", reason),
+    ]
 
 
 def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:

@@ -110,7 +110,7 @@ def judge(
             *notes,
             *left_out_as_outliers([each for each in doubted if apply(paid_as_asked, [each.offer], specs)[0]]),
             *far_from_others(market, believed, kept),
-            *notes_of(request, pool, len(rows)),
+            *notes_of(request, pool, len(rows), today),
             *free_beside(request, offers, specs),
         ),
     )
