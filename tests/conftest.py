@@ -9,6 +9,8 @@ from collections.abc import Iterator
 # Before numpy or torch is loaded. Each worker of xdist would otherwise compute on as many threads as there are
 # processors, and its threads would wait, spinning, for those of the others.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# xdist tells its workers the width of a terminal that their output never reaches.
+os.environ.pop("COLUMNS", None)
 
 import msgspec
 import pytest

@@ -108,7 +108,7 @@ def test_a_file_that_is_not_there_or_not_text_is_misuse(tmp_path):
     with pytest.raises(MisuseError, match="cannot read"):
         read_csv(tmp_path / "none.csv")
     (tmp_path / "x.csv").write_bytes(b"\xff\xfe\x00bad")
-    with pytest.raises(MisuseError, match="cannot read"):
+    with pytest.raises(MisuseError, match="not UTF-8 text"):
         read_csv(tmp_path / "x.csv")
 
 
