@@ -99,6 +99,18 @@ def offered_gpu_key(name: str, memory_gib: float | None = None) -> str | None:
     return _resolve(name, memory_bytes) or names.resolve(name, _unstated_index(), _memory_of(), memory_bytes)
 
 
+@cache
+def keys_of_name(name: str) -> tuple[str, ...]:
+    """Return every card that a price list can mean by a name with one memory or another.
+
+    >>> keys_of_name("A100 SXM4")
+    ('nvidia-a100-sxm-40gb', 'nvidia-a100-sxm-80gb')
+    """
+    sizes = {spec.memory_bytes for spec in load_specs().values() if spec.memory_bytes is not None}
+    found = {offered_gpu_key(name), *(offered_gpu_key(name, size / GIB) for size in sizes)}
+    return tuple(sorted(key for key in found if key is not None))
+
+
 def matching_keys(name: str) -> tuple[str, ...]:
     """Return every key that a name can mean: the one it names, else all whose key or name holds its words.
 

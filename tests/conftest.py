@@ -15,8 +15,8 @@ import pytest
 from hypothesis import settings
 from nvml.plugin import _answers, _libraries, fake_nvml, inside_nvml  # noqa: F401 - fixtures for every room
 
+from gpubench.discovery import workload_names
 from gpubench.measure.budget import QUICK, Budget
-from gpubench.workload import workload_names
 
 workload_names()  # before a test imports one: the workloads of this checkout, not the copy that its installation made
 settings.register_profile("gpubench", deadline=None)  # an example takes what a loaded machine lets it take

@@ -9,21 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpubench.cli.common import JsonOption, ResultsOption, money, print_json, say
-from gpubench.errors import GpuBenchError, MisuseError
+from gpubench.cli.options import options_of
+from gpubench.errors import ExitCode, GpuBenchError, MisuseError
+from gpubench.offers.request import OffersRequest
 from gpubench.units import plain
 
 if TYPE_CHECKING:
     from decimal import Decimal
 
     from gpubench.blocks.parts import Part
-    from gpubench.models import Pricing
     from gpubench.offers.listing import ListedOffer
     from gpubench.offers.snapshot import SourceOffers
     from gpubench.offers.table import OfferTable, SetAside
 
-OffersFileOption = Annotated[
-    Path | None, typer.Option("--offers", help="Your own price table (CSV or JSON), laid over the others.")
-]
 SHOWN_SET_ASIDE = 8
 
 
@@ -38,53 +36,17 @@ def register(app: typer.Typer) -> None:
     app.add_typer(offers, name="offers")
 
 
-def list_(
-    provider: Annotated[list[str] | None, typer.Option(help="Only this provider; may be repeated.")] = None,
-    region: Annotated[
-        list[str] | None, typer.Option(help="Only this region ('any': source gives none).")
-    ] = None,
-    gpu: Annotated[
-        list[str] | None, typer.Option(help="Only this GPU: a key, a name or a part such as h100.")
-    ] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="Only instances with so many GPUs.")] = None,
-    max_usd_per_hour: Annotated[
-        float | None, typer.Option(min=0, help="Highest price of the instance per hour.")
-    ] = None,
-    spot: Annotated[bool, typer.Option("--spot", help="Only spot prices.")] = False,
-    pricing: Annotated[
-        list[str] | None, typer.Option(help="Only on_demand, spot or reserved; may be repeated.")
-    ] = None,
-    kind: Annotated[
-        list[str] | None,
-        typer.Option(help="Only vm, marketplace, serverless, historic, attach-fee or free."),
-    ] = None,
-    offers: OffersFileOption = None,
-    as_of: Annotated[
-        str | None, typer.Option(help="List as on this day (YYYY-MM-DD): later prices are left out.")
-    ] = None,
-    results: ResultsOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@options_of(OffersRequest)
+def list_(request: OffersRequest, as_json: JsonOption = False) -> None:
     """List offers, cheapest GPU-hour first, with the age of each price."""
-    from decimal import Decimal
-
     from gpubench.blocks.terminal import show
-    from gpubench.offers.listing import OfferFilter, list_offers
+    from gpubench.offers.listing import list_offers
     from gpubench.offers.snapshot import load_offers
     from gpubench.today import day_of
 
-    wanted = OfferFilter(
-        providers=tuple(provider or ()),
-        regions=tuple(region or ()),
-        gpus=tuple(gpu or ()),
-        kinds=_kinds(kind or []),
-        pricings=_pricings([*(pricing or ()), *(["spot"] if spot else ())]),
-        gpu_count=count,
-        max_usd_per_hour=None if max_usd_per_hour is None else Decimal(str(max_usd_per_hour)),
-    )
-    today = day_of(as_of)
-    table = load_offers(results, offers, None if as_of is None else today)
-    rows = list_offers(table.offers, wanted, today, table.own)
+    today = day_of(request.as_of)
+    table = load_offers(request.results, request.offers, None if request.as_of is None else today)
+    rows = list_offers(table.offers, request, today, table.own)
     if as_json:
         print_json(_document(rows, table, today.isoformat()))
         return
@@ -100,6 +62,9 @@ def refresh_(
         bool,
         typer.Option("--accept-outliers", help="Take prices over 5 times, or under a fifth of, the last."),
     ] = False,
+    from_: Annotated[
+        str | None, typer.Option("--from", help="URL of a published snapshot to read instead of the sources.")
+    ] = None,
     results: ResultsOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -107,20 +72,31 @@ def refresh_(
 
     Exit code 1 if a source failed, or none answered.
     """
+    from gpubench.offers.published import take_over
     from gpubench.offers.refresh import all_sources, refresh, select_sources
 
-    sources = select_sources(all_sources(), provider or ())
+    sources = select_sources(all_sources(), provider or ()) if from_ is None else ()
     try:
         from gpubench.offers.transport import HttpTransport
     except ImportError:
         raise GpuBenchError("refreshing prices needs httpx: pip install 'gpubench[live]'") from None
     with HttpTransport() as transport:
-        done = refresh(
-            sources, transport, results=results, accept_outliers=accept_outliers, on_source=_say_source
-        )
+        if from_ is None:
+            done = refresh(
+                sources, transport, results=results, accept_outliers=accept_outliers, on_source=_say_source
+            )
+        else:
+            done = take_over(
+                from_, transport, results=results, only=provider or (), accept_outliers=accept_outliers
+            )
+            for name, source in done.sources.items():
+                _say_source(name, source)
     _say_set_aside(done.set_aside)
-    if done.path is None:
-        say("no source answered: the prices known before stand, see `gpubench offers list` for their age")
+    unmet = done.named("failed") + (done.named("skipped") if provider else ())
+    if done.path is None and from_ is not None and not unmet:
+        say("nothing in it is newer than the prices here")
+    elif done.path is None:
+        say("no source answered: keeping the previous prices, see `gpubench offers list` for their age")
     else:
         say(f"written: {plain(str(done.path), 1000)}")
     if as_json:
@@ -132,6 +108,7 @@ def refresh_(
                         "state": source.state,
                         "retrieved_at": source.retrieved_at,
                         "offers": len(source.offers),
+                        "retired": source.retired,
                         "reason": source.reason,
                     }
                     for name, source in done.sources.items()
@@ -139,9 +116,8 @@ def refresh_(
                 "set_aside": [{"row": row, "reason": reason} for row, reason in done.set_aside],
             }
         )
-    unmet = done.named("failed") + (done.named("skipped") if provider else ())
-    if unmet or done.path is None:
-        raise typer.Exit(1)
+    if unmet or (done.path is None and from_ is None):
+        raise typer.Exit(ExitCode.NO)
 
 
 def import_(
@@ -187,7 +163,9 @@ def import_(
 
 def _say_source(name: str, source: SourceOffers) -> None:
     if source.state == "ok":
-        say(f"{name}: {len(source.offers)} offers")
+        gone = f"; {source.retired} are no longer listed" if source.retired else ""
+        note = f"; {plain(source.reason, 400)}" if source.reason else ""
+        say(f"{name}: {len(source.offers)} offers{gone}{note}")
     else:
         kept = f"; {len(source.offers)} offers of {source.retrieved_at} are kept" if source.offers else ""
         say(f"{name}: {source.state}: {plain(source.reason or 'no reason given', 400)}{kept}")
@@ -205,25 +183,6 @@ def _say_set_aside(set_aside: Sequence[SetAside]) -> None:
         say(f"  {alike[0]}{more}: {reason}")
     if len(rows) > SHOWN_SET_ASIDE:
         say(f"  ... and {len(rows) - SHOWN_SET_ASIDE} more reasons (--json shows all)")
-
-
-def _kinds(given: list[str]) -> tuple[str, ...]:
-    from gpubench.offers.plausible import KINDS
-
-    for value in given:
-        if value not in KINDS:
-            raise MisuseError(f"--kind {value!r} is unknown; give one of {', '.join(sorted(KINDS))}")
-    return tuple(given)
-
-
-def _pricings(given: list[str]) -> tuple[Pricing, ...]:
-    from gpubench.models import Pricing
-
-    known = [pricing.value for pricing in Pricing]
-    for value in given:
-        if value not in known:
-            raise MisuseError(f"--pricing {value!r} is unknown; give one of {', '.join(known)}")
-    return tuple(map(Pricing, given))
 
 
 def _document(rows: tuple[ListedOffer, ...], table: OfferTable, as_of: str) -> dict[str, object]:
@@ -253,8 +212,14 @@ def _document(rows: tuple[ListedOffer, ...], table: OfferTable, as_of: str) -> d
                 "source": row.offer.source,
                 "note": row.offer.note,
                 "retrieved_at": row.offer.retrieved_at,
+                "in_stock": row.offer.in_stock,
+                "stock_date": row.offer.stock_date,
             }
             for row in rows
+        ],
+        "retired": [
+            {"provider": o.provider, "instance": o.instance, "region": o.region, "price_date": o.price_date}
+            for o in table.retired
         ],
         "set_aside": [{"row": row, "reason": reason} for row, reason in table.set_aside],
         "notes": list(table.notes),
@@ -276,6 +241,11 @@ def _table(rows: tuple[ListedOffer, ...]) -> list[Part]:
     def age(row: ListedOffer) -> str:
         return f"{row.price_age_days} days" + ("" if row.freshness == "current" else f", {row.freshness}")
 
+    def stock(row: ListedOffer) -> str:
+        if row.offer.in_stock is None:
+            return UNKNOWN
+        return f"{'in stock' if row.offer.in_stock else 'not seen'} {row.offer.stock_date}"
+
     def pricing(row: ListedOffer) -> str:
         return row.offer.pricing + (f" {row.offer.term_years}y" if row.offer.term_years else "")
 
@@ -292,8 +262,9 @@ def _table(rows: tuple[ListedOffer, ...]) -> list[Part]:
             text("region", lambda row: row.offer.region or UNKNOWN, 5),
             text("pricing", pricing, 2),
             text("kind", lambda row: row.offer.kind, 3),
-            text("price of", lambda row: show_price_date(row.offer.price_date), 1),
-            text("age", age, 7),
+            text("price of", lambda row: show_price_date(row.offer.price_date), 7),
+            text("age", age, 1),
+            *((text("stock", stock, 8),) if any(row.offer.in_stock is not None for row in rows) else ()),
         ),
         *(
             Paragraph(text=f"[{number_}] not ranked: {reason}", tone="note")
@@ -319,4 +290,10 @@ def _say_summary(rows: tuple[ListedOffer, ...], table: OfferTable) -> None:
     )
     for note in table.notes:
         say(note)
+    if table.retired:
+        first = table.retired[0]
+        say(
+            f"{len(table.retired)} earlier prices are left out, because their provider no longer lists them "
+            f"({plain(f'{first.provider} {first.instance}', 80)} ...; --json names all)"
+        )
     _say_set_aside(table.set_aside)

@@ -72,6 +72,12 @@ class GpuSpec(Record, frozen=True, kw_only=True):
     not_ranked_because: str | None = None
 
     @property
+    def short_name(self) -> str:
+        """The name without maker and brand: "RTX 4090", "T4", "H100 SXM5 80GB"; unique in the table."""
+        name = self.name.removeprefix("NVIDIA ").removeprefix("AMD ")
+        return name.replace("Tesla ", "").replace("GeForce ", "")
+
+    @property
     def board_power_w(self) -> float | None:
         """What is paid for and cooled: the module's limit where a CPU shares it, else the GPU's [W]."""
         return self.tdp_w if self.module_tdp_w is None else self.module_tdp_w
@@ -92,6 +98,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ``kind`` is vm, marketplace, serverless, historic, attach-fee or free. Historic and attach-fee offers
     stay out of a ranking unless asked for, and a free one (price 0) has no throughput per dollar.
     ``price_date`` may be partial (``2026``, ``2026-08``); ``term_years`` is set on reserved prices alone.
+    ``in_stock`` is whether the provider had one free on ``stock_date``; None where no source says so.
 
     Nothing in an offer can refer back to it, so the collector need not walk over 100,000 of them.
     """
@@ -111,3 +118,5 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     note: str | None = None
     term_years: int | None = None
     retrieved_at: str | None = None
+    in_stock: bool | None = None
+    stock_date: str | None = None

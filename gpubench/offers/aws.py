@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from gpubench.models import Pricing
-from gpubench.offers.source import Quote, SourceError, SourceSkippedError, Transport, decode
+from gpubench.offers.source import Complete, Quote, SourceError, SourceSkippedError, Transport, decode
 from gpubench.today import now
 
 PRICING_REGION = "us-east-1"
@@ -84,7 +84,7 @@ class AwsSource:
     def __init__(self, clients: ClientFactory | None = None) -> None:
         self._clients = clients
 
-    def fetch(self, transport: Transport) -> Iterator[Quote]:
+    def fetch(self, transport: Transport) -> Iterator[Quote | Complete]:
         """Yield the quotes of every region; ``transport`` is unused, boto3 signs and sends by itself."""
         del transport
         try:
@@ -97,6 +97,7 @@ class AwsSource:
         except (BotoCoreError, ClientError) as error:
             raise SourceError(f"AWS price list failed: {error}") from None
         yield from quotes
+        yield Complete(pricings=(Pricing.ON_DEMAND, Pricing.RESERVED))  # spot: only where the account may ask
         on_demand = [quote for quote in quotes if quote.pricing is Pricing.ON_DEMAND]
         for region, machines in _by_region(on_demand).items():
             try:

@@ -18,8 +18,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from gpubench.files import write_file
 from gpubench.models import Pricing
-from gpubench.offers.source import MARKETPLACES, Quote, SourceError, SourceSkippedError, Transport
+from gpubench.offers.source import MARKETPLACES, Complete, Quote, SourceError, SourceSkippedError, Transport
 
 URL = "https://dstack-gpu-pricing.s3.eu-west-1.amazonaws.com/v3"
 DIR_VARIABLE, URL_VARIABLE = "GPUHUNT_CATALOG_DIR", "GPUHUNT_CATALOG_URL"
@@ -46,7 +47,7 @@ class GpuhuntSource:
         self.name = f"gpuhunt-{catalog}"
         self.provider = PROVIDERS[catalog]
 
-    def fetch(self, transport: Transport) -> Iterator[Quote]:
+    def fetch(self, transport: Transport) -> Iterator[Quote | Complete]:
         """Yield one quote per catalog row that has a GPU."""
         try:
             import gpuhunt
@@ -66,6 +67,8 @@ class GpuhuntSource:
                 except (csv.Error, UnicodeDecodeError) as error:
                     raise SourceError(f"{self._catalog}.csv is no catalog of gpuhunt: {error}") from None
         yield from (self._quote(item, version) for item in items)
+        # It collects the families that it supports: what it lacks may be on sale all the same.
+        yield Complete(pricings=(Pricing.ON_DEMAND, Pricing.SPOT), whole_provider=False)
 
     def _download(self, transport: Transport, folder: Path) -> str:
         """Fetch the newest catalog into a folder; return its version, which begins with its day."""
@@ -81,7 +84,7 @@ class GpuhuntSource:
                     raise SourceError(
                         f"gpuhunt's {self._catalog}.csv is over {MAX_CSV_BYTES:,} bytes: refused"
                     )
-                (folder / f"{self._catalog}.csv").write_bytes(archive.read(inside))
+                write_file(folder / f"{self._catalog}.csv", archive.read(inside))
         except (zipfile.BadZipFile, KeyError) as error:
             raise SourceError(f"gpuhunt's catalog of {self._catalog} is no such archive: {error}") from None
         return version

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gpubench.offers.source import Quote, SourceSkippedError, Transport, decode
+from gpubench.models import Pricing
+from gpubench.offers.source import Complete, Quote, SourceSkippedError, Transport, decode
 
 URL = "https://cloud.lambda.ai/api/v1/instance-types"
 KEY_VARIABLE = "LAMBDA_API_KEY"
@@ -33,6 +34,7 @@ class _Type(msgspec.Struct):
 
 class _Entry(msgspec.Struct):
     instance_type: _Type
+    regions_with_capacity_available: list[msgspec.Raw] | None = None
 
 
 class _Answer(msgspec.Struct):
@@ -48,14 +50,14 @@ class LambdaSource:
     def __init__(self, url: str = URL) -> None:
         self._url = url
 
-    def fetch(self, transport: Transport) -> Iterator[Quote]:
+    def fetch(self, transport: Transport) -> Iterator[Quote | Complete]:
         """Yield one quote per instance type with a GPU."""
         key = os.environ.get(KEY_VARIABLE)
         if not key:
             raise SourceSkippedError(f"no API key: set {KEY_VARIABLE} to read Lambda's prices")
         raw = transport(self._url, headers={"Authorization": f"Bearer {key}"})
         for entry in decode(raw, _Answer, "Lambda").data.values():
-            kind = entry.instance_type
+            kind, regions = entry.instance_type, entry.regions_with_capacity_available
             if kind.specs.gpus == 0 or kind.name.startswith("cpu"):
                 continue
             yield Quote(
@@ -68,7 +70,9 @@ class LambdaSource:
                 ram_gib=kind.specs.memory_gib,
                 price=kind.price_cents_per_hour / 100,
                 source="Lambda cloud API, instance types",
+                in_stock=None if regions is None else bool(regions),
             )
+        yield Complete(pricings=(Pricing.ON_DEMAND,))
 
 
 def _count(name: str) -> str:

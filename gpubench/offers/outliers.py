@@ -1,13 +1,14 @@
 """Is a price believable? A refresh, the list of offers and every ranking ask here, and nowhere else.
 
 There are two standards. Against the last known price of the same instance a jump is set aside when it is
-fetched. Against what other providers ask for the same GPU, a price far below is listed with the doubt and
-does not rank unasked; one far above is noted, and ranks where it belongs.
+fetched. Against what other providers ask for the same GPU, a price far below or far above that nobody bears
+out is listed with the doubt, and does not rank unasked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from statistics import median
 from typing import NamedTuple, TypeAlias
 
@@ -19,14 +20,15 @@ from gpubench.specs import load_specs
 from gpubench.units import count, format_number, format_usd, plain
 
 MAX_RATIO = 5.0
-LOOSENING = 2.0
-"""The limit falls by this for each respect (kind of seller, way of paying) in which the others differ."""
 """Beyond this ratio, to the last known price of the same instance or to the median of the other providers, a
 price is taken for a mistake. Providers differ 7 times from the cheapest to the dearest; of the shipped prices
 one cloud's V100 alone is under 0.3 of the median of the others of its kind, and it is borne out."""
 
+LOOSENING = 2.0
+"""The limit widens by this for each respect (kind of seller, way of paying) in which the others differ."""
+
 WITNESS_RATIO = 2.0
-"""A second provider whose price is within this ratio bears a low price out."""
+"""A second provider whose price is within this ratio bears a price out."""
 
 ADMITTED_BY = "--accept-outliers"
 
@@ -64,21 +66,32 @@ class Market:
     def doubt(self, offer: Offer) -> str | None:
         """Return why a price is likely a mistake, with its figures; None where it is believed.
 
-        It is doubted below a fifth of the median of the other providers, unless a second provider asks within
-        twice as much or as little. What nobody else sells has no standard and is believed.
+        It is doubted below a fifth of the median of the other providers, and above five times that of two or
+        more of its own kind, unless a second provider asks within twice as much or as little. What nobody
+        else sells has no standard: believed.
         """
         standard = self.standard(offer)
         if standard is None:
             return None
         own = _per_gpu(offer)
         ratio = own / standard.median_usd
-        limit = 1 / (MAX_RATIO * LOOSENING**standard.loosened)
-        if ratio >= limit or self._is_borne_out(offer, own):
+        too_low = ratio * MAX_RATIO * LOOSENING**standard.loosened < 1
+        if not (too_low or self._is_too_high(standard, ratio)) or self._is_borne_out(offer, own):
             return None
         return (
             f"{format_usd(own)} a GPU-hour is {format_number(ratio, 2)} times {_whose(standard)}, "
             f"and no second provider is within {WITNESS_RATIO:g}x of it"
         )
+
+    def is_below(self, offer: Offer) -> bool:
+        """Return whether a price is under what the others ask: only such a one can be a false answer."""
+        standard = self.standard(offer)
+        return standard is not None and _per_gpu(offer) < standard.median_usd
+
+    @staticmethod
+    def _is_too_high(standard: Standard, ratio: float) -> bool:
+        """Of two prices far apart the low one is the danger: a lone cent must not throw out an honest one."""
+        return ratio > MAX_RATIO and standard.provider_count > 1 and not standard.loosened
 
     def standard(self, offer: Offer) -> Standard | None:
         """Return what the others ask, of the same kind and paid alike where there are such; None for none."""
@@ -113,15 +126,15 @@ class Market:
         ways = {offer.pricing, Pricing.ON_DEMAND}
         return any(
             own / WITNESS_RATIO <= price <= own * WITNESS_RATIO
-            for (pricing, _), name, prices in self._asked(offer.gpu_key)
+            for (pricing, _), name, prices in self._asked(offer.gpu_key, *_left_open(offer.gpu_key))
             if pricing in ways and name != offer.provider.casefold()
             for price in prices
         )
 
-    def _asked(self, gpu_key: str) -> Iterator[tuple[_Pay, str, list[float]]]:
+    def _asked(self, gpu_key: str, *more: str) -> Iterator[tuple[_Pay, str, list[float]]]:
         """Yield the prices for a GPU; for one whose form factor is open, those of all that it can be."""
         spec = load_specs().get(gpu_key)
-        for key in (gpu_key, *(spec.variants if spec else ())):
+        for key in (gpu_key, *(spec.variants if spec else ()), *more):
             for pay, by_provider in self._prices.get(key, {}).items():
                 for name, prices in by_provider.items():
                     yield pay, name, prices
@@ -135,7 +148,7 @@ class Sorted(NamedTuple):
 
 
 def sort_outliers(fresh: OfferTable, known: Iterable[Offer], *, accept: bool = False) -> Sorted:
-    """Set aside what jumped against its own last price, and note what stands far above all others.
+    """Set aside what jumped against its own last price.
 
     Args:
         fresh: New offers.
@@ -143,14 +156,13 @@ def sort_outliers(fresh: OfferTable, known: Iterable[Offer], *, accept: bool = F
         accept: Keep the jumps too.
     """
     before: Mapping[OfferKey, Offer] = {offer_key(offer): offer for offer in known}
-    market = Market(before.values())
     kept: list[Offer] = []
     set_aside = list(fresh.set_aside)
     jumped: set[OfferKey] = set()
     for offer in fresh.offers:
         last = before.get(offer_key(offer))
         if last is None or not last.price_usd_per_hour or not offer.price_usd_per_hour:
-            kept.append(_noted(offer, market))
+            kept.append(offer)
             continue
         ratio = _per_gpu(offer) / _per_gpu(last)
         if accept or 1 / MAX_RATIO <= ratio <= MAX_RATIO:
@@ -172,6 +184,12 @@ def _is_judged(offer: Offer) -> bool:
     return offer.pricing is not Pricing.OWNED and offer.kind not in NOT_RANKED
 
 
+@cache
+def _left_open(gpu_key: str) -> tuple[str, ...]:
+    """Return the rows that can mean this card, because a price list leaves its form factor open."""
+    return tuple(key for key, spec in load_specs().items() if gpu_key in spec.variants)
+
+
 def _pay(offer: Offer) -> _Pay:
     return offer.pricing, offer.kind == "marketplace"
 
@@ -186,15 +204,6 @@ def _whose(standard: Standard) -> str:
     who = f"the median of {others}" if standard.provider_count > 1 else "what the one other provider asks"
     how = ("", ", clouds and marketplaces alike", ", however paid")[standard.loosened]
     return f"{who}{how} ({format_usd(standard.median_usd)})"
-
-
-def _noted(offer: Offer, market: Market) -> Offer:
-    standard = market.standard(offer)
-    ratio = None if standard is None else _per_gpu(offer) / standard.median_usd
-    if ratio is None or ratio <= MAX_RATIO:
-        return offer
-    words = f"{format_number(ratio, 2)} times the median of this GPU elsewhere: check before relying on it"
-    return msgspec.structs.replace(offer, note=f"{offer.note}; {words}" if offer.note else words)
 
 
 def _reason(offer: Offer, last: Offer, ratio: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
@@ -12,13 +13,26 @@ from gpubench.offers import plausible
 from gpubench.offers.dates import price_day
 from gpubench.offers.instances import Machine, find_machine
 from gpubench.offers.plausible import ImplausibleError
-from gpubench.offers.source import Quote
+from gpubench.offers.source import Complete, Quote
 from gpubench.offers.table import UNSTATED_NOTE, OfferKey, OfferTable, SetAside, offer_key
 from gpubench.specs import load_specs, offered_gpu_key
-from gpubench.units import plain
+from gpubench.units import GIB, plain
 
 
-def offers_of_quotes(quotes: Iterable[Quote], retrieved_at: str) -> OfferTable:
+class Sorted(NamedTuple):
+    """The offers of an answer, those it names without a price that can be used, and where it is complete."""
+
+    table: OfferTable
+    unusable: tuple[Quote, ...]
+    claims: tuple[Complete, ...]
+
+
+def offers_of_quotes(quotes: Iterable[Quote | Complete], retrieved_at: str) -> OfferTable:
+    """Return the table of ``sort_quotes``."""
+    return sort_quotes(quotes, retrieved_at).table
+
+
+def sort_quotes(quotes: Iterable[Quote | Complete], retrieved_at: str) -> Sorted:
     """Turn quotes into offers; what is unknown, implausible or a duplicate is set aside with the reason.
 
     Args:
@@ -27,7 +41,12 @@ def offers_of_quotes(quotes: Iterable[Quote], retrieved_at: str) -> OfferTable:
     """
     offers: dict[OfferKey, Offer] = {}
     set_aside: list[SetAside] = []
+    unusable: list[Quote] = []
+    claims: list[Complete] = []
     for quote in quotes:
+        if isinstance(quote, Complete):
+            claims.append(quote)
+            continue
         try:
             offer = _offer(quote, retrieved_at)
             if offers.setdefault(offer_key(offer), offer) is not offer:
@@ -35,14 +54,28 @@ def offers_of_quotes(quotes: Iterable[Quote], retrieved_at: str) -> OfferTable:
         except ValueError as reason:
             words = " ".join(word for word in (quote.provider, quote.instance, quote.region or "") if word)
             set_aside.append(SetAside(plain(words), plain(str(reason))))
-    return OfferTable(offers=tuple(offers.values()), set_aside=tuple(set_aside))
+            unusable.append(quote)
+    table = OfferTable(offers=tuple(offers.values()), set_aside=tuple(set_aside))
+    return Sorted(table, tuple(unusable), tuple(claims))
+
+
+def named_in(quote: Quote, retrieved_at: str) -> Offer | None:
+    """Return the offer that a quote names, at a price that stands for none; None if it names none."""
+    try:
+        return _offer(msgspec.structs.replace(quote, price="1", kind=_priced(quote.kind)), retrieved_at)
+    except ValueError:
+        return None
+
+
+def _priced(kind: str) -> str:
+    return "vm" if kind == "free" else kind
 
 
 def _offer(quote: Quote, retrieved_at: str) -> Offer:
     quote = _tpu_in_chips(quote)
     machine = find_machine(quote.provider, quote.instance)
-    instance = _instance(quote, machine)
     key, note = _identify(quote, machine), quote.note
+    instance = _instance(quote, machine, key)
     if load_specs()[key].variants:
         note = f"{note}; {UNSTATED_NOTE}" if note else UNSTATED_NOTE
     price_date = quote.price_date or retrieved_at[:10]
@@ -67,6 +100,8 @@ def _offer(quote: Quote, retrieved_at: str) -> Offer:
         note=note,
         term_years=quote.term_years,
         retrieved_at=retrieved_at,
+        in_stock=quote.in_stock,
+        stock_date=None if quote.in_stock is None else retrieved_at[:10],
     )
 
 
@@ -79,10 +114,18 @@ def _tpu_in_chips(quote: Quote) -> Quote:
     return msgspec.structs.replace(quote, gpu=f"tpu-{version}", gpu_count=chips, gpu_memory_gib=None)
 
 
-def _instance(quote: Quote, machine: Machine | None) -> str:
-    """Return the instance's name; Google's N1 machines take any GPU, so there the GPU is part of it."""
+def _instance(quote: Quote, machine: Machine | None, key: str) -> str:
+    """Return the instance's name, with what it takes to tell it from others.
+
+    Google's N1 machines take any GPU, so there the GPU is part of it. A marketplace calls an instance by its
+    GPU, and both A100 by one name: there the memory is part of it, unless the name alone means this card.
+    """
     if quote.provider == "gcp" and machine is None and quote.gpu and not quote.gpu.startswith("tpu-"):
         return f"{quote.instance or 'n1'} + {quote.gpu_count}x {quote.gpu}"
+    if quote.kind == "marketplace" and quote.gpu and quote.instance.endswith(quote.gpu):
+        memory_bytes = load_specs()[key].memory_bytes
+        if memory_bytes is not None and offered_gpu_key(quote.gpu) != key:
+            return f"{quote.instance} {memory_bytes / GIB:g}GB"
     return quote.instance
 
 

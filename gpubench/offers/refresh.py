@@ -6,30 +6,35 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from gpubench.errors import MisuseError
+from gpubench.files import require_writable
 from gpubench.models import Offer, Pricing
-from gpubench.offers.outliers import Sorted, sort_outliers
-from gpubench.offers.quotes import offers_of_quotes
+from gpubench.offers.outliers import sort_outliers
+from gpubench.offers.quotes import named_in, sort_quotes
 from gpubench.offers.snapshot import (
+    WRITE_HINT,
     Snapshot,
     SourceOffers,
     embedded_offers,
     newest_snapshot,
     offers_folder,
     refreshed_offers,
-    require_writable,
     write_snapshot,
 )
 from gpubench.offers.source import Source, SourceError, SourceSkippedError, Transport
-from gpubench.offers.table import OfferTable, SetAside, offer_key, overlay
+from gpubench.offers.table import Coverage, OfferKey, OfferTable, SetAside, offer_key, overlay
+from gpubench.specs import keys_of_name, load_specs
 from gpubench.units import utc_stamp
 
 SOURCE_LIMIT_S = 600.0
 """For all the requests of one source; the longest, Azure and Vast, take some 40."""
+
+LEAST_SHARE = 0.5
+"""An answer that names fewer than this share of the offers known before is taken for a cut one."""
 
 
 class Refreshed(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,7 +108,7 @@ def refresh(
         StorageError: If the snapshot cannot be written; found before any source is asked where it can be.
     """
     folder = offers_folder(results)
-    require_writable(folder)
+    require_writable(folder, hint=WRITE_HINT)
     before, _ = newest_snapshot(folder)
     kept = dict(before.sources) if before else {}
     known = overlay([embedded_offers(), refreshed_offers(folder)]).offers
@@ -113,19 +118,17 @@ def refresh(
     for source in sources:
         last = kept.get(source.name)
         try:
-            fresh = offers_of_quotes(
-                source.fetch(_until(transport, clock() + SOURCE_LIMIT_S, clock)), retrieved_at
-            )
+            answer = _answer(source, _until(transport, clock() + SOURCE_LIMIT_S, clock), retrieved_at, known)
         except SourceError as error:
             asked[source.name] = _kept(last, error)
         else:
-            believed = sort_outliers(_under_known_names(fresh, known), known, accept=accept_outliers)
-            set_aside += believed.table.set_aside
-            asked[source.name] = _answered(believed, last, retrieved_at)
+            taken = take(answer, last, known, accept_outliers=accept_outliers)
+            set_aside += taken.set_aside
+            asked[source.name] = taken.source
         on_source(source.name, asked[source.name])
     if not any(source.state == "ok" for source in asked.values()):
         return Refreshed(path=None, sources=asked, set_aside=tuple(set_aside))
-    snapshot = Snapshot(retrieved_at=retrieved_at, sources=_in_order(kept | asked))
+    snapshot = Snapshot(retrieved_at=retrieved_at, sources=in_order(kept | asked))
     return Refreshed(path=write_snapshot(folder, snapshot), sources=asked, set_aside=tuple(set_aside))
 
 
@@ -146,19 +149,110 @@ def _until(transport: Transport, deadline_s: float, clock: Callable[[], float]) 
     return limited
 
 
+def _answer(source: Source, transport: Transport, retrieved_at: str, known: Sequence[Offer]) -> Answer:
+    """Ask one source, to its end.
+
+    Raises:
+        SourceError: If it fails.
+    """
+    read = sort_quotes(source.fetch(transport), retrieved_at)
+    fresh = _under_known_names(read.table, known)
+    names = [named_in(quote, retrieved_at) for quote in read.unusable]
+    named = _under_known_names(OfferTable(offers=tuple(offer for offer in names if offer)), known)
+    vendors = tuple(sorted({load_specs()[offer.gpu_key].vendor for offer in (*fresh.offers, *named.offers)}))
+    return Answer(
+        table=fresh,
+        unusable=frozenset(map(offer_key, named.offers)),
+        covers=tuple(
+            Coverage(
+                provider=source.provider,
+                day=retrieved_at[:10],
+                pricings=claim.pricings,
+                vendors=vendors,
+                gpu_keys=() if claim.gpu is None else keys_of_name(claim.gpu),
+                whole_provider=claim.whole_provider,
+            )
+            for claim in read.claims
+            if claim.gpu is None or keys_of_name(claim.gpu)
+        ),
+        retrieved_at=retrieved_at,
+    )
+
+
+class Answer(NamedTuple):
+    """What one source gave, before it is held to what was known: ``unusable`` are named, but not priced."""
+
+    table: OfferTable
+    unusable: frozenset[OfferKey]
+    covers: tuple[Coverage, ...]
+    retrieved_at: str
+
+
+class Taken(NamedTuple):
+    """What is kept of an answer, and the rows that are not."""
+
+    source: SourceOffers
+    set_aside: tuple[SetAside, ...]
+
+
+def take(
+    answer: Answer, last: SourceOffers | None, known: Sequence[Offer], *, accept_outliers: bool = False
+) -> Taken:
+    """Hold an answer to what was known: nothing is lost to an empty, a cut or a nonsensical one.
+
+    Without one usable price it is a failure, and the earlier prices stay. Where it is complete, what it does
+    not name is retired; else, and where it names an offer at a price that cannot be used, the earlier price
+    stays with its date.
+
+    Args:
+        answer: The answer.
+        last: What the same source gave before.
+        known: Every offer known before, of any source.
+        accept_outliers: Take prices that jumped against their last known ones.
+    """
+    believed = sort_outliers(answer.table, known, accept=accept_outliers)
+    set_aside = believed.table.set_aside
+    if not believed.table.offers:
+        why = f" ({set_aside[0].row}: {set_aside[0].reason})" if set_aside else ""
+        return Taken(_kept(last, SourceError(f"its answer holds no usable price{why}")), set_aside)
+    before = {offer_key(offer): offer for offer in (last.offers if last else ())}
+    covered = {
+        offer_key(o)
+        for o in (*before.values(), *known)
+        if any(c.holds(o) and (c.whole_provider or offer_key(o) in before) for c in answer.covers)
+    }
+    fresh = {offer_key(offer) for offer in believed.table.offers}
+    named = fresh | answer.unusable | believed.jumped
+    gone = covered - named
+    covers, reason = answer.covers, None
+    if len(named) < LEAST_SHARE * len(covered):
+        reason = (
+            f"lists {len(named)} offers where {len(covered)} were known: not taken for complete, "
+            "so the others stay as they were"
+        )
+        covers, gone = (), set()
+    old = tuple(offer for key, offer in before.items() if key not in fresh and key not in gone)
+    return Taken(
+        SourceOffers(
+            state="ok",
+            retrieved_at=answer.retrieved_at,
+            reason=reason,
+            offers=(*old, *believed.table.offers),
+            covers=covers,
+            retired=len(gone),
+        ),
+        set_aside,
+    )
+
+
 def _kept(last: SourceOffers | None, error: SourceError) -> SourceOffers:
     return SourceOffers(
         state="skipped" if isinstance(error, SourceSkippedError) else "failed",
         retrieved_at=last.retrieved_at if last else None,
         reason=" ".join(str(error).split()),
         offers=last.offers if last else (),
+        covers=last.covers if last else (),
     )
-
-
-def _answered(believed: Sorted, last: SourceOffers | None, retrieved_at: str) -> SourceOffers:
-    """Return the fresh offers, and the old ones of those that jumped."""
-    old = tuple(offer for offer in (last.offers if last else ()) if offer_key(offer) in believed.jumped)
-    return SourceOffers(state="ok", retrieved_at=retrieved_at, offers=(*old, *believed.table.offers))
 
 
 def _under_known_names(fresh: OfferTable, known: Iterable[Offer]) -> OfferTable:
@@ -178,6 +272,6 @@ def _under_known_names(fresh: OfferTable, known: Iterable[Offer]) -> OfferTable:
     return overlay([msgspec.structs.replace(fresh, offers=offers)])
 
 
-def _in_order(sources: dict[str, SourceOffers]) -> dict[str, SourceOffers]:
+def in_order(sources: dict[str, SourceOffers]) -> dict[str, SourceOffers]:
     """Put collected catalogs first, so that a cloud's own answer lies over them when the file is read."""
     return dict(sorted(sources.items(), key=lambda item: (not item[0].startswith("gpuhunt-"), item[0])))

@@ -1,7 +1,7 @@
 """RunPod: the price of one GPU of each type, the cheaper of secure and community cloud; no key needed.
 
 Interface: https://docs.runpod.io (GraphQL, gpuTypes). Its spot price has equalled the on-demand price, so
-only on-demand is taken.
+only on-demand is taken. ``stockStatus`` is High, Medium or Low, and null where none is free.
 """
 
 from __future__ import annotations
@@ -10,10 +10,18 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gpubench.offers.source import Quote, SourceError, Transport, decode
+from gpubench.models import Pricing
+from gpubench.offers.source import Complete, Quote, SourceError, Transport, decode
 
 URL = "https://api.runpod.io/graphql"
-QUERY = "query { gpuTypes { id displayName memoryInGb securePrice communityPrice } }"
+QUERY = (
+    "query { gpuTypes { id displayName memoryInGb securePrice communityPrice "
+    "lowestPrice(input: {gpuCount: 1}) { stockStatus } } }"
+)
+
+
+class _Lowest(msgspec.Struct):
+    stockStatus: str | None = None  # noqa: N815 - the provider's spelling
 
 
 class _GpuType(msgspec.Struct):
@@ -22,6 +30,7 @@ class _GpuType(msgspec.Struct):
     memoryInGb: float | None = None  # noqa: N815
     securePrice: float | None = None  # noqa: N815
     communityPrice: float | None = None  # noqa: N815
+    lowestPrice: _Lowest | None = None  # noqa: N815
 
 
 class _GpuTypes(msgspec.Struct):
@@ -42,7 +51,7 @@ class RunpodSource:
     def __init__(self, url: str = URL) -> None:
         self._url = url
 
-    def fetch(self, transport: Transport) -> Iterator[Quote]:
+    def fetch(self, transport: Transport) -> Iterator[Quote | Complete]:
         """Yield one quote per GPU type that has a price."""
         answer = decode(transport(self._url, body={"query": QUERY}), _Answer, "RunPod")
         if answer.data is None:
@@ -64,7 +73,10 @@ class RunpodSource:
                 kind="marketplace",
                 source="RunPod GraphQL API",
                 note=f"{cloud} cloud, the cheaper of {len(offered)}",
+                in_stock=None if gpu.lowestPrice is None else gpu.lowestPrice.stockStatus is not None,
             )
+        if not answer.errors:
+            yield Complete(pricings=(Pricing.ON_DEMAND,))
 
 
 SOURCE = RunpodSource()

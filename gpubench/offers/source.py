@@ -37,6 +37,7 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
         gpu_memory_gib: Memory of one GPU, where the source says [GiB].
         price: Price of the whole instance [USD/h] as text or number.
         price_date: None is the day of retrieval.
+        in_stock: Whether one can be had at this moment; None where the source does not say.
     """
 
     provider: str
@@ -54,6 +55,25 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
     price_date: str | None = None
     source: str
     note: str | None = None
+    in_stock: bool | None = None
+
+
+class Complete(msgspec.Struct, frozen=True, kw_only=True):
+    """Said by a source among its quotes: it gave everything there is, so what it does not name is gone.
+
+    Said only once the last page or row is read. An answer that was cut says nothing, and then the earlier
+    prices stay.
+
+    Attributes:
+        pricings: Those that were listed.
+        gpu: The one GPU whose offers were listed, in the source's own words; None is every GPU.
+        whole_provider: Other tables' prices of this provider (shipped, collected) are gone too; else only
+            what this source gave before.
+    """
+
+    pricings: tuple[Pricing, ...]
+    gpu: str | None = None
+    whole_provider: bool = True
 
 
 class Transport(Protocol):
@@ -84,8 +104,8 @@ class Source(Protocol):
         """The cloud or marketplace."""
         ...
 
-    def fetch(self, transport: Transport) -> Iterable[Quote]:
-        """Return every quote.
+    def fetch(self, transport: Transport) -> Iterable[Quote | Complete]:
+        """Return every quote, and ``Complete`` where nothing can be missing.
 
         Raises:
             SourceError: If the provider fails, or answers in a shape that is not its own.

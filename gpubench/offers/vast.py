@@ -1,7 +1,8 @@
 """Vast.ai: the cheapest verified host of each GPU model and count; no key needed.
 
 Interface: https://docs.vast.ai/api (search offers). A broad query is cut at 64 rows, so each model is
-asked for by itself. A host is one machine at one moment: quotes carry the number of hosts and their median.
+asked for by itself; an answer of 64 rows may be cut. A host is one machine at one moment: quotes carry the
+number of hosts and their median.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from statistics import median
 
 import msgspec
 
-from gpubench.offers.source import Quote, Transport, decode
+from gpubench.models import Pricing
+from gpubench.offers.source import Complete, Quote, Transport, decode
 
 URL = "https://console.vast.ai/api/v0/bundles/"
 ROWS_PER_MODEL = 64
@@ -84,7 +86,7 @@ class VastSource:
         self._url = url
         self._models = models
 
-    def fetch(self, transport: Transport) -> Iterator[Quote]:
+    def fetch(self, transport: Transport) -> Iterator[Quote | Complete]:
         """Yield, for each model, one quote per GPU memory and count: the cheapest verified host."""
         for model in self._models:
             query = {
@@ -98,6 +100,8 @@ class VastSource:
             }
             answer = decode(transport(self._url, body=query), _Answer, "Vast")
             yield from _quotes([h for h in answer.offers if h.verification in {None, "verified"}])
+            if len(answer.offers) < ROWS_PER_MODEL:
+                yield Complete(pricings=(Pricing.ON_DEMAND,), gpu=model)
 
 
 def _quotes(hosts: list[_Host]) -> Iterator[Quote]:
@@ -119,6 +123,7 @@ def _quotes(hosts: list[_Host]) -> Iterator[Quote]:
             kind="marketplace",
             source="Vast search API, cheapest verified host",
             note=f"cheapest of {len(group)} verified hosts at one moment; their median is {middle:.3f} USD/h",
+            in_stock=True,  # asked for: rentable and not rented
         )
 
 

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import date
 
+from gpubench.labels import gpu_name
 from gpubench.models import Estimate, GpuSpec, Offer, Pricing
+from gpubench.offers.dates import STALE_AFTER_DAYS, price_age_days, show_price_date
 from gpubench.offers.outliers import ADMITTED_BY, Market, name_of
 from gpubench.offers.table import OfferKey, offer_key
 from gpubench.profile.memory import MOST_BATCH
 from gpubench.recommend.candidates import Candidates
-from gpubench.recommend.filters import Exclusion
+from gpubench.recommend.filters import FAR_BELOW, Exclusion
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import IN_DETAIL
-from gpubench.recommend.words import batches_of, gpu_name
+from gpubench.recommend.words import batches_of
 from gpubench.specs import load_specs
-from gpubench.units import format_number, format_percent, plain
+from gpubench.units import count, format_number, format_percent, plain
 
 
-def notes_of(request: RankRequest, pool: Candidates, total: int) -> Iterator[str]:
+def notes_of(request: RankRequest, pool: Candidates, total: int, today: date) -> Iterator[str]:
     """Yield the notes that apply to this ranking."""
+    yield from _on_ages(pool, today)
     yield from _on_workloads(request)
     yield from _on_batches(request, pool)
     yield from _on_scaling(pool)
@@ -29,7 +33,7 @@ def notes_of(request: RankRequest, pool: Candidates, total: int) -> Iterator[str
         yield "A GPU whose form factor is not stated ranks as the slowest that its name can mean."
     if any(e.basis == "predicted" and not e.anchored for e in pool.speeds.estimates):
         yield (
-            "No measurement on a GPU anchors the predictions: they are absolute and wide. "
+            "The predictions are not anchored to a measurement on a GPU, so their intervals are wide. "
             "Running gpubench run on any GPU narrows them."
         )
     if total > IN_DETAIL:
@@ -51,7 +55,11 @@ def free_beside(request: RankRequest, offers: Iterable[Offer], specs: Mapping[st
 
 
 def left_out_as_outliers(doubted: Sequence[Exclusion]) -> Iterator[str]:
-    """Yield the line on prices that are likely mistakes, with the option that ranks them."""
+    """Yield the line on prices that are likely mistakes, with the option that ranks them.
+
+    One that is far too high is listed with its reason, and that is all: it could not have been the answer.
+    """
+    doubted = [each for each in doubted if each.option == FAR_BELOW]
     if doubted:
         first = doubted[0]
         prices = "1 price is" if len(doubted) == 1 else f"{len(doubted):,} prices are"
@@ -76,6 +84,18 @@ def far_from_others(market: Market, believed: Collection[OfferKey], offers: Iter
         yield (
             f"Your own price of {name_of(offer)} counts as given: {doubt}; it is of the whole instance "
             f"per hour{more}."
+        )
+
+
+def _on_ages(pool: Candidates, today: date) -> Iterator[str]:
+    """Say once how many of the prices are old, and what reads new ones."""
+    prices = [offer for offer in pool.offers if offer.pricing is not Pricing.OWNED]
+    old = [offer for offer in prices if price_age_days(offer, today) > STALE_AFTER_DAYS]
+    if old:
+        oldest = max(old, key=lambda offer: price_age_days(offer, today))
+        yield (
+            f"{len(old):,} of {count(len(prices), 'price')} are over {STALE_AFTER_DAYS} days old, the oldest "
+            f"of {show_price_date(oldest.price_date)}: gpubench offers refresh reads today's."
         )
 
 
@@ -137,7 +157,7 @@ def _on_payment(request: RankRequest, pool: Candidates) -> Iterator[str]:
         lost = format_percent(request.spot_lost)
         yield f"Throughput of spot offers is what is left where {lost} of the work is done again."
     if Pricing.RESERVED in pricings:
-        use = request.utilisation.likely
+        use = request.utilization.likely
         yield (
             "Commitments rank as if used day and night; used "
             f"{format_percent(use)} of the time, their work costs {format_number(1 / use, 2)} times as much."

@@ -13,9 +13,11 @@ import pytest
 
 from gpubench.errors import MisuseError, StorageError
 from gpubench.models import Pricing
+from gpubench.offers.listing import list_offers
 from gpubench.offers.refresh import all_sources, refresh, select_sources
+from gpubench.offers.request import OffersRequest
 from gpubench.offers.snapshot import embedded_offers, load_offers, newest_snapshot
-from gpubench.offers.source import Quote, SourceError, SourceSkippedError
+from gpubench.offers.source import Complete, Quote, SourceError, SourceSkippedError
 
 DAYS = [datetime(2026, 11, day, 12, tzinfo=UTC) for day in (17, 18, 19)]
 
@@ -116,11 +118,12 @@ def test_a_bid_floor_taken_for_a_price_is_set_aside(tmp_path):
     assert "times the $5.98" in done.set_aside[0].reason
 
 
-def test_a_difference_to_other_providers_is_noted_and_kept(tmp_path):
+def test_a_difference_to_other_providers_is_kept_and_doubted_in_the_list(tmp_path):
     run(tmp_path, 0, Fixed("acme", quote(20.0)))
     assert price(tmp_path) == [(20.0, "2026-11-17")]
-    (offer,) = [o for o in load_offers(tmp_path).offers if o.provider == "acme"]
-    assert "times the median of this GPU elsewhere" in offer.note
+    offers = load_offers(tmp_path).offers
+    (row,) = list_offers(offers, OffersRequest(providers=("acme",)), DAYS[0].date())
+    assert "times the median of" in row.not_ranked_because
 
 
 @pytest.mark.parametrize("bad", [0, -1, float("nan"), float("inf"), "", "free"])
@@ -220,6 +223,132 @@ def test_a_price_that_is_a_binary_fraction_is_stored_as_money(tmp_path):
     assert offer.price_usd_per_hour == Decimal("0.3")
 
 
+# --- nothing is lost, and what is gone is gone ------------------------------------------------------------
+
+ALL = Complete(pricings=(Pricing.ON_DEMAND,))
+SIZES = [quote(0.5 * n, instance=f"big.{n}") for n in (1, 2, 3, 4)]
+
+
+def instances(tmp_path, provider="acme"):
+    return {o.instance: o.price_date for o in load_offers(tmp_path).offers if o.provider == provider}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (),
+        (ALL,),
+        (quote(0), quote(-1, instance="big.2"), quote(float("nan"), instance="big.3"), ALL),
+        (quote(0.5, gpu="H900"), ALL),
+        (quote(0.0101), quote(500.0, instance="big.2"), ALL),
+    ],
+    ids=["empty", "empty-complete", "no-price", "no-gpu", "all-jumped"],
+)
+def test_an_answer_without_one_usable_price_after_a_full_one_is_a_failure_and_keeps_the_prices(
+    tmp_path, answer
+):
+    run(tmp_path, 0, Fixed("acme", *SIZES, ALL), Fixed("other", quote(0.7, provider="other")))
+    done = run(tmp_path, 1, Fixed("acme", *answer), Fixed("other", quote(0.8, provider="other")))
+    assert done.named("failed") == ("acme",)
+    assert "no usable price" in done.sources["acme"].reason
+    assert instances(tmp_path) == dict.fromkeys((f"big.{n}" for n in (1, 2, 3, 4)), "2026-11-17")
+    assert instances(tmp_path, "other") == {"big.1": "2026-11-18"}
+
+
+def test_a_complete_answer_retires_what_it_no_longer_lists(tmp_path):
+    run(tmp_path, 0, Fixed("acme", *SIZES, ALL))
+    done = run(tmp_path, 1, Fixed("acme", *SIZES[:3], ALL))
+    assert done.sources["acme"].retired == 1
+    assert instances(tmp_path) == dict.fromkeys(("big.1", "big.2", "big.3"), "2026-11-18")
+
+
+def test_an_answer_that_is_not_complete_retires_nothing(tmp_path):
+    run(tmp_path, 0, Fixed("acme", *SIZES, ALL))
+    run(tmp_path, 1, Fixed("acme", *SIZES[:3]))
+    assert instances(tmp_path) == {f"big.{n}": "2026-11-18" if n < 4 else "2026-11-17" for n in (1, 2, 3, 4)}
+
+
+def test_an_answer_that_shrinks_to_under_half_is_not_taken_for_complete(tmp_path):
+    run(tmp_path, 0, Fixed("acme", *SIZES, ALL))
+    done = run(tmp_path, 1, Fixed("acme", SIZES[0], ALL))
+    assert done.named("ok") == ("acme",)
+    assert "not taken for complete" in done.sources["acme"].reason
+    assert instances(tmp_path) == {f"big.{n}": "2026-11-18" if n < 2 else "2026-11-17" for n in (1, 2, 3, 4)}
+
+
+@pytest.mark.parametrize("price_", [0, -3, "soon", float("inf"), 70.0])
+def test_what_is_listed_at_a_price_that_cannot_be_used_keeps_its_old_one(tmp_path, price_):
+    run(tmp_path, 0, Fixed("acme", *SIZES, ALL))
+    run(tmp_path, 1, Fixed("acme", *SIZES[:3], quote(price_, instance="big.4"), ALL))
+    assert instances(tmp_path)["big.4"] == "2026-11-17"
+
+
+def test_a_failure_after_a_complete_answer_retires_no_more_and_brings_nothing_back(tmp_path):
+    run(tmp_path, 0, Fixed("acme", *SIZES, ALL))
+    run(tmp_path, 1, Fixed("acme", *SIZES[:3], ALL))
+    run(
+        tmp_path,
+        2,
+        Fixed("acme", SIZES[0], error=SourceError("cut off"), provider="acme"),
+        Fixed("b", quote(1.0, provider="b")),
+    )
+    assert set(instances(tmp_path)) == {"big.1", "big.2", "big.3"}
+
+
+def _runpod(*gone, **change):
+    """Everything that the shipped table has of RunPod, at its price, but these; as RunPod lists it."""
+    shipped = [o for o in embedded_offers().offers if o.provider == "runpod" and o.gpu_key not in gone]
+    fields = {"provider": "runpod", "region": None, "kind": "marketplace"} | change
+    return [quote(str(o.price_usd_per_hour), instance=o.instance, gpu=o.gpu_key, **fields) for o in shipped]
+
+
+def test_a_complete_answer_retires_shipped_prices_of_its_provider_and_no_others(tmp_path):
+    done = run(tmp_path, 0, Fixed("runpod", *_runpod("nvidia-l4-24gb"), ALL))
+    assert done.sources["runpod"].retired == 1
+    table = load_offers(tmp_path)
+    assert [o.gpu_key for o in table.retired] == ["nvidia-l4-24gb"]
+    assert not any(o.provider == "runpod" and o.gpu_key == "nvidia-l4-24gb" for o in table.offers)
+    others = {o.provider for o in embedded_offers().offers} - {"runpod"}
+    assert {o.provider for o in table.offers} >= others
+    assert len(table.offers) == len(embedded_offers().offers) - 1
+
+
+def test_a_claim_for_one_gpu_or_pricing_leaves_the_others_alone(tmp_path):
+    run(
+        tmp_path,
+        0,
+        Fixed("acme", *SIZES, quote(1.0, instance="l4", gpu="L4"), quote(0.2, pricing=Pricing.SPOT)),
+    )
+    claim = Complete(pricings=(Pricing.ON_DEMAND,), gpu="T4")
+    run(tmp_path, 1, Fixed("acme", *SIZES[:3], claim))
+    days = [
+        (o.instance, o.pricing, o.price_date) for o in load_offers(tmp_path).offers if o.provider == "acme"
+    ]
+    assert ("big.4", Pricing.ON_DEMAND, "2026-11-17") not in days
+    assert ("l4", Pricing.ON_DEMAND, "2026-11-17") in days
+    assert ("big.1", Pricing.SPOT, "2026-11-17") in days
+
+
+def test_a_collected_catalog_retires_its_own_rows_alone(tmp_path):
+    mine = Complete(pricings=(Pricing.ON_DEMAND,), whole_provider=False)
+    run(tmp_path, 0, Fixed("gpuhunt-runpod", *SIZES, mine, provider="acme"))
+    run(tmp_path, 1, Fixed("acme", quote(9.0, instance="direct")))
+    run(tmp_path, 2, Fixed("gpuhunt-runpod", *SIZES[:2], mine, provider="acme"))
+    assert set(instances(tmp_path)) == {"big.1", "big.2", "direct"}
+
+
+def test_a_vendor_that_an_answer_never_lists_is_none_of_its_business(tmp_path):
+    run(tmp_path, 0, Fixed("acme", *SIZES, quote(9.0, instance="gaudi", gpu="Gaudi HL-205"), ALL))
+    run(tmp_path, 1, Fixed("acme", *SIZES, ALL))
+    assert "gaudi" in instances(tmp_path)
+
+
+def test_an_older_answer_does_not_retire_a_price_of_a_later_day(tmp_path):
+    run(tmp_path, 0, Fixed("acme", *SIZES, ALL))
+    run(tmp_path, 1, Fixed("gpuhunt-x", quote(5.0, instance="new"), provider="acme"))
+    assert "new" in instances(tmp_path)
+
+
 def test_sources_are_chosen_by_name_or_cloud():
     sources = all_sources()
     names = [s.name for s in sources]
@@ -257,7 +386,7 @@ def test_without_a_network_refresh_says_so_and_the_known_prices_stand(tmp_path):
     assert document["sources"]["azure"]["state"] == "failed"
     assert "not reachable" in document["sources"]["azure"]["reason"]
     assert document["sources"]["lambda"]["state"] == "skipped"
-    assert "prices known before stand" in done.stderr
+    assert "keeping the previous prices" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "offers").exists()
     listed = subprocess.run(

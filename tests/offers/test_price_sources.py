@@ -14,7 +14,7 @@ from gpubench.offers.aws import AwsSource
 from gpubench.offers.azure import AzureSource
 from gpubench.offers.gpuhunt_catalog import GpuhuntSource
 from gpubench.offers.lambda_cloud import LambdaSource
-from gpubench.offers.quotes import offers_of_quotes
+from gpubench.offers.quotes import offers_of_quotes, sort_quotes
 from gpubench.offers.runpod import RunpodSource
 from gpubench.offers.source import SourceError, SourceSkippedError
 from gpubench.offers.vast import VastSource
@@ -85,8 +85,19 @@ def test_azure_never_follows_a_next_page_on_another_host():
 
 def test_azure_pages_without_end_are_stopped(monkeypatch):
     monkeypatch.setattr("gpubench.offers.azure.MAX_PAGES", 5)
+    page = json.loads((ANSWERS / "azure_1.json").read_text())
+    pages = [
+        json.dumps(page | {"NextPageLink": f"{page['NextPageLink']}{number}"}).encode() for number in range(9)
+    ]
     with pytest.raises(SourceError, match="more than 5 pages"):
-        offers(AzureSource(), Replay("azure_1.json"))
+        offers(AzureSource(), Replay(*pages))
+
+
+def test_azure_pages_that_lead_back_are_a_failure_at_the_second_time():
+    replay = Replay("azure_1.json")
+    with pytest.raises(SourceError, match="already read"):
+        offers(AzureSource(), replay)
+    assert len(replay.asked) == 2
 
 
 def test_vast_gives_the_cheapest_verified_host_of_each_count():
@@ -97,6 +108,66 @@ def test_vast_gives_the_cheapest_verified_host_of_each_count():
     assert "2 verified hosts" in table.offers[0].note
     assert "RTX 9999" in table.set_aside[0].row
     assert replay.asked[0]["body"]["verified"] == {"eq": True}
+
+
+def _vast_host(name, gib, price, count=1, **change):
+    host = {"gpu_name": name, "num_gpus": count, "gpu_ram": gib * 1024, "dph_total": price}
+    return host | {"verification": "verified"} | change
+
+
+def _vast(*hosts):
+    return offers(VastSource(models=("A100 SXM4",)), Replay(json.dumps({"offers": hosts}).encode()))
+
+
+def test_two_sizes_under_one_name_are_two_instances_told_apart_by_memory():
+    table = _vast(
+        _vast_host("A100 SXM4", 40, 0.6),
+        _vast_host("A100 SXM4", 80, 1.0),
+        _vast_host("A100 SXM4", 80, 7.2, 8),
+    )
+    assert table.set_aside == ()
+    assert {(o.instance, o.gpu_key): float(o.price_usd_per_hour) for o in table.offers} == {
+        ("A100 SXM4 40GB", "nvidia-a100-sxm-40gb"): 0.6,
+        ("A100 SXM4 80GB", "nvidia-a100-sxm-80gb"): 1.0,
+        ("8x A100 SXM4 80GB", "nvidia-a100-sxm-80gb"): 7.2,
+    }
+    alone = _vast(_vast_host("A100 SXM4", 80, 1.0))
+    assert [o.instance for o in alone.offers] == ["A100 SXM4 80GB"]
+
+
+def test_stock_is_said_where_a_source_says_it(monkeypatch):
+    monkeypatch.setenv("LAMBDA_API_KEY", "k")
+    stock = {
+        o.instance: (o.in_stock, o.stock_date) for o in offers(LambdaSource(), Replay("lambda.json")).offers
+    }
+    assert stock == {"gpu_8x_h100_sxm5": (True, "2026-11-20"), "gpu_1x_a10": (False, "2026-11-20")}
+    types = [
+        {"id": f"NVIDIA {name}", "displayName": name, "memoryInGb": 24, "securePrice": 1.0} | stock
+        for name, stock in (
+            ("L4", {"lowestPrice": {"stockStatus": "Low"}}),
+            ("A10", {"lowestPrice": {"stockStatus": None}}),
+            ("GeForce RTX 4090", {}),
+        )
+    ]
+    table = offers(RunpodSource(), Replay(json.dumps({"data": {"gpuTypes": types}}).encode()))
+    assert [o.in_stock for o in table.offers] == [True, False, None]
+    assert [o.stock_date for o in table.offers] == ["2026-11-20", "2026-11-20", None]
+    assert offers(VastSource(models=("RTX 4090",)), Replay("vast.json")).offers[0].in_stock
+
+
+def _claims(source, transport):
+    return sort_quotes(source.fetch(transport), NOW).claims
+
+
+def test_only_an_answer_that_can_lack_nothing_claims_to_be_complete():
+    few = json.dumps({"offers": [_vast_host("A100 SXM4", 80, 1.0)] * 63}).encode()
+    cut = json.dumps({"offers": [_vast_host("A100 SXM4", 80, 1.0)] * 64}).encode()
+    assert [c.gpu for c in _claims(VastSource(models=("A100 SXM4", "L4")), Replay(few, cut))] == ["A100 SXM4"]
+    assert _claims(RunpodSource(), Replay("runpod.json"))
+    in_part = json.loads((ANSWERS / "runpod.json").read_text()) | {"errors": [{"message": "half"}]}
+    assert _claims(RunpodSource(), Replay(json.dumps(in_part).encode())) == ()
+    (claim,) = _claims(AzureSource(), Replay("azure_1.json", "azure_2.json", "azure_reserved.json"))
+    assert set(claim.pricings) == {Pricing.ON_DEMAND, Pricing.SPOT, Pricing.RESERVED}
 
 
 def test_runpod_takes_the_cheaper_cloud_and_tells_the_form_factor_by_the_device_name():

@@ -81,7 +81,7 @@ def pauses():
 def open_transport(pauses):
     with ExitStack() as opened:
         yield lambda **limits: opened.enter_context(
-            HttpTransport(https_only=False, sleep=pauses.append, max_body_bytes=100_000, **limits)
+            HttpTransport(sleep=pauses.append, max_body_bytes=100_000, **limits)
         )
 
 
@@ -225,9 +225,13 @@ def test_redirects_in_a_circle_end(server, transport):
         transport(f"{server.url}/x")
 
 
-def test_plain_http_is_refused():
+@pytest.mark.parametrize(
+    "url",
+    ["http://prices.example/x", "ftp://localhost/x", "file:///etc/passwd", "http://127.0.0.1.evil.example/"],
+)
+def test_plain_http_is_refused_but_to_this_machine(url):
     with HttpTransport() as strict, pytest.raises(SourceError, match="is not https"):
-        strict("http://127.0.0.1:9/x")
+        strict(url)
 
 
 def test_a_closed_port_is_not_reachable_and_not_tried_again(transport, pauses):

@@ -63,6 +63,25 @@ def test_the_option_ranks_it_and_the_note_goes():
     assert not any("--accept-outliers" in note for note in ranking.notes)
 
 
+def test_a_price_far_above_all_others_is_left_out_too_but_is_not_worth_a_line():
+    dear = offer(H100, 90.0, provider="feed", instance="gold")
+    others = [*HONEST, offer(H100, 2.8, provider="c")]
+    ranking = rank_of([*others, dear], RATES, width=1.2)
+    (left_out,) = ranking.excluded
+    assert left_out.instance == "gold"
+    assert "--accept-outliers" in left_out.reason
+    assert not any("--accept-outliers" in note for note in ranking.notes)
+    assert len(rank_of([*others, dear], RATES, accept_outliers=True).rows) == 5
+
+
+def test_old_prices_are_said_once_with_the_command_that_reads_new_ones():
+    old = [offer(H100, 3.0 + n / 10, provider="a", instance=f"i{n}", price_date="2026") for n in range(3)]
+    fresh = offer(L4, 0.8, price_date="2026-11-19")
+    (note,) = [note for note in rank_of([*old, fresh], RATES).notes if "offers refresh" in note]
+    assert "3 of 4 prices" in note
+    assert not any("offers refresh" in note for note in rank_of([fresh], RATES).notes)
+
+
 def test_what_another_filter_drops_is_not_spoken_of():
     ranking = rank_of([*HONEST, CENT], RATES, gpus=("l4",))
     assert not any("--accept-outliers" in note for note in ranking.notes)

@@ -6,8 +6,8 @@ from statistics import median
 
 import pytest
 
+from gpubench.discovery import load_workload, workload_names
 from gpubench.models import Execution, Precision, Status, TaskKind
-from gpubench.workload import load_workload, workload_names
 from strict_cuda.conftest import KERNEL_S
 
 TRAINED = [name for name in workload_names() if TaskKind.TRAIN in load_workload(name).tasks]

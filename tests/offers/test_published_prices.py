@@ -1,0 +1,216 @@
+"""A snapshot that somebody publishes, read from a real server on this machine; and the workflow that publishes it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shlex
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime
+from decimal import Decimal
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpubench.models import Pricing
+from gpubench.offers.published import take_over
+from gpubench.offers.refresh import refresh
+from gpubench.offers.snapshot import embedded_offers, load_offers
+from gpubench.offers.source import Complete, Quote, SourceError
+
+pytest.importorskip("httpx")
+DAYS = [datetime(2026, 11, day, 12, tzinfo=UTC) for day in (17, 18, 19)]
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_args):
+        pass
+
+
+@pytest.fixture
+def site(tmp_path):
+    """A folder, served; gives the folder and its URL."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    yield folder, f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+class Acme:
+    name = provider = "acme"
+
+    def __init__(self, *prices):
+        self.prices = prices
+
+    def fetch(self, transport):
+        for number, price in enumerate(self.prices):
+            yield Quote(
+                provider="acme", instance=f"big.{number}", region="moon-1", gpu="T4", gpu_count=1,
+                price=price, source="acme API", in_stock=True,
+            )  # fmt: skip
+        yield Complete(pricings=(Pricing.ON_DEMAND,))
+
+
+def publish(folder, day, *prices):
+    """Refresh on a day in a publisher's folder, and lay the snapshot out as latest.json."""
+    done = refresh([Acme(*prices)], None, results=folder.parent / "publisher", now=DAYS[day])
+    (folder / "latest.json").write_bytes(done.path.read_bytes())
+
+
+def acme(results):
+    return {
+        o.instance: (float(o.price_usd_per_hour), o.price_date)
+        for o in load_offers(results).offers
+        if o.provider == "acme"
+    }
+
+
+@pytest.fixture
+def read(site, tmp_path):
+    from gpubench.offers.transport import HttpTransport
+
+    def run(day=2, **options):
+        with HttpTransport(sleep=lambda _s: None) as transport:
+            return take_over(
+                f"{site[1]}/latest.json", transport, results=tmp_path / "mine", now=DAYS[day], **options
+            )
+
+    return run
+
+
+def test_the_command_reads_a_published_snapshot_with_its_dates(site, tmp_path, gpubench):
+    folder, url = site
+    publish(folder, 0, 0.5, 0.6)
+    done = gpubench("refresh", "--from", f"{url}/latest.json", "--results", tmp_path / "mine", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["sources"]["acme"]["offers"] == 2
+    assert acme(tmp_path / "mine") == {"big.0": (0.5, "2026-11-17"), "big.1": (0.6, "2026-11-17")}
+    again = gpubench("refresh", "--from", f"{url}/latest.json", "--results", tmp_path / "mine")
+    assert again.returncode == 0
+    assert "nothing in it is newer" in again.stderr
+    listed = gpubench("list", "--provider", "acme", "--results", tmp_path / "mine", "--json")
+    row = json.loads(listed.stdout)["offers"][0]
+    assert (row["in_stock"], row["stock_date"]) == (True, "2026-11-17")
+
+
+def test_a_complete_published_answer_retires_and_an_empty_one_loses_nothing(site, tmp_path, read):
+    publish(site[0], 0, 0.5, 0.6, 0.7)
+    read()
+    publish(site[0], 1, 0.55, 0.6)
+    assert read().sources["acme"].retired == 1
+    assert acme(tmp_path / "mine") == {"big.0": (0.55, "2026-11-18"), "big.1": (0.6, "2026-11-18")}
+    snapshot = json.loads((site[0] / "latest.json").read_text())
+    snapshot["sources"]["acme"] |= {"offers": [], "retrieved_at": "2026-11-19T00:00:00Z"}
+    (site[0] / "latest.json").write_text(json.dumps(snapshot))
+    with pytest.raises(SourceError, match="holds no offer"):
+        read()
+    assert acme(tmp_path / "mine") == {"big.0": (0.55, "2026-11-18"), "big.1": (0.6, "2026-11-18")}
+
+
+def test_an_older_snapshot_does_not_lie_over_ones_own(site, tmp_path, read):
+    publish(site[0], 0, 0.5)
+    refresh([Acme(0.6)], None, results=tmp_path / "mine", now=DAYS[1])
+    assert read().path is None
+    assert acme(tmp_path / "mine") == {"big.0": (0.6, "2026-11-18")}
+
+
+def test_rows_that_cannot_be_true_and_jumps_are_set_aside(site, tmp_path, read):
+    publish(site[0], 0, 1.0, 1.0, 1.0, 1.0, 1.0)
+    read()
+    publish(site[0], 1, 1.1, 1.1, 1.1, 1.1, 1.1)
+    snapshot = json.loads((site[0] / "latest.json").read_text())
+    offers = snapshot["sources"]["acme"]["offers"]
+    offers[1]["price_usd_per_hour"] = "0"
+    offers[2]["price_usd_per_hour"] = "50"
+    offers[3]["price_date"] = "2027-11-01"
+    offers[4]["gpu_key"] = "no-such-gpu"
+    (site[0] / "latest.json").write_text(json.dumps(snapshot))
+    assert len(read().set_aside) == 4
+    assert acme(tmp_path / "mine")["big.0"] == (1.1, "2026-11-18")
+    old = dict.fromkeys(("big.1", "big.2", "big.3", "big.4"), (1.0, "2026-11-17"))
+    assert acme(tmp_path / "mine") == old | {"big.0": (1.1, "2026-11-18")}
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "no price snapshot"),
+        (b"<html>", "no price snapshot"),
+        (
+            b'{"retrieved_at": "2026-11-18T00:00:00Z", "sources": {"acme": {"state": "maybe"}}}',
+            "no price snapshot",
+        ),
+        (b'{"retrieved_at": "2026-11-18T00:00:00Z"}', "holds no offer"),
+        (b'{"retrieved_at": "2036-11-18T00:00:00Z"}', "in the future"),
+        (b'{"retrieved_at": "soon"}', "a time"),
+        (b'{"retrieved_at": "2026-11-18T00:00:00Z", "schema_version": 99}', "upgrade gpubench"),
+        (b"[" * 100_000, "no price snapshot"),
+    ],
+)
+def test_what_is_no_snapshot_is_one_line_and_changes_nothing(site, tmp_path, read, content, says):
+    (site[0] / "latest.json").write_bytes(content)
+    with pytest.raises(SourceError, match=says) as caught:
+        read()
+    assert "\n" not in str(caught.value)
+    assert load_offers(tmp_path / "mine").offers == embedded_offers().offers
+
+
+def test_a_missing_page_ends_with_one_line_and_exit_code_1(site, tmp_path, gpubench):
+    done = gpubench("refresh", "--from", f"{site[1]}/none.json", "--results", tmp_path / "mine")
+    assert done.returncode == 1
+    assert "HTTP 404" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_money_survives_the_way_as_it_is(site, tmp_path, read):
+    publish(site[0], 0, "0.123456")
+    read()
+    (offer,) = [o for o in load_offers(tmp_path / "mine").offers if o.provider == "acme"]
+    assert offer.price_usd_per_hour == Decimal("0.123456")
+    assert msgspec.json.decode(msgspec.json.encode(offer), type=type(offer)) == offer
+
+
+# --- the workflow -----------------------------------------------------------------------------------------
+
+WORKFLOW = Path(__file__).parents[2] / ".github" / "workflows" / "prices.yml"
+
+
+def steps():
+    yaml = pytest.importorskip("yaml")
+    document = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))
+    return document, document["jobs"]["refresh"]["steps"]
+
+
+def test_the_workflow_runs_on_a_schedule_and_holds_no_secret():
+    document, _ = steps()
+    assert document[True]["schedule"]  # YAML reads the word "on" as true
+    assert document["permissions"] == {"contents": "write"}
+    assert "secrets." not in WORKFLOW.read_text(encoding="utf-8")
+
+
+def test_every_command_of_the_workflow_is_one_that_gpubench_has(gpubench, monkeypatch):
+    """With --help behind it a command is parsed, and not run."""
+    commands = [
+        shlex.split(line.partition(">")[0])
+        for step in steps()[1]
+        for line in step.get("run", "").splitlines()
+        if line.strip().startswith("gpubench ")
+    ]
+    assert len(commands) >= 4
+    for command in commands:
+        done = subprocess.run(
+            [sys.executable, "-m", *command, "--help"], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, (command, done.stderr)
+
+
+def test_the_workflow_checks_before_it_publishes():
+    names = [step.get("name") for step in steps()[1]]
+    assert names.index("Refresh") < names.index("Check") < names.index("Publish")
