@@ -57,6 +57,7 @@ def replacements(device: Device, properties: SimpleNamespace) -> list[tuple[Any,
     machine = device.machine
     facts = SimpleNamespace(**vars(properties), total_memory=machine.memory.total)
     parallel = torch.nn.parallel.DistributedDataParallel
+    accelerator = getattr(torch, "accelerator", None)  # torch 2.4 has none
     cuda = {
         "is_available": lambda: True,
         "device_count": lambda: 1,
@@ -87,6 +88,7 @@ def replacements(device: Device, properties: SimpleNamespace) -> list[tuple[Any,
             lambda tensor: False,
         ),  # the weights of an LSTM stay where they are
         (torch.version, "cuda", "13.0"),
+        *((accelerator, name, value) for name, value in _accelerator(machine).items() if accelerator),
         (torch, "autocast", _autocast(torch.autocast)),
         (torch, "compile", compiler(machine)),
         (torch.compiler, "reset", lambda: machine.call("compiler_reset")),
@@ -124,6 +126,17 @@ def _work(machine: Machine) -> dict[str, Any]:
         "default_stream": lambda device=None: machine.default,
         "stream": stream,
         "is_current_stream_capturing": lambda: machine.capture_of(machine.stream) is not None,
+    }
+
+
+def _accelerator(machine: Machine) -> dict[str, Any]:
+    """The device under the name that all kinds share, as the optimizers of newer torch ask for it.
+
+    Source: torch/accelerator/__init__.py; torch/optim/optimizer.py, _accelerator_graph_capture_health_check.
+    """
+    return {
+        "current_accelerator": lambda check_available=False: CUDA,
+        "current_stream": lambda device=None: machine.stream,
     }
 
 

@@ -100,6 +100,10 @@ class Stream:
         for number, kernel in kernels.items():
             self.seen[number] = max(self.seen.get(number, 0), kernel)
 
+    def is_capturing(self) -> bool:
+        """Source: torch/csrc/Stream.cpp, THPStream_is_capturing."""
+        return self.machine.capture_of(self) is not None
+
     def record_event(self, event: Event | None = None) -> Event:
         """Source: torch/cuda/streams.py, Stream.record_event."""
         event = event or Event(self.machine)

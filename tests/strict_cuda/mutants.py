@@ -240,7 +240,7 @@ MUTANTS = (
         old="        gc.collect()\n",
         new="",
         misleads="the model of the case before still lies on the device",
-        killer="test_failures.py::test_nothing_of_a_case_is_left_on_the_device",
+        killer="test_failures.py::test_a_model_that_holds_on_to_itself_is_gone_after_its_case",
     ),
     Mutant(
         name="only torch's own error is want of memory",

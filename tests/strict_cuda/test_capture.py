@@ -74,6 +74,7 @@ def test_the_graphs_of_one_step_share_their_memory(gpu):
 
 def test_the_warm_up_of_a_capture_is_waited_for_and_leaves_no_race(gpu):
     work = work_of(gpu)
+    first_steps(work)  # nobody has waited for them
     advance = prepare(work)
     side = {s.number for s in gpu.machine.streams if s.issued} - {gpu.machine.default.number}
     assert side

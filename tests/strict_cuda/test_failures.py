@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 
@@ -117,6 +119,24 @@ def test_nothing_of_a_case_is_left_on_the_device(gpu):
             assert gpu.measure("bert_base", execution=execution, task=task).status is Status.OK
             assert gpu.machine.memory.allocated == 0
             assert gpu.machine.memory.reserved == 0
+
+
+@pytest.fixture
+def _collected_when_asked():
+    """Nothing is collected by chance, because enough was made since the last time."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("_collected_when_asked")
+@pytest.mark.parametrize("execution", Execution)
+def test_a_model_that_holds_on_to_itself_is_gone_after_its_case(gpu, execution):
+    built = acting(lambda out: None)
+    built.model.parts = [built.model]
+    assert gpu.measure("own", built, execution=execution).status is Status.OK
+    assert gpu.machine.memory.allocated == 0
+    assert gpu.machine.memory.reserved == 0
 
 
 # --- errors that stick ---------------------------------------------------------------------------------------

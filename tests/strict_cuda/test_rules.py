@@ -572,3 +572,12 @@ def test_the_gradient_scaler_and_fused_optimizers_work_for_real(device):
         scaler.update()
     assert scaler.get_scale() < 2.0**40  # steps with gradients beyond fp16 were skipped
     assert not torch.equal(before, model.weight.cpu())
+
+
+def test_an_optimizer_that_is_not_capturable_is_refused_inside_a_capture(device):
+    model = nn.Linear(8, 4).to("cuda")
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
+    model(torch.ones(2, 8, device="cuda")).sum().backward()
+    warm()
+    with pytest.raises(RuntimeError, match="capturable is False"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        optimizer.step()
