@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from gpubench.models import BuyOrRent, Estimate, Offer, Pricing
+from gpubench.names import short_name
 from gpubench.recommend.economics import HOURS_PER_MONTH, HOURS_PER_YEAR, useful_hours
 from gpubench.specs import load_specs
 from gpubench.units import UNKNOWN, format_number, format_percent, format_usd, plain
@@ -19,8 +20,7 @@ def gpu_name(key: str) -> str:
     spec = load_specs().get(key)
     if spec is None:
         return plain(key)
-    name = spec.name.removeprefix("NVIDIA ").removeprefix("AMD ")
-    return name.replace("Tesla ", "").replace("GeForce ", "")
+    return short_name(spec.name)
 
 
 def offer_name(offer: Offer) -> str:
