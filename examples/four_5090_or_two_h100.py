@@ -20,11 +20,11 @@ def main() -> None:
     """Print the ranking of both kinds of work, and from when on each purchase pays."""
     for jobs, title in (("independent", "Many jobs, one on each GPU"), ("ddp", "One job over all GPUs")):
         ranking = gpubench.rank(
-            workloads=("vgg16",),
+            "vgg16",
             samples=IMAGES,
             jobs=jobs,
             own=QUOTES,
-            gpus=("rtx 5090", "h100"),
+            gpu=["rtx 5090", "h100"],
             sort="cost",
         )
         print(f"{title}\n{ranking.verdict}\n")

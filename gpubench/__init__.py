@@ -1,43 +1,57 @@
 """gpubench: from the GPU in this machine to the GPU you should pay for.
 
-The public Python API; each function is imported from its room when it is first used, so that
-``import gpubench`` stays light.
+The public Python API: functions, the types of what they return, and their errors. Each is imported from its
+room when it is first used, so that ``import gpubench`` stays light; ``__init__.pyi`` has their signatures for
+editors and type checkers.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:  # what __getattr__ finds, for editors and type checkers
-    from gpubench.predict.estimate import predict
-    from gpubench.probe.probe import probe
-    from gpubench.recommend.rank import rank
-    from gpubench.record.frame import load_runs
-    from gpubench.record.session import run
-    from gpubench.report.page import report
-
 _HOMES = {
+    "BuyOrRent": "gpubench.models",
+    "Case": "gpubench.models",
+    "DeviceProfile": "gpubench.models",
+    "Estimate": "gpubench.models",
+    "EveryCaseFailedError": "gpubench.errors",
+    "ExcludedOffer": "gpubench.models",
+    "Finding": "gpubench.models",
+    "GpuBenchError": "gpubench.errors",
+    "InterruptedRunError": "gpubench.errors",
+    "Measurement": "gpubench.models",
+    "MisuseError": "gpubench.errors",
+    "NoDeviceError": "gpubench.errors",
+    "Offer": "gpubench.models",
+    "Predictions": "gpubench.predict.answers",
+    "ProbeReport": "gpubench.probe.backend",
+    "RankedOffer": "gpubench.models",
+    "Ranking": "gpubench.models",
+    "Refusal": "gpubench.predict.question",
+    "Run": "gpubench.models",
+    "StorageError": "gpubench.errors",
+    "WrongArgumentError": "gpubench.errors",
     "load_runs": "gpubench.record.frame",
     "predict": "gpubench.predict.estimate",
     "probe": "gpubench.probe.probe",
     "rank": "gpubench.recommend.rank",
     "report": "gpubench.report.page",
-    "run": "gpubench.record.session",
+    "run": "gpubench.session.session",
 }
 
-__all__ = ["__version__", "load_runs", "predict", "probe", "rank", "report", "run"]
+__all__ = ["__version__", *_HOMES]  # noqa: PLE0604 - names, all of them
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public function from its room at first use (PEP 562)."""
+    """Import a public name from its room at first use (PEP 562)."""
     if name not in _HOMES:
         raise AttributeError(f"module 'gpubench' has no attribute {name!r}")
-    function = getattr(import_module(_HOMES[name]), name)
+    found = getattr(import_module(_HOMES[name]), name)
     # Where the room bears the function's name, it has just been bound here, and is what later uses find.
-    return globals().get(name, function)
+    return globals().get(name, found)
 
 
 def __dir__() -> list[str]:

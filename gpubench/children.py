@@ -1,4 +1,7 @@
-"""Child processes that end with the process that started them, however it ends, with what they started.
+"""Child processes under a deadline, which end with the process that started them, however it ends.
+
+Both ends of the pipes between them are here. Parent and child send each other JSON lines over two pipes of
+their own, because a model under test may print; whatever comes through them is hostile until decoded.
 
 A killed parent runs no ``finally`` and no handler. So beside each child stands a guard: a process that does
 nothing but wait for the end of a pipe, which the kernel closes when the parent is gone, and then kills the
@@ -8,12 +11,39 @@ group on purpose (a daemon) is not reached.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
+import queue
+import selectors
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import msgspec
+
+from gpubench.units import MIB, Seconds, format_bytes, format_duration, plain
+
+TERMINATE_AFTER_S = 10.0
+"""From SIGTERM to SIGKILL, and from SIGKILL to giving up on a process that the kernel will not end."""
+CLOSE_AFTER_S = 2.0
+"""From the end of its pipe to SIGTERM; and from its answer to SIGKILL, for a child that is asked once."""
+TAIL_BYTES = 64 * 1024
+"""What is kept of the output of a child; a model that prints without end fills nothing."""
+MOST_PRINTED_BYTES = 64 * MIB
+"""A process that prints more than this times its printing; it is ended."""
+MOST_ASKED_PRINTED_BYTES = 8 * MIB
+"""The same for a child that is asked once, where warnings and progress bars print thousands of bytes."""
+MOST_MESSAGE_BYTES = 16 * MIB
+"""The longest is a launch with its telemetry, some hundreds of kilobytes."""
+LOOK_UP_EVERY_S = 0.5
+"""A wait for a silent child is broken up: its end may be moved forward, or come while its pipe stays open."""
+_CHUNK_BYTES = 64 * 1024
 
 _GUARD = """
 import os, signal, sys
@@ -28,39 +58,98 @@ except OSError:  # it has ended before
 """
 """Takes 10 ms of a CPU and 9 MB: no site-packages, none of gpubench."""
 
+_Report = TypeVar("_Report")
+_Answer = TypeVar("_Answer")
+_Command = TypeVar("_Command")
 
-class GuardedProcess:
-    """A child in a process group of its own, so that Ctrl-C reaches the parent alone, and its guard.
 
-    It reads nothing, and what it prints comes through one pipe.
-    """
+class ChildEndedError(Exception):
+    """The child is gone, or sent what is no report; the message says how it ended, after "the process"."""
+
+
+class ChildLateError(Exception):
+    """No report came before the deadline."""
+
+
+class Lines:
+    """Cuts what comes through a pipe into lines of bounded size."""
+
+    def __init__(self) -> None:
+        self._begun = bytearray()
+
+    def add(self, chunk: bytes) -> list[bytes]:
+        """Return the lines that are whole with this chunk.
+
+        Raises:
+            ValueError: If one is longer than ``MOST_MESSAGE_BYTES``.
+        """
+        *ends, rest = chunk.split(b"\n")
+        whole = []
+        for end in ends:
+            self._begun += end
+            whole.append(bytes(self._begun))
+            self._begun.clear()
+        self._begun += rest
+        if max(len(self._begun), *map(len, whole), 0) > MOST_MESSAGE_BYTES:
+            raise ValueError(f"sent a message of more than {format_bytes(MOST_MESSAGE_BYTES)}")
+        return whole
+
+
+# --- the parent's end ------------------------------------------------------------------------------------
+
+
+class ChildProcess(Generic[_Report]):
+    """A child in a process group of its own, so that Ctrl-C reaches the parent alone."""
 
     def __init__(
         self,
-        command: Sequence[str],
+        program: Sequence[str],
+        decoder: msgspec.json.Decoder[_Report],
         *,
+        arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
-        pass_fds: Sequence[int] = (),
+        most_printed_bytes: int = MOST_PRINTED_BYTES,
     ) -> None:
         """Start the child, then its guard.
 
         Args:
-            command: Program and arguments.
+            program: What Python runs: ``("-m", MODULE)``. It opens a ``ParentChannel``.
+            decoder: Of what it reports.
+            arguments: What it is told.
             environment: All its variables; None for this process's own.
-            pass_fds: Descriptors that it inherits.
+            most_printed_bytes: A child that prints more is ended.
         """
-        self.process = subprocess.Popen(
-            command,
-            pass_fds=pass_fds,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,
-        )
+        to_child, self._write_fd = os.pipe()
+        self._read_fd, from_child = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                # -P: a random.py in the current folder is no part of this, and would be run for the library
+                [
+                    sys.executable,
+                    "-P",
+                    *program,
+                    str(to_child),
+                    str(from_child),
+                    str(os.getpid()),
+                    *arguments,
+                ],
+                pass_fds=(to_child, from_child),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(self._write_fd)
+            os.close(self._read_fd)
+            raise
+        finally:
+            os.close(to_child)
+            os.close(from_child)
         try:
             self._guard = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _GUARD, str(self.process.pid)],
+                [sys.executable, "-I", "-S", "-c", _GUARD, str(self.pid)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -68,21 +157,251 @@ class GuardedProcess:
                 start_new_session=True,
             )
         except BaseException:
-            self.signal_group(signal.SIGKILL)
-            self.process.wait()
+            self.kill()
+            self._process.wait()
             raise
+        self._decoder = decoder
+        self._lines = Lines()
+        self._received: list[bytes] = []
+        self._most_printed_bytes = most_printed_bytes
+        self._tail = bytearray()
+        self.flooded = False
+        self._drain = threading.Thread(target=self._keep_output, name="child output", daemon=True)
+        self._drain.start()
+        self.end_by_s: Seconds = math.inf
 
-    def signal_group(self, number: signal.Signals) -> None:
-        """Send a signal to the child and to all in its group."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, number)
+    @property
+    def pid(self) -> int:
+        """Process id, which is also that of its group."""
+        return self._process.pid
 
-    def dismiss_guard(self) -> None:
-        """Let the guard go, before its pipe is closed: the child and its group are at an end."""
-        self._guard.kill()
+    def send(self, command: msgspec.Struct) -> None:
+        """Send one command; a child that is gone is noticed when its answer is awaited."""
+        with contextlib.suppress(BrokenPipeError):
+            _write(self._write_fd, command)
+
+    def receive(self, until_s: Seconds) -> _Report:
+        """Return the next report.
+
+        Args:
+            until_s: Moment on ``time.monotonic`` at which to stop waiting. ``end_by_s``, which a signal
+                handler may set at any time, comes first.
+
+        Raises:
+            ChildLateError: If that moment came first.
+            ChildEndedError: If the child is gone, or is ended for what it sent.
+        """
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._read_fd, selectors.EVENT_READ)
+            while not self._received:
+                left_s = min(until_s, self.end_by_s) - time.monotonic()
+                gone = self._process.poll() is not None  # asked first: what it sent before is in the pipe
+                if selector.select(0 if gone else min(max(0.0, left_s), LOOK_UP_EVERY_S)):
+                    self._take(os.read(self._read_fd, _CHUNK_BYTES))
+                elif gone:  # and a process of its own keeps its end of the pipe open
+                    raise ChildEndedError(self.how_it_ended())
+                elif left_s <= 0:
+                    raise ChildLateError
+        try:
+            return self._decoder.decode(self._received.pop(0))
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+            self.kill()
+            raise ChildEndedError(f"sent what is no report: {plain(str(error))}") from error
+
+    def end(self, *, at_once: bool = False) -> str | None:
+        """Let the child go: close the pipe, then terminate, then kill. Says so if it cannot be ended.
+
+        Args:
+            at_once: Kill it. So is one whose ``end_by_s`` has passed.
+        """
+        with contextlib.suppress(OSError):
+            os.close(self._write_fd)
+        steps = (
+            (None, CLOSE_AFTER_S),
+            (signal.SIGTERM, TERMINATE_AFTER_S),
+            (signal.SIGKILL, TERMINATE_AFTER_S),
+        )
+        for number, patience_s in steps[2:] if at_once or time.monotonic() >= self.end_by_s else steps:
+            if number is not None:
+                self._signal_group(number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(patience_s)
+                break
+        else:
+            return f"process {self.pid} cannot be ended; its device is left alone"
+        self.kill()  # whatever it started itself
+        self._guard.kill()  # before its pipe is closed: its work is done
         self._guard.wait()
         if self._guard.stdin is not None:
             self._guard.stdin.close()
+        self._drain.join(1.0)
+        with contextlib.suppress(OSError):
+            os.close(self._read_fd)
+        return None
+
+    def kill(self) -> None:
+        """End the whole group at once."""
+        self._signal_group(signal.SIGKILL)
+
+    def how_it_ended(self, within_s: Seconds = TERMINATE_AFTER_S) -> str:
+        """Say how the process ended: its signal or status, and the last words it wrote."""
+        try:
+            status = self._process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            return "closed its pipe and runs on"
+        self._drain.join(1.0)
+        if self.flooded:
+            most = format_bytes(self._most_printed_bytes)
+            return f"was ended because it printed more than {most}: silence the model"
+        words = self.last_words()
+        tail = f"; it last wrote: {words}" if words else ""
+        if status == -signal.SIGKILL:
+            return (
+                f"was killed by signal 9 (SIGKILL): probably host memory ran out{self.memory_words()}{tail}"
+            )
+        if status < 0:
+            names = {number.value: f" ({number.name})" for number in signal.Signals}  # a few have none
+            return f"was ended by signal {-status}{names.get(-status, '')}{tail}"
+        return f"ended with status {status}{tail}"
+
+    def last_words(self, limit: int = 300) -> str:
+        """Return the last line that the child wrote: of a traceback the error."""
+        lines = [line.strip() for line in self.output().splitlines() if line.strip()]
+        return plain(lines[-1], limit) if lines else ""
+
+    def memory_words(self) -> str:
+        """What is known of the host memory that a child may have run out of, in parentheses; or nothing."""
+        return ""
+
+    def output(self) -> str:
+        """Return the end of what the child has written so far."""
+        return bytes(self._tail).decode("utf-8", "replace")
+
+    def _take(self, chunk: bytes) -> None:
+        if not chunk:
+            raise ChildEndedError(self.how_it_ended())
+        try:
+            self._received += self._lines.add(chunk)
+        except ValueError as error:
+            self.kill()
+            raise ChildEndedError(str(error)) from error
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+    def _keep_output(self) -> None:
+        output, printed_bytes = self._process.stdout, 0
+        assert output is not None
+        with output:
+            while chunk := os.read(output.fileno(), _CHUNK_BYTES):
+                self._tail += chunk
+                del self._tail[:-TAIL_BYTES]
+                printed_bytes += len(chunk)
+                if printed_bytes > self._most_printed_bytes and not self.flooded:
+                    self.flooded = True
+                    self.kill()
+
+
+@dataclass(frozen=True)
+class Asked(Generic[_Answer]):
+    """What a child that was asked once has said.
+
+    Attributes:
+        answer: None where it gave none, or printed too much.
+        how: How it ended instead of answering, as the end of a sentence about its process.
+        output: The end of what it printed.
+    """
+
+    answer: _Answer | None
+    how: str
+    output: str
+
+
+def ask_child(
+    program: Sequence[str],
+    arguments: Sequence[str],
+    answer_type: type[_Answer],
+    *,
+    time_limit_s: Seconds,
+    environment: Mapping[str, str] | None = None,
+) -> Asked[_Answer]:
+    """Start a child for one answer, wait for it at most so long, and end it with all that it started.
+
+    Args:
+        program: What Python runs: ``("-m", MODULE)``. It sends its answer through a ``ParentChannel``.
+        arguments: What it is told.
+        answer_type: What it answers.
+        time_limit_s: For all it does.
+        environment: All its variables; None for this process's own.
+    """
+    child = ChildProcess(
+        program,
+        msgspec.json.Decoder(answer_type),
+        arguments=arguments,
+        environment=environment,
+        most_printed_bytes=MOST_ASKED_PRINTED_BYTES,
+    )
+    until_s = time.monotonic() + time_limit_s
+    answer: _Answer | None = None
+    try:
+        answer = child.receive(until_s)
+        how = child.how_it_ended(min(CLOSE_AFTER_S, until_s - time.monotonic()))
+    except ChildLateError:
+        how = f"gave no answer within {format_duration(time_limit_s)} and was ended"
+    except ChildEndedError as error:
+        how = str(error)
+    finally:
+        child.end(at_once=True)
+    return Asked(None if child.flooded else answer, how, child.output())
+
+
+# --- the child's end -------------------------------------------------------------------------------------
+
+
+class ParentChannel:
+    """The way to the parent and back, in a process that a ``ChildProcess`` stands for.
+
+    Attributes:
+        arguments: What the child is told from the start.
+        stop: Set once the parent has sent a message of the kind that says so.
+    """
+
+    def __init__(self) -> None:
+        """Be bound to the parent, and take the pipes, which no process started from here inherits."""
+        self._read_fd, self._write_fd, parent_pid = map(int, sys.argv[1:4])
+        self.arguments = sys.argv[4:]
+        self.stop = threading.Event()
+        die_with_parent(parent_pid)
+        for descriptor in (self._read_fd, self._write_fd):
+            os.set_inheritable(descriptor, False)
+
+    def send(self, message: msgspec.Struct) -> None:
+        """Write one message as one line."""
+        _write(self._write_fd, message)
+
+    def listen(
+        self, decoder: msgspec.json.Decoder[_Command], stop: type[msgspec.Struct]
+    ) -> queue.SimpleQueue[_Command]:
+        """Read commands in a thread, so that ``stop`` is heard during a round; return where they arrive.
+
+        When the parent's end of the pipe closes, for whatever reason, this process is gone at once.
+        """
+        commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
+
+        def read() -> None:
+            lines = Lines()
+            while chunk := os.read(self._read_fd, _CHUNK_BYTES):
+                for line in lines.add(chunk):
+                    command = decoder.decode(line)
+                    if isinstance(command, stop):
+                        self.stop.set()
+                    else:
+                        commands.put(command)
+            os._exit(0)  # the parent is gone or done; nothing of ours is worth a moment more
+
+        threading.Thread(target=read, name="parent", daemon=True).start()
+        return commands
 
 
 def die_with_parent(parent_pid: int) -> None:
@@ -101,3 +420,9 @@ def die_with_parent(parent_pid: int) -> None:
         ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
     if os.getppid() != parent_pid:
         os._exit(1)
+
+
+def _write(descriptor: int, message: msgspec.Struct) -> None:
+    line = memoryview(msgspec.json.encode(message) + b"\n")
+    while line:
+        line = line[os.write(descriptor, line) :]

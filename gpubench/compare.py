@@ -1,22 +1,19 @@
-"""The ratio of two measurements of the same work, with its interval on the log scale; and of two runs."""
+"""Two runs, case by case: the ratio of each, and what differs around them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import fmean
 from typing import Any
 
 import msgspec
 
+from gpubench.effects import ratio
 from gpubench.errors import MisuseError
-from gpubench.findings import INFORMATIVE, FindingKind
+from gpubench.findings import FindingKind, doubts
 from gpubench.interval import Interval
-from gpubench.models import BatchChoice, Case, Measurement, Precision, Run, Status
+from gpubench.models import BatchChoice, Case, Measurement, Run, Status
 from gpubench.units import plain
-
-ROTATION = 4
-"""Losses of single steps belong to four batches in turn: only whole rotations are compared."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +56,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         """Whether B is slower than A by more than ``tolerance`` at the favourable end of the interval."""
         return self.ratio.high is not None and self.ratio.high < 1 - tolerance
 
+    def undecided_at(self, tolerance: float) -> bool:
+        """Whether the interval allows both: slower by more than ``tolerance``, and not."""
+        surely_within = self.ratio.low is not None and self.ratio.low >= 1 - tolerance
+        return not surely_within and not self.slower_than(tolerance)
+
     def document(self) -> dict[str, Any]:
         """Return the row as JSON shows it."""
         stored: dict[str, Any] = msgspec.to_builtins(self)
@@ -90,111 +92,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         """Return what fails a gate: surely slower by more than ``tolerance``, or broken in B."""
         return (*(row for row in self.rows if row.slower_than(tolerance)), *self.broken)
 
-
-def ratio(measurement: Measurement, baseline: Measurement) -> Interval:
-    """Return the throughput of one measurement over that of another.
-
-    The two are independent, so their half-widths add in quadrature on the log scale.
-
-    Raises:
-        MisuseError: If one of them has no figure.
-    """
-    mine, theirs = measurement.samples_per_s, baseline.samples_per_s
-    if mine is None or theirs is None:
-        missing = measurement if mine is None else baseline
-        raise MisuseError(f"{missing.label} has no figure ({missing.status}): nothing to compare")
-    value = mine / theirs
-    widths = (measurement.relative_half_width, baseline.relative_half_width)
-    if widths[0] is None or widths[1] is None:
-        return Interval(value)
-    spread = math.hypot(math.log1p(widths[0]), math.log1p(widths[1]))
-    return Interval(value, value * math.exp(-spread), value * math.exp(spread))
-
-
-class AmpEffect(msgspec.Struct, frozen=True, kw_only=True):
-    """What a lower precision gains and costs beside the strict fp32 measurement of the same work.
-
-    Attributes:
-        case, baseline: What is compared with what.
-        speedup: Ratio of throughputs.
-        memory_ratio: Peak memory over that of the baseline; None where it is not known.
-        loss_gap: Mean loss of the last first-steps over that of the baseline, less 1, from the same seed.
-        curve_steps: How many steps from the seed the losses were compared after.
-    """
-
-    case: Case
-    baseline: Case
-    speedup: Interval
-    memory_ratio: float | None
-    loss_gap: float | None
-    curve_steps: int
-
-
-def amp_effects(run: Run) -> tuple[AmpEffect, ...]:
-    """Compare each AMP measurement of a run with the strict fp32 one of the same work."""
-    found = []
-    for measurement in run.measurements:
-        if measurement.status is not Status.OK or not measurement.case.precision.is_amp:
-            continue
-        baseline = next((m for m in run.measurements if _is_baseline(m, measurement.case)), None)
-        if baseline is not None:
-            found.append(_effect(measurement, baseline))
-    return tuple(found)
-
-
-class ScalingEffect(msgspec.Struct, frozen=True, kw_only=True):
-    """What several GPUs give beside one of them in the same run.
-
-    Attributes:
-        case: On several GPUs, each with a batch of its own.
-        speedup: Ratio of throughputs.
-        efficiency: The same per GPU; 1 is perfect.
-    """
-
-    case: Case
-    speedup: Interval
-    efficiency: Interval
-
-
-def scaling_effects(run: Run) -> tuple[ScalingEffect, ...]:
-    """Compare each measurement on several GPUs with the one of the same work on one."""
-    good = {m.case: m for m in run.measurements if m.status is Status.OK}
-    found = []
-    for case, measurement in good.items():
-        alone = good.get(msgspec.structs.replace(case, gpu_count=1))
-        if case.gpu_count == 1 or alone is None:
-            continue
-        speedup = ratio(measurement, alone)
-        found.append(ScalingEffect(case=case, speedup=speedup, efficiency=speedup.over(case.gpu_count)))
-    return tuple(found)
-
-
-def _is_baseline(other: Measurement, case: Case) -> bool:
-    """Whether this is strict fp32 of the same work, in whichever memory format is its faster one."""
-    same = msgspec.structs.replace(case, precision=Precision.FP32, memory_format=other.case.memory_format)
-    return other.status is Status.OK and other.case == same
-
-
-def _effect(measurement: Measurement, baseline: Measurement) -> AmpEffect:
-    mine, theirs = measurement.peak_memory_bytes, baseline.peak_memory_bytes
-    curves = [m.launches[0].loss_curve if m.launches else () for m in (measurement, baseline)]
-    steps = min(len(curve) for curve in curves)
-    last = [_last_mean(curve[:steps]) for curve in curves]
-    gap = None if last[0] is None or not last[1] else last[0] / last[1] - 1
-    return AmpEffect(
-        case=measurement.case,
-        baseline=baseline.case,
-        speedup=ratio(measurement, baseline),
-        memory_ratio=mine / theirs if mine is not None and theirs else None,
-        loss_gap=gap,
-        curve_steps=steps,
-    )
-
-
-def _last_mean(losses: Sequence[float | None]) -> float | None:
-    """Mean of the last rotation of batches; None if any of it was not finite."""
-    recent = [loss for loss in losses[-ROTATION:] if loss is not None]
-    return fmean(recent) if recent and len(recent) == len(losses[-ROTATION:]) else None
+    def undecided(self, tolerance: float) -> tuple[Row, ...]:
+        """Return what neither fails nor passes a gate: the interval is too wide, or not known."""
+        return tuple(row for row in self.rows if row.undecided_at(tolerance))
 
 
 def compare(a: Run, b: Run, *, across_devices: bool = False) -> Comparison:
@@ -236,8 +136,8 @@ def compare(a: Run, b: Run, *, across_devices: bool = False) -> Comparison:
                 ratio=ratio(mine, theirs),
                 a_batch_choice=theirs.batch_choice,
                 b_batch_choice=mine.batch_choice,
-                a_findings=_doubtful(theirs),
-                b_findings=_doubtful(mine),
+                a_findings=doubts(theirs.findings),
+                b_findings=doubts(mine.findings),
             )
         )
     seen = {*common, *(each.case for each in broken)}
@@ -260,11 +160,6 @@ def parse_tolerance(text: str) -> float:
     return value
 
 
-def _doubtful(found: Measurement | Run) -> tuple[FindingKind, ...]:
-    """The kinds of finding that speak against a throughput."""
-    return tuple(finding.kind for finding in found.findings if finding.kind not in INFORMATIVE)
-
-
 def _of_launches(good: Sequence[dict[Case, Measurement]], common: Sequence[Case]) -> list[str]:
     """Say where an interval comes from one process: 1.04 (1.01 to 1.07) was read of identical code so."""
     names = zip(("A", "B"), good, strict=True)
@@ -278,7 +173,7 @@ def _of_launches(good: Sequence[dict[Case, Measurement]], common: Sequence[Case]
 def _remarks(a: Run, b: Run, common: set[Case]) -> list[str]:
     remarks = []
     for name, run in (("A", a), ("B", b)):
-        if kinds := _doubtful(run):
+        if kinds := doubts(run.findings):
             remarks.append(f"{name} as a whole carries {', '.join(kinds)}; see gpubench check")
     for name in ("torch", "cuda", "cudnn", "driver", "gpubench", "python", "cpu", "cpu_threads"):
         first, second = getattr(a.environment, name), getattr(b.environment, name)

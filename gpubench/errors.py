@@ -1,44 +1,81 @@
-"""The errors that gpubench raises on purpose; each knows the exit code that a shell sees.
+"""The errors that gpubench raises on purpose, and every exit code that a shell sees.
 
 A message is one line: what happened, the value seen, what to do.
 """
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import ClassVar
 
 
-class GpuBenchError(Exception):
-    """Base of every expected failure. Exit code 1 unless a child says otherwise."""
+class ExitCode(IntEnum):
+    """How a command ended."""
 
-    exit_code: ClassVar[int] = 1
+    DONE = 0
+    NO = 1
+    MISUSE = 2
+    NO_DEVICE = 3
+    EVERY_CASE_FAILED = 4
+    STORAGE = 5
+    UNDECIDED = 6
+    INTERNAL = 70
+    INTERRUPTED = 130
+
+
+_WORDS = {
+    ExitCode.DONE: "done",
+    ExitCode.NO: "a check or comparison said no",
+    ExitCode.MISUSE: "misuse",
+    ExitCode.NO_DEVICE: "no usable device",
+    ExitCode.EVERY_CASE_FAILED: "every case failed",
+    ExitCode.STORAGE: "results could not be stored or another process is writing that run",
+    ExitCode.UNDECIDED: "a comparison could not be decided",
+    ExitCode.INTERNAL: "internal error",
+    ExitCode.INTERRUPTED: "interrupted (finished cases are kept)",
+}
+
+
+def exit_codes() -> str:
+    """Return every exit code with its words, as help and README list them."""
+    return ", ".join(f"{code.value} {_WORDS[code]}" for code in ExitCode)
+
+
+class GpuBenchError(Exception):
+    """Base of every expected failure."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.NO
 
 
 class MisuseError(GpuBenchError):
     """A bad option, a bad input file, or settings that contradict each other."""
 
-    exit_code = 2
+    exit_code = ExitCode.MISUSE
+
+
+class WrongArgumentError(MisuseError, TypeError):
+    """An argument of a Python function that it does not have, or whose type is wrong."""
 
 
 class NoDeviceError(GpuBenchError):
     """No usable device: driver, library, permission, or a torch that cannot reach the GPU."""
 
-    exit_code = 3
+    exit_code = ExitCode.NO_DEVICE
 
 
 class EveryCaseFailedError(GpuBenchError):
     """Nothing could be measured; the rows with their reasons are stored all the same."""
 
-    exit_code = 4
+    exit_code = ExitCode.EVERY_CASE_FAILED
 
 
 class StorageError(GpuBenchError):
     """Results could not be written or locked."""
 
-    exit_code = 5
+    exit_code = ExitCode.STORAGE
 
 
 class InterruptedRunError(GpuBenchError):
     """Ctrl-C or SIGTERM ended the run; finished cases are stored."""
 
-    exit_code = 130
+    exit_code = ExitCode.INTERRUPTED

@@ -56,5 +56,3 @@ _FACTS = {
 
 CHOICES = tuple(Execution)
 """What a user may write."""
-HELP = f"{', '.join(CHOICES[:-1])} or {CHOICES[-1]}"
-"""The choices in a help text."""

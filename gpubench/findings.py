@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 import msgspec
@@ -67,6 +68,8 @@ INFORMATIVE = frozenset(
     }
 )
 """Worth knowing, and no reason to doubt a throughput."""
+DOUBTFUL = frozenset(FindingKind) - INFORMATIVE
+"""Every other kind: a figure that carries one is shown and marked, and claims nothing in a headline."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,8 +112,8 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     FindingKind.NOISY: ("rounds or launches spread widely", "close other programs and measure again"),
     FindingKind.NOT_STEADY: ("warm-up ended before the times were steady", _MORE_TIME),
     FindingKind.NOT_CONVERGED: (
-        "the rounds do not bear an interval as narrow as the target",
-        f"{_MORE_TIME}; a row that its host paces stays wide",
+        "the target precision was not reached",
+        f"{_MORE_TIME}; a row limited by its host stays wide",
     ),
     FindingKind.LAUNCHES_DIFFER: (
         "the interval between launches is wider than the target",
@@ -171,7 +174,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     ),
     FindingKind.PARAMETERS_FROZEN: (
         "no parameter changed while training",
-        "do not use this row: the optimiser did no work",
+        "do not use this row: the optimizer did no work",
     ),
     FindingKind.STEPS_SKIPPED: (
         "the gradient scaler skipped steps",
@@ -238,6 +241,15 @@ def describe(finding: Finding, where: str | None = None) -> str:
         parts.append(f"limit {show(finding.kind, finding.limit)}")
     seen = ": ".join(part for part in (where, ", ".join(parts)) if part)
     return f"{finding.kind}: {what}{f' ({seen})' if seen else ''}; {action}"
+
+
+def doubts(*findings: Iterable[Finding]) -> tuple[FindingKind, ...]:
+    """Return the doubtful kinds among findings, each once, by name.
+
+    >>> doubts([Finding(kind=FindingKind.ONE_BATCH)], [Finding(kind=FindingKind.NOISY)])
+    (<FindingKind.NOISY: 'NOISY'>,)
+    """
+    return tuple(sorted({each.kind for group in findings for each in group if each.kind in DOUBTFUL}))
 
 
 def show(kind: FindingKind, value: float | str) -> str:

@@ -37,16 +37,6 @@ def squeeze(name: str) -> str:
     return normalise(name).replace(" ", "")
 
 
-def short_name(name: str) -> str:
-    """Return a GPU's name as tables print it, without its vendor and what only fills it.
-
-    >>> short_name("NVIDIA GeForce RTX 4090"), short_name("AMD Instinct MI300X")
-    ('RTX 4090', 'Instinct MI300X')
-    """
-    name = name.removeprefix("NVIDIA ").removeprefix("AMD ")
-    return name.replace("Tesla ", "").replace("GeForce ", "")
-
-
 def index_aliases(aliases: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
     """Map each squeezed alias to the keys that bear it (several where memory sizes share a name)."""
     index: dict[str, tuple[str, ...]] = {}

@@ -9,6 +9,10 @@ import zlib
 from functools import cache
 from pathlib import Path
 
+from gpubench.files import read_bytes
+from gpubench.units import MIB
+
+MOST_SOURCE_BYTES = 64 * MIB
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 OWN_PREFIX = "gpubench_own_"
 """A file of the user's own is imported under this name and its own, so that it stands in nobody's way."""
@@ -48,7 +52,8 @@ def source_checksum(root: Path, own: Path | None = None) -> int:
     """
     total = 0
     for path in sorted(_imported_below(root, own)):
-        total = zlib.crc32(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes(), total)
+        source = read_bytes(path, MOST_SOURCE_BYTES, follow_links=True)
+        total = zlib.crc32(path.relative_to(root).as_posix().encode() + b"\0" + source, total)
     return total
 
 

@@ -179,8 +179,6 @@ _FACTS = {
 
 CHOICES = (AMP, *Precision)
 """What a user may write."""
-HELP = f"{', '.join(Precision)}, or {AMP}"
-"""The choices in a help text."""
 
 
 TF32_VARIABLES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")

@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 
 from gpubench.errors import MisuseError
+from gpubench.files import TABLE_BYTES, read_bytes, read_text
 
 FOLDER_VARIABLE = "GPUBENCH_DATA"
 
@@ -26,6 +27,11 @@ def package_path(name: str) -> Path:
     return Path(__file__).resolve().parent / name
 
 
+def package_text(name: str) -> str:
+    """Return a text file of the package that no variable replaces."""
+    return read_text(package_path(name), TABLE_BYTES, follow_links=True)
+
+
 def data_bytes(name: str) -> bytes:
     """Return what a table of the data folder holds.
 
@@ -33,13 +39,12 @@ def data_bytes(name: str) -> bytes:
         MisuseError: If $GPUBENCH_DATA names a folder in which it cannot be read.
     """
     try:
-        return data_path(name).read_bytes()
-    except OSError as error:
+        return read_bytes(data_path(name), TABLE_BYTES, follow_links=True)
+    except MisuseError as error:
         if not os.environ.get(FOLDER_VARIABLE):
             raise
         raise MisuseError(
-            f"cannot read {name} in {data_path()}: {error.strerror}; unset {FOLDER_VARIABLE}, or point it "
-            "to a folder with every table of gpubench/data"
+            f"{error}; unset {FOLDER_VARIABLE}, or point it to a folder with every table of gpubench/data"
         ) from error
 
 

@@ -95,7 +95,7 @@ def _printed_index() -> Mapping[str, str]:
     return {
         names.squeeze(name): key
         for key, spec in load_specs().items()
-        for name in (key, spec.name, names.short_name(spec.name))
+        for name in (key, spec.name, spec.short_name)
     }
 
 
@@ -172,8 +172,7 @@ def _unstated_index() -> Mapping[str, tuple[str, ...]]:
 def _aliases(*, unstated: bool) -> Iterator[tuple[str, str]]:
     for key, spec in load_specs().items():
         if bool(spec.variants) is unstated:
-            short = names.short_name(spec.name)
-            yield from ((alias, key) for alias in (key, spec.name, short, *spec.aliases))
+            yield from ((alias, key) for alias in (key, spec.name, spec.short_name, *spec.aliases))
 
 
 @cache

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from collections.abc import Iterable
 from datetime import datetime
 from typing import TypeAlias
 
@@ -125,6 +126,18 @@ def per_second(sample_unit: str) -> str:
     ('images/s', 'tokens/s')
     """
     return f"{plural(plain(sample_unit, 30))}/s"
+
+
+def listing(names: Iterable[str], most: int | None = None) -> str:
+    """Join names as a sentence does, at most so many of them; one more than that is named, too.
+
+    >>> listing(["cnn", "lstm", "vgg16"]), listing(["cnn"]), listing("abcde", most=3)
+    ('cnn, lstm and vgg16', 'cnn', 'a, b, c and 2 more')
+    """
+    known = [plain(name) for name in names]
+    if most is not None and len(known) > most + 1:
+        known = [*known[:most], f"{len(known) - most} more"]
+    return " and ".join([", ".join(known[:-1]), known[-1]] if len(known) > 1 else known)
 
 
 def utc_stamp(moment: datetime | None = None) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Iterator
 
 # Before numpy or torch is loaded. Each worker of xdist would otherwise compute on as many threads as there are
 # processors, and its threads would wait, spinning, for those of the others.
@@ -13,8 +15,8 @@ import pytest
 from hypothesis import settings
 from nvml.plugin import _answers, _libraries, fake_nvml, inside_nvml  # noqa: F401 - fixtures for every room
 
+from gpubench.discovery import workload_names
 from gpubench.measure.budget import QUICK, Budget
-from gpubench.workload import workload_names
 
 workload_names()  # before a test imports one: the workloads of this checkout, not the copy that its installation made
 settings.register_profile("gpubench", deadline=None)  # an example takes what a loaded machine lets it take
@@ -27,6 +29,20 @@ def _private_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyte
     monkeypatch.setenv("XDG_DATA_HOME", str(home / "data"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
     monkeypatch.setenv("GPUBENCH_RESULTS", str(home / "results"))
+
+
+@pytest.fixture
+def heeded_signals() -> Iterator[None]:
+    """Have the processes that a test starts heed the signals that it sends them.
+
+    A shell starts what it puts into the background with SIGINT ignored, ``nohup`` with SIGHUP, and each process
+    hands that on to its own. A handler of this process's own becomes the default in a child.
+    """
+    heeding = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in heeding.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

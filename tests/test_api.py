@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import pydoc
+import re
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
+import make_stub
 import msgspec
 import pytest
 from recommend.builders import H100, RTX5090, offer, rank_of, run_of
@@ -20,9 +24,9 @@ from gpubench.probe.backend import Host, ProbeReport
 FUNCTIONS = ("load_runs", "predict", "probe", "rank", "report", "run")
 MOST_CHARACTERS = 2000
 
-SAY_WHAT_THEY_ARE = """
+SAY_WHAT_THEY_ARE = f"""
 import inspect, gpubench
-for name in sorted(set(gpubench.__all__) - {"__version__"}):
+for name in {FUNCTIONS!r}:
     function = getattr(gpubench, name)
     print(name, callable(function), inspect.signature(function), inspect.getdoc(function).splitlines()[0])
 """
@@ -36,6 +40,10 @@ def test_every_public_name_is_callable_twice_and_after_its_room_was_imported() -
     for name in set(gpubench.__all__) - {"__version__"}:
         assert callable(getattr(gpubench, name)), name
         assert callable(getattr(gpubench, name)), name
+    assert all(
+        inspect.isclass(getattr(gpubench, name))
+        for name in set(gpubench.__all__) - {"__version__", *FUNCTIONS}
+    )
 
 
 @pytest.mark.parametrize(
@@ -53,9 +61,9 @@ def test_signature_and_help_are_the_same_whatever_was_imported_before(before: st
     assert after == fresh
     assert [line.split()[0] for line in fresh] == list(FUNCTIONS)
     lines = dict(line.split(maxsplit=1) for line in fresh)
-    assert "workload: 'str | WorkloadProfile', *, gpus: 'Sequence[str] | None'" in lines["predict"]
+    assert "workload: str | Path | WorkloadProfile, *, gpu: str | Sequence[str] = ()" in lines["predict"]
     assert "-> 'ProbeReport'" in lines["probe"]
-    assert "output: 'Path | str | None'" in lines["report"]
+    assert "(output: str | Path | None = None, results: str | Path | None = None, *" in lines["report"]
 
 
 def said(code: str) -> list[str]:
@@ -71,9 +79,23 @@ def test_a_room_is_still_a_room() -> None:
     assert room.estimate.estimate
 
 
-def test_dir_lists_the_public_functions() -> None:
+def test_dir_lists_the_public_names_whatever_was_imported() -> None:
     code = "import gpubench; print(*(n for n in dir(gpubench) if not n.startswith('_')))"
-    assert said(code) == [" ".join(FUNCTIONS)]
+    assert said(code)[0].split() == sorted(set(gpubench.__all__) - {"__version__"})
+    assert said(f"import gpubench.models, gpubench.cli.app; {code}") == said(code)
+
+
+def test_the_stub_says_what_the_functions_take() -> None:
+    """``python tests/make_stub.py`` writes it again."""
+    assert make_stub.STUB.read_text(encoding="utf-8") == make_stub.stub()
+
+
+@pytest.mark.parametrize("name", sorted(set(FUNCTIONS) - {"probe"}))
+def test_help_lists_every_option(name: str) -> None:
+    function = getattr(gpubench, name)
+    text = pydoc.plain(pydoc.render_doc(function))
+    for option in inspect.signature(function).parameters:
+        assert re.search(rf"^\s+{option}: \S", text, re.MULTILINE), option
 
 
 def test_probe_may_be_called_again() -> None:
@@ -153,6 +175,48 @@ def test_a_probe_of_many_devices_is_brief() -> None:
     report = ProbeReport(devices=devices, host=Host(os="Linux", python="3.11"), problems=())
     assert len(repr(report)) < MOST_CHARACTERS
     assert "64 devices" in repr(report)
+
+
+def test_predictions_are_a_dict_that_shows_itself_briefly() -> None:
+    answers = gpubench.predict("vgg16")
+    assert isinstance(answers, dict)
+    assert set(answers) == {each.gpu_key for each in (*answers.estimates, *answers.refusals)}
+    assert len(repr(answers)) < MOST_CHARACTERS
+    assert repr(answers).index(answers.estimates[0].gpu_key) < repr(answers).index(
+        answers.estimates[1].gpu_key
+    )
+    assert list(gpubench.predict("vgg16", gpu="l4")) == ["nvidia-l4-24gb"]
+    assert list(gpubench.predict("vgg16", gpu=["l4", "nvidia-tesla-t4-16gb"])) == [
+        "nvidia-l4-24gb",
+        "nvidia-tesla-t4-16gb",
+    ]
+
+
+def test_predict_takes_a_results_folder_as_text(tmp_path: Path) -> None:
+    assert gpubench.predict("cnn", gpu="l4", results=str(tmp_path))
+    assert gpubench.load_runs(str(tmp_path)).empty
+    with pytest.raises(TypeError, match=r"results must be a path"):
+        gpubench.load_runs(3)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [large_ranking, large_run, gpubench.probe, lambda: gpubench.predict("vgg16")],
+    ids=["ranking", "run", "probe", "predictions"],
+)
+def test_a_notebook_shows_a_small_table(make) -> None:
+    page = make()._repr_html_()
+    table = ET.fromstring(f"<div>{page}</div>")
+    heads, rows = table.findall(".//th"), table.findall(".//tbody/tr")
+    assert 1 <= len(rows) <= 20
+    assert all(len(row) == len(heads) for row in rows)
+    assert len(page) < 20_000
+
+
+def test_no_name_is_markup_in_a_notebook() -> None:
+    ranking = rank_of([offer(H100, instance="<script>x</script>", provider="a&b")], {H100: 1.0})
+    assert "<script>" not in ranking._repr_html_()
+    assert "a&amp;b" in ranking._repr_html_()
 
 
 def test_hostile_names_reach_no_terminal_through_repr() -> None:

@@ -7,17 +7,20 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
-from patience import wait_until
+from patience import Stopwatch, wait_until
 
-from gpubench.bounded import run_bounded
+from gpubench.children import CLOSE_AFTER_S, TAIL_BYTES, Asked, ChildProcess, ask_child
 
 pytestmark = [
     pytest.mark.timeout(120),
     pytest.mark.skipif(os.name != "posix", reason="process groups are of POSIX"),
+    pytest.mark.usefixtures("heeded_signals"),
 ]
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
@@ -190,8 +193,8 @@ def test_a_child_that_has_ended_leaves_no_guard_and_no_group(tmp_path):
         "import pathlib, subprocess\nchild = subprocess.Popen(['sleep', '600'])\n"
         f"pathlib.Path({str(mark)!r}).write_text(str(child.pid))\nprint('done')"
     )
-    ended = run_bounded([sys.executable, "-c", code], time_limit_s=60)
-    assert (ended.exit_code, ended.tail, ended.flooded) == (0, "done\n", False)
+    asked = ask_child(("-c", code), (), str, time_limit_s=60)
+    assert asked == Asked(None, "ended with status 0; it last wrote: done", "done\n")
     assert psutil.Process().children() == []
     wait_until(lambda: is_gone(int(mark.read_text())))
 
@@ -199,12 +202,12 @@ def test_a_child_that_has_ended_leaves_no_guard_and_no_group(tmp_path):
 GUARDLESS = """
 import os, pathlib, signal, sys, time
 import psutil
-from gpubench.bounded import run_bounded
+from gpubench.children import ask_child
 code = (
-    "import os, sys, pathlib, time; from gpubench.children import die_with_parent; die_with_parent(int(sys.argv[1]));"
-    "pathlib.Path(sys.argv[2]).touch(); time.sleep(600)"
+    "import os, sys, pathlib, time; from gpubench.children import die_with_parent; die_with_parent(int(sys.argv[3]));"
+    "pathlib.Path(sys.argv[4]).touch(); time.sleep(600)"
 )
-run_bounded([sys.executable, "-c", code, str(os.getpid()), sys.argv[1]], time_limit_s=600)
+ask_child(("-c", code), [sys.argv[1]], str, time_limit_s=600)
 """
 
 
@@ -229,13 +232,118 @@ def test_a_child_whose_parent_was_gone_before_it_was_bound_ends_at_once():
 
 def test_a_child_that_a_thread_started_goes_on_while_that_thread_waits_for_it():
     """The kernel's signal comes with the end of the thread that started the child; the others end here."""
-    code = "import os, sys, time; from gpubench.children import die_with_parent; die_with_parent(int(sys.argv[1])); time.sleep(1)"
+    code = "import os, sys, time; from gpubench.children import die_with_parent; die_with_parent(int(sys.argv[3])); time.sleep(1)"
     found = []
 
     def run() -> None:
-        found.append(run_bounded([sys.executable, "-c", code, str(os.getpid())], time_limit_s=60))
+        found.append(ask_child(("-c", code), (), str, time_limit_s=60))
 
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    assert found[0].exit_code == 0, found[0].tail
+    assert found[0].how == "ended with status 0", found[0].output
+
+
+# --- what comes through the pipe -------------------------------------------------------------------------
+
+SAYS = "import os, sys, time\nout = int(sys.argv[2])\n"
+HOSTILE = {
+    "bytes that are no text": (
+        r"""os.write(out, b'"\xff\xfe"\n'); time.sleep(600)""",
+        "sent what is no report",
+    ),
+    "another document": (r"""os.write(out, b'{"run": 1}\n'); time.sleep(600)""", "sent what is no report"),
+    "arrays in arrays": (
+        r"""os.write(out, b'[' * 60_000 + b'\n'); time.sleep(600)""",
+        "sent what is no report",
+    ),
+    "an escape in its words": (
+        r"""print('\x1b[2J gone'); os._exit(3)""",
+        "ended with status 3; it last wrote: [2J gone",
+    ),
+    "a line without end": ("while True: os.write(out, b'x' * 65536)", "sent a message of more than 16.0 MiB"),
+    "a pipe that is closed": ("os.close(out); time.sleep(1); os._exit(4)", "ended with status 4"),
+    "a pipe that its own child keeps open": (
+        "os.fork() and os._exit(5)\ntime.sleep(600)",
+        "ended with status 5",
+    ),
+    "a signal without a name": ("os.kill(os.getpid(), 37)", "was ended by signal 37"),
+    "a flood that it prints": ("while True: print('x' * 10**6)", "printed more than 8.00 MiB"),
+    "no answer in time": ("time.sleep(600)", "gave no answer within 2.00 s and was ended"),
+}
+
+
+@pytest.mark.parametrize(("code", "how"), HOSTILE.values(), ids=HOSTILE)
+def test_whatever_a_child_sends_instead_of_an_answer_is_named_and_it_is_ended(code, how):
+    watch = Stopwatch()
+    limit_s = 2.0 if "gave no answer" in how else 60.0
+    asked = ask_child(("-c", SAYS + code), (), str, time_limit_s=limit_s)
+    assert asked.answer is None
+    assert how in asked.how
+    assert watch.free_s() < 30
+    assert len(asked.output) <= TAIL_BYTES
+    assert psutil.Process().children() == []
+
+
+def test_an_answer_of_a_megabyte_is_taken_and_a_child_that_hangs_after_it_is_ended():
+    code = (
+        SAYS + """for part in (b'"', b'x' * 10**6, b'"', bytes([10])): os.write(out, part)\ntime.sleep(600)"""
+    )
+    watch = Stopwatch()
+    asked = ask_child(("-c", code), (), str, time_limit_s=300)
+    assert asked.answer == "x" * 10**6
+    assert watch.free_s() < 30
+    assert psutil.Process().children() == []
+
+
+def test_no_process_that_a_child_starts_inherits_its_pipes():
+    code = (
+        "import subprocess, sys\nfrom gpubench.children import ParentChannel\nparent = ParentChannel()\n"
+        "look = 'import os, sys; print([f for f in map(int, sys.argv[1:]) if os.path.exists(f\"/proc/self/fd/{f}\")])'\n"
+        "command = [sys.executable, '-c', look, *sys.argv[1:3]]\n"
+        "print(subprocess.run(command, close_fds=False, capture_output=True, text=True).stdout)"
+    )
+    assert ask_child(("-c", code), (), str, time_limit_s=60).output.strip() == "[]"
+
+
+def test_a_child_that_cannot_be_started_leaves_no_descriptor_open(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    before = psutil.Process().num_fds()
+    with pytest.raises(FileNotFoundError):
+        ask_child(("-c", "pass"), (), str, time_limit_s=60)
+    assert psutil.Process().num_fds() == before
+
+
+STUBBORN = """
+import os, signal, sys, time
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, signal.SIG_IGN)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("by", ["end_by_s", "at_once"])
+def test_a_child_whose_time_is_over_is_killed_without_being_asked_first(by):
+    child = ChildProcess(("-c", STUBBORN), msgspec.json.Decoder(str))
+    wait_until(lambda: "ready" in child.output())
+    watch = Stopwatch()
+    if by == "end_by_s":
+        child.end_by_s = time.monotonic()
+    assert child.end(at_once=by == "at_once") is None
+    assert watch.free_s() < CLOSE_AFTER_S
+    assert is_gone(child.pid)
+
+
+def test_a_command_that_is_terminated_while_it_traces_a_model_ends_as_with_ctrl_c(tmp_path):
+    mark = tmp_path / "mark"
+    (tmp_path / "mine.py").write_text(MODEL.format(mark=str(mark), hang=HANGS["asleep"]))
+    parent = subprocess.Popen(TRACE, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_until(mark.exists, parent)
+    watch = Stopwatch()
+    parent.terminate()
+    out, err = parent.communicate(timeout=60)
+    assert watch.free_s() < 3
+    assert (parent.returncode, out) == (130, "")
+    assert "Traceback" not in err
+    wait_until(lambda: all(is_gone(int(pid)) for pid in mark.read_text().split()))

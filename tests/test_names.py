@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from gpubench import names
 from gpubench.errors import MisuseError
 from gpubench.offers.instances import find_machine
-from gpubench.offers.listing import OfferFilter, list_offers
+from gpubench.offers.listing import list_offers
+from gpubench.offers.request import OffersRequest
 from gpubench.offers.snapshot import embedded_offers
 from gpubench.recommend.filters import match_gpus
 from gpubench.specs import find_spec, load_specs, matching_keys, offered_gpu_key
@@ -256,8 +257,8 @@ def test_an_unstated_row_has_the_lowest_figures_of_its_variants():
 @pytest.mark.parametrize("key", load_specs())
 def test_every_name_that_is_printed_can_be_typed_back(key):
     """In any case, with spaces, underscores or none, a row's key, name and short name mean this row alone."""
-    name = load_specs()[key].name
-    for printed in (key, name, names.short_name(name)):
+    spec = load_specs()[key]
+    for printed in (key, spec.name, spec.short_name):
         for typed in (printed, printed.upper(), printed.lower(), printed.replace(" ", "_"), f" {printed} "):
             assert matching_keys(typed) == (key,), typed
             assert match_gpus([typed], load_specs()) == {key}, typed
@@ -266,10 +267,10 @@ def test_every_name_that_is_printed_can_be_typed_back(key):
 def test_every_name_of_a_printed_offer_can_be_typed_back():
     offers = embedded_offers().offers
     for offer in offers:
-        wanted = OfferFilter(
+        wanted = OffersRequest(
             providers=(offer.provider.upper(),),
             regions=((offer.region or "any").upper(),),
-            gpus=(names.short_name(load_specs()[offer.gpu_key].name),),
+            gpus=(load_specs()[offer.gpu_key].short_name,),
             kinds=(offer.kind,),
             pricings=(offer.pricing,),
         )

@@ -49,7 +49,7 @@ from gpubench.predict.question import Question, precision_of
 from gpubench.profile import load_profiles
 from gpubench.profile.memory import peak_memory_bytes
 from gpubench.recommend.request import RankRequest, check
-from gpubench.report.words import case_words
+from gpubench.sections.words import case_words
 from gpubench.specs import load_specs
 
 fp8 = Precision("amp-fp8")

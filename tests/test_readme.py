@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from gpubench.errors import exit_codes
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -20,6 +22,10 @@ def test_there_are_two_set_up_commands_and_ci_runs_the_second_word_for_word():
     assert main_job.endswith("gpubench run --report report.html")
     assert tests.endswith("pytest -n auto")
     assert tests in (ROOT / ".ci" / "run").read_text().splitlines()
+
+
+def test_the_exit_codes_are_those_of_the_table():
+    assert exit_codes() in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
 
 
 def test_the_pictures_of_the_readme_exist():

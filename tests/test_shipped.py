@@ -82,5 +82,5 @@ def test_every_table_comes_from_the_folder_that_the_variable_names(tmp_path):
 def test_a_folder_that_lacks_a_table_is_refused_and_named(tmp_path, monkeypatch):
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     assert data_path("gpus.csv") == tmp_path / "gpus.csv"
-    with pytest.raises(MisuseError, match=r"cannot read gpus\.csv in .*unset GPUBENCH_DATA"):
+    with pytest.raises(MisuseError, match=r"cannot read .*gpus\.csv: .*unset GPUBENCH_DATA"):
         data_bytes("gpus.csv")

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gpubench.discovery import workload_names
 from gpubench.errors import GpuBenchError
 from gpubench.measure.launcher import Launcher
 from gpubench.measure.plan import PlannedCase
@@ -17,7 +18,6 @@ from gpubench.probe.identity import storable
 from gpubench.record.pytest_json import case_id
 from gpubench.record.pytest_json import machine_info as described
 from gpubench.record.session import Prepared, new_run, prepare
-from gpubench.workload import workload_names
 
 _PREPARED = pytest.StashKey[Prepared]()
 

@@ -267,12 +267,12 @@ def plane(
         if points
     ]
     points = [point for *_, cloud in clouds for point in cloud]
-    x = _log_axis([point.x for point in points], x_axis, room=0.12)
+    x = log_axis([point.x for point in points], x_axis, room=0.12)
     if less_to_the_right:
         x["range"].reverse()
     layout = dress() | {
         "xaxis": x,
-        "yaxis": _log_axis([point.y for point in points], y_axis, room=0.06),
+        "yaxis": log_axis([point.y for point in points], y_axis, room=0.06),
         "showlegend": True,
     }
     return {"data": [line, *dots_], "layout": layout}
@@ -294,7 +294,7 @@ def spaced(places: Sequence[tuple[float, float]]) -> set[int]:
     return set(chosen)
 
 
-def _log_axis(values: Sequence[float], title: str, room: float) -> dict[str, Any]:
+def log_axis(values: Sequence[float], title: str, room: float) -> dict[str, Any]:
     """An axis with ticks at 1, 2 and 5 of each decade, written out; plotly would write a bare 2 or 5."""
     low, high = math.log10(min(values, default=1.0)), math.log10(max(values, default=1.0))
     pad = max(room * (high - low), 0.05)

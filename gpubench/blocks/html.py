@@ -5,11 +5,13 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from gpubench.blocks.parts import Block, printable, told
+from gpubench.blocks.parts import printable, told
 from gpubench.shipped import package_path
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+    from gpubench.blocks.block import Block
 
 TEMPLATES = ("report/templates", "blocks/templates")
 

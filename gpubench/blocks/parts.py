@@ -118,26 +118,6 @@ class Charts:
 Part: TypeAlias = Paragraph | Facts | Bullets | Table | Charts
 
 
-@dataclass(frozen=True, kw_only=True)
-class Block:
-    """One section, whole and in its brief form.
-
-    Attributes:
-        parts: What the page shows, and Markdown.
-        brief: What a terminal shows: the sentence and the table, made by the same functions.
-    """
-
-    title: str
-    parts: tuple[Part, ...]
-    brief: tuple[Part, ...] = ()
-
-    def _repr_html_(self) -> str:
-        """Return the whole block as a notebook shows it."""
-        from gpubench.blocks.html import as_html
-
-        return as_html(self)
-
-
 Cell: TypeAlias = tuple[Column, Callable[[Row], str]]
 """A column, and what it says of a row."""
 

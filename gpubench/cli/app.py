@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import traceback
 from importlib import import_module
+from pathlib import Path
+from secrets import token_hex
+from tempfile import gettempdir
+from types import FrameType
 from typing import Annotated
 
 import typer
 
 from gpubench import __version__
 from gpubench.cli.streams import leave_quietly, make_safe
-from gpubench.errors import GpuBenchError
+from gpubench.errors import ExitCode, GpuBenchError, exit_codes
+from gpubench.files import create_file
 from gpubench.units import plain
 
 MESSAGE_LIMIT = 2000
 
 app = typer.Typer(
     name="gpubench",
-    help=(
-        "From the GPU in this machine to the GPU you should pay for.\n\n"
-        "Exit codes: 0 done, 1 a check or comparison said no, 2 misuse, 3 no usable device, "
-        "4 every case failed, 5 results could not be stored or another process is writing that run, "
-        "130 interrupted (finished cases are kept)."
-    ),
+    help=(f"From the GPU in this machine to the GPU you should pay for.\n\nExit codes: {exit_codes()}."),
     add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",  # as "rich" it would take "[default: ...]" for markup and drop it
@@ -39,6 +41,7 @@ _VERBS = (
     "results",
     "offers",
     "predict",
+    "memory",
     "calibrate",
     "rank",
     "report",
@@ -73,22 +76,42 @@ for _verb in _VERBS:
 
 
 def main() -> None:
-    """Run the command line; an expected failure is one line on stderr and its documented exit code."""
+    """Run the command line; a failure is one line on stderr and its documented exit code."""
     make_safe()
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         status = app(standalone_mode=False) or 0
         sys.stdout.flush()
         sys.exit(status)
     except BrokenPipeError:
         leave_quietly()
-        sys.exit(1)
+        sys.exit(ExitCode.NO)
     except GpuBenchError as error:
         _fail(str(error), error.exit_code)
     except typer.TyperException as error:  # misuse found by the parser itself
         words = error.format_message().replace("Value error, ", "")  # the parser's own name for a bad value
         _fail(f"{words} (see gpubench --help)", error.exit_code)
-    except typer.Abort:
-        _fail("interrupted", 130)
+    except (typer.Abort, KeyboardInterrupt):
+        _fail("interrupted", ExitCode.INTERRUPTED)
+    except Exception as error:  # noqa: BLE001 - the last handler: nobody is shown a traceback
+        _fail(
+            f"internal error: {type(error).__name__}: {error}; please report it with {_log()}",
+            ExitCode.INTERNAL,
+        )
+
+
+def _log() -> Path:
+    """Write the traceback of the error in hand to a file of its own, and return its path."""
+    path = Path(gettempdir()) / f"gpubench-{token_hex(6)}.log"
+    text = f"gpubench {__version__}\n{traceback.format_exc()}"
+    create_file(path, text.encode(errors="replace"), mode=0o600)
+    return path
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """End as with Ctrl-C, so that what is open is closed; a run that measures has a handler of its own."""
+    del number, frame
+    raise KeyboardInterrupt
 
 
 def _fail(message: str, exit_code: int) -> None:

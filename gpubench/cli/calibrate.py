@@ -28,7 +28,8 @@ def verb(
     as_json: JsonOption = False,
 ) -> None:
     """Rebuild the calibration from the published measurements, and from your own runs."""
-    from gpubench.errors import MisuseError, StorageError
+    from gpubench.errors import MisuseError
+    from gpubench.files import write_file
     from gpubench.models import Run
     from gpubench.predict.calibrate import calibrate
     from gpubench.predict.calibration import encode, own_calibration_path
@@ -44,11 +45,7 @@ def verb(
             say(problem)
     calibration = calibrate(runs, fitted=date)
     path = output or own_calibration_path()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(encode(calibration))
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error}") from error
+    write_file(path, encode(calibration), hint="choose another file with -o")
     summary = {
         "path": str(path),
         "fitted": calibration.fitted,

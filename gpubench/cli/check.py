@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpubench.cli.common import JsonOption, ResultsOption, print_json
-from gpubench.errors import MisuseError
+from gpubench.errors import ExitCode, MisuseError
 from gpubench.findings import FindingKind, show
 from gpubench.units import count, plain
 
@@ -59,7 +59,7 @@ def verb(
     else:
         _print(trust)
     if not trust.trustworthy:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.NO)
 
 
 def _fields(trust: Trust) -> dict[str, object]:

@@ -12,15 +12,11 @@ import msgspec
 import typer
 
 from gpubench.cli.streams import escaped, holds_unicode
+from gpubench.options import help_text
+from gpubench.shared_options import RESULTS
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
-ResultsOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--results",
-        help="Results folder [default: $GPUBENCH_RESULTS, ./results if it is there, else the user's data].",
-    ),
-]
+ResultsOption = Annotated[Path | None, typer.Option("--results", help=help_text(RESULTS))]
 
 _encoder = msgspec.json.Encoder(decimal_format="number", enc_hook=str)
 

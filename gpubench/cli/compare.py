@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpubench.cli.common import JsonOption, ResultsOption, print_json, say
-from gpubench.errors import MisuseError
+from gpubench.errors import ExitCode, MisuseError
 from gpubench.interval import stacked
 from gpubench.units import format_number, format_percent, plain
 
@@ -30,7 +30,10 @@ def verb(
         str | None,
         typer.Option(
             metavar="3%",
-            help="Exit 1 if a case of B is surely slower than A by more than this, or gave no figure in B.",
+            help=(
+                "Exit 1 if a case of B is surely slower than A by more than this, or gave no figure in B; "
+                "6 if an interval is too wide to tell."
+            ),
         ),
     ] = None,
     by: Annotated[str | None, typer.Option(help="device: compare runs of different devices.")] = None,
@@ -48,6 +51,7 @@ def verb(
     root = results_root(results)
     found = compare(read_run(find_run(root, a)), read_run(find_run(root, b)), across_devices=by == "device")
     failed = () if tolerance is None else found.failed(tolerance)
+    undecided = () if tolerance is None else found.undecided(tolerance)
     for remark in found.remarks:
         say(remark)
     if json:
@@ -58,6 +62,7 @@ def verb(
                 "broken": found.broken,
                 "remarks": found.remarks,
                 "failed": [each.case for each in failed],
+                "undecided": [each.case for each in undecided],
             }
         )
     elif found.rows:
@@ -66,7 +71,11 @@ def verb(
         say(f"no figure in B ({_why(broken)}): {plain(broken.label)}")
     if failed:
         _say_failed(found, failed, tolerance)
-        raise typer.Exit(1)
+    if undecided:
+        cases = ", ".join(plain(each.label) for each in undecided)
+        say(f"undecided at {format_percent(tolerance)}, as the interval allows both: {cases}; measure longer")
+    if failed or undecided:
+        raise typer.Exit(ExitCode.NO if failed else ExitCode.UNDECIDED)
 
 
 def _say_failed(found: Comparison, failed: tuple[Row | Broken, ...], tolerance: float | None) -> None:

@@ -11,6 +11,7 @@ import typer
 from gpubench.blocks.parts import Paragraph, Part, number, table, text
 from gpubench.blocks.terminal import show
 from gpubench.cli.common import print_json, say
+from gpubench.errors import ExitCode
 from gpubench.units import count, format_duration, format_si, plain
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def check_cuda(device: str, output: Path | None, *, full: bool, as_json: bool) -
         show(*_verdicts(verdicts), *_phases(check), *_beside(check))
     _say_next(check, verdicts, path)
     if judge.failed(verdicts) or judge.cut_off(verdicts):
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.NO)
 
 
 def _say_part(log: PartLog, number: int, total: int) -> None:

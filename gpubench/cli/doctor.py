@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from gpubench.cli.common import JsonOption, ResultsOption, print_json
+from gpubench.errors import ExitCode
 
 if TYPE_CHECKING:
     from gpubench.blocks.parts import Part
@@ -32,7 +33,7 @@ def verb(results: ResultsOption = None, json: JsonOption = False) -> None:
 
         show(*_parts(checks))
     if failed(checks):
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.NO)
 
 
 def _storage(results: Path | None) -> Check:
@@ -45,11 +46,11 @@ def _storage(results: Path | None) -> Check:
 
     root = results_root(results)
     try:
-        check_writable(root)
+        there = check_writable(root)
     except StorageError as error:
         seen, _, mend = str(error).partition("; ")
         return fail("results folder", seen, mend)
-    free = shutil.disk_usage(root).free
+    free = shutil.disk_usage(there).free
     return ok("results folder", f"{root}, {format_bytes(free)} free")
 
 

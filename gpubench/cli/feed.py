@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from gpubench.cli.common import JsonOption, ResultsOption, print_json, say
+from gpubench.cli.common import JsonOption, print_json, say
+from gpubench.cli.options import options_of
 from gpubench.interval import stacked
+from gpubench.recommend.feed_request import FeedRequest
 from gpubench.units import format_si, plain
 
 if TYPE_CHECKING:
@@ -26,23 +28,13 @@ def register(app: typer.Typer) -> None:
     app.command("feed")(verb)
 
 
-def verb(
-    gpu: Annotated[
-        list[str] | None,
-        typer.Option("--gpu", help="A GPU to feed; may be repeated. [default: the one here, else examples]"),
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="DataLoader workers. [default: one a CPU]")
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N, or a UUID.")] = "auto",
-    results: ResultsOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@options_of(FeedRequest)
+def verb(request: FeedRequest, as_json: JsonOption = False) -> None:
     """Say whether this host can prepare images as fast as a GPU trains on them (needs kornia)."""
     from gpubench.blocks.terminal import show
-    from gpubench.recommend.feed import FeedRequest, feed
+    from gpubench.recommend.feed import feed
 
-    report = feed(FeedRequest(gpus=tuple(gpu or ()), workers=workers, device=device, results=results))
+    report = feed(request)
     if as_json:
         print_json(report)
         return

@@ -34,8 +34,8 @@ def verb(
 
 
 def _list_workloads(as_json: bool) -> None:
+    from gpubench.discovery import workload_names
     from gpubench.profile import load_profiles
-    from gpubench.workload import workload_names
 
     shipped = load_profiles()
     found = {name: shipped.get(name) for name in workload_names()}

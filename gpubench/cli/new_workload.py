@@ -11,6 +11,7 @@ import typer
 
 from gpubench.cli.common import JsonOption, print_json, say
 from gpubench.errors import MisuseError, StorageError
+from gpubench.files import create_file
 
 
 def register(app: typer.Typer) -> None:
@@ -46,17 +47,16 @@ def _is_taken(name: str) -> bool:
 
 
 def _template(name: str) -> str:
-    from gpubench.shipped import package_path
+    from gpubench.shipped import package_text
 
-    text = package_path("data/own_model_template.txt").read_text(encoding="utf-8")
+    text = package_text("data/own_model_template.txt")
     return text.replace("NAME: describe", f"{name}: describe", 1).replace("./FILE", f"./{name}.py")
 
 
 def _write(path: Path, text: str) -> None:
     """Write a new file; one that is there is the user's work."""
     try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
+        create_file(path, text.encode())
     except FileExistsError as error:
         raise MisuseError(f"{path} is there already; choose another name or move it away") from error
     except OSError as error:

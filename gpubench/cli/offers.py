@@ -9,21 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpubench.cli.common import JsonOption, ResultsOption, money, print_json, say
-from gpubench.errors import GpuBenchError, MisuseError
+from gpubench.cli.options import options_of
+from gpubench.errors import ExitCode, GpuBenchError, MisuseError
+from gpubench.offers.request import OffersRequest
 from gpubench.units import plain
 
 if TYPE_CHECKING:
     from decimal import Decimal
 
     from gpubench.blocks.parts import Part
-    from gpubench.models import Pricing
     from gpubench.offers.listing import ListedOffer
     from gpubench.offers.snapshot import SourceOffers
     from gpubench.offers.table import OfferTable, SetAside
 
-OffersFileOption = Annotated[
-    Path | None, typer.Option("--offers", help="Your own price table (CSV or JSON), laid over the others.")
-]
 SHOWN_SET_ASIDE = 8
 
 
@@ -38,53 +36,17 @@ def register(app: typer.Typer) -> None:
     app.add_typer(offers, name="offers")
 
 
-def list_(
-    provider: Annotated[list[str] | None, typer.Option(help="Only this provider; may be repeated.")] = None,
-    region: Annotated[
-        list[str] | None, typer.Option(help="Only this region ('any': source gives none).")
-    ] = None,
-    gpu: Annotated[
-        list[str] | None, typer.Option(help="Only this GPU: a key, a name or a part such as h100.")
-    ] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="Only instances with so many GPUs.")] = None,
-    max_usd_per_hour: Annotated[
-        float | None, typer.Option(min=0, help="Highest price of the instance per hour.")
-    ] = None,
-    spot: Annotated[bool, typer.Option("--spot", help="Only spot prices.")] = False,
-    pricing: Annotated[
-        list[str] | None, typer.Option(help="Only on_demand, spot or reserved; may be repeated.")
-    ] = None,
-    kind: Annotated[
-        list[str] | None,
-        typer.Option(help="Only vm, marketplace, serverless, historic, attach-fee or free."),
-    ] = None,
-    offers: OffersFileOption = None,
-    as_of: Annotated[
-        str | None, typer.Option(help="List as on this day (YYYY-MM-DD): later prices are left out.")
-    ] = None,
-    results: ResultsOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@options_of(OffersRequest)
+def list_(request: OffersRequest, as_json: JsonOption = False) -> None:
     """List offers, cheapest GPU-hour first, with the age of each price."""
-    from decimal import Decimal
-
     from gpubench.blocks.terminal import show
-    from gpubench.offers.listing import OfferFilter, list_offers
+    from gpubench.offers.listing import list_offers
     from gpubench.offers.snapshot import load_offers
     from gpubench.today import day_of
 
-    wanted = OfferFilter(
-        providers=tuple(provider or ()),
-        regions=tuple(region or ()),
-        gpus=tuple(gpu or ()),
-        kinds=_kinds(kind or []),
-        pricings=_pricings([*(pricing or ()), *(["spot"] if spot else ())]),
-        gpu_count=count,
-        max_usd_per_hour=None if max_usd_per_hour is None else Decimal(str(max_usd_per_hour)),
-    )
-    today = day_of(as_of)
-    table = load_offers(results, offers, None if as_of is None else today)
-    rows = list_offers(table.offers, wanted, today, table.own)
+    today = day_of(request.as_of)
+    table = load_offers(request.results, request.offers, None if request.as_of is None else today)
+    rows = list_offers(table.offers, request, today, table.own)
     if as_json:
         print_json(_document(rows, table, today.isoformat()))
         return
@@ -134,7 +96,7 @@ def refresh_(
     if done.path is None and from_ is not None and not unmet:
         say("nothing in it is newer than the prices here")
     elif done.path is None:
-        say("no source answered: the prices known before stand, see `gpubench offers list` for their age")
+        say("no source answered: keeping the previous prices, see `gpubench offers list` for their age")
     else:
         say(f"written: {plain(str(done.path), 1000)}")
     if as_json:
@@ -155,7 +117,7 @@ def refresh_(
             }
         )
     if unmet or (done.path is None and from_ is None):
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.NO)
 
 
 def import_(
@@ -221,25 +183,6 @@ def _say_set_aside(set_aside: Sequence[SetAside]) -> None:
         say(f"  {alike[0]}{more}: {reason}")
     if len(rows) > SHOWN_SET_ASIDE:
         say(f"  ... and {len(rows) - SHOWN_SET_ASIDE} more reasons (--json shows all)")
-
-
-def _kinds(given: list[str]) -> tuple[str, ...]:
-    from gpubench.offers.plausible import KINDS
-
-    for value in given:
-        if value not in KINDS:
-            raise MisuseError(f"--kind {value!r} is unknown; give one of {', '.join(sorted(KINDS))}")
-    return tuple(given)
-
-
-def _pricings(given: list[str]) -> tuple[Pricing, ...]:
-    from gpubench.models import Pricing
-
-    known = [pricing.value for pricing in Pricing]
-    for value in given:
-        if value not in known:
-            raise MisuseError(f"--pricing {value!r} is unknown; give one of {', '.join(known)}")
-    return tuple(map(Pricing, given))
 
 
 def _document(rows: tuple[ListedOffer, ...], table: OfferTable, as_of: str) -> dict[str, object]:

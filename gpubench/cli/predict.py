@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from gpubench import executions, precisions
-from gpubench.cli.common import JsonOption, ResultsOption, print_json, say
+from gpubench.cli.common import JsonOption, print_json, say
+from gpubench.cli.options import options_of
 from gpubench.errors import MisuseError
+from gpubench.predict.request import PredictRequest
 
 predict_app = typer.Typer(help="Predict throughput on GPUs that are not here.", no_args_is_help=True)
 
@@ -20,52 +21,18 @@ def register(app: typer.Typer) -> None:
 
 
 @predict_app.command()
-def show(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="WORKLOAD", help="A standard workload; a path or MODULE:NAME is your own."),
-    ] = None,
-    workload: Annotated[
-        str | None, typer.Option("--workload", help="The same, for your own model: FILE[:NAME].")
-    ] = None,
-    precision: Annotated[
-        str, typer.Option("--precision", help=f"{precisions.HELP}: the best of each GPU.")
-    ] = "amp",
-    gpu: Annotated[list[str] | None, typer.Option("--gpu", help="GPU key or name; again for more.")] = None,
-    execution: Annotated[str, typer.Option("--execution", help=f"{executions.HELP}.")] = "graph",
-    task: Annotated[str, typer.Option("--task", help="train or infer.")] = "train",
-    batch_size: Annotated[
-        str | None,
-        typer.Option(
-            "--batch-size", help="Samples per step on one GPU, or max: the largest that each GPU holds."
-        ),
-    ] = None,
-    results: ResultsOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Print figure, interval and reasons for each GPU, the fastest first."""
+@options_of(PredictRequest)
+def show(request: PredictRequest, as_json: JsonOption = False) -> None:
+    """Print throughput, interval and reasons for each GPU, the fastest first."""
     from gpubench.blocks.terminal import show as print_parts
     from gpubench.predict.calibration import load_calibration
     from gpubench.predict.estimate import predict
     from gpubench.predict.explain import as_records
-    from gpubench.recommend.request import parse_batch
 
-    named = [each for each in (name, workload) if each is not None]
-    if len(named) != 1:
-        raise MisuseError(f"{len(named)} workloads named: give one, as in gpubench predict show vgg16")
     stale = load_calibration().stale
     if stale:
         say(f"the calibration is older than {', '.join(stale)}: run gpubench calibrate")
-
-    answers = predict(
-        named[0],
-        gpus=gpu,
-        precision=precision,
-        execution=execution,
-        task=task,
-        batch_size=parse_batch(batch_size),
-        results=results,
-    )
+    answers = predict(request)
     if as_json:
         print_json(as_records(answers))
     else:

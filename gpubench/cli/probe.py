@@ -59,13 +59,10 @@ def overview() -> None:
 
 
 def _write_dump(file: Path) -> None:
-    from gpubench.errors import StorageError
+    from gpubench.files import write_file
     from gpubench.probe.nvidia import dump as read_dump
     from gpubench.probe.nvml_driver import dump_text
 
     calls = read_dump()
-    try:
-        file.write_text(dump_text(calls), encoding="utf-8")
-    except OSError as error:
-        raise StorageError(f"cannot write {file}: {error.strerror}; choose another file") from None
+    write_file(file, dump_text(calls).encode(), hint="choose another file")
     say(f"wrote {file}: {len(calls)} driver calls, UUIDs and process numbers masked")

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from gpubench.children import ChildEndedError, ChildLateError
 from gpubench.errors import NoDeviceError
 from gpubench.measure import messages, preflight
 from gpubench.measure.budget import Budget
-from gpubench.measure.child import MODULE, Child, ChildEndedError, ChildLateError, environment_of
+from gpubench.measure.child import MODULE, Child, environment_of
 from gpubench.measure.launcher import NO_SIGN, PHASE_LIMITS_S
 from gpubench.measure.privacy import scrub
 from gpubench.models import Case, DeviceProfile, Precision

@@ -12,7 +12,7 @@ import msgspec
 from gpubench.cuda_check.bench import Bench, ProcessLostError, unwatched
 from gpubench.cuda_check.plan import CheckPlan, Trial, batch_of, is_strict, quick_within
 from gpubench.cuda_check.store import nameless_calls
-from gpubench.errors import GpuBenchError
+from gpubench.errors import GpuBenchError, NoDeviceError
 from gpubench.measure import capability, checks, events, messages, preflight
 from gpubench.measure.batch_search import largest_that_fits
 from gpubench.measure.environment import environment
@@ -56,6 +56,10 @@ class PartFailedError(Exception):
     def __init__(self, message: str, traceback: str | None = None) -> None:
         super().__init__(message)
         self.traceback = traceback
+
+
+class PartLeftOutError(Exception):
+    """A part is not for this machine as it is now; the message says why."""
 
 
 @dataclass
@@ -359,9 +363,18 @@ def _waiting_case(proof: Case) -> Case:
 
 
 def measure_scaling(work: Work) -> None:
-    """Measure one job on one GPU, then on all."""
+    """Measure one job on one GPU, then on all.
+
+    Raises:
+        PartLeftOutError: If somebody else uses one of the others: neither may disturb the other.
+    """
     assert work.plan.scaling is not None  # else the part is not planned
     work.bench.close()
+    for peer in work.plan.scaling.peers:
+        try:
+            preflight.preflight(peer, allow_shared=False)
+        except NoDeviceError as error:
+            raise PartLeftOutError(str(error)) from error
     work.add(scaling=_measured(work, work.plan.scaling)[0])
 
 

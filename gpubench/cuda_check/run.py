@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from gpubench.cuda_check.bench import Bench, ProcessLostError, unwatched
-from gpubench.cuda_check.parts import STEPS, PartFailedError, Work
+from gpubench.cuda_check.parts import STEPS, PartFailedError, PartLeftOutError, Work
 from gpubench.cuda_check.plan import AMOUNTS, Amounts, CheckPlan, make_plan
 from gpubench.cuda_check.store import nameless, write_check
 from gpubench.errors import InterruptedRunError, MisuseError, NoDeviceError, StorageError
@@ -157,6 +157,8 @@ def _do(work: Work, name: str) -> None:
         if name in OPENING:
             work.log(name, state=state, reason=scrub(reason))
             raise
+    except PartLeftOutError as error:
+        state, reason = PartState.LEFT_OUT, str(error)
     except PartFailedError as error:
         state, reason, trace = PartState.FAILED, str(error), error.traceback or ""
     except ProcessLostError as error:

@@ -11,32 +11,51 @@ from typing import Any, get_args
 import msgspec
 
 from gpubench.cuda_check.plan import PARTS
-from gpubench.errors import MisuseError, StorageError
+from gpubench.errors import MisuseError
+from gpubench.files import read_json, write_file
 from gpubench.measure.privacy import scrub
 from gpubench.models import (
     SCHEMA_VERSION,
     BatchChoice,
+    Checkpointing,
     CudaCheck,
     DeviceProfile,
     Execution,
     FindingKind,
+    Framework,
     Identity,
     MemoryFormat,
+    ParallelMode,
     PartState,
     Precision,
     Status,
     TaskKind,
+    Trainable,
+    WeightType,
 )
 from gpubench.profile import load_profiles
 from gpubench.readings import h200_readings
-from gpubench.record.store import is_safe_name, replace_file
+from gpubench.record.store import is_safe_name
 from gpubench.specs import find_spec, load_specs
-from gpubench.units import MIB, format_bytes, plain
+from gpubench.units import MIB, plain
 
 MOST_BYTES = 16 * MIB
 """A whole check is some hundreds of kilobytes."""
 LONGEST_TEXT = 2000
-_KINDS = (Precision, Execution, TaskKind, MemoryFormat, Status, PartState, FindingKind)
+_KINDS = (
+    Precision,
+    Execution,
+    TaskKind,
+    MemoryFormat,
+    Framework,
+    WeightType,
+    Checkpointing,
+    Trainable,
+    ParallelMode,
+    Status,
+    PartState,
+    FindingKind,
+)
 _OF_ONE_CARD = re.compile("UUID|Serial|PciInfo|Board|MinorNumber|Pids|Accounting|InstanceId")
 """Calls of the driver library that tell one card, or one machine, from another of its kind."""
 _WORDS = frozenset(
@@ -94,10 +113,7 @@ def write_check(path: Path, check: CudaCheck) -> None:
     Raises:
         StorageError: If it cannot be written; the old file is then untouched.
     """
-    try:
-        replace_file(path, encode(check))
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror}; choose another file with -o") from error
+    write_file(path, encode(check), hint="choose another file with -o")
 
 
 def encode(check: CudaCheck) -> bytes:
@@ -139,17 +155,7 @@ def read_check(path: Path) -> CudaCheck:
     Raises:
         MisuseError: If it is missing, too large, of a later gpubench, or no check.
     """
-    try:
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise MisuseError(f"cannot read {path}: {error.strerror}") from error
-    if len(data) > MOST_BYTES:
-        raise MisuseError(f"{path.name} takes over {format_bytes(MOST_BYTES)}: it is no check of gpubench")
-    try:
-        check = msgspec.json.decode(data, type=CudaCheck)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise MisuseError(f"{path.name} is no check of gpubench: {plain(str(error))}") from error
+    check = read_json(path, CudaCheck, MOST_BYTES, what="check of gpubench", follow_links=True)
     if check.kind != "cuda-check" or not 1 <= check.schema_version <= SCHEMA_VERSION:
         raise MisuseError(
             f"{path.name} is {plain(check.kind)} of schema {check.schema_version}; this gpubench reads "

@@ -13,10 +13,11 @@ from typing import Self
 
 import msgspec
 
+from gpubench.children import ChildEndedError, ChildLateError
 from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
-from gpubench.measure import capability, messages
+from gpubench.measure import messages
 from gpubench.measure.budget import budget_of
-from gpubench.measure.child import Child, ChildEndedError, ChildLateError, environment_of
+from gpubench.measure.child import Child, environment_of
 from gpubench.measure.plan import Plan
 from gpubench.measure.privacy import scrub
 from gpubench.models import (
@@ -27,6 +28,7 @@ from gpubench.models import (
     Status,
     WorkloadProfile,
 )
+from gpubench.profile.allowance import card_of_device
 from gpubench.profile.memory import MOST_BATCH, largest_batch
 from gpubench.units import Seconds, format_bytes
 
@@ -75,9 +77,10 @@ def largest_that_fits(
     return good
 
 
-def guess_batch(profile: WorkloadProfile, case: Case, memory_bytes: int) -> int:
-    """Guess from the memory model that ranking goes by too."""
-    return max(1, largest_batch(profile, case.task, case.precision, memory_bytes))
+def guess_batch(profile: WorkloadProfile, case: Case, device: DeviceProfile) -> int:
+    """Guess from the memory model that ranking goes by too; 1 where the device's memory is not known."""
+    card = card_of_device(device)
+    return 1 if card is None else max(1, largest_batch(profile, case.task, case.precision, card))
 
 
 def with_largest_batches(
@@ -101,13 +104,13 @@ def with_largest_batches(
         NoDeviceError: If the device cannot be used.
     """
     memory_bytes = device.memory_bytes
-    if capability.is_cpu(device) or memory_bytes is None:
+    if device.is_cpu or memory_bytes is None:
         raise MisuseError(
             "--batch-size max needs a GPU whose memory is known: a CPU would begin to swap; give a number"
         )
     cases, lost = [], list(made.unsupported)
     for planned in made.cases:
-        guess = guess_batch(profiles[planned.reference], planned.case, memory_bytes)
+        guess = guess_batch(profiles[planned.reference], planned.case, device)
         try:
             with Trials(planned.reference, planned.case, device, on_trial, made.seed) as trials:
                 batch = largest_that_fits(trials.fits, guess)
@@ -157,8 +160,8 @@ class Trials:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._end()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._end(at_once=kind is KeyboardInterrupt)
 
     def fits(self, batch: int) -> bool:
         """Whether a few steps of this batch run without running out of memory.
@@ -191,7 +194,7 @@ class Trials:
             return self._child
         strict = self._case.precision is Precision.FP32
         child = self._child = Child(environment_of(self._device, os.environ, strict=strict))
-        on_cpu = capability.is_cpu(self._device)
+        on_cpu = self._device.is_cpu
         budget = budget_of("quick", on_cpu=on_cpu)
         child.send(messages.Setup(device=self._device, budget=budget, seed=self._seed))
         while True:
@@ -204,10 +207,10 @@ class Trials:
                 case _:
                     continue
 
-    def _end(self) -> None:
+    def _end(self, *, at_once: bool = False) -> None:
         child, self._child = self._child, None
         if child is not None:
-            child.end()
+            child.end(at_once=at_once)
 
 
 def _await_case(child: Child, until_s: Seconds) -> messages.CaseDone:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 
-from gpubench.measure.case import Desk, Seen, failure, is_spent, try_steps
+from gpubench.measure.case import LaunchRecorder, WorkerContext, failure, is_spent, try_steps
 from gpubench.measure.execution import NotPreparedError
 from gpubench.measure.messages import CaseDone, MeasureCase, TryBatch
 from gpubench.measure.precision import switches_for
@@ -15,17 +15,17 @@ STEPS = 4
 """The first steps make the optimizer's state and let cuDNN try its algorithms; the later ones are as all."""
 
 
-def try_batch(order: TryBatch, desk: Desk) -> CaseDone:
+def try_batch(order: TryBatch, context: WorkerContext) -> CaseDone:
     """Run a few steps of a case; the status says whether they ran, did not fit, or failed otherwise.
 
     The launch holds what a measurement holds before its first timed round: errors, switches, peak memory.
     """
     status, reason, trace = Status.OK, None, None
-    seen = Seen(index=0)
+    seen = LaunchRecorder(index=0)
     try:
         with switches_for(order.case.precision) as seen.switches:
             case = MeasureCase(reference=order.reference, case=order.case, launch=0)
-            try_steps(case, desk, STEPS, seen)
+            try_steps(case, context, STEPS, seen)
     except NotPreparedError as error:
         status, reason = Status.UNSUPPORTED, str(error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - as in a measurement
@@ -35,6 +35,6 @@ def try_batch(order: TryBatch, desk: Desk) -> CaseDone:
         status=status,
         reason=reason,
         launch=seen.launch(),
-        spent=is_spent(status, desk),
+        spent=is_spent(status, context),
         traceback=trace,
     )

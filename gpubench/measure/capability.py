@@ -9,11 +9,6 @@ CUDA_BACKENDS = frozenset({"cuda", "nvidia"})
 HIP_BACKENDS = frozenset({"rocm", "amd", "hip"})
 
 
-def is_cpu(device: DeviceProfile) -> bool:
-    """Whether the device is the CPU itself."""
-    return device.backend == "cpu"
-
-
 def is_cuda(device: DeviceProfile) -> bool:
     """Whether torch reaches the device by its ``cuda`` name (NVIDIA, and AMD through HIP)."""
     return device.backend in CUDA_BACKENDS | HIP_BACKENDS
@@ -23,7 +18,7 @@ def why_no_precision(precision: Precision, device: DeviceProfile) -> str | None:
     """Say why a device does not have a precision; None where it has."""
     if precision is Precision.FP32:
         return None
-    if is_cpu(device):
+    if device.is_cpu:
         return _why_no_precision_on_cpu(precision, device)
     if device.backend in CUDA_BACKENDS:
         return _why_no_precision_on_nvidia(precision, device)
@@ -41,7 +36,7 @@ def why_no_execution(execution: Execution, device: DeviceProfile, gpu_count: int
 
 def best_amp(device: DeviceProfile) -> Precision:
     """Return the precision that ``amp`` means on a device; a CPU has no other than bf16."""
-    return precisions.best_amp(lambda each: is_cpu(device) or why_no_precision(each, device) is None)
+    return precisions.best_amp(lambda each: device.is_cpu or why_no_precision(each, device) is None)
 
 
 def default_precisions(device: DeviceProfile) -> tuple[Precision, ...]:
@@ -52,7 +47,7 @@ def default_precisions(device: DeviceProfile) -> tuple[Precision, ...]:
 
 def default_executions(device: DeviceProfile, *, publish: bool, gpu_count: int = 1) -> tuple[Execution, ...]:
     """Return eager, graph on a GPU that has it, and compile when figures are to be published."""
-    if is_cpu(device) or gpu_count > 1:
+    if device.is_cpu or gpu_count > 1:
         return (Execution.EAGER,)
     wanted = (e for e in Execution if publish or not e.facts.when_published)
     return tuple(e for e in wanted if why_no_execution(e, device) is None)

@@ -14,6 +14,7 @@ from itertools import pairwise
 
 import torch
 
+from gpubench.discovery import load_workload
 from gpubench.measure import busy, by_hand, energy, guards, preflight
 from gpubench.measure.budget import Budget, within
 from gpubench.measure.clock import Clock
@@ -40,7 +41,7 @@ from gpubench.models import (
 )
 from gpubench.profile.log import TRACEBACK_CHARACTERS
 from gpubench.units import Seconds, Watts
-from gpubench.workload import Task, lacks_memory, load_workload, one_line
+from gpubench.workload import Task, lacks_memory, one_line
 
 CURVE_SHARE = 0.4
 """The steps whose losses are kept one by one take at most this share of the longest warm-up."""
@@ -49,7 +50,7 @@ STEPS_BEFORE_PEAK = 2
 
 
 @dataclass
-class Desk:
+class WorkerContext:
     """What the child keeps from case to case, and how it talks to its parent.
 
     Attributes:
@@ -103,7 +104,7 @@ class Desk:
 
 
 @dataclass
-class Seen:
+class LaunchRecorder:
     """What is known of a case so far; a Launch is made of it however the case ends."""
 
     index: int
@@ -186,18 +187,18 @@ class Seen:
         return self.series.ended_s - self.series.began_s
 
 
-def measure_case(order: MeasureCase, desk: Desk) -> CaseDone:
+def measure_case(order: MeasureCase, context: WorkerContext) -> CaseDone:
     """Measure one case; a failure of the work becomes a status, and what was seen stays.
 
     An exception of the model's own code is one of the ways in which a case ends: it is answered here,
     once, and never reaches the next case.
     """
-    seen = Seen(index=order.launch)
+    seen = LaunchRecorder(index=order.launch)
     deadline_s = time.perf_counter() + order.time_s if order.time_s is not None else float("inf")
     status, reason, trace = Status.OK, None, None
     try:
         with switches_for(order.case.precision) as seen.switches:
-            _measure(order, desk, seen, deadline_s)
+            _measure(order, context, seen, deadline_s)
     except OutOfTimeError:
         status, reason = Status.TIMEOUT, _out_of_time(seen)
     except StoppedError:
@@ -206,33 +207,33 @@ def measure_case(order: MeasureCase, desk: Desk) -> CaseDone:
     except NotPreparedError as error:
         status, reason = Status.UNSUPPORTED, str(error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the model is its author's code: it may raise anything
-        fault = None if desk.team is None else desk.team.fault()
+        fault = None if context.team is None else context.team.fault()
         status, reason = fault or failure(error, order.case.batch_size)
         trace = "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:]
-    seen.stopped = desk.stopped()
-    if lost := desk.telemetry.fault:
+    seen.stopped = context.stopped()
+    if lost := context.telemetry.fault:
         status, reason = Status.FAILED, preflight.describe_fault(lost)
     return CaseDone(
         status=status,
         reason=reason,
         launch=seen.launch(),
         lost=lost is not None,
-        spent=is_spent(status, desk),
+        spent=is_spent(status, context),
         traceback=trace,
     )
 
 
-def is_spent(status: Status, desk: Desk) -> bool:
+def is_spent(status: Status, context: WorkerContext) -> bool:
     """Hand memory back after a case; whether this process must not measure another.
 
     After a failure torch's allocator may believe that a capture goes on, and an error of CUDA may stick: then
     nothing works but a new process. A case that ran out of time ended between two steps and leaves no such
     trace, except in a job of several processes, of which the others may be in the middle of a step.
     """
-    if status is not Status.OK and (status is not Status.TIMEOUT or desk.team is not None):
+    if status is not Status.OK and (status is not Status.TIMEOUT or context.team is not None):
         return True
     try:
-        desk.hardware.release()
+        context.hardware.release()
     except RuntimeError:
         return True
     return False
@@ -245,22 +246,22 @@ def failure(error: BaseException, batch_size: int) -> tuple[Status, str]:
     return Status.FAILED, one_line(error)
 
 
-def compare_by_hand(order: ByHand, desk: Desk) -> ByHandDone:
+def compare_by_hand(order: ByHand, context: WorkerContext) -> ByHandDone:
     """Hold the harness, or its telemetry, against a loop by hand, in blocks of ``by_hand.BLOCK_S``."""
     case = order.case
     with switches_for(case.precision):
-        task = load_workload(order.reference).build(case.batch_size, desk.seed)
-        work = move(task, case, desk.hardware.device)
-        once = by_hand.bare_loop(work, desk.hardware, by_hand.WARM_STEPS)
+        task = load_workload(order.reference).build(case.batch_size, context.seed)
+        work = move(task, case, context.hardware.device)
+        once = by_hand.bare_loop(work, context.hardware, by_hand.WARM_STEPS)
         steps = max(len(work.batches), round(by_hand.BLOCK_S * by_hand.WARM_STEPS / once))
         if order.sampler:
             ratios = by_hand.sampled_over_plain(
-                work, desk.hardware, desk.telemetry, pairs=by_hand.PAIRS, steps=steps
+                work, context.hardware, context.telemetry, pairs=by_hand.PAIRS, steps=steps
             )
         else:
-            ratios = by_hand.harness_over_bare(work, desk.hardware, pairs=by_hand.PAIRS, steps=steps)
+            ratios = by_hand.harness_over_bare(work, context.hardware, pairs=by_hand.PAIRS, steps=steps)
     ratio, low, high = by_hand.median_interval(ratios)
-    desk.hardware.release()
+    context.hardware.release()
     return ByHandDone(ratio=ratio, low=low, high=high)
 
 
@@ -274,93 +275,99 @@ def skipped_steps(scales: list[float]) -> int:
     return skipped
 
 
-def _measure(order: MeasureCase, desk: Desk, seen: Seen, deadline_s: Seconds) -> None:
+def _measure(order: MeasureCase, context: WorkerContext, seen: LaunchRecorder, deadline_s: Seconds) -> None:
     began_s = time.perf_counter()
 
     def budget(round_s: Seconds = 0.0) -> Budget:
         if order.aim_s is None:
-            return desk.budget
-        return within(desk.budget, began_s + order.aim_s - time.perf_counter(), round_s)
+            return context.budget
+        return within(context.budget, began_s + order.aim_s - time.perf_counter(), round_s)
 
-    work, before = _build(order, desk, seen, deadline_s)
+    work, before = _build(order, context, seen, deadline_s)
     loop = Loop(
-        advance=_first_steps(work, desk, seen, deadline_s),
+        advance=_first_steps(work, context, seen, deadline_s),
         edge_loss=work.edge_loss,
-        clock=desk.clock(),
+        clock=context.clock(),
         batches=len(work.batches),
         deadline_s=deadline_s,
-        stopped=desk.stopped,
-        report=desk.report,
-        heap=lambda: desk.hardware.heap(work.scaler.get_scale() if work.scaler is not None else None),
-        announce=None if desk.team is None else desk.team.announce_steps,
+        stopped=context.stopped,
+        report=context.report,
+        heap=lambda: context.hardware.heap(work.scaler.get_scale() if work.scaler is not None else None),
+        announce=None if context.team is None else context.team.announce_steps,
     )
-    reserved = _wants_latency(work, desk)
+    reserved = _wants_latency(work, context)
     try:
-        _time(loop, desk, seen, budget, reserve_latency=reserved)
+        _time(loop, context, seen, budget, reserve_latency=reserved)
     finally:
         if before and seen.series.began_s is not None:
             seen.parameters_moved = guards.has_moved(work.model, before)
-    if desk.team is None:
-        _look_again(loop, work, desk, seen)
+    if context.team is None:
+        _look_again(loop, work, context, seen)
 
 
-def try_steps(order: MeasureCase, desk: Desk, steps: int, seen: Seen) -> None:
+def try_steps(order: MeasureCase, context: WorkerContext, steps: int, seen: LaunchRecorder) -> None:
     """Go the way of a measurement with a few steps for its rounds: it needs as much memory.
 
     The checks at its end need some too, and may find none on a device that the step has filled.
     """
-    work, before = _build(order, desk, seen, math.inf)
-    advance = _first_steps(work, desk, seen, math.inf)
+    work, before = _build(order, context, seen, math.inf)
+    advance = _first_steps(work, context, seen, math.inf)
     for index in range(steps):
         work.edge_loss(advance(index), index)
-    _prove_again(seen, desk.hardware)
+    _prove_again(seen, context.hardware)
     if before:
         seen.parameters_moved = guards.has_moved(work.model, before)
 
 
 def _build(
-    order: MeasureCase, desk: Desk, seen: Seen, deadline_s: Seconds
+    order: MeasureCase, context: WorkerContext, seen: LaunchRecorder, deadline_s: Seconds
 ) -> tuple[Work, list[torch.Tensor]]:
     """Return the work on its device, its arithmetic checked, and the fingerprint of what it trains."""
-    task, work = _copy(order, desk, seen)
+    task, work = _copy(order, context, seen)
     _in_time(deadline_s)
-    desk.phase("check")
-    seen.precision_errors = {**probe_errors(desk.hardware.device)}
-    if not (desk.hardware.is_cpu and order.case.precision is Precision.FP32):  # else it is its own reference
-        expected = desk.expected_loss(task, order.case)
+    context.phase("check")
+    seen.precision_errors = {**probe_errors(context.hardware.device)}
+    is_reference = context.hardware.is_cpu and order.case.precision is Precision.FP32
+    if not is_reference:
+        expected = context.expected_loss(task, order.case)
         seen.reference_error = guards.reference_error(work, task, expected)
     _in_time(deadline_s)
-    if desk.team is not None:
+    if context.team is not None:
         work = share(work)
     seen.fused = is_fused(work.optimizer)
     return work, guards.fingerprint(work.model) if order.case.task is TaskKind.TRAIN else []
 
 
-def _copy(order: MeasureCase, desk: Desk, seen: Seen) -> tuple[Task, Work]:
+def _copy(order: MeasureCase, context: WorkerContext, seen: LaunchRecorder) -> tuple[Task, Work]:
     """Return the task as built, on the CPU, and a copy of it on the device."""
-    desk.phase("build")
+    context.phase("build")
     with seen.timing("build"):
-        if desk.team is not None:
-            desk.team.announce(order)
-        task = desk.task(order.reference, order.case.batch_size)
+        if context.team is not None:
+            context.team.announce(order)
+        task = context.task(order.reference, order.case.batch_size)
         seen.batch_count = len(task.batches)
         copied = Task(
             model=copy.deepcopy(task.model), batches=task.batches, loss=task.loss, optimizer=task.optimizer
         )
-        return task, move(copied, order.case, desk.hardware.device)
+        return task, move(copied, order.case, context.hardware.device)
 
 
 def _time(
-    loop: Loop, desk: Desk, seen: Seen, budget: Callable[[Seconds], Budget], *, reserve_latency: bool
+    loop: Loop,
+    context: WorkerContext,
+    seen: LaunchRecorder,
+    budget: Callable[[Seconds], Budget],
+    *,
+    reserve_latency: bool,
 ) -> None:
     """Warm up and time the rounds, with what the device says at both edges and in between."""
-    telemetry, series = desk.telemetry, seen.series
+    telemetry, series = context.telemetry, seen.series
     errors = telemetry.ecc_uncorrected()
     with Sampler(telemetry, loop.clock.now_s) as sampler:
         loop.samples = sampler.drain
-        desk.phase("warm-up")
+        context.phase("warm-up")
         warm_up(loop, budget(0.0), series)
-        desk.phase("timed")
+        context.phase("timed")
         held_s, joules = telemetry.held_clocks_s(), sampler.energy_j()
         reserved_s = busy.latency_time_s(loop.step_s, loop.left_s()) if reserve_latency else 0.0
         try:
@@ -368,47 +375,49 @@ def _time(
             time_rounds(loop, budget(loop.step_s * series.steps_per_round), series)
         finally:
             loop.deadline_s += reserved_s
-            _read_energy(seen, (joules, sampler.energy_j()), desk.power_limit_w())
+            _read_energy(seen, (joules, sampler.energy_j()), context.power_limit_w())
             seen.held_clocks_s = _differences(held_s, telemetry.held_clocks_s())
             seen.telemetry_source = sampler.source
             seen.memory_errors = _difference(errors, telemetry.ecc_uncorrected())
-            _prove_again(seen, desk.hardware)
+            _prove_again(seen, context.hardware)
 
 
-def _first_steps(work: Work, desk: Desk, seen: Seen, deadline_s: Seconds) -> Advance:
+def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadline_s: Seconds) -> Advance:
     """Run the first steps from the seed, keep their losses, then prepare the execution and check it."""
-    hardware, execution = desk.hardware, work.case.execution
-    desk.phase("first steps")
-    step = desk.once(work.step)
-    torch.manual_seed(desk.seed)
+    hardware, execution = context.hardware, work.case.execution
+    context.phase("first steps")
+    step = context.once(work.step)
+    torch.manual_seed(context.seed)
     with seen.timing("first_step"):
         seen.loss_curve.append(work.edge_loss(step(0), 0))
     began_s = time.perf_counter()
-    for index in range(1, max(desk.budget.curve_steps, STEPS_BEFORE_PEAK)):
+    for index in range(1, max(context.budget.curve_steps, STEPS_BEFORE_PEAK)):
         _in_time(deadline_s)
-        enough = time.perf_counter() - began_s > CURVE_SHARE * desk.budget.warmup_most_s
+        enough = time.perf_counter() - began_s > CURVE_SHARE * context.budget.warmup_most_s
         if enough and index >= STEPS_BEFORE_PEAK:
             break
         seen.loss_curve.append(work.edge_loss(step(index), index))
     hardware.reset_peak_memory()
-    desk.phase(execution.facts.preparation or "first steps")
+    context.phase(execution.facts.preparation or "first steps")
     _in_time(deadline_s)
     with seen.timing(execution.facts.preparation):
         advance = prepare(work)
-        work.edge_loss(desk.once(advance)(0), 0)
+        work.edge_loss(context.once(advance)(0), 0)
     seen.peak_memory_bytes = hardware.peak_memory_bytes()
     if execution is not Execution.EAGER:
         seen.graph_error = guards.graph_error(work, advance)
     return advance
 
 
-def _prove_again(seen: Seen, hardware: Hardware) -> None:
+def _prove_again(seen: LaunchRecorder, hardware: Hardware) -> None:
     """Look at the precision once more: code of the model's own may have set a switch meanwhile."""
     seen.precision_errors = worse(seen.precision_errors, probe_errors(hardware.device))
     seen.switches = read_switches()
 
 
-def _read_energy(seen: Seen, edges: tuple[float | None, float | None], power_limit_w: Watts | None) -> None:
+def _read_energy(
+    seen: LaunchRecorder, edges: tuple[float | None, float | None], power_limit_w: Watts | None
+) -> None:
     series = seen.series
     if series.began_s is None:
         return
@@ -418,29 +427,29 @@ def _read_energy(seen: Seen, edges: tuple[float | None, float | None], power_lim
     )
 
 
-def _wants_latency(work: Work, desk: Desk) -> bool:
+def _wants_latency(work: Work, context: WorkerContext) -> bool:
     """Whether single passes are timed: an inference of one sample on one device."""
-    return work.case.task is TaskKind.INFER and work.case.batch_size == 1 and desk.team is None
+    return work.case.task is TaskKind.INFER and work.case.batch_size == 1 and context.team is None
 
 
-def _look_again(loop: Loop, work: Work, desk: Desk, seen: Seen) -> None:
+def _look_again(loop: Loop, work: Work, context: WorkerContext, seen: LaunchRecorder) -> None:
     """Read what would disturb the timed rounds: latency, device events, issue time, kernel time.
 
     Latency is what a row at batch 1 is measured for, so time was kept back for it; the rest is left out where
     time is short, and in haste but for eager rows: who sets the pace is asked of them alone.
     """
-    if _wants_latency(work, desk) and not desk.stopped():
-        desk.phase("second look")
+    if _wants_latency(work, context) and not context.stopped():
+        context.phase("second look")
         seen.latency_s = busy.latencies(loop.advance, loop.clock, min(busy.LATENCY_MOST_S, loop.left_s()))
     timed = seen.series.timed
     step_s = sum(r.wall_s for r in timed) / sum(r.steps for r in timed)
     enough = busy.PASSES * seen.series.steps_per_round * step_s
-    if desk.stopped() or loop.left_s() < enough + busy.LEAST_LEFT_S:
+    if context.stopped() or loop.left_s() < enough + busy.LEAST_LEFT_S:
         return
-    hurried = desk.budget.case_s is not None and work.case.execution is not Execution.EAGER
-    if not desk.hardware.is_cuda or hurried:
+    hurried = context.budget.case_s is not None and work.case.execution is not Execution.EAGER
+    if not context.hardware.is_cuda or hurried:
         return
-    desk.phase("second look")
+    context.phase("second look")
     seen.event_s = busy.event_times(loop.advance, seen.series.steps_per_round)
     seen.host_issue_s = busy.host_issue_times(loop.advance, loop.clock)
     seen.gpu_busy = busy.busy_share(loop.advance, loop.clock)
@@ -462,7 +471,7 @@ def _in_time(deadline_s: Seconds) -> None:
         raise OutOfTimeError
 
 
-def _out_of_time(seen: Seen) -> str:
+def _out_of_time(seen: LaunchRecorder) -> str:
     rounds = len(seen.series.timed)
     return (
         f"the time given to this case ended after {rounds} timed rounds"

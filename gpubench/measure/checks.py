@@ -138,7 +138,7 @@ def of_run(run: Run) -> tuple[Finding, ...]:
     if run.launch_count == 1 and sources:
         found.append(Finding(kind=FindingKind.ONE_PROCESS))
     unheld = (m for m in run.measurements if m.achieved_flops_per_s and m.mfu is None)
-    blind = sorted({m.case.precision for m in unheld if run.device.backend != "cpu"})
+    blind = sorted({m.case.precision for m in unheld if not run.device.is_cpu})
     if blind:
         found.append(Finding(kind=FindingKind.NO_PEAK, value=", ".join(blind)))
     limit, default = run.device.power_limit_w, run.device.power_limit_default_w

@@ -127,7 +127,7 @@ def case_s(planned: PlannedCase, budget: Budget, device: DeviceProfile, *, new_t
         new_task: Whether its model has to be built; the executions of a case share one.
     """
     found = pace(planned, device)
-    on_cpu, step_s = device.backend == "cpu", found.step_s
+    on_cpu, step_s = device.is_cpu, found.step_s
     around_s = _around_s(planned, budget, found, on_cpu=on_cpu, new_task=new_task)
     return around_s + _warmup_s(budget, step_s) + _rounds_s(budget, found, on_cpu=on_cpu)
 
@@ -145,7 +145,7 @@ def most_case_s(
         eager_s=MOST_SLOWDOWN * found.eager_s,
         host_bound=found.host_bound,
     )
-    on_cpu = device.backend == "cpu"
+    on_cpu = device.is_cpu
     around_s = _around_s(planned, budget, slow, on_cpu=on_cpu, new_task=new_task)
     fixed_s = (MOST_SLOWDOWN - 1) * CASE_START_S
     return around_s + fixed_s + budget.warmup_most_s + budget.timed_s + 2 * max(budget.round_s, slow.step_s)
@@ -164,7 +164,7 @@ def pace(planned: PlannedCase, device: DeviceProfile) -> Pace:
 
 def flops_per_s(device: DeviceProfile, precision: Precision) -> float:
     """Return what a device does in a training step at a precision [FLOP/s], to a factor of two or three."""
-    if device.backend == "cpu":
+    if device.is_cpu:
         return CPU_CORE_FLOPS_PER_S * (device.core_count or os.cpu_count() or 1)
     peak = peak_flops_per_s(device, precision)
     if peak is None:

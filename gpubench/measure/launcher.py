@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from gpubench.children import ChildEndedError, ChildLateError
 from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
 from gpubench.measure import checks, events, messages, preflight
-from gpubench.measure.child import MODULE, Child, ChildEndedError, ChildLateError, environment_of
+from gpubench.measure.child import MODULE, Child, environment_of
 from gpubench.measure.peaks import best_gemm, peak_flops_per_s
 from gpubench.measure.plan import Group, Plan, PlannedCase, Unit
 from gpubench.models import Case, DeviceProfile, Launch, Measurement, MicroResult, Precision, Round, Status
@@ -267,7 +268,7 @@ class Launcher:
         share_s = self._share_s(left)
         if share_s is not None and share_s < LEAST_SHARE_S:
             return _without(unit, Status.TIMEOUT, "the time limit of the run came before this case")
-        seen = _Seen()
+        seen = _Progress()
         try:
             child = self._child_of(unit.group)
             share_s = self._share_s(left)
@@ -305,7 +306,7 @@ class Launcher:
             self._lost = preflight.describe_fault(fault)
         return self._lost if fault else None
 
-    def _listen(self, child: Child, seen: _Seen) -> messages.CaseDone:
+    def _listen(self, child: Child, seen: _Progress) -> messages.CaseDone:
         """Follow a case to its end; a process that says it is spent is not trusted with the next."""
         while True:
             report = child.receive(self._until_s(seen.phase))
@@ -447,7 +448,7 @@ class Launcher:
 
 
 @dataclass
-class _Seen:
+class _Progress:
     """What a child has reported of the case at hand."""
 
     phase: str = "start"
@@ -472,5 +473,5 @@ def _without(unit: Unit, status: Status, reason: str) -> messages.CaseDone:
 
 
 def _refusal(reason: str, exit_code: int) -> GpuBenchError:
-    kinds: dict[int, type[GpuBenchError]] = {2: MisuseError, 3: NoDeviceError}
+    kinds: dict[int, type[GpuBenchError]] = {e.exit_code: e for e in (MisuseError, NoDeviceError)}
     return kinds.get(exit_code, GpuBenchError)(reason)

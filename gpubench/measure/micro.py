@@ -161,7 +161,7 @@ def one_by_one(probes: Iterable[Probe], measure: Callable[[Probe], MicroResult])
 
 def gemm_probes(profile: DeviceProfile, *, strict: bool) -> Iterator[Probe]:
     """Matrix products of the precisions that the device has, over several sizes."""
-    on_cpu = profile.backend == "cpu"
+    on_cpu = profile.is_cpu
     for name, precision in GEMM_PRECISIONS.items():
         if (precision is Precision.FP32) != strict or why_no_precision(precision, profile):
             continue

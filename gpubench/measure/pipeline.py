@@ -6,11 +6,11 @@ import os
 
 import msgspec
 
-from gpubench.bounded import ask_child
+from gpubench.children import ask_child
 from gpubench.errors import GpuBenchError, MisuseError
 from gpubench.interval import Interval
 from gpubench.models import DeviceProfile
-from gpubench.units import Seconds, plain
+from gpubench.units import Seconds
 
 TIME_LIMIT_S = 180.0
 DEFAULT_BATCH = 64
@@ -101,27 +101,23 @@ def measure_pipeline(
     wanted = available_cpus() if workers is None else workers
     if wanted < 1:
         raise MisuseError(f"{wanted} workers: give a whole number from 1 up")
-    order = order or PipelineOrder(device="cpu" if device.backend == "cpu" else "cuda", workers=wanted)
+    order = order or PipelineOrder(device="cpu" if device.is_cpu else "cuda", workers=wanted)
     environment = dict(os.environ)
     if order.device == "cuda" and device.uuid and device.uuid.removeprefix("GPU-").strip("0-"):
         environment["CUDA_VISIBLE_DEVICES"] = device.uuid
-    answer, ended = ask_child(
-        "gpubench.measure.pipeline_worker",
+    asked = ask_child(
+        ("-m", "gpubench.measure.pipeline_worker"),
         [msgspec.json.encode(order).decode()],
         PipelineAnswer,
         time_limit_s=TIME_LIMIT_S,
         environment=environment,
     )
-    answer = answer or PipelineAnswer()
+    answer = asked.answer or PipelineAnswer()
     if answer.report is not None:
         return answer.report
     if answer.error is not None:
         raise MisuseError(answer.error)
-    lines = ended.tail.strip().splitlines() or ["nothing"]
-    how = "did not end in time" if ended.exit_code is None else f"ended with status {ended.exit_code}"
-    raise GpuBenchError(
-        f"the input pipeline could not be timed: its process {how}, having said {plain(lines[-1])}"
-    )
+    raise GpuBenchError(f"the input pipeline could not be timed: its process {asked.how}")
 
 
 def available_cpus() -> int:

@@ -1,4 +1,4 @@
-"""The child that times the input pipeline, as ``bounded.ask_child`` runs it: its argument is an order.
+"""The child that times the input pipeline, as ``ask_child`` runs it: its argument is an order.
 
 The CPU comes first, so that the workers of the DataLoader are forked before anything touches the GPU.
 """
@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from gpubench.bounded import arguments_of_child, leave_answer
+from gpubench.children import ParentChannel
+from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
 from gpubench.measure.pipeline import PipelineAnswer, PipelineOrder, PipelineReport, PreparationRate
 from gpubench.stats import relative_half_width
-from gpubench.workload import load_workload
 
 LINK_BYTES = 256 * 1024**2
 """Size of a copy to the device: large enough that starting it costs nothing beside it."""
@@ -31,13 +31,14 @@ CPU_BATCH = 16
 
 
 def main() -> None:
-    """Time what was ordered and leave the answer in a file."""
-    answer_fd, (order,) = arguments_of_child()
+    """Time what was ordered and answer."""
+    parent = ParentChannel()
+    (order,) = parent.arguments
     try:
         answer = PipelineAnswer(report=time_pipeline(msgspec.json.decode(order, type=PipelineOrder)))
     except MisuseError as error:
         answer = PipelineAnswer(error=str(error))
-    leave_answer(answer_fd, answer)
+    parent.send(answer)
 
 
 def time_pipeline(order: PipelineOrder) -> PipelineReport:

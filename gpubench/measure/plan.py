@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpubench import executions, precisions
+from gpubench import precisions
 from gpubench.errors import MisuseError
 from gpubench.measure import capability, estimate
 from gpubench.measure.budget import Budget, budget_of
-from gpubench.measure.request import MicroWish, RunRequest
+from gpubench.measure.request import CLASSIC, MicroWish, RunRequest
 from gpubench.models import (
     BatchChoice,
     Case,
@@ -26,15 +26,18 @@ from gpubench.models import (
     TaskKind,
     WorkloadProfile,
 )
+from gpubench.options import check_fields, spelled
 from gpubench.precisions import forcing_tf32
 from gpubench.probe.select import check_form
 from gpubench.units import Seconds, plain
 
-MOST_SEED = 2**31 - 1
-"""With the seeds of further batches above it, still below what numpy takes, should a model draw from that."""
 CPU_STEP_FLOPS = 300e9
 """A CPU of two cores does about 150 GFLOP/s: a step of more than this takes seconds, so batch 1 it is."""
 CPU_MATH_VARIABLES = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
+
+
+RESUME_TAKES = frozenset({"device", "time_limit", "allow_shared", "allow_throttled", "resume", "results"})
+"""What may be said beside ``resume``; every other option is the run's own, and would be ignored."""
 
 
 class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,7 +162,7 @@ def plan(
     Raises:
         MisuseError: If nothing of what was asked can be measured, or the request contradicts itself.
     """
-    on_cpu = capability.is_cpu(device)
+    on_cpu = device.is_cpu
     if request.micro == "only":
         return only_micro(request, on_cpu=on_cpu)
     budget = budget_of(request.budget or ("quick" if on_cpu else "default"), on_cpu=on_cpu)
@@ -195,7 +198,7 @@ def _every_case(
     budget: Budget,
 ) -> Iterator[tuple[PlannedCase, str | None]]:
     """Give every case of a request, and why it cannot be measured here (None where it can)."""
-    on_cpu, publish = capability.is_cpu(device), budget.name == "publish"
+    on_cpu, publish = device.is_cpu, budget.name == "publish"
     precisions = resolve_precisions(request.precisions, device)
     placed = [
         (count, execution)
@@ -245,34 +248,36 @@ def check_request(request: RunRequest, known: Sequence[str]) -> RunRequest:
     Raises:
         MisuseError: For an unknown precision or execution, an impossible number or workload list.
     """
-    _check_numbers(request)
+    check_fields(request)
     check_form(request.device.strip())
-    for name in request.precisions:
-        if name not in precisions.CHOICES:
-            known = ", ".join(precisions.CHOICES)
-            raise MisuseError(f"unknown precision {plain(name)!r}: choose from {known}")
-    for name in request.executions:
-        if name not in executions.CHOICES:
-            known = ", ".join(executions.CHOICES)
-            raise MisuseError(f"unknown execution {plain(name)!r}: choose from {known}")
+    _check_resume(request)
+    _check_what(request)
     names = dict.fromkeys(n for w in request.workloads for n in (known if w == "all" else (w,)))
     if not names:
         raise MisuseError(f"no workload named: choose from all, {', '.join(known)}")
     return msgspec.structs.replace(request, workloads=tuple(names))
 
 
-def _check_numbers(request: RunRequest) -> None:
-    if isinstance(request.batch_size, int) and request.batch_size < 1:
-        raise MisuseError(f"batch size {request.batch_size}: give a whole number from 1 up, or max")
-    if not 0 <= request.seed <= MOST_SEED:
-        raise MisuseError(f"seed {request.seed}: give a whole number from 0 to {MOST_SEED}")
-    if request.gpus < 1:
-        raise MisuseError(f"--gpus {request.gpus}: give a whole number from 1 up")
+def _check_resume(request: RunRequest) -> None:
+    """A run goes on with its own cases and budget: an option for others would be ignored, so refuse it."""
+    if request.resume is None:
+        return
+    for name in request.asked:
+        if name not in RESUME_TAKES and not (name == "workload" and request.own == request.workloads):
+            what = "workloads by name" if name == "workload" else spelled(name)
+            raise MisuseError(
+                f"--resume goes on with the cases, budget and seed of its run: leave out {what} (models of "
+                "your own are named again with --workload)"
+            )
+
+
+def _check_what(request: RunRequest) -> None:
+    of_cases = request.precisions or request.executions or request.batch_size
+    if request.micro == "only" and (of_cases or request.workloads != CLASSIC):
+        raise MisuseError("--micro-only measures no workload: leave out workloads and their options")
     if request.gpus > 1 and (request.batch_size == "max" or request.micro == "only"):
         other = "--batch-size max" if request.batch_size == "max" else "--micro-only"
         raise MisuseError(f"{other} is of one GPU: give it without --gpus, or --gpus with a batch")
-    if request.time_limit_s is not None and not request.time_limit_s > 0:
-        raise MisuseError(f"time limit {request.time_limit_s:g} s: give more than 0 seconds")
 
 
 def resolve_precisions(names: Sequence[str], device: DeviceProfile) -> tuple[Precision, ...]:
@@ -294,7 +299,8 @@ def resolve_executions(
 
 def task_of(request: RunRequest, profile: WorkloadProfile) -> TaskKind:
     """Return the task asked for, or the only one that there is: an input pipeline is never trained."""
-    return request.task if request.task in profile.tasks else profile.tasks[0]
+    task = TaskKind(request.task)
+    return task if task in profile.tasks else profile.tasks[0]
 
 
 def batches_of(

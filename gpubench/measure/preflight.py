@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 
 from gpubench.errors import NoDeviceError
-from gpubench.measure.capability import is_cpu
 from gpubench.models import DeviceProfile, Finding, StartState
 from gpubench.probe.backend import DeviceGoneError
 from gpubench.probe.preflight import BUSY_LIMIT, look_twice
@@ -23,7 +22,7 @@ def preflight(
     Raises:
         NoDeviceError: If something else computes on the device and ``allow_shared`` is not set.
     """
-    if is_cpu(device):
+    if device.is_cpu:
         return ()
     from gpubench.probe.telemetry import open_telemetry
 
@@ -36,7 +35,7 @@ def newcomers(device: DeviceProfile, *, sleep: Callable[[Seconds], None] = time.
 
     On a device that is gone itself nobody is; the rows say what became of it.
     """
-    if is_cpu(device):
+    if device.is_cpu:
         return ()
     from gpubench.probe.telemetry import open_telemetry
 
@@ -55,7 +54,7 @@ def start_state(device: DeviceProfile) -> StartState | None:
     """
     from gpubench.probe.backends import load_backends
 
-    backend = None if is_cpu(device) else load_backends().found.get(device.backend)
+    backend = None if device.is_cpu else load_backends().found.get(device.backend)
     if backend is None:
         return None
     report = backend.devices()
@@ -80,7 +79,7 @@ def fault_of(device: DeviceProfile) -> str | None:
     Returns:
         ``gpu_lost``, ``reset_required``, ``driver_hung``, ``driver_closed``; None for a device that is whole.
     """
-    if is_cpu(device):
+    if device.is_cpu:
         return None
     from gpubench.probe.telemetry import open_telemetry
 

@@ -1,4 +1,4 @@
-"""What must not enter a stored run: paths, names and addresses of this machine, its user, ids of devices."""
+"""What must not enter a stored run: this machine's paths and names, its user, device and process ids."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ _ADDRESS = re.compile(
     re.IGNORECASE,
 )
 """What may be an address of IPv4 or IPv6; versions, times and bus ids look like one."""
+_PIDS = re.compile(r"\b(PIDs?|process) \d+(?:, \d+)*", re.IGNORECASE)
+"""As gpubench names processes, and torch that of a device without memory."""
 _FRAME = re.compile(r'^\s*File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>[\w<>.]+)')
 _KNOWN = frozenset({"torch", "gpubench", "gpubench_workloads", "workloads"})
 _MOST_FRAMES = 40
@@ -26,13 +28,13 @@ _SHORTEST_NAME = 3
 
 
 def scrub(text: str, limit: int = 400) -> str:
-    """Strip control characters, paths (their last part stays), host and user name, addresses and UUIDs.
+    """Strip control characters, paths (their last part stays), host and user name, addresses, UUIDs and PIDs.
 
     >>> scrub("File /home/ann/my_model.py, line 3: no answer of 10.0.0.7")
     'File my_model.py, line 3: no answer of <address>'
     """
     clean = _UUID.sub("<uuid>", " ".join(text.split()))
-    clean = _ADDRESS.sub(_without_address, clean)
+    clean = _PIDS.sub(r"\1 <pid>", _ADDRESS.sub(_without_address, clean))
     clean = _PATH.sub(lambda match: match.group(1) or "<path>", clean)
     for name in _host_names():
         clean = _without(clean, name, "<host>", re.IGNORECASE)

@@ -13,7 +13,7 @@ from contextlib import nullcontext
 import torch
 
 from gpubench.measure import busy, by_hand
-from gpubench.measure.case import Desk, failure, is_spent
+from gpubench.measure.case import WorkerContext, failure, is_spent
 from gpubench.measure.execution import NotPreparedError, prepare
 from gpubench.measure.loop import Loop
 from gpubench.measure.messages import Prove, Proven
@@ -29,23 +29,23 @@ WARM_S = 1.0
 """Steps run this long before the first block, beside the first ones, in which cuDNN tries its algorithms."""
 
 
-def prove(order: Prove, desk: Desk) -> Proven:
+def prove(order: Prove, context: WorkerContext) -> Proven:
     """Carry out one proof; a failure becomes a status, as in a measurement."""
     try:
         with switches_for(order.case.precision) as switches:
             match order.what:
                 case "precision":
                     precision = order.case.precision
-                    errors = _errors(order, desk)
+                    errors = _errors(order, context)
                     proven = Proven(
                         precision=PrecisionProof(precision=precision, switches=switches, errors=errors)
                     )
                 case "clock":
-                    proven = Proven(clock=_clock(order, desk))
+                    proven = Proven(clock=_clock(order, context))
                 case "graph":
-                    proven = Proven(graph=_graph(order, desk))
+                    proven = Proven(graph=_graph(order, context))
                 case "load":
-                    proven = Proven(load=_load(order, desk))
+                    proven = Proven(load=_load(order, context))
     except Exception as error:  # noqa: BLE001 - a driver may say no in many kinds; each is an answer here
         unsupported = isinstance(error, NotPreparedError)
         status, reason = failure(error, order.case.batch_size)
@@ -55,25 +55,25 @@ def prove(order: Prove, desk: Desk) -> Proven:
             spent=True,
             traceback="".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:],
         )
-    spent = is_spent(Status.OK, desk)
+    spent = is_spent(Status.OK, context)
     return Proven(
         precision=proven.precision, clock=proven.clock, graph=proven.graph, load=proven.load, spent=spent
     )
 
 
-def _errors(order: Prove, desk: Desk) -> dict[str, float | None]:
+def _errors(order: Prove, context: WorkerContext) -> dict[str, float | None]:
     """Errors of matmul, convolution and a recurrent layer; under autocast where the precision has it."""
-    device = desk.hardware.device
+    device = context.hardware.device
     dtype = AUTOCAST_TYPES.get(order.case.precision)
     with nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype):
         errors = {**probe_errors(device), "rnn": recurrent_error(device)}
     return {name: error if math.isfinite(error) else None for name, error in errors.items()}
 
 
-def _clock(order: Prove, desk: Desk) -> ClockProof:
+def _clock(order: Prove, context: WorkerContext) -> ClockProof:
     """Rounds of the harness beside a loop by hand, and beside device events, of the same steps."""
-    work, loop, steps = _running(order, desk)
-    hardware = desk.hardware
+    work, loop, steps = _running(order, context)
+    hardware = context.hardware
 
     def harness() -> Seconds:
         return loop.round(steps).wall_s / steps
@@ -93,9 +93,9 @@ def _clock(order: Prove, desk: Desk) -> ClockProof:
     )
 
 
-def _graph(order: Prove, desk: Desk) -> GraphProof:
+def _graph(order: Prove, context: WorkerContext) -> GraphProof:
     """Replays of the harness beside replays of a graph captured by hand."""
-    work, loop, steps = _running(order, desk)
+    work, loop, steps = _running(order, context)
     replay = by_hand.bare_graph(work)
     blocks = by_hand.in_fours(
         lambda: loop.round(steps).wall_s / steps,
@@ -105,10 +105,10 @@ def _graph(order: Prove, desk: Desk) -> GraphProof:
     return GraphProof(case=order.case, by_hand=blocks)
 
 
-def _load(order: Prove, desk: Desk) -> LoadProof:
+def _load(order: Prove, context: WorkerContext) -> LoadProof:
     """Steps without a pause, with telemetry beside them; then the cost of that telemetry."""
-    _, loop, steps = _running(order, desk)
-    telemetry, clock = desk.telemetry, loop.clock
+    _, loop, steps = _running(order, context)
+    telemetry, clock = context.telemetry, loop.clock
     with Sampler(telemetry, clock.now_s) as sampler:
         _for(loop, steps, order.settle_s)
         began_s, before = clock.now_s(), sampler.energy_j()
@@ -133,32 +133,32 @@ def _load(order: Prove, desk: Desk) -> LoadProof:
     )
 
 
-def _running(order: Prove, desk: Desk) -> tuple[Work, Loop, int]:
+def _running(order: Prove, context: WorkerContext) -> tuple[Work, Loop, int]:
     """Build the case, prepare and warm its steps; return the work, its loop, and the steps of one block."""
-    work = move(_copied(order, desk), order.case, desk.hardware.device)
-    desk.phase("first steps")
+    work = move(_copied(order, context), order.case, context.hardware.device)
+    context.phase("first steps")
     work.edge_loss(work.step(0), 0)
-    desk.phase(work.case.execution.facts.preparation or "first steps")
+    context.phase(work.case.execution.facts.preparation or "first steps")
     loop = Loop(
         advance=prepare(work),
         edge_loss=work.edge_loss,
-        clock=desk.hardware.clock(),
+        clock=context.hardware.clock(),
         batches=len(work.batches),
-        stopped=desk.stopped,
+        stopped=context.stopped,
     )
-    desk.phase("warm-up")
+    context.phase("warm-up")
     loop.round(1)
     _for(loop, 1, WARM_S)
     steps = loop.steps_for(order.block_s, loop.step_s)
     loop.round(steps)
-    desk.phase("timed")
+    context.phase("timed")
     return work, loop, loop.steps_for(order.block_s, loop.step_s)
 
 
-def _copied(order: Prove, desk: Desk) -> Task:
+def _copied(order: Prove, context: WorkerContext) -> Task:
     """Return a copy of the task as built, on the CPU."""
-    desk.phase("build")
-    task = desk.task(order.reference, order.case.batch_size)
+    context.phase("build")
+    task = context.task(order.reference, order.case.batch_size)
     return Task(
         model=copy.deepcopy(task.model), batches=task.batches, loss=task.loss, optimizer=task.optimizer
     )

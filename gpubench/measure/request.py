@@ -2,54 +2,114 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
+from gpubench import executions, precisions
 from gpubench.measure.budget import BudgetName
-from gpubench.models import TaskKind
+from gpubench.options import Flag, Option, said
+from gpubench.shared_options import BATCH, TASKS, WORKLOAD, Device, Results
 from gpubench.units import Seconds
-from gpubench.workload import is_own
 
 MicroWish = Literal["also", "only", "none"]
 CLASSIC = ("cnn", "lstm", "vgg16")
+MOST_SEED = 2**31 - 1
+"""With the seeds of further batches above it, still below what numpy takes, should a model draw from that."""
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request in the words of its user; ``plan`` makes cases of it.
 
     Attributes:
-        workloads: Names, ``all``, or models of the user's own.
         precisions: Empty means those the device has; ``amp`` means its best one.
         executions: Empty means eager and, on a GPU, graph; ``publish`` adds compile.
         batch_size: None means the workload's main batch (a small one on a CPU).
         gpus: GPUs of one data-parallel job, measured beside one of them alone.
         budget: None means ``default`` on a GPU and ``quick`` on a CPU.
         time_limit_s: For the whole run, shared out over the cases left.
-        results: Results folder; None means the usual one.
-        allow_throttled: Whether rows of a throttled device may be ranked.
         micro: Whether micro-benchmarks are run too, alone, or not at all.
         resume: A run to go on with; its cases, budget and seed are taken from it.
+        asked: Names of the options that were given; empty where the request was made in code.
     """
 
-    workloads: tuple[str, ...] = CLASSIC
-    precisions: tuple[str, ...] = ()
-    executions: tuple[str, ...] = ()
-    task: TaskKind = TaskKind.TRAIN
-    batch_size: int | Literal["max"] | None = None
-    device: str = "auto"
-    gpus: int = 1
-    budget: BudgetName | None = None
-    time_limit_s: Seconds | None = None
-    seed: int = 0
-    results: Path | None = None
-    allow_shared: bool = False
-    allow_throttled: bool = False
-    resume: str | None = None
-    micro: MicroWish = "also"
+    workloads: Annotated[
+        tuple[str, ...],
+        said(
+            WORKLOAD,
+            help="Workloads by name, all of them (all), or a model of your own: FILE[:NAME] or MODULE:NAME.",
+            default=" ".join(CLASSIC),
+        ),
+    ] = CLASSIC
+    precisions: Annotated[
+        tuple[str, ...],
+        Option(
+            "Precision; amp is the best of the device.",
+            name="precision",
+            choices=precisions.CHOICES,
+            commas=True,
+            default="all of the device",
+        ),
+    ] = ()
+    executions: Annotated[
+        tuple[str, ...],
+        Option(
+            "How a step is executed.",
+            name="execution",
+            choices=executions.CHOICES,
+            commas=True,
+            default="eager and, on a GPU, graph",
+        ),
+    ] = ()
+    task: Annotated[str, Option("Training or inference.", choices=TASKS)] = "train"
+    batch_size: Annotated[
+        int | Literal["max"] | None, said(BATCH, help="Samples per step; max searches the largest that fits.")
+    ] = None
+    device: Device = "auto"
+    gpus: Annotated[
+        int,
+        Option(
+            "Also time N GPUs of its kind as one data-parallel job (DDP), in eager.", least=1, metavar="N"
+        ),
+    ] = 1
+    budget: Annotated[
+        BudgetName | None,
+        Option(
+            flags=(
+                Flag("quick", "quick", "One launch, 2 % intervals. The default on a CPU."),
+                Flag("publish", "publish", "Five launches, 0.5 % intervals, and torch.compile."),
+            ),
+        ),
+    ] = None
+    time_limit_s: Annotated[
+        Seconds | None,
+        Option(
+            "Time for the whole run, shared out over its cases [s].", name="time_limit", above=0, metavar="S"
+        ),
+    ] = None
+    seed: Annotated[
+        int, Option("Fixes weights, inputs and the order of the cases.", least=0, most=MOST_SEED)
+    ] = 0
+    allow_shared: Annotated[bool, Option("Measure although something else uses the GPU.")] = False
+    allow_throttled: Annotated[bool, Option("Let rows be ranked although the GPU throttled.")] = False
+    micro: Annotated[
+        MicroWish,
+        Option(
+            flags=(
+                Flag("micro_only", "only", "Only micro-benchmarks."),
+                Flag("no_micro", "none", "No micro-benchmarks."),
+            ),
+        ),
+    ] = "also"
+    resume: Annotated[
+        str | None, Option("Go on with a run that was cut off; finished cases are kept.", metavar="RUN")
+    ] = None
+    results: Results = None
+    asked: tuple[str, ...] = ()
 
     @property
     def own(self) -> tuple[str, ...]:
         """The models of the user's own among the workloads."""
+        from gpubench.workload import is_own  # not before it is asked: the command line reads this file first
+
         return tuple(reference for reference in self.workloads if is_own(reference))

@@ -23,6 +23,7 @@ from torch.multiprocessing.spawn import ProcessContext, spawn
 from torch.nn.parallel import DistributedDataParallel
 
 from gpubench.children import die_with_parent
+from gpubench.discovery import load_workload
 from gpubench.measure.clock import Clock
 from gpubench.measure.execution import Advance
 from gpubench.measure.hardware import Hardware, check_device, open_hardware
@@ -32,7 +33,7 @@ from gpubench.measure.privacy import scrub
 from gpubench.measure.step import Work, move
 from gpubench.models import Status, TaskKind
 from gpubench.units import Seconds
-from gpubench.workload import load_workload, says_no_memory
+from gpubench.workload import says_no_memory
 
 HOST = "127.0.0.1"
 LAUNCH_LIMIT = timedelta(minutes=5)

@@ -1,90 +1,51 @@
-"""The child process that measures: ``python -m gpubench.measure.worker READ_FD WRITE_FD PARENT_PID``.
-
-It speaks JSON lines over two pipes of its own, because the model under test may print. When the parent's
-end of the pipe closes, for whatever reason, the child is gone at once.
-"""
+"""The child process that measures, as ``measure.child.Child`` starts it."""
 
 from __future__ import annotations
 
-import os
-import queue
-import sys
-import threading
 import time
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpubench.children import die_with_parent
+from gpubench.children import ParentChannel
 from gpubench.errors import GpuBenchError, NoDeviceError
 from gpubench.measure import messages
 from gpubench.measure.privacy import scrub
 
 if TYPE_CHECKING:
-    from gpubench.measure.case import Desk
+    from gpubench.measure.case import WorkerContext
 
-_encoder = msgspec.json.Encoder()
-
-
-class Line:
-    """Both directions of the pipe; commands are read by a thread, so that Stop is heard during a round."""
-
-    def __init__(self, incoming: IO[bytes], outgoing: IO[bytes]) -> None:
-        self._incoming = incoming
-        self._outgoing = outgoing
-        self._commands: queue.SimpleQueue[messages.Command] = queue.SimpleQueue()
-        self.stop = threading.Event()
-        threading.Thread(target=self._listen, name="parent", daemon=True).start()
-
-    def send(self, message: messages.Report) -> None:
-        """Write one message as one line."""
-        self._outgoing.write(_encoder.encode(message) + b"\n")
-        self._outgoing.flush()
-
-    def next(self) -> messages.Command:
-        """Wait for the next command."""
-        return self._commands.get()
-
-    def _listen(self) -> None:
-        decoder: msgspec.json.Decoder[messages.Command] = msgspec.json.Decoder(messages.Command)
-        for line in self._incoming:
-            command = decoder.decode(line)
-            if isinstance(command, messages.Stop):
-                self.stop.set()
-            else:
-                self._commands.put(command)
-        os._exit(0)  # the parent is gone or done; nothing of ours is worth a moment more
+_decoder: msgspec.json.Decoder[messages.Command] = msgspec.json.Decoder(messages.Command)
 
 
 def main() -> None:
     """Serve one parent until its end of the pipe closes."""
-    read_fd, write_fd, parent_pid = map(int, sys.argv[1:])
-    die_with_parent(parent_pid)
-    line = Line(os.fdopen(read_fd, "rb"), os.fdopen(write_fd, "wb"))
-    setup = line.next()
+    line = ParentChannel()
+    commands = line.listen(_decoder, messages.Stop)
+    setup = commands.get()
     if not isinstance(setup, messages.Setup):
         raise TypeError(f"the first message is {type(setup).__name__}, not Setup")
     try:
-        desk = open_desk(setup, line)
+        context = open_context(setup, line)
     except (RuntimeError, OSError, ImportError, GpuBenchError) as error:
         code = error.exit_code if isinstance(error, GpuBenchError) else NoDeviceError.exit_code
         line.send(messages.Refused(reason=scrub(f"{error}"), exit_code=code))
         return
     while True:
-        serve(line.next(), desk, line)
+        serve(commands.get(), context, line)
 
 
-def open_desk(setup: messages.Setup, line: Line) -> Desk:
+def open_context(setup: messages.Setup, line: ParentChannel) -> WorkerContext:
     """Load torch, reach the device, make sure that it is the one that was probed, and say so."""
     line.send(messages.Phase(name="import"))
     start = time.perf_counter()
     import torch
 
-    from gpubench.measure.case import Desk
+    from gpubench.measure.case import WorkerContext
     from gpubench.measure.hardware import check_device, identity_of, open_hardware
     from gpubench.measure.team import Team
+    from gpubench.probe.gpu_group import GpuGroup
     from gpubench.probe.telemetry import open_telemetry
-    from gpubench.probe.together import Together
 
     imported = time.perf_counter()
     line.send(messages.Phase(name="context"))
@@ -94,7 +55,7 @@ def open_desk(setup: messages.Setup, line: Line) -> Desk:
         hardware.limit_memory(setup.memory_share)
     team = Team(setup, hardware) if setup.peers else None
     devices = (setup.device, *setup.peers)
-    telemetry = Together(devices) if setup.peers else open_telemetry(setup.device)
+    telemetry = GpuGroup(devices) if setup.peers else open_telemetry(setup.device)
     opened = time.perf_counter()
     cudnn = torch.backends.cudnn.version() if hardware.is_cuda else None
     line.send(
@@ -111,7 +72,7 @@ def open_desk(setup: messages.Setup, line: Line) -> Desk:
             findings=findings,
         )
     )
-    return Desk(
+    return WorkerContext(
         hardware=hardware,
         budget=setup.budget,
         seed=setup.seed,
@@ -126,29 +87,29 @@ def open_desk(setup: messages.Setup, line: Line) -> Desk:
     )
 
 
-def serve(command: messages.Command, desk: Desk, line: Line) -> None:
+def serve(command: messages.Command, context: WorkerContext, line: ParentChannel) -> None:
     """Carry out one command and report its end."""
     from gpubench.measure.case import compare_by_hand, measure_case
 
     match command:
         case messages.MeasureCase():
-            done = measure_case(command, desk)
+            done = measure_case(command, context)
             line.send(msgspec.structs.replace(done, reason=_clean(done.reason)))
         case messages.MeasureMicro():
-            micro(command, desk, line)
+            micro(command, context, line)
         case messages.ByHand():
             line.send(messages.Phase(name="timed"))
-            done_by_hand = compare_by_hand(command, desk)
+            done_by_hand = compare_by_hand(command, context)
             line.send(msgspec.structs.replace(done_by_hand, reason=_clean(done_by_hand.reason)))
         case messages.TryBatch():
             from gpubench.measure.batch_trial import try_batch
 
-            tried = try_batch(command, desk)
+            tried = try_batch(command, context)
             line.send(msgspec.structs.replace(tried, reason=_clean(tried.reason)))
         case messages.Prove():
             from gpubench.measure.proofs import prove
 
-            proven = prove(command, desk)
+            proven = prove(command, context)
             line.send(msgspec.structs.replace(proven, reason=_clean(proven.reason)))
         case _:
             raise TypeError(f"no such command here: {type(command).__name__}")
@@ -158,23 +119,23 @@ def _clean(reason: str | None) -> str | None:
     return None if reason is None else scrub(reason)
 
 
-def micro(command: messages.MeasureMicro, desk: Desk, line: Line) -> None:
+def micro(command: messages.MeasureMicro, context: WorkerContext, line: ParentChannel) -> None:
     """Run the micro-benchmarks of this process, one message each."""
     from gpubench.measure.micro import run_micro
 
     line.send(messages.Phase(name="micro"))
     results = run_micro(
-        desk.hardware,
-        desk.profile,
-        desk.budget,
-        desk.telemetry,
+        context.hardware,
+        context.profile,
+        context.budget,
+        context.telemetry,
         strict=command.strict,
         others=command.others,
         time_s=command.time_s,
     )
     for result in results:
         line.send(messages.MicroDone(result=result))
-        if desk.stopped():
+        if context.stopped():
             break
     line.send(messages.MicroDone(last=True))
 

@@ -7,7 +7,16 @@ can be derived again from the file alone.
 
 from gpubench.executions import Execution
 from gpubench.findings import Finding, FindingKind
-from gpubench.models.case import Case, MemoryFormat, TaskKind
+from gpubench.models.case import (
+    Case,
+    Checkpointing,
+    Framework,
+    MemoryFormat,
+    ParallelMode,
+    TaskKind,
+    Trainable,
+    WeightType,
+)
 from gpubench.models.catalogue import GpuSpec, Offer, Pricing
 from gpubench.models.cuda_check import (
     Blocks,
@@ -32,6 +41,15 @@ from gpubench.models.measurement import (
     Round,
     Status,
     Switches,
+)
+from gpubench.models.memory import (
+    CardClass,
+    CardMemory,
+    MemoryBasis,
+    MemoryFit,
+    MemoryNeed,
+    MemoryParts,
+    Verdict,
 )
 from gpubench.models.ranking import (
     Basis,
@@ -62,8 +80,11 @@ __all__ = [
     "BatchChoice",
     "Blocks",
     "BuyOrRent",
+    "CardClass",
+    "CardMemory",
     "Case",
     "CaseRow",
+    "Checkpointing",
     "ClockProof",
     "CudaCheck",
     "DeviceProfile",
@@ -74,18 +95,24 @@ __all__ = [
     "FaultProof",
     "Finding",
     "FindingKind",
+    "Framework",
     "GpuSpec",
     "GraphProof",
     "Identity",
     "Launch",
     "LoadProof",
     "Measurement",
+    "MemoryBasis",
+    "MemoryFit",
     "MemoryFormat",
     "MemoryLine",
+    "MemoryNeed",
+    "MemoryParts",
     "MicroResult",
     "Offer",
     "Operator",
     "OperatorKind",
+    "ParallelMode",
     "PartLog",
     "PartState",
     "Precision",
@@ -105,5 +132,8 @@ __all__ = [
     "Switches",
     "TaskKind",
     "TelemetrySample",
+    "Trainable",
+    "Verdict",
+    "WeightType",
     "WorkloadProfile",
 ]

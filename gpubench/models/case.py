@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated, Any
+
+import msgspec
 
 from gpubench.executions import Execution
 from gpubench.models.record import Record
@@ -23,8 +26,73 @@ class MemoryFormat(StrEnum):
     CONTIGUOUS = "contiguous"
 
 
-class Case(Record, frozen=True, kw_only=True):
-    """The identity of a number. Two figures whose cases differ are never compared without saying so."""
+class Framework(StrEnum):
+    """What runs the steps. gpubench measures torch; a figure of another is never taken for one of torch."""
+
+    TORCH = "torch"
+    KERAS_TORCH = "keras-torch"
+    KERAS_TENSORFLOW = "keras-tensorflow"
+    KERAS_JAX = "keras-jax"
+
+
+class WeightType(StrEnum):
+    """In which type the weights are stored; under AMP they stay float32."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+    INT8 = "int8"
+    INT4 = "int4"
+    NF4 = "nf4"
+
+
+class Checkpointing(StrEnum):
+    """Which activations are computed again in the backward pass instead of kept."""
+
+    NONE = "none"
+    SELECTIVE = "selective"
+    FULL = "full"
+
+
+class Trainable(StrEnum):
+    """What is trained: all that the workload trains, or adapters over a frozen (quantized) base."""
+
+    FULL = "full"
+    LORA = "lora"
+    QLORA = "qlora"
+
+
+class ParallelMode(StrEnum):
+    """How several GPUs share one job; ``ddp`` keeps all weights on each, ``fsdp`` a share."""
+
+    SINGLE = "single"
+    DDP = "ddp"
+    FSDP = "fsdp"
+
+
+def _one() -> int:
+    """Make a default that is written all the same: a stored case has always named its GPU count."""
+    return 1
+
+
+AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
+NotNegative = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """The identity of a number. Two figures whose cases differ are never compared without saying so.
+
+    What came after the first version has a default that means what was measured before, and is left out of
+    files where it stands at that: old files read as they always did.
+
+    Attributes:
+        batch_size: Samples per step on each GPU.
+        gpu_count: GPUs of the whole job, over all its nodes.
+        parallel_mode: One GPU is always ``single``, and several are ``ddp`` unless they are ``fsdp``.
+        loss_chunks: Pieces of the tokens over which the loss is computed one after the other.
+        prompt_tokens, new_tokens: Of a generation, per sequence; 0 where the work generates nothing.
+        cache_tokens: Length that the key-value cache is made for; 0 is none.
+    """
 
     workload: str
     workload_version: int
@@ -34,11 +102,60 @@ class Case(Record, frozen=True, kw_only=True):
     memory_format: MemoryFormat | None
     batch_size: int
     sample_unit: str
-    gpu_count: int = 1
+    gpu_count: int = msgspec.field(default_factory=_one)
+    framework: Framework = Framework.TORCH
+    weight_type: WeightType = WeightType.FLOAT32
+    checkpointing: Checkpointing = Checkpointing.NONE
+    trainable: Trainable = Trainable.FULL
+    parallel_mode: ParallelMode = ParallelMode.SINGLE
+    node_count: AtLeastOne = 1
+    loss_chunks: AtLeastOne = 1
+    prompt_tokens: NotNegative = 0
+    new_tokens: NotNegative = 0
+    cache_tokens: NotNegative = 0
+
+    def __post_init__(self) -> None:
+        """Set the parallel mode that the number of GPUs implies."""
+        if self.gpu_count == 1:
+            mode = ParallelMode.SINGLE
+        elif self.parallel_mode is ParallelMode.SINGLE:
+            mode = ParallelMode.DDP
+        else:
+            return
+        msgspec.structs.force_setattr(self, "parallel_mode", mode)
+
+    @property
+    def setup(self) -> dict[str, Any]:
+        """What of the work itself differs from the default, by field: framework, weights, tokens ..."""
+        return {name: value for name in _SETUP if (value := getattr(self, name)) != _DEFAULTS[name]}
+
+    @property
+    def setup_words(self) -> tuple[str, ...]:
+        """The same for people, with several nodes and a mode other than ``ddp``."""
+        words = tuple(_WORDS[name].format(value) for name, value in self.setup.items())
+        fsdp = ("fsdp",) if self.parallel_mode is ParallelMode.FSDP else ()
+        return (*words, *fsdp, *((f"{self.node_count} nodes",) if self.node_count > 1 else ()))
 
     @property
     def label(self) -> str:
         """Short name for people: ``vgg16 amp-bf16 graph batch 64``."""
         task = "" if self.task is TaskKind.TRAIN else f" {self.task}"
         count = "" if self.gpu_count == 1 else f" on {self.gpu_count} GPUs"
-        return f"{self.workload}{task} {self.precision} {self.execution} batch {self.batch_size:,}{count}"
+        setup = "".join(f", {word}" for word in self.setup_words)
+        return (
+            f"{self.workload}{task} {self.precision} {self.execution} batch {self.batch_size:,}{count}{setup}"
+        )
+
+
+_WORDS = {
+    "framework": "{}",
+    "weight_type": "{} weights",
+    "checkpointing": "{} checkpointing",
+    "trainable": "{}",
+    "loss_chunks": "loss in {} chunks",
+    "prompt_tokens": "prompt of {:,} tokens",
+    "new_tokens": "{:,} new tokens",
+    "cache_tokens": "cache of {:,} tokens",
+}
+_SETUP = tuple(_WORDS)
+_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Case) if field.name in _SETUP}

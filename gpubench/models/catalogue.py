@@ -72,6 +72,12 @@ class GpuSpec(Record, frozen=True, kw_only=True):
     not_ranked_because: str | None = None
 
     @property
+    def short_name(self) -> str:
+        """The name without maker and brand: "RTX 4090", "T4", "H100 SXM5 80GB"; unique in the table."""
+        name = self.name.removeprefix("NVIDIA ").removeprefix("AMD ")
+        return name.replace("Tesla ", "").replace("GeForce ", "")
+
+    @property
     def board_power_w(self) -> float | None:
         """What is paid for and cooled: the module's limit where a CPU shares it, else the GPU's [W]."""
         return self.tdp_w if self.module_tdp_w is None else self.module_tdp_w

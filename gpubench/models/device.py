@@ -52,6 +52,11 @@ class DeviceProfile(Record, frozen=True, kw_only=True):
     tensor_core_precisions: tuple[str, ...] | None = None
     unavailable: dict[str, str] = {}
 
+    @property
+    def is_cpu(self) -> bool:
+        """Whether the device is the host's processor itself."""
+        return self.backend == "cpu"
+
 
 class Reading(Record, frozen=True, kw_only=True, omit_defaults=True):
     """One look at a working device; in a file what is unknown is left out, because there are thousands.

@@ -11,7 +11,7 @@ from gpubench.interval import Interval
 from gpubench.models.case import Case
 from gpubench.models.catalogue import Offer, Pricing
 from gpubench.models.measurement import BatchChoice
-from gpubench.models.record import SCHEMA_VERSION, Record, bounded, brief_repr, shown
+from gpubench.models.record import SCHEMA_VERSION, Record, bounded, brief_repr, html_table, shown
 from gpubench.units import count, format_percent, format_usd
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ class Estimate(Record, frozen=True, kw_only=True):
     ``anchored`` says whether a prediction starts from a GPU measurement of the same case. ``host_cpu`` names
     the processor that set the pace of a host-bound measurement. ``batch_choice`` says whether the batch is
     the one asked for or the largest that fits; ``batch_found_by`` is the id of the run that searched it,
-    None where the memory model gave it.
+    None where the memory model gave it. ``peak_memory_bytes`` is what tensors take; ``device_bytes`` is
+    memory in use on the device, with its interval, and ``memory_text`` what that says of this card.
     """
 
     case: Case
@@ -43,6 +44,10 @@ class Estimate(Record, frozen=True, kw_only=True):
     evidence: tuple[str, ...] = ()
     anchored: bool | None = None
     peak_memory_bytes: int | None = None
+    device_bytes: int | None = None
+    device_bytes_low: int | None = None
+    device_bytes_high: int | None = None
+    memory_text: str | None = None
     fits_memory: bool | None = None
     largest_batch: int | None = None
     compute_share: float | None = None
@@ -146,6 +151,10 @@ _ESTIMATE_COLUMNS = (
     "method",
     "host_cpu",
     "peak_memory_bytes",
+    "device_bytes",
+    "device_bytes_low",
+    "device_bytes_high",
+    "memory_text",
     "largest_batch",
     "batch_choice",
 )
@@ -250,6 +259,23 @@ class Ranking(Record, frozen=True, kw_only=True):
         more = len(self.rows) - len(lines)
         return bounded("\n".join([head, *lines, *([f"  ... {more:,} more"] if more else [])]) + ">")
 
+    def _repr_html_(self) -> str:
+        """Return the head of the rows as a table for notebooks."""
+        title = f"Ranking as of {self.as_of} by {self.objective}: {self.verdict}"
+        head = ("rank", "GPUs", "provider", "instance", "price", "P(best)")
+        rows = [
+            (
+                f"{row.rank}{'=' if row.tie else ''}",
+                f"{row.offer.gpu_count}x {row.offer.gpu_key}",
+                row.offer.provider,
+                row.offer.instance,
+                f"{format_usd(float(row.offer.price_usd_per_hour))}/h {row.offer.pricing}",
+                "" if row.p_best is None else format_percent(row.p_best),
+            )
+            for row in self.rows[:_ROWS_IN_TABLE]
+        ]
+        return html_table(title, head, rows, len(self.rows))
+
     def throughput_of(self, row: RankedOffer) -> Interval:
         """Return a row's throughput and its interval, in ``throughput_unit``."""
         if self.by_reference:
@@ -282,6 +308,7 @@ class Ranking(Record, frozen=True, kw_only=True):
 
 
 _ROWS_IN_REPR = 6
+_ROWS_IN_TABLE = 20
 
 
 def _line(row: RankedOffer) -> str:

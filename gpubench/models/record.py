@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from gpubench.units import plain
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""Of every document. Since 2 a case names framework, weights and tokens where they are not the default."""
 PROTOCOL = "gpubench/1"
 
 MOST_REPR_CHARACTERS = 1_900
@@ -43,6 +45,22 @@ def bounded(text: str) -> str:
 def shown(text: str | None, limit: int = 40) -> str:
     """Return a name for a repr: without control characters, and short."""
     return plain(text or "unknown", limit)
+
+
+def html_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], total: int) -> str:
+    """Return a small table for notebooks; ``total`` is how many rows there are, shown or not.
+
+    Every cell is text from outside: it is escaped, and cut at 200 characters.
+    """
+    from html import escape
+
+    def line(tag: str, cells: Sequence[str]) -> str:
+        return "<tr>" + "".join(f"<{tag}>{escape(plain(cell))}</{tag}>" for cell in cells) + "</tr>"
+
+    more = f"<p>... {total - len(rows):,} more</p>" if total > len(rows) else ""
+    body = "".join(line("td", row) for row in rows)
+    table = f"<table><thead>{line('th', head)}</thead><tbody>{body}</tbody></table>" if rows else ""
+    return f"<p>{escape(plain(title, 400))}</p>{table}{more}"
 
 
 def _brief(value: Any) -> str:

@@ -6,7 +6,7 @@ from gpubench.findings import Finding
 from gpubench.models.case import Case
 from gpubench.models.device import DeviceProfile
 from gpubench.models.measurement import BatchChoice, Measurement, MicroResult, Status
-from gpubench.models.record import PROTOCOL, SCHEMA_VERSION, Record, bounded, shown
+from gpubench.models.record import PROTOCOL, SCHEMA_VERSION, Record, bounded, html_table, shown
 from gpubench.units import count, per_second
 
 
@@ -102,10 +102,23 @@ class Run(Record, frozen=True, kw_only=True):
         more = len(self.measurements) - len(lines)
         return bounded("\n".join([head, *lines, *([f"  ... {more:,} more"] if more else [])]) + ">")
 
+    def _repr_html_(self) -> str:
+        """Return the first cases with their throughput as a table for notebooks."""
+        title = f"Run {self.run_id} on {self.device.name or self.device.gpu_key or self.device.backend}"
+        rows = [(each.label, _rate(each)) for each in self.measurements[:_CASES_IN_TABLE]]
+        return html_table(title, ("case", "throughput (95 %)"), rows, len(self.measurements))
+
 
 _CASES_IN_REPR = 8
+_CASES_IN_TABLE = 20
 
 
 def _line(each: Measurement) -> str:
-    rate = f"{each.interval.text()} {per_second(each.case.sample_unit)}"
-    return f"  {shown(each.label, 100)}: {rate if each.status is Status.OK else each.status}"
+    return f"  {shown(each.label, 100)}: {_rate(each)}"
+
+
+def _rate(each: Measurement) -> str:
+    """The throughput with its interval; of a case without one, how it ended."""
+    if each.status is not Status.OK:
+        return str(each.status)
+    return f"{each.interval.text()} {per_second(each.case.sample_unit)}"

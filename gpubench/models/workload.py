@@ -35,10 +35,19 @@ class Operator(Record, frozen=True, kw_only=True):
 
 
 class MemoryLine(Record, frozen=True, kw_only=True):
-    """Bytes alive at one moment of a step: what is there at any batch, and what each sample adds."""
+    """Bytes alive at one moment of a step: what is there at any batch, and what each sample adds.
+
+    Attributes:
+        gradient_bytes: Gradients of the weights among them, which do not grow with the batch.
+    """
 
     fixed_bytes: float
     bytes_per_sample: float
+    gradient_bytes: float = 0.0
+
+    def at(self, batch_size: int) -> float:
+        """Bytes at this batch size."""
+        return self.fixed_bytes + batch_size * self.bytes_per_sample
 
 
 class StepMemory(Record, frozen=True, kw_only=True):
@@ -47,11 +56,24 @@ class StepMemory(Record, frozen=True, kw_only=True):
     Attributes:
         is_amp: Under autocast, of either type; fp32 and tf32 are alike.
         lines: By rising bytes per sample.
+        weights_bytes: Parameters and buffers, in every line.
+        optimizer_bytes: State of the optimizer, in every line.
+        saved: What the forward pass and the loss leave alive beside these, the prebuilt batches included.
+        recomputed: With the repeated blocks of the model computed again in the backward pass (activation
+            checkpointing).
     """
 
     task: TaskKind
     is_amp: bool
     lines: tuple[MemoryLine, ...]
+    weights_bytes: float = 0.0
+    optimizer_bytes: float = 0.0
+    saved: MemoryLine | None = None
+    recomputed: bool = False
+
+    def peak(self, batch_size: int) -> MemoryLine:
+        """The moment of the step that needs most at this batch size."""
+        return max(self.lines, key=lambda line: line.at(batch_size))
 
 
 class WorkloadProfile(Record, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from gpubench.files import write_file
 from gpubench.models import Pricing
 from gpubench.offers.source import MARKETPLACES, Complete, Quote, SourceError, SourceSkippedError, Transport
 
@@ -83,7 +84,7 @@ class GpuhuntSource:
                     raise SourceError(
                         f"gpuhunt's {self._catalog}.csv is over {MAX_CSV_BYTES:,} bytes: refused"
                     )
-                (folder / f"{self._catalog}.csv").write_bytes(archive.read(inside))
+                write_file(folder / f"{self._catalog}.csv", archive.read(inside))
         except (zipfile.BadZipFile, KeyError) as error:
             raise SourceError(f"gpuhunt's catalog of {self._catalog} is no such archive: {error}") from None
         return version

@@ -9,32 +9,16 @@ from decimal import Decimal
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.models import Offer, Pricing
+from gpubench.models import Offer
 from gpubench.names import nearest
 from gpubench.offers.dates import freshness, price_age_days
 from gpubench.offers.outliers import ADMITTED_BY, Market
 from gpubench.offers.regions import is_in
+from gpubench.offers.request import OffersRequest
 from gpubench.offers.table import NOT_RANKED, OfferKey, offer_key
+from gpubench.options import check_fields
 from gpubench.specs import load_specs, matching_keys
 from gpubench.units import plain
-
-
-class OfferFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """What to show; an empty tuple or None lets everything through.
-
-    Attributes:
-        gpus: Names, aliases or parts of keys: ``h100`` means every H100.
-        pricings: Empty shows every pricing.
-        max_usd_per_hour: Highest price of the whole instance [USD/h].
-    """
-
-    providers: tuple[str, ...] = ()
-    regions: tuple[str, ...] = ()
-    gpus: tuple[str, ...] = ()
-    kinds: tuple[str, ...] = ()
-    pricings: tuple[Pricing, ...] = ()
-    gpu_count: int | None = None
-    max_usd_per_hour: Decimal | None = None
 
 
 class ListedOffer(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +46,7 @@ def known_providers(wanted: Iterable[str], offers: Iterable[Offer]) -> frozenset
 
 
 def list_offers(
-    offers: Iterable[Offer], wanted: OfferFilter, today: date, own: Collection[OfferKey] = ()
+    offers: Iterable[Offer], wanted: OffersRequest, today: date, own: Collection[OfferKey] = ()
 ) -> tuple[ListedOffer, ...]:
     """Return the offers that pass a filter, cheapest GPU-hour first.
 
@@ -73,12 +57,15 @@ def list_offers(
         own: Those that the user gave: their prices are not doubted.
 
     Raises:
-        MisuseError: If a GPU or a provider of the filter is unknown.
+        MisuseError: If a GPU, a provider or a choice is unknown, or a figure is outside of its limits.
     """
+    check_fields(wanted)
     offers = tuple(offers)
     keys = frozenset(key for name in wanted.gpus for key in matching_keys(name))
     providers = known_providers(wanted.providers, offers)
     regions = tuple(name.casefold() for name in wanted.regions)
+    pricings = {*wanted.pricings, *(["spot"] if wanted.spot else [])}
+    most_usd = None if wanted.max_usd_per_hour is None else Decimal(str(wanted.max_usd_per_hour))
 
     def passes(offer: Offer) -> bool:
         return (
@@ -86,9 +73,9 @@ def list_offers(
             and (not regions or any(is_in(offer.region or "any", name) for name in regions))
             and (not wanted.gpus or offer.gpu_key in keys)
             and (not wanted.kinds or offer.kind in wanted.kinds)
-            and (not wanted.pricings or offer.pricing in wanted.pricings)
-            and (wanted.gpu_count is None or offer.gpu_count == wanted.gpu_count)
-            and (wanted.max_usd_per_hour is None or offer.price_usd_per_hour <= wanted.max_usd_per_hour)
+            and (not pricings or str(offer.pricing) in pricings)
+            and (wanted.count is None or offer.gpu_count == wanted.count)
+            and (most_usd is None or offer.price_usd_per_hour <= most_usd)
         )
 
     market = Market(offers)

@@ -18,6 +18,7 @@ from gpubench.models import Offer, Pricing
 from gpubench.offers import plausible
 from gpubench.offers.dates import price_day
 from gpubench.offers.plausible import ImplausibleError
+from gpubench.offers.request import KINDS
 from gpubench.offers.rows import Rows, read_rows
 from gpubench.offers.table import UNSTATED_NOTE, OfferKey, OfferTable, SetAside, offer_key
 from gpubench.specs import load_specs, offered_gpu_key
@@ -165,8 +166,8 @@ def _fields(row: _Common, source: str, latest: date) -> dict[str, Any]:
     if not row.provider:
         raise ImplausibleError("no provider named")
     kind = row.kind.lower() or "vm"
-    if kind not in plausible.KINDS:
-        raise ImplausibleError(f"kind {kind[:40]!r} is none of {', '.join(sorted(plausible.KINDS))}")
+    if kind not in KINDS:
+        raise ImplausibleError(f"kind {kind[:40]!r} is none of {', '.join(KINDS)}")
     if not source:
         raise ImplausibleError("no source named")
     if not row.price_date:

@@ -124,7 +124,7 @@ def _gpu(part: str) -> tuple[str, int]:
     spec = require_spec(counted["name"] if counted else part)
     if spec.variants or spec.not_ranked_because:
         why = spec.not_ranked_because or f"its form factor is open: name one of {', '.join(spec.variants)}"
-        raise MisuseError(f"--own: {spec.name} cannot be ranked: {why}")
+        raise MisuseError(f"--own: {spec.short_name} cannot be ranked: {why}")
     if not 1 <= count <= 64:
         raise MisuseError(f"--own: {count} GPUs; give 1 to 64")
     return spec.key, count

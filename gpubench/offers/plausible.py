@@ -8,6 +8,7 @@ from decimal import Decimal, InvalidOperation
 
 from gpubench.models import Offer
 from gpubench.offers.dates import price_day
+from gpubench.offers.request import KINDS
 from gpubench.specs import load_specs
 from gpubench.units import GIB
 
@@ -20,8 +21,6 @@ MAX_GPU_COUNT = 1024
 MAX_VCPUS = 100_000.0
 MAX_RAM_GIB = 1_000_000.0
 MAX_CELL_CHARACTERS = 600
-
-KINDS = frozenset({"vm", "marketplace", "serverless", "historic", "attach-fee", "free"})
 
 
 class ImplausibleError(ValueError):
@@ -111,7 +110,7 @@ def check_offer(offer: Offer) -> None:
     if not (offer.provider and offer.instance and offer.source):
         raise ImplausibleError("no provider, instance or source named")
     if offer.kind not in KINDS:
-        raise ImplausibleError(f"kind {offer.kind[:40]!r} is none of {', '.join(sorted(KINDS))}")
+        raise ImplausibleError(f"kind {offer.kind[:40]!r} is none of {', '.join(KINDS)}")
     if offer.gpu_key not in load_specs():
         raise ImplausibleError(f"GPU {offer.gpu_key[:60]!r} is unknown")
     price_day(offer.price_date)

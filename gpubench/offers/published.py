@@ -14,10 +14,12 @@ from pathlib import Path
 import msgspec
 
 from gpubench.errors import MisuseError
+from gpubench.files import require_writable
 from gpubench.models import SCHEMA_VERSION
 from gpubench.offers.dates import price_day
 from gpubench.offers.refresh import Answer, Refreshed, in_order, take
 from gpubench.offers.snapshot import (
+    WRITE_HINT,
     Snapshot,
     SourceOffers,
     check_offers,
@@ -25,7 +27,6 @@ from gpubench.offers.snapshot import (
     newest_snapshot,
     offers_folder,
     refreshed_offers,
-    require_writable,
     write_snapshot,
 )
 from gpubench.offers.source import SourceError, Transport, decode
@@ -66,7 +67,7 @@ def take_over(
         StorageError: If the result cannot be written.
     """
     folder = offers_folder(results)
-    require_writable(folder)
+    require_writable(folder, hint=WRITE_HINT)
     today = now or clock()
     published = _chosen(_read(url, transport, today), only)
     before, _ = newest_snapshot(folder)

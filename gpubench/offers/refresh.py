@@ -11,17 +11,18 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gpubench.errors import MisuseError
+from gpubench.files import require_writable
 from gpubench.models import Offer, Pricing
 from gpubench.offers.outliers import sort_outliers
 from gpubench.offers.quotes import named_in, sort_quotes
 from gpubench.offers.snapshot import (
+    WRITE_HINT,
     Snapshot,
     SourceOffers,
     embedded_offers,
     newest_snapshot,
     offers_folder,
     refreshed_offers,
-    require_writable,
     write_snapshot,
 )
 from gpubench.offers.source import Source, SourceError, SourceSkippedError, Transport
@@ -107,7 +108,7 @@ def refresh(
         StorageError: If the snapshot cannot be written; found before any source is asked where it can be.
     """
     folder = offers_folder(results)
-    require_writable(folder)
+    require_writable(folder, hint=WRITE_HINT)
     before, _ = newest_snapshot(folder)
     kept = dict(before.sources) if before else {}
     known = overlay([embedded_offers(), refreshed_offers(folder)]).offers

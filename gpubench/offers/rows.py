@@ -8,12 +8,10 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
-
 from gpubench.errors import MisuseError
+from gpubench.files import TABLE_BYTES, decode_json, decode_text, read_bytes
 from gpubench.units import plain
 
-MAX_FILE_BYTES = 64 * 1024**2
 MAX_ROWS = 500_000
 
 
@@ -36,29 +34,19 @@ def read_rows(path: Path) -> Rows:
     """Open a table: a JSON list of objects by its suffix .json, else CSV with a header.
 
     Raises:
-        MisuseError: If the file is missing, over 64 MiB, not UTF-8, or no such table; its rows may still
-            raise while they are read (a broken line, too many rows).
+        MisuseError: If the file is missing, over ``TABLE_BYTES``, not UTF-8, or no such table; its rows may
+            still raise while they are read (a broken line, too many rows).
     """
     text = _read_text(path)
-    return _json_rows(text, path.name) if path.suffix.lower() == ".json" else csv_rows(text, path.name)
+    return _json_rows(text, path) if path.suffix.lower() == ".json" else csv_rows(text, path.name)
 
 
 def _read_text(path: Path) -> str:
-    shown = plain(str(path))
-    try:
-        size_bytes = path.stat().st_size
-        if size_bytes > MAX_FILE_BYTES:
-            raise MisuseError(
-                f"{shown} is {size_bytes / 1024**2:.0f} MiB; up to 64 MiB are read: split the table"
-            )
-        raw = path.read_bytes()
-        if raw.startswith(b"PK"):
-            raise MisuseError(f"{shown} is a spreadsheet or archive: save the table as CSV")
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise MisuseError(f"{shown} is not UTF-8 text (byte {error.start}): save it as UTF-8") from None
-    except OSError as error:
-        raise MisuseError(f"cannot read {shown}: {error.strerror}; check the path") from None
+    """Read a table that the user names, so that a link is followed."""
+    raw = read_bytes(path, TABLE_BYTES, follow_links=True)
+    if raw.startswith(b"PK"):
+        raise MisuseError(f"{plain(path.name)} is a spreadsheet or archive: save the table as CSV")
+    return decode_text(raw, path)
 
 
 def csv_rows(text: str, name: str) -> Rows:
@@ -88,13 +76,10 @@ def _numbered(reader: Any, name: str) -> Iterator[tuple[int, Sequence[str]]]:
         raise MisuseError(f"{name}, line {reader.line_num}: {error}; write plain CSV") from None
 
 
-def _json_rows(text: str, name: str) -> Rows:
-    try:
-        table = msgspec.json.decode(text, type=list[dict[str, str | int | float | None]])
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise MisuseError(f"{plain(name)} is no JSON list of offers: {error}") from None
+def _json_rows(text: str, path: Path) -> Rows:
+    table = decode_json(text, list[dict[str, str | int | float | None]], path, what="JSON list of offers")
     if len(table) > MAX_ROWS:
-        raise MisuseError(f"{plain(name)} has more than {MAX_ROWS:,} rows: split the table")
+        raise MisuseError(f"{plain(path.name)} has more than {MAX_ROWS:,} rows: split the table")
     columns = tuple(dict.fromkeys(column for row in table for column in row))
     cells = (["" if row.get(c) is None else str(row[c]) for c in columns] for row in table)
-    return Rows(name, tuple(c.strip().lower() for c in columns), enumerate(cells, 1))
+    return Rows(path.name, tuple(c.strip().lower() for c in columns), enumerate(cells, 1))

@@ -6,29 +6,29 @@ Ranking never touches the network. It reads these files, so that a ranking can b
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import date
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import msgspec
 
-from gpubench.errors import MisuseError, StorageError
+from gpubench.errors import MisuseError
+from gpubench.files import TABLE_BYTES, read_json, write_file
 from gpubench.folders import default_results
 from gpubench.models import SCHEMA_VERSION, Offer
 from gpubench.offers.dates import price_day
 from gpubench.offers.own import offers_of_rows, read_own
 from gpubench.offers.plausible import check_offer
-from gpubench.offers.rows import MAX_FILE_BYTES, csv_rows
+from gpubench.offers.rows import csv_rows
 from gpubench.offers.table import Coverage, OfferTable, SetAside, offer_key, overlay
 from gpubench.shipped import data_text
 from gpubench.units import plain
 
-T = TypeVar("T")
 IMPORTED = "imported"
+WRITE_HINT = "give another folder with --results"
 _PATTERN = "[0-9]*T[0-9]*Z.json"
 """20261120T190500Z.json: the name is the UTC time of the refresh, so the newest sorts last."""
 
@@ -167,9 +167,11 @@ def read_snapshot(path: Path) -> Snapshot:
     Raises:
         MisuseError: If it is too large, damaged, or written by a newer gpubench.
     """
-    snapshot = _read_json(path, Snapshot, "run gpubench offers refresh")
+    snapshot = read_json(
+        path, Snapshot, TABLE_BYTES, what="price snapshot", hint="run gpubench offers refresh"
+    )
     if snapshot.schema_version > SCHEMA_VERSION:
-        raise MisuseError(f"price snapshot {plain(str(path))} is of a newer gpubench: upgrade gpubench")
+        raise MisuseError(f"price snapshot {plain(path.name)} is of a newer gpubench: upgrade gpubench")
     return snapshot
 
 
@@ -179,21 +181,8 @@ def read_imported(path: Path) -> tuple[Offer, ...]:
     Raises:
         MisuseError: If it is too large or damaged.
     """
-    return _read_json(path, tuple[Offer, ...], "import it again or delete it")
-
-
-def _read_json(path: Path, shape: type[T], mend: str) -> T:
-    shown = plain(str(path))
-    try:
-        if path.is_symlink() or path.stat().st_size > MAX_FILE_BYTES:
-            raise MisuseError(f"price file {shown} is a link or over 64 MiB: not read")
-        raw = path.read_bytes()
-    except OSError as error:
-        raise MisuseError(f"cannot read price file {shown}: {error.strerror}") from None
-    try:
-        return msgspec.json.decode(raw, type=shape)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise MisuseError(f"price file {shown} is damaged ({error}); {mend}") from None
+    hint = "import it again or delete it"
+    return read_json(path, tuple[Offer, ...], TABLE_BYTES, what="imported price table", hint=hint)
 
 
 def write_snapshot(folder: Path, snapshot: Snapshot) -> Path:
@@ -206,37 +195,14 @@ def write_snapshot(folder: Path, snapshot: Snapshot) -> Path:
     return write_json(folder / name, snapshot)
 
 
-def require_writable(folder: Path) -> None:
-    """Raise where a snapshot could not be written, before a minute of network is spent on it.
-
-    Raises:
-        StorageError: If the nearest existing folder above is no folder, or may not be written.
-    """
-    nearest = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        raise StorageError(f"cannot write to {plain(str(nearest))}: give another folder with --results")
-
-
 def write_json(path: Path, document: Any) -> Path:
     """Replace a file atomically: a reader sees the old one or the new one, never a half.
 
     Raises:
         StorageError: If the folder cannot be written.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with draft.open("wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(document), indent=1))
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            draft.unlink()
-        raise StorageError(
-            f"cannot write {plain(str(path))}: {error.strerror}; give another folder with --results"
-        ) from None
+    data = msgspec.json.format(msgspec.json.encode(document), indent=1)
+    write_file(path, data, hint=WRITE_HINT)
     return path
 
 

@@ -14,9 +14,9 @@ from gpubench.specs import load_specs
 UNSTATED_NOTE = "form factor not stated: ranked as the slowest variant"
 
 NOT_RANKED = {
-    "attach-fee": "the fee of the GPU alone: the machine that it needs comes on top",
-    "free": "free of charge: there is no throughput per dollar; its note says what it is limited to",
-    "historic": "a price of the past: kept for comparison, not on sale",
+    "attach-fee": "the price of the GPU alone, without the machine that it needs",
+    "free": "free of charge: there is no throughput per dollar",
+    "historic": "a historic price: kept for comparison, not on sale",
 }
 """Kinds of offers whose price is no price of a machine today, and why they are only listed."""
 

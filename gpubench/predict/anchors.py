@@ -15,6 +15,7 @@ from gpubench.models import (
     Execution,
     Finding,
     FindingKind,
+    Framework,
     GpuSpec,
     Measurement,
     MicroResult,
@@ -85,7 +86,8 @@ def _loops(question: Question) -> list[Reading]:
     shipped = h200_readings()
     spec = find_spec(shipped.gpu_key)
     standard = load_profiles().get(question.profile.name) == question.profile
-    if spec is None or question.task is not TaskKind.TRAIN or not standard:
+    of_torch = question.framework is Framework.TORCH
+    if spec is None or question.task is not TaskKind.TRAIN or not (standard and of_torch):
         return []
     return [
         _loop(question, spec, step, execution, f"{shipped.card}, {shipped.date}")
@@ -120,7 +122,7 @@ def _loop(question: Question, spec: GpuSpec, step: StepReading, execution: Execu
 
 def gpu_of(device: DeviceProfile) -> GpuSpec | None:
     """The row of a measured device in the specification table; None for a CPU, a slice, or a stranger."""
-    if device.backend == "cpu" or device.mig_enabled or device.gpu_key is None:
+    if device.is_cpu or device.mig_enabled or device.gpu_key is None:
         return None
     return find_spec(device.gpu_key)
 
@@ -172,6 +174,8 @@ def _usable(question: Question, measurements: Iterable[Measurement]) -> Iterable
             and m.case.workload_version == question.profile.version
             and m.case.task == question.task
             and m.case.gpu_count == 1
+            and m.case.framework == question.framework
+            and m.case.setup.keys() <= {"framework"}
         )
         disturbed = any(f.kind in DISTURBED for f in m.findings)
         if same and m.status is Status.OK and m.samples_per_s and not disturbed:

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Literal
 
 import msgspec
 
-from gpubench.models import Case, Estimate, Finding, FindingKind, GpuSpec, Run, WorkloadProfile
+from gpubench.models import (
+    Case,
+    Estimate,
+    Execution,
+    Finding,
+    FindingKind,
+    GpuSpec,
+    MemoryFit,
+    MemoryNeed,
+    Run,
+    TaskKind,
+)
+from gpubench.options import check_fields
 from gpubench.predict import memory
 from gpubench.predict.anchors import Reading, measured_here, readings_of
+from gpubench.predict.answers import Predictions
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.model import Prediction, predict_all
 from gpubench.predict.pairs import HOST_SHARE_LIMIT
@@ -21,35 +32,16 @@ from gpubench.predict.question import (
     case_for,
     check,
     domain_gap,
-    execution_of,
     precision_of,
-    task_of,
 )
+from gpubench.predict.request import PredictRequest
+from gpubench.signatures import takes_options_of
 from gpubench.specs import load_specs, require_spec
-from gpubench.units import format_bytes
 
 
-def predict(
-    workload: str | WorkloadProfile,
-    *,
-    gpus: Sequence[str] | None = None,
-    precision: str = "amp",
-    execution: str = "graph",
-    task: str = "train",
-    batch_size: int | Literal["max"] | None = None,
-    results: Path | None = None,
-) -> dict[str, Estimate | Refusal]:
+@takes_options_of(PredictRequest)
+def predict(request: PredictRequest) -> Predictions:
     """Predict the throughput of a workload on GPUs by name, from this user's results where they help.
-
-    Args:
-        workload: A standard workload, the user's own (``./model.py``), or a profile.
-        gpus: Keys or names of the specification table; None is every GPU.
-        precision: ``fp32``, ``tf32``, ``amp-fp16``, ``amp-bf16``, or ``amp``: the best of each GPU.
-        execution: ``eager``, ``graph`` or ``compile``.
-        task: ``train`` or ``infer``.
-        batch_size: Samples per step on one GPU, or ``max``: the largest that each GPU holds; None is the
-            workload's main batch.
-        results: Results folder; None is the usual one.
 
     Returns:
         By GPU key, an estimate, or a refusal with its reason.
@@ -60,18 +52,20 @@ def predict(
     from gpubench.profile import profile_of
     from gpubench.record.store import read_runs, reference_runs, results_root
 
-    profile = profile_of(workload) if isinstance(workload, str) else workload
+    check_fields(request)
+    workload, batch = request.workload, request.batch_size
     question = Question(
-        profile=profile,
-        precision=precision_of(precision),
-        execution=execution_of(execution),
-        task=task_of(task),
-        batch_size=None if batch_size == "max" else batch_size,
+        profile=profile_of(workload) if isinstance(workload, str) else workload,
+        precision=precision_of(request.precision),
+        execution=Execution(request.execution),
+        task=TaskKind(request.task),
+        batch_size=None if batch == "max" else batch,
     )
-    specs = list(load_specs().values()) if gpus is None else [require_spec(name) for name in gpus]
-    own = read_runs(results_root(results)).runs
-    answer = estimate_at_largest_batch if batch_size == "max" else estimate
-    return answer(question, specs, own=own, reference=reference_runs())
+    named = [require_spec(name) for name in request.gpus]
+    own = read_runs(results_root(request.results)).runs
+    answer = estimate_at_largest_batch if batch == "max" else estimate
+    specs = named or list(load_specs().values())
+    return Predictions(answer(question, specs, own=own, reference=reference_runs()))
 
 
 def estimate(
@@ -97,9 +91,9 @@ def estimate(
     """
     check(question)
     readings = readings_of(question, own, reference)
-    memory_factor = _memory_factor(question, readings)
     answers: dict[str, Estimate | Refusal] = {}
     open_cases: list[tuple[GpuSpec, Case]] = []
+    fits: dict[str, MemoryFit | None] = {}
     for spec in specs:
         case = case_for(question, spec)
         if isinstance(case, Refusal):
@@ -107,16 +101,18 @@ def estimate(
             continue
         reading = measured_here(readings, case, spec.key)
         if reading is not None:
-            answers[spec.key] = _measured(reading)
+            answers[spec.key] = _measured(reading, memory.fit_of(question, case, spec, readings))
             continue
-        refusal = _refusal(question, spec, case, memory_factor)
+        fits[spec.key] = memory.fit_of(question, case, spec, readings)
+        refusal = _refusal(spec, case, fits[spec.key])
         if refusal is not None:
             answers[spec.key] = refusal
         else:
             open_cases.append((spec, case))
     predictions = predict_all(question, open_cases, readings, load_calibration())
     for (spec, case), prediction in zip(open_cases, predictions, strict=True):
-        answers[spec.key] = _predicted(question, spec, case, prediction, memory_factor)
+        need = memory.need_of(question, case, spec, readings)
+        answers[spec.key] = _predicted(spec, case, prediction, need, fits[spec.key])
     return {spec.key: answers[spec.key] for spec in specs}
 
 
@@ -132,7 +128,6 @@ def estimate_at_largest_batch(
     Args and answers are those of ``estimate``; the batch of the question is not looked at.
     """
     readings = readings_of(question, own, reference)
-    factor = _memory_factor(question, readings)
     answers: dict[str, Estimate | Refusal] = {}
     alike: dict[int, list[GpuSpec]] = {}
     finders: dict[str, str] = {}
@@ -147,7 +142,7 @@ def estimate_at_largest_batch(
             answers[spec.key] = Refusal(gpu_key=spec.key, reason=reason)
             continue
         if found is None:
-            largest = memory.largest_batch(question, case.precision, spec, factor)
+            largest = memory.largest_batch(question, case, spec, readings)
         else:
             largest, finders[spec.key] = found.case.batch_size, found.run_id
         alike.setdefault(max(1, largest), []).append(spec)  # at 1 it says that not even that fits
@@ -172,8 +167,9 @@ def _largest_found(readings: Sequence[Reading], case: Case, gpu_key: str) -> Rea
     return None
 
 
-def _measured(reading: Reading) -> Estimate:
-    return Estimate(
+def _measured(reading: Reading, fit: MemoryFit | None) -> Estimate:
+    known = None if reading.peak_memory_bytes is None else fit
+    estimate = Estimate(
         case=reading.case,
         gpu_key=reading.spec.key,
         samples_per_s=reading.samples_per_s,
@@ -183,30 +179,25 @@ def _measured(reading: Reading) -> Estimate:
         method="measured on this GPU" if reading.basis == "measured" else "reference shipped with gpubench",
         evidence=(reading.run_id,),
         peak_memory_bytes=reading.peak_memory_bytes,
+        memory_text=None if known is None else known.text_of_measured(),
         fits_memory=True,
         host_cpu=reading.host_cpu,
         batch_choice="fixed",
         findings=reading.findings,
     )
+    return estimate if known is None else msgspec.structs.replace(estimate, **known.need.device_figures())
 
 
-def _refusal(question: Question, spec: GpuSpec, case: Case, memory_factor: float) -> Refusal | None:
+def _refusal(spec: GpuSpec, case: Case, fit: MemoryFit | None) -> Refusal | None:
     """Why nothing is predicted for this GPU, or None."""
     reason = domain_gap(spec, case.precision)
-    if reason is None and spec.memory_bytes is not None:
-        need = memory.peak_memory_bytes(question, case.precision, case.batch_size) * memory_factor
-        if not memory.fits(need, spec):
-            largest = memory.largest_batch(question, case.precision, spec, memory_factor)
-            batch = f"the largest batch that fits is {largest}" if largest else "not even a batch of 1 fits"
-            reason = (
-                f"does not fit in memory: batch {case.batch_size} needs about {format_bytes(need)} "
-                f"of {format_bytes(spec.memory_bytes)}; {batch}"
-            )
+    if reason is None and fit is not None and not fit.fits:
+        reason = f"{case.workload} at batch {case.batch_size}: {fit.text()}"
     return None if reason is None else Refusal(gpu_key=spec.key, reason=reason)
 
 
 def _predicted(
-    question: Question, spec: GpuSpec, case: Case, prediction: Prediction, memory_factor: float
+    spec: GpuSpec, case: Case, prediction: Prediction, need: MemoryNeed, fit: MemoryFit | None
 ) -> Estimate:
     findings = []
     if prediction.host_bound:
@@ -216,8 +207,7 @@ def _predicted(
     if not load_calibration().ratio.knows(spec):
         findings.append(Finding(kind=FindingKind.OUT_OF_DOMAIN, value=spec.architecture))
     factor = math.exp(prediction.half_width)
-    fits = spec.memory_bytes is not None
-    return Estimate(
+    estimate = Estimate(
         case=case,
         gpu_key=spec.key,
         samples_per_s=prediction.samples_per_s,
@@ -227,24 +217,14 @@ def _predicted(
         method=prediction.method,
         evidence=prediction.evidence,
         anchored=prediction.anchored,
-        peak_memory_bytes=round(
-            memory.peak_memory_bytes(question, case.precision, case.batch_size) * memory_factor
-        ),
-        fits_memory=True if fits else None,
-        largest_batch=memory.largest_batch(question, case.precision, spec, memory_factor) if fits else None,
+        peak_memory_bytes=round(need.allocated.value or 0),
+        memory_text=None if fit is None else fit.text(),
+        fits_memory=None if fit is None else True,
+        largest_batch=None if fit is None else fit.largest_batch,
         compute_share=prediction.compute_share,
         bandwidth_share=prediction.bandwidth_share,
         host_share=prediction.host_share,
         batch_choice="fixed",
         findings=tuple(findings),
     )
-
-
-def _memory_factor(question: Question, readings: Sequence[Reading]) -> float:
-    """Measured over predicted peak memory of the nearest reading at each precision, in the geometric mean."""
-    logs = []
-    for reading in readings:
-        if reading.peak_memory_bytes:
-            own = memory.peak_memory_bytes(question, reading.case.precision, reading.case.batch_size)
-            logs.append(math.log(reading.peak_memory_bytes / own))
-    return math.exp(sum(logs) / len(logs)) if logs else 1.0
+    return msgspec.structs.replace(estimate, **need.device_figures())

@@ -62,4 +62,4 @@ def _nearest(gpu_key: str) -> str:
     if not kin:
         return ""
     nearest = max(kin, key=lambda key: (rows[key], key))
-    return f" (nearest: {rows[nearest]} of {specs[nearest].name})"
+    return f" (nearest: {rows[nearest]} of {specs[nearest].short_name})"

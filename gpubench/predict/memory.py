@@ -1,31 +1,90 @@
-"""Will it fit? The question's peak memory on a card, and the largest batch that the card holds."""
+"""Will it fit? What the question needs on a card, and the largest batch that the card holds.
+
+A measured peak of the same case, on any GPU, replaces the model; of another batch it scales it.
+"""
 
 from __future__ import annotations
 
-from gpubench.models import GpuSpec, Precision
+import math
+from collections.abc import Sequence
+
+from gpubench.models import Case, GpuSpec, MemoryFit, MemoryNeed
+from gpubench.predict.anchors import Reading
 from gpubench.predict.question import Question
 from gpubench.profile import memory
+from gpubench.profile.allowance import card_of, class_of
 
 
-def peak_memory_bytes(question: Question, precision: Precision, batch_size: int) -> float:
-    """Estimate the peak of one step of the question [B]."""
-    return memory.peak_memory_bytes(question.profile, question.task, precision, batch_size)
-
-
-def fits(need_bytes: float, spec: GpuSpec) -> bool:
-    """Whether the upper bound of a peak fits on a card whose memory is known."""
-    assert spec.memory_bytes is not None
-    return memory.fits(need_bytes, spec.memory_bytes)
-
-
-def largest_batch(question: Question, precision: Precision, spec: GpuSpec, factor: float = 1.0) -> int:
-    """The largest batch that ``fits`` the card; 0 where none does.
+def fit_of(question: Question, case: Case, spec: GpuSpec, readings: Sequence[Reading]) -> MemoryFit | None:
+    """Say whether the case fits on a card; None where the card's memory is not known.
 
     Args:
         question: Workload and task.
-        precision: Of the case.
-        spec: A GPU whose memory is known.
-        factor: Measured over predicted peak, where this workload was measured.
+        case: Precision and batch size.
+        spec: The card.
+        readings: What was measured of the workload and task, the preferred first.
     """
-    assert spec.memory_bytes is not None
-    return memory.largest_batch(question.profile, question.task, precision, spec.memory_bytes, factor)
+    card = card_of(spec)
+    if card is None:
+        return None
+    return memory.judge(
+        question.profile,
+        question.task,
+        case.precision,
+        case.batch_size,
+        card,
+        measured_bytes=_same_case(case, readings),
+        scale=scale_of(question, readings),
+    )
+
+
+def need_of(question: Question, case: Case, spec: GpuSpec, readings: Sequence[Reading]) -> MemoryNeed:
+    """What the case needs on a card of this kind. Args as ``fit_of``."""
+    return memory.need_of(
+        question.profile,
+        question.task,
+        case.precision,
+        case.batch_size,
+        class_of(spec),
+        measured_bytes=_same_case(case, readings),
+        scale=scale_of(question, readings),
+    )
+
+
+def largest_batch(question: Question, case: Case, spec: GpuSpec, readings: Sequence[Reading]) -> int:
+    """The largest batch of the case that fits a card whose memory is known; 0 where none does."""
+    card = card_of(spec)
+    assert card is not None
+    return memory.largest_batch(
+        question.profile, question.task, case.precision, card, scale=scale_of(question, readings)
+    )
+
+
+def scale_of(question: Question, readings: Sequence[Reading]) -> float:
+    """Measured over estimated peak of the question's workload, in the geometric mean; 1 without readings."""
+    logs = [
+        math.log(
+            memory.scale_of(
+                question.profile,
+                question.task,
+                reading.case.precision,
+                reading.case.batch_size,
+                reading.peak_memory_bytes,
+            )
+        )
+        for reading in readings
+        if reading.peak_memory_bytes
+    ]
+    return math.exp(sum(logs) / len(logs)) if logs else 1.0
+
+
+def _same_case(case: Case, readings: Sequence[Reading]) -> float | None:
+    """The largest peak measured of this case; execution and the type of half precision change nothing."""
+    same = [
+        reading.peak_memory_bytes
+        for reading in readings
+        if reading.peak_memory_bytes
+        and reading.case.batch_size == case.batch_size
+        and reading.case.precision.is_amp == case.precision.is_amp
+    ]
+    return max(same, default=None)

@@ -76,7 +76,7 @@ def predict_all(
             log_step_s=np.log(times.step_s / case.batch_size),
             half_width=np.array([learned.half_width(spec) for spec in specs]),
         )
-        method = "absolute: no GPU measurement of this workload to start from"
+        method = "not anchored: no GPU measurement of this workload to start from"
     if question.profile.parameters < SMALLEST_PUBLISHED:
         start = replace(start, half_width=start.half_width * (SMALL_RATIO if anchors else SMALL_LEVEL))
         method += "; smaller than every published model, so the interval is widened"
@@ -183,5 +183,5 @@ def _ratio_method(anchors: Sequence[Reading], case: Case) -> str:
     parts = []
     for anchor in anchors:
         differs = differences(anchor, case)
-        parts.append(f"{anchor.spec.name}" + (f" ({', '.join(differs)})" if differs else ""))
+        parts.append(f"{anchor.spec.short_name}" + (f" ({', '.join(differs)})" if differs else ""))
     return f"ratio from {' and '.join(parts)}"

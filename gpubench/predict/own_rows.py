@@ -65,6 +65,7 @@ def _rows(run: Run, profiles: Mapping[str, WorkloadProfile]) -> list[_Own]:
             and case.task is TaskKind.TRAIN
             and case.execution is Execution.GRAPH
             and case.gpu_count == 1
+            and not case.setup
             and not any(f.kind in DISTURBED for f in m.findings)
         )
         if wanted and profile is not None and profile.version == case.workload_version and m.samples_per_s:

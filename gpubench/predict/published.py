@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpubench.errors import MisuseError
+from gpubench.files import TABLE_BYTES, read_text
 from gpubench.models import GpuSpec, Precision
 from gpubench.predict.arrays import Array, Flags, Indices
 from gpubench.predict.question import FITTED_VENDOR, capability_of, domain_gap
@@ -45,11 +46,15 @@ _MATH_MODES = {
     "amp": (Mode.HALF, Mode.HALF),
     "half": (Mode.HALF, Mode.HALF),
 }
+_PROFILE_KINDS = ("conv3x3", "conv_other", "matmul", "depthwise")
+_TOTALS = (
+    "ops_per_step", "params_m", *(f"gflop_{kind}" for kind in _PROFILE_KINDS), "gb_fp32_per_sample",
+    "gb_fp32_fixed",
+)  # fmt: skip
 _HALF_LABELS = frozenset({"amp", "fp16", "bf16", "amp-fp16", "amp-bf16", "mixed"})
 _PRECISIONS = frozenset({"fp32", "tf32"}) | _HALF_LABELS
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 _PER_SECOND = frozenset({"images/s", "sequences/s", "samples/s", "items/s", "tokens/s"})
-_APPROXIMATE = frozenset({"gnmt", "ssd"})  # profiles that hold for ratios, not for levels
 
 
 class SourceFacts(NamedTuple):
@@ -174,11 +179,17 @@ def base_model(name: str) -> str:
 @cache
 def model_profiles() -> Mapping[str, Mapping[str, float]]:
     """Totals of each published model: FLOP by kind, bytes, operators, parameters."""
-    text = data_text("model_profiles.csv")
-    return {
-        row["model"]: {name: float(value) for name, value in row.items() if name != "model"}
-        for row in csv.DictReader(text.splitlines())
-    }
+    return {row["model"]: {name: float(row[name]) for name in _TOTALS} for row in _model_rows()}
+
+
+@cache
+def approximate_models() -> frozenset[str]:
+    """Models whose profile holds for ratios of GPUs and not for levels; the table says why."""
+    return frozenset(row["model"] for row in _model_rows() if row["approximate"])
+
+
+def _model_rows() -> Iterable[Mapping[str, str]]:
+    return csv.DictReader(data_text("model_profiles.csv").splitlines())
 
 
 @cache
@@ -194,16 +205,14 @@ def read_csv(path: Path) -> Reading:
     Raises:
         MisuseError: If the file cannot be read, a column is missing, or no row is usable.
     """
+    reader = csv.DictReader(io.StringIO(read_text(path, TABLE_BYTES, follow_links=True), newline=""))
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-            if missing:
-                raise MisuseError(f"{path}: no column {', '.join(missing)}; needed: {', '.join(COLUMNS)}")
-            return _read(reader, str(path), (FITTED_VENDOR,))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise MisuseError(f"cannot read {path}: {why}; give a CSV file") from error
+        missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+        if missing:
+            raise MisuseError(f"{path}: no column {', '.join(missing)}; needed: {', '.join(COLUMNS)}")
+        return _read(reader, str(path), (FITTED_VENDOR,))
+    except csv.Error as error:
+        raise MisuseError(f"cannot read {path}: {error}; give a CSV file") from error
 
 
 def _read(reader: Iterable[Mapping[str, str | None]], what: str, vendors: tuple[str, ...]) -> Reading:
@@ -284,8 +293,8 @@ def _row(line: Mapping[str, str | None], vendors: tuple[str, ...]) -> Row | str:
     return Row(
         text["source"], text["model"], precision, text["mode"], spec.key, int(batch) or
         facts_of(text["source"]).batch_if_unstated, seconds, math_mode or _math_mode(text["source"],
-        precision, spec), text["memory_layout"], text["metric"] != "score" and text["model"] not in
-        _APPROXIMATE,
+        precision, spec), text["memory_layout"], text["metric"] != "score"
+        and text["model"].partition("+")[0] not in approximate_models(),
     )  # fmt: skip
 
 
@@ -346,7 +355,6 @@ def _work(rows: Sequence[Row]) -> Work:
     )  # fmt: skip
 
 
-_PROFILE_KINDS = ("conv3x3", "conv_other", "matmul", "depthwise")
 assert len(_PROFILE_KINDS) == len(KINDS)
 
 

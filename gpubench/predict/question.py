@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Literal, TypeVar
+from typing import Literal
 
 import msgspec
 
@@ -11,14 +10,13 @@ from gpubench.errors import MisuseError
 from gpubench.models import (
     Case,
     Execution,
+    Framework,
     GpuSpec,
     Precision,
     TaskKind,
     WorkloadProfile,
 )
 from gpubench.precisions import AMP, best_amp
-
-E = TypeVar("E", bound=StrEnum)
 
 FITTED_VENDOR = "NVIDIA"
 """Whose published measurements the model is fitted on."""
@@ -39,6 +37,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     execution: Execution = Execution.GRAPH
     task: TaskKind = TaskKind.TRAIN
     batch_size: int | None = None
+    framework: Framework = Framework.TORCH
 
     @property
     def batch(self) -> int:
@@ -76,7 +75,7 @@ def case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
         else Precision(question.precision)
     )
     if not precision.within(capability):
-        return Refusal(gpu_key=spec.key, reason=f"{spec.name} has no {precision.facts.hardware}")
+        return Refusal(gpu_key=spec.key, reason=f"{spec.short_name} has no {precision.facts.hardware}")
     return Case(
         workload=question.profile.name,
         workload_version=question.profile.version,
@@ -86,6 +85,7 @@ def case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
         memory_format=question.profile.memory_format_at(precision),
         batch_size=question.batch,
         sample_unit=question.profile.sample_unit,
+        framework=question.framework,
     )
 
 
@@ -110,26 +110,8 @@ def domain_gap(spec: GpuSpec, precision: Precision) -> str | None:
 
 
 def precision_of(text: str) -> Precision | Literal["amp"]:
-    """Read a precision, or raise with the list of them."""
-    return "amp" if text == AMP else _member(Precision, text, "precision", extra=(AMP,))
-
-
-def execution_of(text: str) -> Execution:
-    """Read a way to execute, or raise with the list of them."""
-    return _member(Execution, text, "execution")
-
-
-def task_of(text: str) -> TaskKind:
-    """Read a task, or raise with the list of them."""
-    return _member(TaskKind, text, "task")
-
-
-def _member(kind: type[E], text: str, what: str, extra: tuple[str, ...] = ()) -> E:
-    try:
-        return kind(text)
-    except ValueError:
-        known = ", ".join([*extra, *(str(member) for member in kind)])
-        raise MisuseError(f"unknown {what} {text!r}; known: {known}") from None
+    """Return a precision by name; ``amp`` stays what each GPU makes of it."""
+    return "amp" if text == AMP else Precision(text)
 
 
 def capability_of(spec: GpuSpec) -> tuple[int, int] | None:

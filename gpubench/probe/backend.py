@@ -13,10 +13,11 @@ import msgspec
 
 from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile, Reading
-from gpubench.models.record import bounded, shown
-from gpubench.units import count
+from gpubench.models.record import bounded, html_table, shown
+from gpubench.units import UNKNOWN, count, format_bytes
 
 _DEVICES_IN_REPR = 8
+_DEVICES_IN_TABLE = 20
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +119,16 @@ class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
         problems = "".join(f"\n  {shown(problem.what, 100)}" for problem in self.problems[:_DEVICES_IN_REPR])
         listed = ", ".join([*names, *more])
         return bounded(f"<ProbeReport: {count(len(self.devices), 'device')}: {listed}{problems}>")
+
+    def _repr_html_(self) -> str:
+        """Return the devices as a table for notebooks."""
+        problems = "".join(f"; {problem.what}" for problem in self.problems[:_DEVICES_IN_REPR])
+        rows = [
+            (device.name or device.backend, device.architecture or UNKNOWN, format_bytes(device.memory_bytes))
+            for device in self.devices[:_DEVICES_IN_TABLE]
+        ]
+        title = f"{count(len(self.devices), 'device')}{problems}"
+        return html_table(title, ("device", "architecture", "memory"), rows, len(self.devices))
 
 
 class BackendReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -40,7 +40,7 @@ def check_up(report: ProbeReport, environment: Mapping[str, str] | None = None) 
         environment: Variables; None means this process's own.
     """
     variables = os.environ if environment is None else environment
-    seen = [(d, s) for d, s in zip(report.devices, report.states, strict=True) if d.backend != "cpu"]
+    seen = [(d, s) for d, s in zip(report.devices, report.states, strict=True) if not d.is_cpu]
     gpus = [device for device, _ in seen if device.backend == "cuda"]
     return (
         *_python(report),

@@ -12,8 +12,10 @@ import msgspec
 import platformdirs
 
 from gpubench import names
-from gpubench.errors import NoDeviceError
+from gpubench.errors import MisuseError, NoDeviceError, StorageError
+from gpubench.files import read_bytes, write_file
 from gpubench.models import DeviceProfile, Finding, FindingKind, Identity
+from gpubench.units import KIB
 
 _SALT_BYTES = 32
 _ID_DIGITS = 16
@@ -137,12 +139,10 @@ def _salt_file() -> Path:
 @cache
 def _salt(file: Path) -> bytes:
     try:
-        if file.is_file() and len(salt := file.read_bytes()) == _SALT_BYTES:
+        if file.exists() and len(salt := read_bytes(file, KIB, follow_links=True)) == _SALT_BYTES:
             return salt
-        file.parent.mkdir(parents=True, exist_ok=True)
         salt = secrets.token_bytes(_SALT_BYTES)
-        file.touch(mode=0o600)
-        file.write_bytes(salt)
-    except OSError:
+        write_file(file, salt, mode=0o600)
+    except (MisuseError, StorageError, OSError):
         return secrets.token_bytes(_SALT_BYTES)
     return salt

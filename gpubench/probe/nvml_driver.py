@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from gpubench.errors import ExitCode
 from gpubench.probe.backend import Problem
 from gpubench.probe.guard import HungCallError
 from gpubench.probe.system import container, read_text
@@ -19,7 +20,7 @@ from gpubench.units import Seconds
 SONAME = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
 NO_PERMISSION, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 4, 9, 12, 13
 GPU_IS_LOST, RESET_REQUIRED, VERSION_MISMATCH, IN_USE, UNKNOWN = 15, 16, 18, 19, 999
-_ABSENT, _UNUSABLE = 0, 3
+_ABSENT, _UNUSABLE = ExitCode.DONE, ExitCode.NO_DEVICE
 _OR_CPU = "or measure on the CPU with --device cpu"
 _USUAL_FOLDERS = (
     "/usr/lib/x86_64-linux-gnu",

@@ -19,7 +19,7 @@ def probe() -> ProbeReport:
     by_name = {name: backend.devices() for name, backend in backends.found.items()}
     gpus, reports = by_name[nvidia.BACKEND.name], by_name.values()
     first = next(d for r in reports for d in r.devices)
-    unreachable = None if first.backend == "cpu" else torch_problem(first)
+    unreachable = None if first.is_cpu else torch_problem(first)
     return ProbeReport(
         devices=tuple(d for r in reports for d in r.devices),
         states=tuple(s for r in reports for s in r.states),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from gpubench.errors import ExitCode
 from gpubench.models import DeviceProfile
 from gpubench.probe.backend import Problem
 from gpubench.probe.system import read_text
@@ -88,7 +89,7 @@ def fitting(cuda: str | None) -> str:
 
 def problem(what: str, value: str | None, mend: str) -> Problem:
     """What keeps torch from a GPU that is here."""
-    return Problem(what=what, value=value, mend=mend, exit_code=3, backend="torch")
+    return Problem(what=what, value=value, mend=mend, exit_code=ExitCode.NO_DEVICE, backend="torch")
 
 
 def _no_cuda(gpu: str, build: TorchBuild, device: DeviceProfile, platform: str) -> Problem:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,13 +16,15 @@ from types import MappingProxyType
 
 import msgspec
 
-from gpubench.bounded import OUTPUT_LIMIT_BYTES, Ended, ask_child
+from gpubench.children import ask_child
+from gpubench.discovery import workload_names
 from gpubench.errors import MisuseError
+from gpubench.files import write_file
 from gpubench.models import WorkloadProfile
 from gpubench.profile.log import write_log
 from gpubench.shipped import data_bytes, data_path
-from gpubench.units import format_bytes, format_duration, plain
-from gpubench.workload import is_own, workload_names
+from gpubench.units import format_duration, plain
+from gpubench.workload import is_own
 
 PROFILES_FILE = "workload_profiles.json"
 TRACE_LIMIT_S = 60.0
@@ -55,7 +56,7 @@ def load_profiles() -> Mapping[str, WorkloadProfile]:
 def write_profiles(profiles: Iterable[WorkloadProfile]) -> None:
     """Write the file that ``load_profiles`` reads."""
     ordered = sorted(profiles, key=lambda p: p.name)
-    data_path(PROFILES_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(ordered), indent=1) + b"\n")
+    write_file(data_path(PROFILES_FILE), msgspec.json.format(msgspec.json.encode(ordered), indent=1) + b"\n")
 
 
 def profiles_of(references: Sequence[str]) -> dict[str, WorkloadProfile]:
@@ -87,7 +88,7 @@ def profile_of(reference: str, *, time_limit_s: float | None = None) -> Workload
     if not is_own(reference) and (reference in shipped or reference not in workload_names()):
         if reference in shipped:
             return shipped[reference]
-        from gpubench.workload import load_workload
+        from gpubench.discovery import load_workload
 
         load_workload(reference)  # an unknown name: says so, with the names that come near
     return _profile_in_child(reference, TRACE_LIMIT_S if time_limit_s is None else time_limit_s)
@@ -96,18 +97,19 @@ def profile_of(reference: str, *, time_limit_s: float | None = None) -> Workload
 def _profile_in_child(reference: str, time_limit_s: float) -> WorkloadProfile:
     name = plain(Path(reference).name)
     with _notice(name, time_limit_s):
-        answer, ended = ask_child(
-            "gpubench.profile.child",
+        asked = ask_child(
+            ("-m", "gpubench.profile.child"),
             [reference],
             Answer,
             time_limit_s=time_limit_s,
             environment={**os.environ, "CUDA_VISIBLE_DEVICES": ""},  # tracing needs no GPU, and takes none
         )
-    if ended.flooded or answer is None or (answer.profile is None and answer.error is None):
-        kept = write_log(name, None, ended.tail)
-        raise MisuseError(f"{name}: {_ending(ended, time_limit_s)} ({kept})")
+    answer = asked.answer
+    if answer is None or (answer.profile is None and answer.error is None):
+        kept = write_log(name, None, asked.output)
+        raise MisuseError(f"{name}: its process {asked.how}, while it was built and traced ({kept})")
     if answer.profile is None:
-        kept = write_log(name, answer.traceback, ended.tail)
+        kept = write_log(name, answer.traceback, asked.output)
         where = f" ({kept})" if answer.traceback else ""
         raise MisuseError(f"{answer.error}{where}")
     for note in answer.notes:
@@ -126,16 +128,3 @@ def _notice(name: str, time_limit_s: float) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-
-
-def _ending(ended: Ended, time_limit_s: float) -> str:
-    if ended.flooded:
-        limit = format_bytes(OUTPUT_LIMIT_BYTES)
-        return f"printed more than {limit} while it was built and traced: silence it"
-    if ended.exit_code is None:
-        return f"has not been built and traced within {format_duration(time_limit_s)}; its process was ended"
-    if ended.exit_code < 0:
-        killed = signal.Signals(-ended.exit_code).name
-        guess = ": probably host memory ran out" if killed == "SIGKILL" else ""
-        return f"its process was ended by {killed} while it was built and traced{guess}"
-    return f"its process ended by itself, with exit code {ended.exit_code}, while it was built and traced"

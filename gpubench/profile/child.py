@@ -1,4 +1,4 @@
-"""The child that imports and traces a model, run by ``bounded.ask_child``; its argument names the model."""
+"""The child that imports and traces a model, run by ``ask_child``; its argument names the model."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from pathlib import Path
 
 import msgspec
 
-from gpubench.bounded import arguments_of_child, leave_answer
+from gpubench.children import ParentChannel
+from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
 from gpubench.models import WorkloadProfile
 from gpubench.profile.cache import Answer
 from gpubench.profile.first_loss import check_first_loss
 from gpubench.profile.trace import trace_workload
-from gpubench.workload import is_own, load_workload, one_line
+from gpubench.workload import is_own, one_line
 
 
 def main() -> None:
-    """Trace the model and leave the answer in a file: its own output may be anything."""
-    answer_fd, (reference,) = arguments_of_child()
-    leave_answer(answer_fd, _answer(reference))
+    """Trace the model and answer."""
+    parent = ParentChannel()
+    (reference,) = parent.arguments
+    parent.send(_answer(reference))
 
 
 def _answer(reference: str) -> Answer:

@@ -62,9 +62,24 @@ class FusedCalls(TorchFunctionMode):
             return _rnn(self._recorder, name, args)
         if name == "scaled_dot_product_attention":
             return _attention(self._recorder, args, kwargs)
+        if name == "multi_head_attention_forward":
+            with self._inside_too():
+                return func(*args, **kwargs)
         if name == "dropout" and func.__module__ == "torch.nn.functional":
             return _dropout(self._recorder, func, args, kwargs)
         return func(*args, **kwargs)
+
+    @contextmanager
+    def _inside_too(self) -> Iterator[None]:
+        """Record what a function of torch written in Python calls: a mode sees no calls inside of a call."""
+        functional: Any = torch.nn.functional
+        attend, dropout = functional.scaled_dot_product_attention, functional.dropout
+        functional.scaled_dot_product_attention = lambda *a, **k: _attention(self._recorder, a, k)
+        functional.dropout = lambda *a, **k: _dropout(self._recorder, dropout, a, k)
+        try:
+            yield
+        finally:
+            functional.scaled_dot_product_attention, functional.dropout = attend, dropout
 
 
 # --- dropout --------------------------------------------------------------------------------------------

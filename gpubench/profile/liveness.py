@@ -11,10 +11,12 @@ from __future__ import annotations
 import gc
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpubench.models import MemoryLine, StepMemory, TaskKind
 from gpubench.workload import Task, Workload, seeded
@@ -33,20 +35,67 @@ _FUSED_UPDATES = "_fused_"
 def trace_memory(workload: Workload) -> tuple[StepMemory, ...]:
     """Trace the peak memory of each task of a workload, with autocast and without.
 
+    Training is traced once more with its repeated blocks computed again in the backward pass, where the model
+    has such and they can be.
+
     Raises:
         Exception: Whatever the model or torch raises, where a step cannot run without values.
     """
     cases = [(task, is_amp) for task in workload.tasks for is_amp in (False, True)]
     with _gpu_without_values():
         made = [_build(workload.build, n) for n in _BATCHES]
-        return tuple(
-            StepMemory(task=task, is_amp=is_amp, lines=_lines([_fake_step(m, task, is_amp) for m in made]))
-            for task, is_amp in cases
-        )
+        found = [_trace(made, task, is_amp) for task, is_amp in cases]
+        if TaskKind.TRAIN in workload.tasks and recompute_blocks([m.model for m in made]):
+            with suppress(Exception):  # code of others: what fails here is one answer less, and no more
+                found += [_trace(made, TaskKind.TRAIN, is_amp, recomputed=True) for is_amp in (False, True)]
+    return tuple(found)
+
+
+def trace_step(
+    workload: Workload, task: TaskKind, *, is_amp: bool, keep_gradients: bool = False
+) -> StepMemory:
+    """Trace one task at one precision; args as ``step_trace``, errors as ``trace_memory``."""
+    with _gpu_without_values():
+        made = [_build(workload.build, n) for n in _BATCHES]
+        return _trace(made, task, is_amp, keep_gradients=keep_gradients)
+
+
+def recompute_blocks(models: Sequence[nn.Module]) -> bool:
+    """Let each model compute its repeated blocks again in the backward pass; False where it has none.
+
+    Blocks are the members of a list or a sequence, alike in class, at least two and with layers of their own:
+    the layers of a transformer, the bottlenecks of a ResNet.
+    """
+    from torch import nn
+
+    found = False
+    for model in models:
+        lists = [m for m in model.modules() if isinstance(m, nn.ModuleList | nn.Sequential)]
+        members = [block for each in lists for block in each if len(list(block.children())) > 1]
+        alike = Counter(type(block) for block in members)
+        taken: set[int] = set()
+        for block in members:
+            plain = isinstance(block, nn.ModuleList | nn.Sequential)
+            if alike[type(block)] > 1 and not plain and id(block) not in taken:
+                taken.update(id(inner) for inner in block.modules())
+                block.forward = _again(block.forward)
+                found = True
+    return found
+
+
+def _again(forward: Callable[..., Any]) -> Callable[..., Any]:
+    from torch.utils.checkpoint import checkpoint
+
+    return partial(checkpoint, forward, use_reentrant=False, preserve_rng_state=False)
 
 
 def traced_peak_bytes(
-    build: Callable[[int, int], Task], batch_size: int, task: TaskKind, *, is_amp: bool
+    build: Callable[[int, int], Task],
+    batch_size: int,
+    task: TaskKind,
+    *,
+    is_amp: bool,
+    keep_gradients: bool = False,
 ) -> int:
     """Peak memory of one step at one batch size, after the state of the optimizer exists [B].
 
@@ -54,41 +103,95 @@ def traced_peak_bytes(
     the step itself makes.
     """
     with _gpu_without_values():
-        return max(_fake_step(_build(build, batch_size), task, is_amp))
+        return _fake_step(_build(build, batch_size), task, is_amp, keep_gradients).peak_bytes
 
 
 # --- lines over the batch size -------------------------------------------------------------------------
 
 
-def _lines(timelines: Sequence[Sequence[int]]) -> tuple[MemoryLine, ...]:
+class Moment(NamedTuple):
+    """Bytes alive after one operator, and the gradients of the weights among them."""
+
+    total: int
+    gradients: int
+
+
+@dataclass(frozen=True)
+class StepTrace:
+    """What was alive during one step at one batch size [B].
+
+    Attributes:
+        saved: After forward pass and loss, beside weights, gradients and optimizer state.
+    """
+
+    timeline: Sequence[Moment]
+    weights: int
+    optimizer: int
+    saved: int
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most at any moment."""
+        return max(self.timeline).total
+
+
+def _trace(
+    tasks: Sequence[Task],
+    kind: TaskKind,
+    is_amp: bool,
+    *,
+    keep_gradients: bool = False,
+    recomputed: bool = False,
+) -> StepMemory:
+    """Trace one step of a task built at both batch sizes."""
+    one, two = (_fake_step(task, kind, is_amp, keep_gradients) for task in tasks)
+    return StepMemory(
+        task=kind,
+        is_amp=is_amp,
+        lines=_lines([one.timeline, two.timeline]),
+        weights_bytes=float(one.weights),
+        optimizer_bytes=float(one.optimizer),
+        saved=_line(one.saved, two.saved),
+        recomputed=recomputed,
+    )
+
+
+def _lines(timelines: Sequence[Sequence[Moment]]) -> tuple[MemoryLine, ...]:
     """The lines of which one is the highest at some batch, from the same moments at two batch sizes."""
     one, two = timelines
     if len(one) != len(two):  # another course at another batch: only the peaks can be compared
         one, two = [max(one)], [max(two)]
-    small, large = _BATCHES
-    found: dict[float, float] = {}
+    found: dict[float, MemoryLine] = {}
     for first, second in zip(one, two, strict=True):
-        slope = max(0.0, (second - first) / (large - small))
-        fixed = max(first - small * slope, second - large * slope)
-        found[slope] = max(fixed, found.get(slope, fixed))
-    return tuple(MemoryLine(fixed_bytes=f, bytes_per_sample=s) for s, f in _envelope(sorted(found.items())))
+        line = _line(first.total, second.total, first.gradients)
+        known = found.get(line.bytes_per_sample)
+        if known is None or known.fixed_bytes < line.fixed_bytes:
+            found[line.bytes_per_sample] = line
+    return tuple(_envelope([found[slope] for slope in sorted(found)]))
 
 
-def _envelope(lines: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Of lines (slope, fixed) by rising slope, those that are the highest somewhere from a batch of 1 on."""
-    kept: list[tuple[float, float]] = []
-    for slope, fixed in lines:
-        while kept and kept[-1][1] + kept[-1][0] <= fixed + slope:
+def _line(at_small: int, at_large: int, gradients: int = 0) -> MemoryLine:
+    small, large = _BATCHES
+    slope = max(0.0, (at_large - at_small) / (large - small))
+    fixed = max(at_small - small * slope, at_large - large * slope)
+    return MemoryLine(fixed_bytes=fixed, bytes_per_sample=slope, gradient_bytes=float(gradients))
+
+
+def _envelope(lines: Sequence[MemoryLine]) -> list[MemoryLine]:
+    """Of lines by rising slope, those that are the highest somewhere from a batch of 1 on."""
+    kept: list[MemoryLine] = []
+    for line in lines:
+        while kept and kept[-1].at(1) <= line.at(1):
             kept.pop()  # the steeper one is above it from the start
-        while len(kept) > 1 and _crossing(kept[-2], (slope, fixed)) <= _crossing(kept[-2], kept[-1]):
+        while len(kept) > 1 and _crossing(kept[-2], line) <= _crossing(kept[-2], kept[-1]):
             kept.pop()
-        kept.append((slope, fixed))
+        kept.append(line)
     return kept
 
 
-def _crossing(low: tuple[float, float], steep: tuple[float, float]) -> float:
+def _crossing(low: MemoryLine, steep: MemoryLine) -> float:
     """The batch size from which on the steeper line is the higher one."""
-    return (low[1] - steep[1]) / (steep[0] - low[0])
+    return (low.fixed_bytes - steep.fixed_bytes) / (steep.bytes_per_sample - low.bytes_per_sample)
 
 
 # --- one step ------------------------------------------------------------------------------------------
@@ -116,49 +219,64 @@ def _build(build: Callable[[int, int], Task], batch_size: int) -> Task:
         return build(batch_size, _SEED)
 
 
-def _fake_step(task: Task, kind: TaskKind, is_amp: bool) -> list[int]:
+def _fake_step(task: Task, kind: TaskKind, is_amp: bool, keep_gradients: bool = False) -> StepTrace:
     with seeded(_SEED):
-        return step_timeline(task, kind, is_amp=is_amp, options=_GPU_OPTIONS)
+        return step_trace(task, kind, is_amp=is_amp, options=_GPU_OPTIONS, keep_gradients=keep_gradients)
 
 
-def step_timeline(task: Task, kind: TaskKind, *, is_amp: bool, options: dict[str, bool]) -> list[int]:
-    """Bytes alive after each operator of one step of a task, on the tensors that it has, fake or real.
+def step_trace(
+    task: Task, kind: TaskKind, *, is_amp: bool, options: dict[str, bool], keep_gradients: bool = False
+) -> StepTrace:
+    """Follow the bytes alive during one step of a task, on the tensors that it has, fake or real.
 
     Args:
         task: Built and on the CPU.
         kind: A training step, or a forward pass.
         is_amp: Under autocast, as bfloat16.
         options: Of which the optimizer is given the first that it accepts.
+        keep_gradients: Whether gradients of before stay alive through the forward pass, as they do where
+            they are accumulated, or set to zero instead of freed.
     """
     import torch
 
     model = task.model.train(kind is TaskKind.TRAIN)
-    optimizer = _with_state(task, model, options) if kind is TaskKind.TRAIN else None
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = _with_state(task, trained, options) if kind is TaskKind.TRAIN else None
     inputs, targets = task.batches[0]
     storages = Storages()
-    storages.adopt(_tensors((list(model.parameters()), list(model.buffers()), task.batches)))
+    storages.adopt(_tensors((list(model.parameters()), list(model.buffers()))))
+    weights = storages.bytes
     if optimizer is not None:
         storages.adopt(_tensors([list(state.values()) for state in optimizer.state.values()]))
-    with storages.followed() as timeline:
+    states = storages.bytes - weights
+    storages.adopt(_tensors(task.batches))
+    if optimizer is not None and keep_gradients:
+        for parameter in trained:
+            parameter.grad = torch.zeros_like(parameter)
+            storages.mark_gradient(parameter.grad)
+    saved = 0
+    with storages.followed() as timeline, storages.gradients_of(trained):
         if optimizer is None:
             with torch.no_grad(), _autocast(is_amp):
                 outputs = _forward(model, inputs)
+                saved = storages.bytes - weights
                 del outputs
         else:
-            optimizer.zero_grad(set_to_none=True)
             with _autocast(is_amp):
                 outputs = _forward(model, inputs)
                 loss = task.loss(outputs, targets)
+            saved = storages.bytes - storages.gradient_bytes - weights - states
             loss.backward()  # beside the outputs, which most training loops still have a name for
             optimizer.step()
-    return timeline
+    if optimizer is not None:
+        optimizer.zero_grad(set_to_none=True)
+    return StepTrace(timeline, weights, states, saved)
 
 
-def _with_state(task: Task, model: nn.Module, options: dict[str, bool]) -> Optimizer:
-    """An optimizer that has updated the weights once, so that its state exists."""
+def _with_state(task: Task, trained: Sequence[nn.Parameter], options: dict[str, bool]) -> Optimizer:
+    """An optimizer that has updated the weights once, so that its state exists; no gradient is left."""
     import torch
 
-    trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = _optimizer(task.optimizer, trained, options)
     for parameter in trained:
         parameter.grad = torch.zeros_like(parameter)
@@ -197,6 +315,8 @@ class Storages:
 
     def __init__(self) -> None:
         self.bytes = 0
+        self.gradient_bytes = 0
+        self._gradients: dict[int, int] = {}
         self._alive: dict[int, tuple[int, weakref.ref[Any]]] = {}
 
     def adopt(self, tensors: Iterable[Tensor]) -> None:
@@ -212,15 +332,38 @@ class Storages:
                 self.bytes -= known[0]
             self.bytes += size
 
-    def _gone(self, key: int, _: object) -> None:
-        self.bytes -= self._alive.pop(key)[0]
+    def mark_gradient(self, gradient: Tensor) -> None:
+        """Count a tensor among the gradients of the weights, until it dies."""
+        self.adopt([gradient])
+        key = gradient.untyped_storage()._cdata  # noqa: SLF001 - as above
+        self.gradient_bytes += self._alive[key][0] - self._gradients.get(key, 0)
+        self._gradients[key] = self._alive[key][0]
 
     @contextmanager
-    def followed(self) -> Iterator[list[int]]:
+    def gradients_of(self, parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+        """Mark the gradients that the backward pass gives these parameters."""
+
+        def mark(parameter: Tensor) -> None:
+            if parameter.grad is not None:
+                self.mark_gradient(parameter.grad)
+
+        handles = [p.register_post_accumulate_grad_hook(mark) for p in parameters]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _gone(self, key: int, _: object) -> None:
+        self.bytes -= self._alive.pop(key)[0]
+        self.gradient_bytes -= self._gradients.pop(key, 0)
+
+    @contextmanager
+    def followed(self) -> Iterator[list[Moment]]:
         """Adopt what every operator inside makes; the list tells the bytes alive after each."""
         from torch.utils._python_dispatch import TorchDispatchMode
 
-        timeline = [self.bytes]
+        timeline = [Moment(self.bytes, self.gradient_bytes)]
         storages = self
 
         class Operators(TorchDispatchMode):
@@ -230,7 +373,7 @@ class Storages:
                     return None  # in place, and without a rule for fake tensors
                 out = func(*args, **(kwargs or {}))
                 storages.adopt(_tensors((out,)))
-                timeline.append(storages.bytes)
+                timeline.append(Moment(storages.bytes, storages.gradient_bytes))
                 return out
 
         with Operators():  # type: ignore[no-untyped-call]

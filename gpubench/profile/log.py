@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import platformdirs
 
+from gpubench.errors import StorageError
+from gpubench.files import write_file
+
 TRACEBACK_CHARACTERS = 64 * 1024
 """A model that calls itself without end leaves a traceback of megabytes; what failed is at its end."""
 
@@ -18,10 +21,7 @@ def write_log(name: str, traceback: str | None, output: str) -> str:
     path = platformdirs.user_data_path("gpubench") / "logs" / f"{safe}.log"
     text = (traceback or "")[-TRACEBACK_CHARACTERS:]
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(
-            f"{text}\n--- output, at most its end ---\n{output}", encoding="utf-8", errors="replace"
-        )
-    except OSError as error:
-        return f"no log: cannot write {path}: {error.strerror}"
+        write_file(path, f"{text}\n--- output, at most its end ---\n{output}".encode(errors="replace"))
+    except StorageError as error:
+        return f"no log: {error}"
     return f"{'traceback' if traceback else 'its output is'} in {path}"

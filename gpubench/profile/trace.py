@@ -70,12 +70,20 @@ def trace_workload(workload: Workload) -> Traced:
     Raises:
         MisuseError: If the model cannot run a step on its own batch.
     """
-    traces = [_trace(workload, n) for n in _BATCHES]
+    traced = trace_operators(workload)
     memory, memory_untraced = _memory(workload)
-    profile = msgspec.structs.replace(
-        _profile(workload, traces), memory=memory, memory_untraced=memory_untraced
-    )
-    return Traced(profile, traces[0].why_on_cpu)
+    profile = msgspec.structs.replace(traced.profile, memory=memory, memory_untraced=memory_untraced)
+    return Traced(profile, traced.why_on_cpu)
+
+
+def trace_operators(workload: Workload) -> Traced:
+    """Read the profile of a workload but for its peak memory, which takes several times as long to trace.
+
+    Raises:
+        MisuseError: If the model cannot run a step on its own batch.
+    """
+    traces = [_trace(workload, n) for n in _BATCHES]
+    return Traced(_profile(workload, traces), traces[0].why_on_cpu)
 
 
 def _memory(workload: Workload) -> tuple[tuple[StepMemory, ...], str | None]:

@@ -7,12 +7,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from gpubench.labels import gpus_of, offer_name
 from gpubench.models import BuyOrRent, Offer, Pricing
 from gpubench.recommend import economics
 from gpubench.recommend.candidates import Candidates, drawn_rates
 from gpubench.recommend.owning import QUOTED, Ownership, hourly, hourly_range, likely_hourly
 from gpubench.recommend.request import Range, RankRequest
-from gpubench.recommend.words import gpus_of, offer_name
 
 _INTERVAL = (0.05, 0.95)
 

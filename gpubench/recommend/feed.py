@@ -10,10 +10,12 @@ import msgspec
 from gpubench.measure.feeding import Consumption, Feeding, feeding
 from gpubench.measure.pipeline import PipelineReport, measure_pipeline
 from gpubench.models import DeviceProfile
+from gpubench.options import check_fields
 from gpubench.predict.estimate import estimate
 from gpubench.predict.question import Question, Refusal
 from gpubench.probe.select import select_device
 from gpubench.profile import profile_of
+from gpubench.recommend.feed_request import FeedRequest
 from gpubench.record.store import read_runs, reference_runs, results_root
 from gpubench.specs import require_spec
 
@@ -21,15 +23,6 @@ CONSUMERS = ("vgg16", "resnet50")
 """One bound by arithmetic, one that takes images several times as fast."""
 EXAMPLES = ("nvidia-l4-24gb", "nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb")
 """GPUs to answer for where there is none here and none is named."""
-
-
-class FeedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One field an option of ``gpubench feed``."""
-
-    gpus: tuple[str, ...] = ()
-    workers: int | None = None
-    device: str = "auto"
-    results: Path | None = None
 
 
 class FeedReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +42,7 @@ def feed(request: FeedRequest | None = None) -> FeedReport:
         MisuseError: If a GPU is unknown or kornia is missing.
         NoDeviceError: If a device was named that is not there.
     """
-    request = request or FeedRequest()
+    request = check_fields(request or FeedRequest())
     device, remark = select_device(request.device)
     keys = tuple(require_spec(name).key for name in request.gpus) or _default_gpus(device)
     consumptions, refused = consumed_by(keys, request.results)
@@ -59,7 +52,7 @@ def feed(request: FeedRequest | None = None) -> FeedReport:
         remark=remark,
         pipeline=pipeline,
         feedings=tuple(
-            feeding(c, pipeline, device_is_gpu=device.backend != "cpu" and c.gpu == device.gpu_key)
+            feeding(c, pipeline, device_is_gpu=not device.is_cpu and c.gpu == device.gpu_key)
             for c in consumptions
         ),
         refused=refused,

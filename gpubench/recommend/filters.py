@@ -11,31 +11,25 @@ from dataclasses import dataclass
 from datetime import date
 
 from gpubench.errors import MisuseError
+from gpubench.labels import gpus_of, offer_name
 from gpubench.models import ExcludedOffer, GpuSpec, Offer, Pricing
 from gpubench.names import nearest, normalise
 from gpubench.offers.dates import price_age_days
 from gpubench.offers.listing import known_providers
 from gpubench.offers.outliers import ADMITTED_BY, Market
 from gpubench.offers.regions import is_in
-from gpubench.offers.table import OfferKey, offer_key
+from gpubench.offers.table import NOT_RANKED, OfferKey, offer_key
 from gpubench.recommend.factor_filters import factor_filters
 from gpubench.recommend.factors import cooling_of
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.words import gpus_of, listing, offer_name
 from gpubench.specs import known_keys, nearest_keys
-from gpubench.units import plain
+from gpubench.units import listing, plain
 
 NO_PRICE = "having no price"
-NO_FIGURE = "no honest throughput"
+NO_FIGURE = "no reliable throughput estimate"
 FAR_BELOW = f"a price far below all others ({ADMITTED_BY} ranks it)"
 JOB_LIMITS = ("--deadline-hours", "--budget-usd")
 UNPRICED_KIND = "unpriced"
-
-NEVER_RANKED = {
-    "historic": "a historic price: kept for comparison, not on sale",
-    "free": "free of charge: there is no throughput per dollar",
-    "attach-fee": "the price of the GPU alone, without the machine that it needs",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +97,7 @@ def nothing_left(total: int, fallen: Sequence[Exclusion]) -> MisuseError:
 def _mend(fallen: Sequence[Exclusion]) -> str:
     unpriced = [each.offer.instance for each in fallen if each.option == NO_PRICE]
     if unpriced:
-        others = f" (or {listing(unpriced[1:])})" if len(unpriced) > 1 else ""
+        others = f" (or {listing(unpriced[1:], most=3)})" if len(unpriced) > 1 else ""
         return f"quote one with --own '{unpriced[0]}, PRICE USD'{others}"
     last = fallen[-1] if fallen else None
     if last is not None and last.option in {NO_FIGURE, *JOB_LIMITS}:
@@ -227,7 +221,7 @@ def _near(name: str, known: Iterable[str]) -> str:
 
 def _kind(offer: Offer, spec: GpuSpec | None) -> str | None:
     del spec
-    return NEVER_RANKED.get(offer.kind)
+    return NOT_RANKED.get(offer.kind)
 
 
 def _price(offer: Offer, spec: GpuSpec | None) -> str | None:

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from gpubench.labels import gpu_name
 from gpubench.models import BuyOrRent, GpuSpec, Offer, Ranking
 from gpubench.offers.outliers import Market
 from gpubench.offers.table import OfferKey
@@ -35,7 +36,6 @@ from gpubench.recommend.rows import rows_of, with_spot_break_even
 from gpubench.recommend.scaling import scaling_of
 from gpubench.recommend.speeds import Drawer, Speeds, combine
 from gpubench.recommend.verdict import buying_sentences, cpu_comparison, cpu_sentences, verdict
-from gpubench.recommend.words import gpu_name
 from gpubench.units import plural
 
 

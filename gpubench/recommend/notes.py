@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 
+from gpubench.labels import gpu_name
 from gpubench.models import Estimate, GpuSpec, Offer, Pricing
 from gpubench.offers.dates import STALE_AFTER_DAYS, price_age_days, show_price_date
 from gpubench.offers.outliers import ADMITTED_BY, Market, name_of
@@ -14,7 +15,7 @@ from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.filters import FAR_BELOW, Exclusion
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import IN_DETAIL
-from gpubench.recommend.words import batches_of, gpu_name
+from gpubench.recommend.words import batches_of
 from gpubench.specs import load_specs
 from gpubench.units import count, format_number, format_percent, plain
 
@@ -37,7 +38,7 @@ def notes_of(request: RankRequest, pool: Candidates, total: int, today: date) ->
         yield "A GPU whose form factor is not stated ranks as the slowest that its name can mean."
     if any(e.basis == "predicted" and not e.anchored for e in pool.speeds.estimates):
         yield (
-            "No measurement on a GPU anchors the predictions: they are absolute and wide. "
+            "The predictions are not anchored to a measurement on a GPU, so their intervals are wide. "
             "Running gpubench run on any GPU narrows them."
         )
     if total > IN_DETAIL:
@@ -161,7 +162,7 @@ def _on_payment(request: RankRequest, pool: Candidates) -> Iterator[str]:
         lost = format_percent(request.spot_lost)
         yield f"Throughput of spot offers is what is left where {lost} of the work is done again."
     if Pricing.RESERVED in pricings:
-        use = request.utilisation.likely
+        use = request.utilization.likely
         yield (
             "Commitments rank as if used day and night; used "
             f"{format_percent(use)} of the time, their work costs {format_number(1 / use, 2)} times as much."

@@ -44,13 +44,14 @@ def measured(question: Question, runs: Iterable[Run], known: Collection[str]) ->
 
 def _distance(question: Question, case: Case) -> int | None:
     """Return how far a case is from the question; None where it answers another one."""
-    same_work = (case.workload, case.workload_version, case.task, case.gpu_count) == (
+    same_work = (case.workload, case.workload_version, case.task, case.gpu_count, case.framework) == (
         question.profile.name,
         question.profile.version,
         question.task,
         1,
+        question.framework,
     )
-    if not same_work:
+    if not same_work or not case.setup.keys() <= {"framework"}:
         return None
     distance = 2 * (case.batch_size != question.batch) + (case.execution != question.execution)
     if question.precision == AMP:

@@ -12,12 +12,12 @@ from typing import NamedTuple
 import msgspec
 
 from gpubench.errors import MisuseError
+from gpubench.labels import gpu_name
 from gpubench.models import GpuSpec, Offer, Pricing
 from gpubench.offers.owned import Owned, parse_owned
 from gpubench.recommend import economics
 from gpubench.recommend.filters import UNPRICED_KIND
 from gpubench.recommend.request import Range, RankRequest
-from gpubench.recommend.words import gpu_name
 from gpubench.specs import find_spec
 from gpubench.units import format_percent
 
@@ -252,7 +252,7 @@ def _resolve(
         purchase_usd=purchase,
         resale_usd=resale if "resale_usd" in is_open else Range.of(owned.resale_usd),
         years=request.years if "years" in is_open else owned.years,
-        utilisation=request.utilisation if "utilisation" in is_open else Range.of(owned.utilisation),
+        utilisation=request.utilization if "utilisation" in is_open else Range.of(owned.utilisation),
         power_w=one_gpu_w * owned.gpu_count,
         power_basis=basis,
         idle_w=owned.idle_w * owned.gpu_count,

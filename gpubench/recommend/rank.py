@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+import msgspec
 
-from gpubench.errors import MisuseError
 from gpubench.models import Ranking
 from gpubench.offers.table import OfferTable
 from gpubench.recommend.gather import Runs, gather, mean_power_w
 from gpubench.recommend.judge import judge
 from gpubench.recommend.own_devices import device_key
 from gpubench.recommend.owning import offer_of, ownerships, unpriced_offers
-from gpubench.recommend.request import Range, RankRequest, check
-from gpubench.specs import load_specs
+from gpubench.recommend.request import DEFAULT_REFERENCE_GPU, RankRequest, check
+from gpubench.signatures import takes_options_of
+from gpubench.specs import load_specs, require_spec
 from gpubench.today import day_of
 from gpubench.units import plain
 
 
-def rank(request: RankRequest | None = None, **options: Any) -> Ranking:
+@takes_options_of(RankRequest)
+def rank(request: RankRequest) -> Ranking:
     """Rank GPUs and instances by training per dollar, from the tables on this machine; no network, no GPU.
-
-    Args:
-        request: What to rank; or give its fields as keyword options.
-        options: Fields of ``RankRequest``.
 
     Returns:
         The ranked offers, those left out with their reasons, and the verdict in a sentence.
@@ -33,11 +28,11 @@ def rank(request: RankRequest | None = None, **options: Any) -> Ranking:
         MisuseError: If an option is wrong, a name is unknown, or no offer is left.
 
     Example:
-        >>> ranking = rank(workloads=("vgg16",), precision="amp", gpus=("h100", "rtx 5090"))
+        >>> ranking = rank("vgg16", precision="amp", gpu=["h100", "rtx 5090"])
         >>> ranking.rows[0].rank
         1
     """
-    request = check(request or _request(options))
+    request = _named(check(request))
     from gpubench.offers.snapshot import load_offers
 
     today = day_of(request.as_of)
@@ -69,23 +64,11 @@ def _set_aside(table: OfferTable) -> tuple[str, ...]:
     return (f"{len(table.set_aside)} price rows are set aside (gpubench offers list shows them): {words}.",)
 
 
-def _request(options: Mapping[str, Any]) -> RankRequest:
-    """Build the request of keyword options; a lone word may stand for several, and text for a path."""
-    unknown = sorted(set(options) - set(RankRequest.__struct_fields__))
-    if unknown:
-        raise MisuseError(f"rank() has no option {', '.join(unknown)}; see RankRequest")
-    defaults = RankRequest()
-    return RankRequest(
-        **{name: _as_field(name, value, getattr(defaults, name)) for name, value in options.items()}
-    )
-
-
-def _as_field(name: str, value: Any, default: Any) -> Any:
-    if isinstance(default, Range):
-        return Range.of(value) if isinstance(value, int | float) else Range(*value)
-    if isinstance(default, tuple):
-        return (value,) if isinstance(value, str | Path) else tuple(value)
-    return Path(value) if name in {"offers", "results"} and value is not None else value
+def _named(request: RankRequest) -> RankRequest:
+    """Return the request with the reference GPU by its key."""
+    if request.reference_gpu == DEFAULT_REFERENCE_GPU:
+        return request
+    return msgspec.structs.replace(request, reference_gpu=require_spec(request.reference_gpu).key)
 
 
 def _runs(request: RankRequest) -> tuple[Runs, tuple[str, ...]]:
@@ -93,3 +76,6 @@ def _runs(request: RankRequest) -> tuple[Runs, tuple[str, ...]]:
 
     stored = read_runs(results_root(request.results))
     return Runs(stored.runs, reference_runs()), stored.problems
+
+
+__test__ = {"rank": rank}  # doctest knows a function by its module, and this one is wrapped

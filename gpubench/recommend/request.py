@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
 from gpubench import executions, precisions
 from gpubench.errors import MisuseError
+from gpubench.options import Flag, Option, check_fields, is_number, said, spelled
+from gpubench.shared_options import BATCH, DAY, TASKS, WORKLOAD, Results
 from gpubench.units import plain
+
+JOB, WHICH, CARD = "The job", "Which offers", "Which GPUs"
+BUYING, EVIDENCE, OUTPUT = "Buying", "Evidence", "Output"
 
 DEFAULT_WORKLOADS = ("cnn", "lstm", "vgg16")
 DEFAULT_REFERENCE_GPU = "nvidia-a100-sxm-80gb"
@@ -32,97 +38,233 @@ class Range(NamedTuple):
         return cls(value, value, value)
 
 
+def read_range(value: Any, name: str) -> Range:
+    """Read a number, ``0.3-0.7``, or two or three numbers in order; of two the likely value is the middle.
+
+    >>> read_range("0.3-0.7", "--utilization")
+    Range(low=0.3, likely=0.5, high=0.7)
+
+    Raises:
+        MisuseError: If a text is neither.
+        TypeError: If it is something else.
+    """
+    parts: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
+    if isinstance(value, str):
+        try:
+            parts = [float(part) for part in value.split("-", 1)]
+        except ValueError:
+            raise MisuseError(f"{name} {plain(value)!r} is neither a number nor LOW-HIGH") from None
+    if not all(map(is_number, parts)):
+        raise TypeError
+    match [float(part) for part in parts]:
+        case [known]:
+            return Range.of(known)
+        case [low, high]:
+            return Range(low, (low + high) / 2, high)
+        case [low, likely, high]:
+            return Range(low, likely, high)
+    raise TypeError
+
+
+def read_mix(value: Any, name: str) -> dict[str, float]:
+    """Read ``vgg16=0.5,lstm=0.5``, or take such a dict.
+
+    Raises:
+        MisuseError: If a part has no number, or a workload stands there twice.
+        TypeError: If it is something else.
+    """
+    if isinstance(value, Mapping):
+        if not all(isinstance(key, str) and is_number(share) for key, share in value.items()):
+            raise TypeError
+        return {key: float(share) for key, share in value.items()}
+    if not isinstance(value, str):
+        raise TypeError
+    shares: dict[str, float] = {}
+    for part in value.split(","):
+        workload, equals, figure = part.strip().rpartition("=")
+        try:
+            share = float(figure)
+        except ValueError:
+            share = math.nan
+        if not (workload and equals and math.isfinite(share)):
+            raise MisuseError(f"{name} part {plain(part)!r} is not WORKLOAD=SHARE")
+        if workload in shares:
+            raise MisuseError(f"{name} names {plain(workload)!r} twice")
+        shares[workload] = share
+    return shares
+
+
+SHARE = Option(
+    panel=BUYING,
+    read=read_range,
+    takes="a number, or LOW-HIGH (in Python also two or three numbers in order)",
+    python="float | tuple[float, float] | tuple[float, float, float] | str",
+    metavar="X|LOW-HIGH",
+)
+
+
 class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What to rank and how; a field that is None or empty does not restrict.
 
-    Attributes:
-        workloads: Names or the user's own models; several count by their geometric mean.
-        mix: Instead of ``workloads``: share of the samples by workload, counted as money.
-        max_latency_ms: Inference only: the batch with most throughput whose step meets it even if slow.
-        reference_gpu: GPU that ``speed_ratio`` is a multiple of.
-        samples: Samples to train on in all; or ``epochs`` times ``dataset_size``.
-        jobs: ``independent`` is one job per GPU; ``ddp`` is one job over all GPUs of an instance. None
-            is ``ddp`` where a job is given and ``independent`` where none is.
-        deadline_hours, budget_usd: Kept only where the unfavourable end of the interval meets them.
-        startup_minutes: Billed before the first step.
-        billing_minutes: Unit of the bill; None is by the second.
-        spot_lost: Share of the work that spot interruptions make be done again, below 1: it lowers the
-            throughput of spot offers.
-        rent_or_buy: ``rent`` or ``buy`` alone; None ranks both.
-        own: Hardware owned or quoted: ``2x RTX 4090, 3800 USD, 3 years, 60 %``.
-        host_usd: Share of the machine around the cards, where a quote names none.
-        years, utilisation, resale, tariff, pue: What a quote leaves open; resale is a share of the purchase.
-        circuit_watts: What the socket gives; owned GPUs above it are left out.
-        own_fan: Of owned cards only those with a fan of their own.
-        max_price_age_days: Leave out older prices; None marks them only.
-        accept_outliers: Rank prices too that are far below what every other provider asks.
-        as_of: The day to rank as on, such as ``2026-11-20``: ages of prices count to it, and later prices are
-            left out; measurements all count. None is today.
-        draws: Joint draws behind P(best) and ties.
+    Several workloads count by their geometric mean. ``jobs`` None is one job over all GPUs of an instance
+    where a job is given (``samples``, or ``epochs`` times ``dataset_size``), else one job per GPU.
     """
 
-    workloads: tuple[str, ...] = ()
-    mix: dict[str, float] = {}
-    precision: str = "amp"
-    execution: str = "graph"
-    task: str = "train"
-    batch_size: int | Literal["max"] | None = None
-    max_latency_ms: float | None = None
-    reference_gpu: str = DEFAULT_REFERENCE_GPU
+    workloads: Annotated[
+        tuple[str, ...],
+        said(
+            WORKLOAD,
+            help="Workloads by name, or a model of your own: FILE[:NAME] or MODULE:NAME.",
+            default=" ".join(DEFAULT_WORKLOADS),
+        ),
+    ] = ()
+    mix: Annotated[
+        dict[str, float],
+        Option(
+            "Workload mix, by share of samples: vgg16=0.5,lstm=0.5.",
+            read=read_mix,
+            takes="WORKLOAD=SHARE,... (in Python also a dict)",
+            python="Mapping[str, float] | str",
+            metavar="NAME=SHARE,...",
+        ),
+    ] = {}
+    precision: Annotated[
+        str, Option("Precision; amp is the best of each GPU.", choices=precisions.CHOICES)
+    ] = "amp"
+    execution: Annotated[str, Option("How a step is executed.", choices=executions.CHOICES)] = "graph"
+    task: Annotated[str, Option("Training or inference.", choices=TASKS)] = "train"
+    batch_size: Annotated[
+        int | Literal["max"] | None,
+        said(BATCH, help="Samples per step on one GPU; max is the largest that each GPU holds."),
+    ] = None
+    max_latency_ms: Annotated[
+        float | None,
+        Option("With --task infer: choose the batch whose pessimistic step time meets it [ms].", above=0),
+    ] = None
 
-    samples: float | None = None
-    epochs: float | None = None
-    dataset_size: float | None = None
-    jobs: str | None = None
-    deadline_hours: float | None = None
-    budget_usd: float | None = None
-    startup_minutes: float = 0.0
-    billing_minutes: float | None = None
-    spot_lost: float = 0.0
-    storage_usd_per_month: float = 0.0
-    egress_usd: float = 0.0
-    tax: float = 0.0
+    samples: Annotated[float | None, Option("Samples to train on, in all.", JOB, above=0)] = None
+    epochs: Annotated[float | None, Option("Epochs; with --dataset-size.", JOB, above=0)] = None
+    dataset_size: Annotated[float | None, Option("Samples per epoch.", JOB, above=0)] = None
+    jobs: Annotated[
+        str | None,
+        Option(
+            "One data-parallel job over all GPUs (ddp), or one job per GPU.",
+            JOB,
+            choices=("independent", "ddp"),
+            default="ddp with a job",
+        ),
+    ] = None
+    deadline_hours: Annotated[
+        float | None, Option("Keep offers whose pessimistic estimate meets it.", JOB, above=0)
+    ] = None
+    budget_usd: Annotated[
+        float | None, Option("Keep offers whose pessimistic cost stays within it.", JOB, above=0)
+    ] = None
+    startup_minutes: Annotated[float, Option("Billed before the first step [min].", JOB, least=0)] = 0.0
+    billing_minutes: Annotated[
+        float | None, Option("Billing increment [min].", JOB, above=0, default="by the second")
+    ] = None
+    spot_lost: Annotated[
+        float,
+        Option("Share of work repeated after spot interruptions, for example 0.2.", JOB, least=0, below=1),
+    ] = 0.0
+    storage_usd_per_month: Annotated[float, Option("Storage while the job runs.", JOB, least=0)] = 0.0
+    egress_usd: Annotated[float, Option("Egress of the job.", JOB, least=0)] = 0.0
+    tax: Annotated[float, Option("Tax as a share, for example 0.19.", JOB, least=0)] = 0.0
 
-    rent_or_buy: str | None = None
-    own: tuple[str, ...] = ()
-    host_usd: float = 0.0
-    years: float = 3.0
-    utilisation: Range = Range(0.25, 0.5, 0.9)
-    resale: Range = Range(0.15, 0.3, 0.5)
-    tariff: Range = Range(0.10, 0.15, 0.35)
-    pue: float = 1.0
-    circuit_watts: float | None = None
-    own_fan: bool = False
+    gpus: Annotated[tuple[str, ...], Option("GPU key, name, or part of it (h100).", WHICH, name="gpu")] = ()
+    providers: Annotated[tuple[str, ...], Option("Provider.", WHICH, name="provider")] = ()
+    regions: Annotated[tuple[str, ...], Option("Region, or its first letters.", WHICH, name="region")] = ()
+    spot: Annotated[bool, Option("Also rank spot prices.", WHICH)] = False
+    reserved: Annotated[bool, Option("Also rank reserved prices (commitments).", WHICH)] = False
+    count: Annotated[int | None, Option("Exact number of GPUs.", WHICH, least=1)] = None
+    max_usd_per_hour: Annotated[
+        float | None, Option("Highest price of the instance [USD/h].", WHICH, above=0)
+    ] = None
+    max_price_age_days: Annotated[
+        int | None, Option("Leave out older prices [days].", WHICH, name="max_price_age", least=0)
+    ] = None
 
-    gpus: tuple[str, ...] = ()
-    providers: tuple[str, ...] = ()
-    regions: tuple[str, ...] = ()
-    spot: bool = False
-    reserved: bool = False
-    count: int | None = None
-    max_usd_per_hour: float | None = None
-    min_memory_gib: float | None = None
-    min_bandwidth_gbps: float | None = None
-    min_cores: int | None = None
-    min_tensor_cores: int | None = None
-    max_watts: float | None = None
-    memory_type: str | None = None
-    lines: tuple[str, ...] = ()
-    architectures: tuple[str, ...] = ()
-    ecc: bool = False
-    fp64: bool = False
-    nvlink: bool = False
-    cooling: str | None = None
-    max_price_age_days: int | None = None
-    accept_outliers: bool = False
+    min_memory_gib: Annotated[float | None, Option("Least memory of one GPU [GiB].", CARD, above=0)] = None
+    memory_type: Annotated[str | None, Option("HBM, GDDR, GDDR6 ...", CARD)] = None
+    min_bandwidth_gbps: Annotated[float | None, Option("Least memory bandwidth [GB/s].", CARD, above=0)] = (
+        None
+    )
+    min_cores: Annotated[
+        int | None, Option("Least number of CUDA cores or stream processors.", CARD, least=1)
+    ] = None
+    min_tensor_cores: Annotated[int | None, Option("Least number of tensor cores.", CARD, least=1)] = None
+    lines: Annotated[
+        tuple[str, ...], Option("GeForce, RTX, data center, Jetson, Radeon, Instinct ...", CARD, name="line")
+    ] = ()
+    architectures: Annotated[
+        tuple[str, ...], Option("Hopper, Ada Lovelace, Blackwell ...", CARD, name="architecture")
+    ] = ()
+    max_watts: Annotated[float | None, Option("Highest board power of one GPU [W].", CARD, above=0)] = None
+    ecc: Annotated[bool, Option("Only memory with error correction (ECC).", CARD)] = False
+    fp64: Annotated[bool, Option("Only GPUs with FP64 at a quarter of FP32 or better.", CARD)] = False
+    nvlink: Annotated[bool, Option("Only GPUs with NVLink or a similar link.", CARD)] = False
+    cooling: Annotated[
+        str | None, Option("Cooling of the card.", CARD, choices=("active", "passive", "liquid", "module"))
+    ] = None
 
-    offers: Path | None = None
-    results: Path | None = None
-    as_of: date | str | None = None
-    sort: str = "value"
-    limit: int | None = None
-    draws: int = 2000
-    seed: int = 0
+    rent_or_buy: Annotated[
+        str | None,
+        Option(
+            panel=BUYING,
+            choices=("rent", "buy"),
+            flags=(
+                Flag("rent", "rent", "Only offers to rent."),
+                Flag("buy", "buy", "Only hardware that is owned or for sale."),
+            ),
+        ),
+    ] = None
+    own: Annotated[
+        tuple[str, ...],
+        Option(
+            "Hardware owned or quoted: '2x RTX 4090, 3800 USD, host 1500 USD, 3 years, 60 %, 380 W'.", BUYING
+        ),
+    ] = ()
+    host_usd: Annotated[
+        float, Option("Price of the host, where a quote has none [USD].", BUYING, least=0)
+    ] = 0.0
+    years: Annotated[float, Option("Service life [years].", BUYING, above=0)] = 3.0
+    utilization: Annotated[
+        Range, said(SHARE, help="Utilization, for example 0.5 or 0.3-0.8.", old=("utilisation",))
+    ] = Range(0.25, 0.5, 0.9)
+    resale: Annotated[
+        Range, said(SHARE, help="Resale value as a share of the price, for example 0.2-0.5.")
+    ] = Range(0.15, 0.3, 0.5)
+    tariff: Annotated[
+        Range, said(SHARE, help="Electricity price [USD/kWh], for example 0.15 or 0.1-0.3.")
+    ] = Range(0.10, 0.15, 0.35)
+    pue: Annotated[
+        float, Option("Power usage effectiveness: facility power over IT power.", BUYING, least=1)
+    ] = 1.0
+    circuit_watts: Annotated[float | None, Option("Power available to the GPUs [W].", BUYING, above=0)] = None
+    own_fan: Annotated[bool, Option("Only cards with their own fan.", BUYING)] = False
+
+    offers: Annotated[Path | None, Option("Your own price table (CSV or JSON).", EVIDENCE)] = None
+    results: Results = None
+    as_of: Annotated[
+        date | str | None, said(DAY, help="Rank as of this day; later prices are left out.", panel=EVIDENCE)
+    ] = None
+    accept_outliers: Annotated[
+        bool, Option("Also rank prices far below those of every other provider.", EVIDENCE)
+    ] = False
+    reference_gpu: Annotated[str, Option("GPU that speeds are multiples of.", EVIDENCE, name="reference")] = (
+        DEFAULT_REFERENCE_GPU
+    )
+    sort: Annotated[
+        str, Option("Order of the rows; value is cost where there is a job.", OUTPUT, choices=SORTS)
+    ] = "value"
+    limit: Annotated[
+        int | None, Option("Number of rows.", OUTPUT, least=1, default="20 in a terminal, all in JSON")
+    ] = None
+    draws: Annotated[
+        int, Option("Joint draws behind P(best) and ties.", OUTPUT, least=1, python_only=True)
+    ] = 2000
+    seed: Annotated[int, Option("Fixes the draws.", OUTPUT, least=0, python_only=True)] = 0
 
     @property
     def job_samples(self) -> float | None:
@@ -143,84 +285,18 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
         return (self.jobs or ("ddp" if one_job else "independent")) == "ddp"
 
 
-_POSITIVE = (
-    "samples",
-    "epochs",
-    "dataset_size",
-    "deadline_hours",
-    "budget_usd",
-    "billing_minutes",
-    "count",
-    "max_usd_per_hour",
-    "min_memory_gib",
-    "min_bandwidth_gbps",
-    "min_cores",
-    "min_tensor_cores",
-    "max_watts",
-    "limit",
-    "draws",
-    "years",
-    "pue",
-    "circuit_watts",
-    "max_latency_ms",
-)
-_NOT_NEGATIVE = (
-    "startup_minutes",
-    "storage_usd_per_month",
-    "egress_usd",
-    "tax",
-    "max_price_age_days",
-)
-_CHOICES = {
-    "precision": precisions.CHOICES,
-    "execution": executions.CHOICES,
-    "task": ("train", "infer"),
-    "sort": SORTS,
-    "jobs": (None, "independent", "ddp"),
-    "cooling": (None, "active", "passive", "liquid", "module"),
-    "rent_or_buy": (None, "rent", "buy"),
-}
-
-
 def check(request: RankRequest) -> RankRequest:
     """Return the request, or say in one line what is wrong with it.
 
     Raises:
-        MisuseError: If a figure is not positive, a choice is unknown, or two options contradict.
+        MisuseError: If a figure is outside of its limits, a choice is unknown, or two options contradict.
     """
-    for field, choices in _CHOICES.items():
-        if (value := getattr(request, field)) not in choices:
-            known = ", ".join(choice for choice in choices if choice)
-            raise MisuseError(f"{option(field)} {value!r} is unknown; choose from {known}")
-    for field in _POSITIVE:
-        value = getattr(request, field)
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise MisuseError(f"{option(field)} {value:g} must be above 0")
-    for field in _NOT_NEGATIVE:
-        value = getattr(request, field)
-        if value is not None and not (math.isfinite(value) and value >= 0):
-            raise MisuseError(f"{option(field)} {value:g} must not be negative")
-    if not 0 <= request.spot_lost < 1:
-        raise MisuseError(f"--spot-lost {request.spot_lost:g} must be from 0 to below 1: a share of the work")
+    check_fields(request)
     _check_task(request)
-    _check_batch(request)
     _check_ranges(request)
     _check_job(request)
     _check_mix(request)
     return request
-
-
-def option(field: str) -> str:
-    """Return the command-line spelling of a field: ``gpus`` is ``--gpu``."""
-    singular = {
-        "gpus": "gpu",
-        "providers": "provider",
-        "regions": "region",
-        "workloads": "workload",
-        "lines": "line",
-        "architectures": "architecture",
-    }
-    return "--" + singular.get(field, field).replace("_", "-")
 
 
 def _check_task(request: RankRequest) -> None:
@@ -232,20 +308,13 @@ def _check_task(request: RankRequest) -> None:
         raise MisuseError("--jobs ddp trains one model over all GPUs: it says nothing of --task infer")
 
 
-def _check_batch(request: RankRequest) -> None:
-    if isinstance(request.batch_size, int) and request.batch_size < 1:
-        raise MisuseError(f"--batch-size {request.batch_size} must be at least 1, or max")
-
-
 def _check_ranges(request: RankRequest) -> None:
-    for field, most in (("utilisation", 1.0), ("resale", 1.0), ("tariff", 10.0)):
+    for field, most in (("utilization", 1.0), ("resale", 1.0), ("tariff", 10.0)):
         low, likely, high = getattr(request, field)
-        if not 0 <= low <= likely <= high <= most or (field == "utilisation" and low == 0):
+        if not 0 <= low <= likely <= high <= most or (field == "utilization" and low == 0):
             raise MisuseError(
-                f"{option(field)} {low:g}-{high:g} must lie within 0 to {most:g}, the low end first"
+                f"{spelled(field)} {low:g}-{high:g} must lie within 0 to {most:g}, the low end first"
             )
-    if request.pue < 1:
-        raise MisuseError(f"--pue {request.pue:g} must be at least 1: energy drawn over energy used")
     if request.rent_or_buy == "rent" and request.own:
         raise MisuseError("--rent contradicts --own; leave one of them out")
 
@@ -257,7 +326,7 @@ def _check_job(request: RankRequest) -> None:
         raise MisuseError("--epochs and --dataset-size go together: samples = epochs x dataset size")
     for field in ("deadline_hours", "budget_usd"):
         if getattr(request, field) is not None and request.job_samples is None:
-            raise MisuseError(f"{option(field)} needs a job: add --samples, or --epochs and --dataset-size")
+            raise MisuseError(f"{spelled(field)} needs a job: add --samples, or --epochs and --dataset-size")
 
 
 def _check_mix(request: RankRequest) -> None:
@@ -268,69 +337,3 @@ def _check_mix(request: RankRequest) -> None:
     bad = [f"{name}={share:g}" for name, share in request.mix.items() if not 0 < share < math.inf]
     if bad:
         raise MisuseError(f"--mix {', '.join(bad)}: a share must be above 0")
-
-
-def parse_mix(text: str) -> dict[str, float]:
-    """Read ``vgg16=0.5,lstm=0.5``.
-
-    Raises:
-        MisuseError: If a part has no number, or a workload stands there twice.
-    """
-    shares: dict[str, float] = {}
-    for part in text.split(","):
-        name, equals, figure = part.strip().rpartition("=")
-        try:
-            share = float(figure)
-        except ValueError:
-            share = math.nan
-        if not (name and equals and math.isfinite(share)):
-            raise MisuseError(f"--mix part {plain(part)!r} is not WORKLOAD=SHARE")
-        if name in shares:
-            raise MisuseError(f"--mix names {plain(name)!r} twice")
-        shares[name] = share
-    return shares
-
-
-def parse_batch(text: str | None) -> int | Literal["max"] | None:
-    """Read a batch size: a whole number or ``max``.
-
-    Raises:
-        MisuseError: If it is neither.
-    """
-    if text is None:
-        return None
-    if text == "max":
-        return "max"
-    try:
-        return int(text)
-    except ValueError:
-        raise MisuseError(f"--batch-size {plain(text)!r} is neither a whole number nor max") from None
-
-
-def parse_range(text: str, name: str) -> Range:
-    """Read ``0.5``, or ``0.3-0.7`` whose likely value is the middle.
-
-    >>> parse_range("0.3-0.7", "--utilisation")
-    Range(low=0.3, likely=0.5, high=0.7)
-
-    Raises:
-        MisuseError: If it is neither.
-    """
-    try:
-        low, *high = (float(part) for part in text.split("-"))
-    except ValueError:
-        low, high = math.nan, []
-    if not math.isfinite(low) or len(high) > 1:
-        raise MisuseError(f"{name} {plain(text)!r} is neither a number nor LOW-HIGH")
-    return Range(low, (low + high[0]) / 2, high[0]) if high else Range.of(low)
-
-
-def rent_or_buy(*, rent: bool, buy: bool) -> str | None:
-    """Return which of the two options stands.
-
-    Raises:
-        MisuseError: If both do.
-    """
-    if rent and buy:
-        raise MisuseError("--rent contradicts --buy; without either both are ranked")
-    return "rent" if rent else "buy" if buy else None

@@ -123,11 +123,11 @@ def _pareto_columns(request: RankRequest, pool: Candidates, order: Indices) -> d
 
 _FASTER, _CHEAPER, _LARGER = 1, 2, 4
 _ADVANTAGES = {
-    1: "faster, and no dearer",
+    1: "faster, at no higher cost",
     2: "cheaper{work}, and as fast",
     3: "faster, and cheaper{work}",
-    4: "more memory, as fast and no dearer",
-    5: "faster and more memory, and no dearer",
+    4: "more memory, as fast, at no higher cost",
+    5: "faster and more memory, at no higher cost",
     6: "cheaper{work}, more memory, and as fast",
     7: "faster, cheaper{work}, and more memory",
 }

@@ -134,6 +134,7 @@ def _merged(parts: tuple[Estimate, ...], point: float, low: float, high: float) 
         return parts[0]
     weakest = max((part.basis for part in parts), key=_WEAKEST_LAST.index)
     fits = [part.fits_memory for part in parts]
+    largest = max(parts, key=lambda part: part.device_bytes_high or 0)
     return msgspec.structs.replace(
         parts[0],
         samples_per_s=float(point),
@@ -144,6 +145,10 @@ def _merged(parts: tuple[Estimate, ...], point: float, low: float, high: float) 
         evidence=tuple(dict.fromkeys(item for part in parts for item in part.evidence)),
         anchored=_all_or_unknown([part.anchored for part in parts]),
         peak_memory_bytes=max((p.peak_memory_bytes for p in parts if p.peak_memory_bytes), default=None),
+        device_bytes=largest.device_bytes,
+        device_bytes_low=largest.device_bytes_low,
+        device_bytes_high=largest.device_bytes_high,
+        memory_text=largest.memory_text,
         fits_memory=_all_or_unknown(fits),
         largest_batch=None,
         host_share=max((p.host_share for p in parts if p.host_share is not None), default=None),

@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpubench.errors import MisuseError, StorageError
+from gpubench.errors import MisuseError
+from gpubench.files import write_file
+from gpubench.labels import gpus_of, offer_name, price_of
 from gpubench.models import Offer, Pricing, RankedOffer
-from gpubench.recommend.words import gpus_of, offer_name, price_of
 from gpubench.units import format_usd, plain
 
 CLOUDS = {
@@ -140,15 +141,9 @@ def write_trials(
     script = _script(
         list(texts), chosen, limit_s=round((minutes + SETUP_MINUTES + IDLE_MINUTES) * 60) + GRACE_S
     )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in [*texts.items(), ("try.sh", script)]:
-            (folder / name).write_text(text, encoding="utf-8")
-        (folder / "try.sh").chmod(0o755)
-    except OSError as error:
-        raise StorageError(
-            f"cannot write {plain(str(folder))}: {error.strerror}; name another --out"
-        ) from None
+    for name, text in texts.items():
+        write_file(folder / name, text.encode(), hint="name another --out")
+    write_file(folder / "try.sh", script.encode(), mode=0o777, hint="name another --out")
     return [folder / name for name in (*texts, "try.sh")], passed
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gpubench.findings import INFORMATIVE
+from gpubench.findings import doubts
 from gpubench.interval import Interval
+from gpubench.labels import gpu_name, gpus, gpus_of, price_of
 from gpubench.models import (
     BuyOrRent,
     Case,
@@ -22,11 +23,12 @@ from gpubench.recommend.economics import SECONDS_PER_HOUR, train_hours
 from gpubench.recommend.own_devices import CPU_KEY
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import Speeds
-from gpubench.recommend.words import batches_of, buying_words, gpu_name, gpus_of, listing, price_of
+from gpubench.recommend.words import batches_of, buying_words
 from gpubench.units import (
     format_duration,
     format_percent,
     format_usd,
+    listing,
     plain,
 )
 
@@ -113,7 +115,7 @@ def _sureness(rows: Sequence[RankedOffer]) -> str:
         elsewhere = ", as are the same GPUs elsewhere" if head.tie else ""
         return f"How sure: {chance}{elsewhere}."
     word = "It is a tie" if head.p_best < SURE else "It is not certain"
-    return f"{word}: {chance}, not to be told from {listing(rivals)}; {_separator(rows)}."
+    return f"{word}: {chance}, statistically tied with {listing(rivals, most=3)}; {_separator(rows)}."
 
 
 def _probability(value: float) -> str:
@@ -137,8 +139,8 @@ def _separator(rows: Sequence[RankedOffer]) -> str:
     unmeasured = (row.offer.gpu_key for row in [rows[0], *_tied(rows)] if row.estimate.basis == "predicted")
     keys = list(dict.fromkeys(unmeasured))
     if not keys:
-        return "measuring both again with --publish would part them"
-    return f"measuring {' and '.join(gpu_name(key) for key in keys[:2])} would part them"
+        return "measure both again with --publish to decide"
+    return f"measure {' and '.join(gpu_name(key) for key in keys[:2])} to decide"
 
 
 def _others(ranking: Ranking, fastest: int, cheapest: int) -> str:
@@ -159,7 +161,7 @@ def _host_bound(row: RankedOffer) -> str:
         return ""
     vcpus = row.offer.vcpus
     enough = f" One thread for each GPU launches the work, so its {vcpus:g} vCPUs suffice." if vcpus else ""
-    return f"This is host-bound: a dearer GPU buys nothing until the batch grows.{enough}"
+    return f"This is host-bound: a faster GPU will not help at this batch size.{enough}"
 
 
 def _spot(row: RankedOffer) -> str:
@@ -200,7 +202,7 @@ def cpu_comparison(request: RankRequest, speeds: Speeds, best: RankedOffer) -> l
     case = f" ({_work(best.estimate.case)})" if one else ""
     sentence = f"{gpus_of(best.offer)}{case} works {times} times as fast as the CPU {_how(speeds, row)}"
     if batches_of(theirs) != batches_of(mine):
-        which = "" if one else f" ({listing(_unlike_batches(theirs, mine))})"
+        which = "" if one else f" ({listing(_unlike_batches(theirs, mine), most=3)})"
         sentence += f"; batches differ{which}, so these are two different jobs"
     return [f"{sentence}."]
 
@@ -218,9 +220,9 @@ def _how(speeds: Speeds, row: int) -> str:
     """How the CPU was measured: its threads, the case where it is one, and what casts doubt on the figure."""
     parts = speeds.parts[row]
     remarks = [_work(parts[0].case)] if len(parts) == 1 else []
-    flags = sorted({f.kind.value for part in parts for f in part.findings if f.kind not in INFORMATIVE})
+    flags = doubts(*(part.findings for part in parts))
     if flags:
-        remarks.append(f"flagged {listing(flags)}")
+        remarks.append(f"flagged {listing(flags, most=3)}")
     return f"{parts[0].method} ({'; '.join(remarks)})" if remarks else parts[0].method
 
 
@@ -247,9 +249,9 @@ def buying_sentences(decisions: Sequence[BuyOrRent]) -> list[str]:
 
 
 def _buying(each: BuyOrRent) -> str:
-    machine = f"{each.gpu_count}x {gpu_name(each.gpu_key)} for ${each.purchase_usd:,.0f}"
+    machine = f"{gpus(each.gpu_key, each.gpu_count)} for ${each.purchase_usd:,.0f}"
     against = f"{each.against} ({format_usd(each.equivalent_usd_per_hour)}/h for the same work)"
     if each.verdict == "rent":
-        return f"Rather than buy {machine}, rent {against}: it pays in no case considered."
+        return f"Rather than buy {machine}, rent {against}: buying never breaks even."
     word = "pays" if each.verdict == "buy" else "can pay"
     return f"Buying {machine} {word} against {against}: {buying_words(each)}."

@@ -1,4 +1,4 @@
-"""Names of GPUs and offers, and break-evens, for people: terminal, page and verdict all word them here.
+"""Break-evens for people: terminal, page and verdict all word them here.
 
 Whatever came from outside is stripped of control characters.
 """
@@ -8,54 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from gpubench.models import BuyOrRent, Estimate, Offer, Pricing
-from gpubench.names import short_name
+from gpubench.models import BuyOrRent, Estimate, Pricing
 from gpubench.recommend.economics import HOURS_PER_MONTH, HOURS_PER_YEAR, useful_hours
-from gpubench.specs import load_specs
-from gpubench.units import UNKNOWN, format_number, format_percent, format_usd, plain
-
-
-def gpu_name(key: str) -> str:
-    """Return the short name of a GPU: ``nvidia-h100-sxm-80gb`` is "H100 SXM5 80GB" or as its row says."""
-    spec = load_specs().get(key)
-    if spec is None:
-        return plain(key)
-    return short_name(spec.name)
-
-
-def offer_name(offer: Offer) -> str:
-    """Return who sells what: "aws p5.48xlarge", "vast (spot)", with the region where one is known."""
-    if offer.pricing is Pricing.OWNED:
-        return plain(f"{offer.provider}: {offer.instance}", 60)
-    words = [offer.provider, offer.instance]
-    if offer.region:
-        words.append(offer.region)
-    if offer.pricing is not Pricing.ON_DEMAND:
-        term = f" {offer.term_years} y" if offer.term_years else ""
-        words.append(f"({offer.pricing}{term})")
-    return plain(" ".join(words), 60)
-
-
-def gpus_of(offer: Offer) -> str:
-    """Return the GPUs of an offer: "8x H100 SXM5 80GB"."""
-    return f"{offer.gpu_count}x {gpu_name(offer.gpu_key)}"
-
-
-def price_of(offer: Offer) -> str:
-    """Return the price of an offer: "$2.14/h"."""
-    return f"{format_usd(float(offer.price_usd_per_hour))}/h"
-
-
-def listing(names: list[str], most: int = 3) -> str:
-    """Join names: "A", "A and B", "A, B and C", "A, B, C and 4 more".
-
-    >>> listing(["A", "B"]), listing(["A", "B", "C", "D", "E"])
-    ('A and B', 'A, B, C and 2 more')
-    """
-    shown = names[:most]
-    if len(names) > most:
-        return f"{', '.join(shown)} and {len(names) - most} more"
-    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+from gpubench.units import UNKNOWN, format_number, format_percent, plain
 
 
 def batches_of(estimates: Sequence[Estimate]) -> tuple[int, ...]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from gpubench.errors import StorageError
+from gpubench.files import create_file
 from gpubench.record import lock
 from gpubench.units import Seconds, format_duration
 
@@ -49,7 +49,7 @@ def _moved(path: Path) -> Path:
     for number in itertools.count(1):
         aside = path.with_name(f"{path.name}{'' if number == 1 else f'.{number}'}.corrupt")
         with contextlib.suppress(FileExistsError):
-            os.close(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+            create_file(aside)
             break
     try:
         return path.replace(aside)

@@ -23,7 +23,7 @@ def guards_not_run(measurement: Measurement, device: DeviceProfile) -> tuple[str
 def _missing(measurement: Measurement, launch: Launch, device: DeviceProfile) -> Iterator[str]:
     case = measurement.case
     train = case.task is TaskKind.TRAIN
-    own_reference = device.backend == "cpu" and case.precision is Precision.FP32
+    own_reference = device.is_cpu and case.precision is Precision.FP32
     if launch.switches is None:
         yield "fp32 switches read back"
     if not launch.precision_errors and case.precision is not Precision.FP32:

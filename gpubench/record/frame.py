@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpubench.models import Case, Measurement, Run
 from gpubench.record.spread import SPREAD, spread
 from gpubench.record.store import read_runs, results_root
+from gpubench.shared_options import ResultsRequest
+from gpubench.signatures import takes_options_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,13 +33,10 @@ _FIGURES = (
 )
 
 
-def load_runs(results: Path | str | None = None) -> pd.DataFrame:
-    """Return every stored measurement as one row; unknown is missing, never 0.
-
-    Args:
-        results: Results folder; by default the one that ``gpubench run`` writes to.
-    """
-    stored = read_runs(results_root(Path(results) if results is not None else None))
+@takes_options_of(ResultsRequest)
+def load_runs(request: ResultsRequest) -> pd.DataFrame:
+    """Return every stored measurement as one row; unknown is missing, never 0."""
+    stored = read_runs(results_root(request.results))
     for problem in stored.problems:
         print(f"gpubench: {problem}", file=sys.stderr)
     return frame(stored.runs)

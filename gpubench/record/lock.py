@@ -21,6 +21,7 @@ from typing import Annotated
 import msgspec
 
 from gpubench.errors import StorageError
+from gpubench.probe.system import read_text
 from gpubench.units import Seconds, plain, utc_stamp
 
 if sys.platform != "win32":
@@ -216,10 +217,7 @@ def _this_process() -> Holder:
 
 
 def _boot_id() -> str | None:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip() or None
-    except OSError:
-        return None
+    return read_text(Path("/proc/sys/kernel/random/boot_id")) or None
 
 
 def _is_elsewhere(holder: Holder, *, by_kernel: bool) -> bool:

@@ -8,7 +8,7 @@ from statistics import median
 
 from gpubench.measure import checks
 from gpubench.measure.energy import POWER_TOLERANCE
-from gpubench.models import Launch, Measurement, MicroResult, Run, Status
+from gpubench.models import Case, Launch, Measurement, MicroResult, Run, Status
 from gpubench.units import Watts, plain
 
 MAX_COUNT = 1_000_000_000
@@ -31,8 +31,7 @@ def _broken(run: Run) -> Iterator[str]:
     for index, measurement in enumerate(run.measurements):
         where = f"measurement {index}"
         case = measurement.case
-        if not (1 <= case.batch_size <= MAX_COUNT and 1 <= case.gpu_count <= MAX_COUNT):
-            yield f"{where} has batch {case.batch_size} on {case.gpu_count} GPUs"
+        yield from (f"{where} has {what}" for what in _of_case(case))
         for name in ("flops_per_sample", "peak_flops_per_s", "gemm_flops_per_s"):
             value = getattr(measurement, name)
             if value is not None and not _positive(value):
@@ -41,6 +40,16 @@ def _broken(run: Run) -> Iterator[str]:
             found = _of_launch(launch, run.device.power_limit_w, case.gpu_count)
             yield from (f"{where}, launch {launch.index}: {what}" for what in found)
         yield from (f"{where}: {what}" for what in _of_figures(measurement))
+
+
+def _of_case(case: Case) -> Iterator[str]:
+    if not (1 <= case.batch_size <= MAX_COUNT and 1 <= case.gpu_count <= MAX_COUNT):
+        yield f"batch {case.batch_size} on {case.gpu_count} GPUs"
+    if case.node_count > case.gpu_count:
+        yield f"{case.gpu_count} GPUs on {case.node_count} nodes"
+    for name in ("loss_chunks", "prompt_tokens", "new_tokens", "cache_tokens"):
+        if (value := getattr(case, name)) > MAX_COUNT:
+            yield f"{name} {value}"
 
 
 def beyond_belief(run: Run) -> str | None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
 import re
-import stat
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -16,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from gpubench.errors import MisuseError, StorageError
+from gpubench.files import BadContentError, cause_of, decode_json, read_bytes, require_writable, write_file
 from gpubench.folders import default_results
 from gpubench.models import SCHEMA_VERSION, Run
 from gpubench.record import lock
@@ -34,13 +31,6 @@ _RESERVED = frozenset({"con", "prn", "aux", "nul"})
 _UNKNOWN_KEY = "unknown"
 
 
-class BadContentError(MisuseError):
-    """The bytes of a file were read whole, and they are no run, or a run that contradicts itself.
-
-    Nothing else proves a file broken: not a failure to read it, nor a later gpubench's schema.
-    """
-
-
 class StoredRuns(msgspec.Struct, frozen=True, kw_only=True):
     """Every readable run of a results folder, oldest first, and a line for each file that is not."""
 
@@ -51,9 +41,9 @@ class StoredRuns(msgspec.Struct, frozen=True, kw_only=True):
 # --- where ---------------------------------------------------------------------------------------------
 
 
-def results_root(option: Path | None = None) -> Path:
+def results_root(option: Path | str | None = None) -> Path:
     """Where runs live: the option, $GPUBENCH_RESULTS, ./results where it exists, the user's data folder."""
-    return default_results() if option is None else option
+    return default_results() if option is None else Path(option)
 
 
 def run_path(root: Path, run: Run) -> Path:
@@ -94,7 +84,7 @@ def stored_paths(root: Path, run: Run) -> tuple[Path, ...]:
     except (FileNotFoundError, NotADirectoryError):
         return ()
     except OSError as error:
-        raise StorageError(f"cannot look for run {id_of(run)} in {top}: {_cause(error)}") from error
+        raise StorageError(f"cannot look for run {id_of(run)} in {top}: {cause_of(error)}") from error
 
 
 def _is_there(path: Path) -> bool:
@@ -120,7 +110,7 @@ def _has_runs(root: Path) -> bool:
 
 def folder_name(run: Run) -> str:
     """Folder of a run's device: its GPU key, ``cpu`` for a CPU, ``unknown`` where it has no safe key."""
-    key = "cpu" if run.device.backend == "cpu" else (run.device.gpu_key or _UNKNOWN_KEY)
+    key = "cpu" if run.device.is_cpu else (run.device.gpu_key or _UNKNOWN_KEY)
     return key if is_safe_name(key) else _UNKNOWN_KEY
 
 
@@ -136,21 +126,16 @@ def is_safe_name(name: str) -> bool:
 # --- writing --------------------------------------------------------------------------------------------
 
 
-def check_writable(root: Path) -> None:
+def check_writable(root: Path) -> Path:
     """Prove before any time is spent that a result can be stored under ``root``.
+
+    Returns:
+        The folder of runs, or the nearest one above it that is there.
 
     Raises:
         StorageError: If the folder cannot be made or written.
     """
-    try:
-        (root / "runs").mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=root / "runs", prefix=".writable-") as probe:
-            probe.write(b"gpubench")
-            probe.flush()
-    except OSError as error:
-        raise StorageError(
-            f"cannot write results to {root}: {_cause(error)}; make it writable or pass --results DIR"
-        ) from error
+    return require_writable(root / "runs", hint="make it writable or pass --results DIR")
 
 
 @contextmanager
@@ -165,7 +150,7 @@ def writing(root: Path, run: Run) -> Iterator[RunLock]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StorageError(f"cannot write results to {root}: {_cause(error)}") from error
+        raise StorageError(f"cannot write results to {root}: {cause_of(error)}") from error
     with lock.hold(folder, run_id) as held:
         yield held
 
@@ -207,45 +192,8 @@ def write_run(root: Path, run: Run, held: RunLock | None = None) -> Path:
             f"the run takes {format_bytes(len(data))}, over the limit of {format_bytes(MAX_FILE_BYTES)}; "
             "measure fewer cases in one run"
         )
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, data)
-    except OSError as error:
-        raise StorageError(
-            f"cannot write {path}: {_cause(error)}; free some space or pass --results DIR"
-        ) from error
+    write_file(path, data, hint="free some space or pass --results DIR")
     return path
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Replace a file whole: whoever reads it sees the old one or the new one, whatever happens meanwhile.
-
-    Raises:
-        OSError: If it cannot be written; the old file is then untouched.
-    """
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=".tmp")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(temporary).unlink()
-        raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the rename itself survive a power cut, where the file system offers that."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 # --- reading --------------------------------------------------------------------------------------------
@@ -258,29 +206,27 @@ def read_run(path: Path) -> Run:
         BadContentError: If its content is no JSON, no run, or contradicts itself.
         MisuseError: If it cannot be read now, is too large, a link, or of a later gpubench.
     """
-    data = _read_bytes(path)
-    version = _schema_version(path, data)
+    data = read_bytes(path, MAX_FILE_BYTES)
+    version = decode_json(data, _Head, path, what="gpubench run").schema_version
     if version > SCHEMA_VERSION:
         raise MisuseError(
             f"{path.name} has schema {version}, this gpubench reads up to {SCHEMA_VERSION}: upgrade gpubench"
         )
-    try:
-        run = msgspec.json.decode(upgrade(data, version), type=Run)
-        id_of(run)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise BadContentError(f"{path.name} is no gpubench run: {plain(str(error))}") from error
-    except MisuseError as error:
-        raise BadContentError(f"{path.name}: {error}") from error
+    run = upgraded(decode_json(data, Run, path, what="gpubench run"), path)
+    if not is_safe_name(run.run_id.casefold()):
+        raise BadContentError(f"{path.name}: run id {plain(run.run_id)!r} is no plain file name")
     if broken := broken_rule(run):
         raise BadContentError(f"{path.name} contradicts itself: {broken}")
     return run
 
 
-def upgrade(data: bytes, version: int) -> bytes:
-    """Bring an older file to the current schema, one step a version. Version 1 is the first."""
-    if version < 1:
-        raise MisuseError(f"schema version {version} never existed: the file is not gpubench's")
-    return data
+def upgraded(run: Run, path: Path) -> Run:
+    """Bring a run to the current schema. A case of version 1 is one of version 2 at its defaults."""
+    if run.schema_version < 1:
+        raise BadContentError(
+            f"{path.name}: schema version {run.schema_version} never existed: the file is not gpubench's"
+        )
+    return msgspec.structs.replace(run, schema_version=SCHEMA_VERSION)
 
 
 def read_runs(root: Path) -> StoredRuns:
@@ -347,7 +293,7 @@ def run_files(root: Path, on_problem: Callable[[str], None]) -> Iterator[Path]:
 
     def report(error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):
-            on_problem(f"cannot list {error.filename}: {_cause(error)}")
+            on_problem(f"cannot list {error.filename}: {cause_of(error)}")
 
     for folder, names, paths in os.walk(_top(root), onerror=report, followlinks=False):
         names.sort()
@@ -356,37 +302,8 @@ def run_files(root: Path, on_problem: Callable[[str], None]) -> Iterator[Path]:
                 yield Path(folder) / name
 
 
-def _read_bytes(path: Path) -> bytes:
-    """Read a regular file of bounded size, whole, without following a link at its end."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-        with os.fdopen(descriptor, "rb") as file:
-            facts = os.fstat(file.fileno())
-            if not stat.S_ISREG(facts.st_mode):
-                raise MisuseError(f"{path.name} is no regular file")
-            if facts.st_size > MAX_FILE_BYTES:
-                raise MisuseError(
-                    f"{path.name} takes {format_bytes(facts.st_size)}, over the limit of "
-                    f"{format_bytes(MAX_FILE_BYTES)} for one run"
-                )
-            data = file.read(MAX_FILE_BYTES + 1)
-            if len(data) != facts.st_size:
-                raise MisuseError(f"{path.name} was changed while it was read: try again")
-            return data
-    except OSError as error:
-        link = " (a symbolic link, which is not followed)" if error.errno == errno.ELOOP else ""
-        raise MisuseError(f"cannot read {path}: {_cause(error)}{link}") from error
-
-
 class _Head(msgspec.Struct):
     schema_version: int
-
-
-def _schema_version(path: Path, data: bytes) -> int:
-    try:
-        return msgspec.json.decode(data, type=_Head).schema_version
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise BadContentError(f"{path.name} is no gpubench run: {plain(str(error))}") from error
 
 
 def _is_bad(path: Path) -> bool:
@@ -401,7 +318,3 @@ def _is_bad(path: Path) -> bool:
 
 def _oldest_first(runs: Iterable[Run]) -> tuple[Run, ...]:
     return tuple(sorted(runs, key=lambda run: (run.started_at, run.run_id)))
-
-
-def _cause(error: OSError) -> str:
-    return error.strerror or type(error).__name__

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from gpubench.findings import INFORMATIVE, FindingKind, describe
+from gpubench.findings import DOUBTFUL, FindingKind, describe
 from gpubench.measure import checks
 from gpubench.models import Case, Finding, Measurement, Run, Status
 from gpubench.record.coverage import guards_not_run
@@ -85,7 +85,7 @@ _WIDE = frozenset({FindingKind.NOT_CONVERGED, FindingKind.NOISY})
 
 def _of(finding: Finding, case: Case | None = None) -> Doubt:
     return Doubt(
-        weight="note" if finding.kind in INFORMATIVE else "problem",
+        weight="problem" if finding.kind in DOUBTFUL else "note",
         case=case,
         kind=finding.kind,
         text=describe(Finding(kind=finding.kind)),

@@ -9,13 +9,11 @@ from typing import Any
 
 import msgspec
 
-from gpubench.models import Measurement, RankedOffer, Run
+from gpubench.models import SCHEMA_VERSION, Measurement, RankedOffer, Run
 from gpubench.recommend.as_json import as_json as ranking_document
 from gpubench.record.as_json import run_document
 from gpubench.sections.data import ReportData
 from gpubench.units import plain
-
-SCHEMA_VERSION = 1
 
 MOST_SAMPLES = 20_000
 """Telemetry samples that a page carries, about 4 MB; the result files hold every one."""

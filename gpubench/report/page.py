@@ -9,20 +9,22 @@ from typing import Any
 
 import msgspec
 
+from gpubench.blocks.block import Block
 from gpubench.blocks.charts import PALETTE
 from gpubench.blocks.html import environment
 from gpubench.blocks.markdown import as_markdown
-from gpubench.blocks.parts import Block, Charts, Figure, printable
-from gpubench.errors import MisuseError, StorageError
+from gpubench.blocks.parts import Charts, Figure, printable
+from gpubench.files import write_file
+from gpubench.options import check_fields, parameters_of
+from gpubench.recommend.request import RankRequest
 from gpubench.report.export import as_csv, as_json, embedded
+from gpubench.report.request import FORMATS, ReportRequest
 from gpubench.sections.data import ReportData, gather
 from gpubench.sections.section import Section, load_sections
 from gpubench.sections.words import moment_words
-from gpubench.shipped import package_path
+from gpubench.shipped import package_text
+from gpubench.signatures import takes_options_of
 from gpubench.units import format_bytes, plain
-
-FORMATS = {"html": "html", "md": "md", "json": "json", "csv": "csv"}
-"""Each format with the ending of its default file name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,55 +35,35 @@ class _Placed:
     block: Block
 
 
-def report(
-    output: Path | str | None = None,
-    results: Path | str | None = None,
-    *,
-    format: str | None = None,  # noqa: A002 - the option's own name
-    data: ReportData | None = None,
-    run: str | None = None,
-    **question: Any,
-) -> str:
-    """Write the report, and return the path of the file.
+@takes_options_of(ReportRequest)
+def report(request: ReportRequest) -> str:
+    """Write the report of the newest run and of the ranking, and return the path of the file.
 
-    Args:
-        output: The file; None writes into ``reports/`` of the results folder.
-        results: Results folder; None takes the user's.
-        format: ``html``, ``md``, ``json`` or ``csv``; None goes by the file's ending, else ``html``.
-        data: What to report, where it is already at hand; None gathers it from ``results``.
-        run: Whose device the page is about: a run's path or id; None is the newest usable one.
-        question: ``as_of``, the day to report as on; and what the ranking is asked, as in ``gpubench.rank``:
-            workloads, precision, samples ...
+    Returns:
+        The path of the file.
 
     Raises:
         MisuseError: If the question or the format is unknown, or a section plug-in is broken.
         StorageError: If the file cannot be written.
     """
-    path, folder = (None if given is None else Path(given) for given in (output, results))
-    kind = _format(format, path)
-    data = data or gather(folder, run=run, **question)
+    check_fields(request)
+    path, folder = request.output, request.results
+    kind = request.format or _format(path)
+    data = request.data or gather(folder, request.as_of, run=request.run, **_question(request))
     path = path or _default_path(data, folder, kind)
     text = render(data, kind)
     # Names may hold what UTF-8 cannot carry (lone surrogates from a driver): they become "?".
     encoded = text.encode("utf-8", errors="replace")
-    _replace(path, encoded)
+    write_file(path, encoded, hint="choose another place with -o FILE")
     return str(path)
 
 
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    temporary = path.with_name(f".{path.name}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            temporary.write_bytes(content)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise StorageError(
-            f"cannot write the report to {path}: {error.strerror or error}; choose another place with -o FILE"
-        ) from error
+def _question(request: ReportRequest) -> dict[str, Any]:
+    """Return what the ranking is asked beyond its defaults; the place and the day are asked of both."""
+    asked = {each.field: getattr(request, each.field) for each in parameters_of(RankRequest)}
+    default = RankRequest()
+    given = {field: value for field, value in asked.items() if value != getattr(default, field)}
+    return {field: value for field, value in given.items() if field not in {"results", "as_of"}}
 
 
 def render(data: ReportData, format: str = "html") -> str:  # noqa: A002 - the option's own name
@@ -96,13 +78,11 @@ def render(data: ReportData, format: str = "html") -> str:  # noqa: A002 - the o
     return _html(data, blocks)
 
 
-def _format(format_: str | None, output: Path | None) -> str:
+def _format(output: Path | None) -> str:
+    """Return the format that a file's ending means, else html."""
     ending = "" if output is None else output.suffix.lower().lstrip(".")
     by_ending = {"htm": "html", "markdown": "md"}.get(ending, ending)
-    kind = format_ or (by_ending if by_ending in FORMATS else "html")
-    if kind not in FORMATS:
-        raise MisuseError(f"unknown format {plain(kind)!r}; choose one of {', '.join(FORMATS)}")
-    return kind
+    return by_ending if by_ending in FORMATS else "html"
 
 
 def _default_path(data: ReportData, results: Path | None, kind: str) -> Path:
@@ -165,8 +145,7 @@ def _subtitle(data: ReportData) -> str:
 def _asset(name: str) -> Any:
     from markupsafe import Markup
 
-    text = package_path(f"report/templates/{name}").read_text(encoding="utf-8")
-    return Markup(text)  # noqa: S704 - a file of this package, no outside text
+    return Markup(package_text(f"report/templates/{name}"))  # noqa: S704 - a file of this package, no outside text
 
 
 def _script_safe(script: str) -> Any:

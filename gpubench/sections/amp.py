@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from statistics import fmean
-
-import msgspec
-
+from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BLUE, GREEN, SLATE, Mark, Series, dots, two_lines
-from gpubench.blocks.parts import Block, Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.effects import Effect, Result, amp_effects
+from gpubench.findings import FindingKind
 from gpubench.interval import Interval, stacked
-from gpubench.models import Case, Precision, TaskKind
-from gpubench.sections.data import ReportData, Result
-from gpubench.sections.ratios import Ratio, ratio
+from gpubench.models import Precision, TaskKind
+from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.units import UNKNOWN, count, format_bytes, format_number, plain
 
@@ -26,47 +23,8 @@ _LOOKS = {Precision.FP32: (BLUE, "circle"), Precision.TF32: (GREEN, "diamond")}
 _NAMES = {precision: f"against {precision.words}" for precision in BASELINES}
 
 
-def speed_ups(results: Iterable[Result]) -> tuple[Ratio, ...]:
-    """Pair every AMP case with its baselines: all else equal but the precision, and the layout with it.
-
-    The layout may differ, because each precision is measured in the layout that suits it; of two layouts
-    at one precision the faster stands. At the largest batches the batch differs too: that is the question
-    there, and such pairs make a group of their own.
-    """
-    by_speed = sorted(results, key=lambda r: r.measurement.samples_per_s or 0.0)
-    known = {_kin(r, r.case.precision): r for r in by_speed}
-    pairs = []
-    for amp in known.values():
-        if not amp.case.precision.is_amp:
-            continue
-        for precision in BASELINES:
-            baseline = known.get(_kin(amp, precision))
-            if baseline is not None:
-                pairs.append(ratio(amp, baseline))
-    return tuple(
-        sorted(
-            pairs,
-            key=lambda s: (
-                s.of.measurement.at_largest_batch,
-                s.of.case.workload,
-                s.of.case.batch_size,
-                s.of.case.execution,
-                s.of.case.precision,
-            ),
-        )
-    )
-
-
-def _kin(result: Result, precision: Precision) -> tuple[Case, bool]:
-    """What two results must share to be paired, with this precision in place of theirs."""
-    best = result.measurement.at_largest_batch
-    batch = 0 if best else result.case.batch_size
-    case = msgspec.structs.replace(result.case, precision=precision, memory_format=None, batch_size=batch)
-    return case, best
-
-
 def _render(data: ReportData) -> Block | None:
-    pairs = speed_ups(data.results)
+    pairs = amp_effects(data.results)
     if not pairs:
         return None
     sentence, twin = Paragraph(text=_sentence(pairs)), _twin(pairs)
@@ -91,7 +49,7 @@ def _render(data: ReportData) -> Block | None:
     )
 
 
-def _groups(pairs: tuple[Ratio, ...]) -> list[tuple[str | None, tuple[Ratio, ...]]]:
+def _groups(pairs: tuple[Effect, ...]) -> list[tuple[str | None, tuple[Effect, ...]]]:
     """Pairs at an equal batch, and those where each precision has its own largest batch."""
     equal = tuple(p for p in pairs if not p.of.measurement.at_largest_batch)
     best = tuple(p for p in pairs if p.of.measurement.at_largest_batch)
@@ -100,7 +58,7 @@ def _groups(pairs: tuple[Ratio, ...]) -> list[tuple[str | None, tuple[Ratio, ...
     return [(title, group) for title, group in (("Equal batch", equal), ("Best batch", best)) if group]
 
 
-def _sentence(pairs: tuple[Ratio, ...]) -> str:
+def _sentence(pairs: tuple[Effect, ...]) -> str:
     """The strongest gain, the weakest, and how many cases lose."""
     sure = [s for s in pairs if not s.doubts and _narrow(s.interval)]
     if not sure:
@@ -109,7 +67,8 @@ def _sentence(pairs: tuple[Ratio, ...]) -> str:
             f"than a factor of {SURE_FACTOR:g}. Give the run more time on a quiet machine."
         )
     best = max(sure, key=lambda s: s.value)
-    losing = [s for s in sure if s.interval.high is not None and s.interval.high < 1]
+    host_paced = [s for s in pairs if set(s.doubts) <= {FindingKind.HOST_BOUND} and _narrow(s.interval)]
+    losing = [s for s in host_paced if s.interval.high is not None and s.interval.high < 1]
     lead = "The largest gain is" if best.value >= 1 else "AMP gains nothing: at best it runs at"
     text = (
         f"{lead} {best.words}: {plain(best.of.case.workload, 40)}, "
@@ -124,14 +83,14 @@ def _sentence(pairs: tuple[Ratio, ...]) -> str:
     return text
 
 
-def _batches(pair: Ratio) -> str:
+def _batches(pair: Effect) -> str:
     """The batch of both, or of each."""
     if pair.of.case.batch_size == pair.to.case.batch_size:
         return pair.of.batch_words
     return f"{pair.of.batch_words}, against {pair.to.batch_words}"
 
 
-def _figure(pairs: tuple[Ratio, ...], title: str | None) -> Figure:
+def _figure(pairs: tuple[Effect, ...], title: str | None) -> Figure:
     rows = list(dict.fromkeys(_row_label(pair.of) for pair in pairs))
     series = [
         Series(
@@ -166,7 +125,7 @@ def _narrow(interval: Interval) -> bool:
     return bool(low and high and high / low <= SURE_FACTOR)
 
 
-def _mark(pair: Ratio, rows: list[str]) -> Mark:
+def _mark(pair: Effect, rows: list[str]) -> Mark:
     flags = f"<br>{', '.join(pair.doubts)}" if pair.doubts else ""
     return Mark(
         row=rows.index(_row_label(pair.of)),
@@ -186,7 +145,7 @@ def _row_label(result: Result) -> str:
     )
 
 
-def _twin(pairs: tuple[Ratio, ...]) -> Table:
+def _twin(pairs: tuple[Effect, ...]) -> Table:
     return table(
         "Speed-up of AMP with its baseline",
         pairs,
@@ -205,47 +164,19 @@ def _twin(pairs: tuple[Ratio, ...]) -> Table:
     )
 
 
-def _memory(pair: Ratio) -> str:
+def _memory(pair: Effect) -> str:
     """Peak memory of AMP over that of the baseline."""
     amp, baseline = pair.of.measurement.peak_memory_bytes, pair.to.measurement.peak_memory_bytes
-    if amp is None or not baseline:
+    if pair.memory_ratio is None:
         return UNKNOWN
-    return f"{format_number(amp / baseline)}×\n{format_bytes(amp)} for {format_bytes(baseline)}"
+    return f"{format_number(pair.memory_ratio)}×\n{format_bytes(amp)} for {format_bytes(baseline)}"
 
 
-def loss_gap(pair: Ratio) -> tuple[float, float, int] | None:
-    """Mean loss of AMP and of the baseline over the last fifth of the steps that both ran from one seed.
-
-    Returns:
-        Both losses and the number of steps, or None where a curve is missing or not finite, or the batches
-        differ, and with them what was learnt.
-    """
-    trained = pair.of.case.task is TaskKind.TRAIN  # a forward pass learns nothing
-    if (
-        not trained
-        or pair.of.run.seed != pair.to.run.seed
-        or pair.of.case.batch_size != pair.to.case.batch_size
-    ):
-        return None
-    curves = [_curve(pair.of), _curve(pair.to)]
-    steps = min(len(curve) for curve in curves)
-    if steps < 5:
-        return None
-    ends = [curve[steps - steps // 5 : steps] for curve in curves]
-    means = [fmean(loss for loss in end if loss is not None) for end in ends if None not in end]
-    return None if len(means) < 2 else (means[0], means[1], steps)
-
-
-def _curve(result: Result) -> tuple[float | None, ...]:
-    return next((x.loss_curve for x in result.measurement.launches if x.loss_curve), ())
-
-
-def _loss(pair: Ratio) -> str:
-    gap = loss_gap(pair)
+def _loss(pair: Effect) -> str:
+    gap = pair.loss_gap
     if gap is None:
         return UNKNOWN
-    amp, baseline, steps = gap
-    return f"{format_number(amp, 4)} for {format_number(baseline, 4)}\n{steps} steps from one seed"
+    return f"{format_number(gap.of, 4)} for {format_number(gap.to, 4)}\n{gap.steps} steps from one seed"
 
 
 def _laid_out(precision: str, result: Result) -> str:

@@ -10,29 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from gpubench import __version__
+from gpubench.effects import Result
 from gpubench.errors import GpuBenchError, MisuseError
-from gpubench.models import BuyOrRent, Case, DeviceProfile, GpuSpec, Measurement, Ranking, Run, Status
+from gpubench.models import BuyOrRent, Case, DeviceProfile, GpuSpec, Ranking, Run, Status
 from gpubench.specs import load_specs
 from gpubench.today import day_of
-
-
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """A measurement together with the run it belongs to: no figure stands without its environment."""
-
-    run: Run
-    measurement: Measurement
-
-    @property
-    def case(self) -> Case:
-        """The identity of the figure."""
-        return self.measurement.case
-
-    @property
-    def batch_words(self) -> str:
-        """The batch; "largest that fits" where it was searched, so that nobody takes it for an equal one."""
-        searched = ", largest that fits" if self.measurement.at_largest_batch else ""
-        return f"batch {self.case.batch_size:,}{searched}"
 
 
 @dataclass(frozen=True)
@@ -119,14 +101,7 @@ class ReportData:
     @property
     def is_cpu(self) -> bool:
         """Whether the measurements were made on a CPU."""
-        return self.device is not None and self.device.backend == "cpu"
-
-    def gpu_name(self, gpu_key: str) -> str:
-        """The short name of a GPU, for people: the table's name without the maker."""
-        spec = self.specs.get(gpu_key)
-        if spec is None:
-            return gpu_key
-        return spec.name.removeprefix(f"{spec.vendor} ")
+        return self.device is not None and self.device.is_cpu
 
 
 def of_ranking(ranking: Ranking, most_offers: int | None = None) -> ReportData:

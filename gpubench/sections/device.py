@@ -6,13 +6,13 @@ from typing import Any
 
 import msgspec
 
-from gpubench.blocks.parts import Block, Bullets, Paragraph, Part, Table, table, text
+from gpubench.blocks.block import Block
+from gpubench.blocks.parts import Bullets, Paragraph, Part, Table, table, text
 from gpubench.models import DeviceProfile, Environment, GpuSpec
 from gpubench.precisions import FORMATS
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.words import listed
-from gpubench.units import UNKNOWN, count, format_bytes, format_number, format_si, plain
+from gpubench.units import UNKNOWN, count, format_bytes, format_number, format_si, listing, plain
 
 DIFFERS = 0.05
 """Share by which a reading may differ from the data sheet before the page speaks of it."""
@@ -67,7 +67,7 @@ def driver_and_data_sheet(device: DeviceProfile, spec: GpuSpec | None, caption: 
 
 def device_line(device: DeviceProfile, software: Environment) -> str:
     """One line: the device, its memory, driver, torch, and the threads of a CPU."""
-    threads = software.cpu_threads if device.backend == "cpu" else None
+    threads = software.cpu_threads if device.is_cpu else None
     parts = [
         plain(device.name or device.backend),
         format_bytes(device.memory_bytes) if device.memory_bytes else "",
@@ -109,7 +109,7 @@ def _strength(spec: GpuSpec) -> str:
         else "",
         _watts(spec.tdp_w) if spec.tdp_w else "",
     ]
-    return f"By the data sheet {listed(part for part in known if part)}." if any(known) else ""
+    return f"By the data sheet {listing(part for part in known if part)}." if any(known) else ""
 
 
 def _differences(device: DeviceProfile, spec: GpuSpec | None) -> list[Part]:
@@ -177,8 +177,8 @@ def _state(device: DeviceProfile) -> list[Part]:
         f"virtualisation {plain(device.virtualization, 40)}" if device.virtualization else "",
     ]
     if device.tensor_core_precisions:
-        what = "instructions" if device.backend == "cpu" else "tensor cores"
-        known.append(f"{what} for {listed(device.tensor_core_precisions)}")
+        what = "instructions" if device.is_cpu else "tensor cores"
+        known.append(f"{what} for {listing(device.tensor_core_precisions)}")
     said = ", ".join(part for part in known if part)
     return [Paragraph(text=f"{said[:1].upper()}{said[1:]}.")] if said else []
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from gpubench.blocks.parts import Block, Column, Paragraph, Table
-from gpubench.compare import ratio
+from collections.abc import Callable
+
+from gpubench.blocks.block import Block
+from gpubench.blocks.parts import Paragraph, number, table, text
+from gpubench.effects import Result, ratio
 from gpubench.interval import stacked
 from gpubench.models import Case, DeviceProfile, Run
-from gpubench.sections.data import ReportData, Result, newest, same
+from gpubench.sections.data import ReportData, newest, same
 from gpubench.sections.section import Section
 from gpubench.sections.words import case_words
-from gpubench.units import count, plain
+from gpubench.units import UNKNOWN, count, plain
 
 MOST_DEVICES = 6
 
@@ -23,14 +26,14 @@ def _render(data: ReportData) -> Block | None:
         case for case in dict.fromkeys(c for known in of_device for c in known) if _shared(case, of_device)
     ]
     names = [plain(device.name or "unnamed device", 40) for device in devices]
-    if not cases and all(device.backend == "cpu" for device in devices[1:]):
+    if not cases and all(device.is_cpu for device in devices[1:]):
         return None  # the section on the CPU compares these, each at its fastest
     if not cases:
-        text = (
+        said = (
             f"{count(len(devices), 'device')} were measured ({', '.join(names)}), but no case on more than "
             "one of them: figures of different cases are not compared."
         )
-        return Block(title="Devices side by side", parts=(Paragraph(text=text),))
+        return Block(title="Devices side by side", parts=(Paragraph(text=said),))
     return Block(
         title="Devices side by side",
         parts=(
@@ -38,18 +41,13 @@ def _render(data: ReportData) -> Block | None:
                 text=f"The cases that more than one device has measured, in samples per second; below each "
                 f"figure its ratio to {names[0]}."
             ),
-            Table(
-                caption="The same case on each device",
-                columns=(
-                    Column(title="Case"),
-                    *(Column(title=name, numeric=True) for name in names),
-                ),
-                rows=tuple(
-                    (
-                        case_words(case),
-                        *(_cell(known.get(case), of_device[0].get(case)) for known in of_device),
-                    )
-                    for case in cases
+            table(
+                "The same case on each device",
+                cases,
+                text("Case", case_words),
+                *(
+                    number(name, _figure_of(known, of_device[0]))
+                    for name, known in zip(names, of_device, strict=True)
                 ),
             ),
         ),
@@ -73,14 +71,19 @@ def _shared(case: Case, of_device: list[dict[Case, Result]]) -> bool:
     return sum(case in known for known in of_device) > 1
 
 
-def _cell(result: Result | None, first: Result | None) -> str:
-    if result is None:
-        return "—"
-    m = result.measurement
-    figure = stacked(m.interval.words())
-    if first is None or first is result:
-        return figure
-    return f"{figure}\n{ratio(m, first.measurement).text('×')}"
+def _figure_of(known: dict[Case, Result], first: dict[Case, Result]) -> Callable[[Case], str]:
+    """What a device did of a case, and on the others its ratio to the first."""
+
+    def cell(case: Case) -> str:
+        if case not in known:
+            return UNKNOWN
+        m = known[case].measurement
+        figure = stacked(m.interval.words())
+        if case not in first or first[case] is known[case]:
+            return figure
+        return f"{figure}\n{ratio(m, first[case].measurement).text('×')}"
+
+    return cell
 
 
 SECTION = Section(key="devices", render=_render, place=130)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from gpubench.blocks.parts import Block, Column, Paragraph, Table
-from gpubench.interval import stacked
+from gpubench.blocks.block import Block
+from gpubench.blocks.parts import Paragraph, number, table, text
+from gpubench.effects import Result
 from gpubench.measure.feeding import eight_bit_bytes, tensor_bytes
 from gpubench.models import MicroResult, TaskKind
 from gpubench.profile import load_profiles
-from gpubench.sections.data import ReportData, Result, at_named_batches
+from gpubench.sections.data import ReportData, at_named_batches
 from gpubench.sections.section import Section
-from gpubench.sections.words import throughput
+from gpubench.sections.words import rate_of
 from gpubench.units import UNKNOWN, format_percent, format_si, plain
 
 
@@ -19,7 +20,7 @@ def _render(data: ReportData) -> Block | None:
         return None
     link = _link(data)
     return Block(
-        title="Can it be fed",
+        title="Input pipeline",
         parts=(
             Paragraph(text=_sentence(shown, link)),
             Paragraph(
@@ -30,16 +31,14 @@ def _render(data: ReportData) -> Block | None:
                 ),
                 tone="note",
             ),
-            Table(
-                caption="What each workload takes in at its fastest",
-                columns=(
-                    Column(title="Workload"),
-                    Column(title="Throughput", numeric=True),
-                    Column(title="As float32", numeric=True),
-                    Column(title="As 8-bit", numeric=True),
-                    Column(title="Share of the link, float32", numeric=True),
-                ),
-                rows=tuple(_cells(result, link) for result in shown),
+            table(
+                "What each workload takes in at its fastest",
+                shown,
+                text("Workload", lambda r: f"{r.case.workload}\n{r.case.precision.value} {r.batch_words}"),
+                number("Throughput", lambda r: rate_of(r.measurement)),
+                number("As float32", lambda r: format_si(_demand(r)[0], "B/s")),
+                number("As 8-bit", lambda r: format_si(_demand(r)[1], "B/s")),
+                number("Share of the link, float32", lambda r: _share(r, link)),
             ),
         ),
     )
@@ -94,16 +93,8 @@ def _sentence(shown: list[Result], link: MicroResult | None) -> str:
     return f"{text} The link from host to device ({format_si(link.value, 'B/s')}, pinned memory) {verdict}."
 
 
-def _cells(result: Result, link: MicroResult | None) -> tuple[str, ...]:
-    m = result.measurement
-    tensors, eight_bit = _demand(result)
-    return (
-        f"{plain(result.case.workload, 40)}\n{result.case.precision.value} {result.batch_words}",
-        stacked(throughput(m)),
-        format_si(tensors, "B/s"),
-        format_si(eight_bit, "B/s"),
-        UNKNOWN if link is None else format_percent(tensors / link.value),
-    )
+def _share(result: Result, link: MicroResult | None) -> str:
+    return UNKNOWN if link is None else format_percent(_demand(result)[0] / link.value)
 
 
 SECTION = Section(key="feeding", render=_render, place=140)

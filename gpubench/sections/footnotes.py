@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpubench.blocks.parts import Block, Column, Paragraph, Table
+from gpubench.blocks.block import Block
+from gpubench.blocks.parts import Paragraph, table, text
 from gpubench.models import GpuSpec
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
@@ -23,13 +24,12 @@ def _render(data: ReportData) -> Block | None:
                     "Where sources disagree, the row says so."
                 )
             ),
-            Table(
-                caption="Doubts about specification rows used here",
-                columns=(Column(title="GPU"), Column(title="Doubt"), Column(title="Source of the row")),
-                rows=tuple(
-                    (plain(spec.name, 60), plain(spec.doubt or "", 400), plain(spec.source, 300))
-                    for spec in doubtful
-                ),
+            table(
+                "Doubts about specification rows used here",
+                doubtful,
+                text("GPU", lambda spec: plain(spec.name, 60)),
+                text("Doubt", lambda spec: plain(spec.doubt or "", 400)),
+                text("Source of the row", lambda spec: plain(spec.source, 300)),
                 folded=True,
             ),
         ),

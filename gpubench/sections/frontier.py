@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BASIS_COLOURS, BASIS_SYMBOLS, Point, label, plane, spaced
-from gpubench.blocks.parts import Block, Charts, Column, Figure, Paragraph, Table
+from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
 from gpubench.interval import Interval, stacked
+from gpubench.labels import gpus_of, offer_name, price_of
 from gpubench.models import RankedOffer, Ranking
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
@@ -15,12 +17,9 @@ from gpubench.sections.words import (
     basis_words,
     cost_of,
     cost_unit,
-    gpus_words,
     of_a_job,
-    offer_words,
     per_s_unit,
     per_s_words,
-    price_words,
     speed_of,
 )
 from gpubench.units import format_number
@@ -43,10 +42,10 @@ def _render(data: ReportData) -> Block | None:
     return Block(
         title="What speed costs",
         parts=(
-            Paragraph(text=_sentence(data, ranking, line)),
+            Paragraph(text=_sentence(ranking, line)),
             Charts(
-                figures=(_figure(data, ranking, line),),
-                twin=_twin(data, ranking, line),
+                figures=(_figure(ranking, line),),
+                twin=_twin(ranking, line),
                 caption=(
                     "Every ranked offer; right is faster, down is cheaper, both axes logarithmic. The dashed "
                     "line joins the offers that no other beats on both. Positions are best estimates: offers "
@@ -57,36 +56,36 @@ def _render(data: ReportData) -> Block | None:
     )
 
 
-def _sentence(data: ReportData, ranking: Ranking, line: Sequence[RankedOffer]) -> str:
+def _sentence(ranking: Ranking, line: Sequence[RankedOffer]) -> str:
     cheapest, fastest = line[0], line[-1]
     if cheapest is fastest:
-        name = f"{gpus_words(data, cheapest.offer)} ({offer_words(cheapest.offer)})"
+        name = f"{gpus_of(cheapest.offer)} ({offer_name(cheapest.offer)})"
         return f"{name} is both the cheapest for the work and the fastest."
     faster = speed_of(ranking, fastest) / speed_of(ranking, cheapest)
     dearer = cost_of(ranking, fastest) / cost_of(ranking, cheapest)
     return (
-        f"From the cheapest work ({gpus_words(data, cheapest.offer)}) to the highest throughput "
-        f"({gpus_words(data, fastest.offer)}) speed grows {Interval(faster).text('×')} "
+        f"From the cheapest work ({gpus_of(cheapest.offer)}) to the highest throughput "
+        f"({gpus_of(fastest.offer)}) speed grows {Interval(faster).text('×')} "
         f"and its price {Interval(dearer).text('×')}, by best estimates."
     )
 
 
-def _figure(data: ReportData, ranking: Ranking, line: Sequence[RankedOffer]) -> Figure:
+def _figure(ranking: Ranking, line: Sequence[RankedOffer]) -> Figure:
     clouds = [
         (
             str(basis),
             colour,
             BASIS_SYMBOLS[basis],
-            [_point(data, ranking, row, "") for row in ranking.rows if row.estimate.basis == basis],
+            [_point(ranking, row, "") for row in ranking.rows if row.estimate.basis == basis],
         )
         for basis, colour in BASIS_COLOURS.items()
     ]
     words_of = spaced([(speed_of(ranking, row), cost_of(ranking, row)) for row in line])
     named = [
-        _point(data, ranking, row, label(gpus_words(data, row.offer), 30) if i in words_of else "")
+        _point(ranking, row, label(gpus_of(row.offer), 30) if i in words_of else "")
         for i, row in enumerate(line)
     ]
-    alt = "; ".join(f"{gpus_words(data, row.offer)} {_position(row, ranking)}" for row in line[:8])
+    alt = "; ".join(f"{gpus_of(row.offer)} {_position(row, ranking)}" for row in line[:8])
     return Figure(
         figure=plane(
             clouds,
@@ -100,10 +99,10 @@ def _figure(data: ReportData, ranking: Ranking, line: Sequence[RankedOffer]) -> 
     )
 
 
-def _point(data: ReportData, ranking: Ranking, row: RankedOffer, text: str) -> Point:
+def _point(ranking: Ranking, row: RankedOffer, text: str) -> Point:
     hover = (
-        f"{label(gpus_words(data, row.offer))}<br>{label(offer_words(row.offer), 90)}"
-        f"<br>{label(_position(row, ranking), 120)}<br>{price_words(row.offer)}, {row.estimate.basis}"
+        f"{label(gpus_of(row.offer))}<br>{label(offer_name(row.offer), 90)}"
+        f"<br>{label(_position(row, ranking), 120)}<br>{price_of(row.offer)}, {row.estimate.basis}"
     )
     return Point(x=row.hours or speed_of(ranking, row), y=cost_of(ranking, row), text=text, hover=hover)
 
@@ -123,26 +122,15 @@ def _speed_words(ranking: Ranking, row: RankedOffer) -> str:
     return row.job_hours.words()
 
 
-def _twin(data: ReportData, ranking: Ranking, line: Sequence[RankedOffer]) -> Table:
-    return Table(
-        caption="The offers on the line, from the cheapest work to the fastest",
-        columns=(
-            Column(title="GPUs and offer"),
-            Column(title=_speed_unit(ranking), numeric=True),
-            Column(title=cost_unit(ranking), numeric=True),
-            Column(title="Price", numeric=True),
-            Column(title="Basis"),
-        ),
-        rows=tuple(
-            (
-                f"{gpus_words(data, row.offer)}\n{offer_words(row.offer)}",
-                stacked(_speed_words(ranking, row)),
-                f"${format_number(cost_of(ranking, row))}",
-                price_words(row.offer),
-                stacked(basis_words(row.estimate)),
-            )
-            for row in line
-        ),
+def _twin(ranking: Ranking, line: Sequence[RankedOffer]) -> Table:
+    return table(
+        "The offers on the line, from the cheapest work to the fastest",
+        line,
+        text("GPUs and offer", lambda row: f"{gpus_of(row.offer)}\n{offer_name(row.offer)}"),
+        number(_speed_unit(ranking), lambda row: stacked(_speed_words(ranking, row))),
+        number(cost_unit(ranking), lambda row: f"${format_number(cost_of(ranking, row))}"),
+        number("Price", lambda row: price_of(row.offer)),
+        text("Basis", lambda row: stacked(basis_words(row.estimate))),
     )
 
 

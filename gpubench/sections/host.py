@@ -1,20 +1,17 @@
-"""Who sets the pace: eager against graph, and so whether a faster GPU would help at all."""
+"""What limits speed: eager against graph, and so whether a faster GPU would help at all."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-import msgspec
-
+from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BLUE, ORANGE, Mark, Series, dots, two_lines
-from gpubench.blocks.parts import Block, Charts, Column, Figure, Paragraph, Table
+from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.effects import Effect, Result, execution_effects
 from gpubench.findings import FindingKind
 from gpubench.interval import stacked
 from gpubench.models import Execution
-from gpubench.sections.data import ReportData, Result
-from gpubench.sections.ratios import Ratio, ratio
+from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.words import throughput
+from gpubench.sections.words import rate_of
 from gpubench.units import count, format_percent, plain
 
 HOST_BOUND_RATIO = 1.10
@@ -24,25 +21,14 @@ _NAMES = {Execution.GRAPH: "graph against eager", Execution.COMPILE: "compile ag
 _LOOKS = {Execution.GRAPH: (BLUE, "circle"), Execution.COMPILE: (ORANGE, "diamond")}
 
 
-def gains(results: Iterable[Result]) -> tuple[Ratio, ...]:
-    """Pair every graph or compile case with its eager twin: all else equal."""
-    known = {result.case: result for result in results}
-    pairs = []
-    for case, result in known.items():
-        eager = known.get(msgspec.structs.replace(case, execution=Execution.EAGER))
-        if case.execution is not Execution.EAGER and eager is not None:
-            pairs.append(ratio(result, eager))
-    return tuple(sorted(pairs, key=lambda p: (p.of.case.workload, p.of.case.batch_size, p.of.case.label)))
-
-
 def _render(data: ReportData) -> Block | None:
-    pairs = gains(data.results)
+    pairs = execution_effects(data.results)
     if not pairs:
         return None
     rows = [_label(pair.of) for pair in pairs]
     labels = list(dict.fromkeys(rows))
     return Block(
-        title="Who sets the pace: the host or the device",
+        title="What limits speed: the host or the device",
         parts=(
             Paragraph(text=_sentence(pairs)),
             Charts(
@@ -58,19 +44,22 @@ def _render(data: ReportData) -> Block | None:
     )
 
 
-def _sentence(pairs: tuple[Ratio, ...]) -> str:
+def _sentence(pairs: tuple[Effect, ...]) -> str:
     graphs = [pair for pair in pairs if pair.of.case.execution is Execution.GRAPH]
     bound = [pair for pair in graphs if pair.value > HOST_BOUND_RATIO]
     if not graphs:
         return "torch.compile against eager, with all else equal."
     if not bound:
-        return "No case is bound by the host: eager runs as fast as the graph, so a faster GPU would help."
+        return (
+            "No case is limited by launch overhead on the CPU: eager runs as fast as the graph, so a "
+            "faster GPU would help."
+        )
     worst = max(bound, key=lambda pair: (not pair.doubts, pair.value))
     names = dict.fromkeys(plain(pair.of.case.workload, 40) for pair in bound)
     return (
-        f"{count(len(bound), 'case')} of {len(graphs)} are bound by the host when run eagerly "
-        f"({', '.join(names)}); run as a graph they gain up to {worst.words}. There a dearer GPU buys "
-        "nothing until the batch grows or the step runs as a graph."
+        f"{count(len(bound), 'case')} of {len(graphs)} are limited by launch overhead on the CPU "
+        f"when run eagerly ({', '.join(names)}); run as a graph they gain up to {worst.words}. "
+        "There a faster GPU will not help until the batch grows or the step runs as a graph."
     )
 
 
@@ -80,7 +69,7 @@ def _label(result: Result) -> str:
     return two_lines(plain(result.case.workload, 30), batch)
 
 
-def _figure(pairs: tuple[Ratio, ...], labels: list[str]) -> Figure:
+def _figure(pairs: tuple[Effect, ...], labels: list[str]) -> Figure:
     series = [
         Series(
             name=_NAMES[execution],
@@ -109,37 +98,20 @@ def _figure(pairs: tuple[Ratio, ...], labels: list[str]) -> Figure:
     )
 
 
-def _twin(pairs: tuple[Ratio, ...]) -> Table:
-    return Table(
-        caption="Eager beside graph and compile",
-        columns=(
-            Column(title="Case"),
-            Column(title="Eager", numeric=True),
-            Column(title="Graph or compile", numeric=True),
-            Column(title="Ratio, 95 % interval", numeric=True),
-            Column(title="Device busy when eager", numeric=True),
-            Column(title="Paced by"),
-        ),
-        rows=tuple(
-            (
-                plain(p.of.measurement.label, 100),
-                stacked(_throughput(p.to)),
-                stacked(_throughput(p.of)),
-                stacked(p.words),
-                format_percent(p.to.measurement.gpu_busy),
-                _pace(p),
-            )
-            for p in pairs
-        ),
+def _twin(pairs: tuple[Effect, ...]) -> Table:
+    return table(
+        "Eager beside graph and compile",
+        pairs,
+        text("Case", lambda p: plain(p.of.measurement.label, 100)),
+        number("Eager", lambda p: rate_of(p.to.measurement)),
+        number("Graph or compile", lambda p: rate_of(p.of.measurement)),
+        number("Ratio, 95 % interval", lambda p: stacked(p.words)),
+        number("Device busy when eager", lambda p: format_percent(p.to.measurement.gpu_busy)),
+        text("Paced by", _pace),
     )
 
 
-def _throughput(result: Result) -> str:
-    m = result.measurement
-    return throughput(m)
-
-
-def _pace(pair: Ratio) -> str:
+def _pace(pair: Effect) -> str:
     flagged = any(f.kind is FindingKind.HOST_BOUND for f in pair.to.measurement.findings)
     if pair.of.case.execution is Execution.COMPILE:
         return "the host, when eager" if flagged else "—"

@@ -6,11 +6,13 @@ from collections.abc import Iterable
 
 import msgspec
 
+from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BLUE, Mark, Series, dots, two_lines
-from gpubench.blocks.parts import Block, Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.effects import Result
 from gpubench.models import TaskKind
 from gpubench.profile import load_profiles
-from gpubench.sections.data import ReportData, Result
+from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.words import rate_of
 from gpubench.units import UNKNOWN, format_duration, plain

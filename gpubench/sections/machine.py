@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from gpubench.blocks.parts import Block, Fact, Facts, Paragraph, Part
+from gpubench.blocks.block import Block
+from gpubench.blocks.parts import Fact, Facts, Paragraph, Part
 from gpubench.models import DeviceProfile
 from gpubench.probe.backend import DeviceState, Host, ProbeReport
 from gpubench.probe.held_back import held_back
 from gpubench.probe.identity import uuid_is_blank
+from gpubench.probe.nvml_profile import fp32_flops_per_s
 from gpubench.sections.device import driver_and_data_sheet
 from gpubench.specs import load_specs
 from gpubench.units import UNKNOWN, count, format_bytes, format_number, format_percent, format_si, plain
@@ -21,7 +23,7 @@ _Seen = tuple[DeviceProfile, DeviceState | None]
 def machine(report: ProbeReport) -> Block:
     """Return every device, the host, the problems and the next step; in brief one line a device."""
     seen = list(zip(report.devices, report.states, strict=True))
-    cpus = [device for device, _ in seen if device.backend == "cpu"]
+    cpus = [device for device, _ in seen if device.is_cpu]
     step = "gpubench run" if len(cpus) < len(seen) else "gpubench run --quick"
     if any(problem.exit_code for problem in report.problems):
         step = "gpubench doctor"
@@ -32,7 +34,7 @@ def machine(report: ProbeReport) -> Block:
     return Block(
         title="What is in this machine",
         parts=(
-            *(part for alike in _alike([s for s in seen if s[0].backend != "cpu"]) for part in _gpus(alike)),
+            *(part for alike in _alike([s for s in seen if not s[0].is_cpu]) for part in _gpus(alike)),
             *(part for device in cpus for part in _cpu(device, report.host)),
             *_host(report.host),
             *problems,
@@ -49,7 +51,7 @@ def machine(report: ProbeReport) -> Block:
 def _lines(device: DeviceProfile, state: DeviceState | None) -> list[Paragraph]:
     """A device in a line, and one for each thing that holds it back."""
     size = f"{format_bytes(device.memory_bytes)} memory"
-    if device.backend == "cpu":
+    if device.is_cpu:
         bf16 = ", bf16" if "bf16" in (device.tensor_core_precisions or ()) else ""
         return [
             Paragraph(text=f"CPU    {_name(device)}, {_whole(device.core_count)} cores, {size}{bf16}"),
@@ -92,9 +94,11 @@ def _here(device: DeviceProfile, state: DeviceState | None, *, several: bool) ->
     if device.uuid is not None and uuid_is_blank(device.uuid):
         place = f"all zeros: matched by PCI bus id {device.pci_bus_id or UNKNOWN}"
     reasons = held_back(device, state) or ["nothing that the driver shows"]
+    peak = fp32_flops_per_s(device)
     return (
         *((Fact(term="GPU", value=str(device.index)),) if several else ()),
         Fact(term="UUID", value=plain(place)),
+        *((Fact(term="fp32 at highest clock", value=format_si(peak, "FLOP/s")),) if peak else ()),
         *(() if state is None else (Fact(term="now", value=_now(state)),)),
         *(Fact(term="" if n else "held back by", value=reason) for n, reason in enumerate(reasons)),
     )

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from gpubench.blocks.parts import (
-    Block,
-    Bullets,
-    Column,
-    Fact,
-    Facts,
-    Paragraph,
-    Part,
-    Table,
-    number,
-    table,
-    text,
-)
+from gpubench.blocks.block import Block
+from gpubench.blocks.parts import Bullets, Column, Fact, Facts, Paragraph, Part, Table, number, table, text
+from gpubench.effects import Result
 from gpubench.findings import Finding, FindingKind, describe
 from gpubench.measure.checks import unique
 from gpubench.models import Launch, Measurement, Run, StartState, Switches
 from gpubench.record.spread import cold_costs, spread
-from gpubench.sections.data import ReportData, Result
+from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.words import case_words, moment_words
 from gpubench.units import UNKNOWN, count, format_bytes, format_duration, format_number, format_percent, plain
@@ -31,7 +21,7 @@ MOST_PLACES = 6
 _WORDS = (
     (
         "step",
-        "one update of the weights (forward pass, loss, backward pass, optimiser) or one inference pass",
+        "one update of the weights (forward pass, loss, backward pass, optimizer) or one inference pass",
     ),
     ("round", "a timed block of several steps, with one synchronisation of the device at each edge"),
     ("launch", "a fresh process; one process cannot see what differs between processes"),

@@ -1,11 +1,12 @@
-"""What the silicon gives: micro-benchmarks beside the data sheet."""
+"""Micro-benchmarks beside the data sheet."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BLUE, Mark, Series, dots, two_lines
-from gpubench.blocks.parts import Block, Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
 from gpubench.interval import stacked
 from gpubench.measure.peaks import best_products, datasheet_peak, datasheet_share
 from gpubench.models import MicroResult, Run
@@ -35,7 +36,7 @@ def _render(data: ReportData) -> Block | None:
         )
     )
     shown = Charts(figures=(_figure(compared),), twin=made) if compared else made
-    return Block(title="What the silicon gives", parts=(what, shown), brief=(made,))
+    return Block(title="Micro-benchmarks", parts=(what, shown), brief=(made,))
 
 
 def _figure(compared: Sequence[tuple[MicroResult, float]]) -> Figure:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BLUE, Mark, Series, dots, two_lines
-from gpubench.blocks.parts import Block, Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
 from gpubench.interval import stacked
+from gpubench.labels import PRICING_WORDS, gpus
 from gpubench.models import BuyOrRent
 from gpubench.recommend.words import assumed_of, must_work, pays_after
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.words import PRICING_WORDS, listed
-from gpubench.units import format_number, format_usd, plain
+from gpubench.units import format_number, format_usd, listing, plain
 
 MOST_ROWS = 12
 
@@ -24,12 +25,12 @@ def _render(data: ReportData) -> Block | None:
     assumptions = Paragraph(text=_assumptions(decisions), tone="note")
     return Block(
         title="Buy or rent",
-        brief=(_brief(data, decisions), assumptions),
+        brief=(_brief(decisions), assumptions),
         parts=(
-            Paragraph(text=_sentence(data, decisions)),
+            Paragraph(text=_sentence(decisions)),
             Charts(
-                figures=(_figure(data, decisions),),
-                twin=_twin(data, decisions),
+                figures=(_figure(decisions),),
+                twin=_twin(decisions),
                 caption=(
                     "Below 1 owning is the cheaper. The line spans resale, the share of hours "
                     "at work, the price of energy, and the interval of its speed. An owned card costs most "
@@ -41,12 +42,12 @@ def _render(data: ReportData) -> Block | None:
     )
 
 
-def _sentence(data: ReportData, decisions: Sequence[BuyOrRent]) -> str:
+def _sentence(decisions: Sequence[BuyOrRent]) -> str:
     names: dict[str, list[str]] = {"buy": [], "rent": [], "depends": []}
     for each in decisions:
-        names[each.verdict].append(_name(data, each))
+        names[each.verdict].append(_name(each))
     parts = [
-        f"{listed(names[verdict], most=3)}: {words}"
+        f"{listing(names[verdict], most=3)}: {words}"
         for verdict, words in (
             ("buy", "buying is the cheaper over the whole range of assumptions."),
             ("depends", "it depends on how many hours the card works."),
@@ -62,18 +63,17 @@ def _assumptions(decisions: Iterable[BuyOrRent]) -> str:
     if not assumed:
         return "Nothing was assumed: price, life, power and tariff were given."
     return (
-        f"Assumed, because it was not given: {listed(assumed)}. The machine around the card is not counted. "
+        f"Assumed, because it was not given: {listing(assumed)}. The machine around the card is not counted. "
         "`gpubench rank --own` takes your own figures."
     )
 
 
-def _name(data: ReportData, each: BuyOrRent) -> str:
-    name = plain(data.gpu_name(each.gpu_key), 40)
-    return name if each.gpu_count == 1 else f"{each.gpu_count} × {name}"
+def _name(each: BuyOrRent) -> str:
+    return gpus(each.gpu_key, each.gpu_count)
 
 
-def _figure(data: ReportData, decisions: Sequence[BuyOrRent]) -> Figure:
-    labels = [two_lines(_name(data, each), f"{format_usd(each.purchase_usd)} to buy") for each in decisions]
+def _figure(decisions: Sequence[BuyOrRent]) -> Figure:
+    labels = [two_lines(_name(each), f"{format_usd(each.purchase_usd)} to buy") for each in decisions]
     marks = tuple(
         Mark(
             row=i,
@@ -85,7 +85,7 @@ def _figure(data: ReportData, decisions: Sequence[BuyOrRent]) -> Figure:
         for i, each in enumerate(decisions)
     )
     alt = "; ".join(
-        f"{_name(data, e)} {_hourly(e)} against {format_usd(e.equivalent_usd_per_hour)}" for e in decisions
+        f"{_name(e)} {_hourly(e)} against {format_usd(e.equivalent_usd_per_hour)}" for e in decisions
     )
     return Figure(
         figure=dots(
@@ -103,11 +103,11 @@ def _hourly(each: BuyOrRent) -> str:
     return f"${each.hourly_usd.text()}"
 
 
-def _twin(data: ReportData, decisions: Sequence[BuyOrRent]) -> Table:
+def _twin(decisions: Sequence[BuyOrRent]) -> Table:
     return table(
         "Owning against renting the same work",
         decisions,
-        text("Card", lambda each: f"{_name(data, each)}\n{plain(each.instance, 60)}"),
+        text("Card", lambda each: f"{_name(each)}\n{plain(each.instance, 60)}"),
         number("Price", _price),
         number("Hour of work, owned", _owned),
         number("The same work, rented", lambda each: f"{_rented(each)}\n{_rival(each)}"),
@@ -118,12 +118,12 @@ def _twin(data: ReportData, decisions: Sequence[BuyOrRent]) -> Table:
     )
 
 
-def _brief(data: ReportData, decisions: Sequence[BuyOrRent]) -> Table:
+def _brief(decisions: Sequence[BuyOrRent]) -> Table:
     """The same with the rival in a column of words, which a narrow terminal can break."""
     return table(
         "Owning against renting the same work",
         decisions,
-        text("Card", lambda each: f"{_name(data, each)}\n{plain(each.instance, 60)}"),
+        text("Card", lambda each: f"{_name(each)}\n{plain(each.instance, 60)}"),
         number("Price", _price, optional=1),
         number("Hour of work, owned", _owned),
         text("Against", _rival),

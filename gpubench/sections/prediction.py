@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpubench.blocks.parts import Block, Bullets, Cell, Paragraph, Part, Table, number, table, text
+from gpubench.blocks.block import Block
+from gpubench.blocks.parts import Bullets, Cell, Paragraph, Part, Table, number, table, text
 from gpubench.findings import Finding, FindingKind, describe
 from gpubench.interval import stacked
+from gpubench.labels import gpu_name, gpus_of
 from gpubench.models import Estimate, RankedOffer, Ranking
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.explain import evidence_on
 from gpubench.predict.question import Refusal
-from gpubench.recommend.words import gpu_name
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.value import best_of_each_gpu
-from gpubench.sections.words import gpus_words, listed
-from gpubench.units import UNKNOWN, count, format_number, format_percent, per_second, plain
+from gpubench.units import UNKNOWN, count, format_number, format_percent, listing, per_second, plain
 
 MOST_ROWS = 20
 
@@ -31,9 +31,9 @@ def _render(data: ReportData) -> Block | None:
         return None
     parts: list[Part] = [Paragraph(text=_sentence(ranking, rows)), Paragraph(text=_meaning())]
     if any(f.kind is FindingKind.OUT_OF_DOMAIN for row in rows for f in row.estimate.findings):
-        parts.append(Paragraph(text=_far(data, rows), tone="warning"))
-    parts.append(_table(data, rows[:MOST_ROWS]))
-    return Block(title="How far to trust the predictions", parts=tuple(parts))
+        parts.append(Paragraph(text=_far(rows), tone="warning"))
+    parts.append(_table(rows[:MOST_ROWS]))
+    return Block(title="Accuracy of the predictions", parts=tuple(parts))
 
 
 def _sentence(ranking: Ranking, rows: Sequence[RankedOffer]) -> str:
@@ -61,20 +61,20 @@ def _meaning() -> str:
     )
 
 
-def _far(data: ReportData, rows: Sequence[RankedOffer]) -> str:
+def _far(rows: Sequence[RankedOffer]) -> str:
     far = [
-        gpus_words(data, row.offer)
+        gpus_of(row.offer)
         for row in rows
         if any(f.kind is FindingKind.OUT_OF_DOMAIN for f in row.estimate.findings)
     ]
-    return f"Far from every GPU with published measurements, so treat as a guess: {listed(far)}."
+    return f"Far from every GPU with published measurements, so treat as a guess: {listing(far)}."
 
 
-def _table(data: ReportData, rows: Sequence[RankedOffer]) -> Table:
+def _table(rows: Sequence[RankedOffer]) -> Table:
     return table(
         "What each prediction rests on",
         [row.estimate for row in rows],
-        text("GPU", lambda e: plain(data.gpu_name(e.gpu_key), 60)),
+        text("GPU", lambda e: gpu_name(e.gpu_key)),
         number("90 % interval", _width),
         number("Compute", _compute),
         number("Bandwidth", _bandwidth),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gpubench.blocks.parts import Block, Column, Paragraph, Table
+from gpubench.blocks.block import Block
+from gpubench.blocks.parts import Paragraph, Table, number, table, text
+from gpubench.labels import PRICING_WORDS
 from gpubench.models import Pricing, RankedOffer
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.words import PRICING_WORDS, listed
-from gpubench.units import UNKNOWN, count, plain
+from gpubench.units import UNKNOWN, count, listing, plain
 
 STALE_DAYS, OLD_DAYS = 30, 180
 """Past the first a price is marked stale; past the second it is not called current."""
@@ -24,24 +25,23 @@ def _render(data: ReportData) -> Block | None:
     by_provider: dict[str, list[RankedOffer]] = {}
     for row in rows:
         by_provider.setdefault(row.offer.provider, []).append(row)
-    table = Table(
-        caption="Prices used, by provider",
-        columns=(
-            Column(title="Provider"),
-            Column(title="Offers", numeric=True),
-            Column(title="Pricing"),
-            Column(title="Oldest price"),
-            Column(title="Newest price"),
-            Column(title="Age in days", numeric=True),
-            Column(title="Standing"),
-        ),
-        rows=tuple(_cells(name, offers) for name, offers in sorted(by_provider.items())),
-    )
     return Block(
         title="Prices and their dates",
         parts=(
             Paragraph(text=_sentence(rows)),
-            table,
+            table(
+                "Prices used, by provider",
+                sorted(by_provider.items()),
+                text("Provider", lambda item: plain(item[0], 40)),
+                number("Offers", lambda item: str(len(item[1]))),
+                text(
+                    "Pricing", lambda item: listing(sorted({PRICING_WORDS[r.offer.pricing] for r in item[1]}))
+                ),
+                text("Oldest price", lambda item: plain(_by_age(item[1])[-1].offer.price_date, 20)),
+                text("Newest price", lambda item: plain(_by_age(item[1])[0].offer.price_date, 20)),
+                number("Age in days", lambda item: _span(_ages(item[1]))),
+                text("Standing", lambda item: _standing(max(_ages(item[1]), default=None))),
+            ),
             _sources(rows),
         ),
     )
@@ -60,19 +60,22 @@ def _sentence(rows: Iterable[RankedOffer]) -> str:
     return text
 
 
-def _cells(provider: str, rows: list[RankedOffer]) -> tuple[str, ...]:
-    by_age = sorted(rows, key=lambda row: (row.price_age_days is None, row.price_age_days or 0))
-    ages = [row.price_age_days for row in rows if row.price_age_days is not None]
-    span = UNKNOWN if not ages else str(ages[0]) if min(ages) == max(ages) else f"{min(ages)} to {max(ages)}"
-    return (
-        plain(provider, 40),
-        str(len(rows)),
-        listed(sorted({PRICING_WORDS[row.offer.pricing] for row in rows})),
-        plain(by_age[-1].offer.price_date, 20),
-        plain(by_age[0].offer.price_date, 20),
-        span,
-        _standing(max(ages, default=None)),
-    )
+def _pricings(rows: list[RankedOffer]) -> str:
+    return listing(sorted({PRICING_WORDS[row.offer.pricing] for row in rows}))
+
+
+def _by_age(rows: list[RankedOffer]) -> list[RankedOffer]:
+    return sorted(rows, key=lambda row: (row.price_age_days is None, row.price_age_days or 0))
+
+
+def _ages(rows: list[RankedOffer]) -> list[int]:
+    return [row.price_age_days for row in rows if row.price_age_days is not None]
+
+
+def _span(ages: list[int]) -> str:
+    if not ages:
+        return UNKNOWN
+    return str(ages[0]) if min(ages) == max(ages) else f"{min(ages)} to {max(ages)}"
 
 
 def _sources(rows: Iterable[RankedOffer]) -> Table:
@@ -80,10 +83,11 @@ def _sources(rows: Iterable[RankedOffer]) -> Table:
     read: dict[str, set[str]] = {}
     for row in rows:
         read.setdefault(plain(row.offer.source, 200), set()).add(plain(row.offer.provider, 40))
-    return Table(
-        caption="Where the prices were read",
-        columns=(Column(title="Source"), Column(title="Providers")),
-        rows=tuple((source, listed(sorted(providers))) for source, providers in sorted(read.items())),
+    return table(
+        "Where the prices were read",
+        sorted(read.items()),
+        text("Source", lambda item: item[0]),
+        text("Providers", lambda item: listing(sorted(item[1]))),
         folded=True,
     )
 

@@ -6,14 +6,15 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gpubench.blocks.parts import Block, Column, Paragraph, Table
+from gpubench.blocks.block import Block
+from gpubench.blocks.parts import Paragraph, number, table, text
+from gpubench.effects import Effect, Result, effect
 from gpubench.interval import stacked
 from gpubench.models import Case, TaskKind
-from gpubench.sections.data import ReportData, Result, at_named_batches, same
-from gpubench.sections.ratios import Ratio, doubts, ratio
+from gpubench.sections.data import ReportData, at_named_batches, same
 from gpubench.sections.section import Section
-from gpubench.sections.words import listed, throughput
-from gpubench.units import count, format_duration, plain
+from gpubench.sections.words import throughput
+from gpubench.units import UNKNOWN, count, format_duration, listing, plain
 
 JOB_SAMPLES = 1_000_000
 """A job to hold both against: about 17 passes over the 60,000 images of the classic digit set."""
@@ -32,7 +33,7 @@ class Contest:
     cpus: tuple[Result, ...]
     cpu: Result
     gpu: Result | None
-    factor: Ratio | None
+    factor: Effect | None
     equal: bool
 
 
@@ -53,7 +54,7 @@ def contests(data: ReportData) -> tuple[Contest, ...]:
                 cpus=tuple(mine),
                 cpu=cpu,
                 gpu=gpu,
-                factor=None if gpu is None else ratio(gpu, cpu),
+                factor=None if gpu is None else effect(gpu, cpu),
                 equal=bool(shared),
             )
         )
@@ -62,7 +63,7 @@ def contests(data: ReportData) -> tuple[Contest, ...]:
 
 def _of_first(data: ReportData, *, is_cpu: bool) -> list[Result]:
     """What was measured on one CPU, or on one GPU: the page's own, else the one with the newest run."""
-    kind = [result for result in data.everything if (result.run.device.backend == "cpu") is is_cpu]
+    kind = [result for result in data.everything if result.run.device.is_cpu is is_cpu]
     return [result for result in kind if same(result.run.device, kind[0].run.device)]
 
 
@@ -82,17 +83,15 @@ def _render(data: ReportData) -> Block | None:
     return Block(
         title="Is a GPU needed at all",
         parts=(
-            *(Paragraph(text=text) for text in _sentences(found)),
-            Table(
-                caption="CPU and GPU on the same workload, each at its fastest",
-                columns=(
-                    Column(title="Workload"),
-                    Column(title="CPU", numeric=True),
-                    Column(title="GPU", numeric=True),
-                    Column(title="GPU over CPU", numeric=True),
-                    Column(title="A million samples", numeric=True),
-                ),
-                rows=tuple(_cells(contest) for contest in found),
+            *(Paragraph(text=said) for said in _sentences(found)),
+            table(
+                "CPU and GPU on the same workload, each at its fastest",
+                found,
+                text("Workload", _workload),
+                number("CPU", lambda contest: _result(contest.cpu)),
+                number("GPU", lambda contest: UNKNOWN if contest.gpu is None else _result(contest.gpu)),
+                number("GPU over CPU", _factor),
+                number("A million samples", _times),
             ),
         ),
     )
@@ -135,10 +134,10 @@ def _names(found: Iterable[Contest]) -> str:
     """Workloads, with the findings that cast doubt on what the CPU did."""
     texts = []
     for contest in found:
-        flags = sorted({flag for result in contest.cpus for flag in doubts(result)})
+        flags = sorted({flag for result in contest.cpus for flag in result.doubts})
         name = plain(contest.cpu.case.workload, 40)
         texts.append(f"{name} (flagged {', '.join(flags)})" if flags else name)
-    return listed(texts)
+    return listing(texts)
 
 
 def _surely_within_s(results: Iterable[Result]) -> float:
@@ -185,7 +184,7 @@ def _mend(compared: list[Contest]) -> list[str]:
 
 def _threads(result: Result, before: str) -> str:
     threads = result.measurement.cpu_threads or result.run.environment.cpu_threads
-    on_cpu = result.run.device.backend == "cpu"
+    on_cpu = result.run.device.is_cpu
     return f"{before}{count(threads, 'thread')}" if on_cpu and threads else ""
 
 
@@ -193,19 +192,20 @@ def _job_s(result: Result) -> float:
     return JOB_SAMPLES / (result.measurement.samples_per_s or 1e-9)
 
 
-def _cells(contest: Contest) -> tuple[str, ...]:
-    gpu = contest.gpu
+def _workload(contest: Contest) -> str:
     task = "" if contest.cpu.case.task is TaskKind.TRAIN else ", inference"
-    times = f"{format_duration(_job_s(contest.cpu))} on the CPU"
-    return (
-        f"{plain(contest.cpu.case.workload, 40)}{task}",
-        _result(contest.cpu),
-        "—" if gpu is None else _result(gpu),
-        "—"
-        if contest.factor is None
-        else stacked(contest.factor.words) + ("" if contest.equal else "\nbatches differ"),
-        times if gpu is None else f"{times}\n{format_duration(_job_s(gpu))} on the GPU",
-    )
+    return f"{plain(contest.cpu.case.workload, 40)}{task}"
+
+
+def _factor(contest: Contest) -> str:
+    if contest.factor is None:
+        return UNKNOWN
+    return stacked(contest.factor.words) + ("" if contest.equal else "\nbatches differ")
+
+
+def _times(contest: Contest) -> str:
+    gpu = "" if contest.gpu is None else f"\n{format_duration(_job_s(contest.gpu))} on the GPU"
+    return f"{format_duration(_job_s(contest.cpu))} on the CPU{gpu}"
 
 
 def _case(result: Result) -> str:
@@ -216,7 +216,7 @@ def _case(result: Result) -> str:
 def _result(result: Result) -> str:
     m = result.measurement
     figure = throughput(m)
-    flags = "".join(f"\nflagged {flag}" for flag in doubts(result))
+    flags = "".join(f"\nflagged {flag}" for flag in result.doubts)
     return f"{stacked(figure)}\n{_case(result)}{flags}"
 
 

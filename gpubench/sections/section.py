@@ -10,7 +10,8 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
 from gpubench import sections as room
-from gpubench.blocks.parts import Block, Part
+from gpubench.blocks.block import Block
+from gpubench.blocks.parts import Part
 from gpubench.errors import MisuseError
 from gpubench.sections.data import ReportData
 

@@ -1,18 +1,22 @@
-"""What the device did meanwhile: clock, power, temperature and clock events of every measured case."""
+"""Telemetry: clock, power, temperature and clock events of every measured case."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean, median
+from typing import Any
 
-from gpubench.blocks.parts import Block, Charts, Column, Figure, Paragraph, Table
+from gpubench.blocks.block import Block
+from gpubench.blocks.charts import BLUE, GREEN, INK, ORANGE, PURPLE, QUIET, RULE, dress, label
+from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.effects import Result
 from gpubench.models import Launch, TelemetrySample
-from gpubench.sections.data import ReportData, Result
+from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.strips import has_strip, strip
-from gpubench.sections.words import listed
-from gpubench.units import UNKNOWN, count, format_number, format_percent, plain
+from gpubench.units import UNKNOWN, count, format_number, format_percent, listing, plain
 
 
 def _render(data: ReportData) -> Block | None:
@@ -21,12 +25,12 @@ def _render(data: ReportData) -> Block | None:
         return None
     shown = _one_a_workload(known)
     return Block(
-        title="What the device did meanwhile",
+        title="Telemetry",
         parts=(
             Paragraph(text=_sentence(known) + _idle(data)),
             Charts(
                 figures=tuple(_figure(result, data) for result in shown),
-                twin=_table("Telemetry of every measured case", known),
+                twin=_table(known),
                 caption=(
                     "One strip for each workload, at its fastest case. Tinted times: the driver gave a "
                     "reason for holding the clock. Dotted: the power limit. Scales do "
@@ -47,10 +51,10 @@ def _one_a_workload(results: Iterable[Result]) -> list[Result]:
 def _sentence(results: Sequence[Result]) -> str:
     sources = {x.telemetry_source for r in results for x in r.measurement.launches if x.telemetry_source}
     reasons = {reason for r in results for s in _samples(r) for reason in s.clock_event_reasons or ()}
-    text = f"Read while the rounds were timed, by {listed(sorted(sources)) or 'an unnamed source'}. "
+    text = f"Read while the rounds were timed, by {listing(sorted(sources)) or 'an unnamed source'}. "
     if not reasons:
         return text + "In no sample did the driver give a reason for holding the clock."
-    return text + f"Reasons that the driver gave for holding the clock: {listed(sorted(reasons))}."
+    return text + f"Reasons that the driver gave for holding the clock: {listing(sorted(reasons))}."
 
 
 def _idle(data: ReportData) -> str:
@@ -63,60 +67,54 @@ def _figure(result: Result, data: ReportData) -> Figure:
     limit = None if data.device is None else data.device.power_limit_w
     figure, height_px = strip(result.measurement.launches, limit)
     title = plain(result.measurement.label, 100)
-    cells = _cells(result)
     return Figure(
         figure=figure,
         title=title,
         alt=(
-            f"Lines over time, {title}: clock {cells[1]}, power {cells[2]}, temperature {cells[3]}, "
-            f"clock events {cells[5]}."
+            f"Lines over time, {title}: clock {_clock(result)}, power {_power(result)}, "
+            f"temperature {_heat(result)}, clock events {_events(result)}."
         ).replace("\n", ", "),
         height_px=height_px,
     )
 
 
-def _table(caption: str, results: Iterable[Result]) -> Table:
-    return Table(
-        caption=caption,
-        columns=(
-            Column(title="Case"),
-            Column(title="Core clock", numeric=True),
-            Column(title="Power", numeric=True),
-            Column(title="Temperature", numeric=True),
-            Column(title="Energy a sample", numeric=True),
-            Column(title="Clock events, share of samples"),
-        ),
-        rows=tuple(_cells(result) for result in results),
+def _table(results: Sequence[Result]) -> Table:
+    return table(
+        "Telemetry of every measured case",
+        results,
+        text("Case", lambda r: plain(r.measurement.label, 100)),
+        number("Core clock", _clock),
+        number("Power", _power),
+        number("Temperature", _heat),
+        number("Energy a sample", _energy),
+        text("Clock events, share of samples", _events),
     )
 
 
-def _cells(result: Result) -> tuple[str, ...]:
-    samples = _samples(result)
-    clocks = [s.sm_clock_hz / 1e9 for s in samples if s.sm_clock_hz is not None]
-    watts = [s.power_w for s in samples if s.power_w is not None]
-    heat = [s.temperature_c for s in samples if s.temperature_c is not None]
+def _clock(result: Result) -> str:
+    clocks = [s.sm_clock_hz / 1e9 for s in _samples(result) if s.sm_clock_hz is not None]
+    return f"{median(clocks):.2f} GHz\n{min(clocks):.2f} to {max(clocks):.2f}" if clocks else UNKNOWN
+
+
+def _power(result: Result) -> str:
+    watts = [s.power_w for s in _samples(result) if s.power_w is not None]
+    return f"{format_number(fmean(watts))} W\nat most {format_number(max(watts))}" if watts else UNKNOWN
+
+
+def _heat(result: Result) -> str:
+    heat = [s.temperature_c for s in _samples(result) if s.temperature_c is not None]
+    return f"{min(heat):.0f} to {max(heat):.0f} °C" if heat else UNKNOWN
+
+
+def _energy(result: Result) -> str:
     m = result.measurement
-    energy = UNKNOWN
-    if m.joules_per_sample is not None:
-        energy = f"{format_number(m.joules_per_sample)} J\nby {plain(m.energy_source or UNKNOWN, 30)}"
-    return (
-        plain(result.measurement.label, 100),
-        _spread(clocks, "GHz"),
-        UNKNOWN if not watts else f"{format_number(fmean(watts))} W\nat most {format_number(max(watts))}",
-        UNKNOWN if not heat else f"{min(heat):.0f} to {max(heat):.0f} °C",
-        energy,
-        _events(samples),
-    )
-
-
-def _spread(values: Sequence[float], unit: str) -> str:
-    if not values:
+    if m.joules_per_sample is None:
         return UNKNOWN
-    return f"{median(values):.2f} {unit}\n{min(values):.2f} to {max(values):.2f}"
+    return f"{format_number(m.joules_per_sample)} J\nby {plain(m.energy_source or UNKNOWN, 30)}"
 
 
-def _events(samples: Sequence[TelemetrySample]) -> str:
-    told = [s.clock_event_reasons for s in samples if s.clock_event_reasons is not None]
+def _events(result: Result) -> str:
+    told = [s.clock_event_reasons for s in _samples(result) if s.clock_event_reasons is not None]
     if not told:
         return UNKNOWN
     counts = Counter(plain(reason, 40) for reasons in told for reason in reasons)
@@ -127,6 +125,158 @@ def _events(samples: Sequence[TelemetrySample]) -> str:
 def _samples(result: Result) -> list[TelemetrySample]:
     launches: tuple[Launch, ...] = result.measurement.launches
     return [sample for launch in launches for sample in launch.timed_telemetry]
+
+
+MOST_POINTS = 240
+"""Points of one line on the page; longer series are averaged in bins (the raw samples stay in the file)."""
+
+GAP_S = 1.0
+"""Empty time between two launches on the strip."""
+
+PANEL_PX = 76
+HEAD_PX = 46
+
+
+@dataclass(frozen=True, kw_only=True)
+class Channel:
+    """One quantity of the strip."""
+
+    name: str
+    unit: str
+    colour: str
+    read: Callable[[TelemetrySample], float | None]
+
+
+CHANNELS = (
+    Channel(name="core clock", unit="GHz", colour=BLUE, read=lambda s: s.sm_clock_hz and s.sm_clock_hz / 1e9),
+    Channel(name="power", unit="W", colour=PURPLE, read=lambda s: s.power_w),
+    Channel(name="temperature", unit="°C", colour=GREEN, read=lambda s: s.temperature_c),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeline:
+    """The samples of all timed rounds of a case on one axis, a gap between launches."""
+
+    samples: tuple[tuple[float, TelemetrySample], ...]
+    starts: tuple[float, ...]
+
+
+def timeline(launches: Sequence[Launch]) -> Timeline:
+    """Put launches one after the other [s]."""
+    placed: list[tuple[float, TelemetrySample]] = []
+    starts: list[float] = []
+    offset = 0.0
+    for launch in launches:
+        if not launch.timed_telemetry:
+            continue
+        first = launch.timed_telemetry[0].t_s
+        starts.append(offset)
+        placed += [(offset + sample.t_s - first, sample) for sample in launch.timed_telemetry]
+        offset = placed[-1][0] + GAP_S
+    return Timeline(samples=tuple(placed), starts=tuple(starts))
+
+
+def has_strip(launches: Sequence[Launch]) -> bool:
+    """Whether there is anything to draw."""
+    samples = [sample for launch in launches for sample in launch.timed_telemetry]
+    return any(channel.read(sample) is not None for sample in samples for channel in CHANNELS)
+
+
+def strip(launches: Sequence[Launch], power_limit_w: float | None = None) -> tuple[dict[str, Any], int]:
+    """Draw the strip of a case; return the figure and its height [CSS px]."""
+    line = timeline(launches)
+    shown = [c for c in CHANNELS if any(c.read(sample) is not None for _, sample in line.samples)]
+    layout = dress() | {"showlegend": False, "annotations": [], "shapes": _event_shapes(line)}
+    traces = []
+    for i, channel in enumerate(shown):
+        axis = "" if i == 0 else str(i + 1)
+        traces.append(_trace(line, channel, axis))
+        top = 1 - i / len(shown)
+        layout[f"yaxis{axis}"] = _y_axis(top - 0.92 / len(shown), top - 0.3 / len(shown))
+        layout["annotations"].append(_name(channel, top))
+    if power_limit_w is not None and any(channel.name == "power" for channel in shown):
+        row = [channel.name for channel in shown].index("power")
+        layout["shapes"].append(_limit(power_limit_w, "y" if row == 0 else f"y{row + 1}"))
+    layout["xaxis"] = {
+        "title": {"text": "seconds of timed rounds, launches one after the other", "standoff": 6},
+        "tickfont": {"color": QUIET}, "linecolor": RULE, "showgrid": False, "zeroline": False,
+        "automargin": True, "fixedrange": True, "anchor": f"y{len(shown)}" if len(shown) > 1 else "y",
+    }  # fmt: skip
+    layout["xaxis"]["title"]["font"] = {"color": QUIET, "size": 11}
+    return {"data": traces, "layout": layout}, HEAD_PX + PANEL_PX * len(shown)
+
+
+def _trace(line: Timeline, channel: Channel, axis: str) -> dict[str, Any]:
+    times, values = _binned(line, channel)
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": times,
+        "y": values,
+        "yaxis": f"y{axis}",
+        "line": {"color": channel.colour, "width": 1.5},
+        "hovertemplate": f"%{{y:.4~g}} {channel.unit} at %{{x:.1f}} s<extra></extra>",
+        "name": channel.name,
+    }
+
+
+def _binned(line: Timeline, channel: Channel) -> tuple[list[float], list[float | None]]:
+    """Average neighbouring samples down to ``MOST_POINTS``; a None parts the launches."""
+    known = [(t, value) for t, s in line.samples if (value := channel.read(s)) is not None]
+    size = max(1, -(-len(known) // MOST_POINTS))
+    times: list[float] = []
+    values: list[float | None] = []
+    for start, end in pairwise([*line.starts, float("inf")]):
+        launch = [(t, value) for t, value in known if start <= t < end]
+        for i in range(0, len(launch), size):
+            group = launch[i : i + size]
+            times.append(round(fmean(t for t, _ in group), 2))
+            values.append(round(fmean(value for _, value in group), 4))
+        times.append(times[-1] if times else 0.0)
+        values.append(None)
+    return times, values
+
+
+def _event_shapes(line: Timeline) -> list[dict[str, Any]]:
+    """A tinted span wherever the driver gave a reason for holding the clock."""
+    spans: list[list[float]] = []
+    before = float("-inf")
+    for t, sample in line.samples:
+        if sample.clock_event_reasons:
+            if spans and spans[-1][1] == before:
+                spans[-1][1] = t
+            else:
+                spans.append([t, t])
+        before = t
+    return [
+        {
+            "type": "rect", "xref": "x", "yref": "paper", "x0": start - 0.05, "x1": end + 0.05,
+            "y0": 0, "y1": 1, "fillcolor": ORANGE, "opacity": 0.16, "line": {"width": 0}, "layer": "below",
+        }
+        for start, end in spans[:200]
+    ]  # fmt: skip
+
+
+def _limit(power_limit_w: float, axis: str) -> dict[str, Any]:
+    return {
+        "type": "line", "xref": "paper", "x0": 0, "x1": 1, "yref": axis, "y0": power_limit_w,
+        "y1": power_limit_w, "line": {"color": INK, "width": 1, "dash": "dot"},
+    }  # fmt: skip
+
+
+def _y_axis(bottom: float, top: float) -> dict[str, Any]:
+    return {
+        "domain": [bottom, top], "nticks": 3, "tickfont": {"color": QUIET, "size": 11}, "gridcolor": RULE,
+        "zeroline": False, "automargin": True, "fixedrange": True,
+    }  # fmt: skip
+
+
+def _name(channel: Channel, top: float) -> dict[str, Any]:
+    return {
+        "text": label(f"{channel.name}, {channel.unit}"), "x": 0, "xref": "paper", "xanchor": "left",
+        "y": top, "yref": "paper", "yanchor": "top", "showarrow": False, "font": {"size": 11, "color": QUIET},
+    }  # fmt: skip
 
 
 SECTION = Section(key="telemetry", render=_render, place=160)

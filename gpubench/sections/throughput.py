@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
+from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BLUE, ORANGE, SLATE, Mark, Series, bars, two_lines
-from gpubench.blocks.parts import Block, Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
+from gpubench.effects import Result
 from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind
-from gpubench.sections.data import ReportData, Result
+from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.words import rate_of
 from gpubench.units import format_bytes, format_duration, format_percent, plain, plural
@@ -23,7 +25,7 @@ def _render(data: ReportData) -> Block | None:
     results = sorted(data.results, key=_order)
     groups = [tuple(group) for _, group in groupby(results, key=_workload)]
     lead = (
-        "Samples per second of whole training steps (forward, loss, backward, optimiser), with the 95 % "
+        "Samples per second of whole training steps (forward, loss, backward, optimizer), with the 95 % "
         "interval as a whisker. Where a whisker cannot be seen, it is narrower than its line. Scales differ "
         "between workloads: an image is not a sequence."
     )

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import msgspec
-
-from gpubench.blocks.parts import Block, Paragraph, number, table, text
+from gpubench.blocks.block import Block
+from gpubench.blocks.parts import Paragraph, number, table, text
+from gpubench.effects import scaling_effects
 from gpubench.interval import stacked
-from gpubench.sections.data import ReportData, Result
-from gpubench.sections.ratios import Ratio, ratio
+from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.words import rate_of
 from gpubench.units import UNKNOWN, format_percent, plain
 
 
-def gains(results: tuple[Result, ...]) -> tuple[Ratio, ...]:
-    """Pair every case on several GPUs with the same case on one."""
-    alone = {r.case: r for r in results if r.case.gpu_count == 1}
-    pairs = []
-    for result in results:
-        single = alone.get(msgspec.structs.replace(result.case, gpu_count=1))
-        if result.case.gpu_count > 1 and single is not None:
-            pairs.append(ratio(result, single))
-    return tuple(pairs)
-
-
 def _render(data: ReportData) -> Block | None:
-    pairs = gains(data.results)
+    pairs = scaling_effects(data.results)
     if not pairs:
         return None
     found = table(

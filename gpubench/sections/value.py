@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BASIS_COLOURS, BASIS_SYMBOLS, Mark, Series, dots, two_lines
 from gpubench.blocks.parts import (
-    Block,
     Bullets,
     Cell,
     Charts,
@@ -23,6 +23,7 @@ from gpubench.blocks.parts import (
 )
 from gpubench.findings import FindingKind
 from gpubench.interval import stacked
+from gpubench.labels import gpu_name, gpus_of, offer_name, price_of
 from gpubench.models import ExcludedOffer, GpuSpec, RankedOffer, Ranking, SortedBy
 from gpubench.recommend.words import batches_of
 from gpubench.sections.data import ReportData
@@ -30,20 +31,16 @@ from gpubench.sections.section import Section
 from gpubench.sections.words import (
     basis_words,
     cases_words,
-    gpus_words,
-    listed,
     merit_unit,
     merit_words,
-    offer_words,
     per_s_unit,
     per_s_words,
     per_usd_unit,
     per_usd_words,
     price_date_words,
-    price_words,
     share_words,
 )
-from gpubench.units import UNKNOWN, count, format_bytes, format_duration, format_usd, plain
+from gpubench.units import UNKNOWN, count, format_bytes, format_duration, format_usd, listing, plain
 
 CHART_ROWS = 20
 TABLE_ROWS, MORE_ROWS = 15, 60
@@ -56,7 +53,7 @@ _TITLES: dict[SortedBy, str] = {
     "time": "Time of the job, ranked",
 }
 _LEGEND = {
-    "(tie)": "not to be told apart from the first row of the same rank",
+    "(tie)": "statistically tied with the first row of the same rank",
     "not dominated": "nothing else is as fast, as cheap and as large in memory at once",
 }
 
@@ -92,7 +89,7 @@ def _render(data: ReportData) -> Block | None:
     else:
         parts.append(Paragraph(text="No offer is left to rank; the list below says why.", tone="warning"))
     if ranking.excluded:
-        parts.append(excluded_table(data, ranking))
+        parts.append(excluded_table(ranking))
     return Block(title=_TITLES[ranking.sorted_by], parts=tuple(parts), brief=brief)
 
 
@@ -140,7 +137,7 @@ def offers(
         rows,
         text("GPUs and offer", lambda r: _who(data, r)),
         number("Rank", _rank),
-        text("Price and its date", lambda r: f"{price_words(r.offer)}\n{price_date_words(r)}"),
+        text("Price and its date", lambda r: f"{price_of(r.offer)}\n{price_date_words(r)}"),
         number(
             head(per_s_unit(ranking)), lambda r: stacked(per_s_words(ranking, r)), optional=4 if timed else 3
         ),
@@ -172,7 +169,7 @@ def _latency(row: RankedOffer) -> str:
 
 
 def _who(data: ReportData, row: RankedOffer) -> str:
-    return f"{gpus_words(data, row.offer)}{here(data, row)}\n{offer_words(row.offer)}"
+    return f"{gpus_of(row.offer)}{here(data, row)}\n{offer_name(row.offer)}"
 
 
 def _batch(row: RankedOffer) -> str:
@@ -208,15 +205,13 @@ def _chart(data: ReportData, ranking: Ranking) -> Charts:
     )
     if tied > 1:
         caption += f" The {tied} rows on the band cannot be told apart: they share rank 1."
-        caption += _parting(data, shown[:tied])
+        caption += _parting(shown[:tied])
     if len(best) > len(shown):
         caption += f" {len(best) - len(shown)} further kinds of GPU are in the data below the page."
     twin = table(
         "The best-ranked offer of each kind of GPU",
         shown,
-        text(
-            "GPU and offer", lambda r: f"{gpus_words(data, r.offer)}{here(data, r)}\n{offer_words(r.offer)}"
-        ),
+        text("GPU and offer", lambda r: f"{gpus_of(r.offer)}{here(data, r)}\n{offer_name(r.offer)}"),
         number("Rank", _rank),
         number(head(merit_unit(ranking)), lambda r: stacked(merit_words(ranking, r))),
         text("Memory", lambda r: _memory(data.specs.get(r.offer.gpu_key))),
@@ -228,17 +223,17 @@ def _chart(data: ReportData, ranking: Ranking) -> Charts:
     return Charts(figures=(_figure(data, ranking, shown, tied),), twin=twin, caption=caption)
 
 
-def _parting(data: ReportData, tied: Sequence[RankedOffer]) -> str:
+def _parting(tied: Sequence[RankedOffer]) -> str:
     """Name the measurement that would part a tie: predictions are what is uncertain in it."""
-    guessed = [plain(data.gpu_name(r.offer.gpu_key), 40) for r in tied if r.estimate.basis == "predicted"]
+    guessed = [gpu_name(r.offer.gpu_key) for r in tied if r.estimate.basis == "predicted"]
     if not guessed:
         return " All were measured: measure them again with more launches (`--publish`) to part them."
-    return f" Measuring {listed(guessed[:3])} would part them; renting one for some minutes is enough."
+    return f" Measuring {listing(guessed[:3])} decides between them; renting one for some minutes is enough."
 
 
 def _figure(data: ReportData, ranking: Ranking, rows: Sequence[RankedOffer], tied: int) -> Figure:
     labels = [
-        two_lines(gpus_words(data, row.offer) + here(data, row), f"{row.rank}. {offer_words(row.offer)}")
+        two_lines(gpus_of(row.offer) + here(data, row), f"{row.rank}. {offer_name(row.offer)}")
         for row in rows
     ]
     marked = [
@@ -262,9 +257,7 @@ def _figure(data: ReportData, ranking: Ranking, rows: Sequence[RankedOffer], tie
         for basis, colour in BASIS_COLOURS.items()
         if any(row.estimate.basis == basis for row in rows)
     ]
-    alt = "; ".join(
-        f"{row.rank}. {gpus_words(data, row.offer)} {merit_words(ranking, row)}" for row in rows[:8]
-    )
+    alt = "; ".join(f"{row.rank}. {gpus_of(row.offer)} {merit_words(ranking, row)}" for row in rows[:8])
     return Figure(
         figure=dots(series, labels, merit_unit(ranking), band_rows=tied),
         alt=f"Dot chart of {merit_unit(ranking)} with intervals, best first: {alt}.",
@@ -285,7 +278,7 @@ def _architecture(spec: GpuSpec | None) -> str:
     return f"{plain(spec.architecture or UNKNOWN, 30)}{year}"
 
 
-def excluded_table(data: ReportData, ranking: Ranking) -> Table:
+def excluded_table(ranking: Ranking) -> Table:
     """Every offer left out, by its reason: the list is long, the reasons are few."""
     by_reason: defaultdict[str, list[ExcludedOffer]] = defaultdict(list)
     for offer in ranking.excluded:
@@ -296,30 +289,30 @@ def excluded_table(data: ReportData, ranking: Ranking) -> Table:
         rows[:EXCLUDED_REASONS],
         text("Reason", lambda row: plain(row[0], 300)),
         number("Offers", lambda row: str(len(row[1]))),
-        text("Which", lambda row: listed(_which(data, row[1]), most=8)),
+        text("Which", lambda row: listing(_which(row[1]), most=8)),
         folded=True,
     )
 
 
-def _which(data: ReportData, offers: Sequence[ExcludedOffer]) -> list[str]:
+def _which(offers: Sequence[ExcludedOffer]) -> list[str]:
     gpus = {x.gpu_key for x in offers}
     if len(gpus) > 1:
-        return sorted({plain(data.gpu_name(key), 60) for key in gpus})
+        return sorted({gpu_name(key) for key in gpus})
     names = [f"{plain(x.provider, 30)} {plain(x.instance, 40)}" for x in offers]
-    return [f"{plain(data.gpu_name(next(iter(gpus))), 60)} at {names[0]}", *names[1:]]
+    return [f"{gpu_name(next(iter(gpus)))} at {names[0]}", *names[1:]]
 
 
-def beaten_table(data: ReportData, rows: Sequence[RankedOffer]) -> Table:
+def beaten_table(rows: Sequence[RankedOffer]) -> Table:
     """The offers that another beats in every respect, and which does."""
     return table(
         "Beaten in every respect",
         [row for row in rows if row.dominated_by is not None],
-        text("Offer", lambda r: f"{gpus_words(data, r.offer)}\n{offer_words(r.offer)}"),
+        text("Offer", lambda r: f"{gpus_of(r.offer)}\n{offer_name(r.offer)}"),
         text("By", lambda r: plain(r.dominated_by or "")),
     )
 
 
-def factor_table(data: ReportData, rows: Sequence[RankedOffer]) -> Table:
+def factor_table(rows: Sequence[RankedOffer]) -> Table:
     """What the GPUs of offers are, one a line."""
 
     def known(name: str, words: Callable[[Any], str] = str) -> Callable[[RankedOffer], str]:
@@ -331,7 +324,7 @@ def factor_table(data: ReportData, rows: Sequence[RankedOffer]) -> Table:
     return table(
         "What these GPUs are",
         list({row.offer.gpu_key: row for row in rows}.values()),
-        text("GPU", lambda r: plain(data.gpu_name(r.offer.gpu_key), 60)),
+        text("GPU", lambda r: gpu_name(r.offer.gpu_key)),
         number(
             "Memory", lambda r: f"{format_bytes(r.factors['memory_bytes'])}\n{r.factors['memory_type'] or ''}"
         ),

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import re
 
-from gpubench.blocks.parts import Block, Bullets, Fact, Facts, Paragraph, Part
+from gpubench.blocks.block import Block
+from gpubench.blocks.parts import Bullets, Fact, Facts, Paragraph, Part
+from gpubench.effects import Result
+from gpubench.labels import gpus_of, offer_name, price_of
 from gpubench.models import Pricing, RankedOffer, Ranking
-from gpubench.sections.data import ReportData, Result
-from gpubench.sections.ratios import doubts
+from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.words import (
     basis_words,
     case_words,
-    gpus_words,
-    listed,
     merit_unit,
     merit_words,
-    offer_words,
     price_date_words,
-    price_words,
     speed_of,
 )
-from gpubench.units import count, plain, plural
+from gpubench.units import count, listing, plain, plural
 
 _SENTENCES = re.compile(r"(?<=\.)\s+(?=[A-Z])")
 """Where one sentence of a verdict ends and the next begins: the first is the headline."""
@@ -54,8 +52,8 @@ def _measured_facts(data: ReportData) -> tuple[Fact, ...]:
     m = heaviest.measurement
     point, _, interval = m.interval.text().partition(" ")
     alone = " within one process" if m.within_one_process else ""
-    flags = doubts(heaviest)
-    flagged = f"; flagged {listed(flags)}" if flags else ""
+    flags = heaviest.doubts
+    flagged = f"; flagged {listing(flags)}" if flags else ""
     return (
         Fact(
             term="Measured here",
@@ -80,24 +78,24 @@ def _ranking_facts(data: ReportData) -> tuple[Fact, ...]:
     return (
         Fact(
             term=f"{'Least' if ranking.sorted_by in {'cost', 'time'} else 'Most'} {merit_unit(ranking)}",
-            value=gpus_words(data, best.offer),
+            value=gpus_of(best.offer),
             detail=f"{merit_words(ranking, best)} on {_offer(best)}{tie}",
         ),
-        _fastest(data, ranking),
+        _fastest(ranking),
     )
 
 
-def _fastest(data: ReportData, ranking: Ranking) -> Fact:
+def _fastest(ranking: Ranking) -> Fact:
     fastest = max(ranking.rows, key=lambda row: speed_of(ranking, row))
     return Fact(
         term="Fastest offer",
-        value=gpus_words(data, fastest.offer),
+        value=gpus_of(fastest.offer),
         detail=f"rank {fastest.rank}: {_offer(fastest)}",
     )
 
 
 def _offer(row: RankedOffer) -> str:
-    return f"{offer_words(row.offer)}, {price_words(row.offer)}, {_dated(row)}, {basis_words(row.estimate)}"
+    return f"{offer_name(row.offer)}, {price_of(row.offer)}, {_dated(row)}, {basis_words(row.estimate)}"
 
 
 def _dated(row: RankedOffer) -> str:
@@ -115,16 +113,16 @@ def _evidence(data: ReportData) -> Paragraph:
             ),
             tone="warning",
         )
-    workloads = listed(dict.fromkeys(result.case.workload for result in data.results))
+    workloads = listing(dict.fromkeys(result.case.workload for result in data.results))
     name = plain((data.device.name if data.device else None) or "a device without a name", 80)
     text = f"Measured on {name}: {workloads}, {count(len(data.results), 'case')}."
     if data.is_cpu:
         text += (
             " This is a CPU, and a CPU measurement never serves as the starting point of a GPU prediction."
         )
-        others = [run.device.name or "a GPU" for run in data.runs if run.device.backend != "cpu"]
+        others = [run.device.name or "a GPU" for run in data.runs if not run.device.is_cpu]
         if others:
-            names = listed(dict.fromkeys(others))
+            names = listing(dict.fromkeys(others))
             text += f" The results folder also holds runs of {names}; the ranking uses them."
         else:
             text += " No GPU was measured: the GPUs below are reference runs or predictions from data sheets."

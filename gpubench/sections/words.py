@@ -12,20 +12,11 @@ from gpubench.models import (
     Estimate,
     Measurement,
     MemoryFormat,
-    Offer,
     Pricing,
     RankedOffer,
     Ranking,
 )
-from gpubench.sections.data import ReportData
-from gpubench.units import UNKNOWN, count, format_usd, per_second, plain, plural
-
-PRICING_WORDS = {
-    Pricing.ON_DEMAND: "on demand",
-    Pricing.SPOT: "spot",
-    Pricing.RESERVED: "reserved",
-    Pricing.OWNED: "owned",
-}
+from gpubench.units import UNKNOWN, count, listing, per_second, plain, plural
 
 
 def per_s_unit(ranking: Ranking) -> str:
@@ -84,18 +75,6 @@ def speed_of(ranking: Ranking, row: RankedOffer) -> float:
     return ranking.throughput_of(row).value or 0.0
 
 
-def listed(items: Iterable[str], most: int | None = None) -> str:
-    """Join names as a sentence does, at most so many of them.
-
-    >>> listed(["cnn", "lstm", "vgg16"]), listed(["cnn"]), listed("abcde", most=2)
-    ('cnn, lstm and vgg16', 'cnn', 'a, b and 3 more')
-    """
-    names = [plain(item) for item in items]
-    if most is not None and len(names) > most + 1:
-        names = [*names[:most], f"{len(names) - most} more"]
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else ""
-
-
 def cases_words(cases: Iterable[Case]) -> str:
     """What a ranking compares, in one line, however many cases it takes.
 
@@ -110,10 +89,10 @@ def cases_words(cases: Iterable[Case]) -> str:
     batches = sorted({case.batch_size for case in known})
     precisions = dict.fromkeys(case.precision.words for case in known)
     return (
-        f"{listed(dict.fromkeys(case.workload for case in known))}, "
-        f"{listed(dict.fromkeys('training' if case.task == 'train' else 'inference' for case in known))}, "
-        f"{' or '.join(precisions)}, {listed(dict.fromkeys(case.execution.value for case in known))}, "
-        f"batch {listed(f'{batch:,}' for batch in batches)}"
+        f"{listing(dict.fromkeys(case.workload for case in known))}, "
+        f"{listing(dict.fromkeys('training' if case.task == 'train' else 'inference' for case in known))}, "
+        f"{' or '.join(precisions)}, {listing(dict.fromkeys(case.execution.value for case in known))}, "
+        f"batch {listing(f'{batch:,}' for batch in batches)}"
     )
 
 
@@ -134,25 +113,8 @@ def case_words(case: Case) -> str:
     return (
         f"{plain(case.workload, 40)}, {'training' if case.task == 'train' else 'inference'}, "
         f"{case.precision.words}, {case.execution}, batch {case.batch_size:,}{layout}{gpus}"
+        f"{''.join(f', {word}' for word in case.setup_words)}"
     )
-
-
-def offer_words(offer: Offer) -> str:
-    """Provider and instance, with region where there is one and the pricing where it is not on demand."""
-    if offer.pricing is Pricing.OWNED:
-        return f"owned, {plain(offer.instance, 40)}"
-    parts = [plain(offer.provider, 30), plain(offer.instance, 40)]
-    if offer.region:
-        parts.append(plain(offer.region, 30))
-    if offer.pricing is not Pricing.ON_DEMAND:
-        parts.append(PRICING_WORDS[offer.pricing])
-    return " ".join(parts)
-
-
-def gpus_words(data: ReportData, offer: Offer) -> str:
-    """``4 × GeForce RTX 4090``."""
-    name = plain(data.gpu_name(offer.gpu_key), 40)
-    return name if offer.gpu_count == 1 else f"{offer.gpu_count} × {name}"
 
 
 def basis_words(estimate: Estimate) -> str:
@@ -161,11 +123,6 @@ def basis_words(estimate: Estimate) -> str:
     if estimate.basis == "predicted" and estimate.anchored is not None:
         qualifier = " (from a measured GPU)" if estimate.anchored else " (from data sheets)"
     return f"{BASIS_GLYPHS[estimate.basis]}\u00a0{estimate.basis}{qualifier}"
-
-
-def price_words(offer: Offer) -> str:
-    """The price of the whole instance per hour."""
-    return f"{format_usd(float(offer.price_usd_per_hour))}/h"
 
 
 def price_date_words(row: RankedOffer) -> str:

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpubench.blocks.block import Block
 from gpubench.blocks.html import as_html
-from gpubench.blocks.parts import Block, Bullets, Column, Fact, Facts, Paragraph, Table, number, table, text
+from gpubench.blocks.parts import Bullets, Column, Fact, Facts, Paragraph, Table, number, table, text
 from gpubench.blocks.terminal import fitted, show
 
 WORDS = st.text(alphabet="abcdefgh -_", min_size=1, max_size=40).map(str.strip).filter(bool)
@@ -84,10 +85,8 @@ def test_a_column_without_a_word_is_left_out(capsys, monkeypatch):
 
 
 def test_figures_stand_to_the_right_and_their_ends_below_them(capsys, monkeypatch):
-    made = table(
-        "", ["5\n4 to 6", "1,234\n1,200 to 1,300"], text("Case", lambda _: "c"), number("Rate", str)
-    )
-    lines = printed(capsys, monkeypatch, made, columns=16)
+    made = table("", ["5\n4 to 6", "1,234\n1,200 to 1,300"], text("Case", lambda _: "c"), number("Rate", str))
+    lines = printed(capsys, monkeypatch, made, columns=20)
     assert [line[-14:] for line in lines[2:]] == [
         "             5", "        4 to 6", "         1,234", "1,200 to 1,300",
     ]  # fmt: skip

@@ -90,6 +90,25 @@ def test_what_torch_says_when_it_opens_the_gpu(fake_nvml, tmp_path, words: str, 
     assert "LAUNCH_BLOCKING" not in line
 
 
+def test_what_torch_says_is_explained_to_python_too(fake_nvml, tmp_path) -> None:
+    words = "CUDA error: no kernel image is available for execution on the device" + ADVICE
+    environment = fake_nvml("h200") | torch_that_says(words, tmp_path)
+    program = (
+        "import sys, gpubench\n"
+        "try: gpubench.run('cnn', quick=True, no_micro=True, results=sys.argv[1])\n"
+        "except gpubench.NoDeviceError as error: print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "results")],
+        env=environment | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (line,) = done.stdout.splitlines()
+    assert "has no kernels for NVIDIA H200 (compute capability 9.0)" in line
+
+
 def test_a_cpu_only_torch_beside_a_gpu_is_never_a_silent_run_on_the_cpu(fake_nvml, tmp_path) -> None:
     environment = fake_nvml("h200") | torch_that_says("", tmp_path, cuda=None)
     for device in ("auto", "cuda"):
@@ -106,7 +125,7 @@ def test_a_cpu_only_torch_beside_a_gpu_is_never_a_silent_run_on_the_cpu(fake_nvm
     assert code == 1
     assert (
         "pip uninstall torch, then install its CUDA 13 build with the command of the selector at pytorch.org"
-        in checks
+        in " ".join(checks.split())
     )
 
 

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from patience import Stopwatch, is_gone, wait_until
 
 from gpubench.record import store
@@ -37,6 +38,7 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for thread in threads for child in (thread / "children").read_text().split()]
 
 
+@pytest.mark.usefixtures("heeded_signals")
 def test_ctrl_c_twice_kills_a_child_that_hangs_and_keeps_the_file(tmp_path):
     model, root = tmp_path / "hangs.py", tmp_path / "results"
     reached = tmp_path / "reached"

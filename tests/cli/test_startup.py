@@ -56,6 +56,21 @@ def test_a_verb_that_prints_figures_loads_no_heavy_library(arguments):
     assert loaded == []
 
 
+def test_the_help_reads_what_verbs_are_asked_and_no_room():
+    """Every verb declares its options at each start: their requests must not pull in what answers them."""
+    program = (
+        "import sys; sys.argv = ['gpubench', '--help']\n"
+        "from gpubench.cli.app import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "rooms = {'models', 'specs', 'stats', 'workload', 'profile', 'record', 'probe.backend', 'measure.plan'}\n"
+        "found = {f'gpubench.{room}' for room in rooms} | {'numpy', 'scipy', 'plotly', 'pandas', 'torch'}\n"
+        "sys.exit(' '.join(found & set(sys.modules)) or None)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("arguments", [("rank", "--json"), ("report",)], ids=" ".join)
 def test_rank_and_report_work_where_torch_cannot_be_imported(arguments):
     code, _ = run_and_see(*arguments, block=("torch",))

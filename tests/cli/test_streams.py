@@ -10,6 +10,8 @@ import sys
 import pytest
 from nvml.script import change, load_dump
 
+from gpubench.errors import ExitCode
+
 COMMAND = [sys.executable, "-m", "gpubench", "probe"]
 
 
@@ -37,3 +39,29 @@ def test_a_reader_that_leaves_early_gets_no_traceback(fake_nvml) -> None:
     )
     os.close(writing)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+BROKEN = """
+import sys
+from gpubench.cli import app, probe
+
+def broken(*args, **kwargs):
+    raise RuntimeError("the flux \\x1b[31mcapacitor")
+
+probe.overview = broken
+sys.argv = ["gpubench"]
+app.main()
+"""
+
+
+def test_an_unexpected_error_is_one_line_with_a_log(tmp_path) -> None:
+    environment = dict(os.environ, TMPDIR=str(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-c", BROKEN], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == ExitCode.INTERNAL == 70
+    assert "\x1b" not in done.stderr
+    (line,) = done.stderr.splitlines()
+    (log,) = tmp_path.glob("gpubench-*.log")
+    assert str(log) in line
+    assert "Traceback" in log.read_text(encoding="utf-8")

@@ -24,8 +24,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from gpubench.discovery import load_workload, workload_names
 from gpubench.models import TaskKind
-from gpubench.workload import Task, Workload, load_workload, seeded, workload_names
+from gpubench.workload import Task, Workload, seeded
 
 FINGERPRINTS = Path(__file__).parent.parent / "data" / "workload_fingerprints.json"
 OWN_PACKAGE = "gpubench_workloads"

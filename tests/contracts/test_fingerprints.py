@@ -9,7 +9,8 @@ import types
 import pytest
 from fingerprints import FINGERPRINTS, fingerprint
 
-from gpubench.workload import Workload, load_workload
+from gpubench.discovery import load_workload
+from gpubench.workload import Workload
 
 EDITS = (
     ("cnn", "nn.ReLU(inplace=True),\n        nn.MaxPool2d(2),\n        nn.Conv2d(first", "nn.Tanh(),\n        nn.MaxPool2d(2),\n        nn.Conv2d(first"),

@@ -12,11 +12,12 @@ import pytest
 import torch
 from fingerprints import FINGERPRINTS, fingerprint
 
+from gpubench.discovery import load_workload, workload_names
 from gpubench.errors import MisuseError
 from gpubench.measure.step import move
 from gpubench.models import Case, Execution, OperatorKind, Precision, TaskKind, WorkloadProfile
 from gpubench.profile import load_profiles, profile_workload
-from gpubench.workload import Task, Workload, load_workload, seeded, workload_names
+from gpubench.workload import Task, Workload, seeded
 
 
 class WorkloadContract:

@@ -3,45 +3,94 @@
 from __future__ import annotations
 
 import csv
+import re
+from collections.abc import Iterable
 from decimal import Decimal
+from functools import cache
+from typing import Any
 
 import pytest
 
-from definitions import resnet50_cifar
-from gpubench.models import Operator, OperatorKind
-from gpubench.profile.trace import profile_workload
+from definitions.libraries import NETWORKS, source
+from definitions.networks import DEFINITIONS
+from definitions.rows import DECIMALS, totals
+from gpubench.models import WorkloadProfile
+from gpubench.profile.trace import trace_operators
 from gpubench.shipped import data_text
 
-DEFINITIONS = (resnet50_cifar.DEFINITION,)
-KINDS = {
-    "gflop_conv3x3": OperatorKind.CONV3X3,
-    "gflop_conv_other": OperatorKind.CONV,
-    "gflop_matmul": OperatorKind.MATMUL,
-    "gflop_depthwise": OperatorKind.DEPTHWISE,
+# Parameters and multiply-adds of a forward pass [G], as others publish them.
+TORCHVISION = "torchvision 0.29, meta data of the weights"
+TIMM = "timm, results of its benchmarks"
+TRANSFORMERS = "transformers, the same configuration"
+PUBLISHED = {
+    "bert_large_s512": (336_226_108, None, TRANSFORMERS),
+    "gpt2_large_s1024": (774_030_080, None, TRANSFORMERS),
+    "opt_13_s2048": (1_315_758_080, None, TRANSFORMERS),
+    "bert_hf_mlm": (109_514_298, None, TRANSFORMERS),
+    "convnext_large": (197_767_336, 34.361, TORCHVISION),
+    "regnet_y_128gf": (644_812_894, 127.518, TORCHVISION),
+    "swin_base_patch4_window7_224": (87_768_224, 15.47, TIMM),
+    "t5_hf": (60_506_624, None, TRANSFORMERS),
+    "tf_efficientnetv2_b0": (7_139_704, 0.73, TIMM),
+    "vit_base_patch16_224": (86_567_656, 17.564, TORCHVISION),
+    "whisper_hf": (8_307_458, None, TRANSFORMERS),
 }
 
+# Several seconds each, and of one file: CI traces them once.
+LARGE = frozenset({
+    "bert_large_s512", "bert_large_squad", "gpt2_large_s1024", "gpt3_27_s2048", "gpt3_xl_s2048", "opt_13_s2048",
+})  # fmt: skip
 
-@pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda definition: definition.name)
-def test_a_shipped_row_is_the_trace_of_its_definition(definition):
+
+def each(models: Iterable[str]) -> list[Any]:
+    return [pytest.param(name, marks=[pytest.mark.slow] if name in LARGE else []) for name in models]
+
+
+@cache
+def profile_of(model: str) -> WorkloadProfile:
+    return trace_operators(DEFINITIONS[model]).profile
+
+
+def table() -> dict[str, dict[str, str]]:
+    return {row["model"]: row for row in csv.DictReader(data_text("model_profiles.csv").splitlines())}
+
+
+@pytest.mark.parametrize("model", each(DEFINITIONS))
+def test_a_shipped_row_is_the_trace_of_its_definition(model):
     """To the last printed digit: the table rounds, and nothing else may part them."""
-    profile = profile_workload(definition)
-    table = data_text("model_profiles.csv")
-    (row,) = (r for r in csv.DictReader(table.splitlines()) if r["model"] == definition.name)
-    traced = _totals(profile.train) | {"params_m": profile.parameters / 1e6}
-    assert set(traced) == set(row) - {"model"}
-    for column, value in traced.items():
+    row = table()[model]
+    assert set(DECIMALS) == set(row) - {"model", "source", "approximate"}
+    for column, value in totals(profile_of(model)).items():
         last_digit = 10.0 ** Decimal(row[column]).as_tuple().exponent
         assert value == pytest.approx(float(row[column]), rel=0, abs=0.5 * last_digit), column
 
 
-def _totals(operators: tuple[Operator, ...]) -> dict[str, float]:
-    """Totals in the columns of the table; the optimizer counts as an operator, its bytes stand elsewhere."""
-    moved = [o for o in operators if o.kind is not OperatorKind.OPTIMIZER]
-    return {
-        column: sum(o.count * o.flops_per_sample for o in operators if o.kind is kind) / 1e9
-        for column, kind in KINDS.items()
-    } | {
-        "gb_fp32_per_sample": sum(o.count * o.bytes_per_sample for o in moved) / 1e9,
-        "gb_fp32_fixed": sum(o.count * o.bytes_fixed for o in moved) / 1e9,
-        "ops_per_step": sum(o.count for o in operators),
-    }
+def test_each_row_says_where_it_comes_from():
+    """From a definition, from a library at one version, or by hand; what is by hand is approximate."""
+    by_hand = set(table()) - set(DEFINITIONS) - set(NETWORKS)
+    assert by_hand == {"gnmt"}
+    assert not set(DEFINITIONS) & set(NETWORKS)
+    for model, row in table().items():
+        if model in DEFINITIONS:
+            assert row["source"] == DEFINITIONS[model].source
+        elif model in NETWORKS:
+            version = row["source"].partition(",")[0].partition(" ")[2]
+            assert re.fullmatch(r"\d+(\.\d+)+", version), model
+            assert row["source"] == source(NETWORKS[model], version)
+            assert row["approximate"] == NETWORKS[model].approximate
+        else:
+            assert row["source"], model
+            assert row["approximate"], model
+
+
+def test_no_definition_and_no_network_lacks_its_row():
+    assert {*DEFINITIONS, *NETWORKS} <= set(table())
+
+
+@pytest.mark.parametrize("model", each(PUBLISHED))
+def test_a_definition_has_the_size_that_is_published_of_its_network(model):
+    parameters, forward_gmac, _ = PUBLISHED[model]
+    profile = profile_of(model)
+    assert profile.parameters == parameters
+    if forward_gmac is not None:
+        assert profile.forward_flops_per_sample / 2e9 == pytest.approx(forward_gmac, rel=0.02)

@@ -57,7 +57,7 @@ def tables() -> None:
         "published.csv",
         lambda row: row["gpu_key"] in GPUS and row["model"] in MODELS and row["source"] in SOURCES,
     )
-    for name in ("sources.csv", "h200_readings.json"):
+    for name in ("sources.csv", "h200_readings.json", "memory_allowance.json"):
         (TABLES / name).write_bytes(data_bytes(name))
     profiles = msgspec.json.decode(data_bytes("workload_profiles.json"))
     kept = [profile for profile in profiles if profile["name"] in WORKLOADS]

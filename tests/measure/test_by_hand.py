@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from gpubench.discovery import load_workload
 from gpubench.errors import GpuBenchError
 from gpubench.measure import by_hand, events
 from gpubench.measure.budget import QUICK
-from gpubench.measure.case import Desk, compare_by_hand
+from gpubench.measure.case import WorkerContext, compare_by_hand
 from gpubench.measure.hardware import Hardware, open_hardware
 from gpubench.measure.launcher import Launcher
 from gpubench.measure.messages import ByHand
@@ -19,7 +20,6 @@ from gpubench.measure.plan import Plan, PlannedCase
 from gpubench.measure.step import move
 from gpubench.models import Precision
 from gpubench.probe.telemetry import open_telemetry
-from gpubench.workload import load_workload
 
 CPU = Hardware(device=torch.device("cpu"))
 
@@ -63,7 +63,7 @@ def test_the_harness_is_held_against_the_loop_by_hand_for_real(monkeypatch, make
     monkeypatch.setattr(by_hand, "BLOCK_S", 0.02)
     monkeypatch.setattr(by_hand, "WARM_STEPS", 4)
     with open_telemetry(cpu) as telemetry:
-        desk = Desk(
+        desk = WorkerContext(
             hardware=open_hardware(cpu),
             budget=QUICK,
             seed=0,

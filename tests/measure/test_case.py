@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import nn
 
+from gpubench.discovery import load_workload
 from gpubench.measure import busy, case, checks, guards, precision, worker
 from gpubench.measure.budget import DEFAULT
-from gpubench.measure.case import Desk, Seen, measure_case
+from gpubench.measure.case import LaunchRecorder, WorkerContext, measure_case
 from gpubench.measure.clock import Clock
 from gpubench.measure.execution import NotPreparedError, prepare
 from gpubench.measure.hardware import Hardware, open_hardware
@@ -32,7 +33,7 @@ from gpubench.models import (
     Switches,
     TaskKind,
 )
-from gpubench.workload import Task, load_workload
+from gpubench.workload import Task
 
 CPU = torch.device("cpu")
 STEP_S = 0.26
@@ -132,7 +133,7 @@ def measured(fake_clock, h100, make_case, monkeypatch):
 
         hardware = Accelerator(fake_clock)
         phases = []
-        desk = Desk(
+        desk = WorkerContext(
             hardware=hardware,
             budget=budget,
             seed=0,
@@ -273,13 +274,13 @@ def test_a_step_that_cannot_be_captured_is_unsupported_with_the_reason(measured,
 
 def test_a_loss_without_end_on_the_device_alone_is_still_seen_in_the_file(make_case):
     for field in ("reference_error", "graph_error"):
-        launch = Seen(index=0, **{field: math.inf}).launch()
+        launch = LaunchRecorder(index=0, **{field: math.inf}).launch()
         done = SimpleNamespace(launch=launch, status=Status.OK)
         row = judged(done, make_case())
         assert getattr(row.launches[0], field) is None
         assert [f.kind for f in row.findings] == [FindingKind.LOSS_DIFFERS]
         assert row.status is Status.INVALID
-    assert Seen(index=0, reference_error=1e-7).launch().findings == ()
+    assert LaunchRecorder(index=0, reference_error=1e-7).launch().findings == ()
 
 
 # --- precision -------------------------------------------------------------------------------------------
@@ -537,7 +538,7 @@ def test_the_child_makes_sure_of_its_device_and_passes_on_what_was_odd(cpu, monk
     odd = (Finding(kind=FindingKind.UUID_ALL_ZEROS),)
     line, setup = Line(), Setup(device=cpu, budget=BUDGET, seed=0)
     monkeypatch.setattr(hardware, "check_device", lambda profile: odd)
-    worker.open_desk(setup, line)
+    worker.open_context(setup, line)
     (ready,) = (m for m in line.sent if isinstance(m, Ready))
     assert ready.findings == odd
 
@@ -546,7 +547,7 @@ def test_the_child_makes_sure_of_its_device_and_passes_on_what_was_odd(cpu, monk
 
     monkeypatch.setattr(hardware, "check_device", another)
     with pytest.raises(NoDeviceError, match="another GPU"):
-        worker.open_desk(setup, Line())
+        worker.open_context(setup, Line())
 
 
 def test_inference_at_batch_one_keeps_the_time_of_each_pass(measured):

@@ -19,7 +19,8 @@ from gpubench.measure.plan import Plan, PlannedCase
 from gpubench.measure.request import RunRequest
 from gpubench.models import DeviceProfile, Precision, Settings, Status
 from gpubench.probe import nvidia
-from gpubench.record import session, store
+from gpubench.record import store
+from gpubench.session import session
 
 pytestmark = pytest.mark.timeout(60)
 LOST = (Fault("*", code=15), Fault("nvmlDeviceGetHandleByIndex", code=15))
@@ -141,7 +142,7 @@ def test_a_case_that_fails_before_the_first_sample_asks_the_driver_what_became_o
     """CUDA's own words for a lost GPU are many; NVML has one."""
     import torch
 
-    from gpubench.measure.case import Desk, measure_case
+    from gpubench.measure.case import WorkerContext, measure_case
     from gpubench.measure.hardware import Hardware
     from gpubench.measure.messages import MeasureCase
     from gpubench.probe.telemetry import open_telemetry
@@ -150,7 +151,7 @@ def test_a_case_that_fails_before_the_first_sample_asks_the_driver_what_became_o
     case = make_case(workload="own_model", batch_size=4, memory_format=None)
     act = "raise RuntimeError('CUDA error: unspecified launch failure')"
     with open_telemetry(DeviceProfile(backend="cuda", name="NVIDIA H200", index=0)) as line:
-        desk = Desk(
+        desk = WorkerContext(
             hardware=Hardware(device=torch.device("cpu")),
             budget=tiny_budget,
             seed=0,

@@ -12,9 +12,9 @@ import psutil
 import pytest
 from patience import Stopwatch, is_gone, wait_until
 
+from gpubench.children import ChildLateError
 from gpubench.measure import events, messages, preflight
 from gpubench.measure.busy import LATENCY_PASSES
-from gpubench.measure.child import ChildLateError
 from gpubench.measure.launcher import PHASE_LIMITS_S, Control, Launcher, Record
 from gpubench.measure.plan import Plan, PlannedCase
 from gpubench.models import FindingKind, Measurement, MicroResult, Precision, Status, TaskKind
@@ -66,7 +66,7 @@ def test_a_case_is_measured_in_a_child_and_the_parent_imports_no_torch(make_plan
     assert launch.cold_s.keys() == {"import", "context", "build", "first_step"}
     assert all(0 < seconds < 60 for seconds in launch.cold_s.values())
     assert sum(isinstance(e, events.RoundEnded) for e in seen) == len(launch.rounds) + len(launch.warmup)
-    program = "import sys, gpubench.record.session, gpubench.cli.run; print('torch' in sys.modules)"
+    program = "import sys, gpubench.session.session, gpubench.cli.run; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 
@@ -85,7 +85,12 @@ DEATHS = {
         "ValueError: a bug of mine in x.py",
     ),
     5: ("sys.exit(3)", Status.FAILED, "calls sys.exit(3) (own_model.py line 17)"),
-    6: ("pass", Status.OK, ""),
+    6: (
+        "os.write(int(sys.argv[2]), bytes([34, 255, 34, 10])); time.sleep(600)",  # no UTF-8 on its own pipe
+        Status.FAILED,
+        "sent what is no report",
+    ),
+    7: ("pass", Status.OK, ""),
 }
 
 
@@ -112,7 +117,7 @@ def test_a_hang_is_ended_and_named_by_its_phase(make_plan, cpu):
     plan = make_plan("signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)")
     watch = Stopwatch()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gpubench.measure.child.TERMINATE_AFTER_S", 0.5)
+        patch.setattr("gpubench.children.TERMINATE_AFTER_S", 0.5)
         (measurement,) = run(plan, cpu, phase_limits_s=limits)
     assert watch.free_s() < 30
     assert measurement.status is Status.TIMEOUT
@@ -207,6 +212,24 @@ def test_a_run_in_haste_shares_its_time_out_and_keeps_every_figure(make_plan, cp
         assert sum(r.wall_s for r in rounds) < 5.0
 
 
+def test_a_stop_with_a_deadline_kills_a_child_that_hangs_without_asking_it_first(make_plan, cpu):
+    """As after SIGTERM: it hangs in a call that keeps its thread that listens from running."""
+    control, stopped = Control(), []
+
+    def on_event(event):
+        if isinstance(event, events.PhaseBegan) and event.name == "first steps":
+            stopped.append(Stopwatch())
+            control.stop(within_s=0.5)
+
+    plan = make_plan(
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN); import ctypes; ctypes.PyDLL(None).sleep(600)"
+    )
+    (measurement,) = run(plan, cpu, on_event=on_event, control=control)
+    assert stopped[0].free_s() < 3
+    assert "stopped on request" in measurement.reason
+    assert not psutil.Process().children(recursive=True)
+
+
 def test_a_stop_finishes_the_round_and_hands_back_what_there_is(make_plan, cpu):
     control = Control()
     rounds = []
@@ -254,14 +277,14 @@ def test_on_a_lost_device_nothing_more_is_tried(make_plan, cpu, monkeypatch):
 
 @pytest.fixture
 def make_desk(tiny_budget, cpu):
-    """The desk of a child on the CPU, in this process, with telemetry of the test's own."""
+    """What a child on the CPU works with, in this process, with telemetry of the test's own."""
     import torch
 
-    from gpubench.measure.case import Desk
+    from gpubench.measure.case import WorkerContext
     from gpubench.measure.hardware import Hardware
 
     def make(readings, report=lambda *_: None):
-        return Desk(
+        return WorkerContext(
             hardware=Hardware(device=torch.device("cpu")),
             budget=tiny_budget,
             seed=0,

@@ -14,7 +14,7 @@ from gpubench.measure.plan import check_request, plan
 from gpubench.measure.request import RunRequest
 from gpubench.models import DeviceProfile, Execution, MemoryFormat, Precision, Status, TaskKind
 from gpubench.profile import load_profiles
-from gpubench.record import resume
+from gpubench.session import resume
 
 KNOWN = ("cnn", "lstm", "vgg16")
 
@@ -177,17 +177,20 @@ def test_fp32_on_a_cpu_is_refused_while_a_variable_lowers_its_maths(cpu, profile
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"batch_size": 0}, "batch size 0"),
-        ({"batch_size": -3}, "batch size -3"),
-        ({"seed": -1}, "seed -1: give a whole number from 0 to 2147483647"),
-        ({"seed": 2**31}, "seed 2147483648"),
-        ({"gpus": 0}, "--gpus 0: give a whole number from 1 up"),
+        ({"batch_size": 0}, "--batch-size 0"),
+        ({"batch_size": -3}, "--batch-size -3"),
+        ({"seed": -1}, "--seed -1 must be from 0 to 2147483647"),
+        ({"seed": 2**31}, "--seed 2147483648"),
+        ({"gpus": 0}, "--gpus 0 must be at least 1"),
         ({"gpus": 2, "batch_size": "max"}, "--batch-size max is of one GPU"),
         ({"gpus": 2, "micro": "only"}, "--micro-only is of one GPU"),
-        ({"time_limit_s": 0.0}, "time limit 0 s"),
-        ({"time_limit_s": float("nan")}, "time limit nan"),
-        ({"precisions": ("fp8",)}, "unknown precision 'fp8'"),
-        ({"executions": ("magic",)}, "unknown execution 'magic'"),
+        ({"micro": "only", "precisions": ("fp32",)}, "--micro-only measures no workload"),
+        ({"resume": "latest", "asked": ("resume", "gpus")}, "leave out --gpus"),
+        ({"resume": "latest", "asked": ("workload",)}, "leave out workloads by name"),
+        ({"time_limit_s": 0.0}, "--time-limit 0 must"),
+        ({"time_limit_s": float("nan")}, "--time-limit nan must"),
+        ({"precisions": ("fp8",)}, "--precision 'fp8' is unknown"),
+        ({"executions": ("magic",)}, "--execution 'magic' is unknown"),
         ({"device": "toaster"}, "'toaster' is no device"),
         ({"workloads": ()}, "no workload named"),
     ],

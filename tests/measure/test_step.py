@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gpubench.discovery import load_workload
 from gpubench.measure import guards
 from gpubench.measure.case import failure, skipped_steps
 from gpubench.measure.execution import prepare
@@ -20,7 +21,7 @@ from gpubench.measure.precision import probe_errors, read_switches, switches_for
 from gpubench.measure.step import is_fused, make_optimizer, move
 from gpubench.models import Execution, MemoryFormat, Precision, Status, Switches, TaskKind
 from gpubench.probe.cpu import instructions
-from gpubench.workload import Task, load_workload
+from gpubench.workload import Task
 
 CPU = torch.device("cpu")
 NEW_SWITCHES = torch.__version__ >= "2.9"

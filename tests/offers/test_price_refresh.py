@@ -13,8 +13,9 @@ import pytest
 
 from gpubench.errors import MisuseError, StorageError
 from gpubench.models import Pricing
-from gpubench.offers.listing import OfferFilter, list_offers
+from gpubench.offers.listing import list_offers
 from gpubench.offers.refresh import all_sources, refresh, select_sources
+from gpubench.offers.request import OffersRequest
 from gpubench.offers.snapshot import embedded_offers, load_offers, newest_snapshot
 from gpubench.offers.source import Complete, Quote, SourceError, SourceSkippedError
 
@@ -121,7 +122,7 @@ def test_a_difference_to_other_providers_is_kept_and_doubted_in_the_list(tmp_pat
     run(tmp_path, 0, Fixed("acme", quote(20.0)))
     assert price(tmp_path) == [(20.0, "2026-11-17")]
     offers = load_offers(tmp_path).offers
-    (row,) = list_offers(offers, OfferFilter(providers=("acme",)), DAYS[0].date())
+    (row,) = list_offers(offers, OffersRequest(providers=("acme",)), DAYS[0].date())
     assert "times the median of" in row.not_ranked_because
 
 
@@ -385,7 +386,7 @@ def test_without_a_network_refresh_says_so_and_the_known_prices_stand(tmp_path):
     assert document["sources"]["azure"]["state"] == "failed"
     assert "not reachable" in document["sources"]["azure"]["reason"]
     assert document["sources"]["lambda"]["state"] == "skipped"
-    assert "prices known before stand" in done.stderr
+    assert "keeping the previous prices" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "offers").exists()
     listed = subprocess.run(

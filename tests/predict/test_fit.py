@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench.models import GpuSpec
-from gpubench.predict.calibration import decode, encode, load_calibration
+from gpubench.predict.calibration import Calibration, encode, load_calibration
 from gpubench.predict.conformal import Scale, factor_of, fit_scale, pair_scale
 from gpubench.predict.fit import NAMES, deviations_of, fit_table, predict_rows, times_of
 from gpubench.predict.pairs import log_errors, pairs_of, sides
@@ -102,7 +103,7 @@ def test_a_rebuilt_calibration_is_the_committed_one(rebuilt):
                 getattr(theirs.coefficients, name), rel=1e-3
             )
         assert mine.deviations.keys() == theirs.deviations.keys()
-    assert decode(encode(rebuilt)) == rebuilt
+    assert msgspec.json.decode(encode(rebuilt), type=Calibration) == rebuilt
 
 
 def test_an_architecture_shares_what_was_learned_and_strangers_get_nothing():

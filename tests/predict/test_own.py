@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from gpubench.models import Case, Execution, MicroResult, Precision, TaskKind
+from gpubench.models import Case, Execution, Framework, MicroResult, Precision, TaskKind
 from gpubench.predict import calibrate as room
 from gpubench.predict.anchors import readings_of
 from gpubench.predict.calibration import encode, load_calibration, own_calibration_path
@@ -120,6 +120,7 @@ def test_cpu_eager_and_inference_runs_join_nothing(vgg16):
         Case(**(change | {"task": TaskKind.INFER})),
         Case(**(change | {"gpu_count": 2})),
         Case(**(change | {"workload_version": 99})),
+        Case(**(change | {"framework": Framework.KERAS_TORCH})),
     ]
     assert own_table([run_of(T4, *((other, 10.0) for other in others))]) is None
     assert own_table([run_of("cpu", (case, 10.0), backend="cpu")]) is None

@@ -38,7 +38,7 @@ def test_kepler_is_left_out_and_said():
     reading = shipped()
     assert not any("k80" in key for key in reading.table.gpu_key)
     assert any("k80" in reason for reason in reading.skipped)
-    assert 0.99 * reading.rows < len(reading.table) + sum(reading.skipped.values()) <= reading.rows  # repeats
+    assert 0.98 * reading.rows < len(reading.table) + sum(reading.skipped.values()) <= reading.rows  # repeats
 
 
 def test_labels_are_read_as_the_arithmetic_that_runs():
@@ -118,4 +118,4 @@ def test_every_nvidia_gpu_has_its_chip_and_no_other_does():
 
 def test_names_of_one_model():
     assert base_model("ResNet50@224+Adam") == base_model("resnet50") == "resnet50"
-    assert len(model_profiles()) == 95
+    assert len(model_profiles()) == 106

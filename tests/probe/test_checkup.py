@@ -188,7 +188,7 @@ TOO_OLD = (
             "modprobe nvidia_uvm",
         ),
         ({"compute": fails("something new" + ADVICE)}, "something new", "mend what torch says"),
-        ({"init": "__import__('os').abort()"}, "killed by signal 6", "mend what torch says"),
+        ({"init": "__import__('os').abort()"}, "ended by signal 6 (SIGABRT)", "mend what torch says"),
         ({"name": "Tesla T4"}, "disagree on the name", "by its UUID"),
         ({"sm_count": 108}, "disagree on the SM count", "by its UUID"),
     ],

@@ -7,6 +7,7 @@ import pytest
 
 from gpubench.errors import MisuseError
 from gpubench.models import Finding, FindingKind, Pricing
+from gpubench.options import request_from
 from gpubench.predict.question import Refusal
 from gpubench.recommend.as_json import as_json
 from gpubench.recommend.judge import judge
@@ -211,7 +212,7 @@ def test_an_empty_answer_says_which_filter_removed_how_many():
         ({"deadline_hours": 2}, "--deadline-hours needs a job"),
         ({"max_usd_per_hour": -1}, "must be above 0"),
         ({"samples": float("nan")}, "must be above 0"),
-        ({"batch_size": 0}, "must be at least 1"),
+        ({"batch_size": 0}, "must be from 1 to"),
         ({"mix": {"vgg16": 0.5}}, "--mix names its own workloads"),
     ],
 )
@@ -268,7 +269,7 @@ def test_a_host_bound_row_says_that_a_dearer_gpu_buys_nothing():
     bound = Finding(kind=FindingKind.HOST_BOUND, value=0.8, limit=0.7)
     offers = [offer(H100, 1.0, vcpus=4)]
     verdict = rank_of(offers, {H100: estimate(H100, 900, findings=(bound,))}).verdict
-    assert "a dearer GPU buys nothing until the batch grows" in verdict
+    assert "a faster GPU will not help at this batch size" in verdict
     assert "its 4 vCPUs suffice" in verdict
 
 
@@ -352,12 +353,11 @@ def test_commitments_rank_when_asked_and_say_what_they_cost_when_idle():
 
 
 def test_plain_words_and_numbers_will_do_for_the_python_function(tmp_path):
-    from gpubench.recommend.rank import _request
-
-    request = _request({"gpus": "h100", "workloads": ["cnn"], "utilisation": 0.5, "results": str(tmp_path)})
+    given = {"gpu": "h100", "workload": ["cnn"], "utilization": 0.5, "results": str(tmp_path)}
+    request = request_from(RankRequest, given, "rank")
     assert request.gpus == ("h100",)
     assert request.workloads == ("cnn",)
-    assert request.utilisation == (0.5, 0.5, 0.5)
+    assert request.utilization == (0.5, 0.5, 0.5)
     assert request.results == tmp_path
 
 
@@ -416,7 +416,7 @@ def test_the_verdict_says_a_tie_and_what_would_settle_it():
     assert [row.rank for row in ranking.rows] == [1, 1, 1]
     assert all(row.tie for row in ranking.rows)
     assert "It is a tie" in ranking.verdict
-    assert "measuring RTX 5090" in ranking.verdict
+    assert "measure RTX 5090" in ranking.verdict
 
 
 def test_a_frame_has_the_same_columns_as_the_json():

@@ -13,12 +13,12 @@ from gpubench.measure.plan import Unit, plan
 from gpubench.measure.request import RunRequest
 from gpubench.models import DeviceProfile, Run, TaskKind
 from gpubench.profile import load_profiles
-from gpubench.record import resume, session
 from gpubench.record.as_json import measurement_document
 from gpubench.record.frame import frame
 from gpubench.record.store import read_run, write_run
 from gpubench.sections.data import of_run
 from gpubench.sections.section import brief
+from gpubench.session import resume, session
 
 CPU = DeviceProfile(backend="cpu", name="a CPU")
 

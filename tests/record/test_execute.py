@@ -19,7 +19,7 @@ from gpubench.models import (
     Settings,
     Status,
 )
-from gpubench.record import session
+from gpubench.session import session
 
 
 @pytest.fixture

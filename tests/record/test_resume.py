@@ -26,7 +26,8 @@ from gpubench.models import (
     TaskKind,
 )
 from gpubench.profile import load_profiles
-from gpubench.record import resume, session, store
+from gpubench.record import store
+from gpubench.session import resume, session
 
 CPU = DeviceProfile(backend="cpu", name="a CPU")
 SHARED = Finding(kind=FindingKind.SHARED_GPU, value="1 process")

@@ -16,9 +16,10 @@ from patience import Stopwatch, is_gone, wait_until
 
 from gpubench.errors import MisuseError
 from gpubench.measure.request import RunRequest
-from gpubench.models import DeviceProfile, MicroResult, Run, Settings, StartState, Status
+from gpubench.models import SCHEMA_VERSION, DeviceProfile, MicroResult, Run, Settings, StartState, Status
 from gpubench.profile import load_profiles
-from gpubench.record import resume, session, store
+from gpubench.record import store
+from gpubench.session import resume, session
 
 MODEL = """
 import torch
@@ -127,7 +128,7 @@ def test_run_json_is_the_run_with_derived_fields_flat(start, tmp_path):
     assert settings["budget"]["target"] == 0.02
     assert "import" in row["launches"][0]["cold_s"]
     assert document["start"] is None
-    assert document["schema_version"] == 1
+    assert document["schema_version"] == SCHEMA_VERSION
     assert document["protocol"] == "gpubench/1"
     (run,) = store.read_runs(tmp_path).runs
     assert run.run_id == document["run_id"]
@@ -148,6 +149,7 @@ def test_every_case_failed_is_exit_4_and_the_rows_are_stored(start, tmp_path):
     assert (row["status"], row["reason"]) == ("failed", "ValueError: mine (broken.py line 11)")
 
 
+@pytest.mark.usefixtures("heeded_signals")
 def test_ctrl_c_once_finishes_the_round_saves_and_leaves_no_orphan(start, timed, tmp_path):
     process = start("lstm", *INFER, "--results", str(tmp_path), timed_s=600, target=0, start_new_session=True)
     wait_until(timed.exists, process)

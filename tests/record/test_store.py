@@ -349,6 +349,17 @@ def test_a_symbolic_link_is_not_followed_nor_renamed(tmp_path, make_run):
     assert link.is_symlink()
 
 
+def test_a_run_is_not_written_through_a_link(tmp_path, make_run):
+    path = store.write_run(tmp_path, make_run())
+    data = path.read_bytes()
+    path.unlink()
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    path.symlink_to(precious)
+    assert store.write_run(tmp_path, make_run()) == path
+    assert (path.read_bytes(), precious.read_text()) == (data, "mine")
+
+
 def test_a_named_pipe_does_not_hang_the_reader(tmp_path):
     fifo = tmp_path / "run.json"
     os.mkfifo(fifo)
@@ -380,7 +391,7 @@ def test_a_gpu_key_that_is_no_folder_name_goes_to_unknown(tmp_path, make_run):
 def test_a_folder_that_cannot_be_made_is_found_before_the_run(tmp_path):
     blocker = tmp_path / "file"
     blocker.write_text("")
-    with pytest.raises(StorageError, match=r"cannot write results to .*--results"):
+    with pytest.raises(StorageError, match=r"cannot write to .*--results"):
         store.check_writable(blocker / "results")
 
 

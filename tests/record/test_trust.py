@@ -10,9 +10,11 @@ import sys
 import msgspec
 import pytest
 
-from gpubench.compare import amp_effects, compare, parse_tolerance, ratio, scaling_effects
+from gpubench.compare import Comparison, Row, compare, parse_tolerance
+from gpubench.effects import amp_effects, document, ratio, results_of, scaling_effects
 from gpubench.errors import MisuseError
 from gpubench.findings import INFORMATIVE
+from gpubench.interval import Interval
 from gpubench.models import (
     Execution,
     Finding,
@@ -338,6 +340,20 @@ def test_a_row_says_in_which_run_its_batch_is_the_largest_that_fits(make_run):
     assert left_out.remarks[-1].endswith("batch 4,096, the largest that fits (in A)")
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "state"),
+    [(0.98, 1.01, "passed"), (0.60, 1.19, "undecided"), (0.90, 0.96, "failed"), (None, None, "undecided")],
+)
+def test_a_row_that_may_be_slower_by_more_than_the_tolerance_is_undecided(make_run, low, high, state):
+    case = make_run().measurements[0].case
+    row = Row(case=case, a=1.0, b=0.95, ratio=Interval(0.95, low, high))
+    found = Comparison(rows=(row,))
+    assert (bool(found.failed(0.03)), bool(found.undecided(0.03))) == (
+        state == "failed",
+        state == "undecided",
+    )
+
+
 @pytest.mark.parametrize(("text", "value"), [("3%", 0.03), ("3 %", 0.03), ("0.03", 0.03), ("0", 0.0)])
 def test_a_tolerance_is_a_share(text, value):
     assert parse_tolerance(text) == pytest.approx(value)
@@ -358,12 +374,16 @@ def test_amp_is_held_against_strict_fp32_of_the_same_work(make_run):
         precision=Precision.AMP_BF16,
         memory_format="channels_last",
     ).measurements[0]
-    (effect,) = amp_effects(msgspec.structs.replace(make_run(), measurements=(fp32, amp)))
-    assert effect.speedup.value == pytest.approx(2.0)
+    run = msgspec.structs.replace(make_run(), measurements=(fp32, amp))
+    (effect,) = amp_effects(results_of(run))
+    assert effect.value == pytest.approx(2.0)
     assert effect.memory_ratio == pytest.approx(0.6)
-    assert effect.loss_gap == pytest.approx(0.01)
-    assert effect.baseline.precision is Precision.FP32
-    assert amp_effects(msgspec.structs.replace(make_run(), measurements=(amp,))) == ()
+    assert effect.loss_gap.value == pytest.approx(0.01)
+    assert effect.to.case.precision is Precision.FP32
+    (shown,) = document(run)["amp"]
+    assert shown["loss_gap"] == effect.loss_gap.value
+    assert shown["curve_steps"] == len(curve)
+    assert amp_effects(results_of(msgspec.structs.replace(make_run(), measurements=(amp,)))) == ()
 
 
 # --- the verbs ---------------------------------------------------------------------------------------
@@ -442,8 +462,8 @@ def test_several_gpus_are_compared_with_one_of_the_same_run(make_run):
     """Four GPUs do 4 batches in the time in which one does 1: all rows take the same step time."""
     one = with_launch(make_run(), launch()).measurements[0]
     four = msgspec.structs.replace(one, case=msgspec.structs.replace(one.case, gpu_count=4))
-    (effect,) = scaling_effects(msgspec.structs.replace(make_run(), measurements=(one, four)))
-    assert effect.case.gpu_count == 4
-    assert (effect.speedup.value, effect.efficiency.value) == (pytest.approx(4), pytest.approx(1))
-    assert effect.efficiency.low == pytest.approx(effect.speedup.low / 4)
-    assert scaling_effects(msgspec.structs.replace(make_run(), measurements=(four,))) == ()
+    (effect,) = scaling_effects(results_of(msgspec.structs.replace(make_run(), measurements=(one, four))))
+    assert effect.of.case.gpu_count == 4
+    assert (effect.interval.value, effect.efficiency.value) == (pytest.approx(4), pytest.approx(1))
+    assert effect.efficiency.low == pytest.approx(effect.interval.low / 4)
+    assert scaling_effects(results_of(msgspec.structs.replace(make_run(), measurements=(four,)))) == ()

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(180)
 PROGRAM = """
 import functools, sys
 from gpubench.measure.launcher import Launcher
-from gpubench.record import session
+from gpubench.session import session
 
 session.Launcher = functools.partial(Launcher, module="scripted_child")
 if sys.argv[1] == "late":  # what it has read is old by the time that it begins

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from plotly import graph_objects
 
+from gpubench.blocks.block import Block
 from gpubench.blocks.markdown import escape
-from gpubench.blocks.parts import Block, Bullets, Charts, Facts, Paragraph, Table
+from gpubench.blocks.parts import Bullets, Charts, Facts, Paragraph, Table, printable
 from gpubench.report.page import render
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
@@ -114,7 +115,7 @@ def texts(block: Block) -> list[str]:
 
 def _texts_of(section: Section, name: str) -> list[str]:
     block = block_of(section, name)
-    return [] if block is None else texts(block)
+    return [] if block is None else texts(printable(block))
 
 
 def _table_texts(table: Table) -> list[str]:

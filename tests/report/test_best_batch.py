@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from gpubench.effects import amp_effects
 from gpubench.models import Execution, Precision
 from gpubench.report.export import as_csv
-from gpubench.sections.amp import speed_ups
 from gpubench.sections.processor import contests
 
 from . import samples
@@ -72,7 +72,7 @@ def test_the_fastest_is_one_at_a_named_batch_where_there_is_one(data) -> None:
 
 
 def test_amp_at_the_best_batch_is_a_group_of_its_own(data) -> None:
-    pairs = {(p.of.case.batch_size, p.to.case.batch_size): p for p in speed_ups(data.results)}
+    pairs = {(p.of.case.batch_size, p.to.case.batch_size): p for p in amp_effects(data.results)}
     assert pairs[250_000, 139_042].value == pytest.approx(2 * 250_000 / 139_042, rel=0.01)
     assert not {pair for pair in pairs if (250_000 in pair) != (139_042 in pair)}
     charts = next(part for part in block_of("amp", data).parts if hasattr(part, "figures"))

@@ -33,7 +33,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_with_no_runs_it_ranks_and_says_that_nothing_was_measured(tmp_path):
     done = command("--results", str(tmp_path))
     assert done.returncode == 0, done.stderr
-    assert "loads nothing from anywhere" in done.stderr
+    assert "one self-contained file" in done.stderr
     path = Path(done.stdout.strip())
     assert path.parent == tmp_path / "reports"
     page = path.read_text(encoding="utf-8")

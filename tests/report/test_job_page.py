@@ -6,6 +6,7 @@ import pytest
 from recommend.builders import A100, H100, L4, RTX5090, T4, offer, rank_of
 
 from gpubench.blocks.parts import Charts, Facts
+from gpubench.labels import gpus_of
 from gpubench.models import Pricing
 from gpubench.sections.frontier import frontier
 
@@ -48,7 +49,7 @@ def test_the_chart_shows_what_the_rows_are_in_order_of(sort, figure, unit):
 def test_the_facts_name_the_cheapest_and_the_fastest_job():
     data = data_of("value")
     facts = {f.term: f for p in block_of("verdict", data).parts if isinstance(p, Facts) for f in p.rows}
-    assert facts["Least $ for the job"].value == data.gpu_name(data.ranking.rows[0].offer.gpu_key)
+    assert facts["Least $ for the job"].value == gpus_of(data.ranking.rows[0].offer)
     fastest = min(data.ranking.rows, key=lambda row: row.hours)
     assert f"rank {fastest.rank}:" in facts["Fastest offer"].detail
 

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from gpubench.blocks import charts
+from gpubench.blocks.block import Block
 from gpubench.blocks.charts import PALETTE
-from gpubench.blocks.parts import Block, Paragraph
+from gpubench.blocks.parts import Paragraph
 from gpubench.errors import MisuseError, StorageError
+from gpubench.models import SCHEMA_VERSION
 from gpubench.report.page import render, report
 from gpubench.sections.section import Section
 
@@ -133,7 +135,7 @@ def test_tables_name_rows_and_columns(page):
 def test_raw_data_comes_back_whole(page):
     raw = json.loads(page.scripts[2])
     assert raw["csv"].startswith("kind,")
-    assert raw["data"]["schema_version"] == 1
+    assert raw["data"]["schema_version"] == SCHEMA_VERSION
 
 
 def test_hostile_names_are_text_in_the_raw_data_too():
@@ -205,7 +207,7 @@ def test_the_ending_of_the_file_chooses_the_format(tmp_path, name, start):
 
 
 def test_an_unknown_format_is_misuse(tmp_path):
-    with pytest.raises(MisuseError, match="choose one of html"):
+    with pytest.raises(MisuseError, match="choose from html"):
         report(tmp_path / "x", format="pdf", data=samples.report_data())
 
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpubench.blocks.parts import Block, Bullets, Charts, Facts, Paragraph, Table
+from gpubench.blocks.block import Block
+from gpubench.blocks.parts import Bullets, Charts, Facts, Paragraph, Table
+from gpubench.effects import amp_effects
 from gpubench.errors import MisuseError
 from gpubench.models import Execution, Precision, Status
-from gpubench.sections.amp import speed_ups
 from gpubench.sections.frontier import frontier
 from gpubench.sections.section import Section, combine, load_sections, own_sections
 from gpubench.sections.value import best_of_each_gpu
@@ -91,7 +92,7 @@ def test_a_speed_up_is_the_ratio_of_throughputs_with_errors_in_quadrature():
     fp32 = samples.measurement(samples.case(precision=Precision.FP32), 0.1, 0.01)
     amp = samples.measurement(samples.case(precision=Precision.AMP_BF16), 0.02, 0.01)
     run = samples.h200_run(measurements=(fp32, amp))
-    (pair,) = speed_ups(samples.report_data(run).results)
+    (pair,) = amp_effects(samples.report_data(run).results)
     assert pair.value == pytest.approx(amp.samples_per_s / fp32.samples_per_s)
     width = math.hypot(math.log1p(amp.relative_half_width), math.log1p(fp32.relative_half_width))
     assert math.log(pair.interval.high / pair.value) == pytest.approx(width)
@@ -102,7 +103,7 @@ def test_amp_is_never_paired_across_executions_or_batches():
     fp32 = samples.measurement(samples.case(precision=Precision.FP32, execution=Execution.EAGER), 0.1)
     other = samples.measurement(samples.case(precision=Precision.TF32, batch=128), 0.1)
     amp = samples.measurement(samples.case(precision=Precision.AMP_BF16), 0.02)
-    assert speed_ups(samples.report_data(samples.h200_run(measurements=(fp32, other, amp))).results) == ()
+    assert amp_effects(samples.report_data(samples.h200_run(measurements=(fp32, other, amp))).results) == ()
 
 
 def test_the_frontier_holds_exactly_the_offers_that_nothing_beats_on_both():

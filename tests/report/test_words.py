@@ -7,6 +7,7 @@ import doctest
 import pytest
 
 from gpubench.blocks import markdown, parts
+from gpubench.labels import offer_name
 from gpubench.report import export
 from gpubench.sections import words
 
@@ -42,5 +43,5 @@ def test_an_owned_card_is_no_offer_of_a_provider():
         ),
         3000.0,
     )
-    assert words.offer_words(row.offer) == "owned, 3 years at 50 %"
+    assert offer_name(row.offer) == "own: 3 years at 50 %"
     assert words.price_date_words(row) == "cost of a useful hour"

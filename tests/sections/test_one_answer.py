@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from report import samples
 
+from gpubench.blocks.block import Block
 from gpubench.blocks.html import as_html
 from gpubench.blocks.markdown import as_markdown
-from gpubench.blocks.parts import Block
 from gpubench.blocks.terminal import show
 from gpubench.findings import INFORMATIVE, Finding, FindingKind
 from gpubench.interval import Interval
+from gpubench.labels import gpus_of
 from gpubench.models import Execution, Pricing, Ranking, Run
 from gpubench.precisions import Precision
 from gpubench.recommend.as_json import as_json
@@ -220,8 +221,8 @@ def test_a_ranking_says_the_same_everywhere(ranking):
     terminal, page, markdown = shown(data, "value")
     _same(terminal, page, markdown)
     rows = msgspec.to_builtins(as_json(ranking))["rows"]
-    for words, row in zip(terminal, rows, strict=True):
-        assert _plain(data.gpu_name(row["gpu_key"])) in words["GPUs and offer"]
+    for words, row, offer in zip(terminal, rows, ranking.rows, strict=True):
+        assert _plain(gpus_of(offer.offer)) in words["GPUs and offer"]
         assert words["GPUs and offer"].count(row["provider"]) >= 1
         assert words["Rank"] == f"{row['rank']} tie" if row["tie"] else words["Rank"] == str(row["rank"])
         assert words["Price and its date"].startswith(_plain(format_usd(row["price_usd_per_hour"])))
@@ -230,3 +231,10 @@ def test_a_ranking_says_the_same_everywhere(ranking):
         assert words["Images per dollar"].startswith(_plain(point))
         assert row["basis"] in words["Basis"]
         assert set(row["findings"]) <= set(words.get("Remarks", "").split())
+
+
+def test_no_name_of_the_table_is_cut_short():
+    rows = tuple(samples.ranked(1, samples.offer(key, "1.00"), 100.0) for key in load_specs())
+    terminal, page, markdown = shown(of_ranking(samples.ranking(rows=rows[:15])), "value")
+    assert "…" not in str((terminal, page, markdown))
+    assert not [key for key in load_specs() if "…" in gpus_of(samples.offer(key, "1.00"))]

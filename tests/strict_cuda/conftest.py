@@ -14,14 +14,15 @@ import msgspec
 import pytest
 import torch
 
+from gpubench.discovery import load_workload
 from gpubench.measure import busy, worker
 from gpubench.measure.budget import QUICK, Budget
-from gpubench.measure.case import Desk, measure_case
+from gpubench.measure.case import WorkerContext, measure_case
 from gpubench.measure.messages import CaseDone, MeasureCase, Setup
 from gpubench.models import Case, DeviceProfile, Execution, MemoryFormat, Precision, TaskKind
 from gpubench.probe import torch_build
 from gpubench.probe.probe import probe
-from gpubench.workload import Task, load_workload
+from gpubench.workload import Task
 from strict_cuda.in_a_child import VARIABLE, Scene
 from strict_cuda.install import installed
 from strict_cuda.machine import Machine
@@ -66,7 +67,7 @@ class Gpu:
     device: Device
     profile: DeviceProfile
     line: Line
-    desk: Desk
+    desk: WorkerContext
 
     @property
     def machine(self) -> Machine:
@@ -135,7 +136,7 @@ def make_gpu(inside_nvml, monkeypatch) -> Iterator[Callable[..., Gpu]]:
         device = context.__enter__()
         opened.append(context)
         line = Line()
-        desk = worker.open_desk(Setup(device=profile, budget=budget, seed=0), line)
+        desk = worker.open_context(Setup(device=profile, budget=budget, seed=0), line)
         return Gpu(device, profile, line, desk)
 
     yield make

@@ -64,7 +64,7 @@ def change(module: ModuleType) -> None:
         "torch": _torch,
         "pynvml": _nvml,
         "gpubench.probe.torch_build": _build,
-        "gpubench.workload": _workload,
+        "gpubench.discovery": _discovery,
     }[module.__name__](module)
 
 
@@ -120,14 +120,14 @@ def _build(torch_build: ModuleType) -> None:
     torch_build.torch_build = build
 
 
-def _workload(workload: ModuleType) -> None:
+def _discovery(discovery: ModuleType) -> None:
     """Build the standard workloads from their tiny presets."""
     if not scene().tiny:
         return
-    load = workload.load_workload
+    load = discovery.load_workload
 
     def load_tiny(reference: str) -> Any:
         found = load(reference)
         return found if found.tiny is None else dataclasses.replace(found, build=found.tiny)
 
-    workload.load_workload = load_tiny
+    discovery.load_workload = load_tiny

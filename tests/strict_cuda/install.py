@@ -148,6 +148,10 @@ def _memory(machine: Machine) -> dict[str, Any]:
             raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
         memory.fraction = fraction
 
+    def fraction(device: Any = None) -> float:
+        """Source: torch/cuda/memory.py, get_per_process_memory_fraction: all of it where nothing was set."""
+        return 1.0 if memory.fraction is None else memory.fraction
+
     return {
         "memory_allocated": lambda device=None: memory.allocated,
         "max_memory_allocated": lambda device=None: memory.peak,
@@ -156,7 +160,7 @@ def _memory(machine: Machine) -> dict[str, Any]:
         "memory_stats": lambda device=None: memory.stats(),
         "mem_get_info": lambda device=None: (memory.unreserved, memory.total),
         "set_per_process_memory_fraction": set_fraction,
-        "get_per_process_memory_fraction": lambda device=None: memory.fraction,
+        "get_per_process_memory_fraction": fraction,
         "empty_cache": empty_cache,
     }
 

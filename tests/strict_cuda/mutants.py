@@ -253,7 +253,7 @@ MUTANTS = (
     Mutant(
         name="a process goes on after a failed case",
         file=CASE,
-        old="    if status is not Status.OK and (status is not Status.TIMEOUT or desk.team is not None):\n",
+        old="    if status is not Status.OK and (status is not Status.TIMEOUT or context.team is not None):\n",
         new="    if False:\n",
         misleads="every case after an error that sticks fails too",
         killer="test_failures.py::test_a_step_that_waits_for_the_device_is_unsupported_with_its_cause",
@@ -443,13 +443,13 @@ MUTANTS = (
         file=CASE,
         old=(
             "        warm_up(loop, budget(0.0), series)\n"
-            '        desk.phase("timed")\n'
+            '        context.phase("timed")\n'
             "        held_s, joules = telemetry.held_clocks_s(), sampler.energy_j()\n"
         ),
         new=(
             "        held_s, joules = telemetry.held_clocks_s(), sampler.energy_j()\n"
             "        warm_up(loop, budget(0.0), series)\n"
-            '        desk.phase("timed")\n'
+            '        context.phase("timed")\n'
         ),
         misleads="a sample costs the energy of the warm-up too",
         killer="test_telemetry.py::test_energy_and_held_clocks_are_those_of_the_timed_rounds",
@@ -562,7 +562,7 @@ MUTANTS = (
     Mutant(
         name="a trial that failed leaves its process to the next",
         file=f"{MEASURE}batch_trial.py",
-        old="spent=is_spent(status, desk)",
+        old="spent=is_spent(status, context)",
         new="spent=False",
         misleads="after one batch too many no batch fits",
         killer="test_batch_search.py::test_the_batch_that_a_search_finds_can_be_measured_and_a_larger_one_cannot",
@@ -570,7 +570,7 @@ MUTANTS = (
     Mutant(
         name="a trial leaves out the checks at the end of a measurement",
         file=CASE,
-        old="        work.edge_loss(advance(index), index)\n    _prove_again(seen, desk.hardware)\n",
+        old="        work.edge_loss(advance(index), index)\n    _prove_again(seen, context.hardware)\n",
         new="        work.edge_loss(advance(index), index)\n",
         misleads="the largest batch that fits is measured, and fails after its rounds",
         killer="test_batch_search.py::test_the_batch_that_a_search_finds_can_be_measured_and_a_larger_one_cannot",

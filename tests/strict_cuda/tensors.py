@@ -466,7 +466,8 @@ class Functions(TorchFunctionMode):
         """Source: aten/src/ATen/native/TensorConversions.cpp, to_impl: nothing is copied where nothing changes."""
         tensor, *rest = args
         if rest and isinstance(rest[0], Tensor):
-            rest = [rest[0].device, rest[0].dtype, *rest[1:]]
+            place = self.device.name if self.device.holds(rest[0]) else CPU
+            rest = [place, rest[0].dtype, *rest[1:]]
         options = {k: v for k, v in kwargs.items() if k != "copy"}
         where, dtype, non_blocking, memory_format = torch._C._nn._parse_to(*rest, **options)
         changes = {k: v for k, v in (("dtype", dtype), ("memory_format", memory_format)) if v is not None}

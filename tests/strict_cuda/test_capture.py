@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from gpubench.discovery import load_workload
 from gpubench.measure import busy, guards
 from gpubench.measure.execution import prepare
 from gpubench.measure.step import move
 from gpubench.models import Execution, Precision, Status, TaskKind
-from gpubench.workload import Task, load_workload
+from gpubench.workload import Task
 from strict_cuda.conftest import KERNEL_S
 from strict_cuda.machine import Machine
 from strict_cuda.models import acting

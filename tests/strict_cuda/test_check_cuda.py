@@ -12,7 +12,7 @@ import time
 
 import msgspec
 import pytest
-from nvml.script import Fault
+from nvml.script import Fault, change, load_dump
 
 from gpubench.cuda_check import parts, plan
 from gpubench.cuda_check.bench import PHASE_LIMITS_S
@@ -63,9 +63,11 @@ def test_a_sound_device_passes_every_part_and_is_confirmed(inside_gpu, tmp_path,
     device = inside_gpu(kernel_s=1e-3, memory_bytes=ROOMY_GIB * 2**30)
     monkeypatch.setattr(plan, "LIMIT_S", 900.0)  # of real time, of which a fake device takes more
     least_share(monkeypatch)
+    longer = msgspec.structs.replace(BUDGET, warmup_most_s=2.0, timed_s=2.0, case_s=5.0)
+    enough = msgspec.structs.replace(LITTLE, budget=longer)  # steps for the loss to fall at the largest batch
     path, heard = tmp_path / "check.json", []
     made = check_cuda(
-        device, path, amounts=LITTLE, on_part=lambda log, number, total: heard.append(log.state)
+        device, path, amounts=enough, on_part=lambda log, number, total: heard.append(log.state)
     )
     verdicts = judge(read_check(path))
     assert [v for v in verdicts if v.state not in {"ok", "shown"}] == []
@@ -264,13 +266,28 @@ def test_a_card_that_falls_off_the_bus_keeps_what_was_read_before(
     assert made.nvml
 
 
+BUSY = [{"pid": 4711, "usedGpuMemory": 8 * 2**30, "gpuInstanceId": 0, "computeInstanceId": 0}]
+
+
 def test_a_card_that_somebody_computes_on_is_not_checked(inside_gpu, tmp_path):
-    busy = [{"pid": 4711, "usedGpuMemory": 8 * 2**30, "gpuInstanceId": 0, "computeInstanceId": 0}]
-    device = inside_gpu(faults=[Fault("nvmlDeviceGetComputeRunningProcesses", values=[busy])])
+    device = inside_gpu(faults=[Fault("nvmlDeviceGetComputeRunningProcesses", values=[BUSY])])
     path = tmp_path / "check.json"
     with pytest.raises(NoDeviceError):
         check_cuda(device, path, amounts=LITTLE)
     assert ends(read_check(path))["device"] is PartState.FAILED
+    assert "4711" not in path.read_text()
+
+
+def test_gpus_that_somebody_computes_on_are_left_alone(inside_gpu, tmp_path, monkeypatch):
+    taken = change(load_dump("h200"), "nvmlDeviceGetComputeRunningProcesses", BUSY)
+    inside_gpu(["h200", taken])
+    only(monkeypatch, "scaling")
+    first, second = (d for d in probe().devices if d.backend == "cuda")
+    made = check_cuda(first, tmp_path / "check.json", (second,), amounts=LITTLE)
+    assert ends(made) == {"scaling": PartState.LEFT_OUT}, made.parts
+    assert "GPU 1 (NVIDIA H200) is in use by others" in made.parts[0].reason
+    assert made.scaling == ()
+    assert {v.state for v in judge(made)} == {"left out"}
 
 
 def test_a_row_of_the_quick_run_that_hangs_fails_and_costs_that_row(inside_gpu, tmp_path, monkeypatch):
@@ -366,6 +383,7 @@ def test_what_keeps_torch_from_the_card_is_one_line_and_its_exit_code(
     assert words in line
 
 
+@pytest.mark.usefixtures("heeded_signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_check_that_is_interrupted_leaves_what_it_has_read(gpu_environment, folder, number):
     with subprocess.Popen(

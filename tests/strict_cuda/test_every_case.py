@@ -6,8 +6,8 @@ from statistics import median
 
 import pytest
 
+from gpubench.discovery import load_workload, workload_names
 from gpubench.models import Execution, Precision, Status, TaskKind
-from gpubench.workload import load_workload, workload_names
 from strict_cuda.conftest import KERNEL_S
 
 TRAINED = [name for name in workload_names() if TaskKind.TRAIN in load_workload(name).tasks]
@@ -39,6 +39,23 @@ def test_a_case_is_measured_whole(gpu, name, precision):
             assert launch.gpu_busy == pytest.approx(1.0, rel=0.05)
             assert gpu.machine.memory.allocated == 0
             assert not gpu.machine.memory.underway
+
+
+@pytest.mark.parametrize("precision", Precision)
+@pytest.mark.parametrize("name", sorted({*workload_names()} - {*TRAINED}))
+def test_what_is_only_run_forward_is_measured_too(gpu, name, precision):
+    """The input pipeline: it draws on the host and sends that over, which no capture takes."""
+    ends = {}
+    for execution in Execution:
+        done = gpu.measure(name, precision=precision, execution=execution, task=TaskKind.INFER, batch_size=2)
+        ends[execution] = done.status
+        if done.status is Status.OK:
+            assert done.launch.reference_error == 0.0
+            assert gpu.machine.memory.allocated == 0
+        else:
+            assert "capturing" in done.reason
+            gpu.machine.memory.underway.clear()  # as in the new process that the next case is measured in
+    assert ends == dict.fromkeys(Execution, Status.OK) | {Execution.GRAPH: Status.UNSUPPORTED}
 
 
 def kernels_of(launch) -> int:

@@ -52,6 +52,14 @@ def test_tensors_say_where_they_are_and_do_not_mix(device):
     assert there.tolist() == [0.0, 0.0]
 
 
+def test_a_tensor_is_moved_to_where_another_lies(device):
+    there = torch.zeros(2, dtype=torch.float16, device="cuda")
+    moved = torch.ones(2).to(there)
+    assert (moved.is_cuda, moved.dtype) == (True, torch.float16)
+    assert there.to(moved) is there
+    assert not there.to(torch.ones(2)).is_cuda
+
+
 def test_a_module_moves_and_its_gradients_lie_where_it_does(device):
     model = nn.Linear(2, 2).to("cuda")
     loss = model(torch.ones(1, 2, device="cuda")).sum()
@@ -449,7 +457,9 @@ def test_memory_that_one_stream_has_cached_is_not_given_to_another(device):
 
 def test_the_share_of_a_process_is_a_cap_that_the_driver_does_not_know(device):
     total = device.machine.memory.total
+    assert torch.cuda.get_per_process_memory_fraction() == 1
     torch.cuda.set_per_process_memory_fraction(30 * 2**20 / total)
+    assert torch.cuda.get_per_process_memory_fraction() == 30 * 2**20 / total
     with pytest.raises(torch.cuda.OutOfMemoryError):
         torch.empty(31 * 2**20, dtype=torch.uint8, device="cuda")
     assert torch.cuda.mem_get_info() == (total, total)

@@ -108,7 +108,7 @@ def test_another_device_than_the_one_that_was_probed_is_refused(inside_nvml):
     profile = next(d for d in probe().devices if d.backend == "cuda")
     other = SimpleNamespace(**vars(H200) | {"name": "NVIDIA A100-SXM4-80GB", "multi_processor_count": 108})
     with installed(Machine(), other), pytest.raises(NoDeviceError, match="disagree"):
-        worker.open_desk(Setup(device=profile, budget=BRIEF, seed=0), Line())
+        worker.open_context(Setup(device=profile, budget=BRIEF, seed=0), Line())
 
 
 def test_a_job_may_draw_the_power_of_all_its_gpus(gpu):

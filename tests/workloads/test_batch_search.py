@@ -17,11 +17,13 @@ from gpubench.measure.batch_search import (
     largest_that_fits,
     with_largest_batches,
 )
-from gpubench.measure.plan import plan
+from gpubench.measure.budget import budget_of
+from gpubench.measure.memory_words import doubts
+from gpubench.measure.plan import Plan, PlannedCase, plan
 from gpubench.measure.request import RunRequest
 from gpubench.models import Case, DeviceProfile, Execution, Precision, TaskKind
 from gpubench.profile import load_profiles
-from gpubench.profile.memory import MOST_BATCH, peak_memory_bytes
+from gpubench.profile.memory import MOST_BATCH, UNTRACED_FACTOR, peak_memory_bytes
 from gpubench.units import GIB
 
 CPU = DeviceProfile(backend="cpu", name="a CPU")
@@ -53,6 +55,10 @@ def test_the_search_ends_just_below_the_limit(limit: int, guess: int) -> None:
     assert len(tried) < 45
 
 
+def card(memory_bytes: int) -> DeviceProfile:
+    return DeviceProfile(backend="nvidia", name="a card", vendor="NVIDIA", memory_bytes=memory_bytes)
+
+
 def test_a_good_guess_takes_few_trials() -> None:
     tried: list[int] = []
     found = largest_that_fits(lambda n: tried.append(n) or n <= 1000, 950)
@@ -67,24 +73,41 @@ def test_small_limits_are_met_exactly(limit: int, expected: int) -> None:
 
 def test_the_guess_grows_with_memory_and_with_less_to_keep() -> None:
     profile = load_profiles()["vgg16"]
-    small, large = (guess_batch(profile, case(), gib * GIB) for gib in (16, 80))
+    small, large = (guess_batch(profile, case(), card(gib * GIB)) for gib in (16, 80))
     assert 50 < small < 200
     assert 4 < large / small < 8
-    assert guess_batch(profile, case(precision=Precision.AMP_FP16), 80 * GIB) > 1.5 * large
+    assert guess_batch(profile, case(precision=Precision.AMP_FP16), card(80 * GIB)) > 1.5 * large
     infer = msgspec.structs.replace(case(), task=TaskKind.INFER)
-    assert guess_batch(profile, infer, 80 * GIB) > large
-    assert guess_batch(profile, case(), 1) == 1
+    assert guess_batch(profile, infer, card(80 * GIB)) > large
+    assert guess_batch(profile, case(), card(1)) == 1
+
+
+def test_a_run_is_told_which_cases_do_not_surely_fit() -> None:
+    small, large = card(4 * GIB), card(80 * GIB)
+    cases = [case(), case(precision=Precision.AMP_FP16), case(batch_size=1)]
+    made = Plan(
+        budget=budget_of("quick", on_cpu=False),
+        seed=0,
+        cases=tuple(PlannedCase(reference="vgg16", case=c) for c in cases),
+    )
+    told = doubts(made, {"vgg16": load_profiles()["vgg16"]}, small)
+    assert [line.split(":")[0] for line in told] == ["vgg16 fp32 batch 64", "vgg16 amp-fp16 batch 64"]
+    assert all("does not fit; largest batch" in line for line in told)
+    assert doubts(made, {"vgg16": load_profiles()["vgg16"]}, large) == ()
+    assert doubts(made, {"vgg16": load_profiles()["vgg16"]}, CPU) == ()
+    searched = tuple(msgspec.structs.replace(c, batch_choice="largest") for c in made.cases)
+    assert doubts(msgspec.structs.replace(made, cases=searched), {}, small) == ()
 
 
 def test_untraced_the_inputs_that_lie_ready_count_and_the_ceiling_is_one() -> None:
     cnn = msgspec.structs.replace(load_profiles()["cnn"], memory=())
     without = msgspec.structs.replace(cnn, sample_shape=(0,))
     each = [peak_memory_bytes(p, TaskKind.TRAIN, Precision.FP32, 1) for p in (cnn, without)]
-    assert each[0] - each[1] == 4 * 4 * 28 * 28
+    assert each[0] - each[1] == UNTRACED_FACTOR * 4 * 4 * 28 * 28
     featherweight = msgspec.structs.replace(
         without, parameters=20, trainable_parameters=20, saved_bytes_per_sample=16, train=()
     )
-    assert guess_batch(featherweight, case(), 80 * GIB) == MOST_BATCH
+    assert guess_batch(featherweight, case(), card(80 * GIB)) == MOST_BATCH
 
 
 OWN = """

@@ -8,18 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from gpubench import workload
+from gpubench import discovery
+from gpubench.discovery import load_workload, workload_names
 from gpubench.errors import MisuseError
-from gpubench.workload import is_own, load_workload, workload_names
+from gpubench.workload import is_own
 
 ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture
 def fresh_discovery() -> object:
-    workload._installed.cache_clear()
+    discovery._installed.cache_clear()
     yield
-    workload._installed.cache_clear()
+    discovery._installed.cache_clear()
 
 
 def plug_in(folder: Path, name: str, target: str) -> None:
@@ -32,7 +33,7 @@ def plug_in(folder: Path, name: str, target: str) -> None:
 
 def test_names_are_sorted_and_nothing_is_imported() -> None:
     code = (
-        "import sys\nfrom gpubench.workload import workload_names\nnames = workload_names()\n"
+        "import sys\nfrom gpubench.discovery import workload_names\nnames = workload_names()\n"
         "assert list(names) == sorted(names) and {'cnn', 'lstm', 'vgg16'} <= {*names}, names\n"
         "assert not {'torch', 'pandas', 'gpubench_workloads.cnn'} & {*sys.modules}"
     )
@@ -49,7 +50,7 @@ def test_a_plug_in_of_others_is_found(
 ) -> None:
     plug_in(tmp_path, "outside", "outside_module:WORKLOAD")
     (tmp_path / "outside_module.py").write_text(
-        "from dataclasses import replace\nfrom gpubench.workload import load_workload\n"
+        "from dataclasses import replace\nfrom gpubench.discovery import load_workload\n"
         "WORKLOAD = replace(load_workload('cnn'), name='outside')\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from gpubench.discovery import load_workload
 from gpubench.models import OperatorKind
 from gpubench.profile import profile_of
-from gpubench.workload import load_workload
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 

@@ -119,6 +119,23 @@ def test_attention_keeps_no_matrix_of_scores() -> None:
     assert found.saved_bytes_per_sample < 4 * 8 * 256 * 256
 
 
+def test_attention_inside_of_torchs_own_module_keeps_no_matrix_of_scores_either() -> None:
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attend = nn.MultiheadAttention(32, 4, dropout=0.1, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.attend(x, x, x, need_weights=False)[0]
+
+    length = 512
+    found = profile(Attention, (length, 32))
+    assert found.forward_flops_per_sample == 2 * length * 32 * (4 * 32 + 2 * length)
+    scores = 4 * 4 * length * length
+    assert max(o.bytes_per_sample for o in found.train) < scores
+    assert found.saved_bytes_per_sample < scores
+
+
 def test_batch_norm_reads_its_input_twice_when_training() -> None:
     found = profile(lambda: nn.BatchNorm2d(8), (8, 4, 4))
     elements = 8 * 4 * 4

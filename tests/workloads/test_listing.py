@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
+from gpubench.discovery import workload_names
 from gpubench.specs import load_specs
-from gpubench.workload import workload_names
 
 
 def gpubench(*arguments: str) -> str:

@@ -6,7 +6,7 @@ import pytest
 from nvml.script import Fault, change, load_dump, several
 
 from gpubench.models import DeviceProfile
-from gpubench.probe.together import Together
+from gpubench.probe.gpu_group import GpuGroup
 
 
 def gpu(index: int) -> DeviceProfile:
@@ -36,7 +36,7 @@ def pair(inside_nvml):
 
 def test_draw_adds_up_and_the_slowest_sets_the_pace(pair) -> None:
     pair()
-    with Together((gpu(0), gpu(1))) as both:
+    with GpuGroup((gpu(0), gpu(1))) as both:
         assert both.source == "nvml"
         seen = both.sample()
         assert seen.power_w == pytest.approx(127.598 + 300)
@@ -50,7 +50,7 @@ def test_draw_adds_up_and_the_slowest_sets_the_pace(pair) -> None:
 def test_what_one_does_not_tell_is_unknown_for_all(pair) -> None:
     refused = ("nvmlDeviceGetPowerUsage", "nvmlDeviceGetTotalEnergyConsumption")
     pair(faults=[Fault(function, code=3, device="1") for function in refused])
-    with Together((gpu(0), gpu(1))) as both:
+    with GpuGroup((gpu(0), gpu(1))) as both:
         seen = both.sample()
         assert (seen.power_w, both.energy_j()) == (None, None)
         assert seen.sm_clock_hz == 1.2e9
@@ -58,15 +58,15 @@ def test_what_one_does_not_tell_is_unknown_for_all(pair) -> None:
 
 def test_one_lost_gpu_is_the_fault_of_the_job(pair) -> None:
     pair()
-    with Together((gpu(0), gpu(1))) as both:
+    with GpuGroup((gpu(0), gpu(1))) as both:
         assert both.fault is None
     pair(faults=[Fault("nvmlDeviceGetPowerUsage", code=15, device="1")])
-    with Together((gpu(0), gpu(1))) as both:
+    with GpuGroup((gpu(0), gpu(1))) as both:
         both.sample()
         assert both.fault == "gpu_lost"
 
 
 def test_one_silent_gpu_is_silence(pair) -> None:
     pair(faults=[Fault("*", code=3, device="1")])
-    with Together((gpu(0), gpu(1))) as both:
+    with GpuGroup((gpu(0), gpu(1))) as both:
         assert both.source == "none"

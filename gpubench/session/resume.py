@@ -9,7 +9,6 @@ import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.measure.budget import BudgetName, budget_of
-from gpubench.measure.capability import is_cpu
 from gpubench.measure.environment import environment
 from gpubench.measure.launcher import Record
 from gpubench.measure.plan import Plan, PlannedCase, planned_case, refuse_forced_precision
@@ -80,7 +79,7 @@ def plan_again(
     cases = tuple(_planned(case, names, choice) for case in run.planned)
     if not cases:
         raise MisuseError(f"run {plain(run.run_id)} does not say what it planned: start a new one")
-    on_cpu = is_cpu(device)
+    on_cpu = device.is_cpu
     budget = budget_of(_budget_name(run), on_cpu=on_cpu)
     made = Plan(
         budget=budget,

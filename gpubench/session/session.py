@@ -11,16 +11,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import msgspec
 
-from gpubench.errors import EveryCaseFailedError, InterruptedRunError, StorageError
+from gpubench.discovery import workload_names
+from gpubench.errors import EveryCaseFailedError, InterruptedRunError, NoDeviceError, StorageError
 from gpubench.measure import checks, events, preflight
 from gpubench.measure.batch_search import OnTrial, say_nothing_of_trials, with_largest_batches
 from gpubench.measure.environment import environment
 from gpubench.measure.estimate import estimate_s
 from gpubench.measure.launcher import STOPPING_S, Control, Launcher, Record, say_nothing
+from gpubench.measure.memory_words import doubts
 from gpubench.measure.messages import Ready
 from gpubench.measure.plan import Plan, check_request, plan
 from gpubench.measure.request import RunRequest
@@ -38,12 +39,13 @@ from gpubench.models import (
 from gpubench.probe.identity import storable
 from gpubench.probe.select import select_device, select_peers
 from gpubench.profile import profiles_of
-from gpubench.record import resume, store
+from gpubench.record import store
 from gpubench.record.adding import stored_alike
 from gpubench.record.lock import RunLock
+from gpubench.session import resume
+from gpubench.signatures import takes_options_of
 from gpubench.today import now
 from gpubench.units import plain, utc_stamp
-from gpubench.workload import workload_names
 
 _STOPPING = b"\ngpubench: stopping when this round is done; Ctrl-C again ends it at once\n"
 
@@ -64,7 +66,11 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that has passed every check; nothing has been measured yet."""
+    """A request that has passed every check; nothing has been measured yet.
+
+    Attributes:
+        doubts: Of cases that do not surely fit in the device's memory, a line each.
+    """
 
     device: DeviceProfile
     plan: Plan
@@ -75,14 +81,12 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     start: StartState | None = None
     resumed: Run | None = None
     resumed_from: Path | None = None
+    doubts: tuple[str, ...] = ()
 
 
-def run(request: RunRequest | None = None, **options: Any) -> Run:
+@takes_options_of(RunRequest)
+def run(request: RunRequest) -> Run:
     """Measure workloads on a device, store the run, and return it.
-
-    Args:
-        request: What to measure; or give its fields as keyword arguments.
-        options: Fields of ``RunRequest``: ``run(workloads=("vgg16",), precisions=("fp32", "amp"))``.
 
     Raises:
         MisuseError: For a request that cannot be met.
@@ -91,7 +95,7 @@ def run(request: RunRequest | None = None, **options: Any) -> Run:
         EveryCaseFailedError: If not one case gave a figure; the rows are stored.
         InterruptedRunError: If Ctrl-C or SIGTERM came; finished cases are stored.
     """
-    session = execute(prepare(request or RunRequest(**options)))
+    session = execute(prepare(request))
     if session.interrupted:
         raise InterruptedRunError(f"interrupted; finished cases are in {session.path}")
     if session.every_case_failed:
@@ -106,7 +110,19 @@ def prepare(
 
     Where the largest batch is asked for it is searched here; ``on_trial`` hears of each batch tried. A run to
     go on with that another process is writing is refused here already, as far as its lock file tells.
+
+    Raises:
+        MisuseError: If what is asked for cannot be measured.
+        NoDeviceError: If the device cannot be used; torch's own words for it are explained.
+        StorageError: If the results folder cannot be written, or another process is writing the run.
     """
+    try:
+        return _prepare(request, on_trial, store_results=store_results)
+    except NoDeviceError as error:
+        raise NoDeviceError(preflight.why_refused(error)) from error
+
+
+def _prepare(request: RunRequest, on_trial: OnTrial, *, store_results: bool) -> Prepared:
     request = check_request(request, workload_names())
     root = store.results_root(request.results)
     found = None if request.resume is None else store.find_run(root, request.resume)
@@ -139,6 +155,7 @@ def prepare(
         start=start,
         resumed=resumed,
         resumed_from=found,
+        doubts=doubts(made, profiles, device),
     )
 
 
@@ -169,6 +186,7 @@ def execute(prepared: Prepared, on_event: Callable[[events.Event], None] = say_n
 
     Raises:
         RunLockedError: If another process is writing the run.
+        NoDeviceError: If the device cannot be opened or is gone; torch's own words for it are explained.
     """
     begun = new_run(prepared) if prepared.resumed is None else prepared.resumed
     with store.writing(prepared.root, begun) as held:
@@ -177,7 +195,10 @@ def execute(prepared: Prepared, on_event: Callable[[events.Event], None] = say_n
         prepared = _read_again(prepared)
         whole = _whole(prepared)
         if whole is None:
-            return _measure(prepared, begun, held, on_event)
+            try:
+                return _measure(prepared, begun, held, on_event)
+            except NoDeviceError as error:
+                raise NoDeviceError(preflight.why_refused(error, prepared.device)) from error
     on_event(events.Remark(text=f"nothing left to measure: run {plain(whole.run.run_id)} is whole"))
     return whole
 

@@ -14,7 +14,7 @@ from gpubench.probe.telemetry import open_telemetry
 T = TypeVar("T", int, float)
 
 
-class Together:
+class GpuGroup:
     """The readings of all GPUs of one job. A value that one of them does not tell is unknown for all."""
 
     def __init__(self, devices: Sequence[DeviceProfile]) -> None:

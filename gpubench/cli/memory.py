@@ -1,0 +1,109 @@
+"""`gpubench memory`: what a step needs, whether it fits, and what would make it fit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpubench.cli.common import JsonOption, ResultsOption, print_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpubench.predict.memory_answer import MemoryAnswer
+
+MOST_NAMES = 3
+"""Cards of one size that are named; the others are counted."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command("memory")(verb)
+
+
+def verb(
+    workload: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[WORKLOAD|FILE]",
+            help="A standard workload; a path or MODULE:NAME is your own [default: every standard one].",
+        ),
+    ] = None,
+    gpu: Annotated[
+        list[str] | None,
+        typer.Option("--gpu", help="GPU key or name; again for more [default: every NVIDIA GPU, by size]."),
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option("--batch-size", help="Samples per step on one GPU [default: the main batch]."),
+    ] = None,
+    precision: Annotated[
+        str, typer.Option("--precision", help="fp32, tf32, amp-fp16, amp-bf16, or amp: the best of each GPU.")
+    ] = "amp",
+    task: Annotated[str, typer.Option("--task", help="train or infer.")] = "train",
+    results: ResultsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what a step needs in memory, on which GPUs it fits, and what would make it fit."""
+    from gpubench.predict.memory_answer import read_questions
+
+    answers = read_questions(
+        None if workload is None else [workload],
+        gpus=gpu,
+        precision=precision,
+        task=task,
+        batch_size=batch_size,
+        results=results,
+    )
+    if as_json:
+        documents = [answer.flat() for answer in answers]
+        print_json(documents[0] if workload is not None else {"schema_version": 1, "workloads": documents})
+        return
+    for answer in answers:
+        lines = _short_lines(answer) if workload is None else _lines(answer, by_name=gpu is not None)
+        for line in lines:
+            typer.echo(line)
+
+
+def _short_lines(answer: MemoryAnswer) -> Iterator[str]:
+    from gpubench.units import format_bytes
+
+    yield f"{answer.case.label}: {answer.need.device.by(format_bytes)} in use"
+
+
+def _lines(answer: MemoryAnswer, *, by_name: bool) -> Iterator[str]:
+    yield from _need_lines(answer)
+    yield ""
+    yield from _card_lines(answer, by_name=by_name)
+    if by_name:
+        yield from (f"{refusal.gpu_key}: no answer: {refusal.reason}" for refusal in answer.refused)
+
+
+def _need_lines(answer: MemoryAnswer) -> Iterator[str]:
+    from gpubench.predict.memory_answer import basis_words, part_rows
+    from gpubench.units import format_bytes
+
+    need = answer.need
+    yield f"{answer.case.label}: {basis_words(need)}"
+    for name, figure in (
+        ("allocated by tensors", need.allocated),
+        ("reserved by torch", need.reserved),
+        ("in use on the device", need.device),
+    ):
+        yield f"  {name:24}{figure.by(format_bytes)}"
+    yield "of which"
+    for name, size in part_rows(need.parts):
+        yield f"  {name:24}{format_bytes(size)}"
+
+
+def _card_lines(answer: MemoryAnswer, *, by_name: bool) -> Iterator[str]:
+    for card in answer.cards:
+        names = ", ".join(card.gpu_keys if by_name else card.gpu_keys[:MOST_NAMES])
+        more = 0 if by_name else len(card.gpu_keys) - MOST_NAMES
+        others = f" and {more} more" if more > 0 else ""
+        largest = f"; largest batch {card.fit.largest_batch}" if card.fit.fits else ""
+        yield f"{names}{others}: {card.fit.text()}{largest}"
+        if by_name:
+            for mend in card.mends:
+                yield f"  {mend.what}: {mend.fit.text()}"

@@ -1,0 +1,255 @@
+"""What one choice gains over another: AMP over full precision, several GPUs over one, graph over eager.
+
+An effect is a pair of measurements of the same work and the ratio of their throughputs, with its interval and
+what casts doubt on it. Terminal, page and JSON read the same pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import msgspec
+
+from gpubench.errors import MisuseError
+from gpubench.executions import Execution
+from gpubench.findings import FindingKind, doubts
+from gpubench.interval import Interval
+from gpubench.models import Case, Measurement, Run, Status, TaskKind
+from gpubench.precisions import Precision
+
+ROTATION = 4
+"""Losses of single steps belong to four batches in turn: only whole rotations are compared."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A measurement together with the run it belongs to: no figure stands without its environment."""
+
+    run: Run
+    measurement: Measurement
+
+    @property
+    def case(self) -> Case:
+        """The identity of the figure."""
+        return self.measurement.case
+
+    @property
+    def doubts(self) -> tuple[FindingKind, ...]:
+        """The kinds of finding, of the row or of its whole run, that cast doubt on the figure."""
+        return doubts(self.run.findings, self.measurement.findings)
+
+    @property
+    def batch_words(self) -> str:
+        """The batch; "largest that fits" where it was searched, so that nobody takes it for an equal one."""
+        searched = ", largest that fits" if self.measurement.at_largest_batch else ""
+        return f"batch {self.case.batch_size:,}{searched}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossGap:
+    """Mean losses at the end of the same steps from the same seed; ``value`` is their ratio less 1."""
+
+    of: float
+    to: float
+    steps: int
+
+    @property
+    def value(self) -> float | None:
+        """How much larger the loss is; None against a loss of 0."""
+        return self.of / self.to - 1 if self.to else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effect:
+    """How many times as fast ``of`` is as ``to``.
+
+    Attributes:
+        interval: The ratio with its 95 % interval.
+    """
+
+    of: Result
+    to: Result
+    interval: Interval
+
+    @property
+    def value(self) -> float:
+        """The ratio without its interval."""
+        assert self.interval.value is not None
+        return self.interval.value
+
+    @property
+    def words(self) -> str:
+        """The ratio with its interval, for people."""
+        return self.interval.text("×")
+
+    @property
+    def doubts(self) -> tuple[FindingKind, ...]:
+        """The kinds of finding that cast doubt on either of the two."""
+        return tuple(sorted({*self.of.doubts, *self.to.doubts}))
+
+    @property
+    def efficiency(self) -> Interval:
+        """The ratio for each GPU of ``of``; 1 is perfect."""
+        return self.interval.over(self.of.case.gpu_count)
+
+    @property
+    def memory_ratio(self) -> float | None:
+        """Peak memory over that of the other; None where one is not known."""
+        mine, theirs = self.of.measurement.peak_memory_bytes, self.to.measurement.peak_memory_bytes
+        return mine / theirs if mine is not None and theirs else None
+
+    @property
+    def curve_steps(self) -> int:
+        """How many steps from the seed both kept the losses of."""
+        return min(len(_curve(self.of)), len(_curve(self.to)))
+
+    @property
+    def loss_gap(self) -> LossGap | None:
+        """Mean losses over the last fifth of the common steps, in whole rotations of the batches.
+
+        None where nothing is trained, a loss is missing or not finite, or seed or batch differ, and with them
+        what was learnt.
+        """
+        steps = self.curve_steps
+        same = (self.of.run.seed, self.of.case.batch_size) == (self.to.run.seed, self.to.case.batch_size)
+        if self.of.case.task is not TaskKind.TRAIN or not same or steps < ROTATION:
+            return None
+        last = max(ROTATION, steps // 5 // ROTATION * ROTATION)
+        ends = [_curve(result)[steps - last : steps] for result in (self.of, self.to)]
+        means = [fmean(loss for loss in end if loss is not None) for end in ends if None not in end]
+        return None if len(means) < 2 else LossGap(of=means[0], to=means[1], steps=steps)
+
+
+def ratio(measurement: Measurement, baseline: Measurement) -> Interval:
+    """Return the throughput of one measurement over that of another.
+
+    The two are independent, so their half-widths add in quadrature on the log scale.
+
+    Raises:
+        MisuseError: If one of them has no figure.
+    """
+    mine, theirs = measurement.samples_per_s, baseline.samples_per_s
+    if mine is None or theirs is None:
+        missing = measurement if mine is None else baseline
+        raise MisuseError(f"{missing.label} has no figure ({missing.status}): nothing to compare")
+    value = mine / theirs
+    widths = (measurement.relative_half_width, baseline.relative_half_width)
+    if widths[0] is None or widths[1] is None:
+        return Interval(value)
+    spread = math.hypot(math.log1p(widths[0]), math.log1p(widths[1]))
+    return Interval(value, value * math.exp(-spread), value * math.exp(spread))
+
+
+def effect(of: Result, to: Result) -> Effect:
+    """Hold one result against another.
+
+    Raises:
+        MisuseError: If one of them has no figure.
+    """
+    return Effect(of=of, to=to, interval=ratio(of.measurement, to.measurement))
+
+
+def results_of(run: Run) -> tuple[Result, ...]:
+    """Return the measurements of a run that have a figure."""
+    return tuple(Result(run=run, measurement=m) for m in run.measurements if m.status is Status.OK)
+
+
+def amp_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
+    """Pair every AMP case with its baselines: all else equal but the precision, and the layout with it.
+
+    The layout may differ, because each precision is measured in the layout that suits it; of two layouts
+    at one precision the faster stands. At the largest batches the batch differs too: that is the question
+    there, and such pairs come last.
+    """
+    by_speed = sorted(results, key=lambda r: r.measurement.samples_per_s or 0.0)
+    known = {_at_precision(r, r.case.precision): r for r in by_speed}
+    baselines = [precision for precision in Precision if not precision.is_amp]
+    pairs = [
+        effect(amp, known[twin])
+        for amp in known.values()
+        if amp.case.precision.is_amp
+        for precision in baselines
+        if (twin := _at_precision(amp, precision)) in known
+    ]
+    return tuple(
+        sorted(
+            pairs,
+            key=lambda pair: (
+                pair.of.measurement.at_largest_batch,
+                pair.of.case.workload,
+                pair.of.case.batch_size,
+                pair.of.case.execution,
+                pair.of.case.precision,
+            ),
+        )
+    )
+
+
+def scaling_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
+    """Pair every case on several GPUs with the same case on one."""
+    known = {result.case: result for result in results}
+    return tuple(
+        effect(result, known[alone])
+        for case, result in known.items()
+        if case.gpu_count > 1 and (alone := msgspec.structs.replace(case, gpu_count=1)) in known
+    )
+
+
+def execution_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
+    """Pair every graph or compile case with its eager twin: all else equal."""
+    known = {result.case: result for result in results}
+    pairs = [
+        effect(result, known[eager])
+        for case, result in known.items()
+        if case.execution is not Execution.EAGER
+        if (eager := msgspec.structs.replace(case, execution=Execution.EAGER)) in known
+    ]
+    return tuple(sorted(pairs, key=lambda p: (p.of.case.workload, p.of.case.batch_size, p.of.case.label)))
+
+
+def against_fp32(pairs: Iterable[Effect]) -> tuple[Effect, ...]:
+    """Return the pairs with strict fp32 at an equal batch: those that a line of text can state."""
+    return tuple(
+        pair
+        for pair in pairs
+        if pair.to.case.precision is Precision.FP32 and pair.of.case.batch_size == pair.to.case.batch_size
+    )
+
+
+def document(run: Run) -> dict[str, Any]:
+    """Return what AMP and further GPUs gain in a run, as JSON shows it."""
+    results = results_of(run)
+    return {
+        "amp": [_amp_document(pair) for pair in against_fp32(amp_effects(results))],
+        "scaling": [
+            {"case": pair.of.case, "speedup": pair.interval, "efficiency": pair.efficiency}
+            for pair in scaling_effects(results)
+        ],
+    }
+
+
+def _amp_document(pair: Effect) -> dict[str, Any]:
+    return {
+        "case": pair.of.case,
+        "baseline": pair.to.case,
+        "speedup": pair.interval,
+        "memory_ratio": pair.memory_ratio,
+        "loss_gap": pair.loss_gap.value if pair.loss_gap else None,
+        "curve_steps": pair.curve_steps,
+    }
+
+
+def _at_precision(result: Result, precision: Precision) -> tuple[Case, bool]:
+    """What two results must share to be paired, with this precision in place of theirs."""
+    best = result.measurement.at_largest_batch
+    batch = 0 if best else result.case.batch_size
+    case = msgspec.structs.replace(result.case, precision=precision, memory_format=None, batch_size=batch)
+    return case, best
+
+
+def _curve(result: Result) -> tuple[float | None, ...]:
+    return next((x.loss_curve for x in result.measurement.launches if x.loss_curve), ())

@@ -1,0 +1,267 @@
+"""The one gate between gpubench and files: bytes in, and bytes out. Nothing else in the package opens a file.
+
+In: a regular file of bounded size, read whole. What it is is asked before it is opened, so that no pipe keeps
+a command waiting and no device is touched. A file that gpubench itself finds in a folder is never a link; one
+that the user names may be (``follow_links``).
+
+Out: a file is replaced whole by a new one of an unpredictable name in the same folder, so that a reader sees
+the old file or the new one, and a link that was planted under the name is replaced, not followed. A pipe, a
+character device or an inherited descriptor (``/dev/stdout``) is written as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import stat
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from gpubench.errors import MisuseError, StorageError
+from gpubench.units import MIB, Bytes, format_bytes, plain
+
+TABLE_BYTES = 64 * MIB
+"""Limit for a table of prices or measurements: some 500,000 rows."""
+
+_T = TypeVar("_T")
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+_OPEN = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+_DESCRIPTOR = re.compile(r"/dev/std(out|err)|(?:/dev/fd|/proc/self/fd)/(\d{1,4})")
+_KINDS = {
+    stat.S_IFLNK: "a link, which is not followed",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+class BadContentError(MisuseError):
+    """The bytes of a file were read whole, and they are not what they should be.
+
+    Nothing else proves a file broken: not a failure to read it, nor the schema of a later gpubench.
+    """
+
+
+# --- in --------------------------------------------------------------------------------------------------
+
+
+def read_bytes(path: Path, most_bytes: Bytes, *, follow_links: bool = False) -> bytes:
+    """Read a regular file whole.
+
+    Raises:
+        MisuseError: If it is missing, closed, no regular file, over ``most_bytes``, or changed meanwhile.
+    """
+    try:
+        _require_regular(path, path.stat(follow_symlinks=follow_links), most_bytes)
+        descriptor = os.open(path, os.O_RDONLY | _OPEN | _NO_WAIT | (0 if follow_links else _NO_LINK))
+        with os.fdopen(descriptor, "rb") as file:
+            facts = os.fstat(descriptor)
+            _require_regular(path, facts, most_bytes)
+            data = file.read(most_bytes + 1)
+    except (OSError, ValueError) as error:  # a name that holds NUL is a ValueError
+        raise MisuseError(f"cannot read {_shown(path)}: {cause_of(error)}") from error
+    if len(data) != facts.st_size:
+        raise MisuseError(f"{_name(path)} was changed while it was read: try again")
+    return data
+
+
+def read_text(path: Path, most_bytes: Bytes, *, follow_links: bool = False) -> str:
+    """Read a file of UTF-8 text, with or without a byte order mark.
+
+    Raises:
+        BadContentError: If it is no UTF-8 text.
+        MisuseError: As ``read_bytes``.
+    """
+    return decode_text(read_bytes(path, most_bytes, follow_links=follow_links), path)
+
+
+def decode_text(data: bytes, path: Path) -> str:
+    """Decode UTF-8 text that came from a file; errors as ``read_text``."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadContentError(
+            f"{_name(path)} is not UTF-8 text (byte {error.start:,}): save it as UTF-8"
+        ) from error
+
+
+def read_json(
+    path: Path, shape: type[_T], most_bytes: Bytes, *, what: str, hint: str = "", follow_links: bool = False
+) -> _T:
+    """Read a JSON file of a given shape; errors as ``read_bytes`` and ``decode_json``."""
+    data = read_bytes(path, most_bytes, follow_links=follow_links)
+    return decode_json(data, shape, path, what=what, hint=hint)
+
+
+def decode_json(data: bytes | str, shape: type[_T], path: Path, *, what: str, hint: str = "") -> _T:
+    """Decode JSON that came from a file.
+
+    Args:
+        data: The JSON document.
+        shape: Its type, as msgspec reads it.
+        path: Where it came from, for the message.
+        what: What it should be, such as ``price snapshot``.
+        hint: What to do otherwise.
+
+    Raises:
+        BadContentError: If it is no JSON, or not of that shape.
+    """
+    try:
+        return msgspec.json.decode(data, type=shape)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        end = f"; {hint}" if hint else ""
+        raise BadContentError(f"{_name(path)} is no {what}: {plain(str(error))}{end}") from error
+
+
+def _require_regular(path: Path, facts: os.stat_result, most_bytes: Bytes) -> None:
+    if not stat.S_ISREG(facts.st_mode):
+        raise MisuseError(f"cannot read {_name(path)}: it is no regular file, but {_kind(facts)}")
+    if facts.st_size > most_bytes:
+        raise MisuseError(
+            f"{_name(path)} takes {format_bytes(facts.st_size)}, over the limit of {format_bytes(most_bytes)}"
+        )
+
+
+def _kind(facts: os.stat_result) -> str:
+    return _KINDS.get(stat.S_IFMT(facts.st_mode), "of another kind")
+
+
+# --- out -------------------------------------------------------------------------------------------------
+
+
+def write_file(path: Path, data: bytes, *, mode: int = 0o666, hint: str = "") -> None:
+    """Write a file whole or not at all; its folder is made where it is missing.
+
+    Args:
+        path: A regular file keeps its mode, and a link is replaced.
+        data: All of its content.
+        mode: Of a new file, less the user's umask.
+        hint: What to do if it cannot be written, for the message.
+
+    Raises:
+        StorageError: If it cannot be written; what was there is then untouched.
+    """
+    try:
+        descriptor = _open_special(path)
+        if descriptor is None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _replace(path, data, mode)
+        else:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+    except (OSError, ValueError) as error:
+        end = f"; {hint}" if hint else ""
+        raise StorageError(f"cannot write {_shown(path)}: {cause_of(error)}{end}") from error
+
+
+def create_file(path: Path, data: bytes = b"", *, mode: int = 0o666) -> None:
+    """Write a new file through to the disk; nothing that bears its name, not even a link, is touched.
+
+    Raises:
+        FileExistsError: If the name is taken.
+        OSError: If it cannot be written; it is then gone again.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN | _NO_LINK, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise
+
+
+def require_writable(folder: Path, *, hint: str) -> Path:
+    """Prove that files can be written into a folder, or the folder be made; nothing is left behind.
+
+    Returns:
+        The folder, or the nearest one above it that is there.
+
+    Raises:
+        StorageError: If not.
+    """
+    try:
+        there = folder.absolute()
+        nearest = next(place for place in (there, *there.parents) if place.exists())
+        probe = _temporary(nearest)
+        create_file(probe, b"gpubench")
+        probe.unlink()
+    except (OSError, ValueError) as error:
+        raise StorageError(f"cannot write to {_shown(folder)}: {cause_of(error)}; {hint}") from error
+    return nearest
+
+
+def cause_of(error: OSError | ValueError) -> str:
+    """Return why the system refused, without the path: the message around it names that."""
+    return (error.strerror if isinstance(error, OSError) else str(error)) or type(error).__name__
+
+
+def _open_special(path: Path) -> int | None:
+    """Open what is written as it is; None where there is a regular file, a link, or nothing.
+
+    A descriptor that was inherited is used itself: its name is a link, to a regular file where it was
+    redirected to one, which must neither be replaced nor be written from its beginning.
+    """
+    if found := _DESCRIPTOR.fullmatch(path.as_posix()):
+        number = {"out": 1, "err": 2}.get(found[1]) or int(found[2] or 0)
+        return os.dup(number)
+    try:
+        facts = path.lstat()
+    except FileNotFoundError:
+        return None
+    if stat.S_ISREG(facts.st_mode) or stat.S_ISLNK(facts.st_mode):
+        return None
+    if not (stat.S_ISFIFO(facts.st_mode) or stat.S_ISCHR(facts.st_mode)):
+        raise ValueError(f"it is {_kind(facts)}")
+    descriptor = os.open(path, os.O_WRONLY | _OPEN | _NO_LINK | _NO_WAIT)  # a pipe that nobody reads: ENXIO
+    os.set_blocking(descriptor, True)
+    return descriptor
+
+
+def _replace(path: Path, data: bytes, mode: int) -> None:
+    before = path.lstat() if path.is_file() and not path.is_symlink() else None
+    kept = None if before is None else before.st_mode & 0o777
+    temporary = _temporary(path.parent)
+    create_file(temporary, data, mode=mode if kept is None else kept)
+    try:
+        if kept is not None and temporary.stat().st_mode & 0o777 != kept:
+            temporary.chmod(kept)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    _sync_folder(path.parent)
+
+
+def _temporary(folder: Path) -> Path:
+    """Return a name that nobody can foresee; readers of results pass over names that begin with a dot."""
+    return folder / f".{secrets.token_hex(8)}.tmp"
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself survive a power cut, where the file system offers that."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _name(path: Path) -> str:
+    """The name alone: what is said of a file's content may stand in a report that is passed on."""
+    return plain(path.name, 300)
+
+
+def _shown(path: Path) -> str:
+    return plain(str(path), 1000)

@@ -1,0 +1,59 @@
+"""What a GPU and an offer are called for people: in terminal, page, verdict and messages alike.
+
+Whatever came from outside is stripped of control characters.
+"""
+
+from __future__ import annotations
+
+from gpubench.models import Offer, Pricing
+from gpubench.specs import load_specs
+from gpubench.units import format_usd, plain
+
+PRICING_WORDS = {
+    Pricing.ON_DEMAND: "on demand",
+    Pricing.SPOT: "spot",
+    Pricing.RESERVED: "reserved",
+    Pricing.OWNED: "owned",
+}
+
+
+def gpu_name(key: str) -> str:
+    """Return the short name of a GPU; a key that is not in the table is its own name.
+
+    >>> gpu_name("nvidia-geforce-rtx-4090-24gb"), gpu_name("strange-9000")
+    ('RTX 4090', 'strange-9000')
+    """
+    spec = load_specs().get(key)
+    return plain(key if spec is None else spec.short_name, 60)
+
+
+def gpus(key: str, count: int) -> str:
+    """Return so many GPUs of a kind.
+
+    >>> gpus("nvidia-geforce-rtx-4090-24gb", 4)
+    '4x RTX 4090'
+    """
+    return f"{count}x {gpu_name(key)}"
+
+
+def gpus_of(offer: Offer) -> str:
+    """Return the GPUs of an offer: "8x H100 SXM5 80GB"."""
+    return gpus(offer.gpu_key, offer.gpu_count)
+
+
+def offer_name(offer: Offer) -> str:
+    """Return who sells what: "aws p5.48xlarge us-east-1", "vast (spot)", "own: 3 years at 50 %"."""
+    if offer.pricing is Pricing.OWNED:
+        return plain(f"{offer.provider}: {offer.instance}", 60)
+    words = [offer.provider, offer.instance]
+    if offer.region:
+        words.append(offer.region)
+    if offer.pricing is not Pricing.ON_DEMAND:
+        term = f" {offer.term_years} y" if offer.term_years else ""
+        words.append(f"({PRICING_WORDS[offer.pricing]}{term})")
+    return plain(" ".join(words), 60)
+
+
+def price_of(offer: Offer) -> str:
+    """Return the price of the whole instance: "$2.14/h"."""
+    return f"{format_usd(float(offer.price_usd_per_hour))}/h"

@@ -1,0 +1,181 @@
+"""How much memory a step needs, in three figures that are never mixed, and whether a card has it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from gpubench.interval import Interval
+from gpubench.models.record import Record
+from gpubench.units import GIB, MIB, format_number
+
+
+class CardClass(StrEnum):
+    """Cards on which context, driver and libraries take alike: what readings of memory tell apart."""
+
+    HBM = "hbm"
+    GDDR = "gddr"
+    OTHER = "other"
+
+
+class Verdict(StrEnum):
+    """Whether a step fits on a card."""
+
+    FITS = "fits"
+    TOO_TIGHT = "too tight"
+    DOES_NOT_FIT = "does not fit"
+
+
+class CardMemory(Record, frozen=True, kw_only=True):
+    """The memory of one card.
+
+    Attributes:
+        listed_bytes: As its data sheet, or its driver, names it.
+        usable_bytes: What the driver shows of it at least: the error correction of GDDR memory takes 1/16.
+    """
+
+    listed_bytes: float
+    usable_bytes: float
+    card_class: CardClass
+
+    def verdict_of(self, device: Interval) -> Verdict:
+        """Say whether a need fits: its upper end decides, and the lower end whether it is only too tight."""
+        if device.high is not None and device.high <= self.usable_bytes:
+            return Verdict.FITS
+        tight = device.low is None or device.low <= self.usable_bytes
+        return Verdict.TOO_TIGHT if tight else Verdict.DOES_NOT_FIT
+
+
+class MemoryBasis(StrEnum):
+    """What an estimate of memory rests on."""
+
+    MEASURED = "measured"
+    TRACED = "traced"
+    FORMULA = "formula"
+
+
+class MemoryParts(Record, frozen=True, kw_only=True):
+    """What the upper end of the device's figure is made of [B]; the parts add up to it.
+
+    Attributes:
+        saved_bytes: Kept by the forward pass for the backward pass, the prebuilt batches included.
+        transient_bytes: Alive beside these at the highest moment only.
+        workspace_bytes: CUDA context, driver, scratch space of the libraries, rounding of the allocator.
+        margin_bytes: From the likely figure to the upper end.
+    """
+
+    weights_bytes: float
+    gradients_bytes: float
+    optimizer_bytes: float
+    saved_bytes: float
+    transient_bytes: float
+    workspace_bytes: float
+    margin_bytes: float
+
+    @property
+    def activations_bytes(self) -> float:
+        """Saved ones and transients."""
+        return self.saved_bytes + self.transient_bytes
+
+    def flat(self) -> dict[str, float]:
+        """Return the parts as the JSON shows them."""
+        return {"activations_bytes": self.activations_bytes} | {
+            name: getattr(self, name) for name in self.__struct_fields__
+        }
+
+
+class MemoryNeed(Record, frozen=True, kw_only=True):
+    """Peak memory of one step on one class of card, each figure with its interval of 95 %.
+
+    Attributes:
+        allocated: Of tensors, as ``torch.cuda.max_memory_allocated`` counts [B].
+        reserved: That the allocator of torch holds, as ``torch.cuda.max_memory_reserved`` counts [B].
+        device: In use on the device, as nvidia-smi shows it for a card with nothing else on it [B].
+        untraced: Why the step could not be traced; None where it was.
+    """
+
+    allocated: Interval
+    reserved: Interval
+    device: Interval
+    parts: MemoryParts
+    basis: MemoryBasis
+    untraced: str | None = None
+
+    def device_figures(self) -> dict[str, int | None]:
+        """Return memory in use under flat keys: ``device_bytes``, ``device_bytes_low``, ``_high``."""
+        return _flat_figure("device", self.device)
+
+    def flat(self) -> dict[str, Any]:
+        """Return the figures as JSON and files hold them: ``x_bytes``, ``x_bytes_low``, ``x_bytes_high``."""
+        figures = _flat_figure("allocated", self.allocated) | _flat_figure("reserved", self.reserved)
+        parts = {name: round(value) for name, value in self.parts.flat().items()}
+        return (
+            figures
+            | self.device_figures()
+            | {"parts": parts, "basis": str(self.basis), "not_traced": self.untraced}
+        )
+
+
+class MemoryFit(Record, frozen=True, kw_only=True):
+    """The answer to "does it fit": the upper end of the need against what the card has.
+
+    Attributes:
+        verdict: Too tight is where the likely figure may fit and its upper end does not.
+        largest_batch: The largest whose upper end fits; 0 where none does.
+    """
+
+    verdict: Verdict
+    need: MemoryNeed
+    card: CardMemory
+    largest_batch: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether the upper end fits."""
+        return self.verdict is Verdict.FITS
+
+    def text(self) -> str:
+        """Return the verdict with its figures: ``fits (needs 17.2 to 18.9 of 24 GiB)``."""
+        needs = self.needs()
+        if self.fits:
+            return f"fits ({needs})"
+        mend = f"largest batch {self.largest_batch}" if self.largest_batch else "not even a batch of 1 fits"
+        return f"{self.verdict}; {mend} ({needs})"
+
+    def text_of_measured(self) -> str:
+        """Return the same of a case that ran on this card: it fits, whatever the upper end."""
+        return f"fits (it ran here; {self.needs()})"
+
+    def needs(self) -> str:
+        """Return the figures alone: ``needs 17.2 to 18.9 of 24 GiB``, and what they lack."""
+        device = self.need.device
+        assert device.low is not None
+        assert device.high is not None
+        words = f"needs {format_range(device.low, device.high, self.card.listed_bytes)}"
+        return words if self.need.untraced is None else f"{words}; not traced: {self.need.untraced}"
+
+    def flat(self) -> dict[str, Any]:
+        """Return the answer as JSON shows it, the figures of the need included."""
+        return {
+            "verdict": str(self.verdict),
+            "fits": self.fits,
+            "largest_batch": self.largest_batch,
+            "memory_bytes": round(self.card.listed_bytes),
+            "usable_bytes": round(self.card.usable_bytes),
+        } | self.need.flat()
+
+
+def format_range(low_bytes: float, high_bytes: float, of_bytes: float) -> str:
+    """Format a need beside what there is, in one unit: ``17.2 to 18.9 of 24 GiB``.
+
+    >>> format_range(17.2 * 2**30, 18.9 * 2**30, 24 * 2**30), format_range(1e12, 1.2e12, 2**34)
+    ('17.2 to 18.9 of 24 GiB', '931 to 1,120 of 16 GiB')
+    """
+    unit, name = (GIB, "GiB") if of_bytes >= GIB else (MIB, "MiB")
+    of = format_number(of_bytes / unit).removesuffix(".0").removesuffix(".00")
+    return f"{format_number(low_bytes / unit)} to {format_number(high_bytes / unit)} of {of} {name}"
+
+
+def _flat_figure(name: str, figure: Interval) -> dict[str, int | None]:
+    ends = (("", figure.value), ("_low", figure.low), ("_high", figure.high))
+    return {f"{name}_bytes{end}": None if x is None else round(x) for end, x in ends}

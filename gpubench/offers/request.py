@@ -1,0 +1,46 @@
+"""What a list of prices is asked: one field an option of ``gpubench offers list``."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from gpubench.options import Option, said
+from gpubench.shared_options import DAY, Results
+
+KINDS = ("vm", "marketplace", "serverless", "historic", "attach-fee", "free")
+PRICINGS = ("on_demand", "spot", "reserved")
+"""What ``models.Pricing`` has to rent; its import would slow the start of the command line."""
+
+
+class OffersRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Which offers to show; a field that is None or empty does not restrict.
+
+    Attributes:
+        gpus: Names, aliases or parts of keys: ``h100`` means every H100.
+        max_usd_per_hour: Highest price of the whole instance [USD/h].
+        spot: One word for the pricing ``spot``.
+    """
+
+    providers: Annotated[tuple[str, ...], Option("Only this provider.", name="provider")] = ()
+    regions: Annotated[
+        tuple[str, ...], Option("Only this region; any where the source gives none.", name="region")
+    ] = ()
+    gpus: Annotated[
+        tuple[str, ...], Option("Only this GPU: key, name, or part of it (h100).", name="gpu")
+    ] = ()
+    count: Annotated[int | None, Option("Exact number of GPUs.", least=1)] = None
+    max_usd_per_hour: Annotated[float | None, Option("Highest price of the instance [USD/h].", least=0)] = (
+        None
+    )
+    spot: Annotated[bool, Option("Only spot prices.")] = False
+    pricings: Annotated[tuple[str, ...], Option("Only this pricing.", name="pricing", choices=PRICINGS)] = ()
+    kinds: Annotated[tuple[str, ...], Option("Only this kind.", name="kind", choices=KINDS)] = ()
+    offers: Annotated[Path | None, Option("Your own price table (CSV or JSON), laid over the others.")] = None
+    as_of: Annotated[date | str | None, said(DAY, help="List as of this day; later prices are left out.")] = (
+        None
+    )
+    results: Results = None

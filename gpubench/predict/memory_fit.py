@@ -1,0 +1,191 @@
+"""Fit what a trace of memory cannot know on published readings, and score it with each model left out.
+
+``python -m gpubench.predict.memory_fit`` writes data/memory_allowance.json again. The readings that it
+rests on, each with source, date and what the trace of its definition counts, are in data/memory_readings.csv.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from enum import StrEnum
+
+import msgspec
+import numpy as np
+from scipy import optimize, stats
+
+from gpubench.files import write_file
+from gpubench.models import CardClass
+from gpubench.predict.arrays import Array
+from gpubench.profile.allowance import ALLOWANCE_FILE, Allowance, ClassAllowance, class_of, device_bytes
+from gpubench.shipped import data_path, data_text
+from gpubench.specs import load_specs
+from gpubench.today import today
+from gpubench.units import MIB
+
+READINGS_FILE = "memory_readings.csv"
+CENSORED_SHARE = 0.9
+"""Of a card: readings above are left out, for an allocator keeps what it can get."""
+LEVEL = 0.95
+_ROBUST_SCALE = 0.03
+"""In the logarithm: readings farther off than this weigh less, such as one with a gap near a full card."""
+_START = (1000 * MIB, 1.1)
+_DIGITS = 4
+
+
+class ReadingKind(StrEnum):
+    """What was read: memory in use on the device, tensors and whatever came before, or not stated."""
+
+    DEVICE = "device"
+    ALLOCATED_UPPER = "allocated, upper"
+    UNSTATED = "unstated"
+
+
+class MemoryReading(msgspec.Struct, frozen=True, kw_only=True):
+    """One published reading of memory, and what the trace of the same step counts.
+
+    Attributes:
+        model: As its own definition in the tests is called.
+        traced_bytes: Peak that the trace counts as allocated [B].
+    """
+
+    source: str
+    date: str
+    gpu_key: str
+    kind: ReadingKind
+    model: str
+    precision: str
+    batch_size: int
+    seq_len: int | None
+    memory_bytes: float
+    traced_bytes: float
+
+    @property
+    def card_class(self) -> CardClass:
+        """Class of the card that it was read on."""
+        return class_of(load_specs()[self.gpu_key])
+
+    @property
+    def is_censored(self) -> bool:
+        """Whether the card was nearly full."""
+        listed = load_specs()[self.gpu_key].memory_bytes
+        return listed is not None and self.memory_bytes > CENSORED_SHARE * listed
+
+
+def load_readings() -> tuple[MemoryReading, ...]:
+    """Read the shipped readings."""
+    rows = csv.DictReader(data_text(READINGS_FILE).splitlines())
+    return tuple(
+        msgspec.convert(row | {"seq_len": row["seq_len"] or None}, MemoryReading, strict=False)
+        for row in rows
+    )
+
+
+def fit_allowance(readings: Sequence[MemoryReading], *, fitted: str | None = None) -> Allowance:
+    """Fit overhead, factor and interval of each class of card. The same readings give the same fit.
+
+    NVIDIA cards share one factor, for their libraries are the same; every other vendor's are one class.
+
+    Args:
+        readings: Those of memory in use are fitted, censored ones left out.
+        fitted: Date to write into it; None is today.
+    """
+    usable = [r for r in readings if r.kind is ReadingKind.DEVICE and not r.is_censored]
+    nvidia = [r for r in usable if r.card_class is not CardClass.OTHER]
+    others = [r for r in usable if r.card_class is CardClass.OTHER]
+    classes = _fit(nvidia) | (_fit(others) if others else {})
+    return Allowance(fitted=fitted or today().isoformat(), classes=classes)
+
+
+def _fit(readings: Sequence[MemoryReading]) -> dict[CardClass, ClassAllowance]:
+    classes = sorted({r.card_class for r in readings})
+    place = np.array([classes.index(r.card_class) for r in readings])
+    read = np.array([r.memory_bytes for r in readings])
+    traced = np.array([r.traced_bytes for r in readings])
+    models = np.array([r.model for r in readings])
+    weights = _equal_weights(models)
+
+    def errors(found: Array) -> Array:
+        return np.asarray(np.log((found[place] * MIB + found[-1] * traced) / read))
+
+    def weighted(found: Array) -> Array:
+        return errors(found) * np.sqrt(weights)
+
+    start = np.array([_START[0] / MIB] * len(classes) + [_START[1]])
+    found = optimize.least_squares(weighted, start, loss="soft_l1", f_scale=_ROBUST_SCALE).x
+    left = -errors(found)
+    count = len(set(models))
+    spread = float(np.sqrt(np.average(left**2, weights=weights)))
+    t = float(stats.t.ppf((1 + LEVEL) / 2, count - 1))
+    inner = np.array([abs(v - np.median(left[models == m])) for v, m in zip(left, models, strict=True)])
+    return {
+        kind: ClassAllowance(
+            overhead_bytes=round(float(found[n])) * MIB,
+            factor=round(float(found[-1]), _DIGITS),
+            half_width=round(t * spread * float(np.sqrt(1 + 1 / count)), _DIGITS),
+            half_width_within=round(float(np.quantile(inner, LEVEL)), _DIGITS),
+            readings=int((place == n).sum()),
+            models=len(set(models[place == n])),
+        )
+        for n, kind in enumerate(classes)
+    }
+
+
+def _equal_weights(models: np.typing.NDArray[np.str_]) -> Array:
+    """Each model counts once, however many of its batches were read."""
+    names, counts = np.unique(models, return_counts=True)
+    share = dict(zip(names, 1 / counts, strict=True))
+    return np.array([share[m] for m in models])
+
+
+class Score(msgspec.Struct, frozen=True, kw_only=True):
+    """How the fit did on readings of models that it had not seen.
+
+    Attributes:
+        mean_error: Mean of |likely figure / reading - 1|.
+        above: Share of readings above the upper end.
+        bound_over_reading: Upper end over reading, median.
+    """
+
+    readings: int
+    mean_error: float
+    above: float
+    bound_over_reading: float
+
+
+def score_left_out(readings: Sequence[MemoryReading]) -> dict[str, Score]:
+    """Score memory in use, each model left out in turn; by vendor, source and model."""
+    usable = [r for r in readings if r.kind is ReadingKind.DEVICE and not r.is_censored]
+    outcomes: dict[str, list[tuple[float, float]]] = {}
+    for model in sorted({r.model for r in usable}):
+        fit = fit_allowance([r for r in usable if r.model != model], fitted="")
+        for reading in (r for r in usable if r.model == model):
+            allowance = fit.classes[reading.card_class]
+            likely = device_bytes(allowance, reading.traced_bytes)
+            ratio = likely / reading.memory_bytes
+            outcome = ratio, ratio * math.exp(allowance.half_width)
+            vendor = "others" if reading.card_class is CardClass.OTHER else "nvidia"
+            for group in (vendor, f"{reading.source} {reading.card_class}", f"{vendor} {reading.model}"):
+                outcomes.setdefault(group, []).append(outcome)
+    return {group: _score(pairs) for group, pairs in outcomes.items()}
+
+
+def _score(pairs: Sequence[tuple[float, float]]) -> Score:
+    likely, bound = np.array(pairs).T
+    return Score(
+        readings=len(pairs),
+        mean_error=float(np.mean(np.abs(likely - 1))),
+        above=float(np.mean(bound < 1)),
+        bound_over_reading=float(np.median(bound)),
+    )
+
+
+def write(allowance: Allowance) -> None:
+    """Write the file that predictions read."""
+    encoded = msgspec.json.format(msgspec.json.encode(allowance), indent=1)
+    write_file(data_path(ALLOWANCE_FILE), encoded + b"\n")
+
+
+if __name__ == "__main__":
+    write(fit_allowance(load_readings()))

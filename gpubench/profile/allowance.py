@@ -1,0 +1,104 @@
+"""What a trace of memory cannot know, as fitted on readings: the one reader of data/memory_allowance.json.
+
+Context and driver take a fixed amount that differs with the class of card; the scratch space of the
+libraries, the rounding of the allocator and the gaps that it leaves grow with what is allocated.
+``gpubench.predict.memory_fit`` writes the file.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import msgspec
+
+from gpubench.models import CardClass, CardMemory, DeviceProfile, GpuSpec
+from gpubench.models.record import Record
+from gpubench.shipped import data_bytes
+from gpubench.specs import find_spec
+
+ALLOWANCE_FILE = "memory_allowance.json"
+GDDR_SHARE = 15 / 16
+"""Of GDDR memory error correction leaves this: a 48 GiB L40S shows 45.0, a 16 GiB T4 15.0."""
+HBM_SHARE = 0.985
+"""HBM corrects errors in bits of its own: 79.6 of 80 GiB on an H100, 140.4 of 141 on an H200, 15.8 of 16 on a
+V100."""
+TRACE_SHARE = 0.03
+"""Real steps agree with the trace to within this, by the memory events of torch's profiler."""
+
+
+class ClassAllowance(Record, frozen=True, kw_only=True):
+    """What is added on one class of card.
+
+    Attributes:
+        overhead_bytes: Of context, driver and the libraries' own memory, whatever the step.
+        factor: Reserved memory over what the trace counts as allocated.
+        half_width: Of the interval of 95 % for a model never seen, in the logarithm of memory in use.
+        half_width_within: The same for another batch of a model that was seen.
+        readings, models: How many it rests on.
+    """
+
+    overhead_bytes: float
+    factor: float
+    half_width: float
+    half_width_within: float
+    readings: int
+    models: int
+
+
+class Allowance(Record, frozen=True, kw_only=True):
+    """The fit, by class of card, with its date."""
+
+    fitted: str
+    classes: dict[CardClass, ClassAllowance]
+
+
+@cache
+def load_allowance() -> Allowance:
+    """Read the shipped fit."""
+    return msgspec.json.decode(data_bytes(ALLOWANCE_FILE), type=Allowance)
+
+
+def device_bytes(allowance: ClassAllowance, allocated_bytes: float) -> float:
+    """Memory in use on a device, from what tensors take [B]."""
+    return allowance.overhead_bytes + allowance.factor * allocated_bytes
+
+
+def card_class(vendor: str | None, memory_type: str | None, memory_bytes: float | None) -> CardClass:
+    """The class of a card; where its type of memory is not known, a large memory is HBM."""
+    if vendor != "NVIDIA":
+        return CardClass.OTHER
+    if memory_type is None:
+        return CardClass.HBM if (memory_bytes or 0) > 48 * 2**30 else CardClass.GDDR
+    return CardClass.HBM if memory_type.startswith("HBM") else CardClass.GDDR
+
+
+def class_of(spec: GpuSpec) -> CardClass:
+    """The class of a card of the specification table."""
+    return card_class(spec.vendor, spec.memory_type, spec.memory_bytes)
+
+
+def card_of(spec: GpuSpec) -> CardMemory | None:
+    """The memory of a card of the specification table; None where it is not known."""
+    if spec.memory_bytes is None:
+        return None
+    corrected = (spec.memory_type or "").startswith(("GDDR", "LPDDR"))
+    return CardMemory(
+        listed_bytes=spec.memory_bytes,
+        usable_bytes=(GDDR_SHARE if corrected else HBM_SHARE) * spec.memory_bytes,
+        card_class=class_of(spec),
+    )
+
+
+def card_of_device(device: DeviceProfile) -> CardMemory | None:
+    """The memory of a probed device, all of which its driver shows; None where it is not known.
+
+    Its class is that of its row in the specification table.
+    """
+    if device.memory_bytes is None:
+        return None
+    spec = None if device.gpu_key is None else find_spec(device.gpu_key)
+    return CardMemory(
+        listed_bytes=device.memory_bytes,
+        usable_bytes=device.memory_bytes,
+        card_class=card_class(device.vendor, None, device.memory_bytes) if spec is None else class_of(spec),
+    )

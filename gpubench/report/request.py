@@ -1,0 +1,46 @@
+"""What a report is asked: where to write it, and what its ranking is asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from gpubench.options import Option, said
+from gpubench.recommend.request import RankRequest
+from gpubench.shared_options import RESULTS, WORKLOAD
+
+FORMATS = {"html": "html", "md": "md", "json": "json", "csv": "csv"}
+"""Each format with the ending of its default file name."""
+
+
+class ReportRequest(RankRequest, frozen=True, kw_only=True):
+    """Where to write the report and of which run, and every option of a ranking."""
+
+    output: Annotated[
+        Path | None,
+        Option(
+            "File to write.", place=1, short="-o", default="a dated file in reports/ of the results folder"
+        ),
+    ] = None
+    results: Annotated[Path | None, said(RESULTS, place=2)] = None
+    format: Annotated[
+        str | None,
+        Option(
+            "Format of the report.", choices=tuple(FORMATS), default="by the ending of the file, else html"
+        ),
+    ] = None
+    run: Annotated[
+        str | None,
+        Option("Run whose device the report is about: a path, an id or latest.", default="the newest usable"),
+    ] = None
+    workloads: Annotated[
+        tuple[str, ...], said(WORKLOAD, help="Rank by this workload, or by a model of your own.", place=0)
+    ] = ()
+    data: Annotated[
+        Any,
+        Option(
+            "What to report, where it is already at hand; nothing is then read or ranked.",
+            python="ReportData | None",
+            python_only=True,
+        ),
+    ] = None

@@ -1,0 +1,1 @@
+"""One run from request to file; the only room that both measures and stores."""

@@ -1,0 +1,101 @@
+"""The options that several verbs share, each declared once."""
+
+from __future__ import annotations
+
+import os
+from datetime import date
+from numbers import Integral
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+
+from gpubench.errors import MisuseError
+from gpubench.options import Option, said, shown_value
+from gpubench.units import plain
+
+
+def read_workload(value: str | os.PathLike[str], name: str) -> str:
+    """Return the name of a workload; a path of the user's own model may be a ``Path``.
+
+    Raises:
+        TypeError: If it is neither.
+    """
+    del name
+    path = os.fspath(value)
+    if not isinstance(path, str):  # a path may be of bytes
+        raise TypeError
+    return path
+
+
+def read_day(value: date | str, name: str) -> date | str:
+    """Return a day as it was given; ``today.day_of`` reads it.
+
+    Raises:
+        TypeError: If it is no day and no text.
+    """
+    del name
+    if not isinstance(value, date | str):
+        raise TypeError
+    return value
+
+
+RESULTS = Option(
+    "Results folder.", default="$GPUBENCH_RESULTS, ./results if it is there, else the user's data folder"
+)
+Results: TypeAlias = Annotated[Path | None, RESULTS]
+
+DAY = Option(read=read_day, takes="a day (YYYY-MM-DD, or a date)", python="date | str", metavar="YYYY-MM-DD")
+WORKLOAD = Option(
+    name="workload",
+    place=1,
+    read=read_workload,
+    takes="a name or a path",
+    python="str | Path",
+    metavar="NAME|FILE[:NAME]",
+)
+
+
+TASKS = ("train", "infer")
+"""As ``models.TaskKind``, whose import would slow the start of the command line; a test compares the two."""
+
+Device: TypeAlias = Annotated[str, Option("Device: auto, cpu, cuda, cuda:N, or a UUID.")]
+
+
+MOST_BATCH = 2**40
+"""More samples than any step holds, and few enough for every figure of them."""
+
+
+def read_batch(value: Any, name: str) -> Any:
+    """Read a batch size: a whole number, or ``max``.
+
+    Raises:
+        MisuseError: If a text is neither, or the number is outside of 1 to ``MOST_BATCH``.
+        TypeError: If it is something else.
+    """
+    if value is None or value == "max":
+        return value
+    if isinstance(value, bool) or not isinstance(value, str | Integral):
+        raise TypeError
+    try:
+        size = int(value)
+    except ValueError:
+        raise MisuseError(f"{name} {plain(str(value))!r} is neither a whole number nor max") from None
+    if not 1 <= size <= MOST_BATCH:
+        raise MisuseError(f"{name} {shown_value(size)} must be from 1 to {MOST_BATCH}, or max")
+    return size
+
+
+BATCH = Option(
+    read=read_batch,
+    takes="a whole number or max",
+    python='int | Literal["max"]',
+    metavar="N|max",
+    default="the workload's main batch",
+)
+
+
+class ResultsRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of a function that only reads stored results."""
+
+    results: Annotated[Path | None, said(RESULTS, place=1)] = None

@@ -1,0 +1,143 @@
+"""`gpubench memory`: figures, cards and mends, on the terminal and as JSON; bad input in one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubench.cli.app import main
+from gpubench.profile import load_profiles
+
+FIGURES = ("allocated_bytes", "reserved_bytes", "device_bytes")
+BY_VALUE = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+    def forward(self, x):
+        return self.layer(x) if x.sum() > 0 else -self.layer(x)
+
+def build(n):
+    return Net(), torch.randn(n, 4), torch.randn(n, 4), nn.MSELoss()
+"""
+
+
+@pytest.fixture
+def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
+    """Run the verb without any results; give back exit code, stdout and stderr."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["gpubench", "memory", *arguments, "--results", str(tmp_path)])
+        try:
+            main()
+            code = 0
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+def test_the_document_keeps_the_three_figures_apart(ask: Any) -> None:
+    code, out, _ = ask("transformer", "--gpu", "nvidia-geforce-rtx-4090-24gb", "--batch-size", "32", "--json")
+    answer = json.loads(out)
+    assert code == 0
+    for name in FIGURES:
+        assert answer[f"{name}_low"] <= answer[name] <= answer[f"{name}_high"]
+    assert answer["allocated_bytes"] < answer["reserved_bytes"] < answer["device_bytes"]
+    parts = answer["parts"]
+    whole = sum(size for name, size in parts.items() if name != "activations_bytes")
+    assert whole == pytest.approx(answer["device_bytes_high"], abs=10)
+    assert parts["activations_bytes"] == pytest.approx(parts["saved_bytes"] + parts["transient_bytes"], abs=2)
+    assert (answer["basis"], answer["not_traced"]) == ("traced", None)
+
+
+def test_what_would_make_it_fit_has_its_own_figures(ask: Any) -> None:
+    key = "nvidia-geforce-rtx-4090-24gb"
+    _, out, _ = ask("bert_base", "--gpu", key, "--batch-size", "160", "--precision", "fp32", "--json")
+    (card,) = json.loads(out)["cards"]
+    assert card["verdict"] == "does not fit"
+    mends = {mend["what"].split(",")[0]: mend for mend in card["mends"]}
+    kinds = (
+        "automatic mixed precision",
+        "activation checkpointing",
+        f"batch {card['largest_batch']}",
+        "4 GPUs",
+    )
+    for kind in kinds:
+        (mend,) = (m for what, m in mends.items() if what.startswith(kind))
+        assert mend["device_bytes_high"] < card["device_bytes_high"]
+    assert mends[f"batch {card['largest_batch']}"]["fits"]
+    assert mends["4 GPUs"]["fits"]
+    (again,) = (m for what, m in mends.items() if what.startswith("activation checkpointing"))
+    assert again["fits"]
+    assert again["device_bytes"] < 0.4 * card["device_bytes"]
+
+
+def test_the_terminal_says_what_it_knows(ask: Any) -> None:
+    _, out, _ = ask("resnet50", "--gpu", "nvidia-tesla-t4-16gb")
+    assert "nvidia-tesla-t4-16gb: fits (needs " in out
+    assert "optimizer state" in out
+    _, every, _ = ask()
+    trained = [name for name, profile in load_profiles().items() if "train" in profile.tasks]
+    assert [line.split()[0] for line in every.splitlines()] == trained
+
+
+def test_without_a_gpu_named_cards_stand_by_size(ask: Any) -> None:
+    _, out, _ = ask("vgg16", "--json")
+    cards = json.loads(out)["cards"]
+    sizes = [card["usable_bytes"] for card in cards]
+    assert sizes == sorted(sizes)
+    largest = [card["largest_batch"] for card in cards]
+    assert largest[0] < largest[-1]
+    assert len({key for card in cards for key in card["gpu_keys"]}) > 80
+
+
+def test_a_model_that_cannot_be_traced_has_the_widest_bound(ask: Any, tmp_path: Path) -> None:
+    path = tmp_path / "net.py"
+    path.write_text(BY_VALUE)
+    code, out, err = ask(str(path), "--gpu", "nvidia-tesla-t4-16gb", "--json")
+    answer = json.loads(out)
+    assert code == 0
+    assert "Traceback" not in err
+    assert answer["basis"] == "formula"
+    assert answer["not_traced"]
+    assert answer["allocated_bytes_high"] > 2 * answer["allocated_bytes"]
+    _, text, _ = ask(str(path), "--gpu", "nvidia-tesla-t4-16gb")
+    assert "; not traced: " in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nosuch",), "unknown workload"),
+        (("vgg16", "--gpu", "nosuch"), "unknown or ambiguous GPU"),
+        (("vgg16", "--batch-size", "0"), "must be at least 1"),
+        (("vgg16", "--precision", "int4"), "unknown precision"),
+        (("vgg16", "--task", "sleep"), "unknown task"),
+    ],
+)
+def test_bad_input_is_one_line(ask: Any, arguments: tuple[str, ...], message: str) -> None:
+    code, out, err = ask(*arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_an_answer_needs_no_torch() -> None:
+    program = """
+import sys
+from gpubench.predict.memory_answer import read_questions
+read_questions(["vgg16"], gpus=None, precision="amp", task="train", batch_size=None, results=None)
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

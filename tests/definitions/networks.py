@@ -1,0 +1,56 @@
+"""The networks that have a definition here, by the name of their row in data/model_profiles.csv.
+
+``python tests/definitions/networks.py`` prints the rows of all of them, with names those of these models.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from definitions import (
+    bert_mlm,
+    convnext,
+    ddpm,
+    efficientnet,
+    language,
+    regnet,
+    resnet50_cifar,
+    ssd,
+    swin,
+    t5,
+    unet,
+    vit,
+    whisper,
+)
+from definitions.rows import line
+from gpubench.profile.trace import trace_operators
+from gpubench.workload import Workload
+
+DEFINITIONS: Mapping[str, Workload] = {
+    "bert_hf_mlm": bert_mlm.DEFINITION,
+    "convnext_large": convnext.DEFINITION,
+    "ddpm_64": ddpm.DEFINITION,
+    "regnet_y_128gf": regnet.DEFINITION,
+    "resnet50_cifar": resnet50_cifar.DEFINITION,
+    "ssd": ssd.DEFINITION,
+    "swin_base_patch4_window7_224": swin.DEFINITION,
+    "t5_hf": t5.DEFINITION,
+    "tf_efficientnetv2_b0": efficientnet.DEFINITION,
+    "unet_256": unet.DEFINITION,
+    "vit_base_patch16_224": vit.DEFINITION,
+    "whisper_hf": whisper.DEFINITION,
+    **{definition.name: definition for definition in language.DEFINITIONS},
+}
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or DEFINITIONS:
+        definition = DEFINITIONS[name]
+        profile = trace_operators(definition).profile
+        print(line(name, profile, definition.source))
+        forward = profile.forward_flops_per_sample / 2e9
+        print(f"{name}: {profile.parameters:,} parameters, {forward:.3f} GMAC forward", file=sys.stderr)

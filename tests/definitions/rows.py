@@ -1,0 +1,53 @@
+"""A row of data/model_profiles.csv from the trace of a network."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+from gpubench.models import OperatorKind, WorkloadProfile
+
+DECIMALS = {
+    "ops_per_step": 0,
+    "params_m": 2,
+    "gflop_conv3x3": 4,
+    "gflop_conv_other": 4,
+    "gflop_matmul": 4,
+    "gflop_depthwise": 4,
+    "gb_fp32_per_sample": 5,
+    "gb_fp32_fixed": 5,
+}
+"""The columns of numbers, and how many digits the table keeps of each."""
+KINDS = {
+    "gflop_conv3x3": OperatorKind.CONV3X3,
+    "gflop_conv_other": OperatorKind.CONV,
+    "gflop_matmul": OperatorKind.MATMUL,
+    "gflop_depthwise": OperatorKind.DEPTHWISE,
+}
+
+
+def totals(profile: WorkloadProfile) -> dict[str, float]:
+    """Totals of one training step; the optimizer counts as an operator, its bytes stand elsewhere."""
+    moved = [o for o in profile.train if o.kind is not OperatorKind.OPTIMIZER]
+    flops = {
+        column: sum(o.count * o.flops_per_sample for o in profile.train if o.kind is kind)
+        for column, kind in KINDS.items()
+    }
+    return {
+        "ops_per_step": sum(o.count for o in profile.train),
+        "params_m": profile.parameters / 1e6,
+        **{column: value / 1e9 for column, value in flops.items()},
+        "gb_fp32_per_sample": sum(o.count * o.bytes_per_sample for o in moved) / 1e9,
+        "gb_fp32_fixed": sum(o.count * o.bytes_fixed for o in moved) / 1e9,
+    }
+
+
+def line(model: str, profile: WorkloadProfile, source: str, approximate: str = "") -> str:
+    """A line of the table."""
+    numbers = [
+        round(value, digits) if digits else int(value)
+        for (_, value), digits in zip(totals(profile).items(), DECIMALS.values(), strict=True)
+    ]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow([model, *numbers, source, approximate])
+    return text.getvalue()

@@ -1,0 +1,146 @@
+"""T5-small on 1,024 tokens in and out: matrices of scores are written out, for they take a learned bias."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from gpubench.workload import Task, Workload, seeded, token_cross_entropy
+
+VOCABULARY, LENGTH, WIDTH, HEADS, INNER, FORWARD, LAYERS = 32_128, 1_024, 512, 8, 64, 2_048, 6
+BUCKETS, FARTHEST, DROPOUT = 32, 128, 0.1
+
+
+class Norm(nn.Module):
+    """Scale by the root of the mean square, which is taken in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape kept."""
+        x = x * torch.rsqrt(x.to(torch.float32).pow(2).mean(-1, keepdim=True) + 1e-6)
+        return self.weight * x
+
+
+class Attention(nn.Module):
+    """Attention whose scores take a bias: without it in the first layer of a stack, which makes it."""
+
+    def __init__(self, *, makes_bias: bool = False) -> None:
+        super().__init__()
+        self.norm = Norm()
+        self.query, self.key, self.value = (nn.Linear(WIDTH, HEADS * INNER, bias=False) for _ in range(3))
+        self.output = nn.Linear(HEADS * INNER, WIDTH, bias=False)
+        self.bias = nn.Embedding(BUCKETS, HEADS) if makes_bias else None
+
+    def forward(self, x: Tensor, bias: Tensor, other: Tensor | None = None) -> Tensor:
+        """Add what was attended to; ``other`` are the encoder's states.
+
+        Shapes:
+            x, out: (N, T, width); bias: (N, heads, T, T).
+        """
+        normed = self.norm(x)
+        read = normed if other is None else other
+        query, key, value = (
+            f(y).view(len(x), -1, HEADS, INNER).transpose(1, 2)
+            for f, y in ((self.query, normed), (self.key, read), (self.value, read))
+        )
+        scores = torch.matmul(query, key.transpose(3, 2))
+        scores += bias
+        shares = nn.functional.softmax(scores.float(), dim=-1).type_as(scores)
+        shares = nn.functional.dropout(shares, DROPOUT, self.training)
+        seen = torch.matmul(shares, value).transpose(1, 2).reshape(*x.shape[:2], HEADS * INNER)
+        return x + nn.functional.dropout(self.output(seen), DROPOUT, self.training)
+
+    def learned_bias(self, x: Tensor) -> Tensor:
+        """Bias by distance, with a mask for each sequence.
+
+        Shapes:
+            out: (N, heads, T, T).
+        """
+        assert self.bias is not None
+        places = torch.arange(x.shape[1], device=x.device)
+        distance = (places[None] - places[:, None]).abs().clamp(max=BUCKETS - 1)
+        return self.bias(distance).permute(2, 0, 1)[None] + torch.zeros(len(x), 1, 1, 1, device=x.device)
+
+
+class FeedForward(nn.Module):
+    """Two linear layers around a ReLU; the second stays in float32 whatever autocast says of the weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = Norm()
+        self.enter, self.leave = nn.Linear(WIDTH, FORWARD, bias=False), nn.Linear(FORWARD, WIDTH, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape kept."""
+        wide = nn.functional.dropout(nn.functional.relu(self.enter(self.norm(x))), DROPOUT, self.training)
+        return x + nn.functional.dropout(self.leave(wide), DROPOUT, self.training)
+
+
+class T5(nn.Module):
+    """Encoder and decoder around one embedding, which is the head too.
+
+    Shapes:
+        tokens: (N, 1024) int64; logits: (N, 1024, 32128).
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(VOCABULARY, WIDTH)
+        self.encoder = nn.ModuleList(
+            nn.ModuleList([Attention(makes_bias=n == 0), FeedForward()]) for n in range(LAYERS)
+        )
+        self.decoder = nn.ModuleList(
+            nn.ModuleList([Attention(makes_bias=n == 0), Attention(), FeedForward()]) for n in range(LAYERS)
+        )
+        self.norms = nn.ModuleList([Norm(), Norm()])
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Score every word at each place of the output, which is the input again."""
+        states = nn.functional.dropout(self.words(tokens), DROPOUT, self.training)
+        bias = self.encoder[0][0].learned_bias(states)
+        for attend, forward in self.encoder:
+            states = forward(attend(states, bias))
+        states = nn.functional.dropout(self.norms[0](states), DROPOUT, self.training)
+        x = nn.functional.dropout(self.words(tokens), DROPOUT, self.training)
+        own_bias, no_bias = (
+            self.decoder[0][0].learned_bias(x),
+            torch.zeros(len(x), HEADS, LENGTH, LENGTH, device=x.device),
+        )
+        for attend, read, forward in self.decoder:
+            x = forward(read(attend(x, own_bias), no_bias, states))
+        x = nn.functional.dropout(self.norms[1](x), DROPOUT, self.training) * WIDTH**-0.5
+        return nn.functional.linear(x, self.words.weight)
+
+
+def build(batch_size: int, seed: int) -> Task:
+    """Build one training step, with Adam.
+
+    Shapes:
+        inputs, targets: (N, 1024) int64; logits: (N, 1024, 32128).
+    """
+    with seeded(seed):
+        tokens = torch.randint(VOCABULARY, (batch_size, LENGTH))
+        return Task(
+            model=T5(),
+            batches=((tokens, tokens.clone()),),
+            loss=token_cross_entropy,
+            optimizer=partial(torch.optim.Adam, lr=1e-3, foreach=True),
+        )
+
+
+DEFINITION = Workload(
+    name="t5_small",
+    summary="T5-small, 1,024 tokens in and out",
+    version=1,
+    sample_unit="sequence",
+    sample_shape=(LENGTH,),
+    batches=(16,),
+    is_image=False,
+    source="Raffel and others 2019, arXiv:1910.10683, section 2.1 and the small model of 3.7; 60.5 M parameters",
+    build=build,
+)

@@ -1,0 +1,133 @@
+"""Rows of data/memory_readings.csv, held against the trace of the definition that they say they are of."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from definitions import bert_mlm, convnext, lora, regnet, resnets, t5, whisper
+from gpubench.discovery import load_workload
+from gpubench.models import TaskKind
+from gpubench.predict.memory_fit import MemoryReading, load_readings
+from gpubench.profile.liveness import trace_step
+from gpubench.workload import Workload
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A definition, its parameters as its paper or its authors' code has them, and how it was trained.
+
+    Attributes:
+        keep_gradients: Set to zero, or not at all, instead of freed between steps.
+    """
+
+    workload: Workload
+    parameters_m: float
+    keep_gradients: bool = True
+
+
+MODELS = {
+    "resnet50_sgd": Traced(resnets.RESNET50, 25.557),
+    "resnet152_adam": Traced(resnets.RESNET152, 60.193, keep_gradients=False),
+    "whisper_tiny": Traced(whisper.DEFINITION, 8.307),
+    "bert_mlm": Traced(bert_mlm.DEFINITION, 109.514),
+    "convnext_large": Traced(convnext.DEFINITION, 197.767),
+    "regnet_y_128gf": Traced(regnet.DEFINITION, 644.813),
+    "t5_small": Traced(t5.DEFINITION, 60.507),
+}
+LORA = {"qwen_7b_lora": (lora.QWEN_7B, 7864.5), "qwen_1.8b_lora": (lora.QWEN_1_8B, 1890.5)}
+READINGS = load_readings()
+
+
+def parameters_m(workload: Workload) -> float:
+    with torch.device("meta"):
+        return sum(p.numel() for p in workload.build(1, 0).model.parameters()) / 1e6
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_definition_has_the_published_number_of_parameters(name: str) -> None:
+    """Those of torchvision's and transformers' models of the same name, to a thousandth."""
+    assert parameters_m(MODELS[name].workload) == pytest.approx(MODELS[name].parameters_m, rel=1e-4)
+
+
+def test_every_reading_has_its_definition() -> None:
+    assert {r.model for r in READINGS} == {*MODELS, *LORA}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["amp", "fp32"])
+@pytest.mark.parametrize("name", MODELS)
+def test_readings_hold_what_the_trace_of_their_definition_counts(name: str, precision: str) -> None:
+    rows = [r for r in READINGS if (r.model, r.precision) == (name, precision)]
+    if not rows:
+        pytest.skip("not read at this precision")
+    model = MODELS[name]
+    traced = trace_step(
+        model.workload, TaskKind.TRAIN, is_amp=precision == "amp", keep_gradients=model.keep_gradients
+    )
+    for row in rows:
+        assert row.traced_bytes == pytest.approx(traced.peak(row.batch_size).at(row.batch_size), rel=0.01)
+
+
+def lora_peak_bytes(row: MemoryReading) -> float:
+    sizes, _ = LORA[row.model]
+    assert row.seq_len is not None
+    workload = lora.definition(row.model, sizes, row.seq_len, lora.QWEN_SOURCE)
+    return trace_step(workload, TaskKind.TRAIN, is_amp=True, keep_gradients=True).peak(1).at(1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "row", [r for r in READINGS if r.model in LORA], ids=lambda r: f"{r.model}-{r.seq_len}"
+)
+def test_lora_at_each_length_is_what_its_trace_counts(row: MemoryReading) -> None:
+    assert row.traced_bytes == pytest.approx(lora_peak_bytes(row), rel=0.01)
+
+
+TRACE_LLAMA = """
+import resource
+from definitions import lora
+from gpubench.models import TaskKind
+from gpubench.profile.liveness import trace_step
+traced = trace_step(lora.LLAMA, TaskKind.TRAIN, is_amp=True)
+print(traced.weights_bytes, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.slow
+def test_eight_billion_parameters_are_traced_within_a_gigabyte() -> None:
+    """All of the process counts: 16 GB of weights have no values there."""
+    ran = subprocess.run(
+        [sys.executable, "-c", TRACE_LLAMA],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    weights_bytes, most_bytes = map(float, ran.stdout.split())
+    assert weights_bytes == pytest.approx(16.07e9, rel=0.01)
+    assert most_bytes < 1e9
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize(
+    ("workload", "limit_s"),
+    [
+        *((load_workload(n), 3.0) for n in ("vgg16", "resnet50", "bert_base", "transformer")),
+        (lora.LLAMA, 10.0),
+    ],
+    ids=lambda x: x.name if isinstance(x, Workload) else "",
+)
+def test_a_trace_takes_seconds(workload: Workload, limit_s: float) -> None:
+    """One training step at one precision, at both batch sizes."""
+    torch.set_num_threads(1)
+    before = time.process_time()
+    trace_step(workload, TaskKind.TRAIN, is_amp=True)
+    assert time.process_time() - before < limit_s

@@ -1,0 +1,48 @@
+"""docs/architecture.md says what is so: its layers are the linter's, and every file that it names is there."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+
+
+def layers() -> list[str]:
+    """The modules of the linter's layers, from the top."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    (contract,) = (c for c in project["tool"]["importlinter"]["contracts"] if c["type"] == "layers")
+    assert contract["exhaustive"]
+    assert contract["containers"] == ["gpubench"]
+    return [name for layer in contract["layers"] for name in re.findall(r"\w+", layer)]
+
+
+def test_the_layers_of_the_page_are_those_of_the_linter():
+    rooms = PAGE.partition("## Rooms")[2].partition("\n## ")[0]
+    told = [name for row in re.findall(r"(?m)^\| (`.+?) \|", rooms) for name in re.findall(r"`(\w+)`", row)]
+    assert told == layers()
+
+
+def test_every_room_is_a_layer():
+    package = ROOT / "gpubench"
+    found = {p.stem for p in package.glob("*.py")} | {p.parent.name for p in package.glob("*/__init__.py")}
+    assert found - {"__init__"} == set(layers())
+
+
+def test_every_file_that_the_page_names_is_there():
+    named = [name for name in re.findall(r"`([\w./]+)`", PAGE) if "/" in name]
+    assert "gpubench/precisions.py" in named
+    for name in named:
+        assert (ROOT / name).exists() or (ROOT / "docs" / name).exists(), name
+
+
+def test_a_section_is_a_file_and_nothing_else():
+    from gpubench.sections.section import own_sections
+
+    folder = ROOT / "gpubench" / "sections"
+    files = {path.stem for path in folder.glob("*.py") if re.search(r"(?m)^SECTION\b", path.read_text())}
+    found = {section.render.__module__.rpartition(".")[2] for section in own_sections()}
+    assert found == files
+    assert len(found) > 15

@@ -1,0 +1,404 @@
+"""The gate for files: every reader and every writer against what is no regular file, or not what it should be."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import select
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from gpubench import shipped
+from gpubench.cuda_check.store import read_check
+from gpubench.errors import MisuseError, StorageError
+from gpubench.files import create_file, read_bytes, require_writable, write_file
+from gpubench.offers.importing import read_table
+from gpubench.offers.own import read_own
+from gpubench.offers.snapshot import Snapshot, read_imported, read_snapshot, write_json
+from gpubench.predict.calibration import read_calibration
+from gpubench.predict.published import read_csv
+from gpubench.recommend.trial import write_trials
+from gpubench.record.store import read_run
+
+ROOM = Path(__file__).resolve().parents[1] / "gpubench"
+
+pytestmark = [
+    pytest.mark.timeout(60),
+    pytest.mark.skipif(os.name != "posix", reason="pipes and devices are of POSIX"),
+]
+
+# --- in --------------------------------------------------------------------------------------------------
+
+
+def _shipped(path: Path) -> bytes:
+    """As a table of $GPUBENCH_DATA."""
+    return shipped.data_bytes(str(path))
+
+
+FOUND = {"run": read_run, "price snapshot": read_snapshot, "imported prices": read_imported}
+"""Readers of what gpubench finds in a folder: they follow no link."""
+NAMED = {
+    "own prices": read_own,
+    "foreign prices": lambda path: read_table(path, format_="skypilot", price_date="2026-10-01"),
+    "measurements to score": read_csv,
+    "check of the CUDA path": read_check,
+    "calibration": read_calibration,
+    "shipped table": _shipped,
+}
+READERS = FOUND | NAMED
+
+
+def refused(read, path: Path) -> str:
+    with pytest.raises(MisuseError) as caught:
+        read(path)
+    message = str(caught.value)
+    assert message.splitlines() == [message]
+    assert len(message) < 2000
+    return message
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+class TestEachReader:
+    def test_a_pipe_is_refused_without_waiting_for_a_writer(self, read, tmp_path):
+        os.mkfifo(tmp_path / "a.json")
+        assert "a pipe" in refused(read, tmp_path / "a.json")
+
+    def test_a_device_is_refused(self, read, tmp_path):
+        made = tmp_path / "zero.json"
+        try:
+            os.mknod(made, stat.S_IFCHR | 0o666, os.makedev(1, 5))
+        except PermissionError:
+            pytest.skip("only root makes device nodes")
+        assert "a device" in refused(read, made)
+
+    def test_a_link_to_a_device_is_refused(self, read, tmp_path):
+        (tmp_path / "a.json").symlink_to("/dev/zero")
+        refused(read, tmp_path / "a.json")
+
+    def test_a_socket_and_a_folder_are_refused(self, read, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)  # the address of a socket is short
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind("a.json")
+            assert "a socket" in refused(read, tmp_path / "a.json")
+        assert "a folder" in refused(read, tmp_path)
+
+    def test_what_is_not_there_is_named(self, read, tmp_path):
+        assert "No such file" in refused(read, tmp_path / "a.json")
+        refused(read, tmp_path / "a\0.json")
+        refused(read, tmp_path / ("a" * 300 + ".json"))
+
+    def test_a_gigabyte_of_nothing_is_refused_by_its_size(self, read, tmp_path):
+        with (tmp_path / "a.json").open("wb") as file:
+            file.truncate(1 << 30)
+        assert "1.00 GiB" in refused(read, tmp_path / "a.json")
+
+
+DECODED = {name: read for name, read in READERS.items() if name != "shipped table"}
+"""Readers that look at the content too."""
+BROKEN = {
+    "empty": b"",
+    "bytes that are no text": b"\xff\xfe\x80" * 50,
+    "cut off in a character": b'{"run_id": "\xe2\x82',
+    "arrays in arrays": b"[" * 200_000,
+    "objects in objects": b'{"a":' * 200_000,
+    "a huge number": b'{"schema_version": ' + b"9" * 100_000 + b"}",
+    "not a number": b'{"schema_version": NaN}',
+    "another document": b'{"schema_version": 1, "kind": "letter", "offers": "none"}',
+    "NUL": b"\0" * 1000,
+    "escapes": b'{"schema_version": "\x1b[2J"}',
+}
+
+
+@pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("read", DECODED.values(), ids=DECODED)
+@pytest.mark.parametrize("suffix", [".json", ".csv"])
+def test_broken_content_is_one_line(tmp_path, read, content, suffix):
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(content)
+    assert "\x1b" not in refused(read, path)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_link_is_followed_where_the_user_named_it_and_nowhere_else(tmp_path, name):
+    (tmp_path / "there.json").write_bytes(b"no such thing")
+    (tmp_path / "a.json").symlink_to("there.json")
+    if name in FOUND:
+        assert "not followed" in refused(READERS[name], tmp_path / "a.json")
+    elif name == "shipped table":
+        assert _shipped(tmp_path / "a.json") == b"no such thing"
+    else:
+        assert "not followed" not in refused(READERS[name], tmp_path / "a.json")
+
+
+def test_a_file_that_grows_while_it_is_read_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "a"
+    path.write_bytes(b"12")
+    real = os.fstat
+
+    def smaller(descriptor):
+        facts = list(real(descriptor))
+        facts[stat.ST_SIZE] -= 1
+        return os.stat_result(facts)
+
+    monkeypatch.setattr(os, "fstat", smaller)
+    assert "changed while" in refused(lambda p: read_bytes(p, 10), path)
+
+
+# --- out -------------------------------------------------------------------------------------------------
+
+
+def _trial(path: Path) -> None:
+    from gpubench.recommend.rank import rank
+    from gpubench.recommend.request import RankRequest
+
+    rows = rank(RankRequest(limit=20, results=path.parent / "none")).rows
+    write_trials(rows, 1, path.parent, minutes=1, workloads=("cnn",))
+
+
+def _report(path: Path) -> None:
+    from gpubench.report.page import report
+
+    report(path, path.parent / "none", format="json")
+
+
+def _calibrate(path: Path) -> None:
+    from gpubench.predict import calibration
+    from gpubench.predict.calibration import load_calibration
+
+    write_file(path, calibration.encode(load_calibration()))
+
+
+WRITERS = {
+    "page": ("report.json", _report),
+    "script of a trial": ("try.sh", _trial),
+    "price snapshot": ("20261120T000000Z.json", lambda p: write_json(p, Snapshot(retrieved_at="2026-11-20"))),
+    "calibration": ("calibration.json", _calibrate),
+}
+
+
+@pytest.mark.parametrize(("name", "write"), WRITERS.values(), ids=WRITERS)
+def test_a_planted_link_is_replaced_and_what_it_leads_to_stays(tmp_path, name, write):
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    (tmp_path / name).symlink_to(precious)
+    write(tmp_path / name)
+    assert precious.read_text() == "mine"
+    assert not (tmp_path / name).is_symlink()
+    assert (tmp_path / name).stat().st_size > 10
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+
+
+def test_no_name_that_could_be_foreseen_is_written(tmp_path):
+    """Whoever may write into the folder plants nothing that the next writing goes through."""
+    seen = set()
+    real = os.open
+
+    def note(path, *rest, **named):
+        seen.add(Path(path).name)
+        return real(path, *rest, **named)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "open", note)
+        for _ in range(2):
+            write_file(tmp_path / "a.json", b"1")
+    assert len(seen - {tmp_path.name}) == 2
+    with pytest.raises(FileExistsError):
+        create_file(tmp_path / "a.json")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(FileExistsError):
+        create_file(tmp_path / "link")
+
+
+def test_a_pipe_is_written_as_it_is_and_one_that_nobody_reads_is_refused(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(StorageError, match="No such device or address"):
+        write_file(path, b"lost")
+    data, got = b"x" * 300_000, bytearray()
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # there before the writer, as write_file asks
+
+    def read() -> None:
+        while len(got) < len(data):
+            select.select([reader], [], [])
+            with suppress(BlockingIOError):
+                got.extend(os.read(reader, len(data)))
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    write_file(path, data)
+    thread.join(20)
+    os.close(reader)
+    assert got == data
+    assert stat.S_ISFIFO(path.lstat().st_mode)
+
+
+def test_a_device_is_written_as_it_is(tmp_path):
+    path = tmp_path / "null"
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    except PermissionError:
+        pytest.skip("only root makes device nodes")
+    write_file(path, b"gone")
+    assert stat.S_ISCHR(path.lstat().st_mode)
+    assert [p.name for p in tmp_path.iterdir()] == ["null"]
+
+
+def test_a_full_device_is_said():
+    with pytest.raises(StorageError, match="No space left"):
+        write_file(Path("/dev/full"), b"x" * 100_000)
+
+
+def test_a_socket_and_a_folder_stay(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind("a")
+        with pytest.raises(StorageError, match="a socket"):
+            write_file(Path("a"), b"1")
+        assert stat.S_ISSOCK(Path("a").lstat().st_mode)
+    with pytest.raises(StorageError, match="a folder"):
+        write_file(tmp_path, b"1")
+
+
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
+def test_the_standard_output_is_written_wherever_it_leads(tmp_path, name):
+    """Redirected to a file, what was in that file before stays, and nothing in /dev is replaced."""
+    code = f"from pathlib import Path; from gpubench.files import write_file; write_file(Path({name!r}), b'page')"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"page"
+    log = tmp_path / "log"
+    log.write_text("before ")
+    before = Path(name).lstat()
+    with log.open("a") as file:
+        subprocess.run([sys.executable, "-c", code], stdout=file, check=True)
+    assert log.read_text() == "before page"
+    assert stat.S_IFMT(Path(name).lstat().st_mode) == stat.S_IFMT(before.st_mode)
+
+
+def test_the_report_goes_to_a_pipe(tmp_path):
+    command = [sys.executable, "-m", "gpubench", "report", "--format", "json", "-o", "/dev/stdout"]
+    done = subprocess.run([*command, "--results", str(tmp_path)], capture_output=True, check=True)
+    document, _ = json.JSONDecoder().raw_decode(done.stdout.decode())
+    assert document
+
+
+def test_a_file_keeps_its_mode_and_a_new_one_follows_the_umask(tmp_path):
+    old, new, script = tmp_path / "old", tmp_path / "new", tmp_path / "deep" / "er" / "script"
+    old.write_text("1")
+    old.chmod(0o666)
+    before = os.umask(0o027)
+    try:
+        write_file(old, b"2")
+        write_file(new, b"2")
+        write_file(script, b"2", mode=0o777)
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (old, new, script)] == [0o666, 0o640, 0o750]
+
+
+def test_what_cannot_be_written_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "a"
+    path.write_text("old")
+
+    def full(_descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match="No space left on device; try elsewhere"):
+        write_file(path, b"new", hint="try elsewhere")
+    with pytest.raises(StorageError, match="No space left on device; try elsewhere"):
+        require_writable(tmp_path, hint="try elsewhere")
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("a", "old")]
+
+
+# --- nothing beside it -----------------------------------------------------------------------------------
+
+BESIDE = {
+    "cli/app.py": {"gettempdir"},  # where the log of an internal error goes, through the gate
+    "cli/streams.py": {"open"},  # /dev/null, in place of a standard output that is gone
+    "files.py": {"open", "fdopen"},  # the gate
+    "offers/gpuhunt_catalog.py": {"TemporaryDirectory"},  # gpuhunt reads a folder; the gate writes into it
+    "probe/amd.py": {"read_text"},  # /sys: sizes there are not true, and each file has a reason of its own
+    "probe/system.py": {"read_text"},  # /proc and /sys
+    "record/lock.py": {"open"},  # the open descriptor is the lock
+}
+_METHODS = frozenset(
+    {
+        "open",
+        "fdopen",
+        "read_text",
+        "read_bytes",
+        "write_text",
+        "write_bytes",
+        "touch",
+        "symlink_to",
+        "hardlink_to",
+    }
+)
+_MODULES = {
+    "tempfile": None,
+    "shutil": frozenset(
+        {"copy", "copy2", "copyfile", "copyfileobj", "copytree", "move", "rmtree", "make_archive"}
+    ),
+    "io": frozenset({"open", "open_code", "FileIO"}),
+    "os": frozenset(
+        {"open", "fdopen", "mkfifo", "mknod", "link", "symlink", "rename", "replace", "truncate"}
+    ),
+    "numpy": frozenset({"load", "save", "savez", "savetxt", "loadtxt", "genfromtxt", "fromfile"}),
+    "pandas": frozenset({"read_csv", "read_json", "read_pickle", "read_parquet"}),
+}
+_SHORT = {"np": "numpy", "pd": "pandas"}
+
+
+def _opens(source: str) -> set[str]:
+    """What a module calls that opens, makes or moves a file."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Call(func=ast.Name(id="open")):
+                found.add("open")
+            case ast.Attribute(value=ast.Name(id=name), attr=attribute) if (
+                module := _SHORT.get(name, name)
+            ) in _MODULES:
+                wanted = _MODULES[module]
+                if wanted is None or attribute in wanted:
+                    found.add(attribute)
+            case ast.Attribute(attr=attribute) if attribute in _METHODS:
+                found.add(attribute)
+            case ast.ImportFrom(module=str(module), names=names) if module in _MODULES:
+                wanted = _MODULES[module]
+                found |= {n.name for n in names if wanted is None or n.name in wanted}
+    return found
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "open('a')",
+        "path.open('rb')",
+        "import os\nos.open('a', 0)",
+        "import io\nio.open('a')",
+        "path.read_text()",
+        "from tempfile import TemporaryFile",
+        "import tempfile\ntempfile.mkstemp()",
+        "import numpy as np\nnp.load('a')",
+        "list(map(Path.read_bytes, paths))",
+    ],
+)
+def test_each_way_to_open_a_file_is_seen(source):
+    assert _opens(source)
+
+
+def test_nothing_but_the_gate_opens_files():
+    found = {
+        path.relative_to(ROOM).as_posix(): opened
+        for path in ROOM.rglob("*.py")
+        if (opened := _opens(path.read_text(encoding="utf-8")))
+    }
+    assert found == BESIDE

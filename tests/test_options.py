@@ -1,0 +1,311 @@
+"""One declaration of an option: what it accepts from Python and the command line, what it refuses, and how."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer.main
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gpubench
+from gpubench.cli.app import app, main
+from gpubench.errors import MisuseError, WrongArgumentError
+from gpubench.measure.request import RunRequest
+from gpubench.models import Pricing, TaskKind
+from gpubench.offers.request import PRICINGS, OffersRequest
+from gpubench.options import Parameter, check_fields, parameters_of, request_from, spelled
+from gpubench.predict.request import PredictRequest
+from gpubench.recommend.feed_request import FeedRequest
+from gpubench.recommend.request import Range, RankRequest
+from gpubench.report.request import ReportRequest
+from gpubench.shared_options import TASKS
+
+REQUESTS = {
+    "rank": RankRequest,
+    "run": RunRequest,
+    "predict": PredictRequest,
+    "report": ReportRequest,
+    "offers": OffersRequest,
+    "feed": FeedRequest,
+}
+VERBS = {"rank": ("rank",), "run": ("run",), "predict": ("predict", "show")}
+NEEDED = {PredictRequest: {"workload": "cnn"}}
+MOST_LINE = 300
+
+
+def numbers_with_limits() -> list[tuple[type, Parameter]]:
+    return [
+        (request, each)
+        for request in REQUESTS.values()
+        for each in parameters_of(request)
+        if each.kind in {int, float} and not each.many
+    ]
+
+
+def within(parameter: Parameter, value: float) -> bool:
+    option = parameter.option
+    return (
+        math.isfinite(value)
+        and (option.above is None or value > option.above)
+        and (option.least is None or value >= option.least)
+        and (option.below is None or value < option.below)
+        and (option.most is None or value <= option.most)
+    )
+
+
+def test_the_choices_are_those_of_the_models() -> None:
+    assert tuple(TaskKind) == TASKS
+    assert tuple(p for p in Pricing if p is not Pricing.OWNED) == PRICINGS
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_every_field_says_what_it_is_for(name: str) -> None:
+    for each in parameters_of(REQUESTS[name]):
+        words = [flag.help for flag in each.option.flags] or [each.option.help]
+        assert all(text[0].isupper() and text[-1] in ".)" for text in words), each.field
+        assert (
+            each.option.read is not None or each.kind in {bool, int, float, str, Path} or each.field == "data"
+        )
+        if each.option.read is not None:
+            assert each.option.takes, each.field
+            assert each.option.python, each.field
+
+
+@pytest.mark.parametrize(
+    ("request_type", "parameter"), numbers_with_limits(), ids=lambda x: getattr(x, "field", "")
+)
+@settings(max_examples=50)
+@given(value=st.floats() | st.integers(-(10**6), 10**6) | st.just(10**400))
+def test_a_number_passes_exactly_within_its_limits(request_type, parameter, value) -> None:
+    try:
+        sound = within(parameter, value)
+    except OverflowError:
+        sound = False
+    request = request_type(**NEEDED.get(request_type, {}), **{parameter.field: value})
+    if sound:
+        assert check_fields(request) is request
+    else:
+        with pytest.raises(MisuseError) as caught:
+            check_fields(request)
+        assert str(caught.value).startswith(f"{spelled(parameter.name)} ")
+        assert len(str(caught.value)) < MOST_LINE
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "value"),
+    [
+        ({"gpu": "h100"}, "gpus", ("h100",)),
+        ({"gpu": ["h100", "b200"]}, "gpus", ("h100", "b200")),
+        ({"gpus": ("h100",)}, "gpus", ("h100",)),
+        ({"gpu": None}, "gpus", ()),
+        ({"workload": Path("models/net.py")}, "workloads", ("models/net.py",)),
+        ({"results": "somewhere"}, "results", Path("somewhere")),
+        ({"offers": Path("a.csv")}, "offers", Path("a.csv")),
+        ({"count": np.int64(4)}, "count", 4),
+        ({"samples": np.float32(2)}, "samples", 2.0),
+        ({"samples": 10}, "samples", 10.0),
+        ({"utilization": 0.5}, "utilization", Range(0.5, 0.5, 0.5)),
+        ({"utilization": (0.3, 0.7)}, "utilization", Range(0.3, 0.5, 0.7)),
+        ({"utilisation": "0.3-0.7"}, "utilization", Range(0.3, 0.5, 0.7)),
+        ({"resale": [0.1, 0.2, 0.4]}, "resale", Range(0.1, 0.2, 0.4)),
+        ({"mix": {"vgg16": 1, "lstm": 3}}, "mix", {"vgg16": 1.0, "lstm": 3.0}),
+        ({"mix": "vgg16=1,lstm=3"}, "mix", {"vgg16": 1.0, "lstm": 3.0}),
+        ({"batch_size": "max"}, "batch_size", "max"),
+        ({"batch_size": 8}, "batch_size", 8),
+        ({"buy": True}, "rent_or_buy", "buy"),
+        ({"buy": True, "rent": False}, "rent_or_buy", "buy"),
+        ({"rent_or_buy": "rent"}, "rent_or_buy", "rent"),
+        ({"max_price_age": 30}, "max_price_age_days", 30),
+    ],
+    ids=str,
+)
+def test_python_may_give_text_for_a_path_and_one_for_several(options, field, value) -> None:
+    assert getattr(request_from(RankRequest, options, "rank"), field) == value
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"min_memory_gib": "24"}, ("min_memory_gib", "a number", "'24' (str)")),
+        ({"count": 2.5}, ("count", "a whole number", "2.5 (float)")),
+        ({"count": True}, ("count", "a whole number", "True (bool)")),
+        ({"gpu": 4090}, ("gpu", "text, or a list of such", "4090 (int)")),
+        ({"gpu": ["h100", 1]}, ("gpu", "text", "1 (int)")),
+        ({"gpu": {"h100": 1}}, ("gpu", "text", "(dict)")),
+        ({"results": 3}, ("results", "a path", "3 (int)")),
+        ({"spot": "yes"}, ("spot", "True or False", "'yes' (str)")),
+        ({"buy": 1}, ("buy", "True or False", "1 (int)")),
+        ({"precision": 16}, ("precision", "text", "16 (int)")),
+        ({"utilization": (1, 2, 3, 4)}, ("utilization", "LOW-HIGH", "(tuple)")),
+        ({"mix": ["vgg16"]}, ("mix", "WORKLOAD=SHARE", "(list)")),
+        ({"batch_size": 1.5}, ("batch_size", "a whole number or max", "1.5 (float)")),
+        ({"as_of": 20261120}, ("as_of", "a day", "(int)")),
+        ({"workload": 7}, ("workload", "a name or a path", "7 (int)")),
+        ({"startup_minutes": None}, ("startup_minutes", "a number", "None (NoneType)")),
+        ({"colour": "red"}, ("no option colour",)),
+        ({"min_memory": 24}, ("no option min_memory", "did you mean min_memory_gib")),
+    ],
+    ids=str,
+)
+def test_a_wrong_argument_is_named_with_what_was_seen_and_what_is_expected(options, named) -> None:
+    with pytest.raises(WrongArgumentError) as caught:
+        gpubench.rank(**options)
+    said = str(caught.value)
+    assert isinstance(caught.value, TypeError)
+    assert isinstance(caught.value, MisuseError)
+    assert said.startswith("rank()")
+    assert all(word in said for word in named), said
+    assert len(said) < MOST_LINE
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "value"),
+    [
+        ({"workload": "vgg16"}, "workloads", ("vgg16",)),
+        ({"precision": "fp32, amp"}, "precisions", ("fp32", "amp")),
+        ({"precision": ["fp32", "amp"]}, "precisions", ("fp32", "amp")),
+        ({"quick": True}, "budget", "quick"),
+        ({"budget": "publish"}, "budget", "publish"),
+        ({"no_micro": True}, "micro", "none"),
+        ({"micro_only": False}, "micro", "also"),
+        ({"time_limit": 60}, "time_limit_s", 60.0),
+    ],
+    ids=str,
+)
+def test_a_run_takes_the_names_of_the_command_line(options, field, value) -> None:
+    assert getattr(request_from(RunRequest, options, "run"), field) == value
+
+
+def test_a_run_is_told_which_options_were_given() -> None:
+    assert request_from(RunRequest, {"seed": 0, "quick": True}, "run").asked == ("seed", "quick")
+    given = {"time_limit_s": 60, "workloads": "./net.py", "quick": False}
+    assert request_from(RunRequest, given, "run").asked == ("time_limit", "workload")
+    with pytest.raises(MisuseError, match="leave out --seed"):
+        gpubench.run(resume="latest", seed=0)
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.just(10**400)
+    | st.floats()
+    | st.text(max_size=20)
+    | st.binary(max_size=5)
+    | st.sampled_from([object(), Path("x"), "max", "0.2-0.5", "a=1"]),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+@pytest.mark.parametrize(
+    ("request_type", "name"),
+    [(kind, each.name) for kind in (RankRequest, RunRequest) for each in parameters_of(kind)],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+@settings(max_examples=25)
+@given(value=VALUES)
+def test_any_value_of_any_option_is_taken_or_refused_in_one_line(request_type, name, value) -> None:
+    problem = ""
+    try:
+        check_fields(request_from(request_type, {name: value}, "rank"))
+    except MisuseError as error:
+        problem = str(error)
+    assert len(problem) < MOST_LINE
+    assert "\n" not in problem
+
+
+def test_a_value_of_any_size_is_shown_in_one_short_line() -> None:
+    with pytest.raises(WrongArgumentError) as caught:
+        gpubench.rank(gpu=["a", "b\x1b[2J" * 10**5, object()])
+    assert len(str(caught.value)) < MOST_LINE
+    for batch in (0, -3, 2**41, 10**5000):
+        with pytest.raises(MisuseError, match=r"batch_size .* must be from 1 to"):
+            gpubench.rank(batch_size=batch)
+    with pytest.raises(MisuseError) as misuse:
+        gpubench.rank(sort="\x1b[2J" + "x" * 10**5)
+    assert len(str(misuse.value)) < MOST_LINE
+    assert "\x1b" not in str(misuse.value)
+
+
+def test_switches_that_contradict_each_other_are_named() -> None:
+    with pytest.raises(MisuseError, match=r"rank\(\): rent contradicts buy"):
+        gpubench.rank(rent=True, buy=True)
+
+
+def test_places_beyond_the_first_are_refused() -> None:
+    with pytest.raises(WrongArgumentError, match="only workload"):
+        gpubench.rank("vgg16", "h100")
+    with pytest.raises(WrongArgumentError, match="given twice"):
+        gpubench.rank("vgg16", workload="lstm")
+
+
+def spellings(name: str) -> set[tuple[str, bool]]:
+    """Every long spelling of a verb's options, and whether it is hidden."""
+    command = typer.main.get_command(app)
+    for word in VERBS.get(name, (name,)):
+        command = command.commands[word]
+    return {
+        (spelling, parameter.hidden)
+        for parameter in command.params
+        for spelling in parameter.opts
+        if spelling.startswith("--")
+    }
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_python_and_the_command_line_have_the_same_names(name: str) -> None:
+    """Every option of the request stands in both, under one name; Python alone has those that say so."""
+    offered = {spelling for spelling, _ in spellings(name)}
+    signature = inspect.signature(getattr(gpubench, name))
+    python_only = {each.name for each in parameters_of(REQUESTS[name]) if each.option.python_only}
+    assert {spelled(each) for each in signature.parameters if each not in python_only} <= offered
+    assert not {spelled(each) for each in python_only} & offered
+
+
+@pytest.mark.parametrize("name", [*VERBS, "report"])
+def test_the_command_line_has_no_name_that_python_lacks(name: str) -> None:
+    of_command_line = {
+        "--json",
+        "--help",
+        "--report",
+        "--factors",
+        "--explain",
+        "--try",
+        "--out",
+        "--try-minutes",
+    }
+    signature = inspect.signature(getattr(gpubench, name))
+    known = {spelled(each) for each in signature.parameters} | of_command_line
+    assert {spelling for spelling, hidden in spellings(name) if not hidden} <= known
+
+
+def test_an_earlier_spelling_still_works_and_is_not_shown(monkeypatch, capsys) -> None:
+    help_text = said(monkeypatch, capsys, "rank", "--help")[0]
+    assert "--utilization" in help_text
+    assert "--utilisation" not in help_text
+    for spelling in ("--utilization", "--utilisation"):
+        assert "must lie within 0 to 1" in said(monkeypatch, capsys, "rank", spelling, "1.5")[1]
+
+
+def test_zero_is_a_value_and_not_an_option_left_out(monkeypatch, capsys) -> None:
+    assert "--count 0 must be at least 1" in said(monkeypatch, capsys, "rank", "--count", "0")[1]
+
+
+def said(monkeypatch, capsys, *arguments: str) -> tuple[str, str]:
+    monkeypatch.setattr(sys, "argv", ["gpubench", *arguments])
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit):
+        main()
+    return capsys.readouterr()
