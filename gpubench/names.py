@@ -86,11 +86,28 @@ def tpu_slice(name: str) -> tuple[str, int] | None:
     return (version, round(chips)) if chips >= 1 else None
 
 
+_PUNCTUATION = re.compile(r"[\W_]+")
+_LOOK_ALIKE = str.maketrans("oil", "011")
+"""RTX 4O90 is typed with a letter; 1, l and I are one in many fonts."""
+
+
 def nearest(name: str, known: Iterable[str], count: int = 3) -> tuple[str, ...]:
-    """Known names that look like this one, for a message: "did you mean ...?"."""
-    return tuple(
-        difflib.get_close_matches(normalise(name), [normalise(k) for k in known], n=count, cutoff=0.5)
-    )
+    """Known names that look like this one, for a message: "did you mean ...?".
+
+    Punctuation does not count, nor which of two look-alike characters was typed.
+
+    >>> nearest("H-1OO", ["h100", "A10", "L40S"], count=1)
+    ('h100',)
+    """
+    by_look: dict[str, str] = {}
+    for each in known:
+        by_look.setdefault(_look(each), normalise(each))
+    near = difflib.get_close_matches(_look(name), by_look, n=count, cutoff=0.5)
+    return tuple(by_look[look] for look in near)
+
+
+def _look(name: str) -> str:
+    return _PUNCTUATION.sub("", normalise(name)).translate(_LOOK_ALIKE)
 
 
 def _memory_agrees(marketed: int | None, reported: int) -> bool:

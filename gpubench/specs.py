@@ -61,7 +61,7 @@ def require_spec(name: str) -> GpuSpec:
     """
     spec = find_spec(name)
     if spec is None:
-        meant, near = _possible_keys(name), ", ".join(_nearest_keys(name)) or "none"
+        meant, near = _possible_keys(name), ", ".join(nearest_keys(name)) or "none"
         hint = f"it can be any of {', '.join(meant)}: name one" if meant else f"nearest known: {near}"
         raise MisuseError(
             f"unknown or ambiguous GPU {plain(name, 80)!r}; {hint} (`gpubench list --gpus` shows all)"
@@ -77,11 +77,26 @@ def _possible_keys(name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(card for key in keys for card in load_specs()[key].variants or (key,)))
 
 
-def _nearest_keys(name: str) -> tuple[str, ...]:
+def nearest_keys(name: str) -> tuple[str, ...]:
     """Return the keys whose name or alias looks most like this one."""
-    index = _alias_index()
+    index = {**_unstated_index(), **_shared_index(), **_alias_index()}
     near = names.nearest(names.squeeze(name), index)
-    return tuple(dict.fromkeys(key for alias in near for key in index[alias]))
+    keys = [key for alias in near for key in index[alias]]
+    return tuple(dict.fromkeys(card for key in keys for card in load_specs()[key].variants or (key,)))
+
+
+def printed_key(name: str) -> str | None:
+    """Return the key of a row by its key or by its name as it is printed, rows of an open form factor too."""
+    return _printed_index().get(names.squeeze(name))
+
+
+@cache
+def _printed_index() -> Mapping[str, str]:
+    return {
+        names.squeeze(name): key
+        for key, spec in load_specs().items()
+        for name in (key, spec.name, spec.short_name)
+    }
 
 
 @lru_cache(maxsize=4096)
@@ -120,14 +135,20 @@ def matching_keys(name: str) -> tuple[str, ...]:
     Raises:
         MisuseError: If there is none; the message shows the nearest known names.
     """
-    spec = find_spec(name)
-    if spec is not None:
-        return (spec.key,)
-    words = names.normalise(name).replace("-", " ").split()
-    keys = tuple(key for key in load_specs() if words and set(words) <= set(key.split("-")))
+    keys = known_keys(name)
     if not keys:
         require_spec(name)
     return keys
+
+
+def known_keys(name: str) -> tuple[str, ...]:
+    """Return every key that a name can mean, as ``matching_keys``; none where there is none."""
+    spec = find_spec(name)
+    key = spec.key if spec else printed_key(name)
+    if key is not None:
+        return (key,)
+    words = names.normalise(name).replace("-", " ").split()
+    return tuple(key for key in load_specs() if words and set(words) <= set(key.split("-")))
 
 
 @cache
@@ -151,7 +172,7 @@ def _unstated_index() -> Mapping[str, tuple[str, ...]]:
 def _aliases(*, unstated: bool) -> Iterator[tuple[str, str]]:
     for key, spec in load_specs().items():
         if bool(spec.variants) is unstated:
-            yield from ((alias, key) for alias in (key, spec.name, *spec.aliases))
+            yield from ((alias, key) for alias in (key, spec.name, spec.short_name, *spec.aliases))
 
 
 @cache

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import date
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench import names
+from gpubench.errors import MisuseError
 from gpubench.offers.instances import find_machine
-from gpubench.specs import find_spec, load_specs, offered_gpu_key
+from gpubench.offers.listing import list_offers
+from gpubench.offers.request import OffersRequest
+from gpubench.offers.snapshot import embedded_offers
+from gpubench.recommend.filters import match_gpus
+from gpubench.specs import find_spec, load_specs, matching_keys, offered_gpu_key
 from gpubench.units import MIB
 
 # What NVML and torch.cuda.get_device_name answer, with the memory that the device reports [MiB].
@@ -245,6 +252,56 @@ def test_an_unstated_row_has_the_lowest_figures_of_its_variants():
                 assert (lowest is None and its is None) or lowest <= its
     open_h100 = specs["nvidia-h100-unstated-80gb"]
     assert open_h100.fp32_flops_per_s == specs["nvidia-h100-pcie-80gb"].fp32_flops_per_s
+
+
+@pytest.mark.parametrize("key", load_specs())
+def test_every_name_that_is_printed_can_be_typed_back(key):
+    """In any case, with spaces, underscores or none, a row's key, name and short name mean this row alone."""
+    spec = load_specs()[key]
+    for printed in (key, spec.name, spec.short_name):
+        for typed in (printed, printed.upper(), printed.lower(), printed.replace(" ", "_"), f" {printed} "):
+            assert matching_keys(typed) == (key,), typed
+            assert match_gpus([typed], load_specs()) == {key}, typed
+
+
+def test_every_name_of_a_printed_offer_can_be_typed_back():
+    offers = embedded_offers().offers
+    for offer in offers:
+        wanted = OffersRequest(
+            providers=(offer.provider.upper(),),
+            regions=((offer.region or "any").upper(),),
+            gpus=(load_specs()[offer.gpu_key].short_name,),
+            kinds=(offer.kind,),
+            pricings=(offer.pricing,),
+        )
+        found = list_offers([offer], wanted, date(2026, 11, 20))
+        assert [row.offer for row in found] == [offer], wanted
+
+
+@pytest.mark.parametrize(
+    ("typed", "near"),
+    [
+        ("h1000", "nvidia-h100-sxm-80gb"),
+        ("H-1000", "nvidia-h100-sxm-80gb"),
+        ("RTX 4O90", "nvidia-geforce-rtx-4090-24gb"),
+        ("rtx-4o9o", "nvidia-geforce-rtx-4090-24gb"),
+        ("geforce4091", "nvidia-geforce-rtx-4090-24gb"),
+        ("A1OO SXM", "nvidia-a100-sxm-80gb"),
+        ("mi3OOx", "amd-mi300x-192gb"),
+        ("l4os", "nvidia-l40s-48gb"),
+    ],
+)
+def test_a_mistyped_name_finds_its_neighbor_in_every_verb(typed, near):
+    with pytest.raises(MisuseError, match=near):
+        matching_keys(typed)
+    with pytest.raises(MisuseError, match=near):
+        match_gpus([typed], [near])
+
+
+def test_a_gpu_that_nobody_offers_is_known_all_the_same():
+    with pytest.raises(MisuseError, match=r"no offer has a GPU 'jetson' \(nvidia-jetson"):
+        match_gpus(["jetson"], ["nvidia-l4-24gb"])
+    assert len(matching_keys("jetson")) == 6
 
 
 def test_no_name_means_two_devices():

@@ -258,13 +258,13 @@ def _table(rows: tuple[ListedOffer, ...]) -> list[Part]:
             number("$/GPU-h", lambda row: _dollars(row.usd_per_gpu_hour)),
             number("$/h", lambda row: _dollars(row.offer.price_usd_per_hour), 4),
             text("provider", provider),
-            text("instance", lambda row: row.offer.instance, 6),
+            text("instance", lambda row: plain(row.offer.instance, 36), 8),
             text("region", lambda row: row.offer.region or UNKNOWN, 5),
             text("pricing", pricing, 2),
             text("kind", lambda row: row.offer.kind, 3),
-            text("price of", lambda row: show_price_date(row.offer.price_date), 7),
+            text("price of", lambda row: show_price_date(row.offer.price_date), 4),
             text("age", age, 1),
-            *((text("stock", stock, 8),) if any(row.offer.in_stock is not None for row in rows) else ()),
+            *((text("stock", stock, 6),) if any(row.offer.in_stock is not None for row in rows) else ()),
         ),
         *(
             Paragraph(text=f"[{number_}] not ranked: {reason}", tone="note")

@@ -13,6 +13,7 @@ from gpubench.models import Offer
 from gpubench.names import nearest
 from gpubench.offers.dates import freshness, price_age_days
 from gpubench.offers.outliers import ADMITTED_BY, Market
+from gpubench.offers.regions import is_in
 from gpubench.offers.request import OffersRequest
 from gpubench.offers.table import NOT_RANKED, OfferKey, offer_key
 from gpubench.options import check_fields
@@ -62,14 +63,14 @@ def list_offers(
     offers = tuple(offers)
     keys = frozenset(key for name in wanted.gpus for key in matching_keys(name))
     providers = known_providers(wanted.providers, offers)
-    regions = {name.lower() for name in wanted.regions}
+    regions = tuple(name.casefold() for name in wanted.regions)
     pricings = {*wanted.pricings, *(["spot"] if wanted.spot else [])}
     most_usd = None if wanted.max_usd_per_hour is None else Decimal(str(wanted.max_usd_per_hour))
 
     def passes(offer: Offer) -> bool:
         return (
             (not providers or offer.provider.casefold() in providers)
-            and (not regions or (offer.region or "any").lower() in regions)
+            and (not regions or any(is_in(offer.region or "any", name) for name in regions))
             and (not wanted.gpus or offer.gpu_key in keys)
             and (not wanted.kinds or offer.kind in wanted.kinds)
             and (not pricings or str(offer.pricing) in pricings)

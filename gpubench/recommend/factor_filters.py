@@ -13,8 +13,8 @@ from gpubench.recommend.factors import (
     cooling_of,
     ecc_of,
     fp64_share,
+    has_nvlink,
     lines_meant,
-    link_of,
 )
 from gpubench.recommend.request import RankRequest
 from gpubench.specs import load_specs
@@ -66,7 +66,7 @@ def _features(request: RankRequest) -> Iterator[tuple[str, Reason]]:
     if request.fp64:
         yield "--fp64", _must(lambda spec: (fp64_share(spec) or 0) >= FAST_FP64, "no fast FP64, or not known")
     if request.nvlink:
-        yield "--nvlink", _must(lambda spec: link_of(spec) in {"nvlink", "fabric"}, "no NVLink")
+        yield "--nvlink", _must(has_nvlink, "no NVLink, or only with a bridge that is sold apart")
     if request.cooling is not None:
         cooling = request.cooling
         yield "--cooling", _must(lambda spec: cooling_of(spec) == cooling, f"its cooling is not {cooling}")

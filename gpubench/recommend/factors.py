@@ -91,6 +91,11 @@ def link_of(spec: GpuSpec) -> str | None:
     return None if spec.pcie_generation is None else f"pcie{spec.pcie_generation}"
 
 
+def has_nvlink(spec: GpuSpec) -> bool:
+    """Return whether every such GPU is linked to others past PCIe; the bridge of a card is sold apart."""
+    return link_of(spec) in {"nvlink", "fabric"} and not (spec.form_factor or "PCIe").startswith("PCIe")
+
+
 def cooling_of(spec: GpuSpec) -> str | None:
     """Return active (a fan), passive (the server's air), liquid or module; else what the line usually has."""
     if spec.cooling is not None:

@@ -17,11 +17,12 @@ from gpubench.names import nearest, normalise
 from gpubench.offers.dates import price_age_days
 from gpubench.offers.listing import known_providers
 from gpubench.offers.outliers import ADMITTED_BY, Market
+from gpubench.offers.regions import is_in
 from gpubench.offers.table import NOT_RANKED, OfferKey, offer_key
 from gpubench.recommend.factor_filters import factor_filters
 from gpubench.recommend.factors import cooling_of
 from gpubench.recommend.request import RankRequest
-from gpubench.specs import find_spec
+from gpubench.specs import known_keys, nearest_keys
 from gpubench.units import listing, plain
 
 NO_PRICE = "having no price"
@@ -196,15 +197,21 @@ def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
     Raises:
         MisuseError: If a name means no GPU, with the nearest known.
     """
-    keys = tuple(known)
+    keys = frozenset(known)
     matched: set[str] = set()
     for name in names:
-        spec = find_spec(name)
-        words = normalise(name).replace("-", " ").split()
-        found = {spec.key} if spec else {k for k in keys if words and set(words) <= set(k.split("-"))}
-        if not found:
-            raise MisuseError(f"unknown GPU {plain(name)!r}; nearest known: {_near(name, keys)}")
-        matched |= found
+        words = set(normalise(name).replace("-", " ").split())
+        own = {key for key in keys if words and words <= set(key.split("-"))}  # what no table of ours has
+        meant = set(known_keys(name)) or own
+        if not meant:
+            near = ", ".join(nearest_keys(name)) or _near(name, keys)
+            raise MisuseError(f"unknown GPU {plain(name)!r}; nearest known: {near}")
+        if len(meant) > 1 and not meant & keys:
+            raise MisuseError(
+                f"no offer has a GPU {plain(name)!r} ({listing(sorted(meant))}): name another one, "
+                "or give its price with --offers or --own"
+            )
+        matched |= meant & keys or meant
     return frozenset(matched)
 
 
@@ -268,7 +275,7 @@ def _region_filter(wanted: Sequence[str], offers: Sequence[Offer]) -> Filter:
     known = {offer.region.casefold() for offer in offers if offer.region}
     names = tuple(name.casefold() for name in wanted)
     for name in names:
-        if not any(region.startswith(name) for region in known):
+        if not any(is_in(region, name) for region in known):
             raise MisuseError(f"unknown region {plain(name)!r}; nearest known: {_near(name, sorted(known))}")
 
     def reason(offer: Offer, spec: GpuSpec | None) -> str | None:
@@ -277,7 +284,8 @@ def _region_filter(wanted: Sequence[str], offers: Sequence[Offer]) -> Filter:
             return None
         if offer.region is None:
             return "its region is not stated"
-        return None if offer.region.casefold().startswith(names) else f"in region {plain(offer.region)}"
+        here = offer.region
+        return None if any(is_in(here, name) for name in names) else f"in region {plain(here)}"
 
     return Filter("--region", reason)
 

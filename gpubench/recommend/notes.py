@@ -23,6 +23,11 @@ from gpubench.units import count, format_number, format_percent, plain
 def notes_of(request: RankRequest, pool: Candidates, total: int, today: date) -> Iterator[str]:
     """Yield the notes that apply to this ranking."""
     yield from _on_ages(pool, today)
+    if request.reserved and not any(offer.pricing is Pricing.RESERVED for offer in pool.offers):
+        yield (
+            "No price left to rank is a commitment, so --reserved adds none; "
+            "gpubench offers refresh --provider azure reads Azure's."
+        )
     yield from _on_workloads(request)
     yield from _on_batches(request, pool)
     yield from _on_scaling(pool)

@@ -10,6 +10,7 @@ import pytest
 
 from gpubench.models import Pricing
 from gpubench.offers import snapshot
+from gpubench.offers.instances import find_machine
 from gpubench.offers.plausible import KINDS
 from gpubench.offers.snapshot import Snapshot, SourceOffers, embedded_offers, load_offers
 from gpubench.offers.table import offer_key
@@ -31,13 +32,35 @@ def _write(folder, name, *offers, **change):
 def test_every_embedded_row_is_usable_and_names_a_known_gpu_a_source_and_a_date():
     table = embedded_offers()
     assert table.set_aside == ()
-    assert len(table.offers) >= 256
+    assert len(table.offers) >= 533
     for offer in table.offers:
         assert offer.gpu_key in load_specs()
         assert offer.source
         assert offer.price_date
         assert offer.kind in KINDS
     assert len({offer_key(offer) for offer in table.offers}) == len(table.offers)
+
+
+def test_shipped_kinds_are_those_of_their_providers():
+    """A row without its machine is a fee, a GPU alone at a host is a marketplace's, the past is not on sale."""
+    offers = embedded_offers().offers
+    for offer in offers:
+        if "(attach)" in offer.instance:
+            assert offer.kind == "attach-fee", offer
+        if offer.provider in {"vast", "runpod", "tensordock", "lium", "spheron"}:
+            assert offer.kind == "marketplace", offer
+        if offer.price_date < "2026" and offer.kind != "free":
+            assert offer.kind == "historic", offer
+    regions = {o.region for o in offers if o.provider == "aws" and o.kind == "vm"}
+    assert len(regions) >= 6
+    assert {"google-tpu-v6e", "google-tpu-v5p"} & {o.gpu_key for o in offers}
+
+
+def test_a_shipped_instance_has_the_gpu_that_a_refresh_would_find_in_it():
+    for offer in embedded_offers().offers:
+        machine = find_machine(offer.provider, offer.instance)
+        assert machine is None or machine.gpu_key == offer.gpu_key, offer
+        assert machine is None or machine.gpu_count in {None, offer.gpu_count}, offer
 
 
 def test_the_row_with_a_spot_price_only_is_a_spot_offer_only():

@@ -82,6 +82,26 @@ def test_old_prices_are_said_once_with_the_command_that_reads_new_ones():
     assert not any("offers refresh" in note for note in rank_of([fresh], RATES).notes)
 
 
+def test_asking_for_commitments_where_there_are_none_is_said_in_one_line():
+    prices = [offer(H100, 3.0), offer(L4, 0.8)]
+    (note,) = [note for note in rank_of(prices, RATES, reserved=True).notes if "--reserved" in note]
+    assert "adds none" in note
+    assert not any("--reserved" in note for note in rank_of(prices, RATES).notes)
+    held = offer(H100, 2.0, pricing=Pricing.RESERVED, term_years=1, provider="b")
+    assert not any("--reserved" in note for note in rank_of([*prices, held], RATES, reserved=True).notes)
+
+
+def test_a_part_of_the_world_is_every_region_in_it():
+    prices = [
+        offer(H100, 3.0, region=place, provider=place) for place in ("westeurope", "eu-west-1", "eastus")
+    ]
+    ranking = rank_of(prices, RATES, regions=("EU",))
+    assert {row.offer.region for row in ranking.rows} == {"westeurope", "eu-west-1"}
+    assert {row.offer.region for row in rank_of(prices, RATES, regions=("us",)).rows} == {"eastus"}
+    with pytest.raises(MisuseError, match="unknown region 'asia'"):
+        rank_of(prices, RATES, regions=("asia",))
+
+
 def test_what_another_filter_drops_is_not_spoken_of():
     ranking = rank_of([*HONEST, CENT], RATES, gpus=("l4",))
     assert not any("--accept-outliers" in note for note in ranking.notes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpubench.errors import MisuseError
-from gpubench.recommend.factors import cooling_of, factors_of, lines_meant, link_of
+from gpubench.recommend.factors import cooling_of, factors_of, has_nvlink, lines_meant, link_of
 from gpubench.specs import load_specs
 
 from .builders import A100, H100, L4, RTX5090, T4, offer, rank_of
@@ -71,3 +71,22 @@ def test_words_of_buyers_mean_lines_of_the_table():
     known = {spec.line for spec in load_specs().values()}
     for word in ("geforce", "quadro", "Tesla", "data center", "jetson", "radeon", "instinct"):
         assert set(lines_meant(word)) & known
+
+
+def test_nvlink_is_what_every_such_gpu_has_and_no_bridge_that_is_sold_apart():
+    linked = {key for key, spec in load_specs().items() if has_nvlink(spec)}
+    assert {
+        "nvidia-h100-sxm-80gb",
+        "nvidia-tesla-v100-sxm2-16gb",
+        "nvidia-gh200-96gb",
+        "amd-mi300x-192gb",
+    } <= linked
+    bridged = {
+        "nvidia-a100-pcie-80gb",
+        "nvidia-a40-48gb",
+        "nvidia-geforce-rtx-3090-24gb",
+        "nvidia-h100-nvl-94gb",
+    }
+    assert all(load_specs()[key].nvlink_bytes_per_s for key in bridged)
+    assert not linked & bridged
+    assert "nvidia-a100-unstated-80gb" not in linked

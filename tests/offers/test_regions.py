@@ -1,0 +1,44 @@
+"""Regions by their part of the world, in the spelling of each provider."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpubench.offers.regions import is_in, world_of
+from gpubench.offers.snapshot import embedded_offers
+
+PLACES = {
+    "eu": (
+        "westeurope", "northeurope", "uksouth", "francecentral", "swedencentral", "germanywestcentral", "eu-west-1",
+        "eu-central-1", "europe-west4", "europe-west4-a", "eu-amsterdam-1", "GRA", "FI", "oslo-norway-3", "EU-RO-1",
+    ),
+    "us": ("eastus", "eastus2", "westus3", "southcentralus", "us-east-1", "us-central1", "us-west4-b", "US", "US-TX-3"),
+    "asia": (
+        "eastasia", "southeastasia", "japaneast", "koreacentral", "centralindia", "ap-northeast-1", "ap-southeast-1",
+        "asia-east1", "asia-south1", "JP", "tokyo-japan-2",
+    ),
+    None: (
+        "australiaeast", "ap-southeast-2", "canadacentral", "ca-central-1", "brazilsouth", "sa-east-1", "uaenorth",
+        "me-west1", "southafricanorth", "northamerica-northeast1", "RU", "any", "",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("world", "place"), [(w, place) for w, places in PLACES.items() for place in places])
+def test_a_region_is_in_its_part_of_the_world_and_in_no_other(world, place):
+    assert world_of(place.casefold()) == world
+    assert [name for name in ("eu", "us", "asia") if is_in(place, name)] == ([world] if world else [])
+
+
+def test_any_other_word_is_how_the_region_begins():
+    assert is_in("us-east-1", "us-east")
+    assert not is_in("eastus", "us-east")
+    assert is_in("europe-west1", "europe-w")
+    assert not is_in("northeurope", "europe-w")
+
+
+def test_shipped_regions_are_placed_but_for_those_that_lie_elsewhere():
+    unplaced = {
+        o.region for o in embedded_offers().offers if o.region and world_of(o.region.casefold()) is None
+    }
+    assert unplaced == {"AU", "BHS", "CA", "CANADA-1", "RU", "me-west1", "north-america"}
