@@ -130,7 +130,7 @@ def matching_keys(name: str) -> tuple[str, ...]:
     """Return every key that a name can mean: the one it names, else all whose key or name holds its words.
 
     >>> matching_keys("h100 sxm"), len(matching_keys("H100"))
-    (('nvidia-h100-sxm-80gb',), 4)
+    (('nvidia-h100-sxm-80gb',), 5)
 
     Raises:
         MisuseError: If there is none; the message shows the nearest known names.

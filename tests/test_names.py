@@ -167,7 +167,7 @@ INSTANCES = [
 
 # What gpuhunt knows and the specification table does not hold, so that each new one is looked at once.
 NOT_IN_THE_TABLE = {
-    "GB300", "MI300A", "MI308X", "n150", "n300", "p100a", "p150", "p300", "tt-galaxy-bh", "tt-galaxy-wh",
+    "MI308X", "n150", "n300", "p100a", "p150", "p300", "tt-galaxy-bh", "tt-galaxy-wh",
 }  # fmt: skip
 # Known under another size: a whole card of two dies, a wrong memory, two editions of one name.
 LEFT_OPEN = {"MI250", "MI250X", "MI325X", "RTXPRO4500"}

@@ -109,7 +109,7 @@ def test_an_ambiguous_name_shows_what_it_can_mean():
 
 def test_a_part_of_a_name_means_every_card_that_has_it():
     assert set(matching_keys("h100 nvl")) == {"nvidia-h100-nvl-94gb"}
-    assert len(matching_keys("H100")) == 4
+    assert len(matching_keys("H100")) == 5
     with pytest.raises(MisuseError):
         matching_keys("banana")
 
@@ -127,3 +127,41 @@ def test_a_power_limit_that_a_cpu_shares_is_not_taken_for_that_of_the_gpu():
     gh200, h200 = specs["nvidia-gh200-96gb"], specs["nvidia-h200-sxm-141gb"]
     assert (gh200.tdp_w, gh200.board_power_w) == (900, 1000)
     assert h200.board_power_w == h200.tdp_w == 700
+
+
+def test_cards_of_one_chip_differ_only_where_their_board_does():
+    """Export and module editions: the arithmetic is the sister's, what the board changes is its own."""
+    specs = load_specs()
+    for key, sister in (
+        ("nvidia-a800-sxm-80gb", "nvidia-a100-sxm-80gb"),
+        ("nvidia-a800-pcie-80gb", "nvidia-a100-pcie-80gb"),
+        ("nvidia-h800-sxm-80gb", "nvidia-h100-sxm-80gb"),
+        ("nvidia-h800-pcie-80gb", "nvidia-h100-pcie-80gb"),
+        ("nvidia-gh200-144gb", "nvidia-gh200-96gb"),
+        ("nvidia-gb300-279gb", "nvidia-b300-sxm-270gb"),
+    ):
+        one, other = specs[key], specs[sister]
+        assert one.fp16_tensor_flops_per_s == other.fp16_tensor_flops_per_s
+        assert one.sm_count == other.sm_count
+        assert one.doubt
+    assert specs["nvidia-a800-sxm-80gb"].nvlink_bytes_per_s == 400e9
+
+
+@pytest.mark.parametrize(
+    ("key", "tera_ops"),
+    [
+        ("nvidia-rtx-pro-4000-blackwell-24gb", 1178),
+        ("nvidia-rtx-pro-2000-blackwell-16gb", 545),
+        ("nvidia-rtx-pro-6000-blackwell-maxq-96gb", 3511),
+        ("nvidia-gb10-128gb", 1000),
+    ],
+)
+def test_derived_rates_agree_with_the_announced_sparse_fp4_figure(key, tera_ops):
+    """Sparse FP4 is eight times the dense FP16 rate on these chips; NVIDIA announces the former alone."""
+    assert 8 * load_specs()[key].fp16_tensor_flops_per_s == pytest.approx(tera_ops * 1e12, rel=0.055)
+
+
+def test_a_rate_that_no_source_states_is_blank():
+    specs = load_specs()
+    assert specs["nvidia-geforce-rtx-5090-d-32gb"].fp16_tensor_flops_per_s is None
+    assert specs["nvidia-h100-sxm-96gb"].memory_bandwidth_bytes_per_s is None

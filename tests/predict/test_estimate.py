@@ -186,7 +186,7 @@ def test_two_owned_gpus_are_weighed_together(vgg16):
     ("key", "precision", "reason"),
     [
         ("nvidia-tesla-k80-12gb", "amp", "Kepler"),
-        ("nvidia-rtx-4000-ada-20gb", "amp", "FP16 tensor rate"),
+        ("nvidia-geforce-rtx-5090-d-32gb", "amp", "FP16 tensor rate"),
         (T4, "tf32", "TF32"),
         (T4, "amp-bf16", "BF16"),
         ("nvidia-rtx-pro-4500-blackwell-server-32gb", "fp32", "no peak rates"),
