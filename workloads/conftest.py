@@ -17,7 +17,7 @@ from gpubench.models import DeviceProfile, Finding, Measurement
 from gpubench.probe.identity import storable
 from gpubench.record.pytest_json import case_id
 from gpubench.record.pytest_json import machine_info as described
-from gpubench.record.session import Prepared, new_run, prepare
+from gpubench.session.session import Prepared, new_run, prepare
 
 _PREPARED = pytest.StashKey[Prepared]()
 
