@@ -6,10 +6,11 @@ import os
 from datetime import date
 from numbers import Integral
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
+from gpubench import executions, precisions
 from gpubench.errors import MisuseError
 from gpubench.options import Option, said, shown_value
 from gpubench.units import plain
@@ -62,7 +63,7 @@ TASKS = ("train", "infer")
 Device: TypeAlias = Annotated[str, Option("Device: auto, cpu, cuda, cuda:N, or a UUID.")]
 
 
-MOST_BATCH = 2**40
+LARGEST_NUMBER = 2**40
 """More samples than any step holds, and few enough for every figure of them."""
 
 
@@ -70,7 +71,7 @@ def read_batch(value: Any, name: str) -> Any:
     """Read a batch size: a whole number, or ``max``.
 
     Raises:
-        MisuseError: If a text is neither, or the number is outside of 1 to ``MOST_BATCH``.
+        MisuseError: If a text is neither, or the number is outside of 1 to ``LARGEST_NUMBER``.
         TypeError: If it is something else.
     """
     if value is None or value == "max":
@@ -81,8 +82,10 @@ def read_batch(value: Any, name: str) -> Any:
         size = int(value)
     except ValueError:
         raise MisuseError(f"{name} {plain(str(value))!r} is neither a whole number nor max") from None
-    if not 1 <= size <= MOST_BATCH:
-        raise MisuseError(f"{name} {shown_value(size)} must be from 1 to {MOST_BATCH}, or max")
+    if size < 1:
+        raise MisuseError(f"{name} {shown_value(size)} must be at least 1, or max")
+    if size > LARGEST_NUMBER:
+        raise MisuseError(f"{name} {shown_value(size)} is more than any step holds")
     return size
 
 
@@ -93,6 +96,17 @@ BATCH = Option(
     metavar="N|max",
     default="the workload's main batch",
 )
+
+
+AnyPrecision: TypeAlias = Annotated[
+    str, Option("Precision; amp is the best of each GPU.", choices=precisions.CHOICES)
+]
+AnyExecution: TypeAlias = Annotated[str, Option("How a step is executed.", choices=executions.CHOICES)]
+AnyTask: TypeAlias = Annotated[str, Option("Training or inference.", choices=TASKS)]
+GpuBatch: TypeAlias = Annotated[
+    int | Literal["max"] | None,
+    said(BATCH, help="Samples per step on one GPU; max is the largest that each GPU holds."),
+]
 
 
 class ResultsRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -81,7 +81,7 @@ class TestEachReader:
 
     def test_a_link_to_a_device_is_refused(self, read, tmp_path):
         (tmp_path / "a.json").symlink_to("/dev/zero")
-        refused(read, tmp_path / "a.json")
+        assert refused(read, tmp_path / "a.json")
 
     def test_a_socket_and_a_folder_are_refused(self, read, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)  # the address of a socket is short

@@ -23,7 +23,7 @@ from gpubench.models import (
     Status,
     TaskKind,
 )
-from gpubench.predict.interval import UNKNOWN_NOISE
+from gpubench.predict.draws import UNKNOWN_NOISE
 from gpubench.predict.question import Question, case_for
 from gpubench.profile import load_profiles
 from gpubench.readings import StepReading, h200_readings

@@ -18,7 +18,8 @@ from gpubench.predict.pairs import HOST_SHARE_LIMIT, Pairs, gpu_bound, held_out,
 from gpubench.predict.published import Table
 from gpubench.predict.roofline import Chips, Times
 
-LEVEL = 0.90
+COVERAGE = 0.90
+"""Of the intervals."""
 LEAST_SCALE = 0.02
 """No pair is taken to be surer than this (log)."""
 
@@ -89,7 +90,7 @@ def level_errors_without(fit: Fit, hold_out: str) -> Array:
 
 def _without_each(fit: Fit, hold_out: str, wanted: Flags) -> Iterator[tuple[Flags, Times]]:
     for targets, dropped in held_out(fit.table, hold_out):
-        if (targets & wanted).any():
+        if (targets & wanted).any() and not dropped[fit.rows].all():
             yield targets, times_of(fit, fit.without(dropped))
 
 
@@ -116,7 +117,7 @@ def factor_of(scores: Array, weight: Array) -> float:
         return float("nan")
     order = np.argsort(scores, kind="stable")
     cumulative = np.cumsum(weight[order])
-    share = min(1.0, LEVEL * (votes + 1) / votes)
+    share = min(1.0, COVERAGE * (votes + 1) / votes)
     at = np.searchsorted(cumulative, share * cumulative[-1] * (1 - 1e-12))
     return float(scores[order][min(len(scores) - 1, int(at))])
 

@@ -15,7 +15,7 @@ import numpy as np
 from gpubench.predict import ranking
 from gpubench.predict.arrays import Array, Flags
 from gpubench.predict.conformal import (
-    LEVEL,
+    COVERAGE,
     errors_without,
     factor_of,
     fit_scale,
@@ -23,8 +23,7 @@ from gpubench.predict.conformal import (
     level_weights,
     pair_scale,
 )
-from gpubench.predict.fit import LEVEL as LEVELS
-from gpubench.predict.fit import fit_table
+from gpubench.predict.fit import LEVEL, fit_table
 from gpubench.predict.pairs import Pairs, geometric_mean_errors, pairs_of, sides
 from gpubench.predict.published import Table, shipped
 from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS
@@ -64,7 +63,7 @@ def evaluate(table: Table, hold_out: str) -> Outcome:
     seen = table.training & (table.vendor == FITTED_VENDOR)
     pairs = pairs_of(table)
     log_error, bound = errors_without(fit_table(table, seen), pairs, hold_out)
-    level_error = level_errors_without(fit_table(table, seen, aim=LEVELS), hold_out)
+    level_error = level_errors_without(fit_table(table, seen, aim=LEVEL), hold_out)
     scored = np.isfinite(log_error)
     pairs, log_error, bound = pairs.some(scored), log_error[scored], bound[scored]
     return Outcome(
@@ -182,7 +181,7 @@ def rejected(outcome: Outcome) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for kind in ("architecture", "harness"):
         tested = sorted(
-            (float(binomtest(round(sum(shares)), len(shares), LEVEL).pvalue), label)
+            (float(binomtest(round(sum(shares)), len(shares), COVERAGE).pvalue), label)
             for label, shares in votes(outcome, kind).items()
             if len(shares) >= FEWEST_VOTES
         )

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from gpubench.predict.arrays import Array, Flags, Indices
 from gpubench.predict.published import Table
-from gpubench.predict.question import FITTED_VENDOR
 from gpubench.predict.roofline import Arithmetic, Times, Work, take
 from gpubench.shipped import data_text
 
@@ -135,7 +134,7 @@ def labels_of(table: Table, kind: str) -> NDArray[Any]:
 def held_out(table: Table, hold_out: str) -> Iterator[tuple[Flags, Flags]]:
     """For each group of targets, which rows it has, and which rows the fit must not see."""
     labels = [labels_of(table, kind) for kind in HOLD_OUTS[hold_out]]
-    for group in sorted(set(zip(*labels, strict=True)) - {(FITTED_VENDOR,)}):
+    for group in sorted(set(zip(*labels, strict=True))):
         same = [label == value for label, value in zip(labels, group, strict=True)]
         yield np.logical_and.reduce(same), np.logical_or.reduce(same)
 

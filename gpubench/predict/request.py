@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from gpubench import executions, precisions
 from gpubench.options import Option, said
-from gpubench.shared_options import BATCH, TASKS, WORKLOAD, Results, read_workload
+from gpubench.shared_options import (
+    WORKLOAD,
+    AnyExecution,
+    AnyPrecision,
+    AnyTask,
+    GpuBatch,
+    Results,
+    read_workload,
+)
 
 if TYPE_CHECKING:
     from gpubench.models import WorkloadProfile
@@ -44,13 +51,8 @@ class PredictRequest(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ]
     gpus: Annotated[tuple[str, ...], Option("GPU key or name.", name="gpu", default="every GPU known")] = ()
-    precision: Annotated[
-        str, Option("Precision; amp is the best of each GPU.", choices=precisions.CHOICES)
-    ] = "amp"
-    execution: Annotated[str, Option("How a step is executed.", choices=executions.CHOICES)] = "graph"
-    task: Annotated[str, Option("Training or inference.", choices=TASKS)] = "train"
-    batch_size: Annotated[
-        int | Literal["max"] | None,
-        said(BATCH, help="Samples per step on one GPU; max is the largest that each GPU holds."),
-    ] = None
+    precision: AnyPrecision = "amp"
+    execution: AnyExecution = "graph"
+    task: AnyTask = "train"
+    batch_size: GpuBatch = None
     results: Results = None

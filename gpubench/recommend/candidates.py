@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpubench.models import GpuSpec, Offer, Pricing
-from gpubench.predict.interval import Z90
+from gpubench.predict.draws import Z90
 from gpubench.recommend import economics
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.scaling import Scaling

@@ -59,7 +59,7 @@ def judge(
         evidence_for: GPU keys to what is known of them.
         specs: The specification table.
         today: The day that price ages count to.
-        drawer: Joint draws of estimates; None is ``predict.interval.draw``.
+        drawer: Joint draws of estimates; None is ``predict.draws.draw``.
         owned: What owning means, for the owned ones among the offers.
         believed: Keys of offers that the buyer gave himself: their prices are taken as they are.
         notes: What the reader should know about the evidence.
@@ -132,7 +132,7 @@ def _require(kept: Sequence[Offer], offers: Sequence[Offer], fallen: Sequence[Ex
 
 
 def _draw() -> Drawer:
-    from gpubench.predict.interval import draw
+    from gpubench.predict.draws import draw
 
     return draw
 

@@ -6,14 +6,21 @@ import math
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from gpubench import executions, precisions
 from gpubench.errors import MisuseError
 from gpubench.options import Flag, Option, check_fields, is_number, said, spelled
-from gpubench.shared_options import BATCH, DAY, TASKS, WORKLOAD, Results
+from gpubench.shared_options import (
+    DAY,
+    WORKLOAD,
+    AnyExecution,
+    AnyPrecision,
+    AnyTask,
+    GpuBatch,
+    Results,
+)
 from gpubench.units import plain
 
 JOB, WHICH, CARD = "The job", "Which offers", "Which GPUs"
@@ -128,15 +135,10 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
             metavar="NAME=SHARE,...",
         ),
     ] = {}
-    precision: Annotated[
-        str, Option("Precision; amp is the best of each GPU.", choices=precisions.CHOICES)
-    ] = "amp"
-    execution: Annotated[str, Option("How a step is executed.", choices=executions.CHOICES)] = "graph"
-    task: Annotated[str, Option("Training or inference.", choices=TASKS)] = "train"
-    batch_size: Annotated[
-        int | Literal["max"] | None,
-        said(BATCH, help="Samples per step on one GPU; max is the largest that each GPU holds."),
-    ] = None
+    precision: AnyPrecision = "amp"
+    execution: AnyExecution = "graph"
+    task: AnyTask = "train"
+    batch_size: GpuBatch = None
     max_latency_ms: Annotated[
         float | None,
         Option("With --task infer: choose the batch whose pessimistic step time meets it [ms].", above=0),

@@ -212,7 +212,7 @@ def test_an_empty_answer_says_which_filter_removed_how_many():
         ({"deadline_hours": 2}, "--deadline-hours needs a job"),
         ({"max_usd_per_hour": -1}, "must be above 0"),
         ({"samples": float("nan")}, "must be above 0"),
-        ({"batch_size": 0}, "must be from 1 to"),
+        ({"batch_size": 0}, "must be at least 1"),
         ({"mix": {"vgg16": 0.5}}, "--mix names its own workloads"),
     ],
 )

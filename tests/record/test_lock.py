@@ -117,8 +117,9 @@ def test_a_dead_holder_in_another_container_on_this_kernel_blocks_nobody(tmp_pat
     if lock._boot_id() is None:
         pytest.skip("this system does not tell one boot from another")
     write(tmp_path, host="0123456789ab")
+    before = file_of(tmp_path).read_bytes()
     with lock.hold(tmp_path, RUN, patience_s=0):
-        pass
+        assert file_of(tmp_path).read_bytes() != before
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b'{"pid": -1}', b"[" * 5000, b'{"pid": 1e400}'])
@@ -126,7 +127,7 @@ def test_a_file_that_says_nothing_blocks_nobody(tmp_path, content):
     file_of(tmp_path).write_bytes(content)
     lock.refuse_if_held(tmp_path, RUN)
     with lock.hold(tmp_path, RUN, patience_s=0):
-        pass
+        assert file_of(tmp_path).read_bytes() != content
 
 
 def test_a_link_in_its_place_is_not_written_through(tmp_path):

@@ -136,6 +136,8 @@ def test_a_host_that_has_waited_for_an_event_may_use_what_lay_before_it(device):
     event.synchronize()
     with torch.cuda.stream(torch.cuda.Stream()):
         x.add_(1)
+    torch.cuda.synchronize()
+    assert x.tolist() == [1, 1]
 
 
 def test_streams_are_given_out_in_turn_from_a_pool_of_32(device):

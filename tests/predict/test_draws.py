@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gpubench.predict.draws import draw
 from gpubench.predict.estimate import estimate
-from gpubench.predict.interval import draw
 from gpubench.predict.question import Question, case_for
 from gpubench.specs import load_specs
 from predict.profiles import published
