@@ -231,7 +231,9 @@ def test_a_value_of_any_size_is_shown_in_one_short_line() -> None:
         gpubench.rank(gpu=["a", "b\x1b[2J" * 10**5, object()])
     assert len(str(caught.value)) < MOST_LINE
     for batch in (0, -3, 2**41, 10**5000):
-        with pytest.raises(MisuseError, match=r"batch_size .* (must be at least 1|is more than any step holds)"):
+        with pytest.raises(
+            MisuseError, match=r"batch_size .* (must be at least 1|is more than any step holds)"
+        ):
             gpubench.rank(batch_size=batch)
     with pytest.raises(MisuseError) as misuse:
         gpubench.rank(sort="\x1b[2J" + "x" * 10**5)
