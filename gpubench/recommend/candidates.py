@@ -86,10 +86,16 @@ def candidates_of(
     )
 
 
-def drawn_rates(request: RankRequest, pool: Candidates, rows: Indices) -> Floats:
-    """Return the (N, D) rate of these rows' instances in every joint draw; rows of one GPU share its draw."""
+def drawn_rates(
+    request: RankRequest, pool: Candidates, rows: Indices, *, independent: bool = False
+) -> Floats:
+    """Return the (N, D) rate of these rows' instances in every joint draw; rows of one GPU share its draw.
+
+    With ``independent`` the error of each GPU is its own: nothing is common to predictions of one anchor.
+    """
     factor = pool.count[rows] * pool.efficiency[rows] * pool.delivered[rows]
-    rate = pool.speeds.draws[pool.gpu[rows]] * factor[:, None]
+    draws = pool.speeds.independent_draws if independent else pool.speeds.draws
+    rate = draws[pool.gpu[rows]] * factor[:, None]
     spread = pool.spread[rows]
     if spread.any():  # one error of the scaling model for each GPU, whatever the count
         shape = (len(pool.speeds.keys), request.draws)

@@ -41,10 +41,15 @@ class Runs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known: an answer for each workload and GPU, and how several GPUs train together."""
+    """What is known: an answer for each workload and GPU, and how several GPUs train together.
+
+    Attributes:
+        photographs: The workloads that train on decoded photographs, which a host must prepare.
+    """
 
     answers: Mapping[str, Answers]
     scaler: Scaler
+    photographs: frozenset[str] = frozenset()
 
 
 def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidence:
@@ -67,6 +72,7 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
     return Evidence(
         answers={name: _all_answers(request, question, specs, runs) for name, question in questions.items()},
         scaler=scaler,
+        photographs=frozenset(name for name, profile in profiles.items() if profile.takes_photographs),
     )
 
 

@@ -12,12 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpubench.labels import gpu_name
-from gpubench.models import BuyOrRent, GpuSpec, Offer, Ranking
+from gpubench.models import BuyOrRent, GpuSpec, Offer, RankedOffer, Ranking
 from gpubench.offers.outliers import Market
 from gpubench.offers.table import OfferKey
 from gpubench.recommend import limits, objective
 from gpubench.recommend.break_even import against_rent
 from gpubench.recommend.candidates import Candidates, candidates_of
+from gpubench.recommend.chances import chances_of
+from gpubench.recommend.decision import beside, decide
 from gpubench.recommend.filters import (
     NO_FIGURE,
     Exclusion,
@@ -48,6 +50,7 @@ def judge(
     today: date,
     drawer: Drawer | None = None,
     owned: Mapping[Offer, Ownership] = MappingProxyType({}),
+    for_sale: Mapping[Offer, Ownership] = MappingProxyType({}),
     believed: Collection[OfferKey] = (),
     notes: Iterable[str] = (),
 ) -> Ranking:
@@ -61,21 +64,26 @@ def judge(
         today: The day that price ages count to.
         drawer: Joint draws of estimates; None is ``predict.draws.draw``.
         owned: What owning means, for the owned ones among the offers.
+        for_sale: Hardware that could be bought and is not ranked: the best of it stands beside the ranking.
         believed: Keys of offers that the buyer gave himself: their prices are taken as they are.
         notes: What the reader should know about the evidence.
 
     Raises:
         MisuseError: If a name is unknown or no offer is left; the message says which filter removed how many.
     """
-    watts = {offer: ownership.power_w for offer, ownership in owned.items()}
-    possible, fallen = apply(filters_of(request, offers, today, watts), offers, specs)
+    machines = {**for_sale, **owned}
+    watts = {offer: ownership.power_w for offer, ownership in machines.items()}
+    filters = filters_of(request, offers, today, watts)
+    possible, fallen = apply(filters, offers, specs)
+    sold, _ = apply(filters, for_sale, specs)
     market = Market(offers)
     possible, doubted = apply(outlier_filter(request, market, believed), possible, specs)
     paid_as_asked = payment_filters(request, {offer.pricing for offer in offers})
     kept, otherwise_paid = apply(paid_as_asked, possible, specs)
     fallen += [*doubted, *otherwise_paid]
     _require(kept, offers, fallen)
-    evidence = evidence_for(sorted({offer.gpu_key for offer in possible} | {request.reference_gpu}))
+    keys = {offer.gpu_key for offer in (*possible, *sold)}
+    evidence = evidence_for(sorted(keys | {request.reference_gpu}))
     speeds = combine(evidence.answers, request.mix, drawer or _draw(), request.draws, request.seed)
     kept, unknown = _with_speed(kept, speeds, specs)
     fallen += unknown
@@ -88,7 +96,8 @@ def judge(
         _require(kept, offers, fallen)
         pool = _pool(request, kept, speeds, specs, evidence)
     order = objective.order(request, pool)
-    rows = rows_of(request, pool, order, today)
+    chances = chances_of(request, pool, order)
+    rows = rows_of(request, pool, order, today, chances)
     if request.spot:
         rows = with_spot_break_even(rows, possible)
     decisions: tuple[BuyOrRent, ...] = ()
@@ -96,6 +105,7 @@ def judge(
         both = dict.fromkeys([*kept, *_with_speed(possible, speeds, specs)[0]])
         machines = {row.offer: owned[row.offer] for row in rows if row.offer in owned}
         decisions = against_rent(request, _pool(request, list(both), speeds, specs, evidence), machines)
+    to_buy = _pool(request, _with_speed(sold, speeds, specs)[0], speeds, specs, evidence)
     ranking = Ranking(
         as_of=today.isoformat(),
         objective=objective.in_words(request),
@@ -105,6 +115,15 @@ def judge(
         rows=tuple(rows),
         excluded=excluded(fallen),
         verdict="",
+        decision=decide(
+            request,
+            rows,
+            chances,
+            specs,
+            machines=machines,
+            to_own=_best_to_own(request, to_buy, today) if len(to_buy) else None,
+            photographs=evidence.photographs,
+        ),
         buy_or_rent=decisions,
         notes=(
             *notes,
@@ -174,6 +193,16 @@ def _pool(
         for key, count in {(offer.gpu_key, offer.gpu_count) for offer in offers}
     }
     return candidates_of(offers, speeds, specs, scalings, request.spot_lost)
+
+
+def _best_to_own(request: RankRequest, pool: Candidates, today: date) -> RankedOffer | None:
+    """Return the best hardware to buy, judged among its like; None where none meets what was asked."""
+    misses = limits.misses(request, pool)
+    left = [row for row in objective.order(request, pool).tolist() if row not in misses]
+    if not left:
+        return None
+    first = np.array(left[:1])
+    return beside(rows_of(request, pool, first, today, chances_of(request, pool, first))[0])
 
 
 def _headline(request: RankRequest, pool: Candidates, order: NDArray[np.int64]) -> tuple[int, int]:

@@ -12,9 +12,9 @@ from gpubench.offers.outliers import ADMITTED_BY, Market, name_of
 from gpubench.offers.table import OfferKey, offer_key
 from gpubench.profile.memory import MOST_BATCH
 from gpubench.recommend.candidates import Candidates
+from gpubench.recommend.chances import IN_DETAIL
 from gpubench.recommend.filters import FAR_BELOW, Exclusion
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.rows import IN_DETAIL
 from gpubench.recommend.words import batches_of
 from gpubench.specs import load_specs
 from gpubench.units import count, format_number, format_percent, plain

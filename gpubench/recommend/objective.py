@@ -63,9 +63,11 @@ def merit(request: RankRequest, pool: Candidates, rate: Floats, rows: Indices | 
     return -job_hours if by == "time" else -cost(request, pool, job_hours, rows)
 
 
-def drawn_merits(request: RankRequest, pool: Candidates, rows: Indices) -> Floats:
-    """Return the (N, D) merit of these rows in every joint draw."""
-    return merit(request, pool, drawn_rates(request, pool, rows), rows)
+def drawn_merits(
+    request: RankRequest, pool: Candidates, rows: Indices, *, independent: bool = False
+) -> Floats:
+    """Return the (N, D) merit of these rows in every joint draw, or in draws of independent errors."""
+    return merit(request, pool, drawn_rates(request, pool, rows, independent=independent), rows)
 
 
 def order(request: RankRequest, pool: Candidates) -> Indices:

@@ -104,7 +104,7 @@ def rank_of(
     )
 
 
-def log_normal(estimates, n, seed):
+def log_normal(estimates, n, seed, common_share=None):
     """Independent log-normal draws whose 90 % interval is the estimate's."""
     random = np.random.default_rng(seed)
     noise = random.standard_normal((len(estimates), n))
