@@ -31,11 +31,12 @@ from gpubench.recommend.filters import (
     payment_filters,
 )
 from gpubench.recommend.gather import Evidence
+from gpubench.recommend.job import Work, work_of
 from gpubench.recommend.notes import far_from_others, free_beside, left_out_as_outliers, notes_of
 from gpubench.recommend.owning import Ownership
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import rows_of, with_spot_break_even
-from gpubench.recommend.scaling import scaling_of
+from gpubench.recommend.scaling import Scaling, scaling_of
 from gpubench.recommend.speeds import Drawer, Speeds, combine
 from gpubench.recommend.verdict import buying_sentences, cpu_comparison, cpu_sentences, verdict
 from gpubench.units import plural
@@ -88,13 +89,17 @@ def judge(
     kept, unknown = _with_speed(kept, speeds, specs)
     fallen += unknown
     _require(kept, offers, fallen)
-    pool = _pool(request, kept, speeds, specs, evidence)
+    work = work_of(request, speeds, evidence.usual_job, _unit(speeds))
+    if work is None:
+        request = msgspec.structs.replace(request, relative=True)
+    pool_of = _pool(request, speeds, specs, evidence, work)
+    pool = pool_of(kept)
     misses = limits.misses(request, pool)
     if misses:
         fallen += misses.values()
         kept = [offer for row, offer in enumerate(kept) if row not in misses]
         _require(kept, offers, fallen)
-        pool = _pool(request, kept, speeds, specs, evidence)
+        pool = pool_of(kept)
     order = objective.order(request, pool)
     chances = chances_of(request, pool, order)
     rows = rows_of(request, pool, order, today, chances)
@@ -103,9 +108,9 @@ def judge(
     decisions: tuple[BuyOrRent, ...] = ()
     if owned:
         both = dict.fromkeys([*kept, *_with_speed(possible, speeds, specs)[0]])
-        machines = {row.offer: owned[row.offer] for row in rows if row.offer in owned}
-        decisions = against_rent(request, _pool(request, list(both), speeds, specs, evidence), machines)
-    to_buy = _pool(request, _with_speed(sold, speeds, specs)[0], speeds, specs, evidence)
+        in_the_race = {row.offer: owned[row.offer] for row in rows if row.offer in owned}
+        decisions = against_rent(request, pool_of(list(both)), in_the_race)
+    to_buy = pool_of(_with_speed(sold, speeds, specs)[0])
     ranking = Ranking(
         as_of=today.isoformat(),
         objective=objective.in_words(request),
@@ -120,6 +125,7 @@ def judge(
             rows,
             chances,
             specs,
+            job=None if work is None else work.job,
             machines=machines,
             to_own=_best_to_own(request, to_buy, today) if len(to_buy) else None,
             photographs=evidence.photographs,
@@ -177,22 +183,25 @@ def _why_unknown(gpu_key: str, speeds: Speeds, specs: Mapping[str, GpuSpec]) -> 
 
 
 def _pool(
-    request: RankRequest,
-    offers: Sequence[Offer],
-    speeds: Speeds,
-    specs: Mapping[str, GpuSpec],
-    evidence: Evidence,
-) -> Candidates:
+    request: RankRequest, speeds: Speeds, specs: Mapping[str, GpuSpec], evidence: Evidence, work: Work | None
+) -> Callable[[Sequence[Offer]], Candidates]:
+    """Return what lays offers out as columns."""
     scaler = evidence.scaler if request.one_job_over_all_gpus else None
     parts = {
         key: dict(zip(evidence.answers, each, strict=True))
         for key, each in zip(speeds.keys, speeds.parts, strict=True)
     }
-    scalings = {
-        (key, count): scaling_of(specs.get(key), count, parts[key], scaler=scaler, shares=request.mix)
-        for key, count in {(offer.gpu_key, offer.gpu_count) for offer in offers}
-    }
-    return candidates_of(offers, speeds, specs, scalings, request.spot_lost)
+    known: dict[tuple[str, int], Scaling] = {}
+
+    def pool_of(offers: Sequence[Offer]) -> Candidates:
+        for key, count in {(offer.gpu_key, offer.gpu_count) for offer in offers} - known.keys():
+            found = scaling_of(specs.get(key), count, parts[key], scaler=scaler, shares=request.mix)
+            known[key, count] = found
+        return candidates_of(
+            offers, speeds, specs, known, request.spot_lost, reference_gpu=request.reference_gpu, work=work
+        )
+
+    return pool_of
 
 
 def _best_to_own(request: RankRequest, pool: Candidates, today: date) -> RankedOffer | None:

@@ -17,7 +17,7 @@ from gpubench.recommend import economics
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.chances import Chances
 from gpubench.recommend.factors import factors_of
-from gpubench.recommend.objective import cost, hours, time_and_cost
+from gpubench.recommend.objective import cost, hours, job_rates, time_and_cost
 from gpubench.recommend.pareto import dominators
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import Speeds
@@ -83,7 +83,7 @@ def _figure_columns(
         "usd_per_million_samples": economics.usd_per_million_samples(value).tolist(),
         "scaling_efficiency": pool.efficiency[order].tolist(),
     }
-    for suffix, rate in (("", pool.rate), ("_low", pool.rate_low), ("_high", pool.rate_high)):
+    for suffix, rate in (("", pool.rate), ("_low", pool.ratio_low), ("_high", pool.ratio_high)):
         score = rate[order] / reference
         columns[f"score{suffix}"] = _known(score)
         columns[f"reference_hours_per_usd{suffix}"] = _known(score / price)
@@ -93,10 +93,10 @@ def _figure_columns(
 
 
 def _job_columns(request: RankRequest, pool: Candidates, order: Indices) -> dict[str, list[Any]]:
-    if request.job_samples is None:
+    if pool.work is None:
         return {}
     columns: dict[str, list[Any]] = {}
-    for suffix, rate in (("", pool.rate), ("_low", pool.rate_high), ("_high", pool.rate_low)):
+    for suffix, rate in zip(("", "_low", "_high"), job_rates(pool), strict=True):
         job_hours = hours(request, pool, rate[order], order)
         columns[f"hours{suffix}"] = _known(job_hours)
         columns[f"cost_usd{suffix}"] = _known(cost(request, pool, job_hours, order))
@@ -106,7 +106,7 @@ def _job_columns(request: RankRequest, pool: Candidates, order: Indices) -> dict
 def _pareto_columns(request: RankRequest, pool: Candidates, order: Indices) -> dict[str, list[Any]]:
     """Return whether nothing beats a row in time, cost and memory at once, and what does."""
     time, money = time_and_cost(request, pool, order)
-    work = " per sample" if request.job_samples is None else ""
+    work = " per sample" if pool.work is None else ""
     memory = np.nan_to_num(pool.memory[order], nan=0.0)
     by = dominators(time, money, memory)
     better = (
