@@ -61,12 +61,12 @@ def load_workload(reference: str) -> Workload:
 @cache
 def _installed() -> dict[str, importlib.metadata.EntryPoint]:
     """Entry points by name; a source checkout's own are read from its pyproject.toml."""
-    checkout = _checkout()
+    root = checkout()
     points = [*importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)]
-    if checkout is not None:
-        _serve_from(checkout / "workloads")
+    if root is not None:
+        _serve_from(root / "workloads")
         points = [p for p in points if p.dist is None or p.dist.name != "gpubench"]
-        points += _declared(checkout / "pyproject.toml")
+        points += _declared(root / "pyproject.toml")
     found: dict[str, importlib.metadata.EntryPoint] = {}
     for point in sorted(points, key=lambda p: (p.name, p.value)):
         if point.name in found:
@@ -78,7 +78,7 @@ def _installed() -> dict[str, importlib.metadata.EntryPoint]:
     return found
 
 
-def _checkout() -> Path | None:
+def checkout() -> Path | None:
     """The repository this package is imported from, or None for an installed wheel."""
     root = Path(__file__).resolve().parent.parent
     declared = root / "pyproject.toml"
