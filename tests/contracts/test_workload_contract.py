@@ -268,7 +268,7 @@ class TestStackedLstm(WorkloadContract):
 
     def test_it_computes_what_the_fused_layer_computes(self) -> None:
         """One cell written out gives the numbers of torch's own LSTM with the same weights."""
-        from gpubench_workloads.rnn_cells import GatedCell
+        from gpubench_workloads.stacked_lstm import GatedCell
 
         torch.manual_seed(0)
         cell, fused = GatedCell(8), torch.nn.LSTM(8, 8, batch_first=True)
