@@ -8,6 +8,7 @@ from types import MappingProxyType
 import msgspec
 
 from gpubench.models import (
+    Asks,
     Change,
     Choice,
     Decision,
@@ -18,6 +19,7 @@ from gpubench.models import (
     RankedOffer,
     Source,
 )
+from gpubench.offers.moves import AskKey
 from gpubench.recommend.chances import Chances
 from gpubench.recommend.choices import choice_of, source_of
 from gpubench.recommend.objective import sorted_by
@@ -35,6 +37,7 @@ def decide(
     machines: Mapping[Offer, Ownership] = MappingProxyType({}),
     to_own: RankedOffer | None = None,
     photographs: Collection[str] = (),
+    asks: Mapping[AskKey, Asks] = MappingProxyType({}),
 ) -> Decision:
     """Return what to pay for.
 
@@ -47,13 +50,14 @@ def decide(
         machines: What owning means, for owned offers.
         to_own: The best hardware to buy where none is among the rows.
         photographs: Workloads that train on decoded photographs.
+        asks: What hosts of marketplaces ask for each GPU.
     """
 
     def choice(row: RankedOffer | None) -> Choice | None:
         if row is None:
             return None
         machine = machines.get(row.offer)
-        return choice_of(request, row, rows, specs, photographs=photographs, machine=machine)
+        return choice_of(request, row, rows, specs, photographs=photographs, machine=machine, asks=asks)
 
     by_gpu = tuple(found for row in best_of_each_gpu(rows) if (found := choice(row)))
     runner_up = by_gpu[1] if len(by_gpu) > 1 else None

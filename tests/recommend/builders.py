@@ -52,7 +52,7 @@ def offer(gpu_key: str = H100, price: float | str = 2.0, **changes) -> Offer:
         "price_usd_per_hour": Decimal(str(price)),
         "pricing": Pricing.ON_DEMAND,
         "kind": "vm",
-        "price_date": "2026-11-01",
+        "price_date": TODAY.isoformat(),
         "source": "test",
     }
     return Offer(**fields | changes)

@@ -160,7 +160,7 @@ def test_historic_attached_spot_and_free_offers_stay_out():
 
 
 def test_a_stale_price_is_marked_or_left_out_when_asked():
-    offers = [offer(H100, 2.0), offer(H100, 1.0, price_date="2026")]
+    offers = [offer(H100, 2.0, price_date="2026-11-01"), offer(H100, 1.0, price_date="2026")]
     rows = rank_of(offers, {H100: 3000.0}).rows
     assert [[str(f.kind) for f in row.findings] for row in rows] == [[FindingKind.STALE_PRICE], []]
     assert [row.price_age_days for row in rows] == [323, 19]
