@@ -18,6 +18,7 @@ from gpubench.discovery import workload_names
 from gpubench.errors import EveryCaseFailedError, InterruptedRunError, NoDeviceError, StorageError
 from gpubench.measure import checks, events, preflight
 from gpubench.measure.batch_search import OnTrial, say_nothing_of_trials, with_largest_batches
+from gpubench.measure.child import module_of
 from gpubench.measure.environment import environment
 from gpubench.measure.estimate import estimate_s
 from gpubench.measure.launcher import STOPPING_S, Control, Launcher, Record, say_nothing
@@ -208,7 +209,8 @@ def _measure(
 ) -> Session:
     control = Control()
     on_event(_planned(prepared))
-    launcher = Launcher(prepared.plan, prepared.device, on_event, control)
+    module = module_of(prepared.device)
+    launcher = Launcher(prepared.plan, prepared.device, on_event, control, module=module)
     state, record = _begin(prepared, begun)
     launcher.micro += state.micro
     if prepared.resumed is None:
