@@ -1,39 +1,12 @@
-"""LSTM layers written out step by step: what a fused kernel saves."""
+"""Two LSTM layers written out step by step, with dropout between them."""
 
 from __future__ import annotations
 
 from functools import partial
 
-import torch
-from torch import Tensor, nn
-
 from gpubench.workload import Workload
+from gpubench_workloads.lstm_cell import GatedCell
 from gpubench_workloads.rnn_cell import build
-
-
-class GatedCell(nn.Module):
-    """An LSTM layer: input, forget, cell and output gates from one linear layer on x and one on h.
-
-    Shapes:
-        x: (N, T, width); out: (N, T, width).
-    """
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.inputs = nn.Linear(width, 4 * width)
-        self.hidden = nn.Linear(width, 4 * width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Step through the sequence."""
-        state = memory = torch.zeros_like(x[:, 0])
-        states = []
-        for step in x.unbind(1):
-            enter, forget, cell, leave = (self.inputs(step) + self.hidden(state)).chunk(4, dim=1)
-            memory = torch.sigmoid(forget) * memory + torch.sigmoid(enter) * torch.tanh(cell)
-            state = torch.sigmoid(leave) * torch.tanh(memory)
-            states.append(state)
-        return torch.stack(states, dim=1)
-
 
 _build = partial(build, cell=GatedCell, layers=2, dropout=0.5)
 
