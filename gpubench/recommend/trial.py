@@ -189,7 +189,7 @@ _SETUP = """set -e
 command -v uv >/dev/null || python3 -m pip install --quiet --user uv
 export PATH="$HOME/.local/bin:$PATH"
 uv venv --python 3.12 ~/gpubench-venv
-uv pip install --quiet --python ~/gpubench-venv/bin/python .
+uv pip install --quiet --python ~/gpubench-venv/bin/python '.[run]'
 """
 """Installs this checkout beside whatever Python the image has: gpubench needs 3.11 or newer."""
 

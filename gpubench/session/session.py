@@ -37,6 +37,7 @@ from gpubench.models import (
     StartState,
     Status,
 )
+from gpubench.needs import need_torch
 from gpubench.probe.identity import storable
 from gpubench.probe.select import select_device, select_peers
 from gpubench.profile import profiles_of
@@ -125,6 +126,7 @@ def prepare(
 
 def _prepare(request: RunRequest, on_trial: OnTrial, *, store_results: bool) -> Prepared:
     request = check_request(request, workload_names())
+    need_torch("measuring", NoDeviceError)
     root = store.results_root(request.results)
     found = None if request.resume is None else store.find_run(root, request.resume)
     resumed = None if found is None else store.read_run(found)

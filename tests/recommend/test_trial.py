@@ -49,7 +49,9 @@ def test_the_best_offer_of_each_gpu_that_can_be_rented_is_written(tmp_path):
     assert task["resources"]["max_hourly_cost"] == pytest.approx(3.75)
     assert task["workdir"] == "."
     assert "gpubench run --quick --time-limit 600" in task["run"]
-    assert task["setup"].rstrip().endswith("uv pip install --quiet --python ~/gpubench-venv/bin/python .")
+    assert (
+        task["setup"].rstrip().endswith("uv pip install --quiet --python ~/gpubench-venv/bin/python '.[run]'")
+    )
     for command in (task["setup"], task["run"]):
         assert subprocess.run(["sh", "-n"], input=command, text=True, check=False).returncode == 0
 
