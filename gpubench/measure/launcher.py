@@ -22,7 +22,7 @@ from gpubench.measure.peaks import best_gemm, peak_flops_per_s
 from gpubench.measure.plan import Group, Plan, PlannedCase, Unit
 from gpubench.models import Case, DeviceProfile, Launch, Measurement, MicroResult, Precision, Round, Status
 from gpubench.profile.log import write_log
-from gpubench.units import Seconds, utc_stamp
+from gpubench.units import Seconds, plain, utc_stamp
 
 GRACE_S = 1.0
 """A child that ends by itself at its deadline needs a moment to say so."""
@@ -124,10 +124,13 @@ class Record:
         )
 
     def take(self, unit: Unit, done: messages.CaseDone) -> None:
-        """Add one launch; a case that failed gets no further one, one out of time keeps its earlier ones."""
+        """Add one launch. A case that failed gets no further one.
+
+        One out of time, or whose process died, keeps its earlier launches, and its figure rests on them.
+        """
         case = unit.planned.case
         earlier = self.launches.setdefault(case, [])
-        cut_short = done.status is Status.TIMEOUT and bool(earlier)
+        cut_short = bool(earlier) and (done.status is Status.TIMEOUT or done.launch.stopped)
         if done.status is Status.OK or not earlier:
             earlier.append(done.launch)
         if done.status is not Status.OK and not cut_short:
@@ -190,9 +193,11 @@ class Launcher:
                     record.threads = self.ready.cpu_threads
                 record.take(unit, finished)
                 measurement = self._judged(record, unit)
+                yield measurement  # stored by the time that it is told
                 ended = events.CaseEnded(measurement=measurement, launch=unit.launch, kept=finished.kept)
                 self.on_event(ended)
-                yield measurement
+                if finished.status is not Status.OK and measurement.status is Status.OK:
+                    self.on_event(events.Remark(text=_without_launch(unit, finished)))
         finally:
             self._end_child()
 
@@ -457,7 +462,7 @@ class _Progress:
 
     def done(self, unit: Unit, status: Status, reason: str) -> messages.CaseDone:
         """The end of a case that its child did not live to report; the rounds so far are kept."""
-        launch = Launch(index=unit.launch, warmup=tuple(self.warmup), rounds=tuple(self.timed))
+        launch = Launch(index=unit.launch, warmup=tuple(self.warmup), rounds=tuple(self.timed), stopped=True)
         return messages.CaseDone(status=status, reason=reason, launch=launch)
 
 
@@ -469,7 +474,16 @@ def measure(
 
 
 def _without(unit: Unit, status: Status, reason: str) -> messages.CaseDone:
-    return messages.CaseDone(status=status, reason=reason, launch=Launch(index=unit.launch))
+    return messages.CaseDone(status=status, reason=reason, launch=Launch(index=unit.launch, stopped=True))
+
+
+def _without_launch(unit: Unit, done: messages.CaseDone) -> str:
+    """Say that a case rests on its earlier launches, and why."""
+    return (
+        f"  {plain(unit.planned.case.label)}: launch {unit.launch + 1} gave nothing "
+        f"({plain(done.reason or 'no reason known')}); the figure rests on the launches before it, and "
+        "gpubench run --resume latest measures it anew"
+    )
 
 
 def _refusal(reason: str, exit_code: int) -> GpuBenchError:

@@ -178,7 +178,7 @@ def budget_numbers(made: Plan) -> dict[str, float | str | bool]:
 
 
 def execute(prepared: Prepared, on_event: Callable[[events.Event], None] = say_nothing) -> Session:
-    """Measure what was prepared; the file is replaced after every finished case.
+    """Measure what was prepared; each finished launch is written to a ledger, and the file derived from it.
 
     The run is locked from before its first measurement to after its last, and a run to go on with is read
     again once it is. Ctrl-C once, or SIGTERM, ends the run after the round at hand; Ctrl-C twice ends it at
@@ -215,7 +215,8 @@ def _measure(
         _save(prepared.root, state, held)
     with _listening(control):
         for measurement in launcher.run(record):
-            state = _so_far(with_measurement(state, measurement), prepared, launcher)
+            before, state = state, _so_far(with_measurement(state, measurement), prepared, launcher)
+            _note(prepared.root, before, measurement, state)
             _save(prepared.root, state, held)
         state = _so_far(state, prepared, launcher)
         if not control.stopping.is_set():
@@ -334,6 +335,13 @@ def finished(state: Run, launches: int) -> Run:
         findings=together(state.findings, checks.of_run(state)),
         finished_at=utc_stamp(),
     )
+
+
+def _note(root: Path, before: Run, row: Measurement, state: Run) -> None:
+    try:
+        store.note_launch(root, before, row)
+    except StorageError as error:
+        raise UnstoredRunError(str(error), state) from error
 
 
 def _save(root: Path, state: Run, held: RunLock) -> Path:
