@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager, suppress
+from types import SimpleNamespace
 
 import msgspec
 import psutil
