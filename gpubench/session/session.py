@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -42,6 +43,7 @@ from gpubench.profile import profiles_of
 from gpubench.record import store
 from gpubench.record.adding import stored_alike
 from gpubench.record.lock import RunLock
+from gpubench.record.rules import broken_rule
 from gpubench.session import resume
 from gpubench.signatures import takes_options_of
 from gpubench.today import now
@@ -214,7 +216,7 @@ def _measure(
     if prepared.resumed is None:
         _save(prepared.root, state, held)
     with _listening(control):
-        for measurement in launcher.run(record):
+        for measurement in map(partial(_sound, state), launcher.run(record)):
             before, state = state, _so_far(with_measurement(state, measurement), prepared, launcher)
             _note(prepared.root, before, measurement, state)
             _save(prepared.root, state, held)
@@ -335,6 +337,18 @@ def finished(state: Run, launches: int) -> Run:
         findings=together(state.findings, checks.of_run(state)),
         finished_at=utc_stamp(),
     )
+
+
+def _sound(state: Run, row: Measurement) -> Measurement:
+    """Return a row that may stand in a file: one whose figures contradict each other has none.
+
+    Such a file would not be read again, and the sound rows beside it would be lost with this one.
+    """
+    broken = broken_rule(msgspec.structs.replace(state, measurements=(row,), micro=()))
+    if broken is None:
+        return row
+    reason = f"what its process reported cannot be true: {broken}"
+    return msgspec.structs.replace(row, status=Status.FAILED, reason=reason, launches=(), findings=())
 
 
 def _note(root: Path, before: Run, row: Measurement, state: Run) -> None:
