@@ -194,7 +194,8 @@ def test_a_model_of_the_users_own_is_measured_under_its_name_in_the_folder():
 
 
 @pytest.mark.parametrize(
-    ("asked", "gpus"), [({"samples": 1e6}, 8), ({}, 1), ({"samples": 1e6, "jobs": "independent"}, 1)]
+    ("asked", "gpus"),
+    [({"samples": 1e6}, 8), ({}, 8), ({"relative": True}, 1), ({"samples": 1e6, "jobs": "independent"}, 1)],
 )
 def test_one_job_over_all_gpus_is_measured_on_all_of_them(asked, gpus):
     request = RankRequest(workloads=("vgg16",), **asked)
