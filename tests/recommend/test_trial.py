@@ -88,7 +88,7 @@ def test_the_best_offer_of_each_gpu_that_can_be_rented_is_written(tmp_path):
     assert task["workdir"] == "work"
     assert (tmp_path / "tasks" / "work" / PARCEL.wheel).read_bytes() == b"packed"
     assert "--time-limit 600" in task["run"]
-    assert task["setup"].rstrip().endswith(f"~/gpubench-venv/bin/python ./{PARCEL.wheel}")
+    assert task["setup"].rstrip().endswith(f"~/gpubench-venv/bin/python './{PARCEL.wheel}[run]'")
     for command in (task["setup"], task["run"]):
         assert subprocess.run(["sh", "-n"], input=command, text=True, check=False).returncode == 0
 
