@@ -12,6 +12,7 @@ from gpubench.models import (
     Change,
     Choice,
     Decision,
+    FindingOut,
     GpuSpec,
     Job,
     Offer,
@@ -38,6 +39,7 @@ def decide(
     to_own: RankedOffer | None = None,
     photographs: Collection[str] = (),
     asks: Mapping[AskKey, Asks] = MappingProxyType({}),
+    measurement: FindingOut | None = None,
 ) -> Decision:
     """Return what to pay for.
 
@@ -51,6 +53,7 @@ def decide(
         to_own: The best hardware to buy where none is among the rows.
         photographs: Workloads that train on decoded photographs.
         asks: What hosts of marketplaces ask for each GPU.
+        measurement: The one that is worth most before choosing.
     """
 
     def choice(row: RankedOffer | None) -> Choice | None:
@@ -68,12 +71,23 @@ def decide(
         runner_up=runner_up,
         sureness=chances.sureness,
         sureness_independent=chances.sureness_independent,
+        sureness_at_these_prices=chances.sureness_at_these_prices,
         changes=tuple(_changes(request, rows)),
         best_cloud=choice(_best(rows, "cloud")),
         best_marketplace=choice(_best(rows, "marketplace")),
         best_to_own=choice(_best(rows, "own") or to_own),
         by_gpu=by_gpu,
+        finding_out=measurement,
+        unfitted=_unfitted(request, first, runner_up),
     )
+
+
+def _unfitted(request: RankRequest, first: Choice, runner_up: Choice | None) -> str | None:
+    """Say that what decides is predicted without a fit: of inference hardly any row is published."""
+    decisive = [choice for choice in (first, runner_up) if choice is not None]
+    if request.task != "infer" or all(choice.basis != "predicted" for choice in decisive):
+        return None
+    return "speeds of inference are predicted from few published measurements"
 
 
 def best_of_each_gpu(rows: Iterable[RankedOffer]) -> list[RankedOffer]:

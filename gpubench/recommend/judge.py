@@ -31,6 +31,7 @@ from gpubench.recommend.filters import (
     outlier_filter,
     payment_filters,
 )
+from gpubench.recommend.finding_out import finding_out
 from gpubench.recommend.gather import Evidence
 from gpubench.recommend.job import Work, work_of
 from gpubench.recommend.notes import far_from_others, free_beside, left_out_as_outliers, notes_of
@@ -135,6 +136,7 @@ def judge(
             to_own=_best_to_own(request, to_buy, today) if len(to_buy) else None,
             photographs=evidence.photographs,
             asks=market.asks,
+            measurement=finding_out(request, pool, order, rows, chances),
         ),
         buy_or_rent=decisions,
         notes=(

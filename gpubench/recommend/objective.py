@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from gpubench.models import SortedBy
 from gpubench.recommend import economics
 from gpubench.recommend.candidates import Candidates, drawn_rates
-from gpubench.recommend.prices import drawn_prices
 from gpubench.recommend.request import RankRequest
 
 Floats = NDArray[np.float64]
@@ -75,17 +74,27 @@ def merit(
 
 
 def drawn_merits(
-    request: RankRequest, pool: Candidates, rows: Indices, *, independent: bool = False
+    request: RankRequest,
+    pool: Candidates,
+    rows: Indices,
+    *,
+    price: Floats | None = None,
+    independent: bool = False,
 ) -> Floats:
-    """Return the (N, D) merit of these rows in every joint draw, or in draws of independent errors."""
+    """Return the (N, D) merit of these rows in every joint draw.
+
+    Args:
+        request: What was asked.
+        pool: The offers.
+        rows: Which of them.
+        price: (N, D) of the instance [USD/h]; None takes every price as it is listed, however old.
+        independent: Draw the error of each GPU as its own.
+    """
     rate = drawn_rates(request, pool, rows, independent=independent)
     work = pool.work
     if work is not None and work.drawn is not None and work.drawn_independent is not None:
         # Of a job in hours of a reference GPU the work is drawn too: only the ratio of the two speeds counts.
         rate *= work.samples / (work.drawn_independent if independent else work.drawn)
-    price = None
-    if sorted_by(request) in {"cost", "value"}:
-        price = drawn_prices(pool.prices, rows, request.draws, request.seed)
     return merit(request, pool, rate, rows, price)
 
 
