@@ -34,13 +34,25 @@ from gpubench.recommend.filters import (
 from gpubench.recommend.finding_out import finding_out
 from gpubench.recommend.gather import Evidence
 from gpubench.recommend.job import Work, work_of
-from gpubench.recommend.notes import far_from_others, free_beside, left_out_as_outliers, notes_of
+from gpubench.recommend.notes import (
+    far_from_others,
+    free_beside,
+    how_to_measure,
+    left_out_as_outliers,
+    notes_of,
+)
 from gpubench.recommend.owning import Ownership
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import rows_of, with_spot_break_even
 from gpubench.recommend.scaling import Scaling, scaling_of
 from gpubench.recommend.speeds import Drawer, Speeds, combine
-from gpubench.recommend.verdict import buying_sentences, cpu_comparison, cpu_sentences, verdict
+from gpubench.recommend.verdict import (
+    NO_GPU_NEEDED,
+    buying_sentences,
+    cpu_comparison,
+    cpu_sentences,
+    verdict,
+)
 from gpubench.units import plural
 
 
@@ -147,15 +159,24 @@ def judge(
             *free_beside(request, offers, specs),
         ),
     )
-    sentences = [
-        *cpu_sentences(request, speeds),
-        *verdict(request, ranking, _headline(request, pool, order)),
-        *cpu_comparison(request, speeds, rows[0]),
-    ]
+    about_the_cpu = cpu_sentences(request, speeds)
+    needless = [each for each in about_the_cpu if each.startswith(NO_GPU_NEEDED)]
+    said = verdict(
+        request,
+        ranking,
+        _headline(request, pool, order),
+        first=needless,
+        last=[
+            *buying_sentences(decisions),
+            *(each for each in about_the_cpu if each not in needless),
+            *cpu_comparison(request, speeds, rows[0]),
+        ],
+    )
     return msgspec.structs.replace(
         ranking,
         rows=ranking.rows[: request.limit],
-        verdict=" ".join([*sentences, *buying_sentences(decisions)]),
+        verdict=" ".join(said.verdict),
+        notes=(*said.beside, *how_to_measure(ranking.decision), *ranking.notes),
     )
 
 

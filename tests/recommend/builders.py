@@ -123,6 +123,11 @@ def rank_of(
     )
 
 
+def said(ranking: Ranking) -> str:
+    """The verdict, and beside it what it has no room for."""
+    return " ".join((ranking.verdict, *ranking.notes))
+
+
 def log_normal(estimates, n, seed, common_share=None):
     """Independent log-normal draws whose 90 % interval is the estimate's."""
     random = np.random.default_rng(seed)
