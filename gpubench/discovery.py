@@ -94,15 +94,15 @@ def _standard() -> list[importlib.metadata.EntryPoint]:
 
 
 def _standard_folders() -> list[str]:
-    checkout = _checkout()
-    if checkout is not None:
-        _serve_from(checkout / "workloads")
-        return [str(checkout / "workloads")]
+    root = checkout()
+    if root is not None:
+        _serve_from(root / "workloads")
+        return [str(root / "workloads")]
     spec = importlib.util.find_spec(STANDARD)
     return [] if spec is None else list(spec.submodule_search_locations or [])
 
 
-def _checkout() -> Path | None:
+def checkout() -> Path | None:
     """The repository this package is imported from, or None for an installed wheel."""
     root = Path(__file__).resolve().parent.parent
     declared = root / "pyproject.toml"

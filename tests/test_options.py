@@ -287,6 +287,7 @@ def test_the_command_line_has_no_name_that_python_lacks(name: str) -> None:
         "--try",
         "--out",
         "--try-minutes",
+        "--wheel",
     }
     signature = inspect.signature(getattr(gpubench, name))
     known = {spelled(each) for each in signature.parameters} | of_command_line

@@ -104,7 +104,8 @@ class Launch(Record, frozen=True, kw_only=True):
         cold_s: Costs paid once, apart from the steps [s]: ``import`` and ``context`` of a process, on the
             first launch in it; ``build``, ``first_step`` and ``capture`` or ``compile`` of the case.
         latency_s: Forward passes at batch 1, each from a drained device to a drained device [s].
-        stopped: Whether the run was stopped before this was whole; measured anew where the run goes on.
+        stopped: Whether it was cut off, by a stop of the run or the death of its process; measured anew where
+            the run goes on.
         findings: What only this process could see (not steady, drifting, telemetry hung).
     """
 

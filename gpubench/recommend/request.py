@@ -52,7 +52,7 @@ class Range(NamedTuple):
 
 
 def read_range(value: Any, name: str) -> Range:
-    """Read a number, ``0.3-0.7``, or two or three numbers in order; of two the likely value is the middle.
+    """Read a number, ``0.3-0.7``, ``0.3-0.6-0.7``, or as many numbers; of two the likely value is the middle.
 
     >>> read_range("0.3-0.7", "--utilization")
     Range(low=0.3, likely=0.5, high=0.7)
@@ -64,7 +64,7 @@ def read_range(value: Any, name: str) -> Range:
     parts: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
     if isinstance(value, str):
         try:
-            parts = [float(part) for part in value.split("-", 1)]
+            parts = [float(part) for part in value.split("-", 2)]
         except ValueError:
             raise MisuseError(f"{name} {plain(value)!r} is neither a number nor LOW-HIGH") from None
     if not all(map(is_number, parts)):

@@ -57,7 +57,7 @@ def test_any_torch_from_2_4_satisfies_the_wheel(wheel):
 
 def test_the_wheel_names_the_console_script(wheel):
     text = next(wheel.read(n).decode() for n in wheel.namelist() if n.endswith("entry_points.txt"))
-    assert "gpubench = gpubench.cli.app:main" in text
+    assert "gpubench = gpubench.__main__:main" in text
 
 
 def test_an_installed_wheel_knows_every_workload_of_the_repository(wheel, tmp_path):
