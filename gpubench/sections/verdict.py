@@ -59,7 +59,7 @@ def _facts(ranking: Ranking) -> Iterator[Fact]:
         yield Fact(term="How sure", value=f"best: {share_words(sure.p_best)}; {near}")
     if decision.runner_up is not None:
         yield Fact(term="Runner-up", value=_winner(decision.runner_up))
-    changes = [words for each in decision.changes if (words := _change(each))]
+    changes = [words for each in decision.changes if (words := _change(each, own=choice.source == "own"))]
     if changes:
         yield Fact(term="What changes it", value=changes[0])
 
@@ -91,10 +91,11 @@ def _fits(choice: Choice) -> str:
     return "fits" if margin is None else f"fits, {format_bytes(margin)} spare"
 
 
-def _change(change: Change) -> str:
+def _change(change: Change, *, own: bool) -> str:
     """What would make the runner-up the better; a price first, as that is what moves."""
     if change.kind == "price":
-        return f"a price above {format_usd(change.threshold)}/h"
+        what = "a cost" if own else "a price"
+        return f"{what} above {format_usd(change.threshold)}/h"
     if change.kind == "spot":
         return f"losing over {format_percent(change.threshold)} of spot work"
     return f"a throughput below {format_number(change.threshold)} samples/s"
@@ -129,7 +130,7 @@ def _winner(choice: Choice) -> str:
 
 
 def _beside(choice: Choice) -> str:
-    paid = format_usd(choice.purchase_usd) if choice.source == "own" and choice.purchase_usd else None
+    paid = f"${choice.purchase_usd:,.0f}" if choice.source == "own" and choice.purchase_usd else None
     where = f"{paid} {choice.price_label}" if paid else plain(choice.provider, 30)
     cost = "" if choice.cost_usd is None else f", {format_usd(choice.cost_usd)} for the job"
     return f"{where}{cost}"
@@ -137,7 +138,7 @@ def _beside(choice: Choice) -> str:
 
 def _where(choice: Choice) -> str:
     if choice.source == "own":
-        return "of your own" if choice.purchase_usd is None else f"for {format_usd(choice.purchase_usd)}"
+        return "of your own" if choice.purchase_usd is None else f"for ${choice.purchase_usd:,.0f}"
     spot = " spot" if choice.pricing is Pricing.SPOT else ""
     return f"at {plain(choice.provider, 30)}{spot}"
 
