@@ -200,7 +200,8 @@ def test_a_link_of_the_index_opens_its_section(visit):
     page.locator("details#throughput[open] svg.main-svg").first.wait_for()
 
 
-@pytest.mark.parametrize(("name", "scheme"), [("gpu", "light"), ("ten", "dark")])
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "scheme"), [("gpu", "light"), ("gpu", "dark")])
 def test_axe_finds_nothing_serious(visit, name, scheme):
     from axe_playwright_python import __path__ as axe
 
