@@ -32,6 +32,12 @@ from gpubench.units import (
     plain,
 )
 
+NO_GPU_NEEDED = "You do not need a GPU for this"
+"""How the sentence begins that comes before everything else."""
+
+SURENESS = "How sure"
+"""How the sentence begins that says no more than P(best)."""
+
 NO_GPU_HOURS = 1.0
 """A job that the CPU ends within this needs no GPU, unless a deadline says otherwise."""
 
@@ -113,7 +119,7 @@ def _sureness(rows: Sequence[RankedOffer]) -> str:
     rivals = rivals_of(rows)
     if not rivals:
         elsewhere = ", as are the same GPUs elsewhere" if head.tie else ""
-        return f"How sure: {chance}{elsewhere}."
+        return f"{SURENESS}: {chance}{elsewhere}."
     word = "It is a tie" if head.p_best < SURE else "It is not certain"
     return f"{word}: {chance}, statistically tied with {listing(rivals, most=3)}; {_separator(rows)}."
 
@@ -181,7 +187,7 @@ def cpu_sentences(request: RankRequest, speeds: Speeds) -> list[str]:
     hours = train_hours(request.job_samples, slow if slow > 0 else likely)
     cpu = f"the CPU {_how(speeds, row)}"
     if hours <= (request.deadline_hours or NO_GPU_HOURS):
-        return [f"You do not need a GPU for this: {cpu} ends the job in {_duration(hours)}."]
+        return [f"{NO_GPU_NEEDED}: {cpu} ends the job in {_duration(hours)}."]
     return [f"{cpu[0].upper()}{cpu[1:]} would take {_duration(hours)}."]
 
 
