@@ -49,7 +49,13 @@ def report(request: ReportRequest) -> str:
     check_fields(request)
     path, folder = request.output, request.results
     kind = request.format or _format(path)
-    data = request.data or gather(folder, request.as_of, run=request.run, **_question(request))
+    data = request.data or gather(
+        folder,
+        request.as_of,
+        run=request.run,
+        every_run=kind in {"json", "csv"},  # they are of all that is stored
+        **_question(request),
+    )
     path = path or _default_path(data, folder, kind)
     text = render(data, kind)
     # Names may hold what UTF-8 cannot carry (lone surrogates from a driver): they become "?".
