@@ -152,6 +152,9 @@ class Launch(Record, frozen=True, kw_only=True):
         return tuple(sample for sample in self.telemetry if sample.t_s >= 0)
 
 
+Basis = Literal["measured", "reference", "predicted"]
+"""What a throughput rests on: this user's run, one that the package ships, or a prediction."""
+
 BatchChoice = Literal["fixed", "largest"]
 """How a batch came about: equal for all devices, or the largest that fits on this one."""
 

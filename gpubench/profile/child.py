@@ -27,6 +27,7 @@ def main() -> None:
 def _answer(reference: str, parent: ParentChannel) -> Answer:
     try:
         profile, notes = _profile(reference, parent)
+        folder, files = _files(reference)
     except MisuseError as error:
         theirs = None if error.__cause__ is None else "".join(traceback.format_exception(error))
         return Answer(error=str(error), traceback=theirs)
@@ -35,7 +36,16 @@ def _answer(reference: str, parent: ParentChannel) -> Answer:
         return Answer(
             error=f"{name}: {one_line(error)}", traceback="".join(traceback.format_exception(error))
         )
-    return Answer(profile=profile, notes=notes)
+    return Answer(profile=profile, notes=notes, folder=folder, files=files)
+
+
+def _files(reference: str) -> tuple[str | None, tuple[str, ...]]:
+    if not is_own(reference):
+        return None, ()
+    from gpubench.own_model import files_of
+
+    folder, files = files_of(reference)
+    return str(folder), tuple(map(str, files))
 
 
 def _profile(reference: str, parent: ParentChannel) -> tuple[WorkloadProfile, tuple[str, ...]]:

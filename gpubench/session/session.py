@@ -19,6 +19,7 @@ from gpubench.discovery import workload_names
 from gpubench.errors import EveryCaseFailedError, InterruptedRunError, NoDeviceError, StorageError
 from gpubench.measure import checks, events, preflight
 from gpubench.measure.batch_search import OnTrial, say_nothing_of_trials, with_largest_batches
+from gpubench.measure.child import module_of
 from gpubench.measure.environment import environment
 from gpubench.measure.estimate import estimate_s
 from gpubench.measure.launcher import STOPPING_S, Control, Launcher, Record, say_nothing
@@ -37,6 +38,7 @@ from gpubench.models import (
     StartState,
     Status,
 )
+from gpubench.needs import need_torch
 from gpubench.probe.identity import storable
 from gpubench.probe.select import select_device, select_peers
 from gpubench.profile import profiles_of
@@ -126,6 +128,7 @@ def prepare(
 
 def _prepare(request: RunRequest, on_trial: OnTrial, *, store_results: bool) -> Prepared:
     request = check_request(request, workload_names())
+    need_torch("measuring", NoDeviceError)
     root = store.results_root(request.results)
     found = None if request.resume is None else store.find_run(root, request.resume)
     resumed = None if found is None else store.read_run(found)
@@ -210,7 +213,8 @@ def _measure(
 ) -> Session:
     control = Control()
     on_event(_planned(prepared))
-    launcher = Launcher(prepared.plan, prepared.device, on_event, control)
+    module = module_of(prepared.device)
+    launcher = Launcher(prepared.plan, prepared.device, on_event, control, module=module)
     state, record = _begin(prepared, begun)
     launcher.micro += state.micro
     if prepared.resumed is None:
