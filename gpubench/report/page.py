@@ -91,17 +91,17 @@ def render(data: ReportData, format: str = "html") -> str:  # noqa: A002 - the o
 
 
 def shortened(data: ReportData) -> ReportData:
-    """Return what a page can hold of a ranking of thousands of offers: its head, and whatever nothing dominates.
+    """Return what a page can hold of a ranking of thousands of offers.
 
-    A note of the ranking says so; JSON and CSV have every row.
+    That is its head, and whatever nothing dominates. A note of the ranking says so; JSON and CSV have every row.
     """
     ranking = data.ranking
     if ranking is None or len(ranking.rows) <= MOST_OFFERS:
         return data
     rest = tuple(row for row in ranking.rows[MOST_OFFERS:] if row.pareto)[:MOST_OFFERS]
     note = (
-        f"{len(ranking.rows):,} offers are ranked; this page has the first {MOST_OFFERS:,} and those that nothing "
-        "dominates: gpubench report -o FILE.csv has all."
+        f"{len(ranking.rows):,} offers are ranked; this page has the first {MOST_OFFERS:,} and those that "
+        "nothing dominates: gpubench report -o FILE.csv has all."
     )
     rows = (*ranking.rows[:MOST_OFFERS], *rest)
     return replace(data, ranking=msgspec.structs.replace(ranking, rows=rows, notes=(note, *ranking.notes)))
