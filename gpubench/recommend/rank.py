@@ -80,10 +80,11 @@ def _named(request: RankRequest) -> RankRequest:
 
 
 def _runs(request: RankRequest) -> tuple[Runs, tuple[str, ...]]:
-    from gpubench.record.store import read_runs, reference_runs, results_root
+    from gpubench.record.store import newest_runs, reference_runs, results_root
 
-    stored = read_runs(results_root(request.results))
-    return Runs(stored.runs, reference_runs()), stored.problems
+    stored = newest_runs(results_root(request.results))
+    notes = (*stored.problems, *([stored.passed_over] if stored.passed_over else []))
+    return Runs(stored.runs, reference_runs()), notes
 
 
 __test__ = {"rank": rank}  # doctest knows a function by its module, and this one is wrapped

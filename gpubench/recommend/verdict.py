@@ -107,7 +107,7 @@ def _within(most_words: int, sentences: Iterable[str]) -> Said:
     beside: list[str] = []
     left = most_words
     for sentence in sentences:
-        words = len(sentence.split())
+        words = sum(any(map(str.isalnum, token)) for token in sentence.split())
         if words <= left or not said:
             said.append(sentence)
             left -= words
