@@ -56,6 +56,25 @@ def how_to_measure(decision: Decision | None) -> Iterator[str]:
         )
 
 
+def on_the_price(decision: Decision | None) -> Iterator[str]:
+    """Yield what stands beside the price of the choice: other hosts' asks, and the source's own note."""
+    choice = None if decision is None else decision.choice
+    if choice is None:
+        return
+    asks = choice.asks
+    if asks is not None and asks.ask_count > 1:
+        low, middle, high = map(
+            format_usd, (asks.low_usd_per_hour, asks.median_usd_per_hour, asks.high_usd_per_hour)
+        )
+        one = format_usd(choice.price_usd_per_hour / choice.gpu_count)
+        yield (
+            f"{one} for an hour of {gpu_name(choice.gpu_key)} is one host's ask: {asks.ask_count} hosts ask "
+            f"{middle} in the middle, nine tenths {low} to {high}."
+        )
+    if choice.price_note:
+        yield f"On the price of {plain(choice.provider, 40)}: {plain(choice.price_note)}."
+
+
 def free_beside(request: RankRequest, offers: Iterable[Offer], specs: Mapping[str, GpuSpec]) -> Iterator[str]:
     """Yield the free tiers that stand beside a ranking of rented GPUs, with their limits."""
     if request.rent_or_buy == "buy" or request.gpus or request.providers:
