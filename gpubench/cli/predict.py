@@ -10,6 +10,7 @@ import typer
 from gpubench.cli.common import JsonOption, print_json, say
 from gpubench.cli.options import options_of
 from gpubench.errors import MisuseError
+from gpubench.models.case import TaskKind
 from gpubench.predict.request import PredictRequest
 
 predict_app = typer.Typer(help="Predict throughput on GPUs that are not here.", no_args_is_help=True)
@@ -51,6 +52,9 @@ def evaluate(
             "family (one chip), architecture, model, vendor.",
         ),
     ] = "harness",
+    task: Annotated[
+        TaskKind, typer.Option("--task", help="Training steps or forward passes.")
+    ] = TaskKind.TRAIN,
     as_json: JsonOption = False,
 ) -> None:
     """Score predictions on the shipped measurements, each target held out of everything."""
@@ -61,7 +65,8 @@ def evaluate(
 
     if hold_out not in HOLD_OUTS:
         raise MisuseError(f"unknown hold-out {hold_out!r}; known: {', '.join(HOLD_OUTS)}")
-    document = {"hold_out": hold_out, **report(run(scored_table(hold_out), hold_out))}
+    outcome = run(scored_table(hold_out, task), hold_out, task)
+    document = {"hold_out": hold_out, "task": task, **report(outcome)}
     if as_json:
         print_json(document)
     else:

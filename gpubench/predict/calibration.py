@@ -10,17 +10,17 @@ import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.files import read_json
-from gpubench.models import GpuSpec
+from gpubench.models import GpuSpec, TaskKind
 from gpubench.predict.conformal import Scale
-from gpubench.predict.published import architecture_of
+from gpubench.predict.published import MEASUREMENTS, PROFILES, architecture_of
 from gpubench.predict.roofline import Coefficients
 from gpubench.shipped import data_bytes, data_path
 from gpubench.units import MIB
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 MOST_BYTES = 16 * MIB
 """The shipped one, of some 60 GPUs, takes 0.2 MiB."""
-INPUTS = ("published.csv", "sources.csv", "model_profiles.csv", "gpus.csv")
+INPUTS = (*MEASUREMENTS, *PROFILES.values(), "sources.csv", "gpus.csv")
 """Tables that the calibration is made from; their hash says whether it still belongs to them."""
 
 
@@ -54,26 +54,42 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
         return spec.vendor not in self.other_vendors and architecture_of(spec.key) in self.deviations
 
 
+class Fitted(msgspec.Struct, frozen=True, kw_only=True):
+    """What was learned for one task.
+
+    Attributes:
+        rows, sources: Published measurements of the task, and where they come from.
+        rows_by_gpu: Published rows of the task behind each GPU.
+        ratio: For predictions from a measured GPU.
+        level: For predictions from none.
+    """
+
+    rows: int
+    sources: int
+    rows_by_gpu: dict[str, int]
+    ratio: Learned
+    level: Learned
+
+
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a prediction needs beside the tables.
 
     Attributes:
         inputs: SHA-256 of each input, and of the user's own runs where they were added.
-        ratio: For predictions from a measured GPU.
-        level: For predictions from none.
-        rows_by_gpu: Published rows behind each GPU.
+        train, infer: What was learned for each task.
         common_share: Share of the variance of an error that all candidates of one anchor have in common.
     """
 
     schema_version: int
     fitted: str
     inputs: dict[str, str]
-    rows: int
-    sources: int
-    rows_by_gpu: dict[str, int]
-    ratio: Learned
-    level: Learned
+    train: Fitted
+    infer: Fitted
     common_share: float
+
+    def of(self, task: TaskKind) -> Fitted:
+        """What was learned for a task."""
+        return self.infer if task is TaskKind.INFER else self.train
 
     @property
     def stale(self) -> tuple[str, ...]:

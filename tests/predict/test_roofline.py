@@ -23,7 +23,7 @@ def seconds(operators, spec, precision=Precision.AMP_BF16, batch=64):
             work_of(operators, batch),
             chips_of([spec]),
             arithmetic_of(precision, None, 1),
-            load_calibration().level.coefficients,
+            load_calibration().train.level.coefficients,
             host_s_per_operator=0.0,
         ).step_s[0]
     )
@@ -33,7 +33,7 @@ def seconds(operators, spec, precision=Precision.AMP_BF16, batch=64):
 def test_splitting_a_total_into_operators_changes_nothing(precision):
     whole = Operator(kind=OperatorKind.CONV, count=1, flops_per_sample=8e9, bytes_per_sample=4e8)
     part = Operator(kind=OperatorKind.CONV, count=1, flops_per_sample=1e9, bytes_per_sample=5e7)
-    floor = load_calibration().level.coefficients.operator_floor_s
+    floor = load_calibration().train.level.coefficients.operator_floor_s
     apart = seconds([part] * 8, A100, precision) - 8 * floor
     assert seconds([whole], A100, precision) - floor == pytest.approx(apart, rel=1e-9)
 
