@@ -17,6 +17,7 @@ import numpy as np
 
 from gpubench.models import TaskKind
 from gpubench.predict.evaluate import Outcome, evaluate, report, scored_table
+from gpubench.predict.scaling_fit import scaling_figures
 from gpubench.units import format_number, format_percent
 
 DOCS = Path(__file__).parent
@@ -37,6 +38,7 @@ INFERENCE = {
     "inference, gpu": "unseen GPU",
     "inference, architecture": "unseen architecture",
 }
+SEVERAL = "several GPUs"
 WHOLE = "all pairs"
 COLUMNS = (
     "hold_out", "slice", "pairs", "targets", "mape", "median_ape", "coverage_90", "half_width_factor",
@@ -150,6 +152,20 @@ def _inference(by_name: Mapping[tuple[str, str], Row], header: tuple[str, ...]) 
         n for h, n in by_name if h == first and n.startswith(tuple(f"{k}: " for k in _INFERENCE_SLICES))
     ]
     yield _table(("slice", *header[1:]), [(name, *_cells(by_name[first, name])) for name in slices])
+    yield "\n### Several GPUs in one job (unseen harness)\n"
+    yield _table(
+        ("slice", "jobs / votes", "MAPE", "90 % covers", "half-width"),
+        [(name, *_job_cells(row)) for (h, name), row in by_name.items() if h == SEVERAL],
+    )
+
+
+def _job_cells(row: Row) -> tuple[str, ...]:
+    return (
+        f"{row['pairs']:.0f} / {row['targets']:.0f}",
+        _percent(row["mape"]),
+        _percent(row["coverage_90"]),
+        f"x{format_number(row['half_width_factor'])}",
+    )
 
 
 def _seconds_cells(row: Row) -> tuple[str, ...]:
@@ -212,6 +228,11 @@ def write(folder: Path = DOCS) -> None:
     for name in INFERENCE:
         hold_out, task = name.partition(", ")[2], TaskKind.INFER
         rows += figures_of(name, report(evaluate(scored_table(hold_out, task), hold_out, task)))
+    several = scaling_figures()
+    rows += [
+        _row(SEVERAL, name, row | {"pairs": row["jobs"]})
+        for name, row in {"all jobs": several, **several["by_slice"]}.items()
+    ]
     with (folder / "prediction_figures.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()

@@ -62,11 +62,12 @@ def evaluate(
     from gpubench.predict.evaluate import evaluate as run
     from gpubench.predict.evaluate import report, scored_table
     from gpubench.predict.pairs import HOLD_OUTS
+    from gpubench.predict.scaling_fit import scaling_figures
 
     if hold_out not in HOLD_OUTS:
         raise MisuseError(f"unknown hold-out {hold_out!r}; known: {', '.join(HOLD_OUTS)}")
     outcome = run(scored_table(hold_out, task), hold_out, task)
-    document = {"hold_out": hold_out, "task": task, **report(outcome)}
+    document = {"hold_out": hold_out, "task": task, **report(outcome), "several_gpus": scaling_figures()}
     if as_json:
         print_json(document)
     else:

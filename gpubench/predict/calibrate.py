@@ -12,7 +12,14 @@ import numpy as np
 
 from gpubench.models import Run, TaskKind
 from gpubench.predict.arrays import Array, Flags, Indices
-from gpubench.predict.calibration import SCHEMA_VERSION, Calibration, Fitted, Learned, input_hashes
+from gpubench.predict.calibration import (
+    SCHEMA_VERSION,
+    Calibration,
+    Fitted,
+    Learned,
+    ScalingShares,
+    input_hashes,
+)
 from gpubench.predict.conformal import (
     Scale,
     errors_without,
@@ -28,6 +35,7 @@ from gpubench.predict.pairs import Pairs, of_task, pairs_of, sides
 from gpubench.predict.published import Table, fitted_on, join
 from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS
 from gpubench.predict.ranking import COMMON_SHARE
+from gpubench.predict.scaling_fit import fit_scaling
 from gpubench.today import today
 
 KINDS = {"known": "harness", "stranger": "stranger"}
@@ -50,6 +58,7 @@ def calibrate(own: Sequence[Run] = (), *, fitted: str | None = None) -> Calibrat
         inputs=inputs,
         train=_fitted(TaskKind.TRAIN, mine),
         infer=_fitted(TaskKind.INFER, mine),
+        scaling=_rounded(fit_scaling()),
         common_share=COMMON_SHARE,
     )
 
@@ -152,6 +161,16 @@ def _learned(fit: Fit, scale: Scale | None, factor: dict[str, float], others: Ot
         scale=scale,
         factor=factor,
         other_vendors=others.half_width,
+    )
+
+
+def _rounded(shares: ScalingShares) -> ScalingShares:
+    return msgspec.structs.replace(
+        shares,
+        logs=tuple(_round(v) for v in shares.logs),
+        covariance=tuple(tuple(_round(v) for v in row) for row in shares.covariance),
+        factor=_round(shares.factor),
+        other_vendors=None if shares.other_vendors is None else _round(shares.other_vendors),
     )
 
 

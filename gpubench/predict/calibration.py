@@ -20,7 +20,7 @@ from gpubench.units import MIB
 SCHEMA_VERSION = 4
 MOST_BYTES = 16 * MIB
 """The shipped one, of some 60 GPUs, takes 0.2 MiB."""
-INPUTS = (*MEASUREMENTS, *PROFILES.values(), "sources.csv", "gpus.csv")
+INPUTS = (*MEASUREMENTS, *PROFILES.values(), "sources.csv", "scaling.csv", "gpus.csv")
 """Tables that the calibration is made from; their hash says whether it still belongs to them."""
 
 
@@ -71,12 +71,31 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
     level: Learned
 
 
+class ScalingShares(msgspec.Struct, frozen=True, kw_only=True):
+    """How several GPUs train together, see ``scaling``.
+
+    Attributes:
+        logs: Logs of the shares, in the order of ``scaling.SHARES``.
+        covariance: Of those logs, what the published jobs leave open.
+        noise: Usual log error for each doubling beside it.
+        factor: Half-width of the 90 % interval over the usual error.
+        other_vendors: Log half-width of the interval of GPUs whose vendor is not in the fit; None without jobs.
+    """
+
+    logs: tuple[float, ...]
+    covariance: tuple[tuple[float, ...], ...]
+    noise: float
+    factor: float
+    other_vendors: float | None
+
+
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a prediction needs beside the tables.
 
     Attributes:
         inputs: SHA-256 of each input, and of the user's own runs where they were added.
         train, infer: What was learned for each task.
+        scaling: How several GPUs train together.
         common_share: Share of the variance of an error that all candidates of one anchor have in common.
     """
 
@@ -85,6 +104,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     inputs: dict[str, str]
     train: Fitted
     infer: Fitted
+    scaling: ScalingShares
     common_share: float
 
     def of(self, task: TaskKind) -> Fitted:

@@ -142,6 +142,13 @@ def scored(document: Mapping[str, Any]) -> tuple[Part, ...]:
         f"order: Spearman {format_number(document['spearman'])}; lost by the first choice: {lost}",
         *(f"skipped: {count_} x {reason}" for reason, count_ in document.get("skipped", {}).items()),
     ]
+    several = document.get("several_gpus")
+    if several is not None:
+        off, covered = format_percent(several["mape"]), format_percent(several["coverage_90"])
+        said.append(
+            f"several GPUs in one job, harness left out: {several['jobs']} jobs, MAPE {off}, "
+            f"90 % interval covers {covered}"
+        )
     if heaviest is not None:
         share = format_percent(heaviest["share"])
         said.insert(0, f"heaviest harness: {plain(heaviest['harness'])}, {share} of the votes")
