@@ -10,7 +10,6 @@ import typer
 from gpubench.cli.common import JsonOption, print_json, say
 from gpubench.cli.options import options_of
 from gpubench.errors import MisuseError
-from gpubench.models.case import TaskKind
 from gpubench.predict.request import PredictRequest
 
 predict_app = typer.Typer(help="Predict throughput on GPUs that are not here.", no_args_is_help=True)
@@ -52,13 +51,12 @@ def evaluate(
             "family (one chip), architecture, model, vendor.",
         ),
     ] = "harness",
-    task: Annotated[
-        TaskKind, typer.Option("--task", help="Training steps or forward passes.")
-    ] = TaskKind.TRAIN,
+    task: Annotated[str, typer.Option("--task", help="What is scored: train or infer.")] = "train",
     as_json: JsonOption = False,
 ) -> None:
     """Score predictions on the shipped measurements, each target held out of everything."""
     from gpubench.blocks.terminal import show as print_parts
+    from gpubench.models import TaskKind
     from gpubench.predict.evaluate import evaluate as run
     from gpubench.predict.evaluate import report, scored_table
     from gpubench.predict.pairs import HOLD_OUTS
@@ -66,7 +64,10 @@ def evaluate(
 
     if hold_out not in HOLD_OUTS:
         raise MisuseError(f"unknown hold-out {hold_out!r}; known: {', '.join(HOLD_OUTS)}")
-    outcome = run(scored_table(hold_out, task), hold_out, task)
+    if task not in tuple(TaskKind):
+        raise MisuseError(f"unknown task {task!r}; known: {', '.join(TaskKind)}")
+    kind = TaskKind(task)
+    outcome = run(scored_table(hold_out, kind), hold_out, kind)
     document = {"hold_out": hold_out, "task": task, **report(outcome), "several_gpus": scaling_figures()}
     if as_json:
         print_json(document)

@@ -18,6 +18,7 @@ from gpubench.predict.calibration import (
     Fitted,
     Learned,
     ScalingShares,
+    group_names,
     input_hashes,
 )
 from gpubench.predict.conformal import (
@@ -36,10 +37,13 @@ from gpubench.predict.published import Table, fitted_on, join
 from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS
 from gpubench.predict.ranking import COMMON_SHARE
 from gpubench.predict.scaling_fit import fit_scaling
+from gpubench.specs import load_specs
 from gpubench.today import today
 
 KINDS = {"known": "harness", "stranger": "stranger"}
 """What is held out to learn how wide the interval of a GPU must be, by whether its architecture has rows."""
+FEWEST_CARDS = 3
+"""Of another vendor's architecture that has an interval of its own."""
 _DIGITS = 6  # enough for every prediction, few enough to be the same on every machine
 
 
@@ -106,7 +110,7 @@ def _level_width(fit: Fit, seen: Flags) -> dict[str, float]:
 
 
 class Others(NamedTuple):
-    """Of GPUs whose vendor is not in a fit: deviations by architecture, half-widths by vendor (logs)."""
+    """Of GPUs whose vendor is not in a fit: deviations by architecture, half-widths by group (logs)."""
 
     deviations: dict[str, list[float]]
     half_width: dict[str, float]
@@ -130,22 +134,37 @@ def _others(fit: Fit, error: Array, rows: Indices, weight: Array) -> Others:
     """Judge GPUs of other vendors by a fit that never saw one.
 
     An architecture's whole step is faster or slower than the fit says by the mean of its errors, shrunk as if
-    each vote had an error of 30 % where architectures differ by 50 %. The width is that of the errors before
-    it: there are too few votes to say how much of them this takes away.
+    each vote had an error of 30 % where architectures differ by 50 %. A line of cards (Instinct, Radeon) has
+    the width of its errors before that. An architecture of ``FEWEST_CARDS`` or more has its own: of the
+    errors that are left where the other cards of the architecture say how much faster it is.
     """
     deviations: dict[str, list[float]] = {}
     widths: dict[str, float] = {}
-    vendors, kinds, known = fit.table.vendor[rows], fit.table.architecture[rows], np.isfinite(error)
-    for vendor in sorted(set(vendors[known])):
-        scored = known & (vendors == vendor)
-        widths[vendor] = _round(factor_of(np.abs(error[scored]), weight[scored]))
-        for name in sorted(set(kinds[scored])):
-            mine = scored & (kinds == name)
-            votes = float(weight[mine].sum())
-            shrunk = votes / (votes + 0.3**2 / 0.5**2)
-            whole = _round(float(np.average(error[mine], weights=weight[mine])) * shrunk)
-            deviations[name] = [whole, 0.0, whole]
+    known = np.isfinite(error)
+    rows, error, weight = rows[known], error[known], weight[known]
+    keys, kinds = fit.table.gpu_key[rows], fit.table.architecture[rows]
+    lines = np.array([group_names(load_specs()[key])[-1] for key in keys], dtype=object)
+    for line in sorted(set(lines)):
+        mine = lines == line
+        widths[line] = _round(factor_of(np.abs(error[mine]), weight[mine]))
+    for name in sorted(set(kinds)):
+        mine = kinds == name
+        deviations[name] = [_round(_shift(error[mine], weight[mine])), 0.0]
+        deviations[name].append(deviations[name][0])
+        cards = sorted(set(keys[mine]))
+        if len(cards) >= FEWEST_CARDS:
+            left = error.copy()
+            for card in cards:
+                others = mine & (keys != card)
+                left[mine & (keys == card)] -= _shift(error[others], weight[others])
+            group = group_names(load_specs()[cards[0]])[0]
+            widths[group] = _round(factor_of(np.abs(left[mine]), weight[mine]))
     return Others(deviations, widths)
+
+
+def _shift(error: Array, weight: Array) -> float:
+    votes = float(weight.sum())
+    return float(np.average(error, weights=weight)) * votes / (votes + 0.3**2 / 0.5**2)
 
 
 def _learned(fit: Fit, scale: Scale | None, factor: dict[str, float], others: Others) -> Learned:

@@ -361,3 +361,13 @@ def test_a_question_of_inference_is_answered_from_its_own_fit():
     assert math.log(graph.high / graph.samples_per_s) == pytest.approx(learned.level.half_width(spec))
     assert learned.rows_by_gpu[spec.key] > 100
     assert f"{learned.rows} in all" in reasons(graph)
+
+
+def test_a_line_of_another_vendor_has_the_width_of_its_own_errors_and_three_cards_make_an_architecture():
+    learned = load_calibration().train.ratio
+    instinct, radeon = (
+        learned.half_width(load_specs()[k]) for k in ("amd-mi210-64gb", "amd-radeon-rx-6800-16gb")
+    )
+    rdna3 = learned.half_width(load_specs()["amd-radeon-rx-7900-xtx-24gb"])
+    assert rdna3 < instinct < radeon
+    assert rdna3 < math.log(4)

@@ -8,7 +8,7 @@ import pytest
 
 from gpubench.models import Operator, OperatorKind, Precision
 from gpubench.predict.calibration import load_calibration
-from gpubench.predict.roofline import arithmetic_of, chips_of, step_times, work_of
+from gpubench.predict.roofline import Mode, arithmetic_of, chips_of, step_times, work_of
 from gpubench.profile import load_profiles
 from gpubench.specs import load_specs
 from predict.profiles import published
@@ -75,3 +75,10 @@ def test_half_precision_on_a_gpu_without_tensor_cores_runs_at_its_fp32_rate():
     assert seconds(operators, card, Precision.AMP_FP16) == pytest.approx(
         seconds(operators, card, Precision.FP32)
     )
+
+
+def test_another_vendors_tf32_is_its_fp32():
+    """ROCm leaves TF32 off: published rows of an MI325X with it and without agree to 1 %."""
+    chips = chips_of([load_specs()["amd-mi325x-256gb"], load_specs()["nvidia-h100-sxm-80gb"]])
+    assert chips.peaks[0, Mode.TF32] == chips.peaks[0, Mode.FP32]
+    assert list(chips.tensor[:, Mode.TF32]) == [False, True]
