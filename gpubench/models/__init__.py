@@ -13,6 +13,7 @@ from gpubench.models.case import (
     Framework,
     MemoryFormat,
     ParallelMode,
+    Recipe,
     TaskKind,
     Trainable,
     WeightType,
@@ -45,6 +46,7 @@ from gpubench.models.measurement import (
 from gpubench.models.memory import (
     CardClass,
     CardMemory,
+    MeasuredMemory,
     MemoryBasis,
     MemoryFit,
     MemoryNeed,
@@ -64,6 +66,7 @@ from gpubench.models.record import PROTOCOL, SCHEMA_VERSION
 from gpubench.models.run import Environment, Run, Settings, StartState
 from gpubench.models.workload import (
     CONVOLUTIONS,
+    BlockSizes,
     MemoryLine,
     Operator,
     OperatorKind,
@@ -78,6 +81,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "Basis",
     "BatchChoice",
+    "BlockSizes",
     "Blocks",
     "BuyOrRent",
     "CardClass",
@@ -101,6 +105,7 @@ __all__ = [
     "Identity",
     "Launch",
     "LoadProof",
+    "MeasuredMemory",
     "Measurement",
     "MemoryBasis",
     "MemoryFit",
@@ -122,6 +127,7 @@ __all__ = [
     "RankedOffer",
     "Ranking",
     "Reading",
+    "Recipe",
     "Round",
     "Run",
     "Settings",

@@ -13,21 +13,26 @@ from gpubench.models import (
     CardClass,
     CardMemory,
     Case,
+    Checkpointing,
     GpuSpec,
     MemoryBasis,
     MemoryFit,
     MemoryNeed,
     MemoryParts,
+    ParallelMode,
     Precision,
     Run,
     TaskKind,
+    Trainable,
+    WeightType,
+    WorkloadProfile,
 )
 from gpubench.precisions import AMP
 from gpubench.predict import memory
 from gpubench.predict.anchors import Reading, readings_of
 from gpubench.predict.question import Question, Refusal, case_for, check, precision_of
 from gpubench.profile.allowance import card_of
-from gpubench.profile.memory import judge, with_blocks_recomputed
+from gpubench.profile.memory import checkpointed, judge, with_adapters
 from gpubench.specs import load_specs, require_spec
 
 T = TypeVar("T")
@@ -177,61 +182,56 @@ def _answer(
 
 def _mends(question: Question, case: Case, fit: MemoryFit, readings: Sequence[Reading]) -> Iterable[Mend]:
     """What would make it fit, each with its need; what would not is told as well."""
-    profile, task, precision, batch = question.profile, case.task, case.precision, case.batch_size
+    profile, train = question.profile, case.task is TaskKind.TRAIN
     scale = memory.scale_of(question, readings)
 
-    def need(batch_size: int, at: Precision = precision, of: Any = profile) -> MemoryFit:
-        return judge(of, task, at, batch_size, fit.card, scale=scale)
+    def mend(what: str, of: WorkloadProfile = profile, **changes: Any) -> Mend:
+        changed = msgspec.structs.replace(case, **changes)
+        return Mend(what=what, fit=judge(of, changed, fit.card, scale=scale))
 
-    if not precision.is_amp:
-        yield Mend(
-            what="automatic mixed precision (amp-fp16, or amp-bf16 from Ampere on)",
-            fit=need(batch, Precision.AMP_FP16),
-        )
-    recomputed = with_blocks_recomputed(profile)
-    if task is TaskKind.TRAIN and recomputed is not None:
-        yield Mend(what="activation checkpointing of every block", fit=need(batch, of=recomputed))
+    if not case.precision.is_amp and case.weight_type is WeightType.FLOAT32:
+        what = "automatic mixed precision (amp-fp16, or amp-bf16 from Ampere on)"
+        yield mend(what, precision=Precision.AMP_FP16)
+    if train:
+        for again in checkpointed(profile, case):
+            what = _CHECKPOINTING_WORDS[again.checkpointing]
+            yield mend(what, checkpointing=again.checkpointing)
     if fit.largest_batch:
-        yield Mend(what=f"batch {fit.largest_batch}", fit=need(fit.largest_batch))
-    if task is TaskKind.TRAIN:
+        yield mend(f"batch {fit.largest_batch}", batch_size=fit.largest_batch)
+    if train:
+        for adapted, how, base in with_adapters(profile, case):
+            what = f"{_TRAINABLE_WORDS[how]}, batch {case.batch_size}"
+            yield mend(what, adapted, trainable=how, weight_type=base, precision=_whole(case.precision))
         yield from _on_several(question, case, fit, scale)
 
 
+_CHECKPOINTING_WORDS = {
+    Checkpointing.SELECTIVE: "selective activation checkpointing",
+    Checkpointing.FULL: "activation checkpointing of every block",
+}
+_TRAINABLE_WORDS = {
+    Trainable.LORA: "adapters on a frozen bfloat16 base (LoRA)",
+    Trainable.QLORA: "adapters on a frozen 4-bit base (QLoRA)",
+}
+
+
+def _whole(precision: Precision) -> Precision:
+    """The precision of a step whose weights lie in half precision: autocast has nothing to do."""
+    return Precision.TF32 if precision.is_amp else precision
+
+
 def _on_several(question: Question, case: Case, fit: MemoryFit, scale: float) -> Iterable[Mend]:
-    """The fewest GPUs on which the batch, split, fits; each holds the gradients once more, in buckets."""
-    profile = question.profile
-    gpu_count = 2
-    while gpu_count <= MOST_GPUS and gpu_count <= case.batch_size:
-        each = -(-case.batch_size // gpu_count)
-        split = judge(profile, case.task, case.precision, each, fit.card, scale=scale)
-        shared = _with_buckets(split, 4.0 * profile.trainable_parameters)
-        if shared.fits:
-            yield Mend(what=f"{gpu_count} GPUs, batch {each} on each", fit=shared)
-            return
-        gpu_count *= 2
-
-
-def _with_buckets(fit: MemoryFit, bucket_bytes: float) -> MemoryFit:
-    """The same beside the buckets in which gradients are summed over GPUs."""
-    need = fit.need
-
-    def more(figure: Any) -> Any:
-        return figure.each(lambda x: x + bucket_bytes)
-
-    device = more(need.device)
-    grown = msgspec.structs.replace(
-        need,
-        allocated=more(need.allocated),
-        reserved=more(need.reserved),
-        device=device,
-        parts=msgspec.structs.replace(need.parts, gradients_bytes=need.parts.gradients_bytes + bucket_bytes),
-    )
-    return judged(fit, grown)
-
-
-def judged(fit: MemoryFit, need: MemoryNeed) -> MemoryFit:
-    """The answer for another need on the same card."""
-    return msgspec.structs.replace(fit, need=need, verdict=fit.card.verdict_of(need.device))
+    """The fewest GPUs on which the batch, split, fits: each with all weights, and with a share of them."""
+    for mode, words in ((ParallelMode.DDP, ""), (ParallelMode.FSDP, " with FSDP")):
+        gpu_count = 2
+        while gpu_count <= MOST_GPUS and (gpu_count <= case.batch_size or mode is ParallelMode.FSDP):
+            each = -(-case.batch_size // gpu_count)
+            split = msgspec.structs.replace(case, batch_size=each, gpu_count=gpu_count, parallel_mode=mode)
+            shared = judge(question.profile, split, fit.card, scale=scale)
+            if shared.fits:
+                yield Mend(what=f"{gpu_count} GPUs{words}, batch {each} on each", fit=shared)
+                break
+            gpu_count *= 2
 
 
 def read_questions(
