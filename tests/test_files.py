@@ -323,7 +323,9 @@ BESIDE = {
     "cli/app.py": {"gettempdir"},  # where the log of an internal error goes, through the gate
     "cli/streams.py": {"open"},  # /dev/null, in place of a standard output that is gone
     "files.py": {"open", "fdopen"},  # the gate
-    "offers/gpuhunt_catalog.py": {"TemporaryDirectory"},  # gpuhunt reads a folder; the gate writes into it
+    "offers/sources/gpuhunt_catalog.py": {
+        "TemporaryDirectory"
+    },  # gpuhunt reads a folder; the gate writes into it
     "probe/amd.py": {"read_text"},  # /sys: sizes there are not true, and each file has a reason of its own
     "probe/system.py": {"read_text"},  # /proc and /sys
     "record/lock.py": {"open"},  # the open descriptor is the lock

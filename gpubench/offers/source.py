@@ -113,6 +113,24 @@ class Source(Protocol):
         ...
 
 
+_THIS_MACHINE = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+def is_safe(url: str) -> bool:
+    """Whether prices may be read from a URL: https, or plain http to this machine, which nothing leaves.
+
+    >>> is_safe("https://a.example/x"), is_safe("http://127.0.0.1:80/x"), is_safe("ftp://a.example/x")
+    (True, True, False)
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return bool(parts.hostname) and (
+        parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _THIS_MACHINE)
+    )
+
+
 def same_host(one: str, other: str) -> bool:
     """Whether two URLs lead to one host and port; a port that the scheme implies may be written or not.
 
