@@ -73,6 +73,7 @@ def _same_case(case: Case, spec: GpuSpec, readings: Sequence[Reading]) -> Measur
         and reading.case.batch_size == case.batch_size
         and reading.case.precision.is_amp == case.precision.is_amp
         and reading.case.recipe == case.recipe
+        and reading.case.gpu_count == case.gpu_count
     ]
     if not same:
         return None

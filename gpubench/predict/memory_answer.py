@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
-from gpubench.errors import MisuseError
 from gpubench.models import (
     CardClass,
     CardMemory,
@@ -27,15 +26,15 @@ from gpubench.models import (
     WeightType,
     WorkloadProfile,
 )
-from gpubench.precisions import AMP
-from gpubench.predict import memory
+from gpubench.options import check_fields
+from gpubench.predict import memory as of_question
 from gpubench.predict.anchors import Reading, readings_of
+from gpubench.predict.memory_request import MemoryRequest
 from gpubench.predict.question import Question, Refusal, case_for, check, precision_of
 from gpubench.profile.allowance import card_of
 from gpubench.profile.memory import checkpointed, judge, with_adapters
+from gpubench.signatures import takes_options_of
 from gpubench.specs import load_specs, require_spec
-
-T = TypeVar("T")
 
 MOST_GPUS = 8
 """No machine with more than this is proposed to make a step fit."""
@@ -87,6 +86,9 @@ class MemoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
             "task": case.task,
             "precision": case.precision,
             "batch_size": case.batch_size,
+            "checkpointing": case.checkpointing,
+            "gpu_count": case.gpu_count,
+            "parallel_mode": case.parallel_mode,
             **self.need.flat(),
             "cards": [
                 {
@@ -108,6 +110,7 @@ def answer_memory(
     own: Sequence[Run] = (),
     reference: Sequence[Run] = (),
     mends: bool = True,
+    changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> MemoryAnswer:
     """Say what a step needs, and whether it fits on each card.
 
@@ -117,6 +120,7 @@ def answer_memory(
         own: This user's runs: a peak measured in the same case replaces the model.
         reference: Runs that the package ships.
         mends: Whether to work out what would make it fit where it does not.
+        changes: Of the case that the question means, by field: checkpointing, and how many GPUs share it.
 
     Raises:
         MisuseError: If the question itself is impossible.
@@ -132,14 +136,16 @@ def answer_memory(
         elif card is None:
             refused.append(Refusal(gpu_key=spec.key, reason="its memory is not known"))
         else:
-            groups.setdefault((card, case.precision.is_amp), []).append((spec, case))
-    asked = [pair for pairs in groups.values() for pair in pairs] or [(specs[0], _any_case(question))]
+            asked_for = msgspec.structs.replace(case, **changes)
+            groups.setdefault((card, case.precision.is_amp), []).append((spec, asked_for))
+    every = [pair for pairs in groups.values() for pair in pairs]
+    asked = every or [(specs[0], msgspec.structs.replace(_any_case(question), **changes))]
     like = next((pair for pair in asked if _card_class(pair[0]) is CardClass.GDDR), asked[0])
     spec, case = asked[0] if len(specs) == 1 else like
     cards = [_answer(question, pairs, readings, mends) for pairs in groups.values()]
     return MemoryAnswer(
         case=case,
-        need=memory.need_of(question, case, spec, readings),
+        need=of_question.need_of(question, case, spec, readings),
         cards=tuple(sorted(cards, key=lambda card: (card.fit.card.usable_bytes, card.gpu_keys))),
         refused=tuple(refused),
     )
@@ -170,7 +176,7 @@ def _answer(
     question: Question, pairs: Iterable[tuple[GpuSpec, Case]], readings: Sequence[Reading], mends: bool
 ) -> CardAnswer:
     specs, cases = zip(*pairs, strict=True)
-    fit = memory.fit_of(question, cases[0], specs[0], readings)
+    fit = of_question.fit_of(question, cases[0], specs[0], readings)
     assert fit is not None
     return CardAnswer(
         gpu_keys=tuple(spec.key for spec in specs),
@@ -183,7 +189,7 @@ def _answer(
 def _mends(question: Question, case: Case, fit: MemoryFit, readings: Sequence[Reading]) -> Iterable[Mend]:
     """What would make it fit, each with its need; what would not is told as well."""
     profile, train = question.profile, case.task is TaskKind.TRAIN
-    scale = memory.scale_of(question, readings)
+    scale = of_question.scale_of(question, readings)
 
     def mend(what: str, of: WorkloadProfile = profile, **changes: Any) -> Mend:
         changed = msgspec.structs.replace(case, **changes)
@@ -234,24 +240,14 @@ def _on_several(question: Question, case: Case, fit: MemoryFit, scale: float) ->
             gpu_count *= 2
 
 
-def read_questions(
-    workloads: Sequence[str] | None,
-    *,
-    gpus: Sequence[str] | None,
-    precision: str,
-    task: str,
-    batch_size: int | None,
-    results: Path | None,
-) -> tuple[MemoryAnswer, ...]:
-    """Answer for workloads by name or path, from this user's results where they help.
+@takes_options_of(MemoryRequest)
+def memory(request: MemoryRequest) -> tuple[MemoryAnswer, ...]:
+    """Say what a step needs in memory, on which GPUs it fits, and what would make it fit.
 
-    Args:
-        workloads: None is every standard workload that has the task.
-        gpus: Keys or names; None is every NVIDIA GPU of the table.
-        precision: A precision, or ``amp``: the best of each GPU.
-        task: ``train`` or ``infer``.
-        batch_size: Samples per step on one GPU; None is the main batch of each workload.
-        results: Results folder; None is the usual one.
+    This user's results help: a peak measured in the same case replaces the model.
+
+    Returns:
+        One answer a workload.
 
     Raises:
         MisuseError: If a name, a precision or the batch is not known or not possible.
@@ -259,35 +255,36 @@ def read_questions(
     from gpubench.profile import load_profiles, profiles_of
     from gpubench.record.store import read_runs, reference_runs, results_root
 
-    kind = _read(TaskKind, task, "task", TaskKind)
-    at = _read(precision_of, precision, "precision", (AMP, *Precision))
-    if workloads is None:
-        profiles = [p for p in load_profiles().values() if kind in p.tasks]
+    check_fields(request)
+    task = TaskKind(request.task)
+    names = [workload for workload in request.workloads if isinstance(workload, str)]
+    if not request.workloads:
+        profiles = [p for p in load_profiles().values() if task in p.tasks]
     else:
-        profiles = list(profiles_of(workloads).values())
-    if gpus is None:
+        by_name = profiles_of(names)
+        profiles = [by_name[each] if isinstance(each, str) else each for each in request.workloads]
+    if not request.gpus:
         known = load_specs().values()
         specs = [s for s in known if s.vendor == "NVIDIA" and s.memory_bytes and not s.variants]
     else:
-        specs = [require_spec(name) for name in gpus]
-    own, reference = read_runs(results_root(results)).runs, reference_runs()
+        specs = [require_spec(name) for name in request.gpus]
+    own, reference = read_runs(results_root(request.results)).runs, reference_runs()
+    changes = {
+        "checkpointing": Checkpointing(request.checkpointing),
+        "gpu_count": request.count,
+        "parallel_mode": ParallelMode(request.parallel),
+    }
+    precision = precision_of(request.precision)
     return tuple(
         answer_memory(
-            Question(profile=profile, precision=at, task=kind, batch_size=batch_size),
+            Question(profile=profile, precision=precision, task=task, batch_size=request.batch_size),
             specs,
             own=own,
             reference=reference,
+            changes=changes,
         )
         for profile in profiles
     )
-
-
-def _read(read: Callable[[str], T], text: str, what: str, known: Iterable[str]) -> T:
-    """Read an option, or say which values there are."""
-    try:
-        return read(text)
-    except ValueError:
-        raise MisuseError(f"unknown {what} {text!r}; known: {', '.join(known)}") from None
 
 
 def basis_words(need: MemoryNeed) -> str:

@@ -51,8 +51,8 @@ _FUSED_UPDATES = "_fused_"
 def trace_memory(workload: Workload, variants_s: float = math.inf) -> tuple[StepMemory, ...]:
     """Trace the peak memory of each task of a workload, with autocast and without.
 
-    Training of a model with repeated blocks is traced again with what of them can be computed anew in the
-    backward pass, and with weights in bfloat16, as FSDP computes.
+    Each is traced again with weights in bfloat16, and training of a model with repeated blocks with what of
+    them can be computed anew in the backward pass.
 
     Args:
         workload: Any.
@@ -62,34 +62,41 @@ def trace_memory(workload: Workload, variants_s: float = math.inf) -> tuple[Step
         Exception: Whatever the model or torch raises, where a step cannot run without values.
     """
     found = []
+    amps = _autocasts(workload.recipe)
     with _gpu_without_values():
         made = [_build(workload.build, n) for n in _BATCHES]
-        for task in workload.tasks:
-            found += [_trace(made, task, is_amp, recipe=workload.recipe) for is_amp in (False, True)]
+        for task, is_amp in itertools.product(workload.tasks, amps):
+            found.append(_trace(made, task, is_amp, recipe=workload.recipe))
         has_blocks = bool(repeated_blocks(made[0].model))
-    if TaskKind.TRAIN not in workload.tasks or not has_blocks:
-        return tuple(found)
     until_s = time.process_time() + variants_s
-    for recipe, is_amp in _variants(workload.recipe):
+    for task, recipe, is_amp in _variants(workload, has_blocks=has_blocks):
         if time.process_time() < until_s:
             with suppress(Exception):  # code of others: what fails here is one answer less, and no more
-                found.append(trace_step(workload, TaskKind.TRAIN, is_amp=is_amp, recipe=recipe))
+                found.append(trace_step(workload, task, is_amp=is_amp, recipe=recipe))
     return tuple(found)
 
 
-def _variants(recipe: Recipe) -> Iterator[tuple[Recipe, bool]]:
+def _autocasts(recipe: Recipe) -> tuple[bool, ...]:
+    """Whether a step runs under autocast, or not: weights in half precision have no use for it."""
+    return (False, True) if recipe.weight_type is WeightType.FLOAT32 else (False,)
+
+
+def _variants(workload: Workload, *, has_blocks: bool) -> Iterator[tuple[TaskKind, Recipe, bool]]:
     """What may be changed of a built model, and whether it runs under autocast; the most telling first."""
-    ways = [recipe.checkpointing]
-    if recipe.checkpointing is Checkpointing.NONE:
-        ways = [Checkpointing.NONE, Checkpointing.FULL, Checkpointing.SELECTIVE]
-    float32 = recipe.weight_type is WeightType.FLOAT32
-    types = [WeightType.FLOAT32, WeightType.BFLOAT16] if float32 else [recipe.weight_type]
-    for how, weight_type in itertools.product(ways, types):
-        changed = msgspec.structs.replace(recipe, checkpointing=how, weight_type=weight_type)
-        if changed != recipe:
-            yield changed, False
-        if changed != recipe and weight_type is WeightType.FLOAT32:
-            yield changed, True
+    usual = workload.recipe
+    types = (WeightType.BFLOAT16,) if usual.weight_type is WeightType.FLOAT32 else ()
+    half = [msgspec.structs.replace(usual, weight_type=weight_type) for weight_type in types]
+    yield from ((task, recipe, False) for task in workload.tasks for recipe in half)
+    if (
+        TaskKind.TRAIN not in workload.tasks
+        or not has_blocks
+        or usual.checkpointing is not Checkpointing.NONE
+    ):
+        return
+    for how in (Checkpointing.FULL, Checkpointing.SELECTIVE):
+        for recipe in (usual, *half):
+            again = msgspec.structs.replace(recipe, checkpointing=how)
+            yield from ((TaskKind.TRAIN, again, is_amp) for is_amp in _autocasts(recipe))
 
 
 def trace_step(

@@ -246,16 +246,12 @@ def _parts(held: Held, figures: _Figures) -> MemoryParts:
 
 def _held(profile: WorkloadProfile, case: Case) -> Held | None:
     """What one GPU holds at the highest moment of the case; None where such a step was not traced."""
-    if case.parallel_mode is ParallelMode.FSDP and case.task is TaskKind.TRAIN:
-        mixed = _mixed_step(profile, case)
-        step = mixed or step_of(profile, case)
-        if step is None:
-            return None
-        return on_several(step, profile, case, stored=2.0 if mixed is not None else 1.0)
     step = step_of(profile, case)
     if step is None:
         return None
-    buckets = case.parallel_mode is ParallelMode.DDP and case.task is TaskKind.TRAIN
+    if case.task is TaskKind.TRAIN and case.parallel_mode is ParallelMode.FSDP:
+        return on_several(step, profile, case)
+    buckets = case.task is TaskKind.TRAIN and case.parallel_mode is ParallelMode.DDP
     return held_by_one(step, case.batch_size, buckets=buckets)
 
 
@@ -264,15 +260,9 @@ def step_of(profile: WorkloadProfile, case: Case) -> StepMemory | None:
     return _traced(profile, case, case.recipe, is_amp=case.precision.is_amp)
 
 
-def _mixed_step(profile: WorkloadProfile, case: Case) -> StepMemory | None:
-    """The step that FSDP computes at mixed precision: weights gathered in half precision, no autocast."""
-    if not case.precision.is_amp or case.recipe.weight_type is not WeightType.FLOAT32:
-        return None
-    half = msgspec.structs.replace(case.recipe, weight_type=WeightType.BFLOAT16)
-    return _traced(profile, case, half, is_amp=False)
-
-
 def _traced(profile: WorkloadProfile, case: Case, recipe: Recipe, *, is_amp: bool) -> StepMemory | None:
+    if recipe.weight_type is WeightType.FLOAT16:
+        recipe = msgspec.structs.replace(recipe, weight_type=WeightType.BFLOAT16)  # of the same size
     for step in profile.memory:
         if (step.task, step.is_amp, step.recipe) == (case.task, is_amp, recipe):
             return step

@@ -2,9 +2,7 @@
 
 FSDP by blocks, as torch's ``fully_shard`` does it: weights, gradients and optimizer state are shared out
 evenly; the blocks are gathered one after the other, the next while one computes; gradients are reduced block
-by block. What lies outside of the blocks (embedding, head) is gathered once and stays for the whole step. At
-mixed precision the shares are float32, what is gathered is half precision, and gradients are reduced in
-float32.
+by block. What lies outside of the blocks (embedding, head) is gathered once and stays for the whole step.
 """
 
 from __future__ import annotations
@@ -64,14 +62,15 @@ def held_by_one(step: StepMemory, batch_size: int, *, buckets: bool) -> Held:
     return msgspec.structs.replace(held, gradients=held.gradients + step.trained_bytes)
 
 
-def on_several(step: StepMemory, profile: WorkloadProfile, case: Case, *, stored: float) -> Held:
+def on_several(step: StepMemory, profile: WorkloadProfile, case: Case, *, stored: float = 1.0) -> Held:
     """What one of several GPUs holds that share out weights, gradients and states.
 
     Args:
         step: Traced in the type in which the weights are gathered.
         profile: Of the workload, for its blocks.
         case: Batch on each GPU, and how many there are.
-        stored: Size of a share's element over that of a gathered weight: 2 at mixed precision.
+        stored: Size of a share's element over that of a gathered weight: 2 where shares are float32, and
+            weights are gathered in bfloat16 (MixedPrecisionPolicy).
     """
     count = case.gpu_count
     blocks = _blocks(profile)

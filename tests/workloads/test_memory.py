@@ -457,6 +457,9 @@ def test_what_was_not_traced_is_told_by_the_formula_and_says_so() -> None:
     assert need.basis is MemoryBasis.FORMULA
     assert need.untraced == "no step with int4 weights was traced"
     assert need.device.high > need.device.value > need.device.low
+    profile = load_profiles()["transformer"]
+    case = case_of(profile, TaskKind.TRAIN, Precision.FP32, 1, weight_type=WeightType.INT4)
+    assert "; not traced: no step with int4" in judge(profile, case, card(24)).text()
 
 
 def test_adapters_need_neither_gradients_nor_states_of_the_weights() -> None:
