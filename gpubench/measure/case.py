@@ -405,8 +405,8 @@ def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadl
     with seen.timing(execution.facts.preparation):
         advance = prepare(work)
         work.edge_loss(context.once(advance)(0), 0)
-    seen.peak_memory_bytes = hardware.peak_memory_bytes()
     seen.peak_reserved_bytes = hardware.peak_reserved_bytes()
+    seen.peak_memory_bytes = hardware.peak_memory_bytes()
     if execution is not Execution.EAGER:
         seen.graph_error = guards.graph_error(work, advance)
     return advance
