@@ -228,7 +228,10 @@ def _whole(precision: Precision) -> Precision:
 
 def _on_several(question: Question, case: Case, fit: MemoryFit, scale: float) -> Iterable[Mend]:
     """The fewest GPUs on which the batch, split, fits: each with all weights, and with a share of them."""
-    for mode, words in ((ParallelMode.DDP, ""), (ParallelMode.FSDP, " with FSDP")):
+    modes = [(ParallelMode.DDP, "")]
+    if question.profile.blocks is not None:  # FSDP shards a model block by block
+        modes.append((ParallelMode.FSDP, " with FSDP"))
+    for mode, words in modes:
         gpu_count = 2
         while gpu_count <= MOST_GPUS and (gpu_count <= case.batch_size or mode is ParallelMode.FSDP):
             each = -(-case.batch_size // gpu_count)
