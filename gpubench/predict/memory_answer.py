@@ -256,7 +256,7 @@ def memory(request: MemoryRequest) -> tuple[MemoryAnswer, ...]:
         MisuseError: If a name, a precision or the batch is not known or not possible.
     """
     from gpubench.profile import load_profiles, profiles_of
-    from gpubench.record.store import read_runs, reference_runs, results_root
+    from gpubench.record.store import newest_runs, reference_runs, results_root
 
     check_fields(request)
     task = TaskKind(request.task)
@@ -271,7 +271,7 @@ def memory(request: MemoryRequest) -> tuple[MemoryAnswer, ...]:
         specs = [s for s in known if s.vendor == "NVIDIA" and s.memory_bytes and not s.variants]
     else:
         specs = [require_spec(name) for name in request.gpus]
-    own, reference = read_runs(results_root(request.results)).runs, reference_runs()
+    own, reference = newest_runs(results_root(request.results)).runs, reference_runs()
     changes = {
         "checkpointing": Checkpointing(request.checkpointing),
         "gpu_count": request.count,
