@@ -108,6 +108,7 @@ class ChildProcess(Generic[_Report]):
         *,
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        descriptors: Sequence[int] = (),
         most_printed_bytes: int = MOST_PRINTED_BYTES,
     ) -> None:
         """Start the child, then its guard.
@@ -117,6 +118,7 @@ class ChildProcess(Generic[_Report]):
             decoder: Of what it reports.
             arguments: What it is told.
             environment: All its variables; None for this process's own.
+            descriptors: Open files and sockets that it gets under the numbers that they have here.
             most_printed_bytes: A child that prints more is ended.
         """
         to_child, self._write_fd = os.pipe()
@@ -133,7 +135,7 @@ class ChildProcess(Generic[_Report]):
                     str(os.getpid()),
                     *arguments,
                 ],
-                pass_fds=(to_child, from_child),
+                pass_fds=(to_child, from_child, *descriptors),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -367,18 +369,42 @@ class ParentChannel:
         stop: Set once the parent has sent a message of the kind that says so.
     """
 
-    def __init__(self) -> None:
-        """Be bound to the parent, and take the pipes, which no process started from here inherits."""
-        self._read_fd, self._write_fd, parent_pid = map(int, sys.argv[1:4])
-        self.arguments = sys.argv[4:]
+    def __init__(self, descriptors: tuple[int, int] | None = None) -> None:
+        """Be bound to the parent, and take the pipes, which no process started from here inherits.
+
+        Args:
+            descriptors: To read from and to write to, in a process that speaks for the one that the parent
+                has started, and is bound to that one already; None in the child itself.
+        """
+        if descriptors is None:
+            *own, parent_pid = map(int, sys.argv[1:4])
+            self.read_fd, self.write_fd = own
+            self.arguments = sys.argv[4:]
+            die_with_parent(parent_pid)
+        else:
+            self.read_fd, self.write_fd = descriptors
+            self.arguments = []
         self.stop = threading.Event()
-        die_with_parent(parent_pid)
-        for descriptor in (self._read_fd, self._write_fd):
+        for descriptor in (self.read_fd, self.write_fd):
             os.set_inheritable(descriptor, False)
 
     def send(self, message: msgspec.Struct) -> None:
         """Write one message as one line."""
-        _write(self._write_fd, message)
+        _write(self.write_fd, message)
+
+    def first_line(self) -> bytes:
+        """Wait for the first line, and leave what follows it in the pipe for another process to read.
+
+        Raises:
+            EOFError: If the parent has closed the pipe before.
+        """
+        line = bytearray()
+        while not line.endswith(b"\n"):
+            byte = os.read(self.read_fd, 1)
+            if not byte:
+                raise EOFError
+            line += byte
+        return bytes(line)
 
     def listen(
         self, decoder: msgspec.json.Decoder[_Command], stop: type[msgspec.Struct]
@@ -391,7 +417,7 @@ class ParentChannel:
 
         def read() -> None:
             lines = Lines()
-            while chunk := os.read(self._read_fd, _CHUNK_BYTES):
+            while chunk := os.read(self.read_fd, _CHUNK_BYTES):
                 for line in lines.add(chunk):
                     command = decoder.decode(line)
                     if isinstance(command, stop):
