@@ -42,10 +42,16 @@ class Runs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known: an answer for each workload and GPU, and how several GPUs work at once."""
+    """What is known: an answer for each workload and GPU, and how several GPUs work at once.
+
+    Attributes:
+        scaler: How well they share one job.
+        independent: How well a job on each goes on beside the others; None where no run tells.
+    """
 
     answers: Mapping[str, Answers]
-    scaler: Scaler | None
+    scaler: Scaler
+    independent: Scaler | None = None
 
 
 def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidence:
@@ -77,7 +83,8 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
 
     return Evidence(
         answers={name: _all_answers(request, question, specs, runs) for name, question in questions.items()},
-        scaler=scaler if request.one_job_over_all_gpus else independent if at_once else None,
+        scaler=scaler,
+        independent=independent if at_once else None,
     )
 
 

@@ -164,14 +164,13 @@ def _pool(
     specs: Mapping[str, GpuSpec],
     evidence: Evidence,
 ) -> Candidates:
+    scaler = evidence.scaler if request.one_job_over_all_gpus else evidence.independent
     parts = {
         key: dict(zip(evidence.answers, each, strict=True))
         for key, each in zip(speeds.keys, speeds.parts, strict=True)
     }
     scalings = {
-        (key, count): scaling_of(
-            specs.get(key), count, parts[key], scaler=evidence.scaler, shares=request.mix
-        )
+        (key, count): scaling_of(specs.get(key), count, parts[key], scaler=scaler, shares=request.mix)
         for key, count in {(offer.gpu_key, offer.gpu_count) for offer in offers}
     }
     return candidates_of(offers, speeds, specs, scalings, request.spot_lost)

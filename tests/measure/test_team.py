@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from statistics import median
 
 import msgspec
 import psutil
@@ -84,6 +85,7 @@ def endless(plan: Plan) -> Plan:
     )
 
 
+EXCHANGED = ("4 KiB", "64 KiB", "1 MiB", "16 MiB", "128 MiB")
 LOOPBACK = "0100007F"
 """127.0.0.1 as the kernel writes it."""
 
@@ -222,6 +224,29 @@ def test_a_sharded_model_is_held_against_the_cpu_and_trains_and_one_without_bloc
     assert launch.reference_error < 0.05
     assert launch.parameters_moved is True
     assert launch.rounds[-1].loss < launch.loss_curve[0]
+
+
+def test_independent_jobs_run_at_once_and_exchange_nothing_and_what_they_could_exchange_is_measured(
+    make_plan, cpu, make_case
+):
+    plan = make_plan(micro="also")
+    each = plan.cases[0]
+    mode = msgspec.structs.replace(each.case, parallel_mode=ParallelMode.INDEPENDENT)
+    alone = make_case(precision=Precision.FP32)  # with it, the micro-benchmarks of one process are done
+    plan = msgspec.structs.replace(
+        plan, cases=(msgspec.structs.replace(each, case=mode),), done=frozenset({(alone, 0)})
+    )
+    launcher = Launcher(plan, cpu)
+    (measurement,) = launcher.run()
+    assert measurement.status is Status.OK, measurement.reason
+    assert measurement.launches[0].rounds[-1].loss == pytest.approx(0.0, abs=1e-4)  # its own target, as alone
+    assert measurement.samples_per_s * measurement.step_time_s == pytest.approx(2 * 4)
+    assert [m.size for m in launcher.micro] == [f"{size}, 2 processes" for size in EXCHANGED]
+    for result in launcher.micro:
+        assert (result.name, result.unit) == ("all-reduce", "B/s")
+        # of two processes each sends and receives its bytes once
+        assert result.value == pytest.approx(result.work * result.repeats / median(result.times_s), rel=0.2)
+    assert launcher.micro[-1].work == 128 * 2**20
 
 
 def test_a_stop_ends_every_process_of_the_job(make_plan, cpu):
