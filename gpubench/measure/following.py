@@ -76,7 +76,9 @@ def _take_part(
             try:
                 report = child.receive(time.monotonic() + LOOK_EVERY_S)
             except ChildLateError:
-                continue
+                if begun or meeting.answers():
+                    continue
+                return None  # the run ended before another job began
             except ChildEndedError as error:
                 lost = messages.JobOver(status=Status.FAILED, reason=f"the launching process {error}")
                 return lost if begun else None

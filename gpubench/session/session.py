@@ -220,6 +220,14 @@ def execute(prepared: Prepared, on_event: Callable[[events.Event], None] = say_n
         RunLockedError: If another process is writing the run.
         NoDeviceError: If the device cannot be opened or is gone; torch's own words for it are explained.
     """
+    try:
+        return _execute(prepared, on_event)
+    finally:
+        if prepared.meeting is not None:
+            prepared.meeting.close()  # by which the other machines know that the run is over
+
+
+def _execute(prepared: Prepared, on_event: Callable[[events.Event], None]) -> Session:
     begun = new_run(prepared) if prepared.resumed is None else prepared.resumed
     with store.writing(prepared.root, begun) as held:
         if held.remark is not None:
@@ -231,9 +239,6 @@ def execute(prepared: Prepared, on_event: Callable[[events.Event], None] = say_n
                 return _measure(prepared, begun, held, on_event)
             except NoDeviceError as error:
                 raise NoDeviceError(preflight.why_refused(error, prepared.device)) from error
-            finally:
-                if prepared.meeting is not None:
-                    prepared.meeting.close()  # by which the other machines know that the run is over
     on_event(events.Remark(text=f"nothing left to measure: run {plain(whole.run.run_id)} is whole"))
     return whole
 
