@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import ipaddress
 import os
 import re
 import socket
@@ -114,6 +115,11 @@ def meet(endpoint: str, machines: int) -> Meeting:
     except OSError as error:
         raise NoDeviceError(f"--rdzv-endpoint {endpoint}: no address of {host} is known ({error})") from None
     meeting = Meeting(str(address[0]), port, machines)
+    if ipaddress.ip_address(meeting.host).is_unspecified:
+        raise MisuseError(
+            f"--rdzv-endpoint {endpoint} is every address of a machine: give the one by which the "
+            "others reach the first"
+        )
     try:
         # Listening at this address and no other: a job is nobody's business who cannot reach it.
         listener = socket.create_server(address[:2], family=family, backlog=_WAITING)

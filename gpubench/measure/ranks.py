@@ -109,7 +109,7 @@ def run_ranks(line: ParentChannel) -> None:
         watch.end(Status.UNSUPPORTED, str(error))
     except Exception as error:  # noqa: BLE001 - torch reports a meeting that fails in several kinds
         watch.end(Status.FAILED, scrub(f"the job could not be started: {error}"))
-    watch.end(Status.OK, "every process of the job has ended")
+    watch.end(Status.FAILED, "every process of the job has ended before its time")
 
 
 def _cause(error: ChildFailedError) -> tuple[Status, str, str | None]:

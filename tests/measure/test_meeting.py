@@ -23,6 +23,12 @@ def test_an_endpoint_that_is_none_is_refused(wrong):
         meet(wrong, 2)
 
 
+@pytest.mark.parametrize("every", ["0.0.0.0:29500", "[::]:29500"])
+def test_an_endpoint_that_is_every_address_is_refused(every):
+    with pytest.raises(MisuseError, match="is every address of a machine"):
+        meet(every, 2)
+
+
 def test_the_machine_that_has_the_address_listens_there_and_nowhere_else():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -15,7 +15,7 @@ from gpubench.measure import events
 from gpubench.measure.launcher import Control, Launcher
 from gpubench.measure.loop import Loop, OutOfTimeError
 from gpubench.measure.plan import Plan, PlannedCase
-from gpubench.models import ParallelMode, Precision, Status, TaskKind
+from gpubench.models import FindingKind, ParallelMode, Precision, Status, TaskKind
 
 # Each process must see the others' samples: the targets of the first are 0, those of the second 1, so the
 # one weight goes to 0.5 if gradients are averaged, and to 0 if they are not.
@@ -236,11 +236,14 @@ def test_independent_jobs_run_at_once_and_exchange_nothing_and_what_they_could_e
     plan = msgspec.structs.replace(
         plan, cases=(msgspec.structs.replace(each, case=mode),), done=frozenset({(alone, 0)})
     )
+    plan = msgspec.structs.replace(plan, peers=(msgspec.structs.replace(cpu, name="Slow CPU"),))
     launcher = Launcher(plan, cpu)
     (measurement,) = launcher.run()
     assert measurement.status is Status.OK, measurement.reason
     assert measurement.launches[0].rounds[-1].loss == pytest.approx(0.0, abs=1e-4)  # its own target, as alone
     assert measurement.samples_per_s * measurement.step_time_s == pytest.approx(2 * 4)
+    unequal = [f.value for f in measurement.findings if f.kind is FindingKind.UNEQUAL_GPUS]
+    assert unequal == ["1 × Some CPU and 1 × Slow CPU"]
     assert [m.size for m in launcher.micro] == [f"{size}, 2 processes" for size in EXCHANGED]
     for result in launcher.micro:
         assert (result.name, result.unit) == ("all-reduce", "B/s")
