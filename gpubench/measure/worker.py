@@ -36,7 +36,9 @@ def serve_parent(line: ParentChannel, setup: messages.Setup, place: Place | None
         line.send(messages.Refused(reason=scrub(f"{error}"), exit_code=code))
         return
     while True:
-        serve(commands.get(), context, line)
+        command = commands.get()
+        line.return_home()  # a reference is a path from there
+        serve(command, context, line)
 
 
 def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None = None) -> WorkerContext:

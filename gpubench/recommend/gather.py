@@ -24,6 +24,7 @@ from gpubench.predict.question import FITTED_VENDOR, Question, Refusal, precisio
 from gpubench.predict.scaling import scaling
 from gpubench.profile import profiles_of
 from gpubench.recommend import own_devices
+from gpubench.recommend.job import UsualJob, usual_job
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.scaling import INDEPENDENT, Efficiency, Scaler, measured_efficiency
 from gpubench.recommend.speeds import Answers
@@ -47,11 +48,15 @@ class Evidence:
     Attributes:
         scaler: How well they share one job.
         independent: How well a job on each goes on beside the others; None where no run tells.
+        photographs: The workloads that train on decoded photographs, which a host must prepare.
+        usual_job: The job by which the workload is known, where it is one.
     """
 
     answers: Mapping[str, Answers]
     scaler: Scaler
     independent: Scaler | None = None
+    photographs: frozenset[str] = frozenset()
+    usual_job: UsualJob | None = None
 
 
 def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidence:
@@ -85,7 +90,16 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
         answers={name: _all_answers(request, question, specs, runs) for name, question in questions.items()},
         scaler=scaler,
         independent=independent if at_once else None,
+        photographs=frozenset(name for name, profile in profiles.items() if profile.takes_photographs),
+        usual_job=_usual_job(request, profiles),
     )
+
+
+def _usual_job(request: RankRequest, profiles: Mapping[str, WorkloadProfile]) -> UsualJob | None:
+    if len(profiles) != 1:
+        return None
+    (profile,) = profiles.values()
+    return usual_job(profile, TaskKind(request.task))
 
 
 def _all_answers(request: RankRequest, question: Question, specs: Sequence[GpuSpec], runs: Runs) -> Answers:
