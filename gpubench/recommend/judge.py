@@ -40,6 +40,7 @@ from gpubench.recommend.notes import (
     how_to_measure,
     left_out_as_outliers,
     notes_of,
+    on_feeding,
     on_the_price,
 )
 from gpubench.recommend.owning import Ownership
@@ -180,6 +181,7 @@ def judge(
         notes=(
             *said.beside,
             *on_the_price(ranking.decision),
+            *on_feeding(ranking.decision),
             *how_to_measure(ranking.decision),
             *ranking.notes,
         ),

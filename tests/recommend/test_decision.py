@@ -123,6 +123,7 @@ def test_memory_margin_and_feeding_stand_beside_each_choice():
     assert choice.feed_images_per_s == 3000
     assert choice.feed_vcpus == pytest.approx(3000 / IMAGES_PER_VCPU_S)
     assert choice.can_feed
+    assert any("3,000 photographs/s" in note and "it has 26." in note for note in ranking.notes)
 
 
 def test_hardware_to_buy_stands_beside_a_ranking_of_rent():
