@@ -93,7 +93,7 @@ def render(data: ReportData, format: str = "html") -> str:  # noqa: A002 - the o
 def shortened(data: ReportData) -> ReportData:
     """Return what a page can hold of a ranking of thousands of offers.
 
-    That is its head, and whatever nothing dominates. A note of the ranking says so; JSON and CSV have every row.
+    That is its head, and whatever nothing dominates, which a note says. JSON and CSV have every row.
     """
     ranking = data.ranking
     if ranking is None or len(ranking.rows) <= MOST_OFFERS:
