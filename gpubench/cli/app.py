@@ -22,7 +22,7 @@ from gpubench.units import plain
 
 MESSAGE_LIMIT = 2000
 OBJECTS_BETWEEN_COLLECTIONS = 200_000
-"""Python's 700 looks thousands of offers through again and again: a fifth of the time of a ranking."""
+"""Python's 700 looks the same thousands of offers through again and again: a fifth of a ranking's time."""
 
 app = typer.Typer(
     name="gpubench",

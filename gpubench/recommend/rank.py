@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gpubench.models import Ranking
+from gpubench.offers.moves import drift_of
 from gpubench.offers.table import OfferTable
 from gpubench.recommend.gather import Runs, gather, mean_power_w
 from gpubench.recommend.judge import judge
@@ -58,6 +59,7 @@ def rank(request: RankRequest) -> Ranking:
         owned=owned,
         for_sale=for_sale,
         believed=table.own,
+        drift=drift_of(table.changes),
         notes=(*table.notes, *_set_aside(table), *problems),
     )
 

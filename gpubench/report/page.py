@@ -6,6 +6,7 @@ import gzip
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ def render(data: ReportData, format: str = "html") -> str:  # noqa: A002 - the o
 def shortened(data: ReportData) -> ReportData:
     """Return what a page can hold of a ranking of thousands of offers.
 
-    That is its head, and whatever nothing dominates, which a note says. JSON and CSV have every row.
+    That is its head, and whatever nothing dominates. A note of the ranking says so; JSON and CSV have all.
     """
     ranking = data.ranking
     if ranking is None or len(ranking.rows) <= MOST_OFFERS:
@@ -127,7 +128,7 @@ def _html(data: ReportData, blocks: Sequence[_Placed]) -> str:
         for i, figure in enumerate(_figures(placed.block), start=1)
     }
     content, thinned = embedded(_with_few_excluded(data))
-    plotly_js, raw = _plotly(), _packed({"data": content, "csv": as_csv(data)})
+    raw = packed(msgspec.json.encode({"data": content, "csv": as_csv(data)}))
     return environment().get_template("page.html.j2").render(
         title=_title(data),
         subtitle=_subtitle(data),
@@ -136,11 +137,12 @@ def _html(data: ReportData, blocks: Sequence[_Placed]) -> str:
         palette=PALETTE,
         raw=raw,
         thinned=thinned,
-        plotly_size=format_bytes(len(plotly_js)),
+        plotly=_plotly(),
+        plotly_notice=package_text("report/vendor/plotly-LICENSE.txt"),
+        plotly_size=format_bytes(len(_plotly())),
         raw_size=format_bytes(len(raw)),
         stem=f"gpubench-{data.today.isoformat()}",
         version=data.version,
-        plotly_js=plotly_js,
         css=_asset("page.css"),
         js=_asset("page.js"),
     )  # fmt: skip
@@ -179,15 +181,12 @@ def _asset(name: str) -> Any:
     return Markup(package_text(f"report/templates/{name}"))  # noqa: S704 - a file of this package, no outside text
 
 
-def _packed(raw: dict[str, Any]) -> str:
-    """Return values as JSON, in gzip, in base64: telemetry would take several times the page."""
-    return b64encode(gzip.compress(msgspec.json.encode(raw), compresslevel=6, mtime=0)).decode()
+def packed(content: bytes) -> str:
+    """Return content in gzip, in base64, as the page's script reads it: a third of the size as it is."""
+    return b64encode(gzip.compress(content, compresslevel=6, mtime=0)).decode()
 
 
-def _plotly() -> Any:
-    """Return the drawing library below its license, as markup, without what would end its element."""
-    from markupsafe import Markup
-
-    notice = package_text("report/vendor/plotly-LICENSE.txt")
-    script = f"/* plotly.js:\n{notice}*/\n{package_text('report/vendor/plotly-basic.min.js')}"
-    return Markup(script.replace("</script", "<\\/script"))  # noqa: S704 - the library's own script
+@cache
+def _plotly() -> str:
+    """Return plotly's basic bundle: bars, lines and points, and no map."""
+    return packed(package_text("report/vendor/plotly-basic.min.js").encode())

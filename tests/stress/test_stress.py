@@ -35,11 +35,10 @@ pytestmark = [
 
 TESTS = Path(__file__).parents[1]
 PROGRAM = """
-import functools, sys
-from gpubench.measure.launcher import Launcher
+import sys
 from gpubench.session import session
 
-session.Launcher = functools.partial(Launcher, module="scripted_child")
+session.module_of = lambda device: "scripted_child"
 from gpubench.__main__ import main
 main()
 """
