@@ -200,7 +200,7 @@ def page() -> str:
 TAIL = """
 ## Under stress
 `pytest -m stress` kills, collides, fuzzes and fails system calls by the hundred; the suite that runs by default holds a
-short form of each. `tests/stress/README.md` says how, and what the last full run gave.
+short form of each. `tests/stress/README.md` says how many.
 """
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ RUNS_CODE = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "ya
 CALLS_CODE = {"eval", "exec", "compile", "__import__"}
 
 
-def tests_of(path: Path) -> set[str]:
+def names_in(path: Path) -> set[str]:
     return {
         node.name
         for node in ast.parse(path.read_text(encoding="utf-8")).body
@@ -41,7 +41,7 @@ def test_every_test_that_the_table_names_is_there(fault):
             if p.exists()
         ]
         assert found, place
-        assert f"test_{name}" in tests_of(found[0]), named
+        assert f"test_{name}" in names_in(found[0]), named
 
 
 def test_the_page_is_that_of_the_table():
