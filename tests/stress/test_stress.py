@@ -129,6 +129,7 @@ def test_a_signal_at_any_moment_ends_a_command_in_order(tmp_path, count):
     seed = int(os.environ.get("GPUBENCH_STRESS_SEED", "20261122"))
     chance = random.Random(seed)
     place = Place(tmp_path)
+    count = int(os.environ.get("GPUBENCH_STRESS_COUNT", count))
     codes: dict[str, int] = {}
     slowest_s = 0.0
     for n in range(count):
