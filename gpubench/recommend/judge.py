@@ -17,6 +17,7 @@ from gpubench.offers.outliers import Market
 from gpubench.offers.table import OfferKey
 from gpubench.recommend import limits, objective
 from gpubench.recommend.break_even import against_rent
+from gpubench.recommend.buying import purchase_filters, purchases_of
 from gpubench.recommend.candidates import Candidates, candidates_of
 from gpubench.recommend.filters import (
     NO_FIGURE,
@@ -68,7 +69,8 @@ def judge(
         MisuseError: If a name is unknown or no offer is left; the message says which filter removed how many.
     """
     watts = {offer: ownership.power_w for offer, ownership in owned.items()}
-    possible, fallen = apply(filters_of(request, offers, today, watts), offers, specs)
+    wanted = [*filters_of(request, offers, today, watts), *purchase_filters(request, owned)]
+    possible, fallen = apply(wanted, offers, specs)
     market = Market(offers)
     possible, doubted = apply(outlier_filter(request, market, believed), possible, specs)
     paid_as_asked = payment_filters(request, {offer.pricing for offer in offers})
@@ -106,6 +108,8 @@ def judge(
         excluded=excluded(fallen),
         verdict="",
         buy_or_rent=decisions,
+        max_purchase_usd=request.max_purchase_usd,
+        purchases=purchases_of(rows, owned, specs),
         notes=(
             *notes,
             *left_out_as_outliers([each for each in doubted if apply(paid_as_asked, [each.offer], specs)[0]]),

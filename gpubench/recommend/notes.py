@@ -47,7 +47,7 @@ def notes_of(request: RankRequest, pool: Candidates, total: int, today: date) ->
 
 def free_beside(request: RankRequest, offers: Iterable[Offer], specs: Mapping[str, GpuSpec]) -> Iterator[str]:
     """Yield the free tiers that stand beside a ranking of rented GPUs, with their limits."""
-    if request.rent_or_buy == "buy" or request.gpus or request.providers:
+    if request.buys or request.gpus or request.providers:
         return
     for offer in offers:
         spec = specs.get(offer.gpu_key)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from gpubench.models import Ranking
 from gpubench.offers.table import OfferTable
+from gpubench.recommend.buying import at_work
 from gpubench.recommend.gather import Runs, gather, mean_power_w
 from gpubench.recommend.judge import judge
 from gpubench.recommend.own_devices import device_key
-from gpubench.recommend.owning import offer_of, ownerships, unpriced_offers
+from gpubench.recommend.owning import Ownership, offer_of, ownerships, unpriced_offers
 from gpubench.recommend.request import DEFAULT_REFERENCE_GPU, RankRequest, check
 from gpubench.signatures import takes_options_of
 from gpubench.specs import load_specs, require_spec
@@ -40,20 +43,26 @@ def rank(request: RankRequest) -> Ranking:
     runs, problems = _runs(request)
     own_keys = {key for run in runs.own if (key := device_key(run))}
     machines = ownerships(request, load_specs(), mean_power_w(runs), today, own_keys)
-    owned = {offer_of(machine): machine for machine in machines}
-    offers = [*table.offers, *owned]
-    if request.rent_or_buy == "buy":
-        offers += unpriced_offers(load_specs(), [machine.gpu_key for machine in machines])
-    return judge(
-        request,
-        offers,
-        lambda keys: gather(request, keys, runs),
-        specs=load_specs(),
-        today=today,
-        owned=owned,
-        believed=table.own,
-        notes=(*table.notes, *_set_aside(table), *problems),
-    )
+    unpriced = unpriced_offers(load_specs(), [each.gpu_key for each in machines]) if request.buys else []
+
+    def judged(machines: Iterable[Ownership], request: RankRequest) -> Ranking:
+        owned = {offer_of(machine): machine for machine in machines}
+        return judge(
+            request,
+            [*table.offers, *owned, *unpriced],
+            lambda keys: gather(request, keys, runs),
+            specs=load_specs(),
+            today=today,
+            owned=owned,
+            believed=table.own,
+            notes=(*table.notes, *_set_aside(table), *problems),
+        )
+
+    if request.jobs_per_month is not None:
+        # How long a job takes says how much a machine works, and that what an hour of it costs.
+        first = judged(machines, msgspec.structs.replace(request, limit=None, draws=1))
+        machines = at_work(machines, first.rows, request)
+    return judged(machines, request)
 
 
 def _set_aside(table: OfferTable) -> tuple[str, ...]:

@@ -230,7 +230,7 @@ def test_the_script_asks_the_same_question_again_in_the_folder_it_was_asked_in(t
     assert shlex.split(add)[-4:-2] == ["--results", "my results"]
     program, verb, *words = shlex.split(again)
     assert (program, verb) == ("gpubench", "rank")
-    assert parsed(words) == request
+    assert msgspec.structs.replace(parsed(words), asked=()) == request
 
 
 def parsed(words):
@@ -266,7 +266,14 @@ def parsed(words):
     ],
 )
 def test_the_words_of_a_request_make_the_same_request(request_):
-    assert parsed(list(words_of(request_))) == request_
+    again = parsed(list(words_of(request_)))
+    assert msgspec.structs.replace(again, asked=()) == request_
+    assert parsed(list(words_of(again))) == again
+
+
+def test_a_default_that_was_asked_for_is_asked_for_again():
+    asked = parsed(["--years", "3", "--samples", "1e6"])
+    assert words_of(asked) == ("--samples", "1000000", "--years", "3")
 
 
 # --- what travels -----------------------------------------------------------------------------------------
