@@ -129,12 +129,13 @@ def rank(
     jobs: Literal["independent", "ddp"] | None = None,
     deadline_hours: float | None = None,
     budget_usd: float | None = None,
-    startup_minutes: float = 0.0,
+    startup_minutes: float | None = None,
     billing_minutes: float | None = None,
     spot_lost: float = 0.0,
     storage_usd_per_month: float = 0.0,
     egress_usd: float = 0.0,
     tax: float = 0.0,
+    relative: bool = False,
     gpu: str | Sequence[str] = (),
     provider: str | Sequence[str] = (),
     region: str | Sequence[str] = (),
@@ -201,13 +202,15 @@ def rank(
             ddp with a job]
         deadline_hours: Keep offers whose pessimistic estimate meets it. (above 0)
         budget_usd: Keep offers whose pessimistic cost stays within it. (above 0)
-        startup_minutes: Billed before the first step [min]. (at least 0) [default: 0]
+        startup_minutes: Billed before the first step [min]. (at least 0) [default: 10, of what is
+            rented]
         billing_minutes: Billing increment [min]. (above 0) [default: by the second]
         spot_lost: Share of work repeated after spot interruptions, for example 0.2. (from 0 to below 1)
             [default: 0]
         storage_usd_per_month: Storage while the job runs. (at least 0) [default: 0]
         egress_usd: Egress of the job. (at least 0) [default: 0]
         tax: Tax as a share, for example 0.19. (at least 0) [default: 0]
+        relative: Relative units, and no job: what a dollar buys in place of hours and dollars.
         gpu: GPU key, name, or part of it (h100).
         provider: Provider.
         region: Region, or its first letters.
@@ -286,12 +289,13 @@ def report(
     jobs: Literal["independent", "ddp"] | None = None,
     deadline_hours: float | None = None,
     budget_usd: float | None = None,
-    startup_minutes: float = 0.0,
+    startup_minutes: float | None = None,
     billing_minutes: float | None = None,
     spot_lost: float = 0.0,
     storage_usd_per_month: float = 0.0,
     egress_usd: float = 0.0,
     tax: float = 0.0,
+    relative: bool = False,
     gpu: str | Sequence[str] = (),
     provider: str | Sequence[str] = (),
     region: str | Sequence[str] = (),
@@ -362,13 +366,15 @@ def report(
             ddp with a job]
         deadline_hours: Keep offers whose pessimistic estimate meets it. (above 0)
         budget_usd: Keep offers whose pessimistic cost stays within it. (above 0)
-        startup_minutes: Billed before the first step [min]. (at least 0) [default: 0]
+        startup_minutes: Billed before the first step [min]. (at least 0) [default: 10, of what is
+            rented]
         billing_minutes: Billing increment [min]. (above 0) [default: by the second]
         spot_lost: Share of work repeated after spot interruptions, for example 0.2. (from 0 to below 1)
             [default: 0]
         storage_usd_per_month: Storage while the job runs. (at least 0) [default: 0]
         egress_usd: Egress of the job. (at least 0) [default: 0]
         tax: Tax as a share, for example 0.19. (at least 0) [default: 0]
+        relative: Relative units, and no job: what a dollar buys in place of hours and dollars.
         gpu: GPU key, name, or part of it (h100).
         provider: Provider.
         region: Region, or its first letters.

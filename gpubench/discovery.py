@@ -17,8 +17,9 @@ from pkgutil import iter_modules
 from gpubench.errors import MisuseError
 from gpubench.files import read_text
 from gpubench.names import nearest
+from gpubench.needs import need_torch
 from gpubench.own_model import load_own
-from gpubench.units import MIB
+from gpubench.units import MIB, plain
 from gpubench.workload import Workload, import_foreign, is_own
 
 ENTRY_POINT_GROUP = "gpubench.workloads"
@@ -45,6 +46,7 @@ def load_workload(reference: str) -> Workload:
         MisuseError: With one line for the user; the cause, where their code raised, is chained to it.
     """
     if is_own(reference):
+        need_torch(f"a model of your own ({plain(reference, 200)})")
         return load_own(reference)
     known = _installed()
     if reference not in known:
@@ -53,6 +55,7 @@ def load_workload(reference: str) -> Workload:
         raise MisuseError(
             f'unknown workload "{reference}"; {hint} A model of your own is given as ./file.py or module:NAME'
         )
+    need_torch(f"building {reference}")
     workload = import_foreign(f"workload {reference}", known[reference].load)
     if not isinstance(workload, Workload):
         raise MisuseError(

@@ -147,7 +147,7 @@ def test_python_may_give_text_for_a_path_and_one_for_several(options, field, val
         ({"batch_size": 1.5}, ("batch_size", "a whole number or max", "1.5 (float)")),
         ({"as_of": 20261120}, ("as_of", "a day", "(int)")),
         ({"workload": 7}, ("workload", "a name or a path", "7 (int)")),
-        ({"startup_minutes": None}, ("startup_minutes", "a number", "None (NoneType)")),
+        ({"tax": None}, ("tax", "a number", "None (NoneType)")),
         ({"colour": "red"}, ("no option colour",)),
         ({"min_memory": 24}, ("no option min_memory", "did you mean min_memory_gib")),
     ],

@@ -9,7 +9,6 @@ from importlib import import_module
 from pathlib import Path
 from secrets import token_hex
 from tempfile import gettempdir
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -78,7 +77,7 @@ for _verb in _VERBS:
 def main() -> None:
     """Run the command line; a failure is one line on stderr and its documented exit code."""
     make_safe()
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C; a run that measures has its own
     try:
         status = app(standalone_mode=False) or 0
         sys.stdout.flush()
@@ -106,12 +105,6 @@ def _log() -> Path:
     text = f"gpubench {__version__}\n{traceback.format_exc()}"
     create_file(path, text.encode(errors="replace"), mode=0o600)
     return path
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """End as with Ctrl-C, so that what is open is closed; a run that measures has a handler of its own."""
-    del number, frame
-    raise KeyboardInterrupt
 
 
 def _fail(message: str, exit_code: int) -> None:

@@ -104,7 +104,8 @@ class Launch(Record, frozen=True, kw_only=True):
         cold_s: Costs paid once, apart from the steps [s]: ``import`` and ``context`` of a process, on the
             first launch in it; ``build``, ``first_step`` and ``capture`` or ``compile`` of the case.
         latency_s: Forward passes at batch 1, each from a drained device to a drained device [s].
-        stopped: Whether the run was stopped before this was whole; measured anew where the run goes on.
+        stopped: Whether it was cut off, by a stop of the run or the death of its process; measured anew where
+            the run goes on.
         findings: What only this process could see (not steady, drifting, telemetry hung).
     """
 
@@ -150,6 +151,9 @@ class Launch(Record, frozen=True, kw_only=True):
         """The samples from the first timed round on: what the figures and findings rest on."""
         return tuple(sample for sample in self.telemetry if sample.t_s >= 0)
 
+
+Basis = Literal["measured", "reference", "predicted"]
+"""What a throughput rests on: this user's run, one that the package ships, or a prediction."""
 
 BatchChoice = Literal["fixed", "largest"]
 """How a batch came about: equal for all devices, or the largest that fits on this one."""

@@ -10,7 +10,8 @@ from gpubench.findings import Finding
 from gpubench.interval import Interval
 from gpubench.models.case import Case
 from gpubench.models.catalogue import Offer, Pricing
-from gpubench.models.measurement import BatchChoice
+from gpubench.models.decision import Decision
+from gpubench.models.measurement import Basis, BatchChoice
 from gpubench.models.record import SCHEMA_VERSION, Record, bounded, brief_repr, html_table, shown
 from gpubench.units import count, format_percent, format_usd
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-Basis = Literal["measured", "reference", "predicted"]
 SortedBy = Literal["value", "throughput", "cost", "time"]
 """What the rows of a ranking are in order of: the last two are of a job."""
 
@@ -71,6 +71,8 @@ class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         rank: Shared by the rows of a band; see ``gpubench.recommend.contest.bands``.
         tie: Whether the row cannot be told from the first of its band.
         p_best, p_top3: Probability of being the best offer, or among the best three, over joint draws.
+        p_best_independent: The first where the error of each GPU is its own and none cancels.
+        p_near_best: Probability of coming within 10 % of the best.
         hours, cost_usd: Of the job, where one was given; ``_low`` and ``_high`` are of the interval.
         pareto: Whether nothing else is as fast, as cheap and as large in memory at once.
         dominated_by: What is, and in which respects it is better.
@@ -97,6 +99,8 @@ class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     hours: float | None = None
     cost_usd: float | None = None
     p_best: float | None = None
+    p_best_independent: float | None = None
+    p_near_best: float | None = None
     p_top3: float | None = None
     pareto: bool | None = None
     tie: bool = False
@@ -277,6 +281,7 @@ class Ranking(Record, frozen=True, kw_only=True):
         throughput_unit, value_unit: Units of what those two return.
         max_purchase_usd: The limit of a purchase, where one was given; ``purchases`` are the sets within it.
         verdict: The answer, how sure it is, the fastest and the cheapest; the first sentence stands alone.
+        decision: The same as data, with what the verdict has no room for.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -292,6 +297,7 @@ class Ranking(Record, frozen=True, kw_only=True):
     rows: tuple[RankedOffer, ...]
     excluded: tuple[ExcludedOffer, ...]
     verdict: str
+    decision: Decision | None = None
     buy_or_rent: tuple[BuyOrRent, ...] = ()
     max_purchase_usd: float | None = None
     purchases: tuple[Purchase, ...] = ()

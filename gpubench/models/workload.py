@@ -8,6 +8,9 @@ from gpubench.models.case import MemoryFormat, TaskKind
 from gpubench.models.record import Record
 from gpubench.precisions import Precision
 
+PHOTOGRAPH_SHAPE = (3, 224, 224)
+"""What an input pipeline makes of a photograph."""
+
 
 class OperatorKind(StrEnum):
     """The kinds of operator that the roofline tells apart."""
@@ -125,6 +128,11 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         if not self.is_image:
             return None
         return MemoryFormat.CONTIGUOUS if precision is Precision.FP32 else MemoryFormat.CHANNELS_LAST
+
+    @property
+    def takes_photographs(self) -> bool:
+        """Whether a sample is an image that somebody decodes, crops and augments first."""
+        return self.is_image and self.sample_shape == PHOTOGRAPH_SHAPE
 
     @property
     def main_batch(self) -> int:

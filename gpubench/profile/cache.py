@@ -126,6 +126,8 @@ def _ask(reference: str, time_limit_s: float) -> Answer:
             time_limit_s=time_limit_s,
             environment={**os.environ, "CUDA_VISIBLE_DEVICES": ""},  # tracing needs no GPU, and takes none
         )
+    if asked.swept:
+        _logger.warning("%s: ended what it had left running: %s", name, ", ".join(asked.swept))
     answer = asked.answer
     if answer is None or (answer.profile is None and answer.error is None):
         kept = write_log(name, None, asked.output)

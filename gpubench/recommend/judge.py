@@ -12,13 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpubench.labels import gpu_name
-from gpubench.models import BuyOrRent, GpuSpec, Offer, Ranking
+from gpubench.models import BuyOrRent, GpuSpec, Offer, RankedOffer, Ranking
 from gpubench.offers.outliers import Market
 from gpubench.offers.table import OfferKey
 from gpubench.recommend import limits, objective
 from gpubench.recommend.break_even import against_rent
 from gpubench.recommend.buying import purchase_filters, purchases_of
 from gpubench.recommend.candidates import Candidates, candidates_of
+from gpubench.recommend.chances import chances_of
+from gpubench.recommend.decision import beside, decide
 from gpubench.recommend.filters import (
     NO_FIGURE,
     Exclusion,
@@ -30,11 +32,12 @@ from gpubench.recommend.filters import (
     payment_filters,
 )
 from gpubench.recommend.gather import Evidence
+from gpubench.recommend.job import Work, work_of
 from gpubench.recommend.notes import far_from_others, free_beside, left_out_as_outliers, notes_of
 from gpubench.recommend.owning import Ownership
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import rows_of, with_spot_break_even
-from gpubench.recommend.scaling import scaling_of
+from gpubench.recommend.scaling import Scaling, scaling_of
 from gpubench.recommend.speeds import Drawer, Speeds, combine
 from gpubench.recommend.verdict import buying_sentences, cpu_comparison, cpu_sentences, verdict
 from gpubench.units import plural
@@ -49,6 +52,7 @@ def judge(
     today: date,
     drawer: Drawer | None = None,
     owned: Mapping[Offer, Ownership] = MappingProxyType({}),
+    for_sale: Mapping[Offer, Ownership] = MappingProxyType({}),
     believed: Collection[OfferKey] = (),
     notes: Iterable[str] = (),
 ) -> Ranking:
@@ -62,42 +66,52 @@ def judge(
         today: The day that price ages count to.
         drawer: Joint draws of estimates; None is ``predict.draws.draw``.
         owned: What owning means, for the owned ones among the offers.
+        for_sale: Hardware that could be bought and is not ranked: the best of it stands beside the ranking.
         believed: Keys of offers that the buyer gave himself: their prices are taken as they are.
         notes: What the reader should know about the evidence.
 
     Raises:
         MisuseError: If a name is unknown or no offer is left; the message says which filter removed how many.
     """
-    watts = {offer: ownership.power_w for offer, ownership in owned.items()}
-    wanted = [*filters_of(request, offers, today, watts), *purchase_filters(request, owned)]
-    possible, fallen = apply(wanted, offers, specs)
+    machines = {**for_sale, **owned}
+    watts = {offer: ownership.power_w for offer, ownership in machines.items()}
+    filters = [*filters_of(request, offers, today, watts), *purchase_filters(request, machines)]
+    possible, fallen = apply(filters, offers, specs)
+    sold, _ = apply(filters, for_sale, specs)
     market = Market(offers)
     possible, doubted = apply(outlier_filter(request, market, believed), possible, specs)
     paid_as_asked = payment_filters(request, {offer.pricing for offer in offers})
     kept, otherwise_paid = apply(paid_as_asked, possible, specs)
     fallen += [*doubted, *otherwise_paid]
     _require(kept, offers, fallen)
-    evidence = evidence_for(sorted({offer.gpu_key for offer in possible} | {request.reference_gpu}))
+    keys = {offer.gpu_key for offer in (*possible, *sold)}
+    evidence = evidence_for(sorted(keys | {request.reference_gpu}))
     speeds = combine(evidence.answers, request.mix, drawer or _draw(), request.draws, request.seed)
     kept, unknown = _with_speed(kept, speeds, specs)
     fallen += unknown
     _require(kept, offers, fallen)
-    pool = _pool(request, kept, speeds, specs, evidence)
+    work = work_of(request, speeds, evidence.usual_job, _unit(speeds))
+    if work is None:
+        request = msgspec.structs.replace(request, relative=True)
+    pool_of = _pool(request, speeds, specs, evidence, work)
+    pool = pool_of(kept)
     misses = limits.misses(request, pool)
     if misses:
         fallen += misses.values()
         kept = [offer for row, offer in enumerate(kept) if row not in misses]
         _require(kept, offers, fallen)
-        pool = _pool(request, kept, speeds, specs, evidence)
+        pool = pool_of(kept)
     order = objective.order(request, pool)
-    rows = rows_of(request, pool, order, today)
+    chances = chances_of(request, pool, order)
+    rows = rows_of(request, pool, order, today, chances)
     if request.spot:
         rows = with_spot_break_even(rows, possible)
     decisions: tuple[BuyOrRent, ...] = ()
     if owned:
         both = dict.fromkeys([*kept, *_with_speed(possible, speeds, specs)[0]])
-        machines = {row.offer: owned[row.offer] for row in rows if row.offer in owned}
-        decisions = against_rent(request, _pool(request, list(both), speeds, specs, evidence), machines)
+        in_the_race = {row.offer: owned[row.offer] for row in rows if row.offer in owned}
+        decisions = against_rent(request, pool_of(list(both)), in_the_race)
+    to_buy = pool_of(_with_speed(sold, speeds, specs)[0])
     ranking = Ranking(
         as_of=today.isoformat(),
         objective=objective.in_words(request),
@@ -107,6 +121,16 @@ def judge(
         rows=tuple(rows),
         excluded=excluded(fallen),
         verdict="",
+        decision=decide(
+            request,
+            rows,
+            chances,
+            specs,
+            job=None if work is None else work.job,
+            machines=machines,
+            to_own=_best_to_own(request, to_buy, today) if len(to_buy) else None,
+            photographs=evidence.photographs,
+        ),
         buy_or_rent=decisions,
         max_purchase_usd=request.max_purchase_usd,
         purchases=purchases_of(rows, owned, specs),
@@ -162,22 +186,35 @@ def _why_unknown(gpu_key: str, speeds: Speeds, specs: Mapping[str, GpuSpec]) -> 
 
 
 def _pool(
-    request: RankRequest,
-    offers: Sequence[Offer],
-    speeds: Speeds,
-    specs: Mapping[str, GpuSpec],
-    evidence: Evidence,
-) -> Candidates:
+    request: RankRequest, speeds: Speeds, specs: Mapping[str, GpuSpec], evidence: Evidence, work: Work | None
+) -> Callable[[Sequence[Offer]], Candidates]:
+    """Return what lays offers out as columns."""
     scaler = evidence.scaler if request.one_job_over_all_gpus else None
     parts = {
         key: dict(zip(evidence.answers, each, strict=True))
         for key, each in zip(speeds.keys, speeds.parts, strict=True)
     }
-    scalings = {
-        (key, count): scaling_of(specs.get(key), count, parts[key], scaler=scaler, shares=request.mix)
-        for key, count in {(offer.gpu_key, offer.gpu_count) for offer in offers}
-    }
-    return candidates_of(offers, speeds, specs, scalings, request.spot_lost)
+    known: dict[tuple[str, int], Scaling] = {}
+
+    def pool_of(offers: Sequence[Offer]) -> Candidates:
+        for key, count in {(offer.gpu_key, offer.gpu_count) for offer in offers} - known.keys():
+            found = scaling_of(specs.get(key), count, parts[key], scaler=scaler, shares=request.mix)
+            known[key, count] = found
+        return candidates_of(
+            offers, speeds, specs, known, request.spot_lost, reference_gpu=request.reference_gpu, work=work
+        )
+
+    return pool_of
+
+
+def _best_to_own(request: RankRequest, pool: Candidates, today: date) -> RankedOffer | None:
+    """Return the best hardware to buy, judged among its like; None where none meets what was asked."""
+    misses = limits.misses(request, pool)
+    left = [row for row in objective.order(request, pool).tolist() if row not in misses]
+    if not left:
+        return None
+    first = np.array(left[:1])
+    return beside(rows_of(request, pool, first, today, chances_of(request, pool, first))[0])
 
 
 def _headline(request: RankRequest, pool: Candidates, order: NDArray[np.int64]) -> tuple[int, int]:

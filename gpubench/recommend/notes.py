@@ -12,9 +12,9 @@ from gpubench.offers.outliers import ADMITTED_BY, Market, name_of
 from gpubench.offers.table import OfferKey, offer_key
 from gpubench.profile.memory import MOST_BATCH
 from gpubench.recommend.candidates import Candidates
+from gpubench.recommend.chances import IN_DETAIL
 from gpubench.recommend.filters import FAR_BELOW, Exclusion
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.rows import IN_DETAIL
 from gpubench.recommend.words import batches_of
 from gpubench.specs import load_specs
 from gpubench.units import count, format_number, format_percent, plain
@@ -156,6 +156,9 @@ def _on_hosts(pool: Candidates) -> Iterator[str]:
 
 def _on_payment(request: RankRequest, pool: Candidates) -> Iterator[str]:
     pricings = {offer.pricing for offer in pool.offers}
+    if pool.work is not None and request.startup_minutes is None and pricings - {Pricing.OWNED}:
+        minutes = request.rented_startup_minutes
+        yield f"What is rented is paid for {minutes:g} minutes before the first step: --startup-minutes."
     if Pricing.SPOT in pricings and not request.spot_lost:
         yield "Spot prices rank as if no work were ever lost; --spot-lost says otherwise."
     elif Pricing.SPOT in pricings:

@@ -42,8 +42,13 @@ def rank(request: RankRequest) -> Ranking:
     table = load_offers(request.results, request.offers, None if request.as_of is None else today)
     runs, problems = _runs(request)
     own_keys = {key for run in runs.own if (key := device_key(run))}
-    machines = ownerships(request, load_specs(), mean_power_w(runs), today, own_keys)
+    power_w = mean_power_w(runs)
+    machines = ownerships(request, load_specs(), power_w, today, own_keys)
     unpriced = unpriced_offers(load_specs(), [each.gpu_key for each in machines]) if request.buys else []
+    for_sale = {}
+    if request.rent_or_buy is None and not (request.buys or machines):
+        buying = msgspec.structs.replace(request, rent_or_buy="buy")
+        for_sale = {offer_of(each): each for each in ownerships(buying, load_specs(), power_w, today)}
 
     def judged(machines: Iterable[Ownership], request: RankRequest) -> Ranking:
         owned = {offer_of(machine): machine for machine in machines}
@@ -54,6 +59,7 @@ def rank(request: RankRequest) -> Ranking:
             specs=load_specs(),
             today=today,
             owned=owned,
+            for_sale=for_sale,
             believed=table.own,
             notes=(*table.notes, *_set_aside(table), *problems),
         )

@@ -236,7 +236,7 @@ def task_of(row: RankedOffer, request: RankRequest, parcel: Parcel, *, minutes: 
         "name": f"gpubench-{_slug(offer)}"[:35].rstrip("-"),
         "workdir": WORK,
         "resources": resources,
-        "setup": _SETUP.format(wheel=shlex.quote(parcel.wheel)),
+        "setup": _SETUP.format(wheel=shlex.quote(f"./{parcel.wheel}[run]")),
         "run": f"set -e\n{''.join(measure)}",
     }
 
@@ -274,7 +274,7 @@ _SETUP = """set -e
 command -v uv >/dev/null || python3 -m pip install --quiet --user uv
 export PATH="$HOME/.local/bin:$PATH"
 uv venv --python 3.12 ~/gpubench-venv
-uv pip install --quiet --python ~/gpubench-venv/bin/python ./{wheel}
+uv pip install --quiet --python ~/gpubench-venv/bin/python {wheel}
 """
 """Installs the wheel beside whatever Python the image has: gpubench needs 3.11 or newer."""
 

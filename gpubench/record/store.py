@@ -14,9 +14,9 @@ import msgspec
 from gpubench.errors import MisuseError, StorageError
 from gpubench.files import BadContentError, cause_of, decode_json, read_bytes, require_writable, write_file
 from gpubench.folders import default_results
-from gpubench.models import SCHEMA_VERSION, Run
-from gpubench.record import lock
-from gpubench.record.aside import set_aside
+from gpubench.models import SCHEMA_VERSION, Measurement, Run
+from gpubench.record import ledger, lock
+from gpubench.record.aside import move_aside, set_aside
 from gpubench.record.lock import RunLock
 from gpubench.record.rules import broken_rule
 from gpubench.shipped import data_path
@@ -164,12 +164,39 @@ def refuse_if_written(root: Path, run: Run) -> None:
     lock.refuse_if_held(root / "runs", id_of(run))
 
 
-def write_run(root: Path, run: Run, held: RunLock | None = None) -> Path:
-    """Store a run, replacing its earlier state whole: a reader sees the old file or the new one.
+def file_of(root: Path, run: Run) -> Path:
+    """Return where a run is stored, or will be: it stays in the folder that it lies in.
+
+    Raises:
+        StorageError: If a folder cannot be looked into, so that the answer is not known.
+    """
+    path, stored = run_path(root, run), stored_paths(root, run)
+    return path if path in stored or not stored else stored[0]
+
+
+def note_launch(root: Path, before: Run, row: Measurement) -> None:
+    """Write the launch that has just ended to the run's ledger; call while its lock is held.
 
     Args:
         root: The results folder.
-        run: It stays in the folder that it lies in.
+        before: The run as it stood before.
+        row: The launch's case, with all its launches.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    ledger.append(file_of(root, before), before, row)
+
+
+def write_run(root: Path, run: Run, held: RunLock | None = None) -> Path:
+    """Store a run: a reader sees the old file or the new one, and no finished launch goes.
+
+    What is stored under its id and finished, and is unknown to ``run``, is kept beside it. A stored file of
+    bad content is set aside.
+
+    Args:
+        root: The results folder.
+        run: As it is to be stored.
         held: The run's lock, where the caller holds it; else it is held while the file is replaced.
 
     Returns:
@@ -177,15 +204,13 @@ def write_run(root: Path, run: Run, held: RunLock | None = None) -> Path:
 
     Raises:
         RunLockedError: If another process is writing this run.
-        StorageError: If it cannot be written; the old file is then untouched.
+        StorageError: If it cannot be written, or what is stored cannot be read; that is then untouched.
     """
     if held is None:
         with writing(root, run) as taken:
             return write_run(root, run, taken)
-    path = run_path(root, run)
-    stored = stored_paths(root, run)
-    if stored and path not in stored:
-        path = stored[0]
+    path = file_of(root, run)
+    run = _with_stored(run, path)
     data = msgspec.json.encode(run) + b"\n"
     if len(data) > MAX_FILE_BYTES:
         raise StorageError(
@@ -193,26 +218,75 @@ def write_run(root: Path, run: Run, held: RunLock | None = None) -> Path:
             "measure fewer cases in one run"
         )
     write_file(path, data, hint="free some space or pass --results DIR")
+    if run.finished_at is not None:
+        ledger.close(path)
     return path
+
+
+def _with_stored(run: Run, path: Path) -> Run:
+    """Return a run with what is stored of it besides.
+
+    Raises:
+        StorageError: If that cannot be told.
+    """
+    if not os.path.lexists(path) or path.is_symlink():  # a link holds no run: it is replaced, not followed
+        return run
+    try:
+        try:
+            stored, is_bad = _read(path)
+        except BadContentError:
+            stored, is_bad = run, True
+        if is_bad:
+            move_aside(path)
+    except (MisuseError, OSError) as error:
+        raise StorageError(
+            f"run {id_of(run)} cannot be replaced, because what is stored cannot be read: {error}"
+        ) from error
+    return ledger.merged(run, stored)
 
 
 # --- reading --------------------------------------------------------------------------------------------
 
 
 def read_run(path: Path) -> Run:
-    """Read one run and check every rule that a stored record must hold.
+    """Read one run, with what its ledger has besides, and check every rule that a stored record must hold.
 
     Raises:
-        BadContentError: If its content is no JSON, no run, or contradicts itself.
+        BadContentError: If its content is no JSON, no run, or contradicts itself, and no ledger replaces it.
         MisuseError: If it cannot be read now, is too large, a link, or of a later gpubench.
     """
+    return _read(path)[0]
+
+
+def _read(path: Path) -> tuple[Run, bool]:
+    """Return the run, and whether its file is bad and only its ledger tells it."""
+    told = ledger.read(path)  # first: whoever finishes the run replaces the file, then removes the ledger
+    if told is None:
+        return _read_file(path), False
+    ledger_path = ledger.ledger_path(path)
+    try:
+        run = _read_file(path)
+    except BadContentError:
+        return _checked(told, ledger_path), True
+    ledger.refuse_other(run, told, path)
+    whole = ledger.merged(run, told)
+    if whole.measurements != run.measurements and (broken := broken_rule(whole)):
+        raise MisuseError(f"{ledger_path.name} contradicts {path.name}: {broken}; move it away")
+    return whole, False
+
+
+def _read_file(path: Path) -> Run:
     data = read_bytes(path, MAX_FILE_BYTES)
     version = decode_json(data, _Head, path, what="gpubench run").schema_version
     if version > SCHEMA_VERSION:
         raise MisuseError(
             f"{path.name} has schema {version}, this gpubench reads up to {SCHEMA_VERSION}: upgrade gpubench"
         )
-    run = upgraded(decode_json(data, Run, path, what="gpubench run"), path)
+    return _checked(decode_json(data, Run, path, what="gpubench run"), path)
+
+
+def _checked(run: Run, path: Path) -> Run:
+    run = upgraded(run, path)
     if not is_safe_name(run.run_id.casefold()):
         raise BadContentError(f"{path.name}: run id {plain(run.run_id)!r} is no plain file name")
     if broken := broken_rule(run):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +20,7 @@ from gpubench.files import write_file
 from gpubench.options import check_fields, parameters_of
 from gpubench.recommend.request import RankRequest
 from gpubench.report.export import as_csv, as_json, embedded
-from gpubench.report.request import FORMATS, ReportRequest
+from gpubench.report.request import FORMATS, ReportRequest, format_of
 from gpubench.sections.data import ReportData, gather
 from gpubench.sections.section import Section, load_sections
 from gpubench.sections.words import moment_words
@@ -29,9 +31,9 @@ from gpubench.units import format_bytes, plain
 
 @dataclass(frozen=True, kw_only=True)
 class _Placed:
-    """A block with its address, and the addresses of its figures in the page."""
+    """A block with the section that it is of."""
 
-    key: str
+    section: Section
     block: Block
 
 
@@ -48,7 +50,7 @@ def report(request: ReportRequest) -> str:
     """
     check_fields(request)
     path, folder = request.output, request.results
-    kind = request.format or _format(path)
+    kind = request.format or format_of(path)
     data = request.data or gather(folder, request.as_of, run=request.run, **_question(request))
     path = path or _default_path(data, folder, kind)
     text = render(data, kind)
@@ -78,13 +80,6 @@ def render(data: ReportData, format: str = "html") -> str:  # noqa: A002 - the o
     return _html(data, blocks)
 
 
-def _format(output: Path | None) -> str:
-    """Return the format that a file's ending means, else html."""
-    ending = "" if output is None else output.suffix.lower().lstrip(".")
-    by_ending = {"htm": "html", "markdown": "md"}.get(ending, ending)
-    return by_ending if by_ending in FORMATS else "html"
-
-
 def _default_path(data: ReportData, results: Path | None, kind: str) -> Path:
     from gpubench.record.store import results_root
 
@@ -94,20 +89,18 @@ def _default_path(data: ReportData, results: Path | None, kind: str) -> Path:
 
 
 def _placed(data: ReportData, sections: Sequence[Section]) -> list[_Placed]:
-    rendered = ((section.key, section.render(data)) for section in sections)
-    return [_Placed(key=key, block=printable(block)) for key, block in rendered if block is not None]
+    rendered = ((section, section.render(data)) for section in sections)
+    return [_Placed(section=each, block=printable(block)) for each, block in rendered if block is not None]
 
 
 def _html(data: ReportData, blocks: Sequence[_Placed]) -> str:
-    from plotly.offline import get_plotlyjs
-
     figures = {
-        f"chart-{placed.key}-{i}": figure.figure
+        f"chart-{placed.section.key}-{i}": figure.figure
         for placed in blocks
         for i, figure in enumerate(_figures(placed.block), start=1)
     }
     content, thinned = embedded(data)
-    plotly_js, raw = _script_safe(get_plotlyjs()), {"data": content, "csv": as_csv(data)}
+    plotly_js, raw = _plotly(), _packed({"data": content, "csv": as_csv(data)})
     return environment().get_template("page.html.j2").render(
         title=_title(data),
         subtitle=_subtitle(data),
@@ -117,7 +110,7 @@ def _html(data: ReportData, blocks: Sequence[_Placed]) -> str:
         raw=raw,
         thinned=thinned,
         plotly_size=format_bytes(len(plotly_js)),
-        raw_size=format_bytes(len(msgspec.json.encode(raw["data"]))),
+        raw_size=format_bytes(len(raw)),
         stem=f"gpubench-{data.today.isoformat()}",
         version=data.version,
         plotly_js=plotly_js,
@@ -131,8 +124,11 @@ def _figures(block: Block) -> list[Figure]:
 
 
 def _title(data: ReportData) -> str:
+    gpus = sum(not device.is_cpu for device in data.devices)
     if data.device is None or data.run is None:
         return "Training per dollar"
+    if gpus > 1:
+        return f"{gpus} GPUs compared"
     return plain(data.device.name or "Unnamed device", 80)
 
 
@@ -148,8 +144,15 @@ def _asset(name: str) -> Any:
     return Markup(package_text(f"report/templates/{name}"))  # noqa: S704 - a file of this package, no outside text
 
 
-def _script_safe(script: str) -> Any:
-    """Mark the plotly script as markup; it must not hold what would end its element."""
+def _packed(raw: dict[str, Any]) -> str:
+    """Return values as JSON, in gzip, in base64: telemetry would take several times the page."""
+    return b64encode(gzip.compress(msgspec.json.encode(raw), compresslevel=6, mtime=0)).decode()
+
+
+def _plotly() -> Any:
+    """Return the drawing library below its license, as markup, without what would end its element."""
     from markupsafe import Markup
 
+    notice = package_text("report/vendor/plotly-LICENSE.txt")
+    script = f"/* plotly.js:\n{notice}*/\n{package_text('report/vendor/plotly-basic.min.js')}"
     return Markup(script.replace("</script", "<\\/script"))  # noqa: S704 - the library's own script

@@ -68,15 +68,20 @@ class ReportData:
         return newest(self.device_runs, usable=True)
 
     @cached_property
+    def devices(self) -> tuple[DeviceProfile, ...]:
+        """Every device that was measured: the page's own first, then the others by their newest run."""
+        found: list[DeviceProfile] = [] if self.device is None else [self.device]
+        for run in self.runs:
+            if not any(same(run.device, device) for device in found):
+                found.append(run.device)
+        return tuple(found)
+
+    @cached_property
     def everything(self) -> tuple[Result, ...]:
         """The newest usable measurement of each case on each device, the page's own device first."""
-        devices: list[DeviceProfile] = [] if self.device is None else [self.device]
-        for run in self.runs:
-            if not any(same(run.device, device) for device in devices):
-                devices.append(run.device)
         return tuple(
             result
-            for device in devices
+            for device in self.devices
             for result in newest((run for run in self.runs if same(run.device, device)), usable=True)
         )
 

@@ -86,4 +86,4 @@ def _figure_of(known: dict[Case, Result], first: dict[Case, Result]) -> Callable
     return cell
 
 
-SECTION = Section(key="devices", render=_render, place=130)
+SECTION = Section(key="devices", render=_render, place=28, printed=True)

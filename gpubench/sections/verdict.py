@@ -130,4 +130,4 @@ def _evidence(data: ReportData) -> Paragraph:
     return Paragraph(text=text, tone="note")
 
 
-SECTION = Section(key="verdict", render=_render, place=10)
+SECTION = Section(key="verdict", render=_render, place=10, first=True)

@@ -50,13 +50,14 @@ def test_every_data_file_of_the_source_is_in_the_wheel(wheel):
 def test_any_torch_from_2_4_satisfies_the_wheel(wheel):
     """No upper bound and no pin: pip then keeps the build that an environment already has."""
     metadata = next(wheel.read(n).decode() for n in wheel.namelist() if n.endswith("METADATA"))
-    assert "Requires-Dist: torch>=2.4\n" in metadata
+    assert "Requires-Dist: torch>=2.4; extra == 'run'\n" in metadata
+    assert "Requires-Dist: torch>=2.4\n" not in metadata
     assert "Requires-Python: >=3.11\n" in metadata
 
 
 def test_the_wheel_names_the_console_script(wheel):
     text = next(wheel.read(n).decode() for n in wheel.namelist() if n.endswith("entry_points.txt"))
-    assert "gpubench = gpubench.cli.app:main" in text
+    assert "gpubench = gpubench.__main__:main" in text
 
 
 def test_an_installed_wheel_knows_every_workload_of_the_repository(wheel, tmp_path):

@@ -107,7 +107,7 @@ def test_several_workloads_are_their_geometric_mean_and_a_mix_is_money():
         ).rows[0]
         for request in (
             RankRequest(workloads=("cnn", "lstm"), draws=10),
-            RankRequest(mix={"cnn": 2, "lstm": 2}, draws=10),
+            RankRequest(mix={"cnn": 0.5, "lstm": 0.5}, draws=10),
         )
     ]
     assert [row.samples_per_s for row in rows] == pytest.approx([400, 320])
@@ -214,6 +214,14 @@ def test_an_empty_answer_says_which_filter_removed_how_many():
         ({"samples": float("nan")}, "must be above 0"),
         ({"batch_size": 0}, "must be at least 1"),
         ({"mix": {"vgg16": 0.5}}, "--mix names its own workloads"),
+        (
+            {"workloads": (), "mix": {"vgg16": 0.5, "lstm": 0.3}},
+            "--mix shares sum to 0.8: they must sum to 1",
+        ),
+        ({"relative": True, "samples": 1e6}, "--relative ranks without a job"),
+        ({"samples": 1e6, "budget_usd": 0}, "--budget-usd 0 must be above 0"),
+        ({"samples": 1e6, "deadline_hours": -2}, "--deadline-hours -2 must be above 0"),
+        ({"epochs": 90, "workloads": ("resnet50",)}, "samples = epochs x dataset size"),
     ],
 )
 def test_misuse_is_one_clear_line(options, message):
@@ -315,7 +323,7 @@ def test_several_workloads_are_shown_as_multiples_of_the_reference():
     """H100 at 400/s against A100 at 200/s is 2 x; at 2 USD/h a dollar buys 2 / 2 = 1 hour of an A100's work."""
     tables = {name: {H100: estimate(H100, 400), A100: estimate(A100, 200)} for name in ("cnn", "lstm")}
     ranking = judge(
-        RankRequest(workloads=("cnn", "lstm"), draws=10),
+        RankRequest(workloads=("cnn", "lstm"), draws=10, relative=True),
         [offer(H100, 2.0)],
         lambda keys: evidence_of(tables),
         specs=load_specs(),

@@ -148,9 +148,9 @@ pairs = st.tuples(st.sampled_from(KEYS), prices, st.sampled_from([1, 2, 8]), pri
 markets = st.lists(pairs, min_size=2, max_size=10)
 jobs = st.fixed_dictionaries(
     {
-        "samples": st.integers(5, 9).map(lambda power: 10.0**power),
+        "samples": st.one_of(st.none(), st.integers(5, 9).map(lambda power: 10.0**power)),
         "spot_lost": st.floats(0, 0.95),
-        "startup_minutes": st.sampled_from([0.0, 10.0, 45.0]),
+        "startup_minutes": st.sampled_from([None, 0.0, 45.0]),
         "billing_minutes": st.sampled_from([None, 1.0, 60.0]),
         "egress_usd": st.sampled_from([0.0, 3.0]),
         "storage_usd_per_month": st.sampled_from([0.0, 50.0]),

@@ -88,7 +88,7 @@ def test_the_best_offer_of_each_gpu_that_can_be_rented_is_written(tmp_path):
     assert task["workdir"] == "work"
     assert (tmp_path / "tasks" / "work" / PARCEL.wheel).read_bytes() == b"packed"
     assert "--time-limit 600" in task["run"]
-    assert task["setup"].rstrip().endswith(f"~/gpubench-venv/bin/python ./{PARCEL.wheel}")
+    assert task["setup"].rstrip().endswith(f"~/gpubench-venv/bin/python './{PARCEL.wheel}[run]'")
     for command in (task["setup"], task["run"]):
         assert subprocess.run(["sh", "-n"], input=command, text=True, check=False).returncode == 0
 
@@ -194,7 +194,8 @@ def test_a_model_of_the_users_own_is_measured_under_its_name_in_the_folder():
 
 
 @pytest.mark.parametrize(
-    ("asked", "gpus"), [({"samples": 1e6}, 8), ({}, 1), ({"samples": 1e6, "jobs": "independent"}, 1)]
+    ("asked", "gpus"),
+    [({"samples": 1e6}, 8), ({}, 8), ({"relative": True}, 1), ({"samples": 1e6, "jobs": "independent"}, 1)],
 )
 def test_one_job_over_all_gpus_is_measured_on_all_of_them(asked, gpus):
     request = RankRequest(workloads=("vgg16",), **asked)

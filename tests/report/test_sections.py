@@ -15,8 +15,8 @@ from gpubench.effects import amp_effects
 from gpubench.errors import MisuseError
 from gpubench.models import Execution, Precision, Status
 from gpubench.sections.frontier import frontier
+from gpubench.sections.gpus import best_of_each_gpu
 from gpubench.sections.section import Section, combine, load_sections, own_sections
-from gpubench.sections.value import best_of_each_gpu
 
 from . import samples
 from .contract import SectionContract, texts
@@ -125,12 +125,12 @@ def test_each_kind_of_gpu_stands_once_with_its_best_offer():
 
 def test_ties_stand_on_a_band_and_bases_differ_in_symbol():
     charts = next(
-        p for p in block_of("value", samples.report_data(samples.h200_run())).parts if isinstance(p, Charts)
+        p for p in block_of("gpus", samples.report_data(samples.h200_run())).parts if isinstance(p, Charts)
     )
     figure = charts.figures[0].figure
     assert [shape["y1"] for shape in figure["layout"]["shapes"]] == [2.5]
     assert len({trace["marker"]["symbol"] for trace in figure["data"]}) == 3
-    assert "The 3 rows on the band" in charts.caption
+    assert "The 3 on the band" in charts.caption
 
 
 def test_failed_rows_are_shown_with_their_reason():
