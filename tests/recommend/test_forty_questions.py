@@ -70,7 +70,8 @@ def ask_both(**options: Any) -> Ranking:
     request = check(RankRequest(**{"draws": 50, "relative": True, "startup_minutes": 0} | options))
     names = request.workload_names
     answers = {
-        name: {k: estimate(k, r) for k, r in rates.items()} for name, rates in zip(names, (RATES, SLOWER))
+        name: {k: estimate(k, r) for k, r in rates.items()}
+        for name, rates in zip(names, (RATES, SLOWER), strict=True)
     }
     return judge(
         request, MARKET, lambda keys: evidence_of(answers), specs=load_specs(), today=TODAY, drawer=log_normal
