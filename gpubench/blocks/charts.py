@@ -46,6 +46,9 @@ BASIS_GLYPHS: Mapping[str, str] = {"measured": "●", "reference": "◆", "predi
 _ROW_GAP = 0.3
 """Share of a row that stays empty between groups of bars."""
 
+_LONG, _AXIS_ROWS = 15, 2.6
+"""A chart of more rows has its axis above them, which takes the height of so many."""
+
 _MOST_TICKS = 12
 _NAME_WIDTH, _NAME_HEIGHT = 0.22, 0.08
 """Room that the name of a point takes, as a share of the span of the line that it stands on."""
@@ -196,6 +199,9 @@ def dots(
             }
         )
     layout |= {"shapes": shapes, "meta": {"labels_above_where_narrow": True}}
+    if len(rows) > _LONG:  # its axis would be below the screen
+        layout["xaxis"]["side"] = "top"
+        layout["legend"] = layout["legend"] | {"y": 1 + _AXIS_ROWS / len(rows)}
     return {"data": traces, "layout": layout}
 
 

@@ -90,7 +90,7 @@ def test_the_default_is_the_geometric_mean_of_three_at_amp():
 def test_the_table_fits_the_terminal(gpubench, columns):
     done = gpubench("vgg16", "--limit", "5", COLUMNS=columns, FORCE_COLOR="")
     assert done.returncode == 0
-    assert done.stdout.startswith("Cheapest job: ")
+    assert done.stdout.startswith("Rent 1x ")
     assert "RTX" in done.stdout
     assert all(len(line) <= int(columns) for line in done.stdout.splitlines())
     assert ("Not shown at this width" in done.stdout) == (columns != "200")
@@ -208,7 +208,7 @@ def test_a_free_tier_stands_beside_the_ranking_and_never_per_dollar(gpubench):
 def test_best_batch_is_kept_apart_from_equal_batch(gpubench):
     best = gpubench("cnn", "--batch-size", "max", "--limit", "3", COLUMNS="160")
     assert best.returncode == 0
-    assert best.stdout.startswith("Cheapest job at each GPU's own largest batch: ")
+    assert "at its largest batch" in best.stdout
     assert "Batch" in best.stdout
     assert "Not comparable with the ranking at an equal batch." in " ".join(best.stdout.split())
     equal = gpubench("cnn", "--limit", "3", COLUMNS="160")

@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import gpubench.report
@@ -19,7 +20,7 @@ from gpubench.blocks.charts import PALETTE
 from gpubench.blocks.parts import Paragraph
 from gpubench.errors import MisuseError, StorageError
 from gpubench.models import SCHEMA_VERSION
-from gpubench.report.page import render, report
+from gpubench.report.page import render, report, shortened
 from gpubench.sections.section import Section
 
 from . import samples
@@ -40,6 +41,7 @@ class Page(HTMLParser):
         super().__init__()
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.scripts: list[str] = []
+        self.comments: list[str] = []
         self.open: list[str] = []
         self.unbalanced: list[str] = []
         self.feed(text)
@@ -59,6 +61,9 @@ class Page(HTMLParser):
     def handle_data(self, data):
         if self.open and self.open[-1] == "script":
             self.scripts[-1] += data
+
+    def handle_comment(self, data):
+        self.comments.append(data)
 
     def all(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for name, attributes in self.elements if name == tag]
@@ -110,8 +115,9 @@ def test_the_policy_allows_no_network(page):
 
 
 def test_plotly_goes_in_once_with_its_license_and_every_chart_has_its_figure(page):
-    (drawing,) = [script for script in page.scripts if "* plotly.js (basic - minified) v4.1.1" in script]
-    assert "Permission is hereby granted, free of charge" in drawing
+    scripts = [unpacked(script) for script in page.scripts if script.startswith("H4sI")]
+    assert sum("* plotly.js (basic - minified) v4.1.1" in script for script in scripts) == 1
+    assert any("Permission is hereby granted, free of charge" in comment for comment in page.comments)
     figures = json.loads(page.scripts[1])
     charts = [a for _, a in page.elements if a.get("class") == "chart"]
     assert sorted(a["id"] for a in charts) == sorted(figures)
@@ -136,8 +142,8 @@ def test_tables_name_rows_and_columns(page):
     assert len(page.all("caption")) == len(page.all("table"))
 
 
-def unpacked(page: Page) -> dict:
-    return json.loads(gzip.decompress(b64decode(page.scripts[2])))
+def unpacked(script: str) -> str:
+    return gzip.decompress(b64decode(script)).decode()
 
 
 def test_the_vendored_script_is_the_published_one():
@@ -154,14 +160,14 @@ def test_a_page_can_be_mailed(page_text):
 
 
 def test_raw_data_comes_back_whole(page):
-    raw = unpacked(page)
+    raw = json.loads(unpacked(page.scripts[2]))
     assert raw["csv"].startswith("kind,")
     assert raw["data"]["schema_version"] == SCHEMA_VERSION
 
 
 def test_hostile_names_are_text_in_the_raw_data_too():
     data = samples.hostile_data()
-    raw = unpacked(Page(render(data)))
+    raw = json.loads(unpacked(Page(render(data)).scripts[2]))
     assert raw["data"]["runs"][0]["device"]["name"] == samples.HOSTILE
 
 
@@ -255,3 +261,18 @@ def test_a_lone_surrogate_does_not_stop_the_page(tmp_path):
     report(tmp_path / "page.html", data=samples.report_data(run))
     page = (tmp_path / "page.html").read_text(encoding="utf-8")  # strict: a surrogate would not decode
     assert page.rstrip().endswith("</html>")
+
+
+def test_a_ranking_of_thousands_is_cut_on_the_page_and_whole_elsewhere(monkeypatch):
+    """100,000 offers of a user's own made a page of 250 MB."""
+    monkeypatch.setattr("gpubench.report.page.MOST_OFFERS", 2)
+    rows = samples.ranking().rows
+    many = tuple(msgspec.structs.replace(rows[0], pareto=n == 4) for n in range(6))
+    data = samples.report_data(ranking=samples.ranking(rows=many, notes=()))
+    short = shortened(data).ranking
+    assert [row.pareto for row in short.rows] == [False, False, True]
+    assert "6 offers are ranked" in short.notes[0]
+    assert "6 offers are ranked" in render(data)
+    assert len(json.loads(render(data, "json"))["ranking"]["rows"]) == 6
+    few = samples.report_data(ranking=samples.ranking(rows=many[:2], notes=()))
+    assert shortened(few).ranking.notes == ()

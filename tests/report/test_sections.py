@@ -38,27 +38,28 @@ class TestBuiltInSections(SectionContract):
         return next(section for section in load_sections() if section.key == key)
 
 
-def test_the_verdict_comes_first_and_leads_with_the_sentence_of_the_ranking():
+def test_the_answer_comes_first_and_the_verdict_stands_in_full_behind_it():
     first = load_sections()[0]
     data = samples.report_data(samples.h200_run())
-    headline, rest = first.render(data).parts[:2]
+    headline, facts = first.render(data).parts[:2]
     assert headline.tone == "headline"
-    assert f"{headline.text} {rest.text}" == data.ranking.verdict
+    assert facts.rows
+    assert data.ranking.verdict in words_of("evidence", data)
 
 
 def test_an_interval_of_one_launch_is_called_one_within_a_process():
     for run, alone in ((samples.cpu_run(), True), (samples.h200_run(), False)):
         data = samples.report_data(run)
         assert ("within one process" in words_of("throughput", data)) is alone
-        assert ("95 % interval within one process" in words_of("verdict", data)) is alone
+        assert ("95 % interval within one process" in words_of("evidence", data)) is alone
 
 
 def test_without_runs_the_verdict_says_that_nothing_was_measured_here():
-    assert "Nothing was measured on this machine" in words_of("verdict", samples.report_data())
+    assert "Nothing was measured on this machine" in words_of("evidence", samples.report_data())
 
 
 def test_a_cpu_is_called_a_cpu_and_no_starting_point_for_gpus():
-    text = words_of("verdict", samples.report_data(samples.cpu_run()))
+    text = words_of("evidence", samples.report_data(samples.cpu_run()))
     assert "This is a CPU" in text
     assert "never" in text
 

@@ -1,10 +1,14 @@
 "use strict";
 // Draws the embedded figures in the colours of the moment (light, dark, print), sorts and narrows tables,
 // and saves the raw data.
-(() => {
+(async () => {
   const at = (id) => document.getElementById(id);
   const all = (selector, within = document) => [...within.querySelectorAll(selector)];
   const read = (id) => JSON.parse(at(id).textContent);
+  const unpacked = async (id) => {
+    const bytes = Uint8Array.from(atob(at(id).textContent), (c) => c.charCodeAt(0));
+    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+  };
   const palette = read("palette");
   const figures = read("figures");
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
@@ -136,13 +140,8 @@
     apply();
   });
 
-  const unpacked = async () => {
-    const bytes = Uint8Array.from(atob(at("raw-data").textContent), (c) => c.charCodeAt(0));
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-    return JSON.parse(await new Response(stream).text());
-  };
   const save = async (kind, name) => {
-    const raw = await unpacked();
+    const raw = JSON.parse(await unpacked("raw-data"));
     const [text, type] = kind === "csv" ? [raw.csv, "text/csv"] : [JSON.stringify(raw.data, null, 1), "application/json"];
     const link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob([text], { type }));
@@ -153,6 +152,9 @@
   all("[data-save]").forEach((button) =>
     button.addEventListener("click", () => save(button.dataset.save, button.dataset.name)));
 
+  const library = document.createElement("script");
+  library.textContent = await unpacked("plotly");
+  document.head.append(library);
   drawOpen();
   reveal();
   document.documentElement.dataset.ready = "yes";
