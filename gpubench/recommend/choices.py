@@ -81,6 +81,7 @@ def choice_of(
         price_date=offer.price_date,
         price_age_days=row.price_age_days,
         purchase_usd=None if machine is None else machine.purchase_usd,
+        host_usd=None if machine is None else machine.host_usd,
         price_note=offer.note,
         asks=asks.get((offer.gpu_key, offer.pricing)) if offer.kind == "marketplace" else None,
         in_stock=offer.in_stock,

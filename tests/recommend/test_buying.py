@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from decimal import Decimal
 
 import pytest
 
 import gpubench
+from gpubench.cli.app import main
 from gpubench.errors import MisuseError
 from gpubench.offers.cards import card_prices
 from gpubench.recommend.buying import at_work, cards_needed, purchase_filters
@@ -250,3 +252,24 @@ def test_the_cards_that_the_jobs_of_a_month_need(tmp_path):
         assert each.utilisation == pytest.approx(5 * each.hours / 730, rel=1e-6)
         assert 1 <= each.cards_needed <= each.gpu_count
         assert "utilisation" not in each.assumed
+
+
+def test_the_first_line_says_what_to_buy_whether_new_or_used_and_for_how_much(monkeypatch, capsys, tmp_path):
+    words = [
+        "rank",
+        "vgg16",
+        "--max-purchase-usd",
+        "3000",
+        "--as-of",
+        "2026-11-20",
+        "--results",
+        str(tmp_path),
+    ]
+    monkeypatch.setattr("sys.argv", ["gpubench", *words])
+    monkeypatch.setenv("NO_COLOR", "1")
+    with pytest.raises(SystemExit):
+        main()
+    shown = capsys.readouterr().out
+    assert re.match(r"Own [12]x RTX [\w ]+ \((new|used)\) with a host for \$[12],\d{3}\.\n", shown)
+    assert "What the sum buys, best first" in shown
+    assert "$1,000 for the machine around the cards" in " ".join(shown.split())
