@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from statistics import median
 from typing import Literal, NamedTuple
@@ -27,6 +28,7 @@ from gpubench.offers.source import MARKETPLACES, Quote
 from gpubench.offers.sources.gpuhunt_catalog import PROVIDERS
 from gpubench.offers.table import OfferTable, overlay
 from gpubench.specs import load_specs, offered_gpu_key
+from gpubench.today import today
 from gpubench.units import plain
 
 Format = Literal["own", "skypilot", "gpuhunt"]
@@ -104,9 +106,11 @@ def read_table(
     if price_date is None:
         raise MisuseError(f"{format_} tables carry no dates: say with --price-date when these prices held")
     try:
-        price_day(price_date)
+        day = price_day(price_date)
     except ValueError as error:
         raise MisuseError(f"--price-date: {error}") from None
+    if day > today() + timedelta(days=1):
+        raise MisuseError(f"--price-date {plain(price_date)} lies in the future: give their own day")
     cloud = (provider or _cloud(file, format_)).lower()
     read = _skypilot_quotes if format_ == "skypilot" else _gpuhunt_quotes
     source = f"{format_} table {plain(file.name)}"

@@ -15,7 +15,7 @@ from gpubench.labels import gpus_of, offer_name
 from gpubench.models import ExcludedOffer, GpuSpec, Offer, Pricing
 from gpubench.names import nearest, normalise
 from gpubench.offers.dates import price_age_days
-from gpubench.offers.listing import known_providers
+from gpubench.offers.listing import known_providers, known_regions
 from gpubench.offers.outliers import ADMITTED_BY, Market
 from gpubench.offers.regions import is_in
 from gpubench.offers.table import NOT_RANKED, OfferKey, offer_key
@@ -273,11 +273,7 @@ def _provider_filter(wanted: Sequence[str], offers: Sequence[Offer]) -> Filter:
 
 
 def _region_filter(wanted: Sequence[str], offers: Sequence[Offer]) -> Filter:
-    known = {offer.region.casefold() for offer in offers if offer.region}
-    names = tuple(name.casefold() for name in wanted)
-    for name in names:
-        if not any(is_in(region, name) for region in known):
-            raise MisuseError(f"unknown region {plain(name)!r}; nearest known: {_near(name, sorted(known))}")
+    names = known_regions(wanted, offers)
 
     def reason(offer: Offer, spec: GpuSpec | None) -> str | None:
         del spec
