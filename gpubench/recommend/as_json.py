@@ -26,4 +26,6 @@ def as_json(ranking: Ranking) -> dict[str, Any]:
         "rows": [row.flat() for row in ranking.rows],
         "excluded": ranking.excluded,
         "buy_or_rent": ranking.buy_or_rent,
+        "max_purchase_usd": ranking.max_purchase_usd,
+        "purchases": ranking.purchases,
     }
