@@ -39,8 +39,13 @@ def verb(
         typer.Option("--batch-size", help="Samples per step on one GPU [default: the main batch]."),
     ] = None,
     precision: Annotated[
-        str, typer.Option("--precision", help="fp32, tf32, amp-fp16, amp-bf16, or amp: the best of each GPU.")
-    ] = "amp",
+        str | None,
+        typer.Option(
+            "--precision",
+            help="fp32, tf32, amp-fp16, amp-bf16, bf16, or amp: the best of each GPU [default: amp, or the "
+            "workload's own].",
+        ),
+    ] = None,
     task: Annotated[str, typer.Option("--task", help="train or infer.")] = "train",
     results: ResultsOption = None,
     as_json: JsonOption = False,

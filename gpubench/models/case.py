@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -79,6 +80,47 @@ AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 
 
+class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """How a workload does its work, beside batch and precision: what changes memory and time, not the task.
+
+    Attributes:
+        weight_type: In which the weights lie; of adapters, those of the frozen base.
+        loss_chunks: Pieces of the tokens over which the loss is computed one after the other.
+        prompt_tokens, new_tokens: Of a generation, per sequence; 0 where the work generates nothing.
+        cache_tokens: Length that the key-value cache is made for; 0 is none.
+    """
+
+    weight_type: WeightType = WeightType.FLOAT32
+    checkpointing: Checkpointing = Checkpointing.NONE
+    trainable: Trainable = Trainable.FULL
+    loss_chunks: AtLeastOne = 1
+    prompt_tokens: NotNegative = 0
+    new_tokens: NotNegative = 0
+    cache_tokens: NotNegative = 0
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Every field by name, as a case takes them."""
+        return {name: getattr(self, name) for name in self.__struct_fields__}
+
+    def changed(self, asked: Mapping[str, Any]) -> Recipe:
+        """The recipe with what was asked for; the cache is made for prompt and new tokens."""
+        found = msgspec.convert(self.fields | dict(asked), Recipe)
+        length = found.prompt_tokens + found.new_tokens
+        return msgspec.structs.replace(found, cache_tokens=length) if found.new_tokens else found
+
+    def at(self, precision: Precision) -> Recipe:
+        """The recipe at a precision: the weights lie in float32 but where the whole model is in another type.
+
+        A quantized model keeps its type at the precision that it computes in.
+        """
+        if not precision.facts.whole_model:
+            return msgspec.structs.replace(self, weight_type=WeightType.FLOAT32)
+        if self.weight_type is WeightType.FLOAT32:
+            return msgspec.structs.replace(self, weight_type=WeightType(precision.facts.whole_model))
+        return self
+
+
 class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
     """The identity of a number. Two figures whose cases differ are never compared without saying so.
 
@@ -123,6 +165,11 @@ class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
         else:
             return
         msgspec.structs.force_setattr(self, "parallel_mode", mode)
+
+    @property
+    def recipe(self) -> Recipe:
+        """How the workload does its work."""
+        return Recipe(**{name: getattr(self, name) for name in Recipe.__struct_fields__})
 
     @property
     def setup(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +25,7 @@ from gpubench.models import (
 from gpubench.precisions import AMP
 from gpubench.predict import memory
 from gpubench.predict.anchors import Reading, readings_of
-from gpubench.predict.question import Question, Refusal, case_for, check, precision_of
+from gpubench.predict.question import Question, Refusal, case_for, check, precision_of, question_of
 from gpubench.profile.allowance import card_of
 from gpubench.profile.memory import judge, with_blocks_recomputed
 from gpubench.specs import load_specs, require_spec
@@ -153,6 +153,7 @@ def _any_case(question: Question) -> Case:
         memory_format=None,
         batch_size=question.batch,
         sample_unit=profile.sample_unit,
+        **profile.recipe.at(precision).fields,
     )
 
 
@@ -238,20 +239,22 @@ def read_questions(
     workloads: Sequence[str] | None,
     *,
     gpus: Sequence[str] | None,
-    precision: str,
+    precision: str | None,
     task: str,
     batch_size: int | None,
     results: Path | None,
+    asked: Mapping[str, Any] | None = None,
 ) -> tuple[MemoryAnswer, ...]:
     """Answer for workloads by name or path, from this user's results where they help.
 
     Args:
         workloads: None is every standard workload that has the task.
         gpus: Keys or names; None is every NVIDIA GPU of the table.
-        precision: A precision, or ``amp``: the best of each GPU.
+        precision: A precision, or ``amp``: the best of each GPU; None is that of each workload.
         task: ``train`` or ``infer``.
         batch_size: Samples per step on one GPU; None is the main batch of each workload.
         results: Results folder; None is the usual one.
+        asked: What the recipe of each is to be, by field.
 
     Raises:
         MisuseError: If a name, a precision or the batch is not known or not possible.
@@ -260,11 +263,11 @@ def read_questions(
     from gpubench.record.store import read_runs, reference_runs, results_root
 
     kind = _read(TaskKind, task, "task", TaskKind)
-    at = _read(precision_of, precision, "precision", (AMP, *Precision))
+    _read(precision_of, precision, "precision", (AMP, *Precision))
     if workloads is None:
-        profiles = [p for p in load_profiles().values() if kind in p.tasks]
+        profiles = [p for p in load_profiles().values() if kind in p.tasks and p.is_classic]
     else:
-        profiles = list(profiles_of(workloads).values())
+        profiles = list(profiles_of(workloads, asked or {}).values())
     if gpus is None:
         known = load_specs().values()
         specs = [s for s in known if s.vendor == "NVIDIA" and s.memory_bytes and not s.variants]
@@ -273,7 +276,7 @@ def read_questions(
     own, reference = read_runs(results_root(results)).runs, reference_runs()
     return tuple(
         answer_memory(
-            Question(profile=profile, precision=at, task=kind, batch_size=batch_size),
+            question_of(profile, precision, task=kind, batch_size=batch_size),
             specs,
             own=own,
             reference=reference,
@@ -282,7 +285,7 @@ def read_questions(
     )
 
 
-def _read(read: Callable[[str], T], text: str, what: str, known: Iterable[str]) -> T:
+def _read(read: Callable[[Any], T], text: str | None, what: str, known: Iterable[str]) -> T:
     """Read an option, or say which values there are."""
     try:
         return read(text)

@@ -10,7 +10,7 @@ import msgspec
 from gpubench.children import ParentChannel
 from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
-from gpubench.models import WorkloadProfile
+from gpubench.models import Recipe, WorkloadProfile
 from gpubench.profile.cache import Answer
 from gpubench.profile.first_loss import check_first_loss
 from gpubench.profile.trace import trace_workload
@@ -20,13 +20,13 @@ from gpubench.workload import is_own, one_line
 def main() -> None:
     """Trace the model and answer."""
     parent = ParentChannel()
-    (reference,) = parent.arguments
-    parent.send(_answer(reference))
+    reference, recipe = parent.arguments
+    parent.send(_answer(reference, msgspec.json.decode(recipe, type=Recipe) if recipe else None))
 
 
-def _answer(reference: str) -> Answer:
+def _answer(reference: str, recipe: Recipe | None) -> Answer:
     try:
-        profile, notes = _profile(reference)
+        profile, notes = _profile(reference, recipe)
     except MisuseError as error:
         theirs = None if error.__cause__ is None else "".join(traceback.format_exception(error))
         return Answer(error=str(error), traceback=theirs)
@@ -38,9 +38,11 @@ def _answer(reference: str) -> Answer:
     return Answer(profile=profile, notes=notes)
 
 
-def _profile(reference: str) -> tuple[WorkloadProfile, tuple[str, ...]]:
+def _profile(reference: str, recipe: Recipe | None) -> tuple[WorkloadProfile, tuple[str, ...]]:
     """Trace the model, look at its loss where the trace had no values, and name its version."""
     workload = load_workload(reference)
+    if recipe is not None:
+        workload = workload.at(recipe)
     traced = trace_workload(workload)
     profile = traced.profile
     if traced.why_on_cpu is None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpubench.models import MemoryLine, StepMemory, TaskKind
+from gpubench.models import MemoryLine, StepMemory, TaskKind, WeightType
 from gpubench.workload import Task, Workload, seeded
 
 if TYPE_CHECKING:
@@ -41,13 +41,15 @@ def trace_memory(workload: Workload) -> tuple[StepMemory, ...]:
     Raises:
         Exception: Whatever the model or torch raises, where a step cannot run without values.
     """
-    cases = [(task, is_amp) for task in workload.tasks for is_amp in (False, True)]
+    amps = (False, True) if workload.recipe.weight_type is WeightType.FLOAT32 else (False,)
+    cases = [(task, is_amp) for task in workload.tasks for is_amp in amps]
+    by_itself = "checkpointing" in workload.settings  # then a recipe of its own says so
     with _gpu_without_values():
         made = [_build(workload.build, n) for n in _BATCHES]
         found = [_trace(made, task, is_amp) for task, is_amp in cases]
-        if TaskKind.TRAIN in workload.tasks and recompute_blocks([m.model for m in made]):
+        if not by_itself and TaskKind.TRAIN in workload.tasks and recompute_blocks([m.model for m in made]):
             with suppress(Exception):  # code of others: what fails here is one answer less, and no more
-                found += [_trace(made, TaskKind.TRAIN, is_amp, recomputed=True) for is_amp in (False, True)]
+                found += [_trace(made, TaskKind.TRAIN, is_amp, recomputed=True) for is_amp in amps]
     return tuple(found)
 
 

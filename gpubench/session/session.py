@@ -38,11 +38,12 @@ from gpubench.models import (
 )
 from gpubench.probe.identity import storable
 from gpubench.probe.select import select_device, select_peers
-from gpubench.profile import profiles_of
+from gpubench.profile import classic_names, profiles_of
 from gpubench.record import store
 from gpubench.record.adding import stored_alike
 from gpubench.record.lock import RunLock
 from gpubench.session import resume
+from gpubench.shared_options import asked_recipe
 from gpubench.signatures import takes_options_of
 from gpubench.today import now
 from gpubench.units import plain, utc_stamp
@@ -123,7 +124,7 @@ def prepare(
 
 
 def _prepare(request: RunRequest, on_trial: OnTrial, *, store_results: bool) -> Prepared:
-    request = check_request(request, workload_names())
+    request = check_request(request, classic_names())
     root = store.results_root(request.results)
     found = None if request.resume is None else store.find_run(root, request.resume)
     resumed = None if found is None else store.read_run(found)
@@ -134,7 +135,7 @@ def _prepare(request: RunRequest, on_trial: OnTrial, *, store_results: bool) -> 
     peers = select_peers(device, request.gpus)
     if store_results:
         store.check_writable(root)
-    profiles = profiles_of(request.workloads)
+    profiles = profiles_of(request.workloads, asked_recipe(request))
     if resumed is None:
         made = plan(request, device, profiles, peers)
     else:
