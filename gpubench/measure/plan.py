@@ -204,7 +204,6 @@ def _every_case(
 ) -> Iterator[tuple[PlannedCase, str | None]]:
     """Give every case of a request, and why it cannot be measured here (None where it can)."""
     on_cpu, publish = device.is_cpu, budget.name == "publish"
-    precisions = resolve_precisions(request.precisions, device)
     placed = [
         (count, execution)
         for count in dict.fromkeys((1, gpu_count))
@@ -212,12 +211,13 @@ def _every_case(
     ]
     for reference in request.workloads:
         profile = profiles[reference]
+        precisions = resolve_precisions(request.precisions or profile.precisions, device)
         task = task_of(request, profile)
         batches = batches_of(request, profile, task, on_cpu=on_cpu)
         for precision, (count, execution), batch in product(precisions, placed, batches):
             planned = _planned(
                 reference,
-                profile=profile,
+                profile=profile.at_precision(precision),
                 task=task,
                 precision=precision,
                 execution=execution,
@@ -225,7 +225,8 @@ def _every_case(
                 gpu_count=count,
             )
             reason = (
-                capability.why_no_precision(precision, device)
+                profile.why_not_at(precision)
+                or capability.why_no_precision(precision, device)
                 or capability.why_no_execution(execution, device, count)
                 or _why_not_together(profile, count)
             )
@@ -378,6 +379,7 @@ def _planned(
         batch_size=batch,
         sample_unit=profile.sample_unit,
         gpu_count=gpu_count,
+        **profile.recipe.at(precision).fields,
     )
     return planned_case(reference, profile, case)
 

@@ -23,14 +23,13 @@ from torch.multiprocessing.spawn import ProcessContext, spawn
 from torch.nn.parallel import DistributedDataParallel
 
 from gpubench.children import die_with_parent
-from gpubench.discovery import load_workload
 from gpubench.measure.clock import Clock
 from gpubench.measure.execution import Advance
 from gpubench.measure.hardware import Hardware, check_device, open_hardware
 from gpubench.measure.messages import MeasureCase, Setup
 from gpubench.measure.precision import switches_for
 from gpubench.measure.privacy import scrub
-from gpubench.measure.step import Work, move
+from gpubench.measure.step import Work, built, move
 from gpubench.models import Status, TaskKind
 from gpubench.units import Seconds
 from gpubench.workload import says_no_memory
@@ -183,7 +182,7 @@ def _serve(rank: int, store: TCPStore, setup: Setup) -> None:
 
 def _built(order: MeasureCase, seed: int, hardware: Hardware) -> Work:
     """The same task from a seed of its own, so that each process has other samples."""
-    task = load_workload(order.reference).build(order.case.batch_size, seed)
+    task = built(order.reference, order.case, seed)
     torch.manual_seed(seed)
     return share(move(task, order.case, hardware.device))
 
