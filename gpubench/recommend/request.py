@@ -15,9 +15,14 @@ from gpubench.options import Flag, Option, check_fields, is_number, parameters_o
 from gpubench.shared_options import (
     DAY,
     WORKLOAD,
+    AnyCheckpointing,
     AnyExecution,
+    AnyLossChunks,
+    AnyNew,
     AnyPrecision,
+    AnyPrompt,
     AnyTask,
+    AnyWeightType,
     GpuBatch,
     Results,
 )
@@ -157,10 +162,15 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
             metavar="NAME=SHARE,...",
         ),
     ] = {}
-    precision: AnyPrecision = "amp"
+    precision: AnyPrecision = None
     execution: AnyExecution = "graph"
     task: AnyTask = "train"
     batch_size: GpuBatch = None
+    weight_type: AnyWeightType = None
+    checkpointing: AnyCheckpointing = None
+    loss_chunks: AnyLossChunks = None
+    prompt_tokens: AnyPrompt = None
+    new_tokens: AnyNew = None
     max_latency_ms: Annotated[
         float | None,
         Option("With --task infer: choose the batch whose pessimistic step time meets it [ms].", above=0),

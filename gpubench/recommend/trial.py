@@ -25,6 +25,7 @@ from gpubench.models import Offer, Pricing, RankedOffer
 from gpubench.options import words_of
 from gpubench.recommend.parcel import Parcel, pack
 from gpubench.recommend.request import TRY_MINUTES, RankRequest
+from gpubench.shared_options import asked_recipe
 from gpubench.units import format_usd, plain
 
 CLOUDS = {
@@ -258,7 +259,8 @@ def runs_of(
     return tuple(
         RunRequest(
             workloads=tuple(names),
-            precisions=(request.precision,),
+            precisions=() if request.precision is None else (request.precision,),
+            **asked_recipe(request),
             executions=(request.execution,),
             task=request.task,
             batch_size=batch,
