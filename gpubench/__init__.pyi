@@ -19,6 +19,8 @@ from gpubench.errors import (
 from gpubench.models import (
     BuyOrRent,
     Case,
+    Choice,
+    Decision,
     DeviceProfile,
     Estimate,
     ExcludedOffer,
@@ -40,6 +42,8 @@ __version__: str
 __all__ = [
     "BuyOrRent",
     "Case",
+    "Choice",
+    "Decision",
     "DeviceProfile",
     "Estimate",
     "EveryCaseFailedError",
