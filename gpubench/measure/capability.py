@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpubench import precisions
-from gpubench.models import DeviceProfile, Execution, Precision
+from gpubench.models import Case, DeviceProfile, Execution, ParallelMode, Precision, TaskKind
 
 CUDA_BACKENDS = frozenset({"cuda", "nvidia"})
 HIP_BACKENDS = frozenset({"rocm", "amd", "hip"})
@@ -34,6 +34,17 @@ def why_no_execution(execution: Execution, device: DeviceProfile, gpu_count: int
     return None
 
 
+def why_no_sharding(case: Case) -> str | None:
+    """Say why a case is not measured with its model sharded; None where it is, or is no such case."""
+    if case.parallel_mode is not ParallelMode.FSDP:
+        return None
+    if case.task is not TaskKind.TRAIN:
+        return "fsdp shards what is trained: measure inference with --jobs ddp"
+    if case.precision.facts.scales_gradients:
+        return f"{case.precision} scales gradients, which fsdp does not agree on: use amp-bf16"
+    return None
+
+
 def best_amp(device: DeviceProfile) -> Precision:
     """Return the precision that ``amp`` means on a device; a CPU has no other than bf16."""
     return precisions.best_amp(lambda each: device.is_cpu or why_no_precision(each, device) is None)
@@ -41,7 +52,7 @@ def best_amp(device: DeviceProfile) -> Precision:
 
 def default_precisions(device: DeviceProfile) -> tuple[Precision, ...]:
     """Return fp32, tf32 where there is such hardware, and the best AMP where the device has one."""
-    wanted = (*(p for p in Precision if not p.is_amp), best_amp(device))
+    wanted = (*(p for p in Precision if p.is_usual and not p.is_amp), best_amp(device))
     return tuple(p for p in wanted if why_no_precision(p, device) is None)
 
 

@@ -14,7 +14,6 @@ from itertools import pairwise
 
 import torch
 
-from gpubench.discovery import load_workload
 from gpubench.measure import busy, by_hand, energy, guards, preflight
 from gpubench.measure.budget import Budget, within
 from gpubench.measure.clock import Clock
@@ -24,8 +23,9 @@ from gpubench.measure.loop import Loop, OutOfTimeError, Series, StoppedError, ti
 from gpubench.measure.messages import ByHand, ByHandDone, CaseDone, MeasureCase
 from gpubench.measure.precision import probe_errors, read_switches, switches_for, worse
 from gpubench.measure.sampler import Sampler, Telemetry, shifted
-from gpubench.measure.step import Work, is_fused, move
-from gpubench.measure.team import Team, share
+from gpubench.measure.sharing import place_model, share
+from gpubench.measure.step import Work, built, is_fused, move, to_the_device
+from gpubench.measure.team import Team
 from gpubench.models import (
     Case,
     DeviceProfile,
@@ -33,7 +33,9 @@ from gpubench.models import (
     Finding,
     FindingKind,
     Launch,
+    ParallelMode,
     Precision,
+    Recipe,
     Round,
     Status,
     Switches,
@@ -71,15 +73,15 @@ class WorkerContext:
     report: Callable[[bool, Round, float | None], None]
     stopped: Callable[[], bool]
     team: Team | None = None
-    tasks: dict[tuple[str, int], Task] = field(default_factory=dict)
+    tasks: dict[tuple[str, int, Recipe], Task] = field(default_factory=dict)
     expected: tuple[weakref.ref[Task], TaskKind, float] | None = None
 
-    def task(self, reference: str, batch_size: int) -> Task:
+    def task(self, reference: str, case: Case) -> Task:
         """Return the task as built; only the latest workload is kept, because VGG16 takes half a gigabyte."""
-        key = (reference, batch_size)
+        key = (reference, case.batch_size, case.recipe)
         if key not in self.tasks:
             self.tasks.clear()
-            self.tasks[key] = load_workload(reference).build(batch_size, self.seed)
+            self.tasks[key] = built(reference, case, self.seed)
         return self.tasks[key]
 
     def expected_loss(self, task: Task, case: Case) -> float:
@@ -115,6 +117,7 @@ class LaunchRecorder:
     batch_count: int | None = None
     loss_curve: list[float] = field(default_factory=list)
     peak_memory_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
     reference_error: float | None = None
     graph_error: float | None = None
     fused: bool | None = None
@@ -129,6 +132,7 @@ class LaunchRecorder:
     held_clocks_s: dict[str, float | None] = field(default_factory=dict)
     telemetry_source: str | None = None
     stopped: bool = False
+    unequal: str | None = None
 
     @contextmanager
     def timing(self, name: str | None) -> Iterator[None]:
@@ -158,6 +162,7 @@ class LaunchRecorder:
             energy_region_s=self.region_s() if self.energy.joules is not None else None,
             held_clocks_s=self.held_clocks_s,
             peak_memory_bytes=self.peak_memory_bytes,
+            peak_reserved_bytes=self.peak_reserved_bytes,
             gpu_busy=self.gpu_busy,
             latency_s=self.latency_s,
             skipped_steps=skipped_steps(series.scales) if series.scales else None,
@@ -177,6 +182,8 @@ class LaunchRecorder:
         """What the numbers of the record cannot say: a distance without end is null in the file."""
         if self.energy.finding is not None:
             yield self.energy.finding
+        if self.unequal is not None:
+            yield Finding(kind=FindingKind.UNEQUAL_GPUS, value=self.unequal)
         if math.inf in {self.reference_error, self.graph_error}:
             yield Finding(kind=FindingKind.LOSS_DIFFERS, value="not finite, unlike the reference")
 
@@ -207,8 +214,9 @@ def measure_case(order: MeasureCase, context: WorkerContext) -> CaseDone:
     except NotPreparedError as error:
         status, reason = Status.UNSUPPORTED, str(error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the model is its author's code: it may raise anything
-        fault = None if context.team is None else context.team.fault()
-        status, reason = fault or failure(error, order.case.batch_size)
+        if context.team is not None:
+            context.team.leave_the_word(error)
+        status, reason = failure(error, order.case.batch_size)
         trace = "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:]
     seen.stopped = context.stopped()
     if lost := context.telemetry.fault:
@@ -250,7 +258,7 @@ def compare_by_hand(order: ByHand, context: WorkerContext) -> ByHandDone:
     """Hold the harness, or its telemetry, against a loop by hand, in blocks of ``by_hand.BLOCK_S``."""
     case = order.case
     with switches_for(case.precision):
-        task = load_workload(order.reference).build(case.batch_size, context.seed)
+        task = built(order.reference, case, context.seed)
         work = move(task, case, context.hardware.device)
         once = by_hand.bare_loop(work, context.hardware, by_hand.WARM_STEPS)
         steps = max(len(work.batches), round(by_hand.BLOCK_S * by_hand.WARM_STEPS / once))
@@ -330,6 +338,8 @@ def _build(
     is_reference = context.hardware.is_cpu and order.case.precision is Precision.FP32
     if not is_reference:
         expected = context.expected_loss(task, order.case)
+        if context.team is not None and order.case.parallel_mode is ParallelMode.FSDP:
+            context.team.announce_look()  # each has a part of the model: one alone would wait for the others
         seen.reference_error = guards.reference_error(work, task, expected)
     _in_time(deadline_s)
     if context.team is not None:
@@ -344,12 +354,14 @@ def _copy(order: MeasureCase, context: WorkerContext, seen: LaunchRecorder) -> t
     with seen.timing("build"):
         if context.team is not None:
             context.team.announce(order)
-        task = context.task(order.reference, order.case.batch_size)
+            seen.unequal = context.team.unequal
+        task = context.task(order.reference, order.case)
         seen.batch_count = len(task.batches)
         copied = Task(
             model=copy.deepcopy(task.model), batches=task.batches, loss=task.loss, optimizer=task.optimizer
         )
-        return task, move(copied, order.case, context.hardware.device)
+        place = to_the_device if context.team is None else place_model
+        return task, move(copied, order.case, context.hardware.device, place)
 
 
 def _time(
@@ -403,6 +415,7 @@ def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadl
     with seen.timing(execution.facts.preparation):
         advance = prepare(work)
         work.edge_loss(context.once(advance)(0), 0)
+    seen.peak_reserved_bytes = hardware.peak_reserved_bytes()
     seen.peak_memory_bytes = hardware.peak_memory_bytes()
     if execution is not Execution.EAGER:
         seen.graph_error = guards.graph_error(work, advance)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from gpubench.models.case import MemoryFormat, TaskKind
+import msgspec
+
+from gpubench.models.case import MemoryFormat, Recipe, TaskKind
 from gpubench.models.record import Record
-from gpubench.precisions import Precision
+from gpubench.precisions import AMP, Precision
 
 PHOTOGRAPH_SHAPE = (3, 224, 224)
 """What an input pipeline makes of a photograph."""
@@ -60,23 +62,42 @@ class StepMemory(Record, frozen=True, kw_only=True):
         is_amp: Under autocast, of either type; fp32 and tf32 are alike.
         lines: By rising bytes per sample.
         weights_bytes: Parameters and buffers, in every line.
+        trained_bytes: Of the weights, those that take a gradient; a forward pass counts them too.
         optimizer_bytes: State of the optimizer, in every line.
         saved: What the forward pass and the loss leave alive beside these, the prebuilt batches included.
-        recomputed: With the repeated blocks of the model computed again in the backward pass (activation
-            checkpointing).
+        recipe: Weights, checkpointing and the like of the case that was traced.
     """
 
     task: TaskKind
     is_amp: bool
     lines: tuple[MemoryLine, ...]
     weights_bytes: float = 0.0
+    trained_bytes: float = 0.0
     optimizer_bytes: float = 0.0
     saved: MemoryLine | None = None
-    recomputed: bool = False
+    recipe: Recipe = Recipe()
 
-    def peak(self, batch_size: int) -> MemoryLine:
-        """The moment of the step that needs most at this batch size."""
-        return max(self.lines, key=lambda line: line.at(batch_size))
+    def peak(self, batch_size: int, gradients: float = 1.0) -> MemoryLine:
+        """The moment of the step that needs most at this batch size.
+
+        Args:
+            batch_size: Samples.
+            gradients: Share of the gradients that is held, below 1 where they are sharded.
+        """
+        return max(self.lines, key=lambda line: line.at(batch_size) - (1 - gradients) * line.gradient_bytes)
+
+
+class BlockSizes(Record, frozen=True, kw_only=True):
+    """The repeated blocks of a model: what FSDP gathers, one at a time, and what lies outside of them.
+
+    Attributes:
+        largest_parameters: Of one block, the largest.
+        outside_parameters: Of all else: embedding, last norm, head.
+    """
+
+    count: int
+    largest_parameters: int
+    outside_parameters: int
 
 
 class WorkloadProfile(Record, frozen=True, kw_only=True):
@@ -84,7 +105,8 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
 
     Attributes:
         forward_flops_per_sample: Forward pass alone [FLOP], 2 per multiply-add.
-        train_flops_per_sample: Forward and both backward products [FLOP].
+        train_flops_per_sample: Forward and both backward products [FLOP]: the model's own arithmetic. Frozen
+            weights have no gradient product; what is computed again is in ``train`` alone.
         saved_bytes_per_sample: Activations kept for the backward pass, at fp32 [B].
         batches: Default batches: small, main, large.
         train, infer: Operators of one training step and one forward pass.
@@ -92,6 +114,13 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         tasks: What can be measured with it; an input pipeline is only ever run forward.
         memory: Peak memory of each task, with autocast and without; empty where it could not be traced.
         memory_untraced: Why it could not be.
+        blocks: The repeated blocks; None where there are none.
+        recipe: By which the work is done.
+        settings: The fields of the recipe that may be changed.
+        precisions: Those that it is measured at by default; empty is those of the device.
+        is_classic: Whether it is among "all".
+        tokens_per_sample: Of a sample of tokens; None where the input is something else.
+        variants: Profiles of the same workload by other recipes.
     """
 
     name: str
@@ -114,6 +143,47 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
     tasks: tuple[TaskKind, ...] = (TaskKind.TRAIN, TaskKind.INFER)
     memory: tuple[StepMemory, ...] = ()
     memory_untraced: str | None = None
+    blocks: BlockSizes | None = None
+    recipe: Recipe = Recipe()
+    settings: tuple[str, ...] = ()
+    precisions: tuple[str, ...] = ()
+    is_classic: bool = True
+    tokens_per_sample: int | None = None
+    variants: tuple[WorkloadProfile, ...] = ()
+
+    def at(self, recipe: Recipe) -> WorkloadProfile | None:
+        """The profile by this recipe; None where it was not traced."""
+        if recipe == self.recipe:
+            return self
+        others = {variant.recipe: variant for variant in self.variants}
+        found = others.get(recipe)
+        if found is None:
+            return None
+        rest = tuple(
+            v for v in (msgspec.structs.replace(self, variants=()), *self.variants) if v is not found
+        )
+        return msgspec.structs.replace(found, variants=rest)
+
+    def at_precision(self, precision: Precision) -> WorkloadProfile:
+        """The profile with the weights in the type of the precision, where that was traced; else this one."""
+        return self.at(self.recipe.at(precision)) or self
+
+    def why_not_at(self, precision: Precision) -> str | None:
+        """Say why the workload is not offered at a precision; None where it is."""
+        offered = self.precisions
+        if not offered or precision in offered or (precision.is_amp and AMP in offered):
+            return None
+        return f"{self.name} is offered at {' and '.join(offered)}, not at {precision}"
+
+    @property
+    def usual_precision(self) -> Precision | None:
+        """The precision of a question that names none; None is mixed precision."""
+        return Precision(self.precisions[0]) if self.precisions and self.precisions[0] != AMP else None
+
+    @property
+    def hardware_flops_per_sample(self) -> float:
+        """Arithmetic of a training step with what is computed again [FLOP]."""
+        return sum(operator.count * operator.flops_per_sample for operator in self.train)
 
     def convolves(self, task: TaskKind) -> bool:
         """Whether a step of this task holds convolutions."""

@@ -41,7 +41,8 @@ def request_again(run: Run, request: RunRequest, installed: Sequence[str]) -> Ru
         request,
         workloads=workloads_of(run, request.own, installed),
         batch_size=None,
-        gpus=max((case.gpu_count for case in run.planned), default=1),
+        gpus=max((case.gpu_count // case.node_count for case in run.planned), default=1),
+        nnodes=max((case.node_count for case in run.planned), default=1),
         time_limit_s=limit_s if request.time_limit_s is None else request.time_limit_s,
         allow_shared=request.allow_shared or told.allow_shared,
         allow_throttled=request.allow_throttled or told.allow_throttled,
@@ -146,7 +147,7 @@ def _planned(
             f"{plain(case.workload)} is version {profile.version} now and was {case.workload_version} in the "
             "run: start a new run"
         )
-    return planned_case(reference, profile, case, choice)
+    return planned_case(reference, profile.at(case.recipe) or profile, case, choice)
 
 
 def check_conditions(run: Run, device: DeviceProfile) -> None:
