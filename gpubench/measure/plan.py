@@ -218,7 +218,6 @@ def _every_case(
         task = task_of(request, profile)
         batches = batches_of(request, profile, task, on_cpu=on_cpu)
         for precision, (count, execution), batch in product(precisions, placed, batches):
-            by_recipe = profile.at_precision(precision)
             case = Case(
                 workload=profile.name,
                 workload_version=profile.version,
@@ -231,7 +230,7 @@ def _every_case(
                 gpu_count=count,
                 parallel_mode=ParallelMode(request.jobs) if count > 1 else ParallelMode.SINGLE,
                 node_count=request.nnodes if count > 1 else 1,
-                **by_recipe.recipe.at(precision).fields,
+                **profile.recipe.at(precision).fields,
             )
             reason = (
                 profile.why_not_at(precision)
@@ -239,7 +238,7 @@ def _every_case(
                 or capability.why_no_execution(execution, device, count)
                 or _why_not_together(profile, case)
             )
-            yield planned_case(reference, by_recipe, case), reason
+            yield planned_case(reference, profile.at_precision(precision), case), reason
 
 
 def only_micro(request: RunRequest, *, on_cpu: bool) -> Plan:
