@@ -65,6 +65,7 @@ from gpubench.models.record import PROTOCOL, SCHEMA_VERSION
 from gpubench.models.run import Environment, Run, Settings, StartState
 from gpubench.models.workload import (
     CONVOLUTIONS,
+    DecodeWork,
     MemoryLine,
     Operator,
     OperatorKind,
@@ -88,6 +89,7 @@ __all__ = [
     "Checkpointing",
     "ClockProof",
     "CudaCheck",
+    "DecodeWork",
     "DeviceProfile",
     "Environment",
     "Estimate",
