@@ -31,6 +31,7 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.predict.answers import Predictions
+from gpubench.predict.memory_answer import MemoryAnswer
 from gpubench.predict.question import Refusal
 from gpubench.probe.backend import ProbeReport
 from gpubench.sections.data import ReportData
@@ -47,6 +48,7 @@ __all__ = [
     "GpuBenchError",
     "InterruptedRunError",
     "Measurement",
+    "MemoryAnswer",
     "MisuseError",
     "NoDeviceError",
     "Offer",
@@ -60,6 +62,7 @@ __all__ = [
     "WrongArgumentError",
     "__version__",
     "load_runs",
+    "memory",
     "predict",
     "probe",
     "rank",
@@ -75,6 +78,56 @@ def load_runs(
     Args:
         results: Results folder. [default: $GPUBENCH_RESULTS, ./results if it is there, else the user's
             data folder]
+    """
+
+def memory(
+    workload: str | Path | WorkloadProfile | Sequence[str | Path | WorkloadProfile] = (),
+    *,
+    gpu: str | Sequence[str] = (),
+    batch_size: int | None = None,
+    precision: Literal["amp", "fp32", "tf32", "amp-fp16", "amp-bf16", "bf16"] | None = None,
+    task: Literal["train", "infer"] = "train",
+    weight_type: Literal["float32", "bfloat16", "float16", "int8", "int4", "nf4"] | None = None,
+    checkpointing: Literal["none", "selective", "full"] | None = None,
+    loss_chunks: int | None = None,
+    prompt_tokens: int | None = None,
+    new_tokens: int | None = None,
+    count: int = 1,
+    parallel: Literal["ddp", "fsdp"] = "ddp",
+    results: str | Path | None = None,
+) -> tuple[MemoryAnswer, ...]:
+    """Say what a step needs in memory, on which GPUs it fits, and what would make it fit.
+
+    This user's results help: a peak measured in the same case replaces the model.
+
+    Args:
+        workload: Workloads by name, or a model of your own: FILE[:NAME] or MODULE:NAME. [default: every
+            standard one, in short]
+        gpu: GPU key or name. [default: every NVIDIA GPU, by size]
+        batch_size: Samples per step on one GPU. (at least 1) [default: the main batch]
+        precision: Precision; amp is the best of each GPU. [amp|fp32|tf32|amp-fp16|amp-bf16|bf16]
+            [default: amp, or the workload's own]
+        task: Training or inference. [train|infer] [default: train]
+        weight_type: Type that the weights lie in. [float32|bfloat16|float16|int8|int4|nf4] [default:
+            that of the precision]
+        checkpointing: Activations that are computed again in the backward pass. [none|selective|full]
+            [default: the workload's own]
+        loss_chunks: Chunks of tokens that the loss is computed in. (from 1 to 65536) [default: the
+            workload's own]
+        prompt_tokens: Tokens of a prompt, of a workload that generates. (from 1 to 16777216) [default:
+            the workload's own]
+        new_tokens: Tokens generated after the prompt. (from 2 to 16777216) [default: the workload's
+            own]
+        count: GPUs of one job. (from 1 to 1048576) [default: 1]
+        parallel: All weights on each GPU, or a share of them. [ddp|fsdp] [default: ddp]
+        results: Results folder. [default: $GPUBENCH_RESULTS, ./results if it is there, else the user's
+            data folder]
+
+    Returns:
+        One answer a workload.
+
+    Raises:
+        MisuseError: If a name, a precision or the batch is not known or not possible.
     """
 
 def predict(
@@ -149,12 +202,13 @@ def rank(
     jobs: Literal["independent", "ddp"] | None = None,
     deadline_hours: float | None = None,
     budget_usd: float | None = None,
-    startup_minutes: float = 0.0,
+    startup_minutes: float | None = None,
     billing_minutes: float | None = None,
     spot_lost: float = 0.0,
     storage_usd_per_month: float = 0.0,
     egress_usd: float = 0.0,
     tax: float = 0.0,
+    relative: bool = False,
     gpu: str | Sequence[str] = (),
     provider: str | Sequence[str] = (),
     region: str | Sequence[str] = (),
@@ -227,13 +281,15 @@ def rank(
             ddp with a job]
         deadline_hours: Keep offers whose pessimistic estimate meets it. (above 0)
         budget_usd: Keep offers whose pessimistic cost stays within it. (above 0)
-        startup_minutes: Billed before the first step [min]. (at least 0) [default: 0]
+        startup_minutes: Billed before the first step [min]. (at least 0) [default: 10, of what is
+            rented]
         billing_minutes: Billing increment [min]. (above 0) [default: by the second]
         spot_lost: Share of work repeated after spot interruptions, for example 0.2. (from 0 to below 1)
             [default: 0]
         storage_usd_per_month: Storage while the job runs. (at least 0) [default: 0]
         egress_usd: Egress of the job. (at least 0) [default: 0]
         tax: Tax as a share, for example 0.19. (at least 0) [default: 0]
+        relative: Relative units, and no job: what a dollar buys in place of hours and dollars.
         gpu: GPU key, name, or part of it (h100).
         provider: Provider.
         region: Region, or its first letters.
@@ -311,12 +367,13 @@ def report(
     jobs: Literal["independent", "ddp"] | None = None,
     deadline_hours: float | None = None,
     budget_usd: float | None = None,
-    startup_minutes: float = 0.0,
+    startup_minutes: float | None = None,
     billing_minutes: float | None = None,
     spot_lost: float = 0.0,
     storage_usd_per_month: float = 0.0,
     egress_usd: float = 0.0,
     tax: float = 0.0,
+    relative: bool = False,
     gpu: str | Sequence[str] = (),
     provider: str | Sequence[str] = (),
     region: str | Sequence[str] = (),
@@ -393,13 +450,15 @@ def report(
             ddp with a job]
         deadline_hours: Keep offers whose pessimistic estimate meets it. (above 0)
         budget_usd: Keep offers whose pessimistic cost stays within it. (above 0)
-        startup_minutes: Billed before the first step [min]. (at least 0) [default: 0]
+        startup_minutes: Billed before the first step [min]. (at least 0) [default: 10, of what is
+            rented]
         billing_minutes: Billing increment [min]. (above 0) [default: by the second]
         spot_lost: Share of work repeated after spot interruptions, for example 0.2. (from 0 to below 1)
             [default: 0]
         storage_usd_per_month: Storage while the job runs. (at least 0) [default: 0]
         egress_usd: Egress of the job. (at least 0) [default: 0]
         tax: Tax as a share, for example 0.19. (at least 0) [default: 0]
+        relative: Relative units, and no job: what a dollar buys in place of hours and dollars.
         gpu: GPU key, name, or part of it (h100).
         provider: Provider.
         region: Region, or its first letters.

@@ -1,5 +1,24 @@
-"""``python -m gpubench`` is the console script."""
+"""``python -m gpubench``, and the console script: loads the command line and runs it."""
 
-from gpubench.cli.app import main
+from __future__ import annotations
 
-main()
+import signal
+import sys
+
+
+def main() -> None:
+    """Run the command line; what ends it while it is still being loaded ends it as it would later."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        from gpubench.cli.app import main as run
+
+        run()
+    except KeyboardInterrupt:
+        from gpubench.errors import ExitCode
+
+        print("gpubench: interrupted", file=sys.stderr)
+        sys.exit(ExitCode.INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""Which workloads there are, and how one is loaded: by entry point, or from a file of the user's own.
+"""Which workloads there are and how one is loaded: standard ones, other packages', files of the user's own.
 
 Finding the names imports nothing of them.
 """
@@ -10,18 +10,22 @@ import importlib.metadata
 import importlib.util
 import re
 import sys
-import tomllib
 from functools import cache
 from pathlib import Path
+from pkgutil import iter_modules
 
 from gpubench.errors import MisuseError
 from gpubench.files import read_text
 from gpubench.names import nearest
+from gpubench.needs import need_torch
 from gpubench.own_model import load_own
-from gpubench.units import MIB
+from gpubench.units import MIB, plain
 from gpubench.workload import Workload, import_foreign, is_own
 
 ENTRY_POINT_GROUP = "gpubench.workloads"
+"""Of other packages; the standard workloads need none."""
+STANDARD = "gpubench_workloads"
+"""The folder `workloads` of the repository, as a wheel carries it."""
 
 
 def workload_names() -> tuple[str, ...]:
@@ -42,6 +46,7 @@ def load_workload(reference: str) -> Workload:
         MisuseError: With one line for the user; the cause, where their code raised, is chained to it.
     """
     if is_own(reference):
+        need_torch(f"a model of your own ({plain(reference, 200)})")
         return load_own(reference)
     known = _installed()
     if reference not in known:
@@ -50,6 +55,7 @@ def load_workload(reference: str) -> Workload:
         raise MisuseError(
             f'unknown workload "{reference}"; {hint} A model of your own is given as ./file.py or module:NAME'
         )
+    need_torch(f"building {reference}")
     workload = import_foreign(f"workload {reference}", known[reference].load)
     if not isinstance(workload, Workload):
         raise MisuseError(
@@ -60,15 +66,11 @@ def load_workload(reference: str) -> Workload:
 
 @cache
 def _installed() -> dict[str, importlib.metadata.EntryPoint]:
-    """Entry points by name; a source checkout's own are read from its pyproject.toml."""
-    checkout = _checkout()
-    points = [*importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)]
-    if checkout is not None:
-        _serve_from(checkout / "workloads")
-        points = [p for p in points if p.dist is None or p.dist.name != "gpubench"]
-        points += _declared(checkout / "pyproject.toml")
+    """The standard workloads and those that other packages declare, by name."""
+    declared = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
+    others = [p for p in declared if p.dist is None or p.dist.name != "gpubench"]
     found: dict[str, importlib.metadata.EntryPoint] = {}
-    for point in sorted(points, key=lambda p: (p.name, p.value)):
+    for point in sorted([*_standard(), *others], key=lambda p: (p.name, p.value)):
         if point.name in found:
             raise MisuseError(
                 f'two installed packages offer the workload "{point.name}": {found[point.name].value} and '
@@ -78,7 +80,29 @@ def _installed() -> dict[str, importlib.metadata.EntryPoint]:
     return found
 
 
-def _checkout() -> Path | None:
+def _standard() -> list[importlib.metadata.EntryPoint]:
+    """The standard workloads: each module of their package is one, under its own name.
+
+    Modules that begin with an underscore are shared by several; pytest's own have its names.
+    """
+    names = (found.name for found in iter_modules(_standard_folders()))
+    return [
+        importlib.metadata.EntryPoint(name, f"{STANDARD}.{name}:WORKLOAD", ENTRY_POINT_GROUP)
+        for name in names
+        if name != "conftest" and not name.startswith(("_", "bench_"))
+    ]
+
+
+def _standard_folders() -> list[str]:
+    root = checkout()
+    if root is not None:
+        _serve_from(root / "workloads")
+        return [str(root / "workloads")]
+    spec = importlib.util.find_spec(STANDARD)
+    return [] if spec is None else list(spec.submodule_search_locations or [])
+
+
+def checkout() -> Path | None:
     """The repository this package is imported from, or None for an installed wheel."""
     root = Path(__file__).resolve().parent.parent
     declared = root / "pyproject.toml"
@@ -87,24 +111,16 @@ def _checkout() -> Path | None:
     return root if re.search(r'(?m)^name = "gpubench"$', read_text(declared, MIB)) else None
 
 
-def _declared(pyproject: Path) -> list[importlib.metadata.EntryPoint]:
-    """The workloads that a checkout declares; what pip once copied of it may be older."""
-    project = tomllib.loads(read_text(pyproject, MIB))["project"]
-    group = project.get("entry-points", {}).get(ENTRY_POINT_GROUP, {})
-    return [importlib.metadata.EntryPoint(n, v, ENTRY_POINT_GROUP) for n, v in group.items()]
-
-
 def _serve_from(folder: Path) -> None:
-    """Make ``gpubench_workloads`` mean this folder, so that an edit counts at once.
+    """Make the package of the standard workloads mean this folder, so that an edit counts at once.
 
     An editable install would find the copy that was made when it was installed.
     """
-    name = "gpubench_workloads"
     spec = importlib.util.spec_from_file_location(
-        name, folder / "__init__.py", submodule_search_locations=[str(folder)]
+        STANDARD, folder / "__init__.py", submodule_search_locations=[str(folder)]
     )
-    if name in sys.modules or spec is None or spec.loader is None:
+    if STANDARD in sys.modules or spec is None or spec.loader is None:
         return
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    sys.modules[STANDARD] = module
     spec.loader.exec_module(module)

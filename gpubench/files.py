@@ -180,6 +180,59 @@ def create_file(path: Path, data: bytes = b"", *, mode: int = 0o666) -> None:
         raise
 
 
+def append_line(path: Path, line: bytes, *, mode: int = 0o666, hint: str = "") -> None:
+    """Add one line to a file, through to the disk, and leave what stands in it as it is.
+
+    A line that a crash cut off before is ended first, so that it spoils no other.
+
+    Args:
+        path: A regular file, or nothing yet; its folder is made where it is missing.
+        line: Without its end.
+        mode: Of a new file, less the user's umask.
+        hint: What to do if it cannot be written, for the message.
+
+    Raises:
+        StorageError: If it cannot be written; as far as the system allows the file is then as it was.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not os.path.lexists(path)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | _OPEN | _NO_LINK | _NO_WAIT
+        descriptor = os.open(path, flags, mode)
+        try:
+            _append(descriptor, line)
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError) as error:
+        end = f"; {hint}" if hint else ""
+        raise StorageError(f"cannot write {_shown(path)}: {cause_of(error)}{end}") from error
+    if is_new:
+        _sync_folder(path.parent)
+
+
+def _append(descriptor: int, line: bytes) -> None:
+    facts = os.fstat(descriptor)
+    if not stat.S_ISREG(facts.st_mode):
+        raise ValueError(f"it is no regular file, but {_kind(facts)}")
+    size = facts.st_size
+    cut_off = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+    rest = memoryview((b"\n" if cut_off else b"") + line + b"\n")
+    try:
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        os.fsync(descriptor)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, size)
+        raise
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file that is no longer needed; that it stays does no harm."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
 def require_writable(folder: Path, *, hint: str) -> Path:
     """Prove that files can be written into a folder, or the folder be made; nothing is left behind.
 

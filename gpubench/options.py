@@ -13,6 +13,7 @@ import math
 import os
 import types
 from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
@@ -309,6 +310,40 @@ def shown_value(value: Any) -> str:
 
 
 _ONE_FLAG = Parameter(field="", option=Option(), kind=bool, many=False, optional=False, default=False)
+
+
+def words_of(request: msgspec.Struct) -> tuple[str, ...]:
+    """Return the words of a command line that ask for this request again; what is default stays unsaid.
+
+    Relative paths stay relative, so the words hold in the folder that they were first typed in.
+    """
+    words: list[str] = []
+    for parameter in parameters_of(type(request)):
+        value = getattr(request, parameter.field)
+        if value == parameter.default or parameter.option.python_only:
+            continue
+        name = spelled(parameter.name)
+        if parameter.option.flags:
+            words += [spelled(flag.name) for flag in parameter.option.flags if flag.value == value]
+        elif parameter.kind is bool:
+            words.append(name)
+        else:
+            words += [
+                word for each in (value if parameter.many else (value,)) for word in (name, _word(each))
+            ]
+    return tuple(words)
+
+
+def _word(value: Any) -> str:
+    """Write one value as ``read`` and the parser take it."""
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}={_word(share)}" for key, share in value.items())
+    if isinstance(value, tuple):
+        known = list(map(_word, value))
+        return known[0] if len(set(known)) == 1 else "-".join(known)
+    if isinstance(value, float):  # never as 1e-05: its dash would part a range
+        return f"{Decimal(repr(value)):f}".removesuffix(".0")
+    return str(value)
 
 
 # --- checks -----------------------------------------------------------------------------------------------

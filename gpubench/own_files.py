@@ -51,14 +51,14 @@ def source_checksum(root: Path, own: Path | None = None) -> int:
         own: The model's file. Other files that were given as models of their own do not count.
     """
     total = 0
-    for path in sorted(_imported_below(root, own)):
+    for path in sorted(imported_below(root, own)):
         source = read_bytes(path, MOST_SOURCE_BYTES, follow_links=True)
         total = zlib.crc32(path.relative_to(root).as_posix().encode() + b"\0" + source, total)
     return total
 
 
-def _imported_below(root: Path, own: Path | None) -> set[Path]:
-    """Source files of imported modules that lie below a folder and belong to no library inside it."""
+def imported_below(root: Path, own: Path | None) -> set[Path]:
+    """Return the files of imported modules that lie below a folder and belong to no library inside it."""
     found = set() if own is None else {own}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)

@@ -25,7 +25,7 @@ from typing import Any
 
 from gpubench.errors import MisuseError
 from gpubench.models import WorkloadProfile
-from gpubench.own_files import OWN_PREFIX, root_of, source_checksum
+from gpubench.own_files import OWN_PREFIX, imported_below, root_of, source_checksum
 from gpubench.workload import (
     BATCH_COUNT,
     TOO_LARGE,
@@ -122,6 +122,22 @@ def version_of(reference: str, profile: WorkloadProfile) -> int:
         round(profile.forward_flops_per_sample),
     )
     return zlib.crc32(repr(facts).encode(), _sources(reference))
+
+
+def files_of(reference: str) -> tuple[Path, tuple[Path, ...]]:
+    """Return what a model that was loaded in this process is made of: a folder, and its files below that.
+
+    Laid out alike in another folder, they are found there under the same reference: a file by its name, a
+    module from the folder that Python is started in.
+    """
+    match = _match(reference)
+    if match["file"] is not None:
+        path = Path(match["file"]).resolve()
+        return path.parent, tuple(sorted(imported_below(path.parent, path)))
+    root = root_of(match["module"])
+    is_package = hasattr(sys.modules[match["module"].partition(".")[0]], "__path__")
+    base = root.parent if is_package or root.is_file() else root
+    return base, tuple(sorted(imported_below(root, None)))
 
 
 def _match(reference: str) -> re.Match[str]:

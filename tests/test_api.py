@@ -21,7 +21,7 @@ from gpubench.errors import MisuseError
 from gpubench.models import DeviceProfile, Offer, Pricing, Ranking, Run
 from gpubench.probe.backend import Host, ProbeReport
 
-FUNCTIONS = ("load_runs", "predict", "probe", "rank", "report", "run")
+FUNCTIONS = ("load_runs", "memory", "predict", "probe", "rank", "report", "run")
 MOST_CHARACTERS = 2000
 
 SAY_WHAT_THEY_ARE = f"""
@@ -207,10 +207,23 @@ def test_predict_takes_a_results_folder_as_text(tmp_path: Path) -> None:
 def test_a_notebook_shows_a_small_table(make) -> None:
     page = make()._repr_html_()
     table = ET.fromstring(f"<div>{page}</div>")
-    heads, rows = table.findall(".//th"), table.findall(".//tbody/tr")
+    heads, rows = table.findall(".//thead//th"), table.findall(".//tbody/tr")
     assert 1 <= len(rows) <= 20
     assert all(len(row) == len(heads) for row in rows)
     assert len(page) < 20_000
+
+
+@pytest.mark.parametrize("make", [large_ranking, large_run], ids=["ranking", "run"])
+def test_what_was_ranked_or_measured_plots_itself(make) -> None:
+    figure = make().plot()
+    assert sum(len(trace.x) for trace in figure.data) >= 1
+    assert all(trace.error_x.type == "data" for trace in figure.data)
+
+
+def test_a_ranking_shows_its_answer_first_in_a_notebook() -> None:
+    page = gpubench.rank("vgg16", limit=3)._repr_html_()
+    assert page.index("Rent 1x") < page.index("<table")
+    assert "How sure" in page
 
 
 def test_no_name_is_markup_in_a_notebook() -> None:

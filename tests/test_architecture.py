@@ -46,3 +46,12 @@ def test_a_section_is_a_file_and_nothing_else():
     found = {section.render.__module__.rpartition(".")[2] for section in own_sections()}
     assert found == files
     assert len(found) > 15
+
+
+def test_a_price_source_is_a_file_and_nothing_else():
+    from gpubench.offers.refresh import own_sources
+
+    folder = ROOT / "gpubench" / "offers" / "sources"
+    files = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    assert {type(source).__module__.rpartition(".")[2] for source in own_sources()} == files
+    assert len(files) > 5

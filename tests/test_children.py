@@ -347,3 +347,65 @@ def test_a_command_that_is_terminated_while_it_traces_a_model_ends_as_with_ctrl_
     assert (parent.returncode, out) == (130, "")
     assert "Traceback" not in err
     wait_until(lambda: all(is_gone(int(pid)) for pid in mark.read_text().split()))
+
+
+# --- what a model leaves behind ----------------------------------------------------------------------------
+
+DAEMON = """
+import os, pathlib, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        mark = pathlib.Path({mark!r})
+        mark.with_suffix(".part").write_text(str(os.getpid()))
+        mark.with_suffix(".part").rename(mark)
+        time.sleep(600)
+    os._exit(0)
+while not pathlib.Path({mark!r}).exists():
+    time.sleep(0.01)
+"""
+
+
+def test_a_daemon_that_left_the_group_of_its_child_is_ended_and_named(tmp_path):
+    mark = tmp_path / "mark"
+    asked = ask_child(("-c", DAEMON.format(mark=str(mark))), [], str, time_limit_s=60)
+    assert [words.split("process ")[1] for words in asked.swept] == [f"{mark.read_text()})"]
+    assert is_gone(int(mark.read_text()))
+
+
+def test_a_daemon_ends_with_a_killed_parent_too(tmp_path):
+    mark = tmp_path / "mark"
+    code = (
+        "from gpubench.children import ask_child\n"
+        f"ask_child(('-c', {DAEMON.format(mark=str(mark)) + 'time.sleep(600)'!r}), [], str, time_limit_s=600)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code])
+    wait_until(mark.exists, parent)
+    parent.kill()
+    parent.wait()
+    wait_until(lambda: is_gone(int(mark.read_text())))
+
+
+CHANNEL = "from gpubench.children import ParentChannel; import os, sys, time; parent = ParentChannel(); "
+
+
+def test_a_model_that_closes_every_descriptor_ends_its_process_and_writes_into_no_other_file(tmp_path):
+    """The number of its pipe is by then that of a file of its own."""
+    mine = tmp_path / "mine.txt"
+    code = (
+        f"{CHANNEL}os.closerange(3, 100); files = [open({str(mine)!r}, 'w') for _ in range(20)]\n"
+        "import msgspec\nparent.send(msgspec.defstruct('A', [('x', int)])(1)); time.sleep(600)"
+    )
+    asked = ask_child(("-c", code), [], str, time_limit_s=60)
+    assert "closed descriptors that are not its own" in asked.how
+    assert mine.read_text() == ""
+
+
+def test_a_model_that_leaves_its_folder_finds_the_way_back(tmp_path):
+    code = f"{CHANNEL}os.chdir('/'); parent.return_home(); print(os.getcwd())"
+    ask = f"print(ask_child(('-c', {code!r}), [], str, time_limit_s=60).output)"
+    program = f"from gpubench.children import ask_child; {ask}"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == str(tmp_path)

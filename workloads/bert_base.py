@@ -74,15 +74,19 @@ class Classifier(nn.Module):
         self.apply(initialise_narrow)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Score the classes; every token is of the first segment."""
-        places = torch.arange(tokens.shape[1], device=tokens.device)
-        segment = self.segments(torch.zeros_like(tokens))
-        x = self.dropout(self.norm(self.words(tokens) + self.positions(places) + segment))
-        for layer in self.layers:
-            x = layer(x)
-        pooled = torch.tanh(self.pooler(x[:, 0]))
+        """Score the classes by the first token."""
+        pooled = torch.tanh(self.pooler(self.encode(tokens)[:, 0]))
         logits: Tensor = self.head(self.dropout(pooled))
         return logits
+
+    def encode(self, tokens: Tensor) -> Tensor:
+        """Return the encoder's last states, (N, T, width); every token is of the first segment."""
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        segment = self.segments(torch.zeros_like(tokens))
+        x: Tensor = self.dropout(self.norm(self.words(tokens) + self.positions(places) + segment))
+        for layer in self.layers:
+            x = layer(x)
+        return x
 
 
 def build(

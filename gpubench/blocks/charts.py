@@ -46,6 +46,9 @@ BASIS_GLYPHS: Mapping[str, str] = {"measured": "●", "reference": "◆", "predi
 _ROW_GAP = 0.3
 """Share of a row that stays empty between groups of bars."""
 
+_LONG, _AXIS_ROWS = 15, 2.6
+"""A chart of more rows has its axis above them, which takes the height of so many."""
+
 _MOST_TICKS = 12
 _NAME_WIDTH, _NAME_HEIGHT = 0.22, 0.08
 """Room that the name of a point takes, as a share of the span of the line that it stands on."""
@@ -148,8 +151,9 @@ def dots(
     *,
     line_at: float | None = None,
     band_rows: int = 0,
+    logarithmic: bool = False,
 ) -> dict[str, Any]:
-    """Draw one dot a row with its interval, from zero.
+    """Draw one dot a row with its interval, from zero or on a logarithmic axis.
 
     Args:
         series: What to draw.
@@ -157,13 +161,14 @@ def dots(
         axis: Title of the value axis, with its unit.
         line_at: A value to mark by a line, such as 1 for "no gain".
         band_rows: So many rows from the top are a tie and stand on a band.
+        logarithmic: For values that lie far apart; none is zero.
     """
     traces = [_dot_trace(s) for s in series]
-    reach = max([m.high or m.value for s in series for m in s.marks] + [line_at or 0.0], default=1.0)
+    ends = [end for s in series for m in s.marks for end in (m.low, m.value, m.high) if end]
+    reach = max([*ends, line_at or 0.0], default=1.0)
+    x = {"title": {"text": label(axis)}, "range": [0, reach * 1.06], "nticks": 6}
     layout = _layout(
-        x={"title": {"text": label(axis)}, "range": [0, reach * 1.06], "nticks": 6},
-        rows=rows,
-        legend=len(series) > 1,
+        x=log_axis(ends, axis, room=0.03) if logarithmic else x, rows=rows, legend=len(series) > 1
     )
     shapes: list[dict[str, Any]] = []
     if band_rows > 1:
@@ -194,6 +199,9 @@ def dots(
             }
         )
     layout |= {"shapes": shapes, "meta": {"labels_above_where_narrow": True}}
+    if len(rows) > _LONG:  # its axis would be below the screen
+        layout["xaxis"]["side"] = "top"
+        layout["legend"] = layout["legend"] | {"y": 1 + _AXIS_ROWS / len(rows)}
     return {"data": traces, "layout": layout}
 
 

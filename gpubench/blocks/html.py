@@ -6,6 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from gpubench.blocks.parts import printable, told
+from gpubench.blocks.sorting import sort_value
 from gpubench.shipped import package_path
 
 if TYPE_CHECKING:
@@ -33,5 +34,5 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"kind": lambda part: type(part).__name__, "told": told}
+    made.filters |= {"kind": lambda part: type(part).__name__, "told": told, "sort_value": sort_value}
     return made

@@ -64,6 +64,19 @@ class Column:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Filter:
+    """By what the page lets its reader narrow a table: one value a row, None where it is unknown.
+
+    Attributes:
+        kind: ``choice`` among the values that there are, or a number that rows must reach or not exceed.
+    """
+
+    title: str
+    kind: Literal["choice", "at least", "at most"]
+    values: tuple[str | float | None, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Table:
     """A table of text cells, one tuple a row, the first cell naming the row.
 
@@ -73,6 +86,7 @@ class Table:
         marks: For each row None, ``tie`` (shares the head of the ranking), ``here`` (this user's own
             device) or ``bad``; shown by a rule beside the row, never by colour alone.
         folded: Whether the table waits behind its caption; for what few readers need.
+        filters: By what the page lets its reader narrow it.
     """
 
     caption: str
@@ -80,6 +94,7 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     marks: tuple[RowMark | None, ...] = ()
     folded: bool = False
+    filters: tuple[Filter, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a ragged table: a cell under the wrong heading is a wrong statement."""
@@ -138,6 +153,7 @@ def table(
     *cells: Cell[Row],
     marks: tuple[RowMark | None, ...] = (),
     folded: bool = False,
+    filters: tuple[Filter, ...] = (),
 ) -> Table:
     """Set rows under columns: one cell a column, in words."""
     return Table(
@@ -146,6 +162,7 @@ def table(
         rows=tuple(tuple(words(row) for _, words in cells) for row in rows),
         marks=marks,
         folded=folded,
+        filters=filters,
     )
 
 

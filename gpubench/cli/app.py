@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import traceback
@@ -9,7 +10,6 @@ from importlib import import_module
 from pathlib import Path
 from secrets import token_hex
 from tempfile import gettempdir
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -21,6 +21,8 @@ from gpubench.files import create_file
 from gpubench.units import plain
 
 MESSAGE_LIMIT = 2000
+OBJECTS_BETWEEN_COLLECTIONS = 200_000
+"""Python's 700 looks the same thousands of offers through again and again: a fifth of a ranking's time."""
 
 app = typer.Typer(
     name="gpubench",
@@ -78,7 +80,9 @@ for _verb in _VERBS:
 def main() -> None:
     """Run the command line; a failure is one line on stderr and its documented exit code."""
     make_safe()
-    signal.signal(signal.SIGTERM, _interrupt)
+    gc.freeze()
+    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS, 50, 50)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C; a run that measures has its own
     try:
         status = app(standalone_mode=False) or 0
         sys.stdout.flush()
@@ -106,12 +110,6 @@ def _log() -> Path:
     text = f"gpubench {__version__}\n{traceback.format_exc()}"
     create_file(path, text.encode(errors="replace"), mode=0o600)
     return path
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """End as with Ctrl-C, so that what is open is closed; a run that measures has a handler of its own."""
-    del number, frame
-    raise KeyboardInterrupt
 
 
 def _fail(message: str, exit_code: int) -> None:

@@ -11,12 +11,12 @@ from msgspec import structs
 from gpubench.cli.common import JsonOption, print_json, say
 from gpubench.cli.options import options_of
 from gpubench.recommend.request import OUTPUT, RankRequest
+from gpubench.recommend.trial import TRY_MINUTES
 
 if TYPE_CHECKING:
     from gpubench.models import Ranking
 
 HUMAN_LIMIT = 20
-TRY_MINUTES = 15.0
 
 
 def _option(text: str, *names: str) -> object:
@@ -38,6 +38,9 @@ def verb(
     ] = None,
     out: Annotated[Path | None, _option("Folder of the task files.")] = None,
     try_minutes: Annotated[float, _option("Time limit of each task [min].")] = TRY_MINUTES,
+    wheel: Annotated[
+        Path | None, _option("Wheel of gpubench that they install [default: the running one].", "--wheel")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Rank GPUs and instances by training per dollar, and say how sure that is.
@@ -49,11 +52,10 @@ def verb(
 
     shown = request.limit or HUMAN_LIMIT
     kept = None if try_count else request.limit if as_json else shown
-    check_trial(try_count, out, try_minutes)
+    check_trial(try_count, out, try_minutes, wheel)
     ranking = rank(structs.replace(request, limit=kept))
     if try_count is not None and out is not None:
-        names = request.workload_names
-        files, passed = write_trials(ranking.rows, try_count, out, minutes=try_minutes, workloads=names)
+        files, passed = write_trials(ranking.rows, request, try_count, out, minutes=try_minutes, wheel=wheel)
         for reason in passed:
             say(f"passed over {reason}")
         for file in files:

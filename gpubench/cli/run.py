@@ -146,6 +146,9 @@ def _write_report(report: Path, request: RunRequest, run_id: str) -> None:
 
 def _check_report(report: Path) -> None:
     """Find out before the run whether the page can be written."""
+    from gpubench.report.request import format_of
+
+    format_of(report)
     folder = report.resolve().parent
     if report.is_dir():
         raise MisuseError(f"--report {report}: it is a folder; name a file in it")

@@ -267,7 +267,7 @@ def batch_of(case: Case, peak_bytes: float) -> int:
     profile = load_profiles()[case.workload]
 
     def peak_of(batch: int) -> float:
-        return peak_memory_bytes(profile, case.task, case.precision, batch)
+        return peak_memory_bytes(profile, msgspec.structs.replace(case, batch_size=batch))
 
     return max(1, bisect.bisect_right(range(1, MOST_BATCH + 1), peak_bytes, key=peak_of))
 
@@ -286,7 +286,7 @@ def _proof_case(device: DeviceProfile, amp: Precision) -> Case:
         case_of(cnn, amp, Execution.EAGER, cnn.batches[-1]),
     )
     for case in wanted:
-        needed = peak_memory_bytes(load_profiles()[case.workload], case.task, amp, case.batch_size)
+        needed = peak_memory_bytes(load_profiles()[case.workload], case)
         if needed <= room and _step_s(case, slowness(device)) <= MOST_PROOF_STEP_S:
             return case
     return smallest
@@ -297,12 +297,13 @@ def _every_trial(
     workloads: Sequence[str],
     slower: float,
 ) -> Iterator[Trial]:
-    """Every trained workload at every precision of the device, the most telling cases first."""
+    """Every trained workload whose time was read, at every precision, the most telling cases first."""
     amp = capability.best_amp(device)
+    read = {step.workload for step in h200_readings().steps}
     trained = [
         name
         for name, profile in load_profiles().items()
-        if TaskKind.TRAIN in profile.tasks and profile.is_classic
+        if TaskKind.TRAIN in profile.tasks and profile.is_classic and name in read
     ]
     trained = [name for name in trained if not workloads or name in workloads]
     names = sorted(trained, key=lambda name: name not in CLASSIC)
@@ -326,7 +327,7 @@ def _trial(
     return Trial(
         case=case,
         expected_s=_steps_s(case, slower) + CASE_S + copy_s + compiling_s,
-        expected_bytes=peak_memory_bytes(profile, TaskKind.TRAIN, precision, case.batch_size),
+        expected_bytes=peak_memory_bytes(profile, case),
     )
 
 

@@ -118,6 +118,7 @@ class LaunchRecorder:
     batch_count: int | None = None
     loss_curve: list[float] = field(default_factory=list)
     peak_memory_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
     reference_error: float | None = None
     graph_error: float | None = None
     fused: bool | None = None
@@ -162,6 +163,7 @@ class LaunchRecorder:
             energy_region_s=self.region_s() if self.energy.joules is not None else None,
             held_clocks_s=self.held_clocks_s,
             peak_memory_bytes=self.peak_memory_bytes,
+            peak_reserved_bytes=self.peak_reserved_bytes,
             gpu_busy=self.gpu_busy,
             latency_s=self.latency_s,
             first_token_s=tuple(times[0] for times in self.tokens_at_s),
@@ -417,6 +419,7 @@ def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadl
     with seen.timing(execution.facts.preparation):
         advance = prepare(work)
         work.edge_loss(context.once(advance)(0), 0)
+    seen.peak_reserved_bytes = hardware.peak_reserved_bytes()
     seen.peak_memory_bytes = hardware.peak_memory_bytes()
     if execution is not Execution.EAGER:
         seen.graph_error = guards.graph_error(work, advance)

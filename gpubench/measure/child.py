@@ -16,8 +16,14 @@ from gpubench.probe.system import memory_limit_bytes
 from gpubench.units import format_bytes
 
 MODULE = "gpubench.measure.worker"
+OPENCL_MODULE = "gpubench.measure.opencl_worker"
 
 _decoder: msgspec.json.Decoder[messages.Report] = msgspec.json.Decoder(messages.Report)
+
+
+def module_of(device: DeviceProfile) -> str:
+    """Return what the measuring process of a device runs."""
+    return MODULE if device.runs_steps else OPENCL_MODULE
 
 
 class Child(ChildProcess[messages.Report]):

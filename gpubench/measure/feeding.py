@@ -12,11 +12,10 @@ import msgspec
 
 from gpubench.interval import Interval
 from gpubench.measure.pipeline import PipelineReport
+from gpubench.models.workload import PHOTOGRAPH_SHAPE
 from gpubench.profile import load_profiles
 from gpubench.units import format_number, format_percent, format_si
 
-AUGMENTED_SHAPE = (3, 224, 224)
-"""What the input pipeline makes of a photograph."""
 TENSOR_BYTES = 4
 """An element as float32 [B]."""
 
@@ -32,7 +31,7 @@ def eight_bit_bytes(sample_shape: Sequence[int]) -> int:
     Where the pipeline crops, that is the whole photograph and no quarter of the tensor: 562,500 bytes against
     602,112. An image that is used as it is has a byte for each element.
     """
-    if tuple(sample_shape) == AUGMENTED_SHAPE:
+    if tuple(sample_shape) == PHOTOGRAPH_SHAPE:
         return math.prod(load_profiles()["augment"].sample_shape)
     return math.prod(sample_shape)
 

@@ -22,7 +22,7 @@ from gpubench.measure.peaks import best_gemm, peak_flops_per_s
 from gpubench.measure.plan import Group, Plan, PlannedCase, Unit
 from gpubench.models import Case, DeviceProfile, Launch, Measurement, MicroResult, Precision, Round, Status
 from gpubench.profile.log import write_log
-from gpubench.units import Seconds, utc_stamp
+from gpubench.units import Seconds, plain, utc_stamp
 
 GRACE_S = 1.0
 """A child that ends by itself at its deadline needs a moment to say so."""
@@ -30,8 +30,12 @@ MICRO_SHARE = 0.1
 """Of the time left under a time limit, the micro-benchmarks of a process begin no probe after this share."""
 LEAST_SHARE_S = 1.0
 """A case with less time than this is not begun."""
-STOPPING_S = 3.0
-"""After SIGTERM a round may end within this time; a preempted machine leaves little more."""
+STOPPING_S = 2.0
+"""After SIGTERM a round may end within this time; a third second is for storing and saying what there is."""
+MOST_REPORTS = 100_000
+"""Of one case: a round takes a tenth of a second or more, and few cases take an hour."""
+CLOCK_SLACK_S = 1.0
+"""What the clocks of child and parent may differ by over the rounds of one case."""
 
 PHASE_LIMITS_S = {
     "start": 60.0,
@@ -124,10 +128,13 @@ class Record:
         )
 
     def take(self, unit: Unit, done: messages.CaseDone) -> None:
-        """Add one launch; a case that failed gets no further one, one out of time keeps its earlier ones."""
+        """Add one launch. A case that failed gets no further one.
+
+        One out of time, or whose process died, keeps its earlier launches, and its figure rests on them.
+        """
         case = unit.planned.case
         earlier = self.launches.setdefault(case, [])
-        cut_short = done.status is Status.TIMEOUT and bool(earlier)
+        cut_short = bool(earlier) and (done.status is Status.TIMEOUT or done.launch.stopped)
         if done.status is Status.OK or not earlier:
             earlier.append(done.launch)
         if done.status is not Status.OK and not cut_short:
@@ -190,9 +197,11 @@ class Launcher:
                     record.threads = self.ready.cpu_threads
                 record.take(unit, finished)
                 measurement = self._judged(record, unit)
+                yield measurement  # stored by the time that it is told
                 ended = events.CaseEnded(measurement=measurement, launch=unit.launch, kept=finished.kept)
                 self.on_event(ended)
-                yield measurement
+                if finished.status is not Status.OK and measurement.status is Status.OK:
+                    self.on_event(events.Remark(text=_without_launch(unit, finished)))
         finally:
             self._end_child()
 
@@ -308,7 +317,7 @@ class Launcher:
 
     def _listen(self, child: Child, seen: _Progress) -> messages.CaseDone:
         """Follow a case to its end; a process that says it is spent is not trusted with the next."""
-        while True:
+        for _ in range(MOST_REPORTS):
             report = child.receive(self._until_s(seen.phase))
             match report:
                 case messages.Phase(name=name):
@@ -318,6 +327,8 @@ class Launcher:
                     (seen.timed if timed else seen.warmup).append(done)
                     self.on_event(events.RoundEnded(timed=timed, round=done, half_width=width))
                 case messages.CaseDone(lost=lost, spent=spent):
+                    if contradiction := seen.contradiction(report):
+                        raise ChildEndedError(contradiction)
                     if lost:
                         self._lost = report.reason
                     if spent:
@@ -325,6 +336,7 @@ class Launcher:
                     return report
                 case _:
                     raise ChildEndedError(f"sent {type(report).__name__} out of step")
+        raise ChildEndedError(f"sent more than {MOST_REPORTS:,} reports of one case")
 
     def _measure_micro(self, strict: bool) -> None:
         """Run the micro-benchmarks of one kind of process, once; a failure costs them and nothing else."""
@@ -366,6 +378,8 @@ class Launcher:
         self.on_event(events.MicroEnded(result=result))
 
     def _micro_report(self, child: Child) -> messages.MicroDone:
+        if len(self.micro) > MOST_REPORTS:
+            raise ChildEndedError(f"sent more than {MOST_REPORTS:,} micro-benchmarks")
         while True:
             match report := child.receive(self._until_s("micro")):
                 case messages.Phase(name=name):
@@ -422,6 +436,10 @@ class Launcher:
         if child is not None:
             self._lost = child.end() or self._lost
             self._output = child.output()
+            if child.swept:
+                self.on_event(
+                    events.Remark(text=f"ended what the model had left running: {', '.join(child.swept)}")
+                )
 
     # --- time -------------------------------------------------------------------------------------------
 
@@ -454,10 +472,26 @@ class _Progress:
     phase: str = "start"
     warmup: list[Round] = field(default_factory=list)
     timed: list[Round] = field(default_factory=list)
+    began_s: Seconds = field(default_factory=time.monotonic)
+
+    def contradiction(self, report: messages.CaseDone) -> str | None:
+        """Say how a result differs from what was reported on the way to it; None where it does not.
+
+        The model runs in the process that reports, and could write into its pipe.
+        """
+        if report.status is not Status.OK:
+            return None
+        told, given = ([(r.steps, r.wall_s) for r in rounds] for rounds in (self.timed, report.launch.rounds))
+        if told != given:
+            return f"sent a result of {len(given)} rounds that are not the {len(told)} it reported"
+        wall_s, elapsed_s = sum(s for _, s in given), time.monotonic() - self.began_s
+        if wall_s > elapsed_s + CLOCK_SLACK_S:
+            return f"sent rounds of {wall_s:.3g} s within {elapsed_s:.3g} s"
+        return None
 
     def done(self, unit: Unit, status: Status, reason: str) -> messages.CaseDone:
         """The end of a case that its child did not live to report; the rounds so far are kept."""
-        launch = Launch(index=unit.launch, warmup=tuple(self.warmup), rounds=tuple(self.timed))
+        launch = Launch(index=unit.launch, warmup=tuple(self.warmup), rounds=tuple(self.timed), stopped=True)
         return messages.CaseDone(status=status, reason=reason, launch=launch)
 
 
@@ -469,7 +503,16 @@ def measure(
 
 
 def _without(unit: Unit, status: Status, reason: str) -> messages.CaseDone:
-    return messages.CaseDone(status=status, reason=reason, launch=Launch(index=unit.launch))
+    return messages.CaseDone(status=status, reason=reason, launch=Launch(index=unit.launch, stopped=True))
+
+
+def _without_launch(unit: Unit, done: messages.CaseDone) -> str:
+    """Say that a case rests on its earlier launches, and why."""
+    return (
+        f"  {plain(unit.planned.case.label)}: launch {unit.launch + 1} gave nothing "
+        f"({plain(done.reason or 'no reason known')}); the figure rests on the launches before it, and "
+        "gpubench run --resume latest measures it anew"
+    )
 
 
 def _refusal(reason: str, exit_code: int) -> GpuBenchError:

@@ -109,10 +109,11 @@ Command = Setup | MeasureCase | MeasureMicro | TryBatch | ByHand | Prove | Stop
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     """The libraries are loaded and the device answers.
 
-    ``identity`` says by what a GPU is known to be the one that was probed, ``memory_bytes`` what torch sees.
+    A process that works without torch names none. ``identity`` says by what a GPU is known to be the one that
+    was probed, ``memory_bytes`` what torch sees.
     """
 
-    torch: str
+    torch: str | None = None
     cuda: str | None = None
     cudnn: str | None = None
     cpu_threads: int | None = None

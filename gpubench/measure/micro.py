@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from statistics import fmean, median
+from typing import Any
 
 import msgspec
 import torch
@@ -65,7 +66,7 @@ class Probe:
     Attributes:
         work: FLOP or bytes of one repetition; None where the time itself is the result.
         memory_bytes: What its operands take [B].
-        make: Builds the operands and returns the repetition.
+        make: Builds the operands on a device (of torch, or an OpenCL queue) and returns the repetition.
         on_device: Timed by device events with a cold cache; else on the synchronising clock.
         repeats: Calls in one repetition.
         halved: Makes the same probe at half the size; None where that would mean nothing.
@@ -77,7 +78,7 @@ class Probe:
     precision: str | None = None
     work: float | None = None
     memory_bytes: Bytes = 0
-    make: Callable[[torch.device], Callable[[], object]] = field(repr=False)
+    make: Callable[[Any], Callable[[], object]] = field(repr=False)
     on_device: bool = True
     repeats: int = 1
     halved: Callable[[], Probe | None] = lambda: None
@@ -147,16 +148,22 @@ def fitting(probes: Iterable[Probe], limit: float) -> Iterator[Probe]:
             yield smaller
 
 
-def one_by_one(probes: Iterable[Probe], measure: Callable[[Probe], MicroResult]) -> Iterator[MicroResult]:
-    """Measure each probe but those that the size before it has shown to be too slow."""
+def one_by_one(
+    probes: Iterable[Probe], measure: Callable[[Probe], MicroResult | None]
+) -> Iterator[MicroResult]:
+    """Measure each probe but those that the size before it has shown to be too slow.
+
+    ``measure`` gives None for a probe that cannot be had after all.
+    """
     rates: dict[tuple[str, str | None], float] = {}
     for probe in probes:
         kind = (probe.name, probe.precision)
         if kind in rates and probe.work is not None and probe.work > MOST_REPETITION_S * rates[kind]:
             continue
         result = measure(probe)
-        rates[kind] = result.value
-        yield result
+        if result is not None:
+            rates[kind] = result.value
+            yield result
 
 
 def gemm_probes(profile: DeviceProfile, *, strict: bool) -> Iterator[Probe]:
@@ -213,7 +220,7 @@ def device_copy(size: Bytes) -> Probe:
 
     return Probe(
         name="device copy",
-        size=_mib(size),
+        size=mebibytes(size),
         unit="B/s",
         work=2.0 * size,
         memory_bytes=2 * size,
@@ -239,7 +246,7 @@ def transfer(*, to_device: bool, pinned: bool, size: Bytes = TRANSFER_BYTES) -> 
     direction = "host to device" if to_device else "device to host"
     return Probe(
         name=f"{direction} {'pinned' if pinned else 'pageable'}",
-        size=_mib(size),
+        size=mebibytes(size),
         unit="B/s",
         work=float(size),
         memory_bytes=size,
@@ -275,21 +282,33 @@ def measure_probe(
     samples: Callable[[], Sequence[TelemetrySample]] = tuple,
     now_s: Callable[[], Seconds] = time.perf_counter,
 ) -> MicroResult:
-    """Time one probe until its interval is narrow enough or its time is up.
+    """Time one probe on a torch device: ``repeat`` with a timer as the probe asks for by default."""
+    action = probe.make(hardware.device)
+    return repeat(probe, action, timer or _timer(probe, hardware), budget, samples=samples, now_s=now_s)
+
+
+def repeat(
+    probe: Probe,
+    action: Callable[[], object],
+    timed: Timer,
+    budget: Budget,
+    *,
+    samples: Callable[[], Sequence[TelemetrySample]] = tuple,
+    now_s: Callable[[], Seconds] = time.perf_counter,
+) -> MicroResult:
+    """Repeat one probe until its interval is narrow enough or its time is up.
 
     Its time is that of the wall: the kernel of a launch takes microseconds, and clearing the cache before it
     takes a hundred times as long, on a card of 200 GB/s a thousand.
 
     Args:
-        probe: What to repeat.
-        hardware: Where.
+        probe: What is repeated.
+        action: The repetition, as the probe made it.
+        timed: Gives the time of one repetition.
         budget: How long and how sure.
-        timer: Gives the time of one repetition; as the probe asks for by default.
         samples: Gives the telemetry since it was last asked.
         now_s: The time on the wall [s].
     """
-    action = probe.make(hardware.device)
-    timed = timer or _timer(probe, hardware)
     began_s = now_s()
     timed(action)
     while now_s() - began_s < MICRO_WARM_S:
@@ -370,5 +389,6 @@ def _add(device: torch.device) -> Callable[[], object]:
     return lambda: one.add_(1)
 
 
-def _mib(size: Bytes) -> str:
+def mebibytes(size: Bytes) -> str:
+    """Return a size as the name of a probe."""
     return f"{size // MIB} MiB"

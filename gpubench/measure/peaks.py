@@ -71,8 +71,12 @@ def datasheet_peak(device: DeviceProfile, result: MicroResult) -> float | None:
     """Return the datasheet's figure for what was probed: peak rate or memory bandwidth; None if unknown."""
     if result.name == "gemm" and result.precision in GEMM_PRECISIONS:
         return _datasheet_flops_per_s(device, GEMM_PRECISIONS[result.precision])
-    spec = load_specs().get(device.gpu_key or "") if result.name == "device copy" else None
-    return spec.memory_bandwidth_bytes_per_s if spec else None
+    spec = load_specs().get(device.gpu_key or "")
+    if spec is not None and result.name == "device copy":
+        return spec.memory_bandwidth_bytes_per_s
+    if spec is not None and (result.name, result.precision) == ("multiply-add", "fp32"):
+        return spec.fp32_flops_per_s
+    return None
 
 
 def datasheet_share(device: DeviceProfile, result: MicroResult) -> float | None:

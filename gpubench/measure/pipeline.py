@@ -10,6 +10,7 @@ from gpubench.children import ask_child
 from gpubench.errors import GpuBenchError, MisuseError
 from gpubench.interval import Interval
 from gpubench.models import DeviceProfile
+from gpubench.needs import need_torch
 from gpubench.units import Seconds
 
 TIME_LIMIT_S = 180.0
@@ -101,6 +102,7 @@ def measure_pipeline(
     wanted = available_cpus() if workers is None else workers
     if wanted < 1:
         raise MisuseError(f"{wanted} workers: give a whole number from 1 up")
+    need_torch("the input pipeline", install='pip install "gpubench[augment]"')
     order = order or PipelineOrder(device="cpu" if device.is_cpu else "cuda", workers=wanted)
     environment = dict(os.environ)
     if order.device == "cuda" and device.uuid and device.uuid.removeprefix("GPU-").strip("0-"):

@@ -165,6 +165,11 @@ def plan(
     on_cpu = device.is_cpu
     if request.micro == "only":
         return only_micro(request, on_cpu=on_cpu)
+    if not device.runs_steps:
+        raise MisuseError(
+            f"{plain(device.name or 'this device')} is reached through OpenCL, which runs no workload: add "
+            "--micro-only"
+        )
     budget = budget_of(request.budget or ("quick" if on_cpu else "default"), on_cpu=on_cpu)
     cases, unsupported = [], []
     for planned, reason in _every_case(request, device, profiles, 1 + len(peers), budget):

@@ -32,7 +32,9 @@ def main() -> None:
         line.send(messages.Refused(reason=scrub(f"{error}"), exit_code=code))
         return
     while True:
-        serve(commands.get(), context, line)
+        command = commands.get()
+        line.return_home()  # a reference is a path from there
+        serve(command, context, line)
 
 
 def open_context(setup: messages.Setup, line: ParentChannel) -> WorkerContext:

@@ -120,6 +120,12 @@ class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
         """Every field by name, as a case takes them."""
         return {name: getattr(self, name) for name in self.__struct_fields__}
 
+    @property
+    def words(self) -> str:
+        """What differs from the default, for people; empty where nothing does."""
+        given = self.fields.items()
+        return ", ".join(_WORDS[name].format(value) for name, value in given if value != _DEFAULTS[name])
+
     def changed(self, asked: Mapping[str, Any]) -> Recipe:
         """The recipe with what was asked for; the cache is made for prompt and new tokens."""
         found = msgspec.convert(self.fields | dict(asked), Recipe)

@@ -57,6 +57,11 @@ class DeviceProfile(Record, frozen=True, kw_only=True):
         """Whether the device is the host's processor itself."""
         return self.backend == "cpu"
 
+    @property
+    def runs_steps(self) -> bool:
+        """Whether a framework can train on it; through OpenCL only micro-benchmarks run."""
+        return self.backend != "opencl"
+
 
 class Reading(Record, frozen=True, kw_only=True, omit_defaults=True):
     """One look at a working device; in a file what is unknown is left out, because there are thousands.

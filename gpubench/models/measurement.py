@@ -108,7 +108,8 @@ class Launch(Record, frozen=True, kw_only=True):
         first_token_s: Of each generation, from its prompts' submission to their first ids on the host [s].
         per_token_s: Of each generation, (last - first token) / (n - 1) [s].
         token_gap_s: Between two tokens, each id copied to the host [s].
-        stopped: Whether the run was stopped before this was whole; measured anew where the run goes on.
+        stopped: Whether it was cut off, by a stop of the run or the death of its process; measured anew where
+            the run goes on.
         findings: What only this process could see (not steady, drifting, telemetry hung).
     """
 
@@ -130,6 +131,7 @@ class Launch(Record, frozen=True, kw_only=True):
     energy_region_s: float | None = None
     held_clocks_s: dict[str, float | None] = {}
     peak_memory_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
     gpu_busy: float | None = None
     skipped_steps: int | None = None
     timed_steps: int | None = None
@@ -157,6 +159,9 @@ class Launch(Record, frozen=True, kw_only=True):
         """The samples from the first timed round on: what the figures and findings rest on."""
         return tuple(sample for sample in self.telemetry if sample.t_s >= 0)
 
+
+Basis = Literal["measured", "reference", "predicted"]
+"""What a throughput rests on: this user's run, one that the package ships, or a prediction."""
 
 BatchChoice = Literal["fixed", "largest"]
 """How a batch came about: equal for all devices, or the largest that fits on this one."""
@@ -267,6 +272,19 @@ class Measurement(Record, frozen=True, kw_only=True):
         return max(
             (x.peak_memory_bytes for x in self.launches if x.peak_memory_bytes is not None), default=None
         )
+
+    @property
+    def peak_reserved_bytes(self) -> int | None:
+        """Most that torch's allocator held in any launch; with it the peak of tensors."""
+        return max(
+            (x.peak_reserved_bytes for x in self.launches if x.peak_reserved_bytes is not None), default=None
+        )
+
+    @property
+    def device_bytes(self) -> int | None:
+        """Most memory in use on the device, by its driver, in the timed rounds of any launch."""
+        samples = (sample for launch in self.launches for sample in launch.timed_telemetry)
+        return max((s.memory_used_bytes for s in samples if s.memory_used_bytes is not None), default=None)
 
     @property
     def gpu_busy(self) -> float | None:

@@ -10,15 +10,16 @@ from gpubench.findings import Finding
 from gpubench.interval import Interval
 from gpubench.models.case import Case
 from gpubench.models.catalogue import Offer, Pricing
-from gpubench.models.measurement import BatchChoice
-from gpubench.models.record import SCHEMA_VERSION, Record, bounded, brief_repr, html_table, shown
+from gpubench.models.decision import Decision
+from gpubench.models.measurement import Basis, BatchChoice
+from gpubench.models.record import SCHEMA_VERSION, Record, bounded, brief_repr, shown, views
 from gpubench.units import count, format_percent, format_usd
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+    from plotly.graph_objects import Figure
 
 
-Basis = Literal["measured", "reference", "predicted"]
 SortedBy = Literal["value", "throughput", "cost", "time"]
 """What the rows of a ranking are in order of: the last two are of a job."""
 
@@ -71,6 +72,8 @@ class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         rank: Shared by the rows of a band; see ``gpubench.recommend.contest.bands``.
         tie: Whether the row cannot be told from the first of its band.
         p_best, p_top3: Probability of being the best offer, or among the best three, over joint draws.
+        p_best_independent: The first where the error of each GPU is its own and none cancels.
+        p_near_best: Probability of coming within 10 % of the best.
         hours, cost_usd: Of the job, where one was given; ``_low`` and ``_high`` are of the interval.
         pareto: Whether nothing else is as fast, as cheap and as large in memory at once.
         dominated_by: What is, and in which respects it is better.
@@ -97,6 +100,8 @@ class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     hours: float | None = None
     cost_usd: float | None = None
     p_best: float | None = None
+    p_best_independent: float | None = None
+    p_near_best: float | None = None
     p_top3: float | None = None
     pareto: bool | None = None
     tie: bool = False
@@ -138,6 +143,7 @@ class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         row = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _NOT_FLAT}
         offer = {name: getattr(self.offer, name) for name in _OFFER_COLUMNS}
         offer["price_usd_per_hour"] = float(self.offer.price_usd_per_hour)
+        offer["price_note"] = self.offer.note
         estimate = {name: getattr(self.estimate, name) for name in _ESTIMATE_COLUMNS}
         case = {"batch_size": self.estimate.case.batch_size, "precision": self.estimate.case.precision}
         findings = [str(finding.kind) for finding in self.findings]
@@ -160,7 +166,7 @@ _ESTIMATE_COLUMNS = (
 )
 _OFFER_COLUMNS = (
     "provider", "instance", "region", "gpu_key", "gpu_count", "vcpus", "ram_bytes",
-    "pricing", "kind", "price_usd_per_hour", "price_date",
+    "pricing", "kind", "price_usd_per_hour", "price_date", "in_stock", "stock_date",
 )  # fmt: skip
 
 
@@ -231,6 +237,7 @@ class Ranking(Record, frozen=True, kw_only=True):
             several workloads together mean nothing; ``throughput_of`` and ``value_of`` give them.
         throughput_unit, value_unit: Units of what those two return.
         verdict: The answer, how sure it is, the fastest and the cheapest; the first sentence stands alone.
+        decision: The same as data, with what the verdict has no room for.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -246,6 +253,7 @@ class Ranking(Record, frozen=True, kw_only=True):
     rows: tuple[RankedOffer, ...]
     excluded: tuple[ExcludedOffer, ...]
     verdict: str
+    decision: Decision | None = None
     buy_or_rent: tuple[BuyOrRent, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -260,21 +268,13 @@ class Ranking(Record, frozen=True, kw_only=True):
         return bounded("\n".join([head, *lines, *([f"  ... {more:,} more"] if more else [])]) + ">")
 
     def _repr_html_(self) -> str:
-        """Return the head of the rows as a table for notebooks."""
-        title = f"Ranking as of {self.as_of} by {self.objective}: {self.verdict}"
-        head = ("rank", "GPUs", "provider", "instance", "price", "P(best)")
-        rows = [
-            (
-                f"{row.rank}{'=' if row.tie else ''}",
-                f"{row.offer.gpu_count}x {row.offer.gpu_key}",
-                row.offer.provider,
-                row.offer.instance,
-                f"{format_usd(float(row.offer.price_usd_per_hour))}/h {row.offer.pricing}",
-                "" if row.p_best is None else format_percent(row.p_best),
-            )
-            for row in self.rows[:_ROWS_IN_TABLE]
-        ]
-        return html_table(title, head, rows, len(self.rows))
+        """Return the card and the head of the rows for notebooks."""
+        html: str = views().ranking_html(self)
+        return html
+
+    def plot(self) -> Figure:
+        """Return every GPU on one axis, its best offer by what the rows are in order of, as a figure."""
+        return views().ranking_figure(self)
 
     def throughput_of(self, row: RankedOffer) -> Interval:
         """Return a row's throughput and its interval, in ``throughput_unit``."""
@@ -308,7 +308,6 @@ class Ranking(Record, frozen=True, kw_only=True):
 
 
 _ROWS_IN_REPR = 6
-_ROWS_IN_TABLE = 20
 
 
 def _line(row: RankedOffer) -> str:

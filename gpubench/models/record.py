@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -45,6 +46,11 @@ def bounded(text: str) -> str:
 def shown(text: str | None, limit: int = 40) -> str:
     """Return a name for a repr: without control characters, and short."""
     return plain(text or "unknown", limit)
+
+
+def views() -> Any:
+    """Return the room that shows records in a notebook; it stands above them, so it is found by name."""
+    return import_module("gpubench.report.views")
 
 
 def html_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], total: int) -> str:

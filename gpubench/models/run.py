@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gpubench.findings import Finding
 from gpubench.models.case import Case
 from gpubench.models.device import DeviceProfile
 from gpubench.models.measurement import BatchChoice, Measurement, MicroResult, Status
-from gpubench.models.record import PROTOCOL, SCHEMA_VERSION, Record, bounded, html_table, shown
+from gpubench.models.record import PROTOCOL, SCHEMA_VERSION, Record, bounded, html_table, shown, views
 from gpubench.units import count, per_second
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 
 class Environment(Record, frozen=True, kw_only=True):
@@ -107,6 +112,10 @@ class Run(Record, frozen=True, kw_only=True):
         title = f"Run {self.run_id} on {self.device.name or self.device.gpu_key or self.device.backend}"
         rows = [(each.label, _rate(each)) for each in self.measurements[:_CASES_IN_TABLE]]
         return html_table(title, ("case", "throughput (95 %)"), rows, len(self.measurements))
+
+    def plot(self) -> Figure:
+        """Return the throughput of every case with its interval, as a plotly figure."""
+        return views().run_figure(self)
 
 
 _CASES_IN_REPR = 8

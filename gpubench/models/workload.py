@@ -10,6 +10,9 @@ from gpubench.models.case import MemoryFormat, Recipe, TaskKind
 from gpubench.models.record import Record
 from gpubench.precisions import AMP, Precision
 
+PHOTOGRAPH_SHAPE = (3, 224, 224)
+"""What an input pipeline makes of a photograph."""
+
 
 class OperatorKind(StrEnum):
     """The kinds of operator that the roofline tells apart."""
@@ -59,23 +62,42 @@ class StepMemory(Record, frozen=True, kw_only=True):
         is_amp: Under autocast, of either type; fp32 and tf32 are alike.
         lines: By rising bytes per sample.
         weights_bytes: Parameters and buffers, in every line.
+        trained_bytes: Of the weights, those that take a gradient; a forward pass counts them too.
         optimizer_bytes: State of the optimizer, in every line.
         saved: What the forward pass and the loss leave alive beside these, the prebuilt batches included.
-        recomputed: With the repeated blocks of the model computed again in the backward pass (activation
-            checkpointing).
+        recipe: Weights, checkpointing and the like of the case that was traced.
     """
 
     task: TaskKind
     is_amp: bool
     lines: tuple[MemoryLine, ...]
     weights_bytes: float = 0.0
+    trained_bytes: float = 0.0
     optimizer_bytes: float = 0.0
     saved: MemoryLine | None = None
-    recomputed: bool = False
+    recipe: Recipe = Recipe()
 
-    def peak(self, batch_size: int) -> MemoryLine:
-        """The moment of the step that needs most at this batch size."""
-        return max(self.lines, key=lambda line: line.at(batch_size))
+    def peak(self, batch_size: int, gradients: float = 1.0) -> MemoryLine:
+        """The moment of the step that needs most at this batch size.
+
+        Args:
+            batch_size: Samples.
+            gradients: Share of the gradients that is held, below 1 where they are sharded.
+        """
+        return max(self.lines, key=lambda line: line.at(batch_size) - (1 - gradients) * line.gradient_bytes)
+
+
+class BlockSizes(Record, frozen=True, kw_only=True):
+    """The repeated blocks of a model: what FSDP gathers, one at a time, and what lies outside of them.
+
+    Attributes:
+        largest_parameters: Of one block, the largest.
+        outside_parameters: Of all else: embedding, last norm, head.
+    """
+
+    count: int
+    largest_parameters: int
+    outside_parameters: int
 
 
 class DecodeWork(Record, frozen=True, kw_only=True):
@@ -106,6 +128,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         tasks: What can be measured with it; an input pipeline is only ever run forward.
         memory: Peak memory of each task, with autocast and without; empty where it could not be traced.
         memory_untraced: Why it could not be.
+        blocks: The repeated blocks; None where there are none.
         recipe: By which the work is done.
         settings: The fields of the recipe that may be changed.
         precisions: Those that it is measured at by default; empty is those of the device.
@@ -135,6 +158,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
     tasks: tuple[TaskKind, ...] = (TaskKind.TRAIN, TaskKind.INFER)
     memory: tuple[StepMemory, ...] = ()
     memory_untraced: str | None = None
+    blocks: BlockSizes | None = None
     recipe: Recipe = Recipe()
     settings: tuple[str, ...] = ()
     precisions: tuple[str, ...] = ()
@@ -195,6 +219,11 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         if not self.is_image:
             return None
         return MemoryFormat.CONTIGUOUS if precision is Precision.FP32 else MemoryFormat.CHANNELS_LAST
+
+    @property
+    def takes_photographs(self) -> bool:
+        """Whether a sample is an image that somebody decodes, crops and augments first."""
+        return self.is_image and self.sample_shape == PHOTOGRAPH_SHAPE
 
     @property
     def main_batch(self) -> int:

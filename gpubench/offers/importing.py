@@ -17,13 +17,13 @@ import msgspec
 from gpubench.errors import MisuseError
 from gpubench.models import Pricing
 from gpubench.offers.dates import price_day
-from gpubench.offers.gpuhunt_catalog import PROVIDERS
 from gpubench.offers.outliers import sort_outliers
 from gpubench.offers.own import read_own
 from gpubench.offers.quotes import offers_of_quotes
 from gpubench.offers.rows import Rows, read_rows
 from gpubench.offers.snapshot import IMPORTED, embedded_offers, offers_folder, refreshed_offers, write_json
 from gpubench.offers.source import MARKETPLACES, Quote
+from gpubench.offers.sources.gpuhunt_catalog import PROVIDERS
 from gpubench.offers.table import OfferTable, overlay
 from gpubench.units import plain
 

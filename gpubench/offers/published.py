@@ -29,7 +29,7 @@ from gpubench.offers.snapshot import (
     refreshed_offers,
     write_snapshot,
 )
-from gpubench.offers.source import SourceError, Transport, decode
+from gpubench.offers.source import SourceError, Transport, decode, is_safe
 from gpubench.offers.table import OfferTable, SetAside, offer_key, overlay
 from gpubench.today import now as clock
 from gpubench.units import plain, utc_stamp
@@ -63,9 +63,11 @@ def take_over(
 
     Raises:
         SourceError: If the URL cannot be read, is no snapshot, holds no offer, or is dated in the future.
-        MisuseError: If it has none of ``only``.
+        MisuseError: If the URL is of a kind that is never read, or the snapshot has none of ``only``.
         StorageError: If the result cannot be written.
     """
+    if not is_safe(url):
+        raise MisuseError(f"--from {plain(url, 80)!r} is not an https address; give one as https://HOST/PATH")
     folder = offers_folder(results)
     require_writable(folder, hint=WRITE_HINT)
     today = now or clock()

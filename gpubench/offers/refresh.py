@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from pkgutil import iter_modules
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -30,6 +32,8 @@ from gpubench.offers.table import Coverage, OfferKey, OfferTable, SetAside, offe
 from gpubench.specs import keys_of_name, load_specs
 from gpubench.units import utc_stamp
 
+T = TypeVar("T")
+
 SOURCE_LIMIT_S = 600.0
 """For all the requests of one source; the longest, Azure and Vast, take some 40."""
 
@@ -50,23 +54,28 @@ class Refreshed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def all_sources() -> tuple[Source, ...]:
-    """Return every source, collected catalogs first: what a cloud says itself lies over them.
+    """Return the sources of this package and of others, collected catalogs first.
 
     Raises:
         MisuseError: If an installed plug-in takes the name of another source.
     """
     from importlib.metadata import entry_points
 
-    from gpubench.offers import aws, azure, gpuhunt_catalog, lambda_cloud, runpod, vast
-
-    own: list[Source] = [*gpuhunt_catalog.SOURCES]
-    own += [aws.SOURCE, azure.SOURCE, lambda_cloud.SOURCE, runpod.SOURCE, vast.SOURCE]
-    sources = {source.name: source for source in own}
+    sources = {source.name: source for source in own_sources()}
     for point in entry_points(group="gpubench.offers"):
         source: Source = point.load()
         if sources.setdefault(source.name, source) is not source:
             raise MisuseError(f"two price sources are called {source.name!r} ({point.value}): uninstall one")
-    return tuple(sources.values())
+    return tuple(in_order(sources).values())
+
+
+def own_sources() -> tuple[Source, ...]:
+    """Return the ``SOURCE``, or the ``SOURCES``, of every file in ``gpubench/offers/sources``."""
+    from gpubench.offers import sources as folder
+
+    modules = (import_module(f"{folder.__name__}.{found.name}") for found in iter_modules(folder.__path__))
+    each = (getattr(module, "SOURCES", None) or (module.SOURCE,) for module in modules)
+    return tuple(source for some in each for source in some)
 
 
 def select_sources(sources: Sequence[Source], wanted: Sequence[str]) -> tuple[Source, ...]:
@@ -272,6 +281,6 @@ def _under_known_names(fresh: OfferTable, known: Iterable[Offer]) -> OfferTable:
     return overlay([msgspec.structs.replace(fresh, offers=offers)])
 
 
-def in_order(sources: dict[str, SourceOffers]) -> dict[str, SourceOffers]:
+def in_order(sources: dict[str, T]) -> dict[str, T]:
     """Put collected catalogs first, so that a cloud's own answer lies over them when the file is read."""
     return dict(sorted(sources.items(), key=lambda item: (not item[0].startswith("gpuhunt-"), item[0])))

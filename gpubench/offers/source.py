@@ -38,6 +38,8 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
         price: Price of the whole instance [USD/h] as text or number.
         price_date: None is the day of retrieval.
         in_stock: Whether one can be had at this moment; None where the source does not say.
+        ask_count: Hosts of a marketplace whose cheapest this is.
+        ask_median: What the middle one of them asks [USD/h].
     """
 
     provider: str
@@ -56,6 +58,8 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     note: str | None = None
     in_stock: bool | None = None
+    ask_count: int | None = None
+    ask_median: float | None = None
 
 
 class Complete(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +115,24 @@ class Source(Protocol):
             SourceError: If the provider fails, or answers in a shape that is not its own.
         """
         ...
+
+
+_THIS_MACHINE = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+def is_safe(url: str) -> bool:
+    """Whether prices may be read from a URL: https, or plain http to this machine, which nothing leaves.
+
+    >>> is_safe("https://a.example/x"), is_safe("http://127.0.0.1:80/x"), is_safe("ftp://a.example/x")
+    (True, True, False)
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return bool(parts.hostname) and (
+        parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _THIS_MACHINE)
+    )
 
 
 def same_host(one: str, other: str) -> bool:

@@ -14,7 +14,7 @@ from urllib.parse import urljoin, urlsplit
 import httpx
 
 from gpubench import __version__
-from gpubench.offers.source import SourceError, same_host
+from gpubench.offers.source import SourceError, is_safe, same_host
 from gpubench.units import plain
 
 MAX_BODY_BYTES = 64 * 1024**2
@@ -25,7 +25,6 @@ MAX_RETRIES = 3
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 20.0
 MAX_REDIRECTS = 3
-_THIS_MACHINE = frozenset({"127.0.0.1", "::1", "localhost"})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
@@ -100,7 +99,8 @@ class HttpTransport:
         deadline = time.monotonic() + self._request_timeout_s
         asked, host = url, urlsplit(url).hostname
         for _ in range(MAX_REDIRECTS + 1):
-            self._check_scheme(url)
+            if not is_safe(url):
+                raise SourceError(f"{plain(url, 80)} is not https: refused")
             method = "GET" if body is None else "POST"
             with self._client.stream(method, url, params=params, json=body, headers=headers) as response:
                 if response.status_code not in _REDIRECTS:
@@ -114,11 +114,6 @@ class HttpTransport:
             if not same_host(asked, url):
                 raise SourceError(f"{host} redirects to another host ({plain(url, 80)}): refused")
         raise SourceError(f"{host} redirects more than {MAX_REDIRECTS} times")
-
-    def _check_scheme(self, url: str) -> None:
-        parts = urlsplit(url)
-        if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _THIS_MACHINE):
-            raise SourceError(f"{plain(url, 80)} is not https: refused")
 
     def _read(self, response: httpx.Response, deadline: float) -> bytes:
         chunks, size_bytes = [], 0

@@ -1,4 +1,4 @@
-"""Every kind of device: the four that gpubench brings, and those of installed packages.
+"""Every kind of device: the five that gpubench brings, and those of installed packages.
 
 A package adds one with an entry point of the group ``gpubench.backends`` that names its ``BACKEND``.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.probe import amd, apple, cpu, nvidia
+from gpubench.probe import amd, apple, cpu, nvidia, opencl
 from gpubench.probe.backend import Backend, Problem
 
 ENTRY_POINT_GROUP = "gpubench.backends"
@@ -34,7 +34,9 @@ def load_backends(points: Iterable[importlib.metadata.EntryPoint] | None = None)
         MisuseError: If two backends have one name.
     """
     listed = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP) if points is None else points
-    found: dict[str, Backend] = {b.name: b for b in (nvidia.BACKEND, amd.BACKEND, apple.BACKEND)}
+    found: dict[str, Backend] = {
+        b.name: b for b in (nvidia.BACKEND, amd.BACKEND, apple.BACKEND, opencl.BACKEND)
+    }
     problems = []
     for point in listed:
         if point.name in found or point.name == cpu.BACKEND.name:

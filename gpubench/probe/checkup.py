@@ -11,6 +11,7 @@ import msgspec
 
 from gpubench.errors import MisuseError, NoDeviceError
 from gpubench.models import DeviceProfile
+from gpubench.needs import INSTALL_TORCH, OR_CPU_BUILD
 from gpubench.precisions import forcing_tf32
 from gpubench.probe.backend import DeviceState, ProbeReport, Problem, unusable
 from gpubench.probe.check import Check, fail, ok, warn
@@ -71,7 +72,7 @@ def _python(report: ProbeReport) -> Iterator[Check]:
 def _torch(report: ProbeReport) -> Check:
     host = report.host
     if host.torch is None:
-        return fail("torch", "not installed", "install torch; on a machine without a GPU its CPU build")
+        return fail("torch", "not installed", f"{INSTALL_TORCH}; {OR_CPU_BUILD}")
     build = f"CUDA {host.torch_cuda}" if host.torch_cuda else "ROCm" if host.torch_hip else "CPU only"
     seen = f"{plain(host.torch)} ({build})"
     numbers = host.torch.split("+")[0].split(".")[:2]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
-from gpubench.probe import cpu, nvidia, system
+from msgspec import structs
+
+from gpubench.probe import cpu, nvidia, opencl, system
 from gpubench.probe.backend import BackendReport, Host, ProbeReport
 from gpubench.probe.backends import load_backends
 from gpubench.probe.torch_build import torch_build, torch_problem
@@ -17,6 +20,7 @@ def probe() -> ProbeReport:
     """
     backends = load_backends()
     by_name = {name: backend.devices() for name, backend in backends.found.items()}
+    by_name[opencl.NAME] = _through_opencl_alone(by_name)
     gpus, reports = by_name[nvidia.BACKEND.name], by_name.values()
     first = next(d for r in reports for d in r.devices)
     unreachable = None if first.is_cpu else torch_problem(first)
@@ -30,6 +34,14 @@ def probe() -> ProbeReport:
         ),
         host=_host(gpus),
     )
+
+
+def _through_opencl_alone(by_name: Mapping[str, BackendReport]) -> BackendReport:
+    """OpenCL's devices of the makers whose own driver lists none."""
+    listed = by_name[opencl.NAME]
+    others = {d.vendor for name, r in by_name.items() for d in r.devices if name not in {opencl.NAME, "cpu"}}
+    alone = tuple(d for d in listed.devices if d.vendor not in others)
+    return structs.replace(listed, devices=alone, states=(None,) * len(alone))
 
 
 def _host(gpus: BackendReport) -> Host:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from gpubench.errors import MisuseError, NoDeviceError
 from gpubench.models import DeviceProfile
-from gpubench.probe import cpu, nvidia
+from gpubench.probe import cpu, nvidia, opencl
 from gpubench.probe.backend import BackendReport, unusable
 from gpubench.probe.backends import load_backends
 from gpubench.probe.torch_build import torch_problem
@@ -32,7 +32,8 @@ def select_device(name: str = "auto") -> tuple[DeviceProfile, str | None]:
     Args:
         name: ``auto`` (the first usable GPU, else the CPU), ``cpu``, ``cuda``, ``cuda:N`` (the N-th
             visible GPU; without CUDA_VISIBLE_DEVICES that is the order of ``gpubench probe``), ``rocm``,
-            ``mps``, a UUID or the start of one, or a key or name of the specification table.
+            ``mps``, ``opencl:N`` (micro-benchmarks alone), a UUID or the start of one, or a key or name of
+            the specification table.
 
     Raises:
         NoDeviceError: If a GPU is asked for and none is usable, or one is here but cannot be used.
@@ -42,17 +43,20 @@ def select_device(name: str = "auto") -> tuple[DeviceProfile, str | None]:
     if wanted.lower() == "cpu":
         return cpu.BACKEND.profile(), None
     check_form(wanted)
+    place = _place(wanted)
+    if place is not None and place[1] == opencl.NAME:
+        return opencl.BACKEND.device(int(place[2] or 0)), None
     report = nvidia.BACKEND.devices()
     # On a machine without NVIDIA GPUs the variable, often set for all of a cluster, means nothing.
     broken = unusable(report.problems)
     nvidias = visible_devices(report.devices, os.environ, unusable=broken) if report.devices else ()
     if wanted.lower() == "auto":
         return _automatic(report, nvidias)
-    kind, gpus = _place(wanted), (*nvidias, *_others())
-    hidden = report.devices and not nvidias and kind and kind[1] == "cuda"
+    gpus = (*nvidias, *_others())
+    hidden = report.devices and not nvidias and place and place[1] == "cuda"
     if not gpus or hidden:
         raise NoDeviceError(_no_gpu(report))
-    _check_place(kind, broken)
+    _check_place(place, broken)
     device = _named(wanted, gpus)
     check_torch(device)
     return device, _hurt(report) if device.backend == nvidia.BACKEND.name else None
@@ -129,9 +133,10 @@ def _place(name: str) -> re.Match[str] | None:
 
 
 def _others() -> tuple[DeviceProfile, ...]:
-    """GPUs of other makers, as far as their own variable leaves them."""
+    """GPUs of other makers that a framework can train on, as far as their own variable leaves them."""
     found = load_backends().found
-    listed = {name: b.devices().devices for name, b in found.items() if name not in {"cuda", "cpu"}}
+    apart = {"cuda", "cpu", opencl.NAME}
+    listed = {name: b.devices().devices for name, b in found.items() if name not in apart}
     if listed["rocm"]:
         listed["rocm"] = visible_devices(listed["rocm"], os.environ, HIP_VARIABLE)
     return tuple(device for devices in listed.values() for device in devices)

@@ -11,6 +11,7 @@ import msgspec
 
 from gpubench.errors import ExitCode
 from gpubench.models import DeviceProfile
+from gpubench.needs import INSTALL_TORCH
 from gpubench.probe.backend import Problem
 from gpubench.probe.system import read_text
 from gpubench.units import plain
@@ -43,7 +44,7 @@ def torch_problem(device: DeviceProfile, platform: str = sys.platform) -> Proble
     build = torch_build()
     gpu = plain(device.name or "the GPU")
     if build is None:
-        return problem("torch is not installed", f"{gpu} cannot be measured", "install torch")
+        return problem("torch is not installed", f"{gpu} cannot be measured", INSTALL_TORCH)
     if device.backend == "rocm":
         return None if build.hip else _no_rocm(gpu, build)
     if device.backend != "cuda":

@@ -39,9 +39,15 @@ _logger = logging.getLogger(__name__)
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What the child process has to say: a profile with remarks, or one line and the traceback behind it."""
+    """What the child process has to say: a profile with remarks, or one line and the traceback behind it.
+
+    Attributes:
+        folder: Of a model of the user's own: its files are those of ``files``, below this folder.
+    """
 
     profile: WorkloadProfile | None = None
+    folder: str | None = None
+    files: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     error: str | None = None
     traceback: str | None = None
@@ -120,6 +126,26 @@ def _usual_profile(reference: str, limit_s: float) -> WorkloadProfile:
 
 
 def _profile_in_child(reference: str, time_limit_s: float, recipe: Recipe | None = None) -> WorkloadProfile:
+    answer = _ask(reference, time_limit_s, recipe)
+    for note in answer.notes:
+        _logger.warning("%s", plain(note, _NOTE_CHARACTERS))
+    assert answer.profile is not None
+    return answer.profile
+
+
+def files_of(reference: str, *, time_limit_s: float = TRACE_LIMIT_S) -> tuple[Path, tuple[Path, ...]]:
+    """Return the folder of a model of the user's own, and the files below it that it is made of.
+
+    Raises:
+        MisuseError: As ``profile_of``.
+    """
+    answer = _ask(reference, time_limit_s)
+    assert answer.folder is not None
+    return Path(answer.folder), tuple(map(Path, answer.files))
+
+
+def _ask(reference: str, time_limit_s: float, recipe: Recipe | None = None) -> Answer:
+    """Trace a model in a child process; the answer has a profile."""
     name = plain(Path(reference).name)
     with _notice(name, time_limit_s):
         asked = ask_child(
@@ -129,6 +155,8 @@ def _profile_in_child(reference: str, time_limit_s: float, recipe: Recipe | None
             time_limit_s=time_limit_s,
             environment={**os.environ, "CUDA_VISIBLE_DEVICES": ""},  # tracing needs no GPU, and takes none
         )
+    if asked.swept:
+        _logger.warning("%s: ended what it had left running: %s", name, ", ".join(asked.swept))
     answer = asked.answer
     if answer is None or (answer.profile is None and answer.error is None):
         kept = write_log(name, None, asked.output)
@@ -137,9 +165,7 @@ def _profile_in_child(reference: str, time_limit_s: float, recipe: Recipe | None
         kept = write_log(name, answer.traceback, asked.output)
         where = f" ({kept})" if answer.traceback else ""
         raise MisuseError(f"{answer.error}{where}")
-    for note in answer.notes:
-        _logger.warning("%s", plain(note, _NOTE_CHARACTERS))
-    return answer.profile
+    return answer
 
 
 @contextmanager

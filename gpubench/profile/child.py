@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -16,17 +17,27 @@ from gpubench.profile.first_loss import check_first_loss
 from gpubench.profile.trace import trace_workload
 from gpubench.workload import is_own, one_line
 
+MOST_VARIANTS_S = 10.0
+"""Of CPU time: the other ways to train a model of billions of parameters are told by the formula instead."""
+
 
 def main() -> None:
     """Trace the model and answer."""
     parent = ParentChannel()
     reference, recipe = parent.arguments
-    parent.send(_answer(reference, msgspec.json.decode(recipe, type=Recipe) if recipe else None))
+    parent.send(
+        _answer(reference, parent.return_home, msgspec.json.decode(recipe, type=Recipe) if recipe else None)
+    )
 
 
-def _answer(reference: str, recipe: Recipe | None) -> Answer:
+def _stay() -> None:
+    """Be where this process was started already."""
+
+
+def _answer(reference: str, return_home: Callable[[], None] = _stay, recipe: Recipe | None = None) -> Answer:
     try:
-        profile, notes = _profile(reference, recipe)
+        profile, notes = _profile(reference, return_home, recipe)
+        folder, files = _files(reference)
     except MisuseError as error:
         theirs = None if error.__cause__ is None else "".join(traceback.format_exception(error))
         return Answer(error=str(error), traceback=theirs)
@@ -35,15 +46,26 @@ def _answer(reference: str, recipe: Recipe | None) -> Answer:
         return Answer(
             error=f"{name}: {one_line(error)}", traceback="".join(traceback.format_exception(error))
         )
-    return Answer(profile=profile, notes=notes)
+    return Answer(profile=profile, notes=notes, folder=folder, files=files)
 
 
-def _profile(reference: str, recipe: Recipe | None) -> tuple[WorkloadProfile, tuple[str, ...]]:
+def _files(reference: str) -> tuple[str | None, tuple[str, ...]]:
+    if not is_own(reference):
+        return None, ()
+    from gpubench.own_model import files_of
+
+    folder, files = files_of(reference)
+    return str(folder), tuple(map(str, files))
+
+
+def _profile(
+    reference: str, return_home: Callable[[], None], recipe: Recipe | None
+) -> tuple[WorkloadProfile, tuple[str, ...]]:
     """Trace the model, look at its loss where the trace had no values, and name its version."""
     workload = load_workload(reference)
     if recipe is not None:
         workload = workload.at(recipe)
-    traced = trace_workload(workload)
+    traced = trace_workload(workload, MOST_VARIANTS_S)
     profile = traced.profile
     if traced.why_on_cpu is None:
         note = check_first_loss(workload, profile)
@@ -52,6 +74,7 @@ def _profile(reference: str, recipe: Recipe | None) -> tuple[WorkloadProfile, tu
     if is_own(reference):
         from gpubench.own_model import version_of
 
+        return_home()  # the reference is a path from there
         profile = msgspec.structs.replace(profile, version=version_of(reference, profile))
     sound = msgspec.convert(msgspec.to_builtins(profile), WorkloadProfile)  # its fields are of others too
     notes = (note, None if profile.memory_untraced is None else _memory_note(profile.memory_untraced))

@@ -6,6 +6,7 @@ is paid once a step.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.models import (
+    BlockSizes,
     Checkpointing,
     DecodeWork,
     Operator,
@@ -25,6 +27,7 @@ from gpubench.models import (
     WeightType,
     WorkloadProfile,
 )
+from gpubench.profile.blocks import block_sizes
 from gpubench.profile.liveness import trace_memory
 from gpubench.workload import TOO_LARGE, Task, Workload, lacks_memory, one_line, seeded
 
@@ -49,6 +52,7 @@ class _Trace:
     trainable: int
     state_bytes: float
     optimizer: str
+    blocks: BlockSizes | None
     tokens: int | None = None
     decode: DecodeWork | None = None
     why_on_cpu: str | None = None
@@ -68,21 +72,25 @@ def profile_workload(workload: Workload) -> WorkloadProfile:
     Raises:
         MisuseError: If the model cannot run a step on its own batch.
     """
-    others = tuple(trace_workload(workload.at(recipe)).profile for recipe in workload.variants)
+    others = tuple(trace_workload(workload.at(recipe), 0).profile for recipe in workload.variants)
     return msgspec.structs.replace(trace_workload(workload).profile, variants=others)
 
 
-def trace_workload(workload: Workload) -> Traced:
+def trace_workload(workload: Workload, variants_s: float = math.inf) -> Traced:
     """Read the profile of a workload, and say how it could be read.
 
     It is built and traced on the meta device, where nothing is allocated or computed; a model that looks at
     its own values cannot run there and is traced on the CPU.
 
+    Args:
+        workload: Any.
+        variants_s: As ``trace_memory`` takes it.
+
     Raises:
         MisuseError: If the model cannot run a step on its own batch.
     """
     traced = trace_operators(workload)
-    memory, memory_untraced = _memory(workload)
+    memory, memory_untraced = _memory(workload, variants_s)
     memory = tuple(_quantized(step, traced.profile) for step in memory)
     profile = msgspec.structs.replace(traced.profile, memory=memory, memory_untraced=memory_untraced)
     return Traced(profile, traced.why_on_cpu)
@@ -124,10 +132,10 @@ def _quantized(step: StepMemory, profile: WorkloadProfile) -> StepMemory:
     return msgspec.structs.replace(step, lines=lines, weights_bytes=step.weights_bytes - less)
 
 
-def _memory(workload: Workload) -> tuple[tuple[StepMemory, ...], str | None]:
+def _memory(workload: Workload, variants_s: float) -> tuple[tuple[StepMemory, ...], str | None]:
     """Trace peak memory, or say why it cannot be traced."""
     try:
-        return trace_memory(workload), None
+        return trace_memory(workload, variants_s), None
     except Exception as error:  # noqa: BLE001 - code of others, and a torch that lacks something: the reason is kept
         return (), one_line(error)
 
@@ -156,6 +164,7 @@ def _profile(workload: Workload, traces: Sequence[_Trace]) -> WorkloadProfile:
         train=train,
         infer=infer,
         tasks=workload.tasks,
+        blocks=one.blocks,
         recipe=workload.recipe,
         settings=workload.settings,
         precisions=workload.precisions,
@@ -311,6 +320,7 @@ def _trace_task(task: Task, tasks: Sequence[TaskKind]) -> _Trace:
         trainable=sum(p.numel() for p in trained),
         state_bytes=state,
         optimizer=optimizer,
+        blocks=block_sizes(model),
         tokens=_tokens(arguments[0]),
         decode=task.decode,
     )

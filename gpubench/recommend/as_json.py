@@ -22,6 +22,7 @@ def as_json(ranking: Ranking) -> dict[str, Any]:
         "value_unit": ranking.value_unit,
         "reference_gpu_key": ranking.reference_gpu_key,
         "verdict": ranking.verdict,
+        "decision": ranking.decision,
         "notes": ranking.notes,
         "cases": ranking.cases,
         "rows": [row.flat() | _tokens(row) for row in ranking.rows],

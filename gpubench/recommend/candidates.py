@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from gpubench.models import GpuSpec, Offer, Pricing
 from gpubench.predict.draws import Z90
 from gpubench.recommend import economics
+from gpubench.recommend.job import Work
+from gpubench.recommend.prices import Market, Prices, prices_of
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.scaling import Scaling
 from gpubench.recommend.speeds import Speeds
@@ -25,7 +27,8 @@ class Candidates:
 
     ``delivered`` is the share of its throughput that an offer keeps: less than 1 on spot instances where
     work is lost, and part of every rate. ``spread`` is the standard deviation of the log of the scaling
-    efficiency.
+    efficiency. ``ratio_low`` and ``ratio_high`` are the ends of ``rate`` where only its ratio to the
+    reference GPU counts: what both err by together is not in them. ``work`` is the job, if there is one.
     """
 
     offers: Sequence[Offer]
@@ -42,6 +45,10 @@ class Candidates:
     rate: Floats
     rate_low: Floats
     rate_high: Floats
+    ratio_low: Floats
+    ratio_high: Floats
+    prices: Prices
+    work: Work | None = None
 
     def __len__(self) -> int:
         """Return the number of offers."""
@@ -53,7 +60,11 @@ def candidates_of(
     speeds: Speeds,
     specs: Mapping[str, GpuSpec],
     scaling_of: Mapping[tuple[str, int], Scaling],
+    market: Market,
+    *,
     spot_lost: float = 0.0,
+    reference_gpu: str | None = None,
+    work: Work | None = None,
 ) -> Candidates:
     """Lay offers out as columns; each offer's GPU must be among ``speeds``."""
     row_of = {key: row for row, key in enumerate(speeds.keys)}
@@ -66,8 +77,11 @@ def candidates_of(
     lost = np.array([spot_lost if offer.pricing is Pricing.SPOT else 0.0 for offer in offers])
     delivered = economics.delivered_share(lost)
     rate = speeds.samples_per_s[gpu] * count * efficiency * delivered
-    below = np.sqrt(np.log(speeds.samples_per_s / speeds.low)[gpu] ** 2 + half_width**2)
-    above = np.sqrt(np.log(speeds.high / speeds.samples_per_s)[gpu] ** 2 + half_width**2)
+    down, up = np.log(speeds.samples_per_s / speeds.low), np.log(speeds.high / speeds.samples_per_s)
+    ratio_down, ratio_up = _of_ratio(speeds, reference_gpu)
+    below, above, ratio_below, ratio_above = (
+        np.sqrt(width[gpu] ** 2 + half_width**2) for width in (down, up, ratio_down, ratio_up)
+    )
     return Candidates(
         offers=offers,
         speeds=speeds,
@@ -83,13 +97,44 @@ def candidates_of(
         rate=rate,
         rate_low=rate * np.exp(-below),
         rate_high=rate * np.exp(above),
+        ratio_low=rate * np.exp(-ratio_below),
+        ratio_high=rate * np.exp(ratio_above),
+        prices=prices_of(offers, market),
+        work=work,
     )
 
 
-def drawn_rates(request: RankRequest, pool: Candidates, rows: Indices) -> Floats:
-    """Return the (N, D) rate of these rows' instances in every joint draw; rows of one GPU share its draw."""
+_RATIO_ENDS = (0.05, 0.95)
+
+
+def _of_ratio(speeds: Speeds, reference_gpu: str | None) -> tuple[Floats, Floats]:
+    """Return how far the ratio to the reference GPU reaches down and up, in its logarithm; unknown is NaN.
+
+    The reference GPU against itself is 1, whatever is known of it.
+    """
+    unknown = np.full(len(speeds.keys), np.nan)
+    if reference_gpu not in speeds.keys:
+        return unknown, unknown
+    row = speeds.keys.index(reference_gpu)
+    ratio = np.log(speeds.draws / speeds.draws[row])
+    likely = np.log(speeds.samples_per_s / speeds.samples_per_s[row])
+    low, high = np.quantile(ratio, _RATIO_ENDS, axis=1)
+    is_open = np.isnan(speeds.low) | np.isnan(speeds.low[row])
+    down, up = (np.where(is_open, np.nan, np.maximum(width, 0.0)) for width in (likely - low, high - likely))
+    down[row] = up[row] = 0.0
+    return down, up
+
+
+def drawn_rates(
+    request: RankRequest, pool: Candidates, rows: Indices, *, independent: bool = False
+) -> Floats:
+    """Return the (N, D) rate of these rows' instances in every joint draw; rows of one GPU share its draw.
+
+    With ``independent`` the error of each GPU is its own: nothing is common to predictions of one anchor.
+    """
     factor = pool.count[rows] * pool.efficiency[rows] * pool.delivered[rows]
-    rate = pool.speeds.draws[pool.gpu[rows]] * factor[:, None]
+    draws = pool.speeds.independent_draws if independent else pool.speeds.draws
+    rate = draws[pool.gpu[rows]] * factor[:, None]
     spread = pool.spread[rows]
     if spread.any():  # one error of the scaling model for each GPU, whatever the count
         shape = (len(pool.speeds.keys), request.draws)

@@ -22,6 +22,7 @@ from gpubench.predict.question import FITTED_VENDOR, Question, Refusal, question
 from gpubench.predict.scaling import scaling
 from gpubench.profile import profiles_of
 from gpubench.recommend import own_devices
+from gpubench.recommend.job import UsualJob, usual_job
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.scaling import Efficiency, Scaler, measured_efficiency
 from gpubench.recommend.speeds import Answers
@@ -42,10 +43,17 @@ class Runs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known: an answer for each workload and GPU, and how several GPUs train together."""
+    """What is known: an answer for each workload and GPU, and how several GPUs train together.
+
+    Attributes:
+        photographs: The workloads that train on decoded photographs, which a host must prepare.
+        usual_job: The job by which the workload is known, where it is one.
+    """
 
     answers: Mapping[str, Answers]
     scaler: Scaler
+    photographs: frozenset[str] = frozenset()
+    usual_job: UsualJob | None = None
 
 
 def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidence:
@@ -68,7 +76,16 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
     return Evidence(
         answers={name: _all_answers(request, question, specs, runs) for name, question in questions.items()},
         scaler=scaler,
+        photographs=frozenset(name for name, profile in profiles.items() if profile.takes_photographs),
+        usual_job=_usual_job(request, profiles),
     )
+
+
+def _usual_job(request: RankRequest, profiles: Mapping[str, WorkloadProfile]) -> UsualJob | None:
+    if len(profiles) != 1:
+        return None
+    (profile,) = profiles.values()
+    return usual_job(profile, profile.task_for(request.task))
 
 
 def _all_answers(request: RankRequest, question: Question, specs: Sequence[GpuSpec], runs: Runs) -> Answers:

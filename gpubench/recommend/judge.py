@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from gpubench.labels import gpu_name
-from gpubench.models import BuyOrRent, GpuSpec, Offer, Ranking
+from gpubench.models import BuyOrRent, GpuSpec, Offer, RankedOffer, Ranking
+from gpubench.offers.moves import USUAL_DRIFT, asks_of
 from gpubench.offers.outliers import Market
-from gpubench.offers.table import OfferKey
-from gpubench.recommend import limits, objective
+from gpubench.offers.table import NOT_RANKED, OfferKey
+from gpubench.recommend import limits, objective, prices
 from gpubench.recommend.break_even import against_rent
 from gpubench.recommend.candidates import Candidates, candidates_of
+from gpubench.recommend.chances import chances_of
+from gpubench.recommend.decision import beside, decide
 from gpubench.recommend.filters import (
     NO_FIGURE,
     Exclusion,
@@ -28,14 +31,28 @@ from gpubench.recommend.filters import (
     outlier_filter,
     payment_filters,
 )
+from gpubench.recommend.finding_out import finding_out
 from gpubench.recommend.gather import Evidence
-from gpubench.recommend.notes import far_from_others, free_beside, left_out_as_outliers, notes_of
+from gpubench.recommend.job import Work, work_of
+from gpubench.recommend.notes import (
+    far_from_others,
+    free_beside,
+    how_to_measure,
+    left_out_as_outliers,
+    notes_of,
+)
 from gpubench.recommend.owning import Ownership
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import rows_of, with_spot_break_even
-from gpubench.recommend.scaling import scaling_of
+from gpubench.recommend.scaling import Scaling, scaling_of
 from gpubench.recommend.speeds import Drawer, Speeds, combine
-from gpubench.recommend.verdict import buying_sentences, cpu_comparison, cpu_sentences, verdict
+from gpubench.recommend.verdict import (
+    NO_GPU_NEEDED,
+    buying_sentences,
+    cpu_comparison,
+    cpu_sentences,
+    verdict,
+)
 from gpubench.units import plural
 
 
@@ -48,7 +65,9 @@ def judge(
     today: date,
     drawer: Drawer | None = None,
     owned: Mapping[Offer, Ownership] = MappingProxyType({}),
+    for_sale: Mapping[Offer, Ownership] = MappingProxyType({}),
     believed: Collection[OfferKey] = (),
+    drift: float = USUAL_DRIFT,
     notes: Iterable[str] = (),
 ) -> Ranking:
     """Rank offers as the request asks.
@@ -61,41 +80,55 @@ def judge(
         today: The day that price ages count to.
         drawer: Joint draws of estimates; None is ``predict.draws.draw``.
         owned: What owning means, for the owned ones among the offers.
+        for_sale: Hardware that could be bought and is not ranked: the best of it stands beside the ranking.
         believed: Keys of offers that the buyer gave himself: their prices are taken as they are.
+        drift: How far list prices move in a year: see ``offers.moves.drift_of``.
         notes: What the reader should know about the evidence.
 
     Raises:
         MisuseError: If a name is unknown or no offer is left; the message says which filter removed how many.
     """
-    watts = {offer: ownership.power_w for offer, ownership in owned.items()}
-    possible, fallen = apply(filters_of(request, offers, today, watts), offers, specs)
-    market = Market(offers)
-    possible, doubted = apply(outlier_filter(request, market, believed), possible, specs)
+    machines = {**for_sale, **owned}
+    watts = {offer: ownership.power_w for offer, ownership in machines.items()}
+    filters = filters_of(request, offers, today, watts)
+    possible, fallen = apply(filters, offers, specs)
+    sold, _ = apply(filters, for_sale, specs)
+    others = Market(offers)
+    possible, doubted = apply(outlier_filter(request, others, believed), possible, specs)
     paid_as_asked = payment_filters(request, {offer.pricing for offer in offers})
     kept, otherwise_paid = apply(paid_as_asked, possible, specs)
     fallen += [*doubted, *otherwise_paid]
     _require(kept, offers, fallen)
-    evidence = evidence_for(sorted({offer.gpu_key for offer in possible} | {request.reference_gpu}))
+    keys = {offer.gpu_key for offer in (*possible, *sold)}
+    evidence = evidence_for(sorted(keys | {request.reference_gpu}))
     speeds = combine(evidence.answers, request.mix, drawer or _draw(), request.draws, request.seed)
     kept, unknown = _with_speed(kept, speeds, specs)
     fallen += unknown
     _require(kept, offers, fallen)
-    pool = _pool(request, kept, speeds, specs, evidence)
+    work = work_of(request, speeds, evidence.usual_job, _unit(speeds))
+    if work is None:
+        request = msgspec.structs.replace(request, relative=True)
+    market = prices.Market(today, asks_of(_believed(offers, doubted)), drift)
+    known = _Known(speeds, specs, evidence, market, work)
+    pool_of = _pool(request, known)
+    pool = pool_of(kept)
     misses = limits.misses(request, pool)
     if misses:
         fallen += misses.values()
         kept = [offer for row, offer in enumerate(kept) if row not in misses]
         _require(kept, offers, fallen)
-        pool = _pool(request, kept, speeds, specs, evidence)
+        pool = pool_of(kept)
     order = objective.order(request, pool)
-    rows = rows_of(request, pool, order, today)
+    chances = chances_of(request, pool, order)
+    rows = rows_of(request, pool, order, today, chances)
     if request.spot:
         rows = with_spot_break_even(rows, possible)
     decisions: tuple[BuyOrRent, ...] = ()
     if owned:
         both = dict.fromkeys([*kept, *_with_speed(possible, speeds, specs)[0]])
-        machines = {row.offer: owned[row.offer] for row in rows if row.offer in owned}
-        decisions = against_rent(request, _pool(request, list(both), speeds, specs, evidence), machines)
+        in_the_race = {row.offer: owned[row.offer] for row in rows if row.offer in owned}
+        decisions = against_rent(request, pool_of(list(both)), in_the_race)
+    to_buy = pool_of(_with_speed(sold, speeds, specs)[0])
     ranking = Ranking(
         as_of=today.isoformat(),
         objective=objective.in_words(request),
@@ -105,30 +138,57 @@ def judge(
         rows=tuple(rows),
         excluded=excluded(fallen),
         verdict="",
+        decision=decide(
+            request,
+            rows,
+            chances,
+            specs,
+            job=None if work is None else work.job,
+            machines=machines,
+            to_own=_best_to_own(request, to_buy, today) if len(to_buy) else None,
+            photographs=evidence.photographs,
+            asks=market.asks,
+            measurement=finding_out(request, pool, order, rows, chances),
+        ),
         buy_or_rent=decisions,
         notes=(
             *notes,
             *left_out_as_outliers([each for each in doubted if apply(paid_as_asked, [each.offer], specs)[0]]),
-            *far_from_others(market, believed, kept),
+            *far_from_others(others, believed, kept),
             *notes_of(request, pool, len(rows), today),
             *free_beside(request, offers, specs),
         ),
     )
-    sentences = [
-        *cpu_sentences(request, speeds),
-        *verdict(request, ranking, _headline(request, pool, order)),
-        *cpu_comparison(request, speeds, rows[0]),
-    ]
+    about_the_cpu = cpu_sentences(request, speeds)
+    needless = [each for each in about_the_cpu if each.startswith(NO_GPU_NEEDED)]
+    said = verdict(
+        request,
+        ranking,
+        _headline(request, pool, order),
+        first=needless,
+        last=[
+            *buying_sentences(decisions),
+            *(each for each in about_the_cpu if each not in needless),
+            *cpu_comparison(request, speeds, rows[0]),
+        ],
+    )
     return msgspec.structs.replace(
         ranking,
         rows=ranking.rows[: request.limit],
-        verdict=" ".join([*sentences, *buying_sentences(decisions)]),
+        verdict=" ".join(said.verdict),
+        notes=(*said.beside, *how_to_measure(ranking.decision), *ranking.notes),
     )
 
 
 def _require(kept: Sequence[Offer], offers: Sequence[Offer], fallen: Sequence[Exclusion]) -> None:
     if not kept:
         raise nothing_left(len(offers), fallen)
+
+
+def _believed(offers: Iterable[Offer], doubted: Iterable[Exclusion]) -> Iterator[Offer]:
+    """Yield the offers of today whose prices nobody doubts."""
+    left_out = {id(each.offer) for each in doubted}
+    return (offer for offer in offers if offer.kind not in NOT_RANKED and id(offer) not in left_out)
 
 
 def _draw() -> Drawer:
@@ -157,23 +217,52 @@ def _why_unknown(gpu_key: str, speeds: Speeds, specs: Mapping[str, GpuSpec]) -> 
     return speeds.refusals.get(gpu_key, "its GPU is not in the table, and no run of yours measured it")
 
 
-def _pool(
-    request: RankRequest,
-    offers: Sequence[Offer],
-    speeds: Speeds,
-    specs: Mapping[str, GpuSpec],
-    evidence: Evidence,
-) -> Candidates:
+class _Known(NamedTuple):
+    """What every offer is laid out by."""
+
+    speeds: Speeds
+    specs: Mapping[str, GpuSpec]
+    evidence: Evidence
+    market: prices.Market
+    work: Work | None
+
+
+def _pool(request: RankRequest, known: _Known) -> Callable[[Sequence[Offer]], Candidates]:
+    """Return what lays offers out as columns."""
+    speeds, specs, evidence = known.speeds, known.specs, known.evidence
     scaler = evidence.scaler if request.one_job_over_all_gpus else None
     parts = {
         key: dict(zip(evidence.answers, each, strict=True))
         for key, each in zip(speeds.keys, speeds.parts, strict=True)
     }
-    scalings = {
-        (key, count): scaling_of(specs.get(key), count, parts[key], scaler=scaler, shares=request.mix)
-        for key, count in {(offer.gpu_key, offer.gpu_count) for offer in offers}
-    }
-    return candidates_of(offers, speeds, specs, scalings, request.spot_lost)
+    scalings: dict[tuple[str, int], Scaling] = {}
+
+    def pool_of(offers: Sequence[Offer]) -> Candidates:
+        for key, count in {(offer.gpu_key, offer.gpu_count) for offer in offers} - scalings.keys():
+            found = scaling_of(specs.get(key), count, parts[key], scaler=scaler, shares=request.mix)
+            scalings[key, count] = found
+        return candidates_of(
+            offers,
+            speeds,
+            specs,
+            scalings,
+            known.market,
+            spot_lost=request.spot_lost,
+            reference_gpu=request.reference_gpu,
+            work=known.work,
+        )
+
+    return pool_of
+
+
+def _best_to_own(request: RankRequest, pool: Candidates, today: date) -> RankedOffer | None:
+    """Return the best hardware to buy, judged among its like; None where none meets what was asked."""
+    misses = limits.misses(request, pool)
+    left = [row for row in objective.order(request, pool).tolist() if row not in misses]
+    if not left:
+        return None
+    first = np.array(left[:1])
+    return beside(rows_of(request, pool, first, today, chances_of(request, pool, first))[0])
 
 
 def _headline(request: RankRequest, pool: Candidates, order: NDArray[np.int64]) -> tuple[int, int]:

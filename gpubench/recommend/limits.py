@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.filters import Exclusion
-from gpubench.recommend.objective import cost, hours
+from gpubench.recommend.objective import cost, hours, job_rates
 from gpubench.recommend.request import RankRequest
 from gpubench.units import format_number, format_usd
 
@@ -21,7 +21,8 @@ def misses(request: RankRequest, pool: Candidates) -> dict[int, Exclusion]:
     if request.deadline_hours is None and request.budget_usd is None:
         return {}
     rows = slice(None)
-    slow_rate = np.where(np.isnan(pool.rate_low), pool.rate, pool.rate_low)
+    _, _, slowest = job_rates(pool)
+    slow_rate = np.where(np.isnan(slowest), pool.rate, slowest)
     likely, slow = (hours(request, pool, rate, rows) for rate in (pool.rate, slow_rate))
     likely_usd, slow_usd = (cost(request, pool, each, rows) for each in (likely, slow))
     found: dict[int, Exclusion] = {}

@@ -1,8 +1,8 @@
 """What a ranking is in order of, and the only place that knows it.
 
 Of a job it is the cost, or the time: spot losses, start-up, billing increments, storage, egress and tax
-included. Without a job it is what a dollar buys, or throughput. Rows, P(best), ties, deadlines, the
-Pareto set and the verdict all ask here, so that none of them can judge by another figure.
+included. Without a job (``--relative``) it is what a dollar buys, or throughput. Rows, P(best), ties,
+deadlines, the Pareto set and the verdict all ask here, so that none of them can judge by another figure.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _WORDS: dict[SortedBy, str] = {
 
 def sorted_by(request: RankRequest) -> SortedBy:
     """Return what the rows are in order of; value for money is, of a job, what the job costs."""
-    return (_WITHOUT_A_JOB if request.job_samples is None else _OF_A_JOB)[request.sort]
+    return (_OF_A_JOB if request.has_job else _WITHOUT_A_JOB)[request.sort]
 
 
 def in_words(request: RankRequest) -> str:
@@ -52,20 +52,50 @@ def in_words(request: RankRequest) -> str:
     return f"{words}{best}"
 
 
-def merit(request: RankRequest, pool: Candidates, rate: Floats, rows: Indices | slice) -> Floats:
-    """Return what the request sorts by, at a rate of the instance: larger is better; shape of ``rate``."""
+def merit(
+    request: RankRequest, pool: Candidates, rate: Floats, rows: Indices | slice, price: Floats | None = None
+) -> Floats:
+    """Return what the request sorts by, at a rate of the instance: larger is better; shape of ``rate``.
+
+    Args:
+        request: What was asked.
+        pool: The offers.
+        rate: (N,) or (N, D) of these rows.
+        rows: Which rows.
+        price: Of the shape of ``rate`` [USD/h]; None takes the listed ones.
+    """
     by = sorted_by(request)
     if by == "throughput":
         return rate
     if by == "value":
-        return economics.samples_per_usd(rate, _beside(pool.price[rows], rate))
+        return economics.samples_per_usd(rate, _beside(pool.price[rows], rate) if price is None else price)
     job_hours = hours(request, pool, rate, rows)
-    return -job_hours if by == "time" else -cost(request, pool, job_hours, rows)
+    return -job_hours if by == "time" else -cost(request, pool, job_hours, rows, price)
 
 
-def drawn_merits(request: RankRequest, pool: Candidates, rows: Indices) -> Floats:
-    """Return the (N, D) merit of these rows in every joint draw."""
-    return merit(request, pool, drawn_rates(request, pool, rows), rows)
+def drawn_merits(
+    request: RankRequest,
+    pool: Candidates,
+    rows: Indices,
+    *,
+    price: Floats | None = None,
+    independent: bool = False,
+) -> Floats:
+    """Return the (N, D) merit of these rows in every joint draw.
+
+    Args:
+        request: What was asked.
+        pool: The offers.
+        rows: Which of them.
+        price: (N, D) of the instance [USD/h]; None takes every price as it is listed, however old.
+        independent: Draw the error of each GPU as its own.
+    """
+    rate = drawn_rates(request, pool, rows, independent=independent)
+    work = pool.work
+    if work is not None and work.drawn is not None and work.drawn_independent is not None:
+        # Of a job in hours of a reference GPU the work is drawn too: only the ratio of the two speeds counts.
+        rate *= work.samples / (work.drawn_independent if independent else work.drawn)
+    return merit(request, pool, rate, rows, price)
 
 
 def order(request: RankRequest, pool: Candidates) -> Indices:
@@ -88,10 +118,20 @@ def order(request: RankRequest, pool: Candidates) -> Indices:
 def time_and_cost(request: RankRequest, pool: Candidates, rows: Indices | slice) -> tuple[Floats, Floats]:
     """Return the two axes of the Pareto set beside memory: of the job, or of one sample without a job."""
     rate = pool.rate[rows]
-    if request.job_samples is None:
+    if pool.work is None:
         return 1 / rate, 1 / economics.samples_per_usd(rate, pool.price[rows])
     job_hours = hours(request, pool, rate, rows)
     return job_hours, cost(request, pool, job_hours, rows)
+
+
+def job_rates(pool: Candidates) -> tuple[Floats, Floats, Floats]:
+    """Return the rates at which a job takes its likely time, its shortest and its longest.
+
+    Of work in hours of a reference GPU only the ratio to that GPU counts: there the job takes those hours.
+    """
+    if pool.work is not None and pool.work.reference is not None:
+        return pool.rate, pool.ratio_high, pool.ratio_low
+    return pool.rate, pool.rate_high, pool.rate_low
 
 
 def hours(request: RankRequest, pool: Candidates, rate: Floats, rows: Indices | slice) -> Floats:
@@ -100,26 +140,36 @@ def hours(request: RankRequest, pool: Candidates, rate: Floats, rows: Indices | 
     One job over all GPUs has the whole rate; of independent jobs each has one GPU. Owned hardware needs
     no start-up; what a spot instance loses is lost from its rate already.
     """
-    assert request.job_samples is not None
+    assert pool.work is not None
     if not request.one_job_over_all_gpus:
         rate = rate / _beside(pool.count[rows], rate)
-    work = economics.train_hours(request.job_samples, rate)
-    startup = np.where(pool.is_owned[rows], 0.0, request.startup_minutes / economics.MINUTES_PER_HOUR)
+    work = economics.train_hours(pool.work.samples, rate)
+    startup = np.where(pool.is_owned[rows], 0.0, request.rented_startup_minutes / economics.MINUTES_PER_HOUR)
     return work + _beside(startup, rate)
 
 
-def cost(request: RankRequest, pool: Candidates, job_hours: Floats, rows: Indices | slice) -> Floats:
-    """Return what one job costs [USD]; independent jobs share the instance's price."""
-    price = pool.price[rows]
+def cost(
+    request: RankRequest,
+    pool: Candidates,
+    job_hours: Floats,
+    rows: Indices | slice,
+    price: Floats | None = None,
+) -> Floats:
+    """Return what one job costs [USD]; independent jobs share the instance's price.
+
+    ``price`` of the instance is of the shape of ``job_hours``; None takes the listed ones.
+    """
+    if price is None:
+        price = _beside(pool.price[rows], job_hours)
     if not request.one_job_over_all_gpus:
-        price = price / pool.count[rows]
+        price = price / _beside(pool.count[rows], job_hours)
     unit = economics.SECOND_IN_HOURS
     if request.billing_minutes is not None:
         unit = request.billing_minutes / economics.MINUTES_PER_HOUR
     units = np.where(pool.is_owned[rows], economics.SECOND_IN_HOURS, unit)
     return economics.job_cost(
         economics.billed_hours(job_hours, _beside(units, job_hours)),
-        _beside(price, job_hours),
+        price,
         request.storage_usd_per_month,
         request.egress_usd,
         request.tax,

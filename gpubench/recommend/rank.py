@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gpubench.models import Ranking
+from gpubench.offers.moves import drift_of
 from gpubench.offers.table import OfferTable
 from gpubench.recommend.gather import Runs, gather, mean_power_w
 from gpubench.recommend.judge import judge
@@ -39,11 +40,16 @@ def rank(request: RankRequest) -> Ranking:
     table = load_offers(request.results, request.offers, None if request.as_of is None else today)
     runs, problems = _runs(request)
     own_keys = {key for run in runs.own if (key := device_key(run))}
-    machines = ownerships(request, load_specs(), mean_power_w(runs), today, own_keys)
+    power_w = mean_power_w(runs)
+    machines = ownerships(request, load_specs(), power_w, today, own_keys)
     owned = {offer_of(machine): machine for machine in machines}
     offers = [*table.offers, *owned]
     if request.rent_or_buy == "buy":
         offers += unpriced_offers(load_specs(), [machine.gpu_key for machine in machines])
+    for_sale = {}
+    if request.rent_or_buy is None and not machines:
+        buying = msgspec.structs.replace(request, rent_or_buy="buy")
+        for_sale = {offer_of(each): each for each in ownerships(buying, load_specs(), power_w, today)}
     return judge(
         request,
         offers,
@@ -51,7 +57,9 @@ def rank(request: RankRequest) -> Ranking:
         specs=load_specs(),
         today=today,
         owned=owned,
+        for_sale=for_sale,
         believed=table.own,
+        drift=drift_of(table.changes),
         notes=(*table.notes, *_set_aside(table), *problems),
     )
 
@@ -72,10 +80,11 @@ def _named(request: RankRequest) -> RankRequest:
 
 
 def _runs(request: RankRequest) -> tuple[Runs, tuple[str, ...]]:
-    from gpubench.record.store import read_runs, reference_runs, results_root
+    from gpubench.record.store import newest_runs, reference_runs, results_root
 
-    stored = read_runs(results_root(request.results))
-    return Runs(stored.runs, reference_runs()), stored.problems
+    stored = newest_runs(results_root(request.results))
+    notes = (*stored.problems, *([stored.passed_over] if stored.passed_over else []))
+    return Runs(stored.runs, reference_runs()), notes
 
 
 __test__ = {"rank": rank}  # doctest knows a function by its module, and this one is wrapped

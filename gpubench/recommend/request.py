@@ -34,6 +34,12 @@ BUYING, EVIDENCE, OUTPUT = "Buying", "Evidence", "Output"
 DEFAULT_WORKLOADS = ("cnn", "lstm", "vgg16")
 DEFAULT_REFERENCE_GPU = "nvidia-a100-sxm-80gb"
 
+STARTUP_MINUTES = 10.0
+"""From the order of a machine to the first step, assumed: boot, driver, container, data [min]."""
+
+SHARES_TOLERANCE = 0.011
+"""Shares of a mix may miss a sum of 1 by this: three times 0.33 is 0.99."""
+
 SORTS = ("value", "time", "cost", "throughput")
 
 
@@ -51,7 +57,7 @@ class Range(NamedTuple):
 
 
 def read_range(value: Any, name: str) -> Range:
-    """Read a number, ``0.3-0.7``, or two or three numbers in order; of two the likely value is the middle.
+    """Read a number, ``0.3-0.7``, ``0.3-0.6-0.7``, or as many numbers; of two the likely value is the middle.
 
     >>> read_range("0.3-0.7", "--utilization")
     Range(low=0.3, likely=0.5, high=0.7)
@@ -63,7 +69,7 @@ def read_range(value: Any, name: str) -> Range:
     parts: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
     if isinstance(value, str):
         try:
-            parts = [float(part) for part in value.split("-", 1)]
+            parts = [float(part) for part in value.split("-", 2)]
         except ValueError:
             raise MisuseError(f"{name} {plain(value)!r} is neither a number nor LOW-HIGH") from None
     if not all(map(is_number, parts)):
@@ -119,7 +125,8 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What to rank and how; a field that is None or empty does not restrict.
 
     Several workloads count by their geometric mean. ``jobs`` None is one job over all GPUs of an instance
-    where a job is given (``samples``, or ``epochs`` times ``dataset_size``), else one job per GPU.
+    where a job is trained (``samples``, ``epochs`` times ``dataset_size``, or the default), else one job per
+    GPU.
     """
 
     workloads: Annotated[
@@ -172,7 +179,15 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
     budget_usd: Annotated[
         float | None, Option("Keep offers whose pessimistic cost stays within it.", JOB, above=0)
     ] = None
-    startup_minutes: Annotated[float, Option("Billed before the first step [min].", JOB, least=0)] = 0.0
+    startup_minutes: Annotated[
+        float | None,
+        Option(
+            "Billed before the first step [min].",
+            JOB,
+            least=0,
+            default=f"{STARTUP_MINUTES:g}, of what is rented",
+        ),
+    ] = None
     billing_minutes: Annotated[
         float | None, Option("Billing increment [min].", JOB, above=0, default="by the second")
     ] = None
@@ -183,6 +198,11 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
     storage_usd_per_month: Annotated[float, Option("Storage while the job runs.", JOB, least=0)] = 0.0
     egress_usd: Annotated[float, Option("Egress of the job.", JOB, least=0)] = 0.0
     tax: Annotated[float, Option("Tax as a share, for example 0.19.", JOB, least=0)] = 0.0
+
+    relative: Annotated[
+        bool,
+        Option("Relative units, and no job: what a dollar buys in place of hours and dollars.", JOB),
+    ] = False
 
     gpus: Annotated[tuple[str, ...], Option("GPU key, name, or part of it (h100).", WHICH, name="gpu")] = ()
     providers: Annotated[tuple[str, ...], Option("Provider.", WHICH, name="provider")] = ()
@@ -286,6 +306,16 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
         return self.samples
 
     @property
+    def has_job(self) -> bool:
+        """Whether hours and dollars are of a job: the one asked for, else the default."""
+        return not self.relative
+
+    @property
+    def rented_startup_minutes(self) -> float:
+        """Paid on a rented machine before the first step [min]."""
+        return STARTUP_MINUTES if self.startup_minutes is None else self.startup_minutes
+
+    @property
     def workload_names(self) -> tuple[str, ...]:
         """The workloads to estimate, each once, in the order given."""
         return tuple(dict.fromkeys(self.mix or self.workloads or DEFAULT_WORKLOADS))
@@ -293,7 +323,7 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def one_job_over_all_gpus(self) -> bool:
         """Whether an instance of several GPUs counts as one data-parallel job."""
-        one_job = self.job_samples is not None and self.task == "train"
+        one_job = self.has_job and self.task == "train"
         return (self.jobs or ("ddp" if one_job else "independent")) == "ddp"
 
 
@@ -336,6 +366,8 @@ def _check_job(request: RankRequest) -> None:
         raise MisuseError("--samples contradicts --epochs and --dataset-size; give one or the other")
     if (request.epochs is None) != (request.dataset_size is None):
         raise MisuseError("--epochs and --dataset-size go together: samples = epochs x dataset size")
+    if request.relative and request.job_samples is not None:
+        raise MisuseError("--relative ranks without a job: leave out --samples, --epochs and --dataset-size")
     for field in ("deadline_hours", "budget_usd"):
         if getattr(request, field) is not None and request.job_samples is None:
             raise MisuseError(f"{spelled(field)} needs a job: add --samples, or --epochs and --dataset-size")
@@ -349,3 +381,6 @@ def _check_mix(request: RankRequest) -> None:
     bad = [f"{name}={share:g}" for name, share in request.mix.items() if not 0 < share < math.inf]
     if bad:
         raise MisuseError(f"--mix {', '.join(bad)}: a share must be above 0")
+    total = sum(request.mix.values())
+    if abs(total - 1) > SHARES_TOLERANCE:
+        raise MisuseError(f"--mix shares sum to {total:g}: they must sum to 1, as in vgg16=0.5,lstm=0.5")

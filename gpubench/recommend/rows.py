@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from gpubench.models import Estimate, Finding, FindingKind, Offer, Pricing, RankedOffer, TaskKind
 from gpubench.offers.dates import STALE_AFTER_DAYS, price_day
-from gpubench.recommend import contest, economics
+from gpubench.recommend import economics
 from gpubench.recommend.candidates import Candidates
+from gpubench.recommend.chances import Chances
 from gpubench.recommend.factors import factors_of
-from gpubench.recommend.objective import cost, drawn_merits, hours, time_and_cost
+from gpubench.recommend.objective import cost, hours, job_rates, time_and_cost
 from gpubench.recommend.pareto import dominators
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import Speeds
@@ -25,16 +26,12 @@ from gpubench.specs import load_specs
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
-IN_DETAIL = 1000
-"""Rows whose ties are worked out; below them each row has a rank of its own."""
 
-_CHANCES = 3
-"""An offer behind three cheaper ones of its own machine is never among the best three."""
-
-
-def rows_of(request: RankRequest, pool: Candidates, order: Indices, today: date) -> list[RankedOffer]:
+def rows_of(
+    request: RankRequest, pool: Candidates, order: Indices, today: date, chances: Chances
+) -> list[RankedOffer]:
     """Return every row of the ranking, best first."""
-    columns = _known_columns(pool, order, today) | _figure_columns(request, pool, order)
+    columns = _known_columns(pool, order, today) | _figure_columns(request, pool, order, chances)
     names = tuple(columns)
     return [
         RankedOffer(**dict(zip(names, values, strict=True))) for values in zip(*columns.values(), strict=True)
@@ -61,19 +58,22 @@ def _machine(offer: Offer) -> tuple[str, str, str | None]:
     return offer.provider, offer.instance, offer.region
 
 
-def _figure_columns(request: RankRequest, pool: Candidates, order: Indices) -> dict[str, list[Any]]:
+def _figure_columns(
+    request: RankRequest, pool: Candidates, order: Indices, chances: Chances
+) -> dict[str, list[Any]]:
     """Return the computed fields of the rows, in order, as plain lists."""
     price = pool.price[order]
     value, low, high = (
         economics.samples_per_usd(rate[order], price) for rate in (pool.rate, pool.rate_low, pool.rate_high)
     )
     reference = _reference_rate(request, pool.speeds)
-    ranks, ties, p_best, p_top3 = _contest(request, pool, order)
     columns: dict[str, list[Any]] = {
-        "rank": ranks,
-        "tie": ties,
-        "p_best": p_best,
-        "p_top3": p_top3,
+        "rank": chances.ranks,
+        "tie": chances.ties,
+        "p_best": chances.p_best,
+        "p_best_independent": chances.p_best_independent,
+        "p_near_best": chances.p_near_best,
+        "p_top3": chances.p_top3,
         "samples_per_s": pool.rate[order].tolist(),
         "samples_per_s_low": _known(pool.rate_low[order]),
         "samples_per_s_high": _known(pool.rate_high[order]),
@@ -83,7 +83,7 @@ def _figure_columns(request: RankRequest, pool: Candidates, order: Indices) -> d
         "usd_per_million_samples": economics.usd_per_million_samples(value).tolist(),
         "scaling_efficiency": pool.efficiency[order].tolist(),
     }
-    for suffix, rate in (("", pool.rate), ("_low", pool.rate_low), ("_high", pool.rate_high)):
+    for suffix, rate in (("", pool.rate), ("_low", pool.ratio_low), ("_high", pool.ratio_high)):
         score = rate[order] / reference
         columns[f"score{suffix}"] = _known(score)
         columns[f"reference_hours_per_usd{suffix}"] = _known(score / price)
@@ -93,10 +93,10 @@ def _figure_columns(request: RankRequest, pool: Candidates, order: Indices) -> d
 
 
 def _job_columns(request: RankRequest, pool: Candidates, order: Indices) -> dict[str, list[Any]]:
-    if request.job_samples is None:
+    if pool.work is None:
         return {}
     columns: dict[str, list[Any]] = {}
-    for suffix, rate in (("", pool.rate), ("_low", pool.rate_high), ("_high", pool.rate_low)):
+    for suffix, rate in zip(("", "_low", "_high"), job_rates(pool), strict=True):
         job_hours = hours(request, pool, rate[order], order)
         columns[f"hours{suffix}"] = _known(job_hours)
         columns[f"cost_usd{suffix}"] = _known(cost(request, pool, job_hours, order))
@@ -106,7 +106,7 @@ def _job_columns(request: RankRequest, pool: Candidates, order: Indices) -> dict
 def _pareto_columns(request: RankRequest, pool: Candidates, order: Indices) -> dict[str, list[Any]]:
     """Return whether nothing beats a row in time, cost and memory at once, and what does."""
     time, money = time_and_cost(request, pool, order)
-    work = " per sample" if request.job_samples is None else ""
+    work = " per sample" if pool.work is None else ""
     memory = np.nan_to_num(pool.memory[order], nan=0.0)
     by = dominators(time, money, memory)
     better = (
@@ -135,39 +135,6 @@ _ADVANTAGES = {
 
 def _label(offer: Offer) -> str:
     return " ".join(part for part in (offer.provider, offer.instance, offer.region) if part)
-
-
-def _contest(
-    request: RankRequest, pool: Candidates, order: Indices
-) -> tuple[list[int], list[bool], list[float], list[float]]:
-    """Return rank, tie, P(best) and P(top 3) of each row, in order."""
-    total, detailed = len(order), min(len(order), IN_DETAIL)
-    able = _able(pool, order, detailed)
-    kinds = pool.gpu[order][:detailed].tolist()
-    scores = drawn_merits(request, pool, order[able])
-    ranks, ties = contest.bands(scores[:detailed], kinds)
-    p_best, p_top3 = np.zeros(total), np.zeros(total)
-    p_best[able], p_top3[able] = contest.chances(scores)
-    if p_best[0] < contest.SURE:
-        ties[0] = True
-    rest = range(detailed + 1, total + 1)
-    return [*ranks, *rest], [*ties, *(False for _ in rest)], p_best.tolist(), p_top3.tolist()
-
-
-def _able(pool: Candidates, order: Indices, detailed: int) -> list[int]:
-    """Return the positions that can be among the best three: the detailed ones, and three of each machine.
-
-    A machine is a GPU, its number, and how it is paid. Of two such the cheaper is the better in every draw;
-    of a single GPU and eight the start-up or the billing increment may make either the better.
-    """
-    machines = np.stack([pool.gpu, pool.count, pool.delivered, pool.is_owned])[:, order]
-    seen: dict[tuple[float, ...], int] = {}
-    able = []
-    for position, machine in enumerate(zip(*machines.tolist(), strict=True)):
-        seen[machine] = seen.get(machine, 0) + 1
-        if position < detailed or seen[machine] <= _CHANCES:
-            able.append(position)
-    return able
 
 
 def _known_columns(pool: Candidates, order: Indices, today: date) -> dict[str, list[Any]]:

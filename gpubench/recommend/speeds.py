@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -15,7 +16,16 @@ from gpubench.predict.question import Refusal
 
 Floats = NDArray[np.float64]
 Answers = Mapping[str, Estimate | Refusal]
-Drawer = Callable[[Sequence[Estimate], int, int], Floats]
+
+
+class Drawer(Protocol):
+    """``predict.draws.draw`` or alike: (estimates, n, seed) to (len(estimates), n) samples/s."""
+
+    def __call__(
+        self, estimates: Sequence[Estimate], n: int, seed: int, common_share: float | None = None
+    ) -> Floats:
+        """Draw; ``common_share`` 0 makes errors of predictions independent, None takes the known share."""
+
 
 _WEAKEST_LAST: tuple[Basis, ...] = ("measured", "reference", "predicted")
 
@@ -30,6 +40,7 @@ class Speeds:
         parts: The estimates behind it, one for each workload.
         samples_per_s, low, high: (G,) throughput of one GPU; NaN bounds are unknown.
         draws: (G, D) joint draws of it.
+        independent_draws: The same where the error of each GPU is its own.
         refusals: GPU key to the reason why there is no figure.
     """
 
@@ -40,6 +51,7 @@ class Speeds:
     low: Floats
     high: Floats
     draws: Floats
+    independent_draws: Floats
     refusals: dict[str, str]
 
 
@@ -58,7 +70,7 @@ def combine(
     Args:
         answers: By workload, by GPU key.
         shares: Share of the samples by workload; empty for the geometric mean.
-        drawer: ``predict.draw`` or alike: (estimates, n, seed) to (len(estimates), n) samples/s.
+        drawer: ``predict.draws.draw`` or alike.
         draws: Number of joint draws.
         seed: Equal seeds give equal draws.
     """
@@ -72,7 +84,10 @@ def combine(
         mean_of(np.array([[_bound(e, field) for e in row] for row in by_workload]), names, shares)
         for field in ("samples_per_s", "low", "high")
     )
-    drawn = mean_of(np.array([drawer(row, draws, seed) for row in by_workload]), names, shares)
+    drawn, independent = (
+        mean_of(np.array([drawer(row, draws, seed, common) for row in by_workload]), names, shares)
+        for common in (None, 0.0)
+    )
     return Speeds(
         keys=keys,
         estimates=tuple(
@@ -83,6 +98,7 @@ def combine(
         low=low,
         high=high,
         draws=drawn,
+        independent_draws=independent,
         refusals=refusals,
     )
 

@@ -2,37 +2,56 @@
 
 They are SkyPilot tasks, which is what rents machines in the cloud; nothing here rents anything itself. Each
 has four brakes: a ceiling on the price of the machine, a time limit of the measurement, one of the whole
-task from first call to last, and the machine goes down when idle.
+task from first call to last, and, where SkyPilot can do so, the machine goes down when idle.
+
+A machine measures exactly what was asked: workload, precision, execution, task, batch, and of one job all
+GPUs together. The script asks the same question again in the folder it was asked in.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
 
-from gpubench.errors import MisuseError
+from gpubench.errors import MisuseError, StorageError
 from gpubench.files import write_file
 from gpubench.labels import gpus_of, offer_name, price_of
+from gpubench.measure.request import RunRequest
 from gpubench.models import Offer, Pricing, RankedOffer
+from gpubench.options import words_of
+from gpubench.recommend.parcel import Parcel, pack
+from gpubench.recommend.request import RankRequest
+from gpubench.shared_options import asked_recipe
 from gpubench.units import format_usd, plain
 
 CLOUDS = {
     "aws": "aws",
     "azure": "azure",
+    "digitalocean": "do",
     "gcp": "gcp",
+    "hyperbolic": "hyperbolic",
     "lambda": "lambda",
+    "nebius": "nebius",
+    "oci": "oci",
+    "paperspace": "paperspace",
     "runpod": "runpod",
     "vast": "vast",
-    "nebius": "nebius",
-    "paperspace": "paperspace",
-    "digitalocean": "do",
+    "verda": "verda",
+    "yotta": "yotta",
 }
-"""Our providers that SkyPilot rents from, by its name for them."""
+"""Our providers that SkyPilot 0.14 rents from, by its name for them."""
 
-INSTANCE_CLOUDS = frozenset({"aws", "azure", "lambda"})
+WITHOUT_AUTOSTOP = frozenset({"hyperbolic", "verda", "yotta"})
+"""Where SkyPilot refuses a task that asks for it: only the script takes such a machine down."""
+
+WITHOUT_SPOT = frozenset({"do", "hyperbolic", "lambda", "paperspace", "yotta"})
+"""Where SkyPilot rents no spot machine."""
+
+INSTANCE_CLOUDS = frozenset({"aws", "azure", "lambda", "oci"})
 """Where our instance name is the cloud's own and chooses the machine; elsewhere the accelerator does."""
 
 ACCELERATORS = {
@@ -80,13 +99,22 @@ ACCELERATORS_AT: dict[str, dict[str, str | None]] = {
         "nvidia-tesla-v100-pcie-16gb": None,
         "nvidia-tesla-v100-sxm2-16gb": "V100-SXM2",
         "nvidia-tesla-v100-sxm2-32gb": "V100-SXM2-32GB",
-    }
+    },
+    "vast": {"nvidia-h100-nvl-94gb": "H100", "nvidia-rtx-pro-6000-blackwell-server-96gb": "RTXPRO6000S"},
+    "verda": {
+        "nvidia-rtx-6000-ada-48gb": "RTX-6000-Ada",
+        "nvidia-rtx-pro-6000-blackwell-server-96gb": "RTX-PRO-6000",
+    },
 }
 """Where a cloud's catalogue names a GPU in another way, or (None) does not have it."""
 
 IDLE_MINUTES = 5
 SETUP_MINUTES = 15
 """Machine start and installation of torch, counted in the cap on cost."""
+TRY_MINUTES = 15.0
+"""Time limit of a measurement, unless another is asked for."""
+TRIAL_MINUTES = TRY_MINUTES + SETUP_MINUTES + IDLE_MINUTES
+"""What a trial is paid for."""
 
 GRACE_S = 300
 """After the time limit of the measurement, before the task is cut off."""
@@ -94,11 +122,14 @@ GRACE_S = 300
 PRICE_SLACK = 1.25
 """A machine dearer than the ranked price by more than this is not rented."""
 
+WORK = "work"
+"""The folder beside the tasks that each machine gets a copy of."""
+
 _REGION = re.compile(r"[a-z]+-[a-z]+-?\d\w*|[a-z]+us\d?|[a-z]+(?:europe|north|south)", re.ASCII)
 _KEEP = re.compile(r"[^a-z0-9]+")
 
 
-def check_trial(count: int | None, folder: Path | None, minutes: float) -> None:
+def check_trial(count: int | None, folder: Path | None, minutes: float, wheel: Path | None = None) -> None:
     """Say what is wrong with the options of a trial.
 
     Raises:
@@ -106,60 +137,90 @@ def check_trial(count: int | None, folder: Path | None, minutes: float) -> None:
     """
     if (count is None) != (folder is None):
         raise MisuseError("--try N and --out DIR go together")
+    if wheel is not None and count is None:
+        raise MisuseError("--wheel is what the tasks of --try install: add --try N --out DIR")
     if (count is not None and count < 1) or not minutes > 0:
         raise MisuseError(f"--try {count} for {minutes:g} minutes: both must be above 0")
 
 
 def write_trials(
-    rows: Sequence[RankedOffer], count: int, folder: Path, *, minutes: float, workloads: Sequence[str]
+    rows: Sequence[RankedOffer],
+    request: RankRequest,
+    count: int,
+    folder: Path,
+    *,
+    minutes: float,
+    wheel: Path | None = None,
+    asked_in: Path | None = None,
 ) -> tuple[list[Path], list[str]]:
     """Write a task file for each of the best offers that SkyPilot can rent, one for each GPU, and a script.
 
+    Beside them stands the folder that every machine gets a copy of: gpubench as a wheel, and the files of the
+    models of the user's own.
+
     Args:
         rows: The ranking, best first.
+        request: What was asked: each machine measures it, and the script asks it again at the end.
         count: How many offers to try.
         folder: Where the files go; created where it is missing.
         minutes: Time limit of one measurement.
-        workloads: What to measure.
+        wheel: A wheel of gpubench to install; None packs the running one.
+        asked_in: The folder that the request's relative paths start from; None is the current one.
 
     Returns:
-        The files, and why better offers were passed over.
+        The files to look at, the script last, and why better offers were passed over.
 
     Raises:
-        MisuseError: If none of the offers can be rented that way.
-        StorageError: If the folder cannot be written.
+        MisuseError: If none of the offers can be rented that way, or the wheel or a model cannot be carried.
+        StorageError: If the folder cannot be written, or holds a link where a folder must be.
     """
     chosen, passed = _choose(rows, count)
     if not chosen:
         raise MisuseError(
             f"--try: none of the ranked offers can be rented through SkyPilot: {'; '.join(passed[:3])}"
         )
+    parcel = pack(request.workload_names, wheel)
     texts = {
-        f"try-{number}-{_slug(row.offer)}.yaml": task_text(row.offer, minutes=minutes, workloads=workloads)
+        f"try-{number}-{_slug(row.offer)}.yaml": task_text(row, request, parcel, minutes=minutes)
         for number, row in enumerate(chosen, 1)
     }
-    script = _script(
-        list(texts), chosen, limit_s=round((minutes + SETUP_MINUTES + IDLE_MINUTES) * 60) + GRACE_S
-    )
+    limit_s = round((minutes + SETUP_MINUTES + IDLE_MINUTES) * 60) + GRACE_S
+    script = _script(list(texts), chosen, request, asked_in or Path.cwd(), limit_s=limit_s)
+    for name, data in parcel.files.items():
+        _write_below(folder, PurePosixPath(WORK, name), data)
     for name, text in texts.items():
-        write_file(folder / name, text.encode(), hint="name another --out")
-    write_file(folder / "try.sh", script.encode(), mode=0o777, hint="name another --out")
+        write_file(folder / name, text.encode(), hint=_HINT)
+    write_file(folder / "try.sh", script.encode(), mode=0o777, hint=_HINT)
     return [folder / name for name in (*texts, "try.sh")], passed
 
 
-def task_text(offer: Offer, *, minutes: float, workloads: Sequence[str]) -> str:
+_HINT = "name another --out"
+
+
+def _write_below(folder: Path, name: PurePosixPath, data: bytes) -> None:
+    """Write a file below a folder, through no link: one that was planted there would lead out of it."""
+    for parent in reversed(name.parents[:-1]):
+        if (folder / parent).is_symlink():
+            raise StorageError(f"cannot write into {plain(str(parent))}: it is a link; {_HINT}")
+    write_file(folder / name, data, hint=_HINT)
+
+
+def task_text(row: RankedOffer, request: RankRequest, parcel: Parcel, *, minutes: float) -> str:
     """Return one SkyPilot task as YAML, with what it can cost at most in its head."""
+    offer = row.offer
     most_usd = float(offer.price_usd_per_hour) * (minutes + SETUP_MINUTES + IDLE_MINUTES) / 60
+    ends = "try.sh takes it down after" if CLOUDS[offer.provider] in WITHOUT_AUTOSTOP else "Ends by itself:"
     head = (
         f"# {gpus_of(offer)} at {offer_name(offer)}, {price_of(offer)} on {plain(offer.price_date, 10)}\n"
-        f"# Ends by itself: about {minutes + SETUP_MINUTES + IDLE_MINUTES:g} minutes, "
+        f"# {ends} about {minutes + SETUP_MINUTES + IDLE_MINUTES:g} minutes, "
         f"at most about {format_usd(most_usd)}.\n"
     )
-    return head + "".join(_yaml(task_of(offer, minutes=minutes, workloads=workloads)))
+    return head + "".join(_yaml(task_of(row, request, parcel, minutes=minutes)))
 
 
-def task_of(offer: Offer, *, minutes: float, workloads: Sequence[str]) -> dict[str, Any]:
-    """Return one SkyPilot task as data: resources, the checkout as its working folder, set-up, run."""
+def task_of(row: RankedOffer, request: RankRequest, parcel: Parcel, *, minutes: float) -> dict[str, Any]:
+    """Return one SkyPilot task as data: resources, the working folder, set-up, run."""
+    offer = row.offer
     cloud = CLOUDS[offer.provider]
     place = f"{cloud}/{offer.region}" if offer.region and _is_region(cloud, offer.region) else cloud
     resources: dict[str, Any] = {
@@ -168,30 +229,60 @@ def task_of(offer: Offer, *, minutes: float, workloads: Sequence[str]) -> dict[s
         "use_spot": offer.pricing is Pricing.SPOT,
         "max_hourly_cost": round(float(offer.price_usd_per_hour) * PRICE_SLACK, 2),
         "disk_size": 64,
-        "autostop": {"idle_minutes": IDLE_MINUTES, "down": True},
     }
-    limit_s = round(minutes * 60)
-    names = " ".join(_shell(name) for name in workloads)
+    if cloud not in WITHOUT_AUTOSTOP:
+        resources["autostop"] = {"idle_minutes": IDLE_MINUTES, "down": True}
+    runs = runs_of(row, request, parcel.references, minutes=minutes)
+    limit_s = round(minutes * 60) // len(runs) + GRACE_S
+    measure = (
+        f"timeout {limit_s} ~/gpubench-venv/bin/gpubench run {shlex.join(words_of(run))}\n" for run in runs
+    )
     return {
-        "name": f"gpubench-{_slug(offer)}"[:40].rstrip("-"),
-        "workdir": ".",
+        "name": f"gpubench-{_slug(offer)}"[:35].rstrip("-"),
+        "workdir": WORK,
         "resources": resources,
-        "setup": _SETUP,
-        "run": (
-            "set -e\n"
-            f"timeout {limit_s + GRACE_S} ~/gpubench-venv/bin/gpubench run --quick --time-limit {limit_s} "
-            f"--results results {names}\n"
-        ),
+        "setup": _SETUP.format(wheel=shlex.quote(f"./{parcel.wheel}[run]")),
+        "run": f"set -e\n{''.join(measure)}",
     }
+
+
+def runs_of(
+    row: RankedOffer, request: RankRequest, references: Mapping[str, str], *, minutes: float
+) -> tuple[RunRequest, ...]:
+    """Return what to measure on an offer, so that the ranking's question is answered exactly there.
+
+    One run holds one batch: where a limit of latency chose the batch, workloads may differ in theirs.
+    """
+    batches: dict[int | Literal["max"] | None, list[str]] = {}
+    for name, part in zip(request.workload_names, row.parts or (row.estimate,), strict=True):
+        batch = request.batch_size if request.max_latency_ms is None else part.case.batch_size
+        batches.setdefault(batch, []).append(references[name])
+    together = row.offer.gpu_count if request.one_job_over_all_gpus else 1
+    return tuple(
+        RunRequest(
+            workloads=tuple(names),
+            precisions=() if request.precision is None else (request.precision,),
+            **asked_recipe(request),
+            executions=(request.execution,),
+            task=request.task,
+            batch_size=batch,
+            gpus=together,
+            budget="quick",
+            micro="none",
+            time_limit_s=round(minutes * 60) // len(batches),
+            results=Path("results"),
+        )
+        for batch, names in batches.items()
+    )
 
 
 _SETUP = """set -e
 command -v uv >/dev/null || python3 -m pip install --quiet --user uv
 export PATH="$HOME/.local/bin:$PATH"
 uv venv --python 3.12 ~/gpubench-venv
-uv pip install --quiet --python ~/gpubench-venv/bin/python .
+uv pip install --quiet --python ~/gpubench-venv/bin/python {wheel}
 """
-"""Installs this checkout beside whatever Python the image has: gpubench needs 3.11 or newer."""
+"""Installs the wheel beside whatever Python the image has: gpubench needs 3.11 or newer."""
 
 
 def _machine(cloud: str, offer: Offer) -> dict[str, str]:
@@ -222,6 +313,11 @@ def _choose(rows: Sequence[RankedOffer], count: int) -> tuple[list[RankedOffer],
     return chosen, list(dict.fromkeys(passed))
 
 
+def can_be_tried(row: RankedOffer) -> bool:
+    """Return whether a task file can rent an offer and measure there what is not measured yet."""
+    return _why_not(row, set()) is None
+
+
 def _why_not(row: RankedOffer, tried: set[str | None]) -> str | None:
     """Return why an offer is not tried, "" where another offer of its GPU already is; None to try it."""
     offer = row.offer
@@ -232,29 +328,44 @@ def _why_not(row: RankedOffer, tried: set[str | None]) -> str | None:
         return "not for rent by the hour"
     if offer.provider not in CLOUDS:
         return "SkyPilot does not rent from it"
+    if offer.pricing is Pricing.SPOT and CLOUDS[offer.provider] in WITHOUT_SPOT:
+        return "SkyPilot rents no spot machine there"
     return None if name is not None else "SkyPilot has no name for this GPU there"
 
 
-def _script(names: Sequence[str], rows: Sequence[RankedOffer], *, limit_s: int) -> str:
-    """Return the script that launches each task, fetches its results, takes it down, and adds them."""
+def _script(
+    names: Sequence[str], rows: Sequence[RankedOffer], request: RankRequest, asked_in: Path, *, limit_s: int
+) -> str:
+    """Return the script that runs each task, fetches its results, and at the end asks the question again."""
     lines = [
         "#!/bin/sh",
-        "# Run this in the gpubench checkout. Each machine is taken down after its task, done or not,",
-        "# and goes down by itself when idle.",
-        'here=$(dirname "$0")',
-        'mkdir -p "$here/results"',
+        "# Rents each machine in turn, measures there, fetches the results, and takes the machine down, done",
+        "# or not. Then it asks the same question again, with what was measured.",
+        'cd "$(dirname "$0")" || exit 1',
+        'fetched=$(mktemp -d "$PWD/results.XXXXXX") || exit 1',
     ]
     for number, (name, row) in enumerate(zip(names, rows, strict=True), 1):
         cluster = f"gpubench-try-{number}"
         lines += [
             "",
             f"# {gpus_of(row.offer)} at {offer_name(row.offer)}",
-            f'if timeout {limit_s} sky launch --yes --cluster {cluster} "$here/{name}"',
-            f'then rsync -a {cluster}:sky_workdir/results/ "$here/results/"',
-            "fi",
+            f"trap 'sky down --yes {cluster}; exit 130' INT TERM",
+            f"timeout --foreground {limit_s} sky launch --yes --cluster {cluster} {name}",
+            f'rsync -rt --no-links {cluster}:sky_workdir/results/ "$fetched/"',
             f"sky down --yes {cluster}",
         ]
-    return "\n".join([*lines, "", 'gpubench results add "$here/results" && gpubench rank', ""])
+    results = words_of(RankRequest(results=request.results))
+    return "\n".join(
+        [
+            *lines,
+            "",
+            "trap - INT TERM",
+            f"cd {shlex.quote(str(asked_in))} || exit 1",
+            f'gpubench results add "$fetched" {shlex.join(results)}'.rstrip() + " || exit",
+            f"gpubench rank {shlex.join(words_of(request))}".rstrip(),
+            "",
+        ]
+    )
 
 
 def _is_region(cloud: str, region: str) -> bool:
@@ -267,10 +378,6 @@ def _slug(offer: Offer) -> str:
     return _KEEP.sub("-", words.casefold()).strip("-")
 
 
-def _shell(word: str) -> str:
-    return word if re.fullmatch(r"[\w./:-]+", word, re.ASCII) else "'" + word.replace("'", "'\\''") + "'"
-
-
 def _yaml(value: Mapping[str, Any], indent: str = "") -> Iterator[str]:
     """Write mappings of scalars and of mappings as YAML; scripts as literal blocks, text as JSON strings."""
     for key, item in value.items():
@@ -279,6 +386,6 @@ def _yaml(value: Mapping[str, Any], indent: str = "") -> Iterator[str]:
             yield from _yaml(item, f"{indent}  ")
         elif isinstance(item, str) and "\n" in item:
             yield f"{indent}{key}: |\n"
-            yield from (f"{indent}  {line}\n" for line in item.splitlines())
+            yield from (f"{indent}  {line}\n" for line in item.rstrip("\n").split("\n"))
         else:
             yield f"{indent}{key}: {json.dumps(item)}\n"

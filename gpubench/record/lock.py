@@ -13,7 +13,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -32,6 +32,11 @@ PATIENCE_S: Seconds = 2.0
 LOOK_EVERY_S: Seconds = 0.05
 CLOCK_TOLERANCE_S: Seconds = 5.0
 """A process's start is derived from the boot time, which shifts a little when the clock is set."""
+NETWORK_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "lustre", "beegfs", "gpfs", "ceph", "glusterfs", "afs"}
+    | {"fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.juicefs"}
+)
+"""Whether such a lock reaches other hosts is a matter of how each of them has mounted it."""
 NO_LOCKS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK})
 _HOLDER_BYTES = 4096
 
@@ -145,12 +150,37 @@ def _sign(descriptor: int, path: Path, run_id: str, *, by_kernel: bool) -> str |
         raise RunLockedError(_refusal(run_id, holder, path))
     _write(descriptor, _this_process())
     if by_kernel:
-        return None
+        return _on_network(path.parent)
     time.sleep(LOOK_EVERY_S)  # of those who wrote at the same moment, all but the last see it now
     last = _read(descriptor)
     if last is not None and last.pid != os.getpid():
         raise RunLockedError(_refusal(run_id, last, path))
     return f"{path.parent} keeps no file locks: only {path.name} tells other writers of this run"
+
+
+def _on_network(folder: Path) -> str | None:
+    """Say that a folder is on a network file system; the name in the lock file is then what others heed."""
+    import psutil
+
+    mounts = {mount.mountpoint: mount.fstype for mount in psutil.disk_partitions(all=True)}
+    kind = file_system_of(folder.resolve(), mounts)
+    if kind not in NETWORK_FILE_SYSTEMS:
+        return None
+    return f"{folder} is on a network file system ({kind}): do not write one run from two hosts at once"
+
+
+def file_system_of(folder: Path, mounts: Mapping[str, str]) -> str | None:
+    """Return the type of the file system that a folder lies on.
+
+    Args:
+        folder: Absolute, without links.
+        mounts: Type by mount point.
+
+    >>> file_system_of(Path("/home/ann/results"), {"/": "ext4", "/home": "nfs4", "/home/annex": "xfs"})
+    'nfs4'
+    """
+    points = (str(place) for place in (folder, *folder.parents))
+    return next((mounts[point] for point in points if point in mounts), None)
 
 
 def _release(path: Path, descriptor: int) -> None:

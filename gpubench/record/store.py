@@ -8,23 +8,37 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from gpubench.errors import MisuseError, StorageError
 from gpubench.files import BadContentError, cause_of, decode_json, read_bytes, require_writable, write_file
 from gpubench.folders import default_results
-from gpubench.models import SCHEMA_VERSION, Run
-from gpubench.record import lock
-from gpubench.record.aside import set_aside
+from gpubench.models import SCHEMA_VERSION, Measurement, Run
+from gpubench.record import ledger, lock
+from gpubench.record.aside import move_aside, set_aside
+from gpubench.record.heads import (
+    NEWEST,
+    Head,
+    head_of_run,
+    many_objects,
+    newest_of_each,
+    read_file_head,
+    read_heads,
+)
 from gpubench.record.lock import RunLock
 from gpubench.record.rules import broken_rule
 from gpubench.shipped import data_path
-from gpubench.units import MIB, format_bytes, plain
+from gpubench.units import MIB, count, format_bytes, plain
 
 MAX_FILE_BYTES = 64 * MIB
 """A run of 5 launches and 27 cases with 100 s of telemetry each takes 27 MiB; twice that is no run."""
 
+MANY_RUNS = 500
+"""So many are read whole, in half a second; of more the heads come first."""
+
+_T = TypeVar("_T")
 _RUN_NAME = re.compile(r"\d{8}t\d{6}z-[^/]*\.json", re.IGNORECASE)
 _SAFE_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,78}[a-z0-9])?")
 _RESERVED = frozenset({"con", "prn", "aux", "nul"})
@@ -32,10 +46,14 @@ _UNKNOWN_KEY = "unknown"
 
 
 class StoredRuns(msgspec.Struct, frozen=True, kw_only=True):
-    """Every readable run of a results folder, oldest first, and a line for each file that is not."""
+    """Every readable run of a results folder, oldest first, and a line for each file that is not.
+
+    ``passed_over`` says so where older runs of the same cases were not read; None where all were.
+    """
 
     runs: tuple[Run, ...]
     problems: tuple[str, ...] = ()
+    passed_over: str | None = None
 
 
 # --- where ---------------------------------------------------------------------------------------------
@@ -164,12 +182,39 @@ def refuse_if_written(root: Path, run: Run) -> None:
     lock.refuse_if_held(root / "runs", id_of(run))
 
 
-def write_run(root: Path, run: Run, held: RunLock | None = None) -> Path:
-    """Store a run, replacing its earlier state whole: a reader sees the old file or the new one.
+def file_of(root: Path, run: Run) -> Path:
+    """Return where a run is stored, or will be: it stays in the folder that it lies in.
+
+    Raises:
+        StorageError: If a folder cannot be looked into, so that the answer is not known.
+    """
+    path, stored = run_path(root, run), stored_paths(root, run)
+    return path if path in stored or not stored else stored[0]
+
+
+def note_launch(root: Path, before: Run, row: Measurement) -> None:
+    """Write the launch that has just ended to the run's ledger; call while its lock is held.
 
     Args:
         root: The results folder.
-        run: It stays in the folder that it lies in.
+        before: The run as it stood before.
+        row: The launch's case, with all its launches.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    ledger.append(file_of(root, before), before, row)
+
+
+def write_run(root: Path, run: Run, held: RunLock | None = None) -> Path:
+    """Store a run: a reader sees the old file or the new one, and no finished launch goes.
+
+    What is stored under its id and finished, and is unknown to ``run``, is kept beside it. A stored file of
+    bad content is set aside.
+
+    Args:
+        root: The results folder.
+        run: As it is to be stored.
         held: The run's lock, where the caller holds it; else it is held while the file is replaced.
 
     Returns:
@@ -177,15 +222,13 @@ def write_run(root: Path, run: Run, held: RunLock | None = None) -> Path:
 
     Raises:
         RunLockedError: If another process is writing this run.
-        StorageError: If it cannot be written; the old file is then untouched.
+        StorageError: If it cannot be written, or what is stored cannot be read; that is then untouched.
     """
     if held is None:
         with writing(root, run) as taken:
             return write_run(root, run, taken)
-    path = run_path(root, run)
-    stored = stored_paths(root, run)
-    if stored and path not in stored:
-        path = stored[0]
+    path = file_of(root, run)
+    run = _with_stored(run, path)
     data = msgspec.json.encode(run) + b"\n"
     if len(data) > MAX_FILE_BYTES:
         raise StorageError(
@@ -193,26 +236,78 @@ def write_run(root: Path, run: Run, held: RunLock | None = None) -> Path:
             "measure fewer cases in one run"
         )
     write_file(path, data, hint="free some space or pass --results DIR")
+    if run.finished_at is not None:
+        ledger.close(path)
     return path
+
+
+def _with_stored(run: Run, path: Path) -> Run:
+    """Return a run with what is stored of it besides.
+
+    Raises:
+        StorageError: If that cannot be told.
+    """
+    if not os.path.lexists(path) or path.is_symlink():  # a link holds no run: it is replaced, not followed
+        return run
+    try:
+        try:
+            stored, is_bad = _read(path)
+        except BadContentError:
+            stored, is_bad = run, True
+        if is_bad:
+            move_aside(path)
+    except (MisuseError, OSError) as error:
+        raise StorageError(
+            f"run {id_of(run)} cannot be replaced, because what is stored cannot be read: {error}"
+        ) from error
+    return ledger.merged(run, stored)
 
 
 # --- reading --------------------------------------------------------------------------------------------
 
 
 def read_run(path: Path) -> Run:
-    """Read one run and check every rule that a stored record must hold.
+    """Read one run, with what its ledger has besides, and check every rule that a stored record must hold.
 
     Raises:
-        BadContentError: If its content is no JSON, no run, or contradicts itself.
+        BadContentError: If its content is no JSON, no run, or contradicts itself, and no ledger replaces it.
         MisuseError: If it cannot be read now, is too large, a link, or of a later gpubench.
     """
+    return _read(path)[0]
+
+
+def _read(path: Path) -> tuple[Run, bool]:
+    """Return the run, and whether its file is bad and only its ledger tells it."""
+    told = ledger.read(path)  # first: whoever finishes the run replaces the file, then removes the ledger
+    if told is None:
+        return _read_file(path), False
+    ledger_path = ledger.ledger_path(path)
+    try:
+        run = _read_file(path)
+    except BadContentError:
+        return _checked(told, ledger_path), True
+    ledger.refuse_other(run, told, path)
+    whole = ledger.merged(run, told)
+    if whole.measurements != run.measurements and (broken := broken_rule(whole)):
+        raise MisuseError(f"{ledger_path.name} contradicts {path.name}: {broken}; move it away")
+    return whole, False
+
+
+def _read_file(path: Path) -> Run:
     data = read_bytes(path, MAX_FILE_BYTES)
-    version = decode_json(data, _Head, path, what="gpubench run").schema_version
+    _refuse_later(decode_json(data, _Version, path, what="gpubench run").schema_version, path)
+    return _checked(decode_json(data, Run, path, what="gpubench run"), path)
+
+
+def _refuse_later(version: int, path: Path) -> None:
     if version > SCHEMA_VERSION:
         raise MisuseError(
             f"{path.name} has schema {version}, this gpubench reads up to {SCHEMA_VERSION}: upgrade gpubench"
         )
-    run = upgraded(decode_json(data, Run, path, what="gpubench run"), path)
+
+
+def _checked(run: Run, path: Path) -> Run:
+    run = upgraded(run, path)
     if not is_safe_name(run.run_id.casefold()):
         raise BadContentError(f"{path.name}: run id {plain(run.run_id)!r} is no plain file name")
     if broken := broken_rule(run):
@@ -236,20 +331,75 @@ def read_runs(root: Path) -> StoredRuns:
     project, so only a file that bears the name of a run is ever renamed, and without a folder ``runs`` no
     other file is read.
     """
-    runs: list[Run] = []
     problems: list[str] = []
+    return _read_all(root, _own_files(root, problems.append), problems)
+
+
+def newest_runs(root: Path) -> StoredRuns:
+    """Read what figures rest on: every run, or of many the newest of each case on each device.
+
+    Where runs are passed over, ``passed_over`` says so. Errors as ``read_runs``.
+    """
+    problems: list[str] = []
+    paths = _own_files(root, problems.append)
+    if len(paths) <= MANY_RUNS:
+        return _read_all(root, paths, problems)
+    heads = _heads(root, paths, problems)
+    chosen = newest_of_each(heads)
+    stored = _read_all(root, sorted(chosen), problems)
+    passed_over = (
+        f"{len(heads):,} runs are stored; figures rest on the newest {NEWEST} of each case on each device, "
+        f"{count(len(chosen), 'run')}"
+    )
+    return msgspec.structs.replace(stored, passed_over=passed_over if len(chosen) < len(heads) else None)
+
+
+def list_runs(root: Path) -> tuple[tuple[Head, ...], tuple[str, ...]]:
+    """Return the head of every readable run, oldest first, and a line for each file that is not.
+
+    Of many runs the heads alone are read, and a rule that a run breaks is found when its figures are.
+    """
+    problems: list[str] = []
+    paths = _own_files(root, problems.append)
+    if len(paths) <= MANY_RUNS:
+        stored = _read_all(root, paths, problems)
+        return tuple(head_of_run(run, Path(run.run_id)) for run in stored.runs), stored.problems
+    heads = _heads(root, paths, problems).values()
+    return tuple(sorted(heads, key=lambda head: (head.started_at, head.run_id))), tuple(problems)
+
+
+def _own_files(root: Path, on_problem: Callable[[str], None]) -> list[Path]:
     own = _has_runs(root)
-    for path in run_files(root, problems.append):
-        if not own and not _is_run_name(path.name):
-            continue
-        try:
-            runs.append(read_run(path))
-        except BadContentError as error:
-            done = set_aside(_top(root), path, _is_bad) if _is_run_name(path.name) else ""
-            problems.append(f"{error}{done}")
-        except MisuseError as error:
-            problems.append(str(error))
+    return [path for path in run_files(root, on_problem) if own or _is_run_name(path.name)]
+
+
+def _read_all(root: Path, paths: Iterable[Path], problems: list[str]) -> StoredRuns:
+    with many_objects():
+        read = (_read_or_say(root, path, read_run, problems) for path in paths)
+        runs = [run for run in read if run is not None]
     return StoredRuns(runs=_oldest_first(runs), problems=tuple(problems))
+
+
+def _read_or_say(root: Path, path: Path, read: Callable[[Path], _T], problems: list[str]) -> _T | None:
+    """Read a file; None where that cannot be, with a line that says why, and bad content set aside."""
+    try:
+        return read(path)
+    except BadContentError as error:
+        done = set_aside(_top(root), path, _is_bad) if _is_run_name(path.name) else ""
+        problems.append(f"{error}{done}")
+    except MisuseError as error:
+        problems.append(str(error))
+    return None
+
+
+def _heads(root: Path, paths: Iterable[Path], problems: list[str]) -> dict[Path, Head]:
+    def read(path: Path) -> Head:
+        head, version = read_file_head(path, MAX_FILE_BYTES)
+        _refuse_later(version, path)
+        return head
+
+    with many_objects():
+        return read_heads(paths, root, lambda path: _read_or_say(root, path, read, problems))
 
 
 @cache
@@ -302,7 +452,7 @@ def run_files(root: Path, on_problem: Callable[[str], None]) -> Iterator[Path]:
                 yield Path(folder) / name
 
 
-class _Head(msgspec.Struct):
+class _Version(msgspec.Struct):
     schema_version: int
 
 

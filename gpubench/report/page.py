@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
+from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from gpubench.files import write_file
 from gpubench.options import check_fields, parameters_of
 from gpubench.recommend.request import RankRequest
 from gpubench.report.export import as_csv, as_json, embedded
-from gpubench.report.request import FORMATS, ReportRequest
+from gpubench.report.request import FORMATS, ReportRequest, format_of
 from gpubench.sections.data import ReportData, gather
 from gpubench.sections.section import Section, load_sections
 from gpubench.sections.words import moment_words
@@ -26,12 +29,15 @@ from gpubench.shipped import package_text
 from gpubench.signatures import takes_options_of
 from gpubench.units import format_bytes, plain
 
+MOST_OFFERS = 1000
+"""Rows of a ranking on a page: each takes 2 kB of it, and 100,000 would take 250 MB."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Placed:
-    """A block with its address, and the addresses of its figures in the page."""
+    """A block with the section that it is of."""
 
-    key: str
+    section: Section
     block: Block
 
 
@@ -48,8 +54,14 @@ def report(request: ReportRequest) -> str:
     """
     check_fields(request)
     path, folder = request.output, request.results
-    kind = request.format or _format(path)
-    data = request.data or gather(folder, request.as_of, run=request.run, **_question(request))
+    kind = request.format or format_of(path)
+    data = request.data or gather(
+        folder,
+        request.as_of,
+        run=request.run,
+        every_run=kind in {"json", "csv"},  # they are of all that is stored
+        **_question(request),
+    )
     path = path or _default_path(data, folder, kind)
     text = render(data, kind)
     # Names may hold what UTF-8 cannot carry (lone surrogates from a driver): they become "?".
@@ -72,17 +84,28 @@ def render(data: ReportData, format: str = "html") -> str:  # noqa: A002 - the o
         return as_json(data)
     if format == "csv":
         return as_csv(data)
+    data = shortened(data)
     blocks = _placed(data, load_sections())
     if format == "md":
         return as_markdown(_title(data), _subtitle(data), [placed.block for placed in blocks])
     return _html(data, blocks)
 
 
-def _format(output: Path | None) -> str:
-    """Return the format that a file's ending means, else html."""
-    ending = "" if output is None else output.suffix.lower().lstrip(".")
-    by_ending = {"htm": "html", "markdown": "md"}.get(ending, ending)
-    return by_ending if by_ending in FORMATS else "html"
+def shortened(data: ReportData) -> ReportData:
+    """Return what a page can hold of a ranking of thousands of offers.
+
+    That is its head, and whatever nothing dominates. A note of the ranking says so; JSON and CSV have all.
+    """
+    ranking = data.ranking
+    if ranking is None or len(ranking.rows) <= MOST_OFFERS:
+        return data
+    rest = tuple(row for row in ranking.rows[MOST_OFFERS:] if row.pareto)[:MOST_OFFERS]
+    note = (
+        f"{len(ranking.rows):,} offers are ranked; this page has the first {MOST_OFFERS:,} and those that "
+        "nothing dominates: gpubench report -o FILE.csv has all."
+    )
+    rows = (*ranking.rows[:MOST_OFFERS], *rest)
+    return replace(data, ranking=msgspec.structs.replace(ranking, rows=rows, notes=(note, *ranking.notes)))
 
 
 def _default_path(data: ReportData, results: Path | None, kind: str) -> Path:
@@ -94,20 +117,18 @@ def _default_path(data: ReportData, results: Path | None, kind: str) -> Path:
 
 
 def _placed(data: ReportData, sections: Sequence[Section]) -> list[_Placed]:
-    rendered = ((section.key, section.render(data)) for section in sections)
-    return [_Placed(key=key, block=printable(block)) for key, block in rendered if block is not None]
+    rendered = ((section, section.render(data)) for section in sections)
+    return [_Placed(section=each, block=printable(block)) for each, block in rendered if block is not None]
 
 
 def _html(data: ReportData, blocks: Sequence[_Placed]) -> str:
-    from plotly.offline import get_plotlyjs
-
     figures = {
-        f"chart-{placed.key}-{i}": figure.figure
+        f"chart-{placed.section.key}-{i}": figure.figure
         for placed in blocks
         for i, figure in enumerate(_figures(placed.block), start=1)
     }
-    content, thinned = embedded(data)
-    plotly_js, raw = _script_safe(get_plotlyjs()), {"data": content, "csv": as_csv(data)}
+    content, thinned = embedded(_with_few_excluded(data))
+    raw = packed(msgspec.json.encode({"data": content, "csv": as_csv(data)}))
     return environment().get_template("page.html.j2").render(
         title=_title(data),
         subtitle=_subtitle(data),
@@ -116,14 +137,23 @@ def _html(data: ReportData, blocks: Sequence[_Placed]) -> str:
         palette=PALETTE,
         raw=raw,
         thinned=thinned,
-        plotly_size=format_bytes(len(plotly_js)),
-        raw_size=format_bytes(len(msgspec.json.encode(raw["data"]))),
+        plotly=_plotly(),
+        plotly_notice=package_text("report/vendor/plotly-LICENSE.txt"),
+        plotly_size=format_bytes(len(_plotly())),
+        raw_size=format_bytes(len(raw)),
         stem=f"gpubench-{data.today.isoformat()}",
         version=data.version,
-        plotly_js=plotly_js,
         css=_asset("page.css"),
         js=_asset("page.js"),
     )  # fmt: skip
+
+
+def _with_few_excluded(data: ReportData) -> ReportData:
+    """Leave out of the embedded data the most of what is not ranked; the page counts all by their reasons."""
+    if data.ranking is None or len(data.ranking.excluded) <= MOST_OFFERS:
+        return data
+    few = data.ranking.excluded[:MOST_OFFERS]
+    return replace(data, ranking=msgspec.structs.replace(data.ranking, excluded=few))
 
 
 def _figures(block: Block) -> list[Figure]:
@@ -131,8 +161,11 @@ def _figures(block: Block) -> list[Figure]:
 
 
 def _title(data: ReportData) -> str:
+    gpus = sum(not device.is_cpu for device in data.devices)
     if data.device is None or data.run is None:
         return "Training per dollar"
+    if gpus > 1:
+        return f"{gpus} GPUs compared"
     return plain(data.device.name or "Unnamed device", 80)
 
 
@@ -148,8 +181,12 @@ def _asset(name: str) -> Any:
     return Markup(package_text(f"report/templates/{name}"))  # noqa: S704 - a file of this package, no outside text
 
 
-def _script_safe(script: str) -> Any:
-    """Mark the plotly script as markup; it must not hold what would end its element."""
-    from markupsafe import Markup
+def packed(content: bytes) -> str:
+    """Return content in gzip, in base64, as the page's script reads it: a third of the size as it is."""
+    return b64encode(gzip.compress(content, compresslevel=6, mtime=0)).decode()
 
-    return Markup(script.replace("</script", "<\\/script"))  # noqa: S704 - the library's own script
+
+@cache
+def _plotly() -> str:
+    """Return plotly's basic bundle: bars, lines and points, and no map."""
+    return packed(package_text("report/vendor/plotly-basic.min.js").encode())

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
+from gpubench.errors import MisuseError
 from gpubench.options import Option, said
 from gpubench.recommend.request import RankRequest
 from gpubench.shared_options import RESULTS, WORKLOAD
+from gpubench.units import plain
 
 FORMATS = {"html": "html", "md": "md", "json": "json", "csv": "csv"}
 """Each format with the ending of its default file name."""
@@ -44,3 +46,19 @@ class ReportRequest(RankRequest, frozen=True, kw_only=True):
             python_only=True,
         ),
     ] = None
+
+
+def format_of(output: Path | None) -> str:
+    """Return the format that a file's ending means; html where there is no ending.
+
+    Raises:
+        MisuseError: If the ending means another format: a page in a file called PDF helps nobody.
+    """
+    ending = "" if output is None else output.name.rpartition(".")[2].lower() if "." in output.name else ""
+    by_ending = {"htm": "html", "markdown": "md", "": "html"}.get(ending, ending)
+    if by_ending not in FORMATS:
+        raise MisuseError(
+            f"{output}: a report is html, md, json or csv, not {plain(ending, 40)!r}; "
+            "give such a name, or say --format"
+        )
+    return by_ending

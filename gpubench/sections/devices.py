@@ -2,88 +2,150 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.parts import Paragraph, number, table, text
+from gpubench.blocks.charts import BLUE, Mark, Series, bars, label
+from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
 from gpubench.effects import Result, ratio
 from gpubench.interval import stacked
-from gpubench.models import Case, DeviceProfile, Run
+from gpubench.models import Case, DeviceProfile
 from gpubench.sections.data import ReportData, newest, same
 from gpubench.sections.section import Section
 from gpubench.sections.words import case_words
-from gpubench.units import UNKNOWN, count, plain
+from gpubench.units import UNKNOWN, count, format_number, listing, plain, plural
 
-MOST_DEVICES = 6
+MOST_CHARTS = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class _On:
+    """One case on one device; ``base`` is the same case on the first device that measured it."""
+
+    name: str
+    result: Result
+    base: Result
 
 
 def _render(data: ReportData) -> Block | None:
-    devices = _devices(data)
+    devices = data.devices
     if len(devices) < 2:
         return None
-    of_device = [{r.case: r for r in newest(_runs(data, device), usable=True)} for device in devices]
-    cases = [
-        case for case in dict.fromkeys(c for known in of_device for c in known) if _shared(case, of_device)
-    ]
-    names = [plain(device.name or "unnamed device", 40) for device in devices]
-    if not cases and all(device.is_cpu for device in devices[1:]):
+    shared = _shared(data)
+    names = _names(devices)
+    if not shared and all(device.is_cpu for device in devices[1:]):
         return None  # the section on the CPU compares these, each at its fastest
-    if not cases:
+    if not shared:
         said = (
-            f"{count(len(devices), 'device')} were measured ({', '.join(names)}), but no case on more than "
-            "one of them: figures of different cases are not compared."
+            f"{count(len(devices), 'device')} were measured ({listing(names, most=6)}), but no case on more "
+            "than one of them: figures of different cases are not compared."
         )
         return Block(title="Devices side by side", parts=(Paragraph(text=said),))
+    charted = _charted(shared)
+    left = len({case.workload for case in shared}) - len(charted)
+    more = f" {count(left, 'further workload')} in the table." if left > 0 else ""
     return Block(
         title="Devices side by side",
         parts=(
-            Paragraph(
-                text=f"The cases that more than one device has measured, in samples per second; below each "
-                f"figure its ratio to {names[0]}."
-            ),
-            table(
-                "The same case on each device",
-                cases,
-                text("Case", case_words),
-                *(
-                    number(name, _figure_of(known, of_device[0]))
-                    for name, known in zip(names, of_device, strict=True)
-                ),
+            Paragraph(text=_sentence(shared)),
+            Charts(
+                figures=tuple(_figure(case, shared[case]) for case in charted),
+                twin=_twin([on for case in shared for on in shared[case]]),
+                caption=f"Of each workload the case that most devices have measured.{more}",
             ),
         ),
     )
 
 
-def _devices(data: ReportData) -> list[DeviceProfile]:
-    """The page's device first, then the others by their newest run."""
-    found: list[DeviceProfile] = [] if data.device is None else [data.device]
-    for run in data.runs:
-        if not any(same(run.device, device) for device in found):
-            found.append(run.device)
-    return found[:MOST_DEVICES]
+def _shared(data: ReportData) -> dict[Case, list[_On]]:
+    """The cases that more than one device has measured, each with its devices, the fastest first."""
+    names = _names(data.devices)
+    found: dict[Case, list[tuple[str, Result]]] = {}
+    for device, name in zip(data.devices, names, strict=True):
+        runs = [run for run in data.runs if same(run.device, device)]
+        for result in newest(runs, usable=True):
+            found.setdefault(result.case, []).append((name, result))
+    return {
+        case: sorted(
+            (_On(name=name, result=result, base=known[0][1]) for name, result in known),
+            key=lambda on: -(on.result.measurement.samples_per_s or 0.0),
+        )
+        for case, known in found.items()
+        if len(known) > 1
+    }
 
 
-def _runs(data: ReportData, device: DeviceProfile) -> list[Run]:
-    return [run for run in data.runs if same(run.device, device)]
+def _names(devices: Sequence[DeviceProfile]) -> list[str]:
+    """A name for each device; alike ones are told apart by a number."""
+    plains = [plain(device.name or "unnamed device", 40) for device in devices]
+    return [
+        name if plains.count(name) == 1 else f"{name} #{plains[: i + 1].count(name)}"
+        for i, name in enumerate(plains)
+    ]
 
 
-def _shared(case: Case, of_device: list[dict[Case, Result]]) -> bool:
-    return sum(case in known for known in of_device) > 1
+def _charted(shared: dict[Case, list[_On]]) -> list[Case]:
+    """Of each workload the case on most devices, at its fastest."""
+    best: dict[str, Case] = {}
+    for case in sorted(shared, key=lambda c: (-len(shared[c]), -_rate(shared[c][0]))):
+        best.setdefault(case.workload, case)
+    return list(best.values())[:MOST_CHARTS]
 
 
-def _figure_of(known: dict[Case, Result], first: dict[Case, Result]) -> Callable[[Case], str]:
-    """What a device did of a case, and on the others its ratio to the first."""
-
-    def cell(case: Case) -> str:
-        if case not in known:
-            return UNKNOWN
-        m = known[case].measurement
-        figure = stacked(m.interval.words())
-        if case not in first or first[case] is known[case]:
-            return figure
-        return f"{figure}\n{ratio(m, first[case].measurement).text('×')}"
-
-    return cell
+def _rate(on: _On) -> float:
+    return on.result.measurement.samples_per_s or 0.0
 
 
-SECTION = Section(key="devices", render=_render, place=130)
+def _sentence(shared: dict[Case, list[_On]]) -> str:
+    """The fastest of each workload among what was measured."""
+    texts = []
+    for case in _charted(shared):
+        fastest, second = shared[case][:2]
+        times = format_number(_rate(fastest) / _rate(second)) if _rate(second) else UNKNOWN
+        texts.append(f"{plain(case.workload, 40)}: {fastest.name}, {times} times {second.name}")
+    return f"Fastest of those measured. {'; '.join(texts)}."
+
+
+def _figure(case: Case, measured: Sequence[_On]) -> Figure:
+    unit = plural(plain(case.sample_unit, 20))
+    marks = tuple(
+        Mark(
+            row=row,
+            value=_rate(on),
+            low=on.result.measurement.samples_per_s_low,
+            high=on.result.measurement.samples_per_s_high,
+            text=format_number(_rate(on)),
+            hover=label(f"{on.name}: {on.result.measurement.interval.text()}", 90),
+        )
+        for row, on in enumerate(measured)
+    )
+    alt = "; ".join(f"{on.name} {format_number(_rate(on))}" for on in measured)
+    rows = [label(on.name, 36) for on in measured]
+    return Figure(
+        figure=bars([Series(name=unit, marks=marks, colour=BLUE)], rows, f"{unit}/s"),
+        title=case_words(case),
+        alt=f"Bar chart of {case_words(case)} in {unit} per second: {alt}.",
+        height_px=76 + 27 * len(measured),
+    )
+
+
+def _twin(measured: Sequence[_On]) -> Table:
+    return table(
+        "The same case on each device",
+        measured,
+        text("Case", lambda on: case_words(on.result.case)),
+        text("Device", lambda on: on.name),
+        number("Samples/s, 95 % interval", lambda on: stacked(on.result.measurement.interval.words())),
+        number("Against the first device", _against),
+        text("Doubts", lambda on: ", ".join(on.result.doubts) or "none"),
+    )
+
+
+def _against(on: _On) -> str:
+    if on.result is on.base:
+        return UNKNOWN
+    return stacked(ratio(on.result.measurement, on.base.measurement).by(format_number, "×"))
+
+
+SECTION = Section(key="devices", render=_render, place=28, printed=True)

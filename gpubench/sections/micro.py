@@ -36,7 +36,8 @@ def _render(data: ReportData) -> Block | None:
         )
     )
     shown = Charts(figures=(_figure(compared),), twin=made) if compared else made
-    return Block(title="Micro-benchmarks", parts=(what, shown), brief=(made,))
+    title = made.caption if run.device.runs_steps else f"{made.caption} through OpenCL"
+    return Block(title=title, parts=(what, shown), brief=(made,))
 
 
 def _figure(compared: Sequence[tuple[MicroResult, float]]) -> Figure:

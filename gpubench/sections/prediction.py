@@ -15,8 +15,8 @@ from gpubench.predict.calibration import load_calibration
 from gpubench.predict.explain import evidence_on
 from gpubench.predict.question import Refusal
 from gpubench.sections.data import ReportData
+from gpubench.sections.gpus import best_of_each_gpu
 from gpubench.sections.section import Section
-from gpubench.sections.value import best_of_each_gpu
 from gpubench.units import UNKNOWN, count, format_number, format_percent, listing, per_second, plain
 
 MOST_ROWS = 20

@@ -7,17 +7,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.parts import Paragraph, number, table, text
+from gpubench.blocks.parts import Paragraph, Table, number, table, text
 from gpubench.effects import Effect, Result, effect
 from gpubench.interval import stacked
-from gpubench.models import Case, TaskKind
+from gpubench.labels import gpu_name
+from gpubench.models import Case, Estimate, RankedOffer, TaskKind
 from gpubench.sections.data import ReportData, at_named_batches, same
 from gpubench.sections.section import Section
-from gpubench.sections.words import throughput
+from gpubench.sections.words import basis_words, throughput
 from gpubench.units import UNKNOWN, count, format_duration, listing, plain
 
 JOB_SAMPLES = 1_000_000
 """A job to hold both against: about 17 passes over the 60,000 images of the classic digit set."""
+
+FAR_OFF = 10.0
+"""A CPU whose likely time is longer than the limit by this factor is too slow, whatever its interval."""
 
 SMALL_JOB_S = 900.0
 """A CPU that does the job within this time makes a GPU unnecessary for it [s]."""
@@ -80,6 +84,7 @@ def _render(data: ReportData) -> Block | None:
     found = contests(data)
     if not found:
         return None
+    expected = [] if any(contest.gpu for contest in found) else _expected(data, found)
     return Block(
         title="Is a GPU needed at all",
         parts=(
@@ -93,7 +98,29 @@ def _render(data: ReportData) -> Block | None:
                 number("GPU over CPU", _factor),
                 number("A million samples", _times),
             ),
+            *([_predicted(expected)] if expected else []),
         ),
+    )
+
+
+def _expected(data: ReportData, found: Sequence[Contest]) -> list[tuple[Contest, RankedOffer, Estimate]]:
+    """Where no GPU was measured: each workload on the best offer of the ranking, by its own estimate."""
+    if data.ranking is None or not data.ranking.rows:
+        return []
+    best = data.ranking.rows[0]
+    estimates = {_key(e.case): e for e in best.parts or (best.estimate,)}
+    return [(c, best, estimates[_key(c.cpu.case)]) for c in found if _key(c.cpu.case) in estimates]
+
+
+def _predicted(expected: Sequence[tuple[Contest, RankedOffer, Estimate]]) -> Table:
+    return table(
+        f"The CPU measured here, and what one {gpu_name(expected[0][1].offer.gpu_key)} would do",
+        expected,
+        text("Workload", lambda row: _workload(row[0])),
+        number("CPU, a million samples", lambda row: format_duration(_job_s(row[0].cpu))),
+        number("GPU, a million samples", lambda row: format_duration(JOB_SAMPLES / row[2].samples_per_s)),
+        number("GPU throughput, samples/s", lambda row: stacked(row[2].interval.words())),
+        text("Basis", lambda row: basis_words(row[2])),
     )
 
 
@@ -109,13 +136,22 @@ def _needs(trained: Sequence[Contest]) -> list[str]:
     if not trained:
         return ["No training was measured on this CPU, so whether a GPU is needed for one is not known."]
     easy = [c for c in trained if _surely_within_s(c.cpus) <= SMALL_JOB_S]
-    hard = [c for c in trained if _at_least_s(c.cpus) > SMALL_JOB_S]
-    untold = [c for c in trained if _at_least_s(c.cpus) <= SMALL_JOB_S < _surely_within_s(c.cpus)]
+    far = [c for c in trained if _job_s(_fastest(c.cpus, set())) > FAR_OFF * SMALL_JOB_S]
+    hard = [c for c in trained if _at_least_s(c.cpus) > SMALL_JOB_S and c not in far]
+    untold = [
+        c for c in trained if _at_least_s(c.cpus) <= SMALL_JOB_S < _surely_within_s(c.cpus) and c not in far
+    ]
     texts = []
     if easy:
         texts.append(
             f"For {_names(easy)} no GPU is needed: this CPU trains on a million samples in "
             f"{format_duration(max(_surely_within_s(c.cpus) for c in easy))} or less."
+        )
+    if far:
+        least = min(_job_s(_fastest(c.cpus, set())) for c in far)
+        texts.append(
+            f"For {_names(far)} no: a million samples take this CPU {format_duration(least)} or more, over "
+            f"{FAR_OFF:.0f} times {limit}."
         )
     if hard:
         texts.append(

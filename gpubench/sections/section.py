@@ -29,11 +29,15 @@ class Section:
         key: Letters, digits and hyphens; the section's address on the page.
         render: Gives the block, or None where there is nothing to say.
         place: Where it stands among the page's own sections, the smallest first; others follow them.
+        first: Whether it is part of the page's first screen; the others wait behind their titles.
+        printed: Whether a print of the page shows it, though its reader has not opened it.
     """
 
     key: str
     render: Callable[[ReportData], Block | None] = field(repr=False)
     place: int = 0
+    first: bool = False
+    printed: bool = False
 
 
 def load_sections() -> tuple[Section, ...]:

@@ -200,4 +200,4 @@ def _findings(result: Result) -> str:
     return ", ".join(sorted({finding.kind.value for finding in result.measurement.findings})) or "none"
 
 
-SECTION = Section(key="throughput", render=_render, place=30)
+SECTION = Section(key="throughput", render=_render, place=30, printed=True)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.charts import BASIS_COLOURS, BASIS_SYMBOLS, Mark, Series, dots, two_lines
 from gpubench.blocks.parts import (
     Bullets,
     Cell,
-    Charts,
-    Figure,
+    Filter,
     Paragraph,
     Part,
     RowMark,
@@ -24,7 +22,7 @@ from gpubench.blocks.parts import (
 from gpubench.findings import FindingKind
 from gpubench.interval import stacked
 from gpubench.labels import gpu_name, gpus_of, offer_name, price_of
-from gpubench.models import ExcludedOffer, GpuSpec, RankedOffer, Ranking, SortedBy
+from gpubench.models import ExcludedOffer, RankedOffer, Ranking, SortedBy
 from gpubench.recommend.tokens import token_costs
 from gpubench.recommend.words import batches_of
 from gpubench.sections.data import ReportData
@@ -32,8 +30,6 @@ from gpubench.sections.section import Section
 from gpubench.sections.words import (
     basis_words,
     cases_words,
-    merit_unit,
-    merit_words,
     per_s_unit,
     per_s_words,
     per_usd_unit,
@@ -41,11 +37,13 @@ from gpubench.sections.words import (
     price_date_words,
     share_words,
 )
-from gpubench.units import UNKNOWN, count, format_bytes, format_duration, format_usd, listing, plain
+from gpubench.units import GIB, UNKNOWN, count, format_bytes, format_duration, format_usd, listing, plain
 
-CHART_ROWS = 20
-TABLE_ROWS, MORE_ROWS = 15, 60
+TABLE_ROWS = 500
+"""Offers that the page's table holds; it can be sorted and narrowed, and print shows its head."""
 EXCLUDED_REASONS = 80
+
+_Facet: TypeAlias = Callable[[RankedOffer], str | float | None]
 
 _TITLES: dict[SortedBy, str] = {
     "value": "Training per dollar, ranked",
@@ -57,14 +55,6 @@ _LEGEND = {
     "(tie)": "statistically tied with the first row of the same rank",
     "not dominated": "nothing else is as fast, as cheap and as large in memory at once",
 }
-
-
-def best_of_each_gpu(ranking: Ranking) -> tuple[RankedOffer, ...]:
-    """The best-ranked offer of each kind of GPU, best first."""
-    best: dict[str, RankedOffer] = {}
-    for row in ranking.rows:
-        best.setdefault(row.offer.gpu_key, row)
-    return tuple(best.values())
 
 
 def _render(data: ReportData) -> Block | None:
@@ -80,12 +70,10 @@ def _render(data: ReportData) -> Block | None:
     brief: tuple[Part, ...] = ()
     if ranking.rows:
         rows = ranking.rows
-        head, rest = rows[:TABLE_ROWS], rows[TABLE_ROWS : TABLE_ROWS + MORE_ROWS]
-        caption = f"The first {len(head)} offers" if rest else f"All {len(head)} offers"
-        parts += [_chart(data, ranking), offers(data, ranking, head, caption)]
-        if rest:
-            caption = f"Offers {len(head) + 1} to {len(head) + len(rest)} of {len(rows)}"
-            parts.append(offers(data, ranking, rest, caption, folded=True))
+        shown = rows[:TABLE_ROWS]
+        left = f"The first {len(shown)} of {len(rows):,} offers; the others are in the raw data"
+        caption = f"All {len(shown)} offers" if len(shown) == len(rows) else left
+        parts.append(offers(data, ranking, shown, caption, filters=_filters(data, shown)))
         brief = _brief(data, ranking)
     else:
         parts.append(Paragraph(text="No offer is left to rank; the list below says why.", tone="warning"))
@@ -109,8 +97,8 @@ def offers(
     rows: Sequence[RankedOffer],
     caption: str,
     *,
-    folded: bool = False,
     in_full: bool = False,
+    filters: tuple[Filter, ...] = (),
 ) -> Table:
     """Offers, one a row, in the order of the ranking.
 
@@ -119,8 +107,8 @@ def offers(
         ranking: What the rows are of: its units, and whether they have a job and batches that differ.
         rows: Which of its rows.
         caption: What the table is called.
-        folded: Whether it waits behind its caption.
         in_full: Also the batch, where batches differ, and the latency as columns.
+        filters: By what the page narrows it.
     """
     timed = any(row.hours is not None for row in ranking.rows)
     late = any(row.latency_s is not None for row in rows)
@@ -137,7 +125,7 @@ def offers(
         caption,
         rows,
         text("GPUs and offer", lambda r: _who(data, r)),
-        number("Rank", _rank),
+        number("Rank", rank_words),
         text("Price and its date", lambda r: f"{price_of(r.offer)}\n{price_date_words(r)}"),
         number(
             head(per_s_unit(ranking)), lambda r: stacked(per_s_words(ranking, r)), optional=4 if timed else 3
@@ -149,11 +137,35 @@ def offers(
         text("Basis", lambda r: basis_words(r.estimate).partition(" (")[0], optional=1),
         text("Remarks", _remarks, optional=6),
         marks=marks(data, rows),
-        folded=folded,
+        filters=filters,
     )
 
 
-def _rank(row: RankedOffer) -> str:
+def _filters(data: ReportData, rows: Sequence[RankedOffer]) -> tuple[Filter, ...]:
+    """What a buyer narrows offers by: whose they are, rent or buy, memory of one GPU, and budget."""
+
+    def memory_gib(row: RankedOffer) -> float | None:
+        spec = data.specs.get(row.offer.gpu_key)
+        return None if spec is None or spec.memory_bytes is None else round(spec.memory_bytes / GIB)
+
+    def filtered(title: str, kind: Literal["choice", "at least", "at most"], of: _Facet) -> Filter:
+        return Filter(title=title, kind=kind, values=tuple(of(row) for row in rows))
+
+    return (
+        filtered("Provider", "choice", lambda row: plain(row.offer.provider, 40)),
+        filtered("Pricing", "choice", lambda row: row.offer.pricing.value.replace("_", " ")),
+        filtered("GiB a GPU, at least", "at least", memory_gib),
+        filtered("$ an hour, at most", "at most", lambda row: float(row.offer.price_usd_per_hour)),
+        *(
+            [filtered("$ for the job, at most", "at most", lambda row: row.cost_usd)]
+            if any(row.cost_usd is not None for row in rows)
+            else []
+        ),
+    )
+
+
+def rank_words(row: RankedOffer) -> str:
+    """A rank, and whether it is shared by what cannot be told apart."""
     return f"{row.rank} (tie)" if row.tie else str(row.rank)
 
 
@@ -180,6 +192,8 @@ def _batch(row: RankedOffer) -> str:
 def _remarks(row: RankedOffer) -> str:
     # The age of a price stands beside the price; as a remark on most rows it would say nothing.
     remarks = [f.kind.value for f in row.findings if f.kind is not FindingKind.STALE_PRICE]
+    if row.offer.in_stock is not None:
+        remarks.append(f"{'in stock' if row.offer.in_stock else 'not in stock'} on {row.offer.stock_date}")
     if row.pareto:
         remarks.append("not dominated")
     if row.fits_memory is None:
@@ -194,92 +208,6 @@ def _remarks(row: RankedOffer) -> str:
     if row.offer.gpu_count > 1:
         remarks.append(f"scaling {row.scaling_efficiency:.2f}, {plain(row.scaling_basis, 40)}")
     return ", ".join(dict.fromkeys(remarks)) or "none"
-
-
-def _chart(data: ReportData, ranking: Ranking) -> Charts:
-    """The best offer of each GPU: the head of the list, and this user's own GPU wherever it stands."""
-    best = best_of_each_gpu(ranking)
-    own = None if data.device is None else data.device.gpu_key
-    shown = tuple(row for i, row in enumerate(best) if i < CHART_ROWS or row.offer.gpu_key == own)
-    tied = sum(row.rank == shown[0].rank for row in shown)
-    caption = (
-        "Each mark is the best-ranked offer of one kind of GPU. ● measured here, ◆ reference run, "
-        "○ predicted. The line is the interval: 95 % for a measurement, 90 % for a prediction. "
-        "Predictions share part of their error, so two lines may overlap although their order is clear."
-    )
-    if tied > 1:
-        caption += f" The {tied} rows on the band cannot be told apart: they share rank 1."
-        caption += _parting(shown[:tied])
-    if len(best) > len(shown):
-        caption += f" {len(best) - len(shown)} further kinds of GPU are in the data below the page."
-    twin = table(
-        "The best-ranked offer of each kind of GPU",
-        shown,
-        text("GPU and offer", lambda r: f"{gpus_of(r.offer)}{here(data, r)}\n{offer_name(r.offer)}"),
-        number("Rank", _rank),
-        number(head(merit_unit(ranking)), lambda r: stacked(merit_words(ranking, r))),
-        text("Memory", lambda r: _memory(data.specs.get(r.offer.gpu_key))),
-        text("Architecture", lambda r: _architecture(data.specs.get(r.offer.gpu_key))),
-        text("Basis", lambda r: stacked(basis_words(r.estimate))),
-        text("Rests on", lambda r: plain(r.estimate.method, 120)),
-        marks=marks(data, shown),
-    )
-    return Charts(figures=(_figure(data, ranking, shown, tied),), twin=twin, caption=caption)
-
-
-def _parting(tied: Sequence[RankedOffer]) -> str:
-    """Name the measurement that would part a tie: predictions are what is uncertain in it."""
-    guessed = [gpu_name(r.offer.gpu_key) for r in tied if r.estimate.basis == "predicted"]
-    if not guessed:
-        return " All were measured: measure them again with more launches (`--publish`) to part them."
-    return f" Measuring {listing(guessed[:3])} decides between them; renting one for some minutes is enough."
-
-
-def _figure(data: ReportData, ranking: Ranking, rows: Sequence[RankedOffer], tied: int) -> Figure:
-    labels = [
-        two_lines(gpus_of(row.offer) + here(data, row), f"{row.rank}. {offer_name(row.offer)}")
-        for row in rows
-    ]
-    marked = [
-        Mark(
-            row=i,
-            value=merit.value or 0.0,
-            low=merit.low,
-            high=merit.high,
-            hover=f"{merit_words(ranking, row)}<br>{row.estimate.basis}",
-        )
-        for i, row in enumerate(rows)
-        for merit in [ranking.merit_of(row)]
-    ]
-    series = [
-        Series(
-            name=f"{basis}",
-            marks=tuple(mark for mark in marked if rows[mark.row].estimate.basis == basis),
-            colour=colour,
-            symbol=BASIS_SYMBOLS[basis],
-        )
-        for basis, colour in BASIS_COLOURS.items()
-        if any(row.estimate.basis == basis for row in rows)
-    ]
-    alt = "; ".join(f"{row.rank}. {gpus_of(row.offer)} {merit_words(ranking, row)}" for row in rows[:8])
-    return Figure(
-        figure=dots(series, labels, merit_unit(ranking), band_rows=tied),
-        alt=f"Dot chart of {merit_unit(ranking)} with intervals, best first: {alt}.",
-        height_px=90 + 37 * len(rows),
-    )
-
-
-def _memory(spec: GpuSpec | None) -> str:
-    if spec is None:
-        return UNKNOWN
-    return format_bytes(spec.memory_bytes) + (f"\n{plain(spec.memory_type, 20)}" if spec.memory_type else "")
-
-
-def _architecture(spec: GpuSpec | None) -> str:
-    if spec is None:
-        return UNKNOWN
-    year = "" if spec.release_year is None else f"\n{spec.release_year}"
-    return f"{plain(spec.architecture or UNKNOWN, 30)}{year}"
 
 
 def excluded_table(ranking: Ranking) -> Table:
@@ -374,4 +302,4 @@ def head(unit: str) -> str:
     return unit[:1].upper() + unit[1:]
 
 
-SECTION = Section(key="value", render=_render, place=90)
+SECTION = Section(key="value", render=_render, place=25, printed=True)

@@ -1,133 +1,153 @@
-"""The verdict first: the ranking's one sentence, the figures to remember, and what they rest on."""
+"""The answer on one card: what to pay for, what the job takes there, how sure it is, what would change it."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Bullets, Fact, Facts, Paragraph, Part
-from gpubench.effects import Result
-from gpubench.labels import gpus_of, offer_name, price_of
-from gpubench.models import Pricing, RankedOffer, Ranking
+from gpubench.labels import gpus, gpus_of
+from gpubench.models import Change, Choice, Decision, Pricing, RankedOffer, Ranking
+from gpubench.recommend.verdict import NO_GPU_NEEDED, SURENESS
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.words import (
-    basis_words,
-    case_words,
-    merit_unit,
-    merit_words,
-    price_date_words,
-    speed_of,
-)
-from gpubench.units import count, listing, plain, plural
+from gpubench.sections.words import merit_unit, merit_words, share_words
+from gpubench.units import format_bytes, format_duration, format_number, format_percent, format_usd, plain
 
-_SENTENCES = re.compile(r"(?<=\.)\s+(?=[A-Z])")
-"""Where one sentence of a verdict ends and the next begins: the first is the headline."""
+SENTENCES = re.compile(r"(?<=\.)\s+(?=[A-Z])")
+"""Where one sentence of a verdict ends and the next begins."""
 
 
 def _render(data: ReportData) -> Block:
-    parts: list[Part] = []
-    if data.ranking is None:
-        reason = plain(data.ranking_problem or "no ranking was asked for", 400)
-        parts.append(Paragraph(text=f"There is no ranking: {reason}", tone="headline"))
-    else:
-        headline, *rest = _SENTENCES.split(plain(data.ranking.verdict, 1500), maxsplit=1)
-        parts.append(Paragraph(text=headline, tone="headline"))
-        parts += [Paragraph(text=text) for text in rest]
-    facts = (*_measured_facts(data), *_ranking_facts(data))
-    if facts:
-        parts.append(Facts(rows=facts, prominent=True))
-    parts.append(_evidence(data))
-    if data.ranking is not None and data.ranking.notes:
-        parts.append(Bullets(items=tuple(plain(note, 400) for note in data.ranking.notes)))
-    said = (Paragraph(text=plain(data.ranking.verdict, 1500)),) if data.ranking else ()
-    return Block(title="Verdict", parts=tuple(parts), brief=said)
+    if data.ranking is None or not data.ranking.rows:
+        why = data.ranking_problem or (data.ranking and data.ranking.verdict) or "no ranking was asked for"
+        headline = Paragraph(text=f"There is no ranking: {plain(why, 400)}", tone="headline")
+        return Block(title="The answer", parts=(headline,), brief=(headline,))
+    sentences = SENTENCES.split(plain(data.ranking.verdict, 1500))
+    facts = Facts(rows=tuple(_facts(data.ranking)))
+    winners = tuple(_winners(data.ranking))
+    card: list[Part] = [Paragraph(text=_headline(data.ranking, sentences), tone="headline"), facts]
+    beside: list[Part] = [Facts(rows=winners, prominent=True)] if winners else []
+    rest = tuple(each for each in sentences[1:] if not each.startswith(SURENESS))
+    said: list[Part] = [Bullets(items=rest)] if rest else []
+    return Block(title="The answer", parts=(*card, *beside), brief=(*card, *beside, *said))
 
 
-def _measured_facts(data: ReportData) -> tuple[Fact, ...]:
-    """The heaviest workload measured here, at its fastest: one figure, not a table."""
-    heaviest = max(data.results, key=_weight, default=None)
-    if heaviest is None:
-        return ()
-    m = heaviest.measurement
-    point, _, interval = m.interval.text().partition(" ")
-    alone = " within one process" if m.within_one_process else ""
-    flags = heaviest.doubts
-    flagged = f"; flagged {listing(flags)}" if flags else ""
-    return (
-        Fact(
-            term="Measured here",
-            value=f"{point} {plural(plain(m.case.sample_unit, 20))}/s",
-            detail=f"95 % interval{alone} {interval.strip('()') or 'unknown'}; {case_words(m.case)}{flagged}",
-        ),
+def _headline(ranking: Ranking, sentences: list[str]) -> str:
+    if sentences[0].startswith(NO_GPU_NEEDED) or ranking.decision is None:
+        return sentences[0]
+    choice = ranking.decision.choice
+    date = "" if choice.source == "own" else f" ({plain(choice.price_date, 20)})"
+    verb = "Own" if choice.source == "own" else "Rent"
+    return f"{verb} {_offered(choice)}{date}."
+
+
+def _facts(ranking: Ranking) -> Iterator[Fact]:
+    decision, head = ranking.decision, ranking.rows[0]
+    if decision is None:
+        merit = f"{merit_words(ranking, head)} {merit_unit(ranking)}"
+        yield Fact(term="By", value=merit, detail=f"{_basis(head)}, {plain(head.offer.price_date, 20)}")
+        return
+    choice = decision.choice
+    yield Fact(
+        term="The job", value=_job(ranking, decision), detail=f"{_basis(head)}{_batch(head)}; {_fits(choice)}"
     )
+    if decision.sureness is not None:
+        sure = decision.sureness
+        near = f"within 10 % of it: {share_words(sure.p_near_best)}"
+        yield Fact(term="How sure", value=f"best: {share_words(sure.p_best)}; {near}")
+    if decision.runner_up is not None:
+        yield Fact(term="Runner-up", value=_winner(decision.runner_up))
+    changes = [words for each in decision.changes if (words := _change(each, own=choice.source == "own"))]
+    if changes:
+        yield Fact(term="What changes it", value=changes[0])
 
 
-def _weight(result: Result) -> tuple[float, float]:
-    m = result.measurement
-    return (m.flops_per_sample or 0.0, m.samples_per_s or 0.0)
+def _job(ranking: Ranking, decision: Decision) -> str:
+    """What the job takes; without one, what the rows are ranked by."""
+    choice = decision.choice
+    if decision.job is None or choice.hours is None:
+        return f"{merit_words(ranking, ranking.rows[0])} {merit_unit(ranking)}"
+    hours = format_duration(choice.hours * 3600)
+    return f"{hours} and {choice.job_cost_usd.by(format_usd)} for {plain(decision.job.words, 80)}"
 
 
-def _ranking_facts(data: ReportData) -> tuple[Fact, ...]:
-    ranking = data.ranking
-    if ranking is None or not ranking.rows:
-        return ()
-    best = ranking.rows[0]
-    tied = sum(row.rank == best.rank for row in ranking.rows) - 1
-    tie = f", in a tie with {count(tied, 'other offer')}" if tied else ""
-    return (
-        Fact(
-            term=f"{'Least' if ranking.sorted_by in {'cost', 'time'} else 'Most'} {merit_unit(ranking)}",
-            value=gpus_of(best.offer),
-            detail=f"{merit_words(ranking, best)} on {_offer(best)}{tie}",
-        ),
-        _fastest(ranking),
-    )
+def _basis(row: RankedOffer) -> str:
+    return str(row.estimate.basis)
 
 
-def _fastest(ranking: Ranking) -> Fact:
-    fastest = max(ranking.rows, key=lambda row: speed_of(ranking, row))
-    return Fact(
-        term="Fastest offer",
-        value=gpus_of(fastest.offer),
-        detail=f"rank {fastest.rank}: {_offer(fastest)}",
-    )
+def _batch(row: RankedOffer) -> str:
+    """That batches are not equal, where each GPU has its own largest."""
+    return " at its largest batch" if row.estimate.batch_choice == "largest" else ""
 
 
-def _offer(row: RankedOffer) -> str:
-    return f"{offer_name(row.offer)}, {price_of(row.offer)}, {_dated(row)}, {basis_words(row.estimate)}"
+def _fits(choice: Choice) -> str:
+    if choice.fits_memory is None:
+        return "memory not checked"
+    if not choice.fits_memory:
+        return "may not fit in memory"
+    margin = choice.memory_margin_bytes
+    return "fits" if margin is None else f"fits, {format_bytes(margin)} spare"
 
 
-def _dated(row: RankedOffer) -> str:
-    words = price_date_words(row)
-    return words if row.offer.pricing is Pricing.OWNED else f"price of {words}"
+def _change(change: Change, *, own: bool) -> str:
+    """What would make the runner-up the better; a price first, as that is what moves."""
+    if change.kind == "price":
+        what = "a cost" if own else "a price"
+        return f"{what} above {format_usd(change.threshold)}/h"
+    if change.kind == "spot":
+        return f"losing over {format_percent(change.threshold)} of spot work"
+    return f"a throughput below {format_number(change.threshold)} samples/s"
 
 
-def _evidence(data: ReportData) -> Paragraph:
-    """What the page rests on, before anybody asks."""
-    if not data.results:
-        return Paragraph(
-            text=(
-                "Nothing was measured on this machine: every throughput below is a reference run or a "
-                "prediction. `gpubench run` measures this device."
-            ),
-            tone="warning",
-        )
-    workloads = listing(dict.fromkeys(result.case.workload for result in data.results))
-    name = plain((data.device.name if data.device else None) or "a device without a name", 80)
-    text = f"Measured on {name}: {workloads}, {count(len(data.results), 'case')}."
-    if data.is_cpu:
-        text += (
-            " This is a CPU, and a CPU measurement never serves as the starting point of a GPU prediction."
-        )
-        others = [run.device.name or "a GPU" for run in data.runs if not run.device.is_cpu]
-        if others:
-            names = listing(dict.fromkeys(others))
-            text += f" The results folder also holds runs of {names}; the ranking uses them."
-        else:
-            text += " No GPU was measured: the GPUs below are reference runs or predictions from data sheets."
-        return Paragraph(text=text, tone="warning")
-    return Paragraph(text=text, tone="note")
+def _winners(ranking: Ranking) -> Iterator[Fact]:
+    """The best of each source beside the choice, and of what was measured where that is not the choice."""
+    decision = ranking.decision
+    if decision is None:
+        return
+    for term, winner in (
+        ("Best cloud", decision.best_cloud),
+        ("Best marketplace", decision.best_marketplace),
+        ("Best to own", decision.best_to_own),
+    ):
+        if winner is not None and _key(winner) != _key(decision.choice):
+            yield Fact(term=term, value=gpus(winner.gpu_key, winner.gpu_count), detail=_beside(winner))
+    measured = next((row for row in ranking.rows if row.estimate.basis == "measured"), None)
+    if measured is not None and measured.offer.gpu_key != decision.choice.gpu_key:
+        cost = "" if measured.cost_usd is None else f", {format_usd(measured.cost_usd)}"
+        where = plain(measured.offer.provider, 30)
+        yield Fact(term="Best you measured", value=gpus_of(measured.offer), detail=f"{where}{cost}")
 
 
-SECTION = Section(key="verdict", render=_render, place=10)
+def _key(choice: Choice) -> tuple[object, ...]:
+    return (choice.source, choice.provider, choice.instance, choice.gpu_key, choice.gpu_count)
+
+
+def _winner(choice: Choice) -> str:
+    cost = "" if choice.cost_usd is None else f", {format_usd(choice.cost_usd)}"
+    return f"{gpus(choice.gpu_key, choice.gpu_count)} {_where(choice)}{cost}"
+
+
+def _beside(choice: Choice) -> str:
+    paid = f"${choice.purchase_usd:,.0f}" if choice.source == "own" and choice.purchase_usd else None
+    where = f"{paid} {choice.price_label}" if paid else plain(choice.provider, 30)
+    cost = "" if choice.cost_usd is None else f", {format_usd(choice.cost_usd)} for the job"
+    return f"{where}{cost}"
+
+
+def _where(choice: Choice) -> str:
+    if choice.source == "own":
+        return "of your own" if choice.purchase_usd is None else f"for ${choice.purchase_usd:,.0f}"
+    spot = " spot" if choice.pricing is Pricing.SPOT else ""
+    return f"at {plain(choice.provider, 30)}{spot}"
+
+
+def _offered(choice: Choice) -> str:
+    name = gpus(choice.gpu_key, choice.gpu_count)
+    if choice.source == "own":
+        return f"{name} {_where(choice)}"
+    return f"{name} {_where(choice)} for {format_usd(choice.price_usd_per_hour)}/h"
+
+
+SECTION = Section(key="verdict", render=_render, place=10, first=True)

@@ -148,9 +148,11 @@ def per_s_words(ranking: Ranking, row: RankedOffer) -> str:
 
 
 def share_words(share: float | None) -> str:
-    """A probability in whole per cent; below one per cent it says so."""
+    """A probability in whole per cent; near an end it says so, rather than claim to be there."""
     if share is None:
         return UNKNOWN
+    if 0.99 < share < 1:
+        return "> 99 %"
     if 0 < share < 0.01:
         return "< 1 %"
     return f"{share * 100:.0f} %"

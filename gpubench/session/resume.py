@@ -18,17 +18,13 @@ from gpubench.models import (
     Case,
     DeviceProfile,
     Environment,
-    Measurement,
     Run,
     Settings,
-    Status,
     WorkloadProfile,
 )
 from gpubench.probe.identity import device_id
+from gpubench.record.ledger import FINAL, finished_part
 from gpubench.units import plain
-
-FINISHED = frozenset({Status.OUT_OF_MEMORY, Status.UNSUPPORTED, Status.INVALID, Status.FAILED})
-"""A case that ended so would end so again; one that ran out of time is measured anew."""
 
 
 def request_again(run: Run, request: RunRequest, installed: Sequence[str]) -> RunRequest:
@@ -103,7 +99,7 @@ def finished_units(run: Run, launches: int) -> frozenset[tuple[Case, int]]:
         (m.case, index)
         for m in without_cut_off(run).measurements
         for launch in m.launches
-        for index in (range(launches) if m.status in FINISHED else (launch.index,))
+        for index in (range(launches) if m.status in FINAL else (launch.index,))
     )
 
 
@@ -114,26 +110,15 @@ def record_of(run: Run, plan: Plan, device: DeviceProfile) -> Record:
     record.begun = max((n + 1 for n in numbers if n is not None), default=0)
     for measurement in without_cut_off(run).measurements:
         record.launches[measurement.case] = list(measurement.launches)
-        if measurement.status in FINISHED:
+        if measurement.status in FINAL:
             record.ended[measurement.case] = (measurement.status, measurement.reason)
     return record
 
 
 def without_cut_off(run: Run) -> Run:
-    """Return the run as it goes on: no end yet, and without what was stopped or ran out of time."""
-    kept = tuple(row for m in run.measurements if (row := _whole(m)) is not None)
+    """Return the run as it goes on: no end yet, and without what was stopped, died or ran out of time."""
+    kept = tuple(filter(None, map(finished_part, run.measurements)))
     return msgspec.structs.replace(run, finished_at=None, measurements=kept)
-
-
-def _whole(measurement: Measurement) -> Measurement | None:
-    """Return a row with the launches that came to their end, to be judged anew; None where there is none."""
-    if measurement.status is Status.TIMEOUT:
-        return None
-    launches = tuple(launch for launch in measurement.launches if not launch.stopped)
-    if len(launches) == len(measurement.launches):
-        return measurement
-    changed = msgspec.structs.replace(measurement, status=Status.OK, reason=None, launches=launches)
-    return changed if launches else None
 
 
 def workloads_of(run: Run, given: Sequence[str], installed: Sequence[str]) -> tuple[str, ...]:

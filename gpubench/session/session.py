@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -18,6 +19,7 @@ from gpubench.discovery import workload_names
 from gpubench.errors import EveryCaseFailedError, InterruptedRunError, NoDeviceError, StorageError
 from gpubench.measure import checks, events, preflight
 from gpubench.measure.batch_search import OnTrial, say_nothing_of_trials, with_largest_batches
+from gpubench.measure.child import module_of
 from gpubench.measure.environment import environment
 from gpubench.measure.estimate import estimate_s
 from gpubench.measure.launcher import STOPPING_S, Control, Launcher, Record, say_nothing
@@ -36,12 +38,14 @@ from gpubench.models import (
     StartState,
     Status,
 )
+from gpubench.needs import need_torch
 from gpubench.probe.identity import storable
 from gpubench.probe.select import select_device, select_peers
 from gpubench.profile import classic_names, profiles_of
 from gpubench.record import store
 from gpubench.record.adding import stored_alike
 from gpubench.record.lock import RunLock
+from gpubench.record.rules import broken_rule
 from gpubench.session import resume
 from gpubench.shared_options import asked_recipe
 from gpubench.signatures import takes_options_of
@@ -125,6 +129,7 @@ def prepare(
 
 def _prepare(request: RunRequest, on_trial: OnTrial, *, store_results: bool) -> Prepared:
     request = check_request(request, classic_names())
+    need_torch("measuring", NoDeviceError)
     root = store.results_root(request.results)
     found = None if request.resume is None else store.find_run(root, request.resume)
     resumed = None if found is None else store.read_run(found)
@@ -179,7 +184,7 @@ def budget_numbers(made: Plan) -> dict[str, float | str | bool]:
 
 
 def execute(prepared: Prepared, on_event: Callable[[events.Event], None] = say_nothing) -> Session:
-    """Measure what was prepared; the file is replaced after every finished case.
+    """Measure what was prepared; each finished launch is written to a ledger, and the file derived from it.
 
     The run is locked from before its first measurement to after its last, and a run to go on with is read
     again once it is. Ctrl-C once, or SIGTERM, ends the run after the round at hand; Ctrl-C twice ends it at
@@ -209,14 +214,16 @@ def _measure(
 ) -> Session:
     control = Control()
     on_event(_planned(prepared))
-    launcher = Launcher(prepared.plan, prepared.device, on_event, control)
+    module = module_of(prepared.device)
+    launcher = Launcher(prepared.plan, prepared.device, on_event, control, module=module)
     state, record = _begin(prepared, begun)
     launcher.micro += state.micro
     if prepared.resumed is None:
         _save(prepared.root, state, held)
     with _listening(control):
-        for measurement in launcher.run(record):
-            state = _so_far(with_measurement(state, measurement), prepared, launcher)
+        for measurement in map(partial(_sound, state), launcher.run(record)):
+            before, state = state, _so_far(with_measurement(state, measurement), prepared, launcher)
+            _note(prepared.root, before, measurement, state)
             _save(prepared.root, state, held)
         state = _so_far(state, prepared, launcher)
         if not control.stopping.is_set():
@@ -335,6 +342,25 @@ def finished(state: Run, launches: int) -> Run:
         findings=together(state.findings, checks.of_run(state)),
         finished_at=utc_stamp(),
     )
+
+
+def _sound(state: Run, row: Measurement) -> Measurement:
+    """Return a row that may stand in a file: one whose figures contradict each other has none.
+
+    Such a file would not be read again, and the sound rows beside it would be lost with this one.
+    """
+    broken = broken_rule(msgspec.structs.replace(state, measurements=(row,), micro=()))
+    if broken is None:
+        return row
+    reason = f"what its process reported cannot be true: {broken}"
+    return msgspec.structs.replace(row, status=Status.FAILED, reason=reason, launches=(), findings=())
+
+
+def _note(root: Path, before: Run, row: Measurement, state: Run) -> None:
+    try:
+        store.note_launch(root, before, row)
+    except StorageError as error:
+        raise UnstoredRunError(str(error), state) from error
 
 
 def _save(root: Path, state: Run, held: RunLock) -> Path:

@@ -95,7 +95,8 @@ def _watched(model: nn.Module, inside: list[bool], found: list[Any]) -> Iterator
         own = type(module).__module__.startswith(OWN_PACKAGE)
         inside.append(own)
         if not own:
-            found.append([type(module).__name__, _settings(module)])
+            mode = [] if module.training else ["eval"]  # batch norm and dropout compute something else in it
+            found.append([type(module).__name__, _settings(module), *mode])
 
     def leave(_module: nn.Module, _args: Any, output: Any) -> None:
         if not inside.pop():

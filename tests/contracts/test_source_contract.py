@@ -93,7 +93,7 @@ class TestVast(SourceContract):
     answers = ("vast.json",)
 
     def quotes(self):
-        from gpubench.offers.vast import VastSource
+        from gpubench.offers.sources.vast import VastSource
 
         body = (ANSWERS / "vast.json").read_bytes()
         return self.only_quotes(VastSource(models=("RTX 4090",)).fetch(lambda url, **_kwargs: body))

@@ -29,6 +29,7 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.profile import load_profiles, profile_workload
+from gpubench.profile.trace import trace_workload
 from gpubench.workload import Task, Workload, seeded
 
 
@@ -186,7 +187,7 @@ class WorkloadContract:
 
 @cache
 def _profiled(name: str) -> WorkloadProfile:
-    return profile_workload(load_workload(name))
+    return trace_workload(load_workload(name), variants_s=0).profile
 
 
 def _first(batch: tuple[Any, Any]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -292,17 +293,17 @@ class TestRnnCell(WorkloadContract):
     forward_flops = 2 * (20 * 2 * 128 * 128 + 128 * 1000)
 
 
-class TestStackedLstm(WorkloadContract):
-    name = "stacked_lstm"
+class TestLstmCell(WorkloadContract):
+    name = "lstm_cell"
     shape = (20,)
     batches = (64, 512)
     classes = 1000
-    parameters = 521_192
-    forward_flops = 2 * (20 * 2 * 2 * 128 * 512 + 128 * 1000)
+    parameters = 389_096
+    forward_flops = 2 * (20 * 2 * 128 * 512 + 128 * 1000)
 
     def test_it_computes_what_the_fused_layer_computes(self) -> None:
         """One cell written out gives the numbers of torch's own LSTM with the same weights."""
-        from gpubench_workloads.rnn_cells import GatedCell
+        from gpubench_workloads.lstm_cell import GatedCell
 
         torch.manual_seed(0)
         cell, fused = GatedCell(8), torch.nn.LSTM(8, 8, batch_first=True)
@@ -312,6 +313,15 @@ class TestStackedLstm(WorkloadContract):
         })  # fmt: skip
         x = torch.randn(3, 5, 8)
         torch.testing.assert_close(cell(x), fused(x)[0])
+
+
+class TestStackedLstm(WorkloadContract):
+    name = "stacked_lstm"
+    shape = (20,)
+    batches = (64, 512)
+    classes = 1000
+    parameters = 521_192
+    forward_flops = 2 * (20 * 2 * 2 * 128 * 512 + 128 * 1000)
 
 
 class TestVgg16Transfer(WorkloadContract):
@@ -329,6 +339,52 @@ class TestVgg16Transfer(WorkloadContract):
         task = self.tiny()
         task.loss(task.model(task.batches[0][0]), task.batches[0][1]).backward()
         assert all(p.grad is None for p in task.model.features.parameters())  # type: ignore[union-attr]
+
+
+class TestResnet50Transfer(WorkloadContract):
+    name = "resnet50_transfer"
+    shape = (3, 224, 224)
+    batches = (32, 64, 128)
+    classes = 10
+    parameters = 25_557_032 - 2048 * 1000 - 1000 + 20_490
+    trainable = 20_490
+    forward_flops = 8_178_368_512 - 2 * 2048 * 990
+    train_ratio = (1.0, 1.01)
+
+    def test_a_step_of_training_leaves_the_frozen_statistics_alone(self) -> None:
+        task = self.tiny()
+        before = copy.deepcopy(task.model.features.state_dict())  # type: ignore[union-attr]
+        task.model.train()
+        task.loss(task.model(task.batches[0][0]), task.batches[0][1]).backward()
+        after = task.model.features.state_dict()  # type: ignore[union-attr]
+        assert all(torch.equal(before[name], value) for name, value in after.items())
+        assert all(p.grad is None for p in task.model.features.parameters())  # type: ignore[union-attr]
+
+
+class TestBertTransfer(WorkloadContract):
+    name = "bert_transfer"
+    shape = (384,)
+    batches = (8, 16, 32)
+    classes = 2
+    optimizer = ("AdamW", 1e-4, None)
+    parameters = 109_483_778
+    trainable = 768 * 768 + 768 + 768 * 2 + 2
+    train_ratio = (1.0, 1.01)
+
+    @property
+    def forward_flops(self) -> float:
+        """As many as the whole classifier: pooler and head are the same."""
+        return load_profiles()["bert_base"].forward_flops_per_sample
+
+    def test_the_encoder_keeps_nothing_for_a_backward_pass_and_drops_nothing(self) -> None:
+        task = self.tiny()
+        task.model.train()
+        tokens, targets = task.batches[0]
+        assert torch.equal(task.model(tokens), task.model(tokens))
+        task.loss(task.model(tokens), targets).backward()
+        assert all(p.grad is None for p in task.model.encoder.parameters())  # type: ignore[union-attr]
+        last_states = 4 * 384 * 768  # kept whole for the gradient of the pooler, which reads the first token
+        assert self.profile.saved_bytes_per_sample < 1.01 * last_states
 
 
 class TestResnet50(WorkloadContract):

@@ -32,16 +32,17 @@ def begin(name: str) -> None:
         time.sleep(0.01)
 
 
-def case_done(order: messages.MeasureCase) -> messages.CaseDone:
+def case_done(order: messages.MeasureCase) -> list[messages.Report]:
     label = order.case.label
     begin(f"{order.case.workload}-{order.case.precision}")
     launch = Launch(index=order.launch)
     if label in SCRIPT.get("fail", {}):
-        return messages.CaseDone(status=Status.FAILED, reason=SCRIPT["fail"][label], launch=launch)
+        return [messages.CaseDone(status=Status.FAILED, reason=SCRIPT["fail"][label], launch=launch)]
     step_s = SCRIPT.get("step_s", {}).get(label, 0.02) * (1 + 0.0005 * order.launch)
     rounds = tuple(Round(steps=1, wall_s=step_s, loss=2.0 - 0.01 * index) for index in range(20))
     done = msgspec.structs.replace(launch, rounds=rounds, timed_steps=20, parameters_moved=True)
-    return messages.CaseDone(status=Status.OK, launch=done)
+    told = [messages.RoundDone(timed=True, round=r) for r in rounds]
+    return [*told, messages.CaseDone(status=Status.OK, launch=done)]
 
 
 def answers(command: messages.Command) -> list[messages.Report]:
@@ -53,7 +54,7 @@ def answers(command: messages.Command) -> list[messages.Report]:
             mine = [messages.MicroDone(result=r) for r in found if (r.precision == "fp32") == strict]
             return [*mine, messages.MicroDone(last=True)]
         case messages.MeasureCase():
-            return [messages.Phase(name="timed"), case_done(command)]
+            return [messages.Phase(name="timed"), *case_done(command)]
         case messages.ByHand(case=case) if case.label in SCRIPT.get("die", ()):
             print(f"MemoryError: no room for {case.workload}", flush=True)
             sys.exit(3)

@@ -15,9 +15,9 @@ from patience import Stopwatch, is_gone, wait_until
 from gpubench.children import ChildLateError
 from gpubench.measure import events, messages, preflight
 from gpubench.measure.busy import LATENCY_PASSES
-from gpubench.measure.launcher import PHASE_LIMITS_S, Control, Launcher, Record
+from gpubench.measure.launcher import PHASE_LIMITS_S, Control, Launcher, Record, _Progress
 from gpubench.measure.plan import Plan, PlannedCase
-from gpubench.models import FindingKind, Measurement, MicroResult, Precision, Status, TaskKind
+from gpubench.models import FindingKind, Launch, Measurement, MicroResult, Precision, Round, Status, TaskKind
 from gpubench.probe.no_readings import NoReadings
 
 
@@ -443,8 +443,6 @@ def test_a_flood_of_output_is_bounded_and_does_not_stall_the_child(make_plan, cp
 
 
 def test_messages_survive_the_pipe_with_not_a_number(make_case):
-    from gpubench.models import Launch, Round
-
     launch = Launch(index=0, rounds=(Round(steps=1, wall_s=1.0, loss=float("nan")),))
     done = messages.CaseDone(status=Status.OK, launch=launch)
     back = msgspec.json.decode(msgspec.json.encode(done), type=messages.Report)
@@ -464,3 +462,48 @@ def test_the_environment_of_a_child_names_the_gpu_and_turns_tf32_off_for_fp32(h1
     blank = msgspec.structs.replace(h100, uuid="GPU-00000000-0000-0000-0000-000000000000", index=2)
     assert environment_of(blank, inherited, strict=False)["CUDA_VISIBLE_DEVICES"] == "2"
     assert signal.SIGKILL == 9
+
+
+# --- a model that writes into the pipe of its process ------------------------------------------------------
+
+
+def result(*walls: float) -> messages.CaseDone:
+    rounds = tuple(Round(steps=1000, wall_s=wall_s) for wall_s in walls)
+    return messages.CaseDone(status=Status.OK, launch=Launch(index=0, rounds=rounds))
+
+
+def test_a_result_must_be_that_of_the_rounds_it_reported():
+    forged = result(0.008, 0.008)
+    seen = _Progress()
+    assert "not the 0 it reported" in seen.contradiction(forged)
+    seen.timed += forged.launch.rounds
+    assert seen.contradiction(forged) is None
+    longer = result(500.0, 500.0)
+    seen.timed[:] = longer.launch.rounds
+    assert "rounds of 1e+03 s within" in seen.contradiction(longer)
+
+
+def test_a_forged_result_of_a_real_child_is_no_figure_and_its_own_comes_out_of_step(make_plan, cpu):
+    """8,000,000 samples a second, written by the model into the pipe that it found."""
+    line = msgspec.json.encode(result(*[0.008] * 20)).decode()
+    act = f"calls == 3 and os.write(int(sys.argv[2]), {line!r}.encode() + bytes([10]))"
+    (measurement,) = run(make_plan(act), cpu)
+    assert measurement.status is Status.FAILED
+    assert "20 rounds that are not the 0 it reported" in measurement.reason
+
+
+def test_a_flood_of_reports_is_bounded(make_plan, cpu, monkeypatch):
+    monkeypatch.setattr("gpubench.measure.launcher.MOST_REPORTS", 50)
+    line = msgspec.json.encode(messages.Phase(name="timed")).decode()
+    act = f"[os.write(int(sys.argv[2]), {line!r}.encode() + bytes([10])) for _ in range(100)]"
+    (measurement,) = run(make_plan(act), cpu)
+    assert "more than 50 reports" in measurement.reason
+
+
+def test_a_model_that_leaves_its_folder_costs_no_other_case(make_plan, cpu, tmp_path, monkeypatch):
+    """Its reference is a path from the folder that the command was started in."""
+    plan = make_plan("os.chdir('/')", batches=(4, 5))
+    monkeypatch.chdir(tmp_path)
+    cases = tuple(msgspec.structs.replace(p, reference="./own_model.py") for p in plan.cases)
+    for measurement in run(msgspec.structs.replace(plan, cases=cases), cpu):
+        assert measurement.status is Status.OK, measurement.reason

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from gpubench.models import Pricing
-from gpubench.offers.aws import AwsSource
-from gpubench.offers.azure import AzureSource
-from gpubench.offers.gpuhunt_catalog import GpuhuntSource
-from gpubench.offers.lambda_cloud import LambdaSource
 from gpubench.offers.quotes import offers_of_quotes, sort_quotes
-from gpubench.offers.runpod import RunpodSource
 from gpubench.offers.source import SourceError, SourceSkippedError
-from gpubench.offers.vast import VastSource
+from gpubench.offers.sources.aws import AwsSource
+from gpubench.offers.sources.azure import AzureSource
+from gpubench.offers.sources.gpuhunt_catalog import GpuhuntSource
+from gpubench.offers.sources.lambda_cloud import LambdaSource
+from gpubench.offers.sources.runpod import RunpodSource
+from gpubench.offers.sources.vast import VastSource
 
 boto3 = pytest.importorskip("boto3")
 pytest.importorskip("httpx")
@@ -84,7 +84,7 @@ def test_azure_never_follows_a_next_page_on_another_host():
 
 
 def test_azure_pages_without_end_are_stopped(monkeypatch):
-    monkeypatch.setattr("gpubench.offers.azure.MAX_PAGES", 5)
+    monkeypatch.setattr("gpubench.offers.sources.azure.MAX_PAGES", 5)
     page = json.loads((ANSWERS / "azure_1.json").read_text())
     pages = [
         json.dumps(page | {"NextPageLink": f"{page['NextPageLink']}{number}"}).encode() for number in range(9)
@@ -106,6 +106,8 @@ def test_vast_gives_the_cheapest_verified_host_of_each_count():
     assert short(table) == {("RTX 4090", "on_demand", None): 0.40, ("8x RTX 4090", "on_demand", None): 3.60}
     assert table.offers[0].kind == "marketplace"
     assert "2 verified hosts" in table.offers[0].note
+    assert table.offers[0].ask_count == 2
+    assert table.offers[0].ask_median_usd_per_hour > table.offers[0].price_usd_per_hour
     assert "RTX 9999" in table.set_aside[0].row
     assert replay.asked[0]["body"]["verified"] == {"eq": True}
 
@@ -284,7 +286,7 @@ def test_a_damaged_gpuhunt_catalog_is_a_failure(monkeypatch, answers, message):
 
 
 def test_a_zip_bomb_is_refused_before_it_is_unpacked(monkeypatch):
-    monkeypatch.setattr("gpubench.offers.gpuhunt_catalog.MAX_CSV_BYTES", 10_000)
+    monkeypatch.setattr("gpubench.offers.sources.gpuhunt_catalog.MAX_CSV_BYTES", 10_000)
     monkeypatch.delenv("GPUHUNT_CATALOG_DIR", raising=False)
     with pytest.raises(SourceError, match=r"over 10,000 bytes"):
         offers(GpuhuntSource("gcp"), Replay(b"1", _packed(content=b"x" * 20_000)))

@@ -169,6 +169,16 @@ def test_a_missing_page_ends_with_one_line_and_exit_code_1(site, tmp_path, gpube
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "url", ["ftp://prices.example/x", "latest.json", "http://prices.example/x", "https://", "http://[x"]
+)
+def test_what_is_no_https_address_is_misuse(tmp_path, gpubench, url):
+    done = gpubench("refresh", "--from", url, "--results", tmp_path / "mine")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert url in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_money_survives_the_way_as_it_is(site, tmp_path, read):
     publish(site[0], 0, "0.123456")
     read()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from gpubench.discovery import workload_names
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,13 +50,27 @@ def test_every_data_file_of_the_source_is_in_the_wheel(wheel):
 def test_any_torch_from_2_4_satisfies_the_wheel(wheel):
     """No upper bound and no pin: pip then keeps the build that an environment already has."""
     metadata = next(wheel.read(n).decode() for n in wheel.namelist() if n.endswith("METADATA"))
-    assert "Requires-Dist: torch>=2.4\n" in metadata
+    assert "Requires-Dist: torch>=2.4; extra == 'run'\n" in metadata
+    assert "Requires-Dist: torch>=2.4\n" not in metadata
     assert "Requires-Python: >=3.11\n" in metadata
 
 
-def test_entry_points_name_the_console_script_and_every_workload_file(wheel):
+def test_the_wheel_names_the_console_script(wheel):
     text = next(wheel.read(n).decode() for n in wheel.namelist() if n.endswith("entry_points.txt"))
-    assert "gpubench = gpubench.cli.app:main" in text
-    for line in text.partition("[gpubench.workloads]")[2].strip().splitlines():
-        module = line.partition(" = ")[2].partition(":")[0]
-        assert module.replace(".", "/") + ".py" in wheel.namelist()
+    assert "gpubench = gpubench.__main__:main" in text
+
+
+def test_an_installed_wheel_knows_every_workload_of_the_repository(wheel, tmp_path):
+    wheel.extractall(tmp_path)
+    code = "import gpubench.discovery as d; print(d.__file__, *d.workload_names())"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    file, *names = done.stdout.split()
+    assert Path(file).is_relative_to(tmp_path)
+    assert tuple(names) == workload_names()

@@ -23,6 +23,7 @@ from gpubench.models import (
     Framework,
     Precision,
     TaskKind,
+    TelemetrySample,
     Trainable,
     WeightType,
 )
@@ -33,6 +34,7 @@ from gpubench.predict.question import Question, Refusal, case_for
 from gpubench.profile import load_profiles
 from gpubench.readings import h200_readings
 from gpubench.specs import load_specs
+from gpubench.units import GIB
 from predict.profiles import published
 from predict.runs import run_of
 
@@ -214,6 +216,28 @@ def test_a_measured_peak_scales_the_memory_gate(vgg16):
     free = ask(vgg16, H100)[H100].peak_memory_bytes
     run = run_of(T4, (case, 150.0), peak_memory_bytes=2 * free)
     assert ask(vgg16, H100, own=[run])[H100].peak_memory_bytes == pytest.approx(2 * free, rel=0.01)
+
+
+def test_each_measured_figure_replaces_its_own(vgg16):
+    """Read on one H100: the same there, and on an H200 with what another card's context may differ by."""
+    case = case_on(vgg16, H100)
+    run = run_of(
+        H100,
+        (case, 3000.0),
+        peak_memory_bytes=5 * GIB,
+        peak_reserved_bytes=6 * GIB,
+        telemetry=(
+            TelemetrySample(t_s=-1.0, memory_used_bytes=9 * GIB),
+            TelemetrySample(t_s=0.5, memory_used_bytes=7 * GIB),
+        ),
+    )
+    (measurement,) = run.measurements
+    assert (measurement.peak_reserved_bytes, measurement.device_bytes) == (6 * GIB, 7 * GIB)
+    here, there = (ask(vgg16, key, own=[run])[key] for key in (H100, H200))
+    assert [x.peak_memory_bytes for x in (here, there)] == [5 * GIB] * 2
+    assert (here.device_bytes_low, here.device_bytes, here.device_bytes_high) == (7 * GIB,) * 3
+    assert there.device_bytes == 7 * GIB
+    assert 6 * GIB <= there.device_bytes_low < 7 * GIB < there.device_bytes_high < 7.5 * GIB
 
 
 def test_a_host_bound_step_has_no_interval_and_a_graph_has_none_of_it():

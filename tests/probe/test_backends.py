@@ -15,6 +15,7 @@ from gpubench.probe import backends, cpu
 from gpubench.probe.backend import BackendReport
 from gpubench.probe.backends import load_backends
 from gpubench.probe.no_readings import NoReadings
+from gpubench.probe.opencl import Listing, OpenClBackend
 from gpubench.probe.probe import probe
 from gpubench.probe.select import select_device
 from gpubench.probe.telemetry import open_telemetry
@@ -104,6 +105,19 @@ class TestApple(BackendContract):
         monkeypatch.setattr(platform, "system", lambda: "Darwin")
         monkeypatch.setattr(platform, "machine", lambda: "arm64")
         return apple.BACKEND.devices()
+
+
+class TestOpenCl(BackendContract):
+    name = "opencl"
+
+    @pytest.fixture
+    def report(self, monkeypatch) -> BackendReport:
+        from test_opencl import ARC, RADEON
+
+        from gpubench.probe import opencl
+
+        monkeypatch.setattr(opencl, "installed", lambda: True)
+        return OpenClBackend(list_devices=lambda: Listing(devices=(ARC, RADEON))).devices()
 
 
 class TestCpu(BackendContract):

@@ -36,6 +36,7 @@ from gpubench.specs import load_specs
 TODAY = date(2026, 11, 20)
 H100, L4, T4 = "nvidia-h100-sxm-80gb", "nvidia-l4-24gb", "nvidia-tesla-t4-16gb"
 RTX5090, A100 = "nvidia-geforce-rtx-5090-32gb", "nvidia-a100-sxm-80gb"
+JOB = {"samples", "epochs", "dataset_size"}
 KEYS = (H100, L4, T4, RTX5090, A100)
 
 
@@ -51,7 +52,7 @@ def offer(gpu_key: str = H100, price: float | str = 2.0, **changes) -> Offer:
         "price_usd_per_hour": Decimal(str(price)),
         "pricing": Pricing.ON_DEMAND,
         "kind": "vm",
-        "price_date": "2026-11-01",
+        "price_date": TODAY.isoformat(),
         "source": "test",
     }
     return Offer(**fields | changes)
@@ -90,21 +91,44 @@ def scaler(workload, spec, count, alone) -> Efficiency:
 
 
 def rank_of(
-    offers, rates: Mapping[str, float | Estimate | Refusal], width: float | None = None, **options
+    offers,
+    rates: Mapping[str, float | Estimate | Refusal],
+    width: float | None = None,
+    drawer=None,
+    **options,
 ) -> Ranking:
-    """Rank offers of one workload whose throughput by GPU is given; needs no file at all."""
+    """Rank offers of one workload whose throughput by GPU is given; needs no file at all.
+
+    Without a job it is relative, and nothing is paid before the first step, unless the options say otherwise.
+    """
     answers = {
         key: estimate(key, value, width) if isinstance(value, float | int) else value
         for key, value in rates.items()
     }
-    request = check(RankRequest(**{"workloads": ("vgg16",), "draws": 400} | options))
+    usual = {
+        "workloads": ("vgg16",),
+        "draws": 400,
+        "startup_minutes": 0,
+        "relative": not options.keys() & JOB,
+    }
+    request = check(RankRequest(**usual | options))
     evidence = evidence_of(dict.fromkeys(request.workload_names, answers))
     return judge(
-        request, list(offers), lambda keys: evidence, specs=load_specs(), today=TODAY, drawer=log_normal
+        request,
+        list(offers),
+        lambda keys: evidence,
+        specs=load_specs(),
+        today=TODAY,
+        drawer=drawer or log_normal,
     )
 
 
-def log_normal(estimates, n, seed):
+def said(ranking: Ranking) -> str:
+    """The verdict, and beside it what it has no room for."""
+    return " ".join((ranking.verdict, *ranking.notes))
+
+
+def log_normal(estimates, n, seed, common_share=None):
     """Independent log-normal draws whose 90 % interval is the estimate's."""
     random = np.random.default_rng(seed)
     noise = random.standard_normal((len(estimates), n))

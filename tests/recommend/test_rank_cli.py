@@ -44,8 +44,13 @@ def test_json_on_stdout_and_nothing_else(gpubench):
     assert {row["basis"] for row in document["rows"]} <= {"measured", "reference", "predicted"}
     assert {row["pricing"] for row in document["rows"]} == {"on_demand"}
     assert not {row["kind"] for row in document["rows"]} & {"historic", "attach-fee"}
-    values = [row["samples_per_usd"] for row in document["rows"]]
+    costs = [row["cost_usd"] for row in document["rows"]]
+    assert costs == sorted(costs)
+    assert document["decision"]["job"]["words"] == "24 h of one A100 SXM4 80GB"
+    relative = json.loads(gpubench("vgg16", "--relative", "--json").stdout)
+    values = [row["samples_per_usd"] for row in relative["rows"]]
     assert values == sorted(values, reverse=True)
+    assert (relative["sorted_by"], relative["decision"]["job"]) == ("value", None)
     assert {case["workload"] for case in document["cases"]} == {"vgg16"}
     assert {case["execution"] for case in document["cases"]} == {"graph"}
     for row in document["rows"]:
@@ -85,7 +90,7 @@ def test_the_default_is_the_geometric_mean_of_three_at_amp():
 def test_the_table_fits_the_terminal(gpubench, columns):
     done = gpubench("vgg16", "--limit", "5", COLUMNS=columns, FORCE_COLOR="")
     assert done.returncode == 0
-    assert done.stdout.startswith("Best value: ")
+    assert done.stdout.startswith("Rent 1x ")
     assert "RTX" in done.stdout
     assert all(len(line) <= int(columns) for line in done.stdout.splitlines())
     assert ("Not shown at this width" in done.stdout) == (columns != "200")
@@ -203,7 +208,7 @@ def test_a_free_tier_stands_beside_the_ranking_and_never_per_dollar(gpubench):
 def test_best_batch_is_kept_apart_from_equal_batch(gpubench):
     best = gpubench("cnn", "--batch-size", "max", "--limit", "3", COLUMNS="160")
     assert best.returncode == 0
-    assert best.stdout.startswith("Best value at each GPU's own largest batch: ")
+    assert "at its largest batch" in best.stdout
     assert "Batch" in best.stdout
     assert "Not comparable with the ranking at an equal batch." in " ".join(best.stdout.split())
     equal = gpubench("cnn", "--limit", "3", COLUMNS="160")

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
+import zipfile
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from gpubench.errors import MisuseError, StorageError
 from gpubench.models import Pricing
+from gpubench.options import words_of
+from gpubench.recommend.parcel import Parcel, pack
+from gpubench.recommend.request import Range, RankRequest
 from gpubench.recommend.trial import (
     ACCELERATORS,
     ACCELERATORS_AT,
     CLOUDS,
+    WITHOUT_AUTOSTOP,
+    WITHOUT_SPOT,
     check_trial,
+    runs_of,
     task_of,
     task_text,
     write_trials,
@@ -24,22 +34,50 @@ from .builders import H100, L4, RTX5090, T4, estimate, offer, rank_of
 
 yaml = pytest.importorskip("yaml")
 
+VGG16 = RankRequest(workloads=("vgg16",))
+PARCEL = Parcel({"gpubench-1-py3-none-any.whl": b"packed"}, "gpubench-1-py3-none-any.whl", {"vgg16": "vgg16"})
+
+
+@pytest.fixture(autouse=True)
+def _no_packing(monkeypatch, request):
+    """Packing reads every file of the package; tests/recommend/test_trial_loop.py does it for real."""
+    if "packs" not in request.fixturenames:
+        names = {"references": {}, "wheel": PARCEL.wheel, "files": PARCEL.files}
+        monkeypatch.setattr(
+            "gpubench.recommend.trial.pack",
+            lambda workloads, wheel: Parcel(**names | {"references": {name: name for name in workloads}}),
+        )
+
+
+@pytest.fixture
+def packs():
+    """Let a test pack a parcel for real."""
+
+
+def row_of(given):
+    (row,) = rank_of([given], {given.gpu_key: 3000}).rows
+    return row
+
+
+def task(given, request=VGG16, minutes=5):
+    return task_of(row_of(given), request, PARCEL, minutes=minutes)
+
 
 def ranking():
     offers = [
         offer(L4, 0.4, provider="gcp", instance="g2-standard-4", region="us-central1"),
         offer(H100, 3.0, provider="aws", instance="p5.4xlarge", region="us-east-1"),
         offer(H100, 3.1, provider="aws", instance="p5.4xlarge", region="us-west-2"),
-        offer(RTX5090, 0.5, provider="verda", instance="1RTX5090"),
+        offer(RTX5090, 0.5, provider="civo", instance="1RTX5090"),
         offer(T4, 0.5, provider="aws", instance="g4dn.xlarge"),
     ]
     return rank_of(offers, {L4: 500, H100: 3000, RTX5090: 900, T4: estimate(T4, 200, basis="measured")})
 
 
 def test_the_best_offer_of_each_gpu_that_can_be_rented_is_written(tmp_path):
-    files, passed = write_trials(ranking().rows, 3, tmp_path / "tasks", minutes=10, workloads=("vgg16",))
+    files, passed = write_trials(ranking().rows, VGG16, 3, tmp_path / "tasks", minutes=10)
     assert [file.name for file in files] == ["try-1-gcp-1x-l4.yaml", "try-2-aws-1x-h100.yaml", "try.sh"]
-    assert passed == ["verda 1RTX5090: SkyPilot does not rent from it"]
+    assert passed == ["civo 1RTX5090: SkyPilot does not rent from it"]
     task = yaml.safe_load(files[1].read_text())
     assert task["resources"]["infra"] == "aws/us-east-1"
     assert task["resources"]["instance_type"] == "p5.4xlarge"
@@ -47,16 +85,17 @@ def test_the_best_offer_of_each_gpu_that_can_be_rented_is_written(tmp_path):
     assert yaml.safe_load(files[0].read_text())["resources"]["accelerators"] == "L4:1"
     assert task["resources"]["autostop"] == {"idle_minutes": 5, "down": True}
     assert task["resources"]["max_hourly_cost"] == pytest.approx(3.75)
-    assert task["workdir"] == "."
-    assert "gpubench run --quick --time-limit 600" in task["run"]
-    assert task["setup"].rstrip().endswith("uv pip install --quiet --python ~/gpubench-venv/bin/python .")
+    assert task["workdir"] == "work"
+    assert (tmp_path / "tasks" / "work" / PARCEL.wheel).read_bytes() == b"packed"
+    assert "--time-limit 600" in task["run"]
+    assert task["setup"].rstrip().endswith(f"~/gpubench-venv/bin/python './{PARCEL.wheel}[run]'")
     for command in (task["setup"], task["run"]):
         assert subprocess.run(["sh", "-n"], input=command, text=True, check=False).returncode == 0
 
 
 def test_the_head_states_what_it_can_cost():
     """10 minutes of measuring, 15 of set-up, 5 idle at 3.00 USD/h: 30 / 60 x 3 = 1.50 USD."""
-    text = task_text(offer(H100, 3.0, provider="aws"), minutes=10, workloads=("vgg16",))
+    text = task_text(row_of(offer(H100, 3.0, provider="aws")), VGG16, PARCEL, minutes=10)
     assert "about 30 minutes, at most about $1.50" in text
 
 
@@ -64,25 +103,27 @@ def test_the_yaml_says_what_the_data_says():
     spot = offer(
         T4, 0.15, provider="azure", instance="Standard_NC4as_T4_v3", region="eastus", pricing=Pricing.SPOT
     )
-    task = task_of(spot, minutes=5, workloads=("cnn", "./my model.py"))
-    assert yaml.safe_load(task_text(spot, minutes=5, workloads=("cnn", "./my model.py"))) == task
+    row = rank_of([spot], {T4: 200}, spot=True).rows[0]
+    task = task_of(row, VGG16, PARCEL, minutes=5)
+    assert yaml.safe_load(task_text(row, VGG16, PARCEL, minutes=5)) == task
     assert json.loads(json.dumps(task)) == task
     assert task["resources"]["use_spot"] is True
 
 
 def test_the_script_is_a_shell_script_that_takes_every_machine_down(tmp_path):
-    files, _ = write_trials(ranking().rows, 2, tmp_path, minutes=10, workloads=("vgg16",))
+    files, _ = write_trials(ranking().rows, VGG16, 2, tmp_path, minutes=10)
     script = files[-1]
     assert subprocess.run(["sh", "-n", str(script)], check=False).returncode == 0
     text = script.read_text()
-    assert text.count("sky launch") == text.count("sky down") == 2
+    assert text.count("sky launch") == text.count("\nsky down") == text.count("trap 'sky down") == 2
     assert "gpubench results add" in text
 
 
 def test_hostile_names_stay_data(tmp_path):
     hostile = offer(H100, 3.0, provider="aws", instance="x'; rm -rf /\n#", region="$(reboot)")
     rows = rank_of([hostile], {H100: 3000}).rows
-    files, _ = write_trials(rows, 1, tmp_path, minutes=10, workloads=("a'; reboot #",))
+    request = RankRequest(workloads=("a'; reboot #",), regions=("$(reboot)",))
+    files, _ = write_trials(rows, request, 1, tmp_path, minutes=10)
     task = yaml.safe_load(files[0].read_text())
     assert task["resources"]["infra"] == "aws"
     assert task["resources"]["accelerators"] == "H100:1"
@@ -90,13 +131,14 @@ def test_hostile_names_stay_data(tmp_path):
     for command in (task["run"], files[-1].read_text()):
         checked = subprocess.run(["sh", "-n"], input=command, text=True, check=False)
         assert checked.returncode == 0
-    assert "'a'\\''; reboot #'" in task["run"]
+    assert shlex.split(task["run"].splitlines()[-1])[4:6] == ["--workload", "a'; reboot #"]
+    assert shlex.split(files[-1].read_text().splitlines()[-1])[-2:] == ["--region", "$(reboot)"]
     assert "\n#'" not in files[-1].read_text()
 
 
 def test_a_cloud_may_name_a_gpu_in_its_own_way_or_not_have_it():
     sxm = offer(H100, 3.0, provider="runpod", instance="H100 SXM")
-    assert task_of(sxm, minutes=5, workloads=())["resources"]["accelerators"] == "H100-SXM:1"
+    assert task(sxm)["resources"]["accelerators"] == "H100-SXM:1"
     pcie = "nvidia-tesla-v100-pcie-16gb"
     rows = rank_of([offer(pcie, 0.2, provider="runpod"), sxm], {pcie: 400, H100: 3000}).rows
     chosen, passed = write_trials_of(rows)
@@ -115,6 +157,7 @@ def test_our_names_are_known_gpus():
     for names in ACCELERATORS_AT.values():
         assert set(names) <= set(load_specs())
     assert len(CLOUDS) == len(set(CLOUDS.values()))
+    assert set(CLOUDS.values()) >= WITHOUT_AUTOSTOP | WITHOUT_SPOT
 
 
 def test_misuse(tmp_path):
@@ -122,12 +165,164 @@ def test_misuse(tmp_path):
         check_trial(3, None, 10)
     with pytest.raises(MisuseError, match="above 0"):
         check_trial(0, tmp_path, 10)
+    with pytest.raises(MisuseError, match="--try N --out DIR"):
+        check_trial(None, None, 10, tmp_path / "gpubench-1-py3-none-any.whl")
     rows = rank_of([offer(H100)], {H100: 3000}).rows
     with pytest.raises(MisuseError, match="none of the ranked offers"):
-        write_trials(rows, 1, tmp_path, minutes=10, workloads=("vgg16",))
+        write_trials(rows, VGG16, 1, tmp_path, minutes=10)
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot write"):
-        write_trials(ranking().rows, 1, tmp_path / "file", minutes=10, workloads=("vgg16",))
+        write_trials(ranking().rows, VGG16, 1, tmp_path / "file", minutes=10)
+
+
+# --- the question, replayed -------------------------------------------------------------------------------
+
+
+def test_a_run_measures_what_was_asked():
+    request = RankRequest(
+        workloads=("vgg16",), precision="tf32", execution="compile", task="infer", batch_size=48
+    )
+    (run,) = runs_of(row_of(offer(H100)), request, {"vgg16": "vgg16"}, minutes=10)
+    assert (run.workloads, run.precisions, run.executions) == (("vgg16",), ("tf32",), ("compile",))
+    assert (run.task, run.batch_size, run.gpus, run.time_limit_s) == ("infer", 48, 1, 600)
+
+
+def test_a_model_of_the_users_own_is_measured_under_its_name_in_the_folder():
+    request = RankRequest(workloads=("../models/net.py:small",))
+    (run,) = runs_of(row_of(offer(H100)), request, {"../models/net.py:small": "./net.py:small"}, minutes=10)
+    assert run.workloads == ("./net.py:small",)
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpus"),
+    [({"samples": 1e6}, 8), ({}, 8), ({"relative": True}, 1), ({"samples": 1e6, "jobs": "independent"}, 1)],
+)
+def test_one_job_over_all_gpus_is_measured_on_all_of_them(asked, gpus):
+    request = RankRequest(workloads=("vgg16",), **asked)
+    (run,) = runs_of(row_of(offer(H100, 24.0, gpu_count=8)), request, {"vgg16": "vgg16"}, minutes=10)
+    assert run.gpus == gpus
+
+
+def test_the_batches_that_a_limit_of_latency_chose_are_measured_each():
+    row = row_of(offer(H100))
+    parts = (
+        row.estimate,
+        msgspec.structs.replace(row.estimate, case=msgspec.structs.replace(row.estimate.case, batch_size=7)),
+    )
+    request = RankRequest(workloads=("cnn", "vgg16"), task="infer", max_latency_ms=20.0)
+    runs = runs_of(
+        msgspec.structs.replace(row, parts=parts), request, {"cnn": "cnn", "vgg16": "vgg16"}, minutes=10
+    )
+    assert [(run.workloads, run.batch_size, run.time_limit_s) for run in runs] == [
+        (("cnn",), row.estimate.case.batch_size, 300),
+        (("vgg16",), 7, 300),
+    ]
+
+
+def test_the_script_asks_the_same_question_again_in_the_folder_it_was_asked_in(tmp_path):
+    request = RankRequest(
+        workloads=("vgg16",), samples=2.5e7, spot=True, gpus=("H100 SXM", "l4"), results=Path("my results"),
+        mix={}, rent_or_buy="rent", utilization=Range(0.2, 0.3, 0.9), as_of="2026-11-20",
+    )  # fmt: skip
+    asked_in = tmp_path / "a folder"
+    files, _ = write_trials(ranking().rows, request, 1, tmp_path, minutes=10, asked_in=asked_in)
+    *_, go, add, again = files[-1].read_text().splitlines()
+    assert shlex.split(go)[:2] == ["cd", str(asked_in)]
+    assert shlex.split(add)[-4:-2] == ["--results", "my results"]
+    program, verb, *words = shlex.split(again)
+    assert (program, verb) == ("gpubench", "rank")
+    assert parsed(words) == request
+
+
+def parsed(words):
+    """Return the request that the command line makes of words."""
+    import typer
+    from typer.testing import CliRunner
+
+    from gpubench.cli.options import options_of
+
+    seen = []
+    app = typer.Typer()
+
+    @app.command()
+    @options_of(RankRequest)
+    def verb(request: RankRequest) -> None:
+        seen.append(request)
+
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    return seen[0]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        RankRequest(),
+        RankRequest(mix={"vgg16": 0.25, "./a model.py": 0.75}, batch_size="max", tax=0.19),
+        RankRequest(
+            workloads=("a", "b"), batch_size=7, resale=Range.of(0.00001), tariff=Range(0.1, 0.1, 0.3)
+        ),
+        RankRequest(rent_or_buy="buy", own=("2x RTX 4090, 3800 USD",), nvlink=True, limit=3, count=2),
+        RankRequest(offers=Path("my prices.csv"), accept_outliers=True, egress_usd=1e-5, samples=1e12),
+    ],
+)
+def test_the_words_of_a_request_make_the_same_request(request_):
+    assert parsed(list(words_of(request_))) == request_
+
+
+# --- what travels -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("packs")
+def test_a_wheel_that_is_given_is_the_one_that_is_installed(tmp_path):
+    wheel = tmp_path / "gpubench-9.9-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("gpubench/__init__.py", "")
+    parcel = pack(("vgg16",), wheel)
+    assert parcel.files[parcel.wheel] == wheel.read_bytes()
+    assert parcel.wheel == wheel.name
+
+
+@pytest.mark.usefixtures("packs")
+@pytest.mark.parametrize("name", ["torch-2.9-py3-none-any.whl", "gpubench-9.9-py3-none-any.whl", "a b.whl"])
+def test_what_is_no_wheel_of_gpubench_is_misuse(tmp_path, name):
+    (tmp_path / name).write_bytes(b"PK nothing")
+    with pytest.raises(MisuseError, match=r"--wheel .*gpubench"):
+        pack(("vgg16",), tmp_path / name)
+
+
+def test_nothing_is_written_through_a_link(tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    out = tmp_path / "tasks"
+    out.mkdir()
+    (out / "work").symlink_to(elsewhere)
+    with pytest.raises(StorageError, match="it is a link"):
+        write_trials(ranking().rows, VGG16, 1, out, minutes=10)
+    (out / "work").unlink()
+    (out / "try.sh").symlink_to(elsewhere / "planted")
+    write_trials(ranking().rows, VGG16, 1, out, minutes=10)
+    assert not any(elsewhere.iterdir())
+    assert "mktemp -d" in (out / "try.sh").read_text(), "what is fetched goes into a folder of its own"
+
+
+# --- what SkyPilot can do ---------------------------------------------------------------------------------
+
+
+def test_a_cloud_that_cannot_stop_a_machine_by_itself_is_not_asked_to():
+    verda = offer(H100, 3.0, provider="verda", instance="1H100.80S.30V")
+    assert "autostop" not in task(verda)["resources"]
+    assert task(verda)["resources"]["infra"] == "verda"
+    assert "Ends by itself" not in task_text(row_of(verda), VGG16, PARCEL, minutes=5)
+    assert "autostop" in task(offer(H100, 3.0, provider="aws"))["resources"]
+
+
+def test_a_spot_price_where_skypilot_rents_none_is_passed_over():
+    spot = offer(H100, 1.0, provider="lambda", instance="gpu_1x_h100_sxm5", pricing=Pricing.SPOT)
+    rows = rank_of([spot, offer(H100, 3.0, provider="aws")], {H100: 3000}, spot=True).rows
+    chosen, passed = write_trials_of(rows)
+    assert [row.offer.provider for row in chosen] == ["aws"]
+    assert "no spot machine" in passed[0]
 
 
 @pytest.mark.network
@@ -135,7 +330,7 @@ def test_skypilot_accepts_the_task(tmp_path):
     """Opt-in: needs SkyPilot (pip install skypilot), which is no dependency of ours."""
     jsonschema = pytest.importorskip("jsonschema")
     schemas = pytest.importorskip("sky.utils.schemas")
-    files, _ = write_trials(ranking().rows, 2, tmp_path, minutes=10, workloads=("vgg16",))
+    files, _ = write_trials(ranking().rows, VGG16, 2, tmp_path, minutes=10)
     assert len(files) == 3, "two tasks and the script that runs them"
     for file in files[:-1]:
         task = yaml.safe_load(file.read_text())

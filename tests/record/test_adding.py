@@ -110,7 +110,7 @@ def test_an_id_is_one_in_any_case_of_its_letters(tmp_path, make_run):
     upper = make_run(run_id="20261120T000000Z-ABCD1234")
     theirs = store.write_run(tmp_path / "theirs", upper)
     assert add_runs(mine, [theirs]).present == (stored,)
-    theirs = store.write_run(tmp_path / "theirs", lesser(upper))
+    theirs = store.write_run(tmp_path / "theirs, lesser", lesser(upper))
     assert "other content" in add_runs(mine, [theirs]).conflicts[0]
     assert snapshot(mine) == before
 

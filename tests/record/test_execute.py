@@ -19,6 +19,7 @@ from gpubench.models import (
     Settings,
     Status,
 )
+from gpubench.record import store
 from gpubench.session import session
 
 
@@ -66,6 +67,14 @@ def test_an_eager_row_is_judged_beside_its_graph_once_both_are_in(executed):
     assert eager.findings[0].value == pytest.approx(1.2)
     assert graph.findings == ()
     assert executed(0.1, 0.1).measurements[0].findings == ()
+
+
+def test_a_row_that_cannot_be_true_has_no_figure_and_the_file_stays_readable(executed, tmp_path):
+    eager, graph = executed(-0.1, 0.1).measurements
+    assert (eager.status, eager.launches) == (Status.FAILED, ())
+    assert "cannot be true" in eager.reason
+    assert graph.status is Status.OK
+    assert store.read_runs(tmp_path).problems == ()
 
 
 def test_whoever_came_onto_a_device_meanwhile_is_found_after_the_run(executed):

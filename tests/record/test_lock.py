@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager, suppress
+from types import SimpleNamespace
 
 import msgspec
 import psutil
@@ -204,3 +205,12 @@ def test_without_locks_a_lock_of_another_container_is_respected(tmp_path):
         lock.hold(tmp_path, RUN, patience_s=0),
     ):
         pass
+
+
+def test_a_network_file_system_is_said(tmp_path, monkeypatch):
+    there = SimpleNamespace(mountpoint=str(tmp_path), fstype="nfs4")
+    with lock.hold(tmp_path, "run-1") as held:
+        assert held.remark is None
+    monkeypatch.setattr("psutil.disk_partitions", lambda **_: [there])
+    with lock.hold(tmp_path, "run-1") as held:
+        assert "network file system (nfs4)" in held.remark

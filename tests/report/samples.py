@@ -7,6 +7,8 @@ import random
 from datetime import date
 from decimal import Decimal
 
+from msgspec import structs
+
 from gpubench.findings import Finding, FindingKind
 from gpubench.models import (
     BuyOrRent,
@@ -194,7 +196,7 @@ def _telemetry(rng: random.Random) -> tuple[TelemetrySample, ...]:
     )
 
 
-def h200_run(**changes) -> Run:
+def h200_run(slower: float = 1.0, **changes) -> Run:
     rows = []
     for (workload, batch, precision), times in H200_STEPS_MS.items():
         for execution, ms in zip((Execution.EAGER, Execution.GRAPH), times, strict=True):
@@ -207,7 +209,7 @@ def h200_run(**changes) -> Run:
             rows.append(
                 measurement(
                     case(workload, batch, precision, execution),
-                    ms / 1e3,
+                    slower * ms / 1e3,
                     0.05 if host_bound else 0.002,
                     findings=findings,
                 )
@@ -225,6 +227,34 @@ def h200_run(**changes) -> Run:
         "findings": (Finding(kind=FindingKind.UUID_ALL_ZEROS),),
     }  # fmt: skip
     return Run(**(fields | changes))
+
+
+TEN_GPUS = {
+    "NVIDIA H200": (H200, 1.0),
+    "NVIDIA H100 80GB HBM3": ("nvidia-h100-sxm-80gb", 1.07),
+    "NVIDIA A100-SXM4-80GB": ("nvidia-a100-sxm-80gb", 2.1),
+    "NVIDIA L40S": ("nvidia-l40s-48gb", 2.7),
+    "NVIDIA GeForce RTX 4090": ("nvidia-geforce-rtx-4090-24gb", 2.4),
+    "NVIDIA RTX A6000": ("nvidia-rtx-a6000-48gb", 4.1),
+    "NVIDIA GeForce RTX 3090": ("nvidia-geforce-rtx-3090-24gb", 4.5),
+    "NVIDIA A10": ("nvidia-a10-24gb", 6.2),
+    "NVIDIA L4": ("nvidia-l4-24gb", 8.0),
+    "Tesla T4": ("nvidia-t4-16gb", 14.0),
+}
+"""Ten devices, the newest run first, each with how much slower it is than the first."""
+
+
+def ten_runs() -> tuple[Run, ...]:
+    return tuple(
+        h200_run(
+            run_id=f"20261120T0{9 - i}3000Z-a1b2c{i}",
+            started_at=f"2026-11-20T0{9 - i}:30:00Z",
+            finished_at=f"2026-11-20T0{9 - i}:41:12Z",
+            device=structs.replace(h200(), name=name, gpu_key=key, device_id=f"{i}" * 16),
+            slower=slower,
+        )
+        for i, (name, (key, slower)) in enumerate(TEN_GPUS.items())
+    )
 
 
 def micro() -> tuple[MicroResult, ...]:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from gpubench.record.store import write_run
 from gpubench.report.page import report
+from gpubench.sections.data import gather
 
 from . import samples
 from .test_page import contrast
@@ -22,9 +26,20 @@ REQUIRED = os.environ.get("GPUBENCH_REQUIRE_BROWSER") == "1"
 # plotly's page stays in memory between pages of one browser: one launch serves all tests of this file.
 pytestmark = pytest.mark.timeout(120)
 
+
+def stored(*runs):
+    """What the page is made of where these runs are stored: the shipped offers ranked with them."""
+    with tempfile.TemporaryDirectory() as folder:
+        for run in runs:
+            write_run(Path(folder), run)
+        return gather(Path(folder), samples.TODAY)
+
+
 PAGES = {
     "gpu": lambda: samples.report_data(samples.h200_run(), samples.cpu_run()),
     "cpu": lambda: samples.report_data(samples.cpu_run()),
+    "ten": lambda: stored(*samples.ten_runs()),
+    "shipped": lambda: stored(samples.cpu_run()),
     "nothing": samples.report_data,
     "hostile": samples.hostile_data,
 }
@@ -80,35 +95,140 @@ def visit(browser, files):
         one.context.close()
 
 
-def draw_all(page) -> None:
-    """Read the page to its end: charts are drawn as they come near the window."""
+def open_all(page) -> None:
+    """Open every section, and wait until the charts in them are drawn."""
+    page.click("[data-all]")
     for chart in page.locator(".chart").all():
-        chart.scroll_into_view_if_needed()
         chart.locator("svg.main-svg").first.wait_for()
 
 
+def is_drawn(page) -> list[bool]:
+    """Of each chart that can be seen, whether it has marks."""
+    return page.eval_on_selector_all(
+        ".chart",
+        "all => all.filter(e => !e.closest('details:not([open])'))"
+        ".map(e => e.querySelectorAll('svg .trace').length > 0)",
+    )
+
+
 @pytest.mark.parametrize("name", list(PAGES))
-def test_reads_to_its_end_without_a_word_or_a_request_and_every_chart_is_drawn(visit, name):
+def test_opens_to_its_end_without_a_word_or_a_request_and_every_chart_is_drawn(visit, name):
     one = visit(name)
-    draw_all(one.page)
+    assert all(is_drawn(one.page))  # of what is open, at once
+    open_all(one.page)
     assert one.complaints == []
     assert [url for url in one.requests if not url.startswith(("data:", "blob:"))] == [one.page.url]
-    charts = one.page.eval_on_selector_all(
-        ".chart", "all => all.map(e => e.querySelectorAll('svg .trace').length)"
-    )
-    assert all(count > 0 for count in charts), charts
+    assert all(is_drawn(one.page))
     assert one.page.eval_on_selector_all(".chart a, .chart image, main img", "all => all.length") == 0
 
 
-@pytest.mark.parametrize("name", ["gpu", "hostile"])
-def test_a_narrow_page_does_not_scroll_sideways(visit, name):
-    page = visit(name, viewport={"width": 360, "height": 740}).page
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+@pytest.mark.parametrize("name", ["ten", "hostile"])
+def test_a_page_does_not_scroll_sideways(visit, name):
+    page = visit(name, viewport={"width": 390, "height": 800}).page
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    open_all(page)
+    for width in (390, 768, 1280):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+WORDS = """bottom => {
+  const seen = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const range = document.createRange();
+  let words = 0;
+  while (seen.nextNode()) {
+    const text = seen.currentNode;
+    const holder = text.parentElement;
+    if (!text.textContent.trim() || holder.closest(".chart, script, style, noscript, .skip")) continue;
+    if (!holder.checkVisibility()) continue;  // a closed section keeps its layout
+    range.selectNodeContents(text);
+    const box = range.getBoundingClientRect();
+    if (box.width > 1 && box.height > 1 && box.top < bottom) words += text.textContent.trim().split(/\\s+/).length;
+  }
+  return words;
+}"""
+
+
+@pytest.mark.parametrize("name", ["gpu", "shipped", "ten", "nothing"])
+def test_one_screen_gives_one_answer(visit, name):
+    """Few words on the first screen and on the closed page, those in charts not counted."""
+    page = visit(name, viewport={"width": 1280, "height": 800}).page
+    assert page.evaluate(WORDS, 800) <= 120
+    assert page.evaluate(WORDS, 1e9) <= 700
+    card = page.locator("#verdict p.headline, #verdict dl.facts").all_inner_texts()
+    assert len(" ".join(card).split()) <= 60
+
+
+def test_headings_sort_by_what_figures_are_worth(visit):
+    page = visit("gpu").page
+    open_all(page)
+    table = page.locator("#throughput .twin table")
+    page.click("#throughput .twin summary")
+    table.locator("thead button", has_text="Step").click()
+    steps = [
+        float(v)
+        for v in table.locator("tbody td:nth-child(6)").evaluate_all("all => all.map(e => e.dataset.v)")
+    ]
+    assert steps == sorted(steps)
+    assert len(set(steps)) > 5
+    table.locator("thead button", has_text="Step").click()
+    last = table.locator("tbody td:nth-child(6)").first.get_attribute("data-v")
+    assert float(last) == max(steps)
+    assert table.locator("thead th[aria-sort=descending]").count() == 1
+
+
+def test_offers_can_be_narrowed_by_provider_and_budget(visit):
+    page = visit("gpu").page
+    open_all(page)
+    box = page.locator("#value .filters")
+    rows = page.locator("#value .filters + .scroll tbody tr")
+    whole = rows.count()
+    provider = box.locator("select option").nth(1).text_content()
+    box.locator("select").first.select_option(provider)
+    shown = page.locator("#value .filters + .scroll tbody tr:visible")
+    assert 0 < shown.count() < whole
+    assert all(provider in text for text in shown.all_inner_texts())
+    assert f"{shown.count()} of {whole}" in box.inner_text()
+    box.locator("input").nth(1).fill("0.0001")
+    assert shown.count() == 0
+
+
+def test_a_link_of_the_index_opens_its_section(visit):
+    page = visit("gpu").page
+    assert page.locator("details.section[open]").count() == 0
+    page.click("nav a[href='#throughput']")
+    page.locator("details#throughput[open] svg.main-svg").first.wait_for()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "scheme"), [("gpu", "light"), ("gpu", "dark")])
+def test_axe_finds_nothing_serious(visit, name, scheme):
+    from axe_playwright_python import __path__ as axe
+
+    page = visit(name, color_scheme=scheme).page
+    open_all(page)
+    page.evaluate((Path(axe[0]) / "axe.min.js").read_text(encoding="utf-8"))
+    found = page.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
+    serious = [
+        f"{v['id']}: {v['nodes'][0]['html'][:200]}" for v in found if v["impact"] in {"serious", "critical"}
+    ]
+    assert serious == []
+
+
+@pytest.mark.timing
+def test_script_takes_a_second_of_processor_time_at_most(visit):
+    page = visit("ten").page
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable")
+    page.reload()
+    page.locator("html[data-ready=yes]").wait_for(state="attached")
+    metrics = {m["name"]: m["value"] for m in session.send("Performance.getMetrics")["metrics"]}
+    assert metrics["ScriptDuration"] <= 1
 
 
 def test_text_is_readable_in_light_and_after_a_switch_to_dark(visit):
     page = visit("gpu", color_scheme="light").page
-    draw_all(page)
+    open_all(page)
     fills = "all => [...new Set(all.map(e => getComputedStyle(e).fill))].sort()"
     light = page.eval_on_selector_all(".chart .points path", fills)
     _assert_readable(page)
@@ -150,6 +270,7 @@ def _assert_readable(page) -> None:
 
 def test_the_raw_data_can_be_saved(visit):
     page = visit("cpu").page
+    page.click("#raw summary")
     with page.expect_download() as download:
         page.click("[data-save=json]")
     with Path(download.value.path()).open(encoding="utf-8") as file:
@@ -160,13 +281,16 @@ def test_the_raw_data_can_be_saved(visit):
         assert file.read().startswith("kind,")
 
 
-def test_a_print_shows_the_folded_tables_and_folds_them_again(visit):
-    page = visit("gpu").page
+@pytest.mark.parametrize("name", ["shipped", "ten"])
+def test_a_print_is_five_pages_of_what_a_reader_of_paper_needs(visit, name):
+    page = visit(name).page
+    pdf = page.pdf(format="A4")  # sends the events of a print
+    assert len(re.findall(rb"/Type */Page\b", pdf)) <= 5
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
-    assert page.eval_on_selector_all("details:not([open])", "all => all.length") == 0
+    assert page.locator("details.section[open]").count() == page.locator("details[data-printed]").count() > 0
+    assert all(is_drawn(page))
     page.evaluate("window.dispatchEvent(new Event('afterprint'))")
-    assert page.eval_on_selector_all("details[open]", "all => all.length") == 0
-    assert len(page.pdf()) > 50_000
+    assert page.locator("details[open]").count() == 0
 
 
 def test_tables_wait_in_text_where_scripts_are_off(browser, files):

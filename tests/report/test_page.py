@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import json
+from base64 import b64decode
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 
+import gpubench.report
 from gpubench.blocks import charts
 from gpubench.blocks.block import Block
 from gpubench.blocks.charts import PALETTE
 from gpubench.blocks.parts import Paragraph
 from gpubench.errors import MisuseError, StorageError
 from gpubench.models import SCHEMA_VERSION
-from gpubench.report.page import render, report
+from gpubench.report.page import render, report, shortened
 from gpubench.sections.section import Section
 
 from . import samples
@@ -36,6 +41,7 @@ class Page(HTMLParser):
         super().__init__()
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.scripts: list[str] = []
+        self.comments: list[str] = []
         self.open: list[str] = []
         self.unbalanced: list[str] = []
         self.feed(text)
@@ -56,13 +62,21 @@ class Page(HTMLParser):
         if self.open and self.open[-1] == "script":
             self.scripts[-1] += data
 
+    def handle_comment(self, data):
+        self.comments.append(data)
+
     def all(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for name, attributes in self.elements if name == tag]
 
 
 @pytest.fixture(scope="module", params=list(TEXTS))
-def page(request) -> Page:
-    return Page(render(TEXTS[request.param]()))
+def page_text(request) -> str:
+    return render(TEXTS[request.param]())
+
+
+@pytest.fixture(scope="module")
+def page(page_text) -> Page:
+    return Page(page_text)
 
 
 def test_nothing_points_outside_the_file(page):
@@ -100,14 +114,10 @@ def test_the_policy_allows_no_network(page):
     assert "http" not in policy
 
 
-def test_plotly_goes_in_once_and_every_chart_has_its_figure(page):
-    assert (
-        sum(
-            script.lstrip().startswith("/**\n* plotly.js") and len(script) > 1_000_000
-            for script in page.scripts
-        )
-        == 1
-    )
+def test_plotly_goes_in_once_with_its_license_and_every_chart_has_its_figure(page):
+    scripts = [unpacked(script) for script in page.scripts if script.startswith("H4sI")]
+    assert sum("* plotly.js (basic - minified) v4.1.1" in script for script in scripts) == 1
+    assert any("Permission is hereby granted, free of charge" in comment for comment in page.comments)
     figures = json.loads(page.scripts[1])
     charts = [a for _, a in page.elements if a.get("class") == "chart"]
     assert sorted(a["id"] for a in charts) == sorted(figures)
@@ -132,15 +142,32 @@ def test_tables_name_rows_and_columns(page):
     assert len(page.all("caption")) == len(page.all("table"))
 
 
+def unpacked(script: str) -> str:
+    return gzip.decompress(b64decode(script)).decode()
+
+
+def test_the_vendored_script_is_the_published_one():
+    """Version 4.1.1 of plotly.js-basic-dist-min, byte for byte."""
+    script = (Path(gpubench.report.__path__[0]) / "vendor" / "plotly-basic.min.js").read_bytes()
+    assert (
+        hashlib.sha256(script).hexdigest()
+        == "99784e3abfb07b142a15e521a439e6d9addceadb3f79553fd24c72774f0649ba"
+    )
+
+
+def test_a_page_can_be_mailed(page_text):
+    assert len(page_text.encode()) <= 2 * 2**20
+
+
 def test_raw_data_comes_back_whole(page):
-    raw = json.loads(page.scripts[2])
+    raw = json.loads(unpacked(page.scripts[2]))
     assert raw["csv"].startswith("kind,")
     assert raw["data"]["schema_version"] == SCHEMA_VERSION
 
 
 def test_hostile_names_are_text_in_the_raw_data_too():
     data = samples.hostile_data()
-    raw = json.loads(Page(render(data)).scripts[2])
+    raw = json.loads(unpacked(Page(render(data)).scripts[2]))
     assert raw["data"]["runs"][0]["device"]["name"] == samples.HOSTILE
 
 
@@ -199,11 +226,23 @@ def test_report_writes_the_file_and_returns_its_path(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "start"), [("a.md", "# "), ("a.json", "{"), ("a.csv", "kind,"), ("a.txt", "<!doctype")]
+    ("name", "start"), [("a.md", "# "), ("a.json", "{"), ("a.csv", "kind,"), ("a.htm", "<!doctype")]
 )
 def test_the_ending_of_the_file_chooses_the_format(tmp_path, name, start):
     path = report(tmp_path / name, data=samples.report_data(samples.cpu_run()))
     assert Path(path).read_text(encoding="utf-8").startswith(start)
+
+
+@pytest.mark.parametrize("name", ["x.pdf", "x.txt", "x.html.gz", ".pdf"])
+def test_an_ending_that_means_no_format_is_refused(tmp_path, name):
+    with pytest.raises(MisuseError, match=r"html, md, json or csv"):
+        report(tmp_path / name, data=samples.report_data())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_format_that_is_named_goes_into_any_file(tmp_path):
+    report(tmp_path / "x.txt", format="md", data=samples.report_data())
+    assert (tmp_path / "x.txt").read_text(encoding="utf-8").startswith("# ")
 
 
 def test_an_unknown_format_is_misuse(tmp_path):
@@ -222,3 +261,18 @@ def test_a_lone_surrogate_does_not_stop_the_page(tmp_path):
     report(tmp_path / "page.html", data=samples.report_data(run))
     page = (tmp_path / "page.html").read_text(encoding="utf-8")  # strict: a surrogate would not decode
     assert page.rstrip().endswith("</html>")
+
+
+def test_a_ranking_of_thousands_is_cut_on_the_page_and_whole_elsewhere(monkeypatch):
+    """100,000 offers of a user's own made a page of 250 MB."""
+    monkeypatch.setattr("gpubench.report.page.MOST_OFFERS", 2)
+    rows = samples.ranking().rows
+    many = tuple(msgspec.structs.replace(rows[0], pareto=n == 4) for n in range(6))
+    data = samples.report_data(ranking=samples.ranking(rows=many, notes=()))
+    short = shortened(data).ranking
+    assert [row.pareto for row in short.rows] == [False, False, True]
+    assert "6 offers are ranked" in short.notes[0]
+    assert "6 offers are ranked" in render(data)
+    assert len(json.loads(render(data, "json"))["ranking"]["rows"]) == 6
+    few = samples.report_data(ranking=samples.ranking(rows=many[:2], notes=()))
+    assert shortened(few).ranking.notes == ()

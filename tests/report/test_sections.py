@@ -15,8 +15,8 @@ from gpubench.effects import amp_effects
 from gpubench.errors import MisuseError
 from gpubench.models import Execution, Precision, Status
 from gpubench.sections.frontier import frontier
+from gpubench.sections.gpus import best_of_each_gpu
 from gpubench.sections.section import Section, combine, load_sections, own_sections
-from gpubench.sections.value import best_of_each_gpu
 
 from . import samples
 from .contract import SectionContract, texts
@@ -38,27 +38,28 @@ class TestBuiltInSections(SectionContract):
         return next(section for section in load_sections() if section.key == key)
 
 
-def test_the_verdict_comes_first_and_leads_with_the_sentence_of_the_ranking():
+def test_the_answer_comes_first_and_the_verdict_stands_in_full_behind_it():
     first = load_sections()[0]
     data = samples.report_data(samples.h200_run())
-    headline, rest = first.render(data).parts[:2]
+    headline, facts = first.render(data).parts[:2]
     assert headline.tone == "headline"
-    assert f"{headline.text} {rest.text}" == data.ranking.verdict
+    assert facts.rows
+    assert data.ranking.verdict in words_of("evidence", data)
 
 
 def test_an_interval_of_one_launch_is_called_one_within_a_process():
     for run, alone in ((samples.cpu_run(), True), (samples.h200_run(), False)):
         data = samples.report_data(run)
         assert ("within one process" in words_of("throughput", data)) is alone
-        assert ("95 % interval within one process" in words_of("verdict", data)) is alone
+        assert ("95 % interval within one process" in words_of("evidence", data)) is alone
 
 
 def test_without_runs_the_verdict_says_that_nothing_was_measured_here():
-    assert "Nothing was measured on this machine" in words_of("verdict", samples.report_data())
+    assert "Nothing was measured on this machine" in words_of("evidence", samples.report_data())
 
 
 def test_a_cpu_is_called_a_cpu_and_no_starting_point_for_gpus():
-    text = words_of("verdict", samples.report_data(samples.cpu_run()))
+    text = words_of("evidence", samples.report_data(samples.cpu_run()))
     assert "This is a CPU" in text
     assert "never" in text
 
@@ -125,12 +126,12 @@ def test_each_kind_of_gpu_stands_once_with_its_best_offer():
 
 def test_ties_stand_on_a_band_and_bases_differ_in_symbol():
     charts = next(
-        p for p in block_of("value", samples.report_data(samples.h200_run())).parts if isinstance(p, Charts)
+        p for p in block_of("gpus", samples.report_data(samples.h200_run())).parts if isinstance(p, Charts)
     )
     figure = charts.figures[0].figure
     assert [shape["y1"] for shape in figure["layout"]["shapes"]] == [2.5]
     assert len({trace["marker"]["symbol"] for trace in figure["data"]}) == 3
-    assert "The 3 rows on the band" in charts.caption
+    assert "The 3 on the band" in charts.caption
 
 
 def test_failed_rows_are_shown_with_their_reason():

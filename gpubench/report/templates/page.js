@@ -1,7 +1,14 @@
 "use strict";
-// Draws the embedded figures in the colours of the moment (light, dark, print) and saves the raw data.
-(() => {
-  const read = (id) => JSON.parse(document.getElementById(id).textContent);
+// Draws the embedded figures in the colours of the moment (light, dark, print), sorts and narrows tables,
+// and saves the raw data.
+(async () => {
+  const at = (id) => document.getElementById(id);
+  const all = (selector, within = document) => [...within.querySelectorAll(selector)];
+  const read = (id) => JSON.parse(at(id).textContent);
+  const unpacked = async (id) => {
+    const bytes = Uint8Array.from(atob(at(id).textContent), (c) => c.charCodeAt(0));
+    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+  };
   const palette = read("palette");
   const figures = read("figures");
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
@@ -20,47 +27,59 @@
 
   // On a phone the labels of a row chart would take its width: there they stand above their marks.
   const heights = new Map();
-  const narrow = (at, layout) => {
-    if (!heights.has(at.id)) heights.set(at.id, at.clientHeight);
-    if (!layout.meta?.labels_above_where_narrow || at.clientWidth >= NARROW_PX) return heights.get(at.id);
+  const narrow = (place, layout) => {
+    if (!heights.has(place.id)) heights.set(place.id, parseFloat(place.style.height));
+    if (!layout.meta?.labels_above_where_narrow || place.clientWidth >= NARROW_PX) return heights.get(place.id);
     const labels = layout.yaxis.ticktext;
     layout.yaxis.showticklabels = false;
     layout.annotations = labels.map((text, row) => ({
-      text: text.replace("<br>", " · "), x: 0, xref: "paper", xanchor: "left", y: row, yshift: 15,
+      text: text.replace("<br>", " · "), x: 0, xref: "paper", xanchor: "left", y: row, yshift: 13,
       showarrow: false, font: { size: 11, color: layout.font.color },
     }));
-    return heights.get(at.id) + 8 * labels.length;
+    return heights.get(place.id) + 16 * labels.length;
   };
 
-  const draw = (id, printing) => {
-    const at = document.getElementById(id);
+  const drawn = new Set();
+  const draw = (id, printing = false) => {
+    const place = at(id);
     const layout = structuredClone(figures[id].layout);
-    const many = at.closest(".many") !== null;
-    if (printing) layout.width = many ? PRINT_WIDTH_PX / 2 - 20 : PRINT_WIDTH_PX;
-    layout.height = narrow(at, layout);
-    at.style.height = `${layout.height}px`;
+    if (printing) layout.width = place.closest(".many") ? PRINT_WIDTH_PX / 2 - 20 : PRINT_WIDTH_PX;
+    layout.height = narrow(place, layout);
+    place.style.height = `${layout.height}px`;
     const dress = printing || !dark.matches ? structuredClone : recolour;
-    Plotly.react(at, dress(figures[id].data), dress(layout), config);
+    Plotly.react(place, dress(figures[id].data), dress(layout), config);
     drawn.add(id);
   };
+  const closed = (chart) => chart.closest("details:not([open])") !== null;
+  const drawOpen = () => all(".chart").filter((c) => !closed(c) && !drawn.has(c.id)).forEach((c) => draw(c.id));
+  const redraw = () => { const ids = [...drawn]; drawn.clear(); ids.filter((id) => !closed(at(id))).forEach((id) => draw(id)); };
 
-  // A chart is drawn when it comes near the window: the page opens at once, however many it holds.
-  const drawn = new Set();
-  const watcher = new IntersectionObserver(
-    (entries) => entries.filter((entry) => entry.isIntersecting && !drawn.has(entry.target.id))
-      .forEach((entry) => draw(entry.target.id, false)),
-    { rootMargin: "600px" });
-  const redraw = () => drawn.forEach((id) => draw(id, false));
+  // Charts of open sections are drawn at once, those of closed ones when they are opened.
+  const sections = all("details.section");
+  sections.forEach((section) => section.addEventListener("toggle", drawOpen));
+  const reveal = () => {
+    const target = location.hash.length > 1 ? at(decodeURIComponent(location.hash.slice(1))) : null;
+    if (target?.matches("details.section")) target.open = true;
+    target?.scrollIntoView();
+  };
+  window.addEventListener("hashchange", reveal);
+  const everything = document.querySelector("[data-all]");
+  everything.hidden = false;
+  everything.addEventListener("click", () => {
+    const open = sections.some((section) => !section.open);
+    sections.forEach((section) => { section.open = open; });
+    everything.textContent = open ? "Close all sections" : "Open all sections";
+  });
 
-  const folded = () => document.querySelectorAll("details:not([open])");
+  // A print shows the first screen, what a reader of paper needs, and whatever has been opened.
   let opened = [];
   window.addEventListener("beforeprint", () => {
-    opened = [...folded()];
-    opened.forEach((details) => { details.open = true; });
-    Object.keys(figures).forEach((id) => draw(id, true));
+    opened = sections.filter((section) => !section.open && "printed" in section.dataset);
+    opened.forEach((section) => { section.open = true; });
+    all(".chart").filter((chart) => !closed(chart)).forEach((chart) => draw(chart.id, true));
   });
   window.addEventListener("afterprint", () => {
-    opened.forEach((details) => { details.open = false; });
+    opened.forEach((section) => { section.open = false; });
     redraw();
   });
   let width = window.innerWidth;
@@ -70,8 +89,59 @@
   });
   dark.addEventListener("change", redraw);
 
-  const save = (kind, name) => {
-    const raw = read("raw-data");
+  // Headings sort: figures by what they are worth, words by their letters; rows without a figure stay last.
+  const sortBy = (table, column) => {
+    const head = table.tHead.rows[0].cells[column];
+    const down = head.getAttribute("aria-sort") === "ascending";
+    all("th[aria-sort]", table).forEach((other) => other.removeAttribute("aria-sort"));
+    head.setAttribute("aria-sort", down ? "descending" : "ascending");
+    const numeric = head.classList.contains("number");
+    const key = (row) => {
+      const cell = row.cells[column];
+      return numeric ? ("v" in cell.dataset ? Number(cell.dataset.v) : null) : cell.textContent;
+    };
+    const order = (a, b) => {
+      if (numeric && (a[0] === null || b[0] === null)) return (a[0] === null) - (b[0] === null);
+      const signum = numeric ? a[0] - b[0] : a[0].localeCompare(b[0], "en", { numeric: true });
+      return down ? -signum : signum;
+    };
+    const rows = [...table.tBodies[0].rows].map((row) => [key(row), row]);
+    table.tBodies[0].append(...rows.sort(order).map(([, row]) => row));
+  };
+  all("table").filter((table) => table.tBodies[0].rows.length > 2).forEach((table) => {
+    [...table.tHead.rows[0].cells].forEach((head, column) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.className = "sort";
+      button.textContent = head.textContent;
+      button.addEventListener("click", () => sortBy(table, column));
+      head.replaceChildren(button);
+    });
+  });
+
+  // Filters narrow the table below them; what is unknown of a row never passes one that is set.
+  const passes = {
+    "choice": (value, wanted) => value === wanted,
+    "at least": (value, wanted) => value !== null && value >= Number(wanted),
+    "at most": (value, wanted) => value !== null && value <= Number(wanted),
+  };
+  all(".filters").forEach((box) => {
+    const rows = [...box.nextElementSibling.querySelector("tbody").rows].map((row) => [JSON.parse(row.dataset.is), row]);
+    const controls = all("[data-kind]", box);
+    const apply = () => {
+      const shown = rows.filter(([values, row]) => {
+        row.hidden = !controls.every((c, i) => c.value === "" || passes[c.dataset.kind](values[i], c.value));
+        return !row.hidden;
+      });
+      box.querySelector("output").textContent = `${shown.length} of ${rows.length}`;
+    };
+    controls.forEach((control) => control.addEventListener("input", apply));
+    box.hidden = false;
+    apply();
+  });
+
+  const save = async (kind, name) => {
+    const raw = JSON.parse(await unpacked("raw-data"));
     const [text, type] = kind === "csv" ? [raw.csv, "text/csv"] : [JSON.stringify(raw.data, null, 1), "application/json"];
     const link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob([text], { type }));
@@ -79,9 +149,13 @@
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   };
-  document.querySelectorAll("[data-save]").forEach((button) =>
+  all("[data-save]").forEach((button) =>
     button.addEventListener("click", () => save(button.dataset.save, button.dataset.name)));
 
-  Object.keys(figures).forEach((id) => watcher.observe(document.getElementById(id)));
+  const library = document.createElement("script");
+  library.textContent = await unpacked("plotly");
+  document.head.append(library);
+  drawOpen();
+  reveal();
   document.documentElement.dataset.ready = "yes";
 })();

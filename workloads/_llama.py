@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from gpubench.models import Checkpointing, Recipe, TaskKind, Trainable, WeightType
 from gpubench.workload import Task, Workload, draw_labels, seeded
-from gpubench_workloads.decoder_blocks import (
+from gpubench_workloads._decoder_blocks import (
     DecoderLayer,
     LoraLinear,
     MakeLinear,

@@ -11,7 +11,7 @@ from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 from gpubench.errors import MisuseError
 from gpubench.models import DecodeWork, Recipe, TaskKind, WeightType
 from gpubench.workload import CASTS, Task, Workload, draw_labels, seeded
-from gpubench_workloads.decoder_blocks import (
+from gpubench_workloads._decoder_blocks import (
     DecoderLayer,
     NarrowEmbedding,
     NarrowLinear,
@@ -21,7 +21,7 @@ from gpubench_workloads.decoder_blocks import (
     attend,
     rotation,
 )
-from gpubench_workloads.llama import LABELS, LLAMA_8B, REFERENCE_TOKENS, SOURCE, TINY
+from gpubench_workloads._llama import LABELS, LLAMA_8B, REFERENCE_TOKENS, SOURCE, TINY
 
 
 class Generator(nn.Module):
@@ -179,7 +179,7 @@ def _decode_work(sizes: Sizes, recipe: Recipe) -> DecodeWork:
 _RECIPE = Recipe(weight_type=WeightType.BFLOAT16, prompt_tokens=512, new_tokens=128, cache_tokens=640)
 _TINY_RECIPE = Recipe(weight_type=WeightType.BFLOAT16, prompt_tokens=12, new_tokens=4, cache_tokens=16)
 
-EIGHT = Workload(
+WORKLOAD = Workload(
     name="llama_8b",
     summary="Llama 3 8B, run: a prompt of 512 tokens, 128 new ones",
     version=1,

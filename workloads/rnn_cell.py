@@ -1,4 +1,4 @@
-"""Recurrent cells written out step by step: what a fused kernel saves, and how launches add up."""
+"""A recurrent cell written out step by step: how launches of small kernels add up."""
 
 from __future__ import annotations
 
@@ -31,30 +31,6 @@ class TanhCell(nn.Module):
         states = []
         for step in x.unbind(1):
             state = torch.tanh(self.inputs(step) + self.hidden(state))
-            states.append(state)
-        return torch.stack(states, dim=1)
-
-
-class GatedCell(nn.Module):
-    """An LSTM layer: input, forget, cell and output gates from one linear layer on x and one on h.
-
-    Shapes:
-        x: (N, T, width); out: (N, T, width).
-    """
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.inputs = nn.Linear(width, 4 * width)
-        self.hidden = nn.Linear(width, 4 * width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Step through the sequence."""
-        state = memory = torch.zeros_like(x[:, 0])
-        states = []
-        for step in x.unbind(1):
-            enter, forget, cell, leave = (self.inputs(step) + self.hidden(state)).chunk(4, dim=1)
-            memory = torch.sigmoid(forget) * memory + torch.sigmoid(enter) * torch.tanh(cell)
-            state = torch.sigmoid(leave) * torch.tanh(memory)
             states.append(state)
         return torch.stack(states, dim=1)
 
@@ -119,9 +95,7 @@ def build(
         )
 
 
-_build_stacked = partial(build, cell=GatedCell, layers=2, dropout=0.5)
-
-RNN_CELL = Workload(
+WORKLOAD = Workload(
     name="rnn_cell",
     summary="a vanilla recurrent cell written out, 20 steps of small kernels",
     version=1,
@@ -132,16 +106,4 @@ RNN_CELL = Workload(
     source="the recurrent cell of Elman 1990, as the PyTorch tutorials write it out",
     build=build,
     tiny=partial(build, vocabulary=32, width=16, length=6),
-)
-STACKED_LSTM = Workload(
-    name="stacked_lstm",
-    summary="two LSTM layers written out cell by cell, 20 steps",
-    version=1,
-    sample_unit="sequence",
-    sample_shape=(20,),
-    batches=(64, 512),
-    is_image=False,
-    source="LSTM of Hochreiter and Schmidhuber 1997 with forget gates, written out cell by cell",
-    build=_build_stacked,
-    tiny=partial(_build_stacked, vocabulary=32, width=16, length=6),
 )

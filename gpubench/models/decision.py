@@ -1,0 +1,261 @@
+"""The answer of a ranking as data: what to pay for, how sure that is, and what would change it.
+
+Terminal and page only put it into words.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from gpubench.findings import Finding
+from gpubench.interval import Interval
+from gpubench.models.catalogue import Pricing
+from gpubench.models.measurement import Basis
+from gpubench.models.record import Record
+
+Source = Literal["cloud", "marketplace", "own"]
+"""Who has the machine: a provider with regions and quotas, a single host of a marketplace, the buyer."""
+
+PriceLabel = Literal["list", "single host", "quote", "new", "used", "unlabeled"]
+"""What a price is: a provider's list price, one host's ask, the buyer's own quote, or what a card costs new
+or used; unlabeled where the source of a card's price does not say."""
+
+
+class Job(Record, frozen=True, kw_only=True):
+    """The work that hours and dollars are of.
+
+    Attributes:
+        words: "90 epochs of ImageNet", "24 h of one A100 SXM4 80GB".
+        samples: How much, in ``unit``; of work given in hours of a reference GPU its likely figure.
+        is_default: Whether nobody asked for it.
+        startup_minutes: Paid before the first step on every rented machine.
+    """
+
+    words: str
+    samples: float
+    unit: str
+    is_default: bool
+    startup_minutes: float
+    reference_gpu_key: str | None = None
+    reference_hours: float | None = None
+
+
+class Asks(Record, frozen=True, kw_only=True):
+    """What the hosts of marketplaces ask for an hour of one such GPU, paid alike [USD].
+
+    Attributes:
+        low, high: Ends of what nine tenths of them lie within, by the spread of their logarithms.
+    """
+
+    median_usd_per_hour: float
+    low_usd_per_hour: float
+    high_usd_per_hour: float
+    ask_count: int
+    provider_count: int
+
+
+class Elsewhere(Record, frozen=True, kw_only=True):
+    """The same GPU at another provider: its best offer there."""
+
+    provider: str
+    instance: str
+    region: str | None
+    gpu_count: int
+    pricing: Pricing
+    price_usd_per_hour: float
+    cost_usd: float | None = None
+
+
+class Choice(Record, frozen=True, kw_only=True):
+    """One offer, with all that must be known before it is paid for; unknown is None.
+
+    Attributes:
+        rank: Of its row; None where it is not among the ranked rows, as hardware to buy unless asked for.
+        price_usd_per_hour: Of the whole instance; of owned hardware the cost of a useful hour.
+        purchase_usd: Of owned hardware: GPUs and the counted share of the host.
+        price_note: What speaks against the price, or stands beside it.
+        asks: Of a marketplace: what the others ask.
+        regions: Where this provider has this GPU in this number, the offer's own first.
+        needs_quota: Whether a new account must ask for a quota first.
+        samples_per_s: Of the whole instance.
+        hours, cost_usd: Of the job, start-up and everything else included.
+        p_best: Probability of being the best; ``_independent`` counts the error of each GPU as its own.
+        p_near_best: Probability of coming within 10 % of the best.
+        memory_margin_bytes: What the card has above the upper end of the need.
+        feed_images_per_s: Photographs that must be decoded and augmented each second; None for other data.
+        feed_vcpus: How many vCPUs that takes, at ``recommend.choices.IMAGES_PER_VCPU_S``, assumed.
+        extrapolated: Whether its throughput is predicted beyond what the model was fitted on.
+        also_at: The same GPU elsewhere, best first.
+    """
+
+    source: Source
+    rank: int | None
+    provider: str
+    instance: str
+    region: str | None
+    gpu_key: str
+    gpu_count: int
+    pricing: Pricing
+    price_usd_per_hour: float
+    price_label: PriceLabel
+    price_date: str
+    price_age_days: int | None
+    purchase_usd: float | None = None
+    price_note: str | None = None
+    asks: Asks | None = None
+    in_stock: bool | None = None
+    stock_date: str | None = None
+    regions: tuple[str, ...] = ()
+    needs_quota: bool | None = None
+    basis: Basis
+    samples_per_s: float
+    samples_per_s_low: float | None
+    samples_per_s_high: float | None
+    hours: float | None = None
+    hours_low: float | None = None
+    hours_high: float | None = None
+    cost_usd: float | None = None
+    cost_usd_low: float | None = None
+    cost_usd_high: float | None = None
+    p_best: float | None = None
+    p_best_independent: float | None = None
+    p_near_best: float | None = None
+    fits_memory: bool | None = None
+    memory_text: str | None = None
+    memory_margin_bytes: int | None = None
+    memory_margin_share: float | None = None
+    batch_size: int | None = None
+    vcpus: float | None = None
+    feed_images_per_s: float | None = None
+    feed_vcpus: float | None = None
+    extrapolated: bool = False
+    findings: tuple[Finding, ...] = ()
+    also_at: tuple[Elsewhere, ...] = ()
+
+    @property
+    def job_hours(self) -> Interval:
+        """Time of the job [h]."""
+        return Interval(self.hours, self.hours_low, self.hours_high)
+
+    @property
+    def job_cost_usd(self) -> Interval:
+        """Cost of the job [USD]."""
+        return Interval(self.cost_usd, self.cost_usd_low, self.cost_usd_high)
+
+    @property
+    def throughput(self) -> Interval:
+        """Of the whole instance [samples/s]."""
+        return Interval(self.samples_per_s, self.samples_per_s_low, self.samples_per_s_high)
+
+    @property
+    def can_feed(self) -> bool | None:
+        """Whether its vCPUs prepare as many photographs as its GPUs take; None where that is not known."""
+        if self.vcpus is None or self.feed_vcpus is None:
+            return None
+        return self.vcpus >= self.feed_vcpus
+
+
+class Sureness(Record, frozen=True, kw_only=True):
+    """How sure the choice is, over joint draws of throughput and price.
+
+    Attributes:
+        p_best: Probability that no ranked offer is better.
+        p_near_best: Probability that it comes within 10 % of the best.
+        regret_usd: Expected cost of the job above that of the best in hindsight; None without a cost.
+        regret_share: The same as a share, of cost, of time, or of throughput per dollar.
+    """
+
+    p_best: float
+    p_near_best: float
+    regret_usd: float | None
+    regret_share: float
+
+
+class Change(Record, frozen=True, kw_only=True):
+    """One thing that would make the runner-up the better: a figure, and where it would have to go.
+
+    Attributes:
+        kind: ``price`` of the choice [USD/h], ``throughput`` of the choice [samples/s], or the ``spot`` work
+            that is lost [share].
+        value: As it stands.
+        threshold: Where the two are equal.
+    """
+
+    kind: Literal["price", "throughput", "spot"]
+    gpu_key: str
+    provider: str
+    value: float
+    threshold: float
+
+
+class FindingOut(Record, frozen=True, kw_only=True):
+    """What it would be worth to measure one GPU before choosing.
+
+    Attributes:
+        gpu_key: The GPU whose measurement is worth most.
+        saving_usd: Expected saving on this job.
+        cost_usd: Of measuring: the machine for ``minutes``.
+        net_usd: What is left; measuring is advised where it is above 0.
+        command: What measures it.
+    """
+
+    gpu_key: str
+    provider: str
+    instance: str
+    saving_usd: float
+    cost_usd: float
+    minutes: float
+    command: str
+
+    @property
+    def net_usd(self) -> float:
+        """Expected saving less the cost of measuring [USD]."""
+        return self.saving_usd - self.cost_usd
+
+    @property
+    def is_advised(self) -> bool:
+        """Whether the saving is above the cost."""
+        return self.net_usd > 0
+
+
+class UsageLine(Record, frozen=True, kw_only=True):
+    """The best offer for one kind of work, where none was named: classic, image or language."""
+
+    name: Literal["classic", "image", "language"]
+    workloads: tuple[str, ...]
+    job: Job
+    choice: Choice
+
+
+class Decision(Record, frozen=True, kw_only=True):
+    """What to pay for.
+
+    Attributes:
+        job: What hours and dollars are of; None with ``--relative`` and where no job can be made.
+        choice: The first row of the ranking.
+        runner_up: The best offer of another GPU.
+        sureness: Of the choice; ``sureness_independent`` counts the error of each GPU as its own, and
+            ``sureness_at_these_prices`` takes every price as it is listed, however old.
+        changes: What would make the runner-up the better.
+        best_cloud, best_marketplace, best_to_own: The best of each source, by the same figure; to own also
+            where only rent was ranked, unless rent was asked for.
+        by_gpu: The best offer of each GPU, best first, each with where else it is offered.
+        lines: The best offer for each kind of work, where none was named.
+        finding_out: The measurement that is worth most; None where nothing is left to measure.
+        unfitted: Why a prediction that decides rests on no fit, in words.
+    """
+
+    job: Job | None
+    choice: Choice
+    runner_up: Choice | None
+    sureness: Sureness | None
+    sureness_independent: Sureness | None
+    sureness_at_these_prices: Sureness | None = None
+    changes: tuple[Change, ...] = ()
+    best_cloud: Choice | None = None
+    best_marketplace: Choice | None = None
+    best_to_own: Choice | None = None
+    by_gpu: tuple[Choice, ...] = ()
+    lines: tuple[UsageLine, ...] = ()
+    finding_out: FindingOut | None = None
+    unfitted: str | None = None

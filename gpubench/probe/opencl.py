@@ -1,0 +1,166 @@
+"""Devices that OpenCL reaches, of any maker: for some of AMD's and Intel's there is no other way.
+
+Asked in a child process, because a broken driver of one maker takes down whoever asks for the list.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from gpubench.children import ask_child
+from gpubench.errors import NoDeviceError
+from gpubench.models import DeviceProfile
+from gpubench.probe import plausible
+from gpubench.probe.backend import BackendReport, Problem
+from gpubench.probe.no_readings import NoReadings
+from gpubench.probe.plausible import Gate, ImplausibleError
+from gpubench.specs import find_spec
+from gpubench.units import plain
+
+NAME = "opencl"
+INSTALL = "pip install 'gpubench[opencl]'"
+_PROGRAM = ("-m", "gpubench.probe.opencl_child")
+_LIMIT_S = 20.0
+"""A driver that has not answered by then is taken for hung."""
+_CLOCK = plausible.HIGHEST_SM_CLOCK.of("MHz", factor=10**6)
+_VENDORS = {
+    "nvidia": "NVIDIA",
+    "advanced micro devices": "AMD",
+    "amd": "AMD",
+    "intel": "Intel",
+    "genuineintel": "Intel",
+    "authenticamd": "AMD",
+    "apple": "Apple",
+}
+"""Makers by the beginning of how their drivers spell them."""
+
+
+class Listed(msgspec.Struct, frozen=True, kw_only=True):
+    """A device as its platform answers, in OpenCL's own units."""
+
+    platform: str
+    name: str
+    vendor: str
+    is_cpu: bool
+    compute_units: int
+    clock_mhz: int
+    memory_bytes: int
+    unified_memory: bool
+    version: str
+    driver: str
+
+
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    """Every device in the order of the OpenCL loader, and what kept others from being listed."""
+
+    devices: tuple[Listed, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def ask_listing() -> Listing:
+    """List the devices in a child process; one that fails or hangs becomes a problem, never an exception."""
+    asked = ask_child(_PROGRAM, (), Listing, time_limit_s=_LIMIT_S)
+    return asked.answer or Listing(problems=(f"the process that lists OpenCL devices {asked.how}",))
+
+
+@dataclass(frozen=True)
+class OpenClBackend:
+    """Whatever OpenCL reaches, GPUs and CPUs alike; it runs micro-benchmarks and no training step."""
+
+    name: str = NAME
+    list_devices: Callable[[], Listing] = ask_listing
+
+    def devices(self) -> BackendReport:
+        """List the devices that are no CPU; nothing where pyopencl is not installed."""
+        if not installed():
+            return BackendReport()
+        listing = self.list_devices()
+        profiles = tuple(
+            profile_of(each, index) for index, each in enumerate(listing.devices) if not each.is_cpu
+        )
+        return BackendReport(
+            devices=profiles, states=(None,) * len(profiles), problems=tuple(map(_problem, listing.problems))
+        )
+
+    def device(self, place: int) -> DeviceProfile:
+        """Return the device at a place, CPUs included, in the order of the OpenCL loader.
+
+        Raises:
+            NoDeviceError: If pyopencl is missing, or there is no such device.
+        """
+        if not installed():
+            raise NoDeviceError(f"OpenCL is reached through pyopencl, which is not installed: {INSTALL}")
+        listing = self.list_devices()
+        if place < len(listing.devices):
+            return profile_of(listing.devices[place], place)
+        here = ", ".join(f"opencl:{i} {plain(d.name, 60)}" for i, d in enumerate(listing.devices))
+        why = "; ".join(plain(problem, 100) for problem in listing.problems)
+        raise NoDeviceError(
+            f"--device opencl:{place}: here are {here}"
+            if here
+            else f"no OpenCL device found{f' ({why})' if why else ''}; install the OpenCL driver of its "
+            "maker (for a CPU: PoCL, pip install pocl-binary-distribution)"
+        )
+
+    def open_readings(self, device: DeviceProfile) -> NoReadings:
+        """Open nothing: OpenCL has no telemetry."""
+        del device
+        return NoReadings()
+
+
+BACKEND = OpenClBackend()
+
+
+def installed() -> bool:
+    """Whether pyopencl can be imported."""
+    return importlib.util.find_spec("pyopencl") is not None
+
+
+def profile_of(listed: Listed, index: int) -> DeviceProfile:
+    """Return a device in SI units; what no device can have becomes None, with the reason."""
+    unavailable: dict[str, str] = {}
+
+    def gated(field: str, value: int, gate: Gate) -> Any:
+        try:
+            return gate(value)
+        except ImplausibleError as error:
+            unavailable[field] = str(error)
+            return None
+
+    spec = None if listed.is_cpu else find_spec(listed.name)
+    units = gated("sm_count", listed.compute_units, plausible.SMS)
+    return DeviceProfile(
+        backend=NAME,
+        vendor=_vendor(listed.vendor),
+        name=plain(listed.name, 120),
+        gpu_key=None if spec is None else spec.key,
+        index=index,
+        architecture=plain(listed.version, 120),
+        sm_count=None if listed.is_cpu else units,
+        core_count=units if listed.is_cpu else None,
+        memory_bytes=gated("memory_bytes", listed.memory_bytes, plausible.MEMORY),
+        unified_memory=listed.unified_memory,
+        sm_clock_max_hz=gated("sm_clock_max_hz", listed.clock_mhz, _CLOCK),
+        driver_version=f"{plain(listed.platform, 60)} {plain(listed.driver, 60)}",
+        unavailable=unavailable,
+    )
+
+
+def _vendor(told: str) -> str | None:
+    known = (name for start, name in _VENDORS.items() if told.lower().startswith(start))
+    return next(known, plain(told, 60)) or None
+
+
+def _problem(seen: str) -> Problem:
+    return Problem(
+        what="an OpenCL platform cannot be used",
+        value=plain(seen, 200),
+        mend="install or remove the driver of its maker; the other devices are not affected",
+        exit_code=0,
+        backend=NAME,
+    )

@@ -1,0 +1,155 @@
+"""The decision: the choice, its runner-up, the three winners, and what would change it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+import msgspec
+
+from gpubench.models import (
+    Asks,
+    Change,
+    Choice,
+    Decision,
+    FindingOut,
+    GpuSpec,
+    Job,
+    Offer,
+    Pricing,
+    RankedOffer,
+    Source,
+)
+from gpubench.offers.moves import AskKey
+from gpubench.recommend.chances import Chances
+from gpubench.recommend.choices import choice_of, source_of
+from gpubench.recommend.objective import sorted_by
+from gpubench.recommend.owning import Ownership
+from gpubench.recommend.request import RankRequest
+
+
+def decide(
+    request: RankRequest,
+    rows: Sequence[RankedOffer],
+    chances: Chances,
+    specs: Mapping[str, GpuSpec],
+    *,
+    job: Job | None = None,
+    machines: Mapping[Offer, Ownership] = MappingProxyType({}),
+    to_own: RankedOffer | None = None,
+    photographs: Collection[str] = (),
+    asks: Mapping[AskKey, Asks] = MappingProxyType({}),
+    measurement: FindingOut | None = None,
+) -> Decision:
+    """Return what to pay for.
+
+    Args:
+        request: What was asked.
+        rows: Every row of the ranking, best first; at least one.
+        chances: How sure their order is.
+        specs: The specification table.
+        job: What hours and dollars are of.
+        machines: What owning means, for owned offers.
+        to_own: The best hardware to buy where none is among the rows.
+        photographs: Workloads that train on decoded photographs.
+        asks: What hosts of marketplaces ask for each GPU.
+        measurement: The one that is worth most before choosing.
+    """
+
+    def choice(row: RankedOffer | None) -> Choice | None:
+        if row is None:
+            return None
+        machine = machines.get(row.offer)
+        return choice_of(request, row, rows, specs, photographs=photographs, machine=machine, asks=asks)
+
+    by_gpu = tuple(found for row in best_of_each_gpu(rows) if (found := choice(row)))
+    runner_up = by_gpu[1] if len(by_gpu) > 1 else None
+    first = by_gpu[0]
+    return Decision(
+        job=job,
+        choice=first,
+        runner_up=runner_up,
+        sureness=chances.sureness,
+        sureness_independent=chances.sureness_independent,
+        sureness_at_these_prices=chances.sureness_at_these_prices,
+        changes=tuple(_changes(request, rows)),
+        best_cloud=choice(_best(rows, "cloud")),
+        best_marketplace=choice(_best(rows, "marketplace")),
+        best_to_own=choice(_best(rows, "own") or to_own),
+        by_gpu=by_gpu,
+        finding_out=measurement,
+        unfitted=_unfitted(request, first, runner_up),
+    )
+
+
+def _unfitted(request: RankRequest, first: Choice, runner_up: Choice | None) -> str | None:
+    """Say that what decides is predicted without a fit: of inference hardly any row is published."""
+    decisive = [choice for choice in (first, runner_up) if choice is not None]
+    if request.task != "infer" or all(choice.basis != "predicted" for choice in decisive):
+        return None
+    return "speeds of inference are predicted from few published measurements"
+
+
+def best_of_each_gpu(rows: Iterable[RankedOffer]) -> list[RankedOffer]:
+    """Return the first row of each GPU, in their order."""
+    best: dict[str, RankedOffer] = {}
+    for row in rows:
+        best.setdefault(row.offer.gpu_key, row)
+    return list(best.values())
+
+
+def beside(row: RankedOffer) -> RankedOffer:
+    """Return a row that stands beside the ranking: without rank and chances, which are of other rows."""
+    return msgspec.structs.replace(
+        row, rank=0, tie=False, p_best=None, p_best_independent=None, p_near_best=None, p_top3=None
+    )
+
+
+def _best(rows: Iterable[RankedOffer], source: Source) -> RankedOffer | None:
+    return next((row for row in rows if source_of(row.offer) == source), None)
+
+
+def _changes(request: RankRequest, rows: Sequence[RankedOffer]) -> Iterator[Change]:
+    """Yield what would make the best offer of another GPU as good: the price, the speed, the work lost.
+
+    Of two costs in dollars the ratio says how much dearer the first may become; start-up and billing move
+    it little.
+    """
+    first = rows[0]
+    other = next((row for row in rows if row.offer.gpu_key != first.offer.gpu_key), None)
+    if other is None:
+        return
+    ratio = _headroom(request, first, other)
+    if ratio is None:
+        return
+    offer = first.offer
+    if sorted_by(request) in {"cost", "value"}:
+        price = float(offer.price_usd_per_hour)
+        yield Change(
+            kind="price", gpu_key=offer.gpu_key, provider=offer.provider, value=price, threshold=price * ratio
+        )
+    rate = first.samples_per_s
+    yield Change(
+        kind="throughput", gpu_key=offer.gpu_key, provider=offer.provider, value=rate, threshold=rate / ratio
+    )
+    if offer.pricing is Pricing.SPOT and other.offer.pricing is not Pricing.SPOT:
+        lost = (1 + request.spot_lost) * ratio - 1
+        yield Change(
+            kind="spot",
+            gpu_key=offer.gpu_key,
+            provider=offer.provider,
+            value=request.spot_lost,
+            threshold=lost,
+        )
+
+
+def _headroom(request: RankRequest, first: RankedOffer, other: RankedOffer) -> float | None:
+    """Return by which factor the first is the better of the two, at least 1."""
+    by = sorted_by(request)
+    if by == "cost":
+        return None if not first.cost_usd or other.cost_usd is None else other.cost_usd / first.cost_usd
+    if by == "time":
+        return None if not first.hours or other.hours is None else other.hours / first.hours
+    if by == "value":
+        return first.samples_per_usd / other.samples_per_usd
+    return first.samples_per_s / other.samples_per_s

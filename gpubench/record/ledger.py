@@ -1,0 +1,177 @@
+"""The ledger of a run that is being measured: each finished launch is a line, through to the disk at once.
+
+The run's file is derived from it, after every case; the ledger goes once the run is whole in its file. Where
+the file is behind, or was damaged, the ledger is what counts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from gpubench.errors import MisuseError
+from gpubench.files import append_line, read_bytes, remove_file
+from gpubench.measure import checks
+from gpubench.models import Case, Launch, Measurement, MicroResult, Run, Status
+from gpubench.models.record import Record
+from gpubench.units import MIB, plain
+
+MAX_LEDGER_BYTES = 128 * MIB
+"""A run as it began and all of its launches: twice the largest file of a run."""
+
+FINAL = frozenset({Status.OUT_OF_MEMORY, Status.UNSUPPORTED, Status.INVALID, Status.FAILED})
+"""A case that ended so would end so again."""
+
+
+class Line(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """One line: the run as it stood when the ledger was begun, or a row with its new launches alone."""
+
+    run: Run | None = None
+    row: Measurement | None = None
+
+
+def ledger_path(path: Path) -> Path:
+    """Return the ledger that lies beside the file of a run."""
+    return path.with_name(f"{path.stem}.launches.jsonl")
+
+
+# --- writing --------------------------------------------------------------------------------------------
+
+
+def append(path: Path, before: Run, row: Measurement) -> None:
+    """Write what is new in a row, as far as it is finished; nothing where nothing is.
+
+    Args:
+        path: The file of the run.
+        before: The run as it stood before this row.
+        row: A case with all of its launches.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    known = next((m.launches for m in before.measurements if m.case == row.case), ())
+    new = msgspec.structs.replace(row, launches=tuple(x for x in row.launches if x not in known))
+    if finished_part(new) is None:
+        return
+    ledger, hint = ledger_path(path), "free some space or pass --results DIR"
+    if not os.path.lexists(ledger):
+        append_line(ledger, msgspec.json.encode(Line(run=before)), hint=hint)
+    append_line(ledger, msgspec.json.encode(Line(row=new)), hint=hint)
+
+
+def close(path: Path) -> None:
+    """Remove the ledger of a run that is whole in its file."""
+    remove_file(ledger_path(path))
+
+
+# --- reading --------------------------------------------------------------------------------------------
+
+
+def read(path: Path) -> Run | None:
+    """Return the run that the ledger beside a file tells; None where there is none.
+
+    A line that cannot be read, such as the last one of a process that was killed, costs itself alone.
+
+    Raises:
+        MisuseError: If the ledger cannot be read now.
+    """
+    ledger = ledger_path(path)
+    if not os.path.lexists(ledger):
+        return None
+    run: Run | None = None
+    for line in read_bytes(ledger, MAX_LEDGER_BYTES).split(b"\n"):
+        entry = _decoded(line)
+        if entry.run is not None and run is None:
+            run = entry.run
+        if entry.row is not None and run is not None:
+            run = _with_row(run, entry.row)
+    return run
+
+
+def _decoded(line: bytes) -> Line:
+    try:
+        return msgspec.json.decode(line, type=Line)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return Line()
+
+
+def _with_row(run: Run, row: Measurement) -> Run:
+    """Return the run with a later row of one of its cases; what the row leaves out is kept."""
+    rows = {m.case: m for m in run.measurements}
+    earlier = rows.get(row.case)
+    if earlier is not None:
+        row = msgspec.structs.replace(row, launches=_together(earlier.launches, row.launches))
+    rows[row.case] = row
+    return msgspec.structs.replace(run, measurements=tuple(rows.values()))
+
+
+# --- what is finished -----------------------------------------------------------------------------------
+
+
+def finished_part(row: Measurement) -> Measurement | None:
+    """Return a row with the launches that came to their end, to be judged anew; None where there is none."""
+    if row.status is Status.TIMEOUT:
+        return None
+    launches = tuple(launch for launch in row.launches if not launch.stopped)
+    if len(launches) == len(row.launches):
+        return row if launches or row.status in FINAL else None
+    changed = msgspec.structs.replace(row, status=Status.OK, reason=None, launches=launches)
+    return changed if launches else None
+
+
+def merged(run: Run, other: Run) -> Run:
+    """Return a run with every finished launch that another state of it has besides; nothing is dropped.
+
+    A row that gains a launch is judged anew, and one with figures takes the place of one without.
+    """
+    rows = {m.case: m for m in run.measurements}
+    gained: list[Case] = []
+    for row in filter(None, map(finished_part, other.measurements)):
+        mine = rows.get(row.case)
+        part = None if mine is None else finished_part(mine)
+        if part is None or (_is_measured(row) and not _is_measured(part)):
+            rows[row.case] = row
+        elif _indices(row.launches) - _indices(part.launches):
+            launches = _together(row.launches, part.launches)
+            rows[row.case] = msgspec.structs.replace(part, status=Status.OK, reason=None, launches=launches)
+            gained.append(row.case)
+    for case in gained:
+        rows[case] = checks.judge(rows[case], run.launch_count or 1, tuple(rows.values()))
+    micro = {_what(result): result for result in (*other.micro, *run.micro)}
+    return msgspec.structs.replace(run, measurements=tuple(rows.values()), micro=tuple(micro.values()))
+
+
+def _is_measured(row: Measurement) -> bool:
+    return row.status in {Status.OK, Status.INVALID} and bool(row.launches)
+
+
+def _what(result: MicroResult) -> tuple[str, str | None, str]:
+    return result.name, result.precision, result.size
+
+
+def _together(first: Iterable[Launch], second: Iterable[Launch]) -> tuple[Launch, ...]:
+    """Return the launches of both by their index; of two of one index the finished one, else the second."""
+    launches: dict[int, Launch] = {}
+    for launch in (*first, *second):
+        if launch.index not in launches or launches[launch.index].stopped or not launch.stopped:
+            launches[launch.index] = launch
+    return tuple(launches[index] for index in sorted(launches))
+
+
+def _indices(launches: Iterable[Launch]) -> set[int]:
+    return {launch.index for launch in launches}
+
+
+def refuse_other(run: Run, other: Run, path: Path) -> None:
+    """Refuse the ledger of another run; it was copied or renamed.
+
+    Raises:
+        MisuseError: If the ids differ.
+    """
+    if run.run_id.casefold() != other.run_id.casefold():
+        raise MisuseError(
+            f"{ledger_path(path).name} is of run {plain(other.run_id)}, not {plain(run.run_id)}: move it away"
+        )

@@ -1,0 +1,86 @@
+"""Rankings and runs in a notebook: plotly figures, and the page's own blocks as HTML without a script."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpubench.blocks.block import Block
+from gpubench.blocks.charts import BLUE, GREEN, ORANGE, QUIET, Mark, Series, dots, label
+from gpubench.blocks.html import as_html
+from gpubench.blocks.parts import Charts, Part
+from gpubench.errors import MisuseError
+from gpubench.models import Precision, Ranking, Run
+from gpubench.sections import gpus, value, verdict
+from gpubench.sections.data import of_ranking
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+HEAD_ROWS = 20
+_HUES = {
+    Precision.FP32: QUIET,
+    Precision.TF32: GREEN,
+    Precision.AMP_FP16: ORANGE,
+    Precision.AMP_BF16: BLUE,
+}
+
+
+def ranking_html(ranking: Ranking) -> str:
+    """Return the card, and the head of the rows as a table."""
+    blocks = (section.render(of_ranking(ranking, HEAD_ROWS)) for section in (verdict.SECTION, value.SECTION))
+    shown = (Block(title=block.title, parts=block.brief) for block in blocks if block is not None)
+    return "".join(as_html(block) for block in shown)
+
+
+def ranking_figure(ranking: Ranking) -> Figure:
+    """Return every GPU on one axis, as on the page.
+
+    Raises:
+        MisuseError: If the ranking has no row.
+    """
+    block = gpus.SECTION.render(of_ranking(ranking))
+    if block is None:
+        raise MisuseError("the ranking has no row, so there is nothing to plot")
+    return _figure(block.parts)
+
+
+def _figure(parts: tuple[Part, ...]) -> Figure:
+    from plotly.graph_objects import Figure as Plot
+
+    chart = next(part for part in parts if isinstance(part, Charts)).figures[0]
+    return Plot(chart.figure).update_layout(height=chart.height_px, template="plotly_white")
+
+
+def run_figure(run: Run) -> Figure:
+    """Return the throughput of every case on one logarithmic axis, with its interval.
+
+    Raises:
+        MisuseError: If no case of the run has a figure.
+    """
+    from plotly.graph_objects import Figure as Plot
+
+    rows = [m for m in run.measurements if m.samples_per_s is not None]
+    if not rows:
+        raise MisuseError(f"run {run.run_id} has no case with a figure, so there is nothing to plot")
+    series = [
+        Series(
+            name=precision.value,
+            marks=tuple(
+                Mark(
+                    row=i,
+                    value=m.samples_per_s or 0.0,
+                    low=m.samples_per_s_low,
+                    high=m.samples_per_s_high,
+                    hover=label(m.interval.text()),
+                )
+                for i, m in enumerate(rows)
+                if m.case.precision is precision
+            ),
+            colour=colour,
+        )
+        for precision, colour in _HUES.items()
+        if any(m.case.precision is precision for m in rows)
+    ]
+    names = [label(m.label, 60) for m in rows]
+    figure = dots(series, names, "samples/s", logarithmic=True)
+    return Plot(figure).update_layout(height=80 + 22 * len(rows), template="plotly_white")

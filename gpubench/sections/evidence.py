@@ -1,0 +1,102 @@
+"""What the answer rests on: the verdict in full, what was measured, the fastest offer, and the notes."""
+
+from __future__ import annotations
+
+from gpubench.blocks.block import Block
+from gpubench.blocks.parts import Bullets, Fact, Facts, Paragraph, Part
+from gpubench.effects import Result
+from gpubench.labels import gpus_of, offer_name, price_of
+from gpubench.models import Pricing, RankedOffer, Ranking
+from gpubench.sections.data import ReportData
+from gpubench.sections.section import Section
+from gpubench.sections.words import basis_words, case_words, price_date_words, speed_of
+from gpubench.units import count, listing, plain, plural
+
+
+def _render(data: ReportData) -> Block:
+    parts: list[Part] = []
+    if data.ranking is not None and data.ranking.rows:
+        parts.append(Paragraph(text=plain(data.ranking.verdict, 1500)))
+    facts = (*_measured_facts(data), *_ranking_facts(data))
+    if facts:
+        parts.append(Facts(rows=facts, prominent=True))
+    parts.append(_evidence(data))
+    if data.ranking is not None and data.ranking.notes:
+        parts.append(Bullets(items=tuple(plain(note, 400) for note in data.ranking.notes)))
+    return Block(title="What the answer rests on", parts=tuple(parts))
+
+
+def _measured_facts(data: ReportData) -> tuple[Fact, ...]:
+    """The heaviest workload measured here, at its fastest: one figure, not a table."""
+    heaviest = max(data.results, key=_weight, default=None)
+    if heaviest is None:
+        return ()
+    m = heaviest.measurement
+    point, _, interval = m.interval.text().partition(" ")
+    alone = " within one process" if m.within_one_process else ""
+    flags = heaviest.doubts
+    flagged = f"; flagged {listing(flags)}" if flags else ""
+    return (
+        Fact(
+            term="Measured here",
+            value=f"{point} {plural(plain(m.case.sample_unit, 20))}/s",
+            detail=f"95 % interval{alone} {interval.strip('()') or 'unknown'}; {case_words(m.case)}{flagged}",
+        ),
+    )
+
+
+def _weight(result: Result) -> tuple[float, float]:
+    m = result.measurement
+    return (m.flops_per_sample or 0.0, m.samples_per_s or 0.0)
+
+
+def _ranking_facts(data: ReportData) -> tuple[Fact, ...]:
+    return () if data.ranking is None or not data.ranking.rows else (_fastest(data.ranking),)
+
+
+def _fastest(ranking: Ranking) -> Fact:
+    fastest = max(ranking.rows, key=lambda row: speed_of(ranking, row))
+    return Fact(
+        term="Fastest offer",
+        value=gpus_of(fastest.offer),
+        detail=f"rank {fastest.rank}: {_offer(fastest)}",
+    )
+
+
+def _offer(row: RankedOffer) -> str:
+    return f"{offer_name(row.offer)}, {price_of(row.offer)}, {_dated(row)}, {basis_words(row.estimate)}"
+
+
+def _dated(row: RankedOffer) -> str:
+    words = price_date_words(row)
+    return words if row.offer.pricing is Pricing.OWNED else f"price of {words}"
+
+
+def _evidence(data: ReportData) -> Paragraph:
+    """What the page rests on, before anybody asks."""
+    if not data.results:
+        return Paragraph(
+            text=(
+                "Nothing was measured on this machine: every throughput below is a reference run or a "
+                "prediction. `gpubench run` measures this device."
+            ),
+            tone="warning",
+        )
+    workloads = listing(dict.fromkeys(result.case.workload for result in data.results))
+    name = plain((data.device.name if data.device else None) or "a device without a name", 80)
+    text = f"Measured on {name}: {workloads}, {count(len(data.results), 'case')}."
+    if data.is_cpu:
+        text += (
+            " This is a CPU, and a CPU measurement never serves as the starting point of a GPU prediction."
+        )
+        others = [run.device.name or "a GPU" for run in data.runs if not run.device.is_cpu]
+        if others:
+            names = listing(dict.fromkeys(others))
+            text += f" The results folder also holds runs of {names}; the ranking uses them."
+        else:
+            text += " No GPU was measured: the GPUs below are reference runs or predictions from data sheets."
+        return Paragraph(text=text, tone="warning")
+    return Paragraph(text=text, tone="note")
+
+
+SECTION = Section(key="evidence", render=_render, place=18)

@@ -1,0 +1,113 @@
+"""Every GPU on one axis: its best offer by what the rows are ranked by, one row a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpubench.blocks.block import Block
+from gpubench.blocks.charts import BASIS_COLOURS, BASIS_SYMBOLS, Mark, Series, dots, label
+from gpubench.blocks.parts import Charts, Figure, number, table, text
+from gpubench.interval import stacked
+from gpubench.labels import gpu_name, gpus_of, offer_name
+from gpubench.models import GpuSpec, RankedOffer, Ranking
+from gpubench.sections.data import ReportData
+from gpubench.sections.section import Section
+from gpubench.sections.value import head, here, marks, rank_words
+from gpubench.sections.words import basis_words, merit_unit, merit_words
+from gpubench.units import UNKNOWN, format_bytes, listing, plain
+
+WIDE = 30.0
+"""Ends that lie further apart than this, as a ratio, stand on a logarithmic axis."""
+
+
+def best_of_each_gpu(ranking: Ranking) -> tuple[RankedOffer, ...]:
+    """The best-ranked offer of each kind of GPU, best first."""
+    best: dict[str, RankedOffer] = {}
+    for row in ranking.rows:
+        best.setdefault(row.offer.gpu_key, row)
+    return tuple(best.values())
+
+
+def _render(data: ReportData) -> Block | None:
+    ranking = data.ranking
+    if ranking is None or not ranking.rows:
+        return None
+    shown = best_of_each_gpu(ranking)
+    tied = sum(row.rank == shown[0].rank for row in shown)
+    caption = "The best offer of each GPU: ● measured, ◆ reference, ○ predicted, with intervals."
+    if tied > 1:
+        caption += f" The {tied} on the band cannot be told apart.{_parting(shown[:tied])}"
+    twin = table(
+        "The best-ranked offer of each kind of GPU",
+        shown,
+        text("GPU and offer", lambda r: f"{gpus_of(r.offer)}{here(data, r)}\n{offer_name(r.offer)}"),
+        number("Rank", rank_words),
+        number(head(merit_unit(ranking)), lambda r: stacked(merit_words(ranking, r))),
+        text("Memory", lambda r: _memory(data.specs.get(r.offer.gpu_key))),
+        text("Architecture", lambda r: _architecture(data.specs.get(r.offer.gpu_key))),
+        text("Basis", lambda r: stacked(basis_words(r.estimate))),
+        text("Rests on", lambda r: plain(r.estimate.method, 120)),
+        marks=marks(data, shown),
+    )
+    chart = Charts(figures=(_figure(data, ranking, shown, tied),), twin=twin, caption=caption)
+    return Block(title="Every GPU on one axis", parts=(chart,))
+
+
+def _parting(tied: Sequence[RankedOffer]) -> str:
+    """Name the measurement that would part a tie: predictions are what is uncertain in it."""
+    guessed = [gpu_name(r.offer.gpu_key) for r in tied if r.estimate.basis == "predicted"]
+    if not guessed:
+        return " To part them, measure with `--publish`."
+    return f" To part them, measure {listing(guessed[:2])}."
+
+
+def _figure(data: ReportData, ranking: Ranking, rows: Sequence[RankedOffer], tied: int) -> Figure:
+    labels = [label(f"{row.rank}. {gpus_of(row.offer)}{here(data, row)}", 44) for row in rows]
+    merits = [ranking.merit_of(row) for row in rows]
+    marked = [
+        Mark(
+            row=i,
+            value=merit.value or 0.0,
+            low=merit.low,
+            high=merit.high,
+            hover="<br>".join(
+                (merit_words(ranking, row), label(offer_name(row.offer), 90), row.estimate.basis)
+            ),
+        )
+        for i, (row, merit) in enumerate(zip(rows, merits, strict=True))
+    ]
+    series = [
+        Series(
+            name=str(basis),
+            marks=tuple(mark for mark in marked if rows[mark.row].estimate.basis == basis),
+            colour=colour,
+            symbol=BASIS_SYMBOLS[basis],
+        )
+        for basis, colour in BASIS_COLOURS.items()
+        if any(row.estimate.basis == basis for row in rows)
+    ]
+    ends = [end for merit in merits for end in (merit.low, merit.value, merit.high) if end]
+    alt = "; ".join(f"{row.rank}. {gpus_of(row.offer)} {merit_words(ranking, row)}" for row in rows[:8])
+    return Figure(
+        figure=dots(
+            series, labels, merit_unit(ranking), band_rows=tied, logarithmic=max(ends) > WIDE * min(ends)
+        ),
+        alt=f"Dot chart of {merit_unit(ranking)} with intervals, best first: {alt}.",
+        height_px=80 + 19 * len(rows),
+    )
+
+
+def _memory(spec: GpuSpec | None) -> str:
+    if spec is None:
+        return UNKNOWN
+    return format_bytes(spec.memory_bytes) + (f"\n{plain(spec.memory_type, 20)}" if spec.memory_type else "")
+
+
+def _architecture(spec: GpuSpec | None) -> str:
+    if spec is None:
+        return UNKNOWN
+    year = "" if spec.release_year is None else f"\n{spec.release_year}"
+    return f"{plain(spec.architecture or UNKNOWN, 30)}{year}"
+
+
+SECTION = Section(key="gpus", render=_render, place=15, first=True)

@@ -1,0 +1,190 @@
+"""The roofline of the card: what each step reaches against what arithmetic and memory allow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from typing import Any
+
+from gpubench.blocks.block import Block
+from gpubench.blocks.charts import BLUE, GREEN, INK, ORANGE, PURPLE, QUIET, dress, label, log_axis
+from gpubench.blocks.parts import Charts, Figure, Paragraph, number, table, text
+from gpubench.effects import Result
+from gpubench.measure.peaks import peak_flops_per_s
+from gpubench.models import Precision, TaskKind
+from gpubench.predict.roofline import HALF_BYTES, work_of
+from gpubench.profile import load_profiles
+from gpubench.sections.data import ReportData, at_named_batches
+from gpubench.sections.section import Section
+from gpubench.sections.words import case_words
+from gpubench.units import format_number, format_percent, format_si
+
+TERA = 1e12
+
+_LOOKS = {
+    Precision.FP32: (QUIET, "circle"),
+    Precision.TF32: (GREEN, "diamond"),
+    Precision.AMP_FP16: (ORANGE, "square"),
+    Precision.AMP_BF16: (BLUE, "triangle-up"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One case under the roof.
+
+    Attributes:
+        intensity: FLOP of the step for each byte that it must move [FLOP/B].
+        rate: What it reached [FLOP/s].
+        roof: The lower of peak and bandwidth times intensity [FLOP/s]; None without a data sheet.
+    """
+
+    result: Result
+    intensity: float
+    rate: float
+    roof: float | None
+
+
+def points_of(data: ReportData) -> tuple[Point, ...]:
+    """Place every case of a standard workload by the operators that its profile lists."""
+    bandwidth = _bandwidth(data)
+    found = []
+    for result in at_named_batches(data.results):
+        rate, moved = result.measurement.achieved_flops_per_s, _moved_bytes(result)
+        flops = result.measurement.flops_per_sample
+        if rate is None or moved is None or not flops:
+            continue
+        intensity = flops * result.case.batch_size / moved
+        peak = None if data.device is None else peak_flops_per_s(data.device, result.case.precision)
+        roof = None if peak is None or bandwidth is None else min(peak, bandwidth * intensity)
+        found.append(Point(result=result, intensity=intensity, rate=rate, roof=roof))
+    return tuple(found)
+
+
+def _bandwidth(data: ReportData) -> float | None:
+    """Bytes of the memory a second, as the driver or the data sheet says."""
+    told = None if data.device is None else data.device.memory_bandwidth_bytes_per_s
+    return told or (None if data.spec is None else data.spec.memory_bandwidth_bytes_per_s)
+
+
+def _moved_bytes(result: Result) -> float | None:
+    """Bytes that the operators of the step read and write, each once; None for a model that is not listed."""
+    case = result.case
+    return _traffic(case.workload, case.workload_version, case.task, case.precision.is_amp, case.batch_size)
+
+
+@cache
+def _traffic(name: str, version: int, task: TaskKind, is_amp: bool, batch_size: int) -> float | None:
+    profile = load_profiles().get(name)
+    if profile is None or profile.version != version:
+        return None
+    work = work_of(profile.train if task is TaskKind.TRAIN else profile.infer, batch_size)
+    moved = float(work.bytes_[0]) * (HALF_BYTES if is_amp else 1.0) + float(work.optimizer_bytes[0])
+    return moved or None
+
+
+def _render(data: ReportData) -> Block | None:
+    points = points_of(data)
+    if data.device is None or data.device.is_cpu or not any(point.roof for point in points):
+        return None
+    return Block(
+        title="How near the roof each step is",
+        parts=(
+            Paragraph(
+                text=(
+                    "A step can be no faster than its arithmetic at the peak of its precision, nor than its "
+                    "operators' bytes at the bandwidth of the memory. Left of the bend memory is the limit, "
+                    "right of it arithmetic. Caches can lift a point above the slope."
+                )
+            ),
+            Charts(
+                figures=(_figure(data, points),),
+                twin=table(
+                    "Each case against its roof",
+                    points,
+                    text("Case", lambda point: case_words(point.result.case)),
+                    number("FLOP per byte", lambda point: format_number(point.intensity)),
+                    number("Reached", lambda point: format_si(point.rate, "FLOP/s")),
+                    number("Roof", lambda point: format_si(point.roof, "FLOP/s")),
+                    number(
+                        "Share", lambda point: format_percent(point.rate / point.roof if point.roof else None)
+                    ),
+                ),
+            ),
+        ),
+    )
+
+
+def _figure(data: ReportData, points: Sequence[Point]) -> Figure:
+    bandwidth, device = _bandwidth(data), data.device
+    xs = [point.intensity for point in points]
+    left, right = min(xs) / 2, max(xs) * 2
+    roofs: dict[float, list[str]] = {}
+    for precision in Precision:
+        peak = None if device is None else peak_flops_per_s(device, precision)
+        if peak is not None and any(point.result.case.precision is precision for point in points):
+            roofs.setdefault(peak, []).append(precision.value)
+    traces = [_roof(left, right, peak, bandwidth, names) for peak, names in roofs.items() if bandwidth]
+    by_precision = sorted(points, key=lambda point: list(Precision).index(point.result.case.precision))
+    for precision, group in groupby(by_precision, key=lambda point: point.result.case.precision):
+        traces.append(_dots(precision, list(group)))
+    heights = [rate / TERA for rate in (*(point.rate for point in points), *roofs)]
+    alt = "; ".join(
+        f"{case_words(point.result.case)} {format_si(point.rate, 'FLOP/s')}" for point in points[:8]
+    )
+    return Figure(
+        figure={
+            "data": traces,
+            "layout": dress()
+            | {
+                "xaxis": log_axis([left, right], "FLOP for each byte moved", room=0.0),
+                "yaxis": log_axis(heights, "TFLOP/s", room=0.08),
+                "showlegend": True,
+            },
+        },
+        alt=f"Roofline chart of FLOP per second over FLOP per byte: {alt}.",
+        height_px=420,
+    )
+
+
+def _words(point: Point) -> str:
+    return f"{case_words(point.result.case)}: {format_si(point.rate, 'FLOP/s')}"
+
+
+def _roof(left: float, right: float, peak: float, bandwidth: float, names: Sequence[str]) -> dict[str, Any]:
+    bend = min(max(peak / bandwidth, left), right)
+    xs = [left, bend, right]
+    return {
+        "type": "scatter",
+        "mode": "lines+text",
+        "x": xs,
+        "y": [min(peak, bandwidth * x) / TERA for x in xs],
+        "text": ["", "", label(f"peak, {', '.join(names)}")],
+        "textposition": "top left",
+        "textfont": {"size": 11, "color": QUIET},
+        "line": {"color": INK, "width": 1.2},
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
+
+
+def _dots(precision: Precision, points: Sequence[Point]) -> dict[str, Any]:
+    colour, symbol = _LOOKS.get(precision, (PURPLE, "x"))
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": label(precision.value),
+        "x": [point.intensity for point in points],
+        "y": [point.rate / TERA for point in points],
+        "marker": {"color": colour, "symbol": symbol, "size": 10},
+        "hovertext": [
+            f"{label(case_words(point.result.case), 90)}<br>{format_si(point.rate, 'FLOP/s')}"
+            for point in points
+        ],
+        "hoverinfo": "text",
+    }
+
+
+SECTION = Section(key="roofline", render=_render, place=55)

@@ -1,0 +1,141 @@
+"""Micro-benchmarks through OpenCL, for real on this processor (PoCL)."""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+
+import msgspec
+import numpy as np
+import pytest
+
+from gpubench.errors import MisuseError, NoDeviceError
+from gpubench.measure.budget import QUICK
+from gpubench.measure.plan import plan
+from gpubench.measure.request import RunRequest
+from gpubench.models import FindingKind
+from gpubench.probe.opencl import BACKEND, ask_listing
+from gpubench.units import MIB
+
+cl = pytest.importorskip("pyopencl")
+from gpubench.measure import opencl  # noqa: E402 - needs pyopencl
+
+BRIEF = msgspec.structs.replace(QUICK, micro_s=0.1)
+
+
+@pytest.fixture(scope="module")
+def place() -> int:
+    listing = ask_listing()
+    for number, device in enumerate(listing.devices):
+        if device.is_cpu:
+            return number
+    pytest.skip(f"no OpenCL on this CPU: {listing.problems}")
+
+
+@pytest.fixture
+def profile(place):
+    return BACKEND.device(place)
+
+
+@pytest.fixture
+def opened(profile):
+    return opencl.open_queue(profile)
+
+
+def timed(probe, opened, actions: int = 3) -> list[float]:
+    action, clock = probe.make(opened), opencl.timer(probe, opened)
+    gc.collect()  # what a repetition works on must outlive its maker
+    return [clock(action) for _ in range(actions)]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+def test_multiply_adds_take_time_in_proportion_to_their_number(opened, monkeypatch, precision: str) -> None:
+    """What a compiler had removed would take no longer for sixteen times the steps."""
+    few = min(timed(opencl.multiply_add(opened, precision), opened))
+    monkeypatch.setattr(opencl, "CHAIN_STEPS", 16 * opencl.CHAIN_STEPS)
+    assert min(timed(opencl.multiply_add(opened, precision), opened)) > 4 * few
+
+
+def test_wrong_results_are_no_rate(opened, monkeypatch) -> None:
+    monkeypatch.setattr(opencl, "_SOURCE", opencl._SOURCE.replace("step < {steps}", "step < 1"))
+    with pytest.raises(ArithmeticError, match="wrong results"):
+        opencl.multiply_add(opened, "fp32").make(opened)
+
+
+def test_a_copy_copies_all_of_it(opened, monkeypatch) -> None:
+    made = []
+    buffer = opencl.Queue.buffer
+    monkeypatch.setattr(opencl.Queue, "buffer", lambda *given: made.append(buffer(*given)) or made[-1])
+    probe = opencl.device_copy(opencl.LEAST_COPY_BYTES)
+    action = probe.make(opened)
+    source, target = made
+    cl.enqueue_copy(opened.queue, source, written := np.arange(opencl.LEAST_COPY_BYTES // 4, dtype=np.int32))
+    action()
+    cl.enqueue_copy(opened.queue, seen := np.empty_like(written), target).wait()
+    assert np.array_equal(seen, written)
+    assert probe.work == 2 * written.nbytes
+
+
+def test_a_launch_is_timed_from_a_drained_queue_to_a_drained_queue(opened) -> None:
+    assert all(seconds > 0 for seconds in timed(opencl.launch(on_device=False), opened))
+    assert opencl.launch(on_device=False).repeats == opencl.LAUNCHES
+
+
+def test_a_device_that_promises_more_memory_than_it_has_is_probed_at_the_size_that_it_gives(
+    opened, profile, monkeypatch
+) -> None:
+    most = opened.device.max_mem_alloc_size
+    size = 4 * 2 ** (most.bit_length())
+    monkeypatch.setattr(opencl, "other_probes", lambda _: [opencl.device_copy(size)])
+    monkeypatch.setattr(opencl, "arithmetic", lambda *_args, **_options: [])
+    monkeypatch.setattr(opencl, "LEAST_COPY_BYTES", size // 4)
+    lies = msgspec.structs.replace(profile, memory_bytes=64 * size)
+    assert [*opencl.run_micro(opened, lies, BRIEF, strict=False)] == []
+    monkeypatch.setattr(opencl, "LEAST_COPY_BYTES", 64 * MIB)
+    refused = opencl.Queue.buffer
+    monkeypatch.setattr(
+        opencl.Queue, "buffer", lambda self, n, flags=0: refused(self, n if n <= 128 * MIB else 2**62, flags)
+    )
+    (copied,) = opencl.run_micro(opened, lies, BRIEF, strict=False)
+    assert copied.size == "128 MiB"
+
+
+def test_a_device_that_has_gone_is_named(profile) -> None:
+    with pytest.raises(NoDeviceError, match="no longer Some other card"):
+        opencl.open_queue(msgspec.structs.replace(profile, name="Some other card"))
+
+
+def test_a_product_that_is_not_ieee_is_doubted(opened, monkeypatch) -> None:
+    result = opencl.repeat(opencl.gemm(64), lambda: None, lambda _: 0.1, BRIEF)
+    monkeypatch.setattr(opencl, "product_error", lambda _: 1e-3)
+    doubted = opencl.proved(result, opencl.gemm(64), opened)
+    assert {f.kind for f in doubted.findings} >= {FindingKind.TF32_IN_FORCE}
+
+
+@pytest.mark.slow
+def test_a_product_by_clblast_is_that_of_numpy(opened) -> None:
+    """Slow: CLBlast compiles its kernels for more than a minute on a CPU."""
+    if opencl.clblast() is None:
+        pytest.skip("CLBlast is not installed")
+    assert opencl.product_error(opened) < 1e-5
+
+
+def test_a_workload_through_opencl_is_refused_with_what_to_add(profile) -> None:
+    with pytest.raises(MisuseError, match="--micro-only"):
+        plan(RunRequest(device="opencl"), profile, {})
+
+
+def test_a_run_of_micro_benchmarks_is_stored_and_shown(place: int, tmp_path, monkeypatch) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "gpubench", "run", "--device", f"opencl:{place}", "--micro-only", "--quick", "--json",
+         "--results", str(tmp_path), "--time-limit", "40"],
+        capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    run = json.loads(done.stdout)
+    names = {(micro["name"], micro["precision"]) for micro in run["micro"]}
+    assert {("multiply-add", "fp32"), ("device copy", None), ("launch wall", None)} <= names
+    assert run["device"]["backend"] == "opencl"
+    assert run["environment"]["torch"] is None
+    assert all(micro["value"] > 0 and micro["n"] >= 3 for micro in run["micro"])

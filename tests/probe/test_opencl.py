@@ -1,0 +1,115 @@
+"""Devices that OpenCL reaches: as platforms of all kinds answer, and for real through PoCL on the CPU."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gpubench.errors import NoDeviceError
+from gpubench.probe import opencl, probe, select
+from gpubench.probe.backend import BackendReport
+from gpubench.probe.opencl import Listed, Listing, OpenClBackend, ask_listing, profile_of
+
+ARC = Listed(
+    platform="Intel(R) OpenCL Graphics",
+    name="Intel(R) Arc(TM) A770 Graphics",
+    vendor="Intel(R) Corporation",
+    is_cpu=False,
+    compute_units=512,
+    clock_mhz=2400,
+    memory_bytes=16_225_243_136,
+    unified_memory=False,
+    version="OpenCL 3.0 NEO",
+    driver="25.31.34666",
+)
+NVIDIA = msgspec.structs.replace(ARC, name="NVIDIA H200", vendor="NVIDIA Corporation", platform="NVIDIA CUDA")
+RADEON = msgspec.structs.replace(ARC, name="gfx1100", vendor="Advanced Micro Devices, Inc.")
+CPU = msgspec.structs.replace(ARC, name="pthread-EPYC", vendor="AuthenticAMD", is_cpu=True, compute_units=16)
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """``here(...)``: the machine whose OpenCL platforms have these devices, whatever is installed."""
+
+    def be(*devices: Listed, problems: tuple[str, ...] = ()) -> OpenClBackend:
+        monkeypatch.setattr(opencl, "installed", lambda: True)
+        backend = OpenClBackend(list_devices=lambda: Listing(devices=devices, problems=problems))
+        for module in (opencl, select.opencl, probe.opencl):
+            monkeypatch.setattr(module, "BACKEND", backend)
+        return backend
+
+    return be
+
+
+def test_a_device_in_si_units(here) -> None:
+    (gpu,) = here(ARC).devices().devices
+    assert (gpu.backend, gpu.vendor, gpu.sm_count, gpu.memory_bytes) == (
+        "opencl",
+        "Intel",
+        512,
+        16_225_243_136,
+    )
+    assert gpu.sm_clock_max_hz == 2.4e9
+    assert gpu.driver_version == "Intel(R) OpenCL Graphics 25.31.34666"
+    assert not gpu.runs_steps
+
+
+@pytest.mark.parametrize("memory_bytes", [0, 1, 2**64 - 1, 2**60])
+def test_a_size_of_memory_that_no_device_has_is_unknown_with_its_reason(memory_bytes: int) -> None:
+    gpu = profile_of(msgspec.structs.replace(ARC, memory_bytes=memory_bytes), 0)
+    assert gpu.memory_bytes is None
+    assert str(memory_bytes) in gpu.unavailable["memory_bytes"]
+
+
+def test_a_processor_is_listed_by_its_own_backend_alone_and_chosen_by_place(here) -> None:
+    backend = here(CPU, ARC)
+    assert [d.name for d in backend.devices().devices] == [ARC.name]
+    assert select.select_device("opencl:0")[0].core_count == 16
+    assert select.select_device("opencl:1")[0].name == ARC.name
+
+
+def test_only_devices_of_makers_whose_own_driver_lists_none_are_added(here) -> None:
+    backend = here(NVIDIA, ARC, RADEON)
+    h200 = msgspec.structs.replace(profile_of(NVIDIA, 0), backend="cuda")
+    by_name = {"cuda": BackendReport(devices=(h200,), states=(None,)), "opencl": backend.devices()}
+    alone = probe._through_opencl_alone(by_name)
+    assert [d.name for d in alone.devices] == [ARC.name, RADEON.name]
+    assert len(alone.states) == 2
+
+
+def test_a_place_that_is_not_there_names_those_that_are(here) -> None:
+    here(ARC)
+    with pytest.raises(NoDeviceError, match=r"opencl:7: here are opencl:0 Intel"):
+        select.select_device("opencl:7")
+
+
+def test_no_driver_says_what_to_install(here) -> None:
+    here(problems=("PLATFORM_NOT_FOUND_KHR",))
+    with pytest.raises(NoDeviceError, match=r"no OpenCL device found \(PLATFORM_NOT_FOUND_KHR\); install"):
+        select.select_device("opencl")
+
+
+def test_without_pyopencl_the_exact_line_is_named_and_nothing_is_listed(monkeypatch) -> None:
+    monkeypatch.setattr(opencl, "installed", lambda: False)
+    assert OpenClBackend().devices() == BackendReport()
+    with pytest.raises(NoDeviceError, match=r"pip install 'gpubench\[opencl\]'"):
+        select.select_device("opencl")
+
+
+def test_a_driver_that_takes_its_process_down_is_a_problem_and_no_crash(monkeypatch) -> None:
+    monkeypatch.setattr(opencl, "_PROGRAM", ("-c", "import os; os.abort()"))
+    listing = ask_listing()
+    assert listing.devices == ()
+    assert "SIGABRT" in listing.problems[0]
+
+
+def test_pocl_lists_this_processor() -> None:
+    pytest.importorskip("pyopencl")
+    listing = ask_listing()
+    if not any(device.is_cpu for device in listing.devices):
+        pytest.skip(f"no OpenCL on this CPU: {listing.problems}")
+    place = next(i for i, device in enumerate(listing.devices) if device.is_cpu)
+    device, remark = select.select_device(f"opencl:{place}")
+    assert device.core_count
+    assert device.memory_bytes
+    assert remark is None

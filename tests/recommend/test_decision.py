@@ -1,0 +1,150 @@
+"""The decision as data: three winners, how sure, what would change it, and all to know before paying."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gpubench.models import Decision, Pricing
+from gpubench.recommend.choices import IMAGES_PER_VCPU_S
+from gpubench.recommend.gather import Evidence
+from gpubench.recommend.judge import judge
+from gpubench.recommend.owning import offer_of, ownerships
+from gpubench.recommend.request import RankRequest, check
+from gpubench.specs import load_specs
+from gpubench.units import GIB
+
+from .builders import A100, H100, L4, RTX5090, TODAY, estimate, log_normal, offer, rank_of, scaler
+
+RATES = {H100: 3000.0, L4: 500.0, RTX5090: 1500.0, A100: 1700.0}
+
+
+def market():
+    return [
+        offer(H100, 3.0, provider="hyper", region="us", vcpus=26, instance="a"),
+        offer(H100, 3.0, provider="hyper", region="eu", vcpus=26, instance="b"),
+        offer(H100, 2.5, provider="host", kind="marketplace"),
+        offer(L4, 0.6, provider="aws", region="us-east-1"),
+        offer(RTX5090, 1.0, provider="aws"),
+    ]
+
+
+def test_three_winners_each_by_source():
+    """Images per dollar: host H100 3000/2.5 = 1200, RTX 5090 1500/1 = 1500 ahead, hyper H100 1000, L4 833."""
+    decision = rank_of(market(), RATES).decision
+    assert (decision.choice.gpu_key, decision.choice.source) == (RTX5090, "cloud")
+    assert decision.best_cloud == decision.choice
+    assert (decision.best_marketplace.provider, decision.best_marketplace.price_label) == (
+        "host",
+        "single host",
+    )
+    assert decision.best_cloud.price_label == "list"
+    assert decision.best_to_own is None
+    assert decision.runner_up.provider == "host"
+
+
+def test_one_choice_a_gpu_says_where_else_it_is_offered():
+    by_gpu = rank_of(market(), RATES).decision.by_gpu
+    assert [choice.gpu_key for choice in by_gpu] == [RTX5090, H100, L4]
+    h100 = by_gpu[1]
+    (hyper,) = h100.also_at
+    assert (hyper.provider, hyper.price_usd_per_hour, hyper.gpu_count) == ("hyper", 3.0, 1)
+
+
+def test_a_cloud_names_its_regions_and_its_quota():
+    only_h100 = rank_of(market()[:2], RATES).decision.choice
+    assert only_h100.regions == ("us", "eu")
+    assert only_h100.needs_quota is None
+    assert rank_of(market()[3:4], RATES).decision.choice.needs_quota
+
+
+def test_cut_rows_leave_the_decision_whole():
+    whole, cut = (rank_of(market(), RATES, limit=limit) for limit in (None, 1))
+    assert len(cut.rows) == 1
+    assert cut.decision == whole.decision
+
+
+def test_it_is_sure_by_draws_and_says_what_choosing_now_costs():
+    """Without intervals and with prices of today the best is the best for sure and costs nothing to choose."""
+    offers = [offer(H100, 2.0, price_date=TODAY.isoformat()), offer(L4, 0.3, price_date=TODAY.isoformat())]
+    sure = rank_of(offers, RATES, samples=1e9, startup_minutes=0).decision
+    assert (sure.sureness.p_best, sure.sureness.p_near_best, sure.sureness.regret_usd) == (1, 1, 0)
+    unsure = rank_of(offers, RATES, samples=1e9, startup_minutes=0, width=1.5).decision
+    assert 0.5 < unsure.sureness.p_best < unsure.sureness.p_near_best < 1
+    assert unsure.sureness.regret_usd > 0
+    by_value = rank_of(offers, RATES, width=1.5, sort="throughput").decision
+    assert by_value.sureness.regret_usd is None
+
+
+def test_at_these_prices_and_with_independent_errors_are_said_apart():
+    old = [offer(H100, 2.0, price_date="2024-11-20"), offer(A100, 1.2, price_date="2024-11-20")]
+    decision = rank_of(old, RATES, samples=1e9, width=1.02).decision
+    assert decision.sureness_at_these_prices.p_best == 1
+    assert decision.sureness.p_best < 0.95
+    row = rank_of(old, RATES, samples=1e9, width=1.02).rows[0]
+    assert row.p_best_independent == pytest.approx(decision.sureness_independent.p_best)
+
+
+def test_inference_that_is_predicted_is_flagged_where_it_decides():
+    rates = {H100: estimate(H100, 3000.0, basis="measured"), A100: 1700.0}
+    offers = [offer(H100, 2.0), offer(A100, 1.2)]
+    assert "inference" in rank_of(offers, rates, task="infer", samples=1e9).decision.unfitted
+    assert rank_of(offers[:1], rates, task="infer", samples=1e9).decision.unfitted is None
+    assert rank_of(offers, rates, samples=1e9).decision.unfitted is None
+
+
+def test_what_would_change_it():
+    """H100 1500 and A100 1700/1.7 = 1000 images/s a dollar: as good at 3.00 USD, or at 2,000 images/s."""
+    offers = [offer(H100, 2.0, price_date=TODAY.isoformat()), offer(A100, 1.7, price_date=TODAY.isoformat())]
+    price, speed = rank_of(offers, RATES, samples=1e9, startup_minutes=0).decision.changes
+    assert (price.kind, price.value, price.threshold) == ("price", 2.0, pytest.approx(3.0))
+    assert (speed.kind, speed.threshold) == ("throughput", pytest.approx(2000))
+    spot = [msgspec.structs.replace(offers[0], pricing=Pricing.SPOT), offers[1]]
+    *_, lost = rank_of(spot, RATES, samples=1e9, startup_minutes=0, spot=True).decision.changes
+    assert (lost.kind, lost.threshold) == ("spot", pytest.approx(0.5, rel=1e-5))
+
+
+def test_memory_margin_and_feeding_stand_beside_each_choice():
+    """20 GiB at the upper end of 78.8 usable on an H100; 3,000 photographs/s take 20 vCPUs at 150/s each."""
+    needs = estimate(H100, 3000.0, device_bytes=18 * GIB, device_bytes_high=20 * GIB)
+    answers = {"vgg16": {H100: needs}}
+    ranking = judge(
+        check(RankRequest(workloads=("vgg16",))),
+        market()[:1],
+        lambda keys: Evidence(answers=answers, scaler=scaler, photographs=frozenset({"vgg16"})),
+        specs=load_specs(),
+        today=TODAY,
+        drawer=log_normal,
+    )
+    choice = ranking.decision.choice
+    assert choice.memory_margin_bytes == pytest.approx((0.985 * 80 - 20) * GIB, abs=1)
+    assert choice.memory_margin_share == pytest.approx(0.735)
+    assert choice.feed_images_per_s == 3000
+    assert choice.feed_vcpus == pytest.approx(3000 / IMAGES_PER_VCPU_S)
+    assert choice.can_feed
+
+
+def test_hardware_to_buy_stands_beside_a_ranking_of_rent():
+    request = check(RankRequest(workloads=("vgg16",)))
+    buying = msgspec.structs.replace(request, rent_or_buy="buy")
+    machines = {offer_of(each): each for each in ownerships(buying, load_specs(), {}, TODAY)}
+    answers = {"vgg16": {key: estimate(key, rate) for key, rate in RATES.items()}}
+    ranking = judge(
+        request,
+        market(),
+        lambda keys: Evidence(answers=answers, scaler=scaler),
+        specs=load_specs(),
+        today=TODAY,
+        drawer=log_normal,
+        for_sale=machines,
+    )
+    own = ranking.decision.best_to_own
+    assert (own.source, own.gpu_key, own.rank, own.p_best) == ("own", RTX5090, None, None)
+    assert own.price_label == "used"
+    assert own.purchase_usd == pytest.approx(4795)
+    assert all(row.offer.pricing is not Pricing.OWNED for row in ranking.rows)
+
+
+def test_the_document_of_a_decision_reads_back():
+    decision = rank_of(market(), RATES, samples=1e8).decision
+    assert msgspec.json.decode(msgspec.json.encode(decision), type=Decision) == decision

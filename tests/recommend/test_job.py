@@ -1,0 +1,110 @@
+"""The work that hours and dollars are of: what was asked for, else a job that everybody knows."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpubench import rank
+from gpubench.models import Pricing, TaskKind
+from gpubench.profile import profile_of
+from gpubench.recommend.job import usual_job
+
+from .builders import A100, H100, L4, offer, rank_of
+
+RATES = {H100: 3000.0, L4: 500.0, A100: 1500.0}
+
+
+def of_default(offers, rates=RATES, **options):
+    return rank_of(offers, rates, **{"relative": False, "startup_minutes": None} | options)
+
+
+def test_without_a_job_it_is_what_one_a100_does_in_a_day():
+    """H100: 24 x 1500 / 3000 = 12 h, and 10 minutes: 12.167 h at 2 USD are 24.33 USD."""
+    ranking = of_default([offer(H100, 2.0), offer(A100, 1.5)])
+    first, reference = ranking.rows
+    assert first.hours == pytest.approx(12 + 1 / 6)
+    assert first.cost_usd == pytest.approx(24.333, abs=1e-3)
+    assert reference.hours == pytest.approx(24 + 1 / 6)
+    job = ranking.decision.job
+    assert (job.words, job.is_default, job.reference_gpu_key) == (
+        "24 h of one A100 SXM4 80GB",
+        True,
+        A100,
+    )
+    assert job.samples == pytest.approx(24 * 3600 * 1500)
+    assert ranking.sorted_by == "cost"
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(1.05, 3.0), st.sampled_from([0, 10]))
+def test_the_reference_is_known_against_itself_however_wide_its_interval(width, startup):
+    ranking = of_default([offer(A100, 1.5), offer(H100, 2.0)], width=width, startup_minutes=startup)
+    rows = {row.offer.gpu_key: row for row in ranking.rows}
+    own, other = rows[A100], rows[H100]
+    assert (own.score_low, own.score, own.score_high) == (1, 1, 1)
+    assert own.hours_low == own.hours == own.hours_high == pytest.approx(24 + startup / 60)
+    assert other.hours_low < other.hours < other.hours_high
+    assert own.samples_per_s_low == pytest.approx(1500 / width)
+
+
+def test_what_both_err_by_together_is_not_in_a_ratio():
+    """One error moves all alike: the job takes an H100 half of the hours, for sure."""
+
+    def together(estimates, n, seed, common_share=None):
+        error = np.random.default_rng(seed).standard_normal(n) * 0.3
+        return np.array([each.samples_per_s for each in estimates])[:, None] * np.exp(error)
+
+    ranking = of_default([offer(H100, 2.0)], width=2.0, drawer=together)
+    row = ranking.rows[0]
+    assert row.hours_low == pytest.approx(row.hours)
+    assert row.hours_high == pytest.approx(row.hours)
+    assert row.samples_per_s_low == pytest.approx(1500)
+
+
+def test_relative_units_are_for_the_asking():
+    ranking = of_default([offer(H100, 2.0)], relative=True)
+    assert ranking.decision.job is None
+    assert (ranking.sorted_by, ranking.rows[0].hours) == ("value", None)
+
+
+def test_without_a_figure_of_the_reference_it_is_relative():
+    ranking = of_default([offer(H100, 2.0)], {H100: 3000.0})
+    assert ranking.decision.job is None
+    assert ranking.sorted_by == "value"
+
+
+def test_ten_minutes_of_start_up_decide_a_short_job():
+    """4.32 M images. H100: 0.4 h, with 10 min 0.567 h at 3.30 = 1.87 USD. L4: 2.4 and 2.567 h at 0.60 = 1.54."""
+    offers, job = [offer(H100, 3.3), offer(L4, 0.6)], {"samples": 4.32e6}
+    assert rank_of(offers, RATES, **job, startup_minutes=0).rows[0].offer.gpu_key == H100
+    rows = rank_of(offers, RATES, **job, startup_minutes=None).rows
+    assert [row.offer.gpu_key for row in rows] == [L4, H100]
+    assert [row.cost_usd for row in rows] == [pytest.approx(1.54), pytest.approx(1.87)]
+
+
+def test_nothing_starts_up_on_hardware_of_ones_own():
+    own = msgspec.structs.replace(offer(H100, 1.0), pricing=Pricing.OWNED, kind="owned")
+    assert of_default([own]).rows[0].hours == pytest.approx(12)
+
+
+def test_workloads_that_have_a_job_of_their_own():
+    """90 x 1,281,167 = 115,305,030 images; 10,000,000 / 2,048 = 4,882.8 sequences."""
+    resnet = profile_of("resnet50")
+    assert usual_job(resnet, TaskKind.TRAIN).samples == 115_305_030
+    llama = msgspec.structs.replace(
+        resnet, name="llama_8b_lora", sample_unit="sequence", sample_shape=(2048,)
+    )
+    assert usual_job(llama, TaskKind.TRAIN).samples == pytest.approx(4882.8125)
+    assert usual_job(profile_of("vgg16"), TaskKind.TRAIN) is None
+    assert usual_job(resnet, TaskKind.INFER) is None
+
+
+def test_resnet50_is_90_epochs_of_imagenet_on_the_shipped_tables():
+    ranking = rank("resnet50", gpu="h100", provider="lambda", limit=1)
+    row = ranking.rows[0]
+    assert ranking.decision.job.words == "90 epochs of ImageNet"
+    assert row.hours == pytest.approx(115_305_030 / row.samples_per_s / 3600 + 1 / 6)

@@ -1,0 +1,202 @@
+"""The ledger of a run: what has ended stays, whatever becomes of the process, the file or another writer."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gpubench.errors import MisuseError, StorageError
+from gpubench.files import append_line
+from gpubench.measure import messages
+from gpubench.measure.launcher import Record, _Progress
+from gpubench.measure.plan import PlannedCase, Unit
+from gpubench.models import Launch, MicroResult, Round, Run, Status
+from gpubench.record import ledger, store
+from gpubench.session import resume
+
+DEATH = "the measuring process was killed by signal 9"
+
+
+@pytest.fixture
+def begun(make_run) -> Run:
+    """A run of one case in three launches, before its first."""
+    run = make_run()
+    cases = tuple(m.case for m in run.measurements)
+    return msgspec.structs.replace(run, planned=cases, launch_count=3, measurements=())
+
+
+def launch(index: int, wall_s: float = 0.4, **changes) -> Launch:
+    rounds = tuple(Round(steps=4, wall_s=wall_s + 0.001 * n) for n in range(3))
+    return Launch(index=index, rounds=rounds, **changes)
+
+
+def with_launches(run: Run, *launches: Launch, **changes) -> Run:
+    (row,) = run.measurements or (bare_row(run),)
+    row = msgspec.structs.replace(row, launches=launches, **changes)
+    return msgspec.structs.replace(run, measurements=(row,))
+
+
+def bare_row(run: Run):
+    from gpubench.models import Measurement
+
+    return Measurement(case=run.planned[0], status=Status.OK)
+
+
+def note(root, before: Run, after: Run) -> Run:
+    store.note_launch(root, before, after.measurements[0])
+    return after
+
+
+def indices(run: Run) -> list[int]:
+    return [x.index for m in run.measurements for x in m.launches]
+
+
+# --- lines ---------------------------------------------------------------------------------------------
+
+
+def test_a_launch_that_only_the_ledger_knows_is_read_and_its_row_judged_anew(tmp_path, begun):
+    one = with_launches(begun, launch(0))
+    path = store.write_run(tmp_path, begun)
+    note(tmp_path, begun, one)
+    note(tmp_path, one, with_launches(one, launch(0), launch(1)))
+    assert indices(msgspec.json.decode(path.read_bytes(), type=Run)) == []
+    (row,) = store.read_run(path).measurements
+    assert [x.index for x in row.launches] == [0, 1]
+    assert row.samples_per_s == pytest.approx(640, rel=0.01)
+    assert [r.run_id for r in store.read_runs(tmp_path).runs] == [begun.run_id]
+
+
+def test_each_launch_is_one_line_and_what_is_known_already_is_not_written_again(tmp_path, begun):
+    one = with_launches(begun, launch(0))
+    two = with_launches(one, launch(0), launch(1))
+    path = store.write_run(tmp_path, begun)
+    note(tmp_path, begun, one)
+    note(tmp_path, one, two)
+    note(tmp_path, two, two)  # a launch that died added none
+    head, *rows = map(ledger._decoded, ledger.ledger_path(path).read_bytes().splitlines())
+    assert head.run == begun
+    assert [[x.index for x in line.row.launches] for line in rows] == [[0], [1]]
+
+
+@pytest.mark.parametrize("keep", [0, 1, 40, -2, -1])
+def test_a_line_that_was_cut_off_costs_itself_alone(tmp_path, begun, keep):
+    path = store.write_run(tmp_path, begun)
+    one = note(tmp_path, begun, with_launches(begun, launch(0)))
+    before = ledger.ledger_path(path).read_bytes()
+    two = note(tmp_path, one, with_launches(one, launch(0), launch(1)))
+    whole = ledger.ledger_path(path).read_bytes()
+    ledger.ledger_path(path).write_bytes(before + whole[len(before) :][:keep])
+    assert indices(store.read_run(path)) == ([0, 1] if keep == -1 else [0])
+    note(tmp_path, two, with_launches(two, launch(0), launch(1), launch(2)))
+    assert indices(store.read_run(path)) == ([0, 1, 2] if keep == -1 else [0, 2])
+
+
+def test_the_ledger_stands_in_for_a_damaged_file_which_is_set_aside_when_the_run_goes_on(tmp_path, begun):
+    path = store.write_run(tmp_path, begun)
+    one = note(tmp_path, begun, with_launches(begun, launch(0)))
+    path.write_bytes(b"\x00" * 4096)
+    assert indices(store.read_run(path)) == [0]
+    store.write_run(tmp_path, one)
+    assert path.with_name(f"{path.name}.corrupt").read_bytes() == b"\x00" * 4096
+    assert indices(store.read_run(path)) == [0]
+
+
+def test_it_goes_once_the_run_is_whole_in_its_file(tmp_path, begun):
+    store.write_run(tmp_path, begun)
+    one = note(tmp_path, begun, with_launches(begun, launch(0)))
+    path = store.write_run(tmp_path, one)
+    assert ledger.ledger_path(path).exists()
+    store.write_run(tmp_path, msgspec.structs.replace(one, finished_at="2026-11-20T01:00:00Z"))
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_a_ledger_of_another_run_or_one_that_cannot_be_true_is_named_and_the_file_stays(tmp_path, begun):
+    path = store.write_run(tmp_path, begun)
+    append_line(ledger.ledger_path(path), msgspec.json.encode(ledger.Line(run=begun)))
+    never = with_launches(begun, launch(0, wall_s=-1.0)).measurements[0]
+    append_line(ledger.ledger_path(path), msgspec.json.encode(ledger.Line(row=never)))
+    before = path.read_bytes()
+    with pytest.raises(MisuseError, match=r"launches\.jsonl contradicts"):
+        store.read_run(path)
+    ledger.close(path)
+    other = msgspec.structs.replace(begun, run_id="20261121t000000z-00000000")
+    append_line(ledger.ledger_path(path), msgspec.json.encode(ledger.Line(run=other)))
+    with pytest.raises(MisuseError, match="is of run 20261121"):
+        store.read_run(path)
+    assert store.read_runs(tmp_path).problems
+    assert path.read_bytes() == before
+
+
+def test_a_link_in_its_place_is_not_written_through(tmp_path, begun):
+    path = store.write_run(tmp_path, begun)
+    target = tmp_path / "of the user.txt"
+    target.write_text("mine")
+    ledger.ledger_path(path).symlink_to(target)
+    with pytest.raises(StorageError, match="cannot write"):
+        note(tmp_path, begun, with_launches(begun, launch(0)))
+    assert target.read_text() == "mine"
+
+
+# --- saving never shrinks ------------------------------------------------------------------------------
+
+
+def test_a_writer_that_knows_less_takes_nothing_away(tmp_path, begun):
+    """Two writers that no lock kept apart: what either finished is there afterwards."""
+    whole = with_launches(begun, launch(0), launch(1), launch(2))
+    gemm = MicroResult(name="gemm", precision="fp32", size="1", value=1.0, low=None, high=None, unit="s", n=1)
+    store.write_run(tmp_path, msgspec.structs.replace(whole, micro=(gemm,)))
+    path = store.write_run(tmp_path, with_launches(begun, launch(1, wall_s=0.5)))
+    run = store.read_run(path)
+    assert indices(run) == [0, 1, 2]
+    assert run.measurements[0].launches[1].rounds[0].wall_s == 0.5  # of one index the writer's own
+    assert run.micro == (gemm,)
+    store.write_run(tmp_path, begun)
+    assert indices(store.read_run(path)) == [0, 1, 2]
+
+
+def test_a_failure_does_not_take_the_place_of_a_figure(tmp_path, begun):
+    store.write_run(tmp_path, with_launches(begun, launch(0)))
+    failed = with_launches(begun, launch(0), status=Status.FAILED, reason="x")
+    path = store.write_run(tmp_path, failed)
+    assert store.read_run(path).measurements[0].status is Status.OK
+
+
+def test_what_cannot_be_read_now_is_not_replaced(tmp_path, begun, monkeypatch):
+    path = store.write_run(tmp_path, with_launches(begun, launch(0)))
+    before = path.read_bytes()
+    path.chmod(0o600)
+    ledger.ledger_path(path).mkdir()  # no regular file: what it would say is not known
+    with pytest.raises(StorageError, match="cannot be replaced"):
+        store.write_run(tmp_path, begun)
+    assert path.read_bytes() == before
+
+
+# --- deaths --------------------------------------------------------------------------------------------
+
+
+def died(unit: Unit) -> messages.CaseDone:
+    return _Progress().done(unit, Status.FAILED, DEATH)
+
+
+def test_a_death_keeps_the_sound_launches_of_its_case_and_is_measured_anew(begun):
+    unit = Unit(launch=0, planned=PlannedCase(reference="cnn", case=begun.planned[0]))
+    record = Record(plan=None, device=begun.device)
+    record.take(unit, messages.CaseDone(status=Status.OK, launch=launch(0)))
+    second = msgspec.structs.replace(unit, launch=1)
+    record.take(second, died(second))
+    assert record.ended == {}
+    assert [x.index for x in record.launches[unit.planned.case]] == [0]
+    run = with_launches(begun, *record.launches[unit.planned.case])
+    assert resume.finished_units(run, 3) == {(unit.planned.case, 0)}
+
+
+def test_a_death_in_the_first_launch_is_measured_anew_and_an_exception_is_not(begun):
+    unit = Unit(launch=0, planned=PlannedCase(reference="cnn", case=begun.planned[0]))
+    record = Record(plan=None, device=begun.device)
+    record.take(unit, died(unit))
+    assert record.ended == {unit.planned.case: (Status.FAILED, DEATH)}
+    run = with_launches(begun, *record.launches[unit.planned.case], status=Status.FAILED, reason=DEATH)
+    assert resume.finished_units(run, 3) == frozenset()
+    assert resume.without_cut_off(run).measurements == ()
+    raised = with_launches(begun, Launch(index=0), status=Status.FAILED, reason="ValueError")
+    assert resume.finished_units(raised, 3) == {(unit.planned.case, n) for n in range(3)}
