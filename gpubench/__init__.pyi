@@ -525,6 +525,10 @@ def run(
     new_tokens: int | None = None,
     device: str = "auto",
     gpus: int = 1,
+    jobs: Literal["ddp", "fsdp", "independent"] = "ddp",
+    strong: bool = False,
+    nnodes: int = 1,
+    rdzv_endpoint: str | None = None,
     quick: bool = False,
     publish: bool = False,
     time_limit: float | None = None,
@@ -537,6 +541,9 @@ def run(
     results: str | Path | None = None,
 ) -> Run:
     """Measure workloads on a device, store the run, and return it.
+
+    On a machine beside the first of a job, work for it until it is over; the run that is returned is then
+    without rows, and is not stored.
 
     Args:
         workload: Workloads by name, all of them (all), or a model of your own: FILE[:NAME] or
@@ -558,8 +565,14 @@ def run(
         new_tokens: Tokens generated after the prompt. (from 2 to 16777216) [default: the workload's
             own]
         device: Device: auto, cpu, cuda, cuda:N, or a UUID. [default: auto]
-        gpus: Also time N GPUs of its kind as one data-parallel job (DDP), in eager. (at least 1)
+        gpus: Also time N GPUs (of a CPU: N processes) at once, in eager; see --jobs. (at least 1)
             [default: 1]
+        jobs: With --gpus or --nnodes: one job over all GPUs (ddp, or fsdp, which shards the model), or
+            one on each at once. [ddp|fsdp|independent] [default: ddp]
+        strong: Share the batch out over the GPUs of the job, instead of a batch for each.
+        nnodes: Machines of the job, --gpus on each; give the same command on all. (at least 1)
+            [default: 1]
+        rdzv_endpoint: With --nnodes: where they meet, an address and a port of the first.
         quick: One launch, 2 % intervals. The default on a CPU.
         publish: Five launches, 0.5 % intervals, and torch.compile.
         time_limit: Time for the whole run, shared out over its cases [s]. (above 0)

@@ -141,10 +141,13 @@ JOB = """
 import os, pathlib, sys, time
 from gpubench.measure import messages
 from gpubench.measure.budget import QUICK
-from gpubench.measure.child import Child, environment_of
+from gpubench.measure.child import JOB_MODULE, Child, environment_of
+from gpubench.measure.meeting import alone
 from gpubench.models import DeviceProfile
 cpu = DeviceProfile(backend="cpu", name="Some CPU")
-child = Child(environment_of(cpu, os.environ, strict=False, peers=(cpu,)))
+meeting = alone()
+variables = environment_of(cpu, os.environ, strict=False, peers=(cpu,))
+child = Child(variables, JOB_MODULE, arguments=meeting.arguments(), descriptors=meeting.descriptors)
 child.send(messages.Setup(device=cpu, budget=QUICK, seed=0, peers=(cpu,)))
 while not isinstance(child.receive(time.monotonic() + 60), messages.Ready):
     pass
@@ -409,3 +412,22 @@ def test_a_model_that_leaves_its_folder_finds_the_way_back(tmp_path):
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == str(tmp_path)
+
+
+def test_a_process_that_the_kernel_will_not_end_is_named_and_not_waited_for(monkeypatch):
+    """In a driver's uninterruptible sleep not even SIGKILL ends it."""
+    monkeypatch.setattr("gpubench.children.TERMINATE_AFTER_S", 0.01)
+    child = ChildProcess(("-c", "import time; time.sleep(600)"), msgspec.json.Decoder(str))
+
+    def never(timeout):
+        raise subprocess.TimeoutExpired("python", timeout)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(child._process, "wait", never)
+        assert f"process {child.pid} cannot be ended; its device is left alone" in child.end()
+    child._process.wait()
+    child._guard.kill()
+    child._guard.wait()
+    child._guard.stdin.close()
+    child._drain.join()
+    os.close(child._read_fd)

@@ -320,15 +320,15 @@ def test_what_cannot_be_written_leaves_the_old_file_and_nothing_else(tmp_path, m
 # --- nothing beside it -----------------------------------------------------------------------------------
 
 BESIDE = {
+    "measure/ranks.py": {"mkdtemp", "open", "rmtree"},  # where the processes of a job meet
     "cli/app.py": {"gettempdir"},  # where the log of an internal error goes, through the gate
     "cli/streams.py": {"open"},  # /dev/null, in place of a standard output that is gone
     "files.py": {"open", "fdopen"},  # the gate
     "offers/sources/gpuhunt_catalog.py": {
         "TemporaryDirectory"
     },  # gpuhunt reads a folder; the gate writes into it
-    "probe/amd_kernel.py": {
-        "read_text"
-    },  # /sys: sizes there are not true, and each file has a reason of its own
+    "probe/amd.py": {"read_text"},  # /proc and /sys, through the reader of the system
+    "probe/amd_kernel.py": {"read_text"},  # /sys: sizes there are not true, each file has a reason of its own
     "probe/system.py": {"read_text"},  # /proc and /sys
     "recommend/parcel.py": {"read_text"},  # what an installed distribution says of itself
     "record/lock.py": {"open"},  # the open descriptor is the lock

@@ -24,8 +24,9 @@ from gpubench.measure.messages import ByHand, ByHandDone, CaseDone, MeasureCase
 from gpubench.measure.precision import probe_errors, read_switches, switches_for, worse
 from gpubench.measure.quantize import NotQuantizedError
 from gpubench.measure.sampler import Sampler, Telemetry, shifted
-from gpubench.measure.step import Work, built, is_fused, move
-from gpubench.measure.team import Team, share
+from gpubench.measure.sharing import place_model, share
+from gpubench.measure.step import Work, built, is_fused, move, to_the_device
+from gpubench.measure.team import Team
 from gpubench.models import (
     Case,
     DeviceProfile,
@@ -33,6 +34,7 @@ from gpubench.models import (
     Finding,
     FindingKind,
     Launch,
+    ParallelMode,
     Precision,
     Recipe,
     Round,
@@ -134,6 +136,7 @@ class LaunchRecorder:
     held_clocks_s: dict[str, float | None] = field(default_factory=dict)
     telemetry_source: str | None = None
     stopped: bool = False
+    unequal: str | None = None
 
     @contextmanager
     def timing(self, name: str | None) -> Iterator[None]:
@@ -186,6 +189,8 @@ class LaunchRecorder:
         """What the numbers of the record cannot say: a distance without end is null in the file."""
         if self.energy.finding is not None:
             yield self.energy.finding
+        if self.unequal is not None:
+            yield Finding(kind=FindingKind.UNEQUAL_GPUS, value=self.unequal)
         if math.inf in {self.reference_error, self.graph_error}:
             yield Finding(kind=FindingKind.LOSS_DIFFERS, value="not finite, unlike the reference")
 
@@ -216,8 +221,9 @@ def measure_case(order: MeasureCase, context: WorkerContext) -> CaseDone:
     except (NotPreparedError, NotQuantizedError) as error:
         status, reason = Status.UNSUPPORTED, str(error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the model is its author's code: it may raise anything
-        fault = None if context.team is None else context.team.fault()
-        status, reason = fault or failure(error, order.case.batch_size)
+        if context.team is not None:
+            context.team.leave_the_word(error)
+        status, reason = failure(error, order.case.batch_size)
         trace = "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:]
     seen.stopped = context.stopped()
     if lost := context.telemetry.fault:
@@ -340,6 +346,8 @@ def _build(
     is_reference = context.hardware.is_cpu and order.case.precision is Precision.FP32
     if not is_reference:
         expected = context.expected_loss(task, order.case)
+        if context.team is not None and order.case.parallel_mode is ParallelMode.FSDP:
+            context.team.announce_look()  # each has a part of the model: one alone would wait for the others
         seen.reference_error = guards.reference_error(work, task, expected)
     _in_time(deadline_s)
     if context.team is not None:
@@ -354,6 +362,7 @@ def _copy(order: MeasureCase, context: WorkerContext, seen: LaunchRecorder) -> t
     with seen.timing("build"):
         if context.team is not None:
             context.team.announce(order)
+            seen.unequal = context.team.unequal
         task = context.task(order.reference, order.case)
         seen.batch_count = len(task.batches)
         copied = Task(
@@ -363,7 +372,8 @@ def _copy(order: MeasureCase, context: WorkerContext, seen: LaunchRecorder) -> t
             optimizer=task.optimizer,
             new_tokens=task.new_tokens,
         )
-        return task, move(copied, order.case, context.hardware.device)
+        place = to_the_device if context.team is None else place_model
+        return task, move(copied, order.case, context.hardware.device, place)
 
 
 def _time(

@@ -40,6 +40,8 @@ from gpubench.recommend.notes import (
     how_to_measure,
     left_out_as_outliers,
     notes_of,
+    on_feeding,
+    on_the_price,
 )
 from gpubench.recommend.owning import Ownership
 from gpubench.recommend.request import RankRequest
@@ -176,7 +178,13 @@ def judge(
         ranking,
         rows=ranking.rows[: request.limit],
         verdict=" ".join(said.verdict),
-        notes=(*said.beside, *how_to_measure(ranking.decision), *ranking.notes),
+        notes=(
+            *said.beside,
+            *on_the_price(ranking.decision),
+            *on_feeding(ranking.decision),
+            *how_to_measure(ranking.decision),
+            *ranking.notes,
+        ),
     )
 
 
@@ -230,7 +238,7 @@ class _Known(NamedTuple):
 def _pool(request: RankRequest, known: _Known) -> Callable[[Sequence[Offer]], Candidates]:
     """Return what lays offers out as columns."""
     speeds, specs, evidence = known.speeds, known.specs, known.evidence
-    scaler = evidence.scaler if request.one_job_over_all_gpus else None
+    scaler = evidence.scaler if request.one_job_over_all_gpus else evidence.independent
     parts = {
         key: dict(zip(evidence.answers, each, strict=True))
         for key, each in zip(speeds.keys, speeds.parts, strict=True)

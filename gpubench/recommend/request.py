@@ -37,6 +37,9 @@ DEFAULT_REFERENCE_GPU = "nvidia-a100-sxm-80gb"
 STARTUP_MINUTES = 10.0
 """From the order of a machine to the first step, assumed: boot, driver, container, data [min]."""
 
+TRY_MINUTES = 15.0
+"""Time limit of the measurement of a trial, unless another is asked for [min]."""
+
 SHARES_TOLERANCE = 0.011
 """Shares of a mix may miss a sum of 1 by this: three times 0.33 is 0.99."""
 

@@ -30,6 +30,7 @@ from gpubench.models import (
 from gpubench.predict.anchors import readings_of
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.estimate import estimate
+from gpubench.predict.explain import reasons
 from gpubench.predict.question import Question, Refusal, case_for
 from gpubench.profile import load_profiles
 from gpubench.readings import h200_readings
@@ -323,7 +324,7 @@ def test_another_vendor_is_predicted_with_the_width_of_its_own_error(vgg16):
     amd, nvidia = answers["amd-mi300x-192gb"], answers[H100]
     assert amd.high / amd.low > nvidia.high / nvidia.low
     assert FindingKind.OUT_OF_DOMAIN in {finding.kind for finding in amd.findings}
-    assert load_calibration().level.deviations["CDNA3"][0] < -0.5
+    assert load_calibration().train.level.deviations["CDNA3"][0] < -0.5
 
 
 def test_a_user_without_a_gpu_starts_from_the_shipped_readings():
@@ -368,3 +369,29 @@ def test_large_workloads_are_within_their_intervals_without_their_own_reading():
             errors.append(abs(rate / answer.samples_per_s - 1))
     assert np.mean(errors) < 0.20
     assert np.median(errors) < 0.15
+
+
+def test_a_question_of_inference_is_answered_from_its_own_fit():
+    """Compiling saves traffic of a forward pass; rows and interval are those of inference."""
+    profile = published("resnet50")
+    spec = load_specs()["nvidia-geforce-rtx-4090-24gb"]
+    found = {}
+    for execution in (Execution.GRAPH, Execution.COMPILE):
+        question = Question(profile=profile, task=TaskKind.INFER, execution=execution)
+        (found[execution],) = estimate(question, [spec]).values()
+    graph, compiled = found[Execution.GRAPH], found[Execution.COMPILE]
+    assert compiled.samples_per_s > 1.1 * graph.samples_per_s
+    learned = load_calibration().infer
+    assert math.log(graph.high / graph.samples_per_s) == pytest.approx(learned.level.half_width(spec))
+    assert learned.rows_by_gpu[spec.key] > 100
+    assert f"{learned.rows} in all" in reasons(graph)
+
+
+def test_a_line_of_another_vendor_has_the_width_of_its_own_errors_and_three_cards_make_an_architecture():
+    learned = load_calibration().train.ratio
+    instinct, radeon = (
+        learned.half_width(load_specs()[k]) for k in ("amd-mi210-64gb", "amd-radeon-rx-6800-16gb")
+    )
+    rdna3 = learned.half_width(load_specs()["amd-radeon-rx-7900-xtx-24gb"])
+    assert rdna3 < instinct < radeon
+    assert rdna3 < math.log(4)

@@ -1,0 +1,207 @@
+"""The harness beside a plain torchrun script of the same model: two ranks on the CPU, gloo.
+
+    python tests/measure/beside_torchrun.py [WINDOWS]
+
+A script and no test: what it prints is as sure as the machine is quiet. Both sides live at once and only one
+runs: the other's processes are stopped (SIGSTOP). They take turns of a second in the order ABBA, so that whatever
+else loads the machine hits both alike; of each turn the median block counts, of the pairs of turns the ratio.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from statistics import fmean, median, stdev
+
+import msgspec
+import psutil
+
+BATCH = 64
+BLOCK_S = 0.1
+TURN_S = 1.5
+"""Some ten blocks; the first of a turn was begun in an earlier one, and does not count."""
+
+MODEL = """
+import torch
+from torch import nn
+
+def build(batch_size):
+    net = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
+    return net, torch.randn(batch_size, 512), torch.randint(10, (batch_size,)), nn.functional.cross_entropy, SGD
+
+def SGD(parameters):
+    return torch.optim.SGD(parameters, lr=0.01, fused=True)
+"""
+
+
+def plain() -> None:
+    """What a user would write: DistributedDataParallel, one loop, a barrier at both edges of each block."""
+    import torch
+    from beside_model import SGD, build  # type: ignore[import-not-found]
+    from torch import distributed
+    from torch.nn.parallel import DistributedDataParallel
+
+    distributed.init_process_group("gloo")
+    torch.manual_seed(distributed.get_rank())
+    net, inputs, targets, loss_of, _ = build(BATCH)
+    model = DistributedDataParallel(net)
+    optimizer = SGD(model.parameters())
+
+    def block(steps: int) -> float:
+        distributed.barrier()
+        start = time.perf_counter()
+        for _ in range(steps):
+            optimizer.zero_grad(set_to_none=True)
+            loss_of(model(inputs), targets).backward()
+            optimizer.step()
+        distributed.barrier()
+        return (time.perf_counter() - start) / steps
+
+    steps = torch.tensor([max(1, round(BLOCK_S / median(block(3) for _ in range(5))))])
+    distributed.broadcast(steps, 0)
+    while True:
+        step_s = block(int(steps))
+        if distributed.get_rank() == 0:
+            print(json.dumps(step_s), flush=True)
+
+
+class Side:
+    """One of the two: its processes, and the blocks that it has told of."""
+
+    def __init__(self, processes: Callable[[], list[psutil.Process]]) -> None:
+        self._processes = processes
+        self.blocks: list[float] = []
+
+    def signal(self, number: signal.Signals) -> None:
+        for process in self._processes():
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
+    def turn(self) -> float | None:
+        """Let it run for a turn; the median block of it, None where it told of too few."""
+        before = len(self.blocks)
+        self.signal(signal.SIGCONT)
+        time.sleep(TURN_S)
+        self.signal(signal.SIGSTOP)
+        told = self.blocks[before + 1 :]
+        return median(told) if len(told) > 2 else None
+
+
+def torchrun(folder: Path) -> tuple[Side, subprocess.Popen[str]]:
+    """Start the plain script."""
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        __file__,
+    ]
+    process = subprocess.Popen(
+        [*command, "plain"], env={**os.environ, "PYTHONPATH": f"{folder}"}, stdout=subprocess.PIPE, text=True
+    )
+    top = psutil.Process(process.pid)
+    side = Side(lambda: [top, *top.children(recursive=True)])
+
+    def read() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            side.blocks.append(float(line))
+
+    threading.Thread(target=read, daemon=True).start()
+    return side, process
+
+
+def harness(folder: Path, most_s: float) -> tuple[Side, Callable[[], None]]:
+    """Start the same model under the harness, which never finds its interval narrow enough."""
+    from gpubench.measure import events
+    from gpubench.measure.budget import QUICK
+    from gpubench.measure.launcher import Control, Launcher
+    from gpubench.measure.plan import Plan, PlannedCase
+    from gpubench.models import Case, Execution, Precision, TaskKind
+    from gpubench.probe.select import select_device
+
+    case = Case(
+        workload="beside",
+        workload_version=1,
+        task=TaskKind.TRAIN,
+        precision=Precision.FP32,
+        execution=Execution.EAGER,
+        memory_format=None,
+        batch_size=BATCH,
+        sample_unit="sample",
+        gpu_count=2,
+    )
+    budget = msgspec.structs.replace(
+        QUICK, target=1e-9, timed_s=most_s, timed_least_s=most_s, round_s=BLOCK_S, case_s=None
+    )
+    cpu, _ = select_device("cpu")
+    planned = PlannedCase(reference=f"{folder / 'beside_model.py'}", case=case)
+    made = Plan(budget=budget, seed=0, cases=(planned,), on_cpu=True, peers=(cpu,))
+    control = Control()
+
+    def ranks() -> list[psutil.Process]:
+        child = control.child
+        return [] if child is None else psutil.Process(child.pid).children(recursive=True)
+
+    side = Side(ranks)
+
+    def note(event: events.Event) -> None:
+        if isinstance(event, events.RoundEnded) and event.timed:
+            side.blocks.append(event.round.wall_s / event.round.steps)
+
+    threading.Thread(target=lambda: list(Launcher(made, cpu, note, control).run()), daemon=True).start()
+    return side, control.abort
+
+
+def main(windows: int) -> None:
+    """Print the median ratio of the pairs of turns, and their mean with its 95 % interval."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "beside_model.py").write_text(MODEL)
+        theirs, process = torchrun(folder)
+        ours, abort = harness(folder, most_s=600.0)
+        try:
+            while not (theirs.blocks and ours.blocks):
+                time.sleep(0.1)
+            for side in (theirs, ours):
+                side.signal(signal.SIGSTOP)
+            ratios, steps = [], []
+            for number in range(windows):
+                order = [ours, theirs] if number % 2 == 0 else [theirs, ours]
+                turns = {side: side.turn() for side in order}
+                if all(turns.values()):
+                    ratios.append(turns[ours] / turns[theirs])
+                    steps.append(turns[theirs])
+        finally:
+            for side in (theirs, ours):
+                side.signal(signal.SIGCONT)
+            abort()
+            process.terminate()
+            process.wait(30)
+    logs = [math.log(ratio) for ratio in ratios]
+    half, mean = 1.96 * stdev(logs) / math.sqrt(len(logs)), math.exp(fmean(logs))
+    print(
+        f"{len(ratios)} pairs of turns, plain step {median(steps) * 1e3:.2f} ms: harness over torchrun median"
+    )
+    print(
+        f"{median(ratios):.4f}, mean {mean:.4f} ({mean * math.exp(-half):.4f} to {mean * math.exp(half):.4f})"
+    )
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["plain"]:
+        plain()
+    else:
+        main(int(sys.argv[1]) if sys.argv[1:] else 40)
