@@ -81,6 +81,7 @@ from gpubench.models.run import Environment, Run, Settings, StartState
 from gpubench.models.workload import (
     CONVOLUTIONS,
     BlockSizes,
+    DecodeWork,
     MemoryLine,
     Operator,
     OperatorKind,
@@ -109,6 +110,7 @@ __all__ = [
     "ClockProof",
     "CudaCheck",
     "Decision",
+    "DecodeWork",
     "DeviceProfile",
     "Elsewhere",
     "Environment",
