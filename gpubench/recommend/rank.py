@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import msgspec
 
 from gpubench.models import Ranking
@@ -13,7 +11,7 @@ from gpubench.recommend.buying import at_work
 from gpubench.recommend.gather import Runs, gather, mean_power_w
 from gpubench.recommend.judge import judge
 from gpubench.recommend.own_devices import device_key
-from gpubench.recommend.owning import Ownership, offer_of, ownerships, unpriced_offers
+from gpubench.recommend.owning import offer_of, ownerships, unpriced_offers
 from gpubench.recommend.request import DEFAULT_REFERENCE_GPU, RankRequest, check
 from gpubench.recommend.usage import with_lines
 from gpubench.signatures import takes_options_of
@@ -52,12 +50,12 @@ def rank(request: RankRequest) -> Ranking:
         buying = msgspec.structs.replace(request, rent_or_buy="buy")
         for_sale = {offer_of(each): each for each in ownerships(buying, load_specs(), power_w, today)}
 
-    def judged(machines: Iterable[Ownership], request: RankRequest) -> Ranking:
+    def answer(asked: RankRequest) -> Ranking:
         owned = {offer_of(machine): machine for machine in machines}
         return judge(
-            request,
+            asked,
             [*table.offers, *owned, *unpriced],
-            lambda keys: gather(request, keys, runs),
+            lambda keys: gather(asked, keys, runs),
             specs=load_specs(),
             today=today,
             owned=owned,
@@ -69,9 +67,9 @@ def rank(request: RankRequest) -> Ranking:
 
     if request.jobs_per_month is not None:
         # How long a job takes says how much a machine works, and that what an hour of it costs.
-        first = judged(machines, msgspec.structs.replace(request, limit=None, draws=1))
+        first = answer(msgspec.structs.replace(request, limit=None, draws=1))
         machines = at_work(machines, first.rows, request)
-    return with_lines(request, judged(machines, request), lambda other: judged(machines, other))
+    return with_lines(request, answer(request), answer)
 
 
 def _set_aside(table: OfferTable) -> tuple[str, ...]:

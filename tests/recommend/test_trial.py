@@ -44,7 +44,7 @@ def _no_packing(monkeypatch, request):
     if "packs" not in request.fixturenames:
         names = {"references": {}, "wheel": PARCEL.wheel, "files": PARCEL.files}
         monkeypatch.setattr(
-            "gpubench.recommend.trial.pack",
+            "gpubench.recommend.parcel.pack",
             lambda workloads, wheel: Parcel(**names | {"references": {name: name for name in workloads}}),
         )
 
