@@ -159,8 +159,8 @@ def _trial(path: Path) -> None:
     from gpubench.recommend.rank import rank
     from gpubench.recommend.request import RankRequest
 
-    rows = rank(RankRequest(limit=20, results=path.parent / "none")).rows
-    write_trials(rows, 1, path.parent, minutes=1, workloads=("cnn",))
+    request = RankRequest(limit=20, workloads=("cnn",), results=path.parent / "none")
+    write_trials(rank(request).rows, request, 1, path.parent, minutes=1)
 
 
 def _report(path: Path) -> None:
@@ -326,8 +326,11 @@ BESIDE = {
     "offers/sources/gpuhunt_catalog.py": {
         "TemporaryDirectory"
     },  # gpuhunt reads a folder; the gate writes into it
-    "probe/amd.py": {"read_text"},  # /sys: sizes there are not true, and each file has a reason of its own
+    "probe/amd_kernel.py": {
+        "read_text"
+    },  # /sys: sizes there are not true, and each file has a reason of its own
     "probe/system.py": {"read_text"},  # /proc and /sys
+    "recommend/parcel.py": {"read_text"},  # what an installed distribution says of itself
     "record/lock.py": {"open"},  # the open descriptor is the lock
 }
 _METHODS = frozenset(

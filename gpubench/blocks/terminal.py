@@ -29,6 +29,9 @@ LEAST_TEXT, LONGEST_WORD = 10, 26
 WHERE_THERE_IS_ROOM = 6
 """Optional columns from this number on stand only where no line of the table need be broken."""
 
+MANY_ROWS = 500
+"""A longer table is drawn row by row, without laying out each cell: ten times as fast, and none is marked."""
+
 GAP = 2
 _TONES = {"headline": "bold green", "note": "dim", "warning": "yellow", "plain": ""}
 _MARKS = {"here": "bold cyan", "tie": "", "bad": "red", None: ""}
@@ -95,6 +98,9 @@ def _table(table: Table, console: Console) -> list[RenderableType]:
     for column, width in zip(fitting.columns, widths, strict=True):
         justify: Literal["left", "right"] = "right" if column.numeric else "left"
         grid.add_column(Text(column.title), justify=justify, overflow="fold", width=width)
+    rows_as_text: list[RenderableType] = []
+    if len(fitting.rows) > MANY_ROWS and _is_plain(fitting, widths):
+        rows_as_text, fitting = [_lines(fitting, widths)], replace(fitting, rows=(), marks=())
     for i, row in enumerate(fitting.rows):
         style = _MARKS[fitting.marks[i] if fitting.marks else None]
         cells = zip(row, widths, strict=True)
@@ -105,8 +111,33 @@ def _table(table: Table, console: Console) -> list[RenderableType]:
     return [
         *([Text(table.caption, style="bold")] if table.caption else []),
         *([grid] if table.rows else []),
+        *rows_as_text,
         *([Text(left_out, style="dim")] if hidden else []),
     ]
+
+
+def _is_plain(table: Table, widths: Sequence[int]) -> bool:
+    """Whether every cell is one line that fits its column, in letters of one place."""
+    return all(
+        cell.isascii() and "\n" not in cell and len(cell) <= width
+        for row in table.rows
+        for cell, width in zip(row, widths, strict=True)
+    )
+
+
+def _lines(table: Table, widths: Sequence[int]) -> RenderableType:
+    """Return the rows of a plain table as what a terminal is sent."""
+    from rich.segment import Segment, Segments
+
+    pad = [str.rjust if column.numeric else str.ljust for column in table.columns]
+    columns = list(zip(pad, widths, strict=True))
+    lines = (
+        (" " * GAP).join(
+            justified(cell, width) for cell, (justified, width) in zip(row, columns, strict=True)
+        )
+        for row in table.rows
+    )
+    return Segments([Segment("".join(f"{line}\n" for line in lines))])
 
 
 def _cell(cell: str, width: int, first: bool) -> Text:

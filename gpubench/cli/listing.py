@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpubench.cli.common import JsonOption, print_json
+from gpubench.cli.common import JsonOption, print_json, say
+from gpubench.errors import MisuseError
 from gpubench.units import UNKNOWN, format_bytes, format_si
 
 if TYPE_CHECKING:
@@ -24,11 +25,19 @@ def verb(
     gpus: Annotated[
         bool, typer.Option("--gpus", help="List the GPUs of the specification table instead.")
     ] = False,
+    mlperf: Annotated[
+        bool,
+        typer.Option("--mlperf", help="List published MLPerf Training runs, with today's cost of one."),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """List the workloads: parameters, work per sample, default batches."""
+    if gpus and mlperf:
+        raise MisuseError("--gpus and --mlperf are two lists: give one of them")
     if gpus:
         _list_gpus(as_json)
+    elif mlperf:
+        _list_mlperf(as_json)
     else:
         _list_workloads(as_json)
 
@@ -123,3 +132,19 @@ def _list_gpus(as_json: bool) -> None:
             number("FP16 tensor", lambda spec: format_si(spec.fp16_tensor_flops_per_s, "FLOP/s"), optional=1),
         )
     )
+
+
+def _list_mlperf(as_json: bool) -> None:
+    from gpubench.mlperf import load_mlperf, newest_and_fastest
+    from gpubench.offers.snapshot import load_offers
+    from gpubench.recommend.mlperf import priced
+
+    offers = load_offers(None).offers
+    if as_json:
+        print_json({"mlperf": priced(load_mlperf(), offers)})
+        return
+    from gpubench.blocks.terminal import show
+    from gpubench.sections.mlperf import WHAT, runs_table
+
+    show(runs_table(priced(newest_and_fastest(load_mlperf()), offers)))
+    say(f"{WHAT} Every run: --json.")

@@ -11,12 +11,12 @@ from msgspec import structs
 from gpubench.cli.common import JsonOption, print_json, say
 from gpubench.cli.options import options_of
 from gpubench.recommend.request import OUTPUT, RankRequest
+from gpubench.recommend.trial import TRY_MINUTES
 
 if TYPE_CHECKING:
     from gpubench.models import Ranking
 
 HUMAN_LIMIT = 20
-TRY_MINUTES = 15.0
 
 
 def _option(text: str, *names: str) -> object:

@@ -14,7 +14,7 @@ from gpubench.units import count
 
 if TYPE_CHECKING:
     from gpubench.blocks.parts import Table
-    from gpubench.models import Run
+    from gpubench.record.heads import Head
 
 
 def register(app: typer.Typer) -> None:
@@ -28,23 +28,23 @@ def register(app: typer.Typer) -> None:
 def list_runs(results: ResultsOption = None, json: JsonOption = False) -> None:
     """List the stored runs, oldest first."""
     from gpubench.blocks.terminal import show
-    from gpubench.record.store import read_runs, results_root
+    from gpubench.record import store
 
-    root = results_root(results)
-    stored = read_runs(root)
-    for problem in stored.problems:
+    root = store.results_root(results)
+    heads, problems = store.list_runs(root)
+    for problem in problems:
         say(problem)
-    if stored.problems and not stored.runs:
-        raise MisuseError(f"no readable run in {root}: {len(stored.problems)} could not be read")
-    rows = [_row(run) for run in stored.runs]
+    if problems and not heads:
+        raise MisuseError(f"no readable run in {root}: {len(problems)} could not be read")
+    rows = [_row(head) for head in heads]
     if json:
-        print_json({"results": str(root), "runs": rows, "problems": stored.problems})
+        print_json({"results": str(root), "runs": rows, "problems": problems})
     elif rows:
         show(_table(rows))
     else:
         say(f"no runs in {root}: `gpubench run` makes one")
-    if stored.problems:
-        say(f"{len(stored.problems)} of {len(rows) + len(stored.problems)} files could not be read")
+    if problems:
+        say(f"{len(problems)} of {len(rows) + len(problems)} files could not be read")
 
 
 def add(
@@ -100,20 +100,18 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True):
     torch: str | None
 
 
-def _row(run: Run) -> _Row:
-    from gpubench.models import Status
-
+def _row(head: Head) -> _Row:
     return _Row(
-        run_id=run.run_id,
-        started_at=run.started_at,
-        gpu_key=run.device.gpu_key,
-        device=run.device.name,
-        budget=run.budget,
-        cases=len(run.measurements),
-        measured=sum(m.status is Status.OK for m in run.measurements),
-        finished=run.finished_at is not None,
-        workloads=tuple(sorted({m.case.workload for m in run.measurements})),
-        torch=run.environment.torch,
+        run_id=head.run_id,
+        started_at=head.started_at,
+        gpu_key=head.gpu_key,
+        device=head.device,
+        budget=head.budget,
+        cases=len(head.rows),
+        measured=head.measured,
+        finished=head.finished,
+        workloads=tuple(sorted({row.workload for row in head.rows})),
+        torch=head.torch,
     )
 
 

@@ -99,6 +99,8 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     stay out of a ranking unless asked for, and a free one (price 0) has no throughput per dollar.
     ``price_date`` may be partial (``2026``, ``2026-08``); ``term_years`` is set on reserved prices alone.
     ``in_stock`` is whether the provider had one free on ``stock_date``; None where no source says so.
+    Of a marketplace the price is the cheapest ask; ``ask_count`` hosts asked, their middle one
+    ``ask_median_usd_per_hour``, where a source says so.
 
     Nothing in an offer can refer back to it, so the collector need not walk over 100,000 of them.
     """
@@ -120,3 +122,5 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     retrieved_at: str | None = None
     in_stock: bool | None = None
     stock_date: str | None = None
+    ask_count: int | None = None
+    ask_median_usd_per_hour: Decimal | None = None

@@ -234,7 +234,8 @@ class Decision(Record, frozen=True, kw_only=True):
         job: What hours and dollars are of; None with ``--relative`` and where no job can be made.
         choice: The first row of the ranking.
         runner_up: The best offer of another GPU.
-        sureness: Of the choice; ``sureness_independent`` counts the error of each GPU as its own.
+        sureness: Of the choice; ``sureness_independent`` counts the error of each GPU as its own, and
+            ``sureness_at_these_prices`` takes every price as it is listed, however old.
         changes: What would make the runner-up the better.
         best_cloud, best_marketplace, best_to_own: The best of each source, by the same figure; to own also
             where only rent was ranked, unless rent was asked for.
@@ -249,6 +250,7 @@ class Decision(Record, frozen=True, kw_only=True):
     runner_up: Choice | None
     sureness: Sureness | None
     sureness_independent: Sureness | None
+    sureness_at_these_prices: Sureness | None = None
     changes: tuple[Change, ...] = ()
     best_cloud: Choice | None = None
     best_marketplace: Choice | None = None

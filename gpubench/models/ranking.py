@@ -143,6 +143,7 @@ class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         row = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _NOT_FLAT}
         offer = {name: getattr(self.offer, name) for name in _OFFER_COLUMNS}
         offer["price_usd_per_hour"] = float(self.offer.price_usd_per_hour)
+        offer["price_note"] = self.offer.note
         estimate = {name: getattr(self.estimate, name) for name in _ESTIMATE_COLUMNS}
         case = {"batch_size": self.estimate.case.batch_size, "precision": self.estimate.case.precision}
         findings = [str(finding.kind) for finding in self.findings]
@@ -165,7 +166,7 @@ _ESTIMATE_COLUMNS = (
 )
 _OFFER_COLUMNS = (
     "provider", "instance", "region", "gpu_key", "gpu_count", "vcpus", "ram_bytes",
-    "pricing", "kind", "price_usd_per_hour", "price_date",
+    "pricing", "kind", "price_usd_per_hour", "price_date", "in_stock", "stock_date",
 )  # fmt: skip
 
 

@@ -57,6 +57,7 @@ class Market:
         """Sort prices by GPU, by how they are paid, and by provider."""
         self._prices: dict[str, dict[_Pay, dict[str, list[float]]]] = {}
         self._known_voices: dict[tuple[str, _Scope], dict[str, float]] = {}
+        self._doubts: dict[tuple[str, Pricing, str, str, float], str | None] = {}
         self._standards: dict[tuple[str, Pricing, str, str], Standard | None] = {}
         for offer in offers:
             if _is_judged(offer) and offer.price_usd_per_hour > 0:
@@ -70,10 +71,16 @@ class Market:
         more of its own kind, unless a second provider asks within twice as much or as little. What nobody
         else sells has no standard: believed.
         """
+        own = _per_gpu(offer)
+        key = offer.gpu_key, offer.pricing, offer.kind, offer.provider, own
+        if key not in self._doubts:  # an offer is judged where it is filtered, ranked and noted
+            self._doubts[key] = self._doubt(offer, own)
+        return self._doubts[key]
+
+    def _doubt(self, offer: Offer, own: float) -> str | None:
         standard = self.standard(offer)
         if standard is None:
             return None
-        own = _per_gpu(offer)
         ratio = own / standard.median_usd
         too_low = ratio * MAX_RATIO * LOOSENING**standard.loosened < 1
         if not (too_low or self._is_too_high(standard, ratio)) or self._is_borne_out(offer, own):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from decimal import Decimal
 from typing import NamedTuple
 
 import msgspec
@@ -102,7 +103,13 @@ def _offer(quote: Quote, retrieved_at: str) -> Offer:
         retrieved_at=retrieved_at,
         in_stock=quote.in_stock,
         stock_date=None if quote.in_stock is None else retrieved_at[:10],
+        ask_count=quote.ask_count,
+        ask_median_usd_per_hour=_ask_median(quote),
     )
+
+
+def _ask_median(quote: Quote) -> Decimal | None:
+    return None if quote.ask_median is None else plausible.price(_price_text(quote.ask_median), quote.kind)
 
 
 def _tpu_in_chips(quote: Quote) -> Quote:

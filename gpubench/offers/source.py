@@ -38,6 +38,8 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
         price: Price of the whole instance [USD/h] as text or number.
         price_date: None is the day of retrieval.
         in_stock: Whether one can be had at this moment; None where the source does not say.
+        ask_count: Hosts of a marketplace whose cheapest this is.
+        ask_median: What the middle one of them asks [USD/h].
     """
 
     provider: str
@@ -56,6 +58,8 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     note: str | None = None
     in_stock: bool | None = None
+    ask_count: int | None = None
+    ask_median: float | None = None
 
 
 class Complete(msgspec.Struct, frozen=True, kw_only=True):

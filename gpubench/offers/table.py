@@ -9,6 +9,7 @@ import msgspec
 
 from gpubench.models import Offer, Pricing
 from gpubench.offers.dates import price_day
+from gpubench.offers.moves import PriceChange, change_of
 from gpubench.specs import load_specs
 
 UNSTATED_NOTE = "form factor not stated: ranked as the slowest variant"
@@ -66,6 +67,7 @@ class OfferTable(msgspec.Struct, frozen=True, kw_only=True):
 
     ``own`` are the keys of those that the user gave for this one question: they are taken as they are.
     ``covers`` is what the table is complete in; ``retired`` are offers that such a table no longer lists.
+    ``changes`` is what list prices did from one table to the next.
     """
 
     offers: tuple[Offer, ...] = ()
@@ -74,6 +76,7 @@ class OfferTable(msgspec.Struct, frozen=True, kw_only=True):
     covers: tuple[Coverage, ...] = ()
     retired: tuple[Offer, ...] = ()
     own: frozenset[OfferKey] = frozenset()
+    changes: tuple[PriceChange, ...] = ()
 
 
 def offer_key(offer: Offer) -> OfferKey:
@@ -93,13 +96,20 @@ def overlay(tables: Iterable[OfferTable]) -> OfferTable:
     own: set[OfferKey] = set()
     covers: list[Coverage] = []
     retired: list[Offer] = []
+    changes: list[PriceChange] = []
     for table in tables:
         own |= table.own
         covers += table.covers
         retired += table.retired
         gone = _gone(offers, table)
         retired += [offers.pop(key) for key in gone]
-        offers.update((offer_key(offer), offer) for offer in table.offers)
+        changes += table.changes
+        for offer in table.offers:
+            key = offer_key(offer)
+            last = offers.get(key)
+            if last is not None and (change := change_of(last, offer)):
+                changes.append(change)
+            offers[key] = offer
         set_aside += table.set_aside
         notes += table.notes
     return OfferTable(
@@ -109,6 +119,7 @@ def overlay(tables: Iterable[OfferTable]) -> OfferTable:
         covers=tuple(covers),
         retired=tuple(retired),
         own=frozenset(own),
+        changes=tuple(changes),
     )
 
 

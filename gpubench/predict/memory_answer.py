@@ -257,7 +257,7 @@ def read_questions(
         MisuseError: If a name, a precision or the batch is not known or not possible.
     """
     from gpubench.profile import load_profiles, profiles_of
-    from gpubench.record.store import read_runs, reference_runs, results_root
+    from gpubench.record.store import newest_runs, reference_runs, results_root
 
     kind = _read(TaskKind, task, "task", TaskKind)
     at = _read(precision_of, precision, "precision", (AMP, *Precision))
@@ -270,7 +270,7 @@ def read_questions(
         specs = [s for s in known if s.vendor == "NVIDIA" and s.memory_bytes and not s.variants]
     else:
         specs = [require_spec(name) for name in gpus]
-    own, reference = read_runs(results_root(results)).runs, reference_runs()
+    own, reference = newest_runs(results_root(results)).runs, reference_runs()
     return tuple(
         answer_memory(
             Question(profile=profile, precision=at, task=kind, batch_size=batch_size),

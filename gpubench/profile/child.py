@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -21,12 +22,16 @@ def main() -> None:
     """Trace the model and answer."""
     parent = ParentChannel()
     (reference,) = parent.arguments
-    parent.send(_answer(reference, parent))
+    parent.send(_answer(reference, parent.return_home))
 
 
-def _answer(reference: str, parent: ParentChannel) -> Answer:
+def _stay() -> None:
+    """Be where this process was started already."""
+
+
+def _answer(reference: str, return_home: Callable[[], None] = _stay) -> Answer:
     try:
-        profile, notes = _profile(reference, parent)
+        profile, notes = _profile(reference, return_home)
         folder, files = _files(reference)
     except MisuseError as error:
         theirs = None if error.__cause__ is None else "".join(traceback.format_exception(error))
@@ -48,7 +53,7 @@ def _files(reference: str) -> tuple[str | None, tuple[str, ...]]:
     return str(folder), tuple(map(str, files))
 
 
-def _profile(reference: str, parent: ParentChannel) -> tuple[WorkloadProfile, tuple[str, ...]]:
+def _profile(reference: str, return_home: Callable[[], None]) -> tuple[WorkloadProfile, tuple[str, ...]]:
     """Trace the model, look at its loss where the trace had no values, and name its version."""
     workload = load_workload(reference)
     traced = trace_workload(workload)
@@ -60,7 +65,7 @@ def _profile(reference: str, parent: ParentChannel) -> tuple[WorkloadProfile, tu
     if is_own(reference):
         from gpubench.own_model import version_of
 
-        parent.return_home()  # the reference is a path from there
+        return_home()  # the reference is a path from there
         profile = msgspec.structs.replace(profile, version=version_of(reference, profile))
     sound = msgspec.convert(msgspec.to_builtins(profile), WorkloadProfile)  # its fields are of others too
     notes = (note, None if profile.memory_untraced is None else _memory_note(profile.memory_untraced))

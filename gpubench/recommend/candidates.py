@@ -12,6 +12,7 @@ from gpubench.models import GpuSpec, Offer, Pricing
 from gpubench.predict.draws import Z90
 from gpubench.recommend import economics
 from gpubench.recommend.job import Work
+from gpubench.recommend.prices import Market, Prices, prices_of
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.scaling import Scaling
 from gpubench.recommend.speeds import Speeds
@@ -46,6 +47,7 @@ class Candidates:
     rate_high: Floats
     ratio_low: Floats
     ratio_high: Floats
+    prices: Prices
     work: Work | None = None
 
     def __len__(self) -> int:
@@ -58,8 +60,9 @@ def candidates_of(
     speeds: Speeds,
     specs: Mapping[str, GpuSpec],
     scaling_of: Mapping[tuple[str, int], Scaling],
-    spot_lost: float = 0.0,
+    market: Market,
     *,
+    spot_lost: float = 0.0,
     reference_gpu: str | None = None,
     work: Work | None = None,
 ) -> Candidates:
@@ -96,6 +99,7 @@ def candidates_of(
         rate_high=rate * np.exp(above),
         ratio_low=rate * np.exp(-ratio_below),
         ratio_high=rate * np.exp(ratio_above),
+        prices=prices_of(offers, market),
         work=work,
     )
 

@@ -11,6 +11,7 @@ from gpubench.models import Sureness
 from gpubench.recommend import contest
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.objective import drawn_merits, sorted_by
+from gpubench.recommend.prices import drawn_prices
 from gpubench.recommend.request import RankRequest
 
 Floats = NDArray[np.float64]
@@ -22,6 +23,9 @@ IN_DETAIL = 1000
 NEAR = 0.1
 """An offer within this share of the best one's cost, time or value is as good as the best."""
 
+AGAIN = 150
+"""Rows that are drawn again under independent errors, and at listed prices."""
+
 _CHANCES = 3
 """An offer behind three cheaper ones of its own machine is never among the best three."""
 
@@ -31,6 +35,9 @@ class Chances:
     """One figure a row, in the order of the rows, and how sure the first of them is.
 
     Attributes:
+        scores: (N, D) merit of the first rows in every joint draw, larger is better.
+        sureness_independent: Where the error of each GPU is its own.
+        sureness_at_these_prices: If every price still is the one listed.
         p_best_independent: P(best) where the error of each GPU is its own, so that none cancels.
         p_near_best: Probability of coming within 10 % of the best.
     """
@@ -43,25 +50,32 @@ class Chances:
     p_top3: list[float]
     sureness: Sureness
     sureness_independent: Sureness
+    sureness_at_these_prices: Sureness
+    scores: Floats
 
 
 def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chances:
-    """Return rank, tie and chances of each row; ``order`` has the rows best first."""
+    """Return rank, tie and chances of each row; ``order`` has the rows best first.
+
+    P(best) under independent errors is 0 for an offer behind three cheaper ones of its GPU and number.
+    """
     total, detailed = len(order), min(len(order), IN_DETAIL)
     able = _able(pool, order, detailed)
     kinds = pool.gpu[order][:detailed].tolist()
     p_best, p_top3, p_near, p_independent = (np.zeros(total) for _ in range(4))
 
-    scores = drawn_merits(request, pool, order[able])
+    rows = order[able]
+    price = drawn_prices(pool.prices, rows, request.draws, request.seed)
+    scores = drawn_merits(request, pool, rows, price=price)
     ranks, ties = contest.bands(scores[:detailed], kinds)
     p_best[able], p_top3[able] = contest.chances(scores)
     losses = _losses(request, scores)
     p_near[able] = (losses <= NEAR).mean(axis=1)
-    sureness = _sureness(request, scores, losses[0], p_best[0])
 
-    alone = drawn_merits(request, pool, order[able], independent=True)
-    p_independent[able], _ = contest.chances(alone)
-    sureness_alone = _sureness(request, alone, _losses(request, alone)[0], p_independent[0])
+    few = _few(pool, rows)
+    alone = drawn_merits(request, pool, rows[few], price=price[few], independent=True)
+    p_independent[np.array(able)[few]] = contest.wins(alone)
+    listed = drawn_merits(request, pool, rows[few])
 
     if p_best[0] < contest.SURE:
         ties[0] = True
@@ -73,39 +87,55 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
         p_best_independent=p_independent.tolist(),
         p_near_best=p_near.tolist(),
         p_top3=p_top3.tolist(),
-        sureness=sureness,
-        sureness_independent=sureness_alone,
+        sureness=_sureness(request, scores),
+        sureness_independent=_sureness(request, alone),
+        sureness_at_these_prices=_sureness(request, listed),
+        scores=scores[:detailed],
     )
 
 
-def _losses(request: RankRequest, scores: Floats) -> Floats:
-    """Return what each row loses against the best of each draw, as a share: (N, D), at least 0.
+def _losses(request: RankRequest, scores: Floats, best: Floats | None = None) -> Floats:
+    """Return what rows lose against the best of each draw, as a share: (N, D), at least 0.
 
-    Of cost and time it is how much more than the least; of value and throughput how much less than the most,
-    as the ratio of the two.
+    Of cost and time it is how much more than the least; of value and throughput how much more the most is.
     """
-    best = scores.max(axis=0)
+    if best is None:
+        best = scores.max(axis=0)
     if sorted_by(request) in {"cost", "time"}:
         return np.asarray(scores / best - 1)  # both are negative: 12 USD over 10 USD is 0.2
     return np.asarray(best / scores - 1)
 
 
-def _sureness(request: RankRequest, scores: Floats, losses: Floats, p_best: float) -> Sureness:
-    regret = scores.max(axis=0) - scores[0]
+def _sureness(request: RankRequest, scores: Floats) -> Sureness:
+    """Return how sure the first row is; rows as good as it share the win."""
+    best = scores.max(axis=0)
+    loss = _losses(request, scores[:1], best)[0]
+    won = scores[0] == best
     is_cost = sorted_by(request) == "cost"
     return Sureness(
-        p_best=float(p_best),
-        p_near_best=float((losses <= NEAR).mean()),
-        regret_usd=float(regret.mean()) if is_cost else None,
-        regret_share=float(losses.mean()),
+        p_best=float((won / (scores == best).sum(axis=0)).mean()),
+        p_near_best=float((loss <= NEAR).mean()),
+        regret_usd=float((best - scores[0]).mean()) if is_cost else None,
+        regret_share=float(loss.mean()),
     )
+
+
+def _few(pool: Candidates, rows: Indices) -> list[int]:
+    """Return the places of the rows that are drawn again under other errors: the first of each machine."""
+    seen: dict[tuple[int, float], int] = {}
+    few: list[int] = []
+    for place, machine in enumerate(zip(pool.gpu[rows].tolist(), pool.count[rows].tolist(), strict=True)):
+        seen[machine] = seen.get(machine, 0) + 1
+        if seen[machine] <= _CHANCES:
+            few.append(place)
+    return few[:AGAIN]
 
 
 def _able(pool: Candidates, order: Indices, detailed: int) -> list[int]:
     """Return the positions that can be among the best three: the detailed ones, and three of each machine.
 
-    A machine is a GPU, its number, and how it is paid. Of two such the cheaper is the better in every draw;
-    of a single GPU and eight the start-up or the billing increment may make either the better.
+    A machine is a GPU, its number, and how it is paid. Of two such the cheaper is the better as listed; of a
+    single GPU and eight the start-up or the billing increment may make either the better.
     """
     machines = np.stack([pool.gpu, pool.count, pool.delivered, pool.is_owned])[:, order]
     seen: dict[tuple[float, ...], int] = {}

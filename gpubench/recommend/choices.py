@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
+from types import MappingProxyType
 
 from gpubench.models import (
+    Asks,
     Choice,
     Elsewhere,
     FindingKind,
@@ -16,6 +18,7 @@ from gpubench.models import (
     RankedOffer,
     Source,
 )
+from gpubench.offers.moves import AskKey
 from gpubench.profile.allowance import card_of
 from gpubench.recommend.owning import QUOTED, Ownership
 from gpubench.recommend.request import RankRequest
@@ -46,6 +49,7 @@ def choice_of(
     *,
     photographs: Collection[str] = (),
     machine: Ownership | None = None,
+    asks: Mapping[AskKey, Asks] = MappingProxyType({}),
 ) -> Choice:
     """Return all that is known of one offer.
 
@@ -56,6 +60,7 @@ def choice_of(
         specs: The specification table.
         photographs: Workloads that train on decoded photographs.
         machine: Of owned hardware what it costs.
+        asks: What hosts of marketplaces ask for each GPU.
     """
     offer, estimate = row.offer, row.estimate
     ranked = row.rank > 0
@@ -77,6 +82,7 @@ def choice_of(
         price_age_days=row.price_age_days,
         purchase_usd=None if machine is None else machine.purchase_usd,
         price_note=offer.note,
+        asks=asks.get((offer.gpu_key, offer.pricing)) if offer.kind == "marketplace" else None,
         in_stock=offer.in_stock,
         stock_date=offer.stock_date,
         regions=_regions(offer, same),

@@ -34,12 +34,17 @@ def chances(scores: Floats) -> tuple[Floats, Floats]:
     Returns:
         Two arrays (N,), 0 to 1.
     """
-    best = scores == scores.max(axis=0)
-    p_best = (best / best.sum(axis=0)).mean(axis=1)
+    p_best = wins(scores)
     if len(scores) <= 3:
         return p_best, np.ones(len(scores))
     third = -np.partition(-scores, 2, axis=0)[2]
     return p_best, (scores >= third).mean(axis=1)
+
+
+def wins(scores: Floats) -> Floats:
+    """Return P(best) of each row alone: (N,)."""
+    best = scores == scores.max(axis=0)
+    return np.asarray((best / best.sum(axis=0)).mean(axis=1))
 
 
 def bands(scores: Floats, kinds: Sequence[int]) -> tuple[list[int], list[bool]]:

@@ -8,9 +8,11 @@ from types import MappingProxyType
 import msgspec
 
 from gpubench.models import (
+    Asks,
     Change,
     Choice,
     Decision,
+    FindingOut,
     GpuSpec,
     Job,
     Offer,
@@ -18,6 +20,7 @@ from gpubench.models import (
     RankedOffer,
     Source,
 )
+from gpubench.offers.moves import AskKey
 from gpubench.recommend.chances import Chances
 from gpubench.recommend.choices import choice_of, source_of
 from gpubench.recommend.objective import sorted_by
@@ -35,6 +38,8 @@ def decide(
     machines: Mapping[Offer, Ownership] = MappingProxyType({}),
     to_own: RankedOffer | None = None,
     photographs: Collection[str] = (),
+    asks: Mapping[AskKey, Asks] = MappingProxyType({}),
+    measurement: FindingOut | None = None,
 ) -> Decision:
     """Return what to pay for.
 
@@ -47,13 +52,15 @@ def decide(
         machines: What owning means, for owned offers.
         to_own: The best hardware to buy where none is among the rows.
         photographs: Workloads that train on decoded photographs.
+        asks: What hosts of marketplaces ask for each GPU.
+        measurement: The one that is worth most before choosing.
     """
 
     def choice(row: RankedOffer | None) -> Choice | None:
         if row is None:
             return None
         machine = machines.get(row.offer)
-        return choice_of(request, row, rows, specs, photographs=photographs, machine=machine)
+        return choice_of(request, row, rows, specs, photographs=photographs, machine=machine, asks=asks)
 
     by_gpu = tuple(found for row in best_of_each_gpu(rows) if (found := choice(row)))
     runner_up = by_gpu[1] if len(by_gpu) > 1 else None
@@ -64,12 +71,23 @@ def decide(
         runner_up=runner_up,
         sureness=chances.sureness,
         sureness_independent=chances.sureness_independent,
+        sureness_at_these_prices=chances.sureness_at_these_prices,
         changes=tuple(_changes(request, rows)),
         best_cloud=choice(_best(rows, "cloud")),
         best_marketplace=choice(_best(rows, "marketplace")),
         best_to_own=choice(_best(rows, "own") or to_own),
         by_gpu=by_gpu,
+        finding_out=measurement,
+        unfitted=_unfitted(request, first, runner_up),
     )
+
+
+def _unfitted(request: RankRequest, first: Choice, runner_up: Choice | None) -> str | None:
+    """Say that what decides is predicted without a fit: of inference hardly any row is published."""
+    decisive = [choice for choice in (first, runner_up) if choice is not None]
+    if request.task != "infer" or all(choice.basis != "predicted" for choice in decisive):
+        return None
+    return "speeds of inference are predicted from few published measurements"
 
 
 def best_of_each_gpu(rows: Iterable[RankedOffer]) -> list[RankedOffer]:

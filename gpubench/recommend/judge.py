@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from gpubench.labels import gpu_name
 from gpubench.models import BuyOrRent, GpuSpec, Offer, RankedOffer, Ranking
+from gpubench.offers.moves import USUAL_DRIFT, asks_of
 from gpubench.offers.outliers import Market
-from gpubench.offers.table import OfferKey
-from gpubench.recommend import limits, objective
+from gpubench.offers.table import NOT_RANKED, OfferKey
+from gpubench.recommend import limits, objective, prices
 from gpubench.recommend.break_even import against_rent
 from gpubench.recommend.candidates import Candidates, candidates_of
 from gpubench.recommend.chances import chances_of
@@ -30,15 +31,28 @@ from gpubench.recommend.filters import (
     outlier_filter,
     payment_filters,
 )
+from gpubench.recommend.finding_out import finding_out
 from gpubench.recommend.gather import Evidence
 from gpubench.recommend.job import Work, work_of
-from gpubench.recommend.notes import far_from_others, free_beside, left_out_as_outliers, notes_of
+from gpubench.recommend.notes import (
+    far_from_others,
+    free_beside,
+    how_to_measure,
+    left_out_as_outliers,
+    notes_of,
+)
 from gpubench.recommend.owning import Ownership
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import rows_of, with_spot_break_even
 from gpubench.recommend.scaling import Scaling, scaling_of
 from gpubench.recommend.speeds import Drawer, Speeds, combine
-from gpubench.recommend.verdict import buying_sentences, cpu_comparison, cpu_sentences, verdict
+from gpubench.recommend.verdict import (
+    NO_GPU_NEEDED,
+    buying_sentences,
+    cpu_comparison,
+    cpu_sentences,
+    verdict,
+)
 from gpubench.units import plural
 
 
@@ -53,6 +67,7 @@ def judge(
     owned: Mapping[Offer, Ownership] = MappingProxyType({}),
     for_sale: Mapping[Offer, Ownership] = MappingProxyType({}),
     believed: Collection[OfferKey] = (),
+    drift: float = USUAL_DRIFT,
     notes: Iterable[str] = (),
 ) -> Ranking:
     """Rank offers as the request asks.
@@ -67,6 +82,7 @@ def judge(
         owned: What owning means, for the owned ones among the offers.
         for_sale: Hardware that could be bought and is not ranked: the best of it stands beside the ranking.
         believed: Keys of offers that the buyer gave himself: their prices are taken as they are.
+        drift: How far list prices move in a year: see ``offers.moves.drift_of``.
         notes: What the reader should know about the evidence.
 
     Raises:
@@ -77,8 +93,8 @@ def judge(
     filters = filters_of(request, offers, today, watts)
     possible, fallen = apply(filters, offers, specs)
     sold, _ = apply(filters, for_sale, specs)
-    market = Market(offers)
-    possible, doubted = apply(outlier_filter(request, market, believed), possible, specs)
+    others = Market(offers)
+    possible, doubted = apply(outlier_filter(request, others, believed), possible, specs)
     paid_as_asked = payment_filters(request, {offer.pricing for offer in offers})
     kept, otherwise_paid = apply(paid_as_asked, possible, specs)
     fallen += [*doubted, *otherwise_paid]
@@ -92,7 +108,9 @@ def judge(
     work = work_of(request, speeds, evidence.usual_job, _unit(speeds))
     if work is None:
         request = msgspec.structs.replace(request, relative=True)
-    pool_of = _pool(request, speeds, specs, evidence, work)
+    market = prices.Market(today, asks_of(_believed(offers, doubted)), drift)
+    known = _Known(speeds, specs, evidence, market, work)
+    pool_of = _pool(request, known)
     pool = pool_of(kept)
     misses = limits.misses(request, pool)
     if misses:
@@ -129,31 +147,48 @@ def judge(
             machines=machines,
             to_own=_best_to_own(request, to_buy, today) if len(to_buy) else None,
             photographs=evidence.photographs,
+            asks=market.asks,
+            measurement=finding_out(request, pool, order, rows, chances),
         ),
         buy_or_rent=decisions,
         notes=(
             *notes,
             *left_out_as_outliers([each for each in doubted if apply(paid_as_asked, [each.offer], specs)[0]]),
-            *far_from_others(market, believed, kept),
+            *far_from_others(others, believed, kept),
             *notes_of(request, pool, len(rows), today),
             *free_beside(request, offers, specs),
         ),
     )
-    sentences = [
-        *cpu_sentences(request, speeds),
-        *verdict(request, ranking, _headline(request, pool, order)),
-        *cpu_comparison(request, speeds, rows[0]),
-    ]
+    about_the_cpu = cpu_sentences(request, speeds)
+    needless = [each for each in about_the_cpu if each.startswith(NO_GPU_NEEDED)]
+    said = verdict(
+        request,
+        ranking,
+        _headline(request, pool, order),
+        first=needless,
+        last=[
+            *buying_sentences(decisions),
+            *(each for each in about_the_cpu if each not in needless),
+            *cpu_comparison(request, speeds, rows[0]),
+        ],
+    )
     return msgspec.structs.replace(
         ranking,
         rows=ranking.rows[: request.limit],
-        verdict=" ".join([*sentences, *buying_sentences(decisions)]),
+        verdict=" ".join(said.verdict),
+        notes=(*said.beside, *how_to_measure(ranking.decision), *ranking.notes),
     )
 
 
 def _require(kept: Sequence[Offer], offers: Sequence[Offer], fallen: Sequence[Exclusion]) -> None:
     if not kept:
         raise nothing_left(len(offers), fallen)
+
+
+def _believed(offers: Iterable[Offer], doubted: Iterable[Exclusion]) -> Iterator[Offer]:
+    """Yield the offers of today whose prices nobody doubts."""
+    left_out = {id(each.offer) for each in doubted}
+    return (offer for offer in offers if offer.kind not in NOT_RANKED and id(offer) not in left_out)
 
 
 def _draw() -> Drawer:
@@ -182,23 +217,39 @@ def _why_unknown(gpu_key: str, speeds: Speeds, specs: Mapping[str, GpuSpec]) -> 
     return speeds.refusals.get(gpu_key, "its GPU is not in the table, and no run of yours measured it")
 
 
-def _pool(
-    request: RankRequest, speeds: Speeds, specs: Mapping[str, GpuSpec], evidence: Evidence, work: Work | None
-) -> Callable[[Sequence[Offer]], Candidates]:
+class _Known(NamedTuple):
+    """What every offer is laid out by."""
+
+    speeds: Speeds
+    specs: Mapping[str, GpuSpec]
+    evidence: Evidence
+    market: prices.Market
+    work: Work | None
+
+
+def _pool(request: RankRequest, known: _Known) -> Callable[[Sequence[Offer]], Candidates]:
     """Return what lays offers out as columns."""
+    speeds, specs, evidence = known.speeds, known.specs, known.evidence
     scaler = evidence.scaler if request.one_job_over_all_gpus else None
     parts = {
         key: dict(zip(evidence.answers, each, strict=True))
         for key, each in zip(speeds.keys, speeds.parts, strict=True)
     }
-    known: dict[tuple[str, int], Scaling] = {}
+    scalings: dict[tuple[str, int], Scaling] = {}
 
     def pool_of(offers: Sequence[Offer]) -> Candidates:
-        for key, count in {(offer.gpu_key, offer.gpu_count) for offer in offers} - known.keys():
+        for key, count in {(offer.gpu_key, offer.gpu_count) for offer in offers} - scalings.keys():
             found = scaling_of(specs.get(key), count, parts[key], scaler=scaler, shares=request.mix)
-            known[key, count] = found
+            scalings[key, count] = found
         return candidates_of(
-            offers, speeds, specs, known, request.spot_lost, reference_gpu=request.reference_gpu, work=work
+            offers,
+            speeds,
+            specs,
+            scalings,
+            known.market,
+            spot_lost=request.spot_lost,
+            reference_gpu=request.reference_gpu,
+            work=known.work,
         )
 
     return pool_of

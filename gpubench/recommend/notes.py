@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 
 from gpubench.labels import gpu_name
-from gpubench.models import Estimate, GpuSpec, Offer, Pricing
+from gpubench.models import Decision, Estimate, GpuSpec, Offer, Pricing
 from gpubench.offers.dates import STALE_AFTER_DAYS, price_age_days, show_price_date
 from gpubench.offers.outliers import ADMITTED_BY, Market, name_of
 from gpubench.offers.table import OfferKey, offer_key
@@ -17,7 +17,7 @@ from gpubench.recommend.filters import FAR_BELOW, Exclusion
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.words import batches_of
 from gpubench.specs import load_specs
-from gpubench.units import count, format_number, format_percent, plain
+from gpubench.units import count, format_number, format_percent, format_usd, plain
 
 
 def notes_of(request: RankRequest, pool: Candidates, total: int, today: date) -> Iterator[str]:
@@ -43,6 +43,17 @@ def notes_of(request: RankRequest, pool: Candidates, total: int, today: date) ->
         )
     if total > IN_DETAIL:
         yield f"Ties are worked out for the first {IN_DETAIL:,} of {total:,} rows."
+
+
+def how_to_measure(decision: Decision | None) -> Iterator[str]:
+    """Yield the command and the minutes of the measurement that is worth more than it costs."""
+    found = None if decision is None else decision.finding_out
+    if found is not None and found.is_advised:
+        saved, paid = format_usd(found.saving_usd), format_usd(found.cost_usd)
+        yield (
+            f"Measuring {gpu_name(found.gpu_key)} at {plain(found.provider, 40)} takes {found.minutes:g} "
+            f"minutes and about {paid}, and saves {saved} on this job on average: {found.command}"
+        )
 
 
 def free_beside(request: RankRequest, offers: Iterable[Offer], specs: Mapping[str, GpuSpec]) -> Iterator[str]:

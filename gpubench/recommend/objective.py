@@ -52,27 +52,50 @@ def in_words(request: RankRequest) -> str:
     return f"{words}{best}"
 
 
-def merit(request: RankRequest, pool: Candidates, rate: Floats, rows: Indices | slice) -> Floats:
-    """Return what the request sorts by, at a rate of the instance: larger is better; shape of ``rate``."""
+def merit(
+    request: RankRequest, pool: Candidates, rate: Floats, rows: Indices | slice, price: Floats | None = None
+) -> Floats:
+    """Return what the request sorts by, at a rate of the instance: larger is better; shape of ``rate``.
+
+    Args:
+        request: What was asked.
+        pool: The offers.
+        rate: (N,) or (N, D) of these rows.
+        rows: Which rows.
+        price: Of the shape of ``rate`` [USD/h]; None takes the listed ones.
+    """
     by = sorted_by(request)
     if by == "throughput":
         return rate
     if by == "value":
-        return economics.samples_per_usd(rate, _beside(pool.price[rows], rate))
+        return economics.samples_per_usd(rate, _beside(pool.price[rows], rate) if price is None else price)
     job_hours = hours(request, pool, rate, rows)
-    return -job_hours if by == "time" else -cost(request, pool, job_hours, rows)
+    return -job_hours if by == "time" else -cost(request, pool, job_hours, rows, price)
 
 
 def drawn_merits(
-    request: RankRequest, pool: Candidates, rows: Indices, *, independent: bool = False
+    request: RankRequest,
+    pool: Candidates,
+    rows: Indices,
+    *,
+    price: Floats | None = None,
+    independent: bool = False,
 ) -> Floats:
-    """Return the (N, D) merit of these rows in every joint draw, or in draws of independent errors."""
+    """Return the (N, D) merit of these rows in every joint draw.
+
+    Args:
+        request: What was asked.
+        pool: The offers.
+        rows: Which of them.
+        price: (N, D) of the instance [USD/h]; None takes every price as it is listed, however old.
+        independent: Draw the error of each GPU as its own.
+    """
     rate = drawn_rates(request, pool, rows, independent=independent)
     work = pool.work
     if work is not None and work.drawn is not None and work.drawn_independent is not None:
         # Of a job in hours of a reference GPU the work is drawn too: only the ratio of the two speeds counts.
         rate *= work.samples / (work.drawn_independent if independent else work.drawn)
-    return merit(request, pool, rate, rows)
+    return merit(request, pool, rate, rows, price)
 
 
 def order(request: RankRequest, pool: Candidates) -> Indices:
@@ -125,18 +148,28 @@ def hours(request: RankRequest, pool: Candidates, rate: Floats, rows: Indices | 
     return work + _beside(startup, rate)
 
 
-def cost(request: RankRequest, pool: Candidates, job_hours: Floats, rows: Indices | slice) -> Floats:
-    """Return what one job costs [USD]; independent jobs share the instance's price."""
-    price = pool.price[rows]
+def cost(
+    request: RankRequest,
+    pool: Candidates,
+    job_hours: Floats,
+    rows: Indices | slice,
+    price: Floats | None = None,
+) -> Floats:
+    """Return what one job costs [USD]; independent jobs share the instance's price.
+
+    ``price`` of the instance is of the shape of ``job_hours``; None takes the listed ones.
+    """
+    if price is None:
+        price = _beside(pool.price[rows], job_hours)
     if not request.one_job_over_all_gpus:
-        price = price / pool.count[rows]
+        price = price / _beside(pool.count[rows], job_hours)
     unit = economics.SECOND_IN_HOURS
     if request.billing_minutes is not None:
         unit = request.billing_minutes / economics.MINUTES_PER_HOUR
     units = np.where(pool.is_owned[rows], economics.SECOND_IN_HOURS, unit)
     return economics.job_cost(
         economics.billed_hours(job_hours, _beside(units, job_hours)),
-        _beside(price, job_hours),
+        price,
         request.storage_usd_per_month,
         request.egress_usd,
         request.tax,

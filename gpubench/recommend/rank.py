@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gpubench.models import Ranking
+from gpubench.offers.moves import drift_of
 from gpubench.offers.table import OfferTable
 from gpubench.recommend.gather import Runs, gather, mean_power_w
 from gpubench.recommend.judge import judge
@@ -58,6 +59,7 @@ def rank(request: RankRequest) -> Ranking:
         owned=owned,
         for_sale=for_sale,
         believed=table.own,
+        drift=drift_of(table.changes),
         notes=(*table.notes, *_set_aside(table), *problems),
     )
 
@@ -78,10 +80,11 @@ def _named(request: RankRequest) -> RankRequest:
 
 
 def _runs(request: RankRequest) -> tuple[Runs, tuple[str, ...]]:
-    from gpubench.record.store import read_runs, reference_runs, results_root
+    from gpubench.record.store import newest_runs, reference_runs, results_root
 
-    stored = read_runs(results_root(request.results))
-    return Runs(stored.runs, reference_runs()), stored.problems
+    stored = newest_runs(results_root(request.results))
+    notes = (*stored.problems, *([stored.passed_over] if stored.passed_over else []))
+    return Runs(stored.runs, reference_runs()), notes
 
 
 __test__ = {"rank": rank}  # doctest knows a function by its module, and this one is wrapped

@@ -110,6 +110,10 @@ ACCELERATORS_AT: dict[str, dict[str, str | None]] = {
 IDLE_MINUTES = 5
 SETUP_MINUTES = 15
 """Machine start and installation of torch, counted in the cap on cost."""
+TRY_MINUTES = 15.0
+"""Time limit of a measurement, unless another is asked for."""
+TRIAL_MINUTES = TRY_MINUTES + SETUP_MINUTES + IDLE_MINUTES
+"""What a trial is paid for."""
 
 GRACE_S = 300
 """After the time limit of the measurement, before the task is cut off."""
@@ -305,6 +309,11 @@ def _choose(rows: Sequence[RankedOffer], count: int) -> tuple[list[RankedOffer],
         elif reason:
             passed.append(f"{offer_name(row.offer)}: {reason}")
     return chosen, list(dict.fromkeys(passed))
+
+
+def can_be_tried(row: RankedOffer) -> bool:
+    """Return whether a task file can rent an offer and measure there what is not measured yet."""
+    return _why_not(row, set()) is None
 
 
 def _why_not(row: RankedOffer, tried: set[str | None]) -> str | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from gpubench.findings import doubts
 from gpubench.interval import Interval
@@ -18,13 +19,13 @@ from gpubench.models import (
     Ranking,
     SortedBy,
 )
-from gpubench.recommend.contest import SURE
 from gpubench.recommend.economics import SECONDS_PER_HOUR, train_hours
 from gpubench.recommend.own_devices import CPU_KEY
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import Speeds
 from gpubench.recommend.words import batches_of, buying_words
 from gpubench.units import (
+    count,
     format_duration,
     format_percent,
     format_usd,
@@ -36,10 +37,19 @@ NO_GPU_NEEDED = "You do not need a GPU for this"
 """How the sentence begins that comes before everything else."""
 
 SURENESS = "How sure"
-"""How the sentence begins that says no more than P(best)."""
+"""How the sentence begins that says how sure the answer is."""
+
+MOST_WORDS = 60
+"""Of a verdict; what it has no room for stands among the notes."""
 
 NO_GPU_HOURS = 1.0
 """A job that the CPU ends within this needs no GPU, unless a deadline says otherwise."""
+
+CERTAIN = 0.99
+"""A probability above this is not told apart from certainty."""
+
+PRICES_DECIDE = 0.1
+"""P(best) that today's prices could add before anything is measured."""
 
 MOST_MACHINES = 2
 """Machines that the verdict speaks of; the table has them all."""
@@ -51,23 +61,59 @@ _BASIS = {
 }
 
 
-def verdict(request: RankRequest, ranking: Ranking, fastest_and_cheapest: tuple[int, int]) -> list[str]:
-    """Return the verdict: the answer, how sure it is, the fastest and the cheapest, and what else matters.
+class Said(NamedTuple):
+    """Sentences on a ranking, the most important first: those of the verdict, and what it has no room for."""
+
+    verdict: tuple[str, ...]
+    beside: tuple[str, ...]
+
+
+def verdict(
+    request: RankRequest,
+    ranking: Ranking,
+    fastest_and_cheapest: tuple[int, int],
+    *,
+    first: Sequence[str] = (),
+    last: Sequence[str] = (),
+) -> Said:
+    """Return the verdict in at most 60 words: the answer, how sure it is, and what there is room for.
 
     Args:
         request: What was asked.
-        ranking: All rows, best first, at least one.
+        ranking: All rows, best first, at least one, with the decision.
         fastest_and_cheapest: Which rows are the fastest and the cheapest by the hour.
+        first: What comes before everything: that no GPU is needed.
+        last: What comes after it: buying, and the CPU here.
     """
     head = ranking.rows[0]
     sentences = [
+        *first,
         _best(request, ranking),
-        _sureness(ranking.rows),
-        _others(ranking, *fastest_and_cheapest),
+        _sureness(ranking),
+        _doubts(ranking),
+        _advice(ranking),
         _host_bound(head),
+        _tie(ranking.rows),
         _spot(head),
+        _others(ranking, *fastest_and_cheapest),
+        *last,
     ]
-    return [sentence for sentence in sentences if sentence]
+    return _within(MOST_WORDS, [sentence for sentence in sentences if sentence])
+
+
+def _within(most_words: int, sentences: Iterable[str]) -> Said:
+    """Part sentences into those that there is room for, in their order, and the others."""
+    said: list[str] = []
+    beside: list[str] = []
+    left = most_words
+    for sentence in sentences:
+        words = len(sentence.split())
+        if words <= left or not said:
+            said.append(sentence)
+            left -= words
+        else:
+            beside.append(sentence)
+    return Said(tuple(said), tuple(beside))
 
 
 def _best(request: RankRequest, ranking: Ranking) -> str:
@@ -89,17 +135,21 @@ def _who(row: RankedOffer) -> str:
     if row.offer.pricing is Pricing.OWNED:
         return f"owning {gpus_of(row.offer)} at {price_of(row.offer)} of work"
     spot = " spot" if row.offer.pricing is Pricing.SPOT else ""
-    return f"{gpus_of(row.offer)} at {plain(row.offer.provider, 40)}{spot} for {price_of(row.offer)}"
+    host = " (one host's ask)" if row.offer.kind == "marketplace" else ""
+    return f"{gpus_of(row.offer)} at {plain(row.offer.provider, 40)}{spot} for {price_of(row.offer)}{host}"
 
 
 def _merit(ranking: Ranking, row: RankedOffer) -> str:
     if ranking.sorted_by == "value":
         return f"{ranking.value_of(row).compact()} {ranking.value_unit}"
-    return _rate(ranking, row) if ranking.sorted_by == "throughput" else _job(row)
+    if ranking.sorted_by == "throughput":
+        return _rate(ranking, row)
+    job = None if ranking.decision is None else ranking.decision.job
+    return f"{_job(row)} for {'the job' if job is None else plain(job.words, 80)}"
 
 
 def _job(row: RankedOffer) -> str:
-    return f"{_duration(row.hours)} and {format_usd(row.cost_usd)} for the job"
+    return f"{_duration(row.hours)} and {format_usd(row.cost_usd)}"
 
 
 def _rate(ranking: Ranking, row: RankedOffer) -> str:
@@ -109,23 +159,63 @@ def _rate(ranking: Ranking, row: RankedOffer) -> str:
     return f"{figure} {ranking.throughput_unit}"
 
 
-def _sureness(rows: Sequence[RankedOffer]) -> str:
-    head = rows[0]
-    if head.p_best is None:
+def _sureness(ranking: Ranking) -> str:
+    """Say how sure the choice is, under common errors and independent ones, and what choosing now costs."""
+    decision = ranking.decision
+    if decision is None or decision.sureness is None:
         return ""
-    if len(rows) == 1:
+    if len(ranking.rows) == 1:
         return "It is the only offer left."
-    chance = f"best of {len(rows):,} offers with a probability of {_probability(head.p_best)}"
-    rivals = rivals_of(rows)
-    if not rivals:
-        elsewhere = ", as are the same GPUs elsewhere" if head.tie else ""
-        return f"{SURENESS}: {chance}{elsewhere}."
-    word = "It is a tie" if head.p_best < SURE else "It is not certain"
-    return f"{word}: {chance}, statistically tied with {listing(rivals, most=3)}; {_separator(rows)}."
+    sure, alone = decision.sureness, decision.sureness_independent
+    offers = f"best of {len(ranking.rows):,}"
+    if min(sure.p_best, 1.0 if alone is None else alone.p_best) > CERTAIN:
+        return f"{SURENESS}: {_probability(sure.p_best)} {offers}, also if errors are independent."
+    independent = "" if alone is None else f" ({_probability(alone.p_best)} if errors are independent)"
+    regret = format_percent(sure.regret_share) if sure.regret_usd is None else format_usd(sure.regret_usd)
+    return (
+        f"{SURENESS}: {_probability(sure.p_best)} {offers}{independent}, "
+        f"{_probability(sure.p_near_best)} within 10 % of the best; expected regret {regret}."
+    )
 
 
 def _probability(value: float) -> str:
-    return "over 99 %" if value > 0.99 else format_percent(value)
+    return "over 99 %" if value > CERTAIN else format_percent(value)
+
+
+def _tie(rows: Sequence[RankedOffer]) -> str:
+    """Name the other GPUs that cannot be told from the first."""
+    rivals = rivals_of(rows)
+    return f"Statistically tied with {listing(rivals, most=2)}." if rivals else ""
+
+
+def _doubts(ranking: Ranking) -> str:
+    """Flag an extrapolation, and a prediction without a fit, where it decides."""
+    decision = ranking.decision
+    if decision is None:
+        return ""
+    decisive = [each for each in (decision.choice, decision.runner_up) if each is not None]
+    beyond = dict.fromkeys(gpu_name(each.gpu_key) for each in decisive if each.extrapolated)
+    words = [f"{listing(beyond)} extrapolated beyond the fit"] if beyond else []
+    words += [decision.unfitted] if decision.unfitted else []
+    text = "; ".join(words)
+    return f"Caution: {text}." if text else ""
+
+
+def _advice(ranking: Ranking) -> str:
+    """Say what would make the choice surer: today's prices where their age decides, else a measurement."""
+    decision = ranking.decision
+    if decision is None or decision.sureness is None:
+        return ""
+    now, listed = decision.sureness, decision.sureness_at_these_prices
+    if listed is not None and listed.p_best - now.p_best > PRICES_DECIDE:
+        age = decision.choice.price_age_days
+        old = "" if age is None else f", {count(age, 'day')} old"
+        return f"At these prices{old}: {_probability(listed.p_best)}. Refresh them first."
+    found = decision.finding_out
+    if found is None or not found.is_advised:
+        return ""
+    saved, paid = format_usd(found.saving_usd), format_usd(found.cost_usd)
+    return f"Measuring {gpu_name(found.gpu_key)} first saves {saved} on average for {paid}."
 
 
 def rivals_of(rows: Sequence[RankedOffer]) -> list[str]:
@@ -138,15 +228,6 @@ def rivals_of(rows: Sequence[RankedOffer]) -> list[str]:
 def _tied(rows: Sequence[RankedOffer]) -> list[RankedOffer]:
     tied = (row for row in rows[1:] if row.tie and row.rank == rows[0].rank)
     return sorted(tied, key=lambda row: -(row.p_best or 0.0))
-
-
-def _separator(rows: Sequence[RankedOffer]) -> str:
-    """Name the measurement that would tell the head from its likeliest rival."""
-    unmeasured = (row.offer.gpu_key for row in [rows[0], *_tied(rows)] if row.estimate.basis == "predicted")
-    keys = list(dict.fromkeys(unmeasured))
-    if not keys:
-        return "measure both again with --publish to decide"
-    return f"measure {' and '.join(gpu_name(key) for key in keys[:2])} to decide"
 
 
 def _others(ranking: Ranking, fastest: int, cheapest: int) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -17,14 +18,27 @@ from gpubench.folders import default_results
 from gpubench.models import SCHEMA_VERSION, Measurement, Run
 from gpubench.record import ledger, lock
 from gpubench.record.aside import move_aside, set_aside
+from gpubench.record.heads import (
+    NEWEST,
+    Head,
+    head_of_run,
+    many_objects,
+    newest_of_each,
+    read_file_head,
+    read_heads,
+)
 from gpubench.record.lock import RunLock
 from gpubench.record.rules import broken_rule
 from gpubench.shipped import data_path
-from gpubench.units import MIB, format_bytes, plain
+from gpubench.units import MIB, count, format_bytes, plain
 
 MAX_FILE_BYTES = 64 * MIB
 """A run of 5 launches and 27 cases with 100 s of telemetry each takes 27 MiB; twice that is no run."""
 
+MANY_RUNS = 500
+"""So many are read whole, in half a second; of more the heads come first."""
+
+_T = TypeVar("_T")
 _RUN_NAME = re.compile(r"\d{8}t\d{6}z-[^/]*\.json", re.IGNORECASE)
 _SAFE_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,78}[a-z0-9])?")
 _RESERVED = frozenset({"con", "prn", "aux", "nul"})
@@ -32,10 +46,14 @@ _UNKNOWN_KEY = "unknown"
 
 
 class StoredRuns(msgspec.Struct, frozen=True, kw_only=True):
-    """Every readable run of a results folder, oldest first, and a line for each file that is not."""
+    """Every readable run of a results folder, oldest first, and a line for each file that is not.
+
+    ``passed_over`` says so where older runs of the same cases were not read; None where all were.
+    """
 
     runs: tuple[Run, ...]
     problems: tuple[str, ...] = ()
+    passed_over: str | None = None
 
 
 # --- where ---------------------------------------------------------------------------------------------
@@ -277,12 +295,15 @@ def _read(path: Path) -> tuple[Run, bool]:
 
 def _read_file(path: Path) -> Run:
     data = read_bytes(path, MAX_FILE_BYTES)
-    version = decode_json(data, _Head, path, what="gpubench run").schema_version
+    _refuse_later(decode_json(data, _Version, path, what="gpubench run").schema_version, path)
+    return _checked(decode_json(data, Run, path, what="gpubench run"), path)
+
+
+def _refuse_later(version: int, path: Path) -> None:
     if version > SCHEMA_VERSION:
         raise MisuseError(
             f"{path.name} has schema {version}, this gpubench reads up to {SCHEMA_VERSION}: upgrade gpubench"
         )
-    return _checked(decode_json(data, Run, path, what="gpubench run"), path)
 
 
 def _checked(run: Run, path: Path) -> Run:
@@ -310,20 +331,75 @@ def read_runs(root: Path) -> StoredRuns:
     project, so only a file that bears the name of a run is ever renamed, and without a folder ``runs`` no
     other file is read.
     """
-    runs: list[Run] = []
     problems: list[str] = []
+    return _read_all(root, _own_files(root, problems.append), problems)
+
+
+def newest_runs(root: Path) -> StoredRuns:
+    """Read what figures rest on: every run, or of many the newest of each case on each device.
+
+    Where runs are passed over, ``passed_over`` says so. Errors as ``read_runs``.
+    """
+    problems: list[str] = []
+    paths = _own_files(root, problems.append)
+    if len(paths) <= MANY_RUNS:
+        return _read_all(root, paths, problems)
+    heads = _heads(root, paths, problems)
+    chosen = newest_of_each(heads)
+    stored = _read_all(root, sorted(chosen), problems)
+    passed_over = (
+        f"{len(heads):,} runs are stored; figures rest on the newest {NEWEST} of each case on each device, "
+        f"{count(len(chosen), 'run')}"
+    )
+    return msgspec.structs.replace(stored, passed_over=passed_over if len(chosen) < len(heads) else None)
+
+
+def list_runs(root: Path) -> tuple[tuple[Head, ...], tuple[str, ...]]:
+    """Return the head of every readable run, oldest first, and a line for each file that is not.
+
+    Of many runs the heads alone are read, and a rule that a run breaks is found when its figures are.
+    """
+    problems: list[str] = []
+    paths = _own_files(root, problems.append)
+    if len(paths) <= MANY_RUNS:
+        stored = _read_all(root, paths, problems)
+        return tuple(head_of_run(run, Path(run.run_id)) for run in stored.runs), stored.problems
+    heads = _heads(root, paths, problems).values()
+    return tuple(sorted(heads, key=lambda head: (head.started_at, head.run_id))), tuple(problems)
+
+
+def _own_files(root: Path, on_problem: Callable[[str], None]) -> list[Path]:
     own = _has_runs(root)
-    for path in run_files(root, problems.append):
-        if not own and not _is_run_name(path.name):
-            continue
-        try:
-            runs.append(read_run(path))
-        except BadContentError as error:
-            done = set_aside(_top(root), path, _is_bad) if _is_run_name(path.name) else ""
-            problems.append(f"{error}{done}")
-        except MisuseError as error:
-            problems.append(str(error))
+    return [path for path in run_files(root, on_problem) if own or _is_run_name(path.name)]
+
+
+def _read_all(root: Path, paths: Iterable[Path], problems: list[str]) -> StoredRuns:
+    with many_objects():
+        read = (_read_or_say(root, path, read_run, problems) for path in paths)
+        runs = [run for run in read if run is not None]
     return StoredRuns(runs=_oldest_first(runs), problems=tuple(problems))
+
+
+def _read_or_say(root: Path, path: Path, read: Callable[[Path], _T], problems: list[str]) -> _T | None:
+    """Read a file; None where that cannot be, with a line that says why, and bad content set aside."""
+    try:
+        return read(path)
+    except BadContentError as error:
+        done = set_aside(_top(root), path, _is_bad) if _is_run_name(path.name) else ""
+        problems.append(f"{error}{done}")
+    except MisuseError as error:
+        problems.append(str(error))
+    return None
+
+
+def _heads(root: Path, paths: Iterable[Path], problems: list[str]) -> dict[Path, Head]:
+    def read(path: Path) -> Head:
+        head, version = read_file_head(path, MAX_FILE_BYTES)
+        _refuse_later(version, path)
+        return head
+
+    with many_objects():
+        return read_heads(paths, root, lambda path: _read_or_say(root, path, read, problems))
 
 
 @cache
@@ -376,7 +452,7 @@ def run_files(root: Path, on_problem: Callable[[str], None]) -> Iterator[Path]:
                 yield Path(folder) / name
 
 
-class _Head(msgspec.Struct):
+class _Version(msgspec.Struct):
     schema_version: int
 
 

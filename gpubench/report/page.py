@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,9 @@ from gpubench.sections.words import moment_words
 from gpubench.shipped import package_text
 from gpubench.signatures import takes_options_of
 from gpubench.units import format_bytes, plain
+
+MOST_OFFERS = 1000
+"""Rows of a ranking on a page: each takes 2 kB of it, and 100,000 would take 250 MB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +55,13 @@ def report(request: ReportRequest) -> str:
     check_fields(request)
     path, folder = request.output, request.results
     kind = request.format or format_of(path)
-    data = request.data or gather(folder, request.as_of, run=request.run, **_question(request))
+    data = request.data or gather(
+        folder,
+        request.as_of,
+        run=request.run,
+        every_run=kind in {"json", "csv"},  # they are of all that is stored
+        **_question(request),
+    )
     path = path or _default_path(data, folder, kind)
     text = render(data, kind)
     # Names may hold what UTF-8 cannot carry (lone surrogates from a driver): they become "?".
@@ -75,10 +84,28 @@ def render(data: ReportData, format: str = "html") -> str:  # noqa: A002 - the o
         return as_json(data)
     if format == "csv":
         return as_csv(data)
+    data = shortened(data)
     blocks = _placed(data, load_sections())
     if format == "md":
         return as_markdown(_title(data), _subtitle(data), [placed.block for placed in blocks])
     return _html(data, blocks)
+
+
+def shortened(data: ReportData) -> ReportData:
+    """Return what a page can hold of a ranking of thousands of offers.
+
+    That is its head, and whatever nothing dominates. A note of the ranking says so; JSON and CSV have all.
+    """
+    ranking = data.ranking
+    if ranking is None or len(ranking.rows) <= MOST_OFFERS:
+        return data
+    rest = tuple(row for row in ranking.rows[MOST_OFFERS:] if row.pareto)[:MOST_OFFERS]
+    note = (
+        f"{len(ranking.rows):,} offers are ranked; this page has the first {MOST_OFFERS:,} and those that "
+        "nothing dominates: gpubench report -o FILE.csv has all."
+    )
+    rows = (*ranking.rows[:MOST_OFFERS], *rest)
+    return replace(data, ranking=msgspec.structs.replace(ranking, rows=rows, notes=(note, *ranking.notes)))
 
 
 def _default_path(data: ReportData, results: Path | None, kind: str) -> Path:
@@ -100,7 +127,7 @@ def _html(data: ReportData, blocks: Sequence[_Placed]) -> str:
         for placed in blocks
         for i, figure in enumerate(_figures(placed.block), start=1)
     }
-    content, thinned = embedded(data)
+    content, thinned = embedded(_with_few_excluded(data))
     raw = packed(msgspec.json.encode({"data": content, "csv": as_csv(data)}))
     return environment().get_template("page.html.j2").render(
         title=_title(data),
@@ -119,6 +146,14 @@ def _html(data: ReportData, blocks: Sequence[_Placed]) -> str:
         css=_asset("page.css"),
         js=_asset("page.js"),
     )  # fmt: skip
+
+
+def _with_few_excluded(data: ReportData) -> ReportData:
+    """Leave out of the embedded data the most of what is not ranked; the page counts all by their reasons."""
+    if data.ranking is None or len(data.ranking.excluded) <= MOST_OFFERS:
+        return data
+    few = data.ranking.excluded[:MOST_OFFERS]
+    return replace(data, ranking=msgspec.structs.replace(data.ranking, excluded=few))
 
 
 def _figures(block: Block) -> list[Figure]:

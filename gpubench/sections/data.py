@@ -132,7 +132,12 @@ def same(one: DeviceProfile, other: DeviceProfile) -> bool:
 
 
 def gather(
-    results: Path | None = None, as_of: date | str | None = None, *, run: str | None = None, **question: Any
+    results: Path | None = None,
+    as_of: date | str | None = None,
+    *,
+    run: str | None = None,
+    every_run: bool = False,
+    **question: Any,
 ) -> ReportData:
     """Read the runs of a results folder and rank the offers with them.
 
@@ -143,18 +148,19 @@ def gather(
         as_of: The day that ages count to, and the last whose prices count; None is today.
         run: Whose device the page is about: the path or id of a run, or ``latest``; None is the newest
             usable one.
+        every_run: Whether to read runs that later ones shadow in every case; no section needs them.
         question: Fields of ``recommend.request.RankRequest``: workloads, precision, samples, own ...
 
     Raises:
         MisuseError: If the question is wrong; what the user asked for is not replaced by a page without it.
     """
     from gpubench.recommend.rank import rank
-    from gpubench.record.store import find_run, read_run, read_runs, results_root
+    from gpubench.record.store import find_run, newest_runs, read_run, read_runs, results_root
 
     today = day_of(as_of)
     place: dict[str, Any] = {"results": results, "as_of": None if as_of is None else today}
     root = results_root(results)
-    stored = read_runs(root)
+    stored = read_runs(root) if every_run else newest_runs(root)
     chosen = None if run is None else read_run(find_run(root, run))
     ranking, problem = None, None
     decisions: tuple[BuyOrRent, ...] = ()

@@ -191,6 +191,8 @@ def _batch(row: RankedOffer) -> str:
 def _remarks(row: RankedOffer) -> str:
     # The age of a price stands beside the price; as a remark on most rows it would say nothing.
     remarks = [f.kind.value for f in row.findings if f.kind is not FindingKind.STALE_PRICE]
+    if row.offer.in_stock is not None:
+        remarks.append(f"{'in stock' if row.offer.in_stock else 'not in stock'} on {row.offer.stock_date}")
     if row.pareto:
         remarks.append("not dominated")
     if row.fits_memory is None:

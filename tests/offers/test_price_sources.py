@@ -106,6 +106,8 @@ def test_vast_gives_the_cheapest_verified_host_of_each_count():
     assert short(table) == {("RTX 4090", "on_demand", None): 0.40, ("8x RTX 4090", "on_demand", None): 3.60}
     assert table.offers[0].kind == "marketplace"
     assert "2 verified hosts" in table.offers[0].note
+    assert table.offers[0].ask_count == 2
+    assert table.offers[0].ask_median_usd_per_hour > table.offers[0].price_usd_per_hour
     assert "RTX 9999" in table.set_aside[0].row
     assert replay.asked[0]["body"]["verified"] == {"eq": True}
 

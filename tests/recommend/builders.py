@@ -52,7 +52,7 @@ def offer(gpu_key: str = H100, price: float | str = 2.0, **changes) -> Offer:
         "price_usd_per_hour": Decimal(str(price)),
         "pricing": Pricing.ON_DEMAND,
         "kind": "vm",
-        "price_date": "2026-11-01",
+        "price_date": TODAY.isoformat(),
         "source": "test",
     }
     return Offer(**fields | changes)
@@ -121,6 +121,11 @@ def rank_of(
         today=TODAY,
         drawer=drawer or log_normal,
     )
+
+
+def said(ranking: Ranking) -> str:
+    """The verdict, and beside it what it has no room for."""
+    return " ".join((ranking.verdict, *ranking.notes))
 
 
 def log_normal(estimates, n, seed, common_share=None):

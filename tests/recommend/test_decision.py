@@ -76,6 +76,23 @@ def test_it_is_sure_by_draws_and_says_what_choosing_now_costs():
     assert by_value.sureness.regret_usd is None
 
 
+def test_at_these_prices_and_with_independent_errors_are_said_apart():
+    old = [offer(H100, 2.0, price_date="2024-11-20"), offer(A100, 1.2, price_date="2024-11-20")]
+    decision = rank_of(old, RATES, samples=1e9, width=1.02).decision
+    assert decision.sureness_at_these_prices.p_best == 1
+    assert decision.sureness.p_best < 0.95
+    row = rank_of(old, RATES, samples=1e9, width=1.02).rows[0]
+    assert row.p_best_independent == pytest.approx(decision.sureness_independent.p_best)
+
+
+def test_inference_that_is_predicted_is_flagged_where_it_decides():
+    rates = {H100: estimate(H100, 3000.0, basis="measured"), A100: 1700.0}
+    offers = [offer(H100, 2.0), offer(A100, 1.2)]
+    assert "inference" in rank_of(offers, rates, task="infer", samples=1e9).decision.unfitted
+    assert rank_of(offers[:1], rates, task="infer", samples=1e9).decision.unfitted is None
+    assert rank_of(offers, rates, samples=1e9).decision.unfitted is None
+
+
 def test_what_would_change_it():
     """H100 1500 and A100 1700/1.7 = 1000 images/s a dollar: as good at 3.00 USD, or at 2,000 images/s."""
     offers = [offer(H100, 2.0, price_date=TODAY.isoformat()), offer(A100, 1.7, price_date=TODAY.isoformat())]

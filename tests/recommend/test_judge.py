@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
 
@@ -26,6 +28,7 @@ from .builders import (
     log_normal,
     offer,
     rank_of,
+    said,
 )
 
 
@@ -160,7 +163,7 @@ def test_historic_attached_spot_and_free_offers_stay_out():
 
 
 def test_a_stale_price_is_marked_or_left_out_when_asked():
-    offers = [offer(H100, 2.0), offer(H100, 1.0, price_date="2026")]
+    offers = [offer(H100, 2.0, price_date="2026-11-01"), offer(H100, 1.0, price_date="2026")]
     rows = rank_of(offers, {H100: 3000.0}).rows
     assert [[str(f.kind) for f in row.findings] for row in rows] == [[FindingKind.STALE_PRICE], []]
     assert [row.price_age_days for row in rows] == [323, 19]
@@ -412,19 +415,57 @@ def test_the_json_has_the_promised_keys():
 
 def test_the_verdict_names_the_best_the_fastest_and_the_cheapest():
     offers = [offer(H100, 3.0), offer(L4, 0.4), offer(T4, 0.35)]
-    verdict = rank_of(offers, {H100: 3000.0, L4: 500.0, T4: 100.0}).verdict
+    verdict = said(rank_of(offers, {H100: 3000.0, L4: 500.0, T4: 100.0}))
     assert verdict.startswith("Best value: 1x L4 at acme")
     assert "Fastest: 1x H100" in verdict
     assert "cheapest by the hour: 1x T4" in verdict
 
 
-def test_the_verdict_says_a_tie_and_what_would_settle_it():
+def test_the_verdict_says_a_tie():
     offers = [offer(H100, 3.0), offer(RTX5090, 1.0), offer(L4, 0.35)]
     ranking = rank_of(offers, {H100: 3000.0, RTX5090: 1010.0, L4: 345.0}, width=1.5)
     assert [row.rank for row in ranking.rows] == [1, 1, 1]
     assert all(row.tie for row in ranking.rows)
-    assert "It is a tie" in ranking.verdict
-    assert "measure RTX 5090" in ranking.verdict
+    assert "Statistically tied with " in ranking.verdict
+    assert ranking.decision.sureness.p_best < 0.5
+
+
+def test_a_verdict_has_at_most_sixty_words_and_loses_none():
+    """What does not fit stands first among the notes; the answer and how sure it is always fit."""
+    extrapolated = Finding(kind=FindingKind.OUT_OF_DOMAIN, value="Ampere")
+    rates = {
+        H100: estimate(H100, 3000.0, 1.5, findings=(extrapolated,)),
+        RTX5090: estimate(RTX5090, 1010.0, 1.5),
+        A100: estimate(A100, 1500.0, 1.5),
+        L4: estimate(L4, 345.0, 1.5),
+    }
+    offers = [
+        offer(H100, 3.0, kind="marketplace", provider="a-long-name-of-a-provider"),
+        offer(H100, 1.5, pricing=Pricing.SPOT, vcpus=8),
+        offer(RTX5090, 1.0),
+        offer(L4, 0.35),
+    ]
+    for options in ({"samples": 1e9}, {"relative": False}, {}, {"samples": 1e12, "spot": True}):
+        ranking = rank_of(offers, rates, draws=2000, **options)
+        assert len(ranking.verdict.split()) <= 60
+        assert "How sure: " in ranking.verdict
+        assert "expected regret" in ranking.verdict
+    assert "extrapolated" in said(ranking)
+
+
+def test_measuring_first_is_advised_with_its_command():
+    offers = [offer(H100, 2.0, provider="lambda", instance="gpu_1x_h100_sxm5"), offer(L4, 0.36)]
+    ranking = rank_of(offers, {H100: 3000.0, L4: 500.0}, width=1.5, samples=1e10, draws=2000)
+    assert re.search(r"Measuring [\w ]+ first saves \$[\d.,]+ on average", ranking.verdict)
+    assert any("35 minutes" in note and "gpubench r" in note for note in ranking.notes)
+    small = rank_of(offers, {H100: 3000.0, L4: 500.0}, width=1.5, samples=1e6, draws=2000)
+    assert "Measuring" not in said(small)
+
+
+def test_old_prices_that_decide_are_to_be_refreshed_first():
+    old = [offer(H100, 2.0, price_date="2024-11-20"), offer(A100, 1.2, price_date="2024-11-20")]
+    verdict = rank_of(old, {H100: 3000.0, A100: 1500.0}, samples=1e9, width=1.02).verdict
+    assert "At these prices, 730 days old: over 99 %. Refresh them first." in verdict
 
 
 def test_a_frame_has_the_same_columns_as_the_json():

@@ -24,7 +24,7 @@ from gpubench.recommend.request import Range, RankRequest, check
 from gpubench.recommend.words import must_work, pays_after
 from gpubench.specs import load_specs
 
-from .builders import A100, H100, L4, RTX5090, TODAY, estimate, evidence_of, log_normal, offer
+from .builders import A100, H100, L4, RTX5090, TODAY, estimate, evidence_of, log_normal, offer, said
 
 
 def machine(**changes) -> Ownership:
@@ -94,7 +94,7 @@ def test_an_owned_machine_ranks_by_its_useful_hour_and_knows_its_break_even():
     assert decision.break_even_hours == pytest.approx(7334, abs=1)
     assert decision.break_even_utilisation == pytest.approx(0.209, abs=5e-4)
     assert decision.verdict == "buy"
-    assert "Buying 1x H100" in ranking.verdict
+    assert "Buying 1x H100" in said(ranking)
 
 
 def test_the_rival_is_the_cheapest_at_equal_throughput():
@@ -107,7 +107,7 @@ def test_renting_wins_where_rent_is_below_the_running_cost():
     ranking = weigh([machine()], [offer(H100, 0.10)], {H100: 3000})
     decision = ranking.buy_or_rent[0]
     assert (decision.verdict, decision.break_even_hours) == ("rent", None)
-    assert "Rather than buy" in ranking.verdict
+    assert "Rather than buy" in said(ranking)
 
 
 def rtx_3090(**changes):
@@ -130,8 +130,8 @@ def test_a_break_even_is_said_as_hours_that_it_must_work_and_months_until_it_pay
     assert (decision.years, decision.utilisation) == (3, 0.5)
     assert must_work(decision) == "41 % of all hours"
     assert pays_after(decision) == "30 of 36 months at 50 %"
-    assert "it must work 41 % of all hours; at 50 %, it pays after 30 of 36 months" in ranking.verdict
-    assert "of its life" not in ranking.verdict
+    assert "it must work 41 % of all hours; at 50 %, it pays after 30 of 36 months" in said(ranking)
+    assert "of its life" not in said(ranking)
 
 
 def test_a_machine_that_does_not_pay_within_its_life_says_so():

@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import gpubench.report
@@ -19,7 +20,7 @@ from gpubench.blocks.charts import PALETTE
 from gpubench.blocks.parts import Paragraph
 from gpubench.errors import MisuseError, StorageError
 from gpubench.models import SCHEMA_VERSION
-from gpubench.report.page import render, report
+from gpubench.report.page import render, report, shortened
 from gpubench.sections.section import Section
 
 from . import samples
@@ -260,3 +261,18 @@ def test_a_lone_surrogate_does_not_stop_the_page(tmp_path):
     report(tmp_path / "page.html", data=samples.report_data(run))
     page = (tmp_path / "page.html").read_text(encoding="utf-8")  # strict: a surrogate would not decode
     assert page.rstrip().endswith("</html>")
+
+
+def test_a_ranking_of_thousands_is_cut_on_the_page_and_whole_elsewhere(monkeypatch):
+    """100,000 offers of a user's own made a page of 250 MB."""
+    monkeypatch.setattr("gpubench.report.page.MOST_OFFERS", 2)
+    rows = samples.ranking().rows
+    many = tuple(msgspec.structs.replace(rows[0], pareto=n == 4) for n in range(6))
+    data = samples.report_data(ranking=samples.ranking(rows=many, notes=()))
+    short = shortened(data).ranking
+    assert [row.pareto for row in short.rows] == [False, False, True]
+    assert "6 offers are ranked" in short.notes[0]
+    assert "6 offers are ranked" in render(data)
+    assert len(json.loads(render(data, "json"))["ranking"]["rows"]) == 6
+    few = samples.report_data(ranking=samples.ranking(rows=many[:2], notes=()))
+    assert shortened(few).ranking.notes == ()

@@ -123,6 +123,8 @@ def _quotes(hosts: list[_Host]) -> Iterator[Quote]:
             kind="marketplace",
             source="Vast search API, cheapest verified host",
             note=f"cheapest of {len(group)} verified hosts at one moment; their median is {middle:.3f} USD/h",
+            ask_count=len(group),
+            ask_median=middle,
             in_stock=True,  # asked for: rentable and not rented
         )
 

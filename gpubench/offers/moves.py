@@ -1,0 +1,106 @@
+"""How far a price may stand from what will be paid: list prices drift with age, asks are one host's each.
+
+A list price is certain on its date. What it has done since is a random walk of its logarithm, whose step is
+fitted on the table's own history: prices that a later table replaced. An ask of a marketplace is that of one
+host at one moment: it may be gone tomorrow, and then another host's counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from statistics import fmean, median
+from typing import NamedTuple, TypeAlias
+
+from gpubench.models import Asks, Offer, Pricing
+from gpubench.offers.dates import price_day
+
+USUAL_DRIFT = 0.27
+"""Standard deviation of the logarithm of a list price after a year, from eight prices with two dates (2024
+to 2026): five moved (AWS p5 and p4d down by 44 and 33 %, Lambda H100 and B200 up by 33 and 34 %, Verda H100
+up by 15 % in six weeks), three did not (AWS p3 twice, Paperspace A4000)."""
+USUAL_CHANGES = 8
+
+ASKS_HALF_LIFE_DAYS = 30.0
+"""After so many days an ask still stands with one half, assumed: nobody publishes how long hosts stay."""
+
+USUAL_ASK_SPREAD = 0.33
+"""Standard deviation of the logarithm of asks for one GPU, over the 27 GPUs of the shipped asks of 2026."""
+USUAL_ASKS = 3
+"""So many asks weigh as much as the usual spread."""
+
+DAYS_PER_YEAR = 365.25
+_Z90 = 1.6449
+
+AskKey: TypeAlias = tuple[str, Pricing]
+
+
+class PriceChange(NamedTuple):
+    """What one list price did between two dates; ``log_ratio`` 0 is nothing."""
+
+    log_ratio: float
+    years: float
+
+
+def change_of(old: Offer, new: Offer) -> PriceChange | None:
+    """Return what a list price did from one table to the next; None for asks, and within one day."""
+    if new.kind == "marketplace" or old.price_date == new.price_date:
+        return None
+    days = (price_day(new.price_date) - price_day(old.price_date)).days
+    if days <= 0 or old.price_usd_per_hour <= 0 or new.price_usd_per_hour <= 0:
+        return None
+    return PriceChange(
+        math.log(float(new.price_usd_per_hour) / float(old.price_usd_per_hour)), days / DAYS_PER_YEAR
+    )
+
+
+def drift_of(changes: Iterable[PriceChange]) -> float:
+    """Return the standard deviation of the logarithm of a list price after a year.
+
+    The table's own history weighs by its number of changes, beside the eight of the usual drift. A price
+    that stood for a year counts as much as one that moved.
+    """
+    known = list(changes)
+    variance = sum(change.log_ratio**2 / change.years for change in known)
+    return math.sqrt((variance + USUAL_CHANGES * USUAL_DRIFT**2) / (len(known) + USUAL_CHANGES))
+
+
+def asks_of(offers: Iterable[Offer]) -> Mapping[AskKey, Asks]:
+    """Return what the hosts of marketplaces ask for each GPU, by GPU and way of paying.
+
+    Where a source gave the number and the median of its hosts beside the cheapest, they count too.
+    """
+    found: dict[AskKey, list[Offer]] = {}
+    for offer in offers:
+        if offer.kind == "marketplace" and offer.price_usd_per_hour > 0:
+            found.setdefault((offer.gpu_key, offer.pricing), []).append(offer)
+    return {key: _asks(each) for key, each in found.items()}
+
+
+def spread_of(asks: Asks) -> float:
+    """Return the standard deviation of the logarithm of asks."""
+    return math.log(asks.high_usd_per_hour / asks.low_usd_per_hour) / 2 / _Z90
+
+
+def _asks(offers: list[Offer]) -> Asks:
+    """Return the distribution of asks; the ends come from the spread, drawn to the usual one where few."""
+    logs = [math.log(usd / offer.gpu_count) for offer in offers for usd in _points(offer)]
+    mean = fmean(logs)
+    free = len(logs) - 1
+    variance = sum((each - mean) ** 2 for each in logs) + USUAL_ASKS * USUAL_ASK_SPREAD**2
+    spread = math.sqrt(variance / (free + USUAL_ASKS))
+    middle = median(logs)
+    low, high = (math.exp(middle + side * _Z90 * spread) for side in (-1, 1))
+    return Asks(
+        median_usd_per_hour=math.exp(middle),
+        low_usd_per_hour=low,
+        high_usd_per_hour=high,
+        ask_count=sum(offer.ask_count or 1 for offer in offers),
+        provider_count=len({offer.provider for offer in offers}),
+    )
+
+
+def _points(offer: Offer) -> list[float]:
+    price = float(offer.price_usd_per_hour)
+    middle = offer.ask_median_usd_per_hour
+    return [price] if middle is None or not offer.ask_count or offer.ask_count < 2 else [price, float(middle)]

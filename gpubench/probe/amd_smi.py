@@ -1,0 +1,208 @@
+"""Readings of one AMD GPU through AMD's own library, each field from the kernel where the library refuses.
+
+Written after the interface of the ``amdsmi`` package and tested with that package on a stand-in of its C
+library. No AMD GPU was at hand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gpubench.models import Reading
+from gpubench.probe import plausible
+from gpubench.probe.amd_kernel import AmdReadings
+from gpubench.probe.backend import GpuProcess, PowerLimits
+from gpubench.probe.plausible import Gate, ImplausibleError
+
+_ENERGY = plausible.ENERGY.of("µJ", divisor=10**6)
+_LIMIT = plausible.POWER_LIMIT.of("µW", divisor=10**6)
+_LEAST = plausible.POWER.of("µW", divisor=10**6)
+_CLOCK = plausible.SM_CLOCK.of("MHz", factor=10**6)
+_MEMORY_CLOCK = plausible.MEMORY_CLOCK.of("MHz", factor=10**6)
+_UTILIZATION = plausible.UTILIZATION.of("%", divisor=100)
+
+
+def open_library() -> Any:
+    """Return the ``amdsmi`` module, its library open; None where either is missing or finds no driver.
+
+    Where the C library is missing the package prints to the standard output as it is imported, and fails.
+    """
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            import amdsmi
+
+        amdsmi.amdsmi_init()
+    except Exception:  # noqa: BLE001 - a missing library is a KeyError or an OSError, a missing driver its own
+        return None
+    return amdsmi
+
+
+def open_readings(bus_id: str, folder: Path) -> AmdReadings:
+    """Return the readings of a GPU through the library, else those of the kernel."""
+    smi = open_library()
+    if smi is None:
+        return AmdReadings(folder)
+    try:
+        return AmdSmiReadings(smi, bus_id, folder)
+    except smi.AmdSmiException:
+        return AmdReadings(folder)
+
+
+class AmdSmiReadings(AmdReadings):
+    """Readings through the library: with an energy counter, memory errors and processes, which /sys lacks."""
+
+    source = "amdsmi"
+
+    def __init__(self, smi: Any, bus_id: str, folder: Path) -> None:
+        """Find the GPU by its PCI bus id.
+
+        Raises:
+            Exception: As the library raises it where it shows no such GPU.
+        """
+        super().__init__(folder)
+        self._smi = smi
+        self._handle = smi.amdsmi_get_processor_handle_from_bdf(bus_id)
+
+    def sample(self) -> Reading:
+        """Read clocks, power, temperature, utilization and memory; what is refused comes from the kernel."""
+        smi = self._smi
+        told = {
+            "sm_clock_hz": self._get(
+                "sm_clock_hz", _CLOCK, lambda: self._clock(smi.AmdSmiClkType.GFX), "amdsmi_get_clock_info"
+            ),
+            "memory_clock_hz": self._get(
+                "memory_clock_hz",
+                _MEMORY_CLOCK,
+                lambda: self._clock(smi.AmdSmiClkType.MEM),
+                "amdsmi_get_clock_info",
+            ),
+            "power_w": self._get("power_w", plausible.POWER, self._power, "amdsmi_get_power_info"),
+            "temperature_c": self._get(
+                "temperature_c", plausible.TEMPERATURE, self._temperature, "amdsmi_get_temp_metric"
+            ),
+            "utilization": self._get(
+                "utilization",
+                _UTILIZATION,
+                lambda: smi.amdsmi_get_gpu_activity(self._handle)["gfx_activity"],
+                "amdsmi_get_gpu_activity",
+            ),
+            "memory_used_bytes": self.memory_in_use_bytes(),
+        }
+        if None not in told.values():
+            return Reading(**told)
+        kernel = super().sample()
+        return Reading(
+            **{name: getattr(kernel, name) if value is None else value for name, value in told.items()}
+        )
+
+    def energy_j(self) -> float | None:
+        """Read the energy counter [J]: a count of steps, each of so many µJ."""
+
+        def ask() -> float:
+            told = self._smi.amdsmi_get_energy_count(self._handle)
+            return float(told["energy_accumulator"]) * float(told["counter_resolution"])
+
+        joules: float | None = self._get("energy_j", _ENERGY, ask, "amdsmi_get_energy_count")
+        return joules
+
+    def processes(self) -> tuple[GpuProcess, ...] | None:
+        """List the processes on the GPU; the library does not say which of them only draw."""
+        try:
+            listed = self._smi.amdsmi_get_gpu_process_list(self._handle)
+        except self._smi.AmdSmiException as error:
+            self.refused["processes"] = f"amdsmi_get_gpu_process_list: {_words(error)}"
+            return None
+        return tuple(
+            GpuProcess(
+                pid=int(one["pid"]),
+                memory_bytes=int(one["memory_usage"]["vram_mem"]) or None,
+                compute=True,
+            )
+            for one in listed
+        )
+
+    def power_limits(self) -> PowerLimits:
+        """Read the power limits [W]; from the kernel where the library refuses."""
+        try:
+            told: Mapping[str, Any] = self._smi.amdsmi_get_power_cap_info(self._handle)
+        except self._smi.AmdSmiException:
+            return super().power_limits()
+
+        def limit(field: str, name: str, gate: Gate = _LIMIT) -> Any:
+            return self._get(field, gate, lambda: told[name], "amdsmi_get_power_cap_info")
+
+        return PowerLimits(
+            enforced_w=limit("power_limit_w", "power_cap"),
+            default_w=limit("power_limit_default_w", "default_power_cap"),
+            minimum_w=limit("power_limit_range", "min_power_cap", _LEAST),
+            maximum_w=limit("power_limit_range", "max_power_cap"),
+        )
+
+    def memory_in_use_bytes(self) -> int | None:
+        """Read memory in use [B]."""
+        kind = self._smi.AmdSmiMemoryType.VRAM
+        used: int | None = self._get(
+            "memory_used_bytes",
+            plausible.MEMORY_USED,
+            lambda: self._smi.amdsmi_get_gpu_memory_usage(self._handle, kind),
+            "amdsmi_get_gpu_memory_usage",
+        )
+        return super().memory_in_use_bytes() if used is None else used
+
+    def ecc_uncorrected(self) -> int | None:
+        """Read the count of uncorrected memory errors; only a change means anything."""
+        errors: int | None = self._get(
+            "ecc_uncorrected",
+            plausible.ERRORS,
+            lambda: self._smi.amdsmi_get_gpu_total_ecc_count(self._handle)["uncorrectable_count"],
+            "amdsmi_get_gpu_total_ecc_count",
+        )
+        return errors
+
+    def close(self) -> None:
+        """Let go of the library."""
+        with contextlib.suppress(self._smi.AmdSmiException):
+            self._smi.amdsmi_shut_down()
+
+    def _clock(self, kind: Any) -> Any:
+        return self._smi.amdsmi_get_clock_info(self._handle, kind)["clk"]
+
+    def _power(self) -> Any:
+        """Of the socket now, on Instinct cards; older ones tell a mean over a short while alone."""
+        told = self._smi.amdsmi_get_power_info(self._handle)
+        kinds = ("current_socket_power", "average_socket_power", "socket_power")
+        return next((told[kind] for kind in kinds if told.get(kind) not in {0, "N/A", None}), None)
+
+    def _temperature(self) -> Any:
+        """Of the edge; Instinct cards have the hot spot alone."""
+        smi = self._smi
+        now = smi.AmdSmiTemperatureMetric.CURRENT
+        try:
+            return smi.amdsmi_get_temp_metric(self._handle, smi.AmdSmiTemperatureType.EDGE, now)
+        except smi.AmdSmiException:
+            return smi.amdsmi_get_temp_metric(self._handle, smi.AmdSmiTemperatureType.HOTSPOT, now)
+
+    def _get(self, field: str, gate: Gate, ask: Callable[[], Any], what: str) -> Any:
+        """Return what the library tells, in SI units; None with the reason where it refuses or cannot be."""
+        try:
+            told = ask()
+            value = None if told in {None, "N/A"} else gate(told)
+        except self._smi.AmdSmiException as error:
+            self.refused[field] = f"{what}: {_words(error)}"
+            return None
+        except ImplausibleError as error:
+            self.refused[field] = f"{what}: {error}"
+            return None
+        if value is None:
+            self.refused[field] = f"{what}: N/A"
+        else:
+            self.refused.pop(field, None)
+        return value
+
+
+def _words(error: BaseException) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,131 @@
+"""Is it worth measuring before choosing? What a measurement is expected to save on this job, less its cost.
+
+Before it is made, nobody knows what a measurement will say; but the joint draws say how often it would change
+the choice, and how much that would save on average (the preposterior value of information).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from gpubench.models import FindingOut, RankedOffer
+from gpubench.options import words_of
+from gpubench.recommend.candidates import Candidates
+from gpubench.recommend.chances import Chances
+from gpubench.recommend.economics import MINUTES_PER_HOUR
+from gpubench.recommend.objective import sorted_by
+from gpubench.recommend.request import RankRequest
+from gpubench.recommend.trial import TRIAL_MINUTES, can_be_tried
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+MOST_RIVALS = 24
+"""GPUs whose best offers the choice may change to."""
+MOST_MEASURED = 6
+"""GPUs whose measurement is weighed: the likeliest to be the best."""
+
+_CERTAIN = 1e-9
+"""Standard deviation of a logarithm below which a speed is known."""
+
+
+def finding_out(
+    request: RankRequest, pool: Candidates, order: Indices, rows: Sequence[RankedOffer], chances: Chances
+) -> FindingOut | None:
+    """Return the measurement of one GPU that is worth most; None where none is, or no cost is known.
+
+    Args:
+        request: What was asked.
+        pool: The offers.
+        order: Rows of the pool, best first.
+        rows: The same as rows of the ranking.
+        chances: With the drawn costs of the first of them.
+    """
+    if sorted_by(request) != "cost":
+        return None
+    best = list(_best_of_each_gpu(rows[: len(chances.scores)]))[:MOST_RIVALS]
+    if len(best) < 2:
+        return None
+    costs = -chances.scores[best]
+    unsure = [place for place in best if rows[place].estimate.basis == "predicted"]
+    unsure.sort(key=lambda place: -(rows[place].p_best or 0.0))
+    found = []
+    for place in unsure[:MOST_MEASURED]:
+        drawn = pool.speeds.draws[pool.gpu[order[place]]]
+        found.append(_weigh(request, rows, rows[place].offer.gpu_key, saving_usd(costs, np.log(drawn))))
+    return max(found, key=lambda each: each.net_usd, default=None)
+
+
+def saving_usd(costs: Floats, log_rate: Floats) -> float:
+    """Return what knowing one GPU's speed saves on average [USD].
+
+    Of each offer the cost that is to be expected, once the speed is known, is fitted as a quadratic of its
+    logarithm; the choice then goes to the least. What the fit makes of noise alone, of the same draws in
+    another order, is taken off.
+
+    Args:
+        costs: (R, D) cost of each offer in each joint draw [USD].
+        log_rate: (D,) logarithm of the speed in the same draws.
+    """
+    chosen_now = costs.mean(axis=1).min()
+    knowing, by_chance = (
+        chosen_now - _fitted(costs, each).min(axis=0).mean() for each in (log_rate, np.roll(log_rate, 1))
+    )
+    return float(max(0.0, knowing - max(0.0, by_chance)))
+
+
+def _fitted(costs: Floats, log_rate: Floats) -> Floats:
+    spread = log_rate.std()
+    if spread < _CERTAIN:
+        return np.broadcast_to(costs.mean(axis=1, keepdims=True), costs.shape)
+    x = (log_rate - log_rate.mean()) / spread
+    terms = np.stack([np.ones_like(x), x, x**2])
+    weights, *_ = np.linalg.lstsq(terms.T, costs.T, rcond=None)
+    return np.asarray(weights.T @ terms)
+
+
+def _weigh(
+    request: RankRequest, rows: Sequence[RankedOffer], gpu_key: str, expected_usd: float
+) -> FindingOut:
+    """Hold what a measurement is expected to save against what renting the GPU for it costs."""
+    there = _cheapest(rows, gpu_key)
+    price = float(there.offer.price_usd_per_hour)
+    return FindingOut(
+        gpu_key=gpu_key,
+        provider=there.offer.provider,
+        instance=there.offer.instance,
+        saving_usd=expected_usd,
+        cost_usd=price * TRIAL_MINUTES / MINUTES_PER_HOUR * (1 + request.tax),
+        minutes=TRIAL_MINUTES,
+        command=_command(request, there),
+    )
+
+
+def _cheapest(rows: Sequence[RankedOffer], gpu_key: str) -> RankedOffer:
+    """Return the cheapest offer of a GPU by the hour, one that a task file can rent where there is one."""
+    alike = [row for row in rows if row.offer.gpu_key == gpu_key]
+    rentable = [row for row in alike if can_be_tried(row)]
+    return min(rentable or alike, key=lambda row: row.offer.price_usd_per_hour)
+
+
+def _command(request: RankRequest, row: RankedOffer) -> str:
+    """Return what measures the question on this offer: a task file that rents it, else a run there."""
+    if can_be_tried(row):
+        asked = msgspec.structs.replace(
+            request, gpus=(row.offer.gpu_key,), providers=(row.offer.provider,), limit=None
+        )
+        return f"gpubench rank {shlex.join(words_of(asked))} --try 1 --out try"
+    return f"gpubench run {shlex.join(request.workload_names)}"
+
+
+def _best_of_each_gpu(rows: Sequence[RankedOffer]) -> Iterator[int]:
+    seen: set[str] = set()
+    for place, row in enumerate(rows):
+        if row.offer.gpu_key not in seen:
+            seen.add(row.offer.gpu_key)
+            yield place

@@ -1,0 +1,104 @@
+"""Prices as they may be when they are paid: drawn from their age, and of marketplaces from all asks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpubench.models import Asks, Offer, Pricing
+from gpubench.offers.dates import price_age_days
+from gpubench.offers.moves import (
+    ASKS_HALF_LIFE_DAYS,
+    DAYS_PER_YEAR,
+    USUAL_DRIFT,
+    AskKey,
+    spread_of,
+)
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Market:
+    """What is known of how prices move.
+
+    Attributes:
+        today: The day that ages count to.
+        asks: What hosts ask for each GPU.
+        drift: Standard deviation of the logarithm of a list price after a year.
+    """
+
+    today: date
+    asks: Mapping[AskKey, Asks]
+    drift: float = USUAL_DRIFT
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Columns over N offers [USD/h of the instance].
+
+    Attributes:
+        sigma: Standard deviation of the logarithm of a list price since its date; 0 of an ask.
+        group: Prices of one group move together: one hand sets a provider's prices of a GPU.
+        group_count: How many groups there are.
+        stands: Probability that the price is still the one listed; below 1 of asks alone.
+        other_log: Where it does not stand, logarithm of what the middle host asks.
+        other_sigma: Standard deviation of the logarithm of what hosts ask.
+    """
+
+    listed: Floats
+    sigma: Floats
+    group: Indices
+    group_count: int
+    stands: Floats
+    other_log: Floats
+    other_sigma: Floats
+
+
+def prices_of(offers: Sequence[Offer], market: Market) -> Prices:
+    """Lay out what is known of each offer's price; owned hardware costs what it costs."""
+    size = len(offers)
+    listed = np.array([float(offer.price_usd_per_hour) for offer in offers])
+    sigma, other_sigma = np.zeros(size), np.zeros(size)
+    stands, other_log = np.ones(size), np.zeros(size)
+    groups: dict[tuple[str, str, Pricing], int] = {}
+    group = np.empty(size, dtype=np.int64)
+    for row, offer in enumerate(offers):
+        key = (offer.provider, offer.gpu_key, offer.pricing)
+        group[row] = groups.setdefault(key, len(groups))
+        if offer.pricing is Pricing.OWNED:
+            continue
+        days = price_age_days(offer, market.today)
+        asks = market.asks.get((offer.gpu_key, offer.pricing)) if offer.kind == "marketplace" else None
+        if asks is None:
+            sigma[row] = market.drift * math.sqrt(days / DAYS_PER_YEAR)
+        else:
+            stands[row] = 0.5 ** (days / ASKS_HALF_LIFE_DAYS)
+            other_log[row] = math.log(asks.median_usd_per_hour * offer.gpu_count)
+            other_sigma[row] = spread_of(asks)
+    return Prices(listed, sigma, group, len(groups), stands, other_log, other_sigma)
+
+
+def drawn_prices(prices: Prices, rows: Indices, draws: int, seed: int) -> Floats:
+    """Return the (N, D) price of these rows in every joint draw [USD/h]."""
+    random = np.random.default_rng((seed, 2))
+    result = np.repeat(prices.listed[rows][:, None], draws, axis=1)
+    drifting = np.flatnonzero(prices.sigma[rows])
+    if len(drifting):
+        walks = random.standard_normal((prices.group_count, draws))
+        steps = walks[prices.group[rows[drifting]]] * prices.sigma[rows[drifting]][:, None]
+        result[drifting] *= np.exp(steps)
+    fleeting = np.flatnonzero(prices.stands[rows] < 1)
+    if len(fleeting):
+        chosen = rows[fleeting]
+        gone = random.random((len(chosen), draws)) >= prices.stands[chosen][:, None]
+        noise = random.standard_normal((len(chosen), draws)) * prices.other_sigma[chosen][:, None]
+        others = np.exp(prices.other_log[chosen][:, None] + noise)
+        result[fleeting] = np.where(gone, others, result[fleeting])
+    return result

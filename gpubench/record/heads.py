@@ -1,0 +1,257 @@
+"""What can be said of a stored run without its rounds, and an index of it, for stores of thousands of runs.
+
+The index lies in the user's cache, not in the store: it is a copy that saves time, and nothing rests on it
+alone. An entry counts while its file is the one that it was made of, by size, times and number; an index that
+is missing, damaged or of another version is made anew.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from hashlib import blake2b
+from pathlib import Path
+
+import msgspec
+
+from gpubench.errors import GpuBenchError
+from gpubench.files import BadContentError, decode_json, read_bytes, read_json, write_file
+from gpubench.models import Run, Status
+from gpubench.units import MIB, plain
+
+NEWEST = 5
+"""Runs that are read of each case, on each device, with each set of findings: a median of five is steady."""
+_INDEX_BYTES = 64 * MIB
+"""Some 60,000 runs of 17 cases."""
+_VERSION = 1
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True):
+    """One case of a run: a digest of case and batch choice, how it ended, and which findings it has."""
+
+    what: str
+    status: str
+    findings: tuple[str, ...]
+    workload: str
+
+
+class Head(msgspec.Struct, frozen=True, array_like=True):
+    """What a listing says of a run, and what tells whether a figure may rest on it."""
+
+    run_id: str
+    started_at: str
+    finished: bool
+    budget: str
+    torch: str | None
+    backend: str
+    device: str | None
+    gpu_key: str | None
+    device_id: str | None
+    rows: tuple[Row, ...]
+
+    @property
+    def measured(self) -> int:
+        """How many of its cases have a figure."""
+        return sum(row.status == Status.OK for row in self.rows)
+
+
+class _Entry(msgspec.Struct, frozen=True, array_like=True):
+    facts: tuple[int, int, int, int]
+    head: Head
+
+
+class _Index(msgspec.Struct, frozen=True):
+    version: int
+    entries: dict[str, _Entry]
+
+
+class _Case(msgspec.Struct):
+    workload: str
+
+
+class _Finding(msgspec.Struct):
+    kind: str
+
+
+class _Measurement(msgspec.Struct):
+    case: msgspec.Raw
+    status: str
+    batch_choice: str | None = None
+    findings: tuple[_Finding, ...] = ()
+
+
+class _Device(msgspec.Struct):
+    backend: str
+    name: str | None = None
+    gpu_key: str | None = None
+    device_id: str | None = None
+
+
+class _Environment(msgspec.Struct):
+    torch: str | None = None
+
+
+class _File(msgspec.Struct):
+    """The parts of a run's file that make its head; all others are passed over, ten times as fast."""
+
+    schema_version: int
+    run_id: str
+    started_at: str
+    budget: str
+    device: _Device
+    environment: _Environment
+    measurements: tuple[_Measurement, ...]
+    finished_at: str | None = None
+
+
+def head_of(data: bytes, path: Path) -> tuple[Head, int]:
+    """Return the head of a run's file, and the schema that it is of.
+
+    Raises:
+        BadContentError: If it is no run.
+    """
+    file = decode_json(data, _File, path, what="gpubench run")
+    try:
+        rows = _rows(file)
+    except msgspec.MsgspecError as error:
+        raise BadContentError(f"{plain(path.name, 300)} is no gpubench run: {plain(str(error))}") from error
+    device = file.device
+    return (
+        Head(
+            file.run_id,
+            file.started_at,
+            file.finished_at is not None,
+            file.budget,
+            file.environment.torch,
+            device.backend,
+            device.name,
+            device.gpu_key,
+            device.device_id,
+            rows,
+        ),
+        file.schema_version,
+    )
+
+
+def _rows(file: _File) -> tuple[Row, ...]:
+    return tuple(
+        Row(
+            f"{_case(bytes(m.case))[0]}{'+' if m.batch_choice == 'largest' else ''}",
+            m.status,
+            tuple(sorted({finding.kind for finding in m.findings})),
+            _case(bytes(m.case))[1],
+        )
+        for m in file.measurements
+    )
+
+
+@lru_cache(maxsize=10_000)
+def _case(case: bytes) -> tuple[str, str]:
+    """Return a digest of a case as it is written, and its workload."""
+    workload = msgspec.json.decode(case, type=_Case).workload
+    return blake2b(case, digest_size=6).hexdigest(), workload
+
+
+def head_of_run(run: Run, path: Path) -> Head:
+    """Return the head of a run that was read."""
+    return head_of(msgspec.json.encode(run), path)[0]
+
+
+def read_heads(paths: Iterable[Path], root: Path, read: Callable[[Path], Head | None]) -> dict[Path, Head]:
+    """Return the head of every run file, from the index where that is as new as the file.
+
+    Args:
+        paths: The files.
+        root: The results folder.
+        read: Reads the head of one file; None where it holds no run, which is then not asked of the index.
+    """
+    place = _index_path(root)
+    known = _known(place)
+    found: dict[str, _Entry] = {}
+    heads: dict[Path, Head] = {}
+    for path in paths:
+        facts = _facts(path)
+        entry = known.get(str(path))
+        if facts is None or entry is None or entry.facts != facts:
+            head = read(path)
+            if head is None or facts is None:
+                continue
+            entry = _Entry(facts, head)
+        found[str(path)] = entry
+        heads[path] = entry.head
+    if found != known:
+        _keep(place, found)
+    return heads
+
+
+def newest_of_each(heads: Mapping[Path, Head]) -> list[Path]:
+    """Return the files of the newest runs of each case, on each device, with each set of findings.
+
+    What a later one shadows in every respect changes no figure that rests on the newest.
+    """
+    by_age = sorted(heads.items(), key=lambda item: (item[1].started_at, item[1].run_id), reverse=True)
+    seen: defaultdict[object, int] = defaultdict(int)
+    chosen: list[Path] = []
+    for path, head in by_age:
+        device = (head.backend, head.device, head.gpu_key, head.device_id)
+        groups: list[object] = [(device, row.what, row.status, row.findings) for row in head.rows] or [device]
+        if any(seen[group] < NEWEST for group in groups):
+            chosen.append(path)
+        for group in groups:
+            seen[group] += 1
+    return chosen
+
+
+@contextmanager
+def many_objects() -> Iterator[None]:
+    """Make millions of objects that all stay without having the collector look them through again and again.
+
+    Reading 10,000 runs takes a third of the time so. What is read holds no circles.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def read_file_head(path: Path, most_bytes: int) -> tuple[Head, int]:
+    """Read the head of a run's file; errors as ``read_bytes`` and ``head_of``."""
+    return head_of(read_bytes(path, most_bytes), path)
+
+
+def _facts(path: Path) -> tuple[int, int, int, int] | None:
+    try:
+        facts = path.lstat()
+    except OSError:
+        return None
+    return facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino
+
+
+def _index_path(root: Path) -> Path:
+    import platformdirs
+
+    name = blake2b(os.fsencode(root.absolute()), digest_size=12).hexdigest()
+    return Path(platformdirs.user_cache_dir("gpubench", appauthor=False)) / "heads" / f"{name}.json"
+
+
+def _known(place: Path) -> dict[str, _Entry]:
+    try:
+        index = read_json(place, _Index, _INDEX_BYTES, what="index of runs")
+    except GpuBenchError:
+        return {}
+    return index.entries if index.version == _VERSION else {}
+
+
+def _keep(place: Path, entries: dict[str, _Entry]) -> None:
+    """Write the index; where that fails, the next reader makes it anew."""
+    try:
+        write_file(place, msgspec.json.encode(_Index(_VERSION, entries)), mode=0o600)
+    except GpuBenchError:
+        return

@@ -1,0 +1,89 @@
+"""How far a price may stand from what will be paid: the drift of list prices and the spread of asks."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+
+import msgspec
+import pytest
+
+from gpubench.models import Offer, Pricing
+from gpubench.offers.moves import (
+    USUAL_ASK_SPREAD,
+    USUAL_DRIFT,
+    PriceChange,
+    asks_of,
+    change_of,
+    drift_of,
+    spread_of,
+)
+from gpubench.offers.table import OfferTable, overlay
+
+H100 = "nvidia-h100-sxm-80gb"
+
+
+def dated(day, price, **changes):
+    fields = {
+        "provider": "acme",
+        "instance": "x",
+        "region": None,
+        "gpu_key": H100,
+        "gpu_count": 1,
+        "vcpus": None,
+        "ram_bytes": None,
+        "price_usd_per_hour": Decimal(str(price)),
+        "pricing": Pricing.ON_DEMAND,
+        "kind": "vm",
+        "price_date": day,
+        "source": "test",
+    }
+    return Offer(**fields | changes)
+
+
+def test_without_a_history_the_drift_is_the_usual_one():
+    assert drift_of([]) == pytest.approx(USUAL_DRIFT)
+
+
+def test_the_tables_own_history_counts_by_its_changes():
+    """Eight prices that doubled in a year, beside the usual eight: sqrt((ln 2 ^ 2 + 0.27 ^ 2) / 2) = 0.526."""
+    doubled = [PriceChange(math.log(2), 1.0)] * 8
+    assert drift_of(doubled) == pytest.approx(0.526, abs=1e-3)
+    stood = [PriceChange(0.0, 2.0)] * 24
+    assert drift_of(stood) == pytest.approx(USUAL_DRIFT / 2)
+
+
+def test_a_later_table_says_what_a_price_did():
+    """2.99 to 3.99 USD in 365 days."""
+    old, new = dated("2025-10-04", 2.99), dated("2026-10-04", 3.99)
+    (change,) = overlay([OfferTable(offers=(old,)), OfferTable(offers=(new,))]).changes
+    assert change == (pytest.approx(math.log(3.99 / 2.99)), pytest.approx(365 / 365.25))
+    assert change_of(new, old) is None
+    assert change_of(old, dated("2025-10-04", 3.99)) is None
+    assert change_of(old, dated("2026-10-04", 3.99, kind="marketplace")) is None
+
+
+def test_asks_are_the_median_the_spread_and_the_number():
+    """0.20, 0.30 and 0.45 a GPU-hour: the middle is 0.30; logarithms +-0.405 and three usual ones."""
+    hosts = [
+        dated("2026-11-01", 0.2, kind="marketplace"),
+        dated("2026-11-01", 0.6, kind="marketplace", gpu_count=2, provider="other"),
+        dated("2026-11-01", 0.45, kind="marketplace"),
+        dated("2026-11-01", 9.0),
+    ]
+    (((key, pricing), asks),) = asks_of(hosts).items()
+    assert (key, pricing) == (H100, Pricing.ON_DEMAND)
+    assert asks.median_usd_per_hour == pytest.approx(0.3)
+    assert (asks.ask_count, asks.provider_count) == (3, 2)
+    spread = math.sqrt((2 * math.log(1.5) ** 2 + 3 * USUAL_ASK_SPREAD**2) / 5)
+    assert spread_of(asks) == pytest.approx(spread, rel=1e-3)
+    assert asks.low_usd_per_hour == pytest.approx(0.3 * math.exp(-1.6449 * spread), rel=1e-6)
+
+
+def test_the_number_and_median_that_a_source_gives_count():
+    host = msgspec.structs.replace(
+        dated("2026-11-01", 0.1, kind="marketplace"), ask_count=12, ask_median_usd_per_hour=Decimal("0.4")
+    )
+    (asks,) = asks_of([host]).values()
+    assert asks.median_usd_per_hour == pytest.approx(0.2)
+    assert asks.ask_count == 12

@@ -1,0 +1,131 @@
+"""Published MLPerf runs and what they would cost today, against arithmetic by hand."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+
+import msgspec
+import pytest
+
+from gpubench.cli import listing
+from gpubench.errors import MisuseError
+from gpubench.mlperf import PublishedRun, load_mlperf, newest_and_fastest
+from gpubench.models import Offer, Pricing
+from gpubench.recommend.mlperf import priced
+from gpubench.shipped import data_text
+from gpubench.specs import load_specs
+
+H100 = "nvidia-h100-sxm-80gb"
+
+
+def run(**changes) -> PublishedRun:
+    fields = {
+        "benchmark": "bert",
+        "round": "v4.1",
+        "date": "2024-11",
+        "gpu_key": H100,
+        "gpus": 8,
+        "minutes": 6.0,
+        "runs": 10,
+        "submitter": "Somebody",
+        "system": "a machine",
+        "source": "repository@commit",
+    }
+    return PublishedRun(**(fields | changes))
+
+
+def offer(usd: str, **changes) -> Offer:
+    fields = {
+        "provider": "cloud",
+        "instance": "8gpu",
+        "region": "us",
+        "gpu_key": H100,
+        "gpu_count": 8,
+        "vcpus": None,
+        "ram_bytes": None,
+        "price_usd_per_hour": Decimal(usd),
+        "pricing": Pricing.ON_DEMAND,
+        "kind": "vm",
+        "price_date": "2026-11-01",
+        "source": "a list",
+    }
+    return Offer(**(fields | changes))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "minutes", "machines", "usd"),
+    [
+        (8, 6.0, 1, 2.40),  # 0.1 h x $24
+        (16, 30.0, 2, 24.00),  # 0.5 h x 2 x $24
+        (4, 6.0, None, None),  # no machine of four
+        (14, 6.0, None, None),  # no whole number of machines
+    ],
+)
+def test_a_run_costs_its_hours_times_its_machines(gpus, minutes, machines, usd) -> None:
+    (one,) = priced([run(gpus=gpus, minutes=minutes)], [offer("30"), offer("24", provider="cheaper")])
+    assert one.machines == machines
+    assert one.usd == (None if usd is None else pytest.approx(usd))
+    assert (one.offer is None) == (usd is None)
+
+
+@pytest.mark.parametrize(
+    "passed_over",
+    [
+        offer("1", kind="marketplace"),
+        offer("1", pricing=Pricing.SPOT),
+        offer("1", pricing=Pricing.RESERVED, term_years=1),
+        offer("0", kind="free"),
+        offer("1", gpu_key="nvidia-h100-pcie-80gb"),
+    ],
+)
+def test_only_whole_machines_of_a_cloud_on_demand_are_a_price(passed_over: Offer) -> None:
+    (one,) = priced([run()], [passed_over, offer("24")])
+    assert one.offer is not None
+    assert one.offer.price_usd_per_hour == 24
+
+
+def test_the_fastest_of_the_newest_round_stands_for_its_gpu() -> None:
+    old, slow, fast = (
+        run(round="v4.0", date="2024-06", minutes=1.0),
+        run(minutes=7.0),
+        run(minutes=5.0, submitter="Fastest"),
+    )
+    assert newest_and_fastest((fast, old, slow)) == (fast,)
+    four = run(gpus=4, minutes=9.0)
+    assert newest_and_fastest((four, old, slow, fast)) == (fast, four)
+
+
+def test_the_shipped_table_names_known_gpus_rounds_and_sources() -> None:
+    runs = load_mlperf()
+    assert len(runs) == 759
+    assert {r.gpu_key for r in runs} <= load_specs().keys()
+    assert {r.round for r in runs} == {"v3.0", "v3.1", "v4.0", "v4.1", "v5.0"}
+    assert all(r.minutes > 0 and 1 <= r.gpus <= 16 and r.runs >= 1 for r in runs)
+    assert all(r.source.startswith(f"mlcommons/training_results_{r.round}@") for r in runs)
+
+
+def test_none_of_these_runs_is_among_the_rows_that_predictions_are_fitted_on() -> None:
+    assert "mlperf" not in data_text("published.csv").casefold()
+    assert "mlperf" not in data_text("sources.csv").casefold()
+
+
+def test_the_verb_lists_them_and_json_holds_every_run() -> None:
+    from typer.testing import CliRunner
+
+    from gpubench.cli.app import app
+
+    def told(*words: str) -> str:
+        done = CliRunner().invoke(app, ["list", "--mlperf", *words])
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    document = json.loads(told("--json"))
+    assert len(document["mlperf"]) == len(load_mlperf())
+    assert msgspec.convert(document["mlperf"][0]["run"], PublishedRun) == load_mlperf()[0]
+    assert "bert" in told()
+
+
+def test_two_lists_at_once_are_refused() -> None:
+    with pytest.raises(MisuseError, match="two lists"):
+        listing.verb(gpus=True, mlperf=True)

@@ -1,0 +1,78 @@
+"""Prices in the draws: list prices certain on their day and drifting, asks of single hosts a distribution."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from gpubench.models import Asks, Pricing
+from gpubench.recommend.prices import Market, drawn_prices, prices_of
+
+from .builders import H100, L4, TODAY, offer, rank_of
+
+DRAWS = 20_000
+ASKS = Asks(
+    median_usd_per_hour=0.4,
+    low_usd_per_hour=0.4 * math.exp(-1.6449 * 0.3),
+    high_usd_per_hour=0.4 * math.exp(1.6449 * 0.3),
+    ask_count=5,
+    provider_count=2,
+)
+MARKET = Market(TODAY, {(H100, Pricing.ON_DEMAND): ASKS}, drift=0.3)
+
+
+def drawn(*offers):
+    rows = np.arange(len(offers))
+    return drawn_prices(prices_of(offers, MARKET), rows, DRAWS, 0)
+
+
+def test_a_list_price_of_today_is_certain():
+    assert np.ptp(drawn(offer(H100, 2.0))) == 0
+
+
+def test_a_list_price_drifts_with_its_age_and_one_hand_sets_a_providers_prices():
+    """After a year its logarithm has a standard deviation of 0.3, after a quarter one of 0.15."""
+    year, quarter = "2025-11-20", "2026-08-20"
+    mine = drawn(
+        offer(H100, 2.0, price_date=year),
+        offer(H100, 4.0, price_date=year, gpu_count=2),
+        offer(H100, 2.0, price_date=quarter, provider="other"),
+    )
+    spread = np.log(mine).std(axis=1)
+    assert spread == pytest.approx([0.3, 0.3, 0.15], rel=0.03)
+    assert np.median(mine, axis=1) == pytest.approx([2, 4, 2], rel=0.02)
+    assert np.allclose(mine[1], 2 * mine[0])
+    assert abs(np.corrcoef(mine[0], mine[2])[0, 1]) < 0.05
+
+
+def test_an_ask_stands_for_a_while_and_then_another_host_counts():
+    """After 30 days one half of the draws are the ask of 0.20, the others spread around 0.40 a GPU."""
+    fresh, old = drawn(
+        offer(H100, 0.4, kind="marketplace", gpu_count=2),
+        offer(H100, 0.4, kind="marketplace", gpu_count=2, price_date="2026-10-21"),
+    )
+    assert np.ptp(fresh) == 0
+    stands = old == 0.4
+    assert stands.mean() == pytest.approx(0.5, abs=0.02)
+    assert np.median(old[~stands]) == pytest.approx(0.8, rel=0.02)
+    assert np.log(old[~stands]).std() == pytest.approx(0.3, rel=0.05)
+
+
+def test_hardware_that_is_owned_costs_what_it_costs():
+    own = offer(L4, 0.1, pricing=Pricing.OWNED, kind="owned", price_date="2024-01-01")
+    assert np.ptp(drawn(own)) == 0
+
+
+def test_an_old_ask_makes_the_choice_less_sure_and_a_fresh_one_does_not():
+    def sureness(day):
+        hosts = [offer(H100, price, kind="marketplace", instance=str(price)) for price in (1.9, 2.2, 2.5)]
+        cheap = offer(H100, 1.0, kind="marketplace", price_date=day)
+        rates = {H100: 3000.0, L4: 500.0}
+        return rank_of([*hosts, cheap, offer(L4, 0.25)], rates, samples=1e8).decision.sureness
+
+    fresh, old = sureness(TODAY.isoformat()), sureness("2026-09-01")
+    assert (fresh.p_best, fresh.regret_usd) == (1, 0)
+    assert old.p_best < 0.7
+    assert old.regret_usd > 0
