@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from gpubench.models import TaskKind
 from gpubench.predict.evaluate import Outcome, evaluate, report, scored_table
+from gpubench.predict.scaling_fit import scaling_figures
 from gpubench.units import format_number, format_percent
 
 DOCS = Path(__file__).parent
@@ -30,6 +32,13 @@ NAMES = {
     "model": "unseen model",
     "vendor": "unseen vendor (AMD)",
 }
+INFERENCE = {
+    "inference, harness": "unseen harness and GPU",
+    "inference, stranger": "unseen harness and architecture",
+    "inference, gpu": "unseen GPU",
+    "inference, architecture": "unseen architecture",
+}
+SEVERAL = "several GPUs"
 WHOLE = "all pairs"
 COLUMNS = (
     "hold_out", "slice", "pairs", "targets", "mape", "median_ape", "coverage_90", "half_width_factor",
@@ -40,6 +49,7 @@ PAIR_COLUMNS = (
     "predicted_ratio", "low", "high", "weight",
 )  # fmt: skip
 _SLICES = ("architecture", "harness", "precision", "class", "target")
+_INFERENCE_SLICES = ("architecture", "harness", "class")
 
 Row = Mapping[str, Any]
 
@@ -125,7 +135,46 @@ def markdown(rows: Sequence[Row]) -> str:
         names = [n for h, n in by_name if h == HEADLINE and n.startswith(f"{kind}: ")]
         cells = [(name.partition(": ")[2], *_cells(by_name[HEADLINE, name])) for name in names]
         parts += [f"\n### By {kind} ({NAMES[HEADLINE]})\n", _table((kind, *header[1:]), cells)]
-    return "\n".join(parts)
+    return "\n".join([*parts, *_inference(by_name, header)])
+
+
+def _inference(by_name: Mapping[tuple[str, str], Row], header: tuple[str, ...]) -> Iterable[str]:
+    yield "\n### Inference\n"
+    yield _table(header, [(words, *_cells(by_name[name, WHOLE])) for name, words in INFERENCE.items()])
+    yield "\nNo GPU owned, forward passes:\n"
+    yield _table(
+        ("never seen", "rows", "MAPE / median", "90 % covers", "half-width"),
+        [(words, *_seconds_cells(by_name[name, "no GPU owned"])) for name, words in INFERENCE.items()],
+    )
+    first = next(iter(INFERENCE))
+    yield f"\nBy slice ({INFERENCE[first]}):\n"
+    slices = [
+        n for h, n in by_name if h == first and n.startswith(tuple(f"{k}: " for k in _INFERENCE_SLICES))
+    ]
+    yield _table(("slice", *header[1:]), [(name, *_cells(by_name[first, name])) for name in slices])
+    yield "\n### Several GPUs in one job (unseen harness)\n"
+    yield _table(
+        ("slice", "jobs / votes", "MAPE", "90 % covers", "half-width"),
+        [(name, *_job_cells(row)) for (h, name), row in by_name.items() if h == SEVERAL],
+    )
+
+
+def _job_cells(row: Row) -> tuple[str, ...]:
+    return (
+        f"{row['pairs']:.0f} / {row['targets']:.0f}",
+        _percent(row["mape"]),
+        _percent(row["coverage_90"]),
+        f"x{format_number(row['half_width_factor'])}",
+    )
+
+
+def _seconds_cells(row: Row) -> tuple[str, ...]:
+    return (
+        f"{row['pairs']:.0f}",
+        f"{_percent(row['mape'])} / {_percent(row['median_ape'])}",
+        _percent(row["coverage_90"]),
+        f"x{format_number(row['half_width_factor'])}",
+    )
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -176,6 +225,14 @@ def write(folder: Path = DOCS) -> None:
         if hold_out == HEADLINE:
             packed = gzip.compress(pairs_table(outcome).encode(), mtime=0)
             (folder / "prediction_pairs.csv.gz").write_bytes(packed)
+    for name in INFERENCE:
+        hold_out, task = name.partition(", ")[2], TaskKind.INFER
+        rows += figures_of(name, report(evaluate(scored_table(hold_out, task), hold_out, task)))
+    several = scaling_figures()
+    rows += [
+        _row(SEVERAL, name, row | {"pairs": row["jobs"]})
+        for name, row in {"all jobs": several, **several["by_slice"]}.items()
+    ]
     with (folder / "prediction_figures.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()

@@ -31,6 +31,7 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.predict.answers import Predictions
+from gpubench.predict.memory_answer import MemoryAnswer
 from gpubench.predict.question import Refusal
 from gpubench.probe.backend import ProbeReport
 from gpubench.sections.data import ReportData
@@ -47,6 +48,7 @@ __all__ = [
     "GpuBenchError",
     "InterruptedRunError",
     "Measurement",
+    "MemoryAnswer",
     "MisuseError",
     "NoDeviceError",
     "Offer",
@@ -60,6 +62,7 @@ __all__ = [
     "WrongArgumentError",
     "__version__",
     "load_runs",
+    "memory",
     "predict",
     "probe",
     "rank",
@@ -75,6 +78,44 @@ def load_runs(
     Args:
         results: Results folder. [default: $GPUBENCH_RESULTS, ./results if it is there, else the user's
             data folder]
+    """
+
+def memory(
+    workload: str | Path | WorkloadProfile | Sequence[str | Path | WorkloadProfile] = (),
+    *,
+    gpu: str | Sequence[str] = (),
+    batch_size: int | None = None,
+    precision: Literal["amp", "fp32", "tf32", "amp-fp16", "amp-bf16"] = "amp",
+    task: Literal["train", "infer"] = "train",
+    checkpointing: Literal["none", "selective", "full"] = "none",
+    count: int = 1,
+    parallel: Literal["ddp", "fsdp"] = "ddp",
+    results: str | Path | None = None,
+) -> tuple[MemoryAnswer, ...]:
+    """Say what a step needs in memory, on which GPUs it fits, and what would make it fit.
+
+    This user's results help: a peak measured in the same case replaces the model.
+
+    Args:
+        workload: Workloads by name, or a model of your own: FILE[:NAME] or MODULE:NAME. [default: every
+            standard one, in short]
+        gpu: GPU key or name. [default: every NVIDIA GPU, by size]
+        batch_size: Samples per step on one GPU. (at least 1) [default: the main batch]
+        precision: Precision; amp is the best of each GPU. [amp|fp32|tf32|amp-fp16|amp-bf16] [default:
+            amp]
+        task: Training or inference. [train|infer] [default: train]
+        checkpointing: Activations that are computed again in the backward pass. [none|selective|full]
+            [default: none]
+        count: GPUs of one job. (from 1 to 1048576) [default: 1]
+        parallel: All weights on each GPU, or a share of them. [ddp|fsdp] [default: ddp]
+        results: Results folder. [default: $GPUBENCH_RESULTS, ./results if it is there, else the user's
+            data folder]
+
+    Returns:
+        One answer a workload.
+
+    Raises:
+        MisuseError: If a name, a precision or the batch is not known or not possible.
     """
 
 def predict(
@@ -422,6 +463,10 @@ def run(
     batch_size: int | Literal["max"] | None = None,
     device: str = "auto",
     gpus: int = 1,
+    jobs: Literal["ddp", "fsdp", "independent"] = "ddp",
+    strong: bool = False,
+    nnodes: int = 1,
+    rdzv_endpoint: str | None = None,
     quick: bool = False,
     publish: bool = False,
     time_limit: float | None = None,
@@ -435,6 +480,9 @@ def run(
 ) -> Run:
     """Measure workloads on a device, store the run, and return it.
 
+    On a machine beside the first of a job, work for it until it is over; the run that is returned is then
+    without rows, and is not stored.
+
     Args:
         workload: Workloads by name, all of them (all), or a model of your own: FILE[:NAME] or
             MODULE:NAME. [default: cnn lstm vgg16]
@@ -445,8 +493,14 @@ def run(
         batch_size: Samples per step; max searches the largest that fits. [default: the workload's main
             batch]
         device: Device: auto, cpu, cuda, cuda:N, or a UUID. [default: auto]
-        gpus: Also time N GPUs of its kind as one data-parallel job (DDP), in eager. (at least 1)
+        gpus: Also time N GPUs (of a CPU: N processes) at once, in eager; see --jobs. (at least 1)
             [default: 1]
+        jobs: With --gpus or --nnodes: one job over all GPUs (ddp, or fsdp, which shards the model), or
+            one on each at once. [ddp|fsdp|independent] [default: ddp]
+        strong: Share the batch out over the GPUs of the job, instead of a batch for each.
+        nnodes: Machines of the job, --gpus on each; give the same command on all. (at least 1)
+            [default: 1]
+        rdzv_endpoint: With --nnodes: where they meet, an address and a port of the first.
         quick: One launch, 2 % intervals. The default on a CPU.
         publish: Five launches, 0.5 % intervals, and torch.compile.
         time_limit: Time for the whole run, shared out over its cases [s]. (above 0)

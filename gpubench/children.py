@@ -127,6 +127,7 @@ class ChildProcess(Generic[_Report]):
         *,
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        descriptors: Sequence[int] = (),
         most_printed_bytes: int = MOST_PRINTED_BYTES,
     ) -> None:
         """Start the child, then its guard.
@@ -136,6 +137,7 @@ class ChildProcess(Generic[_Report]):
             decoder: Of what it reports.
             arguments: What it is told.
             environment: All its variables; None for this process's own.
+            descriptors: Open files and sockets that it gets under the numbers that they have here.
             most_printed_bytes: A child that prints more is ended.
         """
         mark = secrets.token_hex(8)
@@ -153,7 +155,7 @@ class ChildProcess(Generic[_Report]):
                     str(os.getpid()),
                     *arguments,
                 ],
-                pass_fds=(to_child, from_child),
+                pass_fds=(to_child, from_child, *descriptors),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -422,21 +424,45 @@ class ParentChannel:
         stop: Set once the parent has sent a message of the kind that says so.
     """
 
-    def __init__(self) -> None:
-        """Be bound to the parent, and take the pipes, which no process started from here inherits."""
-        self._read_fd, self._write_fd, parent_pid = map(int, sys.argv[1:4])
-        self.arguments = sys.argv[4:]
+    def __init__(self, descriptors: tuple[int, int] | None = None) -> None:
+        """Be bound to the parent, and take the pipes, which no process started from here inherits.
+
+        Args:
+            descriptors: To read from and to write to, in a process that speaks for the one that the parent
+                has started, and is bound to that one already; None in the child itself.
+        """
+        if descriptors is None:
+            *own, parent_pid = map(int, sys.argv[1:4])
+            self.read_fd, self.write_fd = own
+            self.arguments = sys.argv[4:]
+            die_with_parent(parent_pid)
+        else:
+            self.read_fd, self.write_fd = descriptors
+            self.arguments = []
         self.stop = threading.Event()
-        die_with_parent(parent_pid)
-        for descriptor in (self._read_fd, self._write_fd):
+        for descriptor in (self.read_fd, self.write_fd):
             os.set_inheritable(descriptor, False)
-        self._pipes = {fd: _identity(fd) for fd in (self._read_fd, self._write_fd)}
+        self._pipes = {fd: _identity(fd) for fd in (self.read_fd, self.write_fd)}
         self._folder = Path.cwd()
 
     def send(self, message: msgspec.Struct) -> None:
         """Write one message as one line."""
-        self._require_ours(self._write_fd)
-        _write(self._write_fd, message)
+        self._require_ours(self.write_fd)
+        _write(self.write_fd, message)
+
+    def first_line(self) -> bytes:
+        """Wait for the first line, and leave what follows it in the pipe for another process to read.
+
+        Raises:
+            EOFError: If the parent has closed the pipe before.
+        """
+        line = bytearray()
+        while not line.endswith(b"\n"):
+            byte = os.read(self.read_fd, 1)
+            if not byte:
+                raise EOFError
+            line += byte
+        return bytes(line)
 
     def return_home(self) -> None:
         """Go back to the folder that this process was started in; a model may have left it."""
@@ -461,8 +487,8 @@ class ParentChannel:
 
         def read() -> None:
             lines = Lines()
-            while chunk := os.read(self._read_fd, _CHUNK_BYTES):
-                self._require_ours(self._read_fd)
+            while chunk := os.read(self.read_fd, _CHUNK_BYTES):
+                self._require_ours(self.read_fd)
                 for line in lines.add(chunk):
                     command = decoder.decode(line)
                     if isinstance(command, stop):

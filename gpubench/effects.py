@@ -190,12 +190,17 @@ def amp_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
 
 
 def scaling_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
-    """Pair every case on several GPUs with the same case on one."""
+    """Pair every case on several GPUs with the same case on one, of the same batch and of all batches in one.
+
+    The first is weak scaling, the second strong scaling: the same job in less time.
+    """
     known = {result.case: result for result in results}
     return tuple(
         effect(result, known[alone])
         for case, result in known.items()
-        if case.gpu_count > 1 and (alone := msgspec.structs.replace(case, gpu_count=1)) in known
+        if case.gpu_count > 1
+        for alone in (case.on_one_gpu, case.whole_on_one_gpu)
+        if alone in known
     )
 
 

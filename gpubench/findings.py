@@ -50,6 +50,7 @@ class FindingKind(StrEnum):
     SCALING = "SCALING"
     TEMPERATURE_NOT_JUDGED = "TEMPERATURE_NOT_JUDGED"
     ONE_PROCESS = "ONE_PROCESS"
+    UNEQUAL_GPUS = "UNEQUAL_GPUS"
 
 
 INFORMATIVE = frozenset(
@@ -225,6 +226,10 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     FindingKind.ONE_PROCESS: (
         "the intervals hold only what varies within one process",
         "processes differ, often by more: leave out --quick, on a CPU pass --publish",
+    ),
+    FindingKind.UNEQUAL_GPUS: (
+        "the GPUs of the job are not of one kind, and the slowest sets the pace",
+        "choose GPUs of one kind with CUDA_VISIBLE_DEVICES",
     ),
 }
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpubench.errors import MisuseError
-from gpubench.models import TaskKind
+from gpubench.models import Recipe, TaskKind
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -74,6 +74,7 @@ class Workload:
         summary: What it is, in a few words, for `gpubench list`.
         build: ``build(batch_size, seed)``; equal seeds give equal tasks.
         tiny: The same code with a preset small enough for a CPU test; None where there is none.
+        recipe: How it does its work unless something else is asked for.
     """
 
     name: str
@@ -87,6 +88,7 @@ class Workload:
     tiny: Callable[[int, int], Task] | None = None
     summary: str = ""
     tasks: tuple[TaskKind, ...] = (TaskKind.TRAIN, TaskKind.INFER)
+    recipe: Recipe = field(default_factory=Recipe)
 
     def __post_init__(self) -> None:
         """Refuse what no measurement could use."""

@@ -21,7 +21,7 @@ from gpubench.errors import MisuseError
 from gpubench.models import DeviceProfile, Offer, Pricing, Ranking, Run
 from gpubench.probe.backend import Host, ProbeReport
 
-FUNCTIONS = ("load_runs", "predict", "probe", "rank", "report", "run")
+FUNCTIONS = ("load_runs", "memory", "predict", "probe", "rank", "report", "run")
 MOST_CHARACTERS = 2000
 
 SAY_WHAT_THEY_ARE = f"""

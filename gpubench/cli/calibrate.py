@@ -49,15 +49,16 @@ def verb(
     summary = {
         "path": str(path),
         "fitted": calibration.fitted,
-        "rows": calibration.rows,
-        "gpus": len(calibration.rows_by_gpu),
-        "sources": calibration.sources,
+        "rows": calibration.train.rows,
+        "inference_rows": calibration.infer.rows,
+        "gpus": len(calibration.train.rows_by_gpu),
+        "sources": calibration.train.sources,
         "inputs": calibration.inputs,
     }
     if as_json:
         print_json(summary)
     else:
         typer.echo(
-            f"{path}: {calibration.rows} rows of {len(calibration.rows_by_gpu)} GPUs "
-            f"from {calibration.sources} sources"
+            f"{path}: {calibration.train.rows} rows of {len(calibration.train.rows_by_gpu)} GPUs "
+            f"from {calibration.train.sources} sources, {calibration.infer.rows} more of inference"
         )

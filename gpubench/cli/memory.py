@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from gpubench.cli.common import JsonOption, ResultsOption, print_json
+from gpubench.cli.common import JsonOption, print_json
+from gpubench.cli.options import options_of
+from gpubench.predict.memory_request import MemoryRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,46 +24,21 @@ def register(app: typer.Typer) -> None:
     app.command("memory")(verb)
 
 
-def verb(
-    workload: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[WORKLOAD|FILE]",
-            help="A standard workload; a path or MODULE:NAME is your own [default: every standard one].",
-        ),
-    ] = None,
-    gpu: Annotated[
-        list[str] | None,
-        typer.Option("--gpu", help="GPU key or name; again for more [default: every NVIDIA GPU, by size]."),
-    ] = None,
-    batch_size: Annotated[
-        int | None,
-        typer.Option("--batch-size", help="Samples per step on one GPU [default: the main batch]."),
-    ] = None,
-    precision: Annotated[
-        str, typer.Option("--precision", help="fp32, tf32, amp-fp16, amp-bf16, or amp: the best of each GPU.")
-    ] = "amp",
-    task: Annotated[str, typer.Option("--task", help="train or infer.")] = "train",
-    results: ResultsOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@options_of(MemoryRequest)
+def verb(request: MemoryRequest, as_json: JsonOption = False) -> None:
     """Say what a step needs in memory, on which GPUs it fits, and what would make it fit."""
-    from gpubench.predict.memory_answer import read_questions
+    from gpubench.predict.memory_answer import memory
 
-    answers = read_questions(
-        None if workload is None else [workload],
-        gpus=gpu,
-        precision=precision,
-        task=task,
-        batch_size=batch_size,
-        results=results,
-    )
+    answers = memory(request)
+    asked, by_name = bool(request.workloads), bool(request.gpus)
     if as_json:
         documents = [answer.flat() for answer in answers]
-        print_json(documents[0] if workload is not None else {"schema_version": 1, "workloads": documents})
+        print_json(
+            documents[0] if len(request.workloads) == 1 else {"schema_version": 1, "workloads": documents}
+        )
         return
     for answer in answers:
-        lines = _short_lines(answer) if workload is None else _lines(answer, by_name=gpu is not None)
+        lines = _lines(answer, by_name=by_name) if asked else _short_lines(answer)
         for line in lines:
             typer.echo(line)
 

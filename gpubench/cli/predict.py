@@ -51,17 +51,24 @@ def evaluate(
             "family (one chip), architecture, model, vendor.",
         ),
     ] = "harness",
+    task: Annotated[str, typer.Option("--task", help="What is scored: train or infer.")] = "train",
     as_json: JsonOption = False,
 ) -> None:
     """Score predictions on the shipped measurements, each target held out of everything."""
     from gpubench.blocks.terminal import show as print_parts
+    from gpubench.models import TaskKind
     from gpubench.predict.evaluate import evaluate as run
     from gpubench.predict.evaluate import report, scored_table
     from gpubench.predict.pairs import HOLD_OUTS
+    from gpubench.predict.scaling_fit import scaling_figures
 
     if hold_out not in HOLD_OUTS:
         raise MisuseError(f"unknown hold-out {hold_out!r}; known: {', '.join(HOLD_OUTS)}")
-    document = {"hold_out": hold_out, **report(run(scored_table(hold_out), hold_out))}
+    if task not in tuple(TaskKind):
+        raise MisuseError(f"unknown task {task!r}; known: {', '.join(TaskKind)}")
+    kind = TaskKind(task)
+    outcome = run(scored_table(hold_out, kind), hold_out, kind)
+    document = {"hold_out": hold_out, "task": task, **report(outcome), "several_gpus": scaling_figures()}
     if as_json:
         print_json(document)
     else:

@@ -39,10 +39,23 @@ def verb(
         _check_report(report)
     if prepared.remark:
         say(prepared.remark)
+    if prepared.follows:
+        _follow(prepared)
+        return
     for doubt in prepared.doubts:
         say(doubt)
     session = _measure(prepared)
     _tell(session, prepared, request, report, as_json=json)
+
+
+def _follow(prepared: Prepared) -> None:
+    """Work for the run of another machine, which prints and stores it."""
+    from gpubench.cli.progress import watch
+    from gpubench.session.session import follow
+
+    with watch() as progress:
+        follow(prepared, progress)
+    say("the run is over; it is stored on the first machine")
 
 
 def _measure(prepared: Prepared) -> Session:

@@ -267,7 +267,7 @@ def batch_of(case: Case, peak_bytes: float) -> int:
     profile = load_profiles()[case.workload]
 
     def peak_of(batch: int) -> float:
-        return peak_memory_bytes(profile, case.task, case.precision, batch)
+        return peak_memory_bytes(profile, msgspec.structs.replace(case, batch_size=batch))
 
     return max(1, bisect.bisect_right(range(1, MOST_BATCH + 1), peak_bytes, key=peak_of))
 
@@ -286,7 +286,7 @@ def _proof_case(device: DeviceProfile, amp: Precision) -> Case:
         case_of(cnn, amp, Execution.EAGER, cnn.batches[-1]),
     )
     for case in wanted:
-        needed = peak_memory_bytes(load_profiles()[case.workload], case.task, amp, case.batch_size)
+        needed = peak_memory_bytes(load_profiles()[case.workload], case)
         if needed <= room and _step_s(case, slowness(device)) <= MOST_PROOF_STEP_S:
             return case
     return smallest
@@ -322,7 +322,7 @@ def _trial(
     return Trial(
         case=case,
         expected_s=_steps_s(case, slower) + CASE_S + copy_s + compiling_s,
-        expected_bytes=peak_memory_bytes(profile, TaskKind.TRAIN, precision, case.batch_size),
+        expected_bytes=peak_memory_bytes(profile, case),
     )
 
 

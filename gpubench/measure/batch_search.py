@@ -80,7 +80,7 @@ def largest_that_fits(
 def guess_batch(profile: WorkloadProfile, case: Case, device: DeviceProfile) -> int:
     """Guess from the memory model that ranking goes by too; 1 where the device's memory is not known."""
     card = card_of_device(device)
-    return 1 if card is None else max(1, largest_batch(profile, case.task, case.precision, card))
+    return 1 if card is None else max(1, largest_batch(profile, case, card))
 
 
 def with_largest_batches(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpubench import precisions
-from gpubench.models import DeviceProfile, Execution, Precision
+from gpubench.models import Case, DeviceProfile, Execution, ParallelMode, Precision, TaskKind
 
 CUDA_BACKENDS = frozenset({"cuda", "nvidia"})
 HIP_BACKENDS = frozenset({"rocm", "amd", "hip"})
@@ -31,6 +31,17 @@ def why_no_execution(execution: Execution, device: DeviceProfile, gpu_count: int
         return f"several GPUs are measured eagerly: {execution} is not offered for a data-parallel job"
     if execution.facts.needs_cuda and not is_cuda(device):
         return f"{execution} means a CUDA graph, and this device is {device.backend}"
+    return None
+
+
+def why_no_sharding(case: Case) -> str | None:
+    """Say why a case is not measured with its model sharded; None where it is, or is no such case."""
+    if case.parallel_mode is not ParallelMode.FSDP:
+        return None
+    if case.task is not TaskKind.TRAIN:
+        return "fsdp shards what is trained: measure inference with --jobs ddp"
+    if case.precision.facts.scales_gradients:
+        return f"{case.precision} scales gradients, which fsdp does not agree on: use amp-bf16"
     return None
 
 

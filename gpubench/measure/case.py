@@ -24,8 +24,9 @@ from gpubench.measure.loop import Loop, OutOfTimeError, Series, StoppedError, ti
 from gpubench.measure.messages import ByHand, ByHandDone, CaseDone, MeasureCase
 from gpubench.measure.precision import probe_errors, read_switches, switches_for, worse
 from gpubench.measure.sampler import Sampler, Telemetry, shifted
-from gpubench.measure.step import Work, is_fused, move
-from gpubench.measure.team import Team, share
+from gpubench.measure.sharing import place_model, share
+from gpubench.measure.step import Work, is_fused, move, to_the_device
+from gpubench.measure.team import Team
 from gpubench.models import (
     Case,
     DeviceProfile,
@@ -33,6 +34,7 @@ from gpubench.models import (
     Finding,
     FindingKind,
     Launch,
+    ParallelMode,
     Precision,
     Round,
     Status,
@@ -115,6 +117,7 @@ class LaunchRecorder:
     batch_count: int | None = None
     loss_curve: list[float] = field(default_factory=list)
     peak_memory_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
     reference_error: float | None = None
     graph_error: float | None = None
     fused: bool | None = None
@@ -129,6 +132,7 @@ class LaunchRecorder:
     held_clocks_s: dict[str, float | None] = field(default_factory=dict)
     telemetry_source: str | None = None
     stopped: bool = False
+    unequal: str | None = None
 
     @contextmanager
     def timing(self, name: str | None) -> Iterator[None]:
@@ -158,6 +162,7 @@ class LaunchRecorder:
             energy_region_s=self.region_s() if self.energy.joules is not None else None,
             held_clocks_s=self.held_clocks_s,
             peak_memory_bytes=self.peak_memory_bytes,
+            peak_reserved_bytes=self.peak_reserved_bytes,
             gpu_busy=self.gpu_busy,
             latency_s=self.latency_s,
             skipped_steps=skipped_steps(series.scales) if series.scales else None,
@@ -177,6 +182,8 @@ class LaunchRecorder:
         """What the numbers of the record cannot say: a distance without end is null in the file."""
         if self.energy.finding is not None:
             yield self.energy.finding
+        if self.unequal is not None:
+            yield Finding(kind=FindingKind.UNEQUAL_GPUS, value=self.unequal)
         if math.inf in {self.reference_error, self.graph_error}:
             yield Finding(kind=FindingKind.LOSS_DIFFERS, value="not finite, unlike the reference")
 
@@ -207,8 +214,9 @@ def measure_case(order: MeasureCase, context: WorkerContext) -> CaseDone:
     except NotPreparedError as error:
         status, reason = Status.UNSUPPORTED, str(error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the model is its author's code: it may raise anything
-        fault = None if context.team is None else context.team.fault()
-        status, reason = fault or failure(error, order.case.batch_size)
+        if context.team is not None:
+            context.team.leave_the_word(error)
+        status, reason = failure(error, order.case.batch_size)
         trace = "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:]
     seen.stopped = context.stopped()
     if lost := context.telemetry.fault:
@@ -330,6 +338,8 @@ def _build(
     is_reference = context.hardware.is_cpu and order.case.precision is Precision.FP32
     if not is_reference:
         expected = context.expected_loss(task, order.case)
+        if context.team is not None and order.case.parallel_mode is ParallelMode.FSDP:
+            context.team.announce_look()  # each has a part of the model: one alone would wait for the others
         seen.reference_error = guards.reference_error(work, task, expected)
     _in_time(deadline_s)
     if context.team is not None:
@@ -344,12 +354,14 @@ def _copy(order: MeasureCase, context: WorkerContext, seen: LaunchRecorder) -> t
     with seen.timing("build"):
         if context.team is not None:
             context.team.announce(order)
+            seen.unequal = context.team.unequal
         task = context.task(order.reference, order.case.batch_size)
         seen.batch_count = len(task.batches)
         copied = Task(
             model=copy.deepcopy(task.model), batches=task.batches, loss=task.loss, optimizer=task.optimizer
         )
-        return task, move(copied, order.case, context.hardware.device)
+        place = to_the_device if context.team is None else place_model
+        return task, move(copied, order.case, context.hardware.device, place)
 
 
 def _time(
@@ -403,6 +415,7 @@ def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadl
     with seen.timing(execution.facts.preparation):
         advance = prepare(work)
         work.edge_loss(context.once(advance)(0), 0)
+    seen.peak_reserved_bytes = hardware.peak_reserved_bytes()
     seen.peak_memory_bytes = hardware.peak_memory_bytes()
     if execution is not Execution.EAGER:
         seen.graph_error = guards.graph_error(work, advance)

@@ -388,7 +388,7 @@ def scaling_of(measurement: Measurement, siblings: Sequence[Measurement]) -> Fin
     count = measurement.case.gpu_count
     if count == 1 or measurement.samples_per_s is None:
         return None
-    single = msgspec.structs.replace(measurement.case, gpu_count=1)
+    single = measurement.case.on_one_gpu
     base = next((m.samples_per_s for m in siblings if m.case == single and m.samples_per_s), None)
     limit = count * SCALING_TOLERANCE
     if not base or measurement.samples_per_s <= limit * base:

@@ -16,6 +16,8 @@ from gpubench.probe.system import memory_limit_bytes
 from gpubench.units import format_bytes
 
 MODULE = "gpubench.measure.worker"
+JOB_MODULE = "gpubench.measure.job"
+"""Of a child that stands for several processes."""
 OPENCL_MODULE = "gpubench.measure.opencl_worker"
 
 _decoder: msgspec.json.Decoder[messages.Report] = msgspec.json.Decoder(messages.Report)
@@ -29,8 +31,17 @@ def module_of(device: DeviceProfile) -> str:
 class Child(ChildProcess[messages.Report]):
     """A measuring process; what is said of it may be stored, so it names nothing of this machine."""
 
-    def __init__(self, environment: Mapping[str, str], module: str = MODULE) -> None:
-        super().__init__(("-m", module), _decoder, environment=environment)
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        module: str = MODULE,
+        *,
+        arguments: Sequence[str] = (),
+        descriptors: Sequence[int] = (),
+    ) -> None:
+        super().__init__(
+            ("-m", module), _decoder, arguments=arguments, environment=environment, descriptors=descriptors
+        )
 
     def last_words(self, limit: int = 300) -> str:
         """Return the last line that the child wrote, paths shortened."""

@@ -92,7 +92,14 @@ def relative_difference(found: float, expected: float) -> float | None:
 
 def fingerprint(model: nn.Module) -> list[Tensor]:
     """Return a copy of the start of every trained parameter, to see later whether any has moved."""
-    return [p.detach().reshape(-1)[:1024].clone() for p in model.parameters() if p.requires_grad]
+    trained = (p.detach() for p in model.parameters() if p.requires_grad)
+    return [_own_part(p).reshape(-1)[:1024].clone() for p in trained]
+
+
+def _own_part(tensor: Tensor) -> Tensor:
+    """Return a tensor, of a sharded one what this process has: to gather it takes all processes."""
+    to_local = getattr(tensor, "to_local", None)
+    return tensor if to_local is None else to_local()
 
 
 def has_moved(model: nn.Module, before: list[Tensor]) -> bool:

@@ -55,6 +55,10 @@ class Hardware:
         """Return the most memory that tensors took since the reset [B]; None where torch does not count."""
         return torch.cuda.max_memory_allocated() if self.is_cuda else None
 
+    def peak_reserved_bytes(self) -> int | None:
+        """Return the most memory that torch's allocator held since the reset [B]; None as above."""
+        return torch.cuda.max_memory_reserved() if self.is_cuda else None
+
     def heap(self, scale: float | None = None) -> Heap:
         """Return what must settle before a step is steady: allocator figures and the gradient scale."""
         if not self.is_cuda:

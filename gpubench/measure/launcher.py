@@ -17,8 +17,9 @@ import msgspec
 from gpubench.children import ChildEndedError, ChildLateError
 from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
 from gpubench.measure import checks, events, messages, preflight
-from gpubench.measure.child import MODULE, Child, environment_of
+from gpubench.measure.child import JOB_MODULE, MODULE, Child, environment_of
 from gpubench.measure.estimate import least_case_s
+from gpubench.measure.meeting import Meeting, alone
 from gpubench.measure.peaks import best_gemm, peak_flops_per_s
 from gpubench.measure.plan import Group, Plan, PlannedCase, Unit
 from gpubench.models import Case, DeviceProfile, Launch, Measurement, MicroResult, Precision, Round, Status
@@ -40,6 +41,7 @@ CLOCK_SLACK_S = 1.0
 
 PHASE_LIMITS_S = {
     "start": 60.0,
+    "meeting": 330.0,
     "import": 180.0,
     "context": 120.0,
     "build": 300.0,
@@ -58,7 +60,7 @@ QUICK_SILENCE_S = 120.0
 """Longest silence under --quick [s]: a quick answer does not wait ten minutes for a step that hangs."""
 NO_SIGN = "no sign of life"
 """How the reason begins of a row whose process fell silent, unlike that of one whose time was over."""
-OWN_TIME_PHASES = frozenset({"start", "import", "context"})
+OWN_TIME_PHASES = frozenset({"start", "meeting", "import", "context"})
 """What these take is the machine's doing, whatever the budget."""
 
 OnEvent = Callable[[events.Event], None]
@@ -153,12 +155,15 @@ class Launcher:
     ready: messages.Ready | None = None
     phase_limits_s: dict[str, Seconds] = field(default_factory=lambda: dict(PHASE_LIMITS_S))
     module: str = MODULE
+    meeting: Meeting | None = None
     began_s: Seconds = field(default_factory=time.monotonic)
     micro: list[MicroResult] = field(default_factory=list)
     _micro_done: set[bool] = field(default_factory=set)
+    _exchange_done: bool = False
     _child: Child | None = None
     _group: Group | None = None
     _lost: str | None = None
+    _no_job: str | None = None
     _start_s: dict[str, Seconds] = field(default_factory=dict)
     _threads: int | None = None
     _output: str | None = None
@@ -185,6 +190,7 @@ class Launcher:
                 if case in record.ended:
                     continue
                 self._measure_micro(unit.group.strict)
+                self._measure_exchange(unit.group)
                 record.gemm = best_gemm(self.micro)
                 if self.control.stopping.is_set():
                     return
@@ -273,8 +279,9 @@ class Launcher:
 
     def _attempt(self, unit: Unit, left: int) -> messages.CaseDone:
         self._output = None
-        if self._lost is not None:
-            return _without(unit, Status.FAILED, self._lost)
+        lost = self._lost or (self._no_job if unit.planned.case.gpu_count > 1 else None)
+        if lost is not None:
+            return _without(unit, Status.FAILED, lost)
         least_s = max(LEAST_SHARE_S, least_case_s(unit.planned, self.plan.budget, self.device))
         if self._time_left_s() < least_s:
             left_s = format_duration(max(0.0, self._time_left_s()))
@@ -297,6 +304,12 @@ class Launcher:
                 )
             )
             return self._listen(child, seen)
+        except _JobOverError as error:
+            self._end_child()
+            return msgspec.structs.replace(
+                seen.done(unit, error.over.status, self._fault() or error.over.reason),
+                traceback=error.over.traceback,
+            )
         except ChildLateError:
             phase = seen.phase
             self._end_child()
@@ -340,6 +353,8 @@ class Launcher:
                     if spent:
                         self._end_child()
                     return report
+                case messages.JobOver():
+                    raise _JobOverError(report)
                 case _:
                     raise ChildEndedError(f"sent {type(report).__name__} out of step")
         raise ChildEndedError(f"sent more than {MOST_REPORTS:,} reports of one case")
@@ -351,18 +366,30 @@ class Launcher:
             return
         self._micro_done.add(strict)
         with_copies = not strict or False not in self.plan.strict_groups()
+        self._run_micro(Group(0, strict), others=with_copies)
+
+    def _measure_exchange(self, group: Group) -> None:
+        """Measure, once, what the processes of a job exchange; in the job that its cases are measured in."""
+        done = self._exchange_done or any(case.gpu_count > 1 for case, _ in self.plan.done)
+        over = self._lost is not None or self._no_job is not None or self.control.stopping.is_set()
+        if group.gpu_count == 1 or self.plan.micro == "none" or done or over:
+            return
+        self._exchange_done = True
+        self._run_micro(group, others=False)
+
+    def _run_micro(self, group: Group, *, others: bool) -> None:
         limit_s = None if self.plan.time_limit_s is None else MICRO_SHARE * self._time_left_s()
         try:
-            child = self._child_of(Group(0, strict))
-            child.send(messages.MeasureMicro(strict=strict, others=with_copies, time_s=limit_s))
+            child = self._child_of(group)
+            child.send(messages.MeasureMicro(strict=group.strict, others=others, time_s=limit_s))
             while not (report := self._micro_report(child)).last:
                 if report.result is not None:
                     self._take_micro(report.result)
-        except (ChildLateError, ChildEndedError) as error:
+        except (ChildLateError, ChildEndedError, _JobOverError) as error:
             self._end_child()
             self.on_event(events.Remark(text=f"micro-benchmarks cut short: {self._why(error)}"))
 
-    def _why(self, error: ChildLateError | ChildEndedError) -> str:
+    def _why(self, error: ChildLateError | ChildEndedError | _JobOverError) -> str:
         """Say why the process had to end in the middle of its micro-benchmarks."""
         if self.control.stopping.is_set():
             return "stopped on request"
@@ -370,6 +397,8 @@ class Launcher:
             return fault
         if isinstance(error, ChildLateError) and self._time_left_s() <= 0:
             return "the time limit of the run came"
+        if isinstance(error, _JobOverError):
+            return error.over.reason
         return f"the measuring process {str(error) or 'gave no sign of life'}"
 
     def _take_micro(self, result: MicroResult) -> None:
@@ -392,6 +421,8 @@ class Launcher:
                     self.on_event(events.PhaseBegan(name=name))
                 case messages.MicroDone():
                     return report
+                case messages.JobOver():
+                    raise _JobOverError(report)
                 case _:
                     raise ChildEndedError(f"sent {type(report).__name__} out of step")
 
@@ -405,7 +436,7 @@ class Launcher:
         self._group = group
         peers = self.plan.peers[: group.gpu_count - 1]
         variables = environment_of(self.device, os.environ, strict=group.strict, peers=peers)
-        child = self._child = self.control.child = Child(variables, self.module)
+        child = self._child = self.control.child = self._start(group, variables)
         child.send(
             messages.Setup(device=self.device, budget=self.plan.budget, seed=self.plan.seed, peers=peers)
         )
@@ -424,8 +455,27 @@ class Launcher:
                 case messages.Refused(reason=reason, exit_code=code):
                     self._end_child()
                     raise _refusal(reason, code)
+                case messages.JobOver(reason=reason):
+                    self._no_job = reason  # the others would not come to the next one either
+                    raise _JobOverError(report)
                 case _:
                     raise ChildEndedError(f"sent {type(report).__name__} out of step")
+
+    def _start(self, group: Group, variables: dict[str, str]) -> Child:
+        """Start a process for one GPU, or one that stands for all of a job."""
+        if group.gpu_count == 1:
+            return Child(variables, self.module)
+        meeting = self.meeting or alone()
+        try:
+            return Child(
+                variables | meeting.variables(variables),
+                JOB_MODULE,
+                arguments=meeting.arguments(),
+                descriptors=meeting.descriptors,
+            )
+        finally:
+            if self.meeting is None:
+                meeting.close()
 
     def _check_threads(self, ready: messages.Ready) -> None:
         """Refuse to go on with a run on another number of CPU threads: only torch itself knows it."""
@@ -475,6 +525,14 @@ class Launcher:
         if self.plan.budget.name == "quick" and phase not in OWN_TIME_PHASES:
             silence = min(silence, QUICK_SILENCE_S)
         return min(now + silence, now + self._time_left_s() + GRACE_S, self.control.stop_by_s)
+
+
+class _JobOverError(Exception):
+    """A job has ended by itself."""
+
+    def __init__(self, over: messages.JobOver) -> None:
+        super().__init__(over.reason)
+        self.over = over
 
 
 @dataclass

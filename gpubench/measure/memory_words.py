@@ -25,7 +25,7 @@ def doubts(made: Plan, profiles: Mapping[str, WorkloadProfile], device: DevicePr
     for planned in made.cases:
         case = planned.case
         if planned.batch_choice != "largest":
-            fit = judge(profiles[planned.reference], case.task, case.precision, case.batch_size, card)
+            fit = judge(profiles[planned.reference], case, card)
             if not fit.fits:
                 lines.append(f"{case.workload} {case.precision} batch {case.batch_size}: {fit.text()}")
     return tuple(dict.fromkeys(lines))

@@ -31,7 +31,7 @@ ProofName = Literal["precision", "clock", "graph", "load"]
 class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
     """The first message: the device, the budget, and the seed of every task.
 
-    ``peers`` are the other GPUs of a data-parallel job; the child starts a process for each. ``memory_share``
+    ``peers`` are the other GPUs of this machine in a job of several. ``memory_share``
     is what this process may take of the device's memory, 0 to 1; None for all of it.
     """
 
@@ -56,7 +56,10 @@ class MeasureCase(msgspec.Struct, frozen=True, kw_only=True, tag="measure"):
 
 
 class MeasureMicro(msgspec.Struct, frozen=True, kw_only=True, tag="micro"):
-    """Run the micro-benchmarks of this process: strict fp32 or the rest, with or without copies."""
+    """Run the micro-benchmarks of this process: strict fp32 or the rest, with or without copies.
+
+    The processes of a job measure what they exchange, and nothing else.
+    """
 
     strict: bool
     others: bool
@@ -188,6 +191,17 @@ class Proven(msgspec.Struct, frozen=True, kw_only=True, tag="proven"):
     traceback: str | None = None
 
 
+class JobOver(msgspec.Struct, frozen=True, kw_only=True, tag="job_over"):
+    """The processes of a job have ended, other than by this parent's will: why, and what a case makes of it.
+
+    ``traceback`` as in ``CaseDone``. On a machine beside the first, ``OK`` is the end that was to come.
+    """
+
+    status: Status
+    reason: str
+    traceback: str | None = None
+
+
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
     """The child cannot work on this device at all."""
 
@@ -195,4 +209,4 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
     exit_code: int
 
 
-Report = Ready | Phase | RoundDone | CaseDone | MicroDone | ByHandDone | Proven | Refused
+Report = Ready | Phase | RoundDone | CaseDone | MicroDone | ByHandDone | Proven | JobOver | Refused

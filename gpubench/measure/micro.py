@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 import torch
+from torch import distributed
 
 from gpubench import stats
 from gpubench.measure.budget import (
@@ -32,9 +33,10 @@ from gpubench.measure.peaks import CPU_GEMM_SIZES, GEMM_PRECISIONS, GEMM_SIZES
 from gpubench.measure.precision import probe_errors, switches_for
 from gpubench.measure.sampler import Sampler, Telemetry
 from gpubench.measure.stopping import StopRule, Verdict
+from gpubench.measure.team import Team
 from gpubench.models import DeviceProfile, Finding, FindingKind, MicroResult, Precision, TelemetrySample
 from gpubench.precisions import FORMATS
-from gpubench.units import GIB, MIB, Bytes, Seconds
+from gpubench.units import GIB, KIB, MIB, Bytes, Seconds
 
 _TYPES: dict[str, torch.dtype] = {
     form.name: getattr(torch, form.torch_type) for form in FORMATS if form.torch_type
@@ -46,6 +48,11 @@ LAUNCHES = 1000
 LOOK_AGAIN = 1.25
 """The stop rule is asked again when this many times as many repetitions are in: to ask it after each of
 thousands would take longer than they do."""
+ALL_REDUCE_BYTES = (4 * KIB, 64 * KIB, MIB, 16 * MIB, 128 * MIB)
+"""From the size at which the start of an exchange counts alone to that of many layers' gradients."""
+ALL_REDUCE_BLOCK_BYTES = 64 * MIB
+MOST_ALL_REDUCES = 100
+"""Exchanges between two waits for all processes, which take as long as a small one."""
 CACHE_BYTES = 256 * MIB
 """Written before each repetition: more than the L2 of any card, so that no operand is found in it."""
 MEMORY_SHARE = 0.4
@@ -127,6 +134,62 @@ def run_micro(
     for result in one_by_one(in_time, measure):
         yield result
         hardware.release()
+
+
+def run_all_reduce(
+    team: Team, hardware: Hardware, budget: Budget, telemetry: Telemetry, time_s: Seconds | None = None
+) -> Iterator[MicroResult]:
+    """Measure how fast the processes of a job sum what each of them holds, by size.
+
+    The rate is that of the bus, as NCCL's own tests state it: each process sends and receives
+    2 (n - 1) / n of the bytes, so that it can be held against a link whatever the number of processes.
+
+    Args:
+        team: The processes.
+        hardware: The first one's device.
+        budget: How long and how sure.
+        telemetry: Of all devices.
+        time_s: Stop before a probe that would begin after this; None for no limit.
+    """
+    deadline = math.inf if time_s is None else time.perf_counter() + time_s
+    probes = (all_reduce_probe(size, team.size) for size in ALL_REDUCE_BYTES)
+    in_time = takewhile(lambda _: time.perf_counter() < deadline, probes)
+    clock = team.clock()
+
+    def measure(probe: Probe) -> MicroResult:
+        def timer(action: Callable[[], object]) -> Seconds:
+            team.announce_all_reduce(probe.memory_bytes, probe.repeats)
+
+            def repetition() -> None:
+                for _ in range(probe.repeats):
+                    action()
+
+            return clock.time(repetition)
+
+        with Sampler(telemetry, time.perf_counter) as sampler:
+            return measure_probe(probe, hardware, budget, timer=timer, samples=sampler.drain)
+
+    yield from one_by_one(in_time, measure)
+
+
+def all_reduce_probe(size: Bytes, processes: int) -> Probe:
+    """Sum so many bytes of float32 over all processes, several times where once would time the start."""
+
+    def make(device: torch.device) -> Callable[[], object]:
+        tensor = torch.zeros(size // 4, device=device)  # sums of ones would run over
+        return lambda: distributed.all_reduce(tensor)
+
+    words = f"{size // MIB} MiB" if size >= MIB else f"{size // KIB} KiB"
+    return Probe(
+        name="all-reduce",
+        size=f"{words}, {processes} processes",
+        unit="B/s",
+        work=2 * (processes - 1) / processes * size,
+        memory_bytes=size,
+        make=make,
+        on_device=False,
+        repeats=max(1, min(MOST_ALL_REDUCES, ALL_REDUCE_BLOCK_BYTES // size)),
+    )
 
 
 def _not_ieee(hardware: Hardware) -> tuple[Finding, ...]:

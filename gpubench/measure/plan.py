@@ -14,6 +14,7 @@ from gpubench import precisions
 from gpubench.errors import MisuseError
 from gpubench.measure import capability, estimate
 from gpubench.measure.budget import Budget, budget_of
+from gpubench.measure.meeting import parse_endpoint
 from gpubench.measure.request import CLASSIC, MicroWish, RunRequest
 from gpubench.models import (
     BatchChoice,
@@ -21,6 +22,7 @@ from gpubench.models import (
     DeviceProfile,
     Execution,
     Measurement,
+    ParallelMode,
     Precision,
     Status,
     TaskKind,
@@ -36,7 +38,9 @@ CPU_STEP_FLOPS = 300e9
 CPU_MATH_VARIABLES = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
 
 
-RESUME_TAKES = frozenset({"device", "time_limit", "allow_shared", "allow_throttled", "resume", "results"})
+RESUME_TAKES = frozenset(
+    {"device", "time_limit", "allow_shared", "allow_throttled", "resume", "results", "rdzv_endpoint"}
+)
 """What may be said beside ``resume``; every other option is the run's own, and would be ignored."""
 
 
@@ -156,8 +160,8 @@ def plan(
         request: What was asked.
         device: Where.
         profiles: The profile of every workload of the request, by the reference that names it.
-        peers: The GPUs that work beside the first in a data-parallel job; each case is then measured on one
-            GPU and on all, so that what the others add is known from one run.
+        peers: The GPUs of this machine that work beside the first; each case is then measured on one GPU and
+            on all, so that what the others add is known from one run.
 
     Raises:
         MisuseError: If nothing of what was asked can be measured, or the request contradicts itself.
@@ -172,7 +176,7 @@ def plan(
         )
     budget = budget_of(request.budget or ("quick" if on_cpu else "default"), on_cpu=on_cpu)
     cases, unsupported = [], []
-    for planned, reason in _every_case(request, device, profiles, 1 + len(peers), budget):
+    for planned, reason in _every_case(request, device, profiles, budget):
         if reason is None:
             cases.append(planned)
         else:
@@ -199,7 +203,6 @@ def _every_case(
     request: RunRequest,
     device: DeviceProfile,
     profiles: Mapping[str, WorkloadProfile],
-    gpu_count: int,
     budget: Budget,
 ) -> Iterator[tuple[PlannedCase, str | None]]:
     """Give every case of a request, and why it cannot be measured here (None where it can)."""
@@ -207,7 +210,7 @@ def _every_case(
     precisions = resolve_precisions(request.precisions, device)
     placed = [
         (count, execution)
-        for count in dict.fromkeys((1, gpu_count))
+        for count in dict.fromkeys((1, request.gpu_count))
         for execution in resolve_executions(request.executions, device, publish=publish, gpu_count=count)
     ]
     for reference in request.workloads:
@@ -215,21 +218,25 @@ def _every_case(
         task = task_of(request, profile)
         batches = batches_of(request, profile, task, on_cpu=on_cpu)
         for precision, (count, execution), batch in product(precisions, placed, batches):
-            planned = _planned(
-                reference,
-                profile=profile,
+            case = Case(
+                workload=profile.name,
+                workload_version=profile.version,
                 task=task,
                 precision=precision,
                 execution=execution,
-                batch=batch,
+                memory_format=profile.memory_format_at(precision),
+                batch_size=_batch_of_each(batch, count) if request.strong else batch,
+                sample_unit=profile.sample_unit,
                 gpu_count=count,
+                parallel_mode=ParallelMode(request.jobs) if count > 1 else ParallelMode.SINGLE,
+                node_count=request.nnodes if count > 1 else 1,
             )
             reason = (
                 capability.why_no_precision(precision, device)
                 or capability.why_no_execution(execution, device, count)
-                or _why_not_together(profile, count)
+                or _why_not_together(profile, case)
             )
-            yield planned, reason
+            yield planned_case(reference, profile, case), reason
 
 
 def only_micro(request: RunRequest, *, on_cpu: bool) -> Plan:
@@ -280,9 +287,21 @@ def _check_what(request: RunRequest) -> None:
     of_cases = request.precisions or request.executions or request.batch_size
     if request.micro == "only" and (of_cases or request.workloads != CLASSIC):
         raise MisuseError("--micro-only measures no workload: leave out workloads and their options")
-    if request.gpus > 1 and (request.batch_size == "max" or request.micro == "only"):
+    several = request.gpu_count > 1
+    if several and (request.batch_size == "max" or request.micro == "only"):
         other = "--batch-size max" if request.batch_size == "max" else "--micro-only"
         raise MisuseError(f"{other} is of one GPU: give it without --gpus, or --gpus with a batch")
+    if not several and (request.strong or request.jobs != "ddp") and request.resume is None:
+        option = "--strong" if request.strong else f"--jobs {request.jobs}"
+        raise MisuseError(f"{option} is of several GPUs: give --gpus N too")
+    if request.strong and (request.jobs == "independent" or request.task == "infer"):
+        other = "--jobs independent" if request.jobs == "independent" else "--task infer"
+        raise MisuseError(f"--strong shares out the batch of one training job: leave out {other}")
+    if (request.nnodes > 1) != (request.rdzv_endpoint is not None) and request.resume is None:
+        missing = "--rdzv-endpoint HOST:PORT" if request.nnodes > 1 else "--nnodes N"
+        raise MisuseError(f"a job of several machines needs --nnodes and --rdzv-endpoint: give {missing}")
+    if request.rdzv_endpoint is not None:
+        parse_endpoint(request.rdzv_endpoint)
 
 
 def resolve_precisions(names: Sequence[str], device: DeviceProfile) -> tuple[Precision, ...]:
@@ -332,9 +351,27 @@ def batch_of(request: RunRequest, profile: WorkloadProfile, *, on_cpu: bool) -> 
     return small if small * profile.train_flops_per_sample <= CPU_STEP_FLOPS else 1
 
 
-def _why_not_together(profile: WorkloadProfile, gpu_count: int) -> str | None:
-    alone = gpu_count == 1 or TaskKind.TRAIN in profile.tasks
-    return None if alone else "an input pipeline is no data-parallel job"
+def _batch_of_each(batch: int, gpu_count: int) -> int:
+    """Share one batch out over the GPUs of a job.
+
+    Raises:
+        MisuseError: If it cannot be shared out evenly.
+    """
+    each, rest = divmod(batch, gpu_count)
+    if rest:
+        raise MisuseError(
+            f"--strong shares the batch out: {batch} samples over {gpu_count} GPUs do not come out even; "
+            f"give a --batch-size that {gpu_count} divides"
+        )
+    return each
+
+
+def _why_not_together(profile: WorkloadProfile, case: Case) -> str | None:
+    if case.gpu_count == 1:
+        return None
+    if TaskKind.TRAIN not in profile.tasks:
+        return "an input pipeline is no data-parallel job"
+    return capability.why_no_sharding(case)
 
 
 def refuse_forced_precision(made: Plan) -> None:
@@ -356,30 +393,6 @@ def refuse_forced_precision(made: Plan) -> None:
             f"fp32 was asked for while {forced[0]}={plain(os.environ[forced[0]])} forces a lower precision: "
             f"unset {forced[0]}"
         )
-
-
-def _planned(
-    reference: str,
-    *,
-    profile: WorkloadProfile,
-    task: TaskKind,
-    precision: Precision,
-    execution: Execution,
-    batch: int,
-    gpu_count: int,
-) -> PlannedCase:
-    case = Case(
-        workload=profile.name,
-        workload_version=profile.version,
-        task=task,
-        precision=precision,
-        execution=execution,
-        memory_format=profile.memory_format_at(precision),
-        batch_size=batch,
-        sample_unit=profile.sample_unit,
-        gpu_count=gpu_count,
-    )
-    return planned_case(reference, profile, case)
 
 
 def planned_case(

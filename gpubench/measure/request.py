@@ -25,7 +25,10 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
         precisions: Empty means those the device has; ``amp`` means its best one.
         executions: Empty means eager and, on a GPU, graph; ``publish`` adds compile.
         batch_size: None means the workload's main batch (a small one on a CPU).
-        gpus: GPUs of one data-parallel job, measured beside one of them alone.
+        gpus: GPUs of each machine that work at once, measured beside one of them alone.
+        jobs: How they do: one job that averages gradients, one that shards the model, or a job on each.
+        strong: Whether the batch is shared out over them, instead of a batch for each.
+        nnodes: Machines; the one that has the address of ``rdzv_endpoint`` decides, times and stores.
         budget: None means ``default`` on a GPU and ``quick`` on a CPU.
         time_limit_s: For the whole run, shared out over the cases left.
         micro: Whether micro-benchmarks are run too, alone, or not at all.
@@ -69,9 +72,28 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     gpus: Annotated[
         int,
         Option(
-            "Also time N GPUs of its kind as one data-parallel job (DDP), in eager.", least=1, metavar="N"
+            "Also time N GPUs (of a CPU: N processes) at once, in eager; see --jobs.", least=1, metavar="N"
         ),
     ] = 1
+    jobs: Annotated[
+        str,
+        Option(
+            "With --gpus or --nnodes: one job over all GPUs (ddp, or fsdp, which shards the model), or one "
+            "on each at once.",
+            choices=("ddp", "fsdp", "independent"),
+        ),
+    ] = "ddp"
+    strong: Annotated[
+        bool, Option("Share the batch out over the GPUs of the job, instead of a batch for each.")
+    ] = False
+    nnodes: Annotated[
+        int,
+        Option("Machines of the job, --gpus on each; give the same command on all.", least=1, metavar="N"),
+    ] = 1
+    rdzv_endpoint: Annotated[
+        str | None,
+        Option("With --nnodes: where they meet, an address and a port of the first.", metavar="HOST:PORT"),
+    ] = None
     budget: Annotated[
         BudgetName | None,
         Option(
@@ -106,6 +128,11 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     results: Results = None
     asked: tuple[str, ...] = ()
+
+    @property
+    def gpu_count(self) -> int:
+        """GPUs that work at once, over all machines."""
+        return self.gpus * self.nnodes
 
     @property
     def own(self) -> tuple[str, ...]:

@@ -20,6 +20,12 @@ AUTOCAST_TYPES: dict[Precision, torch.dtype] = {
 }
 
 
+FUSED_WHERE_SHARDED = frozenset({torch.optim.Adam, torch.optim.AdamW})
+"""Of the fused kernels torch spreads these over the parts of a sharded parameter, and fails at the others."""
+
+PlaceModel = Callable[[nn.Module, Case, torch.device], nn.Module]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Work:
     """A task on its device, ready to be stepped.
@@ -91,16 +97,23 @@ def forward(model: nn.Module, inputs: Any) -> Any:
     return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
 
 
-def move(task: Task, case: Case, device: torch.device) -> Work:
+def to_the_device(model: nn.Module, case: Case, device: torch.device) -> nn.Module:
+    """Put a whole model on the device."""
+    del case
+    return model.to(device)
+
+
+def move(task: Task, case: Case, device: torch.device, place: PlaceModel = to_the_device) -> Work:
     """Put a task on the device in the case's memory format; the model becomes the device's own.
 
     Args:
         task: On the CPU in float32. Its model is moved, not copied: pass a copy to keep it.
         case: What is to be measured.
         device: Where.
+        place: Puts the model there; the processes of a job may each take a part.
     """
     train_it = case.task is TaskKind.TRAIN
-    model = task.model.to(device).train(train_it)
+    model = place(task.model, case, device).train(train_it)
     if case.memory_format is MemoryFormat.CHANNELS_LAST:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     batches = tuple((to_device(x, device, case), to_device(y, device)) for x, y in task.batches)
@@ -142,6 +155,9 @@ def make_optimizer(factory: Callable[..., Optimizer], model: nn.Module, case: Ca
     accepted = _keywords(factory)
     options = {name: value for name, value in options.items() if name in accepted and name not in bound}
     parameters = [p for p in model.parameters() if p.requires_grad]
+    sharded = any(hasattr(p, "to_local") for p in parameters)
+    if sharded and getattr(factory, "func", factory) not in FUSED_WHERE_SHARDED:
+        options.pop("fused", None)
     try:
         return factory(parameters, **options)
     except RuntimeError:  # "fused=True requires ...": types or devices without a fused kernel

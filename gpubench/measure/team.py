@@ -1,49 +1,42 @@
-"""Several GPUs in one data-parallel job: one process each, all in step with the first.
+"""Several GPUs in one job: one process each, all in step with the first.
 
 The first process is the one that the parent talks to: it alone decides and times. Before the clock of a
-block starts it announces the block; the others do what is announced and nothing else. torch averages the
-gradients (DistributedDataParallel, over NCCL; over gloo on a CPU), and its store carries the announcements.
+block starts it announces the block; the others do what is announced and nothing else. torch's store carries
+the announcements, gloo the waiting, and NCCL (gloo on a CPU) what the processes exchange in a step.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-import os
-import sys
-import threading
 import time
 from datetime import timedelta
 
 import msgspec
 import torch
 from torch import Tensor, distributed
-from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined] # its stubs lack them
-from torch.multiprocessing.spawn import ProcessContext, spawn
-from torch.nn.parallel import DistributedDataParallel
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined] # its stubs lack them
 
-from gpubench.children import die_with_parent
 from gpubench.discovery import load_workload
+from gpubench.measure import guards
 from gpubench.measure.clock import Clock
-from gpubench.measure.execution import Advance
+from gpubench.measure.execution import Advance, NotPreparedError
 from gpubench.measure.hardware import Hardware, check_device, open_hardware
+from gpubench.measure.meeting import SILENCE_S
 from gpubench.measure.messages import MeasureCase, Setup
+from gpubench.measure.place import Place, is_echo
 from gpubench.measure.precision import switches_for
-from gpubench.measure.privacy import scrub
+from gpubench.measure.sharing import place_model, share
 from gpubench.measure.step import Work, move
-from gpubench.models import Status, TaskKind
-from gpubench.units import Seconds
-from gpubench.workload import says_no_memory
+from gpubench.models import DeviceProfile
+from gpubench.units import Bytes, Seconds, listing, plain
+from gpubench.workload import Task
 
-HOST = "127.0.0.1"
-LAUNCH_LIMIT = timedelta(minutes=5)
-"""For the others to import torch and make their contexts, and for any one exchange afterwards."""
+EXCHANGE_LIMIT = timedelta(minutes=5)
+"""For the others to make their contexts, and for any one exchange afterwards."""
 PATIENCE = timedelta(days=1)
-"""How long a process waits for the next announcement; its parent's end ends it sooner."""
-LOOK_EVERY_S: Seconds = 0.5
-SAY_IT_S: Seconds = 3.0
-"""When a process is lost, the first has this long to report its case before it ends too."""
-_FAULT = "fault"
+"""How long a process waits for the next announcement; its launcher's end ends it sooner."""
+SAY_IT_S: Seconds = 5.0
+"""When a process is lost, its launcher ends the job within this time, and names the cause."""
 
 
 class Steps(msgspec.Struct, frozen=True, kw_only=True, tag="steps"):
@@ -53,30 +46,52 @@ class Steps(msgspec.Struct, frozen=True, kw_only=True, tag="steps"):
     count: int
 
 
+class Look(msgspec.Struct, frozen=True, kw_only=True, tag="look"):
+    """The forward pass that holds the first loss against the CPU, where every process has a share of it."""
+
+
+class AllReduce(msgspec.Struct, frozen=True, kw_only=True, tag="all_reduce"):
+    """One block: ``count`` sums over all processes of so many bytes, opened and closed by a wait for all."""
+
+    size: Bytes
+    count: int
+
+
+Announcement = MeasureCase | Steps | Look | AllReduce
+
 _encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[MeasureCase | Steps] = msgspec.json.Decoder(MeasureCase | Steps)
+_decoder: msgspec.json.Decoder[Announcement] = msgspec.json.Decoder(Announcement)
 
 
 class Team:
-    """The other processes of a job, as the first one sees them."""
+    """The other processes of a job, as the first one sees them.
 
-    def __init__(self, setup: Setup, hardware: Hardware) -> None:
-        """Start a process for each peer of the setup, and wait until all have joined.
+    Attributes:
+        size: Processes in all.
+        kinds: Names of the devices, in the order of the ranks.
+    """
+
+    def __init__(self, setup: Setup, hardware: Hardware, place: Place) -> None:
+        """Wait until all processes have joined.
 
         Raises:
             RuntimeError: As torch raises it when one of them cannot be reached.
         """
-        self.size = 1 + len(setup.peers)
+        self.size = place.size
         self._hardware = hardware
+        self._spans_machines = place.spans_machines
         self._announced = 0
-        self._store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
-        arguments = (self._store.port, _encoder.encode(setup), os.getpid())
-        context = spawn(_follow, args=arguments, nprocs=self.size - 1, join=False)
-        assert isinstance(context, ProcessContext)  # None only where spawn itself waits
-        threading.Thread(target=self._watch, args=(context,), name="team", daemon=True).start()
-        _join(0, self.size, self._store, hardware)
+        self._store = _join(place, hardware, setup.device)
+        kinds = (self._store.get(f"device/{rank}") for rank in range(self.size))
+        self.kinds = tuple(plain(kind.decode(), 60) for kind in kinds)
 
-    def announce(self, what: MeasureCase | Steps) -> None:
+    @property
+    def unequal(self) -> str | None:
+        """Which devices work together, where they are not of one kind: the slowest sets the pace."""
+        kinds = {kind: self.kinds.count(kind) for kind in self.kinds}
+        return listing(f"{count} × {kind}" for kind, count in kinds.items()) if len(kinds) > 1 else None
+
+    def announce(self, what: Announcement) -> None:
         """Tell the others what comes next."""
         self._store.set(str(self._announced), _encoder.encode(what).decode())
         self._announced += 1
@@ -84,6 +99,14 @@ class Team:
     def announce_steps(self, first: int, count: int) -> None:
         """Tell the others of a block of steps; the clock's own waits open and close it."""
         self.announce(Steps(first=first, count=count))
+
+    def announce_look(self) -> None:
+        """Tell the others to take part in the comparison with the CPU."""
+        self.announce(Look())
+
+    def announce_all_reduce(self, size: Bytes, count: int) -> None:
+        """Tell the others of a block of sums over all processes."""
+        self.announce(AllReduce(size=size, count=count))
 
     def once(self, advance: Advance) -> Advance:
         """Return the function that does one step as a block of its own."""
@@ -105,46 +128,56 @@ class Team:
         """Wait for the own device, then for all processes."""
         _wait(self._hardware)
 
-    def fault(self) -> tuple[Status, str] | None:
-        """Return what another process died of; None if none has."""
-        if not self._store.check([_FAULT]):
-            return None
-        text = self._store.get(_FAULT).decode("utf-8", "replace")
-        return (Status.OUT_OF_MEMORY if says_no_memory(text) else Status.FAILED), text
-
-    def _watch(self, context: ProcessContext) -> None:
-        """End this process when another is lost: NCCL would wait for it."""
-        try:
-            while not context.join(timeout=LOOK_EVERY_S):
-                pass
-        except Exception:  # noqa: BLE001 - torch reports the loss in several kinds; the store says why
-            time.sleep(SAY_IT_S)
-            fault = self.fault()
-            sys.stderr.write(f"{fault[1] if fault else 'another process of the job was lost'}\n")
-            sys.stderr.flush()
-            os._exit(1)
+    def leave_the_word(self, error: BaseException) -> None:
+        """Where an error is the echo of another's loss, wait to be ended by who knows the cause."""
+        if is_echo(error):
+            time.sleep(SAY_IT_S + (SILENCE_S if self._spans_machines else 0.0))
 
 
-def share(work: Work) -> Work:
-    """Return the work as one process's share of the job: its gradients are averaged with all others'.
+def follow(setup: Setup, place: Place) -> None:
+    """Be one of the other processes; never returns of itself."""
+    profile = (setup.device, *setup.peers)[place.local_rank]
+    hardware = open_hardware(profile, place.local_rank)
+    check_device(profile, place.local_rank)
+    store = _join(place, hardware, profile)
+    work: Work | None = None
+    task: Task | None = None
+    for number in itertools.count():
+        match _decoder.decode(store.get(str(number))):
+            case MeasureCase() as order:
+                work = task = None  # before the next one is built: both would not fit
+                hardware.release()
+                try:
+                    task, work = _built(order, setup.seed + place.rank, hardware)
+                except NotPreparedError:
+                    continue  # the first one comes to the same end, and says so
+            case Look():
+                assert work is not None  # a case comes before what is done with it
+                assert task is not None
+                with switches_for(work.case.precision):
+                    guards.reference_error(work, task, 0.0)
+            case Steps() as block:
+                assert work is not None
+                _do(work, block, hardware)
+            case AllReduce() as block:
+                _sum_up(block, hardware)
 
-    Each process has its own batches, and the first one's parameters. Inference exchanges nothing.
-    """
-    if work.case.task is not TaskKind.TRAIN:
-        return work
-    device_ids = None if work.device.type == "cpu" else [work.device]
-    return dataclasses.replace(work, model=DistributedDataParallel(work.model, device_ids=device_ids))
 
-
-def _join(rank: int, size: int, store: Store, hardware: Hardware) -> None:
+def _join(place: Place, hardware: Hardware, profile: DeviceProfile) -> TCPStore:
     """Enter the process group: gloo for waiting, and for gradients too where there is no NCCL."""
+    if hardware.is_cpu:
+        # One machine's cores are shared out: processes that each take all of them wait for one another.
+        torch.set_num_threads(max(1, torch.get_num_threads() // place.local_size))
+    store = TCPStore(place.host, place.port, is_master=False, timeout=PATIENCE)
+    store.set(f"device/{place.rank}", profile.name or profile.backend)
     distributed.init_process_group(
         "cpu:gloo,cuda:nccl" if hardware.is_cuda else "gloo",
         store=PrefixStore("group", store),
-        rank=rank,
-        world_size=size,
-        timeout=LAUNCH_LIMIT,
+        rank=place.rank,
+        world_size=place.size,
+        timeout=EXCHANGE_LIMIT,
     )
+    return store
 
 
 def _wait(hardware: Hardware) -> None:
@@ -152,40 +185,20 @@ def _wait(hardware: Hardware) -> None:
     distributed.all_reduce(torch.zeros(1))
 
 
-def _follow(place: int, port: int, setup: bytes, parent_pid: int) -> None:
-    """Be one of the other processes, ``place`` counted from 0; never returns of itself."""
-    die_with_parent(parent_pid)
-    store = TCPStore(HOST, port, is_master=False, timeout=PATIENCE)
-    try:
-        _serve(place + 1, store, msgspec.json.decode(setup, type=Setup))
-    except BaseException as error:  # a model that exits is a loss too, with whatever status
-        fault = scrub(f"GPU {place + 1} of the job: {type(error).__name__}: {error}")
-        store.set(_FAULT, fault)
-        raise RuntimeError(fault) from error
+def _sum_up(block: AllReduce, hardware: Hardware) -> None:
+    tensor = torch.zeros(block.size // 4, device=hardware.device)
+    _wait(hardware)
+    for _ in range(block.count):
+        distributed.all_reduce(tensor)
+    _wait(hardware)
 
 
-def _serve(rank: int, store: TCPStore, setup: Setup) -> None:
-    profile = setup.peers[rank - 1]
-    hardware = open_hardware(profile, rank)
-    check_device(profile, rank)
-    _join(rank, 1 + len(setup.peers), store, hardware)
-    work: Work | None = None
-    for number in itertools.count():
-        match _decoder.decode(store.get(str(number))):
-            case MeasureCase() as order:
-                work = None  # before the next one is built: both would not fit
-                hardware.release()
-                work = _built(order, setup.seed + rank, hardware)
-            case Steps() as block:
-                assert work is not None  # a case comes before its steps
-                _do(work, block, hardware)
-
-
-def _built(order: MeasureCase, seed: int, hardware: Hardware) -> Work:
+def _built(order: MeasureCase, seed: int, hardware: Hardware) -> tuple[Task, Work]:
     """The same task from a seed of its own, so that each process has other samples."""
     task = load_workload(order.reference).build(order.case.batch_size, seed)
     torch.manual_seed(seed)
-    return share(move(task, order.case, hardware.device))
+    with switches_for(order.case.precision):
+        return task, share(move(task, order.case, hardware.device, place_model))
 
 
 def _do(work: Work, block: Steps, hardware: Hardware) -> None:

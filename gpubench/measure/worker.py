@@ -14,6 +14,7 @@ from gpubench.measure.privacy import scrub
 
 if TYPE_CHECKING:
     from gpubench.measure.case import WorkerContext
+    from gpubench.measure.place import Place
 
 _decoder: msgspec.json.Decoder[messages.Command] = msgspec.json.Decoder(messages.Command)
 
@@ -21,12 +22,15 @@ _decoder: msgspec.json.Decoder[messages.Command] = msgspec.json.Decoder(messages
 def main() -> None:
     """Serve one parent until its end of the pipe closes."""
     line = ParentChannel()
+    setup = msgspec.json.decode(line.first_line(), type=messages.Setup)
+    serve_parent(line, setup)
+
+
+def serve_parent(line: ParentChannel, setup: messages.Setup, place: Place | None = None) -> None:
+    """Do what the parent asks for, after its first message; ``place`` is that of a process of a job."""
     commands = line.listen(_decoder, messages.Stop)
-    setup = commands.get()
-    if not isinstance(setup, messages.Setup):
-        raise TypeError(f"the first message is {type(setup).__name__}, not Setup")
     try:
-        context = open_context(setup, line)
+        context = open_context(setup, line, place)
     except (RuntimeError, OSError, ImportError, GpuBenchError) as error:
         code = error.exit_code if isinstance(error, GpuBenchError) else NoDeviceError.exit_code
         line.send(messages.Refused(reason=scrub(f"{error}"), exit_code=code))
@@ -37,7 +41,7 @@ def main() -> None:
         serve(command, context, line)
 
 
-def open_context(setup: messages.Setup, line: ParentChannel) -> WorkerContext:
+def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None = None) -> WorkerContext:
     """Load torch, reach the device, make sure that it is the one that was probed, and say so."""
     line.send(messages.Phase(name="import"))
     start = time.perf_counter()
@@ -55,9 +59,11 @@ def open_context(setup: messages.Setup, line: ParentChannel) -> WorkerContext:
     findings = check_device(setup.device)
     if setup.memory_share is not None:
         hardware.limit_memory(setup.memory_share)
-    team = Team(setup, hardware) if setup.peers else None
+    threads = torch.get_num_threads()
+    team = None if place is None else Team(setup, hardware, place)
     devices = (setup.device, *setup.peers)
-    telemetry = GpuGroup(devices) if setup.peers else open_telemetry(setup.device)
+    whole = place is None or not place.spans_machines
+    telemetry = open_telemetry(setup.device) if place is None else GpuGroup(devices, whole=whole)
     opened = time.perf_counter()
     cudnn = torch.backends.cudnn.version() if hardware.is_cuda else None
     line.send(
@@ -65,7 +71,7 @@ def open_context(setup: messages.Setup, line: ParentChannel) -> WorkerContext:
             torch=str(torch.__version__),
             cuda=torch.version.cuda,
             cudnn=None if cudnn is None else str(cudnn),
-            cpu_threads=torch.get_num_threads(),
+            cpu_threads=threads,
             nccl=".".join(map(str, torch.cuda.nccl.version())) if team and hardware.is_cuda else None,
             identity=identity_of(setup.device),
             memory_bytes=hardware.memory_bytes(),
@@ -123,18 +129,22 @@ def _clean(reason: str | None) -> str | None:
 
 def micro(command: messages.MeasureMicro, context: WorkerContext, line: ParentChannel) -> None:
     """Run the micro-benchmarks of this process, one message each."""
-    from gpubench.measure.micro import run_micro
+    from gpubench.measure.micro import run_all_reduce, run_micro
 
     line.send(messages.Phase(name="micro"))
-    results = run_micro(
-        context.hardware,
-        context.profile,
-        context.budget,
-        context.telemetry,
-        strict=command.strict,
-        others=command.others,
-        time_s=command.time_s,
-    )
+    hardware, budget, telemetry = context.hardware, context.budget, context.telemetry
+    if context.team is not None:
+        results = run_all_reduce(context.team, hardware, budget, telemetry, command.time_s)
+    else:
+        results = run_micro(
+            hardware,
+            context.profile,
+            budget,
+            telemetry,
+            strict=command.strict,
+            others=command.others,
+            time_s=command.time_s,
+        )
     for result in results:
         line.send(messages.MicroDone(result=result))
         if context.stopped():

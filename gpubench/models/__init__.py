@@ -13,6 +13,7 @@ from gpubench.models.case import (
     Framework,
     MemoryFormat,
     ParallelMode,
+    Recipe,
     TaskKind,
     Trainable,
     WeightType,
@@ -59,6 +60,7 @@ from gpubench.models.measurement import (
 from gpubench.models.memory import (
     CardClass,
     CardMemory,
+    MeasuredMemory,
     MemoryBasis,
     MemoryFit,
     MemoryNeed,
@@ -77,6 +79,7 @@ from gpubench.models.record import PROTOCOL, SCHEMA_VERSION
 from gpubench.models.run import Environment, Run, Settings, StartState
 from gpubench.models.workload import (
     CONVOLUTIONS,
+    BlockSizes,
     MemoryLine,
     Operator,
     OperatorKind,
@@ -92,6 +95,7 @@ __all__ = [
     "Asks",
     "Basis",
     "BatchChoice",
+    "BlockSizes",
     "Blocks",
     "BuyOrRent",
     "CardClass",
@@ -121,6 +125,7 @@ __all__ = [
     "Job",
     "Launch",
     "LoadProof",
+    "MeasuredMemory",
     "Measurement",
     "MemoryBasis",
     "MemoryFit",
@@ -143,6 +148,7 @@ __all__ = [
     "RankedOffer",
     "Ranking",
     "Reading",
+    "Recipe",
     "Round",
     "Run",
     "Settings",

@@ -63,11 +63,16 @@ class Trainable(StrEnum):
 
 
 class ParallelMode(StrEnum):
-    """How several GPUs share one job; ``ddp`` keeps all weights on each, ``fsdp`` a share."""
+    """How several GPUs work at once.
+
+    ``ddp`` and ``fsdp`` are one job: all weights on each GPU, or a share of them. ``independent`` are as many
+    jobs as GPUs, which exchange nothing.
+    """
 
     SINGLE = "single"
     DDP = "ddp"
     FSDP = "fsdp"
+    INDEPENDENT = "independent"
 
 
 def _one() -> int:
@@ -79,6 +84,36 @@ AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 
 
+class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """How a workload does its work, beside batch and precision: what changes memory and time, not the task.
+
+    Attributes:
+        weight_type: In which the weights lie; of adapters, those of the frozen base.
+        loss_chunks: Pieces of the tokens over which the loss is computed one after the other.
+        prompt_tokens, new_tokens: Of a generation, per sequence; 0 where the work generates nothing.
+        cache_tokens: Length that the key-value cache is made for; 0 is none.
+    """
+
+    weight_type: WeightType = WeightType.FLOAT32
+    checkpointing: Checkpointing = Checkpointing.NONE
+    trainable: Trainable = Trainable.FULL
+    loss_chunks: AtLeastOne = 1
+    prompt_tokens: NotNegative = 0
+    new_tokens: NotNegative = 0
+    cache_tokens: NotNegative = 0
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Every field by name, as a case takes them."""
+        return {name: getattr(self, name) for name in self.__struct_fields__}
+
+    @property
+    def words(self) -> str:
+        """What differs from the default, for people; empty where nothing does."""
+        given = self.fields.items()
+        return ", ".join(_WORDS[name].format(value) for name, value in given if value != _DEFAULTS[name])
+
+
 class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
     """The identity of a number. Two figures whose cases differ are never compared without saying so.
 
@@ -88,7 +123,7 @@ class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         batch_size: Samples per step on each GPU.
         gpu_count: GPUs of the whole job, over all its nodes.
-        parallel_mode: One GPU is always ``single``, and several are ``ddp`` unless they are ``fsdp``.
+        parallel_mode: One GPU is always ``single``, and several are ``ddp`` unless another mode is named.
         loss_chunks: Pieces of the tokens over which the loss is computed one after the other.
         prompt_tokens, new_tokens: Of a generation, per sequence; 0 where the work generates nothing.
         cache_tokens: Length that the key-value cache is made for; 0 is none.
@@ -125,6 +160,11 @@ class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
         msgspec.structs.force_setattr(self, "parallel_mode", mode)
 
     @property
+    def recipe(self) -> Recipe:
+        """How the workload does its work."""
+        return Recipe(**{name: getattr(self, name) for name in Recipe.__struct_fields__})
+
+    @property
     def setup(self) -> dict[str, Any]:
         """What of the work itself differs from the default, by field: framework, weights, tokens ..."""
         return {name: value for name in _SETUP if (value := getattr(self, name)) != _DEFAULTS[name]}
@@ -133,8 +173,19 @@ class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
     def setup_words(self) -> tuple[str, ...]:
         """The same for people, with several nodes and a mode other than ``ddp``."""
         words = tuple(_WORDS[name].format(value) for name, value in self.setup.items())
-        fsdp = ("fsdp",) if self.parallel_mode is ParallelMode.FSDP else ()
-        return (*words, *fsdp, *((f"{self.node_count} nodes",) if self.node_count > 1 else ()))
+        mode = _MODE_WORDS.get(self.parallel_mode)
+        nodes = f"{self.node_count} nodes" if self.node_count > 1 else None
+        return (*words, *(word for word in (mode, nodes) if word))
+
+    @property
+    def on_one_gpu(self) -> Case:
+        """The same work on one GPU, with the batch that each GPU has here."""
+        return msgspec.structs.replace(self, gpu_count=1, node_count=1)
+
+    @property
+    def whole_on_one_gpu(self) -> Case:
+        """The same work on one GPU, with the batches of all GPUs in one."""
+        return msgspec.structs.replace(self.on_one_gpu, batch_size=self.batch_size * self.gpu_count)
 
     @property
     def label(self) -> str:
@@ -147,6 +198,7 @@ class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
+_MODE_WORDS = {ParallelMode.FSDP: "fsdp", ParallelMode.INDEPENDENT: "independent jobs"}
 _WORDS = {
     "framework": "{}",
     "weight_type": "{} weights",

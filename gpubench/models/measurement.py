@@ -127,6 +127,7 @@ class Launch(Record, frozen=True, kw_only=True):
     energy_region_s: float | None = None
     held_clocks_s: dict[str, float | None] = {}
     peak_memory_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
     gpu_busy: float | None = None
     skipped_steps: int | None = None
     timed_steps: int | None = None
@@ -260,6 +261,19 @@ class Measurement(Record, frozen=True, kw_only=True):
         return max(
             (x.peak_memory_bytes for x in self.launches if x.peak_memory_bytes is not None), default=None
         )
+
+    @property
+    def peak_reserved_bytes(self) -> int | None:
+        """Most that torch's allocator held in any launch; with it the peak of tensors."""
+        return max(
+            (x.peak_reserved_bytes for x in self.launches if x.peak_reserved_bytes is not None), default=None
+        )
+
+    @property
+    def device_bytes(self) -> int | None:
+        """Most memory in use on the device, by its driver, in the timed rounds of any launch."""
+        samples = (sample for launch in self.launches for sample in launch.timed_telemetry)
+        return max((s.memory_used_bytes for s in samples if s.memory_used_bytes is not None), default=None)
 
     @property
     def gpu_busy(self) -> float | None:

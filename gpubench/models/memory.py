@@ -116,6 +116,24 @@ class MemoryNeed(Record, frozen=True, kw_only=True):
         )
 
 
+class MeasuredMemory(Record, frozen=True, kw_only=True):
+    """What one case was measured to take on a GPU, at its peak [B].
+
+    Attributes:
+        allocated_bytes: Of tensors.
+        reserved_bytes: Held by the allocator of torch; None where it was not read.
+        device_bytes: In use on a device that nobody else used; None where the driver did not tell.
+        card_class: Of that device.
+        same_card: Whether it is of the very kind that is asked about.
+    """
+
+    allocated_bytes: float
+    reserved_bytes: float | None = None
+    device_bytes: float | None = None
+    card_class: CardClass | None = None
+    same_card: bool = True
+
+
 class MemoryFit(Record, frozen=True, kw_only=True):
     """The answer to "does it fit": the upper end of the need against what the card has.
 
@@ -170,10 +188,13 @@ def format_range(low_bytes: float, high_bytes: float, of_bytes: float) -> str:
 
     >>> format_range(17.2 * 2**30, 18.9 * 2**30, 24 * 2**30), format_range(1e12, 1.2e12, 2**34)
     ('17.2 to 18.9 of 24 GiB', '931 to 1,120 of 16 GiB')
+    >>> format_range(17.2 * 2**30, 17.2 * 2**30, 24 * 2**30)
+    '17.2 of 24 GiB'
     """
     unit, name = (GIB, "GiB") if of_bytes >= GIB else (MIB, "MiB")
     of = format_number(of_bytes / unit).removesuffix(".0").removesuffix(".00")
-    return f"{format_number(low_bytes / unit)} to {format_number(high_bytes / unit)} of {of} {name}"
+    ends = dict.fromkeys((format_number(low_bytes / unit), format_number(high_bytes / unit)))
+    return f"{' to '.join(ends)} of {of} {name}"
 
 
 def _flat_figure(name: str, figure: Interval) -> dict[str, int | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from gpubench.models.case import MemoryFormat, TaskKind
+from gpubench.models.case import MemoryFormat, Recipe, TaskKind
 from gpubench.models.record import Record
 from gpubench.precisions import Precision
 
@@ -60,23 +60,42 @@ class StepMemory(Record, frozen=True, kw_only=True):
         is_amp: Under autocast, of either type; fp32 and tf32 are alike.
         lines: By rising bytes per sample.
         weights_bytes: Parameters and buffers, in every line.
+        trained_bytes: Of the weights, those that take a gradient; a forward pass counts them too.
         optimizer_bytes: State of the optimizer, in every line.
         saved: What the forward pass and the loss leave alive beside these, the prebuilt batches included.
-        recomputed: With the repeated blocks of the model computed again in the backward pass (activation
-            checkpointing).
+        recipe: Weights, checkpointing and the like of the case that was traced.
     """
 
     task: TaskKind
     is_amp: bool
     lines: tuple[MemoryLine, ...]
     weights_bytes: float = 0.0
+    trained_bytes: float = 0.0
     optimizer_bytes: float = 0.0
     saved: MemoryLine | None = None
-    recomputed: bool = False
+    recipe: Recipe = Recipe()
 
-    def peak(self, batch_size: int) -> MemoryLine:
-        """The moment of the step that needs most at this batch size."""
-        return max(self.lines, key=lambda line: line.at(batch_size))
+    def peak(self, batch_size: int, gradients: float = 1.0) -> MemoryLine:
+        """The moment of the step that needs most at this batch size.
+
+        Args:
+            batch_size: Samples.
+            gradients: Share of the gradients that is held, below 1 where they are sharded.
+        """
+        return max(self.lines, key=lambda line: line.at(batch_size) - (1 - gradients) * line.gradient_bytes)
+
+
+class BlockSizes(Record, frozen=True, kw_only=True):
+    """The repeated blocks of a model: what FSDP gathers, one at a time, and what lies outside of them.
+
+    Attributes:
+        largest_parameters: Of one block, the largest.
+        outside_parameters: Of all else: embedding, last norm, head.
+    """
+
+    count: int
+    largest_parameters: int
+    outside_parameters: int
 
 
 class WorkloadProfile(Record, frozen=True, kw_only=True):
@@ -92,6 +111,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         tasks: What can be measured with it; an input pipeline is only ever run forward.
         memory: Peak memory of each task, with autocast and without; empty where it could not be traced.
         memory_untraced: Why it could not be.
+        blocks: The repeated blocks; None where there are none.
     """
 
     name: str
@@ -114,6 +134,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
     tasks: tuple[TaskKind, ...] = (TaskKind.TRAIN, TaskKind.INFER)
     memory: tuple[StepMemory, ...] = ()
     memory_untraced: str | None = None
+    blocks: BlockSizes | None = None
 
     def convolves(self, task: TaskKind) -> bool:
         """Whether a step of this task holds convolutions."""

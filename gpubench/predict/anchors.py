@@ -62,6 +62,8 @@ class Reading:
     basis: Literal["measured", "reference"]
     findings: tuple[Finding, ...] = ()
     at_largest_batch: bool = False
+    peak_reserved_bytes: int | None = None
+    device_bytes: int | None = None
     micro: tuple[MicroResult, ...] = ()
 
 
@@ -202,6 +204,8 @@ def _reading(spec: GpuSpec, m: Measurement, run: Run, basis: Literal["measured",
         basis=basis,
         findings=m.findings,
         at_largest_batch=m.at_largest_batch,
+        peak_reserved_bytes=m.peak_reserved_bytes,
+        device_bytes=m.device_bytes,
         micro=run.micro,
     )
 

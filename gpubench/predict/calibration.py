@@ -10,17 +10,18 @@ import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.files import read_json
-from gpubench.models import GpuSpec
+from gpubench.models import GpuSpec, TaskKind
 from gpubench.predict.conformal import Scale
-from gpubench.predict.published import architecture_of
+from gpubench.predict.published import MEASUREMENTS, PROFILES, architecture_of
+from gpubench.predict.question import FITTED_VENDOR
 from gpubench.predict.roofline import Coefficients
 from gpubench.shipped import data_bytes, data_path
 from gpubench.units import MIB
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 MOST_BYTES = 16 * MIB
 """The shipped one, of some 60 GPUs, takes 0.2 MiB."""
-INPUTS = ("published.csv", "sources.csv", "model_profiles.csv", "gpus.csv")
+INPUTS = (*MEASUREMENTS, *PROFILES.values(), "sources.csv", "scaling.csv", "gpus.csv")
 """Tables that the calibration is made from; their hash says whether it still belongs to them."""
 
 
@@ -31,7 +32,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
         host_s_per_operator: Host time per kernel by source [s].
         deviations: By architecture, log factors on compute, tensor cores and bandwidth beside the datasheet.
         scale: Usual error of a ratio by the two GPUs, which ``factor`` multiplies; None of levels.
-        other_vendors: By vendor, log half-width of the 90 % interval of its GPUs, which were never fitted.
+        other_vendors: By ``group_names``, log half-width of the 90 % interval of GPUs that were never fitted.
         factor: Half-width of the 90 % interval, of ratios in units of the scale, of levels as a log; of a GPU
             whose architecture has rows (``known``), and of another (``stranger``).
     """
@@ -45,13 +46,57 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
 
     def half_width(self, spec: GpuSpec, usual: float = 1.0) -> float:
         """Log half-width of the 90 % interval of a GPU; of ratios, ``usual`` is the scale of the pair."""
-        if spec.vendor in self.other_vendors:
-            return self.other_vendors[spec.vendor]
+        own = [self.other_vendors[name] for name in group_names(spec) if name in self.other_vendors]
+        if own:
+            return own[0]
+        if spec.vendor != FITTED_VENDOR and self.other_vendors:
+            return max(self.other_vendors.values())
         return usual * self.factor["known" if self.knows(spec) else "stranger"]
 
     def knows(self, spec: GpuSpec) -> bool:
         """Whether rows of the GPU's architecture were fitted."""
-        return spec.vendor not in self.other_vendors and architecture_of(spec.key) in self.deviations
+        return spec.vendor == FITTED_VENDOR and architecture_of(spec.key) in self.deviations
+
+
+def group_names(spec: GpuSpec) -> tuple[str, str]:
+    """Under which names a GPU shares an interval with others of its vendor: architecture, then line."""
+    line = f"{spec.vendor} {spec.line}"
+    return f"{line} {architecture_of(spec.key)}", line
+
+
+class Fitted(msgspec.Struct, frozen=True, kw_only=True):
+    """What was learned for one task.
+
+    Attributes:
+        rows, sources: Published measurements of the task, and where they come from.
+        rows_by_gpu: Published rows of the task behind each GPU.
+        ratio: For predictions from a measured GPU.
+        level: For predictions from none.
+    """
+
+    rows: int
+    sources: int
+    rows_by_gpu: dict[str, int]
+    ratio: Learned
+    level: Learned
+
+
+class ScalingShares(msgspec.Struct, frozen=True, kw_only=True):
+    """How several GPUs train together, see ``scaling``.
+
+    Attributes:
+        logs: Logs of the shares, in the order of ``scaling.SHARES``.
+        covariance: Of those logs, what the published jobs leave open.
+        noise: Usual log error for each doubling beside it.
+        factor: Half-width of the 90 % interval over the usual error.
+        other_vendors: Log half-width of the interval of GPUs that no fit holds; None where they have no job.
+    """
+
+    logs: tuple[float, ...]
+    covariance: tuple[tuple[float, ...], ...]
+    noise: float
+    factor: float
+    other_vendors: float | None
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,21 +104,22 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         inputs: SHA-256 of each input, and of the user's own runs where they were added.
-        ratio: For predictions from a measured GPU.
-        level: For predictions from none.
-        rows_by_gpu: Published rows behind each GPU.
+        train, infer: What was learned for each task.
+        scaling: How several GPUs train together.
         common_share: Share of the variance of an error that all candidates of one anchor have in common.
     """
 
     schema_version: int
     fitted: str
     inputs: dict[str, str]
-    rows: int
-    sources: int
-    rows_by_gpu: dict[str, int]
-    ratio: Learned
-    level: Learned
+    train: Fitted
+    infer: Fitted
+    scaling: ScalingShares
     common_share: float
+
+    def of(self, task: TaskKind) -> Fitted:
+        """What was learned for a task."""
+        return self.infer if task is TaskKind.INFER else self.train
 
     @property
     def stale(self) -> tuple[str, ...]:

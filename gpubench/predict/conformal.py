@@ -78,12 +78,13 @@ def errors_without(fit: Fit, pairs: Pairs, hold_out: str) -> tuple[Array, Flags]
     return error, bound
 
 
-def level_errors_without(fit: Fit, hold_out: str) -> Array:
-    """Log of predicted over measured time of every row whose level means seconds; NaN for the others."""
+def level_errors_without(fit: Fit, hold_out: str, wanted: Flags | None = None) -> Array:
+    """Log of predicted over measured time of every wanted row whose level means seconds; NaN for others."""
     table = fit.table
     error = np.full(len(table), np.nan)
-    for targets, times in _without_each(fit, hold_out, table.training & table.level_known):
-        rows = targets & level_rows(table, times)
+    known = table.level_known if wanted is None else table.level_known & wanted
+    for targets, times in _without_each(fit, hold_out, known):
+        rows = targets & known & level_rows(table, times)
         error[rows] = (np.log(times.step_s) - table.log_seconds)[rows]
     return error
 
@@ -96,13 +97,15 @@ def _without_each(fit: Fit, hold_out: str, wanted: Flags) -> Iterator[tuple[Flag
 
 def level_rows(table: Table, times: Times) -> Flags:
     """GPU-bound rows whose level means seconds, and not a score or an approximate profile."""
-    result: Flags = table.training & table.level_known & (times.host_s / times.step_s <= HOST_SHARE_LIMIT)
+    result: Flags = table.level_known & (times.host_s / times.step_s <= HOST_SHARE_LIMIT)
     return result
 
 
 def level_weights(table: Table, error: Array) -> Array:
-    """One vote for each harness and model: what the roofline does not know of a model is most of it."""
-    voter = np.array([f"{h}|{m}" for h, m in zip(table.harness, table.base_model, strict=True)])
+    """One vote for each harness, model and task: what the roofline does not know of a model is most of it."""
+    voter = np.array(
+        [f"{h}|{m}|{i}" for h, m, i in zip(table.harness, table.base_model, table.inference, strict=True)]
+    )
     weight = np.zeros(len(table))
     for each in set(voter[np.isfinite(error)]):
         rows = (voter == each) & np.isfinite(error)

@@ -204,7 +204,7 @@ def _predicted(
         findings.append(
             Finding(kind=FindingKind.HOST_BOUND, value=prediction.host_share, limit=HOST_SHARE_LIMIT)
         )
-    if not load_calibration().ratio.knows(spec):
+    if not load_calibration().of(case.task).ratio.knows(spec):
         findings.append(Finding(kind=FindingKind.OUT_OF_DOMAIN, value=spec.architecture))
     factor = math.exp(prediction.half_width)
     estimate = Estimate(

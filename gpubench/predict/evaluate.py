@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from gpubench.models import TaskKind
 from gpubench.predict import ranking
 from gpubench.predict.arrays import Array, Flags
 from gpubench.predict.conformal import (
@@ -24,8 +25,8 @@ from gpubench.predict.conformal import (
     pair_scale,
 )
 from gpubench.predict.fit import LEVEL, fit_table
-from gpubench.predict.pairs import Pairs, geometric_mean_errors, pairs_of, sides
-from gpubench.predict.published import Table, shipped
+from gpubench.predict.pairs import Pairs, geometric_mean_errors, of_task, pairs_of, sides
+from gpubench.predict.published import Table, fitted_on
 from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS
 
 FEWEST_VOTES = 4
@@ -53,34 +54,38 @@ class Outcome:
     level_half_width: Array
 
 
-def evaluate(table: Table, hold_out: str) -> Outcome:
-    """Predict every pair and every level without what is held out with its target.
+def evaluate(table: Table, hold_out: str, task: TaskKind = TaskKind.TRAIN) -> Outcome:
+    """Predict every pair and every level of a task without what is held out with its target.
 
     Args:
-        table: Published rows.
+        table: Published rows, see ``scored_table``.
         hold_out: One of ``pairs.HOLD_OUTS``.
+        task: What is scored; the fit and the intervals learn from all of the table.
     """
-    seen = table.training & (table.vendor == FITTED_VENDOR)
+    seen = table.vendor == FITTED_VENDOR
     pairs = pairs_of(table)
     log_error, bound = errors_without(fit_table(table, seen), pairs, hold_out)
     level_error = level_errors_without(fit_table(table, seen, aim=LEVEL), hold_out)
     scored = np.isfinite(log_error)
     pairs, log_error, bound = pairs.some(scored), log_error[scored], bound[scored]
+    half_width = _half_widths(table, pairs, log_error, bound)
+    level_half_width = _level_half_widths(table, level_error)
+    rows = of_task(table, task)
+    mine = rows[pairs.y]
     return Outcome(
         table=table,
-        pairs=pairs,
-        log_error=log_error,
-        half_width=_half_widths(table, pairs, log_error, bound),
-        bound=bound,
-        level_error=level_error,
-        level_half_width=_level_half_widths(table, level_error),
+        pairs=pairs.some(mine),
+        log_error=log_error[mine],
+        half_width=half_width[mine],
+        bound=bound[mine],
+        level_error=np.where(rows, level_error, np.nan),
+        level_half_width=level_half_width,
     )
 
 
-def scored_table(hold_out: str) -> Table:
+def scored_table(hold_out: str, task: TaskKind = TaskKind.TRAIN) -> Table:
     """The shipped rows that a hold-out is scored on: other vendors' too where they are what is held out."""
-    vendors = (FITTED_VENDOR, *(OTHER_VENDORS if hold_out == "vendor" else ()))
-    return shipped(vendors).table
+    return fitted_on(task, (FITTED_VENDOR, *(OTHER_VENDORS if hold_out == "vendor" else ())))
 
 
 def _half_widths(table: Table, pairs: Pairs, log_error: Array, bound: Flags) -> Array:

@@ -36,25 +36,26 @@ def reasons(estimate: Estimate) -> str:
     parts = [f"{estimate.basis}: {estimate.method}"]
     if estimate.basis == "predicted":
         calibration = load_calibration()
+        rows = calibration.of(estimate.case.task).rows
         parts.append(
             f"step bound by compute {format_percent(estimate.compute_share)}, "
             f"bandwidth {format_percent(estimate.bandwidth_share)}, "
             f"host {format_percent(estimate.host_share)}"
         )
-        parts.append(f"{evidence_on(estimate)}, {calibration.rows} in all, calibrated {calibration.fitted}")
+        parts.append(f"{evidence_on(estimate)}, {rows} in all, calibrated {calibration.fitted}")
     parts += [describe(f) for f in estimate.findings]
     return "; ".join(parts)
 
 
 def evidence_on(estimate: Estimate) -> str:
     """Return how many published rows of its GPU the calibration holds; without any, whose are nearest."""
-    own = load_calibration().rows_by_gpu.get(estimate.gpu_key, 0)
-    return f"{own or 'no'} published rows of this GPU{'' if own else _nearest(estimate.gpu_key)}"
+    rows = load_calibration().of(estimate.case.task).rows_by_gpu
+    own = rows.get(estimate.gpu_key, 0)
+    return f"{own or 'no'} published rows of this GPU{'' if own else _nearest(estimate.gpu_key, rows)}"
 
 
-def _nearest(gpu_key: str) -> str:
+def _nearest(gpu_key: str, rows: Mapping[str, int]) -> str:
     """The relative with the most published rows, in words; nothing where there is none."""
-    rows = load_calibration().rows_by_gpu
     specs = load_specs()
     kin = [key for key in rows if chip_of(key) == chip_of(gpu_key)] or [
         key for key in rows if specs[key].compute_capability == specs[gpu_key].compute_capability

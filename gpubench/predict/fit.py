@@ -44,8 +44,9 @@ PRIORS: dict[str, tuple[float, float]] = {
     "power_exponent": (0.40, 0.10),
     "channels_last": (0.30, 0.20),
     "no_optimizer": (0.00, 0.10),
+    "fused": (0.70, 0.30),
 }
-_LINEAR = frozenset({"width", "cache", "power_exponent", "channels_last", "no_optimizer"})
+_LINEAR = frozenset({"width", "cache", "power_exponent", "channels_last", "no_optimizer", "fused"})
 NAMES = tuple(PRIORS)
 HOST_S_PER_OPERATOR: Mapping[str, float] = {"eager": 20e-6, "compile": 4e-6, "graph": 1e-9}
 """Host time per operator where it was not measured [s]: an H200's host took 20 us (lstm) to 49 us (cnn) in
@@ -157,15 +158,23 @@ class Fit:
         return {name: [float(v) for v in block[:, i]] for i, name in enumerate(names)}
 
     def without(self, dropped: Flags) -> Array:
-        """The unknowns that one Gauss-Newton step finds without some rows of the table."""
-        keep = ~dropped[self.rows]
-        return self.z + _solve(
-            self.jacobian[keep],
-            self.residual[keep],
-            self.weight[keep],
-            self.table.cell[self.rows][keep],
-            self,
-        )
+        """The unknowns that one Gauss-Newton step finds without some rows of the table.
+
+        Only the cells that lose a row are summed again.
+        """
+        cell, lost = self.table.cell[self.rows], dropped[self.rows]
+        touched = np.isin(cell, cell[lost])
+        before, after = (self._sums(touched), self._sums(touched & ~lost))
+        left, right = (a - b + c for a, b, c in zip(self._everything, before, after, strict=True))
+        return self.z + _step(left, right, self)
+
+    @cached_property
+    def _everything(self) -> tuple[Array, Array]:
+        return self._sums(np.ones(len(self.rows), dtype=bool))
+
+    def _sums(self, chosen: Flags) -> tuple[Array, Array]:
+        cell = self.table.cell[self.rows][chosen]
+        return _normal(self.jacobian[chosen], self.residual[chosen], self.weight[chosen], cell, self.cell_sd)
 
 
 def coefficients_of(z: Array) -> Coefficients:
@@ -236,7 +245,7 @@ def fit_table(table: Table, chosen: Flags, *, aim: Aim = RATIO) -> Fit:
     )
     for _ in range(_MOST_STEPS):
         fit = _linearise(fit, full)
-        step = _solve(fit.jacobian, fit.residual, fit.weight, table.cell[rows], fit)
+        step = _step(*_normal(fit.jacobian, fit.residual, fit.weight, table.cell[rows], cell_sd), fit)
         longest = float(np.abs(step).max())
         if longest < _CLOSE_ENOUGH:
             break
@@ -344,16 +353,24 @@ def _cell_means(residual: Array, weight: Array, cell: Indices, cell_sd: Array) -
     return result
 
 
-def _solve(jacobian: Array, residual: Array, weight: Array, cell: Indices, fit: Fit) -> Array:
-    """One Gauss-Newton step with the offsets of the cells eliminated."""
+def _normal(
+    jacobian: Array, residual: Array, weight: Array, cell: Indices, cell_sd: Array
+) -> tuple[Array, Array]:
+    """Both sides of the normal equations of some rows, with the offsets of their cells eliminated."""
+    if not len(cell):
+        return np.zeros((jacobian.shape[1], jacobian.shape[1])), np.zeros(jacobian.shape[1])
     weighted = jacobian * weight[:, None]
-    count = len(fit.cell_sd)
-    total = np.bincount(cell, weights=weight, minlength=count) + fit.cell_sd**-2
+    count = len(cell_sd)
+    total = np.bincount(cell, weights=weight, minlength=count) + cell_sd**-2
     order = np.argsort(cell, kind="stable")
     starts = np.flatnonzero(np.diff(cell[order], prepend=-1))
     present = cell[order][starts]
     sums = np.add.reduceat(weighted[order], starts, axis=0) / np.sqrt(total[present])[:, None]
     level = np.bincount(cell, weights=weight * residual, minlength=count)[present] / np.sqrt(total[present])
-    left = jacobian.T @ weighted - sums.T @ sums + fit.precision
-    right = weighted.T @ residual - sums.T @ level - fit.precision @ (fit.z - fit.prior)
-    return np.asarray(np.linalg.solve(left, right), dtype=float)
+    return jacobian.T @ weighted - sums.T @ sums, weighted.T @ residual - sums.T @ level
+
+
+def _step(left: Array, right: Array, fit: Fit) -> Array:
+    """One Gauss-Newton step: the normal equations with the prior."""
+    step = np.linalg.solve(left + fit.precision, right - fit.precision @ (fit.z - fit.prior))
+    return np.asarray(step, dtype=float)

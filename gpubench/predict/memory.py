@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gpubench.models import Case, GpuSpec, MemoryFit, MemoryNeed
+from gpubench.models import Case, GpuSpec, MeasuredMemory, MemoryFit, MemoryNeed
 from gpubench.predict.anchors import Reading
 from gpubench.predict.question import Question
 from gpubench.profile import memory
@@ -29,11 +29,9 @@ def fit_of(question: Question, case: Case, spec: GpuSpec, readings: Sequence[Rea
         return None
     return memory.judge(
         question.profile,
-        question.task,
-        case.precision,
-        case.batch_size,
+        case,
         card,
-        measured_bytes=_same_case(case, readings),
+        measured=_same_case(case, spec, readings),
         scale=scale_of(question, readings),
     )
 
@@ -42,11 +40,9 @@ def need_of(question: Question, case: Case, spec: GpuSpec, readings: Sequence[Re
     """What the case needs on a card of this kind. Args as ``fit_of``."""
     return memory.need_of(
         question.profile,
-        question.task,
-        case.precision,
-        case.batch_size,
+        case,
         class_of(spec),
-        measured_bytes=_same_case(case, readings),
+        measured=_same_case(case, spec, readings),
         scale=scale_of(question, readings),
     )
 
@@ -55,36 +51,37 @@ def largest_batch(question: Question, case: Case, spec: GpuSpec, readings: Seque
     """The largest batch of the case that fits a card whose memory is known; 0 where none does."""
     card = card_of(spec)
     assert card is not None
-    return memory.largest_batch(
-        question.profile, question.task, case.precision, card, scale=scale_of(question, readings)
-    )
+    return memory.largest_batch(question.profile, case, card, scale=scale_of(question, readings))
 
 
 def scale_of(question: Question, readings: Sequence[Reading]) -> float:
     """Measured over estimated peak of the question's workload, in the geometric mean; 1 without readings."""
     logs = [
-        math.log(
-            memory.scale_of(
-                question.profile,
-                question.task,
-                reading.case.precision,
-                reading.case.batch_size,
-                reading.peak_memory_bytes,
-            )
-        )
+        math.log(memory.scale_of(question.profile, reading.case, reading.peak_memory_bytes))
         for reading in readings
         if reading.peak_memory_bytes
     ]
     return math.exp(sum(logs) / len(logs)) if logs else 1.0
 
 
-def _same_case(case: Case, readings: Sequence[Reading]) -> float | None:
+def _same_case(case: Case, spec: GpuSpec, readings: Sequence[Reading]) -> MeasuredMemory | None:
     """The largest peak measured of this case; execution and the type of half precision change nothing."""
     same = [
-        reading.peak_memory_bytes
+        reading
         for reading in readings
         if reading.peak_memory_bytes
         and reading.case.batch_size == case.batch_size
         and reading.case.precision.is_amp == case.precision.is_amp
+        and reading.case.recipe == case.recipe
+        and reading.case.gpu_count == case.gpu_count
     ]
-    return max(same, default=None)
+    if not same:
+        return None
+    most = max(same, key=lambda reading: reading.peak_memory_bytes or 0)
+    return MeasuredMemory(
+        allocated_bytes=most.peak_memory_bytes or 0,
+        reserved_bytes=most.peak_reserved_bytes,
+        device_bytes=most.device_bytes,
+        card_class=class_of(most.spec),
+        same_card=most.spec.key == spec.key,
+    )

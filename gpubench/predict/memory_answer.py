@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
-from gpubench.errors import MisuseError
 from gpubench.models import (
     CardClass,
     CardMemory,
     Case,
+    Checkpointing,
     GpuSpec,
     MemoryBasis,
     MemoryFit,
     MemoryNeed,
     MemoryParts,
+    ParallelMode,
     Precision,
     Run,
     TaskKind,
+    Trainable,
+    WeightType,
+    WorkloadProfile,
 )
-from gpubench.precisions import AMP
-from gpubench.predict import memory
+from gpubench.options import check_fields
+from gpubench.predict import memory as of_question
 from gpubench.predict.anchors import Reading, readings_of
+from gpubench.predict.memory_request import MemoryRequest
 from gpubench.predict.question import Question, Refusal, case_for, check, precision_of
 from gpubench.profile.allowance import card_of
-from gpubench.profile.memory import judge, with_blocks_recomputed
+from gpubench.profile.memory import checkpointed, judge, with_adapters
+from gpubench.signatures import takes_options_of
 from gpubench.specs import load_specs, require_spec
-
-T = TypeVar("T")
 
 MOST_GPUS = 8
 """No machine with more than this is proposed to make a step fit."""
@@ -82,6 +86,9 @@ class MemoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
             "task": case.task,
             "precision": case.precision,
             "batch_size": case.batch_size,
+            "checkpointing": case.checkpointing,
+            "gpu_count": case.gpu_count,
+            "parallel_mode": case.parallel_mode,
             **self.need.flat(),
             "cards": [
                 {
@@ -103,6 +110,7 @@ def answer_memory(
     own: Sequence[Run] = (),
     reference: Sequence[Run] = (),
     mends: bool = True,
+    changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> MemoryAnswer:
     """Say what a step needs, and whether it fits on each card.
 
@@ -112,6 +120,7 @@ def answer_memory(
         own: This user's runs: a peak measured in the same case replaces the model.
         reference: Runs that the package ships.
         mends: Whether to work out what would make it fit where it does not.
+        changes: Of the case that the question means, by field: checkpointing, and how many GPUs share it.
 
     Raises:
         MisuseError: If the question itself is impossible.
@@ -127,14 +136,16 @@ def answer_memory(
         elif card is None:
             refused.append(Refusal(gpu_key=spec.key, reason="its memory is not known"))
         else:
-            groups.setdefault((card, case.precision.is_amp), []).append((spec, case))
-    asked = [pair for pairs in groups.values() for pair in pairs] or [(specs[0], _any_case(question))]
+            asked_for = msgspec.structs.replace(case, **changes)
+            groups.setdefault((card, case.precision.is_amp), []).append((spec, asked_for))
+    every = [pair for pairs in groups.values() for pair in pairs]
+    asked = every or [(specs[0], msgspec.structs.replace(_any_case(question), **changes))]
     like = next((pair for pair in asked if _card_class(pair[0]) is CardClass.GDDR), asked[0])
     spec, case = asked[0] if len(specs) == 1 else like
     cards = [_answer(question, pairs, readings, mends) for pairs in groups.values()]
     return MemoryAnswer(
         case=case,
-        need=memory.need_of(question, case, spec, readings),
+        need=of_question.need_of(question, case, spec, readings),
         cards=tuple(sorted(cards, key=lambda card: (card.fit.card.usable_bytes, card.gpu_keys))),
         refused=tuple(refused),
     )
@@ -165,7 +176,7 @@ def _answer(
     question: Question, pairs: Iterable[tuple[GpuSpec, Case]], readings: Sequence[Reading], mends: bool
 ) -> CardAnswer:
     specs, cases = zip(*pairs, strict=True)
-    fit = memory.fit_of(question, cases[0], specs[0], readings)
+    fit = of_question.fit_of(question, cases[0], specs[0], readings)
     assert fit is not None
     return CardAnswer(
         gpu_keys=tuple(spec.key for spec in specs),
@@ -177,81 +188,69 @@ def _answer(
 
 def _mends(question: Question, case: Case, fit: MemoryFit, readings: Sequence[Reading]) -> Iterable[Mend]:
     """What would make it fit, each with its need; what would not is told as well."""
-    profile, task, precision, batch = question.profile, case.task, case.precision, case.batch_size
-    scale = memory.scale_of(question, readings)
+    profile, train = question.profile, case.task is TaskKind.TRAIN
+    scale = of_question.scale_of(question, readings)
 
-    def need(batch_size: int, at: Precision = precision, of: Any = profile) -> MemoryFit:
-        return judge(of, task, at, batch_size, fit.card, scale=scale)
+    def mend(what: str, of: WorkloadProfile = profile, **changes: Any) -> Mend:
+        changed = msgspec.structs.replace(case, **changes)
+        return Mend(what=what, fit=judge(of, changed, fit.card, scale=scale))
 
-    if not precision.is_amp:
-        yield Mend(
-            what="automatic mixed precision (amp-fp16, or amp-bf16 from Ampere on)",
-            fit=need(batch, Precision.AMP_FP16),
-        )
-    recomputed = with_blocks_recomputed(profile)
-    if task is TaskKind.TRAIN and recomputed is not None:
-        yield Mend(what="activation checkpointing of every block", fit=need(batch, of=recomputed))
+    if not case.precision.is_amp and case.weight_type is WeightType.FLOAT32:
+        what = "automatic mixed precision (amp-fp16, or amp-bf16 from Ampere on)"
+        yield mend(what, precision=Precision.AMP_FP16)
+    if train:
+        for again in checkpointed(profile, case):
+            what = _CHECKPOINTING_WORDS[again.checkpointing]
+            yield mend(what, checkpointing=again.checkpointing)
     if fit.largest_batch:
-        yield Mend(what=f"batch {fit.largest_batch}", fit=need(fit.largest_batch))
-    if task is TaskKind.TRAIN:
+        yield mend(f"batch {fit.largest_batch}", batch_size=fit.largest_batch)
+    if train:
+        for adapted, how, base in with_adapters(profile, case):
+            what = f"{_TRAINABLE_WORDS[how]}, batch {case.batch_size}"
+            yield mend(what, adapted, trainable=how, weight_type=base, precision=_whole(case.precision))
         yield from _on_several(question, case, fit, scale)
 
 
+_CHECKPOINTING_WORDS = {
+    Checkpointing.SELECTIVE: "selective activation checkpointing",
+    Checkpointing.FULL: "activation checkpointing of every block",
+}
+_TRAINABLE_WORDS = {
+    Trainable.LORA: "adapters on a frozen bfloat16 base (LoRA)",
+    Trainable.QLORA: "adapters on a frozen 4-bit base (QLoRA)",
+}
+
+
+def _whole(precision: Precision) -> Precision:
+    """The precision of a step whose weights lie in half precision: autocast has nothing to do."""
+    return Precision.TF32 if precision.is_amp else precision
+
+
 def _on_several(question: Question, case: Case, fit: MemoryFit, scale: float) -> Iterable[Mend]:
-    """The fewest GPUs on which the batch, split, fits; each holds the gradients once more, in buckets."""
-    profile = question.profile
-    gpu_count = 2
-    while gpu_count <= MOST_GPUS and gpu_count <= case.batch_size:
-        each = -(-case.batch_size // gpu_count)
-        split = judge(profile, case.task, case.precision, each, fit.card, scale=scale)
-        shared = _with_buckets(split, 4.0 * profile.trainable_parameters)
-        if shared.fits:
-            yield Mend(what=f"{gpu_count} GPUs, batch {each} on each", fit=shared)
-            return
-        gpu_count *= 2
+    """The fewest GPUs on which the batch, split, fits: each with all weights, and with a share of them."""
+    modes = [(ParallelMode.DDP, "")]
+    if question.profile.blocks is not None:  # FSDP shards a model block by block
+        modes.append((ParallelMode.FSDP, " with FSDP"))
+    for mode, words in modes:
+        gpu_count = 2
+        while gpu_count <= MOST_GPUS and (gpu_count <= case.batch_size or mode is ParallelMode.FSDP):
+            each = -(-case.batch_size // gpu_count)
+            split = msgspec.structs.replace(case, batch_size=each, gpu_count=gpu_count, parallel_mode=mode)
+            shared = judge(question.profile, split, fit.card, scale=scale)
+            if shared.fits:
+                yield Mend(what=f"{gpu_count} GPUs{words}, batch {each} on each", fit=shared)
+                break
+            gpu_count *= 2
 
 
-def _with_buckets(fit: MemoryFit, bucket_bytes: float) -> MemoryFit:
-    """The same beside the buckets in which gradients are summed over GPUs."""
-    need = fit.need
+@takes_options_of(MemoryRequest)
+def memory(request: MemoryRequest) -> tuple[MemoryAnswer, ...]:
+    """Say what a step needs in memory, on which GPUs it fits, and what would make it fit.
 
-    def more(figure: Any) -> Any:
-        return figure.each(lambda x: x + bucket_bytes)
+    This user's results help: a peak measured in the same case replaces the model.
 
-    device = more(need.device)
-    grown = msgspec.structs.replace(
-        need,
-        allocated=more(need.allocated),
-        reserved=more(need.reserved),
-        device=device,
-        parts=msgspec.structs.replace(need.parts, gradients_bytes=need.parts.gradients_bytes + bucket_bytes),
-    )
-    return judged(fit, grown)
-
-
-def judged(fit: MemoryFit, need: MemoryNeed) -> MemoryFit:
-    """The answer for another need on the same card."""
-    return msgspec.structs.replace(fit, need=need, verdict=fit.card.verdict_of(need.device))
-
-
-def read_questions(
-    workloads: Sequence[str] | None,
-    *,
-    gpus: Sequence[str] | None,
-    precision: str,
-    task: str,
-    batch_size: int | None,
-    results: Path | None,
-) -> tuple[MemoryAnswer, ...]:
-    """Answer for workloads by name or path, from this user's results where they help.
-
-    Args:
-        workloads: None is every standard workload that has the task.
-        gpus: Keys or names; None is every NVIDIA GPU of the table.
-        precision: A precision, or ``amp``: the best of each GPU.
-        task: ``train`` or ``infer``.
-        batch_size: Samples per step on one GPU; None is the main batch of each workload.
-        results: Results folder; None is the usual one.
+    Returns:
+        One answer a workload.
 
     Raises:
         MisuseError: If a name, a precision or the batch is not known or not possible.
@@ -259,35 +258,36 @@ def read_questions(
     from gpubench.profile import load_profiles, profiles_of
     from gpubench.record.store import newest_runs, reference_runs, results_root
 
-    kind = _read(TaskKind, task, "task", TaskKind)
-    at = _read(precision_of, precision, "precision", (AMP, *Precision))
-    if workloads is None:
-        profiles = [p for p in load_profiles().values() if kind in p.tasks]
+    check_fields(request)
+    task = TaskKind(request.task)
+    names = [workload for workload in request.workloads if isinstance(workload, str)]
+    if not request.workloads:
+        profiles = [p for p in load_profiles().values() if task in p.tasks]
     else:
-        profiles = list(profiles_of(workloads).values())
-    if gpus is None:
+        by_name = profiles_of(names)
+        profiles = [by_name[each] if isinstance(each, str) else each for each in request.workloads]
+    if not request.gpus:
         known = load_specs().values()
         specs = [s for s in known if s.vendor == "NVIDIA" and s.memory_bytes and not s.variants]
     else:
-        specs = [require_spec(name) for name in gpus]
-    own, reference = newest_runs(results_root(results)).runs, reference_runs()
+        specs = [require_spec(name) for name in request.gpus]
+    own, reference = newest_runs(results_root(request.results)).runs, reference_runs()
+    changes = {
+        "checkpointing": Checkpointing(request.checkpointing),
+        "gpu_count": request.count,
+        "parallel_mode": ParallelMode(request.parallel),
+    }
+    precision = precision_of(request.precision)
     return tuple(
         answer_memory(
-            Question(profile=profile, precision=at, task=kind, batch_size=batch_size),
+            Question(profile=profile, precision=precision, task=task, batch_size=request.batch_size),
             specs,
             own=own,
             reference=reference,
+            changes=changes,
         )
         for profile in profiles
     )
-
-
-def _read(read: Callable[[str], T], text: str, what: str, known: Iterable[str]) -> T:
-    """Read an option, or say which values there are."""
-    try:
-        return read(text)
-    except ValueError:
-        raise MisuseError(f"unknown {what} {text!r}; known: {', '.join(known)}") from None
 
 
 def basis_words(need: MemoryNeed) -> str:

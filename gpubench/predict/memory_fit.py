@@ -16,7 +16,7 @@ import numpy as np
 from scipy import optimize, stats
 
 from gpubench.files import write_file
-from gpubench.models import CardClass
+from gpubench.models import CardClass, Checkpointing
 from gpubench.predict.arrays import Array
 from gpubench.profile.allowance import ALLOWANCE_FILE, Allowance, ClassAllowance, class_of, device_bytes
 from gpubench.shipped import data_path, data_text
@@ -35,10 +35,10 @@ _DIGITS = 4
 
 
 class ReadingKind(StrEnum):
-    """What was read: memory in use on the device, tensors and whatever came before, or not stated."""
+    """What was read: memory in use on the device, held by torch's allocator, or not stated."""
 
     DEVICE = "device"
-    ALLOCATED_UPPER = "allocated, upper"
+    RESERVED = "reserved"
     UNSTATED = "unstated"
 
 
@@ -47,7 +47,10 @@ class MemoryReading(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         model: As its own definition in the tests is called.
-        traced_bytes: Peak that the trace counts as allocated [B].
+        checkpointing: Which activations were computed again; None is none, or not stated.
+        gpu_count: GPUs that shared out weights, gradients and states (FSDP).
+        compiled: What torch.compile had compiled, which the trace does not see; None as above.
+        traced_bytes: Peak that the trace counts as allocated, with what has a pool of its own [B].
     """
 
     source: str
@@ -57,7 +60,10 @@ class MemoryReading(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     precision: str
     batch_size: int
-    seq_len: int | None
+    seq_len: int | None = None
+    checkpointing: Checkpointing | None = None
+    gpu_count: int = 1
+    compiled: str | None = None
     memory_bytes: float
     traced_bytes: float
 
@@ -77,7 +83,7 @@ def load_readings() -> tuple[MemoryReading, ...]:
     """Read the shipped readings."""
     rows = csv.DictReader(data_text(READINGS_FILE).splitlines())
     return tuple(
-        msgspec.convert(row | {"seq_len": row["seq_len"] or None}, MemoryReading, strict=False)
+        msgspec.convert({name: text for name, text in row.items() if text}, MemoryReading, strict=False)
         for row in rows
     )
 

@@ -17,7 +17,15 @@ from gpubench.predict.fit import HOST_S_PER_OPERATOR, deviations_of
 from gpubench.predict.own_card import host_s_per_operator, measured_chip
 from gpubench.predict.pairs import HOST_SHARE_LIMIT, leading_mode
 from gpubench.predict.question import Question
-from gpubench.predict.roofline import Times, arithmetic_of, chips_of, log_throttle, step_times, work_of
+from gpubench.predict.roofline import (
+    Arithmetic,
+    Times,
+    arithmetic_of,
+    chips_of,
+    log_throttle,
+    step_times,
+    work_of,
+)
 
 SAME_GPU_SHARE = 0.5  # of the usual scale, where only batch, layout or execution change
 SMALLEST_PUBLISHED = 1_200_000  # parameters; below it a network's narrow layers use a sliver of the chip
@@ -65,7 +73,8 @@ def predict_all(
     specs, case = [spec for spec, _ in open_cases], open_cases[0][1]
     anchors = choose_anchors(readings, case)
     host = _host(question, case, readings)
-    learned = calibration.ratio if anchors else calibration.level
+    fitted = calibration.of(question.task)
+    learned = fitted.ratio if anchors else fitted.level
     times = _times(question, case, specs, learned, host)
     if anchors:
         start = _combine([_from_anchor(question, a, open_cases, learned, host) for a in anchors])
@@ -80,8 +89,6 @@ def predict_all(
     if question.profile.parameters < SMALLEST_PUBLISHED:
         start = replace(start, half_width=start.half_width * (SMALL_RATIO if anchors else SMALL_LEVEL))
         method += "; smaller than every published model, so the interval is widened"
-    if question.task is TaskKind.INFER:
-        method += "; few published rows are of inference"
     host_share = times.host_s / times.step_s
     host_limit = case.batch_size / np.maximum(times.host_s, 1e-12)
     speed = np.where(
@@ -116,6 +123,12 @@ def _operators(question: Question) -> Sequence[Operator]:
     return question.profile.train if question.task is TaskKind.TRAIN else question.profile.infer
 
 
+def _arithmetic(case: Case, n: int) -> Arithmetic:
+    """Of n steps of one case. Published rows say what compiling saves of a forward pass, of training none."""
+    fused = case.execution is Execution.COMPILE and case.task is TaskKind.INFER
+    return arithmetic_of(case.precision, case.memory_format, n, compiled=fused)
+
+
 def _times(
     question: Question,
     case: Case,
@@ -134,7 +147,7 @@ def _times(
     return step_times(
         work_of(_operators(question), case.batch_size),
         chips,
-        arithmetic_of(case.precision, case.memory_format, len(specs)),
+        _arithmetic(case, len(specs)),
         learned.coefficients,
         host_s_per_operator=host if case.execution is Execution.EAGER else 0.0,
         deviations=deviations,
@@ -152,7 +165,7 @@ def _from_anchor(
     times = _times(question, case, specs, learned, host)
     own = _times(question, anchor.case, [anchor.spec], learned, host, measured=anchor)
     shift = -math.log(anchor.samples_per_s) - math.log(float(own.step_s[0]) / anchor.case.batch_size)
-    arithmetic = arithmetic_of(case.precision, case.memory_format, len(specs))
+    arithmetic = _arithmetic(case, len(specs))
     work = work_of(_operators(question), case.batch_size)
     assert learned.scale is not None
     mode = np.broadcast_to(leading_mode(work, arithmetic), len(specs))

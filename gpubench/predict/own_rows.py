@@ -45,7 +45,7 @@ def own_table(runs: Sequence[Run]) -> Table | None:
         batch=np.array([float(row.measurement.case.batch_size) for row in rows]),
         log_seconds=np.log([row.measurement.case.batch_size / row.samples_per_s for row in rows]),
         level_known=np.ones(len(rows), dtype=bool),
-        training=np.ones(len(rows), dtype=bool),
+        inference=np.zeros(len(rows), dtype=bool),
         cell=np.array([cells.index(_cell(row)) for row in rows]),
         work=stack(works),
         chips=chips_of([row.spec for row in rows]),

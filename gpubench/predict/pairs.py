@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpubench.models import TaskKind
 from gpubench.predict.arrays import Array, Flags, Indices
 from gpubench.predict.published import Table
 from gpubench.predict.roofline import Arithmetic, Times, Work, take
@@ -40,8 +41,8 @@ GPU's whole architecture besides. The others leave out one thing and keep the re
 class Pairs:
     """Row numbers of what is owned (x) and what is predicted (y), and the weight of each pair.
 
-    Each harness has one vote for each target GPU, however many models, batches and partners it has: shared
-    evenly by its rows of y, and by the x of each.
+    Each harness has one vote for each target GPU and task, however many models, batches and partners it has:
+    shared evenly by its rows of y, and by the x of each.
     """
 
     x: Indices
@@ -57,10 +58,10 @@ class Pairs:
         return Pairs(x=self.x[chosen], y=self.y[chosen], weight=self.weight[chosen])
 
 
-def pairs_of(table: Table) -> Pairs:
-    """All pairs of training rows on two GPUs of one cell; x is the row of the nearest batch."""
+def pairs_of(table: Table, chosen: Flags | None = None) -> Pairs:
+    """All pairs of rows, or of chosen ones, on two GPUs of one cell; x is the row of the nearest batch."""
     xs, ys = [], []
-    usable = np.flatnonzero(table.training)
+    usable = np.arange(len(table)) if chosen is None else np.flatnonzero(chosen)
     for cell in np.unique(table.cell[usable]):
         rows = usable[table.cell[usable] == cell]
         for gpu in np.unique(table.gpu_key[rows].astype(str)):
@@ -77,12 +78,18 @@ def pairs_of(table: Table) -> Pairs:
     return Pairs(x=x, y=y, weight=_votes(table, y))
 
 
+def of_task(table: Table, task: TaskKind) -> Flags:
+    """(n,) which rows are of a task."""
+    return table.inference if task is TaskKind.INFER else ~table.inference
+
+
 def _votes(table: Table, y: Indices) -> Array:
     if not len(y):
         return np.empty(0)
     partners = np.bincount(y, minlength=len(table))
     _, voter = np.unique(
-        [f"{h}|{g}" for h, g in zip(table.harness, table.gpu_key, strict=True)], return_inverse=True
+        [f"{h}|{g}|{i}" for h, g, i in zip(table.harness, table.gpu_key, table.inference, strict=True)],
+        return_inverse=True,
     )
     rows = np.bincount(voter[np.unique(y)], minlength=len(table))
     result: Array = 1.0 / (partners[y] * rows[voter[y]])

@@ -22,16 +22,21 @@ from numpy.typing import NDArray
 
 from gpubench.errors import MisuseError
 from gpubench.files import TABLE_BYTES, read_text
-from gpubench.models import GpuSpec, Precision
+from gpubench.models import GpuSpec, Precision, TaskKind
 from gpubench.predict.arrays import Array, Flags, Indices
 from gpubench.predict.question import FITTED_VENDOR, capability_of, domain_gap
-from gpubench.predict.roofline import KINDS, Arithmetic, Chips, Mode, Work, chips_of, stack
+from gpubench.predict.roofline import KINDS, Arithmetic, Chips, Mode, Work, chips_of, stack, take
 from gpubench.shipped import data_text
 from gpubench.specs import find_spec, load_specs
 from gpubench.units import plain
 
 COLUMNS = ("source", "gpu", "model", "mode", "precision", "batch_size", "metric", "unit", "value")
 _OPTIONAL = ("gpu_key", "math_mode", "memory_layout")
+MEASUREMENTS = ("published.csv", "published_inference.csv")
+"""The shipped tables of measurements: training steps first, forward passes in both."""
+PROFILES = {TaskKind.TRAIN: "model_profiles.csv", TaskKind.INFER: "inference_profiles.csv"}
+"""What a training step, or a forward pass, of a published model computes and moves."""
+_TASKS = {"train": TaskKind.TRAIN, "inference": TaskKind.INFER}
 MOST_ROWS = 20_000  # different rows of one file; repeats of one are merged, the rest is counted
 GNMT_TOKENS = 54  # 27 on each side; tokens per second count both
 
@@ -106,7 +111,7 @@ class Row(NamedTuple):
     source: str
     model: str
     precision: str
-    mode: str
+    task: TaskKind
     gpu_key: str
     batch: int
     seconds_per_sample: float
@@ -117,7 +122,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """n measurements as arrays; ``cell`` numbers the (source, model, precision, mode) of each."""
+    """n measurements as arrays; ``cell`` numbers the (source, model, precision, task) of each."""
 
     source: NDArray[Any]
     model: NDArray[Any]
@@ -126,7 +131,7 @@ class Table:
     batch: Array
     log_seconds: Array
     level_known: Flags
-    training: Flags
+    inference: Flags
     cell: Indices
     work: Work
     chips: Chips
@@ -177,26 +182,37 @@ def base_model(name: str) -> str:
 
 
 @cache
-def model_profiles() -> Mapping[str, Mapping[str, float]]:
-    """Totals of each published model: FLOP by kind, bytes, operators, parameters."""
-    return {row["model"]: {name: float(row[name]) for name in _TOTALS} for row in _model_rows()}
+def model_profiles(task: TaskKind) -> Mapping[str, Mapping[str, float]]:
+    """Totals of a step of each published model: FLOP by kind, bytes, operators, parameters."""
+    return {row["model"]: {name: float(row[name]) for name in _TOTALS} for row in _model_rows(task)}
 
 
 @cache
-def approximate_models() -> frozenset[str]:
+def approximate_models(task: TaskKind) -> frozenset[str]:
     """Models whose profile holds for ratios of GPUs and not for levels; the table says why."""
-    return frozenset(row["model"] for row in _model_rows() if row["approximate"])
+    return frozenset(row["model"] for row in _model_rows(task) if row["approximate"])
 
 
-def _model_rows() -> Iterable[Mapping[str, str]]:
-    return csv.DictReader(data_text("model_profiles.csv").splitlines())
+def _model_rows(task: TaskKind) -> Iterable[Mapping[str, str]]:
+    return csv.DictReader(data_text(PROFILES[task]).splitlines())
 
 
 @cache
 def shipped(vendors: tuple[str, ...] = (FITTED_VENDOR,)) -> Reading:
     """The published measurements that the package ships, of GPUs of these vendors."""
-    text = data_text("published.csv")
-    return _read(csv.DictReader(io.StringIO(text)), "the shipped measurements", vendors)
+    lines = (line for name in MEASUREMENTS for line in csv.DictReader(io.StringIO(data_text(name))))
+    return _read(lines, "the shipped measurements", vendors)
+
+
+@cache
+def fitted_on(task: TaskKind, vendors: tuple[str, ...] = (FITTED_VENDOR,)) -> Table:
+    """The shipped rows that predictions of a task are fitted on.
+
+    A forward pass is predicted from rows of both tasks: one chip does both, and few harnesses publish
+    inference. Training is predicted from its own rows alone.
+    """
+    table = shipped(vendors).table
+    return table if task is TaskKind.INFER else take(table, ~table.inference)
 
 
 def read_csv(path: Path) -> Reading:
@@ -252,7 +268,7 @@ def table_of(rows: Sequence[Row]) -> Table:
         batch=np.array([float(row.batch) for row in rows]),
         log_seconds=np.log(np.array([row.seconds_per_sample * row.batch for row in rows])),
         level_known=np.array([row.level_known for row in rows], dtype=bool),
-        training=np.array([row.mode == "train" for row in rows], dtype=bool),
+        inference=np.array([row.task is TaskKind.INFER for row in rows], dtype=bool),
         cell=np.array([cells[row[:4]] for row in rows]),
         work=_work(rows),
         chips=chips_of(specs),
@@ -279,10 +295,11 @@ def _row(line: Mapping[str, str | None], vendors: tuple[str, ...]) -> Row | str:
     gap = domain_gap(spec, Precision.AMP_FP16 if precision in _HALF_LABELS else Precision.FP32)
     if gap is not None:
         return f"{spec.key}: {gap}"
-    if text["model"].partition("+")[0] not in model_profiles():
-        return f"no profile of model {plain(text['model'], 60)!r}"
-    if text["mode"] not in {"train", "inference"}:
+    task = _TASKS.get(text["mode"])
+    if task is None:
         return f"unknown mode {plain(text['mode'], 30)!r}"
+    if text["model"].partition("+")[0] not in model_profiles(task):
+        return f"no profile of model {plain(text['model'], 60)!r}"
     value, batch = _number(text["value"]), _number(text["batch_size"])
     if value is None or value <= 0 or batch is None or batch < 0 or batch != round(batch) or batch > 1e9:
         return "value or batch is not a positive number"
@@ -291,10 +308,10 @@ def _row(line: Mapping[str, str | None], vendors: tuple[str, ...]) -> Row | str:
         return seconds
     math_mode = text["math_mode"] if text["math_mode"] in _MATH_MODES else ""
     return Row(
-        text["source"], text["model"], precision, text["mode"], spec.key, int(batch) or
+        text["source"], text["model"], precision, task, spec.key, int(batch) or
         facts_of(text["source"]).batch_if_unstated, seconds, math_mode or _math_mode(text["source"],
         precision, spec), text["memory_layout"], text["metric"] != "score"
-        and text["model"].partition("+")[0] not in approximate_models(),
+        and text["model"].partition("+")[0] not in approximate_models(task),
     )  # fmt: skip
 
 
@@ -335,31 +352,27 @@ def _math_mode(source: str, precision: str, spec: GpuSpec) -> str:
 
 
 def _work(rows: Sequence[Row]) -> Work:
-    profiles = [model_profiles()[row.model.partition("+")[0]] for row in rows]
+    profiles = [model_profiles(row.task)[row.model.partition("+")[0]] for row in rows]
     batch = np.array([float(row.batch) for row in rows])
-    training = np.array([row.mode == "train" for row in rows])
 
     def column(name: str) -> Array:
         return np.array([profile[name] for profile in profiles])
 
     flops = np.stack([column(f"gflop_{kind}") * 1e9 for kind in _PROFILE_KINDS], axis=1)
-    # Of a training step the forward pass is a third of the arithmetic, about 0.4 of the traffic and
-    # operators: the backward pass reads what the forward pass wrote.
     updates = np.array([_optimizer_bytes(row) for row in rows])
     return Work(
-        flops=flops * (batch * np.where(training, 1.0, 1 / 3))[:, None],
-        bytes_=1e9 * (column("gb_fp32_per_sample") * batch * np.where(training, 1.0, 0.4)
-                      + column("gb_fp32_fixed") * np.where(training, 1.0, 1 / 3)),
-        optimizer_bytes=np.where(training, updates * column("params_m") * 1e6, 0.0),
-        operators=column("ops_per_step") * np.where(training, 1.0, 0.37),
-    )  # fmt: skip
+        flops=flops * batch[:, None],
+        bytes_=1e9 * (column("gb_fp32_per_sample") * batch + column("gb_fp32_fixed")),
+        optimizer_bytes=updates * column("params_m") * 1e6,
+        operators=column("ops_per_step"),
+    )
 
 
 assert len(_PROFILE_KINDS) == len(KINDS)
 
 
 def _optimizer_bytes(row: Row) -> int:
-    if not facts_of(row.source).optimizer_in_step:
+    if row.task is TaskKind.INFER or not facts_of(row.source).optimizer_in_step:
         return 0
     _, plus, optimizer = row.model.partition("+")
     return _OPTIMIZER_BYTES.get(optimizer, 20) if plus else _OPTIMIZER_BYTES["SGD"]
@@ -373,6 +386,12 @@ def _arithmetic(rows: Sequence[Row]) -> Arithmetic:
         half=np.array([conv is Mode.HALF for conv, _ in modes], dtype=bool),
         channels_last=np.array([row.layout == "channels_last" for row in rows], dtype=bool),
         no_optimizer=np.array(
-            [row.mode == "train" and not facts_of(row.source).optimizer_in_step for row in rows], dtype=bool
+            [row.task is TaskKind.TRAIN and not facts_of(row.source).optimizer_in_step for row in rows],
+            dtype=bool,
+        ),
+        # Of training, no row says for certain that it was compiled: gpu-insights' differ, unsaid.
+        compiled=np.array(
+            [row.task is TaskKind.INFER and facts_of(row.source).execution == "compile" for row in rows],
+            dtype=bool,
         ),
     )

@@ -64,6 +64,7 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
         power_exponent: With which the clock that a chip holds grows with its watts per multiprocessor.
         channels_last: Log gain of convolutions on tensor cores in that layout.
         no_optimizer: Log of what steps without an optimizer, with a copy from the host, take longer.
+        fused: Log of the traffic that torch.compile saves, which keeps values in registers between operators.
     """
 
     conv_fp32: float
@@ -87,6 +88,7 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
     power_exponent: float
     channels_last: float
     no_optimizer: float
+    fused: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +142,7 @@ class Arithmetic:
         half: (n,) whether activations move at 2 bytes per element.
         channels_last: (n,) layout of images.
         no_optimizer: (n,) the step ends with the backward pass.
+        compiled: (n,) torch.compile joined its operators.
     """
 
     conv: Indices
@@ -147,6 +150,7 @@ class Arithmetic:
     half: Flags
     channels_last: Flags
     no_optimizer: Flags
+    compiled: Flags
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,7 +238,9 @@ def mode_of(precision: Precision) -> Mode:
     return Mode[precision.facts.predicted_as.upper()]
 
 
-def arithmetic_of(precision: Precision, memory_format: MemoryFormat | None, n: int) -> Arithmetic:
+def arithmetic_of(
+    precision: Precision, memory_format: MemoryFormat | None, n: int, *, compiled: bool = False
+) -> Arithmetic:
     """The arithmetic of n steps of the product, which always have their optimizer, at one precision."""
     mode = np.full(n, int(mode_of(precision)))
     return Arithmetic(
@@ -243,6 +249,7 @@ def arithmetic_of(precision: Precision, memory_format: MemoryFormat | None, n: i
         half=np.full(n, precision.is_amp),
         channels_last=np.full(n, memory_format is MemoryFormat.CHANNELS_LAST),
         no_optimizer=np.zeros(n, dtype=bool),
+        compiled=np.full(n, compiled),
     )
 
 
@@ -283,7 +290,8 @@ def step_times(
     compute = compute * np.exp(slower - log_throttle(chips, c) - own[:, 0] - own[:, 1] * on_tensor)
     moved = work.bytes_ * np.where(arithmetic.half, HALF_BYTES, 1.0) + work.optimizer_bytes
     share = np.where(arithmetic.half, c.bandwidth_half, c.bandwidth_fp32)
-    memory = moved / (share * chips.bandwidth) * np.exp(slower - own[:, 2] - c.cache * chips.l2)
+    saved = own[:, 2] + c.cache * chips.l2 + c.fused * arithmetic.compiled
+    memory = moved / (share * chips.bandwidth) * np.exp(slower - saved)
     floor = work.operators * c.operator_floor_s * np.exp(slower)
     gpu = compute + memory + floor
     host = work.operators * host_s_per_operator * np.exp(slower) + 0 * gpu
@@ -338,6 +346,8 @@ def _figures(spec: GpuSpec) -> tuple[list[float], list[bool], bool, PowerAndCloc
     fp32 = spec.fp32_flops_per_s or np.nan
     tf32, half = spec.tf32_tensor_flops_per_s, spec.fp16_tensor_flops_per_s
     capability = capability_of(spec)
+    if capability is None:
+        tf32 = None  # ROCm leaves TF32 off: an MI325X trains as fast with it as without, to 1 %
     # Another vendor's data sheet that states no matrix rate means none: then FP32 pipes do the work.
     before_tf32 = capability is None or capability < (8, 0)
     without_tensor = capability is None or spec.tensor_core_count == 0

@@ -1,8 +1,8 @@
 """Several GPUs in one data-parallel job: what the exchange of gradients costs, and how much of it hides.
 
-Modelled, not measured: no published row of the calibration has more than one GPU. A ring all-reduce
-moves 2 (n - 1) / n of the gradient bytes over the slowest link; buckets that are ready travel while the
-backward pass goes on. See docs/prediction.md for where the shares come from.
+Modelled. A ring all-reduce moves 2 (n - 1) / n of the gradient bytes over the slowest link; buckets that are
+ready travel while the backward pass goes on; waiting for each other costs a share of the step with each
+doubling. The shares are fitted to published rows, see ``scaling_fit`` and docs/prediction.md.
 """
 
 from __future__ import annotations
@@ -11,28 +11,25 @@ import math
 from typing import Literal, TypeAlias
 
 import msgspec
+import numpy as np
 
 from gpubench.errors import MisuseError
 from gpubench.models import GpuSpec, TaskKind
-from gpubench.predict.question import Question
+from gpubench.predict.arrays import Array
+from gpubench.predict.calibration import ScalingShares, load_calibration
+from gpubench.predict.question import FITTED_VENDOR, Question
 
-Link: TypeAlias = Literal["none", "nvlink", "pcie", "host"]
+Link: TypeAlias = Literal["none", "nvlink", "fabric", "pcie", "host"]
 
 GRADIENT_BYTES = 4  # data parallel training exchanges fp32 gradients, under AMP too
 BACKWARD_SHARE = 2 / 3  # of the step: two of the three products of every layer
 BUCKET_BYTES = 25 * 1024**2  # the last bucket of torch's DistributedDataParallel has nothing to hide behind
-STEP_OVERHEAD = 0.015  # the slowest of n, and n launches of the collective
 PCIE_LANES = 16
 _PCIE_LANE_BYTES_PER_S = {3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
-
-# Share of a link's one-way rate that an all-reduce of tens of MB reaches, and of the backward pass that
-# hides it: likely value, then the ends of the 90 % interval.
-_LINK_SHARE: dict[str, tuple[float, float, float]] = {
-    "nvlink": (0.75, 0.55, 0.90),
-    "pcie": (0.60, 0.35, 0.85),
-    "host": (0.35, 0.18, 0.60),
-}
-_HIDDEN_SHARE = (0.75, 0.45, 0.95)
+SHARES = ("waiting", "hidden", "nvlink", "fabric", "pcie", "host")
+"""What is fitted, in the order of ``ScalingShares``: a share of the step for each doubling of the GPUs, the
+share of the backward pass that hides the exchange, and of each link's one-way rate."""
+_SMALL = 1e-3
 
 
 class ScalingEstimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +56,21 @@ class ScalingEstimate(msgspec.Struct, frozen=True, kw_only=True):
     method: str
 
 
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step of one GPU exchanges: bytes, over which link, and how long the step takes alone.
+
+    Attributes:
+        rate: Of the link in one direction [B/s].
+        hidden_wholly: Whether nothing of it is waited for, as where weights travel ahead of their use.
+    """
+
+    gradient_bytes: float
+    link: Link
+    rate: float
+    step_s: float
+    hidden_wholly: bool = False
+
+
 def scaling(question: Question, spec: GpuSpec, n: int, samples_per_s: float) -> ScalingEstimate:
     """Model how well n of these GPUs train together.
 
@@ -73,7 +85,6 @@ def scaling(question: Question, spec: GpuSpec, n: int, samples_per_s: float) -> 
     """
     if n < 1 or not samples_per_s > 0:
         raise MisuseError(f"{n} GPUs at {samples_per_s} samples/s: both must be positive")
-    step_s = question.batch / samples_per_s
     gradient = float(question.profile.trainable_parameters * GRADIENT_BYTES)
     if n == 1 or question.task is TaskKind.INFER:
         return ScalingEstimate(
@@ -88,52 +99,80 @@ def scaling(question: Question, spec: GpuSpec, n: int, samples_per_s: float) -> 
             log_deviation=0.0,
             method="nothing is exchanged",
         )
-    link, one_way = link_of(spec)
-    ring = 2 * (n - 1) / n
-    likely, worst, best = (
-        _exposed_s(gradient, ring, one_way * share, step_s, hidden)
-        for share, hidden in zip(_LINK_SHARE[link], _HIDDEN_SHARE, strict=True)
-    )
-    efficiency = step_s / (step_s * (1 + STEP_OVERHEAD) + likely)
-    low = step_s / (step_s * (1 + 2 * STEP_OVERHEAD) + worst)
-    high = step_s / (step_s + best)
+    link, rate = link_of(spec)
+    exchange = Exchange(gradient_bytes=gradient, link=link, rate=rate, step_s=question.batch / samples_per_s)
+    fitted = load_calibration().scaling
+    likely = log_efficiency(fitted.logs, exchange, 1, n)
+    width = fitted.factor * usual_error(fitted, exchange, 1, n)
+    if spec.vendor != FITTED_VENDOR and fitted.other_vendors is not None:
+        width = fitted.other_vendors
+    share, hidden = (math.exp(fitted.logs[SHARES.index(name)]) for name in (link, "hidden"))
     return ScalingEstimate(
         gpu_count=n,
-        efficiency=efficiency,
-        low=low,
-        high=high,
+        efficiency=math.exp(likely),
+        low=math.exp(likely - width),
+        high=min(1.0, math.exp(likely + width)),
         link=link,
         gradient_bytes=gradient,
-        exchange_s=ring * gradient / (one_way * _LINK_SHARE[link][0]),
-        exposed_s=likely,
-        log_deviation=math.log(high / low) / 2 / 1.645,
+        exchange_s=2 * (n - 1) / n * gradient / (rate * share),
+        exposed_s=exposed_s(exchange, n, share, hidden),
+        log_deviation=width / 1.645,
         method=f"modelled: ring all-reduce of {gradient / 1e6:.0f} MB over {_LINK_WORDS[link]}",
     )
+
+
+def log_efficiency(logs: Array | tuple[float, ...], exchange: Exchange, few: int, many: int) -> float:
+    """Log of the throughput of each of many GPUs over that of each of few."""
+    shares = dict(zip(SHARES, (math.exp(v) for v in logs), strict=True))
+
+    def longer(n: int) -> float:
+        waits = exposed_s(exchange, n, shares[exchange.link], min(1.0, shares["hidden"]))
+        return math.log(1 + shares["waiting"] * math.log2(n) + waits / exchange.step_s)
+
+    return longer(few) - longer(many)
+
+
+def usual_error(fitted: ScalingShares, exchange: Exchange, few: int, many: int) -> float:
+    """Usual error of ``log_efficiency``: what the shares leave open, and what no exchange explains."""
+    slope = slopes(fitted.logs, exchange, few, many)
+    open_ = float(slope @ np.array(fitted.covariance) @ slope)
+    return math.sqrt(open_ + fitted.noise**2 * math.log2(many / few))
+
+
+def slopes(logs: Array | tuple[float, ...], exchange: Exchange, few: int, many: int) -> Array:
+    """Derivatives of ``log_efficiency`` by the log of each share, (6,)."""
+    at = np.array(logs, dtype=float)
+    base = log_efficiency(at, exchange, few, many)
+    moved = [log_efficiency(at + _SMALL * unit, exchange, few, many) for unit in np.eye(len(SHARES))]
+    return (np.array(moved) - base) / _SMALL
 
 
 def link_of(spec: GpuSpec) -> tuple[Link, float]:
     """What the gradients travel over, and its rate in one direction [B/s].
 
-    NVLink counts on modules (SXM) alone: a bridge between PCIe cards is optional, joins pairs, and no
-    offer says that it is there. GeForce cards do not talk to each other directly over PCIe.
+    NVLink and Infinity Fabric count on modules (SXM, OAM) alone: a bridge between PCIe cards is optional,
+    joins pairs, and no offer says that it is there. GeForce cards do not talk to each other directly over
+    PCIe.
     """
-    if spec.nvlink_bytes_per_s and (spec.form_factor or "").startswith(("SXM", "superchip")):
-        return "nvlink", spec.nvlink_bytes_per_s / 2
+    if spec.nvlink_bytes_per_s and (spec.form_factor or "").startswith(("SXM", "superchip", "OAM")):
+        return "fabric" if spec.vendor == "AMD" else "nvlink", spec.nvlink_bytes_per_s / 2
     lanes = PCIE_LANES * _PCIE_LANE_BYTES_PER_S.get(spec.pcie_generation or 3, _PCIE_LANE_BYTES_PER_S[3])
     return ("host" if spec.line in {"GeForce", "TITAN"} else "pcie"), lanes
 
 
-def _exposed_s(
-    gradient_bytes: float, ring: float, bytes_per_s: float, step_s: float, hidden_share: float
-) -> float:
+def exposed_s(exchange: Exchange, n: int, share: float, hidden_share: float) -> float:
     """Exchange time that the step waits for: what the backward pass cannot hide, at least a last bucket."""
-    exchange = ring * gradient_bytes / bytes_per_s
-    last = ring * min(gradient_bytes, BUCKET_BYTES) / bytes_per_s
-    return max(last, exchange - hidden_share * BACKWARD_SHARE * step_s)
+    if n == 1 or exchange.hidden_wholly:
+        return 0.0
+    ring, rate = 2 * (n - 1) / n, exchange.rate * share
+    whole = ring * exchange.gradient_bytes / rate
+    last = ring * min(exchange.gradient_bytes, BUCKET_BYTES) / rate
+    return max(last, whole - hidden_share * BACKWARD_SHARE * exchange.step_s)
 
 
 _LINK_WORDS = {
     "nvlink": "NVLink",
+    "fabric": "Infinity Fabric",
     "pcie": "PCIe",
     "host": "PCIe through the memory of the host",
 }

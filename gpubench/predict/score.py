@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gpubench.models import TaskKind
 from gpubench.predict.arrays import Array
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.conformal import level_rows, pair_scale
@@ -24,53 +25,56 @@ from gpubench.predict.fit import (
     predict_rows,
 )
 from gpubench.predict.pairs import gpu_bound, log_errors, pairs_of, sides
-from gpubench.predict.published import Table, read_csv, shipped
-from gpubench.predict.roofline import Times
+from gpubench.predict.published import Table, fitted_on, read_csv
+from gpubench.predict.roofline import Times, take
 from gpubench.specs import load_specs
 
 
 def score(path: Path) -> dict[str, Any]:
     """Score a CSV in the columns of the shipped measurements.
 
-    Pairs are formed inside each (source, model, precision) of the file. Each target GPU is predicted by the
-    fit of the shipped rows without that GPU's, and without the harness of the file where the shipped rows
-    have it.
+    Pairs are formed inside each (source, model, precision) of the file, of training and of inference apart.
+    Each target GPU is predicted by the fit of the shipped rows without that GPU's, and without the harness of
+    the file where the shipped rows have it.
 
     Raises:
         MisuseError: If the file cannot be read or holds nothing that can be scored.
     """
     reading = read_csv(path)
-    outcome = outcome_of(reading.table)
     skipped = sum(reading.skipped.values())
+    inference = reading.table.inference
     return {
-        **report(outcome),
+        **report(outcome_of(take(reading.table, ~inference), TaskKind.TRAIN)),
+        "inference": report(outcome_of(take(reading.table, inference), TaskKind.INFER))
+        if inference.any()
+        else None,
         "rows": {"read": reading.rows, "used": len(reading.table), "skipped": skipped},
         "skipped": dict(reading.skipped),
     }
 
 
-def outcome_of(table: Table) -> Outcome:
-    """Predict every pair and level of a table, each without the published rows of its GPU and harness."""
+def outcome_of(table: Table, task: TaskKind) -> Outcome:
+    """Predict every pair and level of rows of a task, without the published rows of its GPU and harness."""
     pairs = pairs_of(table)
-    calibration = load_calibration()
+    learned = load_calibration().of(task)
     n = len(pairs)
     error, width, bound = np.full(n, np.nan), np.full(n, np.nan), np.zeros(n, dtype=bool)
     level_error, level_width = np.full(len(table), np.nan), np.full(len(table), np.nan)
-    assert calibration.ratio.scale is not None
+    assert learned.ratio.scale is not None
     own, target, mode = sides(table, pairs)
-    scale = pair_scale(calibration.ratio.scale, own.chips, target.chips, mode) if n else np.empty(0)
+    scale = pair_scale(learned.ratio.scale, own.chips, target.chips, mode) if n else np.empty(0)
     for harness, gpu in sorted(set(zip(table.harness, table.gpu_key, strict=True))):
         rows = (table.harness == harness) & (table.gpu_key == gpu)
         mine = rows[pairs.y]
-        times = _times(table, _fitted(RATIO), harness, gpu)
+        times = _times(table, _fitted(RATIO, task), harness, gpu)
         error[mine] = log_errors(table, pairs, times)[mine]
         bound[mine] = gpu_bound(pairs, times)[mine]
         spec = load_specs()[gpu]
-        width[mine] = calibration.ratio.half_width(spec) * scale[mine]
-        times = _times(table, _fitted(LEVEL), harness, gpu)
+        width[mine] = learned.ratio.half_width(spec) * scale[mine]
+        times = _times(table, _fitted(LEVEL, task), harness, gpu)
         rows &= level_rows(table, times)
         level_error[rows] = (np.log(times.step_s) - table.log_seconds)[rows]
-        level_width[rows] = calibration.level.half_width(spec)
+        level_width[rows] = learned.level.half_width(spec)
     return Outcome(
         table=table,
         pairs=pairs,
@@ -83,10 +87,10 @@ def outcome_of(table: Table) -> Outcome:
 
 
 @cache
-def _fitted(aim: Aim) -> Fit:
-    """The fit of the shipped rows for one aim."""
-    table = shipped().table
-    return fit_table(table, table.training, aim=aim)
+def _fitted(aim: Aim, task: TaskKind) -> Fit:
+    """The fit of the shipped rows for one aim and task."""
+    table = fitted_on(task)
+    return fit_table(table, np.ones(len(table), dtype=bool), aim=aim)
 
 
 def _times(table: Table, fit: Fit, harness: str, gpu: str) -> Times:

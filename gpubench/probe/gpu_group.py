@@ -17,12 +17,18 @@ T = TypeVar("T", int, float)
 class GpuGroup:
     """The readings of all GPUs of one job. A value that one of them does not tell is unknown for all."""
 
-    def __init__(self, devices: Sequence[DeviceProfile]) -> None:
+    def __init__(self, devices: Sequence[DeviceProfile], *, whole: bool = True) -> None:
         """Open each device.
+
+        Args:
+            devices: Of this machine.
+            whole: Whether they are all that the job has. Else power and energy stay unknown: those of one
+                machine mean nothing beside the throughput of several.
 
         Raises:
             NoDeviceError: If the driver that showed one of them no longer does.
         """
+        self._whole = whole
         with ExitStack() as stack:
             self._each: tuple[Readings, ...] = tuple(stack.enter_context(open_telemetry(d)) for d in devices)
             self._stack = stack.pop_all()
@@ -47,7 +53,7 @@ class GpuGroup:
         return Reading(
             sm_clock_hz=_over(min, (r.sm_clock_hz for r in seen)),
             memory_clock_hz=_over(min, (r.memory_clock_hz for r in seen)),
-            power_w=_over(sum, (r.power_w for r in seen)),
+            power_w=_over(sum, (r.power_w for r in seen)) if self._whole else None,
             temperature_c=_over(max, (r.temperature_c for r in seen)),
             utilization=_over(fmean, (r.utilization for r in seen)),
             memory_used_bytes=_over(max, (r.memory_used_bytes for r in seen)),
@@ -57,7 +63,7 @@ class GpuGroup:
 
     def energy_j(self) -> float | None:
         """Read the energy counters, added up [J]."""
-        return _over(sum, (each.energy_j() for each in self._each))
+        return _over(sum, (each.energy_j() for each in self._each)) if self._whole else None
 
     def held_clocks_s(self) -> dict[str, float]:
         """Read for how long each policy has held clocks down, added up over the GPUs [s].

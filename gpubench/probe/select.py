@@ -11,6 +11,7 @@ from gpubench.models import DeviceProfile
 from gpubench.probe import cpu, nvidia, opencl
 from gpubench.probe.backend import BackendReport, unusable
 from gpubench.probe.backends import load_backends
+from gpubench.probe.system import usable_threads
 from gpubench.probe.torch_build import torch_problem
 from gpubench.probe.visible import (
     CUDA_VARIABLE,
@@ -63,7 +64,10 @@ def select_device(name: str = "auto") -> tuple[DeviceProfile, str | None]:
 
 
 def select_peers(device: DeviceProfile, count: int) -> tuple[DeviceProfile, ...]:
-    """Return the GPUs that make ``count`` of a kind together with this device, in the order of the driver.
+    """Return what makes ``count`` together with this device, in the order of the driver.
+
+    GPUs of its kind come first. Where they are too few, others that can work with it fill the number; the
+    slowest then sets the pace, and each row says so. Of a CPU it is the same one for every process.
 
     Args:
         device: The first, as ``select_device`` returned it.
@@ -71,30 +75,46 @@ def select_peers(device: DeviceProfile, count: int) -> tuple[DeviceProfile, ...]
 
     Raises:
         MisuseError: If the device is none of which several can work together here.
-        NoDeviceError: If this machine does not show as many of this kind.
+        NoDeviceError: If this machine does not show as many.
     """
     if count == 1:
         return ()
     name = plain(device.name or device.backend)
+    if device.is_cpu:
+        threads = usable_threads() or 1
+        if count > threads:
+            raise NoDeviceError(
+                f"--gpus {count} on a CPU is {count} processes, and this machine gives {threads} "
+                f"processor threads: give at most --gpus {threads}"
+            )
+        return (device,) * (count - 1)
     if device.backend != nvidia.BACKEND.name or device.mig_enabled:
         what = "a MIG slice" if device.mig_enabled else name
         raise MisuseError(f"--gpus {count} needs whole NVIDIA GPUs; this device is {what}")
-    others = every_peer(device)
+    visible = [d for d in _visible() if d.index != device.index and not d.mig_enabled]
+    others = sorted(visible, key=lambda other: not _alike(other, device))
     if len(others) < count - 1:
+        kinds = "" if all(_alike(d, device) for d in others) else " and others"
         raise NoDeviceError(
-            f"--gpus {count}: {len(others) + 1} of {name} can be used here; see gpubench probe"
+            f"--gpus {count}: {len(others) + 1} of {name}{kinds} can be used here; see gpubench probe"
         )
-    return others[: count - 1]
+    return tuple(others[: count - 1])
 
 
 def every_peer(device: DeviceProfile) -> tuple[DeviceProfile, ...]:
     """Return all other visible GPUs of the kind of this one; none where several cannot work together."""
     if device.backend != nvidia.BACKEND.name or device.mig_enabled:
         return ()
+    return tuple(d for d in _visible() if _alike(d, device) and d.index != device.index)
+
+
+def _visible() -> tuple[DeviceProfile, ...]:
     report = nvidia.BACKEND.devices()
-    visible = visible_devices(report.devices, os.environ, unusable=unusable(report.problems))
-    alike = (d for d in visible if d.name == device.name and d.memory_bytes == device.memory_bytes)
-    return tuple(d for d in alike if d.index != device.index)
+    return tuple(visible_devices(report.devices, os.environ, unusable=unusable(report.problems)))
+
+
+def _alike(one: DeviceProfile, other: DeviceProfile) -> bool:
+    return (one.name, one.memory_bytes) == (other.name, other.memory_bytes)
 
 
 def check_torch(device: DeviceProfile) -> None:

@@ -17,6 +17,9 @@ from gpubench.profile.first_loss import check_first_loss
 from gpubench.profile.trace import trace_workload
 from gpubench.workload import is_own, one_line
 
+MOST_VARIANTS_S = 10.0
+"""Of CPU time: the other ways to train a model of billions of parameters are told by the formula instead."""
+
 
 def main() -> None:
     """Trace the model and answer."""
@@ -56,7 +59,7 @@ def _files(reference: str) -> tuple[str | None, tuple[str, ...]]:
 def _profile(reference: str, return_home: Callable[[], None]) -> tuple[WorkloadProfile, tuple[str, ...]]:
     """Trace the model, look at its loss where the trace had no values, and name its version."""
     workload = load_workload(reference)
-    traced = trace_workload(workload)
+    traced = trace_workload(workload, MOST_VARIANTS_S)
     profile = traced.profile
     if traced.why_on_cpu is None:
         note = check_first_loss(workload, profile)

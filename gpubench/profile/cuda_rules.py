@@ -50,7 +50,10 @@ _STATES_KEPT = 2
 def cuda_rules() -> Iterator[None]:
     """Apply CUDA's rules to CPU tensors inside the block, in this whole process."""
     library = torch.library.Library("aten", "IMPL")
+    own = torch.library.Library("gpubench", "FRAGMENT")
     try:
+        own.define("fused_attention(Tensor query, Tensor value) -> (Tensor, Tensor)")
+        own.impl("fused_attention", _fused_attention, "CompositeExplicitAutograd")
         for names, rule in ((TO_FLOAT32, _to_float32), (RESULT_IN_FLOAT32, _result_in_float32)):
             for name in names:
                 _add(library, name, "AutocastCPU", rule)
@@ -63,6 +66,7 @@ def cuda_rules() -> Iterator[None]:
                 library.impl(name, _rnn_of(gates), key)
         yield
     finally:
+        own._destroy()  # noqa: SLF001 - as below
         library._destroy()  # noqa: SLF001 - a library lives until then, whatever still refers to it
 
 
@@ -161,19 +165,24 @@ def _attention(  # noqa: PLR0917 - torch's own signature
     return fused
 
 
+def _fused_attention(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Output and sums of one kernel: an operator of its own, so that checkpointing can choose to keep it."""
+    *batch, length, _ = query.shape
+    if batch:
+        shape = (*batch[:-1], length, batch[-1], value.shape[-1])
+        out = query.new_empty(shape).transpose(-3, -2)
+    else:
+        out = query.new_empty((length, value.shape[-1]))
+    return out, query.new_empty((*batch, length), dtype=torch.float32)
+
+
 class _FusedAttention(torch.autograd.Function):
     """Shapes and types of fused attention; the output lies in memory as (N, T, heads, width)."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Any:
         """Give back an output that nothing was written to, and keep what the kernels keep."""
-        *batch, length, _ = query.shape
-        if batch:
-            shape = (*batch[:-1], length, batch[-1], value.shape[-1])
-            out = query.new_empty(shape).transpose(-3, -2)
-        else:
-            out = query.new_empty((length, value.shape[-1]))
-        sums = query.new_empty((*batch, length), dtype=torch.float32)
+        out, sums = torch.ops.gpubench.fused_attention(query, value)
         bias = mask.to(query.dtype) if mask is not None and mask.dtype is torch.bool else mask
         ctx.save_for_backward(query, key, value, out, sums, bias)
         return out

@@ -9,16 +9,29 @@ loss.
 from __future__ import annotations
 
 import gc
+import itertools
+import math
+import time
 import warnings
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpubench.models import MemoryLine, StepMemory, TaskKind
+import msgspec
+
+from gpubench.errors import MisuseError
+from gpubench.models import (
+    Checkpointing,
+    MemoryLine,
+    Recipe,
+    StepMemory,
+    TaskKind,
+    WeightType,
+)
+from gpubench.profile.blocks import checkpoint_blocks, repeated_blocks
 from gpubench.workload import Task, Workload, seeded
 
 if TYPE_CHECKING:
@@ -28,65 +41,116 @@ if TYPE_CHECKING:
 _BATCHES = (2, 4)
 """Not 1: at a batch of 1 some layouts coincide and copies vanish."""
 _SEED = 0
+_SHARES = (1.0, 0.5, 0.25, 0.125, 0.0)
+"""Of the gradients that one GPU of several holds."""
+AS_BUILT = Recipe()
 _FUSED_UPDATES = "_fused_"
 """Begin the names of the operators that update all weights in place, in one kernel."""
 
 
-def trace_memory(workload: Workload) -> tuple[StepMemory, ...]:
+def trace_memory(workload: Workload, variants_s: float = math.inf) -> tuple[StepMemory, ...]:
     """Trace the peak memory of each task of a workload, with autocast and without.
 
-    Training is traced once more with its repeated blocks computed again in the backward pass, where the model
-    has such and they can be.
+    Each is traced again with weights in bfloat16, and training of a model with repeated blocks with what of
+    them can be computed anew in the backward pass.
+
+    Args:
+        workload: Any.
+        variants_s: CPU time after which no further one of these is begun [s].
 
     Raises:
         Exception: Whatever the model or torch raises, where a step cannot run without values.
     """
-    cases = [(task, is_amp) for task in workload.tasks for is_amp in (False, True)]
+    found = []
+    amps = _autocasts(workload.recipe)
     with _gpu_without_values():
         made = [_build(workload.build, n) for n in _BATCHES]
-        found = [_trace(made, task, is_amp) for task, is_amp in cases]
-        if TaskKind.TRAIN in workload.tasks and recompute_blocks([m.model for m in made]):
+        for task, is_amp in itertools.product(workload.tasks, amps):
+            found.append(_trace(made, task, is_amp, recipe=workload.recipe))
+        has_blocks = bool(repeated_blocks(made[0].model))
+    until_s = time.process_time() + variants_s
+    for task, recipe, is_amp in _variants(workload, has_blocks=has_blocks):
+        if time.process_time() < until_s:
             with suppress(Exception):  # code of others: what fails here is one answer less, and no more
-                found += [_trace(made, TaskKind.TRAIN, is_amp, recomputed=True) for is_amp in (False, True)]
+                found.append(trace_step(workload, task, is_amp=is_amp, recipe=recipe))
     return tuple(found)
 
 
+def _autocasts(recipe: Recipe) -> tuple[bool, ...]:
+    """Whether a step runs under autocast, or not: weights in half precision have no use for it."""
+    return (False, True) if recipe.weight_type is WeightType.FLOAT32 else (False,)
+
+
+def _variants(workload: Workload, *, has_blocks: bool) -> Iterator[tuple[TaskKind, Recipe, bool]]:
+    """What may be changed of a built model, and whether it runs under autocast; the most telling first."""
+    usual = workload.recipe
+    types = (WeightType.BFLOAT16,) if usual.weight_type is WeightType.FLOAT32 else ()
+    half = [msgspec.structs.replace(usual, weight_type=weight_type) for weight_type in types]
+    yield from ((task, recipe, False) for task in workload.tasks for recipe in half)
+    if (
+        TaskKind.TRAIN not in workload.tasks
+        or not has_blocks
+        or usual.checkpointing is not Checkpointing.NONE
+    ):
+        return
+    for how in (Checkpointing.FULL, Checkpointing.SELECTIVE):
+        for recipe in (usual, *half):
+            again = msgspec.structs.replace(recipe, checkpointing=how)
+            yield from ((TaskKind.TRAIN, again, is_amp) for is_amp in _autocasts(recipe))
+
+
 def trace_step(
-    workload: Workload, task: TaskKind, *, is_amp: bool, keep_gradients: bool = False
+    workload: Workload,
+    task: TaskKind,
+    *,
+    is_amp: bool,
+    keep_gradients: bool = False,
+    recipe: Recipe | None = None,
 ) -> StepMemory:
-    """Trace one task at one precision; args as ``step_trace``, errors as ``trace_memory``."""
-    with _gpu_without_values():
-        made = [_build(workload.build, n) for n in _BATCHES]
-        return _trace(made, task, is_amp, keep_gradients=keep_gradients)
+    """Trace one task at one precision; args as ``step_trace``, errors as ``trace_memory``.
 
-
-def recompute_blocks(models: Sequence[nn.Module]) -> bool:
-    """Let each model compute its repeated blocks again in the backward pass; False where it has none.
-
-    Blocks are the members of a list or a sequence, alike in class, at least two and with layers of their own:
-    the layers of a transformer, the bottlenecks of a ResNet.
+    A recipe other than the workload's gives the built model its weight type and its checkpointing; a model
+    without repeated blocks that is to compute them again is refused with a ``MisuseError``.
     """
-    from torch import nn
-
-    found = False
-    for model in models:
-        lists = [m for m in model.modules() if isinstance(m, nn.ModuleList | nn.Sequential)]
-        members = [block for each in lists for block in each if len(list(block.children())) > 1]
-        alike = Counter(type(block) for block in members)
-        taken: set[int] = set()
-        for block in members:
-            plain = isinstance(block, nn.ModuleList | nn.Sequential)
-            if alike[type(block)] > 1 and not plain and id(block) not in taken:
-                taken.update(id(inner) for inner in block.modules())
-                block.forward = _again(block.forward)
-                found = True
-    return found
+    recipe = recipe or workload.recipe
+    with _gpu_without_values():
+        made = [_by_recipe(_build(workload.build, n), workload.recipe, recipe) for n in _BATCHES]
+        return _trace(made, task, is_amp, keep_gradients=keep_gradients, recipe=recipe)
 
 
-def _again(forward: Callable[..., Any]) -> Callable[..., Any]:
-    from torch.utils.checkpoint import checkpoint
+def _by_recipe(task: Task, built: Recipe, recipe: Recipe) -> Task:
+    """Store a built model in another type, and compute its blocks again."""
+    if recipe.weight_type is not built.weight_type:
+        task = _stored_as(task, recipe.weight_type)
+    if recipe.checkpointing is not built.checkpointing and not checkpoint_blocks(
+        [task.model], recipe.checkpointing
+    ):
+        raise MisuseError("it has no repeated blocks that could be computed again")
+    return task
 
-    return partial(checkpoint, forward, use_reentrant=False, preserve_rng_state=False)
+
+def _stored_as(task: Task, weight_type: WeightType) -> Task:
+    """The task with weights and inputs of another floating type, tied weights still tied."""
+    import torch
+
+    dtype = getattr(torch, weight_type)
+    done: dict[int, Any] = {}
+
+    def cast(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.to(dtype) if value.is_floating_point() else value
+        if isinstance(value, list | tuple):
+            return type(value)(cast(part) for part in value)
+        return {k: cast(part) for k, part in value.items()} if isinstance(value, dict) else value
+
+    for module in task.model.modules():
+        for name, weight in module._parameters.items():  # noqa: SLF001 - named_parameters leaves tied ones out
+            if weight is not None and id(weight) not in done:
+                done[id(weight)] = torch.nn.Parameter(cast(weight.detach()), weight.requires_grad)
+            module._parameters[name] = done.get(id(weight))  # noqa: SLF001 - torch's own swaps refuse fakes
+        for name, buffer in module._buffers.items():  # noqa: SLF001 - as above
+            module._buffers[name] = cast(buffer)  # noqa: SLF001 - as above
+    return replace(task, batches=cast(task.batches))
 
 
 def traced_peak_bytes(
@@ -121,11 +185,13 @@ class StepTrace:
     """What was alive during one step at one batch size [B].
 
     Attributes:
+        trained: Of the weights, those that take a gradient.
         saved: After forward pass and loss, beside weights, gradients and optimizer state.
     """
 
     timeline: Sequence[Moment]
     weights: int
+    trained: int
     optimizer: int
     saved: int
 
@@ -141,7 +207,7 @@ def _trace(
     is_amp: bool,
     *,
     keep_gradients: bool = False,
-    recomputed: bool = False,
+    recipe: Recipe = AS_BUILT,
 ) -> StepMemory:
     """Trace one step of a task built at both batch sizes."""
     one, two = (_fake_step(task, kind, is_amp, keep_gradients) for task in tasks)
@@ -150,24 +216,37 @@ def _trace(
         is_amp=is_amp,
         lines=_lines([one.timeline, two.timeline]),
         weights_bytes=float(one.weights),
+        trained_bytes=float(one.trained),
         optimizer_bytes=float(one.optimizer),
         saved=_line(one.saved, two.saved),
-        recomputed=recomputed,
+        recipe=recipe,
     )
 
 
 def _lines(timelines: Sequence[Sequence[Moment]]) -> tuple[MemoryLine, ...]:
-    """The lines of which one is the highest at some batch, from the same moments at two batch sizes."""
+    """The lines of which one is the highest at some batch, from the same moments at two batch sizes.
+
+    With all gradients held, and with a share of them, as where several GPUs share them out: then another
+    moment may be the highest.
+    """
     one, two = timelines
     if len(one) != len(two):  # another course at another batch: only the peaks can be compared
         one, two = [max(one)], [max(two)]
-    found: dict[float, MemoryLine] = {}
-    for first, second in zip(one, two, strict=True):
-        line = _line(first.total, second.total, first.gradients)
-        known = found.get(line.bytes_per_sample)
-        if known is None or known.fixed_bytes < line.fixed_bytes:
-            found[line.bytes_per_sample] = line
-    return tuple(_envelope([found[slope] for slope in sorted(found)]))
+    lines = {
+        _line(first.total, second.total, first.gradients) for first, second in zip(one, two, strict=True)
+    }
+    kept = {line for share in _SHARES for line in _highest(lines, share)}
+    return tuple(sorted(kept, key=lambda line: (line.bytes_per_sample, line.fixed_bytes)))
+
+
+def _highest(lines: Iterable[MemoryLine], share: float) -> list[MemoryLine]:
+    """Of lines, those that are the highest at some batch with this share of their gradients."""
+    found: dict[float, tuple[float, MemoryLine]] = {}
+    for line in lines:
+        held = line.fixed_bytes - (1 - share) * line.gradient_bytes
+        if line.bytes_per_sample not in found or found[line.bytes_per_sample][0] < held:
+            found[line.bytes_per_sample] = held, line
+    return [line for _, line in _envelope([found[slope] for slope in sorted(found)])]
 
 
 def _line(at_small: int, at_large: int, gradients: int = 0) -> MemoryLine:
@@ -177,21 +256,24 @@ def _line(at_small: int, at_large: int, gradients: int = 0) -> MemoryLine:
     return MemoryLine(fixed_bytes=fixed, bytes_per_sample=slope, gradient_bytes=float(gradients))
 
 
-def _envelope(lines: Sequence[MemoryLine]) -> list[MemoryLine]:
-    """Of lines by rising slope, those that are the highest somewhere from a batch of 1 on."""
-    kept: list[MemoryLine] = []
+def _envelope(lines: Sequence[tuple[float, MemoryLine]]) -> list[tuple[float, MemoryLine]]:
+    """Of lines by rising slope, each with its fixed part, those that are the highest from a batch of 1 on."""
+
+    def at_one(fixed: float, line: MemoryLine) -> float:
+        return fixed + line.bytes_per_sample
+
+    def crossing(low: tuple[float, MemoryLine], steep: tuple[float, MemoryLine]) -> float:
+        """The batch size from which on the steeper line is the higher one."""
+        return (low[0] - steep[0]) / (steep[1].bytes_per_sample - low[1].bytes_per_sample)
+
+    kept: list[tuple[float, MemoryLine]] = []
     for line in lines:
-        while kept and kept[-1].at(1) <= line.at(1):
+        while kept and at_one(*kept[-1]) <= at_one(*line):
             kept.pop()  # the steeper one is above it from the start
-        while len(kept) > 1 and _crossing(kept[-2], line) <= _crossing(kept[-2], kept[-1]):
+        while len(kept) > 1 and crossing(kept[-2], line) <= crossing(kept[-2], kept[-1]):
             kept.pop()
         kept.append(line)
     return kept
-
-
-def _crossing(low: MemoryLine, steep: MemoryLine) -> float:
-    """The batch size from which on the steeper line is the higher one."""
-    return (low.fixed_bytes - steep.fixed_bytes) / (steep.bytes_per_sample - low.bytes_per_sample)
 
 
 # --- one step ------------------------------------------------------------------------------------------
@@ -270,7 +352,7 @@ def step_trace(
             optimizer.step()
     if optimizer is not None:
         optimizer.zero_grad(set_to_none=True)
-    return StepTrace(timeline, weights, states, saved)
+    return StepTrace(timeline, weights, sum(p.nbytes for p in trained), states, saved)
 
 
 def _with_state(task: Task, trained: Sequence[nn.Parameter], options: dict[str, bool]) -> Optimizer:
@@ -381,9 +463,13 @@ class Storages:
 
 
 def _fake(args: Any) -> bool:
+    return any(_is_fake(t) for t in _tensors(args))
+
+
+def _is_fake(tensor: Tensor) -> bool:
     from torch._subclasses.fake_tensor import FakeTensor
 
-    return any(isinstance(t, FakeTensor) for t in _tensors(args))
+    return isinstance(tensor, FakeTensor)
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:
@@ -391,9 +477,19 @@ def _tensors(values: Any) -> Iterator[Tensor]:
 
     for value in values.values() if isinstance(values, dict) else values:
         if isinstance(value, torch.Tensor):
-            yield value
+            yield from _held(value)
         elif isinstance(value, list | tuple | dict):
             yield from _tensors(value)
+
+
+def _held(tensor: Tensor) -> Iterator[Tensor]:
+    """The tensors that hold the bytes: of one that wraps others, such as a quantized weight, those inside."""
+    inside = getattr(tensor, "__tensor_flatten__", None)
+    if inside is None or _is_fake(tensor):
+        yield tensor
+        return
+    for name in inside()[0]:
+        yield from _held(getattr(tensor, name))
 
 
 @contextmanager

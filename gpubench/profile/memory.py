@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -12,20 +13,26 @@ from gpubench.interval import Interval
 from gpubench.models import (
     CardClass,
     CardMemory,
+    Case,
+    Checkpointing,
+    MeasuredMemory,
     MemoryBasis,
     MemoryFit,
-    MemoryLine,
     MemoryNeed,
     MemoryParts,
     OperatorKind,
-    Precision,
+    ParallelMode,
+    Recipe,
     StepMemory,
     TaskKind,
+    Trainable,
     Verdict,
+    WeightType,
     WorkloadProfile,
 )
 from gpubench.profile.allowance import TRACE_SHARE, ClassAllowance, device_bytes, load_allowance
-from gpubench.units import MIB
+from gpubench.profile.shared_out import Held, adapters_of, held_by_one, on_several
+from gpubench.units import GIB, MIB
 from gpubench.workload import BATCH_COUNT
 
 MOST_BATCH = 2**20
@@ -36,65 +43,71 @@ UNTRACED_FACTOR = 2.0
 """Over the formula for a model that could not be traced: it is too low by up to this for language models."""
 UNTRACED_LOW_FACTOR = 2.3
 """Below the formula: it is too high by up to this where most weights are frozen and adapters are trained."""
+COMMUNICATION_HIGH_BYTES = 1 * GIB
+"""Upper end of what the library takes that joins several GPUs: nobody published a reading of it alone."""
+OTHER_CARD_BYTES = 256 * MIB
+"""By which context and driver may differ between two cards of one class: half of what two classes do."""
+WEIGHT_BYTES = {
+    WeightType.FLOAT32: 4.0,
+    WeightType.BFLOAT16: 2.0,
+    WeightType.FLOAT16: 2.0,
+    WeightType.INT8: 1.0,
+    WeightType.INT4: 0.5,
+    WeightType.NF4: 0.5,
+}
+"""Of one weight, without the scales of quantized ones."""
+TOKEN_UNITS = ("sequence", "token")
+"""Sample units of language models."""
 FP32_BYTES = 4
 GRADIENT_SHARE = 0.5
 """Of what the widest operator reads and writes: the gradient of its output."""
 
 
-def peak_memory_bytes(
-    profile: WorkloadProfile, task: TaskKind, precision: Precision, batch_size: int
-) -> float:
+def peak_memory_bytes(profile: WorkloadProfile, case: Case) -> float:
     """Estimate the peak of one step, as torch counts what is allocated, with the libraries' workspace [B].
 
     Weights, gradients, optimizer state, activations, transients, and the prebuilt batches. Traced where the
     model could be, else the formula's estimate, raised by what it was ever too low. For planning; whether a
     step fits is for ``judge`` to say.
     """
-    step = _step(profile, task, precision)
-    if step is not None:
-        return WORKSPACE_BYTES + step.peak(batch_size).at(batch_size)
-    return WORKSPACE_BYTES + UNTRACED_FACTOR * _formula(profile, task, precision).at(batch_size)
+    held = _held(profile, case)
+    if held is not None:
+        return WORKSPACE_BYTES + held.total
+    return WORKSPACE_BYTES + UNTRACED_FACTOR * _formula(profile, case).total
 
 
 def need_of(
     profile: WorkloadProfile,
-    task: TaskKind,
-    precision: Precision,
-    batch_size: int,
+    case: Case,
     card_class: CardClass,
     *,
-    measured_bytes: float | None = None,
+    measured: MeasuredMemory | None = None,
     scale: float = 1.0,
 ) -> MemoryNeed:
-    """Estimate what one step needs on a class of card, in three figures with their intervals.
+    """Estimate what one step needs on one GPU of a class of card, in three figures with their intervals.
 
     Args:
         profile: Of the workload.
-        task: A training step or a forward pass.
-        precision: Of the case.
-        batch_size: Samples per step on one GPU.
+        case: Task, precision, batch, recipe, and how several GPUs share the work.
         card_class: On which context, driver and libraries take alike.
-        measured_bytes: Peak that tensors took in this very case, on any GPU; replaces the model.
+        measured: What this very case took, on any GPU; replaces the model.
         scale: Measured over estimated peak, where this workload was measured at another batch.
     """
     allowance = load_allowance().classes[card_class]
-    traced = _step(profile, task, precision)
-    if measured_bytes is not None:
-        figures = _measured(allowance, measured_bytes)
+    traced = _held(profile, case)
+    held = traced or _formula(profile, case)
+    if measured is not None:
+        figures = _measured(allowance, measured)
         basis = MemoryBasis.MEASURED
-    elif traced is not None:
-        figures = _traced(allowance, scale * traced.peak(batch_size).at(batch_size))
-        basis = MemoryBasis.TRACED
     else:
-        figures = _by_formula(allowance, scale * _formula(profile, task, precision).at(batch_size))
-        basis = MemoryBasis.FORMULA
-    untraced = None if traced is not None or measured_bytes is not None else _why_untraced(profile)
-    parts = _parts(profile, task, precision, batch_size, figures)
+        figures = _estimated(allowance, held.scaled(scale), case, traced=traced is not None)
+        basis = MemoryBasis.FORMULA if traced is None else MemoryBasis.TRACED
+    untraced = None if traced is not None or measured is not None else _why_untraced(profile, case)
     return MemoryNeed(
         allocated=figures.allocated,
         reserved=figures.reserved,
         device=figures.device,
-        parts=parts,
+        parts=_parts(held, figures),
         basis=basis,
         untraced=untraced,
     )
@@ -102,62 +115,49 @@ def need_of(
 
 def judge(
     profile: WorkloadProfile,
-    task: TaskKind,
-    precision: Precision,
-    batch_size: int,
+    case: Case,
     card: CardMemory,
     *,
-    measured_bytes: float | None = None,
+    measured: MeasuredMemory | None = None,
     scale: float = 1.0,
 ) -> MemoryFit:
     """Say whether one step fits on a card: the one place that ranking, prediction, search and report ask.
 
     The upper end of the memory in use decides. Args as ``need_of``.
     """
-    need = need_of(
-        profile, task, precision, batch_size, card.card_class, measured_bytes=measured_bytes, scale=scale
-    )
+    need = need_of(profile, case, card.card_class, measured=measured, scale=scale)
     verdict = card.verdict_of(need.device)
-    largest = largest_batch(profile, task, precision, card, scale=scale)
-    largest = max(largest, batch_size) if verdict is Verdict.FITS else min(largest, batch_size - 1)
+    largest = largest_batch(profile, case, card, scale=scale)
+    batch = case.batch_size
+    largest = max(largest, batch) if verdict is Verdict.FITS else min(largest, batch - 1)
     return MemoryFit(verdict=verdict, need=need, card=card, largest_batch=largest)
 
 
-def largest_batch(
-    profile: WorkloadProfile,
-    task: TaskKind,
-    precision: Precision,
-    card: CardMemory,
-    *,
-    scale: float = 1.0,
-) -> int:
-    """The largest batch that fits a card, ``MOST_BATCH`` at most; 0 where none does. Args as ``judge``."""
+def largest_batch(profile: WorkloadProfile, case: Case, card: CardMemory, *, scale: float = 1.0) -> int:
+    """The largest batch of the case that fits a card, ``MOST_BATCH`` at most; 0 where none does.
+
+    Args as ``judge``; the batch of the case is not looked at.
+    """
     allowance = load_allowance().classes[card.card_class]
-    step = _step(profile, task, precision)
-    formula = _formula(profile, task, precision) if step is None else None
+    is_traced = _held(profile, case) is not None
 
     def fits(batch_size: int) -> bool:
-        if formula is not None:
-            high = _by_formula(allowance, scale * formula.at(batch_size)).device.high
-        else:
-            assert step is not None
-            high = _traced(allowance, scale * step.peak(batch_size).at(batch_size)).device.high
+        at = msgspec.structs.replace(case, batch_size=batch_size)
+        held = _held(profile, at) or _formula(profile, at)
+        high = _estimated(allowance, held.scaled(scale), at, traced=is_traced).device.high
         return high is not None and high <= card.usable_bytes
 
     return bisect.bisect_left(range(1, MOST_BATCH + 1), True, key=lambda batch: not fits(batch))
 
 
-def scale_of(
-    profile: WorkloadProfile, task: TaskKind, precision: Precision, batch_size: int, measured_bytes: float
-) -> float:
+def scale_of(profile: WorkloadProfile, case: Case, measured_bytes: float) -> float:
     """Measured over estimated peak: what another batch of the same workload is scaled by.
 
     A measured peak holds the scratch space of the libraries, which weighs most in small steps: with it in the
     estimate too, a small step says little of a large one.
     """
-    step = _step(profile, task, precision)
-    likely = _formula(profile, task, precision) if step is None else step.peak(batch_size)
-    return measured_bytes / (WORKSPACE_BYTES + likely.at(batch_size))
+    held = _held(profile, case) or _formula(profile, case)
+    return measured_bytes / (WORKSPACE_BYTES + held.total)
 
 
 # --- three figures -------------------------------------------------------------------------------------
@@ -169,117 +169,172 @@ class _Figures(NamedTuple):
     device: Interval
 
 
-def _measured(allowance: ClassAllowance, peak: float) -> _Figures:
-    """Left is what the allocator holds beside, which differs little within one model."""
+def _measured(allowance: ClassAllowance, measured: MeasuredMemory) -> _Figures:
+    """What was read stands as it is; what was not is what the allocator and the driver add to it.
+
+    That differs little within one model. A context read on another class of card is exchanged for one of
+    this.
+    """
     spread = math.exp(allowance.half_width_within)
+    peak = measured.allocated_bytes
+    reserved = Interval(allowance.factor * peak, peak, allowance.factor * peak * spread)
+    if measured.reserved_bytes is not None:
+        held = measured.reserved_bytes
+        reserved = Interval(held, held, held)
+    assert reserved.value is not None
+    assert reserved.low is not None
+    assert reserved.high is not None
+    overhead = allowance.overhead_bytes
+    device = Interval(
+        overhead + reserved.value, overhead / spread + reserved.low, (overhead + reserved.value) * spread
+    )
+    if measured.device_bytes is not None and measured.card_class is not None:
+        other = load_allowance().classes[measured.card_class]
+        least = measured.reserved_bytes or peak
+        used = max(least, measured.device_bytes + overhead - other.overhead_bytes)
+        moved = abs(overhead - other.overhead_bytes) / 2
+        moved += 0.0 if measured.same_card else OTHER_CARD_BYTES
+        device = Interval(used, max(least, used - moved), used + moved)
+    return _Figures(Interval(peak, peak, peak), reserved, device)
+
+
+def _estimated(allowance: ClassAllowance, held: Held, case: Case, *, traced: bool) -> _Figures:
+    """How much of the factor is scratch space, and so allocated, is not known: it is the upper end.
+
+    Without a trace the bound is the widest: the formula was ever off by this much either way.
+    """
+    spread = math.exp(allowance.half_width)
+    least, most = (1.0, 1.0) if traced else (1 / UNTRACED_LOW_FACTOR, UNTRACED_FACTOR)
+    peak = held.total
+    apart = held.apart
+    joined = COMMUNICATION_HIGH_BYTES if case.gpu_count > 1 else 0.0
+    reserved = allowance.factor * (peak + apart)
+    device = device_bytes(allowance, peak + apart)
+    low = least * (1 - TRACE_SHARE) * peak
     return _Figures(
-        Interval(peak, peak, peak),
-        Interval(allowance.factor * peak, peak, allowance.factor * peak * spread),
+        Interval(peak, low, most * allowance.factor * peak * spread),
+        Interval(reserved, low, most * reserved * spread),
         Interval(
-            device_bytes(allowance, peak),
-            allowance.overhead_bytes / spread + peak,
-            device_bytes(allowance, peak) * spread,
+            device,
+            device_bytes(allowance, least * (peak + apart)) / spread,
+            device_bytes(allowance, most * (peak + apart)) * spread + joined,
         ),
     )
 
 
-def _traced(allowance: ClassAllowance, peak: float) -> _Figures:
-    """How much of the factor is scratch space, and so allocated, is not known: it is the upper end."""
-    spread = math.exp(allowance.half_width)
-    reserved = allowance.factor * peak
-    device = device_bytes(allowance, peak)
-    low = (1 - TRACE_SHARE) * peak
-    return _Figures(
-        Interval(peak, low, reserved * spread),
-        Interval(reserved, low, reserved * spread),
-        Interval(device, device / spread, device * spread),
-    )
-
-
-def _by_formula(allowance: ClassAllowance, peak: float) -> _Figures:
-    """The widest bound: the formula was ever off by this much either way."""
-    high = _traced(allowance, UNTRACED_FACTOR * peak)
-    low = _traced(allowance, peak / UNTRACED_LOW_FACTOR)
-    likely = _traced(allowance, peak)
-    return _Figures(*(Interval(v.value, a.low, b.high) for v, a, b in zip(likely, low, high, strict=True)))
-
-
-def _parts(
-    profile: WorkloadProfile, task: TaskKind, precision: Precision, batch_size: int, figures: _Figures
-) -> MemoryParts:
+def _parts(held: Held, figures: _Figures) -> MemoryParts:
     """Split the likely figure; a measured peak that differs from the trace shows in the transients."""
     allocated, device, high = figures.allocated.value, figures.device.value, figures.device.high
     assert allocated is not None
     assert device is not None
     assert high is not None
-    step = _step(profile, task, precision)
-    if step is None:
-        weights = float(profile.parameters * FP32_BYTES)
-        train = task is TaskKind.TRAIN
-        gradients = profile.trainable_parameters * FP32_BYTES if train else 0.0
-        states = profile.trainable_parameters * profile.optimizer_bytes_per_parameter if train else 0.0
-        saved = batch_size * profile.saved_bytes_per_sample * (0.5 if precision.is_amp else 1.0)
-        saved = saved if train else 0.0
-    else:
-        weights, states = step.weights_bytes, step.optimizer_bytes
-        gradients = step.peak(batch_size).gradient_bytes
-        saved = step.saved.at(batch_size) if step.saved is not None else 0.0
-    activations = max(0.0, allocated - weights - states - gradients)
-    saved = min(saved, activations)
+    activations = max(0.0, allocated - held.weights - held.optimizer - held.gradients)
+    saved = min(held.saved, activations)
     return MemoryParts(
-        weights_bytes=weights,
-        gradients_bytes=gradients,
-        optimizer_bytes=states,
+        weights_bytes=held.weights,
+        gradients_bytes=held.gradients,
+        optimizer_bytes=held.optimizer,
         saved_bytes=saved,
         transient_bytes=activations - saved,
-        workspace_bytes=device - weights - states - gradients - activations,
+        workspace_bytes=device - held.weights - held.optimizer - held.gradients - activations,
         margin_bytes=high - device,
     )
 
 
-def _step(profile: WorkloadProfile, task: TaskKind, precision: Precision) -> StepMemory | None:
-    for traced in profile.memory:
-        if traced.task is task and traced.is_amp is precision.is_amp and not traced.recomputed:
-            return traced
+# --- what was traced -----------------------------------------------------------------------------------
+
+
+def _held(profile: WorkloadProfile, case: Case) -> Held | None:
+    """What one GPU holds at the highest moment of the case; None where such a step was not traced."""
+    step = step_of(profile, case)
+    if step is None:
+        return None
+    if case.task is TaskKind.TRAIN and case.parallel_mode is ParallelMode.FSDP:
+        return on_several(step, profile, case)
+    buckets = case.task is TaskKind.TRAIN and case.parallel_mode is ParallelMode.DDP
+    return held_by_one(step, case.batch_size, buckets=buckets)
+
+
+def step_of(profile: WorkloadProfile, case: Case) -> StepMemory | None:
+    """The traced step of a case; None where none was traced."""
+    return _traced(profile, case, case.recipe, is_amp=case.precision.is_amp)
+
+
+def _traced(profile: WorkloadProfile, case: Case, recipe: Recipe, *, is_amp: bool) -> StepMemory | None:
+    if recipe.weight_type is WeightType.FLOAT16:
+        recipe = msgspec.structs.replace(recipe, weight_type=WeightType.BFLOAT16)  # of the same size
+    for step in profile.memory:
+        if (step.task, step.is_amp, step.recipe) == (case.task, is_amp, recipe):
+            return step
     return None
 
 
-def with_blocks_recomputed(profile: WorkloadProfile) -> WorkloadProfile | None:
-    """The profile of the model with activation checkpointing; None where that was not traced."""
-    again = tuple(
-        msgspec.structs.replace(step, recomputed=False) for step in profile.memory if step.recomputed
-    )
-    return msgspec.structs.replace(profile, memory=again) if again else None
+def checkpointed(profile: WorkloadProfile, case: Case) -> tuple[Case, ...]:
+    """The case with more of the activations computed again, the cheaper way first; as far as traced."""
+    ways = (Checkpointing.NONE, Checkpointing.SELECTIVE, Checkpointing.FULL)
+    more = ways[ways.index(case.checkpointing) + 1 :]
+    cases = (msgspec.structs.replace(case, checkpointing=how) for how in more)
+    return tuple(each for each in cases if _held(profile, each) is not None)
 
 
-def _why_untraced(profile: WorkloadProfile) -> str:
-    return profile.memory_untraced or "its profile was made before steps were traced"
+def with_adapters(
+    profile: WorkloadProfile, case: Case
+) -> Iterator[tuple[WorkloadProfile, Trainable, WeightType]]:
+    """The profile of a language model with its weights frozen and adapters beside them, and quantized too.
+
+    Nothing for a model of other inputs, or one that trains adapters already.
+    """
+    half = msgspec.structs.replace(case.recipe, weight_type=WeightType.BFLOAT16)
+    step = _traced(profile, case, half, is_amp=False)
+    if case.trainable is not Trainable.FULL or step is None or profile.sample_unit not in TOKEN_UNITS:
+        return
+    for how, base in ((Trainable.LORA, WeightType.BFLOAT16), (Trainable.QLORA, WeightType.NF4)):
+        recipe = msgspec.structs.replace(half, trainable=how, weight_type=base)
+        adapted = adapters_of(step, profile, recipe)
+        yield msgspec.structs.replace(profile, memory=(adapted,)), how, base
+
+
+def _why_untraced(profile: WorkloadProfile, case: Case) -> str:
+    if profile.memory_untraced is not None:
+        return profile.memory_untraced
+    if not profile.memory:
+        return "its profile was made before steps were traced"
+    return f"no step with {case.recipe.words or 'its own weights'} was traced"
 
 
 # --- the formula, for what cannot be traced ------------------------------------------------------------
 
 
-def _formula(profile: WorkloadProfile, task: TaskKind, precision: Precision) -> MemoryLine:
-    inputs = BATCH_COUNT * FP32_BYTES * math.prod(profile.sample_shape)
-    activations = _activation_bytes(profile, task, precision)
-    return MemoryLine(
-        fixed_bytes=_fixed_bytes(profile, task, precision), bytes_per_sample=activations + inputs
+def _formula(profile: WorkloadProfile, case: Case) -> Held:
+    """Weights, gradients, state and activations by their counts; FSDP shares out the first three."""
+    train = case.task is TaskKind.TRAIN
+    size = WEIGHT_BYTES[case.weight_type]
+    weights = profile.parameters * size
+    trained = profile.trainable_parameters if train else 0
+    wide = max(size, 2.0)  # a quantized weight is not trained: its adapters are in half precision
+    gradients = trained * wide
+    states = trained * profile.optimizer_bytes_per_parameter * wide / FP32_BYTES
+    if case.parallel_mode is ParallelMode.DDP:
+        gradients *= 2
+    share = 1 / case.gpu_count if case.parallel_mode is ParallelMode.FSDP else 1.0
+    copies = weights / 2 if case.precision.is_amp and case.weight_type is WeightType.FLOAT32 else 0.0
+    per_sample = _activation_bytes(profile, case) + BATCH_COUNT * FP32_BYTES * math.prod(profile.sample_shape)
+    half = case.precision.is_amp or size < FP32_BYTES
+    saved = case.batch_size * profile.saved_bytes_per_sample * (0.5 if half else 1.0) if train else 0.0
+    return Held(
+        weights=weights * share,
+        gradients=gradients * share,
+        optimizer=states * share,
+        saved=saved,
+        transient=case.batch_size * per_sample - saved + copies,
     )
 
 
-def _fixed_bytes(profile: WorkloadProfile, task: TaskKind, precision: Precision) -> float:
-    weights = float(profile.parameters * FP32_BYTES)
-    if precision.is_amp:
-        weights *= 1.5  # autocast keeps a half-precision copy during the forward pass
-    if task is TaskKind.INFER:
-        return weights
-    return weights + profile.trainable_parameters * (FP32_BYTES + profile.optimizer_bytes_per_parameter)
-
-
-def _activation_bytes(profile: WorkloadProfile, task: TaskKind, precision: Precision) -> float:
+def _activation_bytes(profile: WorkloadProfile, case: Case) -> float:
     """Activations of one sample, all saved ones in training; frozen layers save nothing."""
-    scale = 0.5 if precision.is_amp else 1.0
-    train = task is TaskKind.TRAIN
+    half = case.precision.is_amp or WEIGHT_BYTES[case.weight_type] < FP32_BYTES
+    scale = 0.5 if half else 1.0
+    train = case.task is TaskKind.TRAIN
     operators = profile.train if train else profile.infer
     widest = max(
         (op.bytes_per_sample for op in operators if op.kind is not OperatorKind.OPTIMIZER), default=0

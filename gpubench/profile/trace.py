@@ -6,6 +6,7 @@ is paid once a step.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.models import Operator, OperatorKind, StepMemory, TaskKind, WorkloadProfile
+from gpubench.models import BlockSizes, Operator, OperatorKind, StepMemory, TaskKind, WorkloadProfile
+from gpubench.profile.blocks import block_sizes
 from gpubench.profile.liveness import trace_memory
 from gpubench.workload import TOO_LARGE, Task, Workload, lacks_memory, one_line, seeded
 
@@ -41,6 +43,7 @@ class _Trace:
     trainable: int
     state_bytes: float
     optimizer: str
+    blocks: BlockSizes | None
     why_on_cpu: str | None = None
 
 
@@ -61,17 +64,21 @@ def profile_workload(workload: Workload) -> WorkloadProfile:
     return trace_workload(workload).profile
 
 
-def trace_workload(workload: Workload) -> Traced:
+def trace_workload(workload: Workload, variants_s: float = math.inf) -> Traced:
     """Read the profile of a workload, and say how it could be read.
 
     It is built and traced on the meta device, where nothing is allocated or computed; a model that looks at
     its own values cannot run there and is traced on the CPU.
 
+    Args:
+        workload: Any.
+        variants_s: As ``trace_memory`` takes it.
+
     Raises:
         MisuseError: If the model cannot run a step on its own batch.
     """
     traced = trace_operators(workload)
-    memory, memory_untraced = _memory(workload)
+    memory, memory_untraced = _memory(workload, variants_s)
     profile = msgspec.structs.replace(traced.profile, memory=memory, memory_untraced=memory_untraced)
     return Traced(profile, traced.why_on_cpu)
 
@@ -86,10 +93,10 @@ def trace_operators(workload: Workload) -> Traced:
     return Traced(_profile(workload, traces), traces[0].why_on_cpu)
 
 
-def _memory(workload: Workload) -> tuple[tuple[StepMemory, ...], str | None]:
+def _memory(workload: Workload, variants_s: float) -> tuple[tuple[StepMemory, ...], str | None]:
     """Trace peak memory, or say why it cannot be traced."""
     try:
-        return trace_memory(workload), None
+        return trace_memory(workload, variants_s), None
     except Exception as error:  # noqa: BLE001 - code of others, and a torch that lacks something: the reason is kept
         return (), one_line(error)
 
@@ -118,6 +125,7 @@ def _profile(workload: Workload, traces: Sequence[_Trace]) -> WorkloadProfile:
         train=train,
         infer=infer,
         tasks=workload.tasks,
+        blocks=one.blocks,
     )
 
 
@@ -265,6 +273,7 @@ def _trace_task(task: Task, tasks: Sequence[TaskKind]) -> _Trace:
         trainable=sum(p.numel() for p in trained),
         state_bytes=state,
         optimizer=optimizer,
+        blocks=block_sizes(model),
     )
 
 

@@ -13,6 +13,7 @@ from gpubench.models import (
     Estimate,
     Execution,
     GpuSpec,
+    ParallelMode,
     Run,
     Status,
     TaskKind,
@@ -25,7 +26,7 @@ from gpubench.profile import profiles_of
 from gpubench.recommend import own_devices
 from gpubench.recommend.job import UsualJob, usual_job
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.scaling import Efficiency, Scaler, measured_efficiency
+from gpubench.recommend.scaling import INDEPENDENT, Efficiency, Scaler, measured_efficiency
 from gpubench.recommend.speeds import Answers
 from gpubench.specs import load_specs
 
@@ -42,15 +43,18 @@ class Runs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known: an answer for each workload and GPU, and how several GPUs train together.
+    """What is known: an answer for each workload and GPU, and how several GPUs work at once.
 
     Attributes:
+        scaler: How well they share one job.
+        independent: How well a job on each goes on beside the others; None where no run tells.
         photographs: The workloads that train on decoded photographs, which a host must prepare.
         usual_job: The job by which the workload is known, where it is one.
     """
 
     answers: Mapping[str, Answers]
     scaler: Scaler
+    independent: Scaler | None = None
     photographs: frozenset[str] = frozenset()
     usual_job: UsualJob | None = None
 
@@ -72,9 +76,20 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
         model = scaling(question, spec, gpu_count, alone.samples_per_s)
         return Efficiency(model.efficiency, model.low, model.high, model.basis)
 
+    mode = ParallelMode.INDEPENDENT
+    at_once = [
+        r for r in (*runs.reference, *runs.own) if any(m.case.parallel_mode is mode for m in r.measurements)
+    ]
+
+    def independent(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> Efficiency:
+        del name
+        found = measured_efficiency(at_once, alone.case, spec.key, gpu_count, mode)
+        return found or Efficiency(1.0, 1.0, 1.0, INDEPENDENT.basis)
+
     return Evidence(
         answers={name: _all_answers(request, question, specs, runs) for name, question in questions.items()},
         scaler=scaler,
+        independent=independent if at_once else None,
         photographs=frozenset(name for name, profile in profiles.items() if profile.takes_photographs),
         usual_job=_usual_job(request, profiles),
     )

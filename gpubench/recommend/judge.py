@@ -230,7 +230,7 @@ class _Known(NamedTuple):
 def _pool(request: RankRequest, known: _Known) -> Callable[[Sequence[Offer]], Candidates]:
     """Return what lays offers out as columns."""
     speeds, specs, evidence = known.speeds, known.specs, known.evidence
-    scaler = evidence.scaler if request.one_job_over_all_gpus else None
+    scaler = evidence.scaler if request.one_job_over_all_gpus else evidence.independent
     parts = {
         key: dict(zip(evidence.answers, each, strict=True))
         for key, each in zip(speeds.keys, speeds.parts, strict=True)

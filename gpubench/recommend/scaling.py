@@ -9,10 +9,20 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from gpubench.models import Case, Estimate, Execution, FindingKind, GpuSpec, Measurement, Run, Status
+from gpubench.models import (
+    Case,
+    Estimate,
+    Execution,
+    FindingKind,
+    GpuSpec,
+    Measurement,
+    ParallelMode,
+    Run,
+    Status,
+)
 from gpubench.recommend.speeds import mean_of
 
-_UNFIT = frozenset({FindingKind.THROTTLED, FindingKind.SHARED_GPU})
+_UNFIT = frozenset({FindingKind.THROTTLED, FindingKind.SHARED_GPU, FindingKind.UNEQUAL_GPUS})
 MOST_EFFICIENT = 1.05
 """A measured efficiency above this is an error of the data, not a wonder."""
 
@@ -58,7 +68,7 @@ def scaling_of(
         spec: Its GPU.
         gpu_count: How many.
         parts: The estimate of one GPU, by workload.
-        scaler: The model of one job over all GPUs; None for independent jobs.
+        scaler: Of one job over all GPUs, or of a job on each; None where those do not hinder each other.
         shares: Of the samples by workload; empty where the workloads count by geometric mean.
     """
     if gpu_count == 1:
@@ -73,30 +83,40 @@ def scaling_of(
         for end in ("likely", "low", "high")
     )
     bases = {model.basis for model in models.values()}
-    return Scaling(likely, bases.pop() if len(bases) == 1 else "modelled", math.log(high / low) / 2)
+    basis = bases.pop() if len(bases) == 1 else "modelled"
+    return Scaling(
+        likely, INDEPENDENT.basis if INDEPENDENT.basis in bases else basis, math.log(high / low) / 2
+    )
 
 
-def measured_efficiency(runs: Sequence[Run], case: Case, gpu_key: str, gpu_count: int) -> Efficiency | None:
+def measured_efficiency(
+    runs: Sequence[Run],
+    case: Case,
+    gpu_key: str,
+    gpu_count: int,
+    mode: ParallelMode = ParallelMode.DDP,
+) -> Efficiency | None:
     """Return the efficiency of n GPUs where runs hold the case on one GPU and on n; None where not.
 
     Three GPUs at 2,700/s where one does 1,000/s: 2,700 / (3 x 1,000) = 0.9. Several GPUs are measured
     eagerly; the efficiency of a host-bound row is the host's, and says nothing of a graph.
     """
-    exact = _efficiency(runs, case, gpu_key, gpu_count, _UNFIT)
+    several = msgspec.structs.replace(case, gpu_count=gpu_count, parallel_mode=mode)
+    exact = _efficiency(runs, several, gpu_key, _UNFIT)
     if exact is not None or case.execution is Execution.EAGER:
         return exact
-    eager = msgspec.structs.replace(case, execution=Execution.EAGER)
-    return _efficiency(runs, eager, gpu_key, gpu_count, _UNFIT | {FindingKind.HOST_BOUND})
+    eager = msgspec.structs.replace(several, execution=Execution.EAGER)
+    return _efficiency(runs, eager, gpu_key, _UNFIT | {FindingKind.HOST_BOUND})
 
 
 def _efficiency(
-    runs: Sequence[Run], case: Case, gpu_key: str, gpu_count: int, unfit: frozenset[FindingKind]
+    runs: Sequence[Run], several: Case, gpu_key: str, unfit: frozenset[FindingKind]
 ) -> Efficiency | None:
-    wanted = {n: msgspec.structs.replace(case, gpu_count=n) for n in (1, gpu_count)}
-    found = {n: _readings(runs, each, gpu_key, unfit) for n, each in wanted.items()}
-    if not (found[1] and found[gpu_count]):
+    gpu_count = several.gpu_count
+    found = [_readings(runs, each, gpu_key, unfit) for each in (several.on_one_gpu, several)]
+    if not all(found):
         return None
-    alone, together = found[1][-1], found[gpu_count][-1]  # runs come oldest first
+    alone, together = (readings[-1] for readings in found)  # runs come oldest first
     if not alone.samples_per_s or not together.samples_per_s:
         return None
     likely = together.samples_per_s / gpu_count / alone.samples_per_s

@@ -20,6 +20,8 @@ DERIVED = (
     "latency_p99_s",
     "gpu_busy",
     "peak_memory_bytes",
+    "peak_reserved_bytes",
+    "device_bytes",
     "energy_source",
     "mean_power_w",
     "joules_per_sample",

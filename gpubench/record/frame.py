@@ -26,6 +26,8 @@ _FIGURES = (
     "mean_power_w",
     "energy_source",
     "peak_memory_bytes",
+    "peak_reserved_bytes",
+    "device_bytes",
     "flops_per_sample",
     "achieved_flops_per_s",
     "mfu",

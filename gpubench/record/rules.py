@@ -90,6 +90,8 @@ def _of_launch(launch: Launch, power_limit_w: Watts | None, gpu_count: int) -> I
         yield f"energy of {launch.energy_j} J (unknown is null)"
     if launch.peak_memory_bytes is not None and launch.peak_memory_bytes < 0:
         yield f"peak memory of {launch.peak_memory_bytes} B"
+    if (launch.peak_reserved_bytes or math.inf) < (launch.peak_memory_bytes or 0):
+        yield f"{launch.peak_reserved_bytes} B reserved, and {launch.peak_memory_bytes} B of them allocated"
     if launch.energy_j and launch.energy_region_s and power_limit_w:
         each_w = launch.energy_j / launch.energy_region_s / gpu_count
         if each_w > POWER_TOLERANCE * power_limit_w:

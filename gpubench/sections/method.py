@@ -208,7 +208,9 @@ def _rounds_table(results: Sequence[Result]) -> Table:
         number("Warm-up", lambda m: format_duration(sum(r.wall_s for x in m.launches for r in x.warmup))),
         number("Timed", lambda m: format_duration(sum(r.wall_s for x in m.launches for r in x.accepted))),
         number("Half-width", _half_width),
-        number("Peak memory", lambda m: format_bytes(m.peak_memory_bytes)),
+        number("Allocated by tensors", lambda m: format_bytes(m.peak_memory_bytes)),
+        number("Reserved by torch", lambda m: format_bytes(m.peak_reserved_bytes)),
+        number("In use on the device", lambda m: format_bytes(m.device_bytes)),
         text("TF32 as read back", lambda m: _switches(m.launches)),
         folded=True,
     )

@@ -56,7 +56,8 @@ def _meaning() -> str:
         "An interval is meant to hold the true figure for 9 of 10 GPUs. That is an average over GPUs: for "
         "one card it may miss. Part of the error is common to all predictions from one starting point, so "
         "the order is surer than the level. The model was calibrated on published measurements "
-        f"({calibration.rows:,} rows, {plain(calibration.fitted, 20)}); docs/prediction.md of the project "
+        f"({calibration.train.rows:,} rows of training, {calibration.infer.rows:,} of inference, "
+        f"{plain(calibration.fitted, 20)}); docs/prediction.md of the project "
         "gives the errors by GPU, model and precision, on GPUs that were held out."
     )
 
@@ -121,6 +122,8 @@ def scored(document: Mapping[str, Any]) -> tuple[Part, ...]:
     """How far predictions were off: the whole first, then slice by slice."""
     owned, regret, heaviest = document["no_gpu_owned"], document["regret"], document["heaviest_source"]
     scores = {"all pairs": document, **document["by_slice"]}
+    if document.get("inference") is not None:
+        scores["inference"] = document["inference"]
 
     def error(name: str, *path: str) -> Cell[tuple[str, Mapping[str, Any]]]:
         def cell(item: tuple[str, Mapping[str, Any]]) -> str:
@@ -139,6 +142,13 @@ def scored(document: Mapping[str, Any]) -> tuple[Part, ...]:
         f"order: Spearman {format_number(document['spearman'])}; lost by the first choice: {lost}",
         *(f"skipped: {count_} x {reason}" for reason, count_ in document.get("skipped", {}).items()),
     ]
+    several = document.get("several_gpus")
+    if several is not None:
+        off, covered = format_percent(several["mape"]), format_percent(several["coverage_90"])
+        said.append(
+            f"several GPUs in one job, harness left out: {several['jobs']} jobs, MAPE {off}, "
+            f"90 % interval covers {covered}"
+        )
     if heaviest is not None:
         share = format_percent(heaviest["share"])
         said.insert(0, f"heaviest harness: {plain(heaviest['harness'])}, {share} of the votes")

@@ -16,13 +16,21 @@ from types import FrameType
 import msgspec
 
 from gpubench.discovery import workload_names
-from gpubench.errors import EveryCaseFailedError, InterruptedRunError, NoDeviceError, StorageError
+from gpubench.errors import (
+    EveryCaseFailedError,
+    InterruptedRunError,
+    MisuseError,
+    NoDeviceError,
+    StorageError,
+)
 from gpubench.measure import checks, events, preflight
 from gpubench.measure.batch_search import OnTrial, say_nothing_of_trials, with_largest_batches
 from gpubench.measure.child import module_of
 from gpubench.measure.environment import environment
 from gpubench.measure.estimate import estimate_s
+from gpubench.measure.following import follow_jobs
 from gpubench.measure.launcher import STOPPING_S, Control, Launcher, Record, say_nothing
+from gpubench.measure.meeting import Meeting, meet
 from gpubench.measure.memory_words import doubts
 from gpubench.measure.messages import Ready
 from gpubench.measure.plan import Plan, check_request, plan
@@ -74,6 +82,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         doubts: Of cases that do not surely fit in the device's memory, a line each.
+        meeting: Where the machines of the job meet; None where this one works alone.
     """
 
     device: DeviceProfile
@@ -86,11 +95,20 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     resumed: Run | None = None
     resumed_from: Path | None = None
     doubts: tuple[str, ...] = ()
+    meeting: Meeting | None = None
+
+    @property
+    def follows(self) -> bool:
+        """Whether another machine decides, times and stores."""
+        return self.meeting is not None and not self.meeting.is_first
 
 
 @takes_options_of(RunRequest)
 def run(request: RunRequest) -> Run:
     """Measure workloads on a device, store the run, and return it.
+
+    On a machine beside the first of a job, work for it until it is over; the run that is returned is then
+    without rows, and is not stored.
 
     Raises:
         MisuseError: For a request that cannot be met.
@@ -99,7 +117,11 @@ def run(request: RunRequest) -> Run:
         EveryCaseFailedError: If not one case gave a figure; the rows are stored.
         InterruptedRunError: If Ctrl-C or SIGTERM came; finished cases are stored.
     """
-    session = execute(prepare(request))
+    prepared = prepare(request)
+    if prepared.follows:
+        follow(prepared)
+        return new_run(prepared)
+    session = execute(prepared)
     if session.interrupted:
         raise InterruptedRunError(f"interrupted; finished cases are in {session.path}")
     if session.every_case_failed:
@@ -144,6 +166,7 @@ def _prepare(request: RunRequest, on_trial: OnTrial, *, store_results: bool) -> 
         made = plan(request, device, profiles, peers)
     else:
         made = resume.plan_again(resumed, device, profiles, request, peers)
+    meeting = _meeting(request)
     findings: tuple[Finding, ...] = ()
     for each in (device, *peers):
         findings = together(findings, preflight.preflight(each, allow_shared=request.allow_shared))
@@ -161,7 +184,16 @@ def _prepare(request: RunRequest, on_trial: OnTrial, *, store_results: bool) -> 
         resumed=resumed,
         resumed_from=found,
         doubts=doubts(made, profiles, device),
+        meeting=meeting,
     )
+
+
+def _meeting(request: RunRequest) -> Meeting | None:
+    if request.nnodes == 1:
+        return None
+    if request.rdzv_endpoint is None:
+        raise MisuseError(f"the run is of {request.nnodes} machines: give --rdzv-endpoint HOST:PORT again")
+    return meet(request.rdzv_endpoint, request.nnodes)
 
 
 def _settings(request: RunRequest, made: Plan) -> Settings:
@@ -193,6 +225,14 @@ def execute(prepared: Prepared, on_event: Callable[[events.Event], None] = say_n
         RunLockedError: If another process is writing the run.
         NoDeviceError: If the device cannot be opened or is gone; torch's own words for it are explained.
     """
+    try:
+        return _execute(prepared, on_event)
+    finally:
+        if prepared.meeting is not None:
+            prepared.meeting.close()  # by which the other machines know that the run is over
+
+
+def _execute(prepared: Prepared, on_event: Callable[[events.Event], None]) -> Session:
     begun = new_run(prepared) if prepared.resumed is None else prepared.resumed
     with store.writing(prepared.root, begun) as held:
         if held.remark is not None:
@@ -214,7 +254,9 @@ def _measure(
     control = Control()
     on_event(_planned(prepared))
     module = module_of(prepared.device)
-    launcher = Launcher(prepared.plan, prepared.device, on_event, control, module=module)
+    launcher = Launcher(
+        prepared.plan, prepared.device, on_event, control, module=module, meeting=prepared.meeting
+    )
     state, record = _begin(prepared, begun)
     launcher.micro += state.micro
     if prepared.resumed is None:
@@ -232,6 +274,19 @@ def _measure(
         state = finished(state, prepared.plan.budget.launches)
         path = _save(prepared.root, state, held)
     return Session(run=state, path=path, interrupted=control.stopping.is_set())
+
+
+def follow(prepared: Prepared, on_event: Callable[[events.Event], None] = say_nothing) -> None:
+    """Work for a run of the first machine, one job after the other, until that run is over.
+
+    Raises:
+        NoDeviceError: If the first machine is not to be reached.
+        EveryCaseFailedError: If the last job did not come to the end that was meant for it.
+    """
+    assert prepared.meeting is not None
+    control = Control()
+    with _listening(control):
+        follow_jobs(prepared.plan, prepared.device, prepared.meeting, on_event, control)
 
 
 def _read_again(prepared: Prepared) -> Prepared:

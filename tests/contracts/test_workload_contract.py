@@ -17,6 +17,7 @@ from gpubench.errors import MisuseError
 from gpubench.measure.step import move
 from gpubench.models import Case, Execution, OperatorKind, Precision, TaskKind, WorkloadProfile
 from gpubench.profile import load_profiles, profile_workload
+from gpubench.profile.trace import trace_workload
 from gpubench.workload import Task, Workload, seeded
 
 
@@ -158,7 +159,7 @@ class WorkloadContract:
 
 @cache
 def _profiled(name: str) -> WorkloadProfile:
-    return profile_workload(load_workload(name))
+    return trace_workload(load_workload(name), variants_s=0).profile
 
 
 def _all_equal(one: Task, two: Task) -> bool:

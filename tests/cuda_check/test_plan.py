@@ -131,9 +131,7 @@ def test_a_slower_card_is_given_fewer_cases():
 def test_the_proofs_run_on_a_case_that_fits_the_card_twice(card):
     proof = make_plan(card).proof
     if card.memory_bytes is not None:
-        needed = peak_memory_bytes(
-            load_profiles()[proof.workload], proof.task, proof.precision, proof.batch_size
-        )
+        needed = peak_memory_bytes(load_profiles()[proof.workload], proof)
         assert 2 * needed < card.memory_bytes
     assert (proof.workload == "vgg16") == (card in [H200, RTX_3090, T4])
 
@@ -162,7 +160,7 @@ def test_a_batch_is_found_for_a_peak(share):
     profile = load_profiles()["cnn"]
 
     def peak_of(batch: int) -> float:
-        return peak_memory_bytes(profile, capped.task, capped.precision, batch)
+        return peak_memory_bytes(profile, msgspec.structs.replace(capped, batch_size=batch))
 
     batch = batch_of(capped, room)
     assert peak_of(batch) <= room < peak_of(batch + 1)

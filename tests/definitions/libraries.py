@@ -1,4 +1,4 @@
-"""Rows of data/model_profiles.csv that are traced from the networks of torchvision and timm.
+"""Rows of the tables of profiles that are traced from the networks of torchvision and timm.
 
 These do not import beside the CPU build of torch that the tests use; in an environment of their own, outside
 of this folder::
@@ -28,7 +28,8 @@ import torch
 from torch import Tensor, nn
 
 from definitions.rows import line
-from gpubench.models import WorkloadProfile
+from gpubench.models import TaskKind, WorkloadProfile
+from gpubench.predict.published import PROFILES
 from gpubench.profile.trace import trace_operators
 from gpubench.shipped import data_text
 from gpubench.workload import Task, Workload, image_batches, seeded
@@ -48,6 +49,7 @@ class Network:
         side: Of the square images [pixels].
         classes: Number of classes.
         approximate: Why the row holds for ratios of GPUs only; empty where it does not.
+        sized: Whether the network is built for its side, where it has to be.
     """
 
     library: str
@@ -55,6 +57,7 @@ class Network:
     side: int = 224
     classes: int = 1000
     approximate: str = ""
+    sized: bool = False
 
 
 _TORCHVISION = """
@@ -92,6 +95,54 @@ NETWORKS: Mapping[str, Network] = {
 }
 """What a row is of, by the name of the row."""
 
+_TIMM_224 = """
+    beit_base_patch16_224 caformer_s18 cait_s24_224 coatnet_0_rw_224 convformer_s18 convmixer_768_32
+    convnext_atto convnext_base convnext_large convnext_small convnext_tiny convnextv2_base
+    convnextv2_nano davit_small deit3_base_patch16_224 deit_small_patch16_224 densenet121 densenet201
+    dla102x dla60 dpn68 dpn92 eca_nfnet_l0 ecaresnet50d efficientformer_l3 efficientnet_b0
+    efficientvit_b1 ese_vovnet39b eva02_base_patch14_224 fbnetc_100 focalnet_base_lrf ghostnet_100
+    gmlp_s16_224 hgnet_small hgnetv2_b4 hiera_base_224 hrnet_w32 inception_next_tiny lcnet_100 levit_256
+    maxvit_tiny_tf_224 mixer_b16_224 mixnet_m mnasnet_100 mobilenetv2_100 mobilenetv3_large_100
+    mobilenetv4_conv_medium mvitv2_small nest_tiny nextvit_small pit_s_224 poolformer_s24 pvt_v2_b2
+    rdnet_tiny regnetx_032 regnetx_160 regnety_016 regnety_032 regnety_160 regnety_320 res2net50_26w_4s
+    resmlp_24_224 resnest50d resnet101 resnet152 resnet18 resnet34 resnet50 resnetv2_50 resnext101_32x8d
+    resnext50_32x4d rexnet_100 selecsls60 sequencer2d_s seresnet50 skresnet50
+    swin_base_patch4_window7_224 swin_large_patch4_window7_224 swin_small_patch4_window7_224
+    swin_tiny_patch4_window7_224 swinv2_cr_small_224 tf_efficientnet_b0 tiny_vit_21m_224
+    tnt_s_patch16_224 tresnet_m twins_svt_base vgg11 vgg16 vgg19_bn visformer_small vit_base_patch16_224
+    vit_base_patch32_224 vit_base_patch8_224 vit_huge_patch14_224 vit_large_patch16_224
+    vit_small_patch16_224 vit_so400m_patch14_siglip_224 vit_tiny_patch16_224 volo_d1_224
+    wide_resnet101_2 wide_resnet50_2 xcit_small_12_p16_224
+"""
+_TIMM_OTHER_SIDES = """
+    botnet26t_256@256 crossvit_18_240@240 cs3darknet_l@256 cspresnet50@256 darknet53@256
+    edgenext_small@256 efficientnet_b2@256 efficientnet_b4@320 efficientnetv2_m@320 efficientnetv2_s@288
+    eva_large_patch14_196@196 gernet_l@256 halonet50ts@256 inception_v3@299 inception_v4@299
+    mobilevit_s@256 mobilevitv2_100@256 nf_resnet50@256 nfnet_f0@192 swinv2_tiny_window8_256@256
+    tf_efficientnetv2_s@300 vit_base_patch14_dinov2@518 vit_base_patch16_384@384
+    vit_base_patch16_siglip_256@256 xception65@299
+"""
+_TORCHVISION_FORWARD = """
+    densenet121 densenet161 densenet169 densenet201 mnasnet0_5 mnasnet0_75 mnasnet1_0 mnasnet1_3
+    mobilenet_v3_large mobilenet_v3_small resnet101 resnet152 resnet18 resnet34 resnet50
+    resnext101_32x8d resnext101_64x4d resnext50_32x4d shufflenet_v2_x0_5 shufflenet_v2_x1_0
+    shufflenet_v2_x1_5 shufflenet_v2_x2_0 squeezenet1_0 squeezenet1_1 vgg11 vgg11_bn vgg13 vgg13_bn
+    vgg16 vgg16_bn vgg19 vgg19_bn wide_resnet101_2 wide_resnet50_2
+"""
+
+
+def _timm(name: str, side: str) -> tuple[str, Network]:
+    return f"{name}@{side}", Network("timm", name, side=int(side), sized=True)
+
+
+FORWARD: Mapping[str, Network] = {
+    **dict(_timm(name, "224") for name in _TIMM_224.split()),
+    **dict(_timm(*each.split("@")) for each in _TIMM_OTHER_SIDES.split()),
+    **{name: NETWORKS[name] for name in _TORCHVISION_FORWARD.split()},
+}
+"""The same of data/inference_profiles.csv. Networks that timm times in another form than it trains them in
+(RepVGG, MobileOne, FastViT: branches joined) are none of them."""
+
 
 def loss(outputs: Tensor | tuple[Tensor, ...], targets: Tensor, *, auxiliary_weight: float) -> Tensor:
     """Cross entropy of the head, and of the heads in between where there are any."""
@@ -120,7 +171,11 @@ def _model(network: Network) -> Any:
     if network.library == "timm":
         import timm
 
-        return timm.create_model(network.name, num_classes=network.classes)
+        try:
+            side = {"img_size": network.side} if network.sized else {}
+            return timm.create_model(network.name, num_classes=network.classes, **side)
+        except TypeError:  # one that takes any side
+            return timm.create_model(network.name, num_classes=network.classes)
     import torchvision
 
     options = {"init_weights": False} if network.name in AUXILIARY_WEIGHT else {}
@@ -150,18 +205,19 @@ def source(network: Network, library_version: str) -> str:
     return ", ".join([*parts, f"{network.side} x {network.side}"])
 
 
-def lines(names: list[str]) -> Iterator[str]:
-    """The rows of these models, or of all whose row in the table differs from its trace."""
-    table = {row[0]: row for row in csv.reader(data_text("model_profiles.csv").splitlines())}
-    for name in names or NETWORKS:
-        network = NETWORKS[name]
-        traced = line(
-            name, profile_of(network), source(network, version(network.library)), network.approximate
-        )
+def lines(names: list[str], task: TaskKind) -> Iterator[str]:
+    """The rows of these models, or of all whose row in the table of a task differs from its trace."""
+    networks = NETWORKS if task is TaskKind.TRAIN else FORWARD
+    table = {row[0]: row for row in csv.reader(data_text(PROFILES[task]).splitlines())}
+    for name in [n for n in names if n in networks] or ([] if names else networks):
+        network = networks[name]
+        words = source(network, version(network.library))
+        traced = line(name, profile_of(network), words, network.approximate, task)
         if names or next(csv.reader([traced])) != table.get(name):
             yield traced
 
 
 if __name__ == "__main__":
-    for row in lines(sys.argv[1:]):
-        print(row, flush=True)
+    for task in TaskKind:
+        for row in lines(sys.argv[1:], task):
+            print(f"{PROFILES[task]}: {row}", flush=True)

@@ -28,6 +28,7 @@ from definitions import (
     whisper,
 )
 from definitions.rows import line
+from gpubench.models import TaskKind
 from gpubench.profile.trace import trace_operators
 from gpubench.workload import Workload
 
@@ -46,11 +47,18 @@ DEFINITIONS: Mapping[str, Workload] = {
     "whisper_hf": whisper.DEFINITION,
     **{definition.name: definition for definition in language.DEFINITIONS},
 }
+FORWARD = (
+    "bert_large_s512", "gpt2_large_s1024", "gpt3_27_s2048", "gpt3_xl_s2048", "opt_13_s2048",
+    "swin_base_patch4_window7_224", "tf_efficientnetv2_b0",
+)  # fmt: skip
+"""Those with a row in data/inference_profiles.csv."""
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or DEFINITIONS:
         definition = DEFINITIONS[name]
         profile = trace_operators(definition).profile
         print(line(name, profile, definition.source))
+        if name in FORWARD:
+            print(line(name, profile, definition.source, task=TaskKind.INFER))
         forward = profile.forward_flops_per_sample / 2e9
         print(f"{name}: {profile.parameters:,} parameters, {forward:.3f} GMAC forward", file=sys.stderr)

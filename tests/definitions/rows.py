@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 
-from gpubench.models import OperatorKind, WorkloadProfile
+from gpubench.models import OperatorKind, TaskKind, WorkloadProfile
 
 DECIMALS = {
     "ops_per_step": 0,
@@ -26,15 +26,16 @@ KINDS = {
 }
 
 
-def totals(profile: WorkloadProfile) -> dict[str, float]:
-    """Totals of one training step; the optimizer counts as an operator, its bytes stand elsewhere."""
-    moved = [o for o in profile.train if o.kind is not OperatorKind.OPTIMIZER]
+def totals(profile: WorkloadProfile, task: TaskKind = TaskKind.TRAIN) -> dict[str, float]:
+    """Totals of one step of a task; the optimizer counts as an operator, its bytes stand elsewhere."""
+    operators = profile.train if task is TaskKind.TRAIN else profile.infer
+    moved = [o for o in operators if o.kind is not OperatorKind.OPTIMIZER]
     flops = {
-        column: sum(o.count * o.flops_per_sample for o in profile.train if o.kind is kind)
+        column: sum(o.count * o.flops_per_sample for o in operators if o.kind is kind)
         for column, kind in KINDS.items()
     }
     return {
-        "ops_per_step": sum(o.count for o in profile.train),
+        "ops_per_step": sum(o.count for o in operators),
         "params_m": profile.parameters / 1e6,
         **{column: value / 1e9 for column, value in flops.items()},
         "gb_fp32_per_sample": sum(o.count * o.bytes_per_sample for o in moved) / 1e9,
@@ -42,11 +43,17 @@ def totals(profile: WorkloadProfile) -> dict[str, float]:
     }
 
 
-def line(model: str, profile: WorkloadProfile, source: str, approximate: str = "") -> str:
-    """A line of the table."""
+def line(
+    model: str,
+    profile: WorkloadProfile,
+    source: str,
+    approximate: str = "",
+    task: TaskKind = TaskKind.TRAIN,
+) -> str:
+    """A line of the table of a task."""
     numbers = [
         round(value, digits) if digits else int(value)
-        for (_, value), digits in zip(totals(profile).items(), DECIMALS.values(), strict=True)
+        for (_, value), digits in zip(totals(profile, task).items(), DECIMALS.values(), strict=True)
     ]
     text = io.StringIO()
     csv.writer(text, lineterminator="").writerow([model, *numbers, source, approximate])

@@ -9,14 +9,19 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
+from memory_cases import case_of
 
-from definitions import bert_mlm, convnext, lora, regnet, resnets, t5, whisper
+from definitions import bert_mlm, convnext, diffusion, llama, lora, regnet, resnets, t5, whisper
 from gpubench.discovery import load_workload
-from gpubench.models import TaskKind
+from gpubench.models import Checkpointing, ParallelMode, Precision, Recipe, TaskKind, WeightType
 from gpubench.predict.memory_fit import MemoryReading, load_readings
+from gpubench.profile import load_profiles
+from gpubench.profile.blocks import block_sizes
 from gpubench.profile.liveness import trace_step
+from gpubench.profile.shared_out import on_several
 from gpubench.workload import Workload
 
 
@@ -41,8 +46,12 @@ MODELS = {
     "convnext_large": Traced(convnext.DEFINITION, 197.767),
     "regnet_y_128gf": Traced(regnet.DEFINITION, 644.813),
     "t5_small": Traced(t5.DEFINITION, 60.507),
+    "stable_diffusion_1.5": Traced(
+        diffusion.DEFINITION, 859.521 + diffusion.FROZEN / 1e6, keep_gradients=False
+    ),
 }
 LORA = {"qwen_7b_lora": (lora.QWEN_7B, 7864.5), "qwen_1.8b_lora": (lora.QWEN_1_8B, 1890.5)}
+LLAMA = "llama3.1_8b_fsdp"
 READINGS = load_readings()
 
 
@@ -58,7 +67,7 @@ def test_a_definition_has_the_published_number_of_parameters(name: str) -> None:
 
 
 def test_every_reading_has_its_definition() -> None:
-    assert {r.model for r in READINGS} == {*MODELS, *LORA}
+    assert {r.model for r in READINGS} == {*MODELS, *LORA, LLAMA}
 
 
 @pytest.mark.slow
@@ -89,6 +98,32 @@ def lora_peak_bytes(row: MemoryReading) -> float:
 )
 def test_lora_at_each_length_is_what_its_trace_counts(row: MemoryReading) -> None:
     assert row.traced_bytes == pytest.approx(lora_peak_bytes(row), rel=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("length", "how"), [(8192, Checkpointing.SELECTIVE), (32_768, Checkpointing.FULL)])
+def test_each_share_of_a_large_model_is_what_its_trace_counts(length: int, how: Checkpointing) -> None:
+    """Weights gathered in bfloat16, shares in float32, as torchtitan has it."""
+    workload = llama.definition(length)
+    recipe = Recipe(weight_type=WeightType.BFLOAT16, checkpointing=how)
+    step = trace_step(workload, TaskKind.TRAIN, is_amp=False, recipe=recipe)
+    with torch.device("meta"):
+        model = workload.build(1, 0).model
+    rows = [r for r in READINGS if (r.model, r.seq_len, r.checkpointing) == (LLAMA, length, how)]
+    assert rows
+    profile = msgspec.structs.replace(
+        load_profiles()["transformer"],
+        parameters=sum(p.numel() for p in model.parameters()),
+        blocks=block_sizes(model),
+    )
+    assert profile.parameters == 8_030_261_248
+    for row in rows:
+        case = case_of(
+            profile, TaskKind.TRAIN, Precision.AMP_BF16, row.batch_size, gpu_count=row.gpu_count,
+            parallel_mode=ParallelMode.FSDP, checkpointing=how,
+        )  # fmt: skip
+        held = on_several(step, profile, case, stored=2.0)
+        assert row.traced_bytes == pytest.approx(held.total + held.apart, rel=0.01)
 
 
 TRACE_LLAMA = """

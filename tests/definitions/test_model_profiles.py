@@ -1,4 +1,4 @@
-"""Rows of data/model_profiles.csv, held against the trace of the network that they say they are of."""
+"""Rows of the tables of profiles, held against the trace of the network that they say they are of."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from definitions.libraries import FORWARD as LIBRARY_FORWARD
 from definitions.libraries import NETWORKS, source
-from definitions.networks import DEFINITIONS
+from definitions.networks import DEFINITIONS, FORWARD
 from definitions.rows import DECIMALS, totals
-from gpubench.models import WorkloadProfile
+from gpubench.models import TaskKind, WorkloadProfile
+from gpubench.predict.published import PROFILES
 from gpubench.profile.trace import trace_operators
 from gpubench.shipped import data_text
 
@@ -51,16 +53,25 @@ def profile_of(model: str) -> WorkloadProfile:
     return trace_operators(DEFINITIONS[model]).profile
 
 
-def table() -> dict[str, dict[str, str]]:
-    return {row["model"]: row for row in csv.DictReader(data_text("model_profiles.csv").splitlines())}
+def table(task: TaskKind = TaskKind.TRAIN) -> dict[str, dict[str, str]]:
+    return {row["model"]: row for row in csv.DictReader(data_text(PROFILES[task]).splitlines())}
 
 
 @pytest.mark.parametrize("model", each(DEFINITIONS))
 def test_a_shipped_row_is_the_trace_of_its_definition(model):
+    check(model, TaskKind.TRAIN)
+
+
+@pytest.mark.parametrize("model", each(FORWARD))
+def test_a_shipped_row_of_a_forward_pass_is_the_trace_of_its_definition(model):
+    check(model, TaskKind.INFER)
+
+
+def check(model: str, task: TaskKind) -> None:
     """To the last printed digit: the table rounds, and nothing else may part them."""
-    row = table()[model]
+    row = table(task)[model]
     assert set(DECIMALS) == set(row) - {"model", "source", "approximate"}
-    for column, value in totals(profile_of(model)).items():
+    for column, value in totals(profile_of(model), task).items():
         last_digit = 10.0 ** Decimal(row[column]).as_tuple().exponent
         assert value == pytest.approx(float(row[column]), rel=0, abs=0.5 * last_digit), column
 
@@ -85,6 +96,29 @@ def test_each_row_says_where_it_comes_from():
 
 def test_no_definition_and_no_network_lacks_its_row():
     assert {*DEFINITIONS, *NETWORKS} <= set(table())
+    assert {*FORWARD, *LIBRARY_FORWARD} == set(table(TaskKind.INFER))
+
+
+def test_each_row_of_a_forward_pass_says_where_it_comes_from():
+    for model, row in table(TaskKind.INFER).items():
+        if model in FORWARD:
+            assert row["source"] == DEFINITIONS[model].source
+        else:
+            version = row["source"].partition(",")[0].partition(" ")[2]
+            assert row["source"] == source(LIBRARY_FORWARD[model], version)
+
+
+def test_a_forward_pass_is_about_a_third_of_the_arithmetic_of_a_step():
+    """Of networks with a row in both tables; the first layer has no gradient of its input."""
+    steps, forward = table(), table(TaskKind.INFER)
+    both = set(steps) & set(forward) - {"gnmt"}
+    assert len(both) > 30
+    for model in both:
+        total, part = (
+            sum(float(v) for k, v in rows[model].items() if k.startswith("gflop_"))
+            for rows in (steps, forward)
+        )
+        assert 0.30 < part / total < 0.42, model
 
 
 @pytest.mark.parametrize("model", each(PUBLISHED))

@@ -57,6 +57,16 @@ def tables() -> None:
         "published.csv",
         lambda row: row["gpu_key"] in GPUS and row["model"] in MODELS and row["source"] in SOURCES,
     )
+    _cut("scaling.csv", lambda row: row["gpu_key"] in GPUS)
+    _cut("inference_profiles.csv", lambda row: row["model"].partition("@")[0] in MODELS)
+    _cut(
+        "published_inference.csv",
+        lambda row: (
+            row["gpu_key"] in GPUS
+            and row["model"].partition("@")[0] in MODELS
+            and row["source"].startswith("timm-infer-amp-nchw-pt240")
+        ),
+    )
     for name in ("sources.csv", "h200_readings.json", "memory_allowance.json"):
         (TABLES / name).write_bytes(data_bytes(name))
     profiles = msgspec.json.decode(data_bytes("workload_profiles.json"))

@@ -184,6 +184,15 @@ def test_fp32_on_a_cpu_is_refused_while_a_variable_lowers_its_maths(cpu, profile
         ({"gpus": 0}, "--gpus 0 must be at least 1"),
         ({"gpus": 2, "batch_size": "max"}, "--batch-size max is of one GPU"),
         ({"gpus": 2, "micro": "only"}, "--micro-only is of one GPU"),
+        ({"jobs": "fsdp"}, "--jobs fsdp is of several GPUs: give --gpus N too"),
+        ({"strong": True}, "--strong is of several GPUs: give --gpus N too"),
+        ({"gpus": 2, "strong": True, "jobs": "independent"}, "leave out --jobs independent"),
+        ({"gpus": 2, "strong": True, "task": "infer"}, "leave out --task infer"),
+        ({"nnodes": 2}, "give --rdzv-endpoint HOST:PORT"),
+        ({"gpus": 2, "rdzv_endpoint": "host:29500"}, "give --nnodes N"),
+        ({"nnodes": 2, "rdzv_endpoint": "host"}, "is no address: give HOST:PORT of the first machine"),
+        ({"nnodes": 0}, "--nnodes 0 must be at least 1"),
+        ({"gpus": 2, "jobs": "pp"}, "--jobs 'pp'"),
         ({"micro": "only", "precisions": ("fp32",)}, "--micro-only measures no workload"),
         ({"resume": "latest", "asked": ("resume", "gpus")}, "leave out --gpus"),
         ({"resume": "latest", "asked": ("workload",)}, "leave out workloads by name"),
@@ -245,6 +254,53 @@ def test_several_gpus_are_timed_beside_one_eagerly_and_in_a_process_of_their_own
     assert made.peers == (h100,) * 3
     groups = [unit.group for unit in made.units()]
     assert len({*groups}) == sum(a != b for a, b in pairwise(groups)) + 1 == 3 * 2  # none is opened twice
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"gpus": 4, "jobs": "fsdp"}, (64, "fsdp", 1)),
+        ({"gpus": 4, "strong": True}, (16, "ddp", 1)),
+        ({"gpus": 2, "nnodes": 2, "rdzv_endpoint": "a:1", "strong": True}, (16, "ddp", 2)),
+        ({"gpus": 4, "jobs": "independent"}, (64, "independent", 1)),
+    ],
+)
+def test_how_several_gpus_work_at_once_is_part_of_the_case(h100, make_profile, options, expected):
+    request = RunRequest(
+        workloads=("net",), precisions=("fp32",), executions=("eager",), batch_size=64, **options
+    )
+    assert check_request(request, ("net",)).gpus == options["gpus"]
+    made = plan(request, h100, {"net": make_profile("net")}, (h100,) * (options["gpus"] - 1))
+    one, all_ = sorted((p.case for p in made.cases), key=lambda case: case.gpu_count)
+    assert (one.gpu_count, one.parallel_mode, one.node_count) == (1, "single", 1)
+    assert (all_.batch_size, all_.parallel_mode, all_.node_count) == expected
+    assert (one.batch_size, all_.gpu_count) == (64, 4)
+    assert one in {all_.on_one_gpu, all_.whole_on_one_gpu}
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"task": "infer"}, "fsdp shards what is trained"),
+        ({"precisions": ("amp-fp16",)}, "scales gradients"),
+    ],
+)
+def test_what_cannot_be_sharded_is_unsupported_with_its_reason(h100, make_profile, options, reason):
+    request = RunRequest(workloads=("net",), gpus=2, jobs="fsdp", executions=("eager",), **options)
+    made = plan(request, h100, {"net": make_profile("net")}, (h100,))
+    assert {p.case.gpu_count for p in made.cases} == {1}
+    assert all(reason in m.reason for m in made.unsupported)
+    assert made.unsupported
+
+
+def test_a_batch_that_cannot_be_shared_out_evenly_is_refused(h100, make_profile):
+    with pytest.raises(MisuseError, match="64 samples over 3 GPUs do not come out even"):
+        plan(
+            RunRequest(workloads=("net",), gpus=3, strong=True, batch_size=64),
+            h100,
+            {"net": make_profile("net")},
+            (h100, h100),
+        )
 
 
 def test_a_graph_of_several_gpus_is_unsupported_with_its_reason(h100, profiles):

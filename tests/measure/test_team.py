@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
+from statistics import median
 
 import msgspec
 import psutil
@@ -13,7 +15,7 @@ from gpubench.measure import events
 from gpubench.measure.launcher import Control, Launcher
 from gpubench.measure.loop import Loop, OutOfTimeError
 from gpubench.measure.plan import Plan, PlannedCase
-from gpubench.models import Precision, Status, TaskKind
+from gpubench.models import FindingKind, ParallelMode, Precision, Status, TaskKind
 
 # Each process must see the others' samples: the targets of the first are 0, those of the second 1, so the
 # one weight goes to 0.5 if gradients are averaged, and to 0 if they are not.
@@ -83,8 +85,47 @@ def endless(plan: Plan) -> Plan:
     )
 
 
+EXCHANGED = ("4 KiB", "64 KiB", "1 MiB", "16 MiB", "128 MiB")
+LOOPBACK = "0100007F"
+"""127.0.0.1 as the kernel writes it."""
+
+
+def listening_at() -> set[str]:
+    """Addresses at which this process or one below it listens, by the kernel's own table of sockets."""
+    below = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    inodes = {
+        target.removeprefix("socket:[").removesuffix("]")
+        for process in below
+        for link in Path(f"/proc/{process.pid}/fd").iterdir()
+        if (target := _target(link)).startswith("socket:")
+    }
+    rows = [
+        line.split()
+        for table in ("/proc/net/tcp", "/proc/net/tcp6")
+        if Path(table).exists()
+        for line in Path(table).read_text().splitlines()[1:]
+    ]
+    listening = "0A"
+    return {row[1].rpartition(":")[0] for row in rows if row[3] == listening and row[9] in inodes}
+
+
+def _target(link: Path) -> str:
+    try:
+        return str(link.readlink())
+    except OSError:  # closed meanwhile
+        return ""
+
+
 def test_two_processes_train_one_model_on_different_samples(make_plan, cpu):
-    alone, together = sorted(run(make_plan(counts=(1, 2)), cpu), key=lambda m: m.case.gpu_count)
+    open_to: set[str] = set()
+
+    def look(event: events.Event) -> None:
+        if isinstance(event, events.RoundEnded):
+            open_to.update(listening_at())
+
+    found = run(make_plan(counts=(1, 2)), cpu, on_event=look)
+    alone, together = sorted(found, key=lambda m: m.case.gpu_count)
+    assert open_to == {LOOPBACK}
     assert alone.status is together.status is Status.OK, together.reason
     # Alone the weight reaches its own target, 0. Together it stops half way: a loss of 0.5 ** 2 for each.
     assert alone.launches[0].rounds[-1].loss == pytest.approx(0.0, abs=1e-4)
@@ -97,10 +138,14 @@ def test_two_processes_train_one_model_on_different_samples(make_plan, cpu):
 
 
 DEATHS = {
-    4: ("raise ValueError('a bug of mine')", Status.FAILED, "GPU 1 of the job: ValueError: a bug of mine"),
-    5: ("os.kill(os.getpid(), signal.SIGKILL)", Status.FAILED, ""),
-    6: ("raise torch.OutOfMemoryError('CUDA out of memory')", Status.OUT_OF_MEMORY, "GPU 1 of the job"),
-    7: ("sys.exit(0)", Status.FAILED, "GPU 1 of the job: SystemExit: 0"),
+    4: ("raise ValueError('a bug of mine')", Status.FAILED, "rank 1 of the job: ValueError: a bug of mine"),
+    5: (
+        "os.kill(os.getpid(), signal.SIGKILL)",
+        Status.FAILED,
+        "rank 1 of the job was ended by signal 9 (SIGKILL)",
+    ),
+    6: ("raise torch.OutOfMemoryError('CUDA out of memory')", Status.OUT_OF_MEMORY, "rank 1 of the job"),
+    7: ("sys.exit(0)", Status.FAILED, "rank 1 of the job: SystemExit: 0"),
 }
 
 
@@ -136,6 +181,75 @@ def test_the_time_limit_ends_a_job_between_blocks_and_the_next_case_is_not_stuck
     first, second = (sum(r.wall_s for x in m.launches for r in (*x.warmup, *x.rounds)) for m in measurements)
     assert first < plan.time_limit_s / 2
     assert first + second < plan.time_limit_s
+
+
+BLOCKS = """
+import torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+    def forward(self, x):
+        return x + self.layers(x)
+
+def build(batch_size):
+    net = nn.Sequential(Block(), Block(), nn.Linear(8, 1))
+    return net, torch.randn(batch_size, 8), torch.ones(batch_size, 1), nn.functional.mse_loss, SGD
+
+def SGD(parameters):
+    return torch.optim.SGD(parameters, lr=0.01)
+"""
+
+
+def test_a_sharded_model_is_held_against_the_cpu_and_trains_and_one_without_blocks_is_not_measured(
+    make_plan, cpu, tmp_path
+):
+    """At amp-bf16, where the first loss is compared: of a sharded model that takes every process."""
+    plan = make_plan(batches=(4, 8))
+    blocks = tmp_path / "blocks.py"
+    blocks.write_text(BLOCKS)
+    mode = {"parallel_mode": ParallelMode.FSDP, "precision": Precision.AMP_BF16}
+    whole, sharded = (
+        msgspec.structs.replace(each, case=msgspec.structs.replace(each.case, **mode)) for each in plan.cases
+    )
+    sharded = msgspec.structs.replace(sharded, reference=f"{blocks}")
+    plan = msgspec.structs.replace(plan, cases=(whole, sharded))
+    refused, trained = sorted(run(plan, cpu), key=lambda m: m.case.batch_size)
+    assert refused.status is Status.UNSUPPORTED
+    assert "has no repeated block: use --jobs ddp" in refused.reason
+    assert trained.status is Status.OK, trained.reason
+    (launch,) = trained.launches
+    assert launch.reference_error < 0.05
+    assert launch.parameters_moved is True
+    assert launch.rounds[-1].loss < launch.loss_curve[0]
+
+
+def test_independent_jobs_run_at_once_and_exchange_nothing_and_what_they_could_exchange_is_measured(
+    make_plan, cpu, make_case
+):
+    plan = make_plan(micro="also")
+    each = plan.cases[0]
+    mode = msgspec.structs.replace(each.case, parallel_mode=ParallelMode.INDEPENDENT)
+    alone = make_case(precision=Precision.FP32)  # with it, the micro-benchmarks of one process are done
+    plan = msgspec.structs.replace(
+        plan, cases=(msgspec.structs.replace(each, case=mode),), done=frozenset({(alone, 0)})
+    )
+    plan = msgspec.structs.replace(plan, peers=(msgspec.structs.replace(cpu, name="Slow CPU"),))
+    launcher = Launcher(plan, cpu)
+    (measurement,) = launcher.run()
+    assert measurement.status is Status.OK, measurement.reason
+    assert measurement.launches[0].rounds[-1].loss == pytest.approx(0.0, abs=1e-4)  # its own target, as alone
+    assert measurement.samples_per_s * measurement.step_time_s == pytest.approx(2 * 4)
+    unequal = [f.value for f in measurement.findings if f.kind is FindingKind.UNEQUAL_GPUS]
+    assert unequal == ["1 × Some CPU and 1 × Slow CPU"]
+    assert [m.size for m in launcher.micro] == [f"{size}, 2 processes" for size in EXCHANGED]
+    for result in launcher.micro:
+        assert (result.name, result.unit) == ("all-reduce", "B/s")
+        # of two processes each sends and receives its bytes once
+        assert result.value == pytest.approx(result.work * result.repeats / median(result.times_s), rel=0.2)
+    assert launcher.micro[-1].work == 128 * 2**20
 
 
 def test_a_stop_ends_every_process_of_the_job(make_plan, cpu):

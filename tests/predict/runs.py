@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gpubench.models import (
     Case,
     DeviceProfile,
@@ -21,7 +23,7 @@ def run_of(
     backend: str = "nvidia",
     run_id: str = "run-1",
     findings: tuple[Finding, ...] = (),
-    peak_memory_bytes: int | None = None,
+    **of_launch: Any,
 ) -> Run:
     return Run(
         run_id=run_id,
@@ -31,13 +33,13 @@ def run_of(
         device=DeviceProfile(backend=backend, gpu_key=gpu_key),
         environment=Environment(gpubench="0.1.0", python="3.12", os="Linux"),
         measurements=tuple(
-            _measurement(case, samples_per_s, findings, peak_memory_bytes) for case, samples_per_s in readings
+            _measurement(case, samples_per_s, findings, of_launch) for case, samples_per_s in readings
         ),
     )
 
 
 def _measurement(
-    case: Case, samples_per_s: float, findings: tuple[Finding, ...], peak_memory_bytes: int | None
+    case: Case, samples_per_s: float, findings: tuple[Finding, ...], of_launch: dict[str, Any]
 ) -> Measurement:
     step_s = case.batch_size * case.gpu_count / samples_per_s
     rounds = tuple(
@@ -46,6 +48,6 @@ def _measurement(
     return Measurement(
         case=case,
         status=Status.OK,
-        launches=(Launch(index=0, rounds=rounds, peak_memory_bytes=peak_memory_bytes),),
+        launches=(Launch(index=0, rounds=rounds, **of_launch),),
         findings=findings,
     )

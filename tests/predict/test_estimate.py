@@ -23,16 +23,19 @@ from gpubench.models import (
     Framework,
     Precision,
     TaskKind,
+    TelemetrySample,
     Trainable,
     WeightType,
 )
 from gpubench.predict.anchors import readings_of
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.estimate import estimate
+from gpubench.predict.explain import reasons
 from gpubench.predict.question import Question, Refusal, case_for
 from gpubench.profile import load_profiles
 from gpubench.readings import h200_readings
 from gpubench.specs import load_specs
+from gpubench.units import GIB
 from predict.profiles import published
 from predict.runs import run_of
 
@@ -216,6 +219,28 @@ def test_a_measured_peak_scales_the_memory_gate(vgg16):
     assert ask(vgg16, H100, own=[run])[H100].peak_memory_bytes == pytest.approx(2 * free, rel=0.01)
 
 
+def test_each_measured_figure_replaces_its_own(vgg16):
+    """Read on one H100: the same there, and on an H200 with what another card's context may differ by."""
+    case = case_on(vgg16, H100)
+    run = run_of(
+        H100,
+        (case, 3000.0),
+        peak_memory_bytes=5 * GIB,
+        peak_reserved_bytes=6 * GIB,
+        telemetry=(
+            TelemetrySample(t_s=-1.0, memory_used_bytes=9 * GIB),
+            TelemetrySample(t_s=0.5, memory_used_bytes=7 * GIB),
+        ),
+    )
+    (measurement,) = run.measurements
+    assert (measurement.peak_reserved_bytes, measurement.device_bytes) == (6 * GIB, 7 * GIB)
+    here, there = (ask(vgg16, key, own=[run])[key] for key in (H100, H200))
+    assert [x.peak_memory_bytes for x in (here, there)] == [5 * GIB] * 2
+    assert (here.device_bytes_low, here.device_bytes, here.device_bytes_high) == (7 * GIB,) * 3
+    assert there.device_bytes == 7 * GIB
+    assert 6 * GIB <= there.device_bytes_low < 7 * GIB < there.device_bytes_high < 7.5 * GIB
+
+
 def test_a_host_bound_step_has_no_interval_and_a_graph_has_none_of_it():
     profile = published("resnet50_cifar", batches=(8, 16, 32))
     eager = ask(Question(profile=profile, execution=Execution.EAGER), H200)[H200]
@@ -299,7 +324,7 @@ def test_another_vendor_is_predicted_with_the_width_of_its_own_error(vgg16):
     amd, nvidia = answers["amd-mi300x-192gb"], answers[H100]
     assert amd.high / amd.low > nvidia.high / nvidia.low
     assert FindingKind.OUT_OF_DOMAIN in {finding.kind for finding in amd.findings}
-    assert load_calibration().level.deviations["CDNA3"][0] < -0.5
+    assert load_calibration().train.level.deviations["CDNA3"][0] < -0.5
 
 
 def test_a_user_without_a_gpu_starts_from_the_shipped_readings():
@@ -344,3 +369,29 @@ def test_large_workloads_are_within_their_intervals_without_their_own_reading():
             errors.append(abs(rate / answer.samples_per_s - 1))
     assert np.mean(errors) < 0.20
     assert np.median(errors) < 0.15
+
+
+def test_a_question_of_inference_is_answered_from_its_own_fit():
+    """Compiling saves traffic of a forward pass; rows and interval are those of inference."""
+    profile = published("resnet50")
+    spec = load_specs()["nvidia-geforce-rtx-4090-24gb"]
+    found = {}
+    for execution in (Execution.GRAPH, Execution.COMPILE):
+        question = Question(profile=profile, task=TaskKind.INFER, execution=execution)
+        (found[execution],) = estimate(question, [spec]).values()
+    graph, compiled = found[Execution.GRAPH], found[Execution.COMPILE]
+    assert compiled.samples_per_s > 1.1 * graph.samples_per_s
+    learned = load_calibration().infer
+    assert math.log(graph.high / graph.samples_per_s) == pytest.approx(learned.level.half_width(spec))
+    assert learned.rows_by_gpu[spec.key] > 100
+    assert f"{learned.rows} in all" in reasons(graph)
+
+
+def test_a_line_of_another_vendor_has_the_width_of_its_own_errors_and_three_cards_make_an_architecture():
+    learned = load_calibration().train.ratio
+    instinct, radeon = (
+        learned.half_width(load_specs()[k]) for k in ("amd-mi210-64gb", "amd-radeon-rx-6800-16gb")
+    )
+    rdna3 = learned.half_width(load_specs()["amd-radeon-rx-7900-xtx-24gb"])
+    assert rdna3 < instinct < radeon
+    assert rdna3 < math.log(4)

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
+from gpubench.models import TaskKind
 from gpubench.predict.evaluate import FEWEST_VOTES, evaluate, report, scored_table, votes, weighted_median
 from gpubench.predict.fit import fit_table, times_of
 from gpubench.predict.pairs import HOLD_OUTS, held_out, log_errors, pairs_of
-from gpubench.predict.published import shipped
+from gpubench.predict.published import fitted_on
 
 DOCS = Path(__file__).parents[2] / "docs"
 TOLERANCE = 0.01  # of MAPE, median and coverage: rounding and other libraries, not another method
@@ -96,8 +97,28 @@ def test_the_intervals_hold_and_no_architecture_or_harness_is_rejected(outcomes,
         assert binomtest(round(sum(shares)), len(shares), 0.9).pvalue > 0.01, name
 
 
+def test_inference_is_judged_apart_and_holds(committed):
+    """Its own rows, its own coverage; the fit and the widths learn from both tasks."""
+    outcome = evaluate(scored_table("harness", TaskKind.INFER), "harness", TaskKind.INFER)
+    document = report(outcome)
+    agree(document, committed["inference, harness", "all pairs"])
+    assert outcome.table.inference[outcome.pairs.y].all()
+    assert document["pairs"] > 2000
+    assert document["mape"] < 0.15
+    assert document["median_ape"] < 0.10
+    assert 0.85 <= document["coverage_90"] <= 0.95
+    assert 0.85 <= document["no_gpu_owned"]["coverage_90"] <= 0.95
+    assert document["rejected"] == {"architecture": [], "harness": []}
+    assert document["mape"] < document["geometric_mean"]["mape"]
+
+
+def test_training_is_fitted_without_a_row_of_inference():
+    assert not fitted_on(TaskKind.TRAIN).inference.any()
+    assert fitted_on(TaskKind.INFER).inference.sum() > 2000
+
+
 def test_what_is_held_out_with_a_target_is_its_harness_and_its_gpu():
-    table = shipped().table
+    table = fitted_on(TaskKind.TRAIN)
     gpu = "nvidia-geforce-rtx-4090-24gb"
     target = (table.harness == "nikolasent") & (table.gpu_key == gpu)
     (dropped,) = (out for rows, out in held_out(table, "harness") if (rows & target).any())
@@ -113,7 +134,7 @@ def test_refitting_without_each_group_gives_the_same_figures(outcomes):
     for targets, dropped in held_out(table, "harness"):
         mine = targets[pairs.y]
         if mine.any():
-            fit = fit_table(table, table.training & ~dropped)
+            fit = fit_table(table, ~dropped)
             error[mine] = log_errors(table, pairs, times_of(fit))[mine]
     ape, quick = (np.abs(np.expm1(each)) for each in (error, outcome.log_error))
     mean, quick_mean = (np.average(each, weights=pairs.weight) for each in (ape, quick))
@@ -155,7 +176,7 @@ def test_every_pair_is_scored_with_an_interval_and_counted_once(documents):
 
 
 def test_each_harness_has_one_vote_for_each_gpu():
-    table = shipped().table
+    table = fitted_on(TaskKind.TRAIN)
     pairs = pairs_of(table)
     totals: dict[tuple[str, str], float] = {}
     for y, weight in zip(pairs.y, pairs.weight, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import msgspec
@@ -10,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubench.models import GpuSpec
+from gpubench.models import GpuSpec, TaskKind
 from gpubench.predict.calibration import Calibration, encode, load_calibration
 from gpubench.predict.conformal import Scale, factor_of, fit_scale, pair_scale
 from gpubench.predict.fit import NAMES, deviations_of, fit_table, predict_rows, times_of
 from gpubench.predict.pairs import log_errors, pairs_of, sides
-from gpubench.predict.published import Table, shipped
+from gpubench.predict.published import Table, fitted_on
 from gpubench.predict.roofline import chips_of, take
 from gpubench.specs import load_specs
 
@@ -24,12 +25,16 @@ RTX4090 = "nvidia-geforce-rtx-4090-24gb"
 
 @pytest.fixture(scope="module")
 def table() -> Table:
-    return shipped().table
+    return fitted_on(TaskKind.TRAIN)
 
 
 @pytest.fixture(scope="module")
 def without_4090(table):
-    return fit_table(table, table.training & (table.gpu_key != RTX4090))
+    return fit_table(table, table.gpu_key != RTX4090)
+
+
+def everything(rows) -> np.ndarray:
+    return np.ones(len(rows), dtype=bool)
 
 
 def mape(table, pairs, times, chosen) -> float:
@@ -40,14 +45,14 @@ def mape(table, pairs, times, chosen) -> float:
 def test_changing_every_value_of_a_gpu_does_not_move_what_is_predicted_for_it(table, without_4090):
     mine = table.gpu_key == RTX4090
     tripled = replace(table, log_seconds=table.log_seconds + np.where(mine, np.log(3.0), 0.0))
-    other = fit_table(tripled, tripled.training & ~mine)
+    other = fit_table(tripled, ~mine)
     assert np.array_equal(times_of(other).step_s, times_of(without_4090).step_s)
 
 
 def test_no_row_of_a_held_out_gpu_reaches_the_fit(table, without_4090):
     assert RTX4090 not in set(table.gpu_key[without_4090.rows])
     nan = replace(table, log_seconds=np.where(table.gpu_key == RTX4090, np.nan, table.log_seconds))
-    other = fit_table(nan, nan.training & (nan.gpu_key != RTX4090))
+    other = fit_table(nan, nan.gpu_key != RTX4090)
     assert np.isfinite(other.z).all()
     assert np.array_equal(other.z, without_4090.z)
 
@@ -55,21 +60,20 @@ def test_no_row_of_a_held_out_gpu_reaches_the_fit(table, without_4090):
 def test_shuffling_the_specifications_at_least_doubles_the_error(table):
     """If the score survived it, it would come from somewhere else than the hardware's figures."""
     pairs = pairs_of(table)
-    everything = np.ones(len(pairs), dtype=bool)
-    true = mape(table, pairs, times_of(fit_table(table, table.training)), everything)
+    true = mape(table, pairs, times_of(fit_table(table, everything(table))), everything(pairs))
     keys = sorted(set(table.gpu_key))
     shuffled = dict(zip(keys, np.random.default_rng(7).permutation(keys), strict=True))
     specs: list[GpuSpec] = [load_specs()[shuffled[key]] for key in table.gpu_key]
     wrong = replace(table, chips=chips_of(specs))
     # Deviations would soak up what the figures no longer say: take them out, as for a GPU never seen.
-    fit = fit_table(wrong, wrong.training)
+    fit = fit_table(wrong, everything(wrong))
     host = np.array([fit.host_s_per_operator[source] for source in wrong.source])
     blind = predict_rows(wrong, fit.coefficients, host, np.zeros((len(wrong), 3)))
-    assert mape(wrong, pairs, blind, everything) > 2 * true
+    assert mape(wrong, pairs, blind, everything(pairs)) > 2 * true
 
 
 def test_one_step_without_a_gpu_agrees_with_a_fit_that_never_saw_it(table, without_4090):
-    full = fit_table(table, table.training)
+    full = fit_table(table, everything(table))
     pairs = pairs_of(table)
     mine = table.gpu_key[pairs.y] == RTX4090
     shortcut = times_of(full, full.without(table.gpu_key == RTX4090))
@@ -80,12 +84,12 @@ def test_one_step_without_a_gpu_agrees_with_a_fit_that_never_saw_it(table, witho
 def test_the_order_of_the_rows_changes_nothing(table):
     order = np.random.default_rng(3).permutation(len(table))
     shuffled = take(table, order)
-    a, b = fit_table(table, table.training), fit_table(shuffled, shuffled.training)
+    a, b = fit_table(table, everything(table)), fit_table(shuffled, everything(shuffled))
     assert np.allclose(a.z, b.z, atol=1e-6)
 
 
 def test_efficiencies_are_shares_of_a_peak_or_nearly(table):
-    coefficients = load_calibration().level.coefficients
+    coefficients = load_calibration().train.level.coefficients
     for name in NAMES:
         value = getattr(coefficients, name)
         if name.startswith(("conv_", "matmul_", "bandwidth_")):
@@ -96,8 +100,8 @@ def test_a_rebuilt_calibration_is_the_committed_one(rebuilt):
     """The committed file belongs to the tables beside it."""
     committed = load_calibration()
     assert committed.stale == ()
-    for kind in ("ratio", "level"):
-        mine, theirs = getattr(rebuilt, kind), getattr(committed, kind)
+    for task, kind in itertools.product(TaskKind, ("ratio", "level")):
+        mine, theirs = getattr(rebuilt.of(task), kind), getattr(committed.of(task), kind)
         for name in NAMES:
             assert getattr(mine.coefficients, name) == pytest.approx(
                 getattr(theirs.coefficients, name), rel=1e-3
@@ -145,6 +149,6 @@ def test_the_scale_is_found_again_from_errors_that_follow_it(table):
 
 
 def test_a_wider_tensor_core_is_harder_to_feed_and_a_larger_cache_saves_traffic():
-    c = load_calibration().ratio.coefficients
+    c = load_calibration().train.ratio.coefficients
     assert 0 < c.width < 1
     assert 0 < c.cache < 0.2

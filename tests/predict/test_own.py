@@ -107,8 +107,8 @@ def test_own_runs_join_as_cells_and_teach_about_the_card(vgg16, plain):
     assert set(table.gpu_key) == {H200, T4}
     faster = room.calibrate(runs(vgg16, factor=1.5), fitted="2026-11-20")
     assert plain.inputs["own runs"] != faster.inputs["own runs"]
-    assert faster.rows == load_calibration().rows + 2
-    assert np.sum(faster.ratio.deviations["Turing"]) > np.sum(plain.ratio.deviations["Turing"])
+    assert faster.train.rows == load_calibration().train.rows + 2
+    assert np.sum(faster.train.ratio.deviations["Turing"]) > np.sum(plain.train.ratio.deviations["Turing"])
     assert encode(faster) == encode(room.calibrate(runs(vgg16, factor=1.5)[::-1], fitted="2026-11-20"))
 
 

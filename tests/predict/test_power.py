@@ -20,7 +20,7 @@ from gpubench.profile import load_profiles
 from gpubench.specs import load_specs
 
 SPECS = load_specs()
-COEFFICIENTS = load_calibration().ratio.coefficients
+COEFFICIENTS = load_calibration().train.ratio.coefficients
 H100_SXM, H100_PCIE = SPECS["nvidia-h100-sxm-80gb"], SPECS["nvidia-h100-pcie-80gb"]
 H200, GH200 = SPECS["nvidia-h200-sxm-141gb"], SPECS["nvidia-gh200-96gb"]
 L4, T4, TITAN = (
@@ -101,7 +101,7 @@ def test_a_gh200_is_not_above_an_h200_at_equal_clocks(workload, precision, aim):
         work_of(profile.train, profile.main_batch),
         chips_of([H200, GH200]),
         arithmetic_of(precision, MemoryFormat.CHANNELS_LAST if profile.is_image else None, 2),
-        getattr(load_calibration(), aim).coefficients,
+        getattr(load_calibration().train, aim).coefficients,
         host_s_per_operator=0.0,
     ).step_s
     assert times[0] <= times[1]

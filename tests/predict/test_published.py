@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from gpubench.errors import MisuseError
+from gpubench.models import TaskKind
 from gpubench.predict.pairs import chips
-from gpubench.predict.published import COLUMNS, base_model, model_profiles, read_csv, shipped
+from gpubench.predict.published import COLUMNS, base_model, fitted_on, model_profiles, read_csv, shipped
 from gpubench.predict.roofline import Mode
 from gpubench.specs import load_specs
 from predict.csvs import write_csv
 
+DATA = Path(__file__).parents[2] / "gpubench/data"
 GOOD = {
     "source": "lab", "gpu": "Tesla T4", "model": "resnet50", "mode": "train", "precision": "fp32",
     "batch_size": "64", "metric": "throughput", "unit": "images/s", "value": "100",
@@ -22,8 +24,7 @@ GOOD = {
 
 
 def test_the_shipped_rows_say_where_they_come_from():
-    path = Path(__file__).parents[2] / "gpubench/data/published.csv"
-    with path.open(encoding="utf-8", newline="") as file:
+    with (DATA / "published.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) > 4900
     assert set(COLUMNS) < set(rows[0])
@@ -34,6 +35,28 @@ def test_the_shipped_rows_say_where_they_come_from():
         assert row["gpu_key"] in load_specs()
 
 
+def test_the_shipped_rows_of_inference_say_where_they_come_from():
+    with (DATA / "published_inference.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) > 2000
+    assert {row["mode"] for row in rows} == {"inference"}
+    known = model_profiles(TaskKind.INFER)
+    for row in rows:
+        assert "@" in row["source_ref"]
+        assert row["licence"]
+        assert row["gpu_key"] in load_specs()
+        assert row["model"] in known
+
+
+def test_what_compiling_saves_is_told_from_what_it_does_not():
+    table = fitted_on(TaskKind.INFER)
+    compiled = table.arithmetic.compiled
+    assert {str(s) for s in table.source[compiled]} == {
+        str(s) for s in table.source if str(s).endswith("-dynamo")
+    }
+    assert not compiled[~table.inference].any()
+
+
 def test_kepler_is_left_out_and_said():
     reading = shipped()
     assert not any("k80" in key for key in reading.table.gpu_key)
@@ -42,7 +65,7 @@ def test_kepler_is_left_out_and_said():
 
 
 def test_labels_are_read_as_the_arithmetic_that_runs():
-    table = shipped().table
+    table = fitted_on(TaskKind.TRAIN)
 
     def modes(source, gpu_key, precision):
         rows = (table.source == source) & (table.gpu_key == gpu_key) & (table.precision == precision)
@@ -118,4 +141,4 @@ def test_every_nvidia_gpu_has_its_chip_and_no_other_does():
 
 def test_names_of_one_model():
     assert base_model("ResNet50@224+Adam") == base_model("resnet50") == "resnet50"
-    assert len(model_profiles()) == 106
+    assert len(model_profiles(TaskKind.TRAIN)) == 106

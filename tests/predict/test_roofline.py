@@ -8,7 +8,7 @@ import pytest
 
 from gpubench.models import Operator, OperatorKind, Precision
 from gpubench.predict.calibration import load_calibration
-from gpubench.predict.roofline import arithmetic_of, chips_of, step_times, work_of
+from gpubench.predict.roofline import Mode, arithmetic_of, chips_of, step_times, work_of
 from gpubench.profile import load_profiles
 from gpubench.specs import load_specs
 from predict.profiles import published
@@ -23,7 +23,7 @@ def seconds(operators, spec, precision=Precision.AMP_BF16, batch=64):
             work_of(operators, batch),
             chips_of([spec]),
             arithmetic_of(precision, None, 1),
-            load_calibration().level.coefficients,
+            load_calibration().train.level.coefficients,
             host_s_per_operator=0.0,
         ).step_s[0]
     )
@@ -33,7 +33,7 @@ def seconds(operators, spec, precision=Precision.AMP_BF16, batch=64):
 def test_splitting_a_total_into_operators_changes_nothing(precision):
     whole = Operator(kind=OperatorKind.CONV, count=1, flops_per_sample=8e9, bytes_per_sample=4e8)
     part = Operator(kind=OperatorKind.CONV, count=1, flops_per_sample=1e9, bytes_per_sample=5e7)
-    floor = load_calibration().level.coefficients.operator_floor_s
+    floor = load_calibration().train.level.coefficients.operator_floor_s
     apart = seconds([part] * 8, A100, precision) - 8 * floor
     assert seconds([whole], A100, precision) - floor == pytest.approx(apart, rel=1e-9)
 
@@ -75,3 +75,10 @@ def test_half_precision_on_a_gpu_without_tensor_cores_runs_at_its_fp32_rate():
     assert seconds(operators, card, Precision.AMP_FP16) == pytest.approx(
         seconds(operators, card, Precision.FP32)
     )
+
+
+def test_another_vendors_tf32_is_its_fp32():
+    """ROCm leaves TF32 off: published rows of an MI325X with it and without agree to 1 %."""
+    chips = chips_of([load_specs()["amd-mi325x-256gb"], load_specs()["nvidia-h100-sxm-80gb"]])
+    assert chips.peaks[0, Mode.TF32] == chips.peaks[0, Mode.FP32]
+    assert list(chips.tensor[:, Mode.TF32]) == [False, True]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubench.errors import MisuseError
 from gpubench.models import TaskKind
+from gpubench.predict.calibration import load_calibration
 from gpubench.predict.question import Question
-from gpubench.predict.scaling import scaling
+from gpubench.predict.scaling import SHARES, scaling
+from gpubench.predict.scaling_fit import PRIORS, fit_scaling, jobs, scaling_figures
 from gpubench.specs import load_specs
 from predict.profiles import published
 
@@ -43,6 +47,28 @@ def test_the_efficiency_lies_in_its_interval_and_never_rises_with_n(n, speed, ke
     one, more = scaling(VGG16, SPECS[key], n, speed), scaling(VGG16, SPECS[key], n + 1, speed)
     assert 0 < one.low <= one.efficiency <= one.high <= 1
     assert more.efficiency <= one.efficiency
+
+
+def test_the_shares_are_those_of_published_jobs_and_their_intervals_hold():
+    """With each harness left out; a job of which no other harness has the like is the hard case."""
+    figures = scaling_figures()
+    assert figures["jobs"] > 100
+    assert figures["mape"] < 0.06
+    assert 0.85 <= figures["coverage_90"] <= 0.95
+    assert figures["by_slice"]["from one GPU"]["jobs"] > 50
+    fitted = load_calibration().scaling
+    assert math.exp(fitted.logs[SHARES.index("pcie")]) < 0.6
+    again = fit_scaling()
+    assert again.logs == pytest.approx(fitted.logs, rel=1e-3, abs=1e-4)
+    assert again.factor == pytest.approx(fitted.factor, rel=1e-3)
+
+
+def test_a_link_without_a_published_job_keeps_its_judgement_and_another_vendor_its_own_width():
+    fitted = fit_scaling([job for job in jobs() if job.exchange.link != "pcie"])
+    assert math.exp(fitted.logs[SHARES.index("pcie")]) == pytest.approx(PRIORS["pcie"][0], rel=0.02)
+    amd = scaling(RESNET50, SPECS["amd-mi325x-256gb"], 8, 2000.0)
+    assert amd.link == "fabric"
+    assert math.log(amd.efficiency / amd.low) == pytest.approx(load_calibration().scaling.other_vendors)
 
 
 @pytest.mark.parametrize(("n", "speed"), [(0, 1.0), (2, 0.0), (2, float("nan"))])

@@ -227,8 +227,13 @@ def test_the_others_of_a_job_are_gpus_of_the_same_kind(four, visible, first, cou
 def test_too_few_of_a_kind_is_said_with_how_many_there_are(four) -> None:
     four(names=("NVIDIA H200", "NVIDIA H200", "NVIDIA L4", "NVIDIA H200"))
     assert [d.index for d in select_peers(select_device("cuda")[0], 3)] == [1, 3]
-    with pytest.raises(NoDeviceError, match="--gpus 4: 3 of NVIDIA H200 can be used here"):
-        select_peers(select_device("cuda")[0], 4)
+    with pytest.raises(NoDeviceError, match="--gpus 5: 4 of NVIDIA H200 and others can be used here"):
+        select_peers(select_device("cuda")[0], 5)
+
+
+def test_where_a_kind_is_too_few_others_fill_the_number(four) -> None:
+    four(names=("NVIDIA H200", "NVIDIA L4", "NVIDIA H200", "NVIDIA H200"))
+    assert [d.index for d in select_peers(select_device("cuda")[0], 4)] == [2, 3, 1]
 
 
 def test_all_of_a_kind_are_the_peers_of_a_gpu(four) -> None:
@@ -237,6 +242,9 @@ def test_all_of_a_kind_are_the_peers_of_a_gpu(four) -> None:
     assert every_peer(select_device("cpu")[0]) == ()
 
 
-def test_a_cpu_has_no_others() -> None:
-    with pytest.raises(MisuseError, match="--gpus 2 needs whole NVIDIA GPUs; this device is "):
-        select_peers(select_device("cpu")[0], 2)
+def test_a_cpu_is_its_own_peer_for_as_many_processes_as_it_has_threads(monkeypatch) -> None:
+    monkeypatch.setattr("gpubench.probe.select.usable_threads", lambda: 3)
+    cpu = select_device("cpu")[0]
+    assert select_peers(cpu, 3) == (cpu, cpu)
+    with pytest.raises(NoDeviceError, match="--gpus 4 on a CPU is 4 processes, and this machine gives 3"):
+        select_peers(cpu, 4)

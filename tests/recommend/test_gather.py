@@ -7,7 +7,16 @@ import re
 import msgspec
 import pytest
 
-from gpubench.models import Estimate, Execution, Finding, FindingKind, MemoryFormat, Precision, TaskKind
+from gpubench.models import (
+    Estimate,
+    Execution,
+    Finding,
+    FindingKind,
+    MemoryFormat,
+    ParallelMode,
+    Precision,
+    TaskKind,
+)
 from gpubench.predict.estimate import estimate as predict_all
 from gpubench.predict.estimate import estimate_at_largest_batch
 from gpubench.predict.explain import as_records
@@ -17,7 +26,7 @@ from gpubench.profile.memory import MOST_BATCH
 from gpubench.recommend import own_devices
 from gpubench.recommend.gather import LATENCY_BATCHES, Runs, gather, mean_power_w, slow_latency_s
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.scaling import measured_efficiency, scaling_of
+from gpubench.recommend.scaling import Efficiency, measured_efficiency, scaling_of
 from gpubench.record.store import write_run
 from gpubench.sections.prediction import answered
 from gpubench.specs import load_specs
@@ -185,6 +194,19 @@ def test_latency_picks_the_batch_with_most_throughput_that_still_meets_it():
     assert "above 0.01 ms" in impossible.reason
 
 
+def test_jobs_at_once_count_what_they_take_from_each_other_where_runs_hold_it():
+    """Four jobs at 1,800/s each where one alone does 2,000/s: 0.9; what no run holds is 1."""
+    case = case_on(H100)
+    at_once = msgspec.structs.replace(case, gpu_count=4, parallel_mode=ParallelMode.INDEPENDENT)
+    runs = (run_of(H100, measurement(case, 2000), measurement(at_once, 7200)),)
+    evidence = gather(RankRequest(workloads=("vgg16",)), [H100], Runs(runs, ()))
+    alone = evidence.answers["vgg16"][H100]
+    spec = load_specs()[H100]
+    assert evidence.independent("vgg16", spec, 4, alone).likely == pytest.approx(0.9)
+    assert evidence.independent("vgg16", spec, 8, alone) == Efficiency(1.0, 1.0, 1.0, "independent jobs")
+    assert measured_efficiency(runs, case, H100, 4) is None  # they are no data-parallel job
+
+
 def test_scaling_is_measured_where_runs_hold_it():
     """Four GPUs at 7,200/s where one does 2,000/s: 7,200 / (4 x 2,000) = 0.9."""
     case = case_on(H100)
@@ -212,6 +234,7 @@ def test_scaling_is_measured_where_runs_hold_it():
     assert measured_efficiency(held, eager, H100, 4).likely == pytest.approx(0.9)
 
     evidence = gather(RankRequest(workloads=("vgg16",)), [H100], Runs(tuple(runs), ()))
+    assert evidence.independent is None
     alone = evidence.answers["vgg16"][H100]
     assert isinstance(alone, Estimate)
     spec = load_specs()[H100]

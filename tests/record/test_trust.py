@@ -469,3 +469,11 @@ def test_several_gpus_are_compared_with_one_of_the_same_run(make_run):
     assert (effect.interval.value, effect.efficiency.value) == (pytest.approx(4), pytest.approx(1))
     assert effect.efficiency.low == pytest.approx(effect.interval.low / 4)
     assert scaling_effects(results_of(msgspec.structs.replace(make_run(), measurements=(four,)))) == ()
+
+
+def test_a_batch_that_several_gpus_share_is_compared_with_the_whole_of_it_on_one(make_run):
+    one = with_launch(make_run(), launch()).measurements[0]
+    quarter = {"gpu_count": 4, "node_count": 2, "batch_size": one.case.batch_size // 4}
+    four = msgspec.structs.replace(one, case=msgspec.structs.replace(one.case, **quarter))
+    (effect,) = scaling_effects(results_of(msgspec.structs.replace(make_run(), measurements=(one, four))))
+    assert (effect.to.case, effect.value) == (one.case, pytest.approx(1))

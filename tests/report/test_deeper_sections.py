@@ -14,6 +14,7 @@ from gpubench.models import (
     FindingKind,
     Launch,
     Measurement,
+    ParallelMode,
     Precision,
     Round,
     StartState,
@@ -512,10 +513,21 @@ def test_what_more_gpus_add_is_shown_per_gpu_and_claims_nothing_without_one_alon
     four = msgspec.structs.replace(one, gpu_count=4)
     rows = (samples.measurement(one, 0.064), samples.measurement(four, 64 * 4 / 3600))
     row = table_of("together", samples.report_data(samples.h200_run(measurements=rows))).rows[0]
-    assert row[2:4] == ("4", "64")
-    assert row[5].startswith("3.596×")
-    assert row[6] == "90 %"
+    assert row[2:5] == ("4", "ddp", "64")
+    assert row[6].startswith("3.596×")
+    assert row[7] == "90 %"
     assert block_of("together", samples.report_data(samples.h200_run(measurements=rows[1:]))) is None
+
+
+def test_how_gpus_work_at_once_and_the_batch_that_they_share_stand_in_their_row():
+    one = samples.case("resnet50", batch=64, execution=Execution.EAGER)
+    strong = msgspec.structs.replace(
+        one, gpu_count=4, node_count=2, batch_size=16, parallel_mode=ParallelMode.FSDP
+    )
+    rows = (samples.measurement(one, 0.064), samples.measurement(strong, 64 / 3600))
+    row = table_of("together", samples.report_data(samples.h200_run(measurements=rows))).rows[0]
+    assert row[2:5] == ("4", "fsdp, 2 machines", "16\n(one GPU: 64)")
+    assert row[6].startswith("3.600×")
 
 
 def test_the_warm_up_is_no_part_of_the_strip_and_its_figures():

@@ -146,7 +146,7 @@ def _memory(machine: Machine) -> dict[str, Any]:
 
     def reset_peak(device: Any = None) -> None:
         """Source: c10/cuda/CUDACachingAllocator.cpp, resetPeakStats: the peak becomes the present."""
-        memory.peak = memory.allocated
+        memory.peak, memory.peak_reserved = memory.allocated, memory.reserved
 
     def empty_cache() -> None:
         """Source: c10/cuda/CUDACachingAllocator.cpp, release_block: cudaFree, which no capture permits."""
@@ -168,6 +168,7 @@ def _memory(machine: Machine) -> dict[str, Any]:
     return {
         "memory_allocated": lambda device=None: memory.allocated,
         "max_memory_allocated": lambda device=None: memory.peak,
+        "max_memory_reserved": lambda device=None: memory.peak_reserved,
         "memory_reserved": lambda device=None: memory.reserved,
         "reset_peak_memory_stats": reset_peak,
         "memory_stats": lambda device=None: memory.stats(),

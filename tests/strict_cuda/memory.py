@@ -93,6 +93,7 @@ class Memory:
     peak: int = 0
     reserved: int = 0
     most_reserved: int = 0
+    peak_reserved: int = 0
     retries: int = 0
     refused: int = 0
     pools: dict[object, Pool] = field(default_factory=dict)
@@ -211,6 +212,7 @@ class Memory:
             return None
         self.reserved += size
         self.most_reserved = max(self.most_reserved, self.reserved)
+        self.peak_reserved = max(self.peak_reserved, self.reserved)
         pool.segments += 1
         return Block(pool, size, next(self._numbers))
 

@@ -34,7 +34,7 @@ class Mutant:
 MEASURE = "gpubench/measure/"
 CASE, STEP, LOOP, GUARDS = (f"{MEASURE}{name}.py" for name in ("case", "step", "loop", "guards"))
 CLOCK, HARDWARE, EXECUTION, BUSY = (f"{MEASURE}{n}.py" for n in ("clock", "hardware", "execution", "busy"))
-MICRO, TEAM, WORKER = (f"{MEASURE}{name}.py" for name in ("micro", "team", "worker"))
+MICRO, SHARING, TEAM, WORKER = (f"{MEASURE}{name}.py" for name in ("micro", "sharing", "team", "worker"))
 READINGS = "gpubench/probe/nvml_readings.py"
 
 MUTANTS = (
@@ -521,8 +521,8 @@ MUTANTS = (
     # --- several GPUs, and trials of a batch ----------------------------------------------------------------
     Mutant(
         name="the processes of a job do not exchange gradients",
-        file=TEAM,
-        old="    if work.case.task is not TaskKind.TRAIN:\n",
+        file=SHARING,
+        old="    if work.case.task is not TaskKind.TRAIN or work.case.parallel_mode is not ParallelMode.DDP:\n",
         new="    if True:\n",
         misleads="N GPUs are N times one, whatever joins them",
         killer="test_team.py::test_a_job_of_two_trains_one_model_and_waits_for_the_device",
@@ -530,7 +530,7 @@ MUTANTS = (
     Mutant(
         name="every process of a job trains on the same samples",
         file=TEAM,
-        old="_built(order, setup.seed + rank, hardware)",
+        old="_built(order, setup.seed + place.rank, hardware)",
         new="_built(order, setup.seed, hardware)",
         misleads="the job learns from one share of its data",
         killer="test_team.py::test_a_job_of_two_trains_one_model_and_waits_for_the_device",
@@ -546,7 +546,7 @@ MUTANTS = (
     Mutant(
         name="all processes of a job use the first GPU",
         file=TEAM,
-        old="    hardware = open_hardware(profile, rank)\n",
+        old="    hardware = open_hardware(profile, place.local_rank)\n",
         new="    hardware = open_hardware(profile)\n",
         misleads="one GPU does the work of all, and the job is refused by NCCL",
         killer="test_team.py::test_a_job_of_two_trains_one_model_and_waits_for_the_device",

@@ -163,6 +163,16 @@ def test_the_peak_is_that_of_the_steps_and_not_of_trials_or_of_the_present(gpu):
     assert (
         3 * held < done.launch.peak_memory_bytes < 60 * 2**20
     )  # weights, moments and gradients; no trial of 64 MiB
+    assert done.launch.peak_memory_bytes <= done.launch.peak_reserved_bytes < 200 * 2**20
+
+
+def test_a_graph_holds_little_more_than_the_eager_step(gpu):
+    """The cache is emptied before the capture: the private pool takes the place of what eager steps held."""
+    eager, graph = (
+        gpu.measure("vgg16", execution=execution).launch for execution in (Execution.EAGER, Execution.GRAPH)
+    )
+    assert graph.peak_memory_bytes < 1.1 * eager.peak_memory_bytes
+    assert graph.peak_reserved_bytes < 1.2 * eager.peak_reserved_bytes
 
 
 def test_the_allocator_is_watched_while_a_case_warms_up(gpu):

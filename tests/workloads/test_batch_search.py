@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_cases import case_of
 
 from gpubench.errors import MisuseError
 from gpubench.measure.batch_search import (
@@ -102,7 +103,7 @@ def test_a_run_is_told_which_cases_do_not_surely_fit() -> None:
 def test_untraced_the_inputs_that_lie_ready_count_and_the_ceiling_is_one() -> None:
     cnn = msgspec.structs.replace(load_profiles()["cnn"], memory=())
     without = msgspec.structs.replace(cnn, sample_shape=(0,))
-    each = [peak_memory_bytes(p, TaskKind.TRAIN, Precision.FP32, 1) for p in (cnn, without)]
+    each = [peak_memory_bytes(p, case_of(p, TaskKind.TRAIN, Precision.FP32, 1)) for p in (cnn, without)]
     assert each[0] - each[1] == UNTRACED_FACTOR * 4 * 4 * 28 * 28
     featherweight = msgspec.structs.replace(
         without, parameters=20, trainable_parameters=20, saved_bytes_per_sample=16, train=()

@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_cases import BY_VALUE, case_of
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.profiler import ProfilerActivity, profile
@@ -23,25 +24,33 @@ from gpubench.interval import Interval
 from gpubench.models import (
     CardClass,
     CardMemory,
+    Checkpointing,
+    MeasuredMemory,
     MemoryBasis,
     MemoryFit,
+    MemoryNeed,
+    ParallelMode,
     Precision,
+    Recipe,
     TaskKind,
+    Trainable,
     Verdict,
+    WeightType,
     WorkloadProfile,
 )
 from gpubench.profile import load_profiles, profile_of, profile_workload
 from gpubench.profile.cuda_rules import RESULT_IN_FLOAT32, TO_FLOAT32, TO_LOWER, cuda_rules
-from gpubench.profile.liveness import step_trace, trace_memory, traced_peak_bytes
+from gpubench.profile.liveness import step_trace, trace_memory, trace_step, traced_peak_bytes
 from gpubench.profile.memory import (
     MOST_BATCH,
     UNTRACED_FACTOR,
     WORKSPACE_BYTES,
+    checkpointed,
     judge,
     largest_batch,
     need_of,
     peak_memory_bytes,
-    with_blocks_recomputed,
+    with_adapters,
 )
 from gpubench.units import GIB
 from gpubench.workload import Task, Workload
@@ -137,7 +146,12 @@ CONTROLS = [  # GiB, counted once by another program of the same kind, which gav
 def test_the_shipped_lines_give_the_control_figures(name: str, batch: int, is_amp: bool, gib: float) -> None:
     """BERT's control counts two bytes where CUDA's dropout keeps a mask of one: 0.24 GiB."""
     precision = Precision.AMP_BF16 if is_amp else Precision.FP32
-    peak = peak_memory_bytes(load_profiles()[name], TaskKind.TRAIN, precision, batch) - WORKSPACE_BYTES
+    peak = (
+        peak_memory_bytes(
+            load_profiles()[name], case_of(load_profiles()[name], TaskKind.TRAIN, precision, batch)
+        )
+        - WORKSPACE_BYTES
+    )
     assert peak / GIB == pytest.approx(gib, rel=0.045 if name == "bert_base" else 0.015)
 
 
@@ -146,7 +160,12 @@ def test_the_shipped_lines_give_the_control_figures(name: str, batch: int, is_am
 def test_a_trace_at_full_size_falls_on_the_lines(name: str, batch: int, is_amp: bool, gib: float) -> None:
     del gib
     precision = Precision.AMP_BF16 if is_amp else Precision.FP32
-    told = peak_memory_bytes(load_profiles()[name], TaskKind.TRAIN, precision, batch) - WORKSPACE_BYTES
+    told = (
+        peak_memory_bytes(
+            load_profiles()[name], case_of(load_profiles()[name], TaskKind.TRAIN, precision, batch)
+        )
+        - WORKSPACE_BYTES
+    )
     workload = load_workload(name)
     traced = traced_peak_bytes(workload.build, batch, TaskKind.TRAIN, is_amp=is_amp)
     assert told == pytest.approx(traced, rel=0.002)
@@ -155,16 +174,17 @@ def test_a_trace_at_full_size_falls_on_the_lines(name: str, batch: int, is_amp: 
 def test_a_language_model_needs_its_logits_in_float32() -> None:
     """By hand 18.8 GB: on top of weights, state and layers, one half and three full matrices of logits."""
     profile = load_profiles()["transformer"]
-    peak = peak_memory_bytes(profile, TaskKind.TRAIN, Precision.AMP_BF16, 16)
+    peak = peak_memory_bytes(profile, case_of(profile, TaskKind.TRAIN, Precision.AMP_BF16, 16))
     assert peak - WORKSPACE_BYTES == pytest.approx(18.8e9, rel=0.01)
-    batch = largest_batch(profile, TaskKind.TRAIN, Precision.AMP_BF16, card(24))
+    batch = largest_batch(profile, case_of(profile, TaskKind.TRAIN, Precision.AMP_BF16, 1), card(24))
     assert 14 <= batch < 20, "not 36, which needs 40 GB"
 
 
 @pytest.mark.parametrize("name", ["cnn", "lstm", "bert_base", "resnet50"])
 def test_the_shipped_lines_are_those_of_a_new_trace(name: str) -> None:
     workload, shipped = load_workload(name), load_profiles()[name]
-    for one, two in zip(trace_memory(workload), shipped.memory, strict=True):
+    as_built = [step for step in shipped.memory if step.recipe == Recipe()]
+    for one, two in zip(trace_memory(workload, 0), as_built, strict=True):
         assert (one.task, one.is_amp) == (two.task, two.is_amp)
         for n in (1, 64, 4096):
             peaks = [max(x.fixed_bytes + n * x.bytes_per_sample for x in s.lines) for s in (one, two)]
@@ -290,11 +310,11 @@ def test_torch_is_left_as_it_was() -> None:
 )
 def test_more_samples_never_need_less(name: str, batch: int, task: TaskKind, precision: Precision) -> None:
     profile = load_profiles()[name]
-    one, two = (peak_memory_bytes(profile, task, precision, n) for n in (batch, batch + 1))
+    one, two = (peak_memory_bytes(profile, case_of(profile, task, precision, n)) for n in (batch, batch + 1))
     assert one <= two
     if profile.memory:
-        infer = peak_memory_bytes(profile, TaskKind.INFER, precision, batch)
-        assert infer <= peak_memory_bytes(profile, TaskKind.TRAIN, precision, batch)
+        infer = peak_memory_bytes(profile, case_of(profile, TaskKind.INFER, precision, batch))
+        assert infer <= peak_memory_bytes(profile, case_of(profile, TaskKind.TRAIN, precision, batch))
 
 
 @pytest.mark.parametrize("name", TRAINED)
@@ -303,7 +323,7 @@ def test_autocast_halves_no_weights_but_saves_activations(name: str) -> None:
     slopes = {
         s.is_amp: s.lines[-1].bytes_per_sample
         for s in load_profiles()[name].memory
-        if s.task is TaskKind.TRAIN and not s.recomputed
+        if s.task is TaskKind.TRAIN and s.recipe == Recipe()
     }
     assert slopes[True] < 0.8 * slopes[False]
 
@@ -311,34 +331,160 @@ def test_autocast_halves_no_weights_but_saves_activations(name: str) -> None:
 def test_recomputed_blocks_save_memory_where_a_model_has_blocks() -> None:
     """A transformer's layers and a ResNet's bottlenecks are such; VGG16 is one sequence of single layers."""
     slopes = {
-        name: {
-            s.recomputed: s.lines[-1].bytes_per_sample
-            for s in load_profiles()[name].memory
-            if s.task is TaskKind.TRAIN and s.is_amp
-        }
+        (name, s.recipe.checkpointing): s.lines[-1].bytes_per_sample
         for name in ("bert_base", "resnet50", "vgg16")
+        for s in load_profiles()[name].memory
+        if s.task is TaskKind.TRAIN and s.is_amp and s.recipe.weight_type is WeightType.FLOAT32
     }
-    assert slopes["bert_base"][True] < 0.3 * slopes["bert_base"][False]
-    assert slopes["resnet50"][True] < 0.6 * slopes["resnet50"][False]
-    assert set(slopes["vgg16"]) == {False}
-    again = with_blocks_recomputed(load_profiles()["bert_base"])
-    assert again is not None
-    needs = [
-        need_of(p, TaskKind.TRAIN, Precision.AMP_BF16, 64, CardClass.HBM)
-        for p in (again, load_profiles()["bert_base"])
-    ]
-    assert needs[0].device.high < 0.5 * needs[1].device.high
-    assert with_blocks_recomputed(load_profiles()["vgg16"]) is None
+    none, some, every = Checkpointing
+    assert slopes["bert_base", every] < 0.3 * slopes["bert_base", none]
+    assert slopes["resnet50", every] < 0.6 * slopes["resnet50", none]
+    for name in ("bert_base", "resnet50"):
+        assert 1.1 * slopes[name, every] < slopes[name, some] < 0.9 * slopes[name, none]
+    assert {how for name, how in slopes if name == "vgg16"} == {none}
+    bert, vgg = load_profiles()["bert_base"], load_profiles()["vgg16"]
+    plain = case_of(bert, TaskKind.TRAIN, Precision.AMP_BF16, 64)
+    cheap, again = checkpointed(bert, plain)
+    needs = [need_of(bert, case, CardClass.HBM).device.high for case in (again, cheap, plain)]
+    assert needs[0] < 0.5 * needs[2]
+    assert needs[0] < needs[1] < needs[2]
+    assert checkpointed(vgg, case_of(vgg, TaskKind.TRAIN, Precision.AMP_BF16, 64)) == ()
+
+
+def test_selective_checkpointing_keeps_attention_and_every_second_product() -> None:
+    """By hand, per layer and token at bf16: input, query, key, value, output and sums of attention, gate ..."""
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.third = (nn.Linear(64, 64, bias=False) for _ in range(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q, k = self.first(x)[:, None], self.second(x)[:, None]
+            seen = nn.functional.scaled_dot_product_attention(q, k, q)
+            return x + self.third(seen[:, 0]).relu()
+
+    class Deep(nn.Module):
+        def __init__(self, layers: int) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(Layer() for _ in range(layers))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    def saved(layers: int, how: Checkpointing) -> float:
+        workload = Workload(
+            name="deep", version=1, sample_unit="x", sample_shape=(1024, 64), batches=(2,), is_image=False,
+            source="test", build=lambda n, _: Task(
+                model=Deep(layers), batches=((torch.randn(n, 1024, 64),) * 2,), loss=nn.functional.mse_loss,
+                optimizer=torch.optim.SGD,
+            ),
+        )  # fmt: skip
+        step = trace_step(workload, TaskKind.TRAIN, is_amp=False, recipe=Recipe(checkpointing=how))
+        assert step.saved is not None
+        return step.saved.bytes_per_sample
+
+    one = 1024 * 64 * 4
+    sums = 1024 * 4
+    none, some, every = (saved(10, how) - saved(4, how) for how in Checkpointing)
+    assert every == 6 * one, "the input of each layer alone"
+    assert some == 6 * (one + 2 * one + one + sums), "the first and the third product, and attention"
+    assert none > some
+
+
+def test_weights_in_half_precision_halve_everything_that_follows_from_them() -> None:
+    bert = load_profiles()["bert_base"]
+    steps = {
+        s.recipe.weight_type: s
+        for s in bert.memory
+        if s.task is TaskKind.TRAIN and not s.is_amp and s.recipe.checkpointing is Checkpointing.NONE
+    }
+    full, half = steps[WeightType.FLOAT32], steps[WeightType.BFLOAT16]
+    for name in ("weights_bytes", "trained_bytes", "optimizer_bytes"):
+        assert getattr(half, name) == pytest.approx(getattr(full, name) / 2, rel=0.01)
+    assert half.peak(32).at(32) == pytest.approx(full.peak(32).at(32) / 2, rel=0.05)
+    case = case_of(bert, TaskKind.TRAIN, Precision.TF32, 32, weight_type=WeightType.BFLOAT16)
+    assert need_of(bert, case, CardClass.HBM).basis is MemoryBasis.TRACED
+
+
+# --- several GPUs --------------------------------------------------------------------------------------------
+
+
+def _on(
+    count: int, mode: ParallelMode, name: str = "transformer", batch: int = 1, **others: Any
+) -> MemoryNeed:
+    profile = load_profiles()[name]
+    case = case_of(
+        profile, TaskKind.TRAIN, Precision.AMP_BF16, batch, gpu_count=count, parallel_mode=mode, **others
+    )
+    return need_of(profile, case, CardClass.HBM)
+
+
+def test_data_parallel_gpus_hold_the_gradients_once_more_in_buckets() -> None:
+    one, two = (_on(count, ParallelMode.DDP) for count in (1, 2))
+    weights = 4 * load_profiles()["transformer"].parameters
+    assert two.allocated.value - one.allocated.value == pytest.approx(weights, rel=0.01)
+    assert two.device.high - one.device.high > weights + GIB, "and what joins them takes some"
+    assert _on(8, ParallelMode.DDP).device == two.device
+
+
+def test_sharded_weights_shrink_with_the_gpus_and_activations_do_not() -> None:
+    needs = {count: _on(count, ParallelMode.FSDP, batch=8) for count in (2, 4, 8, 1024)}
+    parameters = load_profiles()["transformer"].parameters
+    for count, need in needs.items():
+        assert need.basis is MemoryBasis.TRACED
+        assert need.parts.weights_bytes == pytest.approx(4 * parameters / count, rel=0.01)
+        assert need.parts.optimizer_bytes == pytest.approx(8 * parameters / count, rel=0.01)
+    values = [need.device.value for need in needs.values()]
+    assert values == sorted(values, reverse=True)
+    rest = [n.parts.activations_bytes + n.parts.gradients_bytes for n in needs.values()]
+    assert max(rest) < 1.02 * min(rest)
+    assert needs[8].device.value < _on(8, ParallelMode.DDP, batch=8).device.value
+
+
+def test_a_model_without_blocks_is_gathered_whole() -> None:
+    """VGG16: each of two GPUs holds half of weights and states, and all of the weights while it computes."""
+    need = _on(2, ParallelMode.FSDP, "vgg16", batch=1)
+    whole = 4 * load_profiles()["vgg16"].parameters
+    assert need.parts.weights_bytes == pytest.approx(whole / 2, rel=0.01)
+    assert need.parts.activations_bytes > whole
+
+
+def test_what_was_not_traced_is_told_by_the_formula_and_says_so() -> None:
+    need = _on(1, ParallelMode.SINGLE, weight_type=WeightType.INT4)
+    assert need.basis is MemoryBasis.FORMULA
+    assert need.untraced == "no step with int4 weights was traced"
+    assert need.device.high > need.device.value > need.device.low
+    profile = load_profiles()["transformer"]
+    case = case_of(profile, TaskKind.TRAIN, Precision.FP32, 1, weight_type=WeightType.INT4)
+    assert "; not traced: no step with int4" in judge(profile, case, card(24)).text()
+
+
+def test_adapters_need_neither_gradients_nor_states_of_the_weights() -> None:
+    profile = load_profiles()["transformer"]
+    case = case_of(profile, TaskKind.TRAIN, Precision.AMP_BF16, 4)
+    found = {how: (adapted, base) for adapted, how, base in with_adapters(profile, case)}
+    assert set(found) == {Trainable.LORA, Trainable.QLORA}
+    for how, (adapted, base) in found.items():
+        changed = case_of(profile, TaskKind.TRAIN, Precision.TF32, 4, trainable=how, weight_type=base)
+        parts = need_of(adapted, changed, CardClass.HBM).parts
+        assert parts.optimizer_bytes < 0.2 * profile.parameters
+        assert parts.gradients_bytes < 0.2 * profile.parameters
+        assert parts.weights_bytes < 2.2 * profile.parameters
+    assert not list(with_adapters(load_profiles()["resnet50"], case))
 
 
 def test_frozen_layers_save_nothing() -> None:
     frozen, trained = (load_profiles()[n] for n in ("vgg16_transfer", "vgg16"))
     for precision in (Precision.FP32, Precision.AMP_BF16):
         train, infer = (
-            peak_memory_bytes(frozen, task, precision, 64) for task in (TaskKind.TRAIN, TaskKind.INFER)
+            peak_memory_bytes(frozen, case_of(frozen, task, precision, 64))
+            for task in (TaskKind.TRAIN, TaskKind.INFER)
         )
         assert train < 1.1 * infer
-        assert train < 0.4 * peak_memory_bytes(trained, TaskKind.TRAIN, precision, 64)
+        assert train < 0.4 * peak_memory_bytes(trained, case_of(trained, TaskKind.TRAIN, precision, 64))
 
 
 def card(gib: float, card_class: CardClass = CardClass.GDDR) -> CardMemory:
@@ -359,8 +505,11 @@ def test_the_largest_batch_is_the_largest_that_fits(
     if not traced:
         profile = msgspec.structs.replace(profile, memory=())
     task, on = profile.tasks[0], card(gib, card_class)
-    found = largest_batch(profile, task, Precision.FP32, on, scale=scale)
-    both = [judge(profile, task, Precision.FP32, max(1, n), on, scale=scale) for n in (found, found + 1)]
+    found = largest_batch(profile, case_of(profile, task, Precision.FP32, 1), on, scale=scale)
+    both = [
+        judge(profile, case_of(profile, task, Precision.FP32, max(1, n)), on, scale=scale)
+        for n in (found, found + 1)
+    ]
     assert found == 0 or both[0].fits
     assert found == MOST_BATCH or not both[1].fits
     assert {fit.largest_batch for fit in both} == {found} or found in {0, MOST_BATCH}
@@ -387,7 +536,12 @@ def test_the_three_figures_are_ordered_and_the_parts_add_up(  # noqa: PLR0917 - 
     profile = load_profiles()[name]
     if not traced:
         profile = msgspec.structs.replace(profile, memory=(), memory_untraced="it looks at its values")
-    need = need_of(profile, task, precision, batch, card_class, measured_bytes=measured)
+    need = need_of(
+        profile,
+        case_of(profile, task, precision, batch),
+        card_class,
+        measured=None if measured is None else MeasuredMemory(allocated_bytes=measured),
+    )
     for figure in (need.allocated, need.reserved, need.device):
         assert figure.low <= figure.value <= figure.high
     assert need.allocated.value <= need.reserved.value < need.device.value
@@ -410,7 +564,7 @@ def test_the_upper_end_decides_and_the_answer_says_what_it_knows() -> None:
     profile = load_profiles()["resnet50"]
 
     def answer(gib: float) -> MemoryFit:
-        return judge(profile, TaskKind.TRAIN, Precision.FP32, 64, card(gib))
+        return judge(profile, case_of(profile, TaskKind.TRAIN, Precision.FP32, 64), card(gib))
 
     device = answer(24).need.device
     fits, tight, large = (
@@ -429,10 +583,36 @@ def test_the_upper_end_decides_and_the_answer_says_what_it_knows() -> None:
     assert "not even a batch of 1 fits" in answer(0.5).text()
 
 
+def test_measured_figures_replace_the_model_each_its_own() -> None:
+    profile = load_profiles()["resnet50"]
+    case = case_of(profile, TaskKind.TRAIN, Precision.FP32, 64)
+    measured = MeasuredMemory(
+        allocated_bytes=5 * GIB, reserved_bytes=7 * GIB, device_bytes=8 * GIB, card_class=CardClass.HBM
+    )
+    here, there = (need_of(profile, case, of, measured=measured) for of in (CardClass.HBM, CardClass.GDDR))
+    assert here.basis is MemoryBasis.MEASURED
+    assert [f.value for f in (here.allocated, here.reserved, here.device)] == [5 * GIB, 7 * GIB, 8 * GIB]
+    assert here.device.low == here.device.high == 8 * GIB
+    assert there.reserved == here.reserved
+    assert there.device.value < here.device.value, "a context takes less there"
+    assert there.device.low < there.device.value < there.device.high
+    apart = need_of(profile, case, CardClass.HBM, measured=msgspec.structs.replace(measured, same_card=False))
+    assert apart.device.low < 8 * GIB < apart.device.high < 9 * GIB
+    without = need_of(
+        profile, case, CardClass.HBM, measured=MeasuredMemory(allocated_bytes=5 * GIB, reserved_bytes=7 * GIB)
+    )
+    assert without.device.low > 7 * GIB
+
+
 def test_a_measured_peak_replaces_the_model() -> None:
     profile = load_profiles()["resnet50"]
     traced, measured = (
-        need_of(profile, TaskKind.TRAIN, Precision.FP32, 64, CardClass.HBM, measured_bytes=peak)
+        need_of(
+            profile,
+            case_of(profile, TaskKind.TRAIN, Precision.FP32, 64),
+            CardClass.HBM,
+            measured=None if peak is None else MeasuredMemory(allocated_bytes=peak),
+        )
         for peak in (None, 12 * GIB)
     )
     assert traced.device.high < 12 * GIB < measured.device.low
@@ -443,7 +623,11 @@ def test_a_measured_peak_replaces_the_model() -> None:
 def test_frozen_weights_have_no_gradient_and_gradients_can_be_kept() -> None:
     """VGG16's 553 MB of weights: as many of gradients, and of momentum; frozen layers have neither."""
     parts = {
-        name: need_of(load_profiles()[name], TaskKind.TRAIN, Precision.FP32, 1, CardClass.HBM).parts
+        name: need_of(
+            load_profiles()[name],
+            case_of(load_profiles()[name], TaskKind.TRAIN, Precision.FP32, 1),
+            CardClass.HBM,
+        ).parts
         for name in ("vgg16", "vgg16_transfer")
     }
     weights = 4 * load_profiles()["vgg16"].parameters
@@ -471,21 +655,6 @@ def test_frozen_weights_have_no_gradient_and_gradients_can_be_kept() -> None:
 
 # --- what cannot be traced --------------------------------------------------------------------------------
 
-BY_VALUE = """
-import torch
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-    def forward(self, x):
-        return self.layer(x) if x.sum() > 0 else -self.layer(x)
-
-def build(n):
-    return Net(), torch.randn(n, 4), torch.randn(n, 4), nn.MSELoss()
-"""
-
 
 def test_a_model_that_looks_at_its_values_is_told_from_above_and_says_why(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -498,7 +667,10 @@ def test_a_model_that_looks_at_its_values_is_told_from_above_and_says_why(
     assert profile.memory_untraced is not None
     assert profile.memory_untraced in caplog.text
     weights = 4 * profile.parameters
-    assert peak_memory_bytes(profile, TaskKind.INFER, Precision.FP32, 1) > UNTRACED_FACTOR * weights
+    assert (
+        peak_memory_bytes(profile, case_of(profile, TaskKind.INFER, Precision.FP32, 1))
+        > UNTRACED_FACTOR * weights
+    )
 
 
 def test_other_operators_at_another_batch_make_one_line_through_the_peaks() -> None:
@@ -526,7 +698,9 @@ def test_other_operators_at_another_batch_make_one_line_through_the_peaks() -> N
     assert [len(step.lines) for step in profile.memory] == [1] * 4
     for n in (2, 4):
         traced = traced_peak_bytes(build, n, TaskKind.TRAIN, is_amp=False)
-        told = peak_memory_bytes(profile, TaskKind.TRAIN, Precision.FP32, n) - WORKSPACE_BYTES
+        told = (
+            peak_memory_bytes(profile, case_of(profile, TaskKind.TRAIN, Precision.FP32, n)) - WORKSPACE_BYTES
+        )
         assert told == pytest.approx(traced)
 
 
@@ -535,4 +709,4 @@ def test_a_profile_of_before_is_read_and_falls_back_to_the_formula() -> None:
     del old["memory"], old["memory_untraced"]
     profile = msgspec.convert(old, WorkloadProfile)
     assert profile.memory == ()
-    assert peak_memory_bytes(profile, TaskKind.TRAIN, Precision.FP32, 64) > WORKSPACE_BYTES
+    assert peak_memory_bytes(profile, case_of(profile, TaskKind.TRAIN, Precision.FP32, 64)) > WORKSPACE_BYTES

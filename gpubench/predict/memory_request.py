@@ -1,0 +1,49 @@
+"""What is asked of memory: one field an option of ``gpubench memory``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from gpubench.options import Option, said
+from gpubench.predict.request import read_workload_or_profile
+from gpubench.shared_options import WORKLOAD, AnyPrecision, AnyTask, Results
+
+SEVERAL = "Several GPUs"
+MODES = ("ddp", "fsdp")
+CHECKPOINTING = ("none", "selective", "full")
+"""As ``models.Checkpointing``, whose import would slow the command line; a test compares them."""
+
+
+class MemoryRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Which step, on which GPUs, and how many of them share it."""
+
+    workloads: Annotated[
+        tuple[Any, ...],
+        said(
+            WORKLOAD,
+            help="Workloads by name, or a model of your own: FILE[:NAME] or MODULE:NAME.",
+            read=read_workload_or_profile,
+            takes="a workload's name or path, as in vgg16",
+            python="str | Path | WorkloadProfile",
+            default="every standard one, in short",
+        ),
+    ] = ()
+    gpus: Annotated[
+        tuple[str, ...], Option("GPU key or name.", name="gpu", default="every NVIDIA GPU, by size")
+    ] = ()
+    batch_size: Annotated[
+        int | None,
+        Option("Samples per step on one GPU.", least=1, default="the main batch"),
+    ] = None
+    precision: AnyPrecision = "amp"
+    task: AnyTask = "train"
+    checkpointing: Annotated[
+        str, Option("Activations that are computed again in the backward pass.", choices=CHECKPOINTING)
+    ] = "none"
+    count: Annotated[int, Option("GPUs of one job.", SEVERAL, least=1, most=2**20)] = 1
+    parallel: Annotated[
+        str, Option("All weights on each GPU, or a share of them.", SEVERAL, choices=MODES)
+    ] = "ddp"
+    results: Results = None

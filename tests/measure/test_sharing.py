@@ -1,0 +1,67 @@
+"""How processes share one model: what they train together is what one process trains on all samples."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import two_ranks
+from torch import nn
+
+from gpubench.measure.execution import NotPreparedError
+from gpubench.measure.sharing import blocks_of, place_model
+from gpubench.models import ParallelMode
+
+TOLERANCE = {"sgd": 1e-5, "adamw": 1e-3}
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory) -> list[dict[str, list[list[float]]]]:
+    """What each of two processes has after ten steps, by mode and optimizer."""
+    folder = tmp_path_factory.mktemp("two")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    script = Path(two_ranks.__file__)
+    ranks = [
+        subprocess.Popen([sys.executable, script, f"{rank}", f"{port}", folder], env=None)
+        for rank in range(2)
+    ]
+    assert [rank.wait(120) for rank in ranks] == [0, 0]
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.mark.parametrize("optimizer", two_ranks.OPTIMIZERS)
+@pytest.mark.parametrize("mode", two_ranks.MODES)
+def test_ten_steps_of_two_processes_are_those_of_one_on_the_joined_batch(together, mode, optimizer):
+    alone = two_ranks.trained(0, 1, ParallelMode.SINGLE, optimizer)
+    untrained = [p.flatten().tolist() for p in two_ranks.net(seed=0).parameters()]
+    assert max(map(_distance, alone, untrained)) > 10 * TOLERANCE[optimizer]
+    for found in together:
+        assert max(map(_distance, found[f"{mode} {optimizer}"], alone)) < TOLERANCE[optimizer]
+
+
+def _distance(one: list[float], other: list[float]) -> float:
+    return max(abs(a - b) for a, b in zip(one, other, strict=True))
+
+
+def test_the_blocks_of_a_model_are_its_repeated_parts_and_no_single_layers():
+    from torch.nn import TransformerEncoder, TransformerEncoderLayer
+
+    encoder = TransformerEncoder(TransformerEncoderLayer(8, 2, 8), num_layers=3, enable_nested_tensor=False)
+    assert blocks_of(encoder) == tuple(encoder.layers)
+    nested = nn.Sequential(nn.ModuleList([two_ranks.Block(), two_ranks.Block()]), nn.Linear(2, 2))
+    assert blocks_of(nested) == tuple(nested[0])
+    assert blocks_of(nn.Sequential(*(nn.Conv2d(3, 3, 1) for _ in range(4)))) == ()
+    assert blocks_of(nn.LSTM(8, 8, num_layers=2)) == ()
+
+
+def test_a_model_without_blocks_is_not_sharded_and_says_so(make_case):
+    case = make_case(workload="plain", gpu_count=2, parallel_mode=ParallelMode.FSDP)
+    with pytest.raises(NotPreparedError, match="plain has no repeated block: use --jobs ddp"):
+        place_model(nn.Sequential(nn.Linear(2, 2)), case, torch.device("cpu"))

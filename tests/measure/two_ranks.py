@@ -1,0 +1,90 @@
+"""Ten steps of one small model, by one process on all samples or by two that share them: what the test compares."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed import TCPStore
+
+from gpubench.measure.sharing import place_model, share
+from gpubench.measure.step import move
+from gpubench.models import Case, Execution, ParallelMode, Precision, TaskKind
+from gpubench.workload import Task
+
+SAMPLES, STEPS, WIDTH = 8, 10, 16
+OPTIMIZERS = {
+    "sgd": partial(torch.optim.SGD, lr=0.05, momentum=0.9),
+    "adamw": partial(torch.optim.AdamW, lr=1e-3),
+}
+MODES = (ParallelMode.DDP, ParallelMode.FSDP)
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.inner = nn.LayerNorm(WIDTH), nn.Sequential(nn.Linear(WIDTH, 32), nn.GELU())
+        self.outer = nn.Linear(32, WIDTH)
+        self.register_buffer("scale", torch.rand(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.scale * self.outer(self.inner(self.norm(x)))
+
+
+def net(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Embedding(11, WIDTH), nn.Sequential(*(Block() for _ in range(3))), nn.Linear(WIDTH, 3)
+    )
+
+
+def batches(part: slice) -> tuple[tuple[Tensor, Tensor], ...]:
+    torch.manual_seed(5)
+    whole = [(torch.randint(11, (SAMPLES, 4)), torch.randn(SAMPLES, 4, 3)) for _ in range(4)]
+    return tuple((x[part], y[part]) for x, y in whole)
+
+
+def trained(rank: int, size: int, mode: ParallelMode, optimizer: str) -> list[list[float]]:
+    """Every parameter after the steps; each process draws a model of its own, and the first one's counts."""
+    each = SAMPLES // size
+    case = Case(
+        workload="two",
+        workload_version=1,
+        task=TaskKind.TRAIN,
+        precision=Precision.FP32,
+        execution=Execution.EAGER,
+        memory_format=None,
+        batch_size=each,
+        sample_unit="sample",
+        gpu_count=size,
+        parallel_mode=mode,
+    )
+    task = Task(
+        model=net(seed=rank),
+        batches=batches(slice(rank * each, (rank + 1) * each)),
+        loss=nn.functional.mse_loss,
+        optimizer=OPTIMIZERS[optimizer],
+    )
+    work = share(move(task, case, torch.device("cpu"), place_model))
+    for index in range(STEPS):
+        work.step(index)
+    whole = (p.full_tensor() if hasattr(p, "full_tensor") else p for p in work.model.parameters())
+    return [p.detach().flatten().tolist() for p in whole]
+
+
+def main(rank: int, port: int, out: Path) -> None:
+    torch.set_num_threads(1)
+    store = TCPStore("127.0.0.1", port, is_master=rank == 0)
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    found = {f"{mode} {name}": trained(rank, 2, mode, name) for mode in MODES for name in OPTIMIZERS}
+    (out / f"{rank}.json").write_text(json.dumps(found))
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
