@@ -10,8 +10,7 @@ from msgspec import structs
 
 from gpubench.cli.common import JsonOption, print_json, say
 from gpubench.cli.options import options_of
-from gpubench.recommend.request import OUTPUT, RankRequest
-from gpubench.recommend.trial import TRY_MINUTES
+from gpubench.recommend.request import OUTPUT, TRY_MINUTES, RankRequest
 
 if TYPE_CHECKING:
     from gpubench.models import Ranking

@@ -14,7 +14,6 @@ from itertools import pairwise
 
 import torch
 
-from gpubench.discovery import load_workload
 from gpubench.measure import busy, by_hand, energy, guards, preflight
 from gpubench.measure.budget import Budget, within
 from gpubench.measure.clock import Clock
@@ -25,7 +24,7 @@ from gpubench.measure.messages import ByHand, ByHandDone, CaseDone, MeasureCase
 from gpubench.measure.precision import probe_errors, read_switches, switches_for, worse
 from gpubench.measure.sampler import Sampler, Telemetry, shifted
 from gpubench.measure.sharing import place_model, share
-from gpubench.measure.step import Work, is_fused, move, to_the_device
+from gpubench.measure.step import Work, built, is_fused, move, to_the_device
 from gpubench.measure.team import Team
 from gpubench.models import (
     Case,
@@ -36,6 +35,7 @@ from gpubench.models import (
     Launch,
     ParallelMode,
     Precision,
+    Recipe,
     Round,
     Status,
     Switches,
@@ -73,15 +73,15 @@ class WorkerContext:
     report: Callable[[bool, Round, float | None], None]
     stopped: Callable[[], bool]
     team: Team | None = None
-    tasks: dict[tuple[str, int], Task] = field(default_factory=dict)
+    tasks: dict[tuple[str, int, Recipe], Task] = field(default_factory=dict)
     expected: tuple[weakref.ref[Task], TaskKind, float] | None = None
 
-    def task(self, reference: str, batch_size: int) -> Task:
+    def task(self, reference: str, case: Case) -> Task:
         """Return the task as built; only the latest workload is kept, because VGG16 takes half a gigabyte."""
-        key = (reference, batch_size)
+        key = (reference, case.batch_size, case.recipe)
         if key not in self.tasks:
             self.tasks.clear()
-            self.tasks[key] = load_workload(reference).build(batch_size, self.seed)
+            self.tasks[key] = built(reference, case, self.seed)
         return self.tasks[key]
 
     def expected_loss(self, task: Task, case: Case) -> float:
@@ -258,7 +258,7 @@ def compare_by_hand(order: ByHand, context: WorkerContext) -> ByHandDone:
     """Hold the harness, or its telemetry, against a loop by hand, in blocks of ``by_hand.BLOCK_S``."""
     case = order.case
     with switches_for(case.precision):
-        task = load_workload(order.reference).build(case.batch_size, context.seed)
+        task = built(order.reference, case, context.seed)
         work = move(task, case, context.hardware.device)
         once = by_hand.bare_loop(work, context.hardware, by_hand.WARM_STEPS)
         steps = max(len(work.batches), round(by_hand.BLOCK_S * by_hand.WARM_STEPS / once))
@@ -355,7 +355,7 @@ def _copy(order: MeasureCase, context: WorkerContext, seen: LaunchRecorder) -> t
         if context.team is not None:
             context.team.announce(order)
             seen.unequal = context.team.unequal
-        task = context.task(order.reference, order.case.batch_size)
+        task = context.task(order.reference, order.case)
         seen.batch_count = len(task.batches)
         copied = Task(
             model=copy.deepcopy(task.model), batches=task.batches, loss=task.loss, optimizer=task.optimizer

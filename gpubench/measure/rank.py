@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
+import traceback
+from datetime import timedelta
 from multiprocessing.connection import Connection
 
 import msgspec
@@ -13,21 +16,25 @@ from gpubench.children import ParentChannel, die_with_parent
 from gpubench.measure.messages import Setup
 from gpubench.measure.place import Place, is_echo
 from gpubench.measure.privacy import scrub
+from gpubench.profile.log import TRACEBACK_CHARACTERS
 from gpubench.units import Seconds
 
+SAY_LAST_S: Seconds = 5.0
 ECHO_S: Seconds = 1.0
 """Whose neighbour is lost loses the connection: that is said so much later than the loss itself."""
 
 
-class RankError(RuntimeError):
-    """What a process of a job died of, with its rank."""
+class LastWords(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process of a job died of, with its rank; ``traceback`` as in ``messages.CaseDone``."""
+
+    reason: str
+    traceback: str
 
 
 def work(setup: bytes, commands: Connection, reports: Connection, launcher_pid: int) -> None:
-    """Be one process of the job, the first or one of the others; never returns of itself.
+    """Be one process of the job, the first or one of the others; never returns.
 
-    Raises:
-        RankError: Whatever it died of, a model that exits included; torch's launcher hands it on.
+    What it dies of it says in the store, a model that exits included, and leaves no file of it.
     """
     die_with_parent(launcher_pid)
     place = Place.here()
@@ -44,7 +51,26 @@ def work(setup: bytes, commands: Connection, reports: Connection, launcher_pid: 
             from gpubench.measure.team import follow
 
             follow(msgspec.json.decode(setup, type=Setup), place)
-    except BaseException as error:  # a model that exits is a loss too, with whatever status
+    except BaseException as error:  # noqa: BLE001 - a model that exits is a loss too, with whatever status
         if is_echo(error):
             time.sleep(ECHO_S)
-        raise RankError(scrub(f"rank {place.rank} of the job: {type(error).__name__}: {error}")) from error
+        with contextlib.suppress(RuntimeError):  # the store is gone, and with it whom it would tell
+            _say_last(place, error)
+        traceback.print_exception(error)
+        sys.stderr.flush()
+    os._exit(1)
+
+
+def last_words_at(rank: int) -> str:
+    """Return where in the store a process leaves its last words."""
+    return f"last words/{rank}"
+
+
+def _say_last(place: Place, error: BaseException) -> None:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined] # its stubs lack it
+
+    reason = scrub(f"rank {place.rank} of the job: {type(error).__name__}: {error}")
+    trace = "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:]
+    words = msgspec.json.encode(LastWords(reason=reason, traceback=trace)).decode()
+    store = TCPStore(place.host, place.port, is_master=False, timeout=timedelta(seconds=SAY_LAST_S))
+    store.set(last_words_at(place.rank), words)

@@ -9,20 +9,16 @@ from __future__ import annotations
 
 import os
 import select
-import shutil
-import tempfile
 import threading
 import time
 from datetime import timedelta
 from importlib import metadata
 from multiprocessing.connection import Connection
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import torch
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined] # its stubs lack them
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousHandler,
@@ -78,6 +74,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
 _told = msgspec.json.Decoder(Told)
 _terms = msgspec.json.Decoder(Terms)
+_last_words = msgspec.json.Decoder(rank.LastWords)
 
 
 def run_ranks(line: ParentChannel) -> None:
@@ -85,8 +82,7 @@ def run_ranks(line: ParentChannel) -> None:
     setup = line.first_line()
     local_size = 1 + len(msgspec.json.decode(setup, type=Setup).peers)
     meeting = Meeting.of(line.arguments)
-    folder = tempfile.mkdtemp(prefix="gpubench-job-")
-    watch = Watch(line, meeting, Path(folder))
+    watch = Watch(line, meeting)
     door = Door(meeting, local_size, watch)
     rendezvous_handler_registry.register(BACKEND, door.open)
     config = LaunchConfig(
@@ -98,13 +94,13 @@ def run_ranks(line: ParentChannel) -> None:
         rdzv_endpoint=f"{meeting.host}:{meeting.port}",
         max_restarts=0,  # a case whose process is lost has failed: the parent decides what comes next
         monitor_interval=0.1,
-        logs_specs=DefaultLogsSpecs(log_dir=folder),
+        logs_specs=NoFiles(),
     )
     try:
         pipes = Connection(line.read_fd, writable=False), Connection(line.write_fd, readable=False)
         elastic_launch(config, rank.work)(setup, *pipes, os.getpid())
     except ChildFailedError as error:
-        watch.end(*_cause(error))
+        watch.end(*_cause(error, door.store))
     except JoinError as error:
         watch.end(Status.UNSUPPORTED, str(error))
     except Exception as error:  # noqa: BLE001 - torch reports a meeting that fails in several kinds
@@ -112,26 +108,42 @@ def run_ranks(line: ParentChannel) -> None:
     watch.end(Status.FAILED, "every process of the job has ended before its time")
 
 
-def _cause(error: ChildFailedError) -> tuple[Status, str, str | None]:
+def _cause(error: ChildFailedError, store: TCPStore | None) -> tuple[Status, str, str | None]:
     """Say which process was lost first, and of what."""
     number, failure = error.get_first_failure()
+    key = rank.last_words_at(number)
+    if store is not None and store.check([key]):
+        said = _last_words.decode(store.get(key))
+        status = Status.OUT_OF_MEMORY if says_no_memory(said.reason) else Status.FAILED
+        return status, said.reason, said.traceback
+    how = f"ended with status {failure.exitcode}"
     if failure.exitcode < 0:
         how = f"was ended by signal {-failure.exitcode} ({failure.signal_name()})"
-        return Status.FAILED, f"rank {number} of the job {how}", None
-    message: Any = (
-        failure.message
-    )  # torch declares a text; where the process has left a file it is its content
-    told = message if isinstance(message, dict) else {"message": message}
-    # torch puts the type of the exception before its words, and ours is of no interest
-    text = str(told["message"]).removeprefix(f"{rank.RankError.__name__}: ")
-    status = Status.OUT_OF_MEMORY if says_no_memory(text) else Status.FAILED
-    return status, scrub(text), str(told.get("extraInfo", {}).get("py_callstack", "")) or None
+    return Status.FAILED, f"rank {number} of the job {how}", None
+
+
+class NoFiles(LogsSpecs):
+    """What the processes print goes where it always does, and what they die of is said in the store.
+
+    torch would keep both in files, which stay behind where all are killed at once.
+    """
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """Return a place in no folder for each process."""
+        nowhere = dict.fromkeys(envs, "")
+        return LogsDest(stdouts=nowhere, stderrs=nowhere, tee_stdouts={}, tee_stderrs={}, error_files=nowhere)
+
+    @property
+    def root_log_dir(self) -> str:
+        """Return the name of no folder."""
+        return ""
 
 
 class Door(RendezvousHandler):
     """How torch's launcher comes into the job: who listens is the first machine, the others are counted."""
 
     def __init__(self, meeting: Meeting, local_size: int, watch: Watch) -> None:
+        self.store: TCPStore | None = None
         self._meeting = meeting
         self._watch = watch
         self._terms = Terms(
@@ -170,6 +182,7 @@ class Door(RendezvousHandler):
         else:
             store = TCPStore(meeting.host, meeting.port, is_master=False, timeout=limit)
             place = self._come(store)
+        self.store = store
         if meeting.machines > 1:
             self._watch.listen_to(place)
             self._wait_for_all(store, place)
@@ -239,12 +252,11 @@ class Door(RendezvousHandler):
 class Watch:
     """Ends this process, and with it the ranks, when parent, machine or job are over; says why, once."""
 
-    def __init__(self, line: ParentChannel, meeting: Meeting, folder: Path) -> None:
+    def __init__(self, line: ParentChannel, meeting: Meeting) -> None:
         """Watch the parent from now on."""
         self.come = 1
         self._line = line
         self._meeting = meeting
-        self._folder = folder
         self._pulse: Pulse | None = None
         self._joined_by_s = time.monotonic() + JOIN_LIMIT_S
         self._ending = threading.Lock()
@@ -298,7 +310,6 @@ class Watch:
         return self._pulse is not None and self._pulse.all_here
 
     def _be_gone(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
         os._exit(0)  # the ranks are bound to this process, and end with it
 
 

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind
+from gpubench.discovery import load_workload
+from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind, WeightType
 from gpubench.workload import Task
 
 AUTOCAST_TYPES: dict[Precision, torch.dtype] = {
@@ -92,6 +93,11 @@ def infer(work: Work, inputs: Any) -> Tensor:
         return outputs
 
 
+def built(reference: str, case: Case, seed: int) -> Task:
+    """Build the task of a case on the CPU, by the case's recipe."""
+    return load_workload(reference).at(case.recipe).build(case.batch_size, seed)
+
+
 def forward(model: nn.Module, inputs: Any) -> Any:
     """Call the model on a tensor or on a tuple of tensors."""
     return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
@@ -107,13 +113,16 @@ def move(task: Task, case: Case, device: torch.device, place: PlaceModel = to_th
     """Put a task on the device in the case's memory format; the model becomes the device's own.
 
     Args:
-        task: On the CPU in float32. Its model is moved, not copied: pass a copy to keep it.
+        task: On the CPU. Its model is moved, not copied: pass a copy to keep it. A model in float32 is cast
+            where the case has its weights in half precision, and its inputs with it.
         case: What is to be measured.
         device: Where.
         place: Puts the model there; the processes of a job may each take a part.
     """
     train_it = case.task is TaskKind.TRAIN
-    model = place(task.model, case, device).train(train_it)
+    cast = weights_cast_to(case)
+    model = task.model if cast is None else task.model.to(cast)
+    model = place(model, case, device).train(train_it)
     if case.memory_format is MemoryFormat.CHANNELS_LAST:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     batches = tuple((to_device(x, device, case), to_device(y, device)) for x, y in task.batches)
@@ -131,11 +140,22 @@ def move(task: Task, case: Case, device: torch.device, place: PlaceModel = to_th
     )
 
 
+CASTS = {WeightType.BFLOAT16: torch.bfloat16, WeightType.FLOAT16: torch.float16}
+
+
+def weights_cast_to(case: Case) -> torch.dtype | None:
+    """The half-precision type of the case's weights; None where they are in another."""
+    return CASTS.get(case.weight_type)
+
+
 def to_device(value: Any, device: torch.device, case: Case | None = None) -> Any:
-    """Move a tensor or a tuple of them; images take the case's memory format."""
+    """Move a tensor or a tuple of them; inputs take the case's memory format and half-precision type."""
     if isinstance(value, tuple):
         return tuple(to_device(part, device, case) for part in value)
     moved = value.to(device)
+    cast = None if case is None else weights_cast_to(case)
+    if cast is not None and moved.is_floating_point():
+        moved = moved.to(cast)
     images = 4
     if case is not None and case.memory_format is MemoryFormat.CHANNELS_LAST and moved.dim() == images:
         return moved.contiguous(memory_format=torch.channels_last)

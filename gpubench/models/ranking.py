@@ -131,12 +131,12 @@ class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def job_hours(self) -> Interval:
         """Time of the job [h]; unknown where none was given."""
-        return Interval(self.hours, self.hours_low, self.hours_high)
+        return _certain_or_not(self.hours, self.hours_low, self.hours_high)
 
     @property
     def job_cost_usd(self) -> Interval:
         """Cost of the job [USD]; unknown where none was given."""
-        return Interval(self.cost_usd, self.cost_usd_low, self.cost_usd_high)
+        return _certain_or_not(self.cost_usd, self.cost_usd_low, self.cost_usd_high)
 
     def flat(self) -> dict[str, Any]:
         """Return the row as one flat record: the keys of ``gpubench rank --json``."""
@@ -148,6 +148,11 @@ class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         case = {"batch_size": self.estimate.case.batch_size, "precision": self.estimate.case.precision}
         findings = [str(finding.kind) for finding in self.findings]
         return {"rank": self.rank} | offer | estimate | case | row | self.factors | {"findings": findings}
+
+
+def _certain_or_not(value: float | None, low: float | None, high: float | None) -> Interval:
+    """Return a figure without ends where they are the figure itself: a reference GPU against itself is 1."""
+    return Interval(value) if low == value == high else Interval(value, low, high)
 
 
 _NOT_FLAT = frozenset({"offer", "estimate", "parts", "factors", "findings"})
@@ -279,13 +284,13 @@ class Ranking(Record, frozen=True, kw_only=True):
     def throughput_of(self, row: RankedOffer) -> Interval:
         """Return a row's throughput and its interval, in ``throughput_unit``."""
         if self.by_reference:
-            return Interval(row.score, row.score_low, row.score_high)
+            return _certain_or_not(row.score, row.score_low, row.score_high)
         return Interval(row.samples_per_s, row.samples_per_s_low, row.samples_per_s_high)
 
     def value_of(self, row: RankedOffer) -> Interval:
         """Return what a dollar buys of a row and its interval, in ``value_unit``."""
         if self.by_reference:
-            return Interval(
+            return _certain_or_not(
                 row.reference_hours_per_usd,
                 row.reference_hours_per_usd_low,
                 row.reference_hours_per_usd_high,

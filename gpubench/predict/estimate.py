@@ -32,9 +32,10 @@ from gpubench.predict.question import (
     case_for,
     check,
     domain_gap,
-    precision_of,
+    question_of,
 )
 from gpubench.predict.request import PredictRequest
+from gpubench.shared_options import asked_recipe
 from gpubench.signatures import takes_options_of
 from gpubench.specs import load_specs, require_spec
 
@@ -54,9 +55,10 @@ def predict(request: PredictRequest) -> Predictions:
 
     check_fields(request)
     workload, batch = request.workload, request.batch_size
-    question = Question(
-        profile=profile_of(workload) if isinstance(workload, str) else workload,
-        precision=precision_of(request.precision),
+    profile = profile_of(workload, asked_recipe(request)) if isinstance(workload, str) else workload
+    question = question_of(
+        profile,
+        request.precision,
         execution=Execution(request.execution),
         task=TaskKind(request.task),
         batch_size=None if batch == "max" else batch,

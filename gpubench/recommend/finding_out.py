@@ -31,7 +31,7 @@ MOST_MEASURED = 6
 """GPUs whose measurement is weighed: the likeliest to be the best."""
 
 _CERTAIN = 1e-9
-"""Standard deviation of a logarithm below which a speed is known."""
+"""Standard deviation of a logarithm, or of its square, below which a speed is known."""
 
 
 def finding_out(
@@ -80,13 +80,16 @@ def saving_usd(costs: Floats, log_rate: Floats) -> float:
 
 
 def _fitted(costs: Floats, log_rate: Floats) -> Floats:
-    spread = log_rate.std()
-    if spread < _CERTAIN:
-        return np.broadcast_to(costs.mean(axis=1, keepdims=True), costs.shape)
-    x = (log_rate - log_rate.mean()) / spread
-    terms = np.stack([np.ones_like(x), x, x**2])
-    weights, *_ = np.linalg.lstsq(terms.T, costs.T, rcond=None)
-    return np.asarray(weights.T @ terms)
+    """Return the least-squares quadratic of each row, from terms that are made orthogonal to each other."""
+    terms = [np.ones_like(log_rate)]
+    for power in (1, 2):
+        term = (log_rate - log_rate.mean()) ** power
+        term = term - sum((term @ known / len(term)) * known for known in terms)
+        size = np.sqrt(term @ term / len(term))
+        if size > _CERTAIN:
+            terms.append(term / size)
+    basis = np.array(terms)
+    return np.asarray(costs @ basis.T / costs.shape[1] @ basis)
 
 
 def _weigh(

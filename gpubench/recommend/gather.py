@@ -20,7 +20,7 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.predict.estimate import estimate, estimate_at_largest_batch
-from gpubench.predict.question import FITTED_VENDOR, Question, Refusal, precision_of
+from gpubench.predict.question import FITTED_VENDOR, Question, Refusal, question_of
 from gpubench.predict.scaling import scaling
 from gpubench.profile import profiles_of
 from gpubench.recommend import own_devices
@@ -28,6 +28,7 @@ from gpubench.recommend.job import UsualJob, usual_job
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.scaling import INDEPENDENT, Efficiency, Scaler, measured_efficiency
 from gpubench.recommend.speeds import Answers
+from gpubench.shared_options import asked_recipe
 from gpubench.specs import load_specs
 
 LATENCY_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -65,7 +66,7 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
     Devices that the user measured and no table knows (this CPU, a Mac) are among the answers too.
     """
     specs = [spec for key in gpu_keys if (spec := load_specs().get(key)) is not None]
-    profiles = profiles_of(request.workload_names)
+    profiles = profiles_of(request.workload_names, asked_recipe(request))
     questions = {name: _question(request, profile) for name, profile in profiles.items()}
 
     def scaler(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> Efficiency:
@@ -135,9 +136,9 @@ def mean_power_w(runs: Runs) -> dict[str, float]:
 
 
 def _question(request: RankRequest, profile: WorkloadProfile) -> Question:
-    return Question(
-        profile=profile,
-        precision=precision_of(request.precision),
+    return question_of(
+        profile,
+        request.precision,
         execution=Execution(request.execution),
         task=TaskKind(request.task),
         batch_size=None if request.batch_size == "max" else request.batch_size,

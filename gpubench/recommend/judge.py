@@ -40,6 +40,8 @@ from gpubench.recommend.notes import (
     how_to_measure,
     left_out_as_outliers,
     notes_of,
+    on_feeding,
+    on_the_price,
 )
 from gpubench.recommend.owning import Ownership
 from gpubench.recommend.request import RankRequest
@@ -176,7 +178,13 @@ def judge(
         ranking,
         rows=ranking.rows[: request.limit],
         verdict=" ".join(said.verdict),
-        notes=(*said.beside, *how_to_measure(ranking.decision), *ranking.notes),
+        notes=(
+            *said.beside,
+            *on_the_price(ranking.decision),
+            *on_feeding(ranking.decision),
+            *how_to_measure(ranking.decision),
+            *ranking.notes,
+        ),
     )
 
 

@@ -12,6 +12,7 @@ from gpubench.recommend.judge import judge
 from gpubench.recommend.own_devices import device_key
 from gpubench.recommend.owning import offer_of, ownerships, unpriced_offers
 from gpubench.recommend.request import DEFAULT_REFERENCE_GPU, RankRequest, check
+from gpubench.recommend.usage import with_lines
 from gpubench.signatures import takes_options_of
 from gpubench.specs import load_specs, require_spec
 from gpubench.today import day_of
@@ -50,18 +51,22 @@ def rank(request: RankRequest) -> Ranking:
     if request.rent_or_buy is None and not machines:
         buying = msgspec.structs.replace(request, rent_or_buy="buy")
         for_sale = {offer_of(each): each for each in ownerships(buying, load_specs(), power_w, today)}
-    return judge(
-        request,
-        offers,
-        lambda keys: gather(request, keys, runs),
-        specs=load_specs(),
-        today=today,
-        owned=owned,
-        for_sale=for_sale,
-        believed=table.own,
-        drift=drift_of(table.changes),
-        notes=(*table.notes, *_set_aside(table), *problems),
-    )
+
+    def answer(asked: RankRequest) -> Ranking:
+        return judge(
+            asked,
+            offers,
+            lambda keys: gather(asked, keys, runs),
+            specs=load_specs(),
+            today=today,
+            owned=owned,
+            for_sale=for_sale,
+            believed=table.own,
+            drift=drift_of(table.changes),
+            notes=(*table.notes, *_set_aside(table), *problems),
+        )
+
+    return with_lines(request, answer(request), answer)
 
 
 def _set_aside(table: OfferTable) -> tuple[str, ...]:

@@ -15,9 +15,14 @@ from gpubench.options import Flag, Option, check_fields, is_number, said, spelle
 from gpubench.shared_options import (
     DAY,
     WORKLOAD,
+    AnyCheckpointing,
     AnyExecution,
+    AnyLossChunks,
+    AnyNew,
     AnyPrecision,
+    AnyPrompt,
     AnyTask,
+    AnyWeightType,
     GpuBatch,
     Results,
 )
@@ -31,6 +36,9 @@ DEFAULT_REFERENCE_GPU = "nvidia-a100-sxm-80gb"
 
 STARTUP_MINUTES = 10.0
 """From the order of a machine to the first step, assumed: boot, driver, container, data [min]."""
+
+TRY_MINUTES = 15.0
+"""Time limit of the measurement of a trial, unless another is asked for [min]."""
 
 SHARES_TOLERANCE = 0.011
 """Shares of a mix may miss a sum of 1 by this: three times 0.33 is 0.99."""
@@ -142,10 +150,15 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
             metavar="NAME=SHARE,...",
         ),
     ] = {}
-    precision: AnyPrecision = "amp"
+    precision: AnyPrecision = None
     execution: AnyExecution = "graph"
     task: AnyTask = "train"
     batch_size: GpuBatch = None
+    weight_type: AnyWeightType = None
+    checkpointing: AnyCheckpointing = None
+    loss_chunks: AnyLossChunks = None
+    prompt_tokens: AnyPrompt = None
+    new_tokens: AnyNew = None
     max_latency_ms: Annotated[
         float | None,
         Option("With --task infer: choose the batch whose pessimistic step time meets it [ms].", above=0),

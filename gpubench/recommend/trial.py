@@ -24,7 +24,8 @@ from gpubench.measure.request import RunRequest
 from gpubench.models import Offer, Pricing, RankedOffer
 from gpubench.options import words_of
 from gpubench.recommend.parcel import Parcel, pack
-from gpubench.recommend.request import RankRequest
+from gpubench.recommend.request import TRY_MINUTES, RankRequest
+from gpubench.shared_options import asked_recipe
 from gpubench.units import format_usd, plain
 
 CLOUDS = {
@@ -110,8 +111,6 @@ ACCELERATORS_AT: dict[str, dict[str, str | None]] = {
 IDLE_MINUTES = 5
 SETUP_MINUTES = 15
 """Machine start and installation of torch, counted in the cap on cost."""
-TRY_MINUTES = 15.0
-"""Time limit of a measurement, unless another is asked for."""
 TRIAL_MINUTES = TRY_MINUTES + SETUP_MINUTES + IDLE_MINUTES
 """What a trial is paid for."""
 
@@ -260,7 +259,8 @@ def runs_of(
     return tuple(
         RunRequest(
             workloads=tuple(names),
-            precisions=(request.precision,),
+            precisions=() if request.precision is None else (request.precision,),
+            **asked_recipe(request),
             executions=(request.execution,),
             task=request.task,
             batch_size=batch,

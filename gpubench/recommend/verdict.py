@@ -107,7 +107,7 @@ def _within(most_words: int, sentences: Iterable[str]) -> Said:
     beside: list[str] = []
     left = most_words
     for sentence in sentences:
-        words = len(sentence.split())
+        words = sum(any(map(str.isalnum, token)) for token in sentence.split())
         if words <= left or not said:
             said.append(sentence)
             left -= words
@@ -210,7 +210,7 @@ def _advice(ranking: Ranking) -> str:
     if listed is not None and listed.p_best - now.p_best > PRICES_DECIDE:
         age = decision.choice.price_age_days
         old = "" if age is None else f", {count(age, 'day')} old"
-        return f"At these prices{old}: {_probability(listed.p_best)}. Refresh them first."
+        return f"At the listed prices{old}, {_probability(listed.p_best)} best: refresh them first."
     found = decision.finding_out
     if found is None or not found.is_advised:
         return ""

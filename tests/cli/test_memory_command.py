@@ -12,8 +12,8 @@ import pytest
 from memory_cases import BY_VALUE
 
 from gpubench.cli.app import main
-from gpubench.models import Checkpointing, ParallelMode
-from gpubench.predict.memory_request import CHECKPOINTING, MODES
+from gpubench.models import ParallelMode
+from gpubench.predict.memory_request import MODES
 from gpubench.profile import load_profiles
 
 FIGURES = ("allocated_bytes", "reserved_bytes", "device_bytes")
@@ -102,7 +102,6 @@ def test_several_gpus_and_checkpointing_are_asked_for(ask: Any) -> None:
 
 
 def test_choices_are_those_of_a_case() -> None:
-    assert set(CHECKPOINTING) == set(Checkpointing)
     assert set(MODES) <= set(ParallelMode)
 
 

@@ -1,9 +1,10 @@
-"""The harness beside a plain torchrun script of the same model: two ranks on the CPU, gloo, in pairs ABBA.
+"""The harness beside a plain torchrun script of the same model: two ranks on the CPU, gloo.
 
-    python tests/measure/beside_torchrun.py [PAIRS]
+    python tests/measure/beside_torchrun.py [WINDOWS]
 
-A script and no test: what it prints is as quiet as the machine is. Each side starts its processes anew, warms
-up and times blocks of equal length; of each side the median block counts, of the pairs the median ratio.
+A script and no test: what it prints is as sure as the machine is quiet. Both sides live at once and only one
+runs: the other's processes are stopped (SIGSTOP). They take turns of a second in the order ABBA, so that whatever
+else loads the machine hits both alike; of each turn the median block counts, of the pairs of turns the ratio.
 """
 
 from __future__ import annotations
@@ -11,15 +12,24 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from statistics import fmean, median, stdev
 
-WARM_S, TIMED_S, BLOCK_S = 3.0, 6.0, 0.3
+import msgspec
+import psutil
+
 BATCH = 64
+BLOCK_S = 0.1
+TURN_S = 1.5
+"""Some ten blocks; the first of a turn was begun in an earlier one, and does not count."""
 
 MODEL = """
 import torch
@@ -57,19 +67,38 @@ def plain() -> None:
         distributed.barrier()
         return (time.perf_counter() - start) / steps
 
-    counts = torch.tensor([max(1, round(BLOCK_S / median(block(3) for _ in range(3))))])
-    distributed.broadcast(counts, 0)
-    steps, times = int(counts), []
-    blocks = torch.tensor([max(4, round((WARM_S + TIMED_S) / (block(steps) * steps)))])
-    distributed.broadcast(blocks, 0)
-    times = [block(steps) for _ in range(int(blocks))]
-    if distributed.get_rank() == 0:
-        print(json.dumps(median(times[round(len(times) * WARM_S / (WARM_S + TIMED_S)) :])))
-    distributed.destroy_process_group()
+    steps = torch.tensor([max(1, round(BLOCK_S / median(block(3) for _ in range(5))))])
+    distributed.broadcast(steps, 0)
+    while True:
+        step_s = block(int(steps))
+        if distributed.get_rank() == 0:
+            print(json.dumps(step_s), flush=True)
 
 
-def torchrun_s(folder: Path) -> float:
-    """Seconds a step of the plain script."""
+class Side:
+    """One of the two: its processes, and the blocks that it has told of."""
+
+    def __init__(self, processes: Callable[[], list[psutil.Process]]) -> None:
+        self._processes = processes
+        self.blocks: list[float] = []
+
+    def signal(self, number: signal.Signals) -> None:
+        for process in self._processes():
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
+    def turn(self) -> float | None:
+        """Let it run for a turn; the median block of it, None where it told of too few."""
+        before = len(self.blocks)
+        self.signal(signal.SIGCONT)
+        time.sleep(TURN_S)
+        self.signal(signal.SIGSTOP)
+        told = self.blocks[before + 1 :]
+        return median(told) if len(told) > 2 else None
+
+
+def torchrun(folder: Path) -> tuple[Side, subprocess.Popen[str]]:
+    """Start the plain script."""
     command = [
         sys.executable,
         "-m",
@@ -78,22 +107,29 @@ def torchrun_s(folder: Path) -> float:
         "--nproc-per-node",
         "2",
         __file__,
-        "plain",
     ]
-    told = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": f"{folder}"}, capture_output=True, text=True, check=True
+    process = subprocess.Popen(
+        [*command, "plain"], env={**os.environ, "PYTHONPATH": f"{folder}"}, stdout=subprocess.PIPE, text=True
     )
-    return float(told.stdout.splitlines()[-1])
+    top = psutil.Process(process.pid)
+    side = Side(lambda: [top, *top.children(recursive=True)])
+
+    def read() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            side.blocks.append(float(line))
+
+    threading.Thread(target=read, daemon=True).start()
+    return side, process
 
 
-def harness_s(folder: Path) -> float:
-    """Seconds a step of the harness: the median round, as above."""
-    import msgspec
-
+def harness(folder: Path, most_s: float) -> tuple[Side, Callable[[], None]]:
+    """Start the same model under the harness, which never finds its interval narrow enough."""
+    from gpubench.measure import events
     from gpubench.measure.budget import QUICK
-    from gpubench.measure.launcher import Launcher
+    from gpubench.measure.launcher import Control, Launcher
     from gpubench.measure.plan import Plan, PlannedCase
-    from gpubench.models import Case, Execution, Precision, Status, TaskKind
+    from gpubench.models import Case, Execution, Precision, TaskKind
     from gpubench.probe.select import select_device
 
     case = Case(
@@ -107,43 +143,60 @@ def harness_s(folder: Path) -> float:
         sample_unit="sample",
         gpu_count=2,
     )
-    times = {
-        "warmup_least_s": WARM_S,
-        "warmup_most_s": WARM_S,
-        "timed_s": TIMED_S,
-        "round_s": BLOCK_S,
-        "case_s": None,
-    }
-    known = {name: value for name, value in times.items() if name in QUICK.__struct_fields__}
-    budget = msgspec.structs.replace(QUICK, target=1e-9, **known)
+    budget = msgspec.structs.replace(
+        QUICK, target=1e-9, timed_s=most_s, timed_least_s=most_s, round_s=BLOCK_S, case_s=None
+    )
     cpu, _ = select_device("cpu")
     planned = PlannedCase(reference=f"{folder / 'beside_model.py'}", case=case)
     made = Plan(budget=budget, seed=0, cases=(planned,), on_cpu=True, peers=(cpu,))
-    (measurement,) = Launcher(made, cpu).run()
-    assert measurement.status is Status.OK, measurement.reason
-    return median(r.wall_s / r.steps for r in measurement.launches[0].rounds)
+    control = Control()
+
+    def ranks() -> list[psutil.Process]:
+        child = control.child
+        return [] if child is None else psutil.Process(child.pid).children(recursive=True)
+
+    side = Side(ranks)
+
+    def note(event: events.Event) -> None:
+        if isinstance(event, events.RoundEnded) and event.timed:
+            side.blocks.append(event.round.wall_s / event.round.steps)
+
+    threading.Thread(target=lambda: list(Launcher(made, cpu, note, control).run()), daemon=True).start()
+    return side, control.abort
 
 
-def main(pairs: int) -> None:
-    """Print each pair, then the median and the mean ratio with its 95 % interval."""
-    ratios = []
+def main(windows: int) -> None:
+    """Print the median ratio of the pairs of turns, and their mean with its 95 % interval."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "beside_model.py").write_text(MODEL)
-        for number in range(pairs):
-            sides = [harness_s, torchrun_s] if number % 2 == 0 else [torchrun_s, harness_s]
-            found = {side: side(folder) for side in sides}
-            ratios.append(found[harness_s] / found[torchrun_s])
-            print(
-                f"pair {number + 1}: harness {found[harness_s] * 1e3:.3f} ms, torchrun {found[torchrun_s] * 1e3:.3f} ms, "
-                f"ratio {ratios[-1]:.4f}",
-                flush=True,
-            )
+        theirs, process = torchrun(folder)
+        ours, abort = harness(folder, most_s=600.0)
+        try:
+            while not (theirs.blocks and ours.blocks):
+                time.sleep(0.1)
+            for side in (theirs, ours):
+                side.signal(signal.SIGSTOP)
+            ratios, steps = [], []
+            for number in range(windows):
+                order = [ours, theirs] if number % 2 == 0 else [theirs, ours]
+                turns = {side: side.turn() for side in order}
+                if all(turns.values()):
+                    ratios.append(turns[ours] / turns[theirs])
+                    steps.append(turns[theirs])
+        finally:
+            for side in (theirs, ours):
+                side.signal(signal.SIGCONT)
+            abort()
+            process.terminate()
+            process.wait(30)
     logs = [math.log(ratio) for ratio in ratios]
-    half = 1.96 * stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else math.nan
-    mean = math.exp(fmean(logs))
+    half, mean = 1.96 * stdev(logs) / math.sqrt(len(logs)), math.exp(fmean(logs))
     print(
-        f"median {median(ratios):.4f}, mean {mean:.4f} ({mean * math.exp(-half):.4f} to {mean * math.exp(half):.4f})"
+        f"{len(ratios)} pairs of turns, plain step {median(steps) * 1e3:.2f} ms: harness over torchrun median"
+    )
+    print(
+        f"{median(ratios):.4f}, mean {mean:.4f} ({mean * math.exp(-half):.4f} to {mean * math.exp(half):.4f})"
     )
 
 
@@ -151,4 +204,4 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["plain"]:
         plain()
     else:
-        main(int(sys.argv[1]) if sys.argv[1:] else 4)
+        main(int(sys.argv[1]) if sys.argv[1:] else 40)
