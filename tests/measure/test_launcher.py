@@ -165,6 +165,21 @@ def test_a_time_limit_holds_for_the_whole_run_and_names_what_it_cut(make_plan, c
     assert sum(seconds(m) for m in measurements) < plan.time_limit_s
 
 
+def test_a_limit_too_short_for_all_gives_the_first_case_its_time_and_names_those_left_out(
+    make_plan, cpu, monkeypatch
+):
+    """Shared out equally, none of the four would have had the two seconds that a figure takes."""
+    monkeypatch.setattr("gpubench.measure.launcher.least_case_s", lambda *_: 2.0)
+    launcher = Launcher(endless(make_plan("pass", batches=(4, 5, 6, 7), time_limit_s=5.0)), cpu)
+    assert launcher._share_s(4) == pytest.approx(1.25, abs=0.1)
+    assert launcher._share_s(4, 2.0) == 2.0
+    launcher.began_s -= 3.5
+    (unit, *_) = launcher.plan.units()
+    done = launcher._attempt(unit, 4)
+    assert done.status is Status.TIMEOUT
+    assert done.reason.startswith("left out: it takes 2.00 s at least")
+
+
 NOT_CONVERGED = FindingKind.NOT_CONVERGED
 
 
