@@ -19,6 +19,8 @@ from gpubench.errors import (
 from gpubench.models import (
     BuyOrRent,
     Case,
+    Choice,
+    Decision,
     DeviceProfile,
     Estimate,
     ExcludedOffer,
@@ -40,6 +42,8 @@ __version__: str
 __all__ = [
     "BuyOrRent",
     "Case",
+    "Choice",
+    "Decision",
     "DeviceProfile",
     "Estimate",
     "EveryCaseFailedError",
@@ -85,9 +89,13 @@ def memory(
     *,
     gpu: str | Sequence[str] = (),
     batch_size: int | None = None,
-    precision: Literal["amp", "fp32", "tf32", "amp-fp16", "amp-bf16"] = "amp",
+    precision: Literal["amp", "fp32", "tf32", "amp-fp16", "amp-bf16", "bf16"] | None = None,
     task: Literal["train", "infer"] = "train",
-    checkpointing: Literal["none", "selective", "full"] = "none",
+    weight_type: Literal["float32", "bfloat16", "float16", "int8", "int4", "nf4"] | None = None,
+    checkpointing: Literal["none", "selective", "full"] | None = None,
+    loss_chunks: int | None = None,
+    prompt_tokens: int | None = None,
+    new_tokens: int | None = None,
     count: int = 1,
     parallel: Literal["ddp", "fsdp"] = "ddp",
     results: str | Path | None = None,
@@ -101,11 +109,19 @@ def memory(
             standard one, in short]
         gpu: GPU key or name. [default: every NVIDIA GPU, by size]
         batch_size: Samples per step on one GPU. (at least 1) [default: the main batch]
-        precision: Precision; amp is the best of each GPU. [amp|fp32|tf32|amp-fp16|amp-bf16] [default:
-            amp]
+        precision: Precision; amp is the best of each GPU. [amp|fp32|tf32|amp-fp16|amp-bf16|bf16]
+            [default: amp, or the workload's own]
         task: Training or inference. [train|infer] [default: train]
+        weight_type: Type that the weights lie in. [float32|bfloat16|float16|int8|int4|nf4] [default:
+            that of the precision]
         checkpointing: Activations that are computed again in the backward pass. [none|selective|full]
-            [default: none]
+            [default: the workload's own]
+        loss_chunks: Chunks of tokens that the loss is computed in. (from 1 to 65536) [default: the
+            workload's own]
+        prompt_tokens: Tokens of a prompt, of a workload that generates. (from 1 to 16777216) [default:
+            the workload's own]
+        new_tokens: Tokens generated after the prompt. (from 2 to 16777216) [default: the workload's
+            own]
         count: GPUs of one job. (from 1 to 1048576) [default: 1]
         parallel: All weights on each GPU, or a share of them. [ddp|fsdp] [default: ddp]
         results: Results folder. [default: $GPUBENCH_RESULTS, ./results if it is there, else the user's
@@ -122,10 +138,15 @@ def predict(
     workload: str | Path | WorkloadProfile,
     *,
     gpu: str | Sequence[str] = (),
-    precision: Literal["amp", "fp32", "tf32", "amp-fp16", "amp-bf16"] = "amp",
+    precision: Literal["amp", "fp32", "tf32", "amp-fp16", "amp-bf16", "bf16"] | None = None,
     execution: Literal["eager", "graph", "compile"] = "graph",
     task: Literal["train", "infer"] = "train",
     batch_size: int | Literal["max"] | None = None,
+    weight_type: Literal["float32", "bfloat16", "float16", "int8", "int4", "nf4"] | None = None,
+    checkpointing: Literal["none", "selective", "full"] | None = None,
+    loss_chunks: int | None = None,
+    prompt_tokens: int | None = None,
+    new_tokens: int | None = None,
     results: str | Path | None = None,
 ) -> Predictions:
     """Predict the throughput of a workload on GPUs by name, from this user's results where they help.
@@ -133,12 +154,22 @@ def predict(
     Args:
         workload: A standard workload, or a model of your own: FILE[:NAME] or MODULE:NAME.
         gpu: GPU key or name. [default: every GPU known]
-        precision: Precision; amp is the best of each GPU. [amp|fp32|tf32|amp-fp16|amp-bf16] [default:
-            amp]
+        precision: Precision; amp is the best of each GPU. [amp|fp32|tf32|amp-fp16|amp-bf16|bf16]
+            [default: amp, or the workload's own]
         execution: How a step is executed. [eager|graph|compile] [default: graph]
         task: Training or inference. [train|infer] [default: train]
         batch_size: Samples per step on one GPU; max is the largest that each GPU holds. [default: the
             workload's main batch]
+        weight_type: Type that the weights lie in. [float32|bfloat16|float16|int8|int4|nf4] [default:
+            that of the precision]
+        checkpointing: Activations that are computed again in the backward pass. [none|selective|full]
+            [default: the workload's own]
+        loss_chunks: Chunks of tokens that the loss is computed in. (from 1 to 65536) [default: the
+            workload's own]
+        prompt_tokens: Tokens of a prompt, of a workload that generates. (from 1 to 16777216) [default:
+            the workload's own]
+        new_tokens: Tokens generated after the prompt. (from 2 to 16777216) [default: the workload's
+            own]
         results: Results folder. [default: $GPUBENCH_RESULTS, ./results if it is there, else the user's
             data folder]
 
@@ -159,10 +190,15 @@ def rank(
     workload: str | Path | Sequence[str | Path] = (),
     *,
     mix: Mapping[str, float] | str = ...,
-    precision: Literal["amp", "fp32", "tf32", "amp-fp16", "amp-bf16"] = "amp",
+    precision: Literal["amp", "fp32", "tf32", "amp-fp16", "amp-bf16", "bf16"] | None = None,
     execution: Literal["eager", "graph", "compile"] = "graph",
     task: Literal["train", "infer"] = "train",
     batch_size: int | Literal["max"] | None = None,
+    weight_type: Literal["float32", "bfloat16", "float16", "int8", "int4", "nf4"] | None = None,
+    checkpointing: Literal["none", "selective", "full"] | None = None,
+    loss_chunks: int | None = None,
+    prompt_tokens: int | None = None,
+    new_tokens: int | None = None,
     max_latency_ms: float | None = None,
     samples: float | None = None,
     epochs: float | None = None,
@@ -200,7 +236,11 @@ def rank(
     rent: bool = False,
     buy: bool = False,
     own: str | Sequence[str] = (),
-    host_usd: float = 0.0,
+    max_purchase_usd: float | None = None,
+    jobs_per_month: float | None = None,
+    host_usd: float | None = None,
+    psu_watts: float | None = None,
+    slots: int | None = None,
     years: float = 3.0,
     utilization: float | tuple[float, float] | tuple[float, float, float] | str = ...,
     resale: float | tuple[float, float] | tuple[float, float, float] | str = ...,
@@ -224,12 +264,22 @@ def rank(
         workload: Workloads by name, or a model of your own: FILE[:NAME] or MODULE:NAME. [default: cnn
             lstm vgg16]
         mix: Workload mix, by share of samples: vgg16=0.5,lstm=0.5.
-        precision: Precision; amp is the best of each GPU. [amp|fp32|tf32|amp-fp16|amp-bf16] [default:
-            amp]
+        precision: Precision; amp is the best of each GPU. [amp|fp32|tf32|amp-fp16|amp-bf16|bf16]
+            [default: amp, or the workload's own]
         execution: How a step is executed. [eager|graph|compile] [default: graph]
         task: Training or inference. [train|infer] [default: train]
         batch_size: Samples per step on one GPU; max is the largest that each GPU holds. [default: the
             workload's main batch]
+        weight_type: Type that the weights lie in. [float32|bfloat16|float16|int8|int4|nf4] [default:
+            that of the precision]
+        checkpointing: Activations that are computed again in the backward pass. [none|selective|full]
+            [default: the workload's own]
+        loss_chunks: Chunks of tokens that the loss is computed in. (from 1 to 65536) [default: the
+            workload's own]
+        prompt_tokens: Tokens of a prompt, of a workload that generates. (from 1 to 16777216) [default:
+            the workload's own]
+        new_tokens: Tokens generated after the prompt. (from 2 to 16777216) [default: the workload's
+            own]
         max_latency_ms: With --task infer: choose the batch whose pessimistic step time meets it [ms].
             (above 0)
         samples: Samples to train on, in all. (above 0)
@@ -271,7 +321,13 @@ def rank(
         rent: Only offers to rent.
         buy: Only hardware that is owned or for sale.
         own: Hardware owned or quoted: '2x RTX 4090, 3800 USD, host 1500 USD, 3 years, 60 %, 380 W'.
-        host_usd: Price of the host, where a quote has none [USD]. (at least 0) [default: 0]
+        max_purchase_usd: Buy the best one or two cards for at most this, host included [USD]. (above 0)
+        jobs_per_month: Jobs a month that owned hardware does: gives utilization and cards needed.
+            (above 0)
+        host_usd: Price of the host, 0 where there is one [USD]. (at least 0) [default: 1,000 for cards
+            to buy, none for --own]
+        psu_watts: Power supply of the host [W]. (above 0) [default: 1,200 of a host to buy]
+        slots: Slots that the cards may take. (at least 1) [default: 6 of a host to buy]
         years: Service life [years]. (above 0) [default: 3]
         utilization: Utilization, for example 0.5 or 0.3-0.8. [default: 0.25-0.9]
         resale: Resale value as a share of the price, for example 0.2-0.5. [default: 0.15-0.5]
@@ -309,10 +365,15 @@ def report(
     *,
     workload: str | Path | Sequence[str | Path] = (),
     mix: Mapping[str, float] | str = ...,
-    precision: Literal["amp", "fp32", "tf32", "amp-fp16", "amp-bf16"] = "amp",
+    precision: Literal["amp", "fp32", "tf32", "amp-fp16", "amp-bf16", "bf16"] | None = None,
     execution: Literal["eager", "graph", "compile"] = "graph",
     task: Literal["train", "infer"] = "train",
     batch_size: int | Literal["max"] | None = None,
+    weight_type: Literal["float32", "bfloat16", "float16", "int8", "int4", "nf4"] | None = None,
+    checkpointing: Literal["none", "selective", "full"] | None = None,
+    loss_chunks: int | None = None,
+    prompt_tokens: int | None = None,
+    new_tokens: int | None = None,
     max_latency_ms: float | None = None,
     samples: float | None = None,
     epochs: float | None = None,
@@ -350,7 +411,11 @@ def report(
     rent: bool = False,
     buy: bool = False,
     own: str | Sequence[str] = (),
-    host_usd: float = 0.0,
+    max_purchase_usd: float | None = None,
+    jobs_per_month: float | None = None,
+    host_usd: float | None = None,
+    psu_watts: float | None = None,
+    slots: int | None = None,
     years: float = 3.0,
     utilization: float | tuple[float, float] | tuple[float, float, float] | str = ...,
     resale: float | tuple[float, float] | tuple[float, float, float] | str = ...,
@@ -378,12 +443,22 @@ def report(
             data folder]
         workload: Rank by this workload, or by a model of your own.
         mix: Workload mix, by share of samples: vgg16=0.5,lstm=0.5.
-        precision: Precision; amp is the best of each GPU. [amp|fp32|tf32|amp-fp16|amp-bf16] [default:
-            amp]
+        precision: Precision; amp is the best of each GPU. [amp|fp32|tf32|amp-fp16|amp-bf16|bf16]
+            [default: amp, or the workload's own]
         execution: How a step is executed. [eager|graph|compile] [default: graph]
         task: Training or inference. [train|infer] [default: train]
         batch_size: Samples per step on one GPU; max is the largest that each GPU holds. [default: the
             workload's main batch]
+        weight_type: Type that the weights lie in. [float32|bfloat16|float16|int8|int4|nf4] [default:
+            that of the precision]
+        checkpointing: Activations that are computed again in the backward pass. [none|selective|full]
+            [default: the workload's own]
+        loss_chunks: Chunks of tokens that the loss is computed in. (from 1 to 65536) [default: the
+            workload's own]
+        prompt_tokens: Tokens of a prompt, of a workload that generates. (from 1 to 16777216) [default:
+            the workload's own]
+        new_tokens: Tokens generated after the prompt. (from 2 to 16777216) [default: the workload's
+            own]
         max_latency_ms: With --task infer: choose the batch whose pessimistic step time meets it [ms].
             (above 0)
         samples: Samples to train on, in all. (above 0)
@@ -425,7 +500,13 @@ def report(
         rent: Only offers to rent.
         buy: Only hardware that is owned or for sale.
         own: Hardware owned or quoted: '2x RTX 4090, 3800 USD, host 1500 USD, 3 years, 60 %, 380 W'.
-        host_usd: Price of the host, where a quote has none [USD]. (at least 0) [default: 0]
+        max_purchase_usd: Buy the best one or two cards for at most this, host included [USD]. (above 0)
+        jobs_per_month: Jobs a month that owned hardware does: gives utilization and cards needed.
+            (above 0)
+        host_usd: Price of the host, 0 where there is one [USD]. (at least 0) [default: 1,000 for cards
+            to buy, none for --own]
+        psu_watts: Power supply of the host [W]. (above 0) [default: 1,200 of a host to buy]
+        slots: Slots that the cards may take. (at least 1) [default: 6 of a host to buy]
         years: Service life [years]. (above 0) [default: 3]
         utilization: Utilization, for example 0.5 or 0.3-0.8. [default: 0.25-0.9]
         resale: Resale value as a share of the price, for example 0.2-0.5. [default: 0.15-0.5]
@@ -461,6 +542,11 @@ def run(
     execution: str | Sequence[str] = (),
     task: Literal["train", "infer"] = "train",
     batch_size: int | Literal["max"] | None = None,
+    weight_type: Literal["float32", "bfloat16", "float16", "int8", "int4", "nf4"] | None = None,
+    checkpointing: Literal["none", "selective", "full"] | None = None,
+    loss_chunks: int | None = None,
+    prompt_tokens: int | None = None,
+    new_tokens: int | None = None,
     device: str = "auto",
     gpus: int = 1,
     jobs: Literal["ddp", "fsdp", "independent"] = "ddp",
@@ -486,12 +572,22 @@ def run(
     Args:
         workload: Workloads by name, all of them (all), or a model of your own: FILE[:NAME] or
             MODULE:NAME. [default: cnn lstm vgg16]
-        precision: Precision; amp is the best of the device. [amp|fp32|tf32|amp-fp16|amp-bf16] [default:
-            all of the device]
+        precision: Precision; amp is the best of the device. [amp|fp32|tf32|amp-fp16|amp-bf16|bf16]
+            [default: all of the device]
         execution: How a step is executed. [eager|graph|compile] [default: eager and, on a GPU, graph]
         task: Training or inference. [train|infer] [default: train]
         batch_size: Samples per step; max searches the largest that fits. [default: the workload's main
             batch]
+        weight_type: Type that the weights lie in. [float32|bfloat16|float16|int8|int4|nf4] [default:
+            that of the precision]
+        checkpointing: Activations that are computed again in the backward pass. [none|selective|full]
+            [default: the workload's own]
+        loss_chunks: Chunks of tokens that the loss is computed in. (from 1 to 65536) [default: the
+            workload's own]
+        prompt_tokens: Tokens of a prompt, of a workload that generates. (from 1 to 16777216) [default:
+            the workload's own]
+        new_tokens: Tokens generated after the prompt. (from 2 to 16777216) [default: the workload's
+            own]
         device: Device: auto, cpu, cuda, cuda:N, or a UUID. [default: auto]
         gpus: Also time N GPUs (of a CPU: N processes) at once, in eager; see --jobs. (at least 1)
             [default: 1]

@@ -167,7 +167,7 @@ def amp_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
     """
     by_speed = sorted(results, key=lambda r: r.measurement.samples_per_s or 0.0)
     known = {_at_precision(r, r.case.precision): r for r in by_speed}
-    baselines = [precision for precision in Precision if not precision.is_amp]
+    baselines = [p for p in Precision if p.is_usual and not p.is_amp]
     pairs = [
         effect(amp, known[twin])
         for amp in known.values()

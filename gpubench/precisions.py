@@ -81,6 +81,8 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
         format: In which most products are computed.
         words: For people, where its name alone would mislead.
         autocast: The torch type of autocast; None where autocast is off.
+        whole_model: The torch type of weights, activations and optimizer state alike; None where the weights
+            are float32. Measured where a workload asks for it, or a user.
         scales_gradients: Whether training needs a gradient scaler.
         tf32: Whether the fp32 switches of torch stand at TF32: under AMP for what autocast leaves in fp32.
         product_error: Largest relative error of a product against float64.
@@ -95,6 +97,7 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     format: Format
     words: str
     autocast: str | None = None
+    whole_model: str | None = None
     scales_gradients: bool = False
     tf32: bool = True
     product_error: float = 1e-2
@@ -107,12 +110,16 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Precision(StrEnum):
-    """``fp32`` is IEEE, TF32 off in matmul, convolution and RNN; AMP is autocast, at fp16 with GradScaler."""
+    """``fp32`` is IEEE, TF32 off in matmul, convolution and RNN; AMP is autocast, at fp16 with GradScaler.
+
+    ``bf16`` is the whole model in bfloat16, weights included, as large language models are trained and run.
+    """
 
     FP32 = "fp32"
     TF32 = "tf32"
     AMP_FP16 = "amp-fp16"
     AMP_BF16 = "amp-bf16"
+    BF16 = "bf16"
 
     @property
     def facts(self) -> PrecisionFacts:
@@ -123,6 +130,11 @@ class Precision(StrEnum):
     def is_amp(self) -> bool:
         """Whether autocast is on."""
         return self.facts.autocast is not None
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether every workload is measured so where the device can: not where the weights must be cast."""
+        return self.facts.whole_model is None
 
     @property
     def words(self) -> str:
@@ -169,6 +181,16 @@ _FACTS = {
         format=BF16,
         words="amp-bf16",
         autocast="bfloat16",
+        loss_error=2e-2,
+        least_capability=_AMPERE,
+        hardware="BF16 hardware",
+        on_cpu=True,
+        predicted_as="half",
+    ),
+    Precision.BF16: PrecisionFacts(
+        format=BF16,
+        words="bf16 (weights too)",
+        whole_model="bfloat16",
         loss_error=2e-2,
         least_capability=_AMPERE,
         hardware="BF16 hardware",

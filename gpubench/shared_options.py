@@ -99,7 +99,12 @@ BATCH = Option(
 
 
 AnyPrecision: TypeAlias = Annotated[
-    str, Option("Precision; amp is the best of each GPU.", choices=precisions.CHOICES)
+    str | None,
+    Option(
+        "Precision; amp is the best of each GPU.",
+        choices=precisions.CHOICES,
+        default="amp, or the workload's own",
+    ),
 ]
 AnyExecution: TypeAlias = Annotated[str, Option("How a step is executed.", choices=executions.CHOICES)]
 AnyTask: TypeAlias = Annotated[str, Option("Training or inference.", choices=TASKS)]
@@ -107,6 +112,56 @@ GpuBatch: TypeAlias = Annotated[
     int | Literal["max"] | None,
     said(BATCH, help="Samples per step on one GPU; max is the largest that each GPU holds."),
 ]
+
+
+RECIPE = "Language models"
+WEIGHT_TYPES = ("float32", "bfloat16", "float16", "int8", "int4", "nf4")
+CHECKPOINTING = ("none", "selective", "full")
+"""As the enums of ``models.case``; a test compares them."""
+
+AnyCheckpointing: TypeAlias = Annotated[
+    str | None,
+    Option(
+        "Activations that are computed again in the backward pass.",
+        RECIPE,
+        choices=CHECKPOINTING,
+        default="the workload's own",
+    ),
+]
+AnyWeightType: TypeAlias = Annotated[
+    str | None,
+    Option("Type that the weights lie in.", RECIPE, choices=WEIGHT_TYPES, default="that of the precision"),
+]
+AnyLossChunks: TypeAlias = Annotated[
+    int | None,
+    Option(
+        "Chunks of tokens that the loss is computed in.",
+        RECIPE,
+        least=1,
+        most=65_536,
+        default="the workload's own",
+    ),
+]
+AnyPrompt: TypeAlias = Annotated[
+    int | None,
+    Option(
+        "Tokens of a prompt, of a workload that generates.",
+        RECIPE,
+        least=1,
+        most=2**24,
+        default="the workload's own",
+    ),
+]
+AnyNew: TypeAlias = Annotated[
+    int | None,
+    Option("Tokens generated after the prompt.", RECIPE, least=2, most=2**24, default="the workload's own"),
+]
+_OF_RECIPE = ("weight_type", "checkpointing", "loss_chunks", "prompt_tokens", "new_tokens")
+
+
+def asked_recipe(request: msgspec.Struct) -> dict[str, Any]:
+    """Return what a request says of the recipe, by field."""
+    return {name: value for name in _OF_RECIPE if (value := getattr(request, name, None)) is not None}
 
 
 class ResultsRequest(msgspec.Struct, frozen=True, kw_only=True):

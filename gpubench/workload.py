@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpubench.errors import MisuseError
-from gpubench.models import Recipe, TaskKind
+from gpubench.models import DecodeWork, Recipe, TaskKind, WeightType
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -36,26 +37,38 @@ loss of nothing has gradients of nothing, unlike training."""
 NARROW_STD = 0.02
 """Standard deviation of the weights of a transformer at the start, as its authors chose it."""
 
+USUAL_RECIPE = Recipe()
+"""Weights in float32, nothing computed twice, everything trained, the loss at once."""
+
 Batch = tuple[Any, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What one training step works on, on the CPU in float32; ``measure`` moves it.
+    """What one training step works on, on the CPU; ``measure`` moves it.
 
     Attributes:
-        model: The module; its parameters that require a gradient are trained.
+        model: The module, in float32 or in the type of the recipe; its parameters that require a gradient
+            are trained.
         batches: Prebuilt (inputs, targets), rotated step by step. Inputs are a tensor or a tuple of them,
             the batch in dimension 0.
         loss: ``loss(outputs, targets)``, a scalar tensor.
         optimizer: ``optimizer(parameters, **options)``; ``measure`` adds ``fused`` and ``capturable`` where
             the optimizer takes them.
+        reference_tokens: Of each sample, so many are computed on the CPU to check the device against; None is
+            the whole sample. A CPU would take minutes for a long sequence.
+        new_tokens: Tokens that a step generates after its inputs, the prompts; 0 is one forward pass. Such a
+            model also has ``next(ids, place)``, which adds a token to every sequence.
+        decode: What each generated token reads and computes.
     """
 
     model: nn.Module
     batches: tuple[Batch, ...]
     loss: Callable[[Any, Any], Tensor]
     optimizer: Callable[..., Optimizer]
+    reference_tokens: int | None = None
+    new_tokens: int = 0
+    decode: DecodeWork | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +88,11 @@ class Workload:
         build: ``build(batch_size, seed)``; equal seeds give equal tasks.
         tiny: The same code with a preset small enough for a CPU test; None where there is none.
         recipe: How it does its work unless something else is asked for.
+        settings: The fields of the recipe that may be changed: ``build`` and ``tiny`` take ``recipe=`` where
+            there are any.
+        precisions: Those that it is measured at by default; empty is those of the device.
+        variants: Other recipes whose profiles are shipped, so that questions of them need no torch.
+        is_classic: Whether it is among "all": a model that needs a large card is named by itself.
     """
 
     name: str
@@ -84,11 +102,35 @@ class Workload:
     batches: tuple[int, ...]
     is_image: bool
     source: str
-    build: Callable[[int, int], Task]
-    tiny: Callable[[int, int], Task] | None = None
+    build: Callable[..., Task]
+    tiny: Callable[..., Task] | None = None
     summary: str = ""
     tasks: tuple[TaskKind, ...] = (TaskKind.TRAIN, TaskKind.INFER)
-    recipe: Recipe = field(default_factory=Recipe)
+    recipe: Recipe = USUAL_RECIPE
+    settings: tuple[str, ...] = ()
+    precisions: tuple[str, ...] = ()
+    variants: tuple[Recipe, ...] = ()
+    is_classic: bool = True
+
+    def at(self, recipe: Recipe) -> Workload:
+        """The workload by another recipe.
+
+        Weights in half precision are nothing that a workload must know of: ``measure`` casts them.
+
+        Raises:
+            MisuseError: Naming the field that this workload does not let change.
+        """
+        if recipe == self.recipe:
+            return self
+        check_recipe(self.name, self.recipe, recipe, self.settings)
+        if not self.settings:
+            return replace(self, recipe=recipe)
+        return replace(
+            self,
+            recipe=recipe,
+            build=partial(self.build, recipe=recipe),
+            tiny=None if self.tiny is None else partial(self.tiny, recipe=recipe),
+        )
 
     def __post_init__(self) -> None:
         """Refuse what no measurement could use."""
@@ -98,6 +140,26 @@ class Workload:
             raise MisuseError(
                 f"workload {self.name}: batches {self.batches!r}: give whole numbers from 1 up, "
                 "as in (8, 32, 128)"
+            )
+
+
+CASTS = frozenset({WeightType.FLOAT32, WeightType.BFLOAT16, WeightType.FLOAT16})
+"""Types that the weights of any model can be cast to."""
+
+
+def check_recipe(name: str, usual: Recipe, recipe: Recipe, settings: Sequence[str]) -> None:
+    """Refuse a recipe that differs from the usual one in what cannot be set.
+
+    Raises:
+        MisuseError: Naming the first such field.
+    """
+    for field, value in recipe.fields.items():
+        casts = field == "weight_type" and value in CASTS
+        if value != getattr(usual, field) and field not in settings and not casts:
+            takes = ", ".join(name for name in settings if name != "cache_tokens")
+            raise MisuseError(
+                f"{name}: {field.replace('_', ' ')} {value} cannot be set; of the recipe it takes "
+                f"{takes or 'nothing'}"
             )
 
 
@@ -126,7 +188,7 @@ def initialise_narrow(module: nn.Module) -> None:
 
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=NARROW_STD)
-    if isinstance(module, nn.Linear):
+    if isinstance(module, nn.Linear) and module.bias is not None:
         nn.init.zeros_(module.bias)
 
 

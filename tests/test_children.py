@@ -412,3 +412,22 @@ def test_a_model_that_leaves_its_folder_finds_the_way_back(tmp_path):
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == str(tmp_path)
+
+
+def test_a_process_that_the_kernel_will_not_end_is_named_and_not_waited_for(monkeypatch):
+    """In a driver's uninterruptible sleep not even SIGKILL ends it."""
+    monkeypatch.setattr("gpubench.children.TERMINATE_AFTER_S", 0.01)
+    child = ChildProcess(("-c", "import time; time.sleep(600)"), msgspec.json.Decoder(str))
+
+    def never(timeout):
+        raise subprocess.TimeoutExpired("python", timeout)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(child._process, "wait", never)
+        assert f"process {child.pid} cannot be ended; its device is left alone" in child.end()
+    child._process.wait()
+    child._guard.kill()
+    child._guard.wait()
+    child._guard.stdin.close()
+    child._drain.join()
+    os.close(child._read_fd)

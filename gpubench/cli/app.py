@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from secrets import token_hex
 from tempfile import gettempdir
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -97,11 +97,18 @@ def main() -> None:
         _fail(f"{words} (see gpubench --help)", error.exit_code)
     except (typer.Abort, KeyboardInterrupt):
         _fail("interrupted", ExitCode.INTERRUPTED)
+    except OSError as error:
+        if error.filename is None:
+            _fail_unexpectedly(error)
+        _fail(f"cannot use {error.filename}: {error.strerror}", ExitCode.MISUSE)
     except Exception as error:  # noqa: BLE001 - the last handler: nobody is shown a traceback
-        _fail(
-            f"internal error: {type(error).__name__}: {error}; please report it with {_log()}",
-            ExitCode.INTERNAL,
-        )
+        _fail_unexpectedly(error)
+
+
+def _fail_unexpectedly(error: Exception) -> NoReturn:
+    _fail(
+        f"internal error: {type(error).__name__}: {error}; please report it with {_log()}", ExitCode.INTERNAL
+    )
 
 
 def _log() -> Path:
@@ -112,7 +119,7 @@ def _log() -> Path:
     return path
 
 
-def _fail(message: str, exit_code: int) -> None:
+def _fail(message: str, exit_code: int) -> NoReturn:
     # A message may quote a file name or a driver's words: no escape of theirs reaches the terminal.
     print(f"gpubench: {plain(' '.join(message.split()), MESSAGE_LIMIT)}", file=sys.stderr)
     sys.exit(exit_code)

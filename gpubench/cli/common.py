@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from gpubench.blocks.parts import printable
 from gpubench.cli.streams import escaped, holds_unicode
 from gpubench.options import help_text
 from gpubench.shared_options import RESULTS
@@ -37,8 +38,8 @@ def print_json(document: Any) -> None:
 
 
 def say(message: str) -> None:
-    """Talk to the person, on stderr."""
-    print(message, file=sys.stderr)
+    """Talk to the person, on stderr; no escape in a name, such as that of a file, reaches the terminal."""
+    print(printable(message), file=sys.stderr)
 
 
 def money(value: Decimal | float | None) -> float | None:

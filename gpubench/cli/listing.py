@@ -72,6 +72,7 @@ def _list_workloads(as_json: bool) -> None:
     )
 
 
+BILLION = 1e9
 _PLUG_IN = "an installed plug-in, profiled when it is used"
 
 
@@ -100,9 +101,15 @@ def _has_counted_work(profile: WorkloadProfile) -> bool:
 def _parameters(profile: WorkloadProfile) -> str:
     if not profile.parameters:
         return "none"
-    if profile.trainable_parameters == profile.parameters:
-        return f"{profile.parameters:,}"
-    return f"{profile.trainable_parameters:,} of {profile.parameters:,}"
+    every, trained = (_count(n, profile) for n in (profile.parameters, profile.trainable_parameters))
+    return every if trained in {every, "0"} else f"{trained} of {every}"
+
+
+def _count(parameters: int, profile: WorkloadProfile) -> str:
+    """A number of parameters to the last one, of a large language model as everybody names it."""
+    if profile.parameters < BILLION:
+        return f"{parameters:,}"
+    return f"{parameters / BILLION:.2f}B" if parameters >= BILLION else f"{parameters / 1e6:.1f}M"
 
 
 def _flops(profile: WorkloadProfile, flops: float) -> str:
@@ -114,7 +121,9 @@ def _list_gpus(as_json: bool) -> None:
 
     specs = tuple(load_specs().values())
     if as_json:
-        print_json({"gpus": specs})
+        from gpubench.offers.cards import card_prices
+
+        print_json({"gpus": specs, "card_prices": card_prices()})
         return
     from gpubench.blocks.parts import number, table, text
     from gpubench.blocks.terminal import show

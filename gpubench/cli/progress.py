@@ -130,7 +130,7 @@ def line_of(event: events.Event) -> str | None:
             )
             return f"  {result.name}{precision} {result.size}: {value}"
         case events.Remark():
-            return event.text
+            return units.plain(event.text, 2000)
         case _:
             return None
 

@@ -119,7 +119,8 @@ def look_at_device(work: Work) -> None:
 def prove_precisions(work: Work) -> None:
     """Read switches and errors of every precision that shares a process with the others."""
     for precision in Precision:
-        if precision is not Precision.FP32 and capability.why_no_precision(precision, work.device) is None:
+        shared = precision.is_usual and precision is not Precision.FP32
+        if shared and capability.why_no_precision(precision, work.device) is None:
             _prove_precision(work, precision)
             _note_libraries(work)
 

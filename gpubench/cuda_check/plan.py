@@ -297,12 +297,17 @@ def _every_trial(
     workloads: Sequence[str],
     slower: float,
 ) -> Iterator[Trial]:
-    """Every trained workload at every precision of the device, the most telling cases first."""
+    """Every trained workload whose time was read, at every precision, the most telling cases first."""
     amp = capability.best_amp(device)
-    trained = [name for name, profile in load_profiles().items() if TaskKind.TRAIN in profile.tasks]
+    read = {step.workload for step in h200_readings().steps}
+    trained = [
+        name
+        for name, profile in load_profiles().items()
+        if TaskKind.TRAIN in profile.tasks and profile.is_classic and name in read
+    ]
     trained = [name for name in trained if not workloads or name in workloads]
     names = sorted(trained, key=lambda name: name not in CLASSIC)
-    here = [p for p in Precision if capability.why_no_precision(p, device) is None]
+    here = [p for p in Precision if p.is_usual and capability.why_no_precision(p, device) is None]
     others = [p for p in here if p not in {amp, Precision.FP32}]
     for precisions, execution in product(((amp, Precision.FP32), others), (Execution.GRAPH, Execution.EAGER)):
         for name, precision in product(names, precisions):

@@ -52,7 +52,7 @@ def best_amp(device: DeviceProfile) -> Precision:
 
 def default_precisions(device: DeviceProfile) -> tuple[Precision, ...]:
     """Return fp32, tf32 where there is such hardware, and the best AMP where the device has one."""
-    wanted = (*(p for p in Precision if not p.is_amp), best_amp(device))
+    wanted = (*(p for p in Precision if p.is_usual and not p.is_amp), best_amp(device))
     return tuple(p for p in wanted if why_no_precision(p, device) is None)
 
 

@@ -33,7 +33,7 @@ def reference_error(work: Work, task: Task, expected: float | None = None) -> fl
         task: The same task on the CPU.
         expected: Its loss, where it is known: it is the same for every precision and execution.
     """
-    inputs, targets = (_slice(part, work.case.batch_size) for part in task.batches[0])
+    inputs, targets = _reference_batch(task, work.case)
     train = work.case.task is TaskKind.TRAIN
     if expected is None:
         expected = expected_loss(task, work.case)
@@ -45,7 +45,7 @@ def reference_error(work: Work, task: Task, expected: float | None = None) -> fl
 
 def expected_loss(task: Task, case: Case) -> float:
     """Return the first loss of a task in float32 on the CPU, of at most four samples."""
-    inputs, targets = (_slice(part, case.batch_size) for part in task.batches[0])
+    inputs, targets = _reference_batch(task, case)
     with torch.no_grad(), steady(task.model, train=case.task is TaskKind.TRAIN):
         return float(task.loss(forward(task.model, inputs), targets))
 
@@ -149,7 +149,8 @@ class _State:
 
 
 def _tensors(work: Work) -> Iterator[Tensor]:
-    yield from work.model.parameters()
+    if work.optimizer is not None:  # else they stay as they are
+        yield from work.model.parameters()
     yield from work.model.buffers()
     if work.optimizer is not None:
         for state in work.optimizer.state.values():
@@ -166,9 +167,16 @@ def _two_losses(work: Work, advance: Advance) -> list[float]:
     return [work.edge_loss(advance(index), index) for index in range(2)]
 
 
-def _slice(value: Any, batch_size: int) -> Any:
+def _reference_batch(task: Task, case: Case) -> tuple[Any, Any]:
+    """The first samples of the first batch, and of each the tokens that a CPU computes in a moment."""
+    inputs, targets = (_slice(part, case.batch_size, task.reference_tokens) for part in task.batches[0])
+    return inputs, targets
+
+
+def _slice(value: Any, batch_size: int, tokens: int | None) -> Any:
     """Take the first samples of every tensor whose first dimension is the batch; leave the others whole."""
     if isinstance(value, tuple):
-        return tuple(_slice(part, batch_size) for part in value)
-    is_batch = isinstance(value, Tensor) and value.dim() > 0 and value.shape[0] == batch_size
-    return value[:SLICE] if is_batch else value
+        return tuple(_slice(part, batch_size, tokens) for part in value)
+    if not isinstance(value, Tensor) or value.dim() == 0 or value.shape[0] != batch_size:
+        return value
+    return value[:SLICE] if tokens is None or value.dim() == 1 else value[:SLICE, :tokens]

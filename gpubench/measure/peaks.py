@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gpubench.models import DeviceProfile, FindingKind, MicroResult, Precision
 from gpubench.specs import load_specs
 
-GEMM_PRECISIONS = {precision.facts.format.name: precision for precision in Precision}
+GEMM_PRECISIONS = {p.facts.format.name: p for p in Precision if p.is_usual}
 """By a matrix product's precision: that of a training step whose products run at it."""
 
 GEMM_SIZES = {precision.facts.format.name: precision.facts.format.sizes for precision in Precision}
@@ -50,8 +50,9 @@ def best_gemm(results: Sequence[MicroResult]) -> dict[Precision, float]:
     for result in results:
         sound = all(finding.kind is not FindingKind.TF32_IN_FORCE for finding in result.findings)
         if sound and result.name == "gemm" and result.precision in GEMM_PRECISIONS:
-            precision = GEMM_PRECISIONS[result.precision]
-            best[precision] = max(best.get(precision, 0.0), result.value)
+            for precision in Precision:
+                if precision.facts.format.name == result.precision:
+                    best[precision] = max(best.get(precision, 0.0), result.value)
     return best
 
 

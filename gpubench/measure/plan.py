@@ -207,7 +207,6 @@ def _every_case(
 ) -> Iterator[tuple[PlannedCase, str | None]]:
     """Give every case of a request, and why it cannot be measured here (None where it can)."""
     on_cpu, publish = device.is_cpu, budget.name == "publish"
-    precisions = resolve_precisions(request.precisions, device)
     placed = [
         (count, execution)
         for count in dict.fromkeys((1, request.gpu_count))
@@ -215,6 +214,7 @@ def _every_case(
     ]
     for reference in request.workloads:
         profile = profiles[reference]
+        precisions = resolve_precisions(request.precisions or profile.precisions, device)
         task = task_of(request, profile)
         batches = batches_of(request, profile, task, on_cpu=on_cpu)
         for precision, (count, execution), batch in product(precisions, placed, batches):
@@ -230,13 +230,15 @@ def _every_case(
                 gpu_count=count,
                 parallel_mode=ParallelMode(request.jobs) if count > 1 else ParallelMode.SINGLE,
                 node_count=request.nnodes if count > 1 else 1,
+                **profile.recipe.at(precision).fields,
             )
             reason = (
-                capability.why_no_precision(precision, device)
+                profile.why_not_at(precision)
+                or capability.why_no_precision(precision, device)
                 or capability.why_no_execution(execution, device, count)
                 or _why_not_together(profile, case)
             )
-            yield planned_case(reference, profile, case), reason
+            yield planned_case(reference, profile.at_precision(precision), case), reason
 
 
 def only_micro(request: RunRequest, *, on_cpu: bool) -> Plan:

@@ -158,7 +158,7 @@ def _running(order: Prove, context: WorkerContext) -> tuple[Work, Loop, int]:
 def _copied(order: Prove, context: WorkerContext) -> Task:
     """Return a copy of the task as built, on the CPU."""
     context.phase("build")
-    task = context.task(order.reference, order.case.batch_size)
+    task = context.task(order.reference, order.case)
     return Task(
         model=copy.deepcopy(task.model), batches=task.batches, loss=task.loss, optimizer=task.optimizer
     )

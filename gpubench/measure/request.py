@@ -9,7 +9,18 @@ import msgspec
 from gpubench import executions, precisions
 from gpubench.measure.budget import BudgetName
 from gpubench.options import Flag, Option, said
-from gpubench.shared_options import BATCH, TASKS, WORKLOAD, Device, Results
+from gpubench.shared_options import (
+    BATCH,
+    TASKS,
+    WORKLOAD,
+    AnyCheckpointing,
+    AnyLossChunks,
+    AnyNew,
+    AnyPrompt,
+    AnyWeightType,
+    Device,
+    Results,
+)
 from gpubench.units import Seconds
 
 MicroWish = Literal["also", "only", "none"]
@@ -68,6 +79,11 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     batch_size: Annotated[
         int | Literal["max"] | None, said(BATCH, help="Samples per step; max searches the largest that fits.")
     ] = None
+    weight_type: AnyWeightType = None
+    checkpointing: AnyCheckpointing = None
+    loss_chunks: AnyLossChunks = None
+    prompt_tokens: AnyPrompt = None
+    new_tokens: AnyNew = None
     device: Device = "auto"
     gpus: Annotated[
         int,

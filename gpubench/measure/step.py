@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind
+from gpubench.discovery import load_workload
+from gpubench.measure.quantize import QUANTIZED, quantize
+from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind, WeightType
 from gpubench.workload import Task
 
 AUTOCAST_TYPES: dict[Precision, torch.dtype] = {
@@ -33,6 +36,8 @@ class Work:
     Attributes:
         scaler: The gradient scaler of amp-fp16, part of the timed step; None elsewhere.
         cache_enabled: Autocast's weight cache: on as users have it, off inside a graph.
+        new_tokens: Tokens that a step generates after its prompts; 0 is one forward pass.
+        tokens_at_s: When each token of each generation was on the host, after its submission [s].
     """
 
     case: Case
@@ -43,6 +48,8 @@ class Work:
     optimizer: Optimizer | None
     scaler: torch.amp.GradScaler | None = None
     cache_enabled: bool = True
+    new_tokens: int = 0
+    tokens_at_s: list[tuple[float, ...]] = field(default_factory=list)
 
     def batch(self, index: int) -> tuple[Any, Any]:
         """The prebuilt batch of a step; batches rotate, because one alone is learnt by heart."""
@@ -58,6 +65,8 @@ class Work:
     def step(self, index: int) -> Tensor:
         """Do one step of the case's task: a loss for train, the outputs for infer."""
         inputs, targets = self.batch(index)
+        if self.new_tokens:
+            return generate(self, Turn(self), index)
         if self.optimizer is None:
             return infer(self, inputs)
         return train(self, self.optimizer, inputs, targets)
@@ -92,6 +101,76 @@ def infer(work: Work, inputs: Any) -> Tensor:
         return outputs
 
 
+class Turn:
+    """One generation over a batch of prompts: its latest ids and scores, and how it goes on.
+
+    A CUDA graph replays ``start`` and ``go_on`` over the same memory; that is why ids and place live on the
+    device and are written in place.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.prompt_tokens = work.batches[0][0].shape[1]
+        self.ids = torch.zeros(len(work.batches[0][0]), dtype=torch.int64, device=work.device)
+        self.place = torch.zeros(1, dtype=torch.int64, device=work.device)
+        self.scores: Tensor | None = None
+
+    def start(self, index: int) -> None:
+        """Compute the prompts and the first new token of each."""
+        self._take(infer(self.work, self.work.batch(index)[0]))
+        self.place.fill_(self.prompt_tokens)
+
+    def go_on(self) -> None:
+        """Add a token to every sequence."""
+        with torch.inference_mode(), self.work.autocast():
+            self._take(self.work.model.next(self.ids, self.place))  # type: ignore[operator]
+        self.place.add_(1)
+
+    def _take(self, scores: Tensor) -> None:
+        """Choose the likeliest token; greedy, so that nothing is drawn."""
+        self.ids.copy_(scores.argmax(-1))
+        if self.scores is None:
+            self.scores = torch.empty_like(scores)
+        self.scores.copy_(scores)
+
+
+def generate(
+    work: Work,
+    turn: Turn,
+    index: int,
+    start: Callable[[int], None] | None = None,
+    go_on: Callable[[], None] | None = None,
+) -> Tensor:
+    """Generate every new token of one batch, each id copied to the host before the next is begun.
+
+    Args:
+        work: Its ``tokens_at_s`` takes the times.
+        turn: The generation.
+        index: Of the step, and so of the batch.
+        start: In place of the turn's own, such as the replay of its graph.
+        go_on: The same of one further token.
+
+    Returns:
+        The scores of the last token, (N, vocabulary).
+    """
+    began_s = time.perf_counter()
+    (start or turn.start)(index)
+    turn.ids.tolist()
+    at_s = [time.perf_counter() - began_s]
+    for _ in range(work.new_tokens - 1):
+        (go_on or turn.go_on)()
+        turn.ids.tolist()
+        at_s.append(time.perf_counter() - began_s)
+    work.tokens_at_s.append(tuple(at_s))
+    assert turn.scores is not None
+    return turn.scores
+
+
+def built(reference: str, case: Case, seed: int) -> Task:
+    """Build the task of a case on the CPU, by the case's recipe."""
+    return load_workload(reference).at(case.recipe).build(case.batch_size, seed)
+
+
 def forward(model: nn.Module, inputs: Any) -> Any:
     """Call the model on a tensor or on a tuple of tensors."""
     return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
@@ -107,13 +186,18 @@ def move(task: Task, case: Case, device: torch.device, place: PlaceModel = to_th
     """Put a task on the device in the case's memory format; the model becomes the device's own.
 
     Args:
-        task: On the CPU in float32. Its model is moved, not copied: pass a copy to keep it.
+        task: On the CPU. Its model is moved, not copied: pass a copy to keep it. A model in float32 is cast
+            where the case has its weights in half precision, and its inputs with it.
         case: What is to be measured.
         device: Where.
         place: Puts the model there; the processes of a job may each take a part.
     """
     train_it = case.task is TaskKind.TRAIN
-    model = place(task.model, case, device).train(train_it)
+    cast = weights_cast_to(case)
+    model = task.model if cast is None else task.model.to(cast)
+    model = place(model, case, device).train(train_it)
+    if case.weight_type in QUANTIZED:
+        quantize(model, case.weight_type)
     if case.memory_format is MemoryFormat.CHANNELS_LAST:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     batches = tuple((to_device(x, device, case), to_device(y, device)) for x, y in task.batches)
@@ -128,14 +212,26 @@ def move(task: Task, case: Case, device: torch.device, place: PlaceModel = to_th
         if train_it and case.precision.facts.scales_gradients
         else None,
         cache_enabled=case.execution.facts.caches_weights,
+        new_tokens=task.new_tokens,
     )
 
 
+CASTS = {WeightType.BFLOAT16: torch.bfloat16, WeightType.FLOAT16: torch.float16}
+
+
+def weights_cast_to(case: Case) -> torch.dtype | None:
+    """The half-precision type of the case's weights; None where they are in another."""
+    return CASTS.get(case.weight_type)
+
+
 def to_device(value: Any, device: torch.device, case: Case | None = None) -> Any:
-    """Move a tensor or a tuple of them; images take the case's memory format."""
+    """Move a tensor or a tuple of them; inputs take the case's memory format and half-precision type."""
     if isinstance(value, tuple):
         return tuple(to_device(part, device, case) for part in value)
     moved = value.to(device)
+    cast = None if case is None else weights_cast_to(case)
+    if cast is not None and moved.is_floating_point():
+        moved = moved.to(cast)
     images = 4
     if case is not None and case.memory_format is MemoryFormat.CHANNELS_LAST and moved.dim() == images:
         return moved.contiguous(memory_format=torch.channels_last)

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, distributed
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined] # its stubs lack them
 
-from gpubench.discovery import load_workload
 from gpubench.measure import guards
 from gpubench.measure.clock import Clock
 from gpubench.measure.execution import Advance, NotPreparedError
@@ -26,7 +25,7 @@ from gpubench.measure.messages import MeasureCase, Setup
 from gpubench.measure.place import Place, is_echo
 from gpubench.measure.precision import switches_for
 from gpubench.measure.sharing import place_model, share
-from gpubench.measure.step import Work, move
+from gpubench.measure.step import Work, built, move
 from gpubench.models import DeviceProfile
 from gpubench.units import Bytes, Seconds, listing, plain
 from gpubench.workload import Task
@@ -195,7 +194,7 @@ def _sum_up(block: AllReduce, hardware: Hardware) -> None:
 
 def _built(order: MeasureCase, seed: int, hardware: Hardware) -> tuple[Task, Work]:
     """The same task from a seed of its own, so that each process has other samples."""
-    task = load_workload(order.reference).build(order.case.batch_size, seed)
+    task = built(order.reference, order.case, seed)
     torch.manual_seed(seed)
     with switches_for(order.case.precision):
         return task, share(move(task, order.case, hardware.device, place_model))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -44,6 +45,23 @@ class WeightType(StrEnum):
     INT8 = "int8"
     INT4 = "int4"
     NF4 = "nf4"
+
+    @property
+    def bytes_each(self) -> float:
+        """What one weight takes, with its share of the scales of its group [B]."""
+        return _BYTES_EACH[self]
+
+
+_SCALE_OF_128 = 4 / 128
+"""Scale and zero point in bfloat16 for each 128 weights."""
+_BYTES_EACH = {
+    WeightType.FLOAT32: 4.0,
+    WeightType.BFLOAT16: 2.0,
+    WeightType.FLOAT16: 2.0,
+    WeightType.INT8: 1.0,
+    WeightType.INT4: 0.5 + _SCALE_OF_128,
+    WeightType.NF4: 0.5 + 1 / 64 + 4 / (64 * 256),  # a byte for each 64, a float32 for each 256 of those
+}
 
 
 class Checkpointing(StrEnum):
@@ -112,6 +130,23 @@ class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
         """What differs from the default, for people; empty where nothing does."""
         given = self.fields.items()
         return ", ".join(_WORDS[name].format(value) for name, value in given if value != _DEFAULTS[name])
+
+    def changed(self, asked: Mapping[str, Any]) -> Recipe:
+        """The recipe with what was asked for; the cache is made for prompt and new tokens."""
+        found = msgspec.convert(self.fields | dict(asked), Recipe)
+        length = found.prompt_tokens + found.new_tokens
+        return msgspec.structs.replace(found, cache_tokens=length) if found.new_tokens else found
+
+    def at(self, precision: Precision) -> Recipe:
+        """The recipe at a precision: the weights lie in float32 but where the whole model is in another type.
+
+        A quantized model keeps its type at the precision that it computes in.
+        """
+        if not precision.facts.whole_model:
+            return msgspec.structs.replace(self, weight_type=WeightType.FLOAT32)
+        if self.weight_type is WeightType.FLOAT32:
+            return msgspec.structs.replace(self, weight_type=WeightType(precision.facts.whole_model))
+        return self
 
 
 class Case(Record, frozen=True, kw_only=True, omit_defaults=True):

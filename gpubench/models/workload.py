@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+import msgspec
+
 from gpubench.models.case import MemoryFormat, Recipe, TaskKind
 from gpubench.models.record import Record
-from gpubench.precisions import Precision
+from gpubench.precisions import AMP, Precision
 
 PHOTOGRAPH_SHAPE = (3, 224, 224)
 """What an input pipeline makes of a photograph."""
@@ -98,12 +100,27 @@ class BlockSizes(Record, frozen=True, kw_only=True):
     outside_parameters: int
 
 
+class DecodeWork(Record, frozen=True, kw_only=True):
+    """What one generated token reads and computes, per forward pass over a batch of sequences.
+
+    Attributes:
+        weight_bytes: Weights read once for the whole batch [B].
+        cache_bytes_per_token: Keys and values of one token of one sequence [B].
+        flops_per_token: Products of one token of one sequence, attention apart [FLOP].
+    """
+
+    weight_bytes: float
+    cache_bytes_per_token: float
+    flops_per_token: float
+
+
 class WorkloadProfile(Record, frozen=True, kw_only=True):
     """What one step of a workload computes and moves, read on the meta device; no GPU, no weights.
 
     Attributes:
         forward_flops_per_sample: Forward pass alone [FLOP], 2 per multiply-add.
-        train_flops_per_sample: Forward and both backward products [FLOP].
+        train_flops_per_sample: Forward and both backward products [FLOP]: the model's own arithmetic. Frozen
+            weights have no gradient product; what is computed again is in ``train`` alone.
         saved_bytes_per_sample: Activations kept for the backward pass, at fp32 [B].
         batches: Default batches: small, main, large.
         train, infer: Operators of one training step and one forward pass.
@@ -112,6 +129,13 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         memory: Peak memory of each task, with autocast and without; empty where it could not be traced.
         memory_untraced: Why it could not be.
         blocks: The repeated blocks; None where there are none.
+        recipe: By which the work is done.
+        settings: The fields of the recipe that may be changed.
+        precisions: Those that it is measured at by default; empty is those of the device.
+        is_classic: Whether it is among "all".
+        tokens_per_sample: Of a sample of tokens; None where the input is something else.
+        decode: Of each generated token; None where nothing is generated.
+        variants: Profiles of the same workload by other recipes.
     """
 
     name: str
@@ -135,6 +159,52 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
     memory: tuple[StepMemory, ...] = ()
     memory_untraced: str | None = None
     blocks: BlockSizes | None = None
+    recipe: Recipe = Recipe()
+    settings: tuple[str, ...] = ()
+    precisions: tuple[str, ...] = ()
+    is_classic: bool = True
+    tokens_per_sample: int | None = None
+    decode: DecodeWork | None = None
+    variants: tuple[WorkloadProfile, ...] = ()
+
+    def at(self, recipe: Recipe) -> WorkloadProfile | None:
+        """The profile by this recipe; None where it was not traced."""
+        if recipe == self.recipe:
+            return self
+        others = {variant.recipe: variant for variant in self.variants}
+        found = others.get(recipe)
+        if found is None:
+            return None
+        rest = tuple(
+            v for v in (msgspec.structs.replace(self, variants=()), *self.variants) if v is not found
+        )
+        return msgspec.structs.replace(found, variants=rest)
+
+    def at_precision(self, precision: Precision) -> WorkloadProfile:
+        """The profile with the weights in the type of the precision, where that was traced; else this one."""
+        return self.at(self.recipe.at(precision)) or self
+
+    def task_for(self, asked: str) -> TaskKind:
+        """The task asked for, or the only one that there is: a generation is never trained."""
+        task = TaskKind(asked)
+        return task if task in self.tasks or not self.settings else self.tasks[0]
+
+    def why_not_at(self, precision: Precision) -> str | None:
+        """Say why the workload is not offered at a precision; None where it is."""
+        offered = self.precisions
+        if not offered or precision in offered or (precision.is_amp and AMP in offered):
+            return None
+        return f"{self.name} is offered at {' and '.join(offered)}, not at {precision}"
+
+    @property
+    def usual_precision(self) -> Precision | None:
+        """The precision of a question that names none; None is mixed precision."""
+        return Precision(self.precisions[0]) if self.precisions and self.precisions[0] != AMP else None
+
+    @property
+    def hardware_flops_per_sample(self) -> float:
+        """Arithmetic of a training step with what is computed again [FLOP]."""
+        return sum(operator.count * operator.flops_per_sample for operator in self.train)
 
     def convolves(self, task: TaskKind) -> bool:
         """Whether a step of this task holds convolutions."""

@@ -30,9 +30,10 @@ from gpubench.options import check_fields
 from gpubench.predict import memory as of_question
 from gpubench.predict.anchors import Reading, readings_of
 from gpubench.predict.memory_request import MemoryRequest
-from gpubench.predict.question import Question, Refusal, case_for, check, precision_of
+from gpubench.predict.question import Question, Refusal, case_for, check, question_of
 from gpubench.profile.allowance import card_of
 from gpubench.profile.memory import checkpointed, judge, with_adapters
+from gpubench.shared_options import asked_recipe
 from gpubench.signatures import takes_options_of
 from gpubench.specs import load_specs, require_spec
 
@@ -164,6 +165,7 @@ def _any_case(question: Question) -> Case:
         memory_format=None,
         batch_size=question.batch,
         sample_unit=profile.sample_unit,
+        **profile.recipe.at(precision).fields,
     )
 
 
@@ -259,35 +261,48 @@ def memory(request: MemoryRequest) -> tuple[MemoryAnswer, ...]:
     from gpubench.record.store import newest_runs, reference_runs, results_root
 
     check_fields(request)
-    task = TaskKind(request.task)
-    names = [workload for workload in request.workloads if isinstance(workload, str)]
+    task, asked = TaskKind(request.task), asked_recipe(request)
     if not request.workloads:
-        profiles = [p for p in load_profiles().values() if task in p.tasks]
+        profiles = [p for p in load_profiles().values() if task in p.tasks and p.is_classic]
     else:
-        by_name = profiles_of(names)
-        profiles = [by_name[each] if isinstance(each, str) else each for each in request.workloads]
+        by_name = profiles_of([each for each in request.workloads if isinstance(each, str)])
+        profiles = [_by_recipe(each, by_name, asked) for each in request.workloads]
     if not request.gpus:
         known = load_specs().values()
         specs = [s for s in known if s.vendor == "NVIDIA" and s.memory_bytes and not s.variants]
     else:
         specs = [require_spec(name) for name in request.gpus]
     own, reference = newest_runs(results_root(request.results)).runs, reference_runs()
-    changes = {
-        "checkpointing": Checkpointing(request.checkpointing),
-        "gpu_count": request.count,
-        "parallel_mode": ParallelMode(request.parallel),
-    }
-    precision = precision_of(request.precision)
+    shared = {"gpu_count": request.count, "parallel_mode": ParallelMode(request.parallel)}
     return tuple(
         answer_memory(
-            Question(profile=profile, precision=precision, task=task, batch_size=request.batch_size),
+            question_of(profile, request.precision, task=task, batch_size=request.batch_size),
             specs,
             own=own,
             reference=reference,
-            changes=changes,
+            changes=shared | _of_any_model(profile, asked),
         )
         for profile in profiles
     )
+
+
+def _by_recipe(
+    each: str | WorkloadProfile, by_name: Mapping[str, WorkloadProfile], asked: Mapping[str, Any]
+) -> WorkloadProfile:
+    """The profile of a workload, by the recipe that was asked for where that is the workload's to set."""
+    from gpubench.profile import profile_of
+
+    usual = by_name[each] if isinstance(each, str) else each
+    its_own = {name: value for name, value in asked.items() if name not in _of_any_model(usual, asked)}
+    return profile_of(each, its_own) if its_own and isinstance(each, str) else usual
+
+
+def _of_any_model(profile: WorkloadProfile, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a recipe can be done to a model that knows nothing of it: computing its blocks again."""
+    name = "checkpointing"
+    if name not in asked or name in profile.settings:
+        return {}
+    return {name: Checkpointing(asked[name])}
 
 
 def basis_words(need: MemoryNeed) -> str:

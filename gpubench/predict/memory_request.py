@@ -8,12 +8,20 @@ import msgspec
 
 from gpubench.options import Option, said
 from gpubench.predict.request import read_workload_or_profile
-from gpubench.shared_options import WORKLOAD, AnyPrecision, AnyTask, Results
+from gpubench.shared_options import (
+    WORKLOAD,
+    AnyCheckpointing,
+    AnyLossChunks,
+    AnyNew,
+    AnyPrecision,
+    AnyPrompt,
+    AnyTask,
+    AnyWeightType,
+    Results,
+)
 
 SEVERAL = "Several GPUs"
 MODES = ("ddp", "fsdp")
-CHECKPOINTING = ("none", "selective", "full")
-"""As ``models.Checkpointing``, whose import would slow the command line; a test compares them."""
 
 
 class MemoryRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,11 +45,13 @@ class MemoryRequest(msgspec.Struct, frozen=True, kw_only=True):
         int | None,
         Option("Samples per step on one GPU.", least=1, default="the main batch"),
     ] = None
-    precision: AnyPrecision = "amp"
+    precision: AnyPrecision = None
     task: AnyTask = "train"
-    checkpointing: Annotated[
-        str, Option("Activations that are computed again in the backward pass.", choices=CHECKPOINTING)
-    ] = "none"
+    weight_type: AnyWeightType = None
+    checkpointing: AnyCheckpointing = None
+    loss_chunks: AnyLossChunks = None
+    prompt_tokens: AnyPrompt = None
+    new_tokens: AnyNew = None
     count: Annotated[int, Option("GPUs of one job.", SEVERAL, least=1, most=2**20)] = 1
     parallel: Annotated[
         str, Option("All weights on each GPU, or a share of them.", SEVERAL, choices=MODES)

@@ -36,6 +36,9 @@ MEASUREMENTS = ("published.csv", "published_inference.csv")
 """The shipped tables of measurements: training steps first, forward passes in both."""
 PROFILES = {TaskKind.TRAIN: "model_profiles.csv", TaskKind.INFER: "inference_profiles.csv"}
 """What a training step, or a forward pass, of a published model computes and moves."""
+_USUAL = {"mode": "train", "batch_size": "0", "metric": ""}
+"""What a missing column says; the metric then follows from the unit."""
+_SEPARATORS = (",", ";", "\t")
 _TASKS = {"train": TaskKind.TRAIN, "inference": TaskKind.INFER}
 MOST_ROWS = 20_000  # different rows of one file; repeats of one are merged, the rest is counted
 GNMT_TOKENS = 54  # 27 on each side; tokens per second count both
@@ -164,11 +167,18 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """A file as read: the usable rows, and why others were left out, by reason."""
+    """A file as read: the usable rows, and why others were left out, by reason.
+
+    Attributes:
+        assumed: What a missing column was taken to say.
+        unread: Columns that mean nothing here.
+    """
 
     table: Table
     rows: int
     skipped: Mapping[str, int]
+    assumed: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
 
 
 def architecture_of(gpu_key: str) -> str:
@@ -216,19 +226,36 @@ def fitted_on(task: TaskKind, vendors: tuple[str, ...] = (FITTED_VENDOR,)) -> Ta
 
 
 def read_csv(path: Path) -> Reading:
-    """Read anybody's measurements in the columns of the shipped ones.
+    """Read anybody's measurements: the columns of the shipped ones, in any order, case and separator.
+
+    A column that is missing takes what it usually says, and that is listed; rows without a GPU, a model, a
+    precision or a value are of no use.
 
     Raises:
-        MisuseError: If the file cannot be read, a column is missing, or no row is usable.
+        MisuseError: If the file cannot be read or no row is usable.
     """
-    reader = csv.DictReader(io.StringIO(read_text(path, TABLE_BYTES, follow_links=True), newline=""))
+    text = read_text(path, TABLE_BYTES, follow_links=True).removeprefix("\ufeff")
+    head = text.partition("\n")[0]
+    separator = max(_SEPARATORS, key=head.count)
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=separator)
     try:
-        missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-        if missing:
-            raise MisuseError(f"{path}: no column {', '.join(missing)}; needed: {', '.join(COLUMNS)}")
-        return _read(reader, str(path), (FITTED_VENDOR,))
+        names = [plain((name or "").strip().casefold(), 60) for name in reader.fieldnames or ()]
+        reader.fieldnames = names
+        usual = {"source": path.stem, **_USUAL}
+        assumed = tuple(f"{name}: {usual[name] or 'by the unit'}" for name in usual if name not in names)
+        lines = ({name: usual[name] for name in usual if name not in names} | line for line in reader)
+        read = _read(lines, _what(path, names), (FITTED_VENDOR,))
+        unread = tuple(name for name in names if name not in (*COLUMNS, *_OPTIONAL))
+        return replace(read, assumed=assumed, unread=unread)
     except csv.Error as error:
         raise MisuseError(f"cannot read {path}: {error}; give a CSV file") from error
+
+
+def _what(path: Path, names: Sequence[str]) -> str:
+    """The file, and which of the columns that it needs it lacks."""
+    missing = [name for name in COLUMNS if name not in names]
+    lacks = f" (no column {', '.join(missing)}; needed: {', '.join(COLUMNS)})" if missing else ""
+    return f"{path}{lacks}"
 
 
 def _read(reader: Iterable[Mapping[str, str | None]], what: str, vendors: tuple[str, ...]) -> Reading:
@@ -329,7 +356,8 @@ def _number(text: str) -> float | None:
 
 
 def _seconds_per_sample(text: Mapping[str, str], value: float, batch: int) -> float | str:
-    metric, unit = text["metric"], text["unit"]
+    unit = text["unit"]
+    metric = text["metric"] or ("throughput" if unit in _PER_SECOND else "step_time")
     if metric == "throughput" and unit in _PER_SECOND:
         return (GNMT_TOKENS if unit == "tokens/s" else 1) / value
     if metric == "step_time" and unit in _SECONDS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -45,6 +45,13 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         return self.profile.main_batch if self.batch_size is None else self.batch_size
 
 
+def question_of(profile: WorkloadProfile, precision: str | None, **rest: Any) -> Question:
+    """Return the question of a profile at a precision by name, its weights in the type of that precision."""
+    at = precision_of(precision, profile)
+    of_weights = Precision.AMP_FP16 if at == AMP else Precision(at)
+    return Question(profile=profile.at_precision(of_weights), precision=at, **rest)
+
+
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     """A GPU for which there is no honest figure, and why."""
 
@@ -74,6 +81,8 @@ def case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
         if question.precision == AMP
         else Precision(question.precision)
     )
+    if reason := question.profile.why_not_at(precision):
+        return Refusal(gpu_key=spec.key, reason=reason)
     if not precision.within(capability):
         return Refusal(gpu_key=spec.key, reason=f"{spec.short_name} has no {precision.facts.hardware}")
     return Case(
@@ -86,6 +95,7 @@ def case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
         batch_size=question.batch,
         sample_unit=question.profile.sample_unit,
         framework=question.framework,
+        **question.profile.recipe.at(precision).fields,
     )
 
 
@@ -109,8 +119,11 @@ def domain_gap(spec: GpuSpec, precision: Precision) -> str | None:
     return None
 
 
-def precision_of(text: str) -> Precision | Literal["amp"]:
-    """Return a precision by name; ``amp`` stays what each GPU makes of it."""
+def precision_of(text: str | None, profile: WorkloadProfile | None = None) -> Precision | Literal["amp"]:
+    """Return a precision by name; ``amp`` stays what each GPU makes of it, no name means the profile's."""
+    if text is None:
+        usual = None if profile is None else profile.usual_precision
+        return "amp" if usual is None else usual
     return "amp" if text == AMP else Precision(text)
 
 

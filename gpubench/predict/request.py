@@ -10,9 +10,14 @@ import msgspec
 from gpubench.options import Option, said
 from gpubench.shared_options import (
     WORKLOAD,
+    AnyCheckpointing,
     AnyExecution,
+    AnyLossChunks,
+    AnyNew,
     AnyPrecision,
+    AnyPrompt,
     AnyTask,
+    AnyWeightType,
     GpuBatch,
     Results,
     read_workload,
@@ -51,8 +56,13 @@ class PredictRequest(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ]
     gpus: Annotated[tuple[str, ...], Option("GPU key or name.", name="gpu", default="every GPU known")] = ()
-    precision: AnyPrecision = "amp"
+    precision: AnyPrecision = None
     execution: AnyExecution = "graph"
     task: AnyTask = "train"
     batch_size: GpuBatch = None
+    weight_type: AnyWeightType = None
+    checkpointing: AnyCheckpointing = None
+    loss_chunks: AnyLossChunks = None
+    prompt_tokens: AnyPrompt = None
+    new_tokens: AnyNew = None
     results: Results = None

@@ -246,7 +246,7 @@ def arithmetic_of(
     return Arithmetic(
         conv=mode,
         matmul=mode,
-        half=np.full(n, precision.is_amp),
+        half=np.full(n, mode_of(precision) is Mode.HALF),
         channels_last=np.full(n, memory_format is MemoryFormat.CHANNELS_LAST),
         no_optimizer=np.zeros(n, dtype=bool),
         compiled=np.full(n, compiled),

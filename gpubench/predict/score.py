@@ -50,6 +50,8 @@ def score(path: Path) -> dict[str, Any]:
         else None,
         "rows": {"read": reading.rows, "used": len(reading.table), "skipped": skipped},
         "skipped": dict(reading.skipped),
+        "assumed": list(reading.assumed),
+        "columns_not_read": list(reading.unread),
     }
 
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
@@ -20,11 +21,11 @@ from gpubench.children import ask_child
 from gpubench.discovery import workload_names
 from gpubench.errors import MisuseError
 from gpubench.files import write_file
-from gpubench.models import WorkloadProfile
+from gpubench.models import Recipe, WorkloadProfile
 from gpubench.profile.log import write_log
 from gpubench.shipped import data_bytes, data_path
 from gpubench.units import format_duration, plain
-from gpubench.workload import is_own
+from gpubench.workload import check_recipe, is_own
 
 PROFILES_FILE = "workload_profiles.json"
 TRACE_LIMIT_S = 60.0
@@ -59,14 +60,22 @@ def load_profiles() -> Mapping[str, WorkloadProfile]:
     return MappingProxyType({p.name: p for p in profiles})
 
 
+def classic_names() -> tuple[str, ...]:
+    """The installed workloads that "all" stands for: those that a usual card has room for."""
+    shipped = load_profiles()
+    return tuple(name for name in workload_names() if name not in shipped or shipped[name].is_classic)
+
+
 def write_profiles(profiles: Iterable[WorkloadProfile]) -> None:
     """Write the file that ``load_profiles`` reads."""
     ordered = sorted(profiles, key=lambda p: p.name)
     write_file(data_path(PROFILES_FILE), msgspec.json.format(msgspec.json.encode(ordered), indent=1) + b"\n")
 
 
-def profiles_of(references: Sequence[str]) -> dict[str, WorkloadProfile]:
-    """Profile several workloads, by the reference that names each.
+def profiles_of(
+    references: Sequence[str], asked: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, WorkloadProfile]:
+    """Profile several workloads, by the reference that names each; ``asked`` is of the recipe of each.
 
     Raises:
         MisuseError: As ``profile_of``; or two models of the user's own bear one name.
@@ -74,10 +83,12 @@ def profiles_of(references: Sequence[str]) -> dict[str, WorkloadProfile]:
     from gpubench.own_model import refuse_namesakes
 
     refuse_namesakes([reference for reference in references if is_own(reference)])
-    return {reference: profile_of(reference) for reference in references}
+    return {reference: profile_of(reference, asked) for reference in references}
 
 
-def profile_of(reference: str, *, time_limit_s: float | None = None) -> WorkloadProfile:
+def profile_of(
+    reference: str, asked: Mapping[str, Any] = MappingProxyType({}), *, time_limit_s: float | None = None
+) -> WorkloadProfile:
     """Profile a workload by name, ``./file.py[:NAME]`` or ``package.module:NAME``.
 
     A standard workload comes from the package. Any other is imported and traced in a child process: what it
@@ -85,11 +96,25 @@ def profile_of(reference: str, *, time_limit_s: float | None = None) -> Workload
 
     Args:
         reference: The workload.
+        asked: What its recipe is to be, by field; the rest is the workload's own.
         time_limit_s: For the child process; ``TRACE_LIMIT_S`` if None.
 
     Raises:
         MisuseError: One line that names the model and what is wrong with it.
     """
+    limit_s = TRACE_LIMIT_S if time_limit_s is None else time_limit_s
+    usual = _usual_profile(reference, limit_s)
+    recipe = usual.recipe.changed(asked)
+    check_recipe(usual.name, usual.recipe, recipe, usual.settings)
+    found = usual.at(recipe)
+    if found is not None:
+        return found
+    if not usual.settings:
+        return msgspec.structs.replace(usual, recipe=recipe)  # the step is the same: its weights are cast
+    return _profile_in_child(reference, limit_s, recipe)
+
+
+def _usual_profile(reference: str, limit_s: float) -> WorkloadProfile:
     shipped = load_profiles()
     if not is_own(reference) and (reference in shipped or reference not in workload_names()):
         if reference in shipped:
@@ -97,7 +122,11 @@ def profile_of(reference: str, *, time_limit_s: float | None = None) -> Workload
         from gpubench.discovery import load_workload
 
         load_workload(reference)  # an unknown name: says so, with the names that come near
-    answer = _ask(reference, TRACE_LIMIT_S if time_limit_s is None else time_limit_s)
+    return _profile_in_child(reference, limit_s)
+
+
+def _profile_in_child(reference: str, time_limit_s: float, recipe: Recipe | None = None) -> WorkloadProfile:
+    answer = _ask(reference, time_limit_s, recipe)
     for note in answer.notes:
         _logger.warning("%s", plain(note, _NOTE_CHARACTERS))
     assert answer.profile is not None
@@ -115,13 +144,13 @@ def files_of(reference: str, *, time_limit_s: float = TRACE_LIMIT_S) -> tuple[Pa
     return Path(answer.folder), tuple(map(Path, answer.files))
 
 
-def _ask(reference: str, time_limit_s: float) -> Answer:
+def _ask(reference: str, time_limit_s: float, recipe: Recipe | None = None) -> Answer:
     """Trace a model in a child process; the answer has a profile."""
     name = plain(Path(reference).name)
     with _notice(name, time_limit_s):
         asked = ask_child(
             ("-m", "gpubench.profile.child"),
-            [reference],
+            [reference, "" if recipe is None else msgspec.json.encode(recipe).decode()],
             Answer,
             time_limit_s=time_limit_s,
             environment={**os.environ, "CUDA_VISIBLE_DEVICES": ""},  # tracing needs no GPU, and takes none

@@ -11,7 +11,7 @@ import msgspec
 from gpubench.children import ParentChannel
 from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
-from gpubench.models import WorkloadProfile
+from gpubench.models import Recipe, WorkloadProfile
 from gpubench.profile.cache import Answer
 from gpubench.profile.first_loss import check_first_loss
 from gpubench.profile.trace import trace_workload
@@ -24,17 +24,19 @@ MOST_VARIANTS_S = 10.0
 def main() -> None:
     """Trace the model and answer."""
     parent = ParentChannel()
-    (reference,) = parent.arguments
-    parent.send(_answer(reference, parent.return_home))
+    reference, recipe = parent.arguments
+    parent.send(
+        _answer(reference, parent.return_home, msgspec.json.decode(recipe, type=Recipe) if recipe else None)
+    )
 
 
 def _stay() -> None:
     """Be where this process was started already."""
 
 
-def _answer(reference: str, return_home: Callable[[], None] = _stay) -> Answer:
+def _answer(reference: str, return_home: Callable[[], None] = _stay, recipe: Recipe | None = None) -> Answer:
     try:
-        profile, notes = _profile(reference, return_home)
+        profile, notes = _profile(reference, return_home, recipe)
         folder, files = _files(reference)
     except MisuseError as error:
         theirs = None if error.__cause__ is None else "".join(traceback.format_exception(error))
@@ -56,9 +58,13 @@ def _files(reference: str) -> tuple[str | None, tuple[str, ...]]:
     return str(folder), tuple(map(str, files))
 
 
-def _profile(reference: str, return_home: Callable[[], None]) -> tuple[WorkloadProfile, tuple[str, ...]]:
+def _profile(
+    reference: str, return_home: Callable[[], None], recipe: Recipe | None
+) -> tuple[WorkloadProfile, tuple[str, ...]]:
     """Trace the model, look at its loss where the trace had no values, and name its version."""
     workload = load_workload(reference)
+    if recipe is not None:
+        workload = workload.at(recipe)
     traced = trace_workload(workload, MOST_VARIANTS_S)
     profile = traced.profile
     if traced.why_on_cpu is None:

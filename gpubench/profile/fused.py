@@ -62,7 +62,10 @@ class FusedCalls(TorchFunctionMode):
             return _rnn(self._recorder, name, args)
         if name == "scaled_dot_product_attention":
             return _attention(self._recorder, args, kwargs)
-        if name == "multi_head_attention_forward":
+        if name in {
+            "multi_head_attention_forward",
+            "backward",
+        }:  # the latter where checkpointed layers run again
             with self._inside_too():
                 return func(*args, **kwargs)
         if name == "dropout" and func.__module__ == "torch.nn.functional":

@@ -84,14 +84,12 @@ def _autocasts(recipe: Recipe) -> tuple[bool, ...]:
 def _variants(workload: Workload, *, has_blocks: bool) -> Iterator[tuple[TaskKind, Recipe, bool]]:
     """What may be changed of a built model, and whether it runs under autocast; the most telling first."""
     usual = workload.recipe
-    types = (WeightType.BFLOAT16,) if usual.weight_type is WeightType.FLOAT32 else ()
+    casts = usual.weight_type is WeightType.FLOAT32 and "weight_type" not in workload.settings
+    types = (WeightType.BFLOAT16,) if casts else ()
     half = [msgspec.structs.replace(usual, weight_type=weight_type) for weight_type in types]
     yield from ((task, recipe, False) for task in workload.tasks for recipe in half)
-    if (
-        TaskKind.TRAIN not in workload.tasks
-        or not has_blocks
-        or usual.checkpointing is not Checkpointing.NONE
-    ):
+    by_itself = "checkpointing" in workload.settings  # then a recipe of its own says so
+    if TaskKind.TRAIN not in workload.tasks or not has_blocks or by_itself:
         return
     for how in (Checkpointing.FULL, Checkpointing.SELECTIVE):
         for recipe in (usual, *half):
@@ -477,19 +475,17 @@ def _tensors(values: Any) -> Iterator[Tensor]:
 
     for value in values.values() if isinstance(values, dict) else values:
         if isinstance(value, torch.Tensor):
-            yield from _held(value)
+            if hasattr(type(value), "__tensor_flatten__"):
+                yield from _wrapped(value)
+            else:
+                yield value
         elif isinstance(value, list | tuple | dict):
             yield from _tensors(value)
 
 
-def _held(tensor: Tensor) -> Iterator[Tensor]:
-    """The tensors that hold the bytes: of one that wraps others, such as a quantized weight, those inside."""
-    inside = getattr(tensor, "__tensor_flatten__", None)
-    if inside is None or _is_fake(tensor):
-        yield tensor
-        return
-    for name in inside()[0]:
-        yield from _held(getattr(tensor, name))
+def _wrapped(tensor: Any) -> Iterator[Tensor]:
+    """The tensors that hold the bytes of one that wraps others, such as a quantized weight."""
+    return _tensors([getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]])
 
 
 @contextmanager

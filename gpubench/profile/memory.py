@@ -263,9 +263,10 @@ def step_of(profile: WorkloadProfile, case: Case) -> StepMemory | None:
 def _traced(profile: WorkloadProfile, case: Case, recipe: Recipe, *, is_amp: bool) -> StepMemory | None:
     if recipe.weight_type is WeightType.FLOAT16:
         recipe = msgspec.structs.replace(recipe, weight_type=WeightType.BFLOAT16)  # of the same size
-    for step in profile.memory:
-        if (step.task, step.is_amp, step.recipe) == (case.task, is_amp, recipe):
-            return step
+    for traced in (profile, *profile.variants):
+        for step in traced.memory:
+            if (step.task, step.is_amp, step.recipe) == (case.task, is_amp, recipe):
+                return step
     return None
 
 
@@ -291,7 +292,7 @@ def with_adapters(
     for how, base in ((Trainable.LORA, WeightType.BFLOAT16), (Trainable.QLORA, WeightType.NF4)):
         recipe = msgspec.structs.replace(half, trainable=how, weight_type=base)
         adapted = adapters_of(step, profile, recipe)
-        yield msgspec.structs.replace(profile, memory=(adapted,)), how, base
+        yield msgspec.structs.replace(profile, memory=(adapted,), variants=()), how, base
 
 
 def _why_untraced(profile: WorkloadProfile, case: Case) -> str:

@@ -16,7 +16,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.models import BlockSizes, Operator, OperatorKind, StepMemory, TaskKind, WorkloadProfile
+from gpubench.models import (
+    BlockSizes,
+    Checkpointing,
+    DecodeWork,
+    Operator,
+    OperatorKind,
+    StepMemory,
+    TaskKind,
+    WeightType,
+    WorkloadProfile,
+)
 from gpubench.profile.blocks import block_sizes
 from gpubench.profile.liveness import trace_memory
 from gpubench.workload import TOO_LARGE, Task, Workload, lacks_memory, one_line, seeded
@@ -29,7 +39,6 @@ if TYPE_CHECKING:
 _BATCHES = (2, 4)
 """Not 1: at a batch of 1 some layouts coincide and copies vanish."""
 _SEED = 0
-_FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -44,6 +53,8 @@ class _Trace:
     state_bytes: float
     optimizer: str
     blocks: BlockSizes | None
+    tokens: int | None = None
+    decode: DecodeWork | None = None
     why_on_cpu: str | None = None
 
 
@@ -56,12 +67,13 @@ class Traced:
 
 
 def profile_workload(workload: Workload) -> WorkloadProfile:
-    """Read FLOPs, bytes, parameters and kept activations of a workload.
+    """Read FLOPs, bytes, parameters and kept activations of a workload, by its other recipes too.
 
     Raises:
         MisuseError: If the model cannot run a step on its own batch.
     """
-    return trace_workload(workload).profile
+    others = tuple(trace_workload(workload.at(recipe), 0).profile for recipe in workload.variants)
+    return msgspec.structs.replace(trace_workload(workload).profile, variants=others)
 
 
 def trace_workload(workload: Workload, variants_s: float = math.inf) -> Traced:
@@ -79,6 +91,7 @@ def trace_workload(workload: Workload, variants_s: float = math.inf) -> Traced:
     """
     traced = trace_operators(workload)
     memory, memory_untraced = _memory(workload, variants_s)
+    memory = tuple(_quantized(step, traced.profile) for step in memory)
     profile = msgspec.structs.replace(traced.profile, memory=memory, memory_untraced=memory_untraced)
     return Traced(profile, traced.why_on_cpu)
 
@@ -90,7 +103,33 @@ def trace_operators(workload: Workload) -> Traced:
         MisuseError: If the model cannot run a step on its own batch.
     """
     traces = [_trace(workload, n) for n in _BATCHES]
-    return Traced(_profile(workload, traces), traces[0].why_on_cpu)
+    profile = _profile(workload, traces)
+    plain = _once(workload)
+    if plain is not None:
+        own = _operators([_trace(plain, n).train for n in _BATCHES])
+        profile = msgspec.structs.replace(profile, train_flops_per_sample=_flops(own))
+    return Traced(profile, traces[0].why_on_cpu)
+
+
+def _once(workload: Workload) -> Workload | None:
+    """The workload by a recipe that computes nothing twice; None where it is so already."""
+    plain = msgspec.structs.replace(workload.recipe, checkpointing=Checkpointing.NONE, loss_chunks=1)
+    return None if plain == workload.recipe else workload.at(plain)
+
+
+def _flops(operators: Sequence[Operator]) -> float:
+    return sum(o.count * o.flops_per_sample for o in operators)
+
+
+def _quantized(step: StepMemory, profile: WorkloadProfile) -> StepMemory:
+    """The step with the weights of its products in their own bits: they are built, and traced, at 16."""
+    half = WeightType.BFLOAT16.bytes_each
+    each = profile.recipe.weight_type.bytes_each
+    if profile.decode is None or each >= half:
+        return step
+    less = profile.decode.flops_per_token / 2 * (half - each)
+    lines = tuple(msgspec.structs.replace(x, fixed_bytes=x.fixed_bytes - less) for x in step.lines)
+    return msgspec.structs.replace(step, lines=lines, weights_bytes=step.weights_bytes - less)
 
 
 def _memory(workload: Workload, variants_s: float) -> tuple[tuple[StepMemory, ...], str | None]:
@@ -118,14 +157,20 @@ def _profile(workload: Workload, traces: Sequence[_Trace]) -> WorkloadProfile:
         parameters=one.parameters,
         trainable_parameters=one.trainable,
         batches=workload.batches,
-        forward_flops_per_sample=sum(o.count * o.flops_per_sample for o in infer),
-        train_flops_per_sample=sum(o.count * o.flops_per_sample for o in train),
+        forward_flops_per_sample=_flops(infer),
+        train_flops_per_sample=_flops(train),
         saved_bytes_per_sample=per_batch,
         optimizer_bytes_per_parameter=one.state_bytes / one.trainable if one.trainable else 0.0,
         train=train,
         infer=infer,
         tasks=workload.tasks,
         blocks=one.blocks,
+        recipe=workload.recipe,
+        settings=workload.settings,
+        precisions=workload.precisions,
+        is_classic=workload.is_classic,
+        tokens_per_sample=one.tokens,
+        decode=one.decode,
     )
 
 
@@ -193,7 +238,9 @@ def _trace(workload: Workload, batch_size: int) -> _Trace:
     """Trace on the meta device; on the CPU where that cannot be."""
     try:
         return _trace_task(_on_meta(workload, batch_size), workload.tasks)
-    except Exception as error:  # noqa: BLE001 - the meta device lacks something, or the model is wrong: the CPU tells
+    except Exception as error:
+        if not workload.is_classic:  # too large to be built for a trace
+            raise MisuseError(refusal(workload.name, error)) from error
         on_meta = error
     try:
         return replace(_trace_on_cpu(workload, batch_size), why_on_cpu=one_line(on_meta))
@@ -230,6 +277,7 @@ def _on_meta(workload: Workload, batch_size: int) -> Task:
         batches=((_to_meta(inputs), _to_meta(targets)),),
         loss=task.loss,
         optimizer=task.optimizer,
+        decode=task.decode,
     )
 
 
@@ -260,8 +308,7 @@ def _trace_task(task: Task, tasks: Sequence[TaskKind]) -> _Trace:
             raise MisuseError("the model has no parameter that takes a gradient; nothing can be trained")
         train, saved = _trace_step(model, lambda: task.loss(model(*arguments), targets))
         optimizer, state = _optimizer(task, trained)
-        count = sum(p.numel() for p in trained)
-        train.append(_optimizer_kernel(count, state))
+        train.append(_optimizer_kernel(trained, state))
     model.eval()
     with torch.no_grad(), _recording() as infer:
         model(*arguments)
@@ -274,7 +321,18 @@ def _trace_task(task: Task, tasks: Sequence[TaskKind]) -> _Trace:
         state_bytes=state,
         optimizer=optimizer,
         blocks=block_sizes(model),
+        tokens=_tokens(arguments[0]),
+        decode=task.decode,
     )
+
+
+def _tokens(first: Any) -> int | None:
+    """Tokens of one sample: whole numbers are tokens; floats, and bytes of an image, are not."""
+    import torch
+
+    if not isinstance(first, torch.Tensor) or first.dtype not in {torch.int32, torch.int64}:
+        return None
+    return first.shape[1:].numel()
 
 
 def _trace_step(model: nn.Module, forward: Callable[[], Any]) -> tuple[list[Kernel], float]:
@@ -361,11 +419,12 @@ def _optimizer(task: Task, trained: Sequence[Tensor]) -> tuple[str, float]:
     return type(optimizer).__name__, float(kept)
 
 
-def _optimizer_kernel(parameters: int, state_bytes: float) -> Kernel:
+def _optimizer_kernel(trained: Sequence[Tensor], state_bytes: float) -> Kernel:
     """One pass over the parameters: weight and gradient read, weight written, state read and written.
 
-    SGD with momentum moves 20 bytes per parameter, Adam 28.
+    In float32 SGD with momentum moves 20 bytes per parameter, Adam 28.
     """
     from gpubench.profile.kernels import Kernel
 
-    return Kernel(OperatorKind.OPTIMIZER, 0.0, 3.0 * _FLOAT_BYTES * parameters + 2 * state_bytes)
+    weights = sum(p.numel() * p.element_size() for p in trained)
+    return Kernel(OperatorKind.OPTIMIZER, 0.0, 3.0 * weights + 2 * state_bytes)

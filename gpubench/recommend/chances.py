@@ -57,7 +57,9 @@ class Chances:
 def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chances:
     """Return rank, tie and chances of each row; ``order`` has the rows best first.
 
-    P(best) under independent errors is 0 for an offer behind three cheaper ones of its GPU and number.
+    Rank and tie are at the prices listed: they part what a measurement could tell apart. The chances count
+    also what prices may have done since. Under independent errors P(best) is 0 for an offer behind three
+    cheaper ones of its GPU and number.
     """
     total, detailed = len(order), min(len(order), IN_DETAIL)
     able = _able(pool, order, detailed)
@@ -65,9 +67,11 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
     p_best, p_top3, p_near, p_independent = (np.zeros(total) for _ in range(4))
 
     rows = order[able]
+    listed = drawn_merits(request, pool, rows)
+    ranks, ties = contest.bands(listed[:detailed], kinds)
+    at_these_prices = _sureness(request, listed)
     price = drawn_prices(pool.prices, rows, request.draws, request.seed)
     scores = drawn_merits(request, pool, rows, price=price)
-    ranks, ties = contest.bands(scores[:detailed], kinds)
     p_best[able], p_top3[able] = contest.chances(scores)
     losses = _losses(request, scores)
     p_near[able] = (losses <= NEAR).mean(axis=1)
@@ -75,9 +79,8 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
     few = _few(pool, rows)
     alone = drawn_merits(request, pool, rows[few], price=price[few], independent=True)
     p_independent[np.array(able)[few]] = contest.wins(alone)
-    listed = drawn_merits(request, pool, rows[few])
 
-    if p_best[0] < contest.SURE:
+    if at_these_prices.p_best < contest.SURE:
         ties[0] = True
     rest = range(detailed + 1, total + 1)
     return Chances(
@@ -89,7 +92,7 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
         p_top3=p_top3.tolist(),
         sureness=_sureness(request, scores),
         sureness_independent=_sureness(request, alone),
-        sureness_at_these_prices=_sureness(request, listed),
+        sureness_at_these_prices=at_these_prices,
         scores=scores[:detailed],
     )
 

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from gpubench.models import FindingOut, RankedOffer
+from gpubench.models import FindingOut, Pricing, RankedOffer
 from gpubench.options import words_of
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.chances import Chances
@@ -31,13 +31,13 @@ MOST_MEASURED = 6
 """GPUs whose measurement is weighed: the likeliest to be the best."""
 
 _CERTAIN = 1e-9
-"""Standard deviation of a logarithm below which a speed is known."""
+"""Standard deviation of a logarithm, or of its square, below which a speed is known."""
 
 
 def finding_out(
     request: RankRequest, pool: Candidates, order: Indices, rows: Sequence[RankedOffer], chances: Chances
 ) -> FindingOut | None:
-    """Return the measurement of one GPU that is worth most; None where none is, or no cost is known.
+    """Return the measurement of one GPU that is worth most; None where no rented one is left to measure.
 
     Args:
         request: What was asked.
@@ -52,7 +52,12 @@ def finding_out(
     if len(best) < 2:
         return None
     costs = -chances.scores[best]
-    unsure = [place for place in best if rows[place].estimate.basis == "predicted"]
+    for_rent = {row.offer.gpu_key for row in rows if row.offer.pricing is not Pricing.OWNED}
+    unsure = [
+        place
+        for place in best
+        if rows[place].estimate.basis == "predicted" and rows[place].offer.gpu_key in for_rent
+    ]
     unsure.sort(key=lambda place: -(rows[place].p_best or 0.0))
     found = []
     for place in unsure[:MOST_MEASURED]:
@@ -80,13 +85,16 @@ def saving_usd(costs: Floats, log_rate: Floats) -> float:
 
 
 def _fitted(costs: Floats, log_rate: Floats) -> Floats:
-    spread = log_rate.std()
-    if spread < _CERTAIN:
-        return np.broadcast_to(costs.mean(axis=1, keepdims=True), costs.shape)
-    x = (log_rate - log_rate.mean()) / spread
-    terms = np.stack([np.ones_like(x), x, x**2])
-    weights, *_ = np.linalg.lstsq(terms.T, costs.T, rcond=None)
-    return np.asarray(weights.T @ terms)
+    """Return the least-squares quadratic of each row, from terms that are made orthogonal to each other."""
+    terms = [np.ones_like(log_rate)]
+    for power in (1, 2):
+        term = (log_rate - log_rate.mean()) ** power
+        term = term - sum((term @ known / len(term)) * known for known in terms)
+        size = np.sqrt(term @ term / len(term))
+        if size > _CERTAIN:
+            terms.append(term / size)
+    basis = np.array(terms)
+    return np.asarray(costs @ basis.T / costs.shape[1] @ basis)
 
 
 def _weigh(
@@ -108,7 +116,7 @@ def _weigh(
 
 def _cheapest(rows: Sequence[RankedOffer], gpu_key: str) -> RankedOffer:
     """Return the cheapest offer of a GPU by the hour, one that a task file can rent where there is one."""
-    alike = [row for row in rows if row.offer.gpu_key == gpu_key]
+    alike = [row for row in rows if row.offer.gpu_key == gpu_key and row.offer.pricing is not Pricing.OWNED]
     rentable = [row for row in alike if can_be_tried(row)]
     return min(rentable or alike, key=lambda row: row.offer.price_usd_per_hour)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 
-from gpubench.labels import gpu_name
+from gpubench.labels import gpu_name, gpus
 from gpubench.models import Decision, Estimate, GpuSpec, Offer, Pricing
 from gpubench.offers.dates import STALE_AFTER_DAYS, price_age_days, show_price_date
 from gpubench.offers.outliers import ADMITTED_BY, Market, name_of
@@ -56,9 +56,42 @@ def how_to_measure(decision: Decision | None) -> Iterator[str]:
         )
 
 
+def on_the_price(decision: Decision | None) -> Iterator[str]:
+    """Yield what stands beside the price of the choice: other hosts' asks, and the source's own note."""
+    choice = None if decision is None else decision.choice
+    if choice is None:
+        return
+    asks = choice.asks
+    if asks is not None and asks.ask_count > 1:
+        low, middle, high = map(
+            format_usd, (asks.low_usd_per_hour, asks.median_usd_per_hour, asks.high_usd_per_hour)
+        )
+        one = format_usd(choice.price_usd_per_hour / choice.gpu_count)
+        yield (
+            f"{one} for an hour of {gpu_name(choice.gpu_key)} is one host's ask: {asks.ask_count} hosts ask "
+            f"{middle} in the middle, nine tenths {low} to {high}."
+        )
+    if choice.price_note:
+        yield f"On the price of {plain(choice.provider, 40)}: {plain(choice.price_note)}."
+
+
+def on_feeding(decision: Decision | None) -> Iterator[str]:
+    """Yield how many vCPUs the choice takes to prepare its photographs, beside how many it has."""
+    choice = None if decision is None else decision.choice
+    if choice is None or choice.feed_images_per_s is None or choice.feed_vcpus is None:
+        return
+    has = "how many it has is not known" if choice.vcpus is None else f"it has {choice.vcpus:g}"
+    few = ": too few" if choice.can_feed is False else ""
+    images_per_s, vcpus = format_number(choice.feed_images_per_s), format_number(choice.feed_vcpus, 2)
+    yield (
+        f"{gpus(choice.gpu_key, choice.gpu_count)} takes {images_per_s} photographs/s, which about {vcpus} "
+        f"vCPUs prepare (assumed); {has}{few}. gpubench feed measures a host."
+    )
+
+
 def free_beside(request: RankRequest, offers: Iterable[Offer], specs: Mapping[str, GpuSpec]) -> Iterator[str]:
     """Yield the free tiers that stand beside a ranking of rented GPUs, with their limits."""
-    if request.rent_or_buy == "buy" or request.gpus or request.providers:
+    if request.buys or request.gpus or request.providers:
         return
     for offer in offers:
         spec = specs.get(offer.gpu_key)

@@ -7,11 +7,13 @@ import msgspec
 from gpubench.models import Ranking
 from gpubench.offers.moves import drift_of
 from gpubench.offers.table import OfferTable
+from gpubench.recommend.buying import at_work
 from gpubench.recommend.gather import Runs, gather, mean_power_w
 from gpubench.recommend.judge import judge
 from gpubench.recommend.own_devices import device_key
 from gpubench.recommend.owning import offer_of, ownerships, unpriced_offers
 from gpubench.recommend.request import DEFAULT_REFERENCE_GPU, RankRequest, check
+from gpubench.recommend.usage import with_lines
 from gpubench.signatures import takes_options_of
 from gpubench.specs import load_specs, require_spec
 from gpubench.today import day_of
@@ -42,26 +44,32 @@ def rank(request: RankRequest) -> Ranking:
     own_keys = {key for run in runs.own if (key := device_key(run))}
     power_w = mean_power_w(runs)
     machines = ownerships(request, load_specs(), power_w, today, own_keys)
-    owned = {offer_of(machine): machine for machine in machines}
-    offers = [*table.offers, *owned]
-    if request.rent_or_buy == "buy":
-        offers += unpriced_offers(load_specs(), [machine.gpu_key for machine in machines])
+    unpriced = unpriced_offers(load_specs(), [each.gpu_key for each in machines]) if request.buys else []
     for_sale = {}
-    if request.rent_or_buy is None and not machines:
+    if request.rent_or_buy is None and not (request.buys or machines):
         buying = msgspec.structs.replace(request, rent_or_buy="buy")
         for_sale = {offer_of(each): each for each in ownerships(buying, load_specs(), power_w, today)}
-    return judge(
-        request,
-        offers,
-        lambda keys: gather(request, keys, runs),
-        specs=load_specs(),
-        today=today,
-        owned=owned,
-        for_sale=for_sale,
-        believed=table.own,
-        drift=drift_of(table.changes),
-        notes=(*table.notes, *_set_aside(table), *problems),
-    )
+
+    def answer(asked: RankRequest) -> Ranking:
+        owned = {offer_of(machine): machine for machine in machines}
+        return judge(
+            asked,
+            [*table.offers, *owned, *unpriced],
+            lambda keys: gather(asked, keys, runs),
+            specs=load_specs(),
+            today=today,
+            owned=owned,
+            for_sale=for_sale,
+            believed=table.own,
+            drift=drift_of(table.changes),
+            notes=(*table.notes, *_set_aside(table), *problems),
+        )
+
+    if request.jobs_per_month is not None:
+        # How long a job takes says how much a machine works, and that what an hour of it costs.
+        first = answer(msgspec.structs.replace(request, limit=None, draws=1))
+        machines = at_work(machines, first.rows, request)
+    return with_lines(request, answer(request), answer)
 
 
 def _set_aside(table: OfferTable) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from gpubench.errors import MisuseError, StorageError
 from gpubench.files import write_file
@@ -23,9 +23,12 @@ from gpubench.labels import gpus_of, offer_name, price_of
 from gpubench.measure.request import RunRequest
 from gpubench.models import Offer, Pricing, RankedOffer
 from gpubench.options import words_of
-from gpubench.recommend.parcel import Parcel, pack
-from gpubench.recommend.request import RankRequest
+from gpubench.recommend.request import TRY_MINUTES, RankRequest
+from gpubench.shared_options import asked_recipe
 from gpubench.units import format_usd, plain
+
+if TYPE_CHECKING:
+    from gpubench.recommend.parcel import Parcel
 
 CLOUDS = {
     "aws": "aws",
@@ -110,8 +113,6 @@ ACCELERATORS_AT: dict[str, dict[str, str | None]] = {
 IDLE_MINUTES = 5
 SETUP_MINUTES = 15
 """Machine start and installation of torch, counted in the cap on cost."""
-TRY_MINUTES = 15.0
-"""Time limit of a measurement, unless another is asked for."""
 TRIAL_MINUTES = TRY_MINUTES + SETUP_MINUTES + IDLE_MINUTES
 """What a trial is paid for."""
 
@@ -178,6 +179,8 @@ def write_trials(
         raise MisuseError(
             f"--try: none of the ranked offers can be rented through SkyPilot: {'; '.join(passed[:3])}"
         )
+    from gpubench.recommend.parcel import pack  # reads how packages are installed: not before it is asked
+
     parcel = pack(request.workload_names, wheel)
     texts = {
         f"try-{number}-{_slug(row.offer)}.yaml": task_text(row, request, parcel, minutes=minutes)
@@ -260,7 +263,8 @@ def runs_of(
     return tuple(
         RunRequest(
             workloads=tuple(names),
-            precisions=(request.precision,),
+            precisions=() if request.precision is None else (request.precision,),
+            **asked_recipe(request),
             executions=(request.execution,),
             task=request.task,
             batch_size=batch,

@@ -107,7 +107,7 @@ def _within(most_words: int, sentences: Iterable[str]) -> Said:
     beside: list[str] = []
     left = most_words
     for sentence in sentences:
-        words = len(sentence.split())
+        words = sum(any(map(str.isalnum, token)) for token in sentence.split())
         if words <= left or not said:
             said.append(sentence)
             left -= words
@@ -210,7 +210,7 @@ def _advice(ranking: Ranking) -> str:
     if listed is not None and listed.p_best - now.p_best > PRICES_DECIDE:
         age = decision.choice.price_age_days
         old = "" if age is None else f", {count(age, 'day')} old"
-        return f"At these prices{old}: {_probability(listed.p_best)}. Refresh them first."
+        return f"At the listed prices{old}, {_probability(listed.p_best)} best: refresh them first."
     found = decision.finding_out
     if found is None or not found.is_advised:
         return ""
@@ -335,8 +335,14 @@ def buying_sentences(decisions: Sequence[BuyOrRent]) -> list[str]:
     return [_buying(each) for each in by_the_hour[:MOST_MACHINES]]
 
 
+def _to_buy(each: BuyOrRent) -> str:
+    """Name a machine as it is sold: 2x RTX 3090 (used) with a host."""
+    condition = "" if each.condition in {"quoted", "unstated"} else f" ({each.condition})"
+    return f"{gpus(each.gpu_key, each.gpu_count)}{condition}{' with a host' if each.host_usd else ''}"
+
+
 def _buying(each: BuyOrRent) -> str:
-    machine = f"{gpus(each.gpu_key, each.gpu_count)} for ${each.purchase_usd:,.0f}"
+    machine = f"{_to_buy(each)} for ${each.purchase_usd:,.0f}"
     against = f"{each.against} ({format_usd(each.equivalent_usd_per_hour)}/h for the same work)"
     if each.verdict == "rent":
         return f"Rather than buy {machine}, rent {against}: buying never breaks even."

@@ -10,6 +10,7 @@ from gpubench.record.spread import SPREAD, spread
 from gpubench.record.store import read_runs, results_root
 from gpubench.shared_options import ResultsRequest
 from gpubench.signatures import takes_options_of
+from gpubench.units import plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +41,7 @@ def load_runs(request: ResultsRequest) -> pd.DataFrame:
     """Return every stored measurement as one row; unknown is missing, never 0."""
     stored = read_runs(results_root(request.results))
     for problem in stored.problems:
-        print(f"gpubench: {problem}", file=sys.stderr)
+        print(f"gpubench: {plain(problem, 2000)}", file=sys.stderr)
     return frame(stored.runs)
 
 

@@ -117,7 +117,7 @@ def head_of(data: bytes, path: Path) -> tuple[Head, int]:
     file = decode_json(data, _File, path, what="gpubench run")
     try:
         rows = _rows(file)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # parts that were passed over so far
         raise BadContentError(f"{plain(path.name, 300)} is no gpubench run: {plain(str(error))}") from error
     device = file.device
     return (

@@ -18,7 +18,7 @@ SURE_FACTOR = 1.5
 
 _ONE_LAUNCH = "Ratios of a single launch: what differs between processes is not in their intervals."
 
-BASELINES = tuple(precision for precision in Precision if not precision.is_amp)
+BASELINES = tuple(p for p in Precision if p.is_usual and not p.is_amp)
 _LOOKS = {Precision.FP32: (BLUE, "circle"), Precision.TF32: (GREEN, "diamond")}
 _NAMES = {precision: f"against {precision.words}" for precision in BASELINES}
 

@@ -140,6 +140,7 @@ def scored(document: Mapping[str, Any]) -> tuple[Part, ...]:
     said = [
         f"no GPU owned: {owned['rows']} rows, MAPE {mape}, median {median}",
         f"order: Spearman {format_number(document['spearman'])}; lost by the first choice: {lost}",
+        *(f"column missing, taken as {each}" for each in document.get("assumed", ())),
         *(f"skipped: {count_} x {reason}" for reason, count_ in document.get("skipped", {}).items()),
     ]
     several = document.get("several_gpus")
@@ -178,7 +179,7 @@ def _half_width(item: tuple[str, Mapping[str, Any]]) -> str:
 
 
 def _throughput(e: Estimate) -> str:
-    return stacked(f"{e.interval.text()} {per_second(e.case.sample_unit)}")
+    return stacked(e.interval.text(f" {per_second(e.case.sample_unit)}"))
 
 
 def _case(e: Estimate) -> str:

@@ -23,6 +23,7 @@ from gpubench.findings import FindingKind
 from gpubench.interval import stacked
 from gpubench.labels import gpu_name, gpus_of, offer_name, price_of
 from gpubench.models import ExcludedOffer, RankedOffer, Ranking, SortedBy
+from gpubench.recommend.tokens import token_costs
 from gpubench.recommend.words import batches_of
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
@@ -87,6 +88,8 @@ def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
     shown = offers(data, ranking, rows, "", in_full=True)
     said = " ".join(cell for row in shown.rows for cell in row)
     legend = [f"{word}: {meaning}." for word, meaning in _LEGEND.items() if word in said]
+    if any(_chance(row).endswith(")") for row in rows):
+        legend.append("P(best): in brackets if the errors of all GPUs were independent.")
     return (shown, Bullets(items=(*(plain(note, 400) for note in ranking.notes), *legend)))
 
 
@@ -131,7 +134,7 @@ def offers(
         ),
         number(head(per_usd_unit(ranking)), lambda r: stacked(per_usd_words(ranking, r)), optional=7 * timed),
         *(job if timed else ()),
-        number("P(best)", lambda r: share_words(r.p_best), optional=2),
+        number("P(best)", _chance, optional=2),
         *full,
         text("Basis", lambda r: basis_words(r.estimate).partition(" (")[0], optional=1),
         text("Remarks", _remarks, optional=6),
@@ -176,6 +179,12 @@ def _cost(row: RankedOffer) -> str:
     return stacked(row.job_cost_usd.by(format_usd))
 
 
+def _chance(row: RankedOffer) -> str:
+    """P(best), and in brackets what it is under independent errors where that reads differently."""
+    joint, alone = share_words(row.p_best), share_words(row.p_best_independent)
+    return joint if row.p_best_independent is None or joint == alone else f"{joint} ({alone})"
+
+
 def _latency(row: RankedOffer) -> str:
     return format_duration(row.latency_s)
 
@@ -191,6 +200,8 @@ def _batch(row: RankedOffer) -> str:
 def _remarks(row: RankedOffer) -> str:
     # The age of a price stands beside the price; as a remark on most rows it would say nothing.
     remarks = [f.kind.value for f in row.findings if f.kind is not FindingKind.STALE_PRICE]
+    if row.offer.kind == "marketplace":
+        remarks.append("one host's ask")
     if row.offer.in_stock is not None:
         remarks.append(f"{'in stock' if row.offer.in_stock else 'not in stock'} on {row.offer.stock_date}")
     if row.pareto:
@@ -199,6 +210,9 @@ def _remarks(row: RankedOffer) -> str:
         remarks.append("memory not checked")
     if row.latency_s is not None:
         remarks.append(f"{format_duration(row.latency_s)} a batch of {row.estimate.case.batch_size}")
+    for what, cost in token_costs(row).items():
+        batch = ", one static batch" if row.estimate.case.new_tokens else ""
+        remarks.append(f"{cost.by(format_usd)} per million tokens ({what}{batch})")
     if row.spot_break_even is not None:
         remarks.append(f"spot pays while less than {share_words(row.spot_break_even)} of the work is lost")
     if row.offer.gpu_count > 1:

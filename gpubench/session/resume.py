@@ -147,7 +147,7 @@ def _planned(
             f"{plain(case.workload)} is version {profile.version} now and was {case.workload_version} in the "
             "run: start a new run"
         )
-    return planned_case(reference, profile, case, choice)
+    return planned_case(reference, profile.at(case.recipe) or profile, case, choice)
 
 
 def check_conditions(run: Run, device: DeviceProfile) -> None:

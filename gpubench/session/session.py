@@ -49,12 +49,13 @@ from gpubench.models import (
 from gpubench.needs import need_torch
 from gpubench.probe.identity import storable
 from gpubench.probe.select import select_device, select_peers
-from gpubench.profile import profiles_of
+from gpubench.profile import classic_names, profiles_of
 from gpubench.record import store
 from gpubench.record.adding import stored_alike
 from gpubench.record.lock import RunLock
 from gpubench.record.rules import broken_rule
 from gpubench.session import resume
+from gpubench.shared_options import asked_recipe
 from gpubench.signatures import takes_options_of
 from gpubench.today import now
 from gpubench.units import plain, utc_stamp
@@ -149,7 +150,7 @@ def prepare(
 
 
 def _prepare(request: RunRequest, on_trial: OnTrial, *, store_results: bool) -> Prepared:
-    request = check_request(request, workload_names())
+    request = check_request(request, classic_names())
     need_torch("measuring", NoDeviceError)
     root = store.results_root(request.results)
     found = None if request.resume is None else store.find_run(root, request.resume)
@@ -161,7 +162,7 @@ def _prepare(request: RunRequest, on_trial: OnTrial, *, store_results: bool) -> 
     peers = select_peers(device, request.gpus)
     if store_results:
         store.check_writable(root)
-    profiles = profiles_of(request.workloads)
+    profiles = profiles_of(request.workloads, asked_recipe(request))
     if resumed is None:
         made = plan(request, device, profiles, peers)
     else:

@@ -12,8 +12,8 @@ import pytest
 from memory_cases import BY_VALUE
 
 from gpubench.cli.app import main
-from gpubench.models import Checkpointing, ParallelMode
-from gpubench.predict.memory_request import CHECKPOINTING, MODES
+from gpubench.models import ParallelMode
+from gpubench.predict.memory_request import MODES
 from gpubench.profile import load_profiles
 
 FIGURES = ("allocated_bytes", "reserved_bytes", "device_bytes")
@@ -83,7 +83,7 @@ def test_the_terminal_says_what_it_knows(ask: Any) -> None:
     assert "nvidia-tesla-t4-16gb: fits (needs " in out
     assert "optimizer state" in out
     _, every, _ = ask()
-    trained = [name for name, profile in load_profiles().items() if "train" in profile.tasks]
+    trained = [name for name, p in load_profiles().items() if "train" in p.tasks and p.is_classic]
     assert [line.split()[0] for line in every.splitlines()] == trained
 
 
@@ -102,7 +102,6 @@ def test_several_gpus_and_checkpointing_are_asked_for(ask: Any) -> None:
 
 
 def test_choices_are_those_of_a_case() -> None:
-    assert set(CHECKPOINTING) == set(Checkpointing)
     assert set(MODES) <= set(ParallelMode)
 
 

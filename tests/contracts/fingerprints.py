@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from gpubench.discovery import load_workload, workload_names
+from gpubench.measure.step import forward
 from gpubench.models import TaskKind
 from gpubench.workload import Task, Workload, seeded
 
@@ -43,16 +44,20 @@ def fingerprint(workload: Workload) -> dict[str, str]:
     assert workload.tiny is not None
     trained = TaskKind.TRAIN in workload.tasks
     tiny = workload.tiny(8, 0)
-    with torch.device("meta" if trained else "cpu"):  # an input pipeline looks at its values
+    pipeline = not trained and not list(tiny.model.parameters())
+    with torch.device("cpu" if pipeline else "meta"):  # an input pipeline looks at its values
         full = workload.build(2, 0)
     parameters = [(n, tuple(p.shape), p.requires_grad) for n, p in full.model.named_parameters()]
     facts = {
         "parameters": parameters or repr(full.model),
         "calls": calls(full),
-        "data": [_data(tiny), [[tuple(t.shape), str(t.dtype)] for batch in full.batches for t in batch]],
+        "data": [
+            _data(tiny),
+            [[tuple(t.shape), str(t.dtype)] for batch in full.batches for t in _first(batch)],
+        ],
         "optimizer": _optimizer(tiny),
         "spread": [f"{p.std():.1e}" for p in tiny.model.parameters() if p.numel() > 64],
-        "outputs": _outputs(tiny) if trained else None,
+        "outputs": None if pipeline else _outputs(tiny),
     }
     return {name: _digest(fact) for name, fact in facts.items()}
 
@@ -80,7 +85,7 @@ def calls(task: Task) -> list[Any]:
     inputs, targets = task.batches[0]
     task.model.train()
     with _watched(task.model, inside, found), Noted(), seeded(0):
-        task.loss(task.model(inputs), targets)
+        task.loss(forward(task.model, inputs), targets)
     return found
 
 
@@ -139,10 +144,16 @@ def _plain(value: Any) -> Any:
     return type(value).__name__
 
 
+def _first(batch: tuple[Any, Any]) -> tuple[Tensor, Tensor]:
+    """Inputs and targets, of several inputs the first."""
+    inputs, targets = batch
+    return inputs[0] if isinstance(inputs, tuple) else inputs, targets
+
+
 def _data(task: Task) -> list[Any]:
     """What the batches are drawn from."""
     found: list[Any] = [len(task.batches)]
-    for inputs, targets in task.batches:
+    for inputs, targets in map(_first, task.batches):
         drawn = inputs.float()
         found.append([f"{drawn.std():.0e}", f"{drawn.min():.0e}", f"{drawn.max():.0e}"])
         found.append(targets.unique().tolist())
@@ -159,18 +170,24 @@ def _optimizer(task: Task) -> list[Any]:
 
 
 def _outputs(task: Task) -> list[float]:
-    """Outputs of the tiny model in eval mode: what sets one sample of the batch apart, scaled, rounded."""
+    """Outputs of the tiny model in eval mode: what sets one sample of the batch apart, scaled, rounded.
+
+    A model that gives its loss alone has one output: the loss, of a model in float32.
+    """
     drawn = random.Random(0)  # a stream that no version of Python or torch changes
-    inputs = task.batches[0][0]
+    given, (inputs, _) = task.batches[0][0], _first(task.batches[0])
+    model = task.model.float().eval()
     with torch.no_grad():
-        for parameter in task.model.parameters():
+        for parameter in model.parameters():
             parameter.copy_(_drawn(drawn.random, parameter))
         if inputs.is_floating_point():
             inputs = _drawn(drawn.random, inputs) * 4
         else:
-            words = int(next(m.num_embeddings for m in task.model.modules() if isinstance(m, nn.Embedding)))
+            words = int(next(m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)))
             inputs = torch.tensor([drawn.randrange(words) for _ in range(inputs.numel())]).view_as(inputs)
-        values = task.model.eval()(inputs).double()
+        values = forward(model, (inputs, *given[1:]) if isinstance(given, tuple) else inputs).double()
+    if values.ndim == 0:
+        return [round(values.item(), 2)]
     values = (values - values.mean(0)).flatten()
     kept = values[:: len(values) // OUTPUTS | 1] / values.std()
     return [round(value, 1) + 0.0 for value in kept.tolist()]

@@ -7,15 +7,27 @@ import json
 import math
 from dataclasses import replace
 from functools import cache
+from itertools import product
+from typing import Any
 
+import msgspec
 import pytest
 import torch
 from fingerprints import FINGERPRINTS, fingerprint
 
 from gpubench.discovery import load_workload, workload_names
 from gpubench.errors import MisuseError
-from gpubench.measure.step import move
-from gpubench.models import Case, Execution, OperatorKind, Precision, TaskKind, WorkloadProfile
+from gpubench.measure.step import forward, move
+from gpubench.models import (
+    Case,
+    Checkpointing,
+    Execution,
+    OperatorKind,
+    Precision,
+    TaskKind,
+    WeightType,
+    WorkloadProfile,
+)
 from gpubench.profile import load_profiles, profile_workload
 from gpubench.profile.trace import trace_workload
 from gpubench.workload import Task, Workload, seeded
@@ -35,6 +47,7 @@ class WorkloadContract:
     forward_flops: float
     train_ratio: tuple[float, float] = (2.5, 3.0)
     half_on_cpu = True
+    precisions: tuple[Precision, ...] = tuple(p for p in Precision if p.is_usual)
 
     @property
     def workload(self) -> Workload:
@@ -74,7 +87,7 @@ class WorkloadContract:
     def test_it_scores_as_many_classes_as_it_states(self) -> None:
         with torch.device("meta"):
             task = self.workload.build(1, 0)
-            assert task.model(task.batches[0][0]).shape[-1] == self.classes
+            assert forward(task.model, task.batches[0][0]).shape[-1] == self.classes
 
     def test_it_is_trained_as_it_states(self) -> None:
         made = self.tiny().optimizer([torch.zeros(1, requires_grad=True)])
@@ -82,7 +95,10 @@ class WorkloadContract:
         assert settings == self.optimizer
 
     def test_nothing_computed_is_paid_once_a_step(self) -> None:
-        assert all(o.flops_fixed == 0 for o in (*self.profile.train, *self.profile.infer))
+        assert all(
+            abs(o.flops_fixed) <= 1e-9 * o.flops_per_sample
+            for o in (*self.profile.train, *self.profile.infer)
+        )
         assert all(o.bytes_fixed >= 0 and o.bytes_per_sample >= 0 for o in self.profile.train)
 
     def test_the_shipped_profile_is_what_tracing_gives(self) -> None:
@@ -94,14 +110,20 @@ class WorkloadContract:
         with torch.device("meta"):
             task = self.workload.build(3, 0)
         assert len(task.batches) == 4
-        for inputs, targets in task.batches:
+        for inputs, targets in map(_first, task.batches):
             assert tuple(inputs.shape) == (3, *self.workload.sample_shape)
             assert targets.shape[0] == 3
 
-    def test_it_is_built_on_the_cpu_in_float32(self) -> None:
+    @property
+    def dtype(self) -> torch.dtype:
+        found = getattr(torch, self.workload.recipe.weight_type)
+        assert isinstance(found, torch.dtype)
+        return found
+
+    def test_it_is_built_on_the_cpu_in_the_type_of_its_recipe(self) -> None:
         task = self.tiny()
-        assert {p.dtype for p in task.model.parameters()} <= {torch.float32}
-        tensors = (*task.model.parameters(), *(t for batch in task.batches for t in batch))
+        assert {p.dtype for p in task.model.parameters()} <= {self.dtype}
+        tensors = (*task.model.parameters(), *(t for batch in task.batches for t in _first(batch)))
         assert {t.device.type for t in tensors} == {"cpu"}
 
     def test_its_model_can_be_copied_because_every_case_starts_from_a_copy(self) -> None:
@@ -117,7 +139,7 @@ class WorkloadContract:
         assert not _all_equal(one, other)
 
     def test_inputs_are_drawn_and_not_zeros(self) -> None:
-        inputs = self.tiny(16).batches[0][0]
+        inputs, _ = _first(self.tiny(16).batches[0])
         if inputs.is_floating_point():
             assert abs(inputs.mean()) < 0.2
             assert 0.8 < inputs.std() < 1.2
@@ -131,9 +153,15 @@ class WorkloadContract:
 
     @pytest.mark.parametrize("precision", list(Precision))
     def test_one_step_runs_at_every_precision(self, precision: Precision) -> None:
+        if precision not in self.precisions:
+            assert not precision.is_usual or self.workload.precisions
+            return
         if precision is Precision.AMP_FP16 and not self.half_on_cpu:
             pytest.skip("oneDNN has no fp16 LSTM for this CPU; a GPU runs it")
-        work = move(self.tiny(), self.case(precision), torch.device("cpu"))
+        case = self.case(precision)
+        tiny = self.workload.at(case.recipe).tiny
+        assert tiny is not None
+        work = move(tiny(4, 0), case, torch.device("cpu"))
         losses = [work.edge_loss(work.step(n), n) for n in range(2)]
         assert all(math.isfinite(x) for x in losses)
 
@@ -141,7 +169,7 @@ class WorkloadContract:
         return Case(
             workload=self.name, workload_version=1, task=self.workload.tasks[0], precision=precision,
             execution=Execution.EAGER, memory_format=_profiled(self.name).memory_format_at(precision),
-            batch_size=4, sample_unit=self.workload.sample_unit,
+            batch_size=4, sample_unit=self.workload.sample_unit, **self.workload.recipe.at(precision).fields,
         )  # fmt: skip
 
     def test_what_it_computes_changes_only_with_its_version(self) -> None:
@@ -162,9 +190,15 @@ def _profiled(name: str) -> WorkloadProfile:
     return trace_workload(load_workload(name), variants_s=0).profile
 
 
+def _first(batch: tuple[Any, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and targets, of several inputs the first."""
+    inputs, targets = batch
+    return inputs[0] if isinstance(inputs, tuple) else inputs, targets
+
+
 def _all_equal(one: Task, two: Task) -> bool:
-    left = [*one.model.state_dict().values(), *(t for b in one.batches for t in b)]
-    right = [*two.model.state_dict().values(), *(t for b in two.batches for t in b)]
+    left = [*one.model.state_dict().values(), *(t for b in one.batches for t in _first(b))]
+    right = [*two.model.state_dict().values(), *(t for b in two.batches for t in _first(b))]
     return all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
 
 
@@ -175,7 +209,7 @@ def _train(task: Task, steps: int) -> list[float]:
     for step in range(steps):
         inputs, targets = task.batches[step % len(task.batches)]
         optimizer.zero_grad()
-        loss = task.loss(task.model(inputs), targets)
+        loss = task.loss(forward(task.model, inputs), targets)
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
@@ -421,6 +455,170 @@ class TestTransformer(WorkloadContract):
             torch.testing.assert_close(task.model(tokens)[:, :-1], task.model(changed)[:, :-1])
 
 
+class LlamaContract(WorkloadContract):
+    """A decoder that gives its loss: no scores leave it, and a step on the CPU is for its tiny preset alone."""
+
+    shape = (2048,)
+    optimizer = ("AdamW", 1e-4, None)
+    precisions = (Precision.BF16,)
+    classes = 0
+    layers: int
+    width: int
+    forward_width: int
+    narrow: int
+
+    @property
+    def forward_flops(self) -> float:  # type: ignore[override]
+        """2 for each weight of a product and token, and both products of attention, the whole square."""
+        weights = self.layers * (
+            2 * self.width * (self.width + self.narrow) + 3 * self.width * self.forward_width
+        )
+        attention = self.layers * 2 * 2 * 2048 * 2048 * self.width
+        return 2.0 * 2048 * (weights + self.adapters + 128_256 * self.width) + attention
+
+    adapters = 0
+
+    def test_it_scores_as_many_classes_as_it_states(self) -> None:
+        with torch.device("meta"):
+            task = self.workload.build(1, 0)
+            assert task.model(*task.batches[0][0]).shape == ()
+
+    def test_the_shipped_profile_is_what_tracing_gives(self) -> None:
+        """Traced by as many layers as tell: the whole takes a minute, and is for the slow tests."""
+        shipped = load_profiles()[self.name]
+        assert shipped.parameters == self.parameters
+        assert shipped.forward_flops_per_sample == pytest.approx(self.forward_flops, rel=1e-12)
+        assert {v.recipe for v in shipped.variants} == {*self.workload.variants}
+
+    @property
+    def profile(self) -> WorkloadProfile:
+        return load_profiles()[self.name]
+
+    @pytest.mark.slow
+    def test_the_whole_shipped_profile_is_what_tracing_gives(self) -> None:
+        assert load_profiles()[self.name] == _profiled(self.name)
+
+    def test_it_has_the_parameters_it_states(self) -> None:
+        with torch.device("meta"):
+            model = self.workload.build(1, 0).model
+        assert sum(p.numel() for p in model.parameters()) == self.parameters
+        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        assert trained == self.profile.trainable_parameters == (self.trainable or self.parameters)
+
+    def test_a_full_size_step_runs_on_the_cpu(self) -> None:
+        """It takes minutes and 16 GB: on a GPU it is measured, here its shapes are traced."""
+        assert self.profile.memory
+
+    def test_every_recipe_computes_the_same_loss_and_gradients(self) -> None:
+        found = []
+        for how, chunks in product(Checkpointing, (1, 3)):
+            recipe = msgspec.structs.replace(
+                self.workload.recipe, weight_type=WeightType.FLOAT32, checkpointing=how, loss_chunks=chunks
+            )
+            made = self.workload.at(recipe).tiny
+            assert made is not None
+            task = made(2, 0)
+            loss = task.loss(forward(task.model, task.batches[0][0]), task.batches[0][1])
+            loss.backward()
+            found.append((loss.detach(), [p.grad for p in task.model.parameters() if p.requires_grad]))
+        for loss, gradients in found[1:]:
+            torch.testing.assert_close(loss, found[0][0])
+            torch.testing.assert_close(gradients, found[0][1])
+
+
+class TestLlama1b(LlamaContract):
+    name = "llama_1b"
+    batches = (1, 4, 8)
+    precisions = (Precision.AMP_FP16, Precision.AMP_BF16, Precision.BF16)
+    layers, width, forward_width, narrow = 16, 2048, 8192, 512
+    parameters = 1_235_814_400
+
+
+class TestLlama8bLora(LlamaContract):
+    name = "llama_8b_lora"
+    batches = (1, 2, 4)
+    layers, width, forward_width, narrow = 32, 4096, 14_336, 1024
+    adapters = 13_631_488
+    parameters = 8_030_261_248 + adapters
+    trainable = adapters
+    train_ratio = (2.0, 2.1)
+
+    def test_its_memory_is_that_of_its_chunks(self) -> None:
+        """Checkpointed, 2,048 tokens: 16.0, 17.0 and 18.9 GiB at a batch of 1, 2 and 4 in eight chunks."""
+        (train,) = self.profile.memory
+        peaks = [train.peak(batch).at(batch) / 2**30 for batch in (1, 2, 4)]
+        assert peaks == pytest.approx([16.0, 17.0, 18.9], abs=0.1)
+
+
+class TestLlama8b(LlamaContract):
+    name = "llama_8b"
+    shape = (512,)
+    batches = (1, 8, 32)
+    layers, width, forward_width, narrow = 32, 4096, 14_336, 1024
+    parameters = 8_030_261_248
+
+    @property
+    def forward_flops(self) -> float:  # type: ignore[override]
+        """The prompt alone: every layer of every token, the head of the last one."""
+        layers = 32 * (2 * 4096 * (4096 + 1024) + 3 * 4096 * 14_336)
+        attention = 32 * 2 * 2 * 512 * 512 * 4096
+        return 2.0 * 512 * layers + attention + 2 * 128_256 * 4096
+
+    def test_it_scores_as_many_classes_as_it_states(self) -> None:
+        with torch.device("meta"):
+            task = self.workload.build(3, 0)
+            scores = task.model(task.batches[0][0])
+            assert scores.shape == (3, 128_256)
+            assert task.model.next(scores.argmax(-1), torch.tensor([512])).shape == (3, 128_256)  # type: ignore[operator]
+
+    def test_it_has_the_parameters_it_states(self) -> None:
+        with torch.device("meta"):
+            model = self.workload.build(1, 0).model
+        assert sum(p.numel() for p in model.parameters()) == self.profile.parameters == self.parameters
+
+    def test_training_computes_up_to_three_times_the_forward_pass(self) -> None:
+        assert self.workload.tasks == (TaskKind.INFER,)
+        assert self.profile.train == ()
+
+    def test_the_loss_falls_in_thirty_steps(self) -> None:
+        with pytest.raises(MisuseError, match="no parameter that takes a gradient"):
+            profile_workload(
+                replace(self.workload, build=self.workload.tiny, tasks=(TaskKind.TRAIN,), variants=())  # type: ignore[arg-type]
+            )
+
+    def test_every_recipe_computes_the_same_loss_and_gradients(self) -> None:
+        """What a cache gives is held against the whole sequence in tests/measure/test_generation.py."""
+        assert "checkpointing" not in self.workload.settings
+
+    def test_a_token_reads_every_weight_and_the_cache(self) -> None:
+        work = self.profile.decode
+        assert work is not None
+        assert work.weight_bytes == 2 * (self.parameters - 128_256 * 4096)
+        assert work.cache_bytes_per_token == 2 * 2 * 32 * 8 * 128
+        assert work.flops_per_token == pytest.approx(work.weight_bytes, rel=1e-3)
+
+
+class TestVitB16(WorkloadContract):
+    name = "vit_b16"
+    shape = (3, 224, 224)
+    batches = (32, 64, 128)
+    classes = 1000
+    optimizer = ("AdamW", 1e-4, None)
+    parameters = 86_567_656
+    forward_flops = (
+        12 * (2 * 197 * 12 * 768 * 768 + 2 * 2 * 197 * 197 * 768) + 2 * 196 * 768 * 768 + 2 * 768 * 1000
+    )
+
+
+class TestUnetDdpm(WorkloadContract):
+    name = "unet_ddpm"
+    shape = (3, 64, 64)
+    batches = (16, 32, 64)
+    classes = 64  # the width of the predicted noise
+    parameters = 35_746_307  # as Ho and others count their network of CIFAR-10: 35.7 M
+    forward_flops = 46_740_799_488
+
+
 class TestAugment(WorkloadContract):
     """An input pipeline: nothing to train, and what it runs depends on what it drew."""
 
@@ -495,7 +693,8 @@ def _bytes(profile: WorkloadProfile) -> tuple[float, float]:
 
 
 def _contracts() -> dict[str, type[WorkloadContract]]:
-    return {c.name: c for c in WorkloadContract.__subclasses__()}
+    kinds = (*WorkloadContract.__subclasses__(), *LlamaContract.__subclasses__())
+    return {c.name: c for c in kinds if hasattr(c, "name")}
 
 
 def test_every_workload_keeps_the_contract() -> None:

@@ -2,8 +2,8 @@
 
 ``GPUBENCH_SCRIPT`` holds a JSON object: ``step_s`` (case label: seconds a step), ``micro`` (a list of results),
 ``by_hand`` (case label: ratio), ``fail`` (case label: reason), ``die`` (labels at which the process ends),
-``torch`` (its version), ``folder`` (where a file named as each case begun is made, and where the case waits
-while ``wait-NAME`` exists).
+``torch`` (its version), ``pause_s`` (how long a case takes), ``folder`` (where a file named as each case begun is
+made, and where the case waits while ``wait-NAME`` exists).
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ def begin(name: str) -> None:
 
 def case_done(order: messages.MeasureCase) -> list[messages.Report]:
     label = order.case.label
+    time.sleep(SCRIPT.get("pause_s", 0.0))
     begin(f"{order.case.workload}-{order.case.precision}")
     launch = Launch(index=order.launch)
     if label in SCRIPT.get("fail", {}):

@@ -69,6 +69,27 @@ def test_strange_rows_are_skipped_counted_and_named(rows, document, tmp_path):
     assert any("Banana 9000" in reason for reason in again["skipped"])
 
 
+def test_another_layout_of_columns_is_read_and_what_was_assumed_is_listed(rows, document, tmp_path):
+    """Other names' case, order and separator, columns of one's own, and no batch, mode or metric."""
+    kept = ("value", "unit", "precision", "model", "gpu_key", "gpu", "math_mode")
+    lines = [";".join([*(name.upper() for name in kept), "my note"])]
+    lines += [";".join([*(row[name] for name in kept), "x"]) for row in rows]
+    path = tmp_path / "lambda-stranger.csv"
+    path.write_text("\ufeff" + "\n".join(lines), encoding="utf-8")
+    again = score(path)
+    assert again["pairs"] > 0
+    assert {text.partition(":")[0] for text in again["assumed"]} == {"source", "mode", "batch_size", "metric"}
+    assert again["columns_not_read"] == ["my note"]
+    assert document["assumed"] == []
+
+
+def test_a_layout_that_holds_no_measurement_says_which_columns_it_lacks(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("test,shape,speed\nmatmul,1024,3\n", encoding="utf-8")
+    with pytest.raises(MisuseError, match="no column source, gpu, model"):
+        score(path)
+
+
 def test_a_file_of_one_gpu_has_no_pairs_and_says_so(rows, tmp_path):
     one = [row for row in rows if row["gpu"] == rows[0]["gpu"]]
     document = score(write_csv(tmp_path / "x.csv", one))

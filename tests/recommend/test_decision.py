@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from gpubench import rank
 from gpubench.models import Decision, Pricing
 from gpubench.recommend.choices import IMAGES_PER_VCPU_S
 from gpubench.recommend.gather import Evidence
@@ -122,6 +123,7 @@ def test_memory_margin_and_feeding_stand_beside_each_choice():
     assert choice.feed_images_per_s == 3000
     assert choice.feed_vcpus == pytest.approx(3000 / IMAGES_PER_VCPU_S)
     assert choice.can_feed
+    assert any("3,000 photographs/s" in note and "it has 26." in note for note in ranking.notes)
 
 
 def test_hardware_to_buy_stands_beside_a_ranking_of_rent():
@@ -141,10 +143,26 @@ def test_hardware_to_buy_stands_beside_a_ranking_of_rent():
     own = ranking.decision.best_to_own
     assert (own.source, own.gpu_key, own.rank, own.p_best) == ("own", RTX5090, None, None)
     assert own.price_label == "used"
-    assert own.purchase_usd == pytest.approx(4795)
+    assert own.purchase_usd == pytest.approx(4795 + 1000), "the card and a host"
     assert all(row.offer.pricing is not Pricing.OWNED for row in ranking.rows)
 
 
 def test_the_document_of_a_decision_reads_back():
     decision = rank_of(market(), RATES, samples=1e8).decision
     assert msgspec.json.decode(msgspec.json.encode(decision), type=Decision) == decision
+
+
+def test_where_nothing_is_named_there_is_a_line_for_each_kind_of_work():
+    classic, image, *language = rank(limit=1).decision.lines
+    assert (classic.name, image.name) == ("classic", "image")
+    assert image.job.words == "90 epochs of ImageNet"
+    assert image.choice == _without_chances(rank("resnet50", limit=1, draws=1).decision.choice)
+    assert image.choice.feed_vcpus == pytest.approx(image.choice.samples_per_s / IMAGES_PER_VCPU_S)
+    assert all(line.name == "language" and line.job.words == "10 million tokens" for line in language)
+    assert rank("cnn", limit=1).decision.lines == ()
+    assert rank(limit=1, samples=1e6).decision.lines == ()
+    assert rank(limit=1, relative=True).decision.lines == ()
+
+
+def _without_chances(choice):
+    return msgspec.structs.replace(choice, p_best=None, p_best_independent=None, p_near_best=None)

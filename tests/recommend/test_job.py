@@ -49,6 +49,7 @@ def test_the_reference_is_known_against_itself_however_wide_its_interval(width, 
     assert own.hours_low == own.hours == own.hours_high == pytest.approx(24 + startup / 60)
     assert other.hours_low < other.hours < other.hours_high
     assert own.samples_per_s_low == pytest.approx(1500 / width)
+    assert own.job_hours.text() == f"{own.hours:.1f}"
 
 
 def test_what_both_err_by_together_is_not_in_a_ratio():

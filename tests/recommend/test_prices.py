@@ -65,6 +65,14 @@ def test_hardware_that_is_owned_costs_what_it_costs():
     assert np.ptp(drawn(own)) == 0
 
 
+def test_ties_are_at_the_prices_listed_and_chances_count_what_they_may_have_done():
+    old = {"kind": "marketplace", "price_date": "2025-11-20"}
+    hosts = [offer(H100, price, instance=str(price), **old) for price in (1.0, 2.0, 2.5)]
+    rows = rank_of([*hosts, offer(L4, 0.3)], {H100: 3000.0, L4: 500.0}, samples=1e8, width=1.05).rows
+    assert not any(row.tie for row in rows)
+    assert rows[0].p_best < 0.5
+
+
 def test_an_old_ask_makes_the_choice_less_sure_and_a_fresh_one_does_not():
     def sureness(day):
         hosts = [offer(H100, price, kind="marketplace", instance=str(price)) for price in (1.9, 2.2, 2.5)]

@@ -34,7 +34,7 @@ def executed(make_run, monkeypatch, tmp_path):
         class Launcher:
             ready = None
 
-            def __init__(self, plan, device, on_event, control):
+            def __init__(self, plan, device, on_event, control, **more):
                 self.micro = []
 
             def run(self, record):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import msgspec
 import platformdirs
@@ -11,8 +12,14 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubench.cli.app import app
+from gpubench.files import BadContentError
 from gpubench.models import DeviceProfile, Finding, FindingKind, Status
 from gpubench.record import heads, store
+
+NOT_UTF8 = (
+    b'{"schema_version":2,"run_id":"x","started_at":"x","budget":"x","device":{"backend":"x"},"environment":{},'
+    b'"measurements":[{"case":{"workload":"cnn\xeb"},"status":"ok"}]}'
+)
 
 
 @pytest.fixture(autouse=True)
@@ -111,6 +118,12 @@ def test_a_broken_file_among_many_is_named_and_set_aside_and_a_later_schema_is_n
     assert sorted("set aside" in problem for problem in problems) == [False, True]
     assert later.exists()
     assert not broken.exists()
+
+
+def test_a_case_that_is_no_utf8_is_bad_content():
+    """Text that was passed over at first is decoded later."""
+    with pytest.raises(BadContentError, match="no gpubench run"):
+        heads.head_of(NOT_UTF8, Path("x.json"))
 
 
 def test_rows_that_ended_otherwise_do_not_shadow_a_figure(make_run, tmp_path):

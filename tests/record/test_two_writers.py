@@ -22,11 +22,10 @@ from gpubench.record import lock, store
 pytestmark = pytest.mark.timeout(180)
 
 PROGRAM = """
-import functools, sys
-from gpubench.measure.launcher import Launcher
+import sys
 from gpubench.session import session
 
-session.Launcher = functools.partial(Launcher, module="scripted_child")
+session.module_of = lambda device: "scripted_child"
 if sys.argv[1] == "late":  # what it has read is old by the time that it begins
     sys.argv.pop(1)
     execute = session.execute

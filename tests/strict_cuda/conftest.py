@@ -86,13 +86,14 @@ class Gpu:
             "sample_unit": "sample",
         } | changes
         asked = Case(**fields)
-        built = built or load_workload(name).tiny(asked.batch_size, 0)
-        if built.batches[0][0].dim() == 4:
+        built = built or load_workload(name).at(asked.recipe).tiny(asked.batch_size, 0)
+        inputs = built.batches[0][0]
+        if not isinstance(inputs, tuple) and inputs.dim() == 4:
             wanted = (
                 MemoryFormat.CONTIGUOUS if asked.precision is Precision.FP32 else MemoryFormat.CHANNELS_LAST
             )
             asked = msgspec.structs.replace(asked, memory_format=wanted)
-        self.desk.tasks[(name, asked.batch_size)] = built
+        self.desk.tasks[(name, asked.batch_size, asked.recipe)] = built
         return asked
 
     def measure(self, name: str, built: Task | None = None, **changes: Any) -> CaseDone:

@@ -94,7 +94,7 @@ def test_a_proof_on_an_h200_takes_what_the_plan_gives_it(make_gpu, what):
         precision=Precision.AMP_BF16,
         execution=Execution.GRAPH if what == "graph" else Execution.EAGER,
     )
-    work = proofs.move(gpu.desk.task("cnn", case.batch_size), case, gpu.desk.hardware.device)
+    work = proofs.move(gpu.desk.task("cnn", case), case, gpu.desk.hardware.device)
     work.step(0)
     before = gpu.machine.kernels
     work.step(1)

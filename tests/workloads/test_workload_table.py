@@ -11,6 +11,7 @@ from torch import nn
 from gpubench.discovery import load_workload, workload_names
 from gpubench.measure.plan import CPU_STEP_FLOPS, batch_of
 from gpubench.measure.request import RunRequest
+from gpubench.measure.step import forward
 from gpubench.models import TaskKind, WorkloadProfile
 from gpubench.profile import load_profiles
 
@@ -41,15 +42,16 @@ def _words_and_classes(name: str) -> tuple[str, str]:
         return "-", "-"
     with torch.device("meta"):
         task = workload.build(1, 0)
-        scores = task.model(task.batches[0][0])
+        scores = forward(task.model, task.batches[0][0])
     words = max((m.num_embeddings for m in task.model.modules() if isinstance(m, nn.Embedding)), default=None)
-    return "-" if words is None else f"{words:,}", f"{scores.shape[-1]:,}"
+    classes = scores.shape[-1] if scores.ndim else words  # a model that gives its loss scores every word
+    return "-" if words is None else f"{words:,}", f"{classes:,}"
 
 
 def _parameters(profile: WorkloadProfile) -> str:
     if not profile.parameters:
         return "none"
-    frozen = profile.trainable_parameters != profile.parameters
+    frozen = TaskKind.TRAIN in profile.tasks and profile.trainable_parameters != profile.parameters
     return f"{profile.parameters:,}" + (f", {profile.trainable_parameters:,} trained" if frozen else "")
 
 

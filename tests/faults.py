@@ -1,0 +1,207 @@
+"""What can go wrong on a user's machine, what gpubench then does, and the tests that hold it to that.
+
+``python tests/faults.py`` writes docs/reliability.md from this table; ``test_faults.py`` fails where a test that
+is named here is missing, or the page is not that of the table.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "reliability.md"
+
+
+class Fault(NamedTuple):
+    """One fault: what happens, with which exit code, and ``file::test`` for each test, without ``test_``."""
+
+    name: str
+    answer: str
+    exit_code: str
+    tests: tuple[str, ...]
+
+
+def fault(name: str, answer: str, exit_code: str, *tests: str) -> Fault:
+    return Fault(name, answer, exit_code, tests)
+
+
+FAULTS = (
+    fault("No NVML library", "`--device auto` takes the CPU and says so; `--device cuda` says what to install", "0; 3",
+          "probe/broken_driver::no_driver_and_a_broken_one_are_told_apart_by_the_loaders_words", "cli/bad_input::no_driver"),
+    fault("A library that is unreadable, truncated or of another architecture", "The loader's own words and the path", "3",
+          "probe/broken_driver::a_truncated_library_shows_the_loaders_own_words_and_the_path"),
+    fault("CUDA's stub library is found first", "Its path is named", "3",
+          "probe/broken_driver::a_stub_library_is_named_with_its_path"),
+    fault("The driver is not loaded", "Load the module, or reboot", "3", "probe/broken_driver::a_driver_that_does_not_start"),
+    fault("Driver and library differ after an upgrade", "Both versions", "3",
+          "probe/broken_driver::both_versions_are_named_after_an_upgrade"),
+    fault("NVML's \"Unknown Error\" in a container", "The control group is named: recreate the container", "3",
+          "probe/broken_driver::an_unknown_error_in_a_container_names_the_cgroup"),
+    fault("No permission", "The node or call is named; the rest goes on", "0; 3",
+          "probe/broken_driver::a_driver_that_does_not_start", "probe/nvidia_probe::a_refused_field_is_none_with_its_reason"),
+    fault("No GPU, or a torch for CPUs beside one", "The two are told apart", "3",
+          "probe/broken_driver::no_gpu_and_a_cpu_only_torch_are_told_apart",
+          "cli/bad_input::a_cpu_only_torch_beside_a_gpu_is_never_a_silent_run_on_the_cpu"),
+    fault("A torch for a newer CUDA than the driver", "Both versions, and which torch to use", "3",
+          "probe/broken_driver::a_torch_for_a_newer_cuda_than_the_driver"),
+    fault("One reading is refused", "It is null with a reason; the run goes on", "0",
+          "probe/nvidia_probe::a_refused_field_is_none_with_its_reason", "probe/readings::a_refused_reading_is_none_with_its_reason"),
+    fault("Every reading is refused", "Timings alone", "0",
+          "probe/readings::a_driver_that_refuses_everything_is_no_telemetry",
+          "probe/nvidia_probe::when_everything_is_refused_the_device_is_still_listed"),
+    fault("A function that an old driver lacks", "The older one is tried, then null", "0",
+          "probe/nvidia_probe::an_old_driver_is_asked_by_the_older_name", "probe/nvidia_probe::a_missing_function_costs_its_field_alone"),
+    fault("Unified memory", "The machine's, marked so", "0", "probe/machines::unified_memory_is_the_machines_and_marked"),
+    fault("A device name that is not UTF-8", "Decoded with replacement", "0",
+          "probe/nvidia_probe::a_name_that_is_not_utf8_is_read_with_replacement"),
+    fault("MIG is on", "The slice is measured; what is the card's is hidden", "0",
+          "probe/machines::mig_slices_are_the_devices_and_hide_what_is_the_cards"),
+    fault("CUDA_VISIBLE_DEVICES in any form", "Mapped by UUID; a mismatch is an error", "2; 3",
+          "probe/select::visible_devices", "probe/select::a_visible_entry_that_means_nothing_is_an_error_not_a_guess",
+          "probe/select::an_empty_list_hides_every_gpu", "probe/select::fastest_first_is_not_guessed"),
+    fault("CUDA and NVML disagree on the device, or its UUID is all zeros", "Stop; joined by bus id and said", "3; 0",
+          "probe/identity::another_device_stops_the_run", "probe/identity::an_all_zero_uuid_is_joined_by_bus_id_and_said"),
+    fault("One GPU of several is lost", "The others go on", "0 or 4", "probe/nvidia_probe::one_lost_gpu_leaves_the_others"),
+    fault("The GPU is lost during a run", "Finished launches and the rounds so far stay; measured anew by `--resume`", "0 or 4",
+          "measure/gpu_lost::the_case_at_hand_keeps_its_rounds_and_no_other_is_tried",
+          "measure/gpu_lost::a_run_that_loses_its_gpu_ends_in_order_with_what_was_finished",
+          "measure/launcher::a_case_that_ends_on_a_lost_device_says_so_and_keeps_its_rounds"),
+    fault("A reset is required, or an ECC counter moves during the run", "Named; the row is invalid", "0 or 4; 3",
+          "probe/readings::a_gpu_that_needs_a_reset_says_so",
+          "measure/checks::memory_errors_during_the_run_make_it_invalid_and_a_still_counter_does_not"),
+    fault("A driver call hangs", "That source is dropped after its limit", "0; 3",
+          "probe/guard::a_call_that_hangs_is_named_and_the_driver_is_not_asked_again",
+          "probe/readings::a_call_that_hangs_drops_the_source_and_the_run_goes_on", "probe/nvidia_probe::an_init_that_hangs_is_exit_3"),
+    fault("A step hangs", "Its process is ended at the limit of its phase; `timeout`", "0 or 4",
+          "measure/launcher::a_hang_is_ended_and_named_by_its_phase"),
+    fault("A process that cannot be killed", "It is named and its device left alone", "0 or 4",
+          "children::a_process_that_the_kernel_will_not_end_is_named_and_not_waited_for"),
+    fault("The system kills the process for memory", "Named with the container's limit; measured anew by `--resume`", "0 or 4",
+          "measure/launcher::a_crash_costs_the_case_at_hand_and_the_others_go_on",
+          "record/ledger::a_death_keeps_the_sound_launches_of_its_case_and_is_measured_anew"),
+    fault("The process crashes", "Signal, phase and last words; the cases left go on", "0 or 4",
+          "measure/launcher::a_crash_costs_the_case_at_hand_and_the_others_go_on", "measure/launcher::rounds_before_a_crash_are_kept"),
+    fault("The GPU's memory runs out", "`out_of_memory` with the batch", "0 or 4",
+          "measure/launcher::a_crash_costs_the_case_at_hand_and_the_others_go_on"),
+    fault("Others use the GPU", "Refused with their PIDs, unless allowed", "3",
+          "probe/preflight::a_foreign_process_is_refused_with_its_pid", "probe/preflight::a_busy_gpu_without_a_process_list_is_refused"),
+    fault("An exclusive compute mode", "Named", "3", "probe/preflight::compute_modes"),
+    fault("Ctrl-C, once and twice", "The round is finished and the run saved; all is ended at once", "130",
+          "record/session::ctrl_c_once_finishes_the_round_saves_and_leaves_no_orphan",
+          "cli/interrupt::ctrl_c_twice_kills_a_child_that_hangs_and_keeps_the_file"),
+    fault("The command is killed", "Its processes, daemons too, end with it", "-",
+          "children::whatever_a_traced_model_is_at_it_ends_with_a_killed_command",
+          "children::a_model_that_is_measured_ends_with_the_command_and_with_what_it_started",
+          "children::a_daemon_ends_with_a_killed_parent_too"),
+    fault("SIGTERM", "Saved within three seconds; `--resume` goes on", "130",
+          "record/session::sigterm_saves_within_five_seconds_and_resume_goes_on",
+          "record/session::sigterm_is_obeyed_while_the_model_hangs", "stress::a_signal_at_any_moment_ends_a_command_in_order"),
+    fault("The disk is full", "The old file stays whole; the run is printed", "5",
+          "record/session::a_full_disk_prints_the_run_and_is_exit_5",
+          "record/store::a_file_limit_in_the_middle_of_writing_leaves_the_old_file_whole",
+          "system_calls::no_failing_call_costs_a_finished_launch_or_renames_a_healthy_file"),
+    fault("The folder is read-only or missing", "Found before time is spent", "5",
+          "record/store::a_folder_that_cannot_be_made_is_found_before_the_run"),
+    fault("Power is cut, or the process killed, while it writes", "Old or new file, whole; each finished launch is a line of its own", "-",
+          "record/store::a_kill_at_any_step_of_writing_leaves_the_old_file_whole",
+          "record/ledger::a_line_that_was_cut_off_costs_itself_alone",
+          "record/ledger::the_ledger_stands_in_for_a_damaged_file_which_is_set_aside_when_the_run_goes_on"),
+    fault("A half or broken result file", "Set aside under a free name, and counted; the others are read", "0; 2",
+          "record/store::a_file_cut_at_any_byte_is_set_aside_and_the_others_are_read",
+          "record/store::a_second_broken_file_of_one_name_replaces_no_earlier_one",
+          "record/store::a_healthy_run_that_cannot_be_read_now_stays_and_is_named"),
+    fault("Several writers at once", "A file and a lock for each run; saving only adds", "0",
+          "stress::processes_that_write_one_store_at_once_lose_nothing", "record/ledger::a_writer_that_knows_less_takes_nothing_away"),
+    fault("Another writes this run; a stale lock; a network file system", "Who holds it since when; a dead one's is free; said", "5",
+          "record/lock::a_second_process_is_told_who_holds_the_run_and_since_when",
+          "record/lock::a_killed_holder_leaves_its_file_and_blocks_nobody", "record/lock::a_lock_of_another_host_is_respected_and_named",
+          "record/lock::a_network_file_system_is_said", "record/two_writers::a_second_writer_ends_with_exit_5_and_the_first_keeps_every_case"),
+    fault("An older or a newer schema", "Read as the current one; upgrade gpubench", "0; 2",
+          "record/schema::a_run_of_the_first_schema_reads_with_the_defaults_and_is_written_as_the_current_one",
+          "record/store::a_later_schema_says_upgrade_and_is_not_set_aside"),
+    fault("NaN, infinity, huge integers, deep nesting", "Refused", "2",
+          "record/store::an_invalid_row_with_nan_is_stored_and_read_back_as_unknown", "record/store::deep_nesting_is_refused",
+          "stress::no_reader_breaks_on_what_a_file_may_hold"),
+    fault("A huge file, a zip bomb, a million rows, a pipe, a device", "Refused by kind and size before it is read", "2",
+          "record/store::a_huge_sparse_file_is_refused_without_reading_it", "offers/price_sources::a_zip_bomb_is_refused_before_it_is_unpacked",
+          "offers/own_tables::too_many_rows_are_refused", "hostile_files::every_reader_refuses_what_is_no_file_of_its_kind"),
+    fault("A path in a run id or GPU name, a planted link", "An allow-list of characters; links are not followed", "2",
+          "record/store::no_name_from_a_file_leaves_the_results_folder", "record/store::a_run_id_that_is_no_file_name_is_refused",
+          "record/store::a_symbolic_link_is_not_followed_nor_renamed", "record/store::a_run_is_not_written_through_a_link"),
+    fault("Markup in a name", "Escaped; the page allows no network", "0",
+          "report/page::only_our_own_elements_stand_on_the_page", "report/page::the_policy_allows_no_network"),
+    fault("Terminal escapes in a name, that of a file too", "Stripped where it is printed", "0",
+          "probe/probe_command::a_hostile_name_cannot_write_to_the_terminal",
+          "hostile_files::an_escape_in_the_name_of_a_file_does_not_reach_the_terminal",
+          "cli/startup::an_error_that_quotes_a_file_name_sends_no_escape_to_the_terminal"),
+    fault("A formula in a table that a spreadsheet opens", "A leading quote", "0",
+          "report/export::no_text_cell_is_ever_a_formula", "report/export::negative_numbers_are_no_formulas"),
+    fault("Pickle and other formats that run code", "Never read", "2", "faults::nothing_is_executed_from_data"),
+    fault("A price source that is down, slow, altered or old", "Earlier prices stay with their dates", "0",
+          "offers/price_transport::a_lasting_failure_ends_after_three_retries", "offers/price_transport::an_endless_body_is_stopped_by_size",
+          "offers/price_transport::a_dripping_body_is_stopped_by_time",
+          "offers/price_refresh::a_source_that_fails_keeps_its_old_prices_with_their_old_dates_and_the_others_go_on",
+          "offers/offers_command::the_table_marks_old_prices_and_says_what_was_set_aside"),
+    fault("A price of zero, none, or in another currency", "Not ranked, with the reason", "0",
+          "offers/own_tables::another_currency_counts_with_its_rate_and_the_day_of_the_rate",
+          "offers/price_refresh::an_implausible_price_never_reaches_a_snapshot"),
+    fault("The clock is set, or the machine sleeps", "Durations are of the monotonic clock; a gap is marked", "0",
+          "measure/checks::a_round_twice_as_long_as_the_others_is_a_gap_in_the_clock"),
+    fault("The energy counter resets or stands at zero", "Unknown, with the reason", "0",
+          "probe/readings::an_energy_counter_that_stands_at_zero_tells_nothing", "measure/telemetry::unknown_energy_is_never_zero"),
+    fault("The loss is not finite or does not fall; AMP skips its steps", "The row is invalid, its loss kept", "0 or 4",
+          "measure/checks::a_loss_that_is_not_a_number_makes_the_row_invalid",
+          "measure/checks::a_loss_that_does_not_fall_makes_training_invalid_and_not_inference",
+          "measure/step::skipped_steps_are_counted_from_the_gradient_scale"),
+    fault("TF32 is in force where fp32 was asked", "Refused, with the variable", "2",
+          "measure/plan::fp32_is_refused_while_a_variable_forces_tf32_and_named"),
+    fault("The device throttles", "Flagged, and not ranked unless allowed", "0",
+          "measure/checks::clock_event_reasons_are_judged_by_their_share",
+          "measure/checks::a_throttled_row_may_be_ranked_on_request_and_stays_so_when_judged_again"),
+    fault("torch or plotly is missing", "Only what needs it fails, by name", "1",
+          "cli/without_torch::what_needs_torch_names_the_line_that_installs_it",
+          "cli/startup::rank_and_report_work_where_torch_cannot_be_imported",
+          "faults::a_report_without_plotly_is_one_line_and_a_ranking_needs_none"),
+    fault("No terminal, a narrow one, NO_COLOR, a locale that is not UTF-8", "Plain ASCII, and no noise", "0",
+          "cli/streams::every_encoding_is_written_to", "cli/streams::a_reader_that_leaves_early_gets_no_traceback"),
+)  # fmt: skip
+
+HEAD = """# Reliability: what can go wrong, and what gpubench then does
+
+Nothing that is finished is lost: each finished launch is one line of a ledger, through to the disk before it is told, and
+the run's file is derived from it. Saving a run keeps what is stored of it besides. One process at a time writes a run. Only a
+file whose content is proven bad is set aside, under a name that overwrites nothing.
+
+Every file goes through one gate (`gpubench/files.py`): a regular file of bounded size, read whole, decoded into a type; what is
+written is whole or not there. Every child process goes through another (`gpubench/children.py`): it ends with the command,
+however that ends, and what it sends is hostile until decoded. Nothing that was read is ever executed. A model of one's own
+is code that its owner trusts: it may not pass off a result by accident, but it runs in the process that measures it.
+
+An error that nobody expected is one line, a log with the traceback, and exit code 70.
+
+Faults with the exit code and the tests (below `tests/`, `test_` left out) that hold it. Exit codes: 0 done, 1 no, 2 misuse,
+3 no usable device, 4 every case failed, 5 not stored, 130 interrupted.
+
+| | fault | what happens | exit | tests |
+|---|---|---|---|---|
+"""
+
+
+def page() -> str:
+    """Return docs/reliability.md."""
+    rows = (
+        f"| {n} | {f.name} | {f.answer} | {f.exit_code} | {', '.join(f'`{t}`' for t in f.tests)} |"
+        for n, f in enumerate(FAULTS, start=1)
+    )
+    return HEAD + "\n".join(rows) + "\n" + TAIL
+
+
+TAIL = """
+## Under stress
+`pytest -m stress` kills, collides, fuzzes and fails system calls by the hundred; the suite that runs by default holds a
+short form of each. `tests/stress/README.md` says how many.
+"""
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,93 @@
+"""The recipe of a case, from what is asked to what is built: weights, checkpointing, chunks of the loss."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gpubench.discovery import load_workload
+from gpubench.errors import MisuseError
+from gpubench.measure.plan import plan
+from gpubench.measure.request import RunRequest
+from gpubench.measure.step import built, move
+from gpubench.models import Checkpointing, Execution, Precision, Trainable, WeightType
+from gpubench.profile import classic_names, profile_of, profiles_of
+from gpubench.shared_options import asked_recipe
+
+
+def planned(device, **asked):
+    request = RunRequest(**asked)
+    return plan(request, device, profiles_of(request.workloads, asked_recipe(request)))
+
+
+def test_a_model_of_a_billion_weights_is_trained_in_bfloat16_and_beside_it_under_amp(h100):
+    made = planned(h100, workloads=("llama_1b",), executions=("graph",))
+    found = {p.case.precision: p.case for p in made.cases}
+    assert {*found} == {Precision.BF16, Precision.AMP_BF16}
+    assert found[Precision.BF16].weight_type is WeightType.BFLOAT16
+    assert found[Precision.AMP_BF16].weight_type is WeightType.FLOAT32
+    assert {c.loss_chunks for c in found.values()} == {8}
+    assert {c.checkpointing for c in found.values()} == {Checkpointing.NONE}
+
+
+def test_what_is_asked_of_the_recipe_is_in_the_case_and_its_profile(h100):
+    made = planned(
+        h100, workloads=("llama_1b",), executions=("graph",), precisions=("bf16",), checkpointing="full"
+    )
+    (one,) = made.cases
+    assert one.case.checkpointing is Checkpointing.FULL
+    assert "full checkpointing" in one.case.label
+    usual, again = profile_of("llama_1b"), profile_of("llama_1b", {"checkpointing": "full"})
+    assert again.recipe.checkpointing is Checkpointing.FULL
+    assert again.train_flops_per_sample == usual.train_flops_per_sample == one.flops_per_sample
+    extra = again.hardware_flops_per_sample - usual.hardware_flops_per_sample
+    head = 2 * 2048 * 2048 * 128_256
+    last = 16 * 2 * 2048 * 8192 * 2048  # of each layer the last product: nothing needs its output again
+    assert extra == pytest.approx(usual.forward_flops_per_sample - head - last)
+
+
+def test_a_frozen_base_stays_in_its_type_and_other_precisions_are_refused(h100):
+    (one,) = planned(h100, workloads=("llama_8b_lora",), executions=("graph",)).cases
+    assert (one.case.trainable, one.case.weight_type) == (Trainable.LORA, WeightType.BFLOAT16)
+    with pytest.raises(MisuseError, match="llama_8b_lora is offered at bf16, not at fp32"):
+        planned(h100, workloads=("llama_8b_lora",), precisions=("fp32",))
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"workloads": ("cnn",), "checkpointing": "full"}, "cnn: checkpointing full cannot be set"),
+        (
+            {"workloads": ("llama_1b",), "prompt_tokens": 512},
+            "it takes weight_type, checkpointing, loss_chunks",
+        ),
+    ],
+)
+def test_what_a_workload_does_not_take_is_refused_in_one_line(h100, asked, words):
+    with pytest.raises(MisuseError, match=words) as caught:
+        planned(h100, **asked)
+    assert "\n" not in str(caught.value)
+
+
+def test_all_leaves_out_what_needs_a_large_card():
+    assert "vgg16" in classic_names()
+    assert not {"llama_1b", "llama_8b_lora"} & {*classic_names()}
+
+
+def test_any_model_is_cast_for_bf16_and_the_cast_is_in_the_case(h100):
+    made = planned(h100, workloads=("cnn",), precisions=("bf16",), executions=("eager",), batch_size=2)
+    case = made.cases[0].case
+    assert (case.precision, case.weight_type) == (Precision.BF16, WeightType.BFLOAT16)
+    assert case.execution is Execution.EAGER
+    work = move(built("cnn", case, 0), case, torch.device("cpu"))
+    assert {p.dtype for p in work.model.parameters()} == {torch.bfloat16}
+    assert work.batches[0][0].dtype is torch.bfloat16
+    assert work.edge_loss(work.step(0), 0) > 0
+
+
+def test_a_recipe_is_another_task(h100):
+    workload = load_workload("llama_1b")
+    again = workload.at(workload.recipe.changed({"checkpointing": "full", "loss_chunks": 2}))
+    assert again.name == workload.name
+    model = again.tiny(2, 0).model
+    assert (model.recipe.checkpointing, model.recipe.loss_chunks) == (Checkpointing.FULL, 2)

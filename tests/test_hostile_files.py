@@ -1,0 +1,174 @@
+"""Every reader and writer of files against what is no file of its kind, and against hostile content."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from readers import READERS, Reader, outcome
+
+from gpubench.errors import StorageError
+from gpubench.files import append_line, create_file, write_file
+
+pytestmark = [
+    pytest.mark.timeout(60),
+    pytest.mark.skipif(os.name != "posix", reason="kinds of files of POSIX"),
+]
+
+GIGABYTE = 1 << 30
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def folder(path: Path) -> None:
+    path.mkdir()
+
+
+def unix_socket(path: Path) -> None:
+    here = Path.cwd()
+    os.chdir(path.parent)  # its address is short
+    try:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(path.name)
+    finally:
+        os.chdir(here)
+
+
+def zeros(path: Path) -> None:
+    """/dev/zero itself where this user may make a device, which never ends; else by a link."""
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 5))
+    except OSError:
+        path.symlink_to("/dev/zero")
+
+
+def link_to_zeros(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def link_to_itself(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def gigabyte(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(GIGABYTE)
+
+
+NO_FILES = (fifo, folder, unix_socket, zeros, link_to_zeros, link_to_itself, gigabyte)
+CONTENTS = {
+    "nothing": b"",
+    "deep nesting": b"[" * 200_000,
+    "deep nesting in a field": b'{"a":' * 100_000,
+    "bytes that are no UTF-8": b"\xff\xfe\x00" * 1000,
+    "a surrogate": b'{"run_id": "\\ud800"}',
+    "an integer of 5,000 digits": b'{"schema_version": ' + b"9" * 5000 + b"}",
+    "no number": b'{"schema_version": NaN}',
+    "beyond every number": b'{"schema_version": 1e999}',
+    "null": b"null",
+    "one quote": b'"',
+    "a line of 1 MB": b"a" * 1_000_000,
+    "zeros": b"\x00" * 4096,
+    "half a letter": b'{"schema_version": 1, "run_id": "\xc3',
+}
+
+
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+@pytest.mark.parametrize("make", NO_FILES, ids=lambda make: make.__name__)
+def test_every_reader_refuses_what_is_no_file_of_its_kind(tmp_path, reader: Reader, make):
+    path = tmp_path / f"x{reader.ending}"
+    make(path)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    said = outcome(reader, path)
+    assert said
+    assert "\n" not in said
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # kB
+
+
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+def test_every_reader_takes_a_sound_file_and_says_one_line_of_any_other(tmp_path, reader: Reader):
+    path = tmp_path / f"x{reader.ending}"
+    for content in CONTENTS.values():
+        path.write_bytes(content)
+        assert "\n" not in (outcome(reader, path) or "")
+    path.write_bytes(reader.sample())
+    assert outcome(reader, path) is None or reader.sample() == b'{"schema_version": 1}'
+
+
+@pytest.mark.parametrize(
+    "reader",
+    [r for r in READERS.values() if not r.on_command],
+    ids=[n for n, r in READERS.items() if not r.on_command],
+)
+def test_what_gpubench_finds_by_itself_is_never_a_link(tmp_path, reader: Reader):
+    target = tmp_path / "elsewhere"
+    target.write_bytes(reader.sample())
+    path = tmp_path / f"x{reader.ending}"
+    path.symlink_to(target)
+    assert "link" in outcome(reader, path)
+
+
+def write(path: Path) -> None:
+    write_file(path, b"new")
+
+
+def create(path: Path) -> None:
+    try:
+        create_file(path, b"new")
+    except OSError as error:
+        raise StorageError(str(error)) from error
+
+
+def append(path: Path) -> None:
+    append_line(path, b"new")
+
+
+@pytest.mark.parametrize("writer", [write, create, append], ids=lambda writer: writer.__name__)
+@pytest.mark.parametrize("make", [fifo, folder, unix_socket, link_to_itself], ids=lambda make: make.__name__)
+def test_every_writer_says_what_stands_in_its_way_and_waits_for_nobody(tmp_path, writer, make):
+    path = tmp_path / "x"
+    make(path)
+    kind = stat.S_IFMT(path.lstat().st_mode)
+    if (make, writer) == (link_to_itself, write):
+        writer(path)  # the link is replaced, not followed
+        assert path.read_bytes() == b"new"
+    else:
+        with pytest.raises(StorageError, match=r"^[^\n]+$"):
+            writer(path)
+        assert stat.S_IFMT(path.lstat().st_mode) == kind
+    assert [p.name for p in tmp_path.iterdir()] == ["x"]
+
+
+def test_no_writer_writes_through_a_link(tmp_path):
+    target, path = tmp_path / "target", tmp_path / "x"
+    target.write_text("mine")
+    for writer in (write, create, append):
+        path.unlink(missing_ok=True)
+        path.symlink_to(target)
+        with contextlib.suppress(StorageError):
+            writer(path)
+        assert target.read_text() == "mine"
+
+
+def test_an_escape_in_the_name_of_a_file_does_not_reach_the_terminal(tmp_path):
+    hostile = tmp_path / "runs" / "cpu" / "20261120t000000z-\x1b[31mred\x1b]0;title\x07.json"
+    hostile.parent.mkdir(parents=True)
+    hostile.write_text("{}")
+    for verb in (("results", "list"), ("results", "add", str(hostile)), ("rank", "--gpu", "l4")):
+        done = subprocess.run(
+            [sys.executable, "-m", "gpubench", *verb, "--results", str(tmp_path)],
+            capture_output=True,
+            check=False,
+        )
+        assert b"\x1b" not in done.stdout + done.stderr
+        assert b"red" in done.stdout + done.stderr
+        assert b"Traceback" not in done.stderr

@@ -1,0 +1,302 @@
+"""What the language models share: norm, rotary embedding, attention, gated network, adapters, loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - as everybody calls it
+from torch.utils.checkpoint import checkpoint
+
+from gpubench.models import Checkpointing
+from gpubench.workload import NARROW_STD
+
+Rotation = tuple[Tensor, Tensor]
+"""Cosine and sine of each place and pair of channels, (T, channels) each, in float32."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """The sizes of a decoder of the Llama family.
+
+    Attributes:
+        forward: Width inside of the gated feed-forward network.
+        tied: Whether the head is the embedding again.
+        rotary_base: Wavelengths of the rotary embedding grow up to 2 pi times this.
+    """
+
+    vocabulary: int
+    width: int
+    layers: int
+    heads: int
+    key_value_heads: int
+    forward: int
+    tied: bool = False
+    rotary_base: float = 500_000.0
+    epsilon: float = 1e-5
+
+    @property
+    def head_width(self) -> int:
+        """Channels of one head."""
+        return self.width // self.heads
+
+
+class MakeLinear(Protocol):
+    """How a decoder makes a linear layer: plain, frozen with adapters, or quantized."""
+
+    def __call__(self, inputs: int, outputs: int, *, adapted: bool) -> nn.Module:
+        """Return a layer without bias; ``adapted`` ones get an adapter where there are any."""
+
+
+# --- layers --------------------------------------------------------------------------------------------
+
+
+class NarrowLinear(nn.Linear):
+    """A linear layer without bias, drawn from N(0, 0.02) at once: 8 billion weights are not drawn twice."""
+
+    def __init__(self, inputs: int, outputs: int, dtype: torch.dtype) -> None:
+        super().__init__(inputs, outputs, bias=False, dtype=dtype)
+
+    def reset_parameters(self) -> None:
+        """Draw the weight."""
+        nn.init.normal_(self.weight, std=NARROW_STD)
+
+
+class NarrowEmbedding(nn.Embedding):
+    """An embedding drawn from N(0, 0.02)."""
+
+    def reset_parameters(self) -> None:
+        """Draw the weight."""
+        nn.init.normal_(self.weight, std=NARROW_STD)
+
+
+class LoraLinear(nn.Module):
+    """A frozen linear layer, and beside it two narrow ones that are trained: low-rank adaptation.
+
+    The second starts at zero, so that the model starts as its base.
+
+    Shapes:
+        x: (N, T, inputs); out: (N, T, outputs).
+
+    Source:
+        Hu and others 2021, arXiv:2106.09685.
+    """
+
+    def __init__(self, base: nn.Module, inputs: int, outputs: int, rank: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.base = base.requires_grad_(requires_grad=False)
+        self.down = NarrowLinear(inputs, rank, dtype)
+        self.up = NarrowLinear(rank, outputs, dtype)
+        nn.init.zeros_(self.up.weight)
+        self.scale = 2.0  # alpha over rank: 32 over 16
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add both."""
+        out: Tensor = self.base(x) + self.scale * self.up(self.down(x))
+        return out
+
+
+class RmsNorm(nn.Module):
+    """Scale by the root of the mean square.
+
+    Source:
+        Zhang and Sennrich 2019, arXiv:1910.07467.
+    """
+
+    def __init__(self, width: int, epsilon: float, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width, dtype=dtype))
+        self.epsilon = epsilon
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape kept."""
+        return F.rms_norm(x, self.weight.shape, self.weight, self.epsilon)
+
+
+def rotation(places: Tensor, sizes: Sizes) -> Rotation:
+    """Return the angles of the rotary embedding at these places, for all layers of a step.
+
+    Shapes:
+        places: (T,) int64.
+
+    Source:
+        Su and others 2021, arXiv:2104.09864.
+    """
+    half = torch.arange(0, sizes.head_width, 2, device=places.device, dtype=torch.float32)
+    turns = places.float()[:, None] * sizes.rotary_base ** (-half / sizes.head_width)
+    angles = torch.cat((turns, turns), dim=-1)
+    return angles.cos(), angles.sin()
+
+
+def rotated(x: Tensor, angles: Rotation) -> Tensor:
+    """Turn pairs of channels by their angles, in float32; shape (N, heads, T, channels) and type kept."""
+    cosine, sine = angles
+    low, high = x.float().chunk(2, dim=-1)
+    turned = torch.cat((-high, low), dim=-1)
+    return (x * cosine + turned * sine).type_as(x)
+
+
+class Attention(nn.Module):
+    """Causal self-attention in which several heads share the keys and values of one.
+
+    Shapes:
+        x, out: (N, T, width).
+
+    Source:
+        Ainslie and others 2023, arXiv:2305.13245.
+    """
+
+    def __init__(self, sizes: Sizes, make: MakeLinear) -> None:
+        super().__init__()
+        self.heads, self.key_value_heads = sizes.heads, sizes.key_value_heads
+        narrow = sizes.head_width * sizes.key_value_heads
+        self.query = make(sizes.width, sizes.width, adapted=True)
+        self.key = make(sizes.width, narrow, adapted=True)
+        self.value = make(sizes.width, narrow, adapted=True)
+        self.output = make(sizes.width, sizes.width, adapted=True)
+
+    def forward(self, x: Tensor, angles: Rotation) -> Tensor:
+        """Attend to the tokens before."""
+        query, key, value = self.projected(x, angles)
+        return self.joined(attend(query, key, value))
+
+    def projected(self, x: Tensor, angles: Rotation) -> tuple[Tensor, Tensor, Tensor]:
+        """Return query, key and value, (N, heads, T, channels) each."""
+        query, key, value = (
+            layer(x).unflatten(-1, (heads, -1)).transpose(1, 2)
+            for layer, heads in (
+                (self.query, self.heads),
+                (self.key, self.key_value_heads),
+                (self.value, self.key_value_heads),
+            )
+        )
+        return rotated(query, angles), rotated(key, angles), value
+
+    def joined(self, seen: Tensor) -> Tensor:
+        """Mix the heads of (N, heads, T, channels)."""
+        out: Tensor = self.output(seen.transpose(1, 2).flatten(2))
+        return out
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Causal attention of as many queries as keys; heads of a group share a key and a value."""
+    if _knows_groups():
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+    again = query.shape[1] // key.shape[1]
+    key, value = (part.repeat_interleave(again, dim=1) for part in (key, value))
+    return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+
+@cache
+def _knows_groups() -> bool:
+    """Whether this torch attends in groups of heads without copies of the keys: from 2.5 on."""
+    major, minor = torch.__version__.split(".")[:2]
+    return (int(major), int(minor)) >= (2, 5)
+
+
+class GatedNetwork(nn.Module):
+    """The feed-forward network with a gate, SwiGLU.
+
+    Source:
+        Shazeer 2020, arXiv:2002.05202.
+    """
+
+    def __init__(self, sizes: Sizes, make: MakeLinear) -> None:
+        super().__init__()
+        self.gate = make(sizes.width, sizes.forward, adapted=False)
+        self.enter = make(sizes.width, sizes.forward, adapted=False)
+        self.leave = make(sizes.forward, sizes.width, adapted=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform each token; shape kept."""
+        out: Tensor = self.leave(F.silu(self.gate(x)) * self.enter(x))
+        return out
+
+
+class DecoderLayer(nn.Module):
+    """Attention and gated network, each after a norm and added to its input.
+
+    Shapes:
+        x, out: (N, T, width).
+    """
+
+    def __init__(self, sizes: Sizes, make: MakeLinear, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.attention_norm = RmsNorm(sizes.width, sizes.epsilon, dtype)
+        self.attention = Attention(sizes, make)
+        self.network_norm = RmsNorm(sizes.width, sizes.epsilon, dtype)
+        self.network = GatedNetwork(sizes, make)
+
+    def forward(self, x: Tensor, angles: Rotation) -> Tensor:
+        """Attend to the tokens before, then transform each token."""
+        x = x + self.attention(self.attention_norm(x), angles)
+        out: Tensor = x + self.network(self.network_norm(x))
+        return out
+
+
+# --- what decides memory ---------------------------------------------------------------------------------
+
+
+def checkpointed(layer: nn.Module, how: Checkpointing) -> Callable[..., Any]:
+    """Return the call of a layer that keeps what this kind of checkpointing keeps for the backward pass.
+
+    ``full`` keeps the input of the layer alone; ``selective`` also the output of attention and of every
+    second matrix product.
+    """
+    if how is Checkpointing.NONE:
+        return layer
+    call = partial(checkpoint, layer, use_reentrant=False, preserve_rng_state=False)
+    return call if how is Checkpointing.FULL else partial(call, context_fn=_keep_some)
+
+
+def _keep_some() -> Any:
+    from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+    aten = torch.ops.aten
+    attention = {
+        getattr(aten, name).default
+        for name in (
+            "_scaled_dot_product_flash_attention",
+            "_scaled_dot_product_efficient_attention",
+            "_scaled_dot_product_cudnn_attention",
+            "_scaled_dot_product_flash_attention_for_cpu",
+        )
+        if hasattr(aten, name)
+    }
+    products = {True: 0, False: 0}
+
+    def policy(context: Any, operator: Any, *_: Any, **__: Any) -> Any:
+        keep = operator in attention
+        if operator is aten.mm.default:
+            again = bool(context.is_recompute)
+            products[again] += 1
+            keep = products[again] % 2 == 0
+        return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)
+
+
+def chunked_cross_entropy(hidden: Tensor, head: Tensor, targets: Tensor, chunks: int) -> Tensor:
+    """Mean loss over every token, the scores of the vocabulary computed for one chunk of tokens at a time.
+
+    In several chunks the scores of all tokens are never held: those of a chunk are computed once more in the
+    backward pass.
+
+    Shapes:
+        hidden: (N, T, width); head: (vocabulary, width); targets: (N, T) int64.
+    """
+    rows, wanted = hidden.flatten(0, 1), targets.flatten()
+    if chunks == 1:
+        return _summed_loss(rows, head, wanted) / wanted.numel()
+    parts = zip(rows.chunk(chunks), wanted.chunk(chunks), strict=True)
+    again = partial(checkpoint, _summed_loss, use_reentrant=False, preserve_rng_state=False)
+    losses = [again(part, head, labels) for part, labels in parts]
+    return torch.stack(losses).sum() / wanted.numel()
+
+
+def _summed_loss(rows: Tensor, head: Tensor, wanted: Tensor) -> Tensor:
+    return F.cross_entropy(F.linear(rows, head).float(), wanted, reduction="sum")

@@ -1,0 +1,159 @@
+"""Decoders of the Llama 3 family: full fine-tuning and adapters, at the sizes that buyers ask about."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from gpubench.models import Checkpointing, Recipe, TaskKind, Trainable, WeightType
+from gpubench.workload import Task, Workload, draw_labels, seeded
+from gpubench_workloads._decoder_blocks import (
+    DecoderLayer,
+    LoraLinear,
+    MakeLinear,
+    NarrowEmbedding,
+    NarrowLinear,
+    RmsNorm,
+    Sizes,
+    checkpointed,
+    chunked_cross_entropy,
+    rotation,
+)
+
+LABELS = (1, 2, 3, 4)
+ADAPTER_RANK = 16
+REFERENCE_TOKENS = 32
+"""Four samples of so many are 2 TFLOP forward at 8 billion parameters: seconds on a CPU."""
+SOURCE = "Grattafiori and others 2024, The Llama 3 Herd of Models, arXiv:2407.21783"
+
+LLAMA_1B = Sizes(
+    vocabulary=128_256, width=2048, layers=16, heads=32, key_value_heads=8, forward=8192, tied=True
+)
+LLAMA_8B = Sizes(vocabulary=128_256, width=4096, layers=32, heads=32, key_value_heads=8, forward=14_336)
+LLAMA_70B = Sizes(vocabulary=128_256, width=8192, layers=80, heads=64, key_value_heads=8, forward=28_672)
+TINY = Sizes(vocabulary=64, width=32, layers=2, heads=4, key_value_heads=2, forward=64)
+TINY_TIED = Sizes(vocabulary=64, width=32, layers=2, heads=4, key_value_heads=2, forward=64, tied=True)
+
+
+class Decoder(nn.Module):
+    """Embedding, decoder layers, norm and head; it gives the loss and never the scores of all tokens.
+
+    Shapes:
+        tokens, targets: (N, T) int64; out: a scalar, the mean loss over every token.
+    """
+
+    def __init__(self, sizes: Sizes, recipe: Recipe, dtype: torch.dtype, make: MakeLinear) -> None:
+        super().__init__()
+        self.sizes, self.recipe = sizes, recipe
+        self.words = NarrowEmbedding(sizes.vocabulary, sizes.width, dtype=dtype)
+        self.layers = nn.ModuleList(DecoderLayer(sizes, make, dtype) for _ in range(sizes.layers))
+        self.norm = RmsNorm(sizes.width, sizes.epsilon, dtype)
+        self.head = None if sizes.tied else NarrowLinear(sizes.width, sizes.vocabulary, dtype)
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Score each token against its target."""
+        angles = rotation(torch.arange(tokens.shape[1], device=tokens.device), self.sizes)
+        x = self.words(tokens)
+        for layer in self.layers:
+            x = checkpointed(layer, self.recipe.checkpointing)(x, angles)
+        head = self.words.weight if self.head is None else self.head.weight
+        return chunked_cross_entropy(self.norm(x), head, targets, self.recipe.loss_chunks)
+
+
+def given_loss(loss: Tensor, targets: Tensor) -> Tensor:
+    """Return the loss that the model has computed itself."""
+    del targets
+    return loss
+
+
+def build(batch_size: int, seed: int, *, sizes: Sizes, recipe: Recipe, length: int = 2048) -> Task:
+    """Build a decoder that is trained, whole or by adapters, and four batches of random tokens.
+
+    Shapes:
+        inputs: tokens and targets, (N, length) int64 each; targets in [1, 5); the model gives its loss.
+
+    Args:
+        batch_size: N, sequences per step.
+        seed: Fixes weights and batches; equal seeds give equal tasks.
+        sizes: Of the decoder.
+        recipe: Type of the weights, checkpointing, adapters, chunks of the loss.
+        length: Tokens of one sequence.
+    """
+    dtype = getattr(torch, recipe.weight_type)
+    with seeded(seed):
+        model = Decoder(sizes, recipe, dtype, partial(_linear, dtype=dtype, recipe=recipe))
+        if recipe.trainable is not Trainable.FULL:
+            for name, parameter in model.named_parameters():
+                parameter.requires_grad_(".down." in name or ".up." in name)
+        batches = []
+        for _ in range(4):
+            tokens = torch.randint(sizes.vocabulary, (batch_size, length))
+            labels = draw_labels(LABELS, (batch_size, length))
+            batches.append(((tokens, labels), labels))
+    return Task(
+        model=model,
+        batches=tuple(batches),
+        loss=given_loss,
+        optimizer=partial(torch.optim.AdamW, lr=1e-4),
+        reference_tokens=REFERENCE_TOKENS,
+    )
+
+
+def _linear(inputs: int, outputs: int, *, adapted: bool, dtype: torch.dtype, recipe: Recipe) -> nn.Module:
+    layer = NarrowLinear(inputs, outputs, dtype)
+    if adapted and recipe.trainable is not Trainable.FULL:
+        return LoraLinear(layer, inputs, outputs, ADAPTER_RANK, dtype)
+    return layer
+
+
+_SETTINGS = ("weight_type", "checkpointing", "loss_chunks")
+_TINY_LENGTH = 16
+_FULL = Recipe(weight_type=WeightType.BFLOAT16, loss_chunks=8)
+_LORA = Recipe(
+    weight_type=WeightType.BFLOAT16,
+    checkpointing=Checkpointing.FULL,
+    trainable=Trainable.LORA,
+    loss_chunks=8,
+)
+
+ONE = Workload(
+    name="llama_1b",
+    summary="Llama 3.2 1B, fine-tuned whole",
+    version=1,
+    sample_unit="sequence",
+    sample_shape=(2048,),
+    batches=(1, 4, 8),
+    is_image=False,
+    source=SOURCE,
+    build=partial(build, sizes=LLAMA_1B, recipe=_FULL),
+    tiny=partial(build, sizes=TINY_TIED, recipe=_FULL, length=_TINY_LENGTH),
+    tasks=(TaskKind.TRAIN,),
+    recipe=_FULL,
+    settings=_SETTINGS,
+    precisions=("bf16", "amp"),
+    variants=(
+        Recipe(loss_chunks=8),
+        Recipe(weight_type=WeightType.BFLOAT16, checkpointing=Checkpointing.FULL, loss_chunks=8),
+        Recipe(checkpointing=Checkpointing.FULL, loss_chunks=8),
+    ),
+    is_classic=False,
+)
+EIGHT_LORA = Workload(
+    name="llama_8b_lora",
+    summary="Llama 3 8B, frozen, under adapters (LoRA)",
+    version=1,
+    sample_unit="sequence",
+    sample_shape=(2048,),
+    batches=(1, 2, 4),
+    is_image=False,
+    source=f"{SOURCE}; adapters of Hu and others 2021, arXiv:2106.09685",
+    build=partial(build, sizes=LLAMA_8B, recipe=_LORA),
+    tiny=partial(build, sizes=TINY, recipe=_LORA, length=_TINY_LENGTH),
+    tasks=(TaskKind.TRAIN,),
+    recipe=_LORA,
+    settings=_SETTINGS,
+    precisions=("bf16",),
+    is_classic=False,
+)
