@@ -18,7 +18,9 @@ OWNER = ROOM / "shipped.py"
 ASK_WHERE_CODE_LIES = {
     "measure/environment.py": {"__file__"},  # the commit of a checkout
     "own_files.py": {"__file__"},  # which modules are the user's own
-    "discovery.py": {"__file__"},  # the folder of workloads in a checkout
+    # the folder of workloads in a checkout, and the modules in it
+    "discovery.py": {"__file__", "pkgutil", "pkgutil.iter_modules"},
+    "offers/refresh.py": {"pkgutil", "pkgutil.iter_modules"},  # the sources in their folder
     "sections/section.py": {"pkgutil", "pkgutil.iter_modules"},  # the sections of its own room
 }
 

@@ -26,8 +26,8 @@ def sort_value(cell: str) -> float | None:
 
     >>> sort_value("1.2 ms"), sort_value("900 µs"), sort_value("$1,234/h")
     (0.0012, 0.0009, 1234.0)
-    >>> sort_value("4.1 million (3 to 5)"), sort_value("12 GiB"), sort_value("34 TFLOP/s"), sort_value("—")
-    (4100000.0, 12884901888.0, 34000000000000.0, None)
+    >>> sort_value("4.5 million (3 to 5)"), sort_value("12 GiB"), sort_value("34 TFLOP/s"), sort_value("—")
+    (4500000.0, 12884901888.0, 34000000000000.0, None)
     """
     found = _FIGURE.match(cell)
     if found is None:

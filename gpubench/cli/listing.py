@@ -101,19 +101,20 @@ def _has_counted_work(profile: WorkloadProfile) -> bool:
 def _parameters(profile: WorkloadProfile) -> str:
     if not profile.parameters:
         return "none"
-    every, trained = (_count(n, profile) for n in (profile.parameters, profile.trainable_parameters))
-    return every if trained in {every, "0"} else f"{trained} of {every}"
+    trained = profile.trainable_parameters
+    if trained in {0, profile.parameters}:
+        return _short(profile.parameters) if profile.parameters >= BILLION else f"{profile.parameters:,}"
+    few = _short(trained) if profile.parameters >= BILLION else f"{trained:,}"
+    return f"{few} of {_short(profile.parameters)}"
 
 
-def _count(parameters: int, profile: WorkloadProfile) -> str:
-    """A number of parameters to the last one, of a large language model as everybody names it."""
-    if profile.parameters < BILLION:
-        return f"{parameters:,}"
+def _short(parameters: int) -> str:
+    """A number of parameters as everybody names a large model's."""
     return f"{parameters / BILLION:.2f}B" if parameters >= BILLION else f"{parameters / 1e6:.1f}M"
 
 
 def _flops(profile: WorkloadProfile, flops: float) -> str:
-    return format_si(flops, "FLOP") if _has_counted_work(profile) else UNKNOWN
+    return format_si(flops, "FLOP") if _has_counted_work(profile) and flops else UNKNOWN
 
 
 def _list_gpus(as_json: bool) -> None:

@@ -239,7 +239,7 @@ TEN_GPUS = {
     "NVIDIA GeForce RTX 3090": ("nvidia-geforce-rtx-3090-24gb", 4.5),
     "NVIDIA A10": ("nvidia-a10-24gb", 6.2),
     "NVIDIA L4": ("nvidia-l4-24gb", 8.0),
-    "Tesla T4": ("nvidia-t4-16gb", 14.0),
+    "Tesla T4": ("nvidia-tesla-t4-16gb", 14.0),
 }
 """Ten devices, the newest run first, each with how much slower it is than the first."""
 

@@ -15,13 +15,18 @@ from gpubench.specs import load_specs
 
 def gpubench(*arguments: str) -> str:
     return subprocess.run(
-        [sys.executable, "-m", "gpubench", *arguments], check=True, capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "gpubench", *arguments],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "COLUMNS": "200"},
     ).stdout
 
 
 def test_the_table_shows_every_workload() -> None:
     lines = gpubench("list").splitlines()
-    assert {line.split()[0] for line in lines[3:]} == {*workload_names()}
+    assert {line.split()[0] for line in lines[3:] if line} == {*workload_names()}
     vgg16 = next(line for line in lines if line.startswith("vgg16 "))
     for cell in ("138,357,544", "30.9 GFLOP", "92.6 GFLOP", "32, 64, 128", "3 x 224 x 224"):
         assert cell in vgg16
@@ -29,7 +34,7 @@ def test_the_table_shows_every_workload() -> None:
 
 def test_what_is_frozen_or_not_counted_is_not_shown_as_a_figure() -> None:
     lines = {line.split()[0]: line for line in gpubench("list").splitlines()[3:]}
-    assert "6,425,354 of 21,140,042" in lines["vgg16_transfer"]
+    assert "6,425,354 of 21.1M" in lines["vgg16_transfer"]
     assert "none" in lines["augment"]
     assert lines["augment"].count("—") == 2
     rows = {row["name"]: row for row in json.loads(gpubench("list", "--json"))["workloads"]}
