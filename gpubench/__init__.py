@@ -15,6 +15,8 @@ __version__ = "0.1.0"
 _HOMES = {
     "BuyOrRent": "gpubench.models",
     "Case": "gpubench.models",
+    "Choice": "gpubench.models",
+    "Decision": "gpubench.models",
     "DeviceProfile": "gpubench.models",
     "Estimate": "gpubench.models",
     "EveryCaseFailedError": "gpubench.errors",

@@ -19,6 +19,8 @@ from gpubench.errors import (
 from gpubench.models import (
     BuyOrRent,
     Case,
+    Choice,
+    Decision,
     DeviceProfile,
     Estimate,
     ExcludedOffer,
@@ -40,6 +42,8 @@ __version__: str
 __all__ = [
     "BuyOrRent",
     "Case",
+    "Choice",
+    "Decision",
     "DeviceProfile",
     "Estimate",
     "EveryCaseFailedError",
@@ -232,7 +236,11 @@ def rank(
     rent: bool = False,
     buy: bool = False,
     own: str | Sequence[str] = (),
-    host_usd: float = 0.0,
+    max_purchase_usd: float | None = None,
+    jobs_per_month: float | None = None,
+    host_usd: float | None = None,
+    psu_watts: float | None = None,
+    slots: int | None = None,
     years: float = 3.0,
     utilization: float | tuple[float, float] | tuple[float, float, float] | str = ...,
     resale: float | tuple[float, float] | tuple[float, float, float] | str = ...,
@@ -313,7 +321,13 @@ def rank(
         rent: Only offers to rent.
         buy: Only hardware that is owned or for sale.
         own: Hardware owned or quoted: '2x RTX 4090, 3800 USD, host 1500 USD, 3 years, 60 %, 380 W'.
-        host_usd: Price of the host, where a quote has none [USD]. (at least 0) [default: 0]
+        max_purchase_usd: Buy the best one or two cards for at most this, host included [USD]. (above 0)
+        jobs_per_month: Jobs a month that owned hardware does: gives utilization and cards needed.
+            (above 0)
+        host_usd: Price of the host, 0 where there is one [USD]. (at least 0) [default: 1,000 for cards
+            to buy, none for --own]
+        psu_watts: Power supply of the host [W]. (above 0) [default: 1,200 of a host to buy]
+        slots: Slots that the cards may take. (at least 1) [default: 6 of a host to buy]
         years: Service life [years]. (above 0) [default: 3]
         utilization: Utilization, for example 0.5 or 0.3-0.8. [default: 0.25-0.9]
         resale: Resale value as a share of the price, for example 0.2-0.5. [default: 0.15-0.5]
@@ -397,7 +411,11 @@ def report(
     rent: bool = False,
     buy: bool = False,
     own: str | Sequence[str] = (),
-    host_usd: float = 0.0,
+    max_purchase_usd: float | None = None,
+    jobs_per_month: float | None = None,
+    host_usd: float | None = None,
+    psu_watts: float | None = None,
+    slots: int | None = None,
     years: float = 3.0,
     utilization: float | tuple[float, float] | tuple[float, float, float] | str = ...,
     resale: float | tuple[float, float] | tuple[float, float, float] | str = ...,
@@ -482,7 +500,13 @@ def report(
         rent: Only offers to rent.
         buy: Only hardware that is owned or for sale.
         own: Hardware owned or quoted: '2x RTX 4090, 3800 USD, host 1500 USD, 3 years, 60 %, 380 W'.
-        host_usd: Price of the host, where a quote has none [USD]. (at least 0) [default: 0]
+        max_purchase_usd: Buy the best one or two cards for at most this, host included [USD]. (above 0)
+        jobs_per_month: Jobs a month that owned hardware does: gives utilization and cards needed.
+            (above 0)
+        host_usd: Price of the host, 0 where there is one [USD]. (at least 0) [default: 1,000 for cards
+            to buy, none for --own]
+        psu_watts: Power supply of the host [W]. (above 0) [default: 1,200 of a host to buy]
+        slots: Slots that the cards may take. (at least 1) [default: 6 of a host to buy]
         years: Service life [years]. (above 0) [default: 3]
         utilization: Utilization, for example 0.5 or 0.3-0.8. [default: 0.25-0.9]
         resale: Resale value as a share of the price, for example 0.2-0.5. [default: 0.15-0.5]

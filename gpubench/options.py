@@ -313,20 +313,21 @@ _ONE_FLAG = Parameter(field="", option=Option(), kind=bool, many=False, optional
 
 
 def words_of(request: msgspec.Struct) -> tuple[str, ...]:
-    """Return the words of a command line that ask for this request again; what is default stays unsaid.
+    """Return the words of a command line that ask for this request again; an unasked default stays unsaid.
 
     Relative paths stay relative, so the words hold in the folder that they were first typed in.
     """
     words: list[str] = []
     for parameter in parameters_of(type(request)):
         value = getattr(request, parameter.field)
-        if value == parameter.default or parameter.option.python_only:
+        asked = parameter.name in getattr(request, _ASKED, ())
+        if (value == parameter.default and not asked) or value is None or parameter.option.python_only:
             continue
         name = spelled(parameter.name)
         if parameter.option.flags:
             words += [spelled(flag.name) for flag in parameter.option.flags if flag.value == value]
         elif parameter.kind is bool:
-            words.append(name)
+            words += [name] if value else []
         else:
             words += [
                 word for each in (value if parameter.many else (value,)) for word in (name, _word(each))

@@ -285,7 +285,6 @@ def _spec(cells: Mapping[str, str]) -> GpuSpec:
         pcie_generation=row.whole("pcie_gen"),
         nvlink_bytes_per_s=row.number("nvlink_gbps", 1e9),
         launch_price_usd=row.money("launch_msrp_usd"),
-        street_price_usd=row.money("current_street_usd"),
         price_source=row.text("price_source"),
         source=cells["source"],
         doubt=row.text("doubt"),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpubench.errors import MisuseError
-from gpubench.models import Recipe, TaskKind, WeightType
+from gpubench.models import DecodeWork, Recipe, TaskKind, WeightType
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -57,6 +57,9 @@ class Task:
             the optimizer takes them.
         reference_tokens: Of each sample, so many are computed on the CPU to check the device against; None is
             the whole sample. A CPU would take minutes for a long sequence.
+        new_tokens: Tokens that a step generates after its inputs, the prompts; 0 is one forward pass. Such a
+            model also has ``next(ids, place)``, which adds a token to every sequence.
+        decode: What each generated token reads and computes.
     """
 
     model: nn.Module
@@ -64,6 +67,8 @@ class Task:
     loss: Callable[[Any, Any], Tensor]
     optimizer: Callable[..., Optimizer]
     reference_tokens: int | None = None
+    new_tokens: int = 0
+    decode: DecodeWork | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

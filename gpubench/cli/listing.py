@@ -121,7 +121,9 @@ def _list_gpus(as_json: bool) -> None:
 
     specs = tuple(load_specs().values())
     if as_json:
-        print_json({"gpus": specs})
+        from gpubench.offers.cards import card_prices
+
+        print_json({"gpus": specs, "card_prices": card_prices()})
         return
     from gpubench.blocks.parts import number, table, text
     from gpubench.blocks.terminal import show

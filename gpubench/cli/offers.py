@@ -52,6 +52,8 @@ def list_(request: OffersRequest, as_json: JsonOption = False) -> None:
         return
     show(*_table(rows))
     _say_summary(rows, table)
+    if not rows:
+        say("no offer passes all of these options: relax one of them")
 
 
 def refresh_(

@@ -82,4 +82,4 @@ def print_ranking(ranking: Ranking, limit: int, *, explain: bool = False, factor
     data, rows = of_ranking(ranking, limit), ranking.rows[:limit]
     beside = [factor_table(rows)] if factors else []
     left_out = [beaten_table(rows), excluded_table(ranking)] if explain else []
-    show(*brief(data, "verdict", "value", "owning"), *beside, *left_out)
+    show(*brief(data, "verdict", "buying", "value", "owning"), *beside, *left_out)

@@ -22,6 +22,7 @@ from gpubench.measure.hardware import Hardware
 from gpubench.measure.loop import Loop, OutOfTimeError, Series, StoppedError, time_rounds, warm_up
 from gpubench.measure.messages import ByHand, ByHandDone, CaseDone, MeasureCase
 from gpubench.measure.precision import probe_errors, read_switches, switches_for, worse
+from gpubench.measure.quantize import NotQuantizedError
 from gpubench.measure.sampler import Sampler, Telemetry, shifted
 from gpubench.measure.sharing import place_model, share
 from gpubench.measure.step import Work, built, is_fused, move, to_the_device
@@ -47,6 +48,8 @@ from gpubench.workload import Task, lacks_memory, one_line
 
 CURVE_SHARE = 0.4
 """The steps whose losses are kept one by one take at most this share of the longest warm-up."""
+MOST_GAPS = 8192
+"""Of the times between tokens that are kept: eight times what a 99th percentile rests on."""
 STEPS_BEFORE_PEAK = 2
 """The first steps may take extra memory while cuDNN tries its algorithms; they are not the peak."""
 
@@ -127,6 +130,7 @@ class LaunchRecorder:
     host_issue_s: tuple[float, ...] = ()
     gpu_busy: float | None = None
     latency_s: tuple[float, ...] = ()
+    tokens_at_s: tuple[tuple[float, ...], ...] = ()
     energy: energy.Energy = field(default_factory=energy.Energy)
     energy_edges_j: tuple[float, ...] = ()
     held_clocks_s: dict[str, float | None] = field(default_factory=dict)
@@ -165,6 +169,9 @@ class LaunchRecorder:
             peak_reserved_bytes=self.peak_reserved_bytes,
             gpu_busy=self.gpu_busy,
             latency_s=self.latency_s,
+            first_token_s=tuple(times[0] for times in self.tokens_at_s),
+            per_token_s=tuple((times[-1] - times[0]) / (len(times) - 1) for times in self.tokens_at_s),
+            token_gap_s=tuple(b - a for times in self.tokens_at_s for a, b in pairwise(times))[:MOST_GAPS],
             skipped_steps=skipped_steps(series.scales) if series.scales else None,
             timed_steps=sum(r.steps for r in series.timed) or None,
             reference_error=self.reference_error,
@@ -211,7 +218,7 @@ def measure_case(order: MeasureCase, context: WorkerContext) -> CaseDone:
     except StoppedError:
         if len(seen.series.timed) < 2:
             status, reason = Status.TIMEOUT, "stopped on request before two rounds were in"
-    except NotPreparedError as error:
+    except (NotPreparedError, NotQuantizedError) as error:
         status, reason = Status.UNSUPPORTED, str(error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the model is its author's code: it may raise anything
         if context.team is not None:
@@ -305,8 +312,9 @@ def _measure(order: MeasureCase, context: WorkerContext, seen: LaunchRecorder, d
     )
     reserved = _wants_latency(work, context)
     try:
-        _time(loop, context, seen, budget, reserve_latency=reserved)
+        _time(loop, work, context, seen, budget, reserve_latency=reserved)
     finally:
+        seen.tokens_at_s = tuple(work.tokens_at_s)
         if before and seen.series.began_s is not None:
             seen.parameters_moved = guards.has_moved(work.model, before)
     if context.team is None:
@@ -358,7 +366,11 @@ def _copy(order: MeasureCase, context: WorkerContext, seen: LaunchRecorder) -> t
         task = context.task(order.reference, order.case)
         seen.batch_count = len(task.batches)
         copied = Task(
-            model=copy.deepcopy(task.model), batches=task.batches, loss=task.loss, optimizer=task.optimizer
+            model=copy.deepcopy(task.model),
+            batches=task.batches,
+            loss=task.loss,
+            optimizer=task.optimizer,
+            new_tokens=task.new_tokens,
         )
         place = to_the_device if context.team is None else place_model
         return task, move(copied, order.case, context.hardware.device, place)
@@ -366,6 +378,7 @@ def _copy(order: MeasureCase, context: WorkerContext, seen: LaunchRecorder) -> t
 
 def _time(
     loop: Loop,
+    work: Work,
     context: WorkerContext,
     seen: LaunchRecorder,
     budget: Callable[[Seconds], Budget],
@@ -380,6 +393,7 @@ def _time(
         context.phase("warm-up")
         warm_up(loop, budget(0.0), series)
         context.phase("timed")
+        work.tokens_at_s.clear()
         held_s, joules = telemetry.held_clocks_s(), sampler.energy_j()
         reserved_s = busy.latency_time_s(loop.step_s, loop.left_s()) if reserve_latency else 0.0
         try:
@@ -441,7 +455,9 @@ def _read_energy(
 
 
 def _wants_latency(work: Work, context: WorkerContext) -> bool:
-    """Whether single passes are timed: an inference of one sample on one device."""
+    """Whether single passes are timed: an inference of one sample on one device; tokens are timed anyway."""
+    if work.new_tokens:
+        return False
     return work.case.task is TaskKind.INFER and work.case.batch_size == 1 and context.team is None
 
 

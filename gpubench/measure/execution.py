@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gpubench.errors import GpuBenchError
-from gpubench.measure.step import Work
+from gpubench.measure.step import Turn, Work, generate
 from gpubench.models import Execution
 from gpubench.units import format_bytes
 from gpubench.workload import lacks_memory, one_line
@@ -55,6 +55,8 @@ def compiled(work: Work) -> Advance:
     """
     from torch._dynamo.utils import counters
 
+    if work.new_tokens:
+        raise NotPreparedError("a generation is measured eagerly and as a CUDA graph, not with torch.compile")
     torch.compiler.reset()
     counters.clear()
     model = cast("nn.Module", torch.compile(work.model))
@@ -84,6 +86,8 @@ def capture(work: Work) -> Advance:
         NotPreparedError: With the reason of what the capture could not take.
         OutOfMemoryError: If memory ran out, in whatever words.
     """
+    if work.new_tokens:
+        return _capture_generation(work)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -124,6 +128,46 @@ def capture(work: Work) -> Advance:
         return result
 
     return replay
+
+
+def _capture_generation(work: Work) -> Advance:
+    """Capture the prompts of each batch in a graph each, and one token of all sequences in another.
+
+    Raises:
+        NotPreparedError: With the reason of what the capture could not take.
+        OutOfMemoryError: If memory ran out, in whatever words.
+    """
+    turn = Turn(work)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for index in range(STEPS_BEFORE_CAPTURE):
+            turn.start(index)
+            turn.go_on()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    pool = None
+    prompts: list[torch.cuda.CUDAGraph] = []
+    try:
+        for index in range(len(work.batches)):
+            prompt = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(prompt, pool=pool):
+                turn.start(index)
+            prompts.append(prompt)
+            pool = prompt.pool()
+        token = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(token, pool=pool):
+            turn.go_on()
+    except RuntimeError as error:
+        cause = _cause(error)
+        if lacks_memory(cause) or not isinstance(cause, RuntimeError):
+            raise cause from None
+        raise NotPreparedError(f"the step cannot be captured in a CUDA graph: {one_line(cause)}") from cause
+
+    def advance(index: int) -> Tensor:
+        return generate(work, turn, index, lambda n: prompts[n % len(prompts)].replay(), token.replay)
+
+    return advance
 
 
 def _free_bytes() -> int:

@@ -149,7 +149,8 @@ class _State:
 
 
 def _tensors(work: Work) -> Iterator[Tensor]:
-    yield from work.model.parameters()
+    if work.optimizer is not None:  # else they stay as they are
+        yield from work.model.parameters()
     yield from work.model.buffers()
     if work.optimizer is not None:
         for state in work.optimizer.state.values():

@@ -205,10 +205,12 @@ class Launcher:
                 record.take(unit, finished)
                 measurement = self._judged(record, unit)
                 yield measurement  # stored by the time that it is told
-                ended = events.CaseEnded(measurement=measurement, launch=unit.launch, kept=finished.kept)
-                self.on_event(ended)
                 if finished.status is not Status.OK and measurement.status is Status.OK:
                     self.on_event(events.Remark(text=_without_launch(unit, finished)))
+                    continue
+                self.on_event(
+                    events.CaseEnded(measurement=measurement, launch=unit.launch, kept=finished.kept)
+                )
         finally:
             self._end_child()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -15,10 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gpubench.measure.execution import NotPreparedError
 from gpubench.measure.step import Work
 from gpubench.models import Case, ParallelMode, TaskKind
-
-_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
-LEAST_ALIKE = 2
-"""A part of a model that is there once is no block."""
+from gpubench.profile.blocks import repeated_blocks
 
 
 def place_model(model: nn.Module, case: Case, device: torch.device) -> nn.Module:
@@ -32,7 +28,7 @@ def place_model(model: nn.Module, case: Case, device: torch.device) -> nn.Module
     if case.parallel_mode is not ParallelMode.FSDP:
         return model.to(device)
     fully_shard = _fully_shard()
-    blocks = blocks_of(model)
+    blocks = repeated_blocks(model)
     if not blocks:
         raise NotPreparedError(
             f"fsdp shards a model block by block, and {case.workload} has no repeated block: use --jobs ddp"
@@ -54,33 +50,6 @@ def share(work: Work) -> Work:
         return work
     device_ids = None if work.device.type == "cpu" else [work.device]
     return dataclasses.replace(work, model=DistributedDataParallel(work.model, device_ids=device_ids))
-
-
-def blocks_of(model: nn.Module) -> tuple[nn.Module, ...]:
-    """Return the repeated parts of a model: its transformer layers, its residual blocks.
-
-    A block has layers of its own and stands in a list or a sequence beside another of its class; of blocks
-    inside blocks the outer ones count.
-    """
-    found: list[nn.Module] = []
-    inside: set[nn.Module] = set()
-    for module in model.modules():
-        if module in inside or not isinstance(module, nn.Sequential | nn.ModuleList):
-            continue
-        parts = [part for part in module if _is_whole(part)]
-        alike = Counter(type(part) for part in parts)
-        for part in parts:
-            if alike[type(part)] >= LEAST_ALIKE and part not in inside:
-                found.append(part)
-                inside.update(part.modules())
-    return tuple(found)
-
-
-def _is_whole(module: nn.Module) -> bool:
-    """Whether a module is more than a layer, and no mere container."""
-    has_layers = any(True for _ in module.children())
-    has_weights = any(True for _ in module.parameters())
-    return has_layers and has_weights and not isinstance(module, _CONTAINERS)
 
 
 def _agree(module: nn.Module, device: torch.device) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gpubench.discovery import load_workload
+from gpubench.measure.quantize import QUANTIZED, quantize
 from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind, WeightType
 from gpubench.workload import Task
 
@@ -34,6 +36,8 @@ class Work:
     Attributes:
         scaler: The gradient scaler of amp-fp16, part of the timed step; None elsewhere.
         cache_enabled: Autocast's weight cache: on as users have it, off inside a graph.
+        new_tokens: Tokens that a step generates after its prompts; 0 is one forward pass.
+        tokens_at_s: When each token of each generation was on the host, after its submission [s].
     """
 
     case: Case
@@ -44,6 +48,8 @@ class Work:
     optimizer: Optimizer | None
     scaler: torch.amp.GradScaler | None = None
     cache_enabled: bool = True
+    new_tokens: int = 0
+    tokens_at_s: list[tuple[float, ...]] = field(default_factory=list)
 
     def batch(self, index: int) -> tuple[Any, Any]:
         """The prebuilt batch of a step; batches rotate, because one alone is learnt by heart."""
@@ -59,6 +65,8 @@ class Work:
     def step(self, index: int) -> Tensor:
         """Do one step of the case's task: a loss for train, the outputs for infer."""
         inputs, targets = self.batch(index)
+        if self.new_tokens:
+            return generate(self, Turn(self), index)
         if self.optimizer is None:
             return infer(self, inputs)
         return train(self, self.optimizer, inputs, targets)
@@ -93,6 +101,71 @@ def infer(work: Work, inputs: Any) -> Tensor:
         return outputs
 
 
+class Turn:
+    """One generation over a batch of prompts: its latest ids and scores, and how it goes on.
+
+    A CUDA graph replays ``start`` and ``go_on`` over the same memory; that is why ids and place live on the
+    device and are written in place.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.prompt_tokens = work.batches[0][0].shape[1]
+        self.ids = torch.zeros(len(work.batches[0][0]), dtype=torch.int64, device=work.device)
+        self.place = torch.zeros(1, dtype=torch.int64, device=work.device)
+        self.scores: Tensor | None = None
+
+    def start(self, index: int) -> None:
+        """Compute the prompts and the first new token of each."""
+        self._take(infer(self.work, self.work.batch(index)[0]))
+        self.place.fill_(self.prompt_tokens)
+
+    def go_on(self) -> None:
+        """Add a token to every sequence."""
+        with torch.inference_mode(), self.work.autocast():
+            self._take(self.work.model.next(self.ids, self.place))  # type: ignore[operator]
+        self.place.add_(1)
+
+    def _take(self, scores: Tensor) -> None:
+        """Choose the likeliest token; greedy, so that nothing is drawn."""
+        self.ids.copy_(scores.argmax(-1))
+        if self.scores is None:
+            self.scores = torch.empty_like(scores)
+        self.scores.copy_(scores)
+
+
+def generate(
+    work: Work,
+    turn: Turn,
+    index: int,
+    start: Callable[[int], None] | None = None,
+    go_on: Callable[[], None] | None = None,
+) -> Tensor:
+    """Generate every new token of one batch, each id copied to the host before the next is begun.
+
+    Args:
+        work: Its ``tokens_at_s`` takes the times.
+        turn: The generation.
+        index: Of the step, and so of the batch.
+        start: In place of the turn's own, such as the replay of its graph.
+        go_on: The same of one further token.
+
+    Returns:
+        The scores of the last token, (N, vocabulary).
+    """
+    began_s = time.perf_counter()
+    (start or turn.start)(index)
+    turn.ids.tolist()
+    at_s = [time.perf_counter() - began_s]
+    for _ in range(work.new_tokens - 1):
+        (go_on or turn.go_on)()
+        turn.ids.tolist()
+        at_s.append(time.perf_counter() - began_s)
+    work.tokens_at_s.append(tuple(at_s))
+    assert turn.scores is not None
+    return turn.scores
+
+
 def built(reference: str, case: Case, seed: int) -> Task:
     """Build the task of a case on the CPU, by the case's recipe."""
     return load_workload(reference).at(case.recipe).build(case.batch_size, seed)
@@ -123,6 +196,8 @@ def move(task: Task, case: Case, device: torch.device, place: PlaceModel = to_th
     cast = weights_cast_to(case)
     model = task.model if cast is None else task.model.to(cast)
     model = place(model, case, device).train(train_it)
+    if case.weight_type in QUANTIZED:
+        quantize(model, case.weight_type)
     if case.memory_format is MemoryFormat.CHANNELS_LAST:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     batches = tuple((to_device(x, device, case), to_device(y, device)) for x, y in task.batches)
@@ -137,6 +212,7 @@ def move(task: Task, case: Case, device: torch.device, place: PlaceModel = to_th
         if train_it and case.precision.facts.scales_gradients
         else None,
         cache_enabled=case.execution.facts.caches_weights,
+        new_tokens=task.new_tokens,
     )
 
 

@@ -46,6 +46,23 @@ class WeightType(StrEnum):
     INT4 = "int4"
     NF4 = "nf4"
 
+    @property
+    def bytes_each(self) -> float:
+        """What one weight takes, with its share of the scales of its group [B]."""
+        return _BYTES_EACH[self]
+
+
+_SCALE_OF_128 = 4 / 128
+"""Scale and zero point in bfloat16 for each 128 weights."""
+_BYTES_EACH = {
+    WeightType.FLOAT32: 4.0,
+    WeightType.BFLOAT16: 2.0,
+    WeightType.FLOAT16: 2.0,
+    WeightType.INT8: 1.0,
+    WeightType.INT4: 0.5 + _SCALE_OF_128,
+    WeightType.NF4: 0.5 + 1 / 64 + 4 / (64 * 256),  # a byte for each 64, a float32 for each 256 of those
+}
+
 
 class Checkpointing(StrEnum):
     """Which activations are computed again in the backward pass instead of kept."""

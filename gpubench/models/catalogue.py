@@ -52,7 +52,6 @@ class GpuSpec(Record, frozen=True, kw_only=True):
     pcie_generation: int | None
     nvlink_bytes_per_s: float | None
     launch_price_usd: Decimal | None
-    street_price_usd: Decimal | None
     price_source: str | None
     source: str
     doubt: str | None

@@ -72,7 +72,7 @@ class Choice(Record, frozen=True, kw_only=True):
     Attributes:
         rank: Of its row; None where it is not among the ranked rows, as hardware to buy unless asked for.
         price_usd_per_hour: Of the whole instance; of owned hardware the cost of a useful hour.
-        purchase_usd: Of owned hardware: GPUs and the counted share of the host.
+        purchase_usd: Of owned hardware: GPUs and the counted share of the host, ``host_usd``.
         price_note: What speaks against the price, or stands beside it.
         asks: Of a marketplace: what the others ask.
         regions: Where this provider has this GPU in this number, the offer's own first.
@@ -101,6 +101,7 @@ class Choice(Record, frozen=True, kw_only=True):
     price_date: str
     price_age_days: int | None
     purchase_usd: float | None = None
+    host_usd: float | None = None
     price_note: str | None = None
     asks: Asks | None = None
     in_stock: bool | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from functools import cached_property
 from math import ceil
@@ -104,6 +105,9 @@ class Launch(Record, frozen=True, kw_only=True):
         cold_s: Costs paid once, apart from the steps [s]: ``import`` and ``context`` of a process, on the
             first launch in it; ``build``, ``first_step`` and ``capture`` or ``compile`` of the case.
         latency_s: Forward passes at batch 1, each from a drained device to a drained device [s].
+        first_token_s: Of each generation, from its prompts' submission to their first ids on the host [s].
+        per_token_s: Of each generation, (last - first token) / (n - 1) [s].
+        token_gap_s: Between two tokens, each id copied to the host [s].
         stopped: Whether it was cut off, by a stop of the run or the death of its process; measured anew where
             the run goes on.
         findings: What only this process could see (not steady, drifting, telemetry hung).
@@ -138,6 +142,9 @@ class Launch(Record, frozen=True, kw_only=True):
     batch_count: int | None = None
     loss_curve: tuple[float | None, ...] = ()
     latency_s: tuple[float | None, ...] = ()
+    first_token_s: tuple[float, ...] = ()
+    per_token_s: tuple[float, ...] = ()
+    token_gap_s: tuple[float, ...] = ()
     cold_s: dict[str, float | None] = {}
     stopped: bool = False
     findings: tuple[Finding, ...] = ()
@@ -158,6 +165,10 @@ Basis = Literal["measured", "reference", "predicted"]
 
 BatchChoice = Literal["fixed", "largest"]
 """How a batch came about: equal for all devices, or the largest that fits on this one."""
+
+
+LEAST_GAPS = 1000
+"""A 99th percentile of fewer times between tokens rests on less than ten of them."""
 
 
 class Measurement(Record, frozen=True, kw_only=True):
@@ -321,6 +332,37 @@ class Measurement(Record, frozen=True, kw_only=True):
             return None
         return self.mean_power_w / self.samples_per_s
 
+    @cached_property
+    def first_token_s(self) -> float | None:
+        """Median time from the submission of the prompts to their first ids on the host [s]."""
+        return _median_of(self.launches, "first_token_s")
+
+    @cached_property
+    def per_token_s(self) -> float | None:
+        """Median time of a token after the first, of a whole generation [s]."""
+        return _median_of(self.launches, "per_token_s")
+
+    def token_latency_s(self, share: float) -> float | None:
+        """Quantile of the time between two tokens [s]; None below ``LEAST_GAPS`` of them.
+
+        Args:
+            share: 0.5 for the median, 0.99 for the 99th percentile.
+        """
+        gaps = sorted(gap for launch in self.launches for gap in launch.token_gap_s)
+        return gaps[min(len(gaps) - 1, int(share * len(gaps)))] if len(gaps) >= LEAST_GAPS else None
+
+    @property
+    def decoded_tokens_per_s(self) -> float | None:
+        """Tokens after the first that all sequences of the batch get in a second."""
+        return None if not self.per_token_s else self.case.batch_size / self.per_token_s
+
+    @property
+    def prefill_tokens_per_s(self) -> float | None:
+        """Tokens of the prompts that are computed in a second, up to the first id on the host."""
+        if not self.first_token_s:
+            return None
+        return self.case.batch_size * self.case.prompt_tokens / self.first_token_s
+
     @property
     def achieved_flops_per_s(self) -> float | None:
         """Counted floating-point operations per second."""
@@ -341,6 +383,11 @@ class Measurement(Record, frozen=True, kw_only=True):
         if self.achieved_flops_per_s is None or not self.gemm_flops_per_s:
             return None
         return self.achieved_flops_per_s / (self.gemm_flops_per_s * self.case.gpu_count)
+
+
+def _median_of(launches: Sequence[Launch], name: str) -> float | None:
+    known = [value for launch in launches for value in getattr(launch, name)]
+    return median(known) if known else None
 
 
 def _mean_step_s(launch: Launch) -> float:

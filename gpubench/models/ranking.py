@@ -175,6 +175,48 @@ _OFFER_COLUMNS = (
 )  # fmt: skip
 
 
+class Purchase(Record, frozen=True, kw_only=True):
+    """A set of cards to buy, with the host around it, that keeps within what was asked.
+
+    Attributes:
+        condition: Of the price: new, used, unstated, or quoted by the buyer.
+        cards_usd: All the cards; with ``host_usd`` they make ``purchase_usd``.
+        board_power_w, slots: What the cards draw at most and take in the host.
+        memory_free: Share of a card's memory that the workloads leave; None is unknown.
+        samples_per_s: Of the set; ``score`` is the same as a multiple of the reference GPU.
+        usd_per_hour: Cost of a useful hour.
+        hours: Of one job.
+        utilisation: Share of all hours that it works: what the jobs of a month take, else assumed.
+        cards_needed: Such cards that do the jobs of a month; None where none are told.
+        assumed: What was not given.
+    """
+
+    gpu_key: str
+    gpu_count: int
+    condition: Literal["new", "used", "unstated", "quoted"]
+    cards_usd: float
+    host_usd: float
+    purchase_usd: float
+    price_date: str
+    source: str
+    rank: int
+    p_best: float | None
+    board_power_w: float
+    slots: float
+    memory_free: float | None
+    samples_per_s: float
+    samples_per_s_low: float | None
+    samples_per_s_high: float | None
+    score: float | None
+    score_low: float | None
+    score_high: float | None
+    usd_per_hour: float
+    hours: float | None
+    utilisation: float
+    cards_needed: int | None
+    assumed: tuple[str, ...] = ()
+
+
 class BuyOrRent(Record, frozen=True, kw_only=True):
     """Owning one machine against the best rented offer at equal throughput.
 
@@ -187,7 +229,8 @@ class BuyOrRent(Record, frozen=True, kw_only=True):
         break_even_hours: Useful hours after which owning is the cheaper.
         break_even_utilisation: Those hours as a share of all hours of its life: what it must work at least.
         verdict: buy, rent, or depends.
-        quoted: Whether the price is the buyer's own; else a dated street price.
+        quoted: Whether the price is the buyer's own; else a dated one of a card, new or used (``condition``).
+        host_usd: The share of the purchase that is the machine around the cards.
         years, utilisation: Its life, and the likely share of hours at work, that the figures hold for.
     """
 
@@ -211,6 +254,8 @@ class BuyOrRent(Record, frozen=True, kw_only=True):
     break_even_utilisation_high: float | None
     verdict: Literal["buy", "rent", "depends"]
     quoted: bool = False
+    condition: str = "quoted"
+    host_usd: float = 0.0
     assumed: tuple[str, ...] = ()
     years: float | None = None
     utilisation: float | None = None
@@ -241,6 +286,7 @@ class Ranking(Record, frozen=True, kw_only=True):
         by_reference: Whether figures are for people as multiples of the reference GPU, because samples of
             several workloads together mean nothing; ``throughput_of`` and ``value_of`` give them.
         throughput_unit, value_unit: Units of what those two return.
+        max_purchase_usd: The limit of a purchase, where one was given; ``purchases`` are the sets within it.
         verdict: The answer, how sure it is, the fastest and the cheapest; the first sentence stands alone.
         decision: The same as data, with what the verdict has no room for.
     """
@@ -260,6 +306,8 @@ class Ranking(Record, frozen=True, kw_only=True):
     verdict: str
     decision: Decision | None = None
     buy_or_rent: tuple[BuyOrRent, ...] = ()
+    max_purchase_usd: float | None = None
+    purchases: tuple[Purchase, ...] = ()
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:

@@ -100,6 +100,20 @@ class BlockSizes(Record, frozen=True, kw_only=True):
     outside_parameters: int
 
 
+class DecodeWork(Record, frozen=True, kw_only=True):
+    """What one generated token reads and computes, per forward pass over a batch of sequences.
+
+    Attributes:
+        weight_bytes: Weights read once for the whole batch [B].
+        cache_bytes_per_token: Keys and values of one token of one sequence [B].
+        flops_per_token: Products of one token of one sequence, attention apart [FLOP].
+    """
+
+    weight_bytes: float
+    cache_bytes_per_token: float
+    flops_per_token: float
+
+
 class WorkloadProfile(Record, frozen=True, kw_only=True):
     """What one step of a workload computes and moves, read on the meta device; no GPU, no weights.
 
@@ -120,6 +134,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         precisions: Those that it is measured at by default; empty is those of the device.
         is_classic: Whether it is among "all".
         tokens_per_sample: Of a sample of tokens; None where the input is something else.
+        decode: Of each generated token; None where nothing is generated.
         variants: Profiles of the same workload by other recipes.
     """
 
@@ -149,6 +164,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
     precisions: tuple[str, ...] = ()
     is_classic: bool = True
     tokens_per_sample: int | None = None
+    decode: DecodeWork | None = None
     variants: tuple[WorkloadProfile, ...] = ()
 
     def at(self, recipe: Recipe) -> WorkloadProfile | None:
@@ -167,6 +183,11 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
     def at_precision(self, precision: Precision) -> WorkloadProfile:
         """The profile with the weights in the type of the precision, where that was traced; else this one."""
         return self.at(self.recipe.at(precision)) or self
+
+    def task_for(self, asked: str) -> TaskKind:
+        """The task asked for, or the only one that there is: a generation is never trained."""
+        task = TaskKind(asked)
+        return task if task in self.tasks or not self.settings else self.tasks[0]
 
     def why_not_at(self, precision: Precision) -> str | None:
         """Say why the workload is not offered at a precision; None where it is."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from statistics import median
 from typing import Literal, NamedTuple
@@ -16,6 +17,7 @@ import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.models import Pricing
+from gpubench.names import tpu_slice
 from gpubench.offers.dates import price_day
 from gpubench.offers.outliers import sort_outliers
 from gpubench.offers.own import read_own
@@ -25,6 +27,8 @@ from gpubench.offers.snapshot import IMPORTED, embedded_offers, offers_folder, r
 from gpubench.offers.source import MARKETPLACES, Quote
 from gpubench.offers.sources.gpuhunt_catalog import PROVIDERS
 from gpubench.offers.table import OfferTable, overlay
+from gpubench.specs import load_specs, offered_gpu_key
+from gpubench.today import today
 from gpubench.units import plain
 
 Format = Literal["own", "skypilot", "gpuhunt"]
@@ -37,7 +41,16 @@ _MARKS: dict[Format, frozenset[str]] = {
 _PLAIN_MEMORY_GIB = {"A100": 40.0, "V100": 16.0}
 """SkyPilot's names without a size: the larger cards are A100-80GB and V100-32GB there."""
 
-_MEMORY_MIB = re.compile(r"SizeInMiB'?\"?\s*:\s*(\d{1,9})")
+_MEMORY = re.compile(r"SizeInMiB'?\"?\s*:\s*(\d{1,9})")
+_LEAST_MIB = 1000.0
+"""Less memory than that in MiB has no GPU on sale: such a figure is in gigabytes."""
+_NAME = re.compile(r"'?\"?Name'?\"?\s*:\s*['\"]([^'\"]{1,60})['\"]")
+_TOTAL = re.compile(r"TotalGpuMemoryInMiB'?\"?\s*:\s*(\d{1,9})")
+_IN_INSTANCE = re.compile(
+    r"\d+x-(?P<vast>\D.*)-\d+-\d+|gpu-(?P<nebius>[\w-]+?)_\dgpu-.*|\w+?_(?P<yotta>NVIDIA_\w+)_\d+G_\w+",
+    re.ASCII,
+)
+"""SkyPilot's own names of machines often tell the form factor that its names of GPUs leave open."""
 
 
 class Imported(NamedTuple):
@@ -93,9 +106,11 @@ def read_table(
     if price_date is None:
         raise MisuseError(f"{format_} tables carry no dates: say with --price-date when these prices held")
     try:
-        price_day(price_date)
+        day = price_day(price_date)
     except ValueError as error:
         raise MisuseError(f"--price-date: {error}") from None
+    if day > today() + timedelta(days=1):
+        raise MisuseError(f"--price-date {plain(price_date)} lies in the future: give their own day")
     cloud = (provider or _cloud(file, format_)).lower()
     read = _skypilot_quotes if format_ == "skypilot" else _gpuhunt_quotes
     source = f"{format_} table {plain(file.name)}"
@@ -125,7 +140,7 @@ def _cloud(file: Path, format_: Format) -> str:
         stem = file.resolve().parent.name.lower()
     if not re.fullmatch(r"[a-z][a-z0-9-]{1,30}", stem):
         raise MisuseError(f"{plain(file.name)} does not tell the cloud: say it with --provider")
-    return PROVIDERS.get(stem, stem)
+    return {**PROVIDERS, "vastai": "vast"}.get(stem, stem)
 
 
 def _skypilot_quotes(rows: Rows, provider: str, price_date: str, source: str) -> Iterator[Quote]:
@@ -133,21 +148,23 @@ def _skypilot_quotes(rows: Rows, provider: str, price_date: str, source: str) ->
         "instancetype", "acceleratorname", "acceleratorcount", "vcpus", "memorygib", "gpuinfo", "region",
         "price", "spotprice",
     )  # fmt: skip
+    kind = "marketplace" if provider in MARKETPLACES else "vm"
     for _, row in rows.rows:
         instance, gpu, count, vcpus, ram_gib, info, region, price, spot = pick(row)
         if not gpu:
             continue
-        memory = _MEMORY_MIB.search(info)
+        # A GPU without a machine is its fee alone: it would look four times too cheap. A TPU has its host.
+        whole = bool(instance) or tpu_slice(gpu) is not None
+        named, memory_gib = _skypilot_gpu(instance, gpu, count, info)
         for pricing, amount in ((Pricing.ON_DEMAND, price), (Pricing.SPOT, spot)):
-            if amount:
+            if amount and not (pricing is Pricing.SPOT and _number(amount) is None):
                 yield Quote(
                     provider=provider,
-                    # A row without a machine is the GPU's fee alone: it would look four times too cheap.
-                    instance=instance or f"{gpu} (attach)",
-                    kind="vm" if instance else "attach-fee",
+                    instance=instance or (gpu if whole else f"{gpu} (attach)"),
+                    kind=kind if whole else "attach-fee",
                     region=region,
-                    gpu=gpu,
-                    gpu_memory_gib=int(memory[1]) / 1024 if memory else _PLAIN_MEMORY_GIB.get(gpu),
+                    gpu=named,
+                    gpu_memory_gib=memory_gib,
                     gpu_count=count,
                     vcpus=vcpus,
                     ram_gib=ram_gib,
@@ -158,14 +175,50 @@ def _skypilot_quotes(rows: Rows, provider: str, price_date: str, source: str) ->
                 )
 
 
+def _skypilot_gpu(instance: str, gpu: str, count: str, info: str) -> tuple[str, float | None]:
+    """Return the name that tells a GPU best, and the memory of one [GiB].
+
+    Of what a name and a memory can mean together, the first known card with a form factor is the one.
+    """
+    told, inside = _NAME.search(info), _IN_INSTANCE.fullmatch(instance)
+    machine = "" if inside is None else str(inside[inside.lastgroup or 0]).replace("_", " ")
+    sizes = _sizes_gib(info, _number(count) or 1.0)
+    known = [
+        (name, size, load_specs()[key])
+        for size in sizes
+        for name in (told[1] if told else "", machine, gpu)
+        if name and (key := offered_gpu_key(name, size)) is not None
+    ]
+    exact = [each for each in known if not each[2].variants]
+    name, size, _ = next(iter(exact or known), (gpu, sizes[0], None))
+    return name, _PLAIN_MEMORY_GIB.get(name) if size is None else size
+
+
+def _sizes_gib(info: str, count: float) -> list[float | None]:
+    """Return what the memory of one GPU may be, likeliest first.
+
+    The catalogues differ: that of one GPU with the sum beside it; of one, or of all, in both places; and some
+    count in gigabytes.
+    """
+    one, total = (_number(found[1]) if (found := each.search(info)) else None for each in (_MEMORY, _TOTAL))
+    if one is None:
+        return [None]
+    if one < _LEAST_MIB:
+        return [one]
+    return [one / 1024 / count, one / 1024] if total == one else [one / 1024]
+
+
 def _gpuhunt_quotes(rows: Rows, provider: str, price_date: str, source: str) -> Iterator[Quote]:
     pick = rows.picker(
-        "instance_name", "location", "price", "cpu", "memory", "gpu_count", "gpu_name", "gpu_memory", "spot"
-    )
+        "instance_name", "location", "price", "cpu", "memory", "gpu_count", "gpu_name", "gpu_memory", "spot",
+        "gpu_vendor",
+    )  # fmt: skip
     for _, row in rows.rows:
-        instance, region, price, vcpus, ram_gib, count, gpu, memory, spot = pick(row)
+        instance, region, price, vcpus, ram_gib, count, gpu, memory, spot, vendor = pick(row)
         if not gpu or count in {"", "0"}:
             continue
+        if vendor == "google" and not gpu.startswith("tpu-"):
+            gpu = f"tpu-{gpu}"
         yield Quote(
             provider=provider,
             instance=instance,

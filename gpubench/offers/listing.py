@@ -20,6 +20,8 @@ from gpubench.options import check_fields
 from gpubench.specs import load_specs, matching_keys
 from gpubench.units import plain
 
+ANY_REGION = "any"
+
 
 class ListedOffer(msgspec.Struct, frozen=True, kw_only=True):
     """An offer with what follows from it on one day; a free one has no price per GPU-hour."""
@@ -45,6 +47,23 @@ def known_providers(wanted: Iterable[str], offers: Iterable[Offer]) -> frozenset
     return names
 
 
+def known_regions(
+    wanted: Iterable[str], offers: Iterable[Offer], more: Iterable[str] = ()
+) -> tuple[str, ...]:
+    """Return the regions asked for in lower case: those of offers, parts of the world, and ``more``.
+
+    Raises:
+        MisuseError: For the first that no offer is in, with the nearest that are known.
+    """
+    known = sorted({offer.region.casefold() for offer in offers if offer.region} | {*more})
+    names = tuple(name.casefold() for name in wanted)
+    for name in names:
+        if not any(is_in(region, name) for region in known):
+            near = ", ".join(nearest(name, known)) or "none; eu, us and asia are known too"
+            raise MisuseError(f"unknown region {plain(name)!r}; nearest known: {near}")
+    return names
+
+
 def list_offers(
     offers: Iterable[Offer], wanted: OffersRequest, today: date, own: Collection[OfferKey] = ()
 ) -> tuple[ListedOffer, ...]:
@@ -57,20 +76,20 @@ def list_offers(
         own: Those that the user gave: their prices are not doubted.
 
     Raises:
-        MisuseError: If a GPU, a provider or a choice is unknown, or a figure is outside of its limits.
+        MisuseError: If a GPU, provider, region or choice is unknown, or a figure is outside of its limits.
     """
     check_fields(wanted)
     offers = tuple(offers)
     keys = frozenset(key for name in wanted.gpus for key in matching_keys(name))
     providers = known_providers(wanted.providers, offers)
-    regions = tuple(name.casefold() for name in wanted.regions)
+    regions = known_regions(wanted.regions, offers, [ANY_REGION])
     pricings = {*wanted.pricings, *(["spot"] if wanted.spot else [])}
     most_usd = None if wanted.max_usd_per_hour is None else Decimal(str(wanted.max_usd_per_hour))
 
     def passes(offer: Offer) -> bool:
         return (
             (not providers or offer.provider.casefold() in providers)
-            and (not regions or any(is_in(offer.region or "any", name) for name in regions))
+            and (not regions or any(is_in(offer.region or ANY_REGION, name) for name in regions))
             and (not wanted.gpus or offer.gpu_key in keys)
             and (not wanted.kinds or offer.kind in wanted.kinds)
             and (not pricings or str(offer.pricing) in pricings)

@@ -54,6 +54,18 @@ class Owned(msgspec.Struct, frozen=True, kw_only=True):
     assumed: tuple[str, ...] = ()
 
 
+ASSUMABLE = (
+    "years",
+    "utilisation",
+    "power_w",
+    "pue",
+    "tariff_usd_per_kwh",
+    "resale_usd",
+    "host_usd",
+    "idle_w",
+)
+"""Fields that a description may leave open."""
+
 _NUMBER = r"(?P<value>\d+(?:\.\d+)?)"
 _FORMS: tuple[tuple[str, str, float], ...] = (
     # field, pattern of a whole part, factor; a named sum comes before the bare one
@@ -113,8 +125,7 @@ def parse_owned(spec: str) -> Owned:
     total = values["purchase_usd"] + values.get("host_usd", 0.0)
     if values.get("resale_usd", 0.0) > total:
         raise MisuseError(f"--own: resale {values['resale_usd']:g} USD is above the {total:g} USD paid")
-    defaults = ("years", "utilisation", "power_w", "pue", "tariff_usd_per_kwh", "resale_usd")
-    assumed = tuple(field for field in defaults if field not in values)
+    assumed = tuple(field for field in ASSUMABLE if field not in values)
     return Owned(gpu_key=gpu_key, gpu_count=gpu_count, assumed=assumed, **values)
 
 

@@ -15,6 +15,7 @@ import msgspec
 from gpubench.errors import MisuseError
 from gpubench.files import require_writable
 from gpubench.models import Offer, Pricing
+from gpubench.names import nearest
 from gpubench.offers.outliers import sort_outliers
 from gpubench.offers.quotes import named_in, sort_quotes
 from gpubench.offers.snapshot import (
@@ -30,7 +31,7 @@ from gpubench.offers.snapshot import (
 from gpubench.offers.source import Source, SourceError, SourceSkippedError, Transport
 from gpubench.offers.table import Coverage, OfferKey, OfferTable, SetAside, offer_key, overlay
 from gpubench.specs import keys_of_name, load_specs
-from gpubench.units import utc_stamp
+from gpubench.units import plain, utc_stamp
 
 T = TypeVar("T")
 
@@ -86,8 +87,9 @@ def select_sources(sources: Sequence[Source], wanted: Sequence[str]) -> tuple[So
     """
     for name in wanted:
         if not any(name.lower() in {source.name, source.provider} for source in sources):
-            known = ", ".join(sorted({word for source in sources for word in (source.name, source.provider)}))
-            raise MisuseError(f"no price source {name!r}; known: {known}")
+            known = sorted({word for source in sources for word in (source.name, source.provider)})
+            near = ", ".join(nearest(name, known) or known)
+            raise MisuseError(f"no price source {plain(name)!r}; nearest known: {near}")
     names = {name.lower() for name in wanted}
     return tuple(s for s in sources if not names or names & {s.name, s.provider})
 

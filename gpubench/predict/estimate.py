@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 
 from gpubench.models import (
     Case,
+    DecodeWork,
     Estimate,
     Execution,
     Finding,
@@ -17,13 +19,13 @@ from gpubench.models import (
     MemoryFit,
     MemoryNeed,
     Run,
-    TaskKind,
 )
 from gpubench.options import check_fields
 from gpubench.predict import memory
 from gpubench.predict.anchors import Reading, measured_here, readings_of
 from gpubench.predict.answers import Predictions
 from gpubench.predict.calibration import load_calibration
+from gpubench.predict.decode import VALIDATED_ENGINE, token_time
 from gpubench.predict.model import Prediction, predict_all
 from gpubench.predict.pairs import HOST_SHARE_LIMIT
 from gpubench.predict.question import (
@@ -60,7 +62,7 @@ def predict(request: PredictRequest) -> Predictions:
         profile,
         request.precision,
         execution=Execution(request.execution),
-        task=TaskKind(request.task),
+        task=profile.task_for(request.task),
         batch_size=None if batch == "max" else batch,
     )
     named = [require_spec(name) for name in request.gpus]
@@ -112,6 +114,11 @@ def estimate(
         else:
             open_cases.append((spec, case))
     predictions = predict_all(question, open_cases, readings, load_calibration())
+    if question.profile.decode is not None:
+        predictions = [
+            _generated(question.profile.decode, spec, case, found)
+            for (spec, case), found in zip(open_cases, predictions, strict=True)
+        ]
     for (spec, case), prediction in zip(open_cases, predictions, strict=True):
         need = memory.need_of(question, case, spec, readings)
         answers[spec.key] = _predicted(spec, case, prediction, need, fits[spec.key])
@@ -196,6 +203,22 @@ def _refusal(spec: GpuSpec, case: Case, fit: MemoryFit | None) -> Refusal | None
     if reason is None and fit is not None and not fit.fits:
         reason = f"{case.workload} at batch {case.batch_size}: {fit.text()}"
     return None if reason is None else Refusal(gpu_key=spec.key, reason=reason)
+
+
+def _generated(decode: DecodeWork, spec: GpuSpec, case: Case, prompt: Prediction) -> Prediction:
+    """A whole generation: the prompts as predicted, then each further token by the bytes that it reads."""
+    token = token_time(decode, case.prompt_tokens + case.new_tokens / 2, case.batch_size, spec)
+    assert token is not None  # ``domain_gap`` has refused a card without a bandwidth
+    prompt_s, rest = case.batch_size / prompt.samples_per_s, case.new_tokens - 1
+    whole_s = prompt_s + rest * token.value
+    slow_s = prompt_s * math.exp(prompt.half_width) + rest * token.high
+    return replace(
+        prompt,
+        samples_per_s=case.batch_size / whole_s,
+        half_width=math.log(slow_s / whole_s),
+        method=f"{prompt.method}; tokens after the first as {VALIDATED_ENGINE} reads weights and cache, not "
+        "validated for torch",
+    )
 
 
 def _predicted(

@@ -9,9 +9,9 @@ solve, no refit. Only numpy is needed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 
 from gpubench.predict.arrays import Array, Flags, Indices
 from gpubench.predict.published import Table, architecture_of, facts_of
+from gpubench.predict.question import capability_of
 from gpubench.predict.roofline import HARNESS_POWER, Coefficients, Times, step_times, take
+from gpubench.specs import load_specs
 
 # Prior of each coefficient: value, and standard deviation of its log (of itself for those in _LINEAR).
 PRIORS: dict[str, tuple[float, float]] = {
@@ -166,7 +168,18 @@ class Fit:
         touched = np.isin(cell, cell[lost])
         before, after = (self._sums(touched), self._sums(touched & ~lost))
         left, right = (a - b + c for a, b, c in zip(self._everything, before, after, strict=True))
-        return self.z + _step(left, right, self)
+        z = self.z + _step(left, right, self)
+        return self._inherited(z, set(self.table.architecture[self.rows][~lost]))
+
+    def _inherited(self, z: Array, seen: set[str]) -> Array:
+        """The unknowns with an architecture that lost all of its rows at what its predecessor has."""
+        names = self.layout.architectures
+        block = z[self.layout.deviation : self.layout.source].reshape(len(DEVIATIONS), len(names))
+        for i, name in enumerate(names):
+            older = None if name in seen else predecessor(name, seen)
+            if older is not None:
+                block[:, i] = block[:, names.index(older)]
+        return z
 
     @cached_property
     def _everything(self) -> tuple[Array, Array]:
@@ -185,10 +198,37 @@ def coefficients_of(z: Array) -> Coefficients:
 
 
 def deviations_of(known: Mapping[str, Sequence[float]], gpu_keys: Sequence[str]) -> Array:
-    """Deviations of any GPUs, (len(gpu_keys), 3): their architecture's, 0 where that was not learned."""
+    """Deviations of any GPUs, (len(gpu_keys), 3): their architecture's, else those of the last one before it.
+
+    0 where neither was learned.
+    """
     nothing = (0.0,) * len(DEVIATIONS)
-    rows = [known.get(architecture_of(key), nothing) for key in gpu_keys]
+    names = [architecture_of(key) for key in gpu_keys]
+    sources = {name: name if name in known else predecessor(name, known) for name in set(names)}
+    rows = [known.get(sources[name] or "", nothing) for name in names]
     return np.array(rows, dtype=float).reshape(-1, len(DEVIATIONS))
+
+
+def predecessor(architecture: str, known: Collection[str]) -> str | None:
+    """The last known architecture of the same vendor before this one; None where there is none.
+
+    Generations follow the compute capability, so only NVIDIA's are ordered.
+    """
+    ages = _first_capability()
+    older = [name for name in known if name in ages and ages[name] < ages.get(architecture, (0, 0))]
+    return max(older, key=ages.__getitem__, default=None)
+
+
+@cache
+def _first_capability() -> Mapping[str, tuple[int, int]]:
+    """The lowest compute capability of each architecture."""
+    found: dict[str, tuple[int, int]] = {}
+    for key, spec in load_specs().items():
+        capability = capability_of(spec)
+        if capability is not None:
+            name = architecture_of(key)
+            found[name] = min(capability, found.get(name, capability))
+    return found
 
 
 def predict_rows(

@@ -20,7 +20,7 @@ _ATTENTION = "attention"
 """In the name of every operator of fused attention."""
 
 
-def repeated_blocks(model: nn.Module) -> list[nn.Module]:
+def repeated_blocks(model: nn.Module) -> tuple[nn.Module, ...]:
     """The members of a list or a sequence, alike in class, at least two and with layers of their own.
 
     The layers of a transformer, the bottlenecks of a ResNet; none lies inside of another.
@@ -33,11 +33,11 @@ def repeated_blocks(model: nn.Module) -> list[nn.Module]:
     taken: set[int] = set()
     found = []
     for block in members:
-        plain = isinstance(block, nn.ModuleList | nn.Sequential)
+        plain = isinstance(block, nn.ModuleList | nn.Sequential) or not list(block.parameters())
         if alike[type(block)] > 1 and not plain and id(block) not in taken:
             taken.update(id(inner) for inner in block.modules())
             found.append(block)
-    return found
+    return tuple(found)
 
 
 def block_sizes(model: nn.Module) -> BlockSizes | None:

@@ -19,10 +19,12 @@ from gpubench.errors import MisuseError
 from gpubench.models import (
     BlockSizes,
     Checkpointing,
+    DecodeWork,
     Operator,
     OperatorKind,
     StepMemory,
     TaskKind,
+    WeightType,
     WorkloadProfile,
 )
 from gpubench.profile.blocks import block_sizes
@@ -52,6 +54,7 @@ class _Trace:
     optimizer: str
     blocks: BlockSizes | None
     tokens: int | None = None
+    decode: DecodeWork | None = None
     why_on_cpu: str | None = None
 
 
@@ -88,6 +91,7 @@ def trace_workload(workload: Workload, variants_s: float = math.inf) -> Traced:
     """
     traced = trace_operators(workload)
     memory, memory_untraced = _memory(workload, variants_s)
+    memory = tuple(_quantized(step, traced.profile) for step in memory)
     profile = msgspec.structs.replace(traced.profile, memory=memory, memory_untraced=memory_untraced)
     return Traced(profile, traced.why_on_cpu)
 
@@ -115,6 +119,17 @@ def _once(workload: Workload) -> Workload | None:
 
 def _flops(operators: Sequence[Operator]) -> float:
     return sum(o.count * o.flops_per_sample for o in operators)
+
+
+def _quantized(step: StepMemory, profile: WorkloadProfile) -> StepMemory:
+    """The step with the weights of its products in their own bits: they are built, and traced, at 16."""
+    half = WeightType.BFLOAT16.bytes_each
+    each = profile.recipe.weight_type.bytes_each
+    if profile.decode is None or each >= half:
+        return step
+    less = profile.decode.flops_per_token / 2 * (half - each)
+    lines = tuple(msgspec.structs.replace(x, fixed_bytes=x.fixed_bytes - less) for x in step.lines)
+    return msgspec.structs.replace(step, lines=lines, weights_bytes=step.weights_bytes - less)
 
 
 def _memory(workload: Workload, variants_s: float) -> tuple[tuple[StepMemory, ...], str | None]:
@@ -155,6 +170,7 @@ def _profile(workload: Workload, traces: Sequence[_Trace]) -> WorkloadProfile:
         precisions=workload.precisions,
         is_classic=workload.is_classic,
         tokens_per_sample=one.tokens,
+        decode=one.decode,
     )
 
 
@@ -261,6 +277,7 @@ def _on_meta(workload: Workload, batch_size: int) -> Task:
         batches=((_to_meta(inputs), _to_meta(targets)),),
         loss=task.loss,
         optimizer=task.optimizer,
+        decode=task.decode,
     )
 
 
@@ -305,6 +322,7 @@ def _trace_task(task: Task, tasks: Sequence[TaskKind]) -> _Trace:
         optimizer=optimizer,
         blocks=block_sizes(model),
         tokens=_tokens(arguments[0]),
+        decode=task.decode,
     )
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpubench.models import Ranking
+from gpubench.interval import Interval
+from gpubench.models import RankedOffer, Ranking
+from gpubench.recommend.tokens import generation_times, token_costs
 
 
 def as_json(ranking: Ranking) -> dict[str, Any]:
@@ -23,7 +25,24 @@ def as_json(ranking: Ranking) -> dict[str, Any]:
         "decision": ranking.decision,
         "notes": ranking.notes,
         "cases": ranking.cases,
-        "rows": [row.flat() for row in ranking.rows],
+        "rows": [row.flat() | _tokens(row) for row in ranking.rows],
         "excluded": ranking.excluded,
         "buy_or_rent": ranking.buy_or_rent,
+        "max_purchase_usd": ranking.max_purchase_usd,
+        "purchases": ranking.purchases,
     }
+
+
+def _tokens(row: RankedOffer) -> dict[str, float | None]:
+    """What a million tokens costs, and what a generated one takes; no key where the input is no tokens."""
+    found: dict[str, float | None] = {}
+    for what, cost in token_costs(row).items():
+        found |= _flat(f"usd_per_million_tokens_{what.replace(' ', '_')}", cost)
+    times = generation_times(row.estimate)
+    if times is not None:
+        found |= _flat("first_token_s", times.first_token_s) | _flat("per_token_s", times.per_token_s)
+    return found
+
+
+def _flat(name: str, figure: Interval) -> dict[str, float | None]:
+    return {name: figure.value, f"{name}_low": figure.low, f"{name}_high": figure.high}

@@ -96,6 +96,8 @@ def _weigh(request: RankRequest, pool: Candidates, owned: Ownership, machine: in
         break_even_utilisation_high=unfavourable.utilisation,
         verdict=_verdict(favourable, unfavourable, uses),
         quoted=owned.source == QUOTED,
+        condition=owned.condition,
+        host_usd=owned.host_usd,
         assumed=owned.assumed,
         years=owned.years,
         utilisation=owned.utilisation.likely,

@@ -20,7 +20,7 @@ from gpubench.models import (
 )
 from gpubench.offers.moves import AskKey
 from gpubench.profile.allowance import card_of
-from gpubench.recommend.owning import QUOTED, Ownership
+from gpubench.recommend.owning import Ownership
 from gpubench.recommend.request import RankRequest
 
 IMAGES_PER_VCPU_S = 150.0
@@ -77,10 +77,11 @@ def choice_of(
         gpu_count=offer.gpu_count,
         pricing=offer.pricing,
         price_usd_per_hour=float(offer.price_usd_per_hour),
-        price_label=_label(offer),
+        price_label=_label(offer, machine),
         price_date=offer.price_date,
         price_age_days=row.price_age_days,
         purchase_usd=None if machine is None else machine.purchase_usd,
+        host_usd=None if machine is None else machine.host_usd,
         price_note=offer.note,
         asks=asks.get((offer.gpu_key, offer.pricing)) if offer.kind == "marketplace" else None,
         in_stock=offer.in_stock,
@@ -114,15 +115,18 @@ def choice_of(
     )
 
 
-def _label(offer: Offer) -> PriceLabel:
+def _label(offer: Offer, machine: Ownership | None) -> PriceLabel:
     if offer.pricing is not Pricing.OWNED:
         return "single host" if offer.kind == "marketplace" else "list"
-    if offer.source == QUOTED:
-        return "quote"
-    street = offer.source.rpartition("street:")[2]
-    if "resale" in street or "eBay used range" in street:
-        return "used"
-    return "new" if "list price" in street else "unlabeled"
+    return "quote" if machine is None else _OF_CARDS[machine.condition]
+
+
+_OF_CARDS: Mapping[str, PriceLabel] = {
+    "new": "new",
+    "used": "used",
+    "unstated": "unlabeled",
+    "quoted": "quote",
+}
 
 
 def _regions(offer: Offer, same: Iterable[RankedOffer]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from gpubench.labels import gpus_of, offer_name
 from gpubench.models import ExcludedOffer, GpuSpec, Offer, Pricing
 from gpubench.names import nearest, normalise
 from gpubench.offers.dates import price_age_days
-from gpubench.offers.listing import known_providers
+from gpubench.offers.listing import known_providers, known_regions
 from gpubench.offers.outliers import ADMITTED_BY, Market
 from gpubench.offers.regions import is_in
 from gpubench.offers.table import NOT_RANKED, OfferKey, offer_key
@@ -29,6 +29,7 @@ NO_PRICE = "having no price"
 NO_FIGURE = "no reliable throughput estimate"
 FAR_BELOW = f"a price far below all others ({ADMITTED_BY} ranks it)"
 JOB_LIMITS = ("--deadline-hours", "--budget-usd")
+PURCHASE_LIMITS = ("--max-purchase-usd", "--psu-watts", "--slots", "--jobs-per-month")
 UNPRICED_KIND = "unpriced"
 
 
@@ -100,7 +101,7 @@ def _mend(fallen: Sequence[Exclusion]) -> str:
         others = f" (or {listing(unpriced[1:], most=3)})" if len(unpriced) > 1 else ""
         return f"quote one with --own '{unpriced[0]}, PRICE USD'{others}"
     last = fallen[-1] if fallen else None
-    if last is not None and last.option in {NO_FIGURE, *JOB_LIMITS}:
+    if last is not None and last.option in {NO_FIGURE, *JOB_LIMITS, *PURCHASE_LIMITS}:
         near = "the nearest" if last.option in JOB_LIMITS else "among them"
         return f"{near}, {gpus_of(last.offer)} at {offer_name(last.offer)}: {plain(last.reason)}"
     return "relax one of these"
@@ -135,7 +136,7 @@ def filters_of(
         active.append(_gpu_filter(request.gpus, offers))
     active += _figure_filters(request, today)
     active += [Filter(name, reason) for name, reason in factor_filters(request)]
-    if request.rent_or_buy == "buy":
+    if request.buys:
         active.append(Filter(NO_PRICE, _unpriced))
     return active
 
@@ -148,7 +149,7 @@ def payment_filters(request: RankRequest, pricings: Collection[Pricing]) -> list
         pricings: Those that any offer has; a filter that no offer can fall to is left out.
     """
     unwanted: dict[Pricing, tuple[str, str]] = {}
-    if request.rent_or_buy == "buy":
+    if request.buys:
         unwanted = dict.fromkeys(Pricing, ("--buy", "to rent, not to buy"))
         del unwanted[Pricing.OWNED]
     if request.rent_or_buy == "rent":
@@ -272,11 +273,7 @@ def _provider_filter(wanted: Sequence[str], offers: Sequence[Offer]) -> Filter:
 
 
 def _region_filter(wanted: Sequence[str], offers: Sequence[Offer]) -> Filter:
-    known = {offer.region.casefold() for offer in offers if offer.region}
-    names = tuple(name.casefold() for name in wanted)
-    for name in names:
-        if not any(is_in(region, name) for region in known):
-            raise MisuseError(f"unknown region {plain(name)!r}; nearest known: {_near(name, sorted(known))}")
+    names = known_regions(wanted, offers)
 
     def reason(offer: Offer, spec: GpuSpec | None) -> str | None:
         del spec

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from gpubench.models import FindingOut, RankedOffer
+from gpubench.models import FindingOut, Pricing, RankedOffer
 from gpubench.options import words_of
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.chances import Chances
@@ -37,7 +37,7 @@ _CERTAIN = 1e-9
 def finding_out(
     request: RankRequest, pool: Candidates, order: Indices, rows: Sequence[RankedOffer], chances: Chances
 ) -> FindingOut | None:
-    """Return the measurement of one GPU that is worth most; None where none is, or no cost is known.
+    """Return the measurement of one GPU that is worth most; None where no rented one is left to measure.
 
     Args:
         request: What was asked.
@@ -52,7 +52,12 @@ def finding_out(
     if len(best) < 2:
         return None
     costs = -chances.scores[best]
-    unsure = [place for place in best if rows[place].estimate.basis == "predicted"]
+    for_rent = {row.offer.gpu_key for row in rows if row.offer.pricing is not Pricing.OWNED}
+    unsure = [
+        place
+        for place in best
+        if rows[place].estimate.basis == "predicted" and rows[place].offer.gpu_key in for_rent
+    ]
     unsure.sort(key=lambda place: -(rows[place].p_best or 0.0))
     found = []
     for place in unsure[:MOST_MEASURED]:
@@ -111,7 +116,7 @@ def _weigh(
 
 def _cheapest(rows: Sequence[RankedOffer], gpu_key: str) -> RankedOffer:
     """Return the cheapest offer of a GPU by the hour, one that a task file can rent where there is one."""
-    alike = [row for row in rows if row.offer.gpu_key == gpu_key]
+    alike = [row for row in rows if row.offer.gpu_key == gpu_key and row.offer.pricing is not Pricing.OWNED]
     rentable = [row for row in alike if can_be_tried(row)]
     return min(rentable or alike, key=lambda row: row.offer.price_usd_per_hour)
 

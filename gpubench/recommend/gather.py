@@ -16,7 +16,6 @@ from gpubench.models import (
     ParallelMode,
     Run,
     Status,
-    TaskKind,
     WorkloadProfile,
 )
 from gpubench.predict.estimate import estimate, estimate_at_largest_batch
@@ -28,6 +27,7 @@ from gpubench.recommend.job import UsualJob, usual_job
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.scaling import INDEPENDENT, Efficiency, Scaler, measured_efficiency
 from gpubench.recommend.speeds import Answers
+from gpubench.recommend.tokens import generation_times
 from gpubench.shared_options import asked_recipe
 from gpubench.specs import load_specs
 
@@ -100,7 +100,7 @@ def _usual_job(request: RankRequest, profiles: Mapping[str, WorkloadProfile]) ->
     if len(profiles) != 1:
         return None
     (profile,) = profiles.values()
-    return usual_job(profile, TaskKind(request.task))
+    return usual_job(profile, profile.task_for(request.task))
 
 
 def _all_answers(request: RankRequest, question: Question, specs: Sequence[GpuSpec], runs: Runs) -> Answers:
@@ -140,7 +140,7 @@ def _question(request: RankRequest, profile: WorkloadProfile) -> Question:
         profile,
         request.precision,
         execution=Execution(request.execution),
-        task=TaskKind(request.task),
+        task=profile.task_for(request.task),
         batch_size=None if request.batch_size == "max" else request.batch_size,
     )
 
@@ -187,8 +187,9 @@ def _within_latency(
         for key, answer in _at_batch(batch_size, question, specs, runs).items():
             known = best.get(key)
             if isinstance(answer, Estimate) and slow_latency_s(answer) > limit_s:
+                what = "a token of each of" if answer.case.new_tokens else "a batch of"
                 reason = (
-                    f"a batch of {batch_size} may take {slow_latency_s(answer) * MS_PER_S:.3g} ms, "
+                    f"{what} {batch_size} may take {slow_latency_s(answer) * MS_PER_S:.3g} ms, "
                     f"above {limit_s * MS_PER_S:g} ms"
                 )
                 answer = Refusal(gpu_key=key, reason=reason)  # noqa: PLW2901 - too slow is a refusal
@@ -198,7 +199,10 @@ def _within_latency(
 
 
 def slow_latency_s(answer: Estimate) -> float:
-    """Return the time of one step at the slow end of the interval [s]."""
+    """Return the time of one step at the slow end of the interval [s]; of a generation, of one token."""
+    times = generation_times(answer)
+    if times is not None and times.per_token_s.high is not None:
+        return times.per_token_s.high
     return answer.case.batch_size / (answer.low or answer.samples_per_s)
 
 

@@ -18,6 +18,7 @@ from gpubench.offers.outliers import Market
 from gpubench.offers.table import NOT_RANKED, OfferKey
 from gpubench.recommend import limits, objective, prices
 from gpubench.recommend.break_even import against_rent
+from gpubench.recommend.buying import purchase_filters, purchases_of
 from gpubench.recommend.candidates import Candidates, candidates_of
 from gpubench.recommend.chances import chances_of
 from gpubench.recommend.decision import beside, decide
@@ -92,7 +93,7 @@ def judge(
     """
     machines = {**for_sale, **owned}
     watts = {offer: ownership.power_w for offer, ownership in machines.items()}
-    filters = filters_of(request, offers, today, watts)
+    filters = [*filters_of(request, offers, today, watts), *purchase_filters(request, machines)]
     possible, fallen = apply(filters, offers, specs)
     sold, _ = apply(filters, for_sale, specs)
     others = Market(offers)
@@ -153,6 +154,8 @@ def judge(
             measurement=finding_out(request, pool, order, rows, chances),
         ),
         buy_or_rent=decisions,
+        max_purchase_usd=request.max_purchase_usd,
+        purchases=purchases_of(rows, owned, specs),
         notes=(
             *notes,
             *left_out_as_outliers([each for each in doubted if apply(paid_as_asked, [each.offer], specs)[0]]),

@@ -91,7 +91,7 @@ def on_feeding(decision: Decision | None) -> Iterator[str]:
 
 def free_beside(request: RankRequest, offers: Iterable[Offer], specs: Mapping[str, GpuSpec]) -> Iterator[str]:
     """Yield the free tiers that stand beside a ranking of rented GPUs, with their limits."""
-    if request.rent_or_buy == "buy" or request.gpus or request.providers:
+    if request.buys or request.gpus or request.providers:
         return
     for offer in offers:
         spec = specs.get(offer.gpu_key)

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.labels import gpu_name
 from gpubench.models import GpuSpec, Offer, Pricing
-from gpubench.offers.owned import Owned, parse_owned
+from gpubench.offers.cards import Condition, card_prices
+from gpubench.offers.owned import ASSUMABLE, Owned, parse_owned
 from gpubench.recommend import economics
 from gpubench.recommend.filters import UNPRICED_KIND
-from gpubench.recommend.request import Range, RankRequest
+from gpubench.recommend.request import DEFAULT_HOST, Range, RankRequest
 from gpubench.specs import find_spec
 from gpubench.units import format_percent
 
 OWNED_KIND = "owned"
-QUOTED, STREET = "own", "street price"
-"""Who sells: the buyer's own quote, or the dated street price of the specification table."""
+QUOTED = "own"
+"""The source of the buyer's own quote; else it is that of the dated price of a card."""
 
 _CENT = Decimal("0.0001")
-_DATE = re.compile(r"\b20\d{2}-(?:0[1-9]|1[0-2])(?:-[0-3]\d)?\b", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +34,12 @@ class Ownership:
 
     Attributes:
         purchase_usd: GPUs and the counted share of the host.
+        host_usd: That share.
+        condition: Of the cards: new, used or unstated; quoted, where the price is the buyer's own.
         resale_usd: What they bring at the end.
         power_w: All GPUs at work; ``power_basis`` is measured, given or board power.
-        assumed: What was not given and holds a default or an option's range.
+        assumed: What was not given and holds a default.
+        use: Share of all hours that the jobs of a month take, over 1 where they are too many; None without.
     """
 
     gpu_key: str
@@ -54,7 +56,10 @@ class Ownership:
     upkeep_usd_per_hour: float
     price_date: str
     source: str
+    host_usd: float = 0.0
+    condition: Condition | Literal["quoted"] = "quoted"
     assumed: tuple[str, ...] = ()
+    use: float | None = None
 
 
 class Hourly(NamedTuple):
@@ -105,7 +110,8 @@ def hourly_range(owned: Ownership) -> tuple[float, float]:
 
 def offer_of(owned: Ownership) -> Offer:
     """Return owned hardware as an offer: its price is the likely cost of a useful hour."""
-    terms = f"{owned.years:g} years at {format_percent(owned.utilisation.likely)}"
+    label = "" if owned.condition in {"quoted", "unstated"} else f"{owned.condition}, "
+    terms = f"{label}{owned.years:g} years at {format_percent(owned.utilisation.likely)}"
     return Offer(
         provider=QUOTED if owned.source == QUOTED else "buy",
         instance=terms,
@@ -129,9 +135,10 @@ def ownerships(
     today: date,
     own_keys: Iterable[str] = (),
 ) -> list[Ownership]:
-    """Return the hardware to weigh: the buyer's quotes, and with ``--buy`` every GPU with a street price.
+    """Return the hardware to weigh: the buyer's quotes, and with ``--buy`` every card with a dated price.
 
-    A quote for a GPU stands in place of its street price; a launch price is never taken.
+    A quote for a GPU stands in place of those prices; a launch price is never taken. Under a limit of the
+    purchase, or for so many jobs a month, one card and two of each are weighed, else as many as asked for.
 
     Args:
         request: Holds the quotes and the ranges of what they leave open.
@@ -151,9 +158,9 @@ def ownerships(
         )
         for quote in quotes
     ]
-    if request.rent_or_buy == "buy":
+    if request.buys:
         quoted = {quote.gpu_key for quote in quotes}
-        found += _at_street_price(request, specs, power_w, today, quoted)
+        found += _at_dated_prices(request, specs, power_w, quoted)
     return found
 
 
@@ -162,10 +169,10 @@ def unpriced_offers(specs: Mapping[str, GpuSpec], priced: Iterable[str]) -> list
 
     Its note shows the launch price where there is one.
     """
-    known = set(priced)
+    known = {*priced, *(each.gpu_key for each in card_prices())}
     found = []
     for spec in specs.values():
-        if spec.key in known or spec.street_price_usd is not None:
+        if spec.key in known:
             continue
         launch = f"launched at ${spec.launch_price_usd:,.0f}, " if spec.launch_price_usd is not None else ""
         found.append(
@@ -199,38 +206,33 @@ def _read(text: str, specs: Mapping[str, GpuSpec], own_keys: Iterable[str]) -> O
     return msgspec.structs.replace(parse_owned(f"{known}{comma}{rest}"), gpu_key=key)
 
 
-def _at_street_price(
-    request: RankRequest,
-    specs: Mapping[str, GpuSpec],
-    power_w: Mapping[str, float],
-    today: date,
-    quoted: set[str],
+def _at_dated_prices(
+    request: RankRequest, specs: Mapping[str, GpuSpec], power_w: Mapping[str, float], quoted: set[str]
 ) -> Iterator[Ownership]:
-    count = request.count or 1
-    assumed = ("years", "utilisation", "power_w", "pue", "tariff_usd_per_kwh", "resale_usd")
-    for spec in specs.values():
-        if spec.street_price_usd is None or spec.key in quoted:
+    for each in card_prices():
+        if each.gpu_key in quoted or each.gpu_key not in specs:
             continue
-        owned = Owned(
-            gpu_key=spec.key,
-            gpu_count=count,
-            purchase_usd=float(spec.street_price_usd) * count,
-            assumed=assumed,
-        )
-        yield _resolve(
-            owned,
-            request,
-            _power(owned, spec, power_w),
-            price_date=_street_date(spec, today),
-            source=spec.price_source or STREET,
-        )
+        for count in _counts(request):
+            owned = Owned(
+                gpu_key=each.gpu_key,
+                gpu_count=count,
+                purchase_usd=float(each.price_usd) * count,
+                assumed=ASSUMABLE,
+            )
+            yield _resolve(
+                owned,
+                request,
+                _power(owned, specs[each.gpu_key], power_w),
+                price_date=each.price_date,
+                source=each.source,
+                condition=each.condition,
+            )
 
 
-def _street_date(spec: GpuSpec, today: date) -> str:
-    """Return the date in the source of a street price; the table's own date where it names none."""
-    text = (spec.price_source or "").rpartition("street:")[2]
-    found = _DATE.search(text)
-    return found[0] if found else (spec.as_of or today.isoformat())
+def _counts(request: RankRequest) -> tuple[int, ...]:
+    if request.count is not None:
+        return (request.count,)
+    return (1, 2) if request.max_purchase_usd is not None or request.jobs_per_month is not None else (1,)
 
 
 def _resolve(
@@ -240,9 +242,11 @@ def _resolve(
     *,
     price_date: str,
     source: str,
+    condition: Condition | Literal["quoted"] = "quoted",
 ) -> Ownership:
     """Fill what a description leaves open: from the request's ranges, a measurement, the datasheet."""
-    purchase = owned.purchase_usd + (owned.host_usd or request.host_usd)
+    host_usd = _host_usd(owned, request, to_buy=condition != "quoted")
+    purchase = owned.purchase_usd + host_usd
     one_gpu_w, basis = power
     resale = Range(*(share * purchase for share in request.resale))
     is_open = set(owned.assumed)
@@ -261,8 +265,35 @@ def _resolve(
         upkeep_usd_per_hour=owned.upkeep_usd_per_hour,
         price_date=price_date,
         source=source,
-        assumed=tuple(field for field in owned.assumed if not (field == "power_w" and basis == "measured")),
+        host_usd=host_usd,
+        condition=condition,
+        assumed=tuple(
+            field
+            for field in owned.assumed
+            if not (field == "power_w" and basis == "measured")
+            and not (field in _OPTIONS and request.was_given(_OPTIONS[field]))
+        ),
     )
+
+
+_OPTIONS = {
+    "years": "years",
+    "utilisation": "utilization",
+    "pue": "pue",
+    "tariff_usd_per_kwh": "tariff",
+    "resale_usd": "resale",
+    "host_usd": "host_usd",
+}
+"""The field of the request that gives what a description leaves open."""
+
+
+def _host_usd(owned: Owned, request: RankRequest, *, to_buy: bool) -> float:
+    """Return what of a host is counted: cards to buy need one, what is owned already stands in one."""
+    if "host_usd" not in owned.assumed:
+        return owned.host_usd
+    if request.host_usd is not None:
+        return request.host_usd
+    return DEFAULT_HOST.price_usd if to_buy else 0.0
 
 
 def _power(owned: Owned, spec: GpuSpec | None, power_w: Mapping[str, float]) -> tuple[float, str]:

@@ -7,6 +7,7 @@ import msgspec
 from gpubench.models import Ranking
 from gpubench.offers.moves import drift_of
 from gpubench.offers.table import OfferTable
+from gpubench.recommend.buying import at_work
 from gpubench.recommend.gather import Runs, gather, mean_power_w
 from gpubench.recommend.judge import judge
 from gpubench.recommend.own_devices import device_key
@@ -43,19 +44,17 @@ def rank(request: RankRequest) -> Ranking:
     own_keys = {key for run in runs.own if (key := device_key(run))}
     power_w = mean_power_w(runs)
     machines = ownerships(request, load_specs(), power_w, today, own_keys)
-    owned = {offer_of(machine): machine for machine in machines}
-    offers = [*table.offers, *owned]
-    if request.rent_or_buy == "buy":
-        offers += unpriced_offers(load_specs(), [machine.gpu_key for machine in machines])
+    unpriced = unpriced_offers(load_specs(), [each.gpu_key for each in machines]) if request.buys else []
     for_sale = {}
-    if request.rent_or_buy is None and not machines:
+    if request.rent_or_buy is None and not (request.buys or machines):
         buying = msgspec.structs.replace(request, rent_or_buy="buy")
         for_sale = {offer_of(each): each for each in ownerships(buying, load_specs(), power_w, today)}
 
     def answer(asked: RankRequest) -> Ranking:
+        owned = {offer_of(machine): machine for machine in machines}
         return judge(
             asked,
-            offers,
+            [*table.offers, *owned, *unpriced],
             lambda keys: gather(asked, keys, runs),
             specs=load_specs(),
             today=today,
@@ -66,6 +65,10 @@ def rank(request: RankRequest) -> Ranking:
             notes=(*table.notes, *_set_aside(table), *problems),
         )
 
+    if request.jobs_per_month is not None:
+        # How long a job takes says how much a machine works, and that what an hour of it costs.
+        first = answer(msgspec.structs.replace(request, limit=None, draws=1))
+        machines = at_work(machines, first.rows, request)
     return with_lines(request, answer(request), answer)
 
 

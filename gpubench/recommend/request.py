@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.options import Flag, Option, check_fields, is_number, said, spelled
+from gpubench.options import Flag, Option, check_fields, is_number, parameters_of, said, spelled
 from gpubench.shared_options import (
     DAY,
     WORKLOAD,
@@ -30,6 +30,18 @@ from gpubench.units import plain
 
 JOB, WHICH, CARD = "The job", "Which offers", "Which GPUs"
 BUYING, EVIDENCE, OUTPUT = "Buying", "Evidence", "Output"
+
+
+class Host(NamedTuple):
+    """The machine around the cards: its price, its power supply, and the slots that the cards may take."""
+
+    price_usd: float
+    psu_w: float
+    slots: int
+
+
+DEFAULT_HOST = Host(price_usd=1000.0, psu_w=1200.0, slots=6)
+"""Assumed where cards are to be bought and no host is given: a desktop, room for two cards of three slots."""
 
 DEFAULT_WORKLOADS = ("cnn", "lstm", "vgg16")
 DEFAULT_REFERENCE_GPU = "nvidia-a100-sxm-80gb"
@@ -129,7 +141,7 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     Several workloads count by their geometric mean. ``jobs`` None is one job over all GPUs of an instance
     where a job is trained (``samples``, ``epochs`` times ``dataset_size``, or the default), else one job per
-    GPU.
+    GPU. ``asked`` are the names of the options that were given; empty where the request was made in code.
     """
 
     workloads: Annotated[
@@ -260,9 +272,41 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
             "Hardware owned or quoted: '2x RTX 4090, 3800 USD, host 1500 USD, 3 years, 60 %, 380 W'.", BUYING
         ),
     ] = ()
+    max_purchase_usd: Annotated[
+        float | None,
+        Option("Buy the best one or two cards for at most this, host included [USD].", BUYING, above=0),
+    ] = None
+    jobs_per_month: Annotated[
+        float | None,
+        Option("Jobs a month that owned hardware does: gives utilization and cards needed.", BUYING, above=0),
+    ] = None
     host_usd: Annotated[
-        float, Option("Price of the host, where a quote has none [USD].", BUYING, least=0)
-    ] = 0.0
+        float | None,
+        Option(
+            "Price of the host, 0 where there is one [USD].",
+            BUYING,
+            least=0,
+            default=f"{DEFAULT_HOST.price_usd:,.0f} for cards to buy, none for --own",
+        ),
+    ] = None
+    psu_watts: Annotated[
+        float | None,
+        Option(
+            "Power supply of the host [W].",
+            BUYING,
+            above=0,
+            default=f"{DEFAULT_HOST.psu_w:,.0f} of a host to buy",
+        ),
+    ] = None
+    slots: Annotated[
+        int | None,
+        Option(
+            "Slots that the cards may take.",
+            BUYING,
+            least=1,
+            default=f"{DEFAULT_HOST.slots} of a host to buy",
+        ),
+    ] = None
     years: Annotated[float, Option("Service life [years].", BUYING, above=0)] = 3.0
     utilization: Annotated[
         Range, said(SHARE, help="Utilization, for example 0.5 or 0.3-0.8.", old=("utilisation",))
@@ -300,6 +344,17 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
         int, Option("Joint draws behind P(best) and ties.", OUTPUT, least=1, python_only=True)
     ] = 2000
     seed: Annotated[int, Option("Fixes the draws.", OUTPUT, least=0, python_only=True)] = 0
+    asked: tuple[str, ...] = ()
+
+    @property
+    def buys(self) -> bool:
+        """Whether hardware that is owned or for sale is all that is ranked."""
+        return self.rent_or_buy == "buy" or self.max_purchase_usd is not None
+
+    def was_given(self, field: str) -> bool:
+        """Whether a field holds what somebody gave, be it the default, and not what was assumed."""
+        (parameter,) = (each for each in parameters_of(RankRequest) if each.field == field)
+        return parameter.name in self.asked or getattr(self, field) != parameter.default
 
     @property
     def job_samples(self) -> float | None:
@@ -362,6 +417,8 @@ def _check_ranges(request: RankRequest) -> None:
             )
     if request.rent_or_buy == "rent" and request.own:
         raise MisuseError("--rent contradicts --own; leave one of them out")
+    if request.rent_or_buy == "rent" and request.max_purchase_usd is not None:
+        raise MisuseError("--rent contradicts --max-purchase-usd; leave one of them out")
 
 
 def _check_job(request: RankRequest) -> None:
@@ -371,9 +428,17 @@ def _check_job(request: RankRequest) -> None:
         raise MisuseError("--epochs and --dataset-size go together: samples = epochs x dataset size")
     if request.relative and request.job_samples is not None:
         raise MisuseError("--relative ranks without a job: leave out --samples, --epochs and --dataset-size")
-    for field in ("deadline_hours", "budget_usd"):
+    for field in ("deadline_hours", "budget_usd", "jobs_per_month"):
         if getattr(request, field) is not None and request.job_samples is None:
             raise MisuseError(f"{spelled(field)} needs a job: add --samples, or --epochs and --dataset-size")
+    if request.jobs_per_month is None:
+        return
+    if not (request.buys or request.own):
+        raise MisuseError(
+            "--jobs-per-month is what owned hardware does: add --buy, --max-purchase-usd or --own"
+        )
+    if request.was_given("utilization"):
+        raise MisuseError("--jobs-per-month gives the utilization: leave out --utilization")
 
 
 def _check_mix(request: RankRequest) -> None:

@@ -15,7 +15,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from gpubench.errors import MisuseError, StorageError
 from gpubench.files import write_file
@@ -23,10 +23,12 @@ from gpubench.labels import gpus_of, offer_name, price_of
 from gpubench.measure.request import RunRequest
 from gpubench.models import Offer, Pricing, RankedOffer
 from gpubench.options import words_of
-from gpubench.recommend.parcel import Parcel, pack
 from gpubench.recommend.request import TRY_MINUTES, RankRequest
 from gpubench.shared_options import asked_recipe
 from gpubench.units import format_usd, plain
+
+if TYPE_CHECKING:
+    from gpubench.recommend.parcel import Parcel
 
 CLOUDS = {
     "aws": "aws",
@@ -177,6 +179,8 @@ def write_trials(
         raise MisuseError(
             f"--try: none of the ranked offers can be rented through SkyPilot: {'; '.join(passed[:3])}"
         )
+    from gpubench.recommend.parcel import pack  # reads how packages are installed: not before it is asked
+
     parcel = pack(request.workload_names, wheel)
     texts = {
         f"try-{number}-{_slug(row.offer)}.yaml": task_text(row, request, parcel, minutes=minutes)

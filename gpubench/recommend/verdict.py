@@ -335,8 +335,14 @@ def buying_sentences(decisions: Sequence[BuyOrRent]) -> list[str]:
     return [_buying(each) for each in by_the_hour[:MOST_MACHINES]]
 
 
+def _to_buy(each: BuyOrRent) -> str:
+    """Name a machine as it is sold: 2x RTX 3090 (used) with a host."""
+    condition = "" if each.condition in {"quoted", "unstated"} else f" ({each.condition})"
+    return f"{gpus(each.gpu_key, each.gpu_count)}{condition}{' with a host' if each.host_usd else ''}"
+
+
 def _buying(each: BuyOrRent) -> str:
-    machine = f"{gpus(each.gpu_key, each.gpu_count)} for ${each.purchase_usd:,.0f}"
+    machine = f"{_to_buy(each)} for ${each.purchase_usd:,.0f}"
     against = f"{each.against} ({format_usd(each.equivalent_usd_per_hour)}/h for the same work)"
     if each.verdict == "rent":
         return f"Rather than buy {machine}, rent {against}: buying never breaks even."

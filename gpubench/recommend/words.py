@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from gpubench.models import BuyOrRent, Estimate, Pricing
+from gpubench.models import BuyOrRent, Estimate, Pricing, Purchase
 from gpubench.recommend.economics import HOURS_PER_MONTH, HOURS_PER_YEAR, useful_hours
-from gpubench.units import UNKNOWN, format_number, format_percent, plain
+from gpubench.recommend.request import DEFAULT_HOST, RankRequest
+from gpubench.units import UNKNOWN, format_number, format_percent
 
 
 def batches_of(estimates: Sequence[Estimate]) -> tuple[int, ...]:
@@ -18,19 +19,27 @@ def batches_of(estimates: Sequence[Estimate]) -> tuple[int, ...]:
     return tuple(estimate.case.batch_size for estimate in estimates)
 
 
+_DEFAULTS = RankRequest()
+_USE, _TARIFF, _RESALE = _DEFAULTS.utilization, _DEFAULTS.tariff, _DEFAULTS.resale
 _ASSUMED = {
-    "years": "life",
-    "utilisation": "share of hours at work",
+    "years": f"a life of {_DEFAULTS.years:g} years",
+    "utilisation": f"{100 * _USE.low:.0f} to {100 * _USE.high:.0f} % of all hours at work",
     "power_w": "board power as the power at work",
-    "pue": "PUE",
-    "tariff_usd_per_kwh": "price of energy",
-    "resale_usd": "resale",
+    "idle_w": "no power when idle",
+    "pue": f"PUE {_DEFAULTS.pue:g}",
+    "tariff_usd_per_kwh": f"${_TARIFF.low:.2f} to {_TARIFF.high:.2f} a kWh",
+    "resale_usd": f"resale at {100 * _RESALE.low:.0f} to {100 * _RESALE.high:.0f} % of the price",
 }
+_A_HOST, _NO_HOST = f"${DEFAULT_HOST.price_usd:,.0f} for the machine around the cards", "no host to pay for"
 
 
-def assumed_of(decisions: Iterable[BuyOrRent]) -> list[str]:
-    """Name what was assumed of any of the machines, in the order of the alphabet."""
-    return sorted({_ASSUMED.get(name, plain(name, 40)) for each in decisions for name in each.assumed})
+def assumed_of(machines: Iterable[BuyOrRent | Purchase]) -> list[str]:
+    """Say what was assumed of any of the machines, with its value; what was given is not among it."""
+    found: dict[str, None] = {}
+    for each in machines:
+        host = _A_HOST if each.host_usd else _NO_HOST
+        found.update(dict.fromkeys(_ASSUMED.get(name, host) for name in each.assumed))
+    return sorted(found)
 
 
 def must_work(each: BuyOrRent) -> str:

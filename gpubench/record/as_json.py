@@ -41,4 +41,19 @@ def run_document(run: Run) -> dict[str, Any]:
 def measurement_document(measurement: Measurement) -> dict[str, Any]:
     """Return one measurement with its derived figures."""
     stored: dict[str, Any] = msgspec.to_builtins(measurement)
-    return stored | {name: getattr(measurement, name) for name in DERIVED} | spread(measurement)
+    derived = {name: getattr(measurement, name) for name in DERIVED}
+    return stored | derived | spread(measurement) | _generation(measurement)
+
+
+def _generation(measurement: Measurement) -> dict[str, Any]:
+    """What a generation takes, token by token; nothing of a case that generates none."""
+    if measurement.case.new_tokens == 0:
+        return {}
+    return {
+        "first_token_s": measurement.first_token_s,
+        "per_token_s": measurement.per_token_s,
+        "token_latency_p50_s": measurement.token_latency_s(0.50),
+        "token_latency_p99_s": measurement.token_latency_s(0.99),
+        "decoded_tokens_per_s": measurement.decoded_tokens_per_s,
+        "prefill_tokens_per_s": measurement.prefill_tokens_per_s,
+    }

@@ -62,10 +62,8 @@ def _assumptions(decisions: Iterable[BuyOrRent]) -> str:
     assumed = assumed_of(decisions)
     if not assumed:
         return "Nothing was assumed: price, life, power and tariff were given."
-    return (
-        f"Assumed, because it was not given: {listing(assumed)}. The machine around the card is not counted. "
-        "`gpubench rank --own` takes your own figures."
-    )
+    words = f"Assumed, because it was not given: {listing(assumed)}."
+    return f"{words} `gpubench rank --own` takes your own figures."
 
 
 def _name(each: BuyOrRent) -> str:

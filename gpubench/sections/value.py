@@ -23,6 +23,7 @@ from gpubench.findings import FindingKind
 from gpubench.interval import stacked
 from gpubench.labels import gpu_name, gpus_of, offer_name, price_of
 from gpubench.models import ExcludedOffer, RankedOffer, Ranking, SortedBy
+from gpubench.recommend.tokens import token_costs
 from gpubench.recommend.words import batches_of
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
@@ -209,6 +210,9 @@ def _remarks(row: RankedOffer) -> str:
         remarks.append("memory not checked")
     if row.latency_s is not None:
         remarks.append(f"{format_duration(row.latency_s)} a batch of {row.estimate.case.batch_size}")
+    for what, cost in token_costs(row).items():
+        batch = ", one static batch" if row.estimate.case.new_tokens else ""
+        remarks.append(f"{cost.by(format_usd)} per million tokens ({what}{batch})")
     if row.spot_break_even is not None:
         remarks.append(f"spot pays while less than {share_words(row.spot_break_even)} of the work is lost")
     if row.offer.gpu_count > 1:

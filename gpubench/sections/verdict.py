@@ -138,9 +138,19 @@ def _beside(choice: Choice) -> str:
 
 def _where(choice: Choice) -> str:
     if choice.source == "own":
-        return "of your own" if choice.purchase_usd is None else f"for ${choice.purchase_usd:,.0f}"
+        return (
+            "of your own"
+            if choice.purchase_usd is None
+            else f"{_as_sold(choice)}for ${choice.purchase_usd:,.0f}"
+        )
     spot = " spot" if choice.pricing is Pricing.SPOT else ""
     return f"at {plain(choice.provider, 30)}{spot}"
+
+
+def _as_sold(choice: Choice) -> str:
+    """New or used, and whether a host comes with it: "(used) with a host "."""
+    label = f"({choice.price_label}) " if choice.price_label in {"new", "used"} else ""
+    return f"{label}{'with a host ' if choice.host_usd else ''}"
 
 
 def _offered(choice: Choice) -> str:

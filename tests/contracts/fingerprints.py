@@ -44,7 +44,8 @@ def fingerprint(workload: Workload) -> dict[str, str]:
     assert workload.tiny is not None
     trained = TaskKind.TRAIN in workload.tasks
     tiny = workload.tiny(8, 0)
-    with torch.device("meta" if trained else "cpu"):  # an input pipeline looks at its values
+    pipeline = not trained and not list(tiny.model.parameters())
+    with torch.device("cpu" if pipeline else "meta"):  # an input pipeline looks at its values
         full = workload.build(2, 0)
     parameters = [(n, tuple(p.shape), p.requires_grad) for n, p in full.model.named_parameters()]
     facts = {
@@ -56,7 +57,7 @@ def fingerprint(workload: Workload) -> dict[str, str]:
         ],
         "optimizer": _optimizer(tiny),
         "spread": [f"{p.std():.1e}" for p in tiny.model.parameters() if p.numel() > 64],
-        "outputs": _outputs(tiny) if trained else None,
+        "outputs": None if pipeline else _outputs(tiny),
     }
     return {name: _digest(fact) for name, fact in facts.items()}
 
@@ -184,9 +185,9 @@ def _outputs(task: Task) -> list[float]:
         else:
             words = int(next(m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)))
             inputs = torch.tensor([drawn.randrange(words) for _ in range(inputs.numel())]).view_as(inputs)
-        if isinstance(given, tuple):
-            return [round(forward(model, (inputs, *given[1:])).item(), 2)]
-        values = model(inputs).double()
+        values = forward(model, (inputs, *given[1:]) if isinstance(given, tuple) else inputs).double()
+    if values.ndim == 0:
+        return [round(values.item(), 2)]
     values = (values - values.mean(0)).flatten()
     kept = values[:: len(values) // OUTPUTS | 1] / values.std()
     return [round(value, 1) + 0.0 for value in kept.tolist()]

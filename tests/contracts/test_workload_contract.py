@@ -550,6 +550,75 @@ class TestLlama8bLora(LlamaContract):
         assert peaks == pytest.approx([16.0, 17.0, 18.9], abs=0.1)
 
 
+class TestLlama8b(LlamaContract):
+    name = "llama_8b"
+    shape = (512,)
+    batches = (1, 8, 32)
+    layers, width, forward_width, narrow = 32, 4096, 14_336, 1024
+    parameters = 8_030_261_248
+
+    @property
+    def forward_flops(self) -> float:  # type: ignore[override]
+        """The prompt alone: every layer of every token, the head of the last one."""
+        layers = 32 * (2 * 4096 * (4096 + 1024) + 3 * 4096 * 14_336)
+        attention = 32 * 2 * 2 * 512 * 512 * 4096
+        return 2.0 * 512 * layers + attention + 2 * 128_256 * 4096
+
+    def test_it_scores_as_many_classes_as_it_states(self) -> None:
+        with torch.device("meta"):
+            task = self.workload.build(3, 0)
+            scores = task.model(task.batches[0][0])
+            assert scores.shape == (3, 128_256)
+            assert task.model.next(scores.argmax(-1), torch.tensor([512])).shape == (3, 128_256)  # type: ignore[operator]
+
+    def test_it_has_the_parameters_it_states(self) -> None:
+        with torch.device("meta"):
+            model = self.workload.build(1, 0).model
+        assert sum(p.numel() for p in model.parameters()) == self.profile.parameters == self.parameters
+
+    def test_training_computes_up_to_three_times_the_forward_pass(self) -> None:
+        assert self.workload.tasks == (TaskKind.INFER,)
+        assert self.profile.train == ()
+
+    def test_the_loss_falls_in_thirty_steps(self) -> None:
+        with pytest.raises(MisuseError, match="no parameter that takes a gradient"):
+            profile_workload(
+                replace(self.workload, build=self.workload.tiny, tasks=(TaskKind.TRAIN,), variants=())  # type: ignore[arg-type]
+            )
+
+    def test_every_recipe_computes_the_same_loss_and_gradients(self) -> None:
+        """What a cache gives is held against the whole sequence in tests/measure/test_generation.py."""
+        assert "checkpointing" not in self.workload.settings
+
+    def test_a_token_reads_every_weight_and_the_cache(self) -> None:
+        work = self.profile.decode
+        assert work is not None
+        assert work.weight_bytes == 2 * (self.parameters - 128_256 * 4096)
+        assert work.cache_bytes_per_token == 2 * 2 * 32 * 8 * 128
+        assert work.flops_per_token == pytest.approx(work.weight_bytes, rel=1e-3)
+
+
+class TestVitB16(WorkloadContract):
+    name = "vit_b16"
+    shape = (3, 224, 224)
+    batches = (32, 64, 128)
+    classes = 1000
+    optimizer = ("AdamW", 1e-4, None)
+    parameters = 86_567_656
+    forward_flops = (
+        12 * (2 * 197 * 12 * 768 * 768 + 2 * 2 * 197 * 197 * 768) + 2 * 196 * 768 * 768 + 2 * 768 * 1000
+    )
+
+
+class TestUnetDdpm(WorkloadContract):
+    name = "unet_ddpm"
+    shape = (3, 64, 64)
+    batches = (16, 32, 64)
+    classes = 64  # the width of the predicted noise
+    parameters = 35_746_307  # as Ho and others count their network of CIFAR-10: 35.7 M
+    forward_flops = 46_740_799_488
+
+
 class TestAugment(WorkloadContract):
     """An input pipeline: nothing to train, and what it runs depends on what it drew."""
 

@@ -50,6 +50,7 @@ WORKLOADS = ("augment", "cnn", "lstm", "resnet50", "vgg16")
 def tables() -> None:
     """Cut the shipped tables, rows as they stand."""
     _cut("gpus.csv", lambda row: row["key"] in GPUS)
+    _cut("card_prices.csv", lambda row: row["gpu_key"] in GPUS)
     _cut("chips.csv", lambda row: row["gpu_key"] in GPUS)
     _cut("instances.csv", lambda row: row["gpu_key"] in GPUS)
     _cut("model_profiles.csv", lambda row: row["model"] in MODELS)

@@ -14,8 +14,9 @@ import two_ranks
 from torch import nn
 
 from gpubench.measure.execution import NotPreparedError
-from gpubench.measure.sharing import blocks_of, place_model
+from gpubench.measure.sharing import place_model
 from gpubench.models import ParallelMode
+from gpubench.profile.blocks import repeated_blocks
 
 TOLERANCE = {"sgd": 1e-5, "adamw": 1e-3}
 
@@ -54,11 +55,11 @@ def test_the_blocks_of_a_model_are_its_repeated_parts_and_no_single_layers():
     from torch.nn import TransformerEncoder, TransformerEncoderLayer
 
     encoder = TransformerEncoder(TransformerEncoderLayer(8, 2, 8), num_layers=3, enable_nested_tensor=False)
-    assert blocks_of(encoder) == tuple(encoder.layers)
+    assert repeated_blocks(encoder) == tuple(encoder.layers)
     nested = nn.Sequential(nn.ModuleList([two_ranks.Block(), two_ranks.Block()]), nn.Linear(2, 2))
-    assert blocks_of(nested) == tuple(nested[0])
-    assert blocks_of(nn.Sequential(*(nn.Conv2d(3, 3, 1) for _ in range(4)))) == ()
-    assert blocks_of(nn.LSTM(8, 8, num_layers=2)) == ()
+    assert repeated_blocks(nested) == tuple(nested[0])
+    assert repeated_blocks(nn.Sequential(*(nn.Conv2d(3, 3, 1) for _ in range(4)))) == ()
+    assert repeated_blocks(nn.LSTM(8, 8, num_layers=2)) == ()
 
 
 def test_a_model_without_blocks_is_not_sharded_and_says_so(make_case):

@@ -18,7 +18,7 @@ def test_the_short_form():
         gpu_key="nvidia-geforce-rtx-4090-24gb",
         purchase_usd=1900,
         years=3,
-        assumed=("utilisation", "power_w", "pue", "tariff_usd_per_kwh", "resale_usd"),
+        assumed=("utilisation", "power_w", "pue", "tariff_usd_per_kwh", "resale_usd", "host_usd", "idle_w"),
     )
 
 

@@ -47,6 +47,110 @@ def test_a_skypilot_table_is_told_by_its_columns_and_its_cloud_by_its_folder(sky
     assert {o.price_date for o in table.offers} == {"2026-10-01"}
 
 
+CATALOGUE = Path(__file__).parent / "answers" / "skypilot"
+
+
+@pytest.mark.parametrize(
+    ("cloud", "kind", "machines"),
+    [
+        (
+            "verda",
+            "vm",
+            {
+                ("2B300.60V", "nvidia-b300-sxm-270gb", 2, "spot"): 4.893,
+                ("1H100.80S.32V", "nvidia-h100-sxm-80gb", 1, "on_demand"): 2.29,
+                ("1H100.80S.32V", "nvidia-h100-sxm-80gb", 1, "spot"): 0.8015,
+                ("4A100.88V", "nvidia-a100-sxm-80gb", 4, "on_demand"): 5.16,
+                ("1V100.6V", "nvidia-tesla-v100-sxm2-16gb", 1, "on_demand"): 0.1381,
+                ("2RTX6000ADA.20V", "nvidia-rtx-6000-ada-48gb", 2, "on_demand"): 1.652,
+            },
+        ),
+        (  # its memory is that of all GPUs together, and a spot price of 0.00 is none
+            "vast",
+            "marketplace",
+            {
+                ("2x-H200-32-65536", "nvidia-h200-sxm-141gb", 2, "on_demand"): 5.18,
+                ("1x-H100_NVL-32-65536", "nvidia-h100-nvl-94gb", 1, "on_demand"): 2.08,
+                ("2x-A100_SXM4-32-65536", "nvidia-a100-sxm-40gb", 2, "on_demand"): 1.49,
+                ("1x-A100_PCIE-32-65536", "nvidia-a100-pcie-80gb", 1, "on_demand"): 0.87,
+                ("4x-RTX_5090-32-65536", "nvidia-geforce-rtx-5090-32gb", 4, "on_demand"): 1.87,
+                ("2x-RTX_4070S_Ti-32-65536", "nvidia-geforce-rtx-4070-ti-super-16gb", 2, "on_demand"): 0.36,
+                ("1x-RTX_3060-32-65536", "nvidia-geforce-rtx-3060-12gb", 1, "on_demand"): 0.27,
+            },
+        ),
+        (  # the sum of the memory is that of one GPU
+            "lambda",
+            "vm",
+            {
+                ("gpu_8x_v100_n", "nvidia-tesla-v100-sxm2-16gb", 8, "on_demand"): 6.32,
+                ("gpu_2x_a6000", "nvidia-rtx-a6000-48gb", 2, "on_demand"): 2.18,
+            },
+        ),
+        (  # its memory is in gigabytes, and two data centers of a country are one region
+            "runpod",
+            "marketplace",
+            {
+                ("1x_A100-80GB_SECURE", "nvidia-a100-pcie-80gb", 1, "on_demand"): 1.39,
+                ("1x_A100-80GB_SECURE", "nvidia-a100-pcie-80gb", 1, "spot"): 1.39,
+                ("2x_A100-80GB_SECURE", "nvidia-a100-pcie-80gb", 2, "on_demand"): 2.78,
+                ("2x_A100-80GB_SECURE", "nvidia-a100-pcie-80gb", 2, "spot"): 2.78,
+            },
+        ),
+        (
+            "yotta",
+            "vm",
+            {
+                (
+                    "2x28v238g_NVIDIA_GeForce_RTX_5090_32G_SECURE",
+                    "nvidia-geforce-rtx-5090-32gb",
+                    2,
+                    "on_demand",
+                ): 1.3
+            },
+        ),
+        ("hyperbolic", "vm", {("2x-H100-149-1443", "nvidia-h100-sxm-80gb", 2, "on_demand"): 2.58}),
+        (
+            "nebius",
+            "vm",
+            {
+                ("gpu-h100-sxm_8gpu-128vcpu-1600gb", "nvidia-h100-sxm-80gb", 8, "on_demand"): 23.6,
+                ("gpu-h100-sxm_8gpu-128vcpu-1600gb", "nvidia-h100-sxm-80gb", 8, "spot"): 10.0,
+                ("gpu-l40s-d_2gpu-64vcpu-384gb", "nvidia-l40s-48gb", 2, "on_demand"): 4.5688,
+            },
+        ),
+    ],
+)
+def test_the_catalogue_of_each_cloud_is_read_as_it_is(cloud, kind, machines):
+    table = read_table(CATALOGUE / cloud / "vms.csv", price_date="2026-11-20")
+    assert table.set_aside == ()
+    assert {(o.provider, o.kind) for o in table.offers} == {(cloud, kind)}
+    found = {
+        (o.instance, o.gpu_key, o.gpu_count, str(o.pricing)): float(o.price_usd_per_hour)
+        for o in table.offers
+    }
+    assert found == machines
+
+
+def test_a_tpu_slice_comes_with_its_host_and_counts_its_chips():
+    table = read_table(CATALOGUE / "gcp" / "vms.csv", price_date="2026-11-20")
+    assert {(o.instance, o.gpu_key, o.gpu_count, o.kind) for o in table.offers} == {
+        ("tpu-v6e-32", "google-tpu-v6e", 32, "vm")
+    }
+
+
+def test_a_size_that_would_fit_two_cards_is_read_beside_its_sum(tmp_path):
+    """16 GiB of each of two RTX 4060 Ti, 32 GiB together: not the card of 8 GiB."""
+    path = tmp_path / "acme.csv"
+    info = (
+        "{'Gpus': [{'Name': 'RTX4060Ti', 'MemoryInfo': {'SizeInMiB': 16384}}], 'TotalGpuMemoryInMiB': 32768}"
+    )
+    path.write_text(
+        f'InstanceType,AcceleratorName,AcceleratorCount,GpuInfo,Price,Region\nbig,RTX4060Ti,2,"{info}",0.3,x\n'
+    )
+    (offer,) = read_table(path, price_date="2026-11-20").offers
+    assert offer.gpu_key == "nvidia-geforce-rtx-4060-ti-16gb"
+
+
 def test_a_row_without_a_machine_is_a_fee_and_never_a_whole_instance(tmp_path):
     path = tmp_path / "gcp.csv"
     path.write_text("InstanceType,AcceleratorName,AcceleratorCount,Price,Region\n,T4,1,0.35,us-central1\n")
@@ -71,6 +175,26 @@ def test_a_gpuhunt_catalog_is_read_without_the_library():
     assert "price 'nonsense' is not a number" in {reason for _, reason in table.set_aside}
 
 
+def test_a_tpu_of_a_gpuhunt_catalog_is_told_by_its_vendor(tmp_path):
+    path = tmp_path / "gcp.csv"
+    path.write_text(
+        "instance_name,location,price,cpu,memory,gpu_count,gpu_name,gpu_memory,spot,gpu_vendor\n"
+        "v5litepod-8,us-central1-a,9.6,224,384,1,v5litepod-8,0,False,google\n"
+    )
+    (offer,) = read_table(path, price_date="2026-11-18").offers
+    assert (offer.gpu_key, offer.gpu_count) == ("google-tpu-v5e", 8)
+
+
+def test_a_file_that_gpuhunt_wrote_for_vast_is_of_vast(tmp_path):
+    path = tmp_path / "vastai.csv"
+    path.write_text(
+        "instance_name,location,price,cpu,memory,gpu_count,gpu_name,gpu_memory,spot,gpu_vendor\n"
+        "9001,us-texas,0.4,16,64,1,RTX4090,24,False,nvidia\n"
+    )
+    (offer,) = read_table(path, price_date="2026-11-18").offers
+    assert (offer.provider, offer.kind) == ("vast", "marketplace")
+
+
 @pytest.mark.parametrize(
     ("name", "text", "options", "message"),
     [
@@ -78,6 +202,12 @@ def test_a_gpuhunt_catalog_is_read_without_the_library():
         ("a.csv", "provider,instance\n", {"format_": "own"}, "is no own table: it lacks gpu_key"),
         ("aws.csv", "instance_name,gpu_name\n", {}, "carry no dates"),
         ("aws.csv", "instance_name,gpu_name\n", {"price_date": "soon"}, "--price-date: price date 'soon'"),
+        (
+            "aws.csv",
+            "instance_name,gpu_name\n",
+            {"price_date": "2136-01-01"},
+            "2136-01-01 lies in the future",
+        ),
         ("1.csv", "instance_name,gpu_name\n", {"price_date": "2026"}, "say it with --provider"),
         ("aws.csv", "instance_name,gpu_name\n", {"price_date": "2026"}, "holds no usable offer"),
     ],

@@ -356,8 +356,8 @@ def test_sources_are_chosen_by_name_or_cloud():
     assert [s.name for s in select_sources(sources, ["gcp"])] == ["gpuhunt-gcp"]
     assert [s.name for s in select_sources(sources, ["AWS", "vast"])] == ["gpuhunt-aws", "aws", "vast"]
     assert select_sources(sources, []) == sources
-    with pytest.raises(MisuseError, match="no price source 'acme'; known: aws, azure"):
-        select_sources(sources, ["acme"])
+    with pytest.raises(MisuseError, match="no price source 'vats'; nearest known: vast"):
+        select_sources(sources, ["vats"])
 
 
 NO_NETWORK = """

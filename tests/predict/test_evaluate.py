@@ -13,9 +13,10 @@ import pytest
 from scipy.stats import binomtest
 
 from gpubench.models import TaskKind
+from gpubench.predict.conformal import errors_without, factor_of, fit_scale, pair_scale
 from gpubench.predict.evaluate import FEWEST_VOTES, evaluate, report, scored_table, votes, weighted_median
 from gpubench.predict.fit import fit_table, times_of
-from gpubench.predict.pairs import HOLD_OUTS, held_out, log_errors, pairs_of
+from gpubench.predict.pairs import HOLD_OUTS, held_out, log_errors, pairs_of, sides
 from gpubench.predict.published import fitted_on
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -141,6 +142,33 @@ def test_refitting_without_each_group_gives_the_same_figures(outcomes):
     assert mean < 0.15
     assert weighted_median(ape, pairs.weight) < 0.10
     assert mean == pytest.approx(quick_mean, abs=0.005)
+
+
+@pytest.mark.slow
+def test_widths_from_a_fit_of_each_nest_of_its_own_are_those_of_one_step(outcomes):
+    """Each harness and architecture out of the fit that sets its width: 91.5 % at x1.31 against 91.1 % at x1.30."""
+    outcome = outcomes["harness"]
+    table, pairs = outcome.table, outcome.pairs
+    own, target, mode = sides(table, pairs)
+    harness, architecture = table.harness[pairs.y], table.architecture[pairs.y]
+    width = np.full(len(pairs), np.nan)
+    for h, a in sorted(set(zip(harness, architecture, strict=True))):
+        keep = (table.harness != h) & (table.architecture != a)
+        inner = pairs_of(table, keep)
+        error, bound = errors_without(fit_table(table, keep), inner, "harness")
+        scored = np.isfinite(error) & bound
+        scale = fit_scale(table, inner, error, scored)
+        x, y, arithmetic = sides(table, inner)
+        scores = np.abs(error) / pair_scale(scale, x.chips, y.chips, arithmetic)
+        mine = (harness == h) & (architecture == a)
+        factor = factor_of(scores[scored], inner.weight[scored])
+        width[mine] = (factor * pair_scale(scale, own.chips, target.chips, mode))[mine]
+    inside = np.average(np.abs(outcome.log_error) <= width, weights=pairs.weight)
+    quick = np.average(np.abs(outcome.log_error) <= outcome.half_width, weights=pairs.weight)
+    assert 0.85 <= inside <= 0.95
+    assert inside == pytest.approx(quick, abs=0.02)
+    widths = [weighted_median(each, pairs.weight) for each in (width, outcome.half_width)]
+    assert np.exp(widths[0]) == pytest.approx(np.exp(widths[1]), rel=0.03)
 
 
 def test_the_page_holds_the_committed_figures(page):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gpubench.models import GpuSpec, TaskKind
 from gpubench.predict.calibration import Calibration, encode, load_calibration
 from gpubench.predict.conformal import Scale, factor_of, fit_scale, pair_scale
-from gpubench.predict.fit import NAMES, deviations_of, fit_table, predict_rows, times_of
+from gpubench.predict.fit import NAMES, deviations_of, fit_table, predecessor, predict_rows, times_of
 from gpubench.predict.pairs import log_errors, pairs_of, sides
 from gpubench.predict.published import Table, fitted_on
 from gpubench.predict.roofline import chips_of, take
@@ -108,6 +108,33 @@ def test_a_rebuilt_calibration_is_the_committed_one(rebuilt):
             )
         assert mine.deviations.keys() == theirs.deviations.keys()
     assert msgspec.json.decode(encode(rebuilt), type=Calibration) == rebuilt
+
+
+def test_a_stranger_inherits_what_the_generation_before_it_has():
+    known = {
+        "Turing": (0.1, 0.0, 0.2),
+        "Ampere": (0.3, 0.0, 0.4),
+        "Hopper": (0.5, 0.0, 0.6),
+        "RDNA3": (9.0, 9.0, 9.0),
+    }
+    ada, volta, amd = deviations_of(
+        known, ["nvidia-l4-24gb", "nvidia-tesla-v100-sxm2-16gb", "amd-mi355x-288gb"]
+    )
+    assert ada == pytest.approx([0.3, 0, 0.4])
+    assert volta == pytest.approx([0, 0, 0])
+    assert amd == pytest.approx([0, 0, 0])
+    assert [predecessor(name, known) for name in ("Blackwell", "Ampere", "Turing")] == [
+        "Hopper",
+        "Turing",
+        None,
+    ]
+
+
+def test_a_held_out_architecture_takes_the_deviations_of_the_one_before(table):
+    fit = fit_table(table, everything(table))
+    z = fit.without(table.architecture == "Hopper")
+    assert fit.deviations(z)["Hopper"] == fit.deviations(z)["Ada Lovelace"]
+    assert fit.deviations()["Hopper"] != fit.deviations()["Ada Lovelace"]
 
 
 def test_an_architecture_shares_what_was_learned_and_strangers_get_nothing():

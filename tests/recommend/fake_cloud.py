@@ -53,7 +53,7 @@ def rsync(*words: str) -> int:
 
 
 def uv(verb: str, *words: str) -> int:
-    """``uv venv --python 3.12 FOLDER`` and ``uv pip install --quiet --python PYTHON WHEEL``.
+    """``uv venv --python 3.12 FOLDER`` and ``uv pip install --quiet --python PYTHON WHEEL[run]``.
 
     What the wheel needs is taken from the environment of the test, but for gpubench itself.
     """
@@ -64,7 +64,9 @@ def uv(verb: str, *words: str) -> int:
         (site,) = Path(folder).glob("lib/python*/site-packages")
         (site / "needs.pth").write_text(needed)
         return 0
-    python, wheel = Path(words[-2]), words[-1]
+    python, (wheel, _, extra) = Path(words[-2]), words[-1].partition("[")
+    if extra != "run]":  # without it a real machine would have no torch
+        return 2
     (site,) = python.parents[1].glob("lib/python*/site-packages")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)

@@ -143,7 +143,7 @@ def test_hardware_to_buy_stands_beside_a_ranking_of_rent():
     own = ranking.decision.best_to_own
     assert (own.source, own.gpu_key, own.rank, own.p_best) == ("own", RTX5090, None, None)
     assert own.price_label == "used"
-    assert own.purchase_usd == pytest.approx(4795)
+    assert own.purchase_usd == pytest.approx(4795 + 1000), "the card and a host"
     assert all(row.offer.pricing is not Pricing.OWNED for row in ranking.rows)
 
 

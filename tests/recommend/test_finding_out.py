@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from gpubench.models import Pricing
 from gpubench.recommend.finding_out import saving_usd
 from gpubench.recommend.trial import TRIAL_MINUTES
 
@@ -62,6 +63,10 @@ def test_nothing_is_left_to_find_out_where_all_is_measured_or_no_dollars_are_ask
     measured = {key: estimate(key, 1000.0, 1.01, basis="measured") for key in (H100, L4)}
     offers = [offer(H100, 2.0), offer(L4, 1.9)]
     assert rank_of(offers, measured, samples=1e9).decision.finding_out is None
+    own = {"pricing": Pricing.OWNED, "kind": "owned"}
+    bought = [offer(H100, 2.0, **own), offer(L4, 0.36, **own)]
+    rates = {H100: 3000.0, L4: 500.0}
+    assert rank_of(bought, rates, width=1.5, samples=1e10).decision.finding_out is None
     assert finding(1e9, sort="time").decision.finding_out is None
     assert finding(None, relative=True).decision.finding_out is None
     assert rank_of(offers[:1], {H100: 3000.0}, width=1.5, samples=1e9).decision.finding_out is None

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gpubench.errors import MisuseError
 from gpubench.models import Pricing
+from gpubench.offers.cards import card_prices
 from gpubench.recommend.break_even import break_even
 from gpubench.recommend.judge import judge
 from gpubench.recommend.owning import (
@@ -225,19 +226,19 @@ def test_the_circuit_and_the_fan_bound_what_can_stand_here():
     assert {row.offer.gpu_key for row in ranking.rows} == {RTX5090, H100}
 
 
-def test_quotes_before_street_prices_and_launch_prices_never():
+def test_quotes_before_dated_prices_and_launch_prices_never():
     specs = load_specs()
-    street = [key for key, spec in specs.items() if spec.street_price_usd is not None]
+    street = {each.gpu_key for each in card_prices()}
     request = RankRequest(rent_or_buy="buy", own=("RTX 5090, 4000 USD, 500 W",))
     found = ownerships(request, specs, {}, date(2026, 11, 20))
-    assert {each.gpu_key for each in found} == set(street)
+    assert {each.gpu_key for each in found} == street
     quoted = next(each for each in found if each.gpu_key == RTX5090)
     assert (quoted.purchase_usd, quoted.power_w, quoted.power_basis) == (4000, 500, "given")
     assert quoted.price_date == "2026-11-20"
     for each in found:
         assert each.price_date.startswith("2026-")
     launched = unpriced_offers(specs, [each.gpu_key for each in found])
-    assert {each.gpu_key for each in launched} == set(specs) - set(street)
+    assert {each.gpu_key for each in launched} == set(specs) - street
     assert any("launched at $" in each.note for each in launched)
 
 

@@ -97,6 +97,12 @@ def test_the_table_fits_the_terminal(gpubench, columns):
     assert "Next: " in done.stderr
 
 
+@pytest.mark.parametrize("asked", [(), ("resnet50",)])
+def test_at_most_twelve_lines_come_before_the_table(gpubench, asked):
+    before, _, _ = gpubench(*asked, "--limit", "1").stdout.partition("GPUs and")
+    assert 0 < len(before.splitlines()) <= 12
+
+
 def test_the_table_is_ascii_where_the_locale_is():
     done = subprocess.run(
         [sys.executable, "-m", "gpubench", "rank", "vgg16", "--limit", "3"],

@@ -44,7 +44,7 @@ def _no_packing(monkeypatch, request):
     if "packs" not in request.fixturenames:
         names = {"references": {}, "wheel": PARCEL.wheel, "files": PARCEL.files}
         monkeypatch.setattr(
-            "gpubench.recommend.trial.pack",
+            "gpubench.recommend.parcel.pack",
             lambda workloads, wheel: Parcel(**names | {"references": {name: name for name in workloads}}),
         )
 
@@ -117,6 +117,37 @@ def test_the_script_is_a_shell_script_that_takes_every_machine_down(tmp_path):
     text = script.read_text()
     assert text.count("sky launch") == text.count("\nsky down") == text.count("trap 'sky down") == 2
     assert "gpubench results add" in text
+
+
+@pytest.mark.parametrize("launched", [0, 1])
+def test_the_script_takes_down_what_it_launched_be_it_in_vain_and_asks_again_where_it_was_asked(
+    tmp_path, launched
+):
+    """Tools that write down how they are called stand for the real ones; the slow test runs those."""
+    tools, asked_in, log = tmp_path / "tools", tmp_path / "asked here", tmp_path / "log"
+    tools.mkdir()
+    asked_in.mkdir()
+    for name in ("sky", "rsync", "gpubench"):
+        tool = tools / name
+        ends = launched if name == "sky" else 0
+        tool.write_text(f'#!/bin/sh\necho "{name} $* in $(basename "$PWD")" >> "{log}"\nexit {ends}\n')
+        tool.chmod(0o755)
+    files, _ = write_trials(ranking().rows, VGG16, 1, tmp_path / "tasks", minutes=10, asked_in=asked_in)
+    done = subprocess.run(
+        ["sh", str(files[-1])],
+        cwd="/",
+        env={"PATH": f"{tools}:/usr/bin:/bin"},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    launch, fetch, down, add, again = log.read_text().splitlines()
+    assert launch == f"sky launch --yes --cluster gpubench-try-1 {files[0].name} in tasks"
+    assert fetch.startswith("rsync -rt --no-links gpubench-try-1:sky_workdir/results/ ")
+    assert down == "sky down --yes gpubench-try-1 in tasks"
+    (fetched,) = (tmp_path / "tasks").glob("results.*")
+    assert add == f"gpubench results add {fetched} in asked here"
+    assert again == "gpubench rank --workload vgg16 in asked here"
 
 
 def test_hostile_names_stay_data(tmp_path):
@@ -231,7 +262,7 @@ def test_the_script_asks_the_same_question_again_in_the_folder_it_was_asked_in(t
     assert shlex.split(add)[-4:-2] == ["--results", "my results"]
     program, verb, *words = shlex.split(again)
     assert (program, verb) == ("gpubench", "rank")
-    assert parsed(words) == request
+    assert msgspec.structs.replace(parsed(words), asked=()) == request
 
 
 def parsed(words):
@@ -267,7 +298,14 @@ def parsed(words):
     ],
 )
 def test_the_words_of_a_request_make_the_same_request(request_):
-    assert parsed(list(words_of(request_))) == request_
+    again = parsed(list(words_of(request_)))
+    assert msgspec.structs.replace(again, asked=()) == request_
+    assert parsed(list(words_of(again))) == again
+
+
+def test_a_default_that_was_asked_for_is_asked_for_again():
+    asked = parsed(["--years", "3", "--samples", "1e6"])
+    assert words_of(asked) == ("--samples", "1000000", "--years", "3")
 
 
 # --- what travels -----------------------------------------------------------------------------------------

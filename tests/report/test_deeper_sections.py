@@ -432,7 +432,7 @@ def test_owning_is_held_against_renting_the_same_work():
     text = words_of("owning", samples.report_data())
     assert "it depends on how many hours the card works" in text
     assert (
-        "Assumed, because it was not given: board power as the power at work and share of hours at work"
+        "Assumed, because it was not given: 25 to 90 % of all hours at work and board power as the power at work"
         in text
     )
 

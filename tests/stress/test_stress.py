@@ -35,9 +35,12 @@ pytestmark = [
 
 TESTS = Path(__file__).parents[1]
 PROGRAM = """
-import sys
-from gpubench.session import session
-
+import signal, sys
+signal.signal(signal.SIGTERM, signal.default_int_handler)
+try:  # this loads what the command would load, and ends as it would
+    from gpubench.session import session
+except KeyboardInterrupt:
+    sys.exit(130)
 session.module_of = lambda device: "scripted_child"
 from gpubench.__main__ import main
 main()

@@ -140,7 +140,8 @@ class Recorder:
         """
         blocks = self.device.blocks
         for key, (live, kept) in self._kept.items():
-            live.copy_(kept)
+            with torch.inference_mode():  # the tensor was made within it where the capture was
+                live.copy_(kept)
             if key in blocks:
                 blocks[key].written = self._marks[key]
         self._kept.clear()

@@ -7,7 +7,7 @@ from statistics import median
 import pytest
 
 from gpubench.discovery import load_workload, workload_names
-from gpubench.models import Checkpointing, Execution, Precision, Status, TaskKind, WeightType
+from gpubench.models import Checkpointing, Execution, Precision, Recipe, Status, TaskKind, WeightType
 from strict_cuda.conftest import KERNEL_S
 
 LARGE = [name for name in workload_names() if not load_workload(name).is_classic]
@@ -61,7 +61,7 @@ def test_what_is_only_run_forward_is_measured_too(gpu, name, precision):
     assert ends == dict.fromkeys(Execution, Status.OK) | {Execution.GRAPH: Status.UNSUPPORTED}
 
 
-@pytest.mark.parametrize("execution", [Execution.EAGER, Execution.GRAPH])
+@pytest.mark.parametrize("execution", [Execution.GRAPH])
 @pytest.mark.parametrize(
     ("name", "checkpointing"),
     [
@@ -76,7 +76,7 @@ def test_a_language_model_is_trained_in_bfloat16_by_each_kind_of_checkpointing(
 ):
     recipe = load_workload(name).recipe.changed({"checkpointing": checkpointing})
     done = gpu.measure(name, precision=Precision.BF16, execution=execution, batch_size=2, **recipe.fields)
-    assert (done.status, done.reason) == (Status.OK, None), done.traceback
+    assert (done.status, done.reason) == (Status.OK, None), (done.reason, done.traceback)
     assert done.launch.reference_error <= Precision.BF16.facts.loss_error
     assert done.launch.parameters_moved
     if execution is Execution.GRAPH:
@@ -93,11 +93,43 @@ def test_any_model_is_cast_whole_to_bfloat16(gpu, name):
         batch_size=4,
         weight_type=WeightType.BFLOAT16,
     )
-    assert (done.status, done.reason) == (Status.OK, None), done.traceback
+    assert (done.status, done.reason) == (Status.OK, None), (done.reason, done.traceback)
     assert done.launch.reference_error <= Precision.BF16.facts.loss_error
+    assert done.launch.graph_error == 0.0
+
+
+@pytest.mark.parametrize("name", ["vit_b16", "unet_ddpm"])
+def test_networks_of_images_are_trained_under_amp(gpu, name):
+    done = gpu.measure(name, precision=Precision.AMP_BF16, execution=Execution.GRAPH, batch_size=2)
+    assert (done.status, done.reason) == (Status.OK, None), done.traceback
+    assert done.launch.reference_error <= Precision.AMP_BF16.facts.loss_error
     assert done.launch.graph_error == 0.0
 
 
 def kernels_of(launch) -> int:
     """How many kernels a step has: its events span them, each of the same time."""
     return round(median(launch.event_s) / KERNEL_S)
+
+
+@pytest.mark.parametrize("execution", Execution)
+def test_a_generation_is_measured_token_by_token(gpu, execution):
+    recipe = Recipe(weight_type=WeightType.BFLOAT16, prompt_tokens=12, new_tokens=4, cache_tokens=16)
+    done = gpu.measure(
+        "llama_8b",
+        precision=Precision.BF16,
+        execution=execution,
+        task=TaskKind.INFER,
+        batch_size=2,
+        **recipe.fields,
+    )
+    if execution is Execution.COMPILE:
+        assert (done.status, "not with torch.compile" in done.reason) == (Status.UNSUPPORTED, True)
+        return
+    assert (done.status, done.reason) == (Status.OK, None), (done.reason, done.traceback)
+    launch = done.launch
+    assert launch.reference_error <= Precision.BF16.facts.loss_error
+    assert len(launch.first_token_s) == len(launch.per_token_s) == sum(r.steps for r in launch.rounds)
+    assert len(launch.token_gap_s) == 3 * len(launch.first_token_s)
+    assert launch.latency_s == ()
+    if execution is Execution.GRAPH:
+        assert launch.graph_error == 0.0

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
-from gpubench.discovery import load_workload, workload_names
+from gpubench.discovery import load_workload
 from gpubench.interval import Interval
 from gpubench.models import (
     CardClass,
@@ -38,7 +38,7 @@ from gpubench.models import (
     WeightType,
     WorkloadProfile,
 )
-from gpubench.profile import load_profiles, profile_of, profile_workload
+from gpubench.profile import classic_names, load_profiles, profile_of, profile_workload
 from gpubench.profile.cuda_rules import RESULT_IN_FLOAT32, TO_FLOAT32, TO_LOWER, cuda_rules
 from gpubench.profile.liveness import step_trace, trace_memory, trace_step, traced_peak_bytes
 from gpubench.profile.memory import (
@@ -55,7 +55,8 @@ from gpubench.profile.memory import (
 from gpubench.units import GIB
 from gpubench.workload import Task, Workload
 
-TRAINED = [name for name in workload_names() if name != "augment"]
+CLASSIC = sorted(classic_names())
+TRAINED = [name for name in CLASSIC if name != "augment"]
 
 # --- against real steps -----------------------------------------------------------------------------------
 
@@ -303,7 +304,7 @@ def test_torch_is_left_as_it_was() -> None:
 
 
 @given(
-    name=st.sampled_from(sorted(load_profiles())),
+    name=st.sampled_from(CLASSIC),
     batch=st.integers(1, 10_000),
     task=st.sampled_from(TaskKind),
     precision=st.sampled_from(Precision),
@@ -492,7 +493,7 @@ def card(gib: float, card_class: CardClass = CardClass.GDDR) -> CardMemory:
 
 
 @given(
-    name=st.sampled_from(sorted(load_profiles())),
+    name=st.sampled_from(CLASSIC),
     gib=st.floats(1, 200),
     scale=st.floats(0.5, 2),
     traced=st.booleans(),
@@ -516,7 +517,7 @@ def test_the_largest_batch_is_the_largest_that_fits(
 
 
 @given(
-    name=st.sampled_from(sorted(load_profiles())),
+    name=st.sampled_from(CLASSIC),
     batch=st.integers(1, 10_000),
     task=st.sampled_from(TaskKind),
     precision=st.sampled_from(Precision),
@@ -710,3 +711,32 @@ def test_a_profile_of_before_is_read_and_falls_back_to_the_formula() -> None:
     profile = msgspec.convert(old, WorkloadProfile)
     assert profile.memory == ()
     assert peak_memory_bytes(profile, case_of(profile, TaskKind.TRAIN, Precision.FP32, 64)) > WORKSPACE_BYTES
+
+
+# --- recipes ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("batch", "gib"), [(1, 16.0), (2, 17.0), (4, 18.9)])
+def test_adapters_of_eight_billion_parameters_need_the_control_figures(batch: int, gib: float) -> None:
+    """Frozen in bfloat16, every layer computed again, 2,048 tokens, the loss in eight chunks."""
+    profile = load_profiles()["llama_8b_lora"]
+    case = case_of(profile, TaskKind.TRAIN, Precision.BF16, batch, **profile.recipe.fields)
+    need = need_of(profile, case, CardClass.HBM)
+    assert need.basis is MemoryBasis.TRACED
+    assert need.allocated.value / GIB == pytest.approx(gib, rel=0.01)
+
+
+def test_the_step_of_another_recipe_is_that_of_its_own_trace() -> None:
+    """Llama 3.2 1B: bfloat16 weights and states take 6 bytes a parameter, float32 ones 12."""
+    profile = load_profiles()["llama_1b"]
+    parts = {}
+    for recipe in (profile.recipe, *(variant.recipe for variant in profile.variants)):
+        case = case_of(profile, TaskKind.TRAIN, Precision.TF32, 4, **recipe.fields)
+        need = need_of(profile, case, CardClass.HBM)
+        assert need.basis is MemoryBasis.TRACED
+        parts[recipe.weight_type, recipe.checkpointing] = need.parts
+    none, every = Checkpointing.NONE, Checkpointing.FULL
+    for weight_type, size in ((WeightType.BFLOAT16, 6), (WeightType.FLOAT32, 12)):
+        states = parts[weight_type, none].weights_bytes + parts[weight_type, none].optimizer_bytes
+        assert states == pytest.approx(size * profile.parameters, rel=0.01)
+        assert parts[weight_type, every].saved_bytes < 0.2 * parts[weight_type, none].saved_bytes

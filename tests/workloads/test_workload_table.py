@@ -51,7 +51,7 @@ def _words_and_classes(name: str) -> tuple[str, str]:
 def _parameters(profile: WorkloadProfile) -> str:
     if not profile.parameters:
         return "none"
-    frozen = profile.trainable_parameters != profile.parameters
+    frozen = TaskKind.TRAIN in profile.tasks and profile.trainable_parameters != profile.parameters
     return f"{profile.parameters:,}" + (f", {profile.trainable_parameters:,} trained" if frozen else "")
 
 

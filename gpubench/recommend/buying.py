@@ -1,0 +1,211 @@
+"""What to buy: sets of one or two cards with the host around them, held to a purse, a power supply and slots.
+
+How much of its life a set works follows from the jobs of a month, where they are told.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from gpubench.models import GpuSpec, Offer, Purchase, RankedOffer
+from gpubench.recommend.economics import HOURS_PER_MONTH
+from gpubench.recommend.factors import cooling_of
+from gpubench.recommend.filters import Filter
+from gpubench.recommend.owning import Ownership, offer_of
+from gpubench.recommend.request import DEFAULT_HOST, Range, RankRequest
+from gpubench.units import format_number, format_percent
+
+HOST_W = 150.0
+"""What the machine around the cards draws [W]."""
+
+PSU_SHARE = 0.8
+"""Of its rating a power supply is planned for: cards draw more than their board power for milliseconds."""
+
+UNKNOWN_SLOTS = 3.0
+"""Slots that a card takes of which the table does not say: most large ones take as many."""
+
+_ROUNDING = 1e-9
+
+
+def purchase_filters(request: RankRequest, owned: Mapping[Offer, Ownership]) -> list[Filter]:
+    """Return what a purchase must keep within: the purse, the host's power supply, slots and air, a month.
+
+    Args:
+        request: The limits; of a host that is not told they are those of ``DEFAULT_HOST``.
+        owned: What owning means, for the owned ones among the offers; others pass.
+    """
+    if not owned:
+        return []
+    return [_filter(option, reason, request, owned) for option, reason in _LIMITS.items()]
+
+
+_Reason: TypeAlias = Callable[[RankRequest, Ownership, GpuSpec | None], str | None]
+
+
+def _filter(option: str, reason: _Reason, request: RankRequest, owned: Mapping[Offer, Ownership]) -> Filter:
+    def of(offer: Offer, spec: GpuSpec | None) -> str | None:
+        machine = owned.get(offer)
+        return None if machine is None else reason(request, machine, spec)
+
+    return Filter(option, of)
+
+
+def _too_dear(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> str | None:
+    del spec
+    most = request.max_purchase_usd
+    if most is None or machine.purchase_usd <= most:
+        return None
+    host = f" with a host of ${machine.host_usd:,.0f}" if machine.host_usd else ""
+    return f"${machine.purchase_usd:,.0f}{host}, above ${most:,.0f}"
+
+
+def _in_a_default_host(machine: Ownership) -> bool:
+    return machine.condition != "quoted" and "host_usd" in machine.assumed
+
+
+def _too_hot(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> str | None:
+    del request
+    if spec is None or not _in_a_default_host(machine) or cooling_of(spec) == "active":
+        return None
+    return "it has no fan of its own: give the price of a server for it with --host-usd"
+
+
+def _too_hungry(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> str | None:
+    rating = request.psu_watts
+    if rating is None and _in_a_default_host(machine):
+        rating = DEFAULT_HOST.psu_w
+    if rating is None:
+        return None
+    cards_w = _board_power_w(machine, spec)
+    if cards_w + HOST_W <= rating * PSU_SHARE:
+        return None
+    return (
+        f"its cards draw {cards_w:,.0f} W and the host {HOST_W:.0f} W, above {format_percent(PSU_SHARE)} "
+        f"of a power supply of {rating:,.0f} W (--psu-watts)"
+    )
+
+
+def _too_wide(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> str | None:
+    room = request.slots
+    if room is None and _in_a_default_host(machine):
+        room = DEFAULT_HOST.slots
+    if room is None or (taken := _slots(machine, spec)) <= room:
+        return None
+    return f"its cards take {taken:g} slots, above {room} (--slots)"
+
+
+def _too_busy(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> str | None:
+    del spec
+    if machine.use is None or machine.use <= 1 or request.jobs_per_month is None:
+        return None
+    return (
+        f"{format_number(request.jobs_per_month)} jobs take {format_number(machine.use)} times the hours of "
+        f"a month: {cards_needed(machine)} such cards are needed"
+    )
+
+
+_LIMITS: Mapping[str, _Reason] = {
+    "--max-purchase-usd": _too_dear,
+    "a card without a fan": _too_hot,
+    "--psu-watts": _too_hungry,
+    "--slots": _too_wide,
+    "--jobs-per-month": _too_busy,
+}
+
+
+def _board_power_w(machine: Ownership, spec: GpuSpec | None) -> float:
+    if spec is None or spec.board_power_w is None:
+        return machine.power_w
+    return spec.board_power_w * machine.gpu_count
+
+
+def _slots(machine: Ownership, spec: GpuSpec | None) -> float:
+    one = None if spec is None else spec.slot_count
+    return (UNKNOWN_SLOTS if one is None else one) * machine.gpu_count
+
+
+def cards_needed(machine: Ownership) -> int | None:
+    """Return how many such cards do the jobs of a month; None where no jobs are told.
+
+    One card that 1.4 months of work wait for each month needs another: 2.
+    """
+    return None if machine.use is None else max(1, math.ceil(machine.use * machine.gpu_count - _ROUNDING))
+
+
+def at_work(
+    machines: Iterable[Ownership], rows: Iterable[RankedOffer], request: RankRequest
+) -> list[Ownership]:
+    """Return the machines, each used for as much of its life as the jobs of a month take on it.
+
+    4 jobs of 73 h are 4 x 73 / 730 = 40 % of all hours. Of independent jobs each has one card, so that on two
+    cards they are 20 %.
+
+    Args:
+        machines: At any utilization.
+        rows: Their ranking, with the hours of one job.
+        request: The jobs of a month.
+    """
+    assert request.jobs_per_month is not None
+    hours = {row.offer: row.hours for row in rows}
+    found = []
+    for machine in machines:
+        job_hours = hours.get(offer_of(machine))
+        if job_hours is None:
+            found.append(machine)
+            continue
+        at_once = 1 if request.one_job_over_all_gpus else machine.gpu_count
+        use = request.jobs_per_month * job_hours / HOURS_PER_MONTH / at_once
+        assumed = tuple(field for field in machine.assumed if field != "utilisation")
+        found.append(replace(machine, utilisation=Range.of(min(use, 1.0)), use=use, assumed=assumed))
+    return found
+
+
+def purchases_of(
+    rows: Sequence[RankedOffer], owned: Mapping[Offer, Ownership], specs: Mapping[str, GpuSpec]
+) -> tuple[Purchase, ...]:
+    """Return the owned ones among the rows as purchases, in their order."""
+    return tuple(
+        _purchase(row, owned[row.offer], specs.get(row.offer.gpu_key)) for row in rows if row.offer in owned
+    )
+
+
+def _purchase(row: RankedOffer, machine: Ownership, spec: GpuSpec | None) -> Purchase:
+    return Purchase(
+        gpu_key=machine.gpu_key,
+        gpu_count=machine.gpu_count,
+        condition=machine.condition,
+        cards_usd=machine.purchase_usd - machine.host_usd,
+        host_usd=machine.host_usd,
+        purchase_usd=machine.purchase_usd,
+        price_date=machine.price_date,
+        source=machine.source,
+        rank=row.rank,
+        p_best=row.p_best,
+        board_power_w=_board_power_w(machine, spec),
+        slots=_slots(machine, spec),
+        memory_free=_memory_free(row, spec),
+        samples_per_s=row.samples_per_s,
+        samples_per_s_low=row.samples_per_s_low,
+        samples_per_s_high=row.samples_per_s_high,
+        score=row.score,
+        score_low=row.score_low,
+        score_high=row.score_high,
+        usd_per_hour=float(row.offer.price_usd_per_hour),
+        hours=row.hours,
+        utilisation=machine.utilisation.likely,
+        cards_needed=cards_needed(machine),
+        assumed=machine.assumed,
+    )
+
+
+def _memory_free(row: RankedOffer, spec: GpuSpec | None) -> float | None:
+    """Return the share of a card's memory that the largest of the workloads leaves."""
+    parts = row.parts or (row.estimate,)
+    used = [part.device_bytes or part.peak_memory_bytes for part in parts]
+    known = [each for each in used if each is not None]
+    if spec is None or spec.memory_bytes is None or len(known) < len(used):
+        return None
+    return 1 - max(known) / spec.memory_bytes

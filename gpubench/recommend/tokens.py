@@ -1,0 +1,83 @@
+"""What a million tokens costs, and what a token takes: of training, of prompts, of generated tokens."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gpubench.interval import Interval
+from gpubench.models import Estimate, RankedOffer
+from gpubench.predict.decode import token_time
+from gpubench.profile import load_profiles
+from gpubench.specs import load_specs
+
+MILLION = 1e6
+SECONDS_PER_HOUR = 3600.0
+
+
+class GenerationTimes(NamedTuple):
+    """Of one static batch, as predicted.
+
+    Attributes:
+        first_token_s: From the prompts to their first ids.
+        per_token_s: Of each token after.
+    """
+
+    first_token_s: Interval
+    per_token_s: Interval
+
+
+def generation_times(estimate: Estimate) -> GenerationTimes | None:
+    """Return the times of a predicted generation; None of another estimate."""
+    case, spec = estimate.case, load_specs().get(estimate.gpu_key)
+    usual = load_profiles().get(case.workload)
+    profile = None if usual is None else usual.at(case.recipe)
+    if case.new_tokens == 0 or spec is None or profile is None or profile.decode is None:
+        return None
+    token = token_time(profile.decode, case.prompt_tokens + case.new_tokens / 2, case.batch_size, spec)
+    if token is None or estimate.basis != "predicted":
+        return None
+    rest = case.new_tokens - 1
+
+    def first(samples_per_s: float | None, per_token_s: float) -> float | None:
+        return None if samples_per_s is None else case.batch_size / samples_per_s - rest * per_token_s
+
+    return GenerationTimes(
+        first_token_s=Interval(
+            first(estimate.samples_per_s, token.value),
+            first(estimate.high, token.low),
+            first(estimate.low, token.high),
+        ),
+        per_token_s=Interval(token.value, token.low, token.high),
+    )
+
+
+def token_costs(row: RankedOffer) -> dict[str, Interval]:
+    """Return the cost of a million tokens of an offer [USD], by what they are of; empty where none are known.
+
+    Of training it follows from the throughput of the whole instance, of a generation from one static batch on
+    each GPU: a server that joins sequences as they come has another cost.
+    """
+    case = row.estimate.case
+    profile = load_profiles().get(case.workload)
+    if row.parts or profile is None or not profile.tokens_per_sample:
+        return {}
+    times = generation_times(row.estimate)
+    if times is not None:
+        usd_per_s = float(row.offer.price_usd_per_hour) / row.offer.gpu_count / SECONDS_PER_HOUR
+
+        def cost(time: Interval, tokens: int) -> Interval:
+            return time.each(lambda seconds: MILLION * usd_per_s * seconds / tokens)
+
+        return {
+            "prefill": cost(times.first_token_s, case.batch_size * case.prompt_tokens),
+            "decode": cost(times.per_token_s, case.batch_size),
+        }
+    if case.new_tokens:
+        return {}
+    each = MILLION / profile.tokens_per_sample
+
+    def of(samples_per_usd: float | None) -> float | None:
+        return each / samples_per_usd if samples_per_usd else None
+
+    found = Interval(of(row.samples_per_usd), of(row.samples_per_usd_high), of(row.samples_per_usd_low))
+    return {"training": found} if case.task == "train" else {"forward pass": found}

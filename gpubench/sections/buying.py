@@ -1,0 +1,131 @@
+"""What to buy for a sum: sets of cards with their host, new and used apart, best first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpubench.blocks.block import Block
+from gpubench.blocks.parts import Paragraph, Table, number, table, text
+from gpubench.interval import Interval
+from gpubench.labels import gpu_name, gpus
+from gpubench.models import Purchase, Ranking
+from gpubench.offers.dates import show_price_date
+from gpubench.recommend.words import assumed_of
+from gpubench.sections.data import ReportData
+from gpubench.sections.section import Section
+from gpubench.units import (
+    UNKNOWN,
+    format_duration,
+    format_percent,
+    format_usd,
+    listing,
+)
+
+MOST_ROWS = 12
+_S_PER_H = 3600.0
+
+
+def _render(data: ReportData) -> Block | None:
+    ranking = data.ranking
+    if ranking is None or not ranking.purchases or not _is_asked(ranking):
+        return None
+    found = ranking.purchases
+    parts = (Paragraph(text=_sentence(ranking)), _table(ranking, found[:MOST_ROWS]), _assumptions(found))
+    return Block(title="What to buy", brief=parts, parts=parts)
+
+
+def _is_asked(ranking: Ranking) -> bool:
+    return ranking.max_purchase_usd is not None or any(each.cards_needed for each in ranking.purchases)
+
+
+def _sentence(ranking: Ranking) -> str:
+    limit = "" if ranking.max_purchase_usd is None else f" within ${ranking.max_purchase_usd:,.0f}"
+    best, *rest = ranking.purchases
+    sentences = [f"Best buy{limit}: {_words(best)}."]
+    others = {each.condition: each for each in reversed(rest)}  # the best of each condition
+    others.pop(best.condition, None)
+    sentences += [f"The best {name}: {_words(each)}." for name, each in others.items() if name != "unstated"]
+    fastest = max(ranking.purchases, key=lambda each: each.samples_per_s)
+    if fastest != best:
+        sentences.append(f"Fastest{limit}: {_words(fastest)}.")
+    return " ".join(sentences)
+
+
+def _words(each: Purchase) -> str:
+    one = f"${each.cards_usd / each.gpu_count:,.0f}{' each' if each.gpu_count > 1 else ''}"
+    price = f"{_condition(each)}, {one}, {show_price_date(each.price_date)}"
+    cards = f"{gpus(each.gpu_key, each.gpu_count)} ({price})"
+    host = f" and ${each.host_usd:,.0f} for a host: ${each.purchase_usd:,.0f}" if each.host_usd else ""
+    return f"{cards}{host}{_work(each)}"
+
+
+def _condition(each: Purchase) -> str:
+    return {"quoted": "as quoted", "unstated": "new or used not stated"}.get(each.condition, each.condition)
+
+
+def _work(each: Purchase) -> str:
+    if each.cards_needed is None:
+        return ""
+    enough = "card does" if each.cards_needed == 1 else "cards do"
+    return f", at work {format_percent(each.utilisation)} of all hours; {each.cards_needed} {enough} the jobs"
+
+
+def _table(ranking: Ranking, found: Sequence[Purchase]) -> Table:
+    has_job = any(each.hours is not None for each in found)
+    has_month = any(each.cards_needed is not None for each in found)
+    return table(
+        "What the sum buys, best first",
+        found,
+        text("Cards", lambda each: gpus(each.gpu_key, each.gpu_count)),
+        text("Condition", _condition),
+        number("Cards cost", lambda each: format_usd(each.cards_usd), 3),
+        number("Host", lambda each: format_usd(each.host_usd), 4),
+        number("In all", lambda each: format_usd(each.purchase_usd)),
+        number(_unit(ranking), lambda each: _throughput(ranking, each).text()),
+        number("Hour of work", lambda each: format_usd(each.usd_per_hour)),
+        *((number("A job", _job),) if has_job else ()),
+        *((number("At work", _at_work),) if has_month else ()),
+        *((number("Cards needed", _needed),) if has_month else ()),
+        number("Memory free", lambda each: _share(each.memory_free), 2),
+        number("Watts", lambda each: f"{each.board_power_w:,.0f}", 5),
+        number("Slots", lambda each: f"{each.slots:g}", 6),
+        text("Price of", lambda each: show_price_date(each.price_date), 1),
+    )
+
+
+def _unit(ranking: Ranking) -> str:
+    if ranking.by_reference and ranking.reference_gpu_key:
+        return f"× {gpu_name(ranking.reference_gpu_key)}"
+    return ranking.throughput_unit[:1].upper() + ranking.throughput_unit[1:]
+
+
+def _job(each: Purchase) -> str:
+    return UNKNOWN if each.hours is None else format_duration(each.hours * _S_PER_H)
+
+
+def _at_work(each: Purchase) -> str:
+    return format_percent(each.utilisation)
+
+
+def _needed(each: Purchase) -> str:
+    return str(each.cards_needed or UNKNOWN)
+
+
+def _throughput(ranking: Ranking, each: Purchase) -> Interval:
+    if ranking.by_reference:
+        return Interval(each.score or 0.0, each.score_low, each.score_high)
+    return Interval(each.samples_per_s, each.samples_per_s_low, each.samples_per_s_high)
+
+
+def _share(value: float | None) -> str:
+    return UNKNOWN if value is None else format_percent(value)
+
+
+def _assumptions(found: Sequence[Purchase]) -> Paragraph:
+    assumed = assumed_of(found)
+    if not assumed:
+        return Paragraph(text="Nothing was assumed: host, life, power and tariff were given.", tone="note")
+    return Paragraph(text=f"Assumed, because it was not given: {listing(assumed)}.", tone="note")
+
+
+SECTION = Section(key="buying", render=_render, place=105)

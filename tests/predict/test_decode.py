@@ -1,0 +1,59 @@
+"""Decode rates from weight and cache bytes over bandwidth, judged on GPUs that the fit has not seen."""
+
+from __future__ import annotations
+
+from statistics import mean
+
+import pytest
+
+from gpubench.models import DecodeWork
+from gpubench.predict.decode import decode_fit, decode_readings, token_time
+from gpubench.specs import load_specs, require_spec
+
+
+def test_left_out_gpus_are_within_a_fifth_in_the_mean():
+    fit = decode_fit()
+    assert len(fit.errors) == 58
+    assert mean(fit.errors) < 0.20
+    assert mean(fit.errors) == pytest.approx(0.085, abs=0.02)
+    assert 0.8 < fit.share < 1
+    assert 1e-3 < fit.fixed_s < 5e-3
+
+
+def test_every_reading_is_of_a_known_gpu_and_within_its_bandwidth():
+    assert {r.gpu_key for r in decode_readings()} <= {*load_specs()}
+    for reading in decode_readings():
+        reached = reading.bytes_read / reading.token_s
+        assert 0.2 < reached / load_specs()[reading.gpu_key].memory_bandwidth_bytes_per_s < 1
+
+
+def test_nine_tenths_of_the_gpus_are_held_by_the_interval():
+    readings, held = decode_readings(), {}
+    for reading in readings:
+        work = DecodeWork(weight_bytes=reading.bytes_read, cache_bytes_per_token=0, flops_per_token=0)
+        found = token_time(work, 0, 1, load_specs()[reading.gpu_key])
+        held.setdefault(reading.gpu_key, []).append(found.low <= reading.token_s <= found.high)
+    shares = [mean(each) for each in held.values()]
+    assert len(shares) == 12
+    assert sum(share >= 0.5 for share in shares) >= 10
+
+
+def test_half_the_bytes_take_half_of_the_reading_and_a_batch_reads_the_weights_once():
+    spec = require_spec("RTX 4090")
+    whole = DecodeWork(weight_bytes=15e9, cache_bytes_per_token=131_072, flops_per_token=15e9)
+    half = DecodeWork(weight_bytes=7.5e9, cache_bytes_per_token=131_072, flops_per_token=15e9)
+    fixed = decode_fit().fixed_s
+    one, narrow = token_time(whole, 0, 1, spec), token_time(half, 0, 1, spec)
+    assert (one.value - fixed) / (narrow.value - fixed) == pytest.approx(2)
+    eight = token_time(whole, 1000, 8, spec)
+    assert eight.value - one.value == pytest.approx(
+        8 * 1000 * 131_072 / (decode_fit().share * 1.008e12), rel=1e-3
+    )
+
+
+def test_a_card_without_a_known_bandwidth_has_no_answer():
+    import msgspec
+
+    spec = msgspec.structs.replace(require_spec("RTX 4090"), memory_bandwidth_bytes_per_s=None)
+    work = DecodeWork(weight_bytes=15e9, cache_bytes_per_token=1, flops_per_token=1)
+    assert token_time(work, 0, 1, spec) is None

@@ -1,0 +1,275 @@
+"""What to buy for a sum: cards with a host, within power supply and slots; and how much the jobs of a month use."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+
+import gpubench
+from gpubench.cli.app import main
+from gpubench.errors import MisuseError
+from gpubench.offers.cards import card_prices
+from gpubench.recommend.buying import at_work, cards_needed, purchase_filters
+from gpubench.recommend.filters import apply
+from gpubench.recommend.owning import offer_of, ownerships
+from gpubench.recommend.request import Range, RankRequest, check
+from gpubench.recommend.words import assumed_of
+from gpubench.specs import load_specs
+
+from .builders import L4, TODAY
+from .test_owning import machine, weigh
+
+RTX3090 = "nvidia-geforce-rtx-3090-24gb"
+EVERYTHING = (
+    "years",
+    "utilisation",
+    "power_w",
+    "pue",
+    "tariff_usd_per_kwh",
+    "resale_usd",
+    "host_usd",
+    "idle_w",
+)
+
+
+def cards(count=1, **changes):
+    """RTX 3090 at 1,207 USD each beside a host of 1,000: 350 W and 3 slots a card."""
+    fields = {
+        "gpu_key": RTX3090, "gpu_count": count, "purchase_usd": 1207.0 * count + 1000, "host_usd": 1000.0,
+        "power_w": 350.0 * count, "condition": "used", "assumed": EVERYTHING, "source": "a report", "years": 3.0,
+    }  # fmt: skip
+    return machine(**fields | changes)
+
+
+def left_out(given, **options):
+    """Return the option that a machine falls to and why; None where it may be bought."""
+    owned = {offer_of(given): given}
+    _, fallen = apply(purchase_filters(RankRequest(**options), owned), owned, load_specs())
+    return (fallen[0].option, fallen[0].reason) if fallen else None
+
+
+def test_the_sum_is_that_of_cards_and_host():
+    """2 x 1,207 + 1,000 = 3,414."""
+    assert left_out(cards(2), max_purchase_usd=3414) is None
+    option, reason = left_out(cards(2), max_purchase_usd=3413)
+    assert option == "--max-purchase-usd"
+    assert reason == "$3,414 with a host of $1,000, above $3,413"
+
+
+def test_cards_and_host_draw_at_most_four_fifths_of_the_power_supply():
+    """2 x 350 + 150 = 850 W: within 0.8 x 1,200 = 960 of a new host and 0.8 x 1,063 = 850.4, above 0.8 x 1,062."""
+    assert left_out(cards(2)) is None
+    assert left_out(cards(2), psu_watts=1063) is None
+    assert left_out(cards(2), psu_watts=1062)[0] == "--psu-watts"
+    option, reason = left_out(cards(3, gpu_count=3), slots=9)  # 1,050 + 150 = 1,200
+    assert (option, "1,050 W and the host 150 W" in reason) == ("--psu-watts", True)
+
+
+def test_cards_take_slots():
+    """Two RTX 3090 take 6; of a card whose width is not known 3 are counted."""
+    assert left_out(cards(2), slots=6) is None
+    assert left_out(cards(2), slots=5)[0] == "--slots"
+    wide = "nvidia-geforce-rtx-5060-ti-16gb"
+    assert load_specs()[wide].slot_count is None
+    assert left_out(cards(2, gpu_key=wide), slots=6) is None
+    assert left_out(cards(2, gpu_key=wide), slots=5)[0] == "--slots"
+
+
+def test_a_card_without_a_fan_needs_a_host_that_somebody_names():
+    passive = cards(gpu_key=L4)
+    assert left_out(passive)[0] == "a card without a fan"
+    named = replace(passive, assumed=tuple(name for name in EVERYTHING if name != "host_usd"))
+    assert left_out(named) is None
+
+
+def test_of_what_is_quoted_only_given_limits_hold():
+    """Whoever owns four cards has a host for them."""
+    quoted = cards(4, condition="quoted", source="own")
+    assert left_out(quoted) is None
+    assert left_out(quoted, psu_watts=1600)[0] == "--psu-watts"
+
+
+# --- the jobs of a month ----------------------------------------------------------------------------------
+
+
+class Row:
+    """The two fields of a row that are looked at: a job of 73 h."""
+
+    def __init__(self, given):
+        self.offer, self.hours = offer_of(given), 73.0
+
+
+def used(given, **options):
+    request = RankRequest(samples=1e6, jobs_per_month=4, max_purchase_usd=1e4, **options)
+    (found,) = at_work([given], [Row(given)], request)
+    return found
+
+
+def test_the_jobs_of_a_month_say_how_much_a_machine_works():
+    """4 x 73 / 730 = 0.4 of all hours; of independent jobs each has one of the two cards: 0.2."""
+    assert used(cards(2)).utilisation == Range.of(pytest.approx(0.4))
+    assert used(cards(2), jobs="independent").utilisation == Range.of(pytest.approx(0.2))
+    assert "utilisation" not in used(cards(2)).assumed
+
+
+@pytest.mark.parametrize(
+    ("use", "count", "needed"), [(0.4, 1, 1), (1.0, 1, 1), (1.4, 1, 2), (0.4, 2, 1), (0.6, 2, 2)]
+)
+def test_so_many_cards_do_them(use, count, needed):
+    """1.4 months of work for one card take two; 0.6 of two cards are 1.2 cards."""
+    assert cards_needed(cards(count, use=use)) == needed
+
+
+def test_a_machine_that_the_jobs_do_not_fit_on_is_left_out():
+    option, reason = left_out(cards(use=1.4), samples=1e6, jobs_per_month=4)
+    assert option == "--jobs-per-month"
+    assert "2 such cards are needed" in reason
+
+
+def test_what_a_useful_hour_costs_follows_from_the_jobs():
+    """(2,207 - 30 % of it) / (3 x 8,760 x 0.1) = 0.5879, and 0.35 kW x 0.15 = 0.0525: 0.6404 USD."""
+    request = check(
+        RankRequest(workloads=("vgg16",), samples=1e6, jobs_per_month=1, own=("RTX 3090, 1 USD",))
+    )
+    given = cards(resale_usd=Range.of(0.3 * 2207), tariff=Range.of(0.15), pue=1.0)
+    (found,) = at_work([given], [Row(given)], request)
+    assert float(offer_of(found).price_usd_per_hour) == pytest.approx(0.6404, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_purchase_usd": 3000.0, "rent_or_buy": "rent"}, "--rent contradicts --max-purchase-usd"),
+        ({"jobs_per_month": 4.0, "rent_or_buy": "buy"}, "--jobs-per-month needs a job"),
+        ({"jobs_per_month": 4.0, "samples": 1e6}, "add --buy, --max-purchase-usd or --own"),
+        (
+            {"jobs_per_month": 4.0, "samples": 1e6, "rent_or_buy": "buy", "utilization": Range.of(0.3)},
+            "leave out --utilization",
+        ),
+        ({"max_purchase_usd": 0.0}, "--max-purchase-usd 0 must be above 0"),
+        ({"slots": 0}, "--slots 0 must be at least 1"),
+    ],
+)
+def test_what_contradicts_itself_is_one_line(options, message):
+    with pytest.raises(MisuseError, match=message):
+        check(RankRequest(**options))
+
+
+# --- prices and assumptions -------------------------------------------------------------------------------
+
+
+def test_every_card_price_has_a_condition_a_date_and_a_source():
+    prices = card_prices()
+    assert len(prices) >= 20
+    for each in prices:
+        assert each.condition in {"new", "used", "unstated"}
+        assert each.price_date >= "2026-07"
+        assert len(each.source) > 20
+
+
+def test_new_and_used_stand_apart():
+    """The RTX 5070 costs 557 used and 835 new; both with a host of 1,000."""
+    found = {
+        (each.gpu_key, each.condition): each.purchase_usd
+        for each in ownerships(RankRequest(rent_or_buy="buy"), load_specs(), {}, TODAY)
+    }
+    key = "nvidia-geforce-rtx-5070-12gb"
+    assert (found[key, "used"], found[key, "new"]) == (1557, 1835)
+    labels = {
+        offer_of(each).instance
+        for each in ownerships(RankRequest(rent_or_buy="buy"), load_specs(), {}, TODAY)
+    }
+    assert labels == {"new, 3 years at 50 %", "used, 3 years at 50 %", "3 years at 50 %"}
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"years": 4.0}, "years"),
+        ({"asked": ("years",)}, "years"),
+        ({"tariff": Range.of(0.2)}, "tariff_usd_per_kwh"),
+        ({"asked": ("utilization",)}, "utilisation"),
+        ({"resale": Range.of(0.1)}, "resale_usd"),
+        ({"pue": 1.2}, "pue"),
+        ({"host_usd": 0.0}, "host_usd"),
+    ],
+)
+def test_what_was_given_is_not_called_assumed_be_it_the_default(given, field):
+    (bare, *_) = ownerships(RankRequest(rent_or_buy="buy"), load_specs(), {}, TODAY)
+    (told, *_) = ownerships(RankRequest(rent_or_buy="buy", **given), load_specs(), {}, TODAY)
+    assert field in bare.assumed
+    assert set(bare.assumed) - set(told.assumed) == {field}
+
+
+def test_every_assumption_is_said_with_its_value():
+    bought = weigh([cards(resale_usd=Range.of(600.0))], [], {RTX3090: 500}, rent_or_buy="buy").purchases
+    assert assumed_of(bought) == [
+        "$0.10 to 0.35 a kWh",
+        "$1,000 for the machine around the cards",
+        "25 to 90 % of all hours at work",
+        "PUE 1",
+        "a life of 3 years",
+        "board power as the power at work",
+        "no power when idle",
+        "resale at 15 to 50 % of the price",
+    ]
+    quoted = weigh(
+        [machine(assumed=("host_usd",))], [], {machine().gpu_key: 500}, rent_or_buy="buy"
+    ).purchases
+    assert assumed_of(quoted) == ["no host to pay for"]
+
+
+# --- the whole answer -------------------------------------------------------------------------------------
+
+
+def test_three_thousand_dollars_and_a_desk(tmp_path):
+    """On the shipped tables: every set keeps within the sum, one card and two, new and used, and none is rented."""
+    ranking = gpubench.rank("vgg16", max_purchase_usd=3000, as_of="2026-11-20", results=tmp_path, draws=50)
+    bought = ranking.purchases
+    assert len(bought) == len(ranking.rows) > 5
+    assert {each.gpu_count for each in bought} == {1, 2}
+    assert {"new", "used"} <= {each.condition for each in bought}
+    for each, row in zip(bought, ranking.rows, strict=True):
+        assert each.cards_usd + each.host_usd == each.purchase_usd <= 3000
+        assert each.board_power_w + 150 <= 960
+        assert each.slots <= 6
+        assert Decimal(str(each.usd_per_hour)) == row.offer.price_usd_per_hour
+        assert 0 < each.memory_free < 1
+    assert any("above $3,000" in each.reason for each in ranking.excluded)
+
+
+def test_the_cards_that_the_jobs_of_a_month_need(tmp_path):
+    """Of each set utilization is jobs x hours / 730; DDP: the whole set works on one job."""
+    ranking = gpubench.rank(
+        "vgg16", samples=2e8, jobs_per_month=5, max_purchase_usd=3000, as_of="2026-11-20", results=tmp_path,
+        draws=50,
+    )  # fmt: skip
+    assert ranking.purchases
+    for each in ranking.purchases:
+        assert each.utilisation == pytest.approx(5 * each.hours / 730, rel=1e-6)
+        assert 1 <= each.cards_needed <= each.gpu_count
+        assert "utilisation" not in each.assumed
+
+
+def test_the_first_line_says_what_to_buy_whether_new_or_used_and_for_how_much(monkeypatch, capsys, tmp_path):
+    words = [
+        "rank",
+        "vgg16",
+        "--max-purchase-usd",
+        "3000",
+        "--as-of",
+        "2026-11-20",
+        "--results",
+        str(tmp_path),
+    ]
+    monkeypatch.setattr("sys.argv", ["gpubench", *words])
+    monkeypatch.setenv("NO_COLOR", "1")
+    with pytest.raises(SystemExit):
+        main()
+    shown = capsys.readouterr().out
+    assert re.match(r"Own [12]x RTX [\w ]+ \((new|used)\) with a host for \$[12],\d{3}\.\n", shown)
+    assert "What the sum buys, best first" in shown
+    assert "$1,000 for the machine around the cards" in " ".join(shown.split())

@@ -1,0 +1,80 @@
+"""Cost of a million tokens and time of a token, from the question of a buyer to the rows."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from gpubench.errors import MisuseError
+from gpubench.predict.decode import token_time
+from gpubench.profile import load_profiles, profile_of
+from gpubench.recommend.as_json import as_json
+from gpubench.recommend.rank import rank
+from gpubench.specs import require_spec
+
+
+@pytest.fixture(scope="module")
+def lora():
+    return as_json(rank("llama_8b_lora", gpu=["h100", "rtx 4090"], as_of="2026-11-20", draws=50))
+
+
+@pytest.fixture(scope="module")
+def generated():
+    return as_json(rank("llama_8b", gpu=["h100", "rtx 4090"], batch_size=8, as_of="2026-11-20", draws=50))
+
+
+def test_a_million_tokens_of_training_cost_what_the_throughput_says(lora):
+    row = next(row for row in lora["rows"] if row["gpu_count"] == 1)
+    assert row["precision"] == "bf16"
+    tokens_per_usd = 3600 * row["samples_per_s"] * 2048 / row["price_usd_per_hour"]
+    assert row["usd_per_million_tokens_training"] == pytest.approx(1e6 / tokens_per_usd)
+    low, high = (row[f"usd_per_million_tokens_training_{end}"] for end in ("low", "high"))
+    assert low < row["usd_per_million_tokens_training"] < high
+
+
+def test_a_generation_is_its_prompt_and_then_each_token_by_what_it_reads(generated):
+    row = next(row for row in generated["rows"] if row["gpu_key"] == "nvidia-geforce-rtx-4090-24gb")
+    token = token_time(profile_of("llama_8b").decode, 512 + 64, 8, require_spec("RTX 4090"))
+    assert row["per_token_s"] == pytest.approx(token.value)
+    whole = 8 / (row["samples_per_s"] / row["gpu_count"])
+    assert whole == pytest.approx(row["first_token_s"] + 127 * token.value)
+    usd_per_s = row["price_usd_per_hour"] / row["gpu_count"] / 3600
+    assert row["usd_per_million_tokens_decode"] == pytest.approx(1e6 * usd_per_s * token.value / 8)
+    assert row["usd_per_million_tokens_prefill"] == pytest.approx(
+        1e6 * usd_per_s * row["first_token_s"] / 8 / 512
+    )
+    assert "not validated for torch" in row["method"]
+
+
+def test_a_limit_of_latency_is_one_of_time_per_token(generated):
+    row = generated["rows"][0]
+    limit_ms = 1000 * row["per_token_s_high"]
+    kept = rank("llama_8b", gpu=[row["gpu_key"]], batch_size=8, task="infer", max_latency_ms=limit_ms * 1.01)
+    assert kept.rows
+    with pytest.raises(MisuseError, match="a token of each of 8 may take"):
+        rank("llama_8b", gpu=[row["gpu_key"]], batch_size=8, task="infer", max_latency_ms=limit_ms * 0.99)
+
+
+def test_fewer_bits_take_less_time_and_memory():
+    half, narrow = profile_of("llama_8b"), profile_of("llama_8b", {"weight_type": "int4"})
+    spec = require_spec("RTX 4090")
+    times = [token_time(p.decode, 576, 1, spec).value for p in (half, narrow)]
+    assert times[1] < 0.5 * times[0]
+    assert narrow.memory[0].weights_bytes < 0.35 * half.memory[0].weights_bytes
+    assert load_profiles()["llama_8b"].at(narrow.recipe) is not None
+
+
+def test_a_ranking_of_a_language_model_needs_no_torch_and_under_three_seconds_of_cpu():
+    code = (
+        "import sys, time\n"
+        "from gpubench.recommend.rank import rank\n"
+        "assert rank('llama_8b_lora', as_of='2026-11-20').rows\n"
+        "assert 'torch' not in sys.modules\n"
+        "print(time.process_time())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert float(done.stdout) < 3

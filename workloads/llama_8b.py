@@ -1,0 +1,203 @@
+"""Llama 3 8B as it is run: a prompt at once, then one token after the other over a key-value cache."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - as everybody calls it
+
+from gpubench.errors import MisuseError
+from gpubench.models import DecodeWork, Recipe, TaskKind, WeightType
+from gpubench.workload import CASTS, Task, Workload, draw_labels, seeded
+from gpubench_workloads._decoder_blocks import (
+    DecoderLayer,
+    NarrowEmbedding,
+    NarrowLinear,
+    RmsNorm,
+    Rotation,
+    Sizes,
+    attend,
+    rotation,
+)
+from gpubench_workloads._llama import LABELS, LLAMA_8B, REFERENCE_TOKENS, SOURCE, TINY
+
+
+class Generator(nn.Module):
+    """A decoder with a cache of keys and values whose length is fixed before the first token.
+
+    Calling it computes a prompt and fills the cache; ``next`` adds one token to every sequence. Both give the
+    scores of the token after, (N, vocabulary).
+
+    Shapes:
+        tokens: (N, T) int64, with T below the length of the cache.
+    """
+
+    def __init__(self, sizes: Sizes, cache_tokens: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.sizes, self.cache_tokens = sizes, cache_tokens
+
+        def make(inputs: int, outputs: int, *, adapted: bool) -> nn.Module:
+            del adapted
+            return NarrowLinear(inputs, outputs, dtype)
+
+        self.words = NarrowEmbedding(sizes.vocabulary, sizes.width, dtype=dtype)
+        self.layers = nn.ModuleList(DecoderLayer(sizes, make, dtype) for _ in range(sizes.layers))
+        self.norm = RmsNorm(sizes.width, sizes.epsilon, dtype)
+        self.head = NarrowLinear(sizes.width, sizes.vocabulary, dtype)
+        self.requires_grad_(requires_grad=False)
+        self.cache: Tensor | None = None
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Compute the prompts, all of one length."""
+        length = tokens.shape[1]
+        angles = rotation(torch.arange(length, device=tokens.device), self.sizes)
+        x = self.words(tokens)
+        cache = self._cache_for(x)
+        for layer, (keys, values) in zip(self.layers, cache, strict=True):
+            assert isinstance(layer, DecoderLayer)
+            query, key, value = layer.attention.projected(layer.attention_norm(x), angles)
+            keys[: len(x), :, :length] = key
+            values[: len(x), :, :length] = value
+            x = x + layer.attention.joined(attend(query, key, value))
+            x = x + layer.network(layer.network_norm(x))
+        return self._scores(x[:, -1])
+
+    def next(self, ids: Tensor, place: Tensor) -> Tensor:
+        """Compute one token of every sequence.
+
+        Shapes:
+            ids: (N,) int64; place: (1,) int64, the number of tokens before it.
+        """
+        angles = rotation(place, self.sizes)
+        seen = torch.arange(self.cache_tokens, device=ids.device) <= place
+        x = self.words(ids)[:, None]
+        assert self.cache is not None
+        for layer, (keys, values) in zip(self.layers, self.cache, strict=True):
+            assert isinstance(layer, DecoderLayer)
+            mine = keys[: len(x)], values[: len(x)]
+            x = x + _attend_cached(layer, x, angles, (place, seen), mine)
+            x = x + layer.network(layer.network_norm(x))
+        return self._scores(x[:, -1])
+
+    def _scores(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.norm(x))
+        return scores.float()
+
+    def _cache_for(self, x: Tensor) -> Tensor:
+        """Keys and values of every layer; made once, and again where a larger batch needs more."""
+        cache = self.cache
+        if cache is None or cache.device != x.device or cache.dtype != x.dtype or cache.shape[2] < len(x):
+            sizes = self.sizes
+            shape = (sizes.layers, 2, len(x), sizes.key_value_heads, self.cache_tokens, sizes.head_width)
+            with torch.inference_mode(mode=False):  # it is written to in later steps too
+                cache = self.cache = x.new_zeros(shape)
+        return cache
+
+
+def _attend_cached(
+    layer: DecoderLayer,
+    x: Tensor,
+    angles: Rotation,
+    where: tuple[Tensor, Tensor],
+    cache: tuple[Tensor, Tensor],
+) -> Tensor:
+    """Attention of one token to all of the cache up to it.
+
+    The heads that share a key stand where other attention has its queries: no key is copied for them.
+
+    Shapes:
+        x: (N, 1, width); where: place (1,) int64 and what is seen (length,) bool; cache: keys and values,
+            (N, key heads, length, channels) each.
+    """
+    (place, seen), (keys, values) = where, cache
+    attention = layer.attention
+    query, key, value = attention.projected(layer.attention_norm(x), angles)
+    keys.index_copy_(2, place, key)
+    values.index_copy_(2, place, value)
+    grouped = query.unflatten(1, (attention.key_value_heads, -1)).squeeze(3)
+    out = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=seen[None, None, None])
+    return attention.joined(out.flatten(1, 2).unsqueeze(2))
+
+
+def build(batch_size: int, seed: int, *, sizes: Sizes, recipe: Recipe, context: int = 8192) -> Task:
+    """Build the decoder and four batches of random prompts.
+
+    Shapes:
+        inputs: (N, prompt) int64; targets: (N,) int64 in [1, 5); scores: (N, vocabulary).
+
+    Args:
+        batch_size: N, sequences that are generated side by side.
+        seed: Fixes weights and batches; equal seeds give equal tasks.
+        sizes: Of the decoder.
+        recipe: Tokens of prompt and answer, type of the weights.
+        context: The most tokens that the model was made for.
+
+    Raises:
+        MisuseError: If prompt and answer are longer than the context.
+    """
+    if recipe.cache_tokens > context:
+        raise MisuseError(
+            f"a prompt of {recipe.prompt_tokens:,} and {recipe.new_tokens:,} new tokens are "
+            f"{recipe.cache_tokens:,}: the context of the model is {context:,} tokens"
+        )
+    cast = recipe.weight_type in CASTS  # what is quantized is so on the device, from bfloat16
+    dtype = getattr(torch, recipe.weight_type) if cast else torch.bfloat16
+    with seeded(seed):
+        model = Generator(sizes, recipe.cache_tokens, dtype)
+        batches = tuple(
+            (
+                torch.randint(sizes.vocabulary, (batch_size, recipe.prompt_tokens)),
+                draw_labels(LABELS, (batch_size,)),
+            )
+            for _ in range(4)
+        )
+    return Task(
+        model=model,
+        batches=batches,
+        loss=F.cross_entropy,
+        optimizer=partial(torch.optim.AdamW, lr=1e-4),
+        reference_tokens=REFERENCE_TOKENS,
+        new_tokens=recipe.new_tokens,
+        decode=_decode_work(sizes, recipe),
+    )
+
+
+def _decode_work(sizes: Sizes, recipe: Recipe) -> DecodeWork:
+    """What each new token reads: every weight but those of the embedding, of which it takes a row."""
+    narrow = sizes.head_width * sizes.key_value_heads
+    layer = 2 * sizes.width * (sizes.width + narrow) + 3 * sizes.width * sizes.forward
+    quantized, kept = float(sizes.layers * layer + sizes.vocabulary * sizes.width), 2.0 * sizes.layers
+    return DecodeWork(
+        weight_bytes=quantized * recipe.weight_type.bytes_each + 2 * sizes.width * (kept + 1),
+        cache_bytes_per_token=2.0 * 2 * sizes.layers * narrow,
+        flops_per_token=2 * quantized,
+    )
+
+
+_RECIPE = Recipe(weight_type=WeightType.BFLOAT16, prompt_tokens=512, new_tokens=128, cache_tokens=640)
+_TINY_RECIPE = Recipe(weight_type=WeightType.BFLOAT16, prompt_tokens=12, new_tokens=4, cache_tokens=16)
+
+WORKLOAD = Workload(
+    name="llama_8b",
+    summary="Llama 3 8B, run: a prompt of 512 tokens, 128 new ones",
+    version=1,
+    sample_unit="sequence",
+    sample_shape=(512,),
+    batches=(1, 8, 32),
+    is_image=False,
+    source=SOURCE,
+    build=partial(build, sizes=LLAMA_8B, recipe=_RECIPE),
+    tiny=partial(build, sizes=TINY, recipe=_TINY_RECIPE, context=32),
+    tasks=(TaskKind.INFER,),
+    recipe=_RECIPE,
+    settings=("weight_type", "prompt_tokens", "new_tokens", "cache_tokens"),
+    precisions=("bf16",),
+    variants=(
+        _RECIPE.changed({"prompt_tokens": 2048}),
+        _RECIPE.changed({"weight_type": WeightType.INT8}),
+        _RECIPE.changed({"weight_type": WeightType.INT4}),
+    ),
+    is_classic=False,
+)
