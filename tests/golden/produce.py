@@ -133,7 +133,7 @@ def run(*arguments: str, columns: int = 120, terminal: bool = False) -> tuple[in
 # --- what is normalized -----------------------------------------------------------------------------------
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x1b\x07]*(?:\x07|\x1b\\)")
-_RAW = re.compile(r'<section id="raw".*?</section>', re.DOTALL)
+_RAW = re.compile(r'<details class="section" id="raw".*?</details>', re.DOTALL)
 _SIZE = re.compile(r"\b\d[\d.,]* (?:[KMG]i?)?B\b")
 
 
