@@ -13,7 +13,7 @@ from gpubench.errors import MisuseError
 from gpubench.findings import FindingKind, doubts
 from gpubench.interval import Interval
 from gpubench.models import BatchChoice, Case, Measurement, Run, Status
-from gpubench.units import plain
+from gpubench.units import format_percent, plain
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +60,14 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the interval allows both: slower by more than ``tolerance``, and not."""
         surely_within = self.ratio.low is not None and self.ratio.low >= 1 - tolerance
         return not surely_within and not self.slower_than(tolerance)
+
+    def verdict_at(self, tolerance: float | None) -> str:
+        """The same where a change of ``tolerance`` is looked for: no difference is seen only where none fits.
+
+        A ratio of 0.845 (0.602 to 1.186) holds 1, and holds 0.7 as well.
+        """
+        undecided = tolerance is not None and self.undecided_at(tolerance)
+        return f"undecided at {format_percent(tolerance)}" if undecided else self.verdict
 
     def document(self) -> dict[str, Any]:
         """Return the row as JSON shows it."""

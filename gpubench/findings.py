@@ -238,14 +238,19 @@ def describe(finding: Finding, where: str | None = None) -> str:
     """One line: what was seen, where (None for the run as a whole), the limit, and the next action.
 
     >>> describe(Finding(kind=FindingKind.NOISY, value=0.081, limit=0.05))
-    'NOISY: rounds or launches spread widely (8.1 %, limit 5.0 %); close other programs and measure again'
+    'rounds or launches spread widely (8.1 %, limit 5.0 %); close other programs and measure again [NOISY]'
     """
     what, action = _TEXTS[finding.kind]
     parts = [show(finding.kind, finding.value)] if finding.value is not None else []
     if parts and finding.limit is not None:
         parts.append(f"limit {show(finding.kind, finding.limit)}")
     seen = ": ".join(part for part in (where, ", ".join(parts)) if part)
-    return f"{finding.kind}: {what}{f' ({seen})' if seen else ''}; {action}"
+    return f"{what}{f' ({seen})' if seen else ''}; {action} [{finding.kind}]"
+
+
+def what_and_action(kind: FindingKind) -> tuple[str, str]:
+    """Return what was seen and what to do, in words."""
+    return _TEXTS[kind]
 
 
 def doubts(*findings: Iterable[Finding]) -> tuple[FindingKind, ...]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from gpubench.discovery import workload_names
 from gpubench.errors import GpuBenchError
+from gpubench.findings import doubts
 from gpubench.measure.launcher import Launcher
 from gpubench.measure.plan import PlannedCase
 from gpubench.measure.request import CLASSIC, RunRequest
@@ -19,6 +21,7 @@ from gpubench.record.pytest_json import case_id
 from gpubench.record.pytest_json import machine_info as described
 from gpubench.session.session import Prepared, new_run, prepare
 
+_DOUBTFUL = pytest.StashKey[dict[str, str]]()
 _PREPARED = pytest.StashKey[Prepared]()
 
 
@@ -56,8 +59,32 @@ def gpubench_measure(pytestconfig: pytest.Config) -> Iterator[Callable[[PlannedC
     prepared = _prepared(pytestconfig)
     calm = msgspec.structs.replace(prepared.plan.budget, case_s=None)  # a test is never in a run's haste
     launcher = Launcher(msgspec.structs.replace(prepared.plan, budget=calm), prepared.device)
-    yield launcher.measure_one
+    doubtful = pytestconfig.stash.setdefault(_DOUBTFUL, {})
+
+    def measure(planned: PlannedCase) -> Measurement:
+        measurement = launcher.measure_one(planned)
+        if kinds := doubts(measurement.findings):
+            doubtful[case_id(planned)] = ", ".join(kinds)
+        return measurement
+
+    yield measure
     launcher.close()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say below the tables which rows not to trust: pytest-benchmark has no column for it."""
+    doubtful = config.stash.get(_DOUBTFUL, {})
+    if doubtful:
+        terminalreporter.section("doubtful rows")
+    for name, kinds in doubtful.items():
+        terminalreporter.write_line(f"{name}: {kinds}")
+
+
+def pytest_benchmark_update_json(output_json: dict[str, list[dict[str, Any]]]) -> None:
+    """Name the case in ``params``, where pytest-benchmark puts an object that JSON does not know."""
+    for bench in output_json["benchmarks"]:
+        if bench["params"]:
+            bench["params"] = {"gpubench_case": bench["param"]}
 
 
 @pytest.fixture(scope="session")

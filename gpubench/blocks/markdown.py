@@ -13,6 +13,9 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]#|~])")
 """Everything that Markdown may read as structure inside a line."""
 
 
+MOST_OF_A_LONG_TABLE = 20
+
+
 def as_markdown(title: str, subtitle: str, blocks: Sequence[Block]) -> str:
     """Return the whole report as one GitHub-flavoured Markdown document."""
     lines = [f"# {escape(title)}", "", escape(subtitle), ""]
@@ -75,12 +78,16 @@ def _part(part: Part) -> list[str]:
 
 
 def _table(table: Table) -> list[str]:
+    """A table; of one that the page lets its reader narrow, the head."""
+    rows = table.rows[:MOST_OF_A_LONG_TABLE] if table.filters else table.rows
+    left = len(table.rows) - len(rows)
     return [
         f"*{escape(table.caption)}*",
         "",
         _row([column.title for column in table.columns]),
         _row_raw(["---:" if column.numeric else "---" for column in table.columns]),
-        *(_row(row) for row in table.rows),
+        *(_row(row) for row in rows),
+        *(["", f"{left:,} further rows stand on the page, in the CSV and in the JSON."] if left else []),
     ]
 
 

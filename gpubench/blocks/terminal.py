@@ -33,8 +33,9 @@ MANY_ROWS = 500
 """A longer table is drawn row by row, without laying out each cell: ten times as fast, and none is marked."""
 
 GAP = 2
-_TONES = {"headline": "bold", "note": "dim", "warning": "", "plain": ""}
-_MARKS = {"here": "bold", "tie": "", "bad": "dim", None: ""}
+_TONES = {"headline": "bold green", "note": "dim", "warning": "yellow", "plain": ""}
+_MARKS = {"here": "bold cyan", "tie": "", "bad": "red", None: ""}
+"""Colour goes where the terminal has any and NO_COLOR is not set; nothing rests on it alone."""
 
 
 def show(*parts: Part) -> None:
@@ -78,7 +79,7 @@ def _drawn(part: Part, console: Console) -> list[RenderableType]:
             grid = Grid.grid(padding=(0, GAP, 0, 0))
             for fact in part.rows:
                 detail = f" ({fact.detail})" if fact.detail else ""
-                grid.add_row(Text(f"  {fact.term}"), Text(fact.value + detail))
+                grid.add_row(Text(f"  {fact.term}", style="cyan"), Text(fact.value + detail))
             return [grid]
         case Charts():
             caption = [Text(part.caption, style="dim")] if part.caption else []

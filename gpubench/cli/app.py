@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import signal
 import sys
 import traceback
@@ -10,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from secrets import token_hex
 from tempfile import gettempdir
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -50,6 +51,18 @@ _VERBS = (
     "feed",
     "new_workload",
 )
+
+
+_ALSO_CALLED = {
+    **dict.fromkeys(("bench", "benchmark", "measure", "start", "test", "train"), "run"),
+    **dict.fromkeys(("info", "detect", "device", "devices", "gpus", "status"), "probe"),
+    **dict.fromkeys(("price", "prices", "cost", "costs", "cloud"), "offers"),
+    **dict.fromkeys(("recommend", "best", "buy", "rent", "choose"), "rank"),
+    **dict.fromkeys(("html", "page", "export"), "report"),
+    **dict.fromkeys(("fit", "fits", "vram", "mem"), "memory"),
+    **dict.fromkeys(("diff", "regress"), "compare"),
+}
+"""What a verb is called elsewhere; the parser itself finds the ones that are mistyped."""
 
 
 def _version(value: bool) -> None:
@@ -93,8 +106,7 @@ def main() -> None:
     except GpuBenchError as error:
         _fail(str(error), error.exit_code)
     except typer.TyperException as error:  # misuse found by the parser itself
-        words = error.format_message().replace("Value error, ", "")  # the parser's own name for a bad value
-        _fail(f"{words} (see gpubench --help)", error.exit_code)
+        _fail(_misuse(error), error.exit_code)
     except (typer.Abort, KeyboardInterrupt):
         _fail("interrupted", ExitCode.INTERRUPTED)
     except OSError as error:
@@ -109,6 +121,26 @@ def _fail_unexpectedly(error: Exception) -> NoReturn:
     _fail(
         f"internal error: {type(error).__name__}: {error}; please report it with {_log()}", ExitCode.INTERNAL
     )
+
+
+def _misuse(error: typer.TyperException) -> str:
+    """What the parser holds against the line, the verb that may have been meant, and whose help says more."""
+    words = error.format_message().replace("Value error, ", "")  # the parser's own name for a bad value
+    context = getattr(error, "ctx", None)
+    names: list[str] = []
+    while context is not None and context.parent is not None:
+        names.insert(0, context.info_name or "")
+        context = context.parent
+    path = " ".join(["gpubench", *names])
+    group = getattr(error, "ctx", None)
+    unknown = re.search(r"No such command '([^']+)'", words)
+    verb = _ALSO_CALLED.get(unknown[1].lower()) if unknown else None
+    meant = f" Did you mean '{verb}'?" if verb in _verbs_of(group) and "Did you mean" not in words else ""
+    return f"{words}{meant} (see {path} --help)"
+
+
+def _verbs_of(context: Any) -> tuple[str, ...]:
+    return tuple(getattr(getattr(context, "command", None), "commands", ()))
 
 
 def _log() -> Path:

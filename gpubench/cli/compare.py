@@ -66,7 +66,7 @@ def verb(
             }
         )
     elif found.rows:
-        show(_table(found.rows))
+        show(_table(found.rows, tolerance))
     for broken in found.broken:
         say(f"no figure in B ({_why(broken)}): {plain(broken.label)}")
     if failed:
@@ -94,7 +94,7 @@ def _why(broken: Broken) -> str:
     return f"{status}: {plain(broken.reason)}" if broken.reason else status
 
 
-def _table(rows: Sequence[Row]) -> Table:
+def _table(rows: Sequence[Row], tolerance: float | None) -> Table:
     from gpubench.blocks.parts import number, table, text
 
     return table(
@@ -104,7 +104,7 @@ def _table(rows: Sequence[Row]) -> Table:
         number("A samples/s", lambda row: format_number(row.a, 4)),
         number("B samples/s", lambda row: format_number(row.b, 4)),
         number("B over A (95 %)", _ratio),
-        text("verdict", lambda row: row.verdict),
+        text("verdict", lambda row: row.verdict_at(tolerance)),
         text("findings", _findings),
     )
 

@@ -69,6 +69,7 @@ def _parts(checks: tuple[Check, ...]) -> list[Part]:
             text("status", lambda check: check.status),
             text("what is checked", lambda check: check.name),
             text("what was seen, and what to do", _seen),
+            marks=tuple("bad" if check.status == "fail" else None for check in checks),
         ),
         Paragraph(text=f"{verdict}." if failures else f"{verdict}. Next: gpubench run"),
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from gpubench.errors import MisuseError
-from gpubench.options import Option, Parameter, help_of, parameters_of, request_from, spelled
+from gpubench.options import Parameter, help_of, parameters_of, request_from, spelled
 from gpubench.units import plain
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -79,7 +79,12 @@ def _typer_parameters(each: Parameter, panel: str | None) -> Iterator[inspect.Pa
     if each.many:
         kind = types.GenericAlias(list, (kind,))
     if _by_place(each):
-        info = typer.Argument(help=help_of(each), metavar=each.name.upper(), show_default=False)
+        info = typer.Argument(
+            help=help_of(each),
+            metavar=each.name.upper(),
+            show_default=False,
+            autocompletion=_completion(_names_for(each.name)),
+        )
         yield _parameter(f"{each.name}{_BY_PLACE}", kind | None, info)
         yield _parameter(each.name, kind | None, _info(each, panel, "The same, by name."))
         return
@@ -104,15 +109,56 @@ def _info(each: Parameter, panel: str | None, text: str) -> Any:
         help=text,
         metavar=option.metavar,
         rich_help_panel=panel,
-        autocompletion=_completion(option) if option.choices else None,
+        autocompletion=_completion(option.choices or _names_for(each.name)),
     )
 
 
-def _completion(option: Option) -> Callable[[str], Sequence[str]]:
-    def choices(incomplete: str) -> Sequence[str]:
-        return [choice for choice in option.choices if choice.startswith(incomplete)]
+def _completion(
+    choices: Sequence[str] | Callable[[], Iterable[str]] | None,
+) -> Callable[[str], Sequence[str]] | None:
+    if not choices:
+        return None
 
-    return choices
+    def completions(incomplete: str) -> Sequence[str]:
+        known = choices() if callable(choices) else choices
+        return [choice for choice in known if choice.lower().startswith(incomplete.lower())]
+
+    return completions
+
+
+def _names_for(option: str) -> Callable[[], Iterable[str]] | None:
+    """Return what finds the names that an option takes; it runs only where a shell asks."""
+    return {
+        "workload": _workloads,
+        "precision": _precisions,
+        "gpu": _gpus,
+        "reference_gpu": _gpus,
+        "provider": _providers,
+    }.get(option)
+
+
+def _workloads() -> Iterable[str]:
+    from gpubench.discovery import workload_names
+
+    return (*workload_names(), "all")
+
+
+def _precisions() -> Iterable[str]:
+    from gpubench.precisions import Precision
+
+    return (*(precision.value for precision in Precision), "amp")
+
+
+def _gpus() -> Iterable[str]:
+    from gpubench.specs import load_specs
+
+    return sorted(load_specs())
+
+
+def _providers() -> Iterable[str]:
+    from gpubench.offers.snapshot import load_offers
+
+    return sorted({offer.provider for offer in load_offers().offers})
 
 
 def _parameter(name: str, kind: Any, info: Any, default: Any = None) -> inspect.Parameter:

@@ -52,7 +52,8 @@ class LiveProgress:
         self._phase = ""
         self._rounds = 0
         self._width: float | None = None
-        self._steps_per_s = 0.0
+        self._rate: float | None = None
+        self._batch, self._unit = 0, ""
         self._expected_s = 0.0
         self._began_s = time.monotonic()
         self._live: Live | None = None
@@ -85,12 +86,17 @@ class LiveProgress:
                 self._expected_s, self._began_s = event.expected_s, time.monotonic()
             case events.CaseBegan():
                 self._place = f"{event.number}/{event.total} {units.plain(event.case.label)}"
-                self._phase, self._rounds, self._width = "start", 0, None
+                self._phase, self._rounds, self._width, self._rate = "start", 0, None, None
+                self._batch = event.case.batch_size * event.case.gpu_count
+                self._unit = units.per_second(event.case.sample_unit)
             case events.PhaseBegan():
                 self._phase, self._rounds = event.name, 0
             case events.RoundEnded():
                 self._rounds += 1
                 self._width = event.half_width
+                self._rate = (
+                    event.round.steps * self._batch / event.round.wall_s if event.round.wall_s else None
+                )
         text = line_of(event)
         if text is not None and self._live is not None:
             from rich.text import Text
@@ -100,11 +106,12 @@ class LiveProgress:
     def _line(self) -> Text:
         from rich.text import Text
 
-        spent = units.format_duration(time.monotonic() - self._began_s)
+        left_s = self._expected_s - (time.monotonic() - self._began_s)
+        left = f"about {units.format_duration(left_s)} left" if left_s > 1 else "nearly done"
         width = "" if self._width is None else f" ±{units.format_percent(self._width)}"
-        rounds = f" {self._rounds} rounds{width}" if self._rounds else ""
-        expected = f"{spent} of about {units.format_duration(self._expected_s)}"
-        return Text(f"{self._place}  {self._phase}{rounds}  ({expected})", style="dim", no_wrap=True)
+        rate = "" if self._rate is None else f" {units.format_number(self._rate)} {self._unit}{width}"
+        rounds = f" round {self._rounds}{rate}" if self._rounds else ""
+        return Text(f"{self._place}  {self._phase}{rounds}  ({left})", style="cyan", no_wrap=True)
 
 
 def line_of(event: events.Event) -> str | None:
@@ -153,4 +160,6 @@ def outcome(measurement: Measurement, launch: int) -> str:
         alone = ", within one process" if measurement.within_one_process else ""
         return f"  {label}{again}: {figure}{alone}"
     reason = units.plain(measurement.reason or "no reason known")
+    if reason.startswith("interrupted"):
+        return f"  {label}{again}: {reason}"
     return f"  {label}{again}: {measurement.status.replace('_', ' ')}: {reason}"

@@ -104,15 +104,24 @@ def _tell(
         print_run(session.run)
     say(f"stored in {session.path}")
     if session.interrupted:
-        say("interrupted: finished cases are kept")
+        say(f"interrupted; finished cases are kept, and this goes on: {_resume(session.run, request)}")
         raise typer.Exit(ExitCode.INTERRUPTED)
     if prepared.plan.cases and not (as_json or session.every_case_failed):
         _top_offers(prepared.plan, request.results)
+        _close(session.run)
     if report is not None:
         _write_report(report, request, session.run.run_id)
     if session.every_case_failed:
         say("every case failed; the reasons are above")
         raise typer.Exit(ExitCode.EVERY_CASE_FAILED)
+
+
+def _resume(run: Run, request: RunRequest) -> str:
+    """The command that goes on with a run."""
+    import shlex
+
+    place = "" if request.results is None else f" --results {shlex.quote(str(request.results))}"
+    return f"gpubench run --resume {run.run_id}{place}"
 
 
 def print_run(run: Run) -> None:
@@ -122,6 +131,18 @@ def print_run(run: Run) -> None:
     from gpubench.sections.section import brief
 
     show(*brief(of_run(run), "device", "throughput", "latency", "amp", "together", "micro", "method"))
+
+
+def _close(run: Run) -> None:
+    """End with one sentence: what mixed precision gained on the heaviest workload."""
+    from gpubench.blocks.parts import Paragraph
+    from gpubench.blocks.terminal import show
+    from gpubench.sections.amp import closing_sentence
+
+    sentence = closing_sentence(run)
+    if sentence is not None:
+        print()
+        show(Paragraph(text=sentence, tone="headline"))
 
 
 def _top_offers(plan: Plan, results: Path | None) -> None:

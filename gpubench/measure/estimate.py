@@ -77,6 +77,8 @@ PROBE_START_S = 0.12
 OTHER_PROBES = 7
 CPU_OTHER_PROBES = 2
 """Copies, transfers and launches."""
+LEAST_ROUND_S = 0.1
+"""Of the shortest measurement."""
 MOST_SLOWDOWN = 3.0
 """How much slower than expected a step, or anything else that the budget does not limit, may turn out."""
 CPU_ROUNDS_SHARE = 0.6
@@ -130,6 +132,13 @@ def case_s(planned: PlannedCase, budget: Budget, device: DeviceProfile, *, new_t
     on_cpu, step_s = device.is_cpu, found.step_s
     around_s = _around_s(planned, budget, found, on_cpu=on_cpu, new_task=new_task)
     return around_s + _warmup_s(budget, step_s) + _rounds_s(budget, found, on_cpu=on_cpu)
+
+
+def least_case_s(planned: PlannedCase, budget: Budget, device: DeviceProfile) -> Seconds:
+    """Return what a case takes until it has any figure: all around it, and the fewest short rounds [s]."""
+    found = pace(planned, device)
+    around_s = _around_s(planned, budget, found, on_cpu=device.is_cpu, new_task=True)
+    return around_s + LEAST_ROUNDS * max(LEAST_ROUND_S, found.step_s)
 
 
 def most_case_s(

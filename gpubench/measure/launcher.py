@@ -18,12 +18,13 @@ from gpubench.children import ChildEndedError, ChildLateError
 from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
 from gpubench.measure import checks, events, messages, preflight
 from gpubench.measure.child import JOB_MODULE, MODULE, Child, environment_of
+from gpubench.measure.estimate import least_case_s
 from gpubench.measure.meeting import Meeting, alone
 from gpubench.measure.peaks import best_gemm, peak_flops_per_s
 from gpubench.measure.plan import Group, Plan, PlannedCase, Unit
 from gpubench.models import Case, DeviceProfile, Launch, Measurement, MicroResult, Precision, Round, Status
 from gpubench.profile.log import write_log
-from gpubench.units import Seconds, plain, utc_stamp
+from gpubench.units import Seconds, format_duration, plain, utc_stamp
 
 GRACE_S = 1.0
 """A child that ends by itself at its deadline needs a moment to say so."""
@@ -283,13 +284,18 @@ class Launcher:
         lost = self._lost or (self._no_job if unit.planned.case.gpu_count > 1 else None)
         if lost is not None:
             return _without(unit, Status.FAILED, lost)
-        share_s = self._share_s(left)
-        if share_s is not None and share_s < LEAST_SHARE_S:
-            return _without(unit, Status.TIMEOUT, "the time limit of the run came before this case")
+        least_s = max(LEAST_SHARE_S, least_case_s(unit.planned, self.plan.budget, self.device))
+        if self._time_left_s() < least_s:
+            left_s = format_duration(max(0.0, self._time_left_s()))
+            return _without(
+                unit,
+                Status.TIMEOUT,
+                f"left out: it takes {format_duration(least_s)} at least, and the time limit leaves {left_s}",
+            )
         seen = _Progress()
         try:
             child = self._child_of(unit.group)
-            share_s = self._share_s(left)
+            share_s = self._share_s(left, least_s)
             child.send(
                 messages.MeasureCase(
                     reference=unit.planned.reference,
@@ -312,14 +318,14 @@ class Launcher:
             if fault := self._fault():
                 return seen.done(unit, Status.FAILED, fault)
             if self.control.stopping.is_set():
-                return seen.done(unit, Status.TIMEOUT, f"stopped on request during {phase}")
+                return seen.done(unit, Status.TIMEOUT, f"interrupted during {phase}")
             if self._time_left_s() <= 0:
                 return seen.done(unit, Status.TIMEOUT, f"the time limit of the run came during {phase}")
             return seen.done(unit, Status.TIMEOUT, f"{NO_SIGN} during {phase}: the process was ended")
         except ChildEndedError as error:
             self._end_child()
             if self.control.stopping.is_set():
-                return seen.done(unit, Status.TIMEOUT, f"stopped on request during {seen.phase}")
+                return seen.done(unit, Status.TIMEOUT, f"interrupted during {seen.phase}")
             reason = f"the measuring process {error} (phase: {seen.phase})"
             return seen.done(unit, Status.FAILED, self._fault() or reason)
 
@@ -500,9 +506,15 @@ class Launcher:
             return float("inf")
         return self.began_s + self.plan.time_limit_s - time.monotonic()
 
-    def _share_s(self, left: int) -> Seconds | None:
-        """This case's share of the time left: equal for all cases left; None without a limit."""
-        return None if self.plan.time_limit_s is None else self._time_left_s() / max(1, left)
+    def _share_s(self, left: int, least_s: Seconds = 0.0) -> Seconds | None:
+        """This case's share of the time left; None without a limit.
+
+        Equal for all cases left, but never less than a figure takes: too short a limit costs the last cases,
+        and not every one.
+        """
+        if self.plan.time_limit_s is None:
+            return None
+        return max(self._time_left_s() / max(1, left), min(least_s, self._time_left_s()))
 
     def _aim_s(self, left: int) -> Seconds | None:
         """When this case should be over: its share of what is left of the time that the run aims at."""

@@ -8,10 +8,13 @@ import msgspec
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """What was looked at and seen: ``fail`` keeps a run from it, ``warn`` makes its figures worth less."""
+    """What was looked at and seen: ``fail`` keeps a run from it, ``warn`` makes its figures worth less.
+
+    ``none`` is neither: what was looked for is not here, and nothing needs it.
+    """
 
     name: str
-    status: Literal["ok", "warn", "fail"]
+    status: Literal["ok", "none", "warn", "fail"]
     seen: str
     mend: str | None = None
 
@@ -19,6 +22,11 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 def ok(name: str, seen: str) -> Check:
     """Nothing to mend."""
     return Check(name=name, status="ok", seen=seen)
+
+
+def none(name: str, seen: str) -> Check:
+    """What was looked for is not here, and nothing needs it."""
+    return Check(name=name, status="none", seen=seen)
 
 
 def warn(name: str, seen: str, mend: str) -> Check:

@@ -14,7 +14,7 @@ from gpubench.models import DeviceProfile
 from gpubench.needs import INSTALL_TORCH, OR_CPU_BUILD
 from gpubench.precisions import forcing_tf32
 from gpubench.probe.backend import DeviceState, ProbeReport, Problem, unusable
-from gpubench.probe.check import Check, fail, ok, warn
+from gpubench.probe.check import Check, fail, none, ok, warn
 from gpubench.probe.checkup_host import host_checks
 from gpubench.probe.held_back import held_back
 from gpubench.probe.preflight import kept_out
@@ -108,7 +108,7 @@ def _from_problem(problem: Problem, *, listed: bool) -> Check:
     seen = problem.seen()
     if problem.exit_code:
         return fail(name, seen, problem.mend)
-    return warn(name, seen, problem.mend) if listed else ok(name, seen)
+    return warn(name, seen, problem.mend) if listed else none(name, seen)
 
 
 def _visibility(

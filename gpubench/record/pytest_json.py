@@ -84,6 +84,6 @@ def machine_info(run: Run) -> dict[str, Any]:
 
 
 def case_id(measurement_or_case: Any) -> str:
-    """Id of a case such as ``vgg16-amp-bf16-eager``, so that ``-k "vgg16 and amp"`` selects it."""
+    """Id of a case such as ``vgg16-amp-bf16-eager-batch64``, so that ``-k "vgg16 and amp"`` selects it."""
     case = getattr(measurement_or_case, "case", measurement_or_case)
-    return f"{case.workload}-{case.precision}-{case.execution}"
+    return f"{case.workload}-{case.precision}-{case.execution}-batch{case.batch_size}"

@@ -15,8 +15,8 @@ from gpubench.record.as_json import run_document
 from gpubench.sections.data import ReportData
 from gpubench.units import plain
 
-MOST_SAMPLES = 6_000
-"""Telemetry samples that a page carries, about 0.3 MB when packed; the result files hold every one."""
+MOST_SAMPLES = 1_000
+"""Telemetry samples that a page carries, about 0.1 MB when packed; the result files hold every one."""
 
 CSV_COLUMNS = (
     "kind",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BLUE, GREEN, SLATE, Mark, Series, dots, two_lines
 from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
-from gpubench.effects import Effect, Result, amp_effects
+from gpubench.effects import Effect, Result, against_fp32, amp_effects, results_of
 from gpubench.findings import FindingKind
 from gpubench.interval import Interval, stacked
-from gpubench.models import Precision, TaskKind
+from gpubench.models import Precision, Run, TaskKind
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.units import UNKNOWN, count, format_bytes, format_number, plain
+from gpubench.units import UNKNOWN, count, format_bytes, format_number, listing, plain
 
 SURE_FACTOR = 1.5
 """A gain is put into words where the ends of its interval lie within this factor."""
@@ -182,6 +182,20 @@ def _loss(pair: Effect) -> str:
 def _laid_out(precision: str, result: Result) -> str:
     layout = result.case.memory_format
     return precision if layout is None else f"{precision}\n{layout.value}"
+
+
+def closing_sentence(run: Run) -> str | None:
+    """What mixed precision gained on the heaviest workload: "amp-bf16 is 4.3x (4.2 to 4.4) fp32 on vgg16"."""
+    pairs = against_fp32(amp_effects(results_of(run)))
+    if not pairs:
+        return None
+    heaviest = max(pairs, key=lambda pair: (pair.of.measurement.flops_per_sample or 0.0, pair.value))
+    case, doubts = heaviest.of.case, heaviest.doubts
+    flagged = f" (flagged {listing(doubts)})" if doubts else ""
+    return (
+        f"{case.precision.value} is {heaviest.interval.text('x')} {heaviest.to.case.precision.value} on "
+        f"{plain(case.workload, 40)}, {case.execution.value}, {heaviest.of.batch_words}{flagged}."
+    )
 
 
 SECTION = Section(key="amp", render=_render, place=60)

@@ -24,6 +24,9 @@ from gpubench.sections.words import (
 )
 from gpubench.units import format_number
 
+MOST_POINTS = 250
+"""Offers that the figure shows, best first, beside those on the line."""
+
 
 def frontier(ranking: Ranking) -> tuple[RankedOffer, ...]:
     """The offers that no other beats on both the cost of work and throughput, by rising throughput."""
@@ -47,13 +50,18 @@ def _render(data: ReportData) -> Block | None:
                 figures=(_figure(ranking, line),),
                 twin=_twin(ranking, line),
                 caption=(
-                    "Every ranked offer; right is faster, down is cheaper, both axes logarithmic. The dashed "
-                    "line joins the offers that no other beats on both. Positions are best estimates: offers "
-                    "near the line may be as good within their intervals."
+                    f"{_how_many(ranking)}; right is faster, down is cheaper, both axes logarithmic. The "
+                    "dashed line joins the offers that no other beats on both. Positions are best "
+                    "estimates: offers near the line may be as good within their intervals."
                 ),
             ),
         ),
     )
+
+
+def _how_many(ranking: Ranking) -> str:
+    few = len(ranking.rows) <= MOST_POINTS
+    return "Every ranked offer" if few else f"The first {MOST_POINTS} ranked offers"
 
 
 def _sentence(ranking: Ranking, line: Sequence[RankedOffer]) -> str:
@@ -71,12 +79,13 @@ def _sentence(ranking: Ranking, line: Sequence[RankedOffer]) -> str:
 
 
 def _figure(ranking: Ranking, line: Sequence[RankedOffer]) -> Figure:
+    shown = ranking.rows[:MOST_POINTS]
     clouds = [
         (
             str(basis),
             colour,
             BASIS_SYMBOLS[basis],
-            [_point(ranking, row, "") for row in ranking.rows if row.estimate.basis == basis],
+            [_point(ranking, row, "") for row in shown if row.estimate.basis == basis],
         )
         for basis, colour in BASIS_COLOURS.items()
     ]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Bullets, Column, Fact, Facts, Paragraph, Part, Table, number, table, text
 from gpubench.effects import Result
-from gpubench.findings import Finding, FindingKind, describe
+from gpubench.findings import Finding, FindingKind, describe, what_and_action
 from gpubench.measure.checks import unique
 from gpubench.models import Launch, Measurement, Run, StartState, Switches
 from gpubench.record.spread import cold_costs, spread
@@ -144,14 +144,14 @@ def _findings(data: ReportData) -> Part:
         return Paragraph(text="No finding was raised: nothing was seen that would cast doubt on a row.")
     rows = []
     for kind, found in sorted(seen.items()):
-        name, _, words = describe(Finding(kind=kind)).partition(": ")
-        what, _, action = words.partition("; ")
-        rows.append((name, what, _places([_where(place, finding) for finding, place in found]), action))
+        what, action = what_and_action(kind)
+        where = _places([_where(place, finding) for finding, place in found])
+        rows.append((f"{what[:1].upper()}{what[1:]}", str(kind), where, action))
     return table(
         "Findings, and what to do about each",
         rows,
-        text("Finding", lambda row: row[0]),
-        text("What was seen", lambda row: row[1]),
+        text("What was seen", lambda row: row[0]),
+        text("Finding", lambda row: row[1]),
         text("Where", lambda row: row[2]),
         text("What to do", lambda row: row[3]),
     )

@@ -39,7 +39,7 @@ from gpubench.sections.words import (
 )
 from gpubench.units import GIB, UNKNOWN, count, format_bytes, format_duration, format_usd, listing, plain
 
-TABLE_ROWS = 500
+TABLE_ROWS = 325
 """Offers that the page's table holds; it can be sorted and narrowed, and print shows its head."""
 EXCLUDED_REASONS = 80
 

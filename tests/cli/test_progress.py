@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import msgspec
+from report import samples
 
-from gpubench.cli.progress import line_of
-from gpubench.measure.events import RunPlanned
+from gpubench.cli.progress import LiveProgress, line_of
+from gpubench.measure.events import CaseBegan, PhaseBegan, RoundEnded, RunPlanned
+from gpubench.models import Round
+from gpubench.sections.amp import closing_sentence
 
 PLANNED = RunPlanned(cases=6, launches=3, expected_s=60.0, most_s=300.0, budget="default", device="a GPU")
 
@@ -14,6 +17,26 @@ def test_a_run_says_how_long_it_takes_and_only_the_most_where_that_is_expected_t
     head = "measuring 6 cases x 3 launches on a GPU, budget default: "
     assert line_of(PLANNED) == f"{head}about 1 min 0 s, at most 5 min 0 s"
     assert line_of(msgspec.structs.replace(PLANNED, expected_s=300.0)) == f"{head}at most 5 min 0 s"
+
+
+def test_the_living_line_has_the_pace_so_far_and_the_time_that_is_left() -> None:
+    live = LiveProgress()
+    live(PLANNED)
+    live(CaseBegan(case=samples.case("cnn", 64), launch=0, number=2, total=6))
+    live(PhaseBegan(name="timed"))
+    live(RoundEnded(timed=True, round=Round(steps=10, wall_s=0.5), half_width=0.02))
+    line = live._line().plain
+    assert line.startswith("2/6 cnn")
+    assert "round 1 1,280 images/s ±2.0 %" in line
+    assert " left)" in line
+
+
+def test_a_run_ends_with_what_mixed_precision_gained_on_the_heaviest_workload() -> None:
+    sentence = closing_sentence(samples.h200_run())
+    assert sentence is not None
+    assert sentence.startswith("amp-bf16 is 4.")
+    assert sentence.endswith("fp32 on vgg16, graph, batch 64.")
+    assert closing_sentence(samples.h200_run(measurements=())) is None
 
 
 def test_a_run_that_goes_on_says_how_much_of_it_is_left() -> None:

@@ -6,6 +6,7 @@ Labels of the figures of page and Markdown are words: renewing words renews them
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -50,3 +51,5 @@ if __name__ == "__main__":
         sys.exit(f"name one layer: {' or '.join(LAYERS)}")
     with frozen_tables():
         renew(sys.argv[1])
+    # The pages that are made of the same answers and keys.
+    subprocess.run([sys.executable, str(EXPECTED.parents[2] / "docs" / "make_pages.py")], check=True)

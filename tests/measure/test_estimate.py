@@ -7,7 +7,7 @@ import pytest
 
 from gpubench.measure import estimate
 from gpubench.measure.budget import DEFAULT, QUICK, budget_of
-from gpubench.measure.estimate import case_s, estimate_s, most_case_s, pace, start_s
+from gpubench.measure.estimate import case_s, estimate_s, least_case_s, most_case_s, pace, start_s
 from gpubench.measure.plan import PlannedCase, plan
 from gpubench.measure.request import RunRequest
 from gpubench.models import DeviceProfile, Execution, Precision, TaskKind
@@ -104,6 +104,11 @@ def test_processes_and_micro_benchmarks_are_counted_once_each(h100):
     assert 5 < start_s(with_micro) - start_s(made) < 12
     assert start_s(plan(RunRequest(budget="quick", micro="only"), h100, {})) == start_s(with_micro)
     assert start_s(msgspec.structs.replace(made, budget=DEFAULT)) == 6 * estimate.PROCESS_START_S
+
+
+def test_the_least_that_a_figure_takes_counts_what_is_around_it_and_less_than_is_expected(planned, h100):
+    heavy = planned(1e12)
+    assert 0 < least_case_s(heavy, DEFAULT, h100) < case_s(heavy, DEFAULT, h100)
 
 
 def test_the_estimate_never_passes_the_time_limit(h100):

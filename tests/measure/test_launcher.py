@@ -165,6 +165,21 @@ def test_a_time_limit_holds_for_the_whole_run_and_names_what_it_cut(make_plan, c
     assert sum(seconds(m) for m in measurements) < plan.time_limit_s
 
 
+def test_a_limit_too_short_for_all_gives_the_first_case_its_time_and_names_those_left_out(
+    make_plan, cpu, monkeypatch
+):
+    """Shared out equally, none of the four would have had the two seconds that a figure takes."""
+    monkeypatch.setattr("gpubench.measure.launcher.least_case_s", lambda *_: 2.0)
+    launcher = Launcher(endless(make_plan("pass", batches=(4, 5, 6, 7), time_limit_s=5.0)), cpu)
+    assert launcher._share_s(4) == pytest.approx(1.25, abs=0.1)
+    assert launcher._share_s(4, 2.0) == 2.0
+    launcher.began_s -= 3.5
+    (unit, *_) = launcher.plan.units()
+    done = launcher._attempt(unit, 4)
+    assert done.status is Status.TIMEOUT
+    assert done.reason.startswith("left out: it takes 2.00 s at least")
+
+
 NOT_CONVERGED = FindingKind.NOT_CONVERGED
 
 
@@ -226,7 +241,7 @@ def test_a_stop_with_a_deadline_kills_a_child_that_hangs_without_asking_it_first
     )
     (measurement,) = run(plan, cpu, on_event=on_event, control=control)
     assert stopped[0].free_s() < 3
-    assert "stopped on request" in measurement.reason
+    assert "interrupted" in measurement.reason
     assert not psutil.Process().children(recursive=True)
 
 
@@ -413,7 +428,7 @@ def test_an_abort_kills_the_child_at_once(make_plan, cpu):
     (measurement,) = run(endless(make_plan("time.sleep(0.2)")), cpu, on_event=on_event, control=control)
     assert seen["watch"].free_s() < 5
     assert measurement.status is Status.TIMEOUT
-    assert "stopped on request" in measurement.reason
+    assert "interrupted" in measurement.reason
     assert not measurement.launches[0].rounds
     assert not psutil.pid_exists(seen["pid"])
 

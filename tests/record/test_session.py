@@ -209,7 +209,7 @@ def test_sigterm_is_obeyed_while_the_model_hangs(start, tmp_path):
     assert watch.free_s() < 6
     assert code == 130, err
     (run,) = store.read_runs(tmp_path).runs
-    assert "stopped on request" in run.measurements[0].reason
+    assert "interrupted" in run.measurements[0].reason
 
 
 def test_a_file_of_the_users_does_not_stand_in_for_the_library(start, tmp_path):

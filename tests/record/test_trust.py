@@ -255,6 +255,8 @@ def test_a_regression_fails_only_beyond_its_interval(make_run):
     assert not slower.slower_than(0.06)
     (wild,) = compare(base, with_launch(make_run(), launch(step_s=0.105, spread=0.5))).rows
     assert wild.verdict == "no difference seen"
+    assert wild.verdict_at(0.03) == "undecided at 3.0 %"
+    assert wild.verdict_at(0.9) == wild.verdict_at(None) == wild.verdict
     assert not wild.slower_than(0.03)
     (faster,) = compare(base, with_launch(make_run(), launch(step_s=0.05))).rows
     assert faster.verdict == "B is faster"

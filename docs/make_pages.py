@@ -1,0 +1,218 @@
+"""Make the pages that are made of the program itself: the cookbook and the reference of its JSON.
+
+``python docs/make_pages.py`` writes both; a test holds them to what the program says today. Everything is
+asked of the frozen tables and runs of ``tests/golden``, so that a new price changes no page.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from inspect import get_annotations, getdoc
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+import msgspec  # noqa: E402
+from golden.produce import DAY, DOUBTFUL, EXPECTED, OWN, SOUND, VERBS, frozen_tables, run  # noqa: E402
+
+from gpubench import models  # noqa: E402
+
+COLUMNS, MOST_LINES = 100, 24
+
+QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("What should I rent?", "The best value for a day of work on common networks.", ("rank", "--limit", "3")),
+    (
+        "What does my job cost, within a day and 200 dollars?",
+        "Give the samples, and the limits that matter; offers outside of them are left out.",
+        (
+            "rank",
+            "vgg16",
+            "--samples",
+            "1e8",
+            "--deadline-hours",
+            "24",
+            "--budget-usd",
+            "200",
+            "--limit",
+            "3",
+        ),
+    ),
+    (
+        "Buy or rent?",
+        "Name the machine with its price, life and share of hours at work.",
+        ("rank", "vgg16", "--own", OWN, "--limit", "2"),
+    ),
+    (
+        "Which GPU answers within 20 ms?",
+        "Inference has a latency limit; what is too slow does not rank.",
+        ("rank", "resnet50", "--task", "infer", "--max-latency-ms", "20", "--limit", "3"),
+    ),
+    (
+        "How fast would it be on a card that I do not have, and how sure is that?",
+        "One line a GPU, with the interval and what it rests on.",
+        ("predict", "show", "vgg16", "--gpu", "h100-sxm", "--gpu", "rtx-4090"),
+    ),
+    (
+        "Does it fit, and what would make it fit?",
+        "Memory of a step with its parts, and what to change where it does not fit.",
+        ("memory", "vgg16", "--gpu", "RTX 4090", "--batch-size", "512"),
+    ),
+    (
+        "Which prices are known, and how old are they?",
+        "Each with its provider and its date.",
+        ("offers", "list", "--gpu", "rtx-4090"),
+    ),
+    ("What have I measured?", "One line a run.", ("results", "list")),
+    (
+        "Can this run be trusted?",
+        "What speaks against its figures; exit code 1 where something does.",
+        ("check", DOUBTFUL),
+    ),
+    (
+        "Did an update make it slower?",
+        "Two runs, case by case; exit code 1 beyond the share that is named, 6 where it cannot be told.",
+        ("compare", SOUND, DOUBTFUL, "--fail-over", "3%"),
+    ),
+)
+"""Ten questions: a heading, a sentence, and the command that answers."""
+
+_DATED = {"rank", "offers"}
+
+
+def cookbook() -> str:
+    """Return the page of questions, each with what the program answers."""
+    lines = [
+        "# Cookbook: ten questions with their answers",
+        "",
+        f"Every answer is real output, made of a frozen table of prices and three runs, as of {DAY}: yours",
+        "will have other figures. Long answers are cut, which `...` says.",
+        "",
+    ]
+    for number, (question, what, arguments) in enumerate(QUESTIONS, start=1):
+        lines += [f"## {number}. {question}", "", what, "", "```sh", _line(arguments), "```", "", "```text"]
+        lines += [*_answer(arguments), "```", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _line(arguments: tuple[str, ...]) -> str:
+    quoted = (f'"{each}"' if " " in each else each for each in arguments)
+    return " ".join(["gpubench", *quoted])
+
+
+def _answer(arguments: tuple[str, ...]) -> Iterator[str]:
+    dated = ("--as-of", DAY) if arguments[0] in _DATED else ()
+    code, out, err = run(*arguments, *dated, columns=COLUMNS, terminal=True)
+    if code == 2 or not out.strip():
+        raise SystemExit(f"{_line(arguments)}: {err}")
+    lines = [line.rstrip() for line in _plain(out).strip("\n").splitlines()]
+    yield from lines[:MOST_LINES]
+    if len(lines) > MOST_LINES:
+        yield "..."
+
+
+def _plain(text: str) -> str:
+    from golden.produce import normalized
+
+    return normalized(text)
+
+
+def reference() -> str:
+    """Return the page of every JSON document: its keys with their types, and the types they are of."""
+    lines = [
+        "# JSON",
+        "",
+        "Every verb takes `--json`: one document on stdout. Keys are added freely, and renamed only with",
+        "`schema_version`. Unknown is `null`, never 0. Units stand in the names: `_s`, `_hz`, `_bytes`,",
+        "`_w`, `_j`, `_usd_per_hour`; ratios are from 0 to 1. This page is made from the program",
+        "(`python docs/make_pages.py`).",
+        "",
+        "## Documents",
+        "",
+        "`[]` is an element of a list. Values are what the frozen examples hold; the types below say all.",
+        "",
+    ]
+    for title, name in _documents().items():
+        document = json.loads((EXPECTED / "values" / name).read_text(encoding="utf-8"))
+        lines += [f"### `{title}`", "", "| key | value |", "|---|---|"]
+        lines += [f"| `{path}` | {' or '.join(sorted(kinds))} |" for path, kinds in _paths(document).items()]
+        lines.append("")
+    lines += ["## Types", ""]
+    for kind in sorted(_types(), key=lambda each: each.__name__):
+        lines += [f"### {kind.__name__}", "", *_doc(kind), "", "| field | type |", "|---|---|"]
+        lines += [
+            f"| `{field.encode_name}` | `{_type_words(kind, field.name)}` |"
+            for field in msgspec.structs.fields(kind)
+        ]
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _documents() -> dict[str, str]:
+    """Each kind of document by its command, with the example that shows its keys."""
+    found = {"gpubench run --json": "run-file.json", "gpubench report -o FILE.json": "report.json"}
+    for name, arguments in VERBS.items():
+        verb = " ".join(
+            each for each in arguments[:2] if each.isalpha() and each not in {"vgg16", "lstm", "resnet50"}
+        )
+        found.setdefault(f"gpubench {verb} --json", f"{name}.json")
+    return dict(sorted(found.items()))
+
+
+_DEEPEST = 1
+_KINDS = {bool: "true or false", int: "number", float: "number", str: "text", type(None): "null"}
+
+
+def _paths(value: Any, path: str = "", found: dict[str, set[str]] | None = None) -> dict[str, set[str]]:
+    """Return every key by its path, with the kinds of value that stand there."""
+    found = {} if found is None else found
+    if path:
+        kind = (
+            "object"
+            if isinstance(value, dict)
+            else "list"
+            if isinstance(value, list)
+            else _KINDS[type(value)]
+        )
+        found.setdefault(path, set()).add(kind)
+    if path.count(".") < _DEEPEST:
+        if isinstance(value, dict):
+            for name, each in value.items():
+                _paths(each, f"{path}.{name}" if path else name, found)
+        if isinstance(value, list):
+            for each in value:
+                if isinstance(each, dict | list):
+                    _paths(each, f"{path}[]", found)
+    return {name: kinds for name, kinds in found.items() if not name.endswith("[]")} if not path else found
+
+
+def _types() -> list[type[msgspec.Struct]]:
+    known = (getattr(models, name) for name in models.__all__)
+    return [each for each in known if isinstance(each, type) and issubclass(each, msgspec.Struct)]
+
+
+def _doc(kind: type) -> list[str]:
+    return [
+        line.replace("    ", "- ", 1) if line.startswith("    ") else line
+        for line in (getdoc(kind) or "").splitlines()
+    ]
+
+
+def _type_words(kind: type[msgspec.Struct], name: str) -> str:
+    for each in kind.__mro__:
+        words = get_annotations(each).get(name)
+        if words is not None:
+            return str(words).replace("|", "or")
+    return "any"
+
+
+PAGES = {"cookbook.md": cookbook, "json.md": reference}
+
+if __name__ == "__main__":
+    with frozen_tables():
+        for name, make in PAGES.items():
+            (ROOT / "docs" / name).write_text(make(), encoding="utf-8")
+            print(f"wrote docs/{name}")

@@ -1,0 +1,79 @@
+"""The pages keep their word: made pages are as made, and every command that a page names exists as it is written."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+from functools import cache
+from pathlib import Path
+
+import pytest
+from golden.produce import frozen_tables, run
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+
+
+@pytest.fixture(scope="module")
+def maker():
+    spec = importlib.util.spec_from_file_location("make_pages", ROOT / "docs" / "make_pages.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    with frozen_tables():
+        yield module
+
+
+@pytest.mark.parametrize("name", ["cookbook.md", "json.md"])
+def test_a_made_page_is_as_the_program_makes_it_today(maker, name):
+    """Renew with ``python docs/make_pages.py``; every command of the cookbook is run for it."""
+    assert (ROOT / "docs" / name).read_text(encoding="utf-8") == maker.PAGES[name]()
+
+
+def commands() -> list[tuple[str, str]]:
+    """Each line of a shell block, and each command between backticks of a table, that begins with gpubench."""
+    found = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        blocks = re.findall(r"```sh\n(.+?)```", text, flags=re.DOTALL)
+        lines = [line for block in blocks for line in block.splitlines()]
+        lines += re.findall(r"`(gpubench [a-z][^`\n]*)`", text)
+        parts = (part.strip() for line in lines for part in line.split("&&"))
+        found += [(page.name, part.split("#")[0].strip()) for part in parts if part.startswith("gpubench ")]
+    return sorted(set(found))
+
+
+@cache
+def help_of(verb: tuple[str, ...]) -> tuple[int, str]:
+    with frozen_tables():
+        code, out, _ = run(*verb, "--help", columns=200)
+    return code, out
+
+
+def test_there_are_commands_to_hold_to():
+    assert len(commands()) > 60
+
+
+@pytest.mark.parametrize("page", sorted({page for page, _ in commands()}))
+def test_every_command_of_a_page_is_one_with_these_options(page):
+    for name, line in commands():
+        if name != page:
+            continue
+        words = shlex.split(line)[1:]
+        verb = [word for word in words[:1] if re.fullmatch(r"[a-z-]+", word)]
+        if (
+            words[0] in {"offers", "results", "predict"}
+            and len(words) > 1
+            and re.fullmatch(r"[a-z]+", words[1])
+        ):
+            verb.append(words[1])
+        code, text = help_of(tuple(verb))
+        assert code == 0, line
+        for option in (word.partition("=")[0] for word in words if re.match(r"--[a-z]", word)):
+            assert re.search(rf"{re.escape(option)}(?![\w-])", text), (line, option)
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), (page.name, target)

@@ -1,0 +1,66 @@
+"""Pages of nothing, of failures alone, and of names that are far too long, run from right to left, or are markup."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gpubench.models import Measurement, Status
+from gpubench.report.page import render
+
+from . import samples
+
+NAMES = {
+    "long": "x" * 10_000,
+    "words": "long name " * 1_000,
+    "right to left": "\u202e\u05de\u05e2\u05d1\u05d3\u202c \u0645\u0639\u0627\u0644\u062c",
+    "markup": "<b onclick=alert(1)>|**`[x](y)`{{ 7*7 }}</b></script>",
+    "empty": "",
+}
+
+
+def named(name: str):
+    """A run whose device, workload and environment bear this name."""
+    run = samples.h200_run()
+    first = run.measurements[0]
+    case = msgspec.structs.replace(first.case, workload=name or "x", sample_unit=name or "image")
+    return msgspec.structs.replace(
+        run,
+        device=msgspec.structs.replace(run.device, name=name, gpu_key=None),
+        environment=msgspec.structs.replace(run.environment, cpu=name, os=name),
+        measurements=(msgspec.structs.replace(first, case=case), *run.measurements[1:3]),
+        micro=(),
+    )
+
+
+@pytest.mark.parametrize("kind", ["html", "md", "json", "csv"])
+@pytest.mark.parametrize("name", list(NAMES))
+def test_a_name_is_text_of_bounded_length_in_every_format(name, kind):
+    text = render(samples.report_data(named(NAMES[name])), kind)
+    if kind == "html":
+        assert "<b onclick" not in text
+        assert "\u202e" not in text
+        shown = text.partition('id="figures"')[0]
+        assert "x" * 500 not in shown
+    if kind == "md":
+        assert "<b onclick" not in text
+        assert "x" * 500 not in text
+
+
+@pytest.mark.parametrize("kind", ["html", "md", "json", "csv"])
+def test_a_run_of_failures_alone_is_a_page_that_says_why(kind):
+    failed = tuple(
+        Measurement(case=m.case, status=Status.FAILED, reason="CUDA error: illegal memory access")
+        for m in samples.h200_run().measurements
+    )
+    text = render(samples.report_data(samples.h200_run(measurements=failed, micro=())), kind)
+    assert "illegal memory access" in text
+    assert "NVIDIA H200" in text
+
+
+@pytest.mark.parametrize("kind", ["html", "md", "json", "csv"])
+def test_no_run_and_no_ranking_are_still_a_page(kind):
+    text = render(samples.report_data(ranking=None, ranking_problem="no offer is left"), kind)
+    assert text
+    if kind in {"html", "md"}:
+        assert "no offer is left" in text
