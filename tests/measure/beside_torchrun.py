@@ -114,6 +114,7 @@ def torchrun(folder: Path, steps: int) -> tuple[Side, subprocess.Popen[str]]:
     process = subprocess.Popen(
         [*command, "plain", f"{steps}"],
         env={**os.environ, "PYTHONPATH": f"{folder}", "OMP_NUM_THREADS": "1"},
+        start_new_session=True,  # as the harness does: the kernel shares out the processor by session
         stdout=subprocess.PIPE,
         text=True,
     )
