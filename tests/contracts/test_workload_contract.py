@@ -609,6 +609,15 @@ class TestVitB16(WorkloadContract):
         12 * (2 * 197 * 12 * 768 * 768 + 2 * 2 * 197 * 197 * 768) + 2 * 196 * 768 * 768 + 2 * 768 * 1000
     )
 
+    def test_the_shipped_profile_is_what_tracing_gives(self) -> None:
+        """Its peaks are held: where two moments of a step need alike, which of them is noted differs by process."""
+        shipped, traced = load_profiles()[self.name], self.profile
+        assert msgspec.structs.replace(shipped, memory=()) == msgspec.structs.replace(traced, memory=())
+        for one, two in zip(shipped.memory, traced.memory, strict=True):
+            assert (one.task, one.is_amp, one.recipe) == (two.task, two.is_amp, two.recipe)
+            for batch in (1, *self.batches):
+                assert one.peak(batch).at(batch) == pytest.approx(two.peak(batch).at(batch), rel=1e-3)
+
 
 class TestUnetDdpm(WorkloadContract):
     name = "unet_ddpm"
@@ -617,6 +626,15 @@ class TestUnetDdpm(WorkloadContract):
     classes = 64  # the width of the predicted noise
     parameters = 35_746_307  # as Ho and others count their network of CIFAR-10: 35.7 M
     forward_flops = 46_740_799_488
+
+    def test_the_shipped_profile_is_what_tracing_gives(self) -> None:
+        """Its peaks are held: where two moments of a step need alike, which of them is noted differs by process."""
+        shipped, traced = load_profiles()[self.name], self.profile
+        assert msgspec.structs.replace(shipped, memory=()) == msgspec.structs.replace(traced, memory=())
+        for one, two in zip(shipped.memory, traced.memory, strict=True):
+            assert (one.task, one.is_amp, one.recipe) == (two.task, two.is_amp, two.recipe)
+            for batch in (1, *self.batches):
+                assert one.peak(batch).at(batch) == pytest.approx(two.peak(batch).at(batch), rel=1e-3)
 
 
 class TestAugment(WorkloadContract):
