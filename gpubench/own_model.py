@@ -291,6 +291,7 @@ def _other_seeds(seed: int) -> tuple[int, ...]:
 def _may_rotate(first: Batch, other: Batch) -> bool:
     """Whether a batch is another one of the same form: a build that fixes its own seed gives the same."""
     import torch
+    from torch._subclasses.fake_tensor import FakeTensor
 
     forms, tensors = [], []
     for inputs, targets in (first, other):
@@ -300,7 +301,9 @@ def _may_rotate(first: Batch, other: Batch) -> bool:
         tensors.append(parts)
     if forms[0] != forms[1]:
         return False
-    return any(a.is_meta or not torch.equal(a, b) for a, b in zip(*tensors, strict=True))
+    # What has no values to compare, on the meta device or faked for a trace, counts as other.
+    pairs = zip(*tensors, strict=True)
+    return any(a.is_meta or isinstance(a, FakeTensor) or not torch.equal(a, b) for a, b in pairs)
 
 
 def _check_signature(name: str, build: Callable[..., Any]) -> None:

@@ -142,9 +142,9 @@ class Launch(Record, frozen=True, kw_only=True):
     batch_count: int | None = None
     loss_curve: tuple[float | None, ...] = ()
     latency_s: tuple[float | None, ...] = ()
-    first_token_s: tuple[float, ...] = ()
-    per_token_s: tuple[float, ...] = ()
-    token_gap_s: tuple[float, ...] = ()
+    first_token_s: tuple[float | None, ...] = ()
+    per_token_s: tuple[float | None, ...] = ()
+    token_gap_s: tuple[float | None, ...] = ()
     cold_s: dict[str, float | None] = {}
     stopped: bool = False
     findings: tuple[Finding, ...] = ()
@@ -348,7 +348,7 @@ class Measurement(Record, frozen=True, kw_only=True):
         Args:
             share: 0.5 for the median, 0.99 for the 99th percentile.
         """
-        gaps = sorted(gap for launch in self.launches for gap in launch.token_gap_s)
+        gaps = sorted(s for launch in self.launches for s in launch.token_gap_s if s is not None)
         return gaps[min(len(gaps) - 1, int(share * len(gaps)))] if len(gaps) >= LEAST_GAPS else None
 
     @property
@@ -386,7 +386,7 @@ class Measurement(Record, frozen=True, kw_only=True):
 
 
 def _median_of(launches: Sequence[Launch], name: str) -> float | None:
-    known = [value for launch in launches for value in getattr(launch, name)]
+    known = [s for launch in launches for s in getattr(launch, name) if s is not None]
     return median(known) if known else None
 
 

@@ -28,7 +28,7 @@ def repeated_blocks(model: nn.Module) -> tuple[nn.Module, ...]:
     from torch import nn
 
     lists = [m for m in model.modules() if isinstance(m, nn.ModuleList | nn.Sequential)]
-    members = [block for each in lists for block in each if len(list(block.children())) > 1]
+    members = [block for each in lists for block in each if list(block.children())]
     alike = Counter(type(block) for block in members)
     taken: set[int] = set()
     found = []

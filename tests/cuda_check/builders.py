@@ -54,6 +54,7 @@ ERRORS = {
     Precision.TF32: 3e-4,
     Precision.AMP_FP16: 4e-4,
     Precision.AMP_BF16: 3e-3,
+    Precision.BF16: 3e-3,
 }
 
 

@@ -144,7 +144,7 @@ def measured(fake_clock, h100, make_case, monkeypatch):
             stopped=lambda: False,
         )
         asked = make_case(workload="own", memory_format=None, **({"batch_size": 4} | changes))
-        desk.tasks[("own", asked.batch_size)] = make_task(step)
+        desk.tasks[("own", asked.batch_size, asked.recipe)] = make_task(step)
         done = measure_case(MeasureCase(reference="own", case=asked, launch=2), desk)
         return done, SimpleNamespace(phases=phases, log=hardware.log, case=asked)
 

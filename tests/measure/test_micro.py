@@ -298,7 +298,7 @@ def test_the_best_product_of_a_precision_stands_beside_its_steps():
         result(value=9.0, precision="bf16"),
         result(name="device copy", value=99.0),
     ]
-    assert best_gemm(rows) == {Precision.FP32: 3.0, Precision.AMP_BF16: 9.0}
+    assert best_gemm(rows) == {Precision.FP32: 3.0, Precision.AMP_BF16: 9.0, Precision.BF16: 9.0}
 
 
 def test_the_best_size_of_a_product_is_known_where_there_are_several():

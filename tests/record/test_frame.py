@@ -79,7 +79,7 @@ def test_a_run_says_what_is_to_be_doubted_of_its_micro_benchmarks(make_run):
     )
     run = make_run(micro=(msgspec.structs.replace(result, findings=(doubt,)),))
     (doubts,) = [part.items for part in brief(of_run(run), "method") if isinstance(part, Bullets)]
-    assert doubts[0].startswith("NOT_CONVERGED")
+    assert doubts[0].endswith("[NOT_CONVERGED]")
 
 
 def test_a_finished_run_prints_its_best_product_and_what_was_paid_once(make_run, capsys):

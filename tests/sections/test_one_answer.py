@@ -196,7 +196,7 @@ def test_every_doubt_of_a_run_is_named_on_terminal_and_page(run):
         show(*block.brief)
     page = visible_text(as_html(block))
     for kind in kinds:
-        assert f"{kind}:" in out.getvalue()
+        assert f"[{kind}]" in out.getvalue()
         assert f"| {kind} |" in page
 
 

@@ -116,16 +116,22 @@ MUTANTS = (
     Mutant(
         name="no side stream before a capture",
         file=EXECUTION,
-        old="    with torch.cuda.stream(side):\n",
-        new="    with torch.cuda.stream(torch.cuda.current_stream()):\n",
+        old="    with torch.cuda.stream(side):\n        for index in range(STEPS_BEFORE_CAPTURE):\n            work.step(index)\n",
+        new=(
+            "    with torch.cuda.stream(torch.cuda.current_stream()):\n"
+            "        for index in range(STEPS_BEFORE_CAPTURE):\n            work.step(index)\n"
+        ),
         misleads="library handles and gradients are made inside the capture: it fails or reads freed memory",
         killer="test_capture.py::test_the_warm_up_of_a_capture_is_waited_for_and_leaves_no_race",
     ),
     Mutant(
         name="the side stream does not wait for what made the model",
         file=EXECUTION,
-        old="    side.wait_stream(torch.cuda.current_stream())\n",
-        new="",
+        old=(
+            "        return _capture_generation(work)\n"
+            "    side = torch.cuda.Stream()\n    side.wait_stream(torch.cuda.current_stream())\n"
+        ),
+        new="        return _capture_generation(work)\n    side = torch.cuda.Stream()\n",
         misleads="the first steps may read weights that are still being written",
         killer="test_capture.py::test_the_warm_up_of_a_capture_is_waited_for_and_leaves_no_race",
     ),
@@ -164,8 +170,8 @@ MUTANTS = (
     Mutant(
         name="the end of a capture hides what ended it",
         file=EXECUTION,
-        old="        cause = _cause(error)\n",
-        new="        cause = error\n",
+        old="        cause = _cause(error)\n        if lacks_memory(cause):\n",
+        new="        cause = error\n        if lacks_memory(cause):\n",
         misleads='a refused model is told of "a previous error" and not of its .item()',
         killer="test_failures.py::test_a_step_that_waits_for_the_device_is_unsupported_with_its_cause",
     ),
@@ -444,6 +450,7 @@ MUTANTS = (
         old=(
             "        warm_up(loop, budget(0.0), series)\n"
             '        context.phase("timed")\n'
+            "        work.tokens_at_s.clear()\n"
             "        held_s, joules = telemetry.held_clocks_s(), sampler.energy_j()\n"
         ),
         new=(

@@ -18,7 +18,7 @@ from strict_cuda.models import acting
 
 def work_of(gpu, name="cnn", built=None, **changes):
     case = gpu.case(name, built, **({"execution": Execution.GRAPH} | changes))
-    return move(gpu.desk.tasks[(name, case.batch_size)], case, gpu.desk.hardware.device)
+    return move(gpu.desk.tasks[(name, case.batch_size, case.recipe)], case, gpu.desk.hardware.device)
 
 
 def first_steps(work, count=2):

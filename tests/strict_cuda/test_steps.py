@@ -22,7 +22,7 @@ LAUNCH_BOUND = 2.5e-6
 
 def work_of(gpu, built, **changes):
     case = gpu.case("own", built, **changes)
-    return move(gpu.desk.tasks[("own", case.batch_size)], case, gpu.desk.hardware.device)
+    return move(gpu.desk.tasks[("own", case.batch_size, case.recipe)], case, gpu.desk.hardware.device)
 
 
 def wide(layers=4, side=1024):

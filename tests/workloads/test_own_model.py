@@ -537,3 +537,8 @@ def test_a_standard_profile_needs_no_torch() -> None:
 def test_an_unknown_name_starts_no_process() -> None:
     with pytest.raises(MisuseError, match="unknown workload"):
         profile_of("vgg17")
+
+
+def test_the_memory_of_an_own_model_with_several_batches_is_traced(tmp_path: Path) -> None:
+    profile = profile_workload(load_workload(write(tmp_path, GOOD)))
+    assert profile.memory_untraced is None
