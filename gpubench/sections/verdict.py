@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Bullets, Fact, Facts, Paragraph, Part
 from gpubench.labels import gpus, gpus_of
-from gpubench.models import Change, Choice, Decision, Pricing, RankedOffer, Ranking
+from gpubench.models import Change, Choice, Decision, Pricing, RankedOffer, Ranking, Sureness
 from gpubench.recommend.verdict import NO_GPU_NEEDED, SURENESS
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
@@ -54,14 +54,20 @@ def _facts(ranking: Ranking) -> Iterator[Fact]:
         term="The job", value=_job(ranking, decision), detail=f"{_basis(head)}{_batch(head)}; {_fits(choice)}"
     )
     if decision.sureness is not None:
-        sure = decision.sureness
-        near = f"within 10 % of it: {share_words(sure.p_near_best)}"
-        yield Fact(term="How sure", value=f"best: {share_words(sure.p_best)}; {near}")
+        yield Fact(term="How sure", value=_how_sure(decision.sureness, decision.sureness_independent))
     if decision.runner_up is not None:
         yield Fact(term="Runner-up", value=_winner(decision.runner_up))
     changes = [words for each in decision.changes if (words := _change(each, own=choice.source == "own"))]
     if changes:
         yield Fact(term="What changes it", value=changes[0])
+
+
+def _how_sure(sure: Sureness, alone: Sureness | None) -> str:
+    """P(best), in brackets under independent errors, P(within 10 % of it), and the expected regret."""
+    best = share_words(sure.p_best) + ("" if alone is None else f" ({share_words(alone.p_best)})")
+    usd = sure.regret_usd
+    regret = format_percent(sure.regret_share) if usd is None else format_usd(usd)
+    return f"best {best}, within 10 % {share_words(sure.p_near_best)}; regret {regret}"
 
 
 def _job(ranking: Ranking, decision: Decision) -> str:
@@ -130,10 +136,26 @@ def _winner(choice: Choice) -> str:
 
 
 def _beside(choice: Choice) -> str:
-    paid = f"${choice.purchase_usd:,.0f}" if choice.source == "own" and choice.purchase_usd else None
-    where = f"{paid} {choice.price_label}" if paid else plain(choice.provider, 30)
+    where = _paid(choice) if choice.source == "own" and choice.purchase_usd else _seller(choice)
     cost = "" if choice.cost_usd is None else f", {format_usd(choice.cost_usd)} for the job"
     return f"{where}{cost}"
+
+
+def _paid(choice: Choice) -> str:
+    """What hardware costs, cards and host apart: "$450 used and a host for $1,000"."""
+    cards = (choice.purchase_usd or 0.0) - (choice.host_usd or 0.0)
+    host = f" and a host for ${choice.host_usd:,.0f}" if choice.host_usd else ""
+    return f"${cards:,.0f} {choice.price_label}{host}"
+
+
+def _seller(choice: Choice) -> str:
+    """Who rents it out, and what stands between asking and having it."""
+    words = [plain(choice.provider, 30)]
+    if choice.source == "marketplace":
+        words.append("one host's ask")
+    if choice.needs_quota:
+        words.append("new accounts need a quota")
+    return ", ".join(words)
 
 
 def _where(choice: Choice) -> str:
