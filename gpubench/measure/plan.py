@@ -405,7 +405,9 @@ def planned_case(
     return PlannedCase(
         reference=reference,
         case=case,
-        flops_per_sample=profile.train_flops_per_sample if train else profile.forward_flops_per_sample,
+        # 0 where nothing of it is counted, as in a model without products: unknown, then
+        flops_per_sample=(profile.train_flops_per_sample if train else profile.forward_flops_per_sample)
+        or None,
         parameter_count=profile.parameters,
         operators=sum(operator.count for operator in (profile.train if train else profile.infer)),
         batch_choice=batch_choice,
