@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
-from patience import Stopwatch, wait_until
+from patience import Stopwatch, is_gone, wait_until
 
 from gpubench.children import CLOSE_AFTER_S, TAIL_BYTES, Asked, ChildProcess, ask_child
 
@@ -44,15 +44,14 @@ HANGS = {
 }
 
 
-def is_gone(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
+def until_gone(*pids: int) -> bool:
+    """Wait for processes to end; whether they did."""
+    wait_until(lambda: all(map(is_gone, pids)))
+    return all(map(is_gone, pids))
 
 
-def end_and_look(command: list[str], folder: Path, mark: Path, number: signal.Signals) -> None:
-    """Start a command, end it once its child has come so far, and see that no process and no file is left.
+def left_after(command: list[str], folder: Path, mark: Path, number: signal.Signals) -> list[object]:
+    """Start a command, end it once its child has come so far; return the processes and files that are left.
 
     The file ``mark`` says that it has, and names the processes that would not be found from the parent.
     """
@@ -74,8 +73,11 @@ def end_and_look(command: list[str], folder: Path, mark: Path, number: signal.Si
         assert len(pids) >= 2  # the child, and its guard
         parent.send_signal(number)
         parent.wait(20)
-        wait_until(lambda: all(map(is_gone, pids)))
-        assert [p for p in scratch.iterdir() if not p.name.startswith("torchinductor")] == []  # torch's cache
+        until_gone(*pids)
+        files = [
+            path for path in scratch.iterdir() if not path.name.startswith("torchinductor")
+        ]  # torch's cache
+        return [*(pid for pid in pids if not is_gone(pid)), *files]
     finally:
         parent.kill()
         parent.wait()
@@ -91,14 +93,14 @@ TRACE = [sys.executable, "-m", "gpubench", "predict", "show", "./mine.py"]
 def test_a_model_that_is_traced_ends_with_the_command_and_leaves_nothing(tmp_path, number):
     mark = tmp_path / "mark"
     (tmp_path / "mine.py").write_text(MODEL.format(mark=str(mark), hang=HANGS["asleep"]))
-    end_and_look(TRACE, tmp_path, mark, number)
+    assert left_after(TRACE, tmp_path, mark, number) == []
 
 
 @pytest.mark.parametrize("hang", HANGS)
 def test_whatever_a_traced_model_is_at_it_ends_with_a_killed_command(tmp_path, hang):
     mark = tmp_path / "mark"
     (tmp_path / "mine.py").write_text(MODEL.format(mark=str(mark), hang=HANGS[hang]))
-    end_and_look(TRACE, tmp_path, mark, signal.SIGKILL)
+    assert left_after(TRACE, tmp_path, mark, signal.SIGKILL) == []
 
 
 MEASURED = """
@@ -134,7 +136,7 @@ def test_a_model_that_is_measured_ends_with_the_command_and_with_what_it_started
     (tmp_path / "mine.py").write_text(MEASURED + indented)
     options = ["--device", "cpu", "--no-micro", "--precision", "fp32", "--results", "results"]
     command = [sys.executable, "-m", "gpubench", "run", "--workload", "./mine.py", *options]
-    end_and_look(command, tmp_path, mark, number)
+    assert left_after(command, tmp_path, mark, number) == []
 
 
 JOB = """
@@ -158,7 +160,7 @@ time.sleep(600)
 
 def test_every_process_of_a_job_of_several_ends_with_the_parent(tmp_path):
     mark = tmp_path / "mark"
-    end_and_look([sys.executable, "-c", JOB, str(mark)], tmp_path, mark, signal.SIGKILL)
+    assert left_after([sys.executable, "-c", JOB, str(mark)], tmp_path, mark, signal.SIGKILL) == []
 
 
 PIPELINE = """
@@ -183,7 +185,7 @@ measure_pipeline(DeviceProfile(backend="cpu"), order=PipelineOrder(device="cpu",
 @pytest.mark.slow
 def test_the_workers_of_the_input_pipeline_end_with_the_parent(tmp_path):
     mark = tmp_path / "mark"
-    end_and_look([sys.executable, "-c", PIPELINE, str(mark)], tmp_path, mark, signal.SIGKILL)
+    assert left_after([sys.executable, "-c", PIPELINE, str(mark)], tmp_path, mark, signal.SIGKILL) == []
 
 
 # --- the parts -------------------------------------------------------------------------------------------
@@ -199,7 +201,7 @@ def test_a_child_that_has_ended_leaves_no_guard_and_no_group(tmp_path):
     asked = ask_child(("-c", code), (), str, time_limit_s=60)
     assert asked == Asked(None, "ended with status 0; it last wrote: done", "done\n")
     assert psutil.Process().children() == []
-    wait_until(lambda: is_gone(int(mark.read_text())))
+    assert until_gone(int(mark.read_text()))
 
 
 GUARDLESS = """
@@ -224,7 +226,7 @@ def test_a_child_whose_guard_was_killed_too_ends_with_its_parent(tmp_path):
         (child,) = (child for child in children if child != guard)
         guard.kill()
         parent.kill()
-    wait_until(lambda: is_gone(child.pid))
+    assert until_gone(child.pid)
 
 
 def test_a_child_whose_parent_was_gone_before_it_was_bound_ends_at_once():
@@ -386,7 +388,7 @@ def test_a_daemon_ends_with_a_killed_parent_too(tmp_path):
     wait_until(mark.exists, parent)
     parent.kill()
     parent.wait()
-    wait_until(lambda: is_gone(int(mark.read_text())))
+    assert until_gone(int(mark.read_text()))
 
 
 CHANNEL = "from gpubench.children import ParentChannel; import os, sys, time; parent = ParentChannel(); "

@@ -28,6 +28,7 @@ from gpubench.measure.budget import (
 )
 from gpubench.measure.capability import why_no_precision
 from gpubench.measure.checks import IEEE_ERROR
+from gpubench.measure.clock import Clock
 from gpubench.measure.hardware import Hardware
 from gpubench.measure.peaks import CPU_GEMM_SIZES, GEMM_PRECISIONS, GEMM_SIZES
 from gpubench.measure.precision import probe_errors, switches_for
@@ -64,6 +65,10 @@ MOST_TIMES = 1000
 """Repetitions whose times are kept one by one; a kernel of microseconds is repeated far more often."""
 
 Timer = Callable[[Callable[[], object]], Seconds]
+Make = Callable[[Any], Callable[[], object]]
+"""Builds the operands on a device (of torch, or an OpenCL queue) and returns the repetition."""
+Across = Callable[[bool, bool, Bytes], Make]
+"""The same of a transfer: whether to the device, whether from page-locked memory, and its size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +78,7 @@ class Probe:
     Attributes:
         work: FLOP or bytes of one repetition; None where the time itself is the result.
         memory_bytes: What its operands take [B].
-        make: Builds the operands on a device (of torch, or an OpenCL queue) and returns the repetition.
+        make: Gives the repetition.
         on_device: Timed by device events with a cold cache; else on the synchronising clock.
         repeats: Calls in one repetition.
         halved: Makes the same probe at half the size; None where that would mean nothing.
@@ -85,7 +90,7 @@ class Probe:
     precision: str | None = None
     work: float | None = None
     memory_bytes: Bytes = 0
-    make: Callable[[Any], Callable[[], object]] = field(repr=False)
+    make: Make = field(repr=False)
     on_device: bool = True
     repeats: int = 1
     halved: Callable[[], Probe | None] = lambda: None
@@ -239,14 +244,19 @@ def gemm_probes(profile: DeviceProfile, *, strict: bool) -> Iterator[Probe]:
             yield gemm(name, size)
 
 
-def gemm(precision: str, size: int) -> Probe:
-    """A square matrix product of normal operands: 2 n^3 FLOP."""
-
+def _multiply(precision: str, size: int) -> Make:
     def make(device: torch.device) -> Callable[[], object]:
         a, b = (torch.randn(size, size, device=device, dtype=_TYPES[precision]) for _ in range(2))
         out = torch.empty(size, size, device=device, dtype=_TYPES[precision])
         return lambda: torch.mm(a, b, out=out)
 
+    return make
+
+
+def gemm(
+    precision: str, size: int, make: Callable[[str, int], Make] = _multiply, *, on_device: bool = True
+) -> Probe:
+    """A square matrix product of normal operands: 2 n^3 FLOP."""
     return Probe(
         name="gemm",
         precision=precision,
@@ -254,8 +264,11 @@ def gemm(precision: str, size: int) -> Probe:
         unit="FLOP/s",
         work=2.0 * size**3,
         memory_bytes=3 * size * size * _TYPES[precision].itemsize,
-        make=make,
-        halved=lambda: gemm(precision, size // 2) if size // 2 >= LEAST_GEMM else None,
+        make=make(precision, size),
+        on_device=on_device,
+        halved=lambda: (
+            gemm(precision, size // 2, make, on_device=on_device) if size // 2 >= LEAST_GEMM else None
+        ),
     )
 
 
@@ -273,38 +286,47 @@ def other_probes(hardware: Hardware) -> Iterator[Probe]:
     yield launch()
 
 
-def device_copy(size: Bytes) -> Probe:
-    """A copy inside the device's memory; bytes read and bytes written both count."""
-
+def _copy_inside(size: Bytes) -> Make:
     def make(device: torch.device) -> Callable[[], object]:
         source = torch.ones(size, dtype=torch.uint8, device=device)
         target = torch.empty_like(source)
         return lambda: target.copy_(source)
 
+    return make
+
+
+def device_copy(size: Bytes, make: Callable[[Bytes], Make] = _copy_inside) -> Probe:
+    """A copy inside the device's memory; bytes read and bytes written both count."""
     return Probe(
         name="device copy",
         size=mebibytes(size),
         unit="B/s",
         work=2.0 * size,
         memory_bytes=2 * size,
-        make=make,
-        halved=lambda: device_copy(size // 2) if size // 2 >= LEAST_COPY_BYTES else None,
+        make=make(size),
+        halved=lambda: device_copy(size // 2, make) if size // 2 >= LEAST_COPY_BYTES else None,
     )
 
 
-def transfer(*, to_device: bool, pinned: bool, size: Bytes = TRANSFER_BYTES) -> Probe:
-    """A copy between host and device, from page-locked or ordinary memory."""
-
+def _copy_across(to_device: bool, pinned: bool, size: Bytes) -> Make:
     def make(device: torch.device) -> Callable[[], object]:
         host = torch.ones(size, dtype=torch.uint8, pin_memory=pinned)
         there = torch.ones(size, dtype=torch.uint8, device=device)
         source, target = (host, there) if to_device else (there, host)
         return lambda: target.copy_(source, non_blocking=pinned)
 
+    return make
+
+
+def transfer(
+    *, to_device: bool, pinned: bool, size: Bytes = TRANSFER_BYTES, make: Across = _copy_across
+) -> Probe:
+    """A copy between host and device, from page-locked or ordinary memory."""
+
     def halved() -> Probe | None:
         if size // 2 < LEAST_COPY_BYTES:
             return None
-        return transfer(to_device=to_device, pinned=pinned, size=size // 2)
+        return transfer(to_device=to_device, pinned=pinned, size=size // 2, make=make)
 
     direction = "host to device" if to_device else "device to host"
     return Probe(
@@ -313,27 +335,32 @@ def transfer(*, to_device: bool, pinned: bool, size: Bytes = TRANSFER_BYTES) -> 
         unit="B/s",
         work=float(size),
         memory_bytes=size,
-        make=make,
+        make=make(to_device, pinned, size),
         on_device=False,
         halved=halved,
     )
 
 
-def launch() -> Probe:
+def _add(device: torch.device) -> Callable[[], object]:
+    one = torch.ones(1, device=device)
+    return lambda: one.add_(1)
+
+
+def launch(make: Make = _add) -> Probe:
     """One-element additions issued back to back: wall time of each."""
     return Probe(
         name="launch wall",
         size=f"{LAUNCHES} launches",
         unit="s",
-        make=_add,
+        make=make,
         on_device=False,
         repeats=LAUNCHES,
     )
 
 
-def launch_on_device() -> Probe:
+def launch_on_device(make: Make = _add) -> Probe:
     """A one-element addition between two device events."""
-    return Probe(name="launch device", size="1 launch", unit="s", make=_add)
+    return Probe(name="launch device", size="1 launch", unit="s", make=make)
 
 
 def measure_probe(
@@ -421,18 +448,22 @@ def result_of(probe: Probe, rule: StopRule, samples: Sequence[TelemetrySample] =
     )
 
 
-def _timer(probe: Probe, hardware: Hardware) -> Timer:
-    clock = hardware.clock()
+def by_clock(probe: Probe, clock: Clock) -> Timer:
+    """Return what times one repetition on a clock that waits for the device."""
 
-    def by_clock(action: Callable[[], object]) -> Seconds:
+    def timer(action: Callable[[], object]) -> Seconds:
         def repetition() -> None:
             for _ in range(probe.repeats):
                 action()
 
         return clock.time(repetition)
 
+    return timer
+
+
+def _timer(probe: Probe, hardware: Hardware) -> Timer:
     if not (probe.on_device and hardware.is_cuda):
-        return by_clock
+        return by_clock(probe, hardware.clock())
     cache = torch.empty(CACHE_BYTES, dtype=torch.uint8, device=hardware.device)
     before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
@@ -445,11 +476,6 @@ def _timer(probe: Probe, hardware: Hardware) -> Timer:
         return float(before.elapsed_time(after)) * 1e-3
 
     return by_events
-
-
-def _add(device: torch.device) -> Callable[[], object]:
-    one = torch.ones(1, device=device)
-    return lambda: one.add_(1)
 
 
 def mebibytes(size: Bytes) -> str:

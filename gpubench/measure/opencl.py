@@ -26,17 +26,19 @@ from gpubench.measure.micro import (
     CACHE_BYTES,
     COPY_BYTES,
     CPU_COPY_BYTES,
-    LAUNCHES,
-    LEAST_COPY_BYTES,
-    LEAST_GEMM,
     MEMORY_SHARE,
-    TRANSFER_BYTES,
+    Make,
     Probe,
     Timer,
+    by_clock,
+    device_copy,
     fitting,
-    mebibytes,
+    gemm,
+    launch,
+    launch_on_device,
     one_by_one,
     repeat,
+    transfer,
 )
 from gpubench.measure.peaks import CPU_GEMM_SIZES, GEMM_SIZES
 from gpubench.models import DeviceProfile, Finding, FindingKind, MicroResult
@@ -168,17 +170,8 @@ def run_micro(
 
 def timer(probe: Probe, opened: Queue) -> Timer:
     """Return what times one repetition: the event's own profile on a GPU, else the clock."""
-    clock = opened.clock()
-
-    def by_clock(action: Callable[[], object]) -> Seconds:
-        def repetition() -> None:
-            for _ in range(probe.repeats):
-                action()
-
-        return clock.time(repetition)
-
     if opened.is_cpu or not probe.on_device:
-        return by_clock
+        return by_clock(probe, opened.clock())
     cache = opened.buffer(CACHE_BYTES)
 
     def by_event(action: Callable[[], Any]) -> Seconds:
@@ -212,7 +205,7 @@ def arithmetic(opened: Queue, *, strict: bool) -> Iterator[Probe]:
         return
     yield multiply_add(opened, "fp32")
     if clblast() is not None:
-        yield from (gemm(size) for size in (CPU_GEMM_SIZES if opened.is_cpu else GEMM_SIZES["fp32"]))
+        yield from (product(size) for size in (CPU_GEMM_SIZES if opened.is_cpu else GEMM_SIZES["fp32"]))
 
 
 def multiply_add(opened: Queue, precision: str) -> Probe:
@@ -275,25 +268,18 @@ def clblast() -> Any:
     return product
 
 
-def gemm(size: int) -> Probe:
-    """A square fp32 matrix product of normal operands by CLBlast: 2 n^3 FLOP."""
-
+def _multiply(_precision: str, size: int) -> Make:
     def make(opened: Queue) -> Callable[[], object]:
         random = np.random.default_rng(0)
         a, b = (random.standard_normal((size, size), dtype=np.float32) for _ in range(2))
         return _product(opened, a, b)[0]
 
-    return Probe(
-        name="gemm",
-        precision="fp32",
-        size=str(size),
-        unit="FLOP/s",
-        work=2.0 * size**3,
-        memory_bytes=3 * size * size * 4,
-        make=make,
-        on_device=False,
-        halved=lambda: gemm(size // 2) if size // 2 >= LEAST_GEMM else None,
-    )
+    return make
+
+
+def product(size: int) -> Probe:
+    """A square fp32 matrix product by CLBlast, which hands out no event to time it by."""
+    return gemm("fp32", size, _multiply, on_device=False)
 
 
 def product_error(opened: Queue, size: int = 256) -> float:
@@ -309,14 +295,14 @@ def product_error(opened: Queue, size: int = 256) -> float:
 
 
 def _product(opened: Queue, a: Any, b: Any) -> tuple[Callable[[], object], Any]:
-    size, product = a.shape[0], clblast()
+    size, multiply = a.shape[0], clblast()
     copied = cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR
     left, right = (cl.Buffer(opened.context, copied, hostbuf=each) for each in (a, b))
     out = opened.buffer(a.nbytes)
     queue = ctypes.c_void_p(opened.queue.int_ptr)
 
     def call() -> None:
-        status = product(
+        status = multiply(
             _ROW_MAJOR, _NO_TRANSPOSE, _NO_TRANSPOSE, size, size, size,
             1.0, left.int_ptr, 0, size, right.int_ptr, 0, size, 0.0, out.int_ptr, 0, size,
             ctypes.byref(queue), None,
@@ -332,36 +318,28 @@ def _product(opened: Queue, a: Any, b: Any) -> tuple[Callable[[], object], Any]:
 
 def other_probes(opened: Queue) -> Iterator[Probe]:
     """Copies, transfers and launches; a CPU has no transfers to itself."""
-    yield device_copy(CPU_COPY_BYTES if opened.is_cpu else COPY_BYTES)
+    yield device_copy(CPU_COPY_BYTES if opened.is_cpu else COPY_BYTES, copy_inside)
     if not opened.is_cpu:
-        yield from (transfer(to_device=to, pinned=pinned) for to in (True, False) for pinned in (True, False))
-        yield launch(on_device=True)
-    yield launch(on_device=False)
+        for to_device in (True, False):
+            for pinned in (True, False):
+                yield transfer(to_device=to_device, pinned=pinned, make=_copy_across)
+        yield launch_on_device(add)
+    yield launch(add)
 
 
-def device_copy(size: Bytes) -> Probe:
-    """A copy inside the device's memory; bytes read and bytes written both count."""
+def copy_inside(size: Bytes) -> Make:
+    """Copy one buffer of the device to another, both written before: what never was may not be there yet."""
 
     def make(opened: Queue) -> Callable[[], object]:
         source, target = opened.buffer(size), opened.buffer(size)
-        for each in (source, target):  # memory that was never written may not be there yet
+        for each in (source, target):
             cl.enqueue_fill_buffer(opened.queue, each, np.uint8(1), 0, size)
         return lambda: cl.enqueue_copy(opened.queue, target, source)
 
-    return Probe(
-        name="device copy",
-        size=mebibytes(size),
-        unit="B/s",
-        work=2.0 * size,
-        memory_bytes=2 * size,
-        make=make,
-        halved=lambda: device_copy(size // 2) if size // 2 >= LEAST_COPY_BYTES else None,
-    )
+    return make
 
 
-def transfer(*, to_device: bool, pinned: bool, size: Bytes = TRANSFER_BYTES) -> Probe:
-    """A copy between host and device, from page-locked or ordinary memory."""
-
+def _copy_across(to_device: bool, pinned: bool, size: Bytes) -> Make:
     def make(opened: Queue) -> Callable[[], object]:
         there = opened.buffer(size)
         if pinned:
@@ -374,37 +352,12 @@ def transfer(*, to_device: bool, pinned: bool, size: Bytes = TRANSFER_BYTES) -> 
         target, source = (there, here) if to_device else (here, there)
         return lambda: cl.enqueue_copy(opened.queue, target, source, is_blocking=False)
 
-    def halved() -> Probe | None:
-        if size // 2 < LEAST_COPY_BYTES:
-            return None
-        return transfer(to_device=to_device, pinned=pinned, size=size // 2)
-
-    return Probe(
-        name=f"{'host to device' if to_device else 'device to host'} {'pinned' if pinned else 'pageable'}",
-        size=mebibytes(size),
-        unit="B/s",
-        work=float(size),
-        memory_bytes=size,
-        make=make,
-        on_device=False,
-        halved=halved,
-    )
+    return make
 
 
-def launch(*, on_device: bool) -> Probe:
-    """One-element additions: back to back on the clock, or one between its event's own times."""
-
-    def make(opened: Queue) -> Callable[[], object]:
-        kernel = cl.Kernel(cl.Program(opened.context, _ONE_SOURCE).build(), "one")
-        one = opened.buffer(4)
-        kernel.set_args(one)
-        return opened.repetition(kernel, 1, one)
-
-    return Probe(
-        name="launch device" if on_device else "launch wall",
-        size="1 launch" if on_device else f"{LAUNCHES} launches",
-        unit="s",
-        make=make,
-        on_device=on_device,
-        repeats=1 if on_device else LAUNCHES,
-    )
+def add(opened: Queue) -> Callable[[], object]:
+    """Add one to one element."""
+    kernel = cl.Kernel(cl.Program(opened.context, _ONE_SOURCE).build(), "one")
+    one = opened.buffer(4)
+    kernel.set_args(one)
+    return opened.repetition(kernel, 1, one)

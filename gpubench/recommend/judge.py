@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -92,17 +93,10 @@ def judge(
         MisuseError: If a name is unknown or no offer is left; the message says which filter removed how many.
     """
     machines = {**for_sale, **owned}
-    watts = {offer: ownership.power_w for offer, ownership in machines.items()}
-    filters = [*filters_of(request, offers, today, watts), *purchase_filters(request, machines)]
-    possible, fallen = apply(filters, offers, specs)
-    sold, _ = apply(filters, for_sale, specs)
-    others = Market(offers)
-    possible, doubted = apply(outlier_filter(request, others, believed), possible, specs)
-    paid_as_asked = payment_filters(request, {offer.pricing for offer in offers})
-    kept, otherwise_paid = apply(paid_as_asked, possible, specs)
-    fallen += [*doubted, *otherwise_paid]
-    _require(kept, offers, fallen)
-    keys = {offer.gpu_key for offer in (*possible, *sold)}
+    left = _sift(request, offers, specs, today, machines=machines, for_sale=for_sale, believed=believed)
+    _require(left.kept, offers, left.fallen)
+    kept, fallen, possible = left.kept, left.fallen, left.possible
+    keys = {offer.gpu_key for offer in (*possible, *left.sold)}
     evidence = evidence_for(sorted(keys | {request.reference_gpu}))
     speeds = combine(evidence.answers, request.mix, drawer or _draw(), request.draws, request.seed)
     kept, unknown = _with_speed(kept, speeds, specs)
@@ -111,7 +105,7 @@ def judge(
     work = work_of(request, speeds, evidence.usual_job, _unit(speeds))
     if work is None:
         request = msgspec.structs.replace(request, relative=True)
-    market = prices.Market(today, asks_of(_believed(offers, doubted)), drift)
+    market = prices.Market(today, asks_of(_believed(offers, left.doubted)), drift)
     known = _Known(speeds, specs, evidence, market, work)
     pool_of = _pool(request, known)
     pool = pool_of(kept)
@@ -131,7 +125,7 @@ def judge(
         both = dict.fromkeys([*kept, *_with_speed(possible, speeds, specs)[0]])
         in_the_race = {row.offer: owned[row.offer] for row in rows if row.offer in owned}
         decisions = against_rent(request, pool_of(list(both)), in_the_race)
-    to_buy = pool_of(_with_speed(sold, speeds, specs)[0])
+    to_buy = pool_of(_with_speed(left.sold, speeds, specs)[0])
     ranking = Ranking(
         as_of=today.isoformat(),
         objective=objective.in_words(request),
@@ -158,23 +152,81 @@ def judge(
         purchases=purchases_of(rows, owned, specs),
         notes=(
             *notes,
-            *left_out_as_outliers([each for each in doubted if apply(paid_as_asked, [each.offer], specs)[0]]),
-            *far_from_others(others, believed, kept),
+            *left_out_as_outliers(left.doubted_as_asked),
+            *far_from_others(left.market, believed, kept),
             *notes_of(request, pool, len(rows), today),
             *free_beside(request, offers, specs),
         ),
     )
+    return _said(request, ranking, speeds, _headline(request, pool, order))
+
+
+@dataclass(frozen=True)
+class _Sifted:
+    """What the filters leave, before anything is known of throughput.
+
+    Attributes:
+        kept: Offers to rank, paid as asked.
+        possible: The same however they are paid.
+        sold: Hardware to buy that would pass.
+        fallen: What was left out, and why.
+        doubted: Of that, for a price that nobody corroborates; ``doubted_as_asked`` is paid as asked.
+        market: What every price was held against.
+    """
+
+    kept: list[Offer]
+    possible: list[Offer]
+    sold: list[Offer]
+    fallen: list[Exclusion]
+    doubted: list[Exclusion]
+    doubted_as_asked: list[Exclusion]
+    market: Market
+
+
+def _sift(
+    request: RankRequest,
+    offers: Sequence[Offer],
+    specs: Mapping[str, GpuSpec],
+    today: date,
+    *,
+    machines: Mapping[Offer, Ownership],
+    for_sale: Mapping[Offer, Ownership],
+    believed: Collection[OfferKey],
+) -> _Sifted:
+    watts = {offer: ownership.power_w for offer, ownership in machines.items()}
+    filters = [*filters_of(request, offers, today, watts), *purchase_filters(request, machines)]
+    possible, fallen = apply(filters, offers, specs)
+    sold, _ = apply(filters, for_sale, specs)
+    market = Market(offers)
+    possible, doubted = apply(outlier_filter(request, market, believed), possible, specs)
+    paid_as_asked = payment_filters(request, {offer.pricing for offer in offers})
+    kept, otherwise_paid = apply(paid_as_asked, possible, specs)
+    return _Sifted(
+        kept=kept,
+        possible=possible,
+        sold=sold,
+        fallen=[*fallen, *doubted, *otherwise_paid],
+        doubted=doubted,
+        doubted_as_asked=[each for each in doubted if apply(paid_as_asked, [each.offer], specs)[0]],
+        market=market,
+    )
+
+
+def _said(
+    request: RankRequest, ranking: Ranking, speeds: Speeds, fastest_and_cheapest: tuple[int, int]
+) -> Ranking:
+    """Return the ranking with its verdict and notes, cut to the rows asked for."""
     about_the_cpu = cpu_sentences(request, speeds)
     needless = [each for each in about_the_cpu if each.startswith(NO_GPU_NEEDED)]
     said = verdict(
         request,
         ranking,
-        _headline(request, pool, order),
+        fastest_and_cheapest,
         first=needless,
         last=[
-            *buying_sentences(decisions),
+            *buying_sentences(ranking.buy_or_rent),
             *(each for each in about_the_cpu if each not in needless),
-            *cpu_comparison(request, speeds, rows[0]),
+            *cpu_comparison(request, speeds, ranking.rows[0]),
         ],
     )
     return msgspec.structs.replace(

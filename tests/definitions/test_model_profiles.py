@@ -59,21 +59,23 @@ def table(task: TaskKind = TaskKind.TRAIN) -> dict[str, dict[str, str]]:
 
 @pytest.mark.parametrize("model", each(DEFINITIONS))
 def test_a_shipped_row_is_the_trace_of_its_definition(model):
-    check(model, TaskKind.TRAIN)
+    assert differing(model, TaskKind.TRAIN) == {}
 
 
 @pytest.mark.parametrize("model", each(FORWARD))
 def test_a_shipped_row_of_a_forward_pass_is_the_trace_of_its_definition(model):
-    check(model, TaskKind.INFER)
+    assert differing(model, TaskKind.INFER) == {}
 
 
-def check(model: str, task: TaskKind) -> None:
-    """To the last printed digit: the table rounds, and nothing else may part them."""
-    row = table(task)[model]
+def differing(model: str, task: TaskKind) -> dict[str, tuple[float, str]]:
+    """Columns that differ by more than the last printed digit: the table rounds, nothing else may part them."""
+    row, found = table(task)[model], {}
     assert set(DECIMALS) == set(row) - {"model", "source", "approximate"}
     for column, value in totals(profile_of(model), task).items():
         last_digit = 10.0 ** Decimal(row[column]).as_tuple().exponent
-        assert value == pytest.approx(float(row[column]), rel=0, abs=0.5 * last_digit), column
+        if value != pytest.approx(float(row[column]), rel=0, abs=0.5 * last_digit):
+            found[column] = (value, row[column])
+    return found
 
 
 def test_each_row_says_where_it_comes_from():

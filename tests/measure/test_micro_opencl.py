@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from gpubench.errors import MisuseError, NoDeviceError
+from gpubench.measure import micro
 from gpubench.measure.budget import QUICK
 from gpubench.measure.plan import plan
 from gpubench.measure.request import RunRequest
@@ -68,10 +69,10 @@ def test_a_copy_copies_all_of_it(opened, monkeypatch) -> None:
     made = []
     buffer = opencl.Queue.buffer
     monkeypatch.setattr(opencl.Queue, "buffer", lambda *given: made.append(buffer(*given)) or made[-1])
-    probe = opencl.device_copy(opencl.LEAST_COPY_BYTES)
+    probe = micro.device_copy(micro.LEAST_COPY_BYTES, opencl.copy_inside)
     action = probe.make(opened)
     source, target = made
-    cl.enqueue_copy(opened.queue, source, written := np.arange(opencl.LEAST_COPY_BYTES // 4, dtype=np.int32))
+    cl.enqueue_copy(opened.queue, source, written := np.arange(micro.LEAST_COPY_BYTES // 4, dtype=np.int32))
     action()
     cl.enqueue_copy(opened.queue, seen := np.empty_like(written), target).wait()
     assert np.array_equal(seen, written)
@@ -79,8 +80,8 @@ def test_a_copy_copies_all_of_it(opened, monkeypatch) -> None:
 
 
 def test_a_launch_is_timed_from_a_drained_queue_to_a_drained_queue(opened) -> None:
-    assert all(seconds > 0 for seconds in timed(opencl.launch(on_device=False), opened))
-    assert opencl.launch(on_device=False).repeats == opencl.LAUNCHES
+    assert all(seconds > 0 for seconds in timed(micro.launch(opencl.add), opened))
+    assert micro.launch(opencl.add).repeats == micro.LAUNCHES
 
 
 def test_a_device_that_promises_more_memory_than_it_has_is_probed_at_the_size_that_it_gives(
@@ -88,12 +89,12 @@ def test_a_device_that_promises_more_memory_than_it_has_is_probed_at_the_size_th
 ) -> None:
     most = opened.device.max_mem_alloc_size
     size = 4 * 2 ** (most.bit_length())
-    monkeypatch.setattr(opencl, "other_probes", lambda _: [opencl.device_copy(size)])
+    monkeypatch.setattr(opencl, "other_probes", lambda _: [micro.device_copy(size, opencl.copy_inside)])
     monkeypatch.setattr(opencl, "arithmetic", lambda *_args, **_options: [])
-    monkeypatch.setattr(opencl, "LEAST_COPY_BYTES", size // 4)
+    monkeypatch.setattr(micro, "LEAST_COPY_BYTES", size // 4)
     lies = msgspec.structs.replace(profile, memory_bytes=64 * size)
     assert [*opencl.run_micro(opened, lies, BRIEF, strict=False)] == []
-    monkeypatch.setattr(opencl, "LEAST_COPY_BYTES", 64 * MIB)
+    monkeypatch.setattr(micro, "LEAST_COPY_BYTES", 64 * MIB)
     refused = opencl.Queue.buffer
     monkeypatch.setattr(
         opencl.Queue, "buffer", lambda self, n, flags=0: refused(self, n if n <= 128 * MIB else 2**62, flags)
@@ -108,9 +109,9 @@ def test_a_device_that_has_gone_is_named(profile) -> None:
 
 
 def test_a_product_that_is_not_ieee_is_doubted(opened, monkeypatch) -> None:
-    result = opencl.repeat(opencl.gemm(64), lambda: None, lambda _: 0.1, BRIEF)
+    result = opencl.repeat(opencl.product(64), lambda: None, lambda _: 0.1, BRIEF)
     monkeypatch.setattr(opencl, "product_error", lambda _: 1e-3)
-    doubted = opencl.proved(result, opencl.gemm(64), opened)
+    doubted = opencl.proved(result, opencl.product(64), opened)
     assert {f.kind for f in doubted.findings} >= {FindingKind.TF32_IN_FORCE}
 
 

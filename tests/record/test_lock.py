@@ -193,8 +193,8 @@ def test_without_locks_a_zombie_holds_nothing(tmp_path):
         deadline = time.monotonic() + 20
         while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
             time.sleep(0.01)
-        with lock.hold(tmp_path, RUN, patience_s=0):
-            pass
+        with lock.hold(tmp_path, RUN, patience_s=0) as held:
+            assert held.path == lock.lock_path(tmp_path, RUN)
 
 
 @pytest.mark.usefixtures("no_locks")

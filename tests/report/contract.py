@@ -81,7 +81,10 @@ class SectionContract:
     def test_figures_keep_to_the_schema_of_plotly(self, section: Section, name):
         for charts in _charts_of(section, name):
             for figure in charts.figures:
-                graph_objects.Figure(figure.figure)  # refuses a property or a value that plotly does not know
+                made = graph_objects.Figure(
+                    figure.figure
+                )  # refuses a property or a value that plotly does not know
+                assert len(made.data) == len(figure.figure["data"])
 
     def test_stands_on_the_page(self, section: Section, name):
         block = block_of(section, name)

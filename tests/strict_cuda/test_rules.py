@@ -248,8 +248,8 @@ def test_memory_that_a_stream_beside_a_capture_has_cached_is_there_for_it(device
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
         x.add_(1)
         with torch.cuda.stream(beside):
-            torch.empty(1024, device="cuda").zero_()
-    del held
+            taken = torch.empty(1024, device="cuda").zero_()
+    assert taken.data_ptr() != held.data_ptr()
 
 
 def forked(x, y, *, join: bool) -> None:
