@@ -30,7 +30,11 @@ _ASSUMED = {
     "tariff_usd_per_kwh": f"${_TARIFF.low:.2f} to {_TARIFF.high:.2f} a kWh",
     "resale_usd": f"resale at {100 * _RESALE.low:.0f} to {100 * _RESALE.high:.0f} % of the price",
 }
-_A_HOST, _NO_HOST = f"${DEFAULT_HOST.price_usd:,.0f} for the machine around the cards", "no host to pay for"
+_A_HOST = (
+    f"${DEFAULT_HOST.price_usd:,.0f} for the machine around the cards, with {DEFAULT_HOST.slots} slots and a "
+    f"power supply of {DEFAULT_HOST.psu_w:,.0f} W where they were not given"
+)
+_NO_HOST = "no host to pay for"
 
 
 def assumed_of(machines: Iterable[BuyOrRent | Purchase]) -> list[str]:

@@ -21,8 +21,8 @@ from gpubench.blocks.parts import (
 )
 from gpubench.findings import FindingKind
 from gpubench.interval import stacked
-from gpubench.labels import gpu_name, gpus_of, offer_name, price_of
-from gpubench.models import ExcludedOffer, RankedOffer, Ranking, SortedBy
+from gpubench.labels import gpu_name, gpus, gpus_of, offer_name, price_of
+from gpubench.models import Choice, Elsewhere, ExcludedOffer, RankedOffer, Ranking, SortedBy, UsageLine
 from gpubench.recommend.tokens import token_costs
 from gpubench.recommend.words import batches_of
 from gpubench.sections.data import ReportData
@@ -42,6 +42,8 @@ from gpubench.units import GIB, UNKNOWN, count, format_bytes, format_duration, f
 TABLE_ROWS = 325
 """Offers that the page's table holds; it can be sorted and narrowed, and print shows its head."""
 EXCLUDED_REASONS = 80
+MOST_ELSEWHERE = 2
+"""Other providers named beside the best offer of a GPU; JSON has five."""
 
 _Facet: TypeAlias = Callable[[RankedOffer], str | float | None]
 
@@ -74,6 +76,8 @@ def _render(data: ReportData) -> Block | None:
         left = f"The first {len(shown)} of {len(rows):,} offers; the others are in the raw data"
         caption = f"All {len(shown)} offers" if len(shown) == len(rows) else left
         parts.append(offers(data, ranking, shown, caption, filters=_filters(data, shown)))
+        if others := _other_work(ranking):
+            parts.append(Bullets(items=tuple(others)))
         brief = _brief(data, ranking)
     else:
         parts.append(Paragraph(text="No offer is left to rank; the list below says why.", tone="warning"))
@@ -90,7 +94,21 @@ def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
     legend = [f"{word}: {meaning}." for word, meaning in _LEGEND.items() if word in said]
     if any(_chance(row).endswith(")") for row in rows):
         legend.append("P(best): in brackets if the errors of all GPUs were independent.")
-    return (shown, Bullets(items=(*(plain(note, 400) for note in ranking.notes), *legend)))
+    notes = [*_other_work(ranking), *(plain(note, 400) for note in ranking.notes)]
+    return (shown, Bullets(items=(*notes, *legend)))
+
+
+def _other_work(ranking: Ranking) -> list[str]:
+    """The best offer for images and for language, where nobody has named a workload."""
+    return [_line(each) for each in ranking.decision.lines[1:]] if ranking.decision is not None else []
+
+
+def _line(best: UsageLine) -> str:
+    choice, job = best.choice, plain(best.job.words, 80)
+    cost = "" if choice.cost_usd is None else f", {format_usd(choice.cost_usd)} for {job}"
+    names = listing([plain(name, 40) for name in best.workloads])
+    what = gpus(choice.gpu_key, choice.gpu_count)
+    return f"Best for {best.name} work ({names}): {what} at {plain(choice.provider, 30)}{cost}."
 
 
 def offers(
@@ -115,6 +133,8 @@ def offers(
     timed = any(row.hours is not None for row in ranking.rows)
     late = any(row.latency_s is not None for row in rows)
     batches = {batches_of(row.parts or (row.estimate,)) for row in ranking.rows}
+    best_of_each = () if ranking.decision is None else ranking.decision.by_gpu
+    elsewhere = {_offer_key(choice): choice.also_at for choice in best_of_each}
     job = (
         number("Time", _hours),
         number("Cost", _cost),
@@ -137,7 +157,7 @@ def offers(
         number("P(best)", _chance, optional=2),
         *full,
         text("Basis", lambda r: basis_words(r.estimate).partition(" (")[0], optional=1),
-        text("Remarks", _remarks, optional=6),
+        text("Remarks", lambda r: _remarks(r, elsewhere.get(_offer_key(r), ())), optional=6),
         marks=marks(data, rows),
         filters=filters,
     )
@@ -197,7 +217,23 @@ def _batch(row: RankedOffer) -> str:
     return " ".join(f"{batch:,}" for batch in batches_of(row.parts or (row.estimate,)))
 
 
-def _remarks(row: RankedOffer) -> str:
+def _offer_key(of: RankedOffer | Choice) -> tuple[object, ...]:
+    """What a row and the choice that was made of it have in common."""
+    named = of if isinstance(of, Choice) else of.offer
+    return (named.provider, named.instance, named.region, named.gpu_key, named.gpu_count, named.pricing)
+
+
+def _also_at(elsewhere: Sequence[Elsewhere]) -> str:
+    """Where else a GPU is to be had than at its best offer: "also at lium $10.06 and aws $12"."""
+    named = (
+        f"{plain(each.provider, 30)} "
+        + (f"{format_usd(each.price_usd_per_hour)}/h" if each.cost_usd is None else format_usd(each.cost_usd))
+        for each in elsewhere[:MOST_ELSEWHERE]
+    )
+    return f"also at {listing(list(named))}"
+
+
+def _remarks(row: RankedOffer, elsewhere: Sequence[Elsewhere]) -> str:
     # The age of a price stands beside the price; as a remark on most rows it would say nothing.
     remarks = [f.kind.value for f in row.findings if f.kind is not FindingKind.STALE_PRICE]
     if row.offer.kind == "marketplace":
@@ -217,6 +253,8 @@ def _remarks(row: RankedOffer) -> str:
         remarks.append(f"spot pays while less than {share_words(row.spot_break_even)} of the work is lost")
     if row.offer.gpu_count > 1:
         remarks.append(f"scaling {row.scaling_efficiency:.2f}, {plain(row.scaling_basis, 40)}")
+    if elsewhere:
+        remarks.append(_also_at(elsewhere))
     return ", ".join(dict.fromkeys(remarks)) or "none"
 
 

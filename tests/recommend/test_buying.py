@@ -208,7 +208,7 @@ def test_every_assumption_is_said_with_its_value():
     bought = weigh([cards(resale_usd=Range.of(600.0))], [], {RTX3090: 500}, rent_or_buy="buy").purchases
     assert assumed_of(bought) == [
         "$0.10 to 0.35 a kWh",
-        "$1,000 for the machine around the cards",
+        "$1,000 for the machine around the cards, with 6 slots and a power supply of 1,200 W where they were not given",
         "25 to 90 % of all hours at work",
         "PUE 1",
         "a life of 3 years",

@@ -14,6 +14,7 @@ import pytest
 from gpubench import rank
 from gpubench.cli.app import main
 from gpubench.errors import MisuseError
+from gpubench.labels import gpus
 
 
 class Done(NamedTuple):
@@ -101,6 +102,26 @@ def test_the_table_fits_the_terminal(gpubench, columns):
 def test_at_most_twelve_lines_come_before_the_table(gpubench, asked):
     before, _, _ = gpubench(*asked, "--limit", "1").stdout.partition("GPUs and")
     assert 0 < len(before.splitlines()) <= 12
+
+
+def test_the_best_offer_of_a_gpu_says_where_else_it_is(gpubench):
+    ranking = rank()
+    first, second = ranking.decision.choice.also_at[:2]
+    shown = gpubench(COLUMNS="250").stdout
+    told = f"also at {first.provider} ${first.cost_usd:.2f} and {second.provider} ${second.cost_usd:.2f}"
+    (row,) = (line for line in shown.splitlines() if told in line)
+    assert gpus(ranking.decision.choice.gpu_key, 1) in row
+
+
+def test_the_best_for_images_and_for_language_stands_below_where_no_workload_is_named(gpubench):
+    image, language = rank().decision.lines[1:]
+    shown = gpubench(COLUMNS="250").stdout
+    assert f"Best for image work (resnet50): {gpus(image.choice.gpu_key, image.choice.gpu_count)}" in shown
+    assert (
+        f"for language work (llama_8b_lora): {gpus(language.choice.gpu_key, language.choice.gpu_count)}"
+        in shown
+    )
+    assert "Best for image work" not in gpubench("vgg16", COLUMNS="250").stdout
 
 
 def test_the_table_is_ascii_where_the_locale_is():
