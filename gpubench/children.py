@@ -257,7 +257,7 @@ class ChildProcess(Generic[_Report]):
         else:
             return f"process {self.pid} cannot be ended; its device is left alone"
         self.kill()  # whatever it started itself
-        self.swept = _sweep(self._mark)
+        self.swept = _sweep(self._mark, self.pid)
         self._guard.kill()  # before its pipe is closed: its work is done
         self._guard.wait()
         if self._guard.stdin is not None:
@@ -386,13 +386,20 @@ def ask_child(
     return Asked(None if child.flooded else answer, how, child.output(), child.swept)
 
 
-def _sweep(mark: str) -> tuple[str, ...]:
-    """End every process that bears a mark; return each by name and number."""
+def _sweep(mark: str, group: int) -> tuple[str, ...]:
+    """End every process that bears a mark and has left a group; return each by name and number.
+
+    What is in the group was killed with it, and may only not be gone yet.
+    """
     import psutil
 
     ended: dict[int, str] = {}
     for _ in range(_SWEEPS):
-        found = [process for process in psutil.process_iter() if _bears(process, mark)]
+        found = [
+            process
+            for process in psutil.process_iter()
+            if _bears(process, mark) and not _is_in(process, group)
+        ]
         if not found:
             break
         for process in found:
@@ -410,6 +417,16 @@ def _bears(process: psutil.Process, mark: str) -> bool:
     try:
         return process.environ().get(_MARK) == mark
     except (psutil.Error, OSError):
+        return False
+
+
+def _is_in(process: psutil.Process, group: int) -> bool:
+    """Whether a process is in a process group, or gone."""
+    try:
+        return os.getpgid(process.pid) == group
+    except ProcessLookupError:
+        return True
+    except PermissionError:
         return False
 
 
