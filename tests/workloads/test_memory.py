@@ -68,8 +68,10 @@ SCRATCH = {
     "aten::bmm",
     "aten::_scaled_dot_product_flash_attention_for_cpu",
     "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+    "aten::add",
 }
-"""Kernels of CPU libraries that reorder operands inside; what they take and give back is no storage."""
+"""CPU kernels that copy operands inside: libraries reorder them, and a sum of two types first casts one whole,
+where a GPU's kernel casts as it reads. The copy is gone when the kernel ends."""
 
 
 def real_peak_bytes(task: Task, *, is_amp: bool) -> int:
@@ -114,12 +116,8 @@ def _levels(events: list[Any]) -> Iterator[int]:
 @pytest.mark.filterwarnings("ignore:TF32 acceleration on top of oneDNN")  # from the flags of oneDNN
 @pytest.mark.parametrize("is_amp", [False, True], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("name", TRAINED)
-def test_it_agrees_with_the_profiler_on_a_real_step(
-    name: str, is_amp: bool, request: pytest.FixtureRequest
-) -> None:
+def test_it_agrees_with_the_profiler_on_a_real_step(name: str, is_amp: bool) -> None:
     """CPU kernels on both sides; fused recurrent layers are written out, oneDNN's keep what nobody can ask."""
-    if name == "bert_transfer" and is_amp:
-        request.applymarker(pytest.mark.xfail(strict=True, reason="told 3.8 % too low; no cause found"))
     workload = load_workload(name)
     assert workload.tiny is not None
     with torch.backends.mkldnn.flags(enabled="lstm" not in name):
@@ -127,7 +125,7 @@ def test_it_agrees_with_the_profiler_on_a_real_step(
         with FakeTensorMode(allow_non_fake_inputs=True):
             task = workload.tiny(16, 0)
             found = step_trace(task, TaskKind.TRAIN, is_amp=is_amp, options={}).peak_bytes
-    assert found == pytest.approx(real, rel=0.03)
+    assert found == pytest.approx(real, rel=0.01)
 
 
 # --- against figures for GPUs ------------------------------------------------------------------------------
