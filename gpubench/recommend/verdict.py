@@ -36,6 +36,9 @@ from gpubench.units import (
 NO_GPU_NEEDED = "You do not need a GPU for this"
 """How the sentence begins that comes before everything else."""
 
+CAUTION = "Caution"
+"""How the sentence begins that flags what the answer rests on and should not."""
+
 SURENESS = "How sure"
 """How the sentence begins that says how sure the answer is."""
 
@@ -188,6 +191,11 @@ def _tie(rows: Sequence[RankedOffer]) -> str:
     return f"Statistically tied with {listing(rivals, most=2)}." if rivals else ""
 
 
+def caution(ranking: Ranking) -> str:
+    """Return the sentence to read before paying: a doubt that decides, else what makes the choice surer."""
+    return _doubts(ranking) or _advice(ranking)
+
+
 def _doubts(ranking: Ranking) -> str:
     """Flag an extrapolation, and a prediction without a fit, where it decides."""
     decision = ranking.decision
@@ -198,7 +206,7 @@ def _doubts(ranking: Ranking) -> str:
     words = [f"{listing(beyond)} extrapolated beyond the fit"] if beyond else []
     words += [decision.unfitted] if decision.unfitted else []
     text = "; ".join(words)
-    return f"Caution: {text}." if text else ""
+    return f"{CAUTION}: {text}." if text else ""
 
 
 def _advice(ranking: Ranking) -> str:
