@@ -160,6 +160,4 @@ def outcome(measurement: Measurement, launch: int) -> str:
         alone = ", within one process" if measurement.within_one_process else ""
         return f"  {label}{again}: {figure}{alone}"
     reason = units.plain(measurement.reason or "no reason known")
-    if reason.startswith("interrupted"):
-        return f"  {label}{again}: {reason}"
     return f"  {label}{again}: {measurement.status.replace('_', ' ')}: {reason}"

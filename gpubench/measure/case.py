@@ -217,7 +217,7 @@ def measure_case(order: MeasureCase, context: WorkerContext) -> CaseDone:
         status, reason = Status.TIMEOUT, _out_of_time(seen)
     except StoppedError:
         if len(seen.series.timed) < 2:
-            status, reason = Status.TIMEOUT, "stopped on request before two rounds were in"
+            status, reason = Status.INTERRUPTED, "stopped before two rounds were in"
     except (NotPreparedError, NotQuantizedError) as error:
         status, reason = Status.UNSUPPORTED, str(error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the model is its author's code: it may raise anything

@@ -174,7 +174,8 @@ def _title(data: ReportData) -> str:
 def _subtitle(data: ReportData) -> str:
     if data.device is None or data.run is None:
         return f"gpubench report of {data.today.isoformat()}; nothing was measured on this machine"
-    return f"gpubench report of {data.today.isoformat()}; measured {moment_words(data.run.started_at)}"
+    cut = ", interrupted" if data.run.interrupted else ""
+    return f"gpubench report of {data.today.isoformat()}; measured {moment_words(data.run.started_at)}{cut}"
 
 
 def _asset(name: str) -> Any:

@@ -241,7 +241,7 @@ def test_a_stop_with_a_deadline_kills_a_child_that_hangs_without_asking_it_first
     )
     (measurement,) = run(plan, cpu, on_event=on_event, control=control)
     assert stopped[0].free_s() < 3
-    assert "interrupted" in measurement.reason
+    assert measurement.status is Status.INTERRUPTED
     assert not psutil.Process().children(recursive=True)
 
 
@@ -427,8 +427,7 @@ def test_an_abort_kills_the_child_at_once(make_plan, cpu):
 
     (measurement,) = run(endless(make_plan("time.sleep(0.2)")), cpu, on_event=on_event, control=control)
     assert seen["watch"].free_s() < 5
-    assert measurement.status is Status.TIMEOUT
-    assert "interrupted" in measurement.reason
+    assert measurement.status is Status.INTERRUPTED
     assert not measurement.launches[0].rounds
     assert not psutil.pid_exists(seen["pid"])
 
