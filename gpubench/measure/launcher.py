@@ -345,9 +345,17 @@ class Launcher:
                 case messages.Phase(name=name):
                     seen.phase = name
                     self.on_event(events.PhaseBegan(name=name))
-                case messages.RoundDone(timed=timed, round=done, half_width=width):
-                    (seen.timed if timed else seen.warmup).append(done)
-                    self.on_event(events.RoundEnded(timed=timed, round=done, half_width=width))
+                case messages.RoundDone():
+                    (seen.timed if report.timed else seen.warmup).append(report.round)
+                    self.on_event(
+                        events.RoundEnded(
+                            timed=report.timed,
+                            round=report.round,
+                            half_width=report.half_width,
+                            power_w=report.power_w,
+                            temperature_c=report.temperature_c,
+                        )
+                    )
                 case messages.CaseDone(lost=lost, spent=spent):
                     if contradiction := seen.contradiction(report):
                         raise ChildEndedError(contradiction)

@@ -341,8 +341,7 @@ def test_a_case_that_ends_on_a_lost_device_says_so_and_keeps_its_rounds(make_des
 
     readings = NoReadings()
 
-    def report(timed, done, width):
-        del done, width
+    def report(timed, *_):
         readings.fault = "gpu_lost" if timed else None
 
     done = measure_case(make_order(), make_desk(readings, report))
