@@ -40,8 +40,9 @@ import signal, sys
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 try:  # this loads what the command would load, and ends as it would
     from gpubench.session import session
-except KeyboardInterrupt:
-    sys.exit(130)
+except BaseException as error:
+    from gpubench.errors import is_interrupt
+    sys.exit(130 if is_interrupt(error) else repr(error))
 session.module_of = lambda device: "scripted_child"
 from gpubench.__main__ import main
 main()
