@@ -172,7 +172,9 @@ def test_a_signal_at_any_moment_ends_a_command_in_order(tmp_path, count):
         codes[f"{number.name} {whom} {code}"] = codes.get(f"{number.name} {whom} {code}", 0) + 1
         assert "Traceback" not in err, (n, number, whom, err)
         if number == signal.SIGTERM and whom == "command":
-            assert code in {0, 130, -signal.SIGTERM}, (n, err)  # the last before Python itself has begun
+            # Before Python itself has begun the signal ends it; where it comes inside an exec, as modules are
+            # loaded, `python -m` ends itself by SIGINT whatever it is told: to a shell that is 130 too.
+            assert code in {0, 130, -signal.SIGTERM, -signal.SIGINT}, (n, err)
         wait_until(lambda: not place.left())
         after = place.launches()
         assert before <= after, (n, number, whom)
