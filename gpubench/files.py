@@ -57,8 +57,10 @@ class BadContentError(MisuseError):
 # --- in --------------------------------------------------------------------------------------------------
 
 
-def read_bytes(path: Path, most_bytes: Bytes, *, follow_links: bool = False) -> bytes:
-    """Read a regular file whole.
+def read_bytes(
+    path: Path, most_bytes: Bytes, *, follow_links: bool = False, may_grow: bool = False
+) -> bytes:
+    """Read a regular file whole; one that ``may_grow`` is read as it was when it was opened.
 
     Raises:
         MisuseError: If it is missing, closed, no regular file, over ``most_bytes``, or changed meanwhile.
@@ -72,6 +74,8 @@ def read_bytes(path: Path, most_bytes: Bytes, *, follow_links: bool = False) -> 
             data = file.read(most_bytes + 1)
     except (OSError, ValueError) as error:  # a name that holds NUL is a ValueError
         raise MisuseError(f"cannot read {_shown(path)}: {cause_of(error)}") from error
+    if may_grow:
+        data = data[: facts.st_size]
     if len(data) != facts.st_size:
         raise MisuseError(f"{_name(path)} was changed while it was read: try again")
     return data

@@ -145,6 +145,7 @@ def test_a_signal_at_any_moment_ends_a_command_in_order(tmp_path, count):
         if n % 25 == 0 and place.root.exists():  # a small store is read fast, again and again
             finished += len(place.launches())
             shutil.rmtree(place.root)
+            print(f"{n} signals, {finished} launches", flush=True)
         before, halves = place.launches(), place.halves()
         unfinished = any(run.finished_at is None for run in store.read_runs(place.root).runs[-1:])
         if chance.random() < 0.1 and count > 10:
