@@ -102,10 +102,8 @@ def choice_of(
         cost_usd_high=row.cost_usd_high,
         p_best=row.p_best if ranked else None,
         p_best_independent=row.p_best_independent if ranked else None,
-        p_best_of_gpu=_summed([each.p_best for each in (row, *same)]) if ranked else None,
-        p_best_of_gpu_independent=(
-            _summed([each.p_best_independent for each in (row, *same)]) if ranked else None
-        ),
+        p_best_of_gpu=rows.p_best_of_gpu(offer.gpu_key) if ranked else None,
+        p_best_of_gpu_independent=rows.p_best_of_gpu(offer.gpu_key, independent=True) if ranked else None,
         p_near_best=row.p_near_best if ranked else None,
         fits_memory=row.fits_memory,
         memory_text=estimate.memory_text,
@@ -131,12 +129,6 @@ def without_chances(choice: Choice) -> Choice:
         p_best_of_gpu_independent=None,
         p_near_best=None,
     )
-
-
-def _summed(chances: Iterable[float | None]) -> float | None:
-    """Return the probability that one of several offers is the best: of two, at most one is."""
-    known = [chance for chance in chances if chance is not None]
-    return min(1.0, sum(known)) if known else None
 
 
 def _label(offer: Offer, machine: Ownership | None) -> PriceLabel:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 import msgspec
@@ -90,6 +90,14 @@ def _unfitted(request: RankRequest, first: Choice, runner_up: Choice | None) -> 
     if request.task != "infer" or all(choice.basis != "predicted" for choice in decisive):
         return None
     return "speeds of inference are predicted from few published measurements"
+
+
+def best_of_each_gpu(rows: Iterable[RankedOffer]) -> list[RankedOffer]:
+    """Return the first row of each GPU, in their order."""
+    best: dict[str, RankedOffer] = {}
+    for row in rows:
+        best.setdefault(row.offer.gpu_key, row)
+    return list(best.values())
 
 
 def beside(row: RankedOffer) -> RankedOffer:

@@ -96,6 +96,16 @@ class Rows(Sequence[RankedOffer]):
             found.setdefault(offer.gpu_key, []).append(at)
         return found
 
+    def p_best_of_gpu(self, gpu_key: str, *, independent: bool = False) -> float:
+        """Return the probability that an offer of this GPU is the best: of several, at most one is.
+
+        Args:
+            gpu_key: A GPU of the ranking.
+            independent: Where the error of each GPU is its own.
+        """
+        chances = self._chances.p_best_independent if independent else self._chances.p_best
+        return min(1.0, float(np.sum(chances[np.asarray(self.of_gpu[gpu_key])])))
+
     @property
     def leading(self) -> Sequence[RankedOffer]:
         """The rows that share the first rank."""
