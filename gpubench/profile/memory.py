@@ -313,6 +313,8 @@ def _why_untraced(profile: WorkloadProfile, case: Case) -> str:
         return profile.memory_untraced
     if not profile.memory:
         return "its profile was made before steps were traced"
+    if case.checkpointing is not Checkpointing.NONE and profile.blocks is None:
+        return "it has no repeated blocks that could be computed again"
     return f"no step with {case.recipe.words or 'its own weights'} was traced"
 
 
