@@ -80,6 +80,7 @@ class Choice(Record, frozen=True, kw_only=True):
         samples_per_s: Of the whole instance.
         hours, cost_usd: Of the job, start-up and everything else included.
         p_best: Probability of being the best; ``_independent`` counts the error of each GPU as its own.
+        p_best_of_gpu: Probability that the best is an offer of this GPU, anyone's.
         p_near_best: Probability of coming within 10 % of the best.
         memory_margin_bytes: What the card has above the upper end of the need.
         feed_images_per_s: Photographs that must be decoded and augmented each second; None for other data.
@@ -120,6 +121,8 @@ class Choice(Record, frozen=True, kw_only=True):
     cost_usd_high: float | None = None
     p_best: float | None = None
     p_best_independent: float | None = None
+    p_best_of_gpu: float | None = None
+    p_best_of_gpu_independent: float | None = None
     p_near_best: float | None = None
     fits_memory: bool | None = None
     memory_text: str | None = None

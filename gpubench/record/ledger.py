@@ -83,7 +83,7 @@ def read(path: Path) -> Run | None:
     if not os.path.lexists(ledger):
         return None
     run: Run | None = None
-    for line in read_bytes(ledger, MAX_LEDGER_BYTES).split(b"\n"):
+    for line in read_bytes(ledger, MAX_LEDGER_BYTES, may_grow=True).split(b"\n"):
         entry = _decoded(line)
         if entry.run is not None and run is None:
             run = entry.run
