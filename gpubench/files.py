@@ -57,9 +57,7 @@ class BadContentError(MisuseError):
 # --- in --------------------------------------------------------------------------------------------------
 
 
-def read_bytes(
-    path: Path, most_bytes: Bytes, *, follow_links: bool = False, may_grow: bool = False
-) -> bytes:
+def read_bytes(path: Path, most_bytes: Bytes, *, follow_links: bool = False, may_grow: bool = False) -> bytes:
     """Read a regular file whole; one that ``may_grow`` is read as it was when it was opened.
 
     Raises:

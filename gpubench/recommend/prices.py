@@ -92,8 +92,9 @@ def drawn_prices(prices: Prices, rows: Indices, draws: int, seed: int) -> Floats
     drifting = np.flatnonzero(prices.sigma[rows])
     if len(drifting):
         walks = random.standard_normal((prices.group_count, draws))
-        steps = walks[prices.group[rows[drifting]]] * prices.sigma[rows[drifting]][:, None]
-        result[drifting] *= np.exp(steps)
+        for place in drifting.tolist():
+            row = rows[place]
+            result[place] *= np.exp(walks[prices.group[row]] * prices.sigma[row])
     fleeting = np.flatnonzero(prices.stands[rows] < 1)
     if len(fleeting):
         chosen = rows[fleeting]
