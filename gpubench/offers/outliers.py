@@ -95,12 +95,13 @@ class Market:
         found = []
         for offer in offers:
             key = offer.gpu_key, offer.pricing, offer.kind, offer.provider
-            if key not in believed:
+            ends = believed.get(key)
+            if ends is None:
                 standard = self.standard(offer)
                 usd = None if standard is None else standard.median_usd
-                believed[key] = (-math.inf, math.inf) if usd is None else (usd / MAX_RATIO, usd * MAX_RATIO)
-            low, high = believed[key]
-            if not low <= _per_gpu(offer) <= high and (doubt := self.doubt(offer)) is not None:
+                ends = (-math.inf, math.inf) if usd is None else (usd / MAX_RATIO, usd * MAX_RATIO)
+                believed[key] = ends
+            if not ends[0] <= _per_gpu(offer) <= ends[1] and (doubt := self.doubt(offer)) is not None:
                 found.append((offer, doubt))
         return found
 

@@ -19,7 +19,7 @@ from gpubench.offers.outliers import Market
 from gpubench.offers.table import NOT_RANKED, OfferKey
 from gpubench.recommend import limits, objective, prices
 from gpubench.recommend.break_even import against_rent
-from gpubench.recommend.buying import is_owned, purchase_filters, purchases_of
+from gpubench.recommend.buying import owned_rows, purchase_filters, purchases_of
 from gpubench.recommend.candidates import Candidates, candidates_of
 from gpubench.recommend.chances import chances_of
 from gpubench.recommend.decision import beside, decide
@@ -121,7 +121,7 @@ def judge(
     decisions: tuple[BuyOrRent, ...] = ()
     if owned:
         both = dict.fromkeys([*kept, *_with_speed(possible, speeds, specs)[0]])
-        in_the_race = {offer: owned[offer] for offer in rows.offers if is_owned(offer, owned)}
+        in_the_race = {offer: owned[offer] for _, offer in owned_rows(rows) if offer in owned}
         decisions = against_rent(request, pool_of(list(both)), in_the_race)
     to_buy = pool_of(_with_speed(left.sold, speeds, specs)[0])
     ranking = Ranking(
