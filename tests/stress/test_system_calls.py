@@ -28,12 +28,12 @@ WRITING = ("write", "fsync", "rename")
 ERRORS = (errno.EIO, errno.EMFILE, errno.ESTALE, errno.ENOMEM, errno.ENOSPC)
 RUN = ("run", "cnn", "lstm", "--no-micro", "--device", "cpu", "--precision", "fp32", "--json")
 COMMANDS = {
-    "run": RUN,
-    "resume": ("run", "--resume", "latest", "--device", "cpu", "--json"),
     "add": ("results", "add", "theirs.json"),
     "list": ("results", "list"),
     "rank": ("rank", "cnn", "--gpu", "h200"),
     "report": ("report", "-o", "page.html"),
+    "resume": ("run", "--resume", "latest", "--device", "cpu", "--json"),
+    "run": RUN,
 }
 
 
