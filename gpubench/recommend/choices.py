@@ -69,6 +69,8 @@ def choice_of(
     images_per_s = _photographs_per_s(request, row, photographs)
     margin = _memory_margin(row, specs.get(offer.gpu_key))
     same = [each for each in rows if each.offer.gpu_key == offer.gpu_key and each is not row]
+    owned = offer.pricing is Pricing.OWNED
+    alike = [row, *(each for each in same if (each.offer.pricing is Pricing.OWNED) is owned)]
     return Choice(
         source=source_of(offer),
         rank=row.rank if ranked else None,
@@ -102,10 +104,8 @@ def choice_of(
         cost_usd_high=row.cost_usd_high,
         p_best=row.p_best if ranked else None,
         p_best_independent=row.p_best_independent if ranked else None,
-        p_best_of_gpu=_summed([each.p_best for each in (row, *same)]) if ranked else None,
-        p_best_of_gpu_independent=(
-            _summed([each.p_best_independent for each in (row, *same)]) if ranked else None
-        ),
+        p_best_of_gpu=_summed([each.p_best for each in alike]) if ranked else None,
+        p_best_of_gpu_independent=(_summed([each.p_best_independent for each in alike]) if ranked else None),
         p_near_best=row.p_near_best if ranked else None,
         fits_memory=row.fits_memory,
         memory_text=estimate.memory_text,

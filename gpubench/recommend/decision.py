@@ -62,9 +62,9 @@ def decide(
         machine = machines.get(row.offer)
         return choice_of(request, row, rows, specs, photographs=photographs, machine=machine, asks=asks)
 
-    by_gpu = tuple(found for row in best_of_each_gpu(rows) if (found := choice(row)))
-    runner_up = by_gpu[1] if len(by_gpu) > 1 else None
+    by_gpu = tuple(found for row in best_to_rent_and_to_own(rows) if (found := choice(row)))
     first = by_gpu[0]
+    runner_up = next((each for each in by_gpu if each.gpu_key != first.gpu_key), None)
     return Decision(
         job=job,
         choice=first,
@@ -95,6 +95,14 @@ def best_of_each_gpu(rows: Iterable[RankedOffer]) -> list[RankedOffer]:
     best: dict[str, RankedOffer] = {}
     for row in rows:
         best.setdefault(row.offer.gpu_key, row)
+    return list(best.values())
+
+
+def best_to_rent_and_to_own(rows: Iterable[RankedOffer]) -> list[RankedOffer]:
+    """Return the first row of each GPU to rent, and the first to own, in their order."""
+    best: dict[tuple[str, bool], RankedOffer] = {}
+    for row in rows:
+        best.setdefault((row.offer.gpu_key, row.offer.pricing is Pricing.OWNED), row)
     return list(best.values())
 
 

@@ -229,7 +229,7 @@ def winners_in_full(ranking: Ranking) -> Facts:
 def _in_full(choice: Choice) -> str:
     """One offer: where, its price with label and age, the job, memory, feed, and what to ask first."""
     what = gpus(choice.gpu_key, choice.gpu_count)
-    age = "" if choice.price_age_days is None else f", {count(choice.price_age_days, 'day')} old"
+    age = "" if not choice.price_age_days else f", {count(choice.price_age_days, 'day')} old"
     dated = f"{plain(choice.price_date, 20)}{age}"
     if choice.source == "own":
         paid = "" if choice.purchase_usd is None else f"{_paid(choice)} ({dated}), "
@@ -266,6 +266,8 @@ def _to_know(choice: Choice) -> Iterator[str]:
         yield f"{asks.ask_count} hosts ask {middle}/h in the middle"
     if choice.needs_quota:
         yield "a new account must ask for a quota"
+    if choice.price_note and choice.source == "cloud":
+        yield plain(choice.price_note, 120)
     if choice.in_stock is not None:
         yield f"{'in stock' if choice.in_stock else 'not in stock'} on {choice.stock_date}"
 

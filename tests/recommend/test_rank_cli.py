@@ -137,6 +137,27 @@ def test_of_one_gpu_every_row_is_an_offer(gpubench):
     assert "One row a GPU" not in shown
 
 
+def test_what_is_owned_has_rows_of_its_own_beside_the_best_to_rent(gpubench):
+    quotes = ("--own", "RTX 3090, 900 USD", "--own", "2x RTX 3090, 1800 USD")
+    shown = gpubench("vgg16", *quotes, "--limit", "8", COLUMNS="120").stdout
+    table = shown.partition("───\n")[2].partition("\n\n")[0]
+    assert table.count("x RTX 3090 ") == 3
+    decision = rank("vgg16", own=quotes[1::2]).decision
+    assert {each.source for each in decision.by_gpu if each.gpu_key == decision.choice.gpu_key} == {
+        "own",
+        "marketplace",
+    }
+    assert decision.runner_up.gpu_key != decision.choice.gpu_key
+    assert sum(each.p_best_of_gpu for each in decision.by_gpu) == pytest.approx(1)
+
+
+def test_new_and_used_stand_apart_where_all_is_bought(gpubench):
+    shown = " ".join(
+        gpubench("vgg16", "--buy", "--gpu", "rtx 5070", "--gpu", "rtx 5080", COLUMNS="200").stdout.split()
+    )
+    assert {f"buy: {label}," in shown for label in ("new", "used")} == {True}
+
+
 def test_chances_of_gpus_make_one(gpubench):
     """Of all offers P(best) sums to 1, so that of all GPUs it does too: what the choice lacks is other hosts'."""
     ranking = rank("vgg16")
