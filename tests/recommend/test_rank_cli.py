@@ -115,6 +115,17 @@ def test_at_most_twelve_lines_come_before_the_table(gpubench, asked):
     assert 0 < lines_before_the_table(shown) <= 12
 
 
+def test_how_sure_is_said_under_common_and_under_independent_errors(gpubench):
+    """On the card as "24 (21) %", in the verdict in words: P(best), P(within 10 % of the best), and the regret."""
+    ranking = rank("vgg16")
+    sure, alone = ranking.decision.sureness, ranking.decision.sureness_independent
+    line = next(line for line in gpubench("vgg16", "--limit", "1").stdout.splitlines() if "How sure" in line)
+    for one, other in ((sure.p_best, alone.p_best), (sure.p_near_best, alone.p_near_best)):
+        assert f"{one * 100:.0f} ({other * 100:.0f}) %" in line
+    assert f"regret ${sure.regret_usd:.2f} (${alone.regret_usd:.2f})" in line
+    assert all(f"${each.regret_usd:.2f}" in ranking.verdict for each in (sure, alone))
+
+
 def test_a_row_is_a_gpu_and_says_who_else_has_it(gpubench):
     ranking = rank("vgg16")
     first, second, *_ = ranking.decision.by_gpu
