@@ -6,16 +6,17 @@ How much of its life a set works follows from the jobs of a month, where they ar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from gpubench.models import GpuSpec, Offer, Purchase, RankedOffer
+from gpubench.models import GpuSpec, Offer, Pricing, Purchase, RankedOffer
 from gpubench.recommend.economics import HOURS_PER_MONTH
 from gpubench.recommend.factors import cooling_of
 from gpubench.recommend.filters import Filter
 from gpubench.recommend.owning import Ownership, offer_of
 from gpubench.recommend.request import DEFAULT_HOST, Range, RankRequest
+from gpubench.recommend.rows import Rows
 from gpubench.units import format_number, format_percent
 
 HOST_W = 150.0
@@ -50,7 +51,7 @@ def _filter(option: str, reason: _Reason, request: RankRequest, owned: Mapping[O
         machine = owned.get(offer)
         return None if machine is None else reason(request, machine, spec)
 
-    return Filter(option, of)
+    return Filter(option, of, owned=True)
 
 
 def _too_dear(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> str | None:
@@ -169,12 +170,16 @@ def at_work(
 
 
 def purchases_of(
-    rows: Sequence[RankedOffer], owned: Mapping[Offer, Ownership], specs: Mapping[str, GpuSpec]
+    rows: Rows, owned: Mapping[Offer, Ownership], specs: Mapping[str, GpuSpec]
 ) -> tuple[Purchase, ...]:
     """Return the owned ones among the rows as purchases, in their order."""
-    return tuple(
-        _purchase(row, owned[row.offer], specs.get(row.offer.gpu_key)) for row in rows if row.offer in owned
-    )
+    found = rows.at([at for at, offer in enumerate(rows.offers) if is_owned(offer, owned)])
+    return tuple(_purchase(row, owned[row.offer], specs.get(row.offer.gpu_key)) for row in found)
+
+
+def is_owned(offer: Offer, owned: Mapping[Offer, Ownership]) -> bool:
+    """Return whether an offer is one of these machines; of what is rented that is told without a search."""
+    return offer.pricing is Pricing.OWNED and offer in owned
 
 
 def _purchase(row: RankedOffer, machine: Ownership, spec: GpuSpec | None) -> Purchase:
