@@ -115,12 +115,14 @@ class _Stream(io.TextIOWrapper):
         return raw.getvalue().decode("utf-8")
 
 
-def run(*arguments: str, columns: int = 120, terminal: bool = False) -> tuple[int, str, str]:
-    """Run the command line in this process; return exit code, stdout and stderr."""
+def run(
+    *arguments: str, columns: int = 120, terminal: bool = False, variables: Mapping[str, str] | None = None
+) -> tuple[int, str, str]:
+    """Run the command line in this process, with ``variables`` besides; return exit code, stdout and stderr."""
     out, err = _Stream(terminal=terminal), _Stream(terminal=terminal)
     with (
         patch.object(sys, "argv", ["gpubench", *arguments]),
-        patch.dict(os.environ, environment(columns), clear=True),
+        patch.dict(os.environ, environment(columns) | dict(variables or {}), clear=True),
         redirect_stdout(out),
         redirect_stderr(err),
     ):
