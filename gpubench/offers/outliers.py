@@ -7,6 +7,7 @@ out is listed with the doubt, and does not rank unasked.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from statistics import median
@@ -87,6 +88,22 @@ class Market:
             f"{format_usd(own)} a GPU-hour is {format_number(ratio, 2)} times {_whose(standard)}, "
             f"and no second provider is within {WITNESS_RATIO:g}x of it"
         )
+
+    def doubted(self, offers: Iterable[Offer]) -> list[tuple[Offer, str]]:
+        """Return the offers whose prices are likely a mistake, each with the reason."""
+        believed: dict[tuple[str, Pricing, str, str], tuple[float, float]] = {}
+        found = []
+        for offer in offers:
+            key = offer.gpu_key, offer.pricing, offer.kind, offer.provider
+            ends = believed.get(key)
+            if ends is None:
+                standard = self.standard(offer)
+                usd = None if standard is None else standard.median_usd
+                ends = (-math.inf, math.inf) if usd is None else (usd / MAX_RATIO, usd * MAX_RATIO)
+                believed[key] = ends
+            if not ends[0] <= _per_gpu(offer) <= ends[1] and (doubt := self.doubt(offer)) is not None:
+                found.append((offer, doubt))
+        return found
 
     def is_below(self, offer: Offer) -> bool:
         """Return whether a price is under what the others ask: only such a one can be a false answer."""

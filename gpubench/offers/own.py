@@ -185,7 +185,7 @@ def _facts(
         rate = _read(list(money), _rate, faults)
     region = read("region", _region)
     note = read("note", _word)
-    instance = read("instance", lambda text: _named(text, "instance"))
+    instance = _instances(columns["instance"], faults)
     return provider, instance, region, gpu_key, count, vcpus, ram, kind, day, source, note, rate
 
 
@@ -215,6 +215,16 @@ def _read(column: Sequence[_Cell], read: Callable[[_Cell], Any], faults: dict[in
             if cell in known.faults:
                 faults.setdefault(at, known.faults[cell])
     return found
+
+
+def _instances(column: Sequence[str], faults: dict[int, str]) -> Sequence[str]:
+    """Read names that are mostly unlike each other: all at once, and one by one where one is bad."""
+    names = [text.strip() for text in column]
+    try:
+        plausible.check_texts(names)
+    except ImplausibleError:
+        return _read(names, partial(_named, what="instance"), faults)
+    return names if all(names) else _read(names, partial(_named, what="instance"), faults)
 
 
 # --- cells -----------------------------------------------------------------------------------------------

@@ -74,8 +74,8 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
     price = drawn_prices(pool.prices, rows, request.draws, request.seed)
     scores = drawn_merits(request, pool, rows, price=price)
     p_best[able], p_top3[able] = contest.chances(scores)
-    losses = _losses(request, scores)
-    p_near[able] = (losses <= NEAR).mean(axis=1)
+    best = scores.max(axis=0)
+    p_near[able] = [(_losses(request, row, best) <= NEAR).mean() for row in scores]
 
     few = _few(pool, rows)
     alone = drawn_merits(request, pool, rows[few], price=price[few], independent=True)
@@ -98,13 +98,11 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
     )
 
 
-def _losses(request: RankRequest, scores: Floats, best: Floats | None = None) -> Floats:
-    """Return what rows lose against the best of each draw, as a share: (N, D), at least 0.
+def _losses(request: RankRequest, scores: Floats, best: Floats) -> Floats:
+    """Return what a row loses against the best of each draw, as a share: (D,), at least 0.
 
     Of cost and time it is how much more than the least; of value and throughput how much more the most is.
     """
-    if best is None:
-        best = scores.max(axis=0)
     if sorted_by(request) in {"cost", "time"}:
         return np.asarray(scores / best - 1)  # both are negative: 12 USD over 10 USD is 0.2
     return np.asarray(best / scores - 1)
@@ -113,7 +111,7 @@ def _losses(request: RankRequest, scores: Floats, best: Floats | None = None) ->
 def _sureness(request: RankRequest, scores: Floats) -> Sureness:
     """Return how sure the first row is; rows as good as it share the win."""
     best = scores.max(axis=0)
-    loss = _losses(request, scores[:1], best)[0]
+    loss = _losses(request, scores[0], best)
     won = scores[0] == best
     is_cost = sorted_by(request) == "cost"
     return Sureness(

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from typing import NamedTuple
 
 from gpubench.errors import MisuseError
 from gpubench.labels import gpus_of, offer_name
@@ -53,6 +54,14 @@ class Exclusion:
     offer: Offer
     option: str
     reason: str
+
+
+class Doubted(NamedTuple):
+    """What prices that nobody bears out come to: the buyer's own are taken all the same, with the doubt."""
+
+    kept: list[Offer]
+    fallen: list[Exclusion]
+    taken: list[tuple[Offer, str]]
 
 
 def apply(
@@ -176,8 +185,8 @@ def _paid_otherwise(pricing: Pricing, option: str, words: str) -> Filter:
 
 def leave_out_doubted(
     request: RankRequest, market: Market, offers: Sequence[Offer], believed: Collection[OfferKey]
-) -> tuple[list[Offer], list[Exclusion]]:
-    """Part offers into those whose prices are believed, and those that are likely a mistake.
+) -> Doubted:
+    """Part offers into those whose prices count and those that are likely a mistake.
 
     It comes after all others that a buyer chose.
 
@@ -187,20 +196,19 @@ def leave_out_doubted(
         offers: What is left.
         believed: Offers that the buyer gave himself.
     """
+    doubted = market.doubted(offers)
+    taken = [(offer, doubt) for offer, doubt in doubted if offer_key(offer) in believed]
     if request.accept_outliers:
-        return list(offers), []
-    doubts = {
-        at: doubt
-        for at, offer in enumerate(offers)
-        if (doubt := market.doubt(offer)) is not None and offer_key(offer) not in believed
-    }
-    fallen = [
-        Exclusion(
+        return Doubted(list(offers), [], taken)
+    own = {id(offer) for offer, _ in taken}
+    fallen = {
+        id(offer): Exclusion(
             offer, FAR_BELOW if market.is_below(offer) else FAR_ABOVE, f"{doubt}; {ADMITTED_BY} ranks it"
         )
-        for offer, doubt in ((offers[at], doubt) for at, doubt in doubts.items())
-    ]
-    return [offer for at, offer in enumerate(offers) if at not in doubts], fallen
+        for offer, doubt in doubted
+        if id(offer) not in own
+    }
+    return Doubted([offer for offer in offers if id(offer) not in fallen], list(fallen.values()), taken)
 
 
 def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:

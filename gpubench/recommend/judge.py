@@ -19,7 +19,7 @@ from gpubench.offers.outliers import Market
 from gpubench.offers.table import NOT_RANKED, OfferKey
 from gpubench.recommend import limits, objective, prices
 from gpubench.recommend.break_even import against_rent
-from gpubench.recommend.buying import is_owned, purchase_filters, purchases_of
+from gpubench.recommend.buying import owned_rows, purchase_filters, purchases_of
 from gpubench.recommend.candidates import Candidates, candidates_of
 from gpubench.recommend.chances import chances_of
 from gpubench.recommend.decision import beside, decide
@@ -121,7 +121,7 @@ def judge(
     decisions: tuple[BuyOrRent, ...] = ()
     if owned:
         both = dict.fromkeys([*kept, *_with_speed(possible, speeds, specs)[0]])
-        in_the_race = {offer: owned[offer] for offer in rows.offers if is_owned(offer, owned)}
+        in_the_race = {offer: owned[offer] for _, offer in owned_rows(rows) if offer in owned}
         decisions = against_rent(request, pool_of(list(both)), in_the_race)
     to_buy = pool_of(_with_speed(left.sold, speeds, specs)[0])
     ranking = Ranking(
@@ -151,7 +151,7 @@ def judge(
         notes=(
             *notes,
             *left_out_as_outliers(left.doubted_as_asked),
-            *far_from_others(left.market, believed, kept),
+            *far_from_others(left.taken, kept),
             *notes_of(request, pool, len(rows), today),
             *free_beside(request, offers, specs),
         ),
@@ -169,7 +169,7 @@ class _Sifted:
         sold: Hardware to buy that would pass.
         fallen: What was left out, and why.
         doubted: Of that, for a price that nobody corroborates; ``doubted_as_asked`` is paid as asked.
-        market: What every price was held against.
+        taken: The buyer's own that nobody corroborates either, each with the reason.
     """
 
     kept: list[Offer]
@@ -178,7 +178,7 @@ class _Sifted:
     fallen: list[Exclusion]
     doubted: list[Exclusion]
     doubted_as_asked: list[Exclusion]
-    market: Market
+    taken: list[tuple[Offer, str]]
 
 
 def _sift(
@@ -196,7 +196,7 @@ def _sift(
     possible, fallen = apply(filters, offers, specs)
     sold, _ = apply(filters, for_sale, specs)
     market = Market(offers)
-    possible, doubted = leave_out_doubted(request, market, possible, believed)
+    possible, doubted, taken = leave_out_doubted(request, market, possible, believed)
     paid_as_asked = payment_filters(request, {offer.pricing for offer in offers})
     kept, otherwise_paid = apply(paid_as_asked, possible, specs)
     return _Sifted(
@@ -206,7 +206,7 @@ def _sift(
         fallen=[*fallen, *doubted, *otherwise_paid],
         doubted=doubted,
         doubted_as_asked=[each for each in doubted if apply(paid_as_asked, [each.offer], specs)[0]],
-        market=market,
+        taken=taken,
     )
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 
 from gpubench.labels import gpu_name, gpus
 from gpubench.models import Decision, Estimate, GpuSpec, Offer, Pricing
 from gpubench.offers.dates import STALE_AFTER_DAYS, age_days, show_price_date
-from gpubench.offers.outliers import ADMITTED_BY, Market, name_of
-from gpubench.offers.table import OfferKey, offer_key
+from gpubench.offers.outliers import ADMITTED_BY, name_of
 from gpubench.profile.memory import MOST_BATCH
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.chances import IN_DETAIL
@@ -122,12 +121,12 @@ def left_out_as_outliers(doubted: Sequence[Exclusion]) -> Iterator[str]:
         )
 
 
-def far_from_others(market: Market, believed: Collection[OfferKey], offers: Iterable[Offer]) -> Iterator[str]:
+def far_from_others(taken: Sequence[tuple[Offer, str]], ranked: Iterable[Offer]) -> Iterator[str]:
     """Yield a line on a price of the buyer's own table that no provider bears out: taken, and said."""
-    if not believed:
+    if not taken:
         return
-    doubted = ((offer, doubt) for offer in offers if (doubt := market.doubt(offer)))
-    found = [(offer, doubt) for offer, doubt in doubted if offer_key(offer) in believed]
+    there = {id(offer) for offer in ranked}
+    found = [(offer, doubt) for offer, doubt in taken if id(offer) in there]
     if found:
         offer, doubt = found[0]
         more = "" if len(found) == 1 else f"; {len(found) - 1:,} more are like it"

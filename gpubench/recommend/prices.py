@@ -20,6 +20,9 @@ from gpubench.offers.moves import (
     spread_of,
 )
 
+_AT_ONCE = 200
+"""Groups whose walks are drawn together: what they take stays in the processor's cache."""
+
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
@@ -91,9 +94,14 @@ def drawn_prices(prices: Prices, rows: Indices, draws: int, seed: int) -> Floats
     result = np.repeat(prices.listed[rows][:, None], draws, axis=1)
     drifting = np.flatnonzero(prices.sigma[rows])
     if len(drifting):
-        walks = random.standard_normal((prices.group_count, draws))
-        steps = walks[prices.group[rows[drifting]]] * prices.sigma[rows[drifting]][:, None]
-        result[drifting] *= np.exp(steps)
+        group, sigma = prices.group[rows], prices.sigma[rows]
+        by_group = drifting[np.argsort(group[drifting], kind="stable")]
+        for start in range(0, prices.group_count, _AT_ONCE):
+            count = min(_AT_ONCE, prices.group_count - start)
+            walks = random.standard_normal((count, draws))
+            ends = np.searchsorted(group[by_group], (start, start + count))
+            for place in by_group[slice(*ends)].tolist():
+                result[place] *= np.exp(walks[group[place] - start] * sigma[place])
     fleeting = np.flatnonzero(prices.stands[rows] < 1)
     if len(fleeting):
         chosen = rows[fleeting]

@@ -18,6 +18,7 @@ from gpubench.models import (
     RankedOffer,
     Ranking,
     SortedBy,
+    Sureness,
 )
 from gpubench.recommend.economics import SECONDS_PER_HOUR, train_hours
 from gpubench.recommend.own_devices import CPU_KEY
@@ -175,12 +176,15 @@ def _sureness(ranking: Ranking, total: int) -> str:
     offers = f"best of {total:,}"
     if min(sure.p_best, 1.0 if alone is None else alone.p_best) > CERTAIN:
         return f"{SURENESS}: {_probability(sure.p_best)} {offers}, also if errors are independent."
-    independent = "" if alone is None else f" ({_probability(alone.p_best)} if errors are independent)"
+    alike = "" if alone is None else f" (independent errors: {', '.join(_figures(alone))})"
+    best, near, regret = _figures(sure)
+    return f"{SURENESS}: {best} {offers}, {near} within 10 % of the best, expected regret {regret}{alike}."
+
+
+def _figures(sure: Sureness) -> tuple[str, str, str]:
+    """P(best), P(within 10 % of the best), and the expected regret."""
     regret = format_percent(sure.regret_share) if sure.regret_usd is None else format_usd(sure.regret_usd)
-    return (
-        f"{SURENESS}: {_probability(sure.p_best)} {offers}{independent}, "
-        f"{_probability(sure.p_near_best)} within 10 % of the best; expected regret {regret}."
-    )
+    return _probability(sure.p_best), _probability(sure.p_near_best), regret
 
 
 def _probability(value: float) -> str:

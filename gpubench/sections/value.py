@@ -22,8 +22,8 @@ from gpubench.blocks.parts import (
 from gpubench.findings import FindingKind
 from gpubench.interval import stacked
 from gpubench.labels import gpu_name, gpus_of, offer_name, price_of
-from gpubench.models import Elsewhere, ExcludedOffer, RankedOffer, Ranking, SortedBy, UsageLine
-from gpubench.recommend.decision import best_of_each_gpu
+from gpubench.models import Elsewhere, ExcludedOffer, Pricing, RankedOffer, Ranking, SortedBy, UsageLine
+from gpubench.recommend.decision import best_to_rent_and_to_own
 from gpubench.recommend.tokens import token_costs
 from gpubench.recommend.verdict import caution
 from gpubench.recommend.words import batches_of
@@ -77,7 +77,8 @@ def _render(data: ReportData) -> Block | None:
     if len(workloads) > 1:
         what = "ratios to one reference GPU" if ranking.by_reference else "samples per second"
         lead += f" The {len(workloads)} workloads are combined by the geometric mean of their {what}."
-    parts: list[Part] = [Paragraph(text=lead)]
+    winners = winners_in_full(ranking)
+    parts: list[Part] = [Paragraph(text=lead), *([winners] if winners.rows else [])]
     brief: tuple[Part, ...] = ()
     if ranking.rows:
         rows = ranking.rows
@@ -96,13 +97,20 @@ def _render(data: ReportData) -> Block | None:
 
 
 def shown_rows(data: ReportData, ranking: Ranking) -> tuple[RankedOffer, ...]:
-    """The rows that a terminal shows: the best offer of each GPU, or every offer where it was asked for."""
-    rows = ranking.rows if _each_is_an_offer(data, ranking) else best_of_each_gpu(ranking.rows)
-    return tuple(rows[: data.most_offers])
+    """The rows that a terminal shows: the best of each GPU to rent, and all that is owned or could be.
+
+    Of a single GPU, and where it was asked for, every offer.
+    """
+    rows = ranking.rows
+    if not _each_is_an_offer(data, ranking):
+        best = {id(row) for row in best_to_rent_and_to_own(rows)}
+        rows = tuple(row for row in rows if row.offer.pricing is Pricing.OWNED or id(row) in best)
+    return rows[: data.most_offers]
 
 
 def _each_is_an_offer(data: ReportData, ranking: Ranking) -> bool:
-    return data.every_offer or len({row.offer.gpu_key for row in ranking.rows}) == 1
+    rented = {row.offer.gpu_key for row in ranking.rows if row.offer.pricing is not Pricing.OWNED}
+    return data.every_offer or not rented or len({row.offer.gpu_key for row in ranking.rows}) == 1
 
 
 def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
@@ -163,6 +171,10 @@ def offers(
     late = any(row.latency_s is not None for row in rows)
     batches = {batches_of(row.parts or (row.estimate,)) for row in ranking.rows}
     chances = _chances_of_gpus(ranking) if one_a_gpu else {}
+
+    def _of_its_gpu(row: RankedOffer) -> tuple[float | None, float | None] | None:
+        return None if row.offer.pricing is Pricing.OWNED else chances.get(row.offer.gpu_key)
+
     job = (
         number("Time", _hours),
         number("Cost", _cost),
@@ -186,7 +198,7 @@ def offers(
         *(job if timed else ()),
         number(
             "P(best)",
-            lambda r: _chance(*chances.get(r.offer.gpu_key, (r.p_best, r.p_best_independent))),
+            lambda r: _chance(*(_of_its_gpu(r) or (r.p_best, r.p_best_independent))),
             optional=2,
         ),
         *([text("Also at", also_at(ranking), optional=3)] if one_a_gpu else []),
@@ -235,9 +247,13 @@ def _cost(row: RankedOffer) -> str:
 
 
 def _chances_of_gpus(ranking: Ranking) -> dict[str, tuple[float | None, float | None]]:
-    """P(best) of each GPU, whoever's offer it is, under joint errors and under independent ones."""
+    """P(best) of each GPU to rent, whoever's offer it is, under joint errors and under independent ones."""
     best_of_each = () if ranking.decision is None else ranking.decision.by_gpu
-    return {each.gpu_key: (each.p_best_of_gpu, each.p_best_of_gpu_independent) for each in best_of_each}
+    return {
+        each.gpu_key: (each.p_best_of_gpu, each.p_best_of_gpu_independent)
+        for each in best_of_each
+        if each.source != "own"
+    }
 
 
 def _chance(p_best: float | None, p_best_independent: float | None) -> str:
@@ -261,10 +277,10 @@ def _batch(row: RankedOffer) -> str:
 def also_at(ranking: Ranking) -> Callable[[RankedOffer], str]:
     """Return what says where else a GPU is to be had than at its best offer: "lium $10.06, aws $12.00"."""
     best_of_each = () if ranking.decision is None else ranking.decision.by_gpu
-    elsewhere = {each.gpu_key: each for each in best_of_each}
+    elsewhere = {(each.gpu_key, each.source == "own"): each for each in best_of_each}
 
     def of(row: RankedOffer) -> str:
-        best = elsewhere.get(row.offer.gpu_key)
+        best = elsewhere.get((row.offer.gpu_key, row.offer.pricing is Pricing.OWNED))
         found = () if best is None else best.also_at[:MOST_ELSEWHERE]
         return ", ".join(_there(each, row.offer.gpu_count) for each in found) or UNKNOWN
 

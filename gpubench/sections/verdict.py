@@ -53,11 +53,13 @@ def _within(most_words: int, facts: tuple[Fact, ...]) -> tuple[Fact, ...]:
     """Take details off, the last first, until the card is as short as it must be; they stand below, too."""
     kept = list(facts)
     for i in reversed(range(len(kept))):
-        words = " ".join(f"{each.term} {each.value} {each.detail}" for each in kept).split()
-        if len(words) <= most_words:
-            break
-        kept[i] = replace(kept[i], detail="")
+        while kept[i].detail and sum(map(_words_of, kept)) > most_words:
+            kept[i] = replace(kept[i], detail=kept[i].detail.rpartition("; ")[0])
     return tuple(kept)
+
+
+def _words_of(fact: Fact) -> int:
+    return len(f"{fact.term} {fact.value} {fact.detail}".split())
 
 
 def _sentences(ranking: Ranking) -> list[str]:
@@ -105,11 +107,24 @@ def _before_paying(ranking: Ranking) -> Iterator[Fact]:
 
 
 def _how_sure(sure: Sureness, alone: Sureness | None) -> str:
-    """P(best), in brackets under independent errors, P(within 10 % of it), and the expected regret."""
-    best = share_words(sure.p_best) + ("" if alone is None else f" ({share_words(alone.p_best)})")
-    usd = sure.regret_usd
-    regret = format_percent(sure.regret_share) if usd is None else format_usd(usd)
-    return f"best {best}, within 10 % {share_words(sure.p_near_best)}; regret {regret}"
+    """P(best), P(within 10 % of it) and the expected regret, each in brackets under independent errors."""
+    best = _both(sure.p_best, None if alone is None else alone.p_best)
+    near = _both(sure.p_near_best, None if alone is None else alone.p_near_best)
+    regret, regret_alone = _regret(sure), "" if alone is None else _regret(alone)
+    brackets = f" ({regret_alone})" if regret_alone not in {"", regret} else ""
+    return f"best {best}, within 10 % {near}; regret {regret}{brackets}"
+
+
+def _both(joint: float, alone: float | None) -> str:
+    """A share, and in brackets what it is under independent errors: "32 (25) %"."""
+    words, words_alone = share_words(joint), share_words(alone)
+    if alone is None or words == words_alone:
+        return words
+    return f"{words.removesuffix(' %')} ({words_alone.removesuffix(' %')}) %"
+
+
+def _regret(sure: Sureness) -> str:
+    return format_percent(sure.regret_share) if sure.regret_usd is None else format_usd(sure.regret_usd)
 
 
 def _job(ranking: Ranking, decision: Decision) -> str:
@@ -207,7 +222,7 @@ _LABELS: Mapping[PriceLabel, str] = {
 
 def _conditions(choice: Choice) -> list[str]:
     """What stands between asking a seller and having it."""
-    single = [_LABELS["single host"]] if choice.price_label == "single host" else []
+    single = ["single host"] if choice.price_label == "single host" else []
     return [*single, *(["quota"] if choice.needs_quota else [])]
 
 
@@ -229,7 +244,7 @@ def winners_in_full(ranking: Ranking) -> Facts:
 def _in_full(choice: Choice) -> str:
     """One offer: where, its price with label and age, the job, memory, feed, and what to ask first."""
     what = gpus(choice.gpu_key, choice.gpu_count)
-    age = "" if choice.price_age_days is None else f", {count(choice.price_age_days, 'day')} old"
+    age = "" if not choice.price_age_days else f", {count(choice.price_age_days, 'day')} old"
     dated = f"{plain(choice.price_date, 20)}{age}"
     if choice.source == "own":
         paid = "" if choice.purchase_usd is None else f"{_paid(choice)} ({dated}), "
@@ -266,6 +281,8 @@ def _to_know(choice: Choice) -> Iterator[str]:
         yield f"{asks.ask_count} hosts ask {middle}/h in the middle"
     if choice.needs_quota:
         yield "a new account must ask for a quota"
+    if choice.price_note and choice.source == "cloud":
+        yield plain(choice.price_note, 120)
     if choice.in_stock is not None:
         yield f"{'in stock' if choice.in_stock else 'not in stock'} on {choice.stock_date}"
 

@@ -49,6 +49,7 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     "rank-infer": ("rank", "resnet50", "--task", "infer", "--max-latency-ms", "20", *AS_OF),
     "predict-show": ("predict", "show", "vgg16"),
     "predict-show-max": ("predict", "show", "lstm", "--precision", "fp32", "--batch-size", "max"),
+    "memory": ("memory", "vgg16", "--gpu", "rtx-4090", "--batch-size", "512"),
     "offers-list": ("offers", "list", *AS_OF),
     "results-list": ("results", "list"),
     "check-sound": ("check", SOUND),

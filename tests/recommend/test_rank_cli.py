@@ -115,6 +115,17 @@ def test_at_most_twelve_lines_come_before_the_table(gpubench, asked):
     assert 0 < lines_before_the_table(shown) <= 12
 
 
+def test_how_sure_is_said_under_common_and_under_independent_errors(gpubench):
+    """On the card as "24 (21) %", in the verdict in words: P(best), P(within 10 % of the best), and the regret."""
+    ranking = rank("vgg16")
+    sure, alone = ranking.decision.sureness, ranking.decision.sureness_independent
+    line = next(line for line in gpubench("vgg16", "--limit", "1").stdout.splitlines() if "How sure" in line)
+    for one, other in ((sure.p_best, alone.p_best), (sure.p_near_best, alone.p_near_best)):
+        assert f"{one * 100:.0f} ({other * 100:.0f}) %" in line
+    assert f"regret ${sure.regret_usd:.2f} (${alone.regret_usd:.2f})" in line
+    assert all(f"${each.regret_usd:.2f}" in ranking.verdict for each in (sure, alone))
+
+
 def test_a_row_is_a_gpu_and_says_who_else_has_it(gpubench):
     ranking = rank("vgg16")
     first, second, *_ = ranking.decision.by_gpu
@@ -135,6 +146,27 @@ def test_of_one_gpu_every_row_is_an_offer(gpubench):
     shown = gpubench("vgg16", "--gpu", "H100 PCIe", COLUMNS="120").stdout
     assert shown.partition("───\n")[2].count("1x H100 PCIe") > 1
     assert "One row a GPU" not in shown
+
+
+def test_what_is_owned_has_rows_of_its_own_beside_the_best_to_rent(gpubench):
+    quotes = ("--own", "RTX 3090, 900 USD", "--own", "2x RTX 3090, 1800 USD")
+    shown = gpubench("vgg16", *quotes, "--limit", "8", COLUMNS="120").stdout
+    table = shown.partition("───\n")[2].partition("\n\n")[0]
+    assert table.count("x RTX 3090 ") == 3
+    decision = rank("vgg16", own=quotes[1::2]).decision
+    assert {each.source for each in decision.by_gpu if each.gpu_key == decision.choice.gpu_key} == {
+        "own",
+        "marketplace",
+    }
+    assert decision.runner_up.gpu_key != decision.choice.gpu_key
+    assert sum(each.p_best_of_gpu for each in decision.by_gpu) == pytest.approx(1)
+
+
+def test_new_and_used_stand_apart_where_all_is_bought(gpubench):
+    shown = " ".join(
+        gpubench("vgg16", "--buy", "--gpu", "rtx 5070", "--gpu", "rtx 5080", COLUMNS="200").stdout.split()
+    )
+    assert {f"buy: {label}," in shown for label in ("new", "used")} == {True}
 
 
 def test_chances_of_gpus_make_one(gpubench):

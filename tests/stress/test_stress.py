@@ -125,7 +125,7 @@ class Place:
 
 def told(err: str) -> int:
     """How many launches a command has said to be finished, with a figure."""
-    return sum(line.startswith("  ") and "/s" in line for line in err.splitlines())
+    return sum(line.startswith("  ") and "/s" in line and "File" not in line for line in err.splitlines())
 
 
 # --- kills ---------------------------------------------------------------------------------------------------
@@ -171,7 +171,8 @@ def test_a_signal_at_any_moment_ends_a_command_in_order(tmp_path, count):
         )
         code = process.returncode
         codes[f"{number.name} {whom} {code}"] = codes.get(f"{number.name} {whom} {code}", 0) + 1
-        assert "Traceback" not in err, (n, number, whom, err)
+        is_ours = "/gpubench/" in err  # else the interpreter itself was still beginning
+        assert not (is_ours and "Traceback" in err), (n, number, whom, err)
         if number == signal.SIGTERM and whom == "command":
             # Before Python itself has begun the signal ends it; where it comes inside an exec, as modules are
             # loaded, `python -m` ends itself by SIGINT whatever it is told: to a shell that is 130 too.

@@ -40,7 +40,7 @@ from gpubench.models import (
 )
 from gpubench.profile import classic_names, load_profiles, profile_of, profile_workload
 from gpubench.profile.cuda_rules import RESULT_IN_FLOAT32, TO_FLOAT32, TO_LOWER, cuda_rules
-from gpubench.profile.liveness import step_trace, trace_memory, trace_step, traced_peak_bytes
+from gpubench.profile.liveness import step_trace, trace_memory, trace_step, traced_peak_bytes, with_state
 from gpubench.profile.memory import (
     MOST_BATCH,
     UNTRACED_FACTOR,
@@ -127,7 +127,7 @@ def test_it_agrees_with_the_profiler_on_a_real_step(name: str, is_amp: bool) -> 
         real = real_peak_bytes(workload.tiny(16, 0), is_amp=is_amp)
         with FakeTensorMode(allow_non_fake_inputs=True):
             task = workload.tiny(16, 0)
-            found = step_trace(task, TaskKind.TRAIN, is_amp=is_amp, options={}).peak_bytes
+            found = step_trace(task, with_state(task, {}), is_amp=is_amp).peak_bytes
     assert found == pytest.approx(real, rel=0.01)
 
 
@@ -140,7 +140,7 @@ def test_it_agrees_where_the_gradients_of_several_batches_are_summed(name: str, 
     once = real_peak_bytes(tiny(16, 0), is_amp=is_amp)
     with FakeTensorMode(allow_non_fake_inputs=True):
         task = tiny(16, 0)
-        found = step_trace(task, TaskKind.TRAIN, is_amp=is_amp, options={}, keep_gradients=True).peak_bytes
+        found = step_trace(task, with_state(task, {}), is_amp=is_amp, keep_gradients=True).peak_bytes
     assert found == pytest.approx(real, rel=0.01)
     assert real > once
 
