@@ -63,6 +63,11 @@ def _too_dear(request: RankRequest, machine: Ownership, spec: GpuSpec | None) ->
     return f"${machine.purchase_usd:,.0f}{host}, above ${most:,.0f}"
 
 
+def _with_a_host(machine: Ownership) -> bool:
+    """Whether a host is bought too, which is of the default size unless told otherwise."""
+    return machine.condition != "quoted" and machine.host_usd > 0
+
+
 def _in_a_default_host(machine: Ownership) -> bool:
     return machine.condition != "quoted" and "host_usd" in machine.assumed
 
@@ -76,7 +81,7 @@ def _too_hot(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> 
 
 def _too_hungry(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> str | None:
     rating = request.psu_watts
-    if rating is None and _in_a_default_host(machine):
+    if rating is None and _with_a_host(machine):
         rating = DEFAULT_HOST.psu_w
     if rating is None:
         return None
@@ -91,7 +96,7 @@ def _too_hungry(request: RankRequest, machine: Ownership, spec: GpuSpec | None) 
 
 def _too_wide(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> str | None:
     room = request.slots
-    if room is None and _in_a_default_host(machine):
+    if room is None and _with_a_host(machine):
         room = DEFAULT_HOST.slots
     if room is None or (taken := _slots(machine, spec)) <= room:
         return None

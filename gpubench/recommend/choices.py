@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
+import msgspec
+
 from gpubench.models import (
     Asks,
     Choice,
@@ -100,6 +102,8 @@ def choice_of(
         cost_usd_high=row.cost_usd_high,
         p_best=row.p_best if ranked else None,
         p_best_independent=row.p_best_independent if ranked else None,
+        p_best_of_gpu=rows.p_best_of_gpu(offer) if ranked else None,
+        p_best_of_gpu_independent=rows.p_best_of_gpu(offer, independent=True) if ranked else None,
         p_near_best=row.p_near_best if ranked else None,
         fits_memory=row.fits_memory,
         memory_text=estimate.memory_text,
@@ -112,6 +116,18 @@ def choice_of(
         extrapolated=any(finding.kind is FindingKind.OUT_OF_DOMAIN for finding in row.findings),
         findings=row.findings,
         also_at=tuple(_elsewhere(offer, rows, same)),
+    )
+
+
+def without_chances(choice: Choice) -> Choice:
+    """Return a choice that stands beside the ranking whose rows the chances are of."""
+    return msgspec.structs.replace(
+        choice,
+        p_best=None,
+        p_best_independent=None,
+        p_best_of_gpu=None,
+        p_best_of_gpu_independent=None,
+        p_near_best=None,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 import msgspec
@@ -63,10 +63,11 @@ def decide(
         machine = machines.get(row.offer)
         return choice_of(request, row, rows, specs, photographs=photographs, machine=machine, asks=asks)
 
-    best = rows.at([each[0] for each in rows.of_gpu.values()])
+    best = rows.at(rows.best_to_rent_and_to_own)
+    other = next((row for row in best if row.offer.gpu_key != best[0].offer.gpu_key), None)
     by_gpu = tuple(found for row in best if (found := choice(row)))
-    runner_up = by_gpu[1] if len(by_gpu) > 1 else None
     first = by_gpu[0]
+    runner_up = choice(other)
     return Decision(
         job=job,
         choice=first,
@@ -74,7 +75,7 @@ def decide(
         sureness=chances.sureness,
         sureness_independent=chances.sureness_independent,
         sureness_at_these_prices=chances.sureness_at_these_prices,
-        changes=tuple(_changes(request, *best[:2])),
+        changes=tuple(_changes(request, best[0], other)),
         best_cloud=choice(_best(rows, "cloud")),
         best_marketplace=choice(_best(rows, "marketplace")),
         best_to_own=choice(_best(rows, "own") or to_own),
@@ -90,6 +91,22 @@ def _unfitted(request: RankRequest, first: Choice, runner_up: Choice | None) -> 
     if request.task != "infer" or all(choice.basis != "predicted" for choice in decisive):
         return None
     return "speeds of inference are predicted from few published measurements"
+
+
+def best_of_each_gpu(rows: Iterable[RankedOffer]) -> list[RankedOffer]:
+    """Return the first row of each GPU, in their order."""
+    best: dict[str, RankedOffer] = {}
+    for row in rows:
+        best.setdefault(row.offer.gpu_key, row)
+    return list(best.values())
+
+
+def best_to_rent_and_to_own(rows: Iterable[RankedOffer]) -> list[RankedOffer]:
+    """Return the first row of each GPU to rent, and the first to own, in their order."""
+    best: dict[tuple[str, bool], RankedOffer] = {}
+    for row in rows:
+        best.setdefault((row.offer.gpu_key, row.offer.pricing is Pricing.OWNED), row)
+    return list(best.values())
 
 
 def beside(row: RankedOffer) -> RankedOffer:

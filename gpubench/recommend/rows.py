@@ -96,6 +96,38 @@ class Rows(Sequence[RankedOffer]):
             found.setdefault(offer.gpu_key, []).append(at)
         return found
 
+    def p_best_of_gpu(self, offer: Offer, *, independent: bool = False) -> float:
+        """Return the probability that an offer of this GPU is the best: of several, at most one is.
+
+        Args:
+            offer: An offer of the ranking: of hardware to own all such count, else all to rent.
+            independent: Where the error of each GPU is its own.
+        """
+        chances = self._chances.p_best_independent if independent else self._chances.p_best
+        alike = self._to_rent_and_to_own[offer.gpu_key, _is_owned(offer)]
+        return min(1.0, float(np.sum(chances[np.asarray(alike)])))
+
+    @cached_property
+    def _to_rent_and_to_own(self) -> Mapping[tuple[str, bool], Sequence[int]]:
+        """The rows of each GPU to rent, and those to own, best first."""
+        found: dict[tuple[str, bool], list[int]] = {}
+        for at, offer in enumerate(self.offers):
+            found.setdefault((offer.gpu_key, _is_owned(offer)), []).append(at)
+        return found
+
+    @property
+    def best_to_rent_and_to_own(self) -> Sequence[int]:
+        """The first row of each GPU to rent, and the first to own, in their order."""
+        return [each[0] for each in self._to_rent_and_to_own.values()]
+
+    @property
+    def one_a_gpu(self) -> Sequence[int]:
+        """The best row of each GPU to rent, and each of what is owned or could be; of one GPU every row."""
+        if len(self.of_gpu) == 1:
+            return range(len(self))
+        best = set(self.best_to_rent_and_to_own)
+        return [at for at, offer in enumerate(self.offers) if at in best or _is_owned(offer)]
+
     @property
     def leading(self) -> Sequence[RankedOffer]:
         """The rows that share the first rank."""
@@ -242,3 +274,7 @@ def _known(values: Floats) -> list[float | None]:
     if np.isnan(values).any():
         return [None if math.isnan(value) else value for value in plain]
     return list[float | None](plain)
+
+
+def _is_owned(offer: Offer) -> bool:
+    return offer.pricing is Pricing.OWNED

@@ -18,6 +18,7 @@ from gpubench.models import (
     RankedOffer,
     Ranking,
     SortedBy,
+    Sureness,
 )
 from gpubench.recommend.economics import SECONDS_PER_HOUR, train_hours
 from gpubench.recommend.own_devices import CPU_KEY
@@ -36,6 +37,9 @@ from gpubench.units import (
 
 NO_GPU_NEEDED = "You do not need a GPU for this"
 """How the sentence begins that comes before everything else."""
+
+CAUTION = "Caution"
+"""How the sentence begins that flags what the answer rests on and should not."""
 
 SURENESS = "How sure"
 """How the sentence begins that says how sure the answer is."""
@@ -172,12 +176,15 @@ def _sureness(ranking: Ranking, total: int) -> str:
     offers = f"best of {total:,}"
     if min(sure.p_best, 1.0 if alone is None else alone.p_best) > CERTAIN:
         return f"{SURENESS}: {_probability(sure.p_best)} {offers}, also if errors are independent."
-    independent = "" if alone is None else f" ({_probability(alone.p_best)} if errors are independent)"
+    alike = "" if alone is None else f" (independent errors: {', '.join(_figures(alone))})"
+    best, near, regret = _figures(sure)
+    return f"{SURENESS}: {best} {offers}, {near} within 10 % of the best, expected regret {regret}{alike}."
+
+
+def _figures(sure: Sureness) -> tuple[str, str, str]:
+    """P(best), P(within 10 % of the best), and the expected regret."""
     regret = format_percent(sure.regret_share) if sure.regret_usd is None else format_usd(sure.regret_usd)
-    return (
-        f"{SURENESS}: {_probability(sure.p_best)} {offers}{independent}, "
-        f"{_probability(sure.p_near_best)} within 10 % of the best; expected regret {regret}."
-    )
+    return _probability(sure.p_best), _probability(sure.p_near_best), regret
 
 
 def _probability(value: float) -> str:
@@ -190,6 +197,11 @@ def _tie(leading: Sequence[RankedOffer]) -> str:
     return f"Statistically tied with {listing(rivals, most=2)}." if rivals else ""
 
 
+def caution(ranking: Ranking) -> str:
+    """Return the sentence to read before paying: a doubt that decides, else what makes the choice surer."""
+    return _doubts(ranking) or _advice(ranking)
+
+
 def _doubts(ranking: Ranking) -> str:
     """Flag an extrapolation, and a prediction without a fit, where it decides."""
     decision = ranking.decision
@@ -200,7 +212,7 @@ def _doubts(ranking: Ranking) -> str:
     words = [f"{listing(beyond)} extrapolated beyond the fit"] if beyond else []
     words += [decision.unfitted] if decision.unfitted else []
     text = "; ".join(words)
-    return f"Caution: {text}." if text else ""
+    return f"{CAUTION}: {text}." if text else ""
 
 
 def _advice(ranking: Ranking) -> str:

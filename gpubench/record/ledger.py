@@ -16,6 +16,7 @@ from gpubench.errors import MisuseError
 from gpubench.files import append_line, read_bytes, remove_file
 from gpubench.measure import checks
 from gpubench.models import Case, Launch, Measurement, MicroResult, Run, Status
+from gpubench.models.measurement import UNFINISHED
 from gpubench.models.record import Record
 from gpubench.units import MIB, plain
 
@@ -113,7 +114,7 @@ def _with_row(run: Run, row: Measurement) -> Run:
 
 def finished_part(row: Measurement) -> Measurement | None:
     """Return a row with the launches that came to their end, to be judged anew; None where there is none."""
-    if row.status is Status.TIMEOUT:
+    if row.status in UNFINISHED:
         return None
     launches = tuple(launch for launch in row.launches if not launch.stopped)
     if len(launches) == len(row.launches):
