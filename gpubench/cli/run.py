@@ -130,7 +130,8 @@ def print_run(run: Run) -> None:
     from gpubench.sections.data import of_run
     from gpubench.sections.section import brief
 
-    show(*brief(of_run(run), "device", "throughput", "latency", "amp", "together", "micro", "method"))
+    said = ("device", "throughput", "latency", "amp", "frameworks", "together", "micro", "method")
+    show(*brief(of_run(run), *said))
 
 
 def _close(run: Run) -> None:
