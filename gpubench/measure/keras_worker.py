@@ -41,9 +41,7 @@ def open_bench(setup: messages.Setup, line: ParentChannel, began_s: float) -> Ke
         telemetry=telemetry.__enter__(),  # open as long as this process lives
         profile=setup.device,
         phase=lambda name: line.send(messages.Phase(name=name)),
-        report=lambda timed, done, width: line.send(
-            messages.RoundDone(timed=timed, round=done, half_width=width)
-        ),
+        report=lambda *told: line.send(messages.round_done(*told)),
         stopped=line.stop.is_set,
         framework=setup.framework,
     )

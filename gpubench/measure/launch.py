@@ -18,11 +18,11 @@ from typing import Any
 from gpubench.measure import energy, preflight
 from gpubench.measure.budget import Budget, within
 from gpubench.measure.clock import Clock
-from gpubench.measure.loop import Loop, OutOfTimeError, Series, StoppedError, time_rounds, warm_up
+from gpubench.measure.loop import Loop, OutOfTimeError, Report, Series, StoppedError, time_rounds, warm_up
 from gpubench.measure.messages import CaseDone, MeasureCase
 from gpubench.measure.sampler import Sampler, Telemetry, shifted
 from gpubench.measure.stopping import Heap
-from gpubench.models import DeviceProfile, Finding, FindingKind, Launch, Round, Status, Switches
+from gpubench.models import DeviceProfile, Finding, FindingKind, Launch, Status, Switches
 from gpubench.profile.log import TRACEBACK_CHARACTERS
 from gpubench.units import Seconds, Watts
 from gpubench.workload import lacks_memory, one_line
@@ -37,7 +37,7 @@ class Bench:
 
     Attributes:
         phase: Announces a phase; the parent holds each to a deadline.
-        report: Hands over one round.
+        report: Hands over one round, with how sure the figure is by then and what the device last said.
         stopped: Whether the parent has asked to stop.
     """
 
@@ -46,7 +46,7 @@ class Bench:
     telemetry: Telemetry
     profile: DeviceProfile
     phase: Callable[[str], None]
-    report: Callable[[bool, Round, float | None], None]
+    report: Report
     stopped: Callable[[], bool]
 
     def clock(self) -> Clock:
@@ -222,7 +222,7 @@ def conduct(
         status, reason = Status.TIMEOUT, _out_of_time(seen)
     except StoppedError:
         if len(seen.series.timed) < 2:
-            status, reason = Status.TIMEOUT, "stopped on request before two rounds were in"
+            status, reason = Status.INTERRUPTED, "stopped before two rounds were in"
     except unsupported as error:
         status, reason = Status.UNSUPPORTED, str(error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the model is its author's code: it may raise anything

@@ -21,8 +21,9 @@ from gpubench.models import (
     PrecisionProof,
     Round,
     Status,
+    TelemetrySample,
 )
-from gpubench.units import Seconds
+from gpubench.units import Seconds, Watts
 
 ProofName = Literal["precision", "clock", "graph", "load"]
 
@@ -139,11 +140,30 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True, tag="phase"):
 
 
 class RoundDone(msgspec.Struct, frozen=True, kw_only=True, tag="round"):
-    """One round, so that a crash later costs nothing that was seen before it."""
+    """One round, so that a crash later costs nothing that was seen before it.
+
+    Attributes:
+        power_w, temperature_c: What the device drew, and how warm it was, at its end; None where unknown.
+    """
 
     timed: bool
     round: Round
     half_width: float | None = None
+    power_w: Watts | None = None
+    temperature_c: float | None = None
+
+
+def round_done(
+    timed: bool, done: Round, half_width: float | None, sample: TelemetrySample | None
+) -> RoundDone:
+    """Say of a round how sure the figure is by then, and what the device last said of itself."""
+    return RoundDone(
+        timed=timed,
+        round=done,
+        half_width=half_width,
+        power_w=None if sample is None else sample.power_w,
+        temperature_c=None if sample is None else sample.temperature_c,
+    )
 
 
 class CaseDone(msgspec.Struct, frozen=True, kw_only=True, tag="case"):
