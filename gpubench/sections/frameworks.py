@@ -40,7 +40,7 @@ def _render(data: ReportData) -> Block | None:
         ),
         text("Framework", lambda p: _name(p.of.case)),
         text("Baseline", lambda p: _name(p.to.case)),
-        number("Throughput of the baseline's, 95 % interval", lambda p: stacked(p.words)),
+        number("Over the baseline, 95 % interval", lambda p: stacked(p.words)),
         number("Throughput, 95 % interval", lambda p: rate_of(p.of.measurement), optional=1),
         number("Step", lambda p: format_duration(p.of.measurement.step_time_s), optional=2),
         text("Doubts", lambda p: ", ".join(p.doubts) or "none"),

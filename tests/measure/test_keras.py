@@ -32,6 +32,8 @@ from gpubench.models import (
     TaskKind,
 )
 from gpubench.profile import load_profiles
+from gpubench.sections.data import of_run
+from gpubench.sections.frameworks import SECTION
 
 CPU = DeviceProfile(backend="cpu", name="a processor", core_count=2)
 KERAS = (Framework.KERAS_TORCH, Framework.KERAS_TENSORFLOW, Framework.KERAS_JAX)
@@ -293,3 +295,15 @@ def test_each_framework_is_held_against_torch_at_equal_work() -> None:
     assert pair.value == pytest.approx(0.5)
     assert pair.interval.low is not None
     assert pair.interval.low < 0.5
+
+
+def test_terminal_and_page_say_what_the_framework_costs() -> None:
+    jax = _case(framework=Framework.KERAS_JAX, execution=Execution.COMPILE)
+    torch, other = _result(_case(), 0.010), _result(jax, 0.020)
+    both = msgspec.structs.replace(torch.run, measurements=(torch.measurement, other.measurement))
+    block = SECTION.render(of_run(both))
+    assert block is not None
+    said, told = block.brief
+    assert "keras-jax compile runs cnn at 0.500" in said.text
+    assert told.rows[0][1:3] == ("keras-jax compile", "torch eager")
+    assert SECTION.render(of_run(torch.run)) is None, "of one framework there is nothing to compare"
