@@ -167,7 +167,7 @@ def _top_offers(plan: Plan, results: Path | None) -> None:
 
 
 def _ranked(plan: Plan) -> tuple[tuple[str, ...], TaskKind]:
-    """Return the workloads and the task to rank by: those of the run in torch; an input pipeline is not trained."""
+    """Return what to rank by: the workloads of the run in torch and the task; a pipeline is never trained."""
     from gpubench.models import Framework, TaskKind
 
     cases = [planned for planned in plan.cases if planned.case.framework is Framework.TORCH]

@@ -1,6 +1,6 @@
 """The harness against a Keras loop written by hand, in one process of each backend, paired.
 
-``python tests/measure/beside_keras.py keras-jax`` (or ``keras-torch``, ``keras-tensorflow``) on a quiet machine
+``PAIRS=40 python tests/measure/beside_keras.py keras-jax`` (or ``keras-torch``, ``keras-tensorflow``) on a quiet machine
 prints the ratio of the time of a step in the harness to that of the loop, with its 95 % interval. The loop is
 what the documentation of each backend shows; it shares no code with the harness, is not taken as a slope, and
 trains a model of its own.
@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 
-PAIRS = 40
+PAIRS = int(os.environ.get("PAIRS", "40"))
 BLOCK_S = 0.5
 BATCH = 64
 
