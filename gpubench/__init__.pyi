@@ -547,6 +547,7 @@ def run(
     *,
     precision: str | Sequence[str] = (),
     execution: str | Sequence[str] = (),
+    framework: str | Sequence[str] = ...,
     task: Literal["train", "infer"] = "train",
     batch_size: int | Literal["max"] | None = None,
     weight_type: Literal["float32", "bfloat16", "float16", "int8", "int4", "nf4"] | None = None,
@@ -581,7 +582,10 @@ def run(
             MODULE:NAME. [default: cnn lstm vgg16]
         precision: Precision; amp is the best of the device. [amp|fp32|tf32|amp-fp16|amp-bf16|bf16]
             [default: all of the device]
-        execution: How a step is executed. [eager|graph|compile] [default: eager and, on a GPU, graph]
+        execution: How a step is executed. [eager|graph|compile|tf-graph] [default: eager and, on a GPU,
+            graph]
+        framework: What runs the steps: torch itself, or Keras 3 on one of its backends. [torch|keras-
+            torch|keras-tensorflow|keras-jax]
         task: Training or inference. [train|infer] [default: train]
         batch_size: Samples per step; max searches the largest that fits. [default: the workload's main
             batch]
