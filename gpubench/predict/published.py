@@ -252,7 +252,7 @@ def read_csv(path: Path) -> Reading:
 
 
 def _what(path: Path, names: Sequence[str]) -> str:
-    """The file, and which of the columns that it needs it lacks; those that have a usual value it may lack."""
+    """The file, and which columns it lacks that have no usual value."""
     needed = [name for name in COLUMNS if name != "source" and name not in _USUAL]
     missing = [name for name in needed if name not in names]
     lacks = f" (no column {', '.join(missing)}; needed: {', '.join(needed)})" if missing else ""
