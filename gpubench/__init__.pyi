@@ -258,6 +258,7 @@ def rank(
     reference: str = "nvidia-a100-sxm-80gb",
     sort: Literal["value", "time", "cost", "throughput"] = "value",
     limit: int | None = None,
+    one_a_gpu: bool = False,
     draws: int = 2000,
     seed: int = 0,
 ) -> Ranking:
@@ -347,6 +348,7 @@ def rank(
         sort: Order of the rows; value is cost where there is a job. [value|time|cost|throughput]
             [default: value]
         limit: Number of rows. (at least 1) [default: 20 in a terminal, all in JSON]
+        one_a_gpu: Of each GPU to rent the best offer alone; of what is owned all.
         draws: Joint draws behind P(best) and ties. (at least 1) [default: 2000]
         seed: Fixes the draws. (at least 0) [default: 0]
 
@@ -432,6 +434,7 @@ def report(
     reference: str = "nvidia-a100-sxm-80gb",
     sort: Literal["value", "time", "cost", "throughput"] = "value",
     limit: int | None = None,
+    one_a_gpu: bool = False,
     draws: int = 2000,
     seed: int = 0,
     format: Literal["html", "md", "json", "csv"] | None = None,
@@ -524,6 +527,7 @@ def report(
         sort: Order of the rows; value is cost where there is a job. [value|time|cost|throughput]
             [default: value]
         limit: Number of rows. (at least 1) [default: 20 in a terminal, all in JSON]
+        one_a_gpu: Of each GPU to rent the best offer alone; of what is owned all.
         draws: Joint draws behind P(best) and ties. (at least 1) [default: 2000]
         seed: Fixes the draws. (at least 0) [default: 0]
         format: Format of the report. [html|md|json|csv] [default: by the ending of the file, else html]

@@ -55,8 +55,9 @@ def load_own(reference: str) -> Workload:
     Raises:
         MisuseError: One line; what the user's code raised is chained as the cause.
     """
+    match, name = _match(reference), own_name(reference)
+    file = _file(match)  # before their code can go to another folder
     found, module = import_own(reference)
-    name = own_name(reference)
     if isinstance(found, Workload):
         workload = replace(found, name=name, build=_checked(name, found.build))
     elif callable(found):
@@ -65,7 +66,7 @@ def load_own(reference: str) -> Workload:
         raise MisuseError(
             f"{name}: is a {type(found).__name__}; it must be a Workload or a function build(batch_size)"
         )
-    return replace(workload, version=_sources(reference))
+    return replace(workload, version=_sources(match, file))
 
 
 def import_own(reference: str) -> tuple[Any, ModuleType]:
@@ -140,7 +141,8 @@ def version_of(reference: str, profile: WorkloadProfile) -> int:
         profile.optimizer,
         round(profile.forward_flops_per_sample),
     )
-    return zlib.crc32(repr(facts).encode(), _sources(reference))
+    match = _match(reference)
+    return zlib.crc32(repr(facts).encode(), _sources(match, _file(match)))
 
 
 def files_of(reference: str) -> tuple[Path, tuple[Path, ...]]:
@@ -168,12 +170,13 @@ def _match(reference: str) -> re.Match[str]:
     return match
 
 
-def _sources(reference: str) -> int:
-    match = _match(reference)
-    if match["file"] is None:
-        return source_checksum(root_of(match["module"]))
-    path = Path(match["file"]).resolve()
-    return source_checksum(path.parent, path)
+def _file(match: re.Match[str]) -> Path | None:
+    """Where a model's file lies; None of an installed module."""
+    return None if match["file"] is None else Path(match["file"]).resolve()
+
+
+def _sources(match: re.Match[str], file: Path | None) -> int:
+    return source_checksum(root_of(match["module"])) if file is None else source_checksum(file.parent, file)
 
 
 def _import_file(path: Path) -> ModuleType:

@@ -157,7 +157,9 @@ def _top_offers(plan: Plan, results: Path | None) -> None:
         say("no ranking: it is of torch, and nothing of this run is")
         return
     try:
-        ranking = rank(RankRequest(workloads=workloads, task=task, results=results))
+        ranking = rank(
+            RankRequest(workloads=workloads, task=task, results=results, limit=TOP_OFFERS, one_a_gpu=True)
+        )
     except GpuBenchError as error:
         say(f"no ranking: {error}")
         return
