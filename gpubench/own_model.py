@@ -1,5 +1,7 @@
 """The user's own model: a file or module that defines a ``WORKLOAD``, or just ``build(batch_size)``.
 
+``hf:PATH`` is one too: a Hugging Face ``config.json``, or the folder that holds it; no code of others is run.
+
 What ``build`` may return: ``(model, inputs, targets, loss)``, the same with an optimizer factory as a fifth,
 a dict with these keys, or a ``Task``. The optimizer defaults to Adam with a learning rate of 1e-4. A file may
 also say ``BATCHES = (8, 32, 128)``, ``SAMPLE_UNIT = "image"`` and ``SOURCE = "..."``.
@@ -24,10 +26,13 @@ from types import ModuleType
 from typing import Any
 
 from gpubench.errors import MisuseError
+from gpubench.files import read_bytes
 from gpubench.models import WorkloadProfile
-from gpubench.own_files import OWN_PREFIX, imported_below, root_of, source_checksum
+from gpubench.own_files import MOST_SOURCE_BYTES, OWN_PREFIX, imported_below, root_of, source_checksum
+from gpubench.units import plain
 from gpubench.workload import (
     BATCH_COUNT,
+    HUGGING_FACE,
     TOO_LARGE,
     Batch,
     Task,
@@ -43,7 +48,11 @@ SLOW_BUILD_S = 30.0
 """A build that takes longer (it loads weights) is not asked for further batches: each would take as long."""
 SEED_STEP = 1_000_003
 _FIELDS = ("model", "inputs", "targets", "loss", "optimizer")
-_REFERENCE = re.compile(r"(?P<file>.+\.py)(?::(?P<name>\w+))?|(?P<module>\w+(?:\.\w+)*):(?P<attribute>\w+)")
+CONFIG_NAME = "config.json"
+_MOST_NAME = 80
+_REFERENCE = re.compile(
+    r"hf:(?P<config>.+)|(?P<file>.+\.py)(?::(?P<name>\w+))?|(?P<module>\w+(?:\.\w+)*):(?P<attribute>\w+)"
+)
 
 
 def load_own(reference: str) -> Workload:
@@ -56,6 +65,8 @@ def load_own(reference: str) -> Workload:
         MisuseError: One line; what the user's code raised is chained as the cause.
     """
     match, name = _match(reference), own_name(reference)
+    if match["config"] is not None:
+        return _by_config(_config(match), name, _sources(reference))
     if match["file"] is None:
         module = _import_module(match["module"])
         found = _named(module, match["attribute"], name)
@@ -83,6 +94,10 @@ def own_name(reference: str) -> str:
         MisuseError: If the reference has neither form.
     """
     match = _match(reference)
+    if match["config"] is not None:
+        path = _config(match)
+        name = path.parent.name if path.name == CONFIG_NAME else path.stem
+        return f"{HUGGING_FACE}{plain(name, _MOST_NAME)}"
     if match["file"] is None:
         return reference
     name = Path(match["file"]).name
@@ -131,6 +146,9 @@ def files_of(reference: str) -> tuple[Path, tuple[Path, ...]]:
     module from the folder that Python is started in.
     """
     match = _match(reference)
+    if match["config"] is not None:
+        path = _config(match)
+        return path.parent.parent, (path,)  # with its folder, from which it has its name
     if match["file"] is not None:
         path = Path(match["file"]).resolve()
         return path.parent, tuple(sorted(imported_below(path.parent, path)))
@@ -144,17 +162,31 @@ def _match(reference: str) -> re.Match[str]:
     match = _REFERENCE.fullmatch(reference)
     if match is None:
         raise MisuseError(
-            f'"{reference}" is no model of your own: give ./file.py, ./file.py:NAME or module:NAME'
+            f'"{reference}" is no model of your own: give ./file.py, ./file.py:NAME, module:NAME or '
+            "hf:PATH/config.json"
         )
     return match
 
 
 def _sources(reference: str) -> int:
     match = _match(reference)
+    if match["config"] is not None:
+        return zlib.crc32(read_bytes(_config(match), MOST_SOURCE_BYTES, follow_links=True))
     if match["file"] is None:
         return source_checksum(root_of(match["module"]))
     path = Path(match["file"]).resolve()
     return source_checksum(path.parent, path)
+
+
+def _config(match: re.Match[str]) -> Path:
+    path = Path(match["config"]).resolve()
+    return path / CONFIG_NAME if path.is_dir() else path
+
+
+def _by_config(path: Path, name: str, version: int) -> Workload:
+    module = importlib.import_module("gpubench_workloads._hugging_face")
+    made: Workload = module.load(path, name, version)
+    return made
 
 
 def _import_file(path: Path) -> ModuleType:
