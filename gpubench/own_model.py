@@ -19,6 +19,7 @@ import re
 import sys
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from typing import Any
 
 from gpubench.errors import MisuseError
 from gpubench.files import read_bytes
-from gpubench.models import WorkloadProfile
+from gpubench.models import Recipe, WeightType, WorkloadProfile
 from gpubench.own_files import MOST_SOURCE_BYTES, OWN_PREFIX, imported_below, root_of, source_checksum
 from gpubench.units import plain
 from gpubench.workload import (
@@ -277,19 +278,21 @@ def _from_build(name: str, build: Callable[..., Any], module: ModuleType) -> Wor
         first = task.batches[0]
         return replace(task, batches=(first, *(batch for batch in more if _may_rotate(first, batch))))
 
-    shape, is_image = _sample(
-        _small_task(lambda batch_size, seed: checked(once(batch_size, seed), batch_size))
-    )
+    small = _small_task(lambda batch_size, seed: checked(once(batch_size, seed), batch_size))
+    shape, unit = _sample(small)
+    recipe = Recipe(weight_type=_weight_type(small))
     batches = getattr(module, "BATCHES", DEFAULT_BATCHES)
     return Workload(
         name=name,
         version=1,
-        sample_unit=str(getattr(module, "SAMPLE_UNIT", "image" if is_image else "sample")),
+        sample_unit=str(getattr(module, "SAMPLE_UNIT", unit)),
         sample_shape=shape,
         batches=tuple(batches) if isinstance(batches, list) else batches,
-        is_image=is_image,
+        is_image=unit == "image",
         source=str(getattr(module, "SOURCE", "the user's own model")),
         build=full_build,
+        recipe=recipe,
+        precisions=("bf16",) if recipe.weight_type is WeightType.BFLOAT16 else (),
     )
 
 
@@ -410,17 +413,31 @@ def _check_form(name: str, task: Task) -> None:
             raise MisuseError(
                 f"{name}: built on {tensor.device}; build on the CPU, gpubench moves the model itself"
             )
-        if tensor.is_floating_point() and tensor.dtype is not torch.float32:
-            raise MisuseError(f"{name}: built in {tensor.dtype}; build model and inputs in torch.float32")
+        if tensor.is_floating_point() and tensor.dtype not in {torch.float32, torch.bfloat16}:
+            raise MisuseError(
+                f"{name}: built in {tensor.dtype}; build model and inputs in torch.float32 or torch.bfloat16"
+            )
 
 
 def _describe(made: Any) -> str:
     return f"{len(made)} values" if isinstance(made, tuple | list) else f"a {type(made).__name__}"
 
 
-def _sample(task: Task) -> tuple[tuple[int, ...], bool]:
-    """Shape of one sample, and whether it is an image: three dimensions of floats, few channels."""
+def _sample(task: Task) -> tuple[tuple[int, ...], str]:
+    """Shape of one sample, and what it is: floats in three dimensions an image, whole numbers tokens."""
+    import torch
+
     inputs = task.batches[0][0]
     first = inputs[0] if isinstance(inputs, tuple) else inputs
     shape = tuple(first.shape[1:])
-    return shape, len(shape) == 3 and first.is_floating_point()
+    if len(shape) == 1 and first.dtype in {torch.int32, torch.int64}:
+        return shape, "sequence"
+    return shape, "image" if len(shape) == 3 and first.is_floating_point() else "sample"
+
+
+def _weight_type(task: Task) -> WeightType:
+    """The type that most of the weights lie in."""
+    counts: Counter[str] = Counter()
+    for parameter in task.model.parameters():
+        counts[str(parameter.dtype).removeprefix("torch.")] += parameter.numel()
+    return WeightType.BFLOAT16 if counts["bfloat16"] > counts.total() / 2 else WeightType.FLOAT32
