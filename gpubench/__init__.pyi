@@ -89,6 +89,7 @@ def memory(
     *,
     gpu: str | Sequence[str] = (),
     batch_size: int | None = None,
+    accumulate: int = 1,
     precision: Literal["amp", "fp32", "tf32", "amp-fp16", "amp-bf16", "bf16"] | None = None,
     task: Literal["train", "infer"] = "train",
     weight_type: Literal["float32", "bfloat16", "float16", "int8", "int4", "nf4"] | None = None,
@@ -112,6 +113,8 @@ def memory(
             standard one, in short]
         gpu: GPU key or name. [default: every NVIDIA GPU, by size]
         batch_size: Samples per step on one GPU. (at least 1) [default: the main batch]
+        accumulate: Micro-batches that the batch is cut into, whose gradients are summed. (at least 1)
+            [default: 1]
         precision: Precision; amp is the best of each GPU. [amp|fp32|tf32|amp-fp16|amp-bf16|bf16]
             [default: amp, or the workload's own]
         task: Training or inference. [train|infer] [default: train]

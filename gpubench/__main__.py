@@ -13,9 +13,11 @@ def main() -> None:
         from gpubench.cli.app import main as run
 
         run()
-    except KeyboardInterrupt:
-        from gpubench.errors import ExitCode
+    except BaseException as error:
+        from gpubench.errors import ExitCode, is_interrupt
 
+        if not is_interrupt(error):
+            raise
         print("gpubench: interrupted", file=sys.stderr)
         sys.exit(ExitCode.INTERRUPTED)
 

@@ -15,6 +15,9 @@ from gpubench.interval import Interval
 from gpubench.models import BatchChoice, Case, Measurement, Run, Status
 from gpubench.units import format_percent, plain
 
+ALIKE_WITHIN = 0.03
+"""Where no change is asked about, an interval that may hide a larger one leaves a row undecided."""
+
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One case in both runs; throughputs of A and B [samples/s], and what speaks against either.
@@ -42,16 +45,6 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         where = "" if len(searched) == len(choices) else f" in {searched[0]}"
         return f"{self.case.label}, the largest that fits{where}"
 
-    @property
-    def verdict(self) -> str:
-        """What can be said with 95 % confidence."""
-        equal = self.ratio.holds(1)
-        if equal is None or self.ratio.value is None:
-            return "cannot be told: an interval is missing"
-        if equal:
-            return "no difference seen"
-        return "B is faster" if self.ratio.value > 1 else "B is slower"
-
     def slower_than(self, tolerance: float) -> bool:
         """Whether B is slower than A by more than ``tolerance`` at the favourable end of the interval."""
         return self.ratio.high is not None and self.ratio.high < 1 - tolerance
@@ -61,18 +54,32 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         surely_within = self.ratio.low is not None and self.ratio.low >= 1 - tolerance
         return not surely_within and not self.slower_than(tolerance)
 
-    def verdict_at(self, tolerance: float | None) -> str:
-        """The same where a change of ``tolerance`` is looked for: no difference is seen only where none fits.
+    def verdict(self, tolerance: float | None = None) -> str:
+        """What can be said with 95 % confidence; an interval that holds 1 does not say that both are alike.
 
         A ratio of 0.845 (0.602 to 1.186) holds 1, and holds 0.7 as well.
-        """
-        undecided = tolerance is not None and self.undecided_at(tolerance)
-        return f"undecided at {format_percent(tolerance)}" if undecided else self.verdict
 
-    def document(self) -> dict[str, Any]:
+        Args:
+            tolerance: Whether B is slower by more than this is asked; None asks for any difference.
+        """
+        low, value, high = self.ratio.low, self.ratio.value, self.ratio.high
+        if tolerance is not None and self.undecided_at(tolerance):
+            return f"undecided at {share_words(tolerance)}"
+        if low is None or value is None or high is None:
+            return "cannot be told: an interval is missing"
+        if not low <= 1 <= high:
+            return "B is faster" if value > 1 else "B is slower"
+        reach = max(1 - low, high - 1)
+        if reach <= ALIKE_WITHIN:
+            return f"alike within {format_percent(reach, 1)}"
+        if tolerance is None:
+            return f"undecided at {share_words(ALIKE_WITHIN)}"
+        return f"not slower by {share_words(tolerance)}"
+
+    def document(self, tolerance: float | None = None) -> dict[str, Any]:
         """Return the row as JSON shows it."""
         stored: dict[str, Any] = msgspec.to_builtins(self)
-        return stored | {"verdict": self.verdict}
+        return stored | {"verdict": self.verdict(tolerance)}
 
 
 class Broken(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,6 +160,15 @@ def compare(a: Run, b: Run, *, across_devices: bool = False) -> Comparison:
     return Comparison(rows=tuple(rows), broken=broken, remarks=remarks)
 
 
+def share_words(share: float) -> str:
+    """Print a share as it was given.
+
+    >>> share_words(0.03), share_words(0.025)
+    ('3 %', '2.5 %')
+    """
+    return f"{share * 100:.4g} %"
+
+
 def parse_tolerance(text: str) -> float:
     """Read a share: "3%" or "0.03".
 
@@ -181,6 +197,8 @@ def _of_launches(good: Sequence[dict[Case, Measurement]], common: Sequence[Case]
 def _remarks(a: Run, b: Run, common: set[Case]) -> list[str]:
     remarks = []
     for name, run in (("A", a), ("B", b)):
+        if run.interrupted:
+            remarks.append(f"{name} was interrupted: gpubench run --resume {plain(run.run_id)} goes on")
         if kinds := doubts(run.findings):
             remarks.append(f"{name} as a whole carries {', '.join(kinds)}; see gpubench check")
     for name in ("torch", "cuda", "cudnn", "driver", "gpubench", "python", "cpu", "cpu_threads"):

@@ -36,6 +36,17 @@ _WORDS = {
 }
 
 
+def is_interrupt(error: BaseException) -> bool:
+    """Whether an error is Ctrl-C or SIGTERM, or what Python made of one.
+
+    While a class is being made, as modules are loaded, Python 3.11 turns it into a RuntimeError.
+    """
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, KeyboardInterrupt):
+        cause = cause.__cause__
+    return cause is not None
+
+
 def exit_codes() -> str:
     """Return every exit code with its words, as help and README list them."""
     return ", ".join(f"{code.value} {_WORDS[code]}" for code in ExitCode)

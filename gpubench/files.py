@@ -16,18 +16,23 @@ import os
 import re
 import secrets
 import stat
+import time
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from gpubench.errors import MisuseError, StorageError
-from gpubench.units import MIB, Bytes, format_bytes, plain
+from gpubench.units import MIB, Bytes, Seconds, format_bytes, plain
 
 TABLE_BYTES = 64 * MIB
 """Limit for a table of prices or measurements: some 500,000 rows."""
 
+ABANDONED_AFTER_S: Seconds = 600.0
+"""A half of a new file that is older is no writer's any more: its process was killed."""
+
 _T = TypeVar("_T")
+_HALF = re.compile(r"\.gpubench-[0-9a-f]{16}\.tmp")
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _OPEN = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
@@ -52,8 +57,8 @@ class BadContentError(MisuseError):
 # --- in --------------------------------------------------------------------------------------------------
 
 
-def read_bytes(path: Path, most_bytes: Bytes, *, follow_links: bool = False) -> bytes:
-    """Read a regular file whole.
+def read_bytes(path: Path, most_bytes: Bytes, *, follow_links: bool = False, may_grow: bool = False) -> bytes:
+    """Read a regular file whole; one that ``may_grow`` is read as it was when it was opened.
 
     Raises:
         MisuseError: If it is missing, closed, no regular file, over ``most_bytes``, or changed meanwhile.
@@ -67,6 +72,8 @@ def read_bytes(path: Path, most_bytes: Bytes, *, follow_links: bool = False) -> 
             data = file.read(most_bytes + 1)
     except (OSError, ValueError) as error:  # a name that holds NUL is a ValueError
         raise MisuseError(f"cannot read {_shown(path)}: {cause_of(error)}") from error
+    if may_grow:
+        data = data[: facts.st_size]
     if len(data) != facts.st_size:
         raise MisuseError(f"{_name(path)} was changed while it was read: try again")
     return data
@@ -294,11 +301,23 @@ def _replace(path: Path, data: bytes, mode: int) -> None:
             temporary.unlink()
         raise
     _sync_folder(path.parent)
+    _sweep(path.parent)
 
 
 def _temporary(folder: Path) -> Path:
     """Return a name that nobody can foresee; readers of results pass over names that begin with a dot."""
-    return folder / f".{secrets.token_hex(8)}.tmp"
+    return folder / f".gpubench-{secrets.token_hex(8)}.tmp"
+
+
+def _sweep(folder: Path) -> None:
+    """Remove the halves of files that killed processes left in a folder; that one stays does no harm."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        now_s = time.time()
+        for entry in entries:
+            if _HALF.fullmatch(entry.name) and now_s - entry.stat(follow_symlinks=False).st_mtime > (
+                ABANDONED_AFTER_S
+            ):
+                remove_file(Path(entry.path))
 
 
 def _sync_folder(folder: Path) -> None:

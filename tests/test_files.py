@@ -302,6 +302,18 @@ def test_a_file_keeps_its_mode_and_a_new_one_follows_the_umask(tmp_path):
     assert [stat.S_IMODE(path.stat().st_mode) for path in (old, new, script)] == [0o666, 0o640, 0o750]
 
 
+def test_the_half_that_a_killed_writer_left_goes_with_the_next_write(tmp_path):
+    left, fresh, other = (
+        tmp_path / name for name in (f".gpubench-{'0' * 16}.tmp", f".gpubench-{'1' * 16}.tmp", ".mine.tmp")
+    )
+    for path in (left, fresh, other):
+        path.write_text("half")
+    for path in (left, other):
+        os.utime(path, (0, 0))  # long ago
+    write_file(tmp_path / "page.html", b"whole")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [fresh.name, other.name, "page.html"]
+
+
 def test_what_cannot_be_written_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
     path = tmp_path / "a"
     path.write_text("old")

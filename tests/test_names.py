@@ -70,6 +70,7 @@ SKYPILOT_NAMES = [
     ("RTXA6000", 48, "nvidia-rtx-a6000-48gb"),
     ("MI300X", 192, "amd-mi300x-192gb"),
     ("Gaudi HL-205", None, "intel-gaudi-32gb"),
+    ("Trainium", None, "aws-trainium-32gb"),
 ]
 
 # Every name of SkyPilot's list of accelerators (skypilot-catalog v8, common/accelerators.csv @001ca549).

@@ -291,6 +291,7 @@ def test_the_command_line_has_no_name_that_python_lacks(name: str) -> None:
         "--out",
         "--try-minutes",
         "--wheel",
+        "--all-offers",
     }
     signature = inspect.signature(getattr(gpubench, name))
     known = {spelled(each) for each in signature.parameters} | of_command_line

@@ -90,8 +90,10 @@ def test_fp32_is_two_flops_per_core_and_boost_clock():
 
 def test_accelerators_outside_the_model_are_listed_without_rates_and_with_the_reason():
     listed = [spec for spec in load_specs().values() if spec.not_ranked_because]
-    assert {spec.vendor for spec in listed} == {"Apple", "Google", "Intel"}
-    assert {"Gaudi", "Arc", "Cloud TPU", "Apple silicon", "Movidius"} <= {spec.line for spec in listed}
+    assert {spec.vendor for spec in listed} == {"Amazon", "Apple", "Google", "Intel"}
+    assert {"Gaudi", "Arc", "Cloud TPU", "Apple silicon", "Movidius", "Trainium"} <= {
+        spec.line for spec in listed
+    }
     for spec in listed:
         assert spec.fp32_flops_per_s is spec.bf16_tensor_flops_per_s is spec.fp16_tensor_flops_per_s is None
 

@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from textwrap import wrap
 from typing import TYPE_CHECKING, Literal
 
@@ -31,6 +32,18 @@ WHERE_THERE_IS_ROOM = 6
 
 MANY_ROWS = 500
 """A longer table is drawn row by row, without laying out each cell: ten times as fast, and none is marked."""
+
+TALLEST = 3
+"""Lines of a row: an optional column goes before one is taller."""
+
+LAID_OUT_BY = 100
+"""Rows of a table by which its columns are shared out."""
+
+NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
+"""While the lines of a cell are laid out; a plain space is drawn."""
+
+INDENT = 2
+"""Before the details of a first column."""
 
 GAP = 2
 _TONES = {"headline": "bold green", "note": "dim", "warning": "yellow", "plain": ""}
@@ -146,10 +159,10 @@ def _cell(cell: str, width: int, first: bool) -> Text:
 
     value, *details = cell.split("\n")
     text = Text(value)
-    indent = "  " if first else ""
+    indent = " " * INDENT if first else ""
     for detail in details:
         lines = wrap(detail, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
-        text.append("".join(f"\n{line}" for line in lines), style="dim")
+        text.append("".join(f"\n{line}" for line in lines).replace(NO_BREAK_SPACE, " "), style="dim")
     return text
 
 
@@ -168,8 +181,14 @@ def fitted(table: Table, width: int) -> tuple[Table, list[int], list[str]]:
     if _sum(natural) <= width:
         return joined, natural, []
     hidden: list[str] = []
+    table = replace(table, rows=tuple(tuple(map(_held_together, row)) for row in table.rows))
     while most := max(column.optional for column in table.columns):
-        if _sum(_widths(table, _natural if most >= WHERE_THERE_IS_ROOM else _least)) <= width:
+        if most >= WHERE_THERE_IS_ROOM:
+            stays = _sum(_widths(table, _natural)) <= width
+        else:
+            least = _sum(_widths(table, _least))
+            stays = least <= width and _tallest(table, _shared(table, width)) <= TALLEST
+        if stays:
             break
         goes = next(i for i, column in enumerate(table.columns) if column.optional == most)
         hidden.insert(0, table.columns[goes].title.replace("\n", " "))
@@ -182,15 +201,67 @@ def fitted(table: Table, width: int) -> tuple[Table, list[int], list[str]]:
 
 
 def _shared(table: Table, width: int) -> list[int]:
-    """Share out what the narrowest columns leave, to those first that lack least; or take from the widest."""
-    widths, natural = _widths(table, _least), _widths(table, _natural)
-    cells = _widths(replace(table, columns=tuple(replace(c, title="") for c in table.columns)), _natural)
+    """Share out what the narrowest columns leave where it saves most lines, or take from the widest.
+
+    A tall cell counts by its square.
+    """
+    widths = _widths(table, _least)
     while _sum(widths) > width and max(widths) > 1:
         widths[widths.index(max(widths))] -= 1
-    for wanted in (cells, natural):  # a title that is broken costs one line, a cell one a row
-        for i in sorted(range(len(widths)), key=lambda i: wanted[i] - widths[i]):
-            widths[i] += max(0, min(wanted[i] - widths[i], width - _sum(widths)))
+    costs = [_costs(_sample(table, i), least) for i, least in enumerate(widths)]
+    while room := max(0, width - _sum(widths)):
+        saved, i, wider = max(
+            (
+                ((cost[widths[i]] - cost[w]) / (w - widths[i]), -i, w)
+                for i, cost in enumerate(costs)
+                for w in range(widths[i] + 1, min(widths[i] + room, max(cost, default=0)) + 1)
+            ),
+            default=(0.0, 0, 0),
+        )
+        if saved <= 0:
+            break
+        widths[-i] = wider
     return widths
+
+
+def _costs(cells: Sequence[str], least: int) -> dict[int, int]:
+    """Return the squares of the heights of cells, in sum, at each width from the least to the widest line."""
+    natural = max(_len(line) for cell in cells for line in cell.split("\n"))
+    return {width: sum(_height(cell, width) ** 2 for cell in cells) for width in range(least, natural + 1)}
+
+
+def _sample(table: Table, i: int) -> tuple[str, ...]:
+    """Return the title of a column and its first cells, as they are drawn: set in, in the first column."""
+    line_end = "\n" + NO_BREAK_SPACE * INDENT if i == 0 else "\n"
+    return table.columns[i].title, *(row[i].replace("\n", line_end) for row in table.rows[:LAID_OUT_BY])
+
+
+def _tallest(table: Table, widths: Sequence[int]) -> int:
+    """Return the lines of the tallest row."""
+    cells = (cell for i, width in enumerate(widths) for cell in ((c, width) for c in _sample(table, i)[1:]))
+    return max((_height(cell, width) for cell, width in cells), default=1)
+
+
+@lru_cache(maxsize=65536)
+def _height(cell: str, width: int) -> int:
+    """Return how many lines a cell takes, broken between words."""
+    lines = 0
+    for line in cell.split("\n"):
+        room = 0
+        for i, word in enumerate(map(_len, line.split(" "))):
+            if i and word < room:
+                room -= word + 1
+            else:
+                whole, rest = divmod(max(1, word), width)
+                lines += whole + bool(rest)
+                room = width - rest if rest else 0
+    return lines
+
+
+def _held_together(cell: str) -> str:
+    """Return a cell whose details keep each figure on the line of its unit."""
+    value, *details = cell.split("\n")
+    return "\n".join([value, *(re.sub(r"(?<=\d) (?=[\w%])", NO_BREAK_SPACE, detail) for detail in details)])
 
 
 def _sum(widths: Sequence[int]) -> int:
@@ -215,7 +286,9 @@ def _least(column: Column, cells: Sequence[str]) -> int:
     """Return how narrow a column can be: no figure is broken, nor a word of a text unless it is long."""
     title = max(_len(word) for word in column.title.split() or [""])
     if column.numeric:
-        return max([title, *(_len(line) for cell in cells for line in cell.split("\n"))])
+        values = [cell.partition("\n") for cell in cells]
+        details = (_len(word) for _, _, rest in values for word in re.split(r"[ \n]", rest))
+        return max([title, *(_len(value) for value, _, _ in values), *details])
     words = max([title, *(_len(word) for cell in cells for word in re.split(r"[ \n]", cell))])
     return max(min(words, LONGEST_WORD), min(_natural(column, cells), LEAST_TEXT))
 

@@ -17,7 +17,7 @@ import typer
 
 from gpubench import __version__
 from gpubench.cli.streams import leave_quietly, make_safe
-from gpubench.errors import ExitCode, GpuBenchError, exit_codes
+from gpubench.errors import ExitCode, GpuBenchError, exit_codes, is_interrupt
 from gpubench.files import create_file
 from gpubench.units import plain
 
@@ -114,6 +114,8 @@ def main() -> None:
             _fail_unexpectedly(error)
         _fail(f"cannot use {error.filename}: {error.strerror}", ExitCode.MISUSE)
     except Exception as error:  # noqa: BLE001 - the last handler: nobody is shown a traceback
+        if is_interrupt(error):
+            _fail("interrupted", ExitCode.INTERRUPTED)
         _fail_unexpectedly(error)
 
 

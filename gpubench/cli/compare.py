@@ -9,7 +9,7 @@ import typer
 from gpubench.cli.common import JsonOption, ResultsOption, print_json, say
 from gpubench.errors import ExitCode, MisuseError
 from gpubench.interval import stacked
-from gpubench.units import format_number, format_percent, plain
+from gpubench.units import format_number, plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +42,7 @@ def verb(
 ) -> None:
     """Compare two runs case by case: B over A, so that above 1 B is faster."""
     from gpubench.blocks.terminal import show
-    from gpubench.compare import compare, parse_tolerance
+    from gpubench.compare import compare, parse_tolerance, share_words
     from gpubench.record.store import find_run, read_run, results_root
 
     if by not in {None, "device"}:
@@ -55,7 +55,7 @@ def verb(
     for remark in found.remarks:
         say(remark)
     if json:
-        rows = [row.document() for row in found.rows]
+        rows = [row.document(tolerance) for row in found.rows]
         print_json(
             {
                 "rows": rows,
@@ -69,18 +69,20 @@ def verb(
         show(_table(found.rows, tolerance))
     for broken in found.broken:
         say(f"no figure in B ({_why(broken)}): {plain(broken.label)}")
-    if failed:
+    if failed and tolerance is not None:
         _say_failed(found, failed, tolerance)
-    if undecided:
+    if undecided and tolerance is not None:
         cases = ", ".join(plain(each.label) for each in undecided)
-        say(f"undecided at {format_percent(tolerance)}, as the interval allows both: {cases}; measure longer")
+        say(f"undecided at {share_words(tolerance)}, as the interval allows both: {cases}; measure longer")
     if failed or undecided:
         raise typer.Exit(ExitCode.NO if failed else ExitCode.UNDECIDED)
 
 
-def _say_failed(found: Comparison, failed: tuple[Row | Broken, ...], tolerance: float | None) -> None:
+def _say_failed(found: Comparison, failed: tuple[Row | Broken, ...], tolerance: float) -> None:
     """Name the cases that fail the gate: first those that are slower, then those without a figure in B."""
-    slower = f"slower in B by more than {format_percent(tolerance)}, beyond the interval"
+    from gpubench.compare import share_words
+
+    slower = f"slower in B by more than {share_words(tolerance)}, beyond the interval"
     for why, cases in (
         (slower, [each for each in failed if each not in found.broken]),
         ("broken in B", [each for each in failed if each in found.broken]),
@@ -104,7 +106,7 @@ def _table(rows: Sequence[Row], tolerance: float | None) -> Table:
         number("A samples/s", lambda row: format_number(row.a, 4)),
         number("B samples/s", lambda row: format_number(row.b, 4)),
         number("B over A (95 %)", _ratio),
-        text("verdict", lambda row: row.verdict_at(tolerance)),
+        text("verdict", lambda row: row.verdict(tolerance)),
         text("findings", _findings),
     )
 

@@ -46,7 +46,7 @@ def verb(request: MemoryRequest, as_json: JsonOption = False) -> None:
 def _short_lines(answer: MemoryAnswer) -> Iterator[str]:
     from gpubench.units import format_bytes
 
-    yield f"{answer.case.label}: {answer.need.device.by(format_bytes)} in use"
+    yield f"{answer.label}: {answer.need.device.by(format_bytes)} in use"
 
 
 def _lines(answer: MemoryAnswer, *, by_name: bool) -> Iterator[str]:
@@ -62,14 +62,14 @@ def _need_lines(answer: MemoryAnswer) -> Iterator[str]:
     from gpubench.units import format_bytes
 
     need = answer.need
-    yield f"{answer.case.label}: {basis_words(need)}"
+    yield f"{answer.label}: {basis_words(need)}"
     for name, figure in (
         ("allocated by tensors", need.allocated),
         ("reserved by torch", need.reserved),
         ("in use on the device", need.device),
     ):
         yield f"  {name:24}{figure.by(format_bytes)}"
-    yield "of which"
+    yield "of which, at the highest moment of the step"
     for name, size in part_rows(need.parts):
         yield f"  {name:24}{format_bytes(size)}"
 

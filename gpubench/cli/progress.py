@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 REFRESH_PER_S = 8.0
+_MINUTES_FROM_S = 120.0
 
 
 def watch() -> PlainProgress | LiveProgress:
@@ -45,7 +46,7 @@ class PlainProgress:
 
 
 class LiveProgress:
-    """A line that shows the case at hand, its phase, its rounds and how sure the figure is so far."""
+    """A line on the case at hand: its phase, its rounds, how sure the figure is so far, and the device."""
 
     def __init__(self) -> None:
         self._place = ""
@@ -53,6 +54,8 @@ class LiveProgress:
         self._rounds = 0
         self._width: float | None = None
         self._rate: float | None = None
+        self._power_w: float | None = None
+        self._temperature_c: float | None = None
         self._batch, self._unit = 0, ""
         self._expected_s = 0.0
         self._began_s = time.monotonic()
@@ -87,6 +90,7 @@ class LiveProgress:
             case events.CaseBegan():
                 self._place = f"{event.number}/{event.total} {units.plain(event.case.label)}"
                 self._phase, self._rounds, self._width, self._rate = "start", 0, None, None
+                self._power_w = self._temperature_c = None
                 self._batch = event.case.batch_size * event.case.gpu_count
                 self._unit = units.per_second(event.case.sample_unit)
             case events.PhaseBegan():
@@ -94,6 +98,7 @@ class LiveProgress:
             case events.RoundEnded():
                 self._rounds += 1
                 self._width = event.half_width
+                self._power_w, self._temperature_c = event.power_w, event.temperature_c
                 self._rate = (
                     event.round.steps * self._batch / event.round.wall_s if event.round.wall_s else None
                 )
@@ -106,12 +111,50 @@ class LiveProgress:
     def _line(self) -> Text:
         from rich.text import Text
 
+        width = None if self._live is None else self._live.console.width
+        return Text(_fitting(self._pieces(), width), style="cyan", no_wrap=True, overflow="ellipsis")
+
+    def _pieces(self) -> list[tuple[int, str]]:
+        """What the line says, from left to right, each with its place among what a narrow terminal drops."""
         left_s = self._expected_s - (time.monotonic() - self._began_s)
-        left = f"about {units.format_duration(left_s)} left" if left_s > 1 else "nearly done"
-        width = "" if self._width is None else f" ±{units.format_percent(self._width)}"
-        rate = "" if self._rate is None else f" {units.format_number(self._rate)} {self._unit}{width}"
-        rounds = f" round {self._rounds}{rate}" if self._rounds else ""
-        return Text(f"{self._place}  {self._phase}{rounds}  ({left})", style="cyan", no_wrap=True)
+        rate = width = ""
+        if self._rounds and self._rate is not None:
+            rate = f"{units.format_number(self._rate)} {self._unit}"
+            width = "" if self._width is None else f" ±{units.format_percent(self._width)}"
+        return [
+            (0, self._place),
+            (2 if rate else 0, self._phase),
+            (1, f"round {self._rounds}" if self._rounds else ""),
+            (0, rate + width),
+            (4, "" if self._power_w is None else f"{self._power_w:.0f} W"),
+            (3, "" if self._temperature_c is None else f"{self._temperature_c:.0f} °C"),
+            (0, _left(left_s)),
+        ]
+
+
+def _left(left_s: float) -> str:
+    """Say about how much time is left: whole seconds at most, for it is a guess.
+
+    >>> _left(59.6), _left(600.0), _left(-3.0)
+    ('60 s left', '10 min left', 'nearly done')
+    """
+    if left_s <= 1:
+        return "nearly done"
+    return f"{left_s:.0f} s left" if left_s < _MINUTES_FROM_S else f"{left_s / 60:.0f} min left"
+
+
+def _fitting(pieces: list[tuple[int, str]], width: int | None) -> str:
+    """Join pieces to a line, without those that a narrow terminal has no room for, the lowest above 0 first.
+
+    >>> _fitting([(0, "case"), (2, "timed"), (1, "round 3"), (0, "9 images/s")], 24)
+    'case  timed  9 images/s'
+    """
+    said = [(place, text) for place, text in pieces if text]
+    for drop in sorted(place for place, _ in said if place):
+        if width is None or len("  ".join(text for _, text in said)) <= width:
+            break
+        said = [(place, text) for place, text in said if place != drop]
+    return "  ".join(text for _, text in said)
 
 
 def line_of(event: events.Event) -> str | None:
@@ -160,6 +203,4 @@ def outcome(measurement: Measurement, launch: int) -> str:
         alone = ", within one process" if measurement.within_one_process else ""
         return f"  {label}{again}: {figure}{alone}"
     reason = units.plain(measurement.reason or "no reason known")
-    if reason.startswith("interrupted"):
-        return f"  {label}{again}: {reason}"
     return f"  {label}{again}: {measurement.status.replace('_', ' ')}: {reason}"

@@ -30,6 +30,7 @@ def register(app: typer.Typer) -> None:
 @options_of(RankRequest)
 def verb(
     request: RankRequest,
+    all_offers: Annotated[bool, _option("One row an offer, in place of one a GPU.", "--all-offers")] = False,
     factors: Annotated[bool, _option("Also list memory, cores, ECC and power.", "--factors")] = False,
     explain: Annotated[bool, _option("Also list what is left out, and why.", "--explain")] = False,
     try_count: Annotated[
@@ -50,7 +51,7 @@ def verb(
     from gpubench.recommend.trial import check_trial, write_trials
 
     shown = request.limit or HUMAN_LIMIT
-    kept = None if try_count else request.limit if as_json else shown
+    kept = request.limit if as_json and not try_count else None
     check_trial(try_count, out, try_minutes, wheel)
     ranking = rank(structs.replace(request, limit=kept))
     if try_count is not None and out is not None:
@@ -65,21 +66,32 @@ def verb(
 
         print_json(document(ranking))
         return
-    print_ranking(ranking, shown, explain=explain, factors=factors)
+    print_ranking(ranking, shown, all_offers=all_offers, explain=explain, factors=factors)
     say(
         "Next: `gpubench run` measures the GPU here, or the CPU where there is none; "
         "`gpubench report` makes the page."
     )
 
 
-def print_ranking(ranking: Ranking, limit: int, *, explain: bool = False, factors: bool = False) -> None:
-    """Print the verdict, so many rows, buying against renting, and what was asked for besides."""
+def print_ranking(
+    ranking: Ranking, limit: int, *, all_offers: bool = False, explain: bool = False, factors: bool = False
+) -> None:
+    """Print the verdict, so many rows, buying against renting, and what was asked for besides.
+
+    Args:
+        ranking: With all its rows: the best offer of a GPU may stand far below.
+        limit: Rows to print.
+        all_offers: Each is an offer; else each is a GPU at its best.
+        explain: Also print what is left out, and what is beaten.
+        factors: Also print what the GPUs are.
+    """
     from gpubench.blocks.terminal import show
     from gpubench.sections.data import of_ranking
     from gpubench.sections.section import brief
-    from gpubench.sections.value import beaten_table, excluded_table, factor_table
+    from gpubench.sections.value import beaten_table, excluded_table, factor_table, shown_rows
 
-    data, rows = of_ranking(ranking, limit), ranking.rows[:limit]
+    data = of_ranking(ranking, limit, every_offer=all_offers)
+    rows = shown_rows(data, ranking)
     beside = [factor_table(rows)] if factors else []
     left_out = [beaten_table(rows), excluded_table(ranking)] if explain else []
     show(*brief(data, "verdict", "buying", "value", "owning"), *beside, *left_out)

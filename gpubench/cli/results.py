@@ -96,6 +96,7 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True):
     cases: int
     measured: int
     finished: bool
+    interrupted: bool
     workloads: tuple[str, ...]
     torch: str | None
 
@@ -107,9 +108,10 @@ def _row(head: Head) -> _Row:
         gpu_key=head.gpu_key,
         device=head.device,
         budget=head.budget,
-        cases=len(head.rows),
+        cases=head.cases,
         measured=head.measured,
         finished=head.finished,
+        interrupted=head.interrupted,
         workloads=tuple(sorted({row.workload for row in head.rows})),
         torch=head.torch,
     )
@@ -132,4 +134,5 @@ def _table(rows: list[_Row]) -> Table:
 
 
 def _measured(row: _Row) -> str:
-    return f"{row.measured} of {row.cases}{'' if row.finished else ', unfinished'}"
+    end = ", interrupted" if row.interrupted else "" if row.finished else ", unfinished"
+    return f"{row.measured} of {row.cases}{end}"

@@ -153,7 +153,7 @@ def _top_offers(plan: Plan, results: Path | None) -> None:
 
     workloads, task = _ranked(plan)
     try:
-        ranking = rank(RankRequest(workloads=workloads, task=task, results=results, limit=TOP_OFFERS))
+        ranking = rank(RankRequest(workloads=workloads, task=task, results=results))
     except GpuBenchError as error:
         say(f"no ranking: {error}")
         return

@@ -19,7 +19,7 @@ from gpubench.measure.budget import Budget, within
 from gpubench.measure.clock import Clock
 from gpubench.measure.execution import Advance, NotPreparedError, prepare
 from gpubench.measure.hardware import Hardware
-from gpubench.measure.loop import Loop, OutOfTimeError, Series, StoppedError, time_rounds, warm_up
+from gpubench.measure.loop import Loop, OutOfTimeError, Report, Series, StoppedError, time_rounds, warm_up
 from gpubench.measure.messages import ByHand, ByHandDone, CaseDone, MeasureCase
 from gpubench.measure.precision import probe_errors, read_switches, switches_for, worse
 from gpubench.measure.quantize import NotQuantizedError
@@ -37,7 +37,6 @@ from gpubench.models import (
     ParallelMode,
     Precision,
     Recipe,
-    Round,
     Status,
     Switches,
     TaskKind,
@@ -60,7 +59,7 @@ class WorkerContext:
 
     Attributes:
         phase: Announces a phase; the parent holds each to a deadline.
-        report: Hands over one round.
+        report: Hands over one round, with how sure the figure is by then and what the device last said.
         stopped: Whether the parent has asked to stop.
         team: The other processes of a data-parallel job; None where one GPU works alone.
         tasks: Tasks as built, on the CPU; each case works on a copy, so that all start alike.
@@ -73,7 +72,7 @@ class WorkerContext:
     telemetry: Telemetry
     profile: DeviceProfile
     phase: Callable[[str], None]
-    report: Callable[[bool, Round, float | None], None]
+    report: Report
     stopped: Callable[[], bool]
     team: Team | None = None
     tasks: dict[tuple[str, int, Recipe], Task] = field(default_factory=dict)
@@ -217,7 +216,7 @@ def measure_case(order: MeasureCase, context: WorkerContext) -> CaseDone:
         status, reason = Status.TIMEOUT, _out_of_time(seen)
     except StoppedError:
         if len(seen.series.timed) < 2:
-            status, reason = Status.TIMEOUT, "stopped on request before two rounds were in"
+            status, reason = Status.INTERRUPTED, "stopped before two rounds were in"
     except (NotPreparedError, NotQuantizedError) as error:
         status, reason = Status.UNSUPPORTED, str(error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the model is its author's code: it may raise anything

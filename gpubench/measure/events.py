@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gpubench.models import Case, Measurement, MicroResult, Round
-from gpubench.units import Seconds
+from gpubench.units import Seconds, Watts
 
 
 class RunPlanned(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,11 +36,13 @@ class PhaseBegan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoundEnded(msgspec.Struct, frozen=True, kw_only=True):
-    """One more round of the case at hand."""
+    """One more round of the case at hand, and what the device drew and how warm it was at its end."""
 
     timed: bool
     round: Round
     half_width: float | None
+    power_w: Watts | None = None
+    temperature_c: float | None = None
 
 
 class CaseEnded(msgspec.Struct, frozen=True, kw_only=True):

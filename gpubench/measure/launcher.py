@@ -23,6 +23,7 @@ from gpubench.measure.meeting import Meeting, alone
 from gpubench.measure.peaks import best_gemm, peak_flops_per_s
 from gpubench.measure.plan import Group, Plan, PlannedCase, Unit
 from gpubench.models import Case, DeviceProfile, Launch, Measurement, MicroResult, Precision, Round, Status
+from gpubench.models.measurement import UNFINISHED
 from gpubench.profile.log import write_log
 from gpubench.units import Seconds, format_duration, plain, utc_stamp
 
@@ -137,7 +138,7 @@ class Record:
         """
         case = unit.planned.case
         earlier = self.launches.setdefault(case, [])
-        cut_short = bool(earlier) and (done.status is Status.TIMEOUT or done.launch.stopped)
+        cut_short = bool(earlier) and (done.status in UNFINISHED or done.launch.stopped)
         if done.status is Status.OK or not earlier:
             earlier.append(done.launch)
         if done.status is not Status.OK and not cut_short:
@@ -318,14 +319,14 @@ class Launcher:
             if fault := self._fault():
                 return seen.done(unit, Status.FAILED, fault)
             if self.control.stopping.is_set():
-                return seen.done(unit, Status.TIMEOUT, f"interrupted during {phase}")
+                return seen.done(unit, Status.INTERRUPTED, f"stopped during {phase}")
             if self._time_left_s() <= 0:
                 return seen.done(unit, Status.TIMEOUT, f"the time limit of the run came during {phase}")
             return seen.done(unit, Status.TIMEOUT, f"{NO_SIGN} during {phase}: the process was ended")
         except ChildEndedError as error:
             self._end_child()
             if self.control.stopping.is_set():
-                return seen.done(unit, Status.TIMEOUT, f"interrupted during {seen.phase}")
+                return seen.done(unit, Status.INTERRUPTED, f"stopped during {seen.phase}")
             reason = f"the measuring process {error} (phase: {seen.phase})"
             return seen.done(unit, Status.FAILED, self._fault() or reason)
 
@@ -344,9 +345,17 @@ class Launcher:
                 case messages.Phase(name=name):
                     seen.phase = name
                     self.on_event(events.PhaseBegan(name=name))
-                case messages.RoundDone(timed=timed, round=done, half_width=width):
-                    (seen.timed if timed else seen.warmup).append(done)
-                    self.on_event(events.RoundEnded(timed=timed, round=done, half_width=width))
+                case messages.RoundDone():
+                    (seen.timed if report.timed else seen.warmup).append(report.round)
+                    self.on_event(
+                        events.RoundEnded(
+                            timed=report.timed,
+                            round=report.round,
+                            half_width=report.half_width,
+                            power_w=report.power_w,
+                            temperature_c=report.temperature_c,
+                        )
+                    )
                 case messages.CaseDone(lost=lost, spent=spent):
                     if contradiction := seen.contradiction(report):
                         raise ChildEndedError(contradiction)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -21,6 +21,9 @@ MOST_STEPS = 100_000
 """A round of the shortest steps stays countable."""
 WARMUP_SHARE = 0.5
 """Of the time left under a time limit, the warm-up takes at most this much."""
+
+
+Report: TypeAlias = Callable[[bool, Round, float | None, TelemetrySample | None], None]
 
 
 class OutOfTimeError(Exception):
@@ -42,7 +45,8 @@ class Loop:
         batches: Prebuilt batches; a round of several steps takes whole rotations of them.
         deadline_s: Moment on the clock after which no further step is issued.
         stopped: Whether the parent has asked to stop.
-        report: Told each round as it ends (timed or not, the round, the half-width so far).
+        report: Told each round as it ends (timed or not, the round, the half-width so far, what the device
+            last said).
         samples: Gives the telemetry since it was last asked.
         heap: Gives the state of allocator and gradient scaler.
         announce: Tells the other processes of the job of a block, by first index and count; None where there
@@ -55,7 +59,7 @@ class Loop:
     batches: int = 1
     deadline_s: Seconds = math.inf
     stopped: Callable[[], bool] = lambda: False
-    report: Callable[[bool, Round, float | None], None] = lambda *_: None
+    report: Report = lambda *_: None
     samples: Callable[[], list[TelemetrySample]] = list
     heap: Callable[[], Heap] = Heap
     announce: Callable[[int, int], None] | None = None
@@ -115,6 +119,11 @@ class Series:
     ended_s: Seconds | None = None
     scales: list[float] = field(default_factory=list)
 
+    @property
+    def last_sample(self) -> TelemetrySample | None:
+        """What the device last said of itself; None where it says nothing."""
+        return self.telemetry[-1] if self.telemetry else None
+
 
 def warm_up(loop: Loop, budget: Budget, series: Series) -> None:
     """Step until steady, or until the most of the budget; leave the rounds and a finding in ``series``."""
@@ -124,9 +133,9 @@ def warm_up(loop: Loop, budget: Budget, series: Series) -> None:
     while True:
         done = loop.round(steps)
         series.warmup.append(done)
-        loop.report(False, done, None)
         samples = loop.samples()
         series.telemetry += samples
+        loop.report(False, done, None, series.last_sample)
         verdict = rule.feed(done, samples, loop.heap())
         steps = loop.steps_for(min(budget.round_s, budget.window_s), done.wall_s / done.steps)
         if verdict is not Verdict.GO_ON:
@@ -157,8 +166,8 @@ def time_rounds(loop: Loop, budget: Budget, series: Series) -> None:
             series.timed.append(done)
             _note_scale(loop, series)
             verdict = rule.feed(done.wall_s / done.steps, done.wall_s)
-            loop.report(True, done, rule.half_width())
             series.telemetry += loop.samples()
+            loop.report(True, done, rule.half_width(), series.last_sample)
             if verdict is not Verdict.GO_ON:
                 break
     except OutOfTimeError:

@@ -21,7 +21,7 @@ from gpubench.models import (
     Round,
     Status,
 )
-from gpubench.units import Seconds
+from gpubench.units import Seconds, Watts
 
 ProofName = Literal["precision", "clock", "graph", "load"]
 
@@ -135,11 +135,17 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True, tag="phase"):
 
 
 class RoundDone(msgspec.Struct, frozen=True, kw_only=True, tag="round"):
-    """One round, so that a crash later costs nothing that was seen before it."""
+    """One round, so that a crash later costs nothing that was seen before it.
+
+    Attributes:
+        power_w, temperature_c: What the device drew, and how warm it was, at its end; None where unknown.
+    """
 
     timed: bool
     round: Round
     half_width: float | None = None
+    power_w: Watts | None = None
+    temperature_c: float | None = None
 
 
 class CaseDone(msgspec.Struct, frozen=True, kw_only=True, tag="case"):

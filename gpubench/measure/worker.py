@@ -87,8 +87,14 @@ def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None
         telemetry=telemetry.__enter__(),  # open as long as this process lives
         profile=setup.device,
         phase=lambda name: line.send(messages.Phase(name=name)),
-        report=lambda timed, done, width: line.send(
-            messages.RoundDone(timed=timed, round=done, half_width=width)
+        report=lambda timed, done, width, sample: line.send(
+            messages.RoundDone(
+                timed=timed,
+                round=done,
+                half_width=width,
+                power_w=None if sample is None else sample.power_w,
+                temperature_c=None if sample is None else sample.temperature_c,
+            )
         ),
         stopped=line.stop.is_set,
         team=team,

@@ -80,6 +80,7 @@ class Choice(Record, frozen=True, kw_only=True):
         samples_per_s: Of the whole instance.
         hours, cost_usd: Of the job, start-up and everything else included.
         p_best: Probability of being the best; ``_independent`` counts the error of each GPU as its own.
+        p_best_of_gpu: Probability that the best is an offer of this GPU, anyone's; to rent and to own apart.
         p_near_best: Probability of coming within 10 % of the best.
         memory_margin_bytes: What the card has above the upper end of the need.
         feed_images_per_s: Photographs that must be decoded and augmented each second; None for other data.
@@ -120,6 +121,8 @@ class Choice(Record, frozen=True, kw_only=True):
     cost_usd_high: float | None = None
     p_best: float | None = None
     p_best_independent: float | None = None
+    p_best_of_gpu: float | None = None
+    p_best_of_gpu_independent: float | None = None
     p_near_best: float | None = None
     fits_memory: bool | None = None
     memory_text: str | None = None
@@ -240,7 +243,8 @@ class Decision(Record, frozen=True, kw_only=True):
         changes: What would make the runner-up the better.
         best_cloud, best_marketplace, best_to_own: The best of each source, by the same figure; to own also
             where only rent was ranked, unless rent was asked for.
-        by_gpu: The best offer of each GPU, best first, each with where else it is offered.
+        by_gpu: The best offer of each GPU, best first, each with where else it is offered; to rent and to own
+            apart.
         lines: The best offer for each kind of work, where none was named.
         finding_out: The measurement that is worth most; None where nothing is left to measure.
         unfitted: Why a prediction that decides rests on no fit, in words.

@@ -27,6 +27,11 @@ class Status(StrEnum):
     INVALID = "invalid"
     FAILED = "failed"
     TIMEOUT = "timeout"
+    INTERRUPTED = "interrupted"
+
+
+UNFINISHED = frozenset({Status.TIMEOUT, Status.INTERRUPTED})
+"""With more time, or left alone, such a case may give a figure: a run that goes on measures it anew."""
 
 
 class Switches(Record, frozen=True, kw_only=True):

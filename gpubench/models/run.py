@@ -76,6 +76,10 @@ class Run(Record, frozen=True, kw_only=True):
     """One file: one device, one environment, and every case measured in one go.
 
     ``planned`` and ``launch_count`` say what the run set out to measure, so that it can be resumed.
+
+    Attributes:
+        finished_at: When it ended by itself or was stopped; None while it goes on, and of one killed.
+        interrupted: Whether it was stopped before all of that was measured.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -83,6 +87,7 @@ class Run(Record, frozen=True, kw_only=True):
     run_id: str
     started_at: str
     finished_at: str | None = None
+    interrupted: bool = False
     budget: str
     seed: int
     planned: tuple[Case, ...] = ()

@@ -39,7 +39,12 @@ def price_day(price_date: str) -> date:
 
 def price_age_days(offer: Offer, today: date) -> int:
     """Return the age of an offer's price [days]; a partial date counts as its oldest day."""
-    return max(0, (today - price_day(offer.price_date)).days)
+    return age_days(offer.price_date, today)
+
+
+def age_days(price_date: str, today: date) -> int:
+    """Return how long ago a full or partial date was [days], 0 where it is still to come."""
+    return max(0, (today - price_day(price_date)).days)
 
 
 def show_price_date(price_date: str) -> str:

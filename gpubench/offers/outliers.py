@@ -7,6 +7,7 @@ out is listed with the doubt, and does not rank unasked.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from statistics import median
@@ -57,12 +58,17 @@ class Market:
         """Sort prices by GPU, by how they are paid, and by provider."""
         self._prices: dict[str, dict[_Pay, dict[str, list[float]]]] = {}
         self._known_voices: dict[tuple[str, _Scope], dict[str, float]] = {}
-        self._doubts: dict[tuple[str, Pricing, str, str, float], str | None] = {}
         self._standards: dict[tuple[str, Pricing, str, str], Standard | None] = {}
+        alike: dict[tuple[str, Pricing, str, str], list[float]] = {}  # of 100,000 some hundred are unlike
         for offer in offers:
-            if _is_judged(offer) and offer.price_usd_per_hour > 0:
-                paid = self._prices.setdefault(offer.gpu_key, {}).setdefault(_pay(offer), {})
-                paid.setdefault(offer.provider.casefold(), []).append(_per_gpu(offer))
+            alike.setdefault((offer.gpu_key, offer.pricing, offer.kind, offer.provider), []).append(
+                _per_gpu(offer)
+            )
+        for (gpu_key, pricing, kind, provider), prices in alike.items():
+            asked = [price for price in prices if price > 0]
+            if asked and _is_judged(pricing, kind):
+                paid = self._prices.setdefault(gpu_key, {}).setdefault(_pay(pricing, kind), {})
+                paid.setdefault(provider.casefold(), []).extend(asked)
 
     def doubt(self, offer: Offer) -> str | None:
         """Return why a price is likely a mistake, with its figures; None where it is believed.
@@ -71,14 +77,7 @@ class Market:
         more of its own kind, unless a second provider asks within twice as much or as little. What nobody
         else sells has no standard: believed.
         """
-        own = _per_gpu(offer)
-        key = offer.gpu_key, offer.pricing, offer.kind, offer.provider, own
-        if key not in self._doubts:  # an offer is judged where it is filtered, ranked and noted
-            self._doubts[key] = self._doubt(offer, own)
-        return self._doubts[key]
-
-    def _doubt(self, offer: Offer, own: float) -> str | None:
-        standard = self.standard(offer)
+        standard, own = self.standard(offer), _per_gpu(offer)
         if standard is None:
             return None
         ratio = own / standard.median_usd
@@ -89,6 +88,22 @@ class Market:
             f"{format_usd(own)} a GPU-hour is {format_number(ratio, 2)} times {_whose(standard)}, "
             f"and no second provider is within {WITNESS_RATIO:g}x of it"
         )
+
+    def doubted(self, offers: Iterable[Offer]) -> list[tuple[Offer, str]]:
+        """Return the offers whose prices are likely a mistake, each with the reason."""
+        believed: dict[tuple[str, Pricing, str, str], tuple[float, float]] = {}
+        found = []
+        for offer in offers:
+            key = offer.gpu_key, offer.pricing, offer.kind, offer.provider
+            ends = believed.get(key)
+            if ends is None:
+                standard = self.standard(offer)
+                usd = None if standard is None else standard.median_usd
+                ends = (-math.inf, math.inf) if usd is None else (usd / MAX_RATIO, usd * MAX_RATIO)
+                believed[key] = ends
+            if not ends[0] <= _per_gpu(offer) <= ends[1] and (doubt := self.doubt(offer)) is not None:
+                found.append((offer, doubt))
+        return found
 
     def is_below(self, offer: Offer) -> bool:
         """Return whether a price is under what the others ask: only such a one can be a false answer."""
@@ -102,11 +117,12 @@ class Market:
 
     def standard(self, offer: Offer) -> Standard | None:
         """Return what the others ask, of the same kind and paid alike where there are such; None for none."""
-        key = offer.gpu_key, offer.pricing, offer.kind, offer.provider
-        if key not in self._standards:  # 100,000 offers are of some hundred such
-            judged = _is_judged(offer)
-            provider = offer.provider.casefold()
-            self._standards[key] = self._standard(offer.gpu_key, _pay(offer), provider) if judged else None
+        key = gpu_key, pricing, kind, provider = offer.gpu_key, offer.pricing, offer.kind, offer.provider
+        if key not in self._standards:
+            judged = _is_judged(pricing, kind)
+            self._standards[key] = (
+                self._standard(gpu_key, _pay(pricing, kind), provider.casefold()) if judged else None
+            )
         return self._standards[key]
 
     def _standard(self, gpu_key: str, pay: _Pay, provider: str) -> Standard | None:
@@ -186,9 +202,9 @@ def name_of(offer: Offer) -> str:
     return plain(f"{offer.provider} {offer.instance} {offer.region or ''}".strip(), 80)
 
 
-def _is_judged(offer: Offer) -> bool:
+def _is_judged(pricing: Pricing, kind: str) -> bool:
     """Return whether a price is that of a machine today: no other is judged, or a standard for others."""
-    return offer.pricing is not Pricing.OWNED and offer.kind not in NOT_RANKED
+    return pricing is not Pricing.OWNED and kind not in NOT_RANKED
 
 
 @cache
@@ -197,8 +213,8 @@ def _left_open(gpu_key: str) -> tuple[str, ...]:
     return tuple(key for key, spec in load_specs().items() if gpu_key in spec.variants)
 
 
-def _pay(offer: Offer) -> _Pay:
-    return offer.pricing, offer.kind == "marketplace"
+def _pay(pricing: Pricing, kind: str) -> _Pay:
+    return pricing, kind == "marketplace"
 
 
 def _per_gpu(offer: Offer) -> float:

@@ -2,16 +2,19 @@
 
 One row gives up to four offers: on demand, spot, and reserved for one and for three years. A row or a
 price that cannot be used is set aside with its reason; the rest of the table counts.
+
+A table is read column by column: of 100,000 rows most cells say what another has said, and each is checked
+once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from datetime import date, timedelta
 from decimal import Decimal
-from operator import itemgetter
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from gpubench.errors import MisuseError
 from gpubench.models import Offer, Pricing
@@ -35,33 +38,8 @@ REQUIRED = ("provider", "instance", "gpu_key", "gpu_count", "price_date")
 NO_REGION = frozenset({"", "any"})
 
 
-class _Common(NamedTuple):
-    """The cells that many rows of a table share, stripped, "" where the table has no such column."""
-
-    provider: str
-    gpu_key: str
-    region: str
-    kind: str
-    source: str
-    note: str
-    price_date: str
-    gpu_count: str
-    vcpus: str
-    ram_gib: str
-    currency: str
-    usd_per_unit: str
-    rate_date: str
-
-
-class _Shared(NamedTuple):
-    """What those cells say of an offer, and the dollars that one unit of the price is worth."""
-
-    fields: dict[str, Any]
-    usd_per_unit: Decimal | None
-
-
-_WORDS = _Common._fields.index("price_date")
-"""The cells before the price date are words; those from it on are checked as dates and figures."""
+_Cell = TypeVar("_Cell", bound=Hashable)
+_BLANK = ""
 
 
 def read_own(path: Path) -> OfferTable:
@@ -86,56 +64,60 @@ def offers_of_rows(table: Rows, default_source: str = "", latest: date = date.ma
         MisuseError: If a required column is missing, or the text breaks off as CSV.
     """
     _require_columns(table)
-    columns = _Columns.of(table)
+    numbered = list(table.rows)
+    rows = [_fitted(row, len(table.columns)) for _, row in numbered]
+    columns = _Columns(table.columns, rows)
+    faults: dict[int, str] = {}
+    facts = _facts(columns, faults, default_source, latest)
+    prices = [(columns[name], pricing, term) for name, pricing, term in PRICE_COLUMNS if name in columns]
+    unstated = {key for key, spec in load_specs().items() if spec.variants}
+
     offers: dict[OfferKey, Offer] = {}
     set_aside: list[SetAside] = []
-    read: dict[tuple[str, ...], _Shared | str] = {}
-    for number, row in table.rows:
-        cells = columns.fitted(row)
-        common = columns.common(cells)
-        shared = read.get(common)
-        if shared is None:
-            shared = read[common] = _read_common(
-                _Common._make(map(str.strip, common)), default_source, latest
+
+    def put_aside(at: int, reason: str) -> None:
+        set_aside.append(SetAside(_describe(table.name, numbered[at][0], rows[at]), reason))
+
+    for at, said in enumerate(zip(*facts, strict=True)):
+        provider, instance, region, gpu_key, count, vcpus, ram, kind, day, source, text, rate = said
+        if at in faults:
+            put_aside(at, faults[at])
+            continue
+        note = text or None
+        if rate or gpu_key in unstated:
+            note = _note(text, rate, unstated=gpu_key in unstated)
+        priced = False
+        for cells, pricing, term_years in prices:
+            cell = cells[at].strip()
+            if not cell:
+                continue
+            priced = True
+            try:
+                price = plausible.price(cell, kind)
+            except ImplausibleError as error:
+                put_aside(at, str(error))
+                continue
+            offer = Offer(
+                provider=provider,
+                instance=instance,
+                region=region,
+                gpu_key=gpu_key,
+                gpu_count=count,
+                vcpus=vcpus,
+                ram_bytes=ram,
+                price_usd_per_hour=price if rate is None else price * rate.usd_per_unit,
+                pricing=pricing,
+                kind=kind,
+                price_date=day,
+                source=source,
+                note=note,
+                term_years=term_years,
             )
-        instance = cells[columns.instance].strip()
-        for offer in _offers(shared, instance, columns, cells):
-            if isinstance(offer, str):
-                set_aside.append(SetAside(_describe(table.name, number, cells), offer))
-            elif offers.setdefault(offer_key(offer), offer) is not offer:
-                twice = f"a second {offer.pricing} price of this instance in this region; the first is kept"
-                set_aside.append(SetAside(_describe(table.name, number, cells), twice))
+            if offers.setdefault(offer_key(offer), offer) is not offer:
+                put_aside(at, f"a second {pricing} price of this instance in this region; the first is kept")
+        if not priced:
+            put_aside(at, "no price")
     return OfferTable(offers=tuple(offers.values()), set_aside=tuple(set_aside))
-
-
-class _Columns(NamedTuple):
-    """Where a table keeps what: cells that many rows share are picked at once and read once."""
-
-    width: int
-    common: Callable[[Sequence[str]], tuple[str, ...]]
-    instance: int
-    prices: tuple[tuple[int, Pricing, int | None], ...]
-
-    @classmethod
-    def of(cls, table: Rows) -> _Columns:
-        at = {column: position for position, column in reversed(list(enumerate(table.columns)))}
-        return cls(
-            width=len(table.columns),
-            common=itemgetter(*(at.get(name, -1) for name in _Common._fields)),
-            instance=at["instance"],
-            prices=tuple((at[name], pricing, term) for name, pricing, term in PRICE_COLUMNS if name in at),
-        )
-
-    def fitted(self, row: Sequence[str]) -> Sequence[str]:
-        """Return the row with a blank behind it, for the columns that the table has not.
-
-        A row with words beyond the header becomes blank as a whole, and so is set aside.
-        """
-        if len(row) == self.width:
-            return [*row, ""]
-        if any(cell.strip() for cell in row[self.width :]):
-            return [""] * (self.width + 1)
-        return [*row[: self.width], *[""] * (self.width + 1 - len(row))]
 
 
 def _require_columns(table: Rows) -> None:
@@ -149,106 +131,173 @@ def _require_columns(table: Rows) -> None:
         )
 
 
-def _describe(name: str, number: int, cells: Sequence[str]) -> str:
-    return plain(f"{name}:{number} {' '.join(cell for cell in cells[:3] if cell)}".rstrip(), 120)
+# --- columns ---------------------------------------------------------------------------------------------
 
 
-def _read_common(row: _Common, default_source: str, latest: date) -> _Shared | str:
-    """Return what the shared cells say, or the reason why no offer can be made of them."""
+class _Columns:
+    """The cells of a table by the name of their column; blank where the table has no such column."""
+
+    def __init__(self, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Turn rows of one width into columns; of two columns of one name the first counts."""
+        columns: Iterable[tuple[str, ...]] = zip(*rows, strict=True) if rows else ((),) * len(names)
+        self._columns = dict(reversed(list(zip(names, columns, strict=True))))
+        self._blank = (_BLANK,) * len(rows)
+        self.nothing = (None,) * len(rows)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._columns
+
+    def __getitem__(self, name: str) -> tuple[str, ...]:
+        return self._columns.get(name, self._blank)
+
+
+def _fitted(row: Sequence[str], width: int) -> Sequence[str]:
+    """Return a row of the header's width; one with words beyond it becomes blank, and so is set aside."""
+    if len(row) == width:
+        return row
+    if any(cell.strip() for cell in row[width:]):
+        return [_BLANK] * width
+    return [*row[:width], *[_BLANK] * (width - len(row))]
+
+
+def _facts(
+    columns: _Columns, faults: dict[int, str], default_source: str, latest: date
+) -> tuple[Sequence[Any], ...]:
+    """Return what the cells of each row say, in the order in which an offer is made of them.
+
+    The first fault of a row is the one that is told.
+    """
+
+    def read(name: str, cell: Callable[[str], Any]) -> Sequence[Any]:
+        return _read(columns[name], lambda text: cell(text.strip()), faults)
+
+    provider = read("provider", _provider)
+    kind = read("kind", _kind)
+    source = read("source", lambda text: _named(text or default_source, "source"))
+    day = read("price_date", partial(_day, latest=latest))
+    gpu_key = read("gpu_key", _gpu_key)
+    count = read("gpu_count", plausible.gpu_count)
+    vcpus = read("vcpus", plausible.vcpus)
+    ram = read("ram_gib", plausible.ram_bytes)
+    rate: Sequence[_Rate | None] = columns.nothing
+    if "currency" in columns:
+        money = zip(columns["currency"], columns["usd_per_unit"], columns["rate_date"], strict=True)
+        rate = _read(list(money), _rate, faults)
+    region = read("region", _region)
+    note = read("note", _word)
+    instance = _instances(columns["instance"], faults)
+    return provider, instance, region, gpu_key, count, vcpus, ram, kind, day, source, note, rate
+
+
+class _Known(dict[_Cell, Any]):
+    """What the cells of a column say, each read when it is met first."""
+
+    def __init__(self, read: Callable[[_Cell], Any]) -> None:
+        super().__init__()
+        self._read = read
+        self.faults: dict[_Cell, str] = {}
+
+    def __missing__(self, cell: _Cell) -> Any:
+        try:
+            value = self._read(cell)
+        except ValueError as reason:
+            value, self.faults[cell] = None, str(reason)
+        self[cell] = value
+        return value
+
+
+def _read(column: Sequence[_Cell], read: Callable[[_Cell], Any], faults: dict[int, str]) -> Sequence[Any]:
+    """Read a column, each of its different cells once; of one that cannot be used the rows get its fault."""
+    known = _Known(read)
+    found = [known[cell] for cell in column]
+    if known.faults:
+        for at, cell in enumerate(column):
+            if cell in known.faults:
+                faults.setdefault(at, known.faults[cell])
+    return found
+
+
+def _instances(column: Sequence[str], faults: dict[int, str]) -> Sequence[str]:
+    """Read names that are mostly unlike each other: all at once, and one by one where one is bad."""
+    names = [text.strip() for text in column]
     try:
-        return _Shared(_fields(row, row.source or default_source, latest), _rate(row))
-    except ValueError as reason:
-        return str(reason)
+        plausible.check_texts(names)
+    except ImplausibleError:
+        return _read(names, partial(_named, what="instance"), faults)
+    return names if all(names) else _read(names, partial(_named, what="instance"), faults)
 
 
-def _fields(row: _Common, source: str, latest: date) -> dict[str, Any]:
-    plausible.check_texts(row[:_WORDS])
-    if not row.provider:
-        raise ImplausibleError("no provider named")
-    kind = row.kind.lower() or "vm"
+# --- cells -----------------------------------------------------------------------------------------------
+
+
+class _Rate(NamedTuple):
+    """Dollars that a unit of a foreign currency was worth, and on which day, in words."""
+
+    usd_per_unit: Decimal
+    words: str
+
+
+def _word(text: str) -> str:
+    plausible.check_texts((text,))
+    return text
+
+
+def _named(text: str, what: str) -> str:
+    if not text:
+        raise ImplausibleError(f"no {what} named")
+    return _word(text)
+
+
+def _provider(text: str) -> str:
+    return _named(text, "provider").lower()
+
+
+def _region(text: str) -> str | None:
+    return None if text.lower() in NO_REGION else _word(text)
+
+
+def _kind(text: str) -> str:
+    kind = _word(text).lower() or "vm"
     if kind not in KINDS:
         raise ImplausibleError(f"kind {kind[:40]!r} is none of {', '.join(KINDS)}")
-    if not source:
-        raise ImplausibleError("no source named")
-    if not row.price_date:
+    return kind
+
+
+def _day(text: str, latest: date) -> str:
+    if not text:
         raise ImplausibleError("no price date: a price without a date says nothing")
-    if price_day(row.price_date) > latest:
-        raise ImplausibleError(f"price date {row.price_date} lies in the future")
-    gpu_key = offered_gpu_key(row.gpu_key)
-    if gpu_key is None:
-        raise ImplausibleError(
-            f"GPU {row.gpu_key[:60]!r} is unknown or ambiguous: name its form factor and memory"
-        )
-    return {
-        "provider": row.provider.lower(),
-        "region": None if row.region.lower() in NO_REGION else row.region,
-        "gpu_key": gpu_key,
-        "gpu_count": plausible.gpu_count(row.gpu_count),
-        "vcpus": plausible.vcpus(row.vcpus),
-        "ram_bytes": plausible.ram_bytes(row.ram_gib),
-        "kind": kind,
-        "price_date": row.price_date,
-        "source": source,
-        "note": _note(row, unstated=bool(load_specs()[gpu_key].variants)),
-    }
+    if price_day(text) > latest:
+        raise ImplausibleError(f"price date {text} lies in the future")
+    return text
 
 
-def _rate(row: _Common) -> Decimal | None:
-    """Return dollars per unit of a foreign currency; a rate counts only with the day on which it held."""
-    if row.currency.upper() in {"", "USD"}:
+def _gpu_key(text: str) -> str:
+    key = offered_gpu_key(_word(text))
+    if key is None:
+        raise ImplausibleError(f"GPU {text[:60]!r} is unknown or ambiguous: name its form factor and memory")
+    return key
+
+
+def _rate(cells: tuple[str, str, str]) -> _Rate | None:
+    """Return what a foreign currency is worth; a rate counts only with the day on which it held."""
+    currency, usd_per_unit, day = map(str.strip, cells)
+    if currency.upper() in {"", "USD"}:
         return None
-    if not (row.usd_per_unit and row.rate_date):
+    if not (usd_per_unit and day):
         raise ImplausibleError(
-            f"currency {row.currency[:10]!r} without usd_per_unit and rate_date: give both, or US dollars"
+            f"currency {currency[:10]!r} without usd_per_unit and rate_date: give both, or US dollars"
         )
-    price_day(row.rate_date)
-    return plausible.price(row.usd_per_unit)
+    price_day(day)
+    return _Rate(
+        plausible.price(usd_per_unit), f"converted from {currency.upper()} at {usd_per_unit} USD of {day}"
+    )
 
 
-def _note(row: _Common, *, unstated: bool) -> str | None:
-    foreign = row.currency.upper() not in {"", "USD"}
-    rate = f"converted from {row.currency.upper()} at {row.usd_per_unit} USD of {row.rate_date}"
-    notes = (row.note, rate if foreign else "", UNSTATED_NOTE if unstated else "")
+def _note(text: str, rate: _Rate | None, *, unstated: bool) -> str | None:
+    notes = (text, rate.words if rate else "", UNSTATED_NOTE if unstated else "")
     return "; ".join(note for note in notes if note) or None
 
 
-def _offers(
-    shared: _Shared | str, instance: str, columns: _Columns, cells: Sequence[str]
-) -> Iterator[Offer | str]:
-    """Yield one offer for each price of a row, or the reason why there is none."""
-    reason = shared if isinstance(shared, str) else _why_no_instance(instance)
-    if isinstance(shared, str) or reason:
-        yield reason or ""
-        return
-    priced = False
-    for at, pricing, term_years in columns.prices:
-        text = cells[at].strip()
-        if not text:
-            continue
-        priced = True
-        try:
-            price = plausible.price(text, shared.fields["kind"])
-        except ImplausibleError as error:
-            yield str(error)
-            continue
-        if shared.usd_per_unit is not None:
-            price *= shared.usd_per_unit
-        yield Offer(
-            instance=instance,
-            price_usd_per_hour=price,
-            pricing=pricing,
-            term_years=term_years,
-            **shared.fields,
-        )
-    if not priced:
-        yield "no price"
-
-
-def _why_no_instance(instance: str) -> str | None:
-    if not instance:
-        return "no instance named"
-    try:
-        plausible.check_texts((instance,))
-    except ImplausibleError as error:
-        return str(error)
-    return None
+def _describe(name: str, number: int, cells: Iterable[str]) -> str:
+    first = [cell for cell in list(cells)[:3] if cell]
+    return plain(f"{name}:{number} {' '.join(first)}".rstrip(), 120)

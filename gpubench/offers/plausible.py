@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
 
 from gpubench.models import Offer
@@ -82,7 +83,7 @@ def _amount(text: str, what: str, limit: float) -> float | None:
     return value
 
 
-def check_texts(cells: tuple[str, ...]) -> None:
+def check_texts(cells: Iterable[str]) -> None:
     """Raise unless every text can be shown in a terminal, a page and a spreadsheet as what it says."""
     for cell in cells:
         if not cell:

@@ -15,7 +15,9 @@ from gpubench.profile import memory
 from gpubench.profile.allowance import card_of, class_of
 
 
-def fit_of(question: Question, case: Case, spec: GpuSpec, readings: Sequence[Reading]) -> MemoryFit | None:
+def fit_of(
+    question: Question, case: Case, spec: GpuSpec, readings: Sequence[Reading], accumulate: int = 1
+) -> MemoryFit | None:
     """Say whether the case fits on a card; None where the card's memory is not known.
 
     Args:
@@ -23,6 +25,7 @@ def fit_of(question: Question, case: Case, spec: GpuSpec, readings: Sequence[Rea
         case: Precision and batch size.
         spec: The card.
         readings: What was measured of the workload and task, the preferred first.
+        accumulate: Micro-batches that the batch is cut into; only with 1 is a measured peak of this case.
     """
     card = card_of(spec)
     if card is None:
@@ -31,19 +34,23 @@ def fit_of(question: Question, case: Case, spec: GpuSpec, readings: Sequence[Rea
         question.profile,
         case,
         card,
-        measured=_same_case(case, spec, readings),
+        measured=_same_case(case, spec, readings, accumulate),
         scale=scale_of(question, readings),
+        accumulate=accumulate,
     )
 
 
-def need_of(question: Question, case: Case, spec: GpuSpec, readings: Sequence[Reading]) -> MemoryNeed:
+def need_of(
+    question: Question, case: Case, spec: GpuSpec, readings: Sequence[Reading], accumulate: int = 1
+) -> MemoryNeed:
     """What the case needs on a card of this kind. Args as ``fit_of``."""
     return memory.need_of(
         question.profile,
         case,
         class_of(spec),
-        measured=_same_case(case, spec, readings),
+        measured=_same_case(case, spec, readings, accumulate),
         scale=scale_of(question, readings),
+        accumulate=accumulate,
     )
 
 
@@ -64,12 +71,15 @@ def scale_of(question: Question, readings: Sequence[Reading]) -> float:
     return math.exp(sum(logs) / len(logs)) if logs else 1.0
 
 
-def _same_case(case: Case, spec: GpuSpec, readings: Sequence[Reading]) -> MeasuredMemory | None:
+def _same_case(
+    case: Case, spec: GpuSpec, readings: Sequence[Reading], accumulate: int
+) -> MeasuredMemory | None:
     """The largest peak measured of this case; execution and the type of half precision change nothing."""
     same = [
         reading
         for reading in readings
         if reading.peak_memory_bytes
+        and accumulate == 1
         and reading.case.batch_size == case.batch_size
         and reading.case.precision.is_amp == case.precision.is_amp
         and reading.case.recipe == case.recipe

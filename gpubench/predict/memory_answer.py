@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
+from gpubench.errors import MisuseError
 from gpubench.models import (
     CardClass,
     CardMemory,
@@ -23,6 +25,7 @@ from gpubench.models import (
     Run,
     TaskKind,
     Trainable,
+    Verdict,
     WeightType,
     WorkloadProfile,
 )
@@ -32,7 +35,7 @@ from gpubench.predict.anchors import Reading, readings_of
 from gpubench.predict.memory_request import MemoryRequest
 from gpubench.predict.question import Question, Refusal, case_for, check, question_of
 from gpubench.profile.allowance import card_of
-from gpubench.profile.memory import checkpointed, judge, with_adapters
+from gpubench.profile.memory import checkpointed, judge, need_of, with_adapters
 from gpubench.shared_options import asked_recipe
 from gpubench.signatures import takes_options_of
 from gpubench.specs import load_specs, require_spec
@@ -71,12 +74,20 @@ class MemoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         need: On a card with GDDR memory, or on the class of the first card asked for.
         refused: GPUs without an answer, and why.
+        accumulate: Micro-batches that the batch of the case is cut into.
     """
 
     case: Case
     need: MemoryNeed
     cards: tuple[CardAnswer, ...]
     refused: tuple[Refusal, ...] = ()
+    accumulate: int = 1
+
+    @property
+    def label(self) -> str:
+        """The case for people, and how its batch is cut."""
+        cut = "" if self.accumulate == 1 else f" in {self.accumulate} micro-batches"
+        return f"{self.case.label}{cut}"
 
     def flat(self) -> dict[str, Any]:
         """Return the document of ``gpubench memory --json``."""
@@ -87,6 +98,8 @@ class MemoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
             "task": case.task,
             "precision": case.precision,
             "batch_size": case.batch_size,
+            "accumulate": self.accumulate,
+            "weight_type": case.weight_type,
             "checkpointing": case.checkpointing,
             "gpu_count": case.gpu_count,
             "parallel_mode": case.parallel_mode,
@@ -112,6 +125,7 @@ def answer_memory(
     reference: Sequence[Run] = (),
     mends: bool = True,
     changes: Mapping[str, Any] = MappingProxyType({}),
+    accumulate: int = 1,
 ) -> MemoryAnswer:
     """Say what a step needs, and whether it fits on each card.
 
@@ -122,11 +136,13 @@ def answer_memory(
         reference: Runs that the package ships.
         mends: Whether to work out what would make it fit where it does not.
         changes: Of the case that the question means, by field: checkpointing, and how many GPUs share it.
+        accumulate: Micro-batches that the batch is cut into, whose gradients are summed.
 
     Raises:
         MisuseError: If the question itself is impossible.
     """
     check(question)
+    _check_accumulation(question, accumulate)
     readings = readings_of(question, own, reference)
     refused: list[Refusal] = []
     groups: dict[tuple[CardMemory, bool], list[tuple[GpuSpec, Case]]] = {}
@@ -143,13 +159,28 @@ def answer_memory(
     asked = every or [(specs[0], msgspec.structs.replace(_any_case(question), **changes))]
     like = next((pair for pair in asked if _card_class(pair[0]) is CardClass.GDDR), asked[0])
     spec, case = asked[0] if len(specs) == 1 else like
-    cards = [_answer(question, pairs, readings, mends) for pairs in groups.values()]
+    cards = [_answer(question, pairs, readings, mends, accumulate) for pairs in groups.values()]
     return MemoryAnswer(
         case=case,
-        need=of_question.need_of(question, case, spec, readings),
+        need=of_question.need_of(question, case, spec, readings, accumulate),
         cards=tuple(sorted(cards, key=lambda card: (card.fit.card.usable_bytes, card.gpu_keys))),
         refused=tuple(refused),
+        accumulate=accumulate,
     )
+
+
+def _check_accumulation(question: Question, accumulate: int) -> None:
+    """Refuse to cut a batch finer than its samples, or a step without gradients.
+
+    Raises:
+        MisuseError: With the number.
+    """
+    if accumulate == 1:
+        return
+    if question.task is not TaskKind.TRAIN:
+        raise MisuseError(f"accumulate {accumulate}: a step of inference has no gradients to sum")
+    if accumulate > question.batch:
+        raise MisuseError(f"accumulate {accumulate}: a batch of {question.batch} has fewer samples than that")
 
 
 def _any_case(question: Question) -> Case:
@@ -175,27 +206,33 @@ def _card_class(spec: GpuSpec) -> CardClass | None:
 
 
 def _answer(
-    question: Question, pairs: Iterable[tuple[GpuSpec, Case]], readings: Sequence[Reading], mends: bool
+    question: Question,
+    pairs: Iterable[tuple[GpuSpec, Case]],
+    readings: Sequence[Reading],
+    mends: bool,
+    accumulate: int,
 ) -> CardAnswer:
     specs, cases = zip(*pairs, strict=True)
-    fit = of_question.fit_of(question, cases[0], specs[0], readings)
+    fit = of_question.fit_of(question, cases[0], specs[0], readings, accumulate)
     assert fit is not None
     return CardAnswer(
         gpu_keys=tuple(spec.key for spec in specs),
         precision=cases[0].precision,
         fit=fit,
-        mends=() if fit.fits or not mends else tuple(_mends(question, cases[0], fit, readings)),
+        mends=() if fit.fits or not mends else tuple(_mends(question, cases[0], fit, readings, accumulate)),
     )
 
 
-def _mends(question: Question, case: Case, fit: MemoryFit, readings: Sequence[Reading]) -> Iterable[Mend]:
+def _mends(
+    question: Question, case: Case, fit: MemoryFit, readings: Sequence[Reading], accumulate: int
+) -> Iterable[Mend]:
     """What would make it fit, each with its need; what would not is told as well."""
     profile, train = question.profile, case.task is TaskKind.TRAIN
     scale = of_question.scale_of(question, readings)
 
-    def mend(what: str, of: WorkloadProfile = profile, **changes: Any) -> Mend:
+    def mend(what: str, of: WorkloadProfile = profile, accumulate: int = accumulate, **changes: Any) -> Mend:
         changed = msgspec.structs.replace(case, **changes)
-        return Mend(what=what, fit=judge(of, changed, fit.card, scale=scale))
+        return Mend(what=what, fit=judge(of, changed, fit.card, scale=scale, accumulate=accumulate))
 
     if not case.precision.is_amp and case.weight_type is WeightType.FLOAT32:
         what = "automatic mixed precision (amp-fp16, or amp-bf16 from Ampere on)"
@@ -204,13 +241,28 @@ def _mends(question: Question, case: Case, fit: MemoryFit, readings: Sequence[Re
         for again in checkpointed(profile, case):
             what = _CHECKPOINTING_WORDS[again.checkpointing]
             yield mend(what, checkpointing=again.checkpointing)
+    if train and accumulate < case.batch_size:
+        parts = _fewest_micro_batches(profile, case, fit.card, scale)
+        what = f"gradients accumulated over {parts} micro-batches of {-(-case.batch_size // parts)}"
+        yield mend(what, accumulate=parts)
     if fit.largest_batch:
         yield mend(f"batch {fit.largest_batch}", batch_size=fit.largest_batch)
     if train:
         for adapted, how, base in with_adapters(profile, case):
             what = f"{_TRAINABLE_WORDS[how]}, batch {case.batch_size}"
             yield mend(what, adapted, trainable=how, weight_type=base, precision=_whole(case.precision))
-        yield from _on_several(question, case, fit, scale)
+        yield from _on_several(question, case, fit, scale, accumulate)
+
+
+def _fewest_micro_batches(profile: WorkloadProfile, case: Case, card: CardMemory, scale: float) -> int:
+    """Into how many the batch must be cut to fit; of one sample each where that does not help either."""
+
+    def fits(parts: int) -> bool:
+        need = need_of(profile, case, card.card_class, scale=scale, accumulate=parts)
+        return card.verdict_of(need.device) is Verdict.FITS
+
+    cuts = range(2, case.batch_size)
+    return cuts.start + bisect.bisect_left(cuts, True, key=fits)
 
 
 _CHECKPOINTING_WORDS = {
@@ -228,7 +280,9 @@ def _whole(precision: Precision) -> Precision:
     return Precision.TF32 if precision.is_amp else precision
 
 
-def _on_several(question: Question, case: Case, fit: MemoryFit, scale: float) -> Iterable[Mend]:
+def _on_several(
+    question: Question, case: Case, fit: MemoryFit, scale: float, accumulate: int
+) -> Iterable[Mend]:
     """The fewest GPUs on which the batch, split, fits: each with all weights, and with a share of them."""
     modes = [(ParallelMode.DDP, "")]
     if question.profile.blocks is not None:  # FSDP shards a model block by block
@@ -238,7 +292,8 @@ def _on_several(question: Question, case: Case, fit: MemoryFit, scale: float) ->
         while gpu_count <= MOST_GPUS and (gpu_count <= case.batch_size or mode is ParallelMode.FSDP):
             each = -(-case.batch_size // gpu_count)
             split = msgspec.structs.replace(case, batch_size=each, gpu_count=gpu_count, parallel_mode=mode)
-            shared = judge(question.profile, split, fit.card, scale=scale)
+            cut = min(accumulate, each)
+            shared = judge(question.profile, split, fit.card, scale=scale, accumulate=cut)
             if shared.fits:
                 yield Mend(what=f"{gpu_count} GPUs{words}, batch {each} on each", fit=shared)
                 break
@@ -281,6 +336,7 @@ def memory(request: MemoryRequest) -> tuple[MemoryAnswer, ...]:
             own=own,
             reference=reference,
             changes=shared | _of_any_model(profile, asked),
+            accumulate=request.accumulate,
         )
         for profile in profiles
     )

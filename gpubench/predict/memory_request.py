@@ -47,6 +47,10 @@ class MemoryRequest(msgspec.Struct, frozen=True, kw_only=True):
         int | None,
         Option("Samples per step on one GPU.", least=1, default="the main batch"),
     ] = None
+    accumulate: Annotated[
+        int,
+        Option("Micro-batches that the batch is cut into, whose gradients are summed.", least=1),
+    ] = 1
     precision: AnyPrecision = None
     task: AnyTask = "train"
     weight_type: AnyWeightType = None

@@ -62,17 +62,19 @@ def trace_memory(workload: Workload, variants_s: float = math.inf) -> tuple[Step
         Exception: Whatever the model or torch raises, where a step cannot run without values.
     """
     found = []
-    amps = _autocasts(workload.recipe)
+    steps: Sequence[tuple[TaskKind, bool]]
+    steps = tuple(itertools.product(workload.tasks, _autocasts(workload.recipe)))
     with _gpu_without_values():
-        made = [_build(workload.build, n) for n in _BATCHES]
-        for task, is_amp in itertools.product(workload.tasks, amps):
-            found.append(_trace(made, task, is_amp, recipe=workload.recipe))
-        has_blocks = bool(repeated_blocks(made[0].model))
-    until_s = time.process_time() + variants_s
-    for task, recipe, is_amp in _variants(workload, has_blocks=has_blocks):
-        if time.process_time() < until_s:
+        made = _build(workload)
+        found += [_trace(made, task, is_amp, recipe=workload.recipe) for task, is_amp in steps]
+        has_blocks = bool(repeated_blocks(made[0].task.model))
+        until_s = time.process_time() + variants_s
+        for recipe, steps in _variants(workload, has_blocks=has_blocks):
+            if time.process_time() >= until_s:
+                break
             with suppress(Exception):  # code of others: what fails here is one answer less, and no more
-                found.append(trace_step(workload, task, is_amp=is_amp, recipe=recipe))
+                made = _build(workload, recipe)
+                found += [_trace(made, task, is_amp, recipe=recipe) for task, is_amp in steps]
     return tuple(found)
 
 
@@ -81,20 +83,22 @@ def _autocasts(recipe: Recipe) -> tuple[bool, ...]:
     return (False, True) if recipe.weight_type is WeightType.FLOAT32 else (False,)
 
 
-def _variants(workload: Workload, *, has_blocks: bool) -> Iterator[tuple[TaskKind, Recipe, bool]]:
-    """What may be changed of a built model, and whether it runs under autocast; the most telling first."""
+def _variants(
+    workload: Workload, *, has_blocks: bool
+) -> Iterator[tuple[Recipe, Sequence[tuple[TaskKind, bool]]]]:
+    """What may be changed of a built model, and its tasks, with autocast or not; the most telling first."""
     usual = workload.recipe
     casts = usual.weight_type is WeightType.FLOAT32 and "weight_type" not in workload.settings
     types = (WeightType.BFLOAT16,) if casts else ()
     half = [msgspec.structs.replace(usual, weight_type=weight_type) for weight_type in types]
-    yield from ((task, recipe, False) for task in workload.tasks for recipe in half)
+    yield from ((recipe, [(task, False) for task in workload.tasks]) for recipe in half)
     by_itself = "checkpointing" in workload.settings  # then a recipe of its own says so
     if TaskKind.TRAIN not in workload.tasks or not has_blocks or by_itself:
         return
     for how in (Checkpointing.FULL, Checkpointing.SELECTIVE):
         for recipe in (usual, *half):
             again = msgspec.structs.replace(recipe, checkpointing=how)
-            yield from ((TaskKind.TRAIN, again, is_amp) for is_amp in _autocasts(recipe))
+            yield again, [(TaskKind.TRAIN, is_amp) for is_amp in _autocasts(recipe)]
 
 
 def trace_step(
@@ -112,8 +116,22 @@ def trace_step(
     """
     recipe = recipe or workload.recipe
     with _gpu_without_values():
-        made = [_by_recipe(_build(workload.build, n), workload.recipe, recipe) for n in _BATCHES]
-        return _trace(made, task, is_amp, keep_gradients=keep_gradients, recipe=recipe)
+        return _trace(_build(workload, recipe), task, is_amp, keep_gradients=keep_gradients, recipe=recipe)
+
+
+@dataclass
+class _Built:
+    """A task on tensors without values, and the optimizer of its training once it has one."""
+
+    task: Task
+    optimizer: Optimizer | None = None
+
+
+def _build(workload: Workload, recipe: Recipe | None = None) -> list[_Built]:
+    """Build the workload at both batch sizes; by another recipe than its own where one is given."""
+    usual = workload.recipe
+    tasks = [_by_recipe(_task(workload.build, n), usual, recipe or usual) for n in _BATCHES]
+    return [_Built(task) for task in tasks]
 
 
 def _by_recipe(task: Task, built: Recipe, recipe: Recipe) -> Task:
@@ -165,7 +183,7 @@ def traced_peak_bytes(
     the step itself makes.
     """
     with _gpu_without_values():
-        return _fake_step(_build(build, batch_size), task, is_amp, keep_gradients).peak_bytes
+        return _fake_step(_Built(_task(build, batch_size)), task, is_amp, keep_gradients).peak_bytes
 
 
 # --- lines over the batch size -------------------------------------------------------------------------
@@ -200,7 +218,7 @@ class StepTrace:
 
 
 def _trace(
-    tasks: Sequence[Task],
+    made: Sequence[_Built],
     kind: TaskKind,
     is_amp: bool,
     *,
@@ -208,7 +226,7 @@ def _trace(
     recipe: Recipe = AS_BUILT,
 ) -> StepMemory:
     """Trace one step of a task built at both batch sizes."""
-    one, two = (_fake_step(task, kind, is_amp, keep_gradients) for task in tasks)
+    one, two = (_fake_step(built, kind, is_amp, keep_gradients) for built in made)
     return StepMemory(
         task=kind,
         is_amp=is_amp,
@@ -284,19 +302,18 @@ _GPU_OPTIONS = {"fused": True, "foreach": True}
 @contextmanager
 def _gpu_without_values() -> Iterator[None]:
     """Make tensors fake inside the block, and treat them as a GPU would."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
     from gpubench.profile.cuda_rules import cuda_rules
+    from gpubench.profile.quick_fakes import QuickFakeMode
 
     with _no_collection(), _no_fast_path(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # fakes that are copied warn; the model's own were seen before
-        with cuda_rules(), FakeTensorMode(allow_non_fake_inputs=True), _plain_casts():
+        with cuda_rules(), QuickFakeMode(allow_non_fake_inputs=True), _plain_casts():
             yield
 
 
 @contextmanager
 def _plain_casts() -> Iterator[None]:
-    """Let a model be cast by ``.to(torch.bfloat16)`` inside the block: torch's own swap of weights refuses fakes."""
+    """Let a model be cast inside the block, as by ``.to(torch.bfloat16)``: torch's own swap refuses fakes."""
     from torch import nn
 
     known: dict[int, tuple[Any, Any]] = {}  # with the old weight, so that no other takes its address
@@ -314,41 +331,43 @@ def _plain_casts() -> Iterator[None]:
         return self
 
     before = nn.Module._apply  # noqa: SLF001 - as above
-    nn.Module._apply = apply  # type: ignore[assignment, method-assign]  # noqa: SLF001 - as above
+    nn.Module._apply = apply  # type: ignore[method-assign]  # noqa: SLF001 - as above
     try:
         yield
     finally:
         nn.Module._apply = before  # type: ignore[method-assign]  # noqa: SLF001 - as above
 
 
-def _build(build: Callable[[int, int], Task], batch_size: int) -> Task:
+def _task(build: Callable[[int, int], Task], batch_size: int) -> Task:
     with seeded(_SEED):
         return build(batch_size, _SEED)
 
 
-def _fake_step(task: Task, kind: TaskKind, is_amp: bool, keep_gradients: bool = False) -> StepTrace:
+def _fake_step(built: _Built, kind: TaskKind, is_amp: bool, keep_gradients: bool = False) -> StepTrace:
+    """Follow one step; the optimizer's state is made once for all of a built task's steps."""
     with seeded(_SEED):
-        return step_trace(task, kind, is_amp=is_amp, options=_GPU_OPTIONS, keep_gradients=keep_gradients)
+        if kind is TaskKind.TRAIN and built.optimizer is None:
+            built.optimizer = with_state(built.task, _GPU_OPTIONS)
+        optimizer = built.optimizer if kind is TaskKind.TRAIN else None
+        return step_trace(built.task, optimizer, is_amp=is_amp, keep_gradients=keep_gradients)
 
 
 def step_trace(
-    task: Task, kind: TaskKind, *, is_amp: bool, options: dict[str, bool], keep_gradients: bool = False
+    task: Task, optimizer: Optimizer | None, *, is_amp: bool, keep_gradients: bool = False
 ) -> StepTrace:
     """Follow the bytes alive during one step of a task, on the tensors that it has, fake or real.
 
     Args:
         task: Built and on the CPU.
-        kind: A training step, or a forward pass.
+        optimizer: Whose state exists, as ``with_state`` makes it; None is a forward pass.
         is_amp: Under autocast, as bfloat16.
-        options: Of which the optimizer is given the first that it accepts.
         keep_gradients: Whether gradients of before stay alive through the forward pass, as they do where
             they are accumulated, or set to zero instead of freed.
     """
     import torch
 
-    model = task.model.train(kind is TaskKind.TRAIN)
+    model = task.model.train(optimizer is not None)
     trained = [p for p in model.parameters() if p.requires_grad]
-    optimizer = _with_state(task, trained, options) if kind is TaskKind.TRAIN else None
     inputs, targets = task.batches[0]
     storages = Storages()
     storages.adopt(_tensors((list(model.parameters()), list(model.buffers()))))
@@ -380,10 +399,16 @@ def step_trace(
     return StepTrace(timeline, weights, sum(p.nbytes for p in trained), states, saved)
 
 
-def _with_state(task: Task, trained: Sequence[nn.Parameter], options: dict[str, bool]) -> Optimizer:
-    """An optimizer that has updated the weights once, so that its state exists; no gradient is left."""
+def with_state(task: Task, options: dict[str, bool]) -> Optimizer:
+    """An optimizer that has updated the weights once, so that its state exists; no gradient is left.
+
+    Args:
+        task: Whose weights it updates.
+        options: Of which it is given the first that it accepts.
+    """
     import torch
 
+    trained = [p for p in task.model.parameters() if p.requires_grad]
     optimizer = _optimizer(task.optimizer, trained, options)
     for parameter in trained:
         parameter.grad = torch.zeros_like(parameter)
@@ -468,14 +493,23 @@ class Storages:
     @contextmanager
     def followed(self) -> Iterator[list[Moment]]:
         """Adopt what every operator inside makes; the list tells the bytes alive after each."""
+        from torch._subclasses.fake_tensor import FakeTensor
         from torch.utils._python_dispatch import TorchDispatchMode
+
+        from gpubench.profile.quick_fakes import DEVICE
 
         timeline = [Moment(self.bytes, self.gradient_bytes)]
         storages = self
 
         class Operators(TorchDispatchMode):
+            @classmethod
+            def _should_skip_dynamo(cls) -> bool:
+                return False  # nothing is compiled here, and its guard takes as long as a call
+
             def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
                 del types
+                if func is DEVICE and isinstance(args[0], FakeTensor):
+                    return args[0].fake_device
                 if func._schema.name.startswith("aten::" + _FUSED_UPDATES) and _fake(args):  # noqa: SLF001
                     return None  # in place, and without a rule for fake tensors
                 out = func(*args, **(kwargs or {}))

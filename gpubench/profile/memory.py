@@ -83,6 +83,7 @@ def need_of(
     *,
     measured: MeasuredMemory | None = None,
     scale: float = 1.0,
+    accumulate: int = 1,
 ) -> MemoryNeed:
     """Estimate what one step needs on one GPU of a class of card, in three figures with their intervals.
 
@@ -92,10 +93,12 @@ def need_of(
         card_class: On which context, driver and libraries take alike.
         measured: What this very case took, on any GPU; replaces the model.
         scale: Measured over estimated peak, where this workload was measured at another batch.
+        accumulate: Micro-batches that the batch is cut into, run one after the other: their gradients are
+            summed, and so alive through the whole step. Cases are measured with 1.
     """
     allowance = load_allowance().classes[card_class]
-    traced = _held(profile, case)
-    held = traced or _formula(profile, case)
+    traced = _held(profile, case, accumulate)
+    held = traced or _formula(profile, case, accumulate)
     if measured is not None:
         figures = _measured(allowance, measured)
         basis = MemoryBasis.MEASURED
@@ -120,20 +123,23 @@ def judge(
     *,
     measured: MeasuredMemory | None = None,
     scale: float = 1.0,
+    accumulate: int = 1,
 ) -> MemoryFit:
     """Say whether one step fits on a card: the one place that ranking, prediction, search and report ask.
 
     The upper end of the memory in use decides. Args as ``need_of``.
     """
-    need = need_of(profile, case, card.card_class, measured=measured, scale=scale)
+    need = need_of(profile, case, card.card_class, measured=measured, scale=scale, accumulate=accumulate)
     verdict = card.verdict_of(need.device)
-    largest = largest_batch(profile, case, card, scale=scale)
+    largest = largest_batch(profile, case, card, scale=scale, accumulate=accumulate)
     batch = case.batch_size
     largest = max(largest, batch) if verdict is Verdict.FITS else min(largest, batch - 1)
     return MemoryFit(verdict=verdict, need=need, card=card, largest_batch=largest)
 
 
-def largest_batch(profile: WorkloadProfile, case: Case, card: CardMemory, *, scale: float = 1.0) -> int:
+def largest_batch(
+    profile: WorkloadProfile, case: Case, card: CardMemory, *, scale: float = 1.0, accumulate: int = 1
+) -> int:
     """The largest batch of the case that fits a card, ``MOST_BATCH`` at most; 0 where none does.
 
     Args as ``judge``; the batch of the case is not looked at.
@@ -143,7 +149,7 @@ def largest_batch(profile: WorkloadProfile, case: Case, card: CardMemory, *, sca
 
     def fits(batch_size: int) -> bool:
         at = msgspec.structs.replace(case, batch_size=batch_size)
-        held = _held(profile, at) or _formula(profile, at)
+        held = _held(profile, at, accumulate) or _formula(profile, at, accumulate)
         high = _estimated(allowance, held.scaled(scale), at.gpu_count, traced=is_traced).device.high
         return high is not None and high <= card.usable_bytes
 
@@ -250,15 +256,22 @@ def _parts(held: Held, figures: _Figures) -> MemoryParts:
 # --- what was traced -----------------------------------------------------------------------------------
 
 
-def _held(profile: WorkloadProfile, case: Case) -> Held | None:
+def _held(profile: WorkloadProfile, case: Case, accumulate: int = 1) -> Held | None:
     """What one GPU holds at the highest moment of the case; None where such a step was not traced."""
     step = step_of(profile, case)
     if step is None:
         return None
+    case = _micro(case, accumulate)
+    kept = accumulate > 1
     if case.task is TaskKind.TRAIN and case.parallel_mode is ParallelMode.FSDP:
-        return on_several(step, profile, case)
+        return on_several(step, profile, case, kept=kept)
     buckets = case.task is TaskKind.TRAIN and case.parallel_mode is ParallelMode.DDP
-    return held_by_one(step, case.batch_size, buckets=buckets)
+    return held_by_one(step, case.batch_size, buckets=buckets, kept=kept)
+
+
+def _micro(case: Case, accumulate: int) -> Case:
+    """The case with the batch of one of its micro-batches, the largest."""
+    return msgspec.structs.replace(case, batch_size=-(-case.batch_size // accumulate))
 
 
 def step_of(profile: WorkloadProfile, case: Case) -> StepMemory | None:
@@ -312,8 +325,9 @@ def _why_untraced(profile: WorkloadProfile, case: Case) -> str:
 # --- the formula, for what cannot be traced ------------------------------------------------------------
 
 
-def _formula(profile: WorkloadProfile, case: Case) -> Held:
+def _formula(profile: WorkloadProfile, case: Case, accumulate: int = 1) -> Held:
     """Weights, gradients, state and activations by their counts; FSDP shares out the first three."""
+    case = _micro(case, accumulate)
     train = case.task is TaskKind.TRAIN
     size = WEIGHT_BYTES[case.weight_type]
     weights = profile.parameters * size

@@ -46,7 +46,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
         return Held(**{name: scale * getattr(self, name) for name in self.__struct_fields__})
 
 
-def held_by_one(step: StepMemory, batch_size: int, *, buckets: bool) -> Held:
+def held_by_one(step: StepMemory, batch_size: int, *, buckets: bool, kept: bool = False) -> Held:
     """What a GPU holds that has all weights.
 
     Args:
@@ -54,15 +54,17 @@ def held_by_one(step: StepMemory, batch_size: int, *, buckets: bool) -> Held:
         batch_size: Samples on this GPU.
         buckets: Whether gradients are summed with those of other GPUs: torch's DistributedDataParallel holds
             them once more, in buckets.
+        kept: Whether all gradients are alive through the whole step, because they are summed over several.
     """
-    line = step.peak(batch_size)
+    line = step.peak(batch_size, gradients=0.0 if kept else 1.0)
     held = _held(step, line, batch_size)
-    if not buckets:
-        return held
-    return msgspec.structs.replace(held, gradients=held.gradients + step.trained_bytes)
+    gradients = step.trained_bytes if kept else held.gradients
+    return msgspec.structs.replace(held, gradients=gradients + (step.trained_bytes if buckets else 0.0))
 
 
-def on_several(step: StepMemory, profile: WorkloadProfile, case: Case, *, stored: float = 1.0) -> Held:
+def on_several(
+    step: StepMemory, profile: WorkloadProfile, case: Case, *, stored: float = 1.0, kept: bool = False
+) -> Held:
     """What one of several GPUs holds that share out weights, gradients and states.
 
     Args:
@@ -71,16 +73,17 @@ def on_several(step: StepMemory, profile: WorkloadProfile, case: Case, *, stored
         case: Batch on each GPU, and how many there are.
         stored: Size of a share's element over that of a gathered weight: 2 where shares are float32, and
             weights are gathered in bfloat16 (MixedPrecisionPolicy).
+        kept: As ``held_by_one`` takes it; each micro-batch reduces its own gradients.
     """
     count = case.gpu_count
     blocks = _blocks(profile)
-    line = step.peak(case.batch_size, gradients=stored / count)
+    line = step.peak(case.batch_size, gradients=0.0 if kept else stored / count)
     held = _held(step, line, case.batch_size)
     element = step.weights_bytes / profile.parameters
     trained_share = step.trained_bytes / step.weights_bytes
     outside, block = blocks.outside_parameters * element, blocks.largest_parameters * element
     gathered = outside + GATHERED_BLOCKS * block
-    shared = held.gradients * stored / count
+    shared = (step.trained_bytes if kept else held.gradients) * stored / count
     reduced = trained_share * block * (1.0 + stored)
     return Held(
         weights=step.weights_bytes * stored / count,

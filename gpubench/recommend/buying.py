@@ -6,16 +6,17 @@ How much of its life a set works follows from the jobs of a month, where they ar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from gpubench.models import GpuSpec, Offer, Purchase, RankedOffer
+from gpubench.models import GpuSpec, Offer, Pricing, Purchase, RankedOffer
 from gpubench.recommend.economics import HOURS_PER_MONTH
 from gpubench.recommend.factors import cooling_of
 from gpubench.recommend.filters import Filter
 from gpubench.recommend.owning import Ownership, offer_of
 from gpubench.recommend.request import DEFAULT_HOST, Range, RankRequest
+from gpubench.recommend.rows import Rows
 from gpubench.units import format_number, format_percent
 
 HOST_W = 150.0
@@ -50,7 +51,7 @@ def _filter(option: str, reason: _Reason, request: RankRequest, owned: Mapping[O
         machine = owned.get(offer)
         return None if machine is None else reason(request, machine, spec)
 
-    return Filter(option, of)
+    return Filter(option, of, owned=True)
 
 
 def _too_dear(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> str | None:
@@ -60,6 +61,11 @@ def _too_dear(request: RankRequest, machine: Ownership, spec: GpuSpec | None) ->
         return None
     host = f" with a host of ${machine.host_usd:,.0f}" if machine.host_usd else ""
     return f"${machine.purchase_usd:,.0f}{host}, above ${most:,.0f}"
+
+
+def _with_a_host(machine: Ownership) -> bool:
+    """Whether a host is bought too, which is of the default size unless told otherwise."""
+    return machine.condition != "quoted" and machine.host_usd > 0
 
 
 def _in_a_default_host(machine: Ownership) -> bool:
@@ -75,7 +81,7 @@ def _too_hot(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> 
 
 def _too_hungry(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> str | None:
     rating = request.psu_watts
-    if rating is None and _in_a_default_host(machine):
+    if rating is None and _with_a_host(machine):
         rating = DEFAULT_HOST.psu_w
     if rating is None:
         return None
@@ -90,7 +96,7 @@ def _too_hungry(request: RankRequest, machine: Ownership, spec: GpuSpec | None) 
 
 def _too_wide(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> str | None:
     room = request.slots
-    if room is None and _in_a_default_host(machine):
+    if room is None and _with_a_host(machine):
         room = DEFAULT_HOST.slots
     if room is None or (taken := _slots(machine, spec)) <= room:
         return None
@@ -164,12 +170,16 @@ def at_work(
 
 
 def purchases_of(
-    rows: Sequence[RankedOffer], owned: Mapping[Offer, Ownership], specs: Mapping[str, GpuSpec]
+    rows: Rows, owned: Mapping[Offer, Ownership], specs: Mapping[str, GpuSpec]
 ) -> tuple[Purchase, ...]:
     """Return the owned ones among the rows as purchases, in their order."""
-    return tuple(
-        _purchase(row, owned[row.offer], specs.get(row.offer.gpu_key)) for row in rows if row.offer in owned
-    )
+    found = rows.at([at for at, offer in owned_rows(rows) if offer in owned])
+    return tuple(_purchase(row, owned[row.offer], specs.get(row.offer.gpu_key)) for row in found)
+
+
+def owned_rows(rows: Rows) -> list[tuple[int, Offer]]:
+    """Return the rows of owned hardware, with their offers: a search among 100,000 others takes long."""
+    return [(at, offer) for at, offer in enumerate(rows.offers) if offer.pricing is Pricing.OWNED]
 
 
 def _purchase(row: RankedOffer, machine: Ownership, spec: GpuSpec | None) -> Purchase:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,10 +45,10 @@ class Chances:
 
     ranks: list[int]
     ties: list[bool]
-    p_best: list[float]
-    p_best_independent: list[float]
-    p_near_best: list[float]
-    p_top3: list[float]
+    p_best: Floats
+    p_best_independent: Floats
+    p_near_best: Floats
+    p_top3: Floats
     sureness: Sureness
     sureness_independent: Sureness
     sureness_at_these_prices: Sureness
@@ -73,12 +74,12 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
     price = drawn_prices(pool.prices, rows, request.draws, request.seed)
     scores = drawn_merits(request, pool, rows, price=price)
     p_best[able], p_top3[able] = contest.chances(scores)
-    losses = _losses(request, scores)
-    p_near[able] = (losses <= NEAR).mean(axis=1)
+    best = scores.max(axis=0)
+    p_near[able] = [(_losses(request, row, best) <= NEAR).mean() for row in scores]
 
     few = _few(pool, rows)
     alone = drawn_merits(request, pool, rows[few], price=price[few], independent=True)
-    p_independent[np.array(able)[few]] = contest.wins(alone)
+    p_independent[able[few]] = contest.wins(alone)
 
     if at_these_prices.p_best < contest.SURE:
         ties[0] = True
@@ -86,10 +87,10 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
     return Chances(
         ranks=[*ranks, *rest],
         ties=[*ties, *(False for _ in rest)],
-        p_best=p_best.tolist(),
-        p_best_independent=p_independent.tolist(),
-        p_near_best=p_near.tolist(),
-        p_top3=p_top3.tolist(),
+        p_best=p_best,
+        p_best_independent=p_independent,
+        p_near_best=p_near,
+        p_top3=p_top3,
         sureness=_sureness(request, scores),
         sureness_independent=_sureness(request, alone),
         sureness_at_these_prices=at_these_prices,
@@ -97,13 +98,11 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
     )
 
 
-def _losses(request: RankRequest, scores: Floats, best: Floats | None = None) -> Floats:
-    """Return what rows lose against the best of each draw, as a share: (N, D), at least 0.
+def _losses(request: RankRequest, scores: Floats, best: Floats) -> Floats:
+    """Return what a row loses against the best of each draw, as a share: (D,), at least 0.
 
     Of cost and time it is how much more than the least; of value and throughput how much more the most is.
     """
-    if best is None:
-        best = scores.max(axis=0)
     if sorted_by(request) in {"cost", "time"}:
         return np.asarray(scores / best - 1)  # both are negative: 12 USD over 10 USD is 0.2
     return np.asarray(best / scores - 1)
@@ -112,7 +111,7 @@ def _losses(request: RankRequest, scores: Floats, best: Floats | None = None) ->
 def _sureness(request: RankRequest, scores: Floats) -> Sureness:
     """Return how sure the first row is; rows as good as it share the win."""
     best = scores.max(axis=0)
-    loss = _losses(request, scores[:1], best)[0]
+    loss = _losses(request, scores[0], best)
     won = scores[0] == best
     is_cost = sorted_by(request) == "cost"
     return Sureness(
@@ -123,28 +122,27 @@ def _sureness(request: RankRequest, scores: Floats) -> Sureness:
     )
 
 
-def _few(pool: Candidates, rows: Indices) -> list[int]:
+def _few(pool: Candidates, rows: Indices) -> Indices:
     """Return the places of the rows that are drawn again under other errors: the first of each machine."""
-    seen: dict[tuple[int, float], int] = {}
-    few: list[int] = []
-    for place, machine in enumerate(zip(pool.gpu[rows].tolist(), pool.count[rows].tolist(), strict=True)):
-        seen[machine] = seen.get(machine, 0) + 1
-        if seen[machine] <= _CHANCES:
-            few.append(place)
-    return few[:AGAIN]
+    return np.flatnonzero(_place_among_like(pool.gpu[rows], pool.count[rows]) < _CHANCES)[:AGAIN]
 
 
-def _able(pool: Candidates, order: Indices, detailed: int) -> list[int]:
+def _able(pool: Candidates, order: Indices, detailed: int) -> Indices:
     """Return the positions that can be among the best three: the detailed ones, and three of each machine.
 
     A machine is a GPU, its number, and how it is paid. Of two such the cheaper is the better as listed; of a
     single GPU and eight the start-up or the billing increment may make either the better.
     """
-    machines = np.stack([pool.gpu, pool.count, pool.delivered, pool.is_owned])[:, order]
-    seen: dict[tuple[float, ...], int] = {}
-    able = []
-    for position, machine in enumerate(zip(*machines.tolist(), strict=True)):
-        seen[machine] = seen.get(machine, 0) + 1
-        if position < detailed or seen[machine] <= _CHANCES:
-            able.append(position)
-    return able
+    machine = (column[order] for column in (pool.gpu, pool.count, pool.delivered, pool.is_owned))
+    return np.flatnonzero((_place_among_like(*machine) < _CHANCES) | (np.arange(len(order)) < detailed))
+
+
+def _place_among_like(*columns: NDArray[Any]) -> Indices:
+    """Return how many rows above each are alike to it in all of these columns."""
+    by_kind = np.lexsort(columns)  # which leaves rows that are alike in their order
+    differs = [column[by_kind][1:] != column[by_kind][:-1] for column in columns]
+    begins = np.concatenate(([True], np.logical_or.reduce(differs)))
+    first = np.maximum.accumulate(np.where(begins, np.arange(len(by_kind)), 0))
+    place = np.empty(len(by_kind), dtype=np.int64)
+    place[by_kind] = np.arange(len(by_kind)) - first
+    return place

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
+
+import msgspec
 
 from gpubench.models import (
     Asks,
@@ -22,6 +23,7 @@ from gpubench.offers.moves import AskKey
 from gpubench.profile.allowance import card_of
 from gpubench.recommend.owning import Ownership
 from gpubench.recommend.request import RankRequest
+from gpubench.recommend.rows import Rows
 
 IMAGES_PER_VCPU_S = 150.0
 """Photographs that one vCPU augments in a second, assumed: one process of ``gpubench feed`` on a server core,
@@ -44,7 +46,7 @@ def source_of(offer: Offer) -> Source:
 def choice_of(
     request: RankRequest,
     row: RankedOffer,
-    rows: Sequence[RankedOffer],
+    rows: Rows,
     specs: Mapping[str, GpuSpec],
     *,
     photographs: Collection[str] = (),
@@ -66,7 +68,7 @@ def choice_of(
     ranked = row.rank > 0
     images_per_s = _photographs_per_s(request, row, photographs)
     margin = _memory_margin(row, specs.get(offer.gpu_key))
-    same = [each for each in rows if each.offer.gpu_key == offer.gpu_key and each is not row]
+    same = rows.of_gpu.get(offer.gpu_key, ())
     return Choice(
         source=source_of(offer),
         rank=row.rank if ranked else None,
@@ -86,7 +88,7 @@ def choice_of(
         asks=asks.get((offer.gpu_key, offer.pricing)) if offer.kind == "marketplace" else None,
         in_stock=offer.in_stock,
         stock_date=offer.stock_date,
-        regions=_regions(offer, same),
+        regions=_regions(offer, (rows.offers[at] for at in same)),
         needs_quota=True if offer.provider in QUOTA_PROVIDERS else None,
         basis=estimate.basis,
         samples_per_s=row.samples_per_s,
@@ -100,6 +102,8 @@ def choice_of(
         cost_usd_high=row.cost_usd_high,
         p_best=row.p_best if ranked else None,
         p_best_independent=row.p_best_independent if ranked else None,
+        p_best_of_gpu=rows.p_best_of_gpu(offer) if ranked else None,
+        p_best_of_gpu_independent=rows.p_best_of_gpu(offer, independent=True) if ranked else None,
         p_near_best=row.p_near_best if ranked else None,
         fits_memory=row.fits_memory,
         memory_text=estimate.memory_text,
@@ -111,7 +115,19 @@ def choice_of(
         feed_vcpus=None if images_per_s is None else images_per_s / IMAGES_PER_VCPU_S,
         extrapolated=any(finding.kind is FindingKind.OUT_OF_DOMAIN for finding in row.findings),
         findings=row.findings,
-        also_at=tuple(_elsewhere(offer, same)),
+        also_at=tuple(_elsewhere(offer, rows, same)),
+    )
+
+
+def without_chances(choice: Choice) -> Choice:
+    """Return a choice that stands beside the ranking whose rows the chances are of."""
+    return msgspec.structs.replace(
+        choice,
+        p_best=None,
+        p_best_independent=None,
+        p_best_of_gpu=None,
+        p_best_of_gpu_independent=None,
+        p_near_best=None,
     )
 
 
@@ -129,24 +145,25 @@ _OF_CARDS: Mapping[str, PriceLabel] = {
 }
 
 
-def _regions(offer: Offer, same: Iterable[RankedOffer]) -> tuple[str, ...]:
+def _regions(offer: Offer, same: Iterable[Offer]) -> tuple[str, ...]:
     """Return where this provider has so many of this GPU, paid alike; the offer's own region first."""
     alike = (
-        each.offer.region
+        each.region
         for each in same
-        if each.offer.provider == offer.provider
-        and each.offer.gpu_count == offer.gpu_count
-        and each.offer.pricing is offer.pricing
+        if each.provider == offer.provider
+        and each.gpu_count == offer.gpu_count
+        and each.pricing is offer.pricing
     )
     return tuple(region for region in dict.fromkeys((offer.region, *alike)) if region)
 
 
-def _elsewhere(offer: Offer, same: Iterable[RankedOffer]) -> Iterable[Elsewhere]:
-    best: dict[str, RankedOffer] = {}
-    for each in same:
-        if each.offer.provider != offer.provider:
-            best.setdefault(each.offer.provider, each)
-    for each in islice(best.values(), MOST_ELSEWHERE):
+def _elsewhere(offer: Offer, rows: Rows, same: Iterable[int]) -> Iterator[Elsewhere]:
+    best: dict[str, int] = {}
+    for at in same:
+        provider = rows.offers[at].provider
+        if provider != offer.provider and best.setdefault(provider, at) == at and len(best) == MOST_ELSEWHERE:
+            break
+    for each in rows.at(list(best.values())):
         there = each.offer
         yield Elsewhere(
             provider=there.provider,

@@ -37,14 +37,15 @@ def chances(scores: Floats) -> tuple[Floats, Floats]:
     p_best = wins(scores)
     if len(scores) <= 3:
         return p_best, np.ones(len(scores))
-    third = -np.partition(-scores, 2, axis=0)[2]
+    third = np.partition(scores, -3, axis=0)[-3]
     return p_best, (scores >= third).mean(axis=1)
 
 
 def wins(scores: Floats) -> Floats:
     """Return P(best) of each row alone: (N,)."""
     best = scores == scores.max(axis=0)
-    return np.asarray((best / best.sum(axis=0)).mean(axis=1))
+    winners = best.sum(axis=0)
+    return np.array([(row / winners).mean() for row in best])
 
 
 def bands(scores: Floats, kinds: Sequence[int]) -> tuple[list[int], list[bool]]:

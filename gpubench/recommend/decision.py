@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 import msgspec
@@ -26,11 +26,12 @@ from gpubench.recommend.choices import choice_of, source_of
 from gpubench.recommend.objective import sorted_by
 from gpubench.recommend.owning import Ownership
 from gpubench.recommend.request import RankRequest
+from gpubench.recommend.rows import Rows
 
 
 def decide(
     request: RankRequest,
-    rows: Sequence[RankedOffer],
+    rows: Rows,
     chances: Chances,
     specs: Mapping[str, GpuSpec],
     *,
@@ -62,9 +63,11 @@ def decide(
         machine = machines.get(row.offer)
         return choice_of(request, row, rows, specs, photographs=photographs, machine=machine, asks=asks)
 
-    by_gpu = tuple(found for row in best_of_each_gpu(rows) if (found := choice(row)))
-    runner_up = by_gpu[1] if len(by_gpu) > 1 else None
+    best = rows.at(rows.best_to_rent_and_to_own)
+    other = next((row for row in best if row.offer.gpu_key != best[0].offer.gpu_key), None)
+    by_gpu = tuple(found for row in best if (found := choice(row)))
     first = by_gpu[0]
+    runner_up = choice(other)
     return Decision(
         job=job,
         choice=first,
@@ -72,7 +75,7 @@ def decide(
         sureness=chances.sureness,
         sureness_independent=chances.sureness_independent,
         sureness_at_these_prices=chances.sureness_at_these_prices,
-        changes=tuple(_changes(request, rows)),
+        changes=tuple(_changes(request, best[0], other)),
         best_cloud=choice(_best(rows, "cloud")),
         best_marketplace=choice(_best(rows, "marketplace")),
         best_to_own=choice(_best(rows, "own") or to_own),
@@ -98,6 +101,14 @@ def best_of_each_gpu(rows: Iterable[RankedOffer]) -> list[RankedOffer]:
     return list(best.values())
 
 
+def best_to_rent_and_to_own(rows: Iterable[RankedOffer]) -> list[RankedOffer]:
+    """Return the first row of each GPU to rent, and the first to own, in their order."""
+    best: dict[tuple[str, bool], RankedOffer] = {}
+    for row in rows:
+        best.setdefault((row.offer.gpu_key, row.offer.pricing is Pricing.OWNED), row)
+    return list(best.values())
+
+
 def beside(row: RankedOffer) -> RankedOffer:
     """Return a row that stands beside the ranking: without rank and chances, which are of other rows."""
     return msgspec.structs.replace(
@@ -105,18 +116,16 @@ def beside(row: RankedOffer) -> RankedOffer:
     )
 
 
-def _best(rows: Iterable[RankedOffer], source: Source) -> RankedOffer | None:
-    return next((row for row in rows if source_of(row.offer) == source), None)
+def _best(rows: Rows, source: Source) -> RankedOffer | None:
+    return next((rows[at] for at, offer in enumerate(rows.offers) if source_of(offer) == source), None)
 
 
-def _changes(request: RankRequest, rows: Sequence[RankedOffer]) -> Iterator[Change]:
+def _changes(request: RankRequest, first: RankedOffer, other: RankedOffer | None = None) -> Iterator[Change]:
     """Yield what would make the best offer of another GPU as good: the price, the speed, the work lost.
 
     Of two costs in dollars the ratio says how much dearer the first may become; start-up and billing move
     it little.
     """
-    first = rows[0]
-    other = next((row for row in rows if row.offer.gpu_key != first.offer.gpu_key), None)
     if other is None:
         return
     ratio = _headroom(request, first, other)

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from typing import NamedTuple
 
 from gpubench.errors import MisuseError
 from gpubench.labels import gpus_of, offer_name
@@ -28,6 +29,7 @@ from gpubench.units import listing, plain
 NO_PRICE = "having no price"
 NO_FIGURE = "no reliable throughput estimate"
 FAR_BELOW = f"a price far below all others ({ADMITTED_BY} ranks it)"
+FAR_ABOVE = f"a price far above all others ({ADMITTED_BY} ranks it)"
 JOB_LIMITS = ("--deadline-hours", "--budget-usd")
 PURCHASE_LIMITS = ("--max-purchase-usd", "--psu-watts", "--slots", "--jobs-per-month")
 UNPRICED_KIND = "unpriced"
@@ -35,10 +37,14 @@ UNPRICED_KIND = "unpriced"
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """One restriction: ``reason`` returns why an offer falls to it, or None where the offer stays."""
+    """One restriction: ``reason`` returns why an offer falls to it, or None where the offer stays.
+
+    One that is of ``owned`` hardware is not asked of anything else.
+    """
 
     option: str
     reason: Callable[[Offer, GpuSpec | None], str | None]
+    owned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,24 +56,34 @@ class Exclusion:
     reason: str
 
 
+class Doubted(NamedTuple):
+    """What prices that nobody bears out come to: the buyer's own are taken all the same, with the doubt."""
+
+    kept: list[Offer]
+    fallen: list[Exclusion]
+    taken: list[tuple[Offer, str]]
+
+
 def apply(
     filters: Sequence[Filter], offers: Iterable[Offer], specs: Mapping[str, GpuSpec]
 ) -> tuple[list[Offer], list[Exclusion]]:
     """Part offers into those that every filter keeps and those that fell, each to its first filter."""
-    if not filters:
-        return list(offers), []
-    kept: list[Offer] = []
-    fallen: list[Exclusion] = []
-    for offer in offers:
-        spec = specs.get(offer.gpu_key)
-        for each in filters:
-            reason = each.reason(offer, spec)
-            if reason is not None:
-                fallen.append(Exclusion(offer, each.option, reason))
-                break
-        else:
-            kept.append(offer)
-    return kept, fallen
+    every = list(offers)
+    owned = [at for at, offer in enumerate(every) if offer.pricing is Pricing.OWNED]
+    fallen: dict[int, Exclusion] = {}
+    for each in filters:
+        why = each.reason
+        reasons = (
+            (at, why(every[at], specs.get(every[at].gpu_key)))
+            for at in (owned if each.owned else range(len(every)))
+            if at not in fallen
+        )
+        fell = [(at, reason) for at, reason in reasons if reason is not None]
+        fallen.update((at, Exclusion(every[at], each.option, reason)) for at, reason in fell)
+    if not fallen:
+        return every, []
+    kept = [offer for at, offer in enumerate(every) if at not in fallen]
+    return kept, [fallen[at] for at in sorted(fallen)]
 
 
 def excluded(fallen: Iterable[Exclusion]) -> tuple[ExcludedOffer, ...]:
@@ -167,26 +183,32 @@ def _paid_otherwise(pricing: Pricing, option: str, words: str) -> Filter:
     return Filter(option, lambda offer, _: words if offer.pricing is pricing else None)
 
 
-def outlier_filter(request: RankRequest, market: Market, believed: Collection[OfferKey]) -> list[Filter]:
-    """Return the filter on prices that are likely a mistake; it comes after all others that a buyer chose.
+def leave_out_doubted(
+    request: RankRequest, market: Market, offers: Sequence[Offer], believed: Collection[OfferKey]
+) -> Doubted:
+    """Part offers into those whose prices count and those that are likely a mistake.
+
+    It comes after all others that a buyer chose.
 
     Args:
         request: Whether such prices are wanted.
         market: What every provider asks.
+        offers: What is left.
         believed: Offers that the buyer gave himself.
     """
+    doubted = market.doubted(offers)
+    taken = [(offer, doubt) for offer, doubt in doubted if offer_key(offer) in believed]
     if request.accept_outliers:
-        return []
-
-    def reason(offer: Offer, spec: GpuSpec | None) -> str | None:
-        del spec
-        doubt = market.doubt(offer)
-        return None if doubt is None or offer_key(offer) in believed else f"{doubt}; {ADMITTED_BY} ranks it"
-
-    return [
-        Filter(FAR_BELOW, lambda offer, spec: reason(offer, spec) if market.is_below(offer) else None),
-        Filter(f"a price far above all others ({ADMITTED_BY} ranks it)", reason),
-    ]
+        return Doubted(list(offers), [], taken)
+    own = {id(offer) for offer, _ in taken}
+    fallen = {
+        id(offer): Exclusion(
+            offer, FAR_BELOW if market.is_below(offer) else FAR_ABOVE, f"{doubt}; {ADMITTED_BY} ranks it"
+        )
+        for offer, doubt in doubted
+        if id(offer) not in own
+    }
+    return Doubted([offer for offer in offers if id(offer) not in fallen], list(fallen.values()), taken)
 
 
 def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
@@ -248,15 +270,16 @@ def _owned_filters(request: RankRequest, owned_w: Mapping[Offer, float]) -> list
             power_w = owned_w.get(offer, 0.0)
             return f"its GPUs draw {power_w:,.0f} W, above {most:,.0f} W" if power_w > most else None
 
-        active.append(Filter("--circuit-watts", too_much))
+        active.append(Filter("--circuit-watts", too_much, owned=True))
     if request.own_fan:
 
         def no_fan(offer: Offer, spec: GpuSpec | None) -> str | None:
-            if offer.pricing is not Pricing.OWNED or spec is None or cooling_of(spec) == "active":
+            del offer
+            if spec is None or cooling_of(spec) == "active":
                 return None
             return "it has no fan of its own: it needs a server's air or a module board"
 
-        active.append(Filter("--own-fan", no_fan))
+        active.append(Filter("--own-fan", no_fan, owned=True))
     return active
 
 

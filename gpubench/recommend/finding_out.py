@@ -7,7 +7,6 @@ the choice, and how much that would save on average (the preposterior value of i
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -20,6 +19,7 @@ from gpubench.recommend.chances import Chances
 from gpubench.recommend.economics import MINUTES_PER_HOUR
 from gpubench.recommend.objective import sorted_by
 from gpubench.recommend.request import RankRequest
+from gpubench.recommend.rows import Rows
 from gpubench.recommend.trial import TRIAL_MINUTES, can_be_tried
 
 Floats = NDArray[np.float64]
@@ -35,7 +35,7 @@ _CERTAIN = 1e-9
 
 
 def finding_out(
-    request: RankRequest, pool: Candidates, order: Indices, rows: Sequence[RankedOffer], chances: Chances
+    request: RankRequest, pool: Candidates, order: Indices, rows: Rows, chances: Chances
 ) -> FindingOut | None:
     """Return the measurement of one GPU that is worth most; None where no rented one is left to measure.
 
@@ -48,21 +48,21 @@ def finding_out(
     """
     if sorted_by(request) != "cost":
         return None
-    best = list(_best_of_each_gpu(rows[: len(chances.scores)]))[:MOST_RIVALS]
+    detailed = len(chances.scores)
+    best = [places[0] for places in rows.of_gpu.values() if places[0] < detailed][:MOST_RIVALS]
     if len(best) < 2:
         return None
     costs = -chances.scores[best]
-    for_rent = {row.offer.gpu_key for row in rows if row.offer.pricing is not Pricing.OWNED}
     unsure = [
-        place
-        for place in best
-        if rows[place].estimate.basis == "predicted" and rows[place].offer.gpu_key in for_rent
+        (place, row)
+        for place, row in zip(best, rows.at(best), strict=True)
+        if row.estimate.basis == "predicted" and _for_rent(rows, row.offer.gpu_key)
     ]
-    unsure.sort(key=lambda place: -(rows[place].p_best or 0.0))
+    unsure.sort(key=lambda each: -(each[1].p_best or 0.0))
     found = []
-    for place in unsure[:MOST_MEASURED]:
+    for place, row in unsure[:MOST_MEASURED]:
         drawn = pool.speeds.draws[pool.gpu[order[place]]]
-        found.append(_weigh(request, rows, rows[place].offer.gpu_key, saving_usd(costs, np.log(drawn))))
+        found.append(_weigh(request, rows, row.offer.gpu_key, saving_usd(costs, np.log(drawn))))
     return max(found, key=lambda each: each.net_usd, default=None)
 
 
@@ -97,9 +97,7 @@ def _fitted(costs: Floats, log_rate: Floats) -> Floats:
     return np.asarray(costs @ basis.T / costs.shape[1] @ basis)
 
 
-def _weigh(
-    request: RankRequest, rows: Sequence[RankedOffer], gpu_key: str, expected_usd: float
-) -> FindingOut:
+def _weigh(request: RankRequest, rows: Rows, gpu_key: str, expected_usd: float) -> FindingOut:
     """Hold what a measurement is expected to save against what renting the GPU for it costs."""
     there = _cheapest(rows, gpu_key)
     price = float(there.offer.price_usd_per_hour)
@@ -114,9 +112,13 @@ def _weigh(
     )
 
 
-def _cheapest(rows: Sequence[RankedOffer], gpu_key: str) -> RankedOffer:
+def _for_rent(rows: Rows, gpu_key: str) -> list[int]:
+    return [at for at in rows.of_gpu[gpu_key] if rows.offers[at].pricing is not Pricing.OWNED]
+
+
+def _cheapest(rows: Rows, gpu_key: str) -> RankedOffer:
     """Return the cheapest offer of a GPU by the hour, one that a task file can rent where there is one."""
-    alike = [row for row in rows if row.offer.gpu_key == gpu_key and row.offer.pricing is not Pricing.OWNED]
+    alike = rows.at(_for_rent(rows, gpu_key))
     rentable = [row for row in alike if can_be_tried(row)]
     return min(rentable or alike, key=lambda row: row.offer.price_usd_per_hour)
 
@@ -129,11 +131,3 @@ def _command(request: RankRequest, row: RankedOffer) -> str:
         )
         return f"gpubench rank {shlex.join(words_of(asked))} --try 1 --out try"
     return f"gpubench run {shlex.join(request.workload_names)}"
-
-
-def _best_of_each_gpu(rows: Sequence[RankedOffer]) -> Iterator[int]:
-    seen: set[str] = set()
-    for place, row in enumerate(rows):
-        if row.offer.gpu_key not in seen:
-            seen.add(row.offer.gpu_key)
-            yield place

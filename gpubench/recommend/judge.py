@@ -19,7 +19,7 @@ from gpubench.offers.outliers import Market
 from gpubench.offers.table import NOT_RANKED, OfferKey
 from gpubench.recommend import limits, objective, prices
 from gpubench.recommend.break_even import against_rent
-from gpubench.recommend.buying import purchase_filters, purchases_of
+from gpubench.recommend.buying import owned_rows, purchase_filters, purchases_of
 from gpubench.recommend.candidates import Candidates, candidates_of
 from gpubench.recommend.chances import chances_of
 from gpubench.recommend.decision import beside, decide
@@ -29,8 +29,8 @@ from gpubench.recommend.filters import (
     apply,
     excluded,
     filters_of,
+    leave_out_doubted,
     nothing_left,
-    outlier_filter,
     payment_filters,
 )
 from gpubench.recommend.finding_out import finding_out
@@ -47,7 +47,7 @@ from gpubench.recommend.notes import (
 )
 from gpubench.recommend.owning import Ownership
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.rows import rows_of, with_spot_break_even
+from gpubench.recommend.rows import Rows
 from gpubench.recommend.scaling import Scaling, scaling_of
 from gpubench.recommend.speeds import Drawer, Speeds, combine
 from gpubench.recommend.verdict import (
@@ -117,13 +117,11 @@ def judge(
         pool = pool_of(kept)
     order = objective.order(request, pool)
     chances = chances_of(request, pool, order)
-    rows = rows_of(request, pool, order, today, chances)
-    if request.spot:
-        rows = with_spot_break_even(rows, possible)
+    rows = Rows(request, pool, order, chances, today=today, possible=possible)
     decisions: tuple[BuyOrRent, ...] = ()
     if owned:
         both = dict.fromkeys([*kept, *_with_speed(possible, speeds, specs)[0]])
-        in_the_race = {row.offer: owned[row.offer] for row in rows if row.offer in owned}
+        in_the_race = {offer: owned[offer] for _, offer in owned_rows(rows) if offer in owned}
         decisions = against_rent(request, pool_of(list(both)), in_the_race)
     to_buy = pool_of(_with_speed(left.sold, speeds, specs)[0])
     ranking = Ranking(
@@ -132,7 +130,7 @@ def judge(
         sorted_by=objective.sorted_by(request),
         cases=_cases(speeds),
         **_units(request, speeds),
-        rows=tuple(rows),
+        rows=rows[: request.limit],
         excluded=excluded(fallen),
         verdict="",
         decision=decide(
@@ -153,12 +151,12 @@ def judge(
         notes=(
             *notes,
             *left_out_as_outliers(left.doubted_as_asked),
-            *far_from_others(left.market, believed, kept),
+            *far_from_others(left.taken, kept),
             *notes_of(request, pool, len(rows), today),
             *free_beside(request, offers, specs),
         ),
     )
-    return _said(request, ranking, speeds, _headline(request, pool, order))
+    return _said(request, ranking, rows, speeds, _headline(request, pool, order))
 
 
 @dataclass(frozen=True)
@@ -171,7 +169,7 @@ class _Sifted:
         sold: Hardware to buy that would pass.
         fallen: What was left out, and why.
         doubted: Of that, for a price that nobody corroborates; ``doubted_as_asked`` is paid as asked.
-        market: What every price was held against.
+        taken: The buyer's own that nobody corroborates either, each with the reason.
     """
 
     kept: list[Offer]
@@ -180,7 +178,7 @@ class _Sifted:
     fallen: list[Exclusion]
     doubted: list[Exclusion]
     doubted_as_asked: list[Exclusion]
-    market: Market
+    taken: list[tuple[Offer, str]]
 
 
 def _sift(
@@ -198,7 +196,7 @@ def _sift(
     possible, fallen = apply(filters, offers, specs)
     sold, _ = apply(filters, for_sale, specs)
     market = Market(offers)
-    possible, doubted = apply(outlier_filter(request, market, believed), possible, specs)
+    possible, doubted, taken = leave_out_doubted(request, market, possible, believed)
     paid_as_asked = payment_filters(request, {offer.pricing for offer in offers})
     kept, otherwise_paid = apply(paid_as_asked, possible, specs)
     return _Sifted(
@@ -208,30 +206,34 @@ def _sift(
         fallen=[*fallen, *doubted, *otherwise_paid],
         doubted=doubted,
         doubted_as_asked=[each for each in doubted if apply(paid_as_asked, [each.offer], specs)[0]],
-        market=market,
+        taken=taken,
     )
 
 
 def _said(
-    request: RankRequest, ranking: Ranking, speeds: Speeds, fastest_and_cheapest: tuple[int, int]
+    request: RankRequest,
+    ranking: Ranking,
+    rows: Rows,
+    speeds: Speeds,
+    fastest_and_cheapest: tuple[int, int],
 ) -> Ranking:
-    """Return the ranking with its verdict and notes, cut to the rows asked for."""
+    """Return the ranking with its verdict and notes."""
     about_the_cpu = cpu_sentences(request, speeds)
     needless = [each for each in about_the_cpu if each.startswith(NO_GPU_NEEDED)]
     said = verdict(
         request,
         ranking,
+        rows,
         fastest_and_cheapest,
         first=needless,
         last=[
             *buying_sentences(ranking.buy_or_rent),
             *(each for each in about_the_cpu if each not in needless),
-            *cpu_comparison(request, speeds, ranking.rows[0]),
+            *cpu_comparison(request, speeds, rows[0]),
         ],
     )
     return msgspec.structs.replace(
         ranking,
-        rows=ranking.rows[: request.limit],
         verdict=" ".join(said.verdict),
         notes=(
             *said.beside,
@@ -325,7 +327,7 @@ def _best_to_own(request: RankRequest, pool: Candidates, today: date) -> RankedO
     if not left:
         return None
     first = np.array(left[:1])
-    return beside(rows_of(request, pool, first, today, chances_of(request, pool, first))[0])
+    return beside(Rows(request, pool, first, chances_of(request, pool, first), today=today)[0])
 
 
 def _headline(request: RankRequest, pool: Candidates, order: NDArray[np.int64]) -> tuple[int, int]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 
 from gpubench.labels import gpu_name, gpus
 from gpubench.models import Decision, Estimate, GpuSpec, Offer, Pricing
-from gpubench.offers.dates import STALE_AFTER_DAYS, price_age_days, show_price_date
-from gpubench.offers.outliers import ADMITTED_BY, Market, name_of
-from gpubench.offers.table import OfferKey, offer_key
+from gpubench.offers.dates import STALE_AFTER_DAYS, age_days, show_price_date
+from gpubench.offers.outliers import ADMITTED_BY, name_of
 from gpubench.profile.memory import MOST_BATCH
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.chances import IN_DETAIL
@@ -93,9 +93,9 @@ def free_beside(request: RankRequest, offers: Iterable[Offer], specs: Mapping[st
     """Yield the free tiers that stand beside a ranking of rented GPUs, with their limits."""
     if request.buys or request.gpus or request.providers:
         return
-    for offer in offers:
+    for offer in (each for each in offers if each.kind == "free"):
         spec = specs.get(offer.gpu_key)
-        if offer.kind == "free" and spec is not None and spec.not_ranked_because is None:
+        if spec is not None and spec.not_ranked_because is None:
             limits = f": {plain(offer.note)}" if offer.note else ""
             yield (
                 f"Free of charge, so never per dollar: {gpu_name(offer.gpu_key)} at {plain(offer.provider)}, "
@@ -121,12 +121,12 @@ def left_out_as_outliers(doubted: Sequence[Exclusion]) -> Iterator[str]:
         )
 
 
-def far_from_others(market: Market, believed: Collection[OfferKey], offers: Iterable[Offer]) -> Iterator[str]:
+def far_from_others(taken: Sequence[tuple[Offer, str]], ranked: Iterable[Offer]) -> Iterator[str]:
     """Yield a line on a price of the buyer's own table that no provider bears out: taken, and said."""
-    if not believed:
+    if not taken:
         return
-    mine = (offer for offer in offers if offer_key(offer) in believed)
-    found = [(offer, doubt) for offer in mine if (doubt := market.doubt(offer))]
+    there = {id(offer) for offer in ranked}
+    found = [(offer, doubt) for offer, doubt in taken if id(offer) in there]
     if found:
         offer, doubt = found[0]
         more = "" if len(found) == 1 else f"; {len(found) - 1:,} more are like it"
@@ -138,13 +138,13 @@ def far_from_others(market: Market, believed: Collection[OfferKey], offers: Iter
 
 def _on_ages(pool: Candidates, today: date) -> Iterator[str]:
     """Say once how many of the prices are old, and what reads new ones."""
-    prices = [offer for offer in pool.offers if offer.pricing is not Pricing.OWNED]
-    old = [offer for offer in prices if price_age_days(offer, today) > STALE_AFTER_DAYS]
+    dates = Counter(offer.price_date for offer in pool.offers if offer.pricing is not Pricing.OWNED)
+    ages = {day: age_days(day, today) for day in dates}
+    old = sum(many for day, many in dates.items() if ages[day] > STALE_AFTER_DAYS)
     if old:
-        oldest = max(old, key=lambda offer: price_age_days(offer, today))
         yield (
-            f"{len(old):,} of {count(len(prices), 'price')} are over {STALE_AFTER_DAYS} days old, the oldest "
-            f"of {show_price_date(oldest.price_date)}: gpubench offers refresh reads today's."
+            f"{old:,} of {count(dates.total(), 'price')} are over {STALE_AFTER_DAYS} days old, the oldest "
+            f"of {show_price_date(max(dates, key=ages.__getitem__))}: gpubench offers refresh reads today's."
         )
 
 

@@ -18,6 +18,9 @@ from gpubench.recommend.request import RankRequest
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
+_AT_ONCE = 200
+"""Rows whose draws are worked out together: what they take on the way stays in the processor's cache."""
+
 _WITHOUT_A_JOB: dict[str, SortedBy] = {
     "value": "value",
     "cost": "value",
@@ -90,12 +93,16 @@ def drawn_merits(
         price: (N, D) of the instance [USD/h]; None takes every price as it is listed, however old.
         independent: Draw the error of each GPU as its own.
     """
-    rate = drawn_rates(request, pool, rows, independent=independent)
+    merits = np.empty((len(rows), request.draws))
     work = pool.work
-    if work is not None and work.drawn is not None and work.drawn_independent is not None:
-        # Of a job in hours of a reference GPU the work is drawn too: only the ratio of the two speeds counts.
-        rate *= work.samples / (work.drawn_independent if independent else work.drawn)
-    return merit(request, pool, rate, rows, price)
+    for start in range(0, len(rows), _AT_ONCE):
+        part = slice(start, start + _AT_ONCE)
+        rate = drawn_rates(request, pool, rows[part], independent=independent)
+        if work is not None and work.drawn is not None and work.drawn_independent is not None:
+            # Of a job in hours of a reference GPU the work is drawn too: only the ratio of the speeds counts.
+            rate *= work.samples / (work.drawn_independent if independent else work.drawn)
+        merits[part] = merit(request, pool, rate, rows[part], None if price is None else price[part])
+    return merits
 
 
 def order(request: RankRequest, pool: Candidates) -> Indices:

@@ -38,7 +38,7 @@ class Ownership:
         condition: Of the cards: new, used or unstated; quoted, where the price is the buyer's own.
         resale_usd: What they bring at the end.
         power_w: All GPUs at work; ``power_basis`` is measured, given or board power.
-        assumed: What was not given and holds a default.
+        assumed: What was not given and holds a default, the limits of its host among it.
         use: Share of all hours that the jobs of a month take, over 1 where they are too many; None without.
     """
 
@@ -267,13 +267,34 @@ def _resolve(
         source=source,
         host_usd=host_usd,
         condition=condition,
-        assumed=tuple(
-            field
-            for field in owned.assumed
-            if not (field == "power_w" and basis == "measured")
-            and not (field in _OPTIONS and request.was_given(_OPTIONS[field]))
+        assumed=(
+            *(
+                field
+                for field in owned.assumed
+                if not (field == "power_w" and basis == "measured")
+                and not (field in _OPTIONS and request.was_given(_OPTIONS[field]))
+            ),
+            *_limits_assumed(owned, request, buys_a_host=condition != "quoted" and host_usd > 0),
         ),
     )
+
+
+def _limits_assumed(owned: Owned, request: RankRequest, *, buys_a_host: bool) -> Iterator[str]:
+    """Yield what is assumed of the power supply and the slots that a purchase is held to.
+
+    A host that is bought has those of the default one unless others are given; of a host that is there
+    already only what is given counts.
+    """
+    if buys_a_host and request.psu_watts is None:
+        yield "psu_watts"
+    if buys_a_host or request.psu_watts is not None:
+        yield "psu_share"
+        yield "host_w"
+    if buys_a_host and request.slots is None:
+        yield "slots"
+    spec = find_spec(owned.gpu_key)
+    if (buys_a_host or request.slots is not None) and (spec is None or spec.slot_count is None):
+        yield "card_slots"
 
 
 _OPTIONS = {

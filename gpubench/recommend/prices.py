@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpubench.models import Asks, Offer, Pricing
-from gpubench.offers.dates import price_age_days
+from gpubench.offers.dates import age_days
 from gpubench.offers.moves import (
     ASKS_HALF_LIFE_DAYS,
     DAYS_PER_YEAR,
@@ -19,6 +19,9 @@ from gpubench.offers.moves import (
     AskKey,
     spread_of,
 )
+
+_AT_ONCE = 200
+"""Groups whose walks are drawn together: what they take stays in the processor's cache."""
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -63,23 +66,23 @@ class Prices:
 
 def prices_of(offers: Sequence[Offer], market: Market) -> Prices:
     """Lay out what is known of each offer's price; owned hardware costs what it costs."""
-    size = len(offers)
     listed = np.array([float(offer.price_usd_per_hour) for offer in offers])
-    sigma, other_sigma = np.zeros(size), np.zeros(size)
-    stands, other_log = np.ones(size), np.zeros(size)
     groups: dict[tuple[str, str, Pricing], int] = {}
-    group = np.empty(size, dtype=np.int64)
+    group = np.array(
+        [groups.setdefault((o.provider, o.gpu_key, o.pricing), len(groups)) for o in offers], dtype=np.int64
+    )
+    age_of = {day: age_days(day, market.today) for day in {offer.price_date for offer in offers}}
+    days = np.array([age_of[offer.price_date] for offer in offers], dtype=float)
+    sigma = market.drift * np.sqrt(days / DAYS_PER_YEAR)
+    sigma[np.array([offer.pricing is Pricing.OWNED for offer in offers], dtype=bool)] = 0.0
+    stands, other_log, other_sigma = np.ones(len(offers)), np.zeros(len(offers)), np.zeros(len(offers))
     for row, offer in enumerate(offers):
-        key = (offer.provider, offer.gpu_key, offer.pricing)
-        group[row] = groups.setdefault(key, len(groups))
-        if offer.pricing is Pricing.OWNED:
+        if offer.kind != "marketplace":
             continue
-        days = price_age_days(offer, market.today)
-        asks = market.asks.get((offer.gpu_key, offer.pricing)) if offer.kind == "marketplace" else None
-        if asks is None:
-            sigma[row] = market.drift * math.sqrt(days / DAYS_PER_YEAR)
-        else:
-            stands[row] = 0.5 ** (days / ASKS_HALF_LIFE_DAYS)
+        asks = market.asks.get((offer.gpu_key, offer.pricing))
+        if asks is not None and offer.pricing is not Pricing.OWNED:
+            sigma[row] = 0.0
+            stands[row] = 0.5 ** (days[row] / ASKS_HALF_LIFE_DAYS)
             other_log[row] = math.log(asks.median_usd_per_hour * offer.gpu_count)
             other_sigma[row] = spread_of(asks)
     return Prices(listed, sigma, group, len(groups), stands, other_log, other_sigma)
@@ -91,9 +94,14 @@ def drawn_prices(prices: Prices, rows: Indices, draws: int, seed: int) -> Floats
     result = np.repeat(prices.listed[rows][:, None], draws, axis=1)
     drifting = np.flatnonzero(prices.sigma[rows])
     if len(drifting):
-        walks = random.standard_normal((prices.group_count, draws))
-        steps = walks[prices.group[rows[drifting]]] * prices.sigma[rows[drifting]][:, None]
-        result[drifting] *= np.exp(steps)
+        group, sigma = prices.group[rows], prices.sigma[rows]
+        by_group = drifting[np.argsort(group[drifting], kind="stable")]
+        for start in range(0, prices.group_count, _AT_ONCE):
+            count = min(_AT_ONCE, prices.group_count - start)
+            walks = random.standard_normal((count, draws))
+            ends = np.searchsorted(group[by_group], (start, start + count))
+            for place in by_group[slice(*ends)].tolist():
+                result[place] *= np.exp(walks[group[place] - start] * sigma[place])
     fleeting = np.flatnonzero(prices.stands[rows] < 1)
     if len(fleeting):
         chosen = rows[fleeting]

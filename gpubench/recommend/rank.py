@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from gpubench.errors import MisuseError
 from gpubench.models import Ranking
 from gpubench.offers.moves import drift_of
 from gpubench.offers.table import OfferTable
@@ -68,6 +69,8 @@ def rank(request: RankRequest) -> Ranking:
     if request.jobs_per_month is not None:
         # How long a job takes says how much a machine works, and that what an hour of it costs.
         first = answer(msgspec.structs.replace(request, limit=None, draws=1))
+        if first.decision is None or first.decision.job is None:
+            raise MisuseError("--jobs-per-month needs a job, and there is none to assume here: add --samples")
         machines = at_work(machines, first.rows, request)
     return with_lines(request, answer(request), answer)
 

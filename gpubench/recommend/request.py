@@ -432,11 +432,13 @@ def _check_job(request: RankRequest) -> None:
         raise MisuseError("--epochs and --dataset-size go together: samples = epochs x dataset size")
     if request.relative and request.job_samples is not None:
         raise MisuseError("--relative ranks without a job: leave out --samples, --epochs and --dataset-size")
-    for field in ("deadline_hours", "budget_usd", "jobs_per_month"):
+    for field in ("deadline_hours", "budget_usd"):
         if getattr(request, field) is not None and request.job_samples is None:
             raise MisuseError(f"{spelled(field)} needs a job: add --samples, or --epochs and --dataset-size")
     if request.jobs_per_month is None:
         return
+    if request.relative:
+        raise MisuseError("--jobs-per-month counts jobs, and --relative ranks without one: leave out either")
     if not (request.buys or request.own):
         raise MisuseError(
             "--jobs-per-month is what owned hardware does: add --buy, --max-purchase-usd or --own"

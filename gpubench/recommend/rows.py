@@ -1,18 +1,18 @@
-"""From columns to rows: rank, chances, value, job and Pareto set of every offer, best first."""
+"""From columns to rows: rank, chances, value, job and Pareto set of the offers that are looked at."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
-from typing import Any
+from functools import cached_property
+from typing import Any, overload
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from gpubench.models import Estimate, Finding, FindingKind, Offer, Pricing, RankedOffer, TaskKind
-from gpubench.offers.dates import STALE_AFTER_DAYS, price_day
+from gpubench.offers.dates import STALE_AFTER_DAYS, age_days
 from gpubench.recommend import economics
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.chances import Chances
@@ -27,98 +27,211 @@ Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 
-def rows_of(
-    request: RankRequest, pool: Candidates, order: Indices, today: date, chances: Chances
-) -> list[RankedOffer]:
-    """Return every row of the ranking, best first."""
-    columns = _known_columns(pool, order, today) | _figure_columns(request, pool, order, chances)
-    names = tuple(columns)
-    return [
-        RankedOffer(**dict(zip(names, values, strict=True))) for values in zip(*columns.values(), strict=True)
-    ]
+class Rows(Sequence[RankedOffer]):
+    """Every row of a ranking, best first, each made when it is asked for: of 100,000 few are looked at.
 
+    Attributes:
+        offers: The offer of each row.
+    """
 
-def with_spot_break_even(rows: list[RankedOffer], offers: Iterable[Offer]) -> list[RankedOffer]:
-    """Return the rows; spot ones with the share of work that may be lost before on demand is as cheap."""
-    on_demand = {_machine(o): float(o.price_usd_per_hour) for o in offers if o.pricing is Pricing.ON_DEMAND}
-    return [
-        msgspec.structs.replace(
-            row,
-            spot_break_even=economics.spot_break_even(
-                on_demand[_machine(row.offer)], float(row.offer.price_usd_per_hour)
-            ),
+    def __init__(
+        self,
+        request: RankRequest,
+        pool: Candidates,
+        order: Indices,
+        chances: Chances,
+        *,
+        today: date,
+        possible: Iterable[Offer] = (),
+    ) -> None:
+        """Keep the columns that rows are made of.
+
+        Args:
+            request: What was asked.
+            pool: The offers.
+            order: Rows of the pool, best first.
+            chances: How sure their order is.
+            today: The day that price ages count to.
+            possible: The same offers however they are paid: what spot prices are held against.
+        """
+        self.offers = [pool.offers[row] for row in order.tolist()]
+        self._request, self._pool, self._order, self._chances = request, pool, order, chances
+        self._ages = {day: age_days(day, today) for day in {offer.price_date for offer in pool.offers}}
+        self._stale = {age: _stale(age) for age in self._ages.values()}
+        self._on_demand = (
+            {_machine(o): float(o.price_usd_per_hour) for o in possible if o.pricing is Pricing.ON_DEMAND}
+            if request.spot
+            else {}
         )
-        if row.offer.pricing is Pricing.SPOT and _machine(row.offer) in on_demand
-        else row
-        for row in rows
-    ]
+        estimates, parts = pool.speeds.estimates, pool.speeds.parts
+        self._by_gpu: dict[str, Sequence[Any]] = {
+            "estimate": estimates,
+            "parts": [each if len(each) > 1 else () for each in parts],
+            "fits_memory": [each.fits_memory for each in estimates],
+            "latency_s": [_latency_s(each) for each in parts],
+            "factors": [factors_of(load_specs().get(key)) for key in pool.speeds.keys],
+        }
+        self._time, self._money = time_and_cost(request, pool, order)
+        self._memory = np.nan_to_num(pool.memory[order], nan=0.0)
+        self._beaten_by = dominators(self._time, self._money, self._memory)
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.offers)
+
+    @overload
+    def __getitem__(self, at: int) -> RankedOffer: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[RankedOffer, ...]: ...
+    def __getitem__(self, at: int | slice) -> RankedOffer | tuple[RankedOffer, ...]:
+        """Return one row, or several."""
+        chosen = np.arange(len(self))[at]
+        return self.at(chosen) if isinstance(at, slice) else self.at([int(chosen)])[0]
+
+    @cached_property
+    def of_gpu(self) -> Mapping[str, Sequence[int]]:
+        """The rows of each GPU, GPUs and rows best first."""
+        found: dict[str, list[int]] = {}
+        for at, offer in enumerate(self.offers):
+            found.setdefault(offer.gpu_key, []).append(at)
+        return found
+
+    def p_best_of_gpu(self, offer: Offer, *, independent: bool = False) -> float:
+        """Return the probability that an offer of this GPU is the best: of several, at most one is.
+
+        Args:
+            offer: An offer of the ranking: of hardware to own all such count, else all to rent.
+            independent: Where the error of each GPU is its own.
+        """
+        chances = self._chances.p_best_independent if independent else self._chances.p_best
+        alike = self._to_rent_and_to_own[offer.gpu_key, _is_owned(offer)]
+        return min(1.0, float(np.sum(chances[np.asarray(alike)])))
+
+    @cached_property
+    def _to_rent_and_to_own(self) -> Mapping[tuple[str, bool], Sequence[int]]:
+        """The rows of each GPU to rent, and those to own, best first."""
+        found: dict[tuple[str, bool], list[int]] = {}
+        for at, offer in enumerate(self.offers):
+            found.setdefault((offer.gpu_key, _is_owned(offer)), []).append(at)
+        return found
+
+    @property
+    def best_to_rent_and_to_own(self) -> Sequence[int]:
+        """The first row of each GPU to rent, and the first to own, in their order."""
+        return [each[0] for each in self._to_rent_and_to_own.values()]
+
+    @property
+    def one_a_gpu(self) -> Sequence[int]:
+        """The best row of each GPU to rent, and each of what is owned or could be; of one GPU every row."""
+        if len(self.of_gpu) == 1:
+            return range(len(self))
+        best = set(self.best_to_rent_and_to_own)
+        return [at for at, offer in enumerate(self.offers) if at in best or _is_owned(offer)]
+
+    @property
+    def leading(self) -> Sequence[RankedOffer]:
+        """The rows that share the first rank."""
+        ranks = self._chances.ranks
+        return self[: ranks.count(ranks[0])]
+
+    def __iter__(self) -> Iterator[RankedOffer]:
+        """Yield every row."""
+        return iter(self[:])
+
+    def at(self, positions: Sequence[int] | Indices) -> tuple[RankedOffer, ...]:
+        """Return the rows at these positions."""
+        chosen = np.asarray(positions, dtype=np.int64)
+        columns = self._known(chosen) | self._figures(chosen) | self._pareto(chosen)
+        names = tuple(columns)
+        return tuple(
+            RankedOffer(**dict(zip(names, values, strict=True)))
+            for values in zip(*columns.values(), strict=True)
+        )
+
+    def _known(self, chosen: Indices) -> dict[str, Sequence[Any]]:
+        """Return what is known of rows before any arithmetic: the offer, its GPU, the age of its price."""
+        offers = [self.offers[at] for at in chosen.tolist()]
+        rows = self._order[chosen].tolist()
+        gpus = self._pool.gpu[rows].tolist()
+        ages = [self._ages[offer.price_date] for offer in offers]
+        estimates = self._pool.speeds.estimates
+        return {
+            "offer": offers,
+            "scaling_basis": [self._pool.scalings[row].basis for row in rows],
+            "price_age_days": ages,
+            "spot_break_even": [self._spot_break_even(offer) for offer in offers],
+            "findings": [estimates[g].findings + self._stale[age] for g, age in zip(gpus, ages, strict=True)],
+            **{name: [values[gpu] for gpu in gpus] for name, values in self._by_gpu.items()},
+        }
+
+    def _spot_break_even(self, offer: Offer) -> float | None:
+        """Return the share of work that may be lost before on demand is as cheap."""
+        on_demand = self._on_demand.get(_machine(offer)) if offer.pricing is Pricing.SPOT else None
+        if on_demand is None:
+            return None
+        return economics.spot_break_even(on_demand, float(offer.price_usd_per_hour))
+
+    def _figures(self, chosen: Indices) -> dict[str, Sequence[Any]]:
+        """Return the computed fields of rows."""
+        pool, chances, rows = self._pool, self._chances, self._order[chosen]
+        price = pool.price[rows]
+        value, low, high = (
+            economics.samples_per_usd(rate[rows], price)
+            for rate in (pool.rate, pool.rate_low, pool.rate_high)
+        )
+        reference = _reference_rate(self._request, pool.speeds)
+        columns: dict[str, Sequence[Any]] = {
+            "rank": [chances.ranks[at] for at in chosen.tolist()],
+            "tie": [chances.ties[at] for at in chosen.tolist()],
+            "p_best": chances.p_best[chosen].tolist(),
+            "p_best_independent": chances.p_best_independent[chosen].tolist(),
+            "p_near_best": chances.p_near_best[chosen].tolist(),
+            "p_top3": chances.p_top3[chosen].tolist(),
+            "samples_per_s": pool.rate[rows].tolist(),
+            "samples_per_s_low": _known(pool.rate_low[rows]),
+            "samples_per_s_high": _known(pool.rate_high[rows]),
+            "samples_per_usd": value.tolist(),
+            "samples_per_usd_low": _known(low),
+            "samples_per_usd_high": _known(high),
+            "usd_per_million_samples": economics.usd_per_million_samples(value).tolist(),
+            "scaling_efficiency": pool.efficiency[rows].tolist(),
+        }
+        for suffix, rate in (("", pool.rate), ("_low", pool.ratio_low), ("_high", pool.ratio_high)):
+            score = rate[rows] / reference
+            columns[f"score{suffix}"] = _known(score)
+            columns[f"reference_hours_per_usd{suffix}"] = _known(score / price)
+        return columns | _job_columns(self._request, pool, rows)
+
+    def _pareto(self, chosen: Indices) -> dict[str, Sequence[Any]]:
+        """Return whether nothing beats a row in time, cost and memory at once, and what does."""
+        time, money, memory = self._time, self._money, self._memory
+        by = self._beaten_by[chosen]
+        better = (
+            (time[by] < time[chosen]) * _FASTER
+            + (money[by] < money[chosen]) * _CHEAPER
+            + (memory[by] > memory[chosen]) * _LARGER
+        )
+        work = " per sample" if self._pool.work is None else ""
+        reasons = [
+            None if rival < 0 else f"{_label(self.offers[rival])}: {_ADVANTAGES[kind].format(work=work)}"
+            for rival, kind in zip(by.tolist(), better.tolist(), strict=True)
+        ]
+        return {"pareto": (by < 0).tolist(), "dominated_by": reasons}
 
 
 def _machine(offer: Offer) -> tuple[str, str, str | None]:
     return offer.provider, offer.instance, offer.region
 
 
-def _figure_columns(
-    request: RankRequest, pool: Candidates, order: Indices, chances: Chances
-) -> dict[str, list[Any]]:
-    """Return the computed fields of the rows, in order, as plain lists."""
-    price = pool.price[order]
-    value, low, high = (
-        economics.samples_per_usd(rate[order], price) for rate in (pool.rate, pool.rate_low, pool.rate_high)
-    )
-    reference = _reference_rate(request, pool.speeds)
-    columns: dict[str, list[Any]] = {
-        "rank": chances.ranks,
-        "tie": chances.ties,
-        "p_best": chances.p_best,
-        "p_best_independent": chances.p_best_independent,
-        "p_near_best": chances.p_near_best,
-        "p_top3": chances.p_top3,
-        "samples_per_s": pool.rate[order].tolist(),
-        "samples_per_s_low": _known(pool.rate_low[order]),
-        "samples_per_s_high": _known(pool.rate_high[order]),
-        "samples_per_usd": value.tolist(),
-        "samples_per_usd_low": _known(low),
-        "samples_per_usd_high": _known(high),
-        "usd_per_million_samples": economics.usd_per_million_samples(value).tolist(),
-        "scaling_efficiency": pool.efficiency[order].tolist(),
-    }
-    for suffix, rate in (("", pool.rate), ("_low", pool.ratio_low), ("_high", pool.ratio_high)):
-        score = rate[order] / reference
-        columns[f"score{suffix}"] = _known(score)
-        columns[f"reference_hours_per_usd{suffix}"] = _known(score / price)
-    columns |= _job_columns(request, pool, order)
-    columns |= _pareto_columns(request, pool, order)
-    return columns
-
-
-def _job_columns(request: RankRequest, pool: Candidates, order: Indices) -> dict[str, list[Any]]:
+def _job_columns(request: RankRequest, pool: Candidates, rows: Indices) -> dict[str, Sequence[Any]]:
     if pool.work is None:
         return {}
-    columns: dict[str, list[Any]] = {}
+    columns: dict[str, Sequence[Any]] = {}
     for suffix, rate in zip(("", "_low", "_high"), job_rates(pool), strict=True):
-        job_hours = hours(request, pool, rate[order], order)
+        job_hours = hours(request, pool, rate[rows], rows)
         columns[f"hours{suffix}"] = _known(job_hours)
-        columns[f"cost_usd{suffix}"] = _known(cost(request, pool, job_hours, order))
+        columns[f"cost_usd{suffix}"] = _known(cost(request, pool, job_hours, rows))
     return columns
-
-
-def _pareto_columns(request: RankRequest, pool: Candidates, order: Indices) -> dict[str, list[Any]]:
-    """Return whether nothing beats a row in time, cost and memory at once, and what does."""
-    time, money = time_and_cost(request, pool, order)
-    work = " per sample" if pool.work is None else ""
-    memory = np.nan_to_num(pool.memory[order], nan=0.0)
-    by = dominators(time, money, memory)
-    better = (
-        (time[by] < time) * _FASTER + (money[by] < money) * _CHEAPER + (memory[by] > memory) * _LARGER
-    ).tolist()
-    rivals = by.tolist()
-    names = {row: _label(pool.offers[order[row]]) for row in set(rivals) if row >= 0}
-    reasons = [
-        None if rival < 0 else f"{names[rival]}: {_ADVANTAGES[kind].format(work=work)}"
-        for rival, kind in zip(rivals, better, strict=True)
-    ]
-    return {"pareto": [rival < 0 for rival in rivals], "dominated_by": reasons}
 
 
 _FASTER, _CHEAPER, _LARGER = 1, 2, 4
@@ -135,30 +248,6 @@ _ADVANTAGES = {
 
 def _label(offer: Offer) -> str:
     return " ".join(part for part in (offer.provider, offer.instance, offer.region) if part)
-
-
-def _known_columns(pool: Candidates, order: Indices, today: date) -> dict[str, list[Any]]:
-    """Return what is known of each row before any arithmetic: the offer, its GPU, the age of its price."""
-    offers = [pool.offers[row] for row in order.tolist()]
-    gpus = pool.gpu[order].tolist()
-    ages = {day: max(0, (today - price_day(day)).days) for day in {offer.price_date for offer in offers}}
-    price_ages = [ages[offer.price_date] for offer in offers]
-    estimates, parts = pool.speeds.estimates, pool.speeds.parts
-    stale = {age: _stale(age) for age in ages.values()}
-    by_gpu = {
-        "estimate": estimates,
-        "parts": [each if len(each) > 1 else () for each in parts],
-        "fits_memory": [each.fits_memory for each in estimates],
-        "latency_s": [_latency_s(each) for each in parts],
-        "factors": [factors_of(load_specs().get(key)) for key in pool.speeds.keys],
-    }
-    return {
-        "offer": offers,
-        "scaling_basis": [pool.scalings[row].basis for row in order.tolist()],
-        "price_age_days": price_ages,
-        "findings": [estimates[gpu].findings + stale[age] for gpu, age in zip(gpus, price_ages, strict=True)],
-        **{name: [values[gpu] for gpu in gpus] for name, values in by_gpu.items()},
-    }
 
 
 def _stale(age_days: int) -> tuple[Finding, ...]:
@@ -185,3 +274,7 @@ def _known(values: Floats) -> list[float | None]:
     if np.isnan(values).any():
         return [None if math.isnan(value) else value for value in plain]
     return list[float | None](plain)
+
+
+def _is_owned(offer: Offer) -> bool:
+    return offer.pricing is Pricing.OWNED

@@ -10,6 +10,7 @@ import msgspec
 from gpubench.errors import MisuseError
 from gpubench.models import Ranking, UsageLine
 from gpubench.profile import load_profiles
+from gpubench.recommend.choices import without_chances
 from gpubench.recommend.request import RankRequest
 
 OTHERS: tuple[tuple[Literal["image", "language"], str], ...] = (
@@ -50,7 +51,5 @@ def _others(request: RankRequest, rank: Callable[[RankRequest], Ranking]) -> Ite
         except MisuseError:  # nothing that was asked for can run it, so there is nothing to say
             continue
         if found is not None and found.job is not None:
-            choice = msgspec.structs.replace(
-                found.choice, p_best=None, p_best_independent=None, p_near_best=None
-            )
+            choice = without_chances(found.choice)
             yield UsageLine(name=name, workloads=(workload,), job=found.job, choice=choice)

@@ -18,10 +18,12 @@ from gpubench.models import (
     RankedOffer,
     Ranking,
     SortedBy,
+    Sureness,
 )
 from gpubench.recommend.economics import SECONDS_PER_HOUR, train_hours
 from gpubench.recommend.own_devices import CPU_KEY
 from gpubench.recommend.request import RankRequest
+from gpubench.recommend.rows import Rows
 from gpubench.recommend.speeds import Speeds
 from gpubench.recommend.words import batches_of, buying_words
 from gpubench.units import (
@@ -35,6 +37,9 @@ from gpubench.units import (
 
 NO_GPU_NEEDED = "You do not need a GPU for this"
 """How the sentence begins that comes before everything else."""
+
+CAUTION = "Caution"
+"""How the sentence begins that flags what the answer rests on and should not."""
 
 SURENESS = "How sure"
 """How the sentence begins that says how sure the answer is."""
@@ -71,6 +76,7 @@ class Said(NamedTuple):
 def verdict(
     request: RankRequest,
     ranking: Ranking,
+    rows: Rows,
     fastest_and_cheapest: tuple[int, int],
     *,
     first: Sequence[str] = (),
@@ -80,22 +86,23 @@ def verdict(
 
     Args:
         request: What was asked.
-        ranking: All rows, best first, at least one, with the decision.
+        ranking: The answer, with the decision; its rows are those that are shown.
+        rows: All of them, best first, at least one.
         fastest_and_cheapest: Which rows are the fastest and the cheapest by the hour.
         first: What comes before everything: that no GPU is needed.
         last: What comes after it: buying, and the CPU here.
     """
-    head = ranking.rows[0]
+    head = rows[0]
     sentences = [
         *first,
-        _best(request, ranking),
-        _sureness(ranking),
+        _best(request, ranking, head),
+        _sureness(ranking, len(rows)),
         _doubts(ranking),
         _advice(ranking),
         _host_bound(head),
-        _tie(ranking.rows),
+        _tie(rows.leading),
         _spot(head),
-        _others(ranking, *fastest_and_cheapest),
+        _others(ranking, rows, *fastest_and_cheapest),
         *last,
     ]
     return _within(MOST_WORDS, [sentence for sentence in sentences if sentence])
@@ -116,8 +123,7 @@ def _within(most_words: int, sentences: Iterable[str]) -> Said:
     return Said(tuple(said), tuple(beside))
 
 
-def _best(request: RankRequest, ranking: Ranking) -> str:
-    row = ranking.rows[0]
+def _best(request: RankRequest, ranking: Ranking, row: RankedOffer) -> str:
     best = " at each GPU's own largest batch" if request.batch_size == "max" else ""
     title = _TITLES[ranking.sorted_by]
     return f"{title}{best}: {_who(row)}, {_merit(ranking, row)}, {_BASIS[row.estimate.basis]}."
@@ -159,33 +165,41 @@ def _rate(ranking: Ranking, row: RankedOffer) -> str:
     return f"{figure} {ranking.throughput_unit}"
 
 
-def _sureness(ranking: Ranking) -> str:
+def _sureness(ranking: Ranking, total: int) -> str:
     """Say how sure the choice is, under common errors and independent ones, and what choosing now costs."""
     decision = ranking.decision
     if decision is None or decision.sureness is None:
         return ""
-    if len(ranking.rows) == 1:
+    if total == 1:
         return "It is the only offer left."
     sure, alone = decision.sureness, decision.sureness_independent
-    offers = f"best of {len(ranking.rows):,}"
+    offers = f"best of {total:,}"
     if min(sure.p_best, 1.0 if alone is None else alone.p_best) > CERTAIN:
         return f"{SURENESS}: {_probability(sure.p_best)} {offers}, also if errors are independent."
-    independent = "" if alone is None else f" ({_probability(alone.p_best)} if errors are independent)"
+    alike = "" if alone is None else f" (independent errors: {', '.join(_figures(alone))})"
+    best, near, regret = _figures(sure)
+    return f"{SURENESS}: {best} {offers}, {near} within 10 % of the best, expected regret {regret}{alike}."
+
+
+def _figures(sure: Sureness) -> tuple[str, str, str]:
+    """P(best), P(within 10 % of the best), and the expected regret."""
     regret = format_percent(sure.regret_share) if sure.regret_usd is None else format_usd(sure.regret_usd)
-    return (
-        f"{SURENESS}: {_probability(sure.p_best)} {offers}{independent}, "
-        f"{_probability(sure.p_near_best)} within 10 % of the best; expected regret {regret}."
-    )
+    return _probability(sure.p_best), _probability(sure.p_near_best), regret
 
 
 def _probability(value: float) -> str:
     return "over 99 %" if value > CERTAIN else format_percent(value)
 
 
-def _tie(rows: Sequence[RankedOffer]) -> str:
+def _tie(leading: Sequence[RankedOffer]) -> str:
     """Name the other GPUs that cannot be told from the first."""
-    rivals = rivals_of(rows)
+    rivals = _rivals(leading)
     return f"Statistically tied with {listing(rivals, most=2)}." if rivals else ""
+
+
+def caution(ranking: Ranking) -> str:
+    """Return the sentence to read before paying: a doubt that decides, else what makes the choice surer."""
+    return _doubts(ranking) or _advice(ranking)
 
 
 def _doubts(ranking: Ranking) -> str:
@@ -198,7 +212,7 @@ def _doubts(ranking: Ranking) -> str:
     words = [f"{listing(beyond)} extrapolated beyond the fit"] if beyond else []
     words += [decision.unfitted] if decision.unfitted else []
     text = "; ".join(words)
-    return f"Caution: {text}." if text else ""
+    return f"{CAUTION}: {text}." if text else ""
 
 
 def _advice(ranking: Ranking) -> str:
@@ -218,27 +232,23 @@ def _advice(ranking: Ranking) -> str:
     return f"Measuring {gpu_name(found.gpu_key)} first saves {saved} on average for {paid}."
 
 
-def rivals_of(rows: Sequence[RankedOffer]) -> list[str]:
+def _rivals(leading: Sequence[RankedOffer]) -> list[str]:
     """Return the other GPUs that cannot be told from the head of the ranking, likeliest first."""
-    names = dict.fromkeys(gpus_of(row.offer) for row in _tied(rows))
-    names.pop(gpus_of(rows[0].offer), None)
+    tied = sorted((row for row in leading[1:] if row.tie), key=lambda row: -(row.p_best or 0.0))
+    names = dict.fromkeys(gpus_of(row.offer) for row in tied)
+    names.pop(gpus_of(leading[0].offer), None)
     return list(names)
 
 
-def _tied(rows: Sequence[RankedOffer]) -> list[RankedOffer]:
-    tied = (row for row in rows[1:] if row.tie and row.rank == rows[0].rank)
-    return sorted(tied, key=lambda row: -(row.p_best or 0.0))
-
-
-def _others(ranking: Ranking, fastest: int, cheapest: int) -> str:
+def _others(ranking: Ranking, rows: Rows, fastest: int, cheapest: int) -> str:
     """Name the fastest and the cheapest by the hour, where they are other offers than the best."""
     parts = []
     if fastest and ranking.sorted_by in {"value", "cost"}:
-        row = ranking.rows[fastest]
+        row = rows[fastest]
         speed = _rate(ranking, row) if ranking.sorted_by == "value" else _job(row)
         parts.append(f"fastest: {_who(row)}, {speed}")
     if cheapest:
-        parts.append(f"cheapest by the hour: {_who(ranking.rows[cheapest])}")
+        parts.append(f"cheapest by the hour: {_who(rows[cheapest])}")
     text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}." if text else ""
 

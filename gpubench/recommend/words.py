@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from gpubench.models import BuyOrRent, Estimate, Pricing, Purchase
+from gpubench.recommend.buying import HOST_W, PSU_SHARE, UNKNOWN_SLOTS
 from gpubench.recommend.economics import HOURS_PER_MONTH, HOURS_PER_YEAR, useful_hours
 from gpubench.recommend.request import DEFAULT_HOST, RankRequest
 from gpubench.units import UNKNOWN, format_number, format_percent
@@ -28,12 +29,14 @@ _ASSUMED = {
     "idle_w": "no power when idle",
     "pue": f"PUE {_DEFAULTS.pue:g}",
     "tariff_usd_per_kwh": f"${_TARIFF.low:.2f} to {_TARIFF.high:.2f} a kWh",
+    "psu_watts": f"a power supply of {DEFAULT_HOST.psu_w:,.0f} W",
+    "psu_share": f"a power supply in use to {format_percent(PSU_SHARE)} of its rating at most",
+    "host_w": f"{HOST_W:.0f} W for the machine around the cards",
+    "slots": f"{DEFAULT_HOST.slots} slots for cards",
+    "card_slots": f"{UNKNOWN_SLOTS:g} slots for a card whose width is not known",
     "resale_usd": f"resale at {100 * _RESALE.low:.0f} to {100 * _RESALE.high:.0f} % of the price",
 }
-_A_HOST = (
-    f"${DEFAULT_HOST.price_usd:,.0f} for the machine around the cards, with {DEFAULT_HOST.slots} slots and a "
-    f"power supply of {DEFAULT_HOST.psu_w:,.0f} W where they were not given"
-)
+_A_HOST = f"${DEFAULT_HOST.price_usd:,.0f} for the machine around the cards"
 _NO_HOST = "no host to pay for"
 
 

@@ -27,7 +27,7 @@ NEWEST = 5
 """Runs that are read of each case, on each device, with each set of findings: a median of five is steady."""
 _INDEX_BYTES = 64 * MIB
 """Some 60,000 runs of 17 cases."""
-_VERSION = 1
+_VERSION = 2
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
@@ -40,11 +40,17 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True):
-    """What a listing says of a run, and what tells whether a figure may rest on it."""
+    """What a listing says of a run, and what tells whether a figure may rest on it.
+
+    Attributes:
+        cases: Those that have a row, and those that were planned and never reached.
+    """
 
     run_id: str
     started_at: str
     finished: bool
+    interrupted: bool
+    cases: int
     budget: str
     torch: str | None
     backend: str
@@ -106,6 +112,8 @@ class _File(msgspec.Struct):
     environment: _Environment
     measurements: tuple[_Measurement, ...]
     finished_at: str | None = None
+    interrupted: bool = False
+    planned: tuple[msgspec.Raw, ...] = ()
 
 
 def head_of(data: bytes, path: Path) -> tuple[Head, int]:
@@ -125,6 +133,8 @@ def head_of(data: bytes, path: Path) -> tuple[Head, int]:
             file.run_id,
             file.started_at,
             file.finished_at is not None,
+            file.interrupted,
+            len({bytes(case) for case in (*file.planned, *(m.case for m in file.measurements))}),
             file.budget,
             file.environment.torch,
             device.backend,

@@ -16,6 +16,7 @@ from gpubench.errors import MisuseError
 from gpubench.files import append_line, read_bytes, remove_file
 from gpubench.measure import checks
 from gpubench.models import Case, Launch, Measurement, MicroResult, Run, Status
+from gpubench.models.measurement import UNFINISHED
 from gpubench.models.record import Record
 from gpubench.units import MIB, plain
 
@@ -82,7 +83,7 @@ def read(path: Path) -> Run | None:
     if not os.path.lexists(ledger):
         return None
     run: Run | None = None
-    for line in read_bytes(ledger, MAX_LEDGER_BYTES).split(b"\n"):
+    for line in read_bytes(ledger, MAX_LEDGER_BYTES, may_grow=True).split(b"\n"):
         entry = _decoded(line)
         if entry.run is not None and run is None:
             run = entry.run
@@ -113,7 +114,7 @@ def _with_row(run: Run, row: Measurement) -> Run:
 
 def finished_part(row: Measurement) -> Measurement | None:
     """Return a row with the launches that came to their end, to be judged anew; None where there is none."""
-    if row.status is Status.TIMEOUT:
+    if row.status in UNFINISHED:
         return None
     launches = tuple(launch for launch in row.launches if not launch.stopped)
     if len(launches) == len(row.launches):

@@ -113,12 +113,12 @@ def refuse_if_held(folder: Path, run_id: str) -> None:
     path = lock_path(folder, run_id)
     try:
         descriptor = _open(path, os.O_RDONLY)
+        try:
+            holder = _read(descriptor)
+        finally:
+            os.close(descriptor)
     except OSError:
         return
-    try:
-        holder = _read(descriptor)
-    finally:
-        os.close(descriptor)
     if holder is not None and (_is_elsewhere(holder, by_kernel=True) or _is_alive(holder)):
         raise RunLockedError(_refusal(run_id, holder, path))
 

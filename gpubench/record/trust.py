@@ -54,12 +54,9 @@ def examine(run: Run) -> Trust:
 
 
 def _doubts(run: Run, measurements: tuple[Measurement, ...]) -> Iterator[Doubt]:
-    if run.finished_at is None:
-        yield Doubt(
-            weight="problem",
-            kind="UNFINISHED",
-            text=f"the run was cut off; {_resume(run)}",
-        )
+    if run.interrupted or run.finished_at is None:
+        kind, how = ("INTERRUPTED", "interrupted") if run.interrupted else ("UNFINISHED", "cut off")
+        yield Doubt(weight="problem", kind=kind, text=f"the run was {how}; {_resume(run)}")
     known = {finding.kind: finding for finding in (*checks.of_run(run), *run.findings)}
     yield from (_of(finding) for finding in known.values())
     for result in run.micro:
@@ -105,7 +102,8 @@ def _status(measurement: Measurement, run: Run) -> Doubt:
         case=measurement.case,
         kind=measurement.status.upper(),
         text=f"{measurement.status.replace('_', ' ')}: {plain(measurement.reason or 'no reason known', 300)}"
-        + (f"; {_resume(run)}, with more time" if measurement.status is Status.TIMEOUT else ""),
+        + (f"; {_resume(run)}, with more time" if measurement.status is Status.TIMEOUT else "")
+        + (f"; {_resume(run)}" if measurement.status is Status.INTERRUPTED else ""),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -76,6 +77,12 @@ CSV_COLUMNS = (
 )
 """Columns of the CSV, listed so that a new field elsewhere cannot change a file that others read."""
 
+MOST_DIGITS = 12
+"""Digits of a figure inside a page: a nanosecond in a quarter of an hour, which no clock here resolves.
+
+Of the 17 that a float prints, the last five are how it is stored, and take as much room as the figure itself.
+"""
+
 _FIGURES = (
     "samples_per_s",
     "samples_per_s_low",
@@ -100,10 +107,13 @@ def document(data: ReportData) -> dict[str, Any]:
 
 
 def embedded(data: ReportData, most_samples: int = MOST_SAMPLES) -> tuple[dict[str, Any], int]:
-    """``document`` for a page that is to be mailed: the runs it uses, telemetry thinned where it is long.
+    """``document`` and CSV for a page that is to be mailed: of the runs it uses, with no more than it needs.
+
+    Telemetry is thinned where it is long, and figures keep ``MOST_DIGITS``.
 
     Returns:
-        The document, and the step of the thinning: each n-th sample stands, 1 is all of them.
+        The document under ``data`` and the table under ``csv``; and the step of the thinning: each n-th
+        sample stands, 1 is all of them.
     """
     used = {id(result.run): result.run for result in (*data.everything, *data.failures)}.values()
     total = sum(len(x.telemetry) for run in used for m in run.measurements for x in m.launches)
@@ -113,7 +123,16 @@ def embedded(data: ReportData, most_samples: int = MOST_SAMPLES) -> tuple[dict[s
         for measurement in run["measurements"]:
             for launch in measurement["launches"]:
                 launch["telemetry"] = launch["telemetry"][::step]
-    return _document(data, runs), step
+    return {"data": _rounded(_document(data, runs)), "csv": as_csv(data, line=_rounded)}, step
+
+
+def _rounded(value: Any) -> Any:
+    """Cut every float to ``MOST_DIGITS`` significant digits."""
+    if isinstance(value, float):
+        return float(f"{value:.{MOST_DIGITS}g}")
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    return [_rounded(item) for item in value] if isinstance(value, list) else value
 
 
 def _document(data: ReportData, runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -146,16 +165,21 @@ def as_json(data: ReportData) -> str:
     return msgspec.json.format(msgspec.json.encode(document(data)), indent=2).decode() + "\n"
 
 
-def as_csv(data: ReportData) -> str:
-    """Return one line for each measured case and each ranked offer; ``kind`` tells them apart."""
+def as_csv(data: ReportData, line: Callable[[dict[str, Any]], dict[str, Any]] = dict) -> str:
+    """Return one line for each measured case and each ranked offer; ``kind`` tells them apart.
+
+    Args:
+        data: Its runs and its ranking.
+        line: What becomes of the cells of a line before it is written.
+    """
     text = io.StringIO()
     writer = csv.DictWriter(text, CSV_COLUMNS, restval="", lineterminator="\r\n")
     writer.writeheader()
     for run in data.runs:
         for measurement in run.measurements:
-            writer.writerow(_guarded(_measurement_cells(run, measurement)))
+            writer.writerow(line(_guarded(_measurement_cells(run, measurement))))
     for row in () if data.ranking is None else data.ranking.rows:
-        writer.writerow(_guarded(_offer_cells(row)))
+        writer.writerow(line(_guarded(_offer_cells(row))))
     return text.getvalue()
 
 

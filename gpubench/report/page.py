@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from gpubench.blocks.parts import Charts, Figure, printable
 from gpubench.files import write_file
 from gpubench.options import check_fields, parameters_of
 from gpubench.recommend.request import RankRequest
-from gpubench.report.export import as_csv, as_json, embedded
+from gpubench.report.export import MOST_DIGITS, as_csv, as_json, embedded
 from gpubench.report.request import FORMATS, ReportRequest, format_of
 from gpubench.sections.data import ReportData, gather
 from gpubench.sections.section import Section, load_sections
@@ -30,7 +31,7 @@ from gpubench.signatures import takes_options_of
 from gpubench.units import format_bytes, plain
 
 MOST_OFFERS = 1000
-"""Rows of a ranking on a page: each takes 2 kB of it, and 100,000 would take 250 MB."""
+"""Rows of a ranking whose figures a page carries: each takes 0.4 kB of it, packed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,15 +129,16 @@ def _html(data: ReportData, blocks: Sequence[_Placed]) -> str:
         for i, figure in enumerate(_figures(placed.block), start=1)
     }
     content, thinned = embedded(_with_few_excluded(data))
-    raw = packed(msgspec.json.encode({"data": content, "csv": as_csv(data)}))
+    raw = packed(msgspec.json.encode(content))
     return environment().get_template("page.html.j2").render(
         title=_title(data),
         subtitle=_subtitle(data),
         blocks=blocks,
-        figures=figures,
+        figures=packed(json.dumps(figures, separators=(",", ":")).encode()),
         palette=PALETTE,
         raw=raw,
         thinned=thinned,
+        digits=MOST_DIGITS,
         plotly=_plotly(),
         plotly_notice=package_text("report/vendor/plotly-LICENSE.txt"),
         plotly_size=format_bytes(len(_plotly())),
@@ -172,7 +174,8 @@ def _title(data: ReportData) -> str:
 def _subtitle(data: ReportData) -> str:
     if data.device is None or data.run is None:
         return f"gpubench report of {data.today.isoformat()}; nothing was measured on this machine"
-    return f"gpubench report of {data.today.isoformat()}; measured {moment_words(data.run.started_at)}"
+    cut = ", interrupted" if data.run.interrupted else ""
+    return f"gpubench report of {data.today.isoformat()}; measured {moment_words(data.run.started_at)}{cut}"
 
 
 def _asset(name: str) -> Any:

@@ -30,8 +30,9 @@ def _render(data: ReportData) -> Block | None:
     if ranking is None or not ranking.purchases or not _is_asked(ranking):
         return None
     found = ranking.purchases
-    parts = (Paragraph(text=_sentence(ranking)), _table(ranking, found[:MOST_ROWS]), _assumptions(found))
-    return Block(title="What to buy", brief=parts, parts=parts)
+    said, shown = Paragraph(text=_sentence(ranking)), _table(ranking, found[:MOST_ROWS])
+    assumed = _assumptions(found)
+    return Block(title="What to buy", brief=(shown, said, assumed), parts=(said, shown, assumed))
 
 
 def _is_asked(ranking: Ranking) -> bool:

@@ -31,6 +31,7 @@ class ReportData:
             that has a street price.
         specs: The specification table by GPU key.
         most_offers: So many rows of the ranking a terminal shows; None is all.
+        every_offer: Whether they are offers; else each is the best one of a GPU.
     """
 
     today: date
@@ -43,6 +44,7 @@ class ReportData:
     specs: Mapping[str, GpuSpec] = field(default_factory=load_specs)
     version: str = __version__
     most_offers: int | None = 20
+    every_offer: bool = False
 
     @cached_property
     def run(self) -> Run | None:
@@ -109,13 +111,14 @@ class ReportData:
         return self.device is not None and self.device.is_cpu
 
 
-def of_ranking(ranking: Ranking, most_offers: int | None = None) -> ReportData:
-    """What a ranking alone says; of so many rows on a terminal."""
+def of_ranking(ranking: Ranking, most_offers: int | None = None, *, every_offer: bool = False) -> ReportData:
+    """What a ranking alone says; of so many rows on a terminal, each a GPU or each an offer."""
     return ReportData(
         today=date.min,
         ranking=ranking,
         buy_or_rent=ranking.buy_or_rent[:most_offers],
         most_offers=most_offers,
+        every_offer=every_offer,
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Paragraph, table, text
 from gpubench.models import GpuSpec
+from gpubench.recommend.decision import best_of_each_gpu
 from gpubench.sections.data import ReportData
-from gpubench.sections.gpus import best_of_each_gpu
 from gpubench.sections.section import Section
 from gpubench.units import plain
 
@@ -40,7 +40,7 @@ def _used(data: ReportData) -> list[GpuSpec]:
     """The device's own row, and those behind the chart of offers."""
     keys = [] if data.spec is None else [data.spec.key]
     if data.ranking is not None:
-        keys += [row.offer.gpu_key for row in best_of_each_gpu(data.ranking)]
+        keys += [row.offer.gpu_key for row in best_of_each_gpu(data.ranking.rows)]
     return [data.specs[key] for key in dict.fromkeys(keys) if key in data.specs]
 
 

@@ -10,9 +10,10 @@ from gpubench.blocks.parts import Charts, Figure, number, table, text
 from gpubench.interval import stacked
 from gpubench.labels import gpu_name, gpus_of, offer_name
 from gpubench.models import GpuSpec, RankedOffer, Ranking
+from gpubench.recommend.decision import best_of_each_gpu
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.value import head, here, marks, rank_words
+from gpubench.sections.value import also_at, head, here, marks, rank_words
 from gpubench.sections.words import basis_words, merit_unit, merit_words
 from gpubench.units import UNKNOWN, format_bytes, listing, plain
 
@@ -20,19 +21,11 @@ WIDE = 30.0
 """Ends that lie further apart than this, as a ratio, stand on a logarithmic axis."""
 
 
-def best_of_each_gpu(ranking: Ranking) -> tuple[RankedOffer, ...]:
-    """The best-ranked offer of each kind of GPU, best first."""
-    best: dict[str, RankedOffer] = {}
-    for row in ranking.rows:
-        best.setdefault(row.offer.gpu_key, row)
-    return tuple(best.values())
-
-
 def _render(data: ReportData) -> Block | None:
     ranking = data.ranking
     if ranking is None or not ranking.rows:
         return None
-    shown = best_of_each_gpu(ranking)
+    shown = best_of_each_gpu(ranking.rows)
     tied = sum(row.rank == shown[0].rank for row in shown)
     caption = "The best offer of each GPU: ● measured, ◆ reference, ○ predicted, with intervals."
     if tied > 1:
@@ -46,6 +39,7 @@ def _render(data: ReportData) -> Block | None:
         text("Memory", lambda r: _memory(data.specs.get(r.offer.gpu_key))),
         text("Architecture", lambda r: _architecture(data.specs.get(r.offer.gpu_key))),
         text("Basis", lambda r: stacked(basis_words(r.estimate))),
+        text("Also at", also_at(ranking)),
         text("Rests on", lambda r: plain(r.estimate.method, 120)),
         marks=marks(data, shown),
     )

@@ -81,9 +81,7 @@ def _run_facts(run: Run) -> dict[str, str]:
         "Protocol": plain(run.protocol, 40),
         "Budget": plain(run.budget, 40),
         "Started": moment_words(run.started_at),
-        "Finished": moment_words(run.finished_at)
-        if run.finished_at
-        else "not finished; finished cases are kept",
+        "Finished": _end(run),
         "Device": _text(run.device.name),
         "gpubench": _text(e.gpubench),
         "Commit": _text(e.git_commit),
@@ -103,6 +101,14 @@ def _run_facts(run: Run) -> dict[str, str]:
         "Variables": ", ".join(f"{plain(k, 60)}={plain(v, 60)}" for k, v in sorted(e.variables.items()))
         or UNKNOWN,
     }
+
+
+def _end(run: Run) -> str:
+    """When the run came to its end; of one that did not, how to go on."""
+    if run.finished_at is not None and not run.interrupted:
+        return moment_words(run.finished_at)
+    end = f"interrupted {moment_words(run.finished_at)}" if run.finished_at else "not finished"
+    return f"{end}; finished cases are kept, gpubench run --resume {plain(run.run_id, 60)} goes on"
 
 
 def _start_facts(start: StartState | None) -> dict[str, str]:

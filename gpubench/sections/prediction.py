@@ -14,8 +14,8 @@ from gpubench.models import Estimate, RankedOffer, Ranking
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.explain import evidence_on
 from gpubench.predict.question import Refusal
+from gpubench.recommend.decision import best_of_each_gpu
 from gpubench.sections.data import ReportData
-from gpubench.sections.gpus import best_of_each_gpu
 from gpubench.sections.section import Section
 from gpubench.units import UNKNOWN, count, format_number, format_percent, listing, per_second, plain
 
@@ -26,7 +26,7 @@ def _render(data: ReportData) -> Block | None:
     ranking = data.ranking
     if ranking is None:
         return None
-    rows = [row for row in best_of_each_gpu(ranking) if row.estimate.basis == "predicted"]
+    rows = [row for row in best_of_each_gpu(ranking.rows) if row.estimate.basis == "predicted"]
     if not rows:
         return None
     parts: list[Part] = [Paragraph(text=_sentence(ranking, rows)), Paragraph(text=_meaning())]
@@ -37,7 +37,7 @@ def _render(data: ReportData) -> Block | None:
 
 
 def _sentence(ranking: Ranking, rows: Sequence[RankedOffer]) -> str:
-    known = [row for row in best_of_each_gpu(ranking) if row.estimate.basis != "predicted"]
+    known = [row for row in best_of_each_gpu(ranking.rows) if row.estimate.basis != "predicted"]
     anchored = sum(row.estimate.anchored is True for row in rows)
     text = f"{len(rows)} of {count(len(rows) + len(known), 'kind')} of GPU in the ranking are predicted"
     if anchored == len(rows):

@@ -21,12 +21,15 @@ from gpubench.blocks.parts import (
 )
 from gpubench.findings import FindingKind
 from gpubench.interval import stacked
-from gpubench.labels import gpu_name, gpus, gpus_of, offer_name, price_of
-from gpubench.models import Choice, Elsewhere, ExcludedOffer, RankedOffer, Ranking, SortedBy, UsageLine
+from gpubench.labels import gpu_name, gpus_of, offer_name, price_of
+from gpubench.models import Elsewhere, ExcludedOffer, Pricing, RankedOffer, Ranking, SortedBy, UsageLine
+from gpubench.recommend.decision import best_to_rent_and_to_own
 from gpubench.recommend.tokens import token_costs
+from gpubench.recommend.verdict import caution
 from gpubench.recommend.words import batches_of
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
+from gpubench.sections.verdict import after_the_headline, gpus_and_where, winners_in_full
 from gpubench.sections.words import (
     basis_words,
     cases_words,
@@ -53,6 +56,12 @@ _TITLES: dict[SortedBy, str] = {
     "cost": "Cost of the job, ranked",
     "time": "Time of the job, ranked",
 }
+_P_OF_GPU = (
+    "an offer of this GPU is the best at the prices of today, which may have moved; all GPUs add up to 100 %"
+)
+_P_OF_OFFER = (
+    "this offer is the best at the prices of today, which may have moved; all offers add up to 100 %"
+)
 _LEGEND = {
     "(tie)": "statistically tied with the first row of the same rank",
     "not dominated": "nothing else is as fast, as cheap and as large in memory at once",
@@ -68,7 +77,8 @@ def _render(data: ReportData) -> Block | None:
     if len(workloads) > 1:
         what = "ratios to one reference GPU" if ranking.by_reference else "samples per second"
         lead += f" The {len(workloads)} workloads are combined by the geometric mean of their {what}."
-    parts: list[Part] = [Paragraph(text=lead)]
+    winners = winners_in_full(ranking)
+    parts: list[Part] = [Paragraph(text=lead), *([winners] if winners.rows else [])]
     brief: tuple[Part, ...] = ()
     if ranking.rows:
         rows = ranking.rows
@@ -86,16 +96,42 @@ def _render(data: ReportData) -> Block | None:
     return Block(title=_TITLES[ranking.sorted_by], parts=tuple(parts), brief=brief)
 
 
+def shown_rows(data: ReportData, ranking: Ranking) -> tuple[RankedOffer, ...]:
+    """The rows that a terminal shows: the best of each GPU to rent, and all that is owned or could be.
+
+    Of a single GPU, and where it was asked for, every offer.
+    """
+    rows = ranking.rows
+    if not _each_is_an_offer(data, ranking):
+        best = {id(row) for row in best_to_rent_and_to_own(rows)}
+        rows = tuple(row for row in rows if row.offer.pricing is Pricing.OWNED or id(row) in best)
+    return rows[: data.most_offers]
+
+
+def _each_is_an_offer(data: ReportData, ranking: Ranking) -> bool:
+    rented = {row.offer.gpu_key for row in ranking.rows if row.offer.pricing is not Pricing.OWNED}
+    return data.every_offer or not rented or len({row.offer.gpu_key for row in ranking.rows}) == 1
+
+
 def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
-    """The head of the ranking, the notes on it, and what its words mean."""
-    rows = ranking.rows[: data.most_offers]
-    shown = offers(data, ranking, rows, "", in_full=True)
+    """The head of the ranking, the winners in full, the notes on it, and what its words mean."""
+    rows = shown_rows(data, ranking)
+    one_a_gpu = not _each_is_an_offer(data, ranking)
+    shown = offers(data, ranking, rows, "", in_full=True, one_a_gpu=one_a_gpu)
     said = " ".join(cell for row in shown.rows for cell in row)
     legend = [f"{word}: {meaning}." for word, meaning in _LEGEND.items() if word in said]
-    if any(_chance(row).endswith(")") for row in rows):
-        legend.append("P(best): in brackets if the errors of all GPUs were independent.")
-    notes = [*_other_work(ranking), *(plain(note, 400) for note in ranking.notes)]
-    return (shown, Bullets(items=(*notes, *legend)))
+    if any(row.p_best_independent is not None for row in rows):
+        what = _P_OF_GPU if one_a_gpu else _P_OF_OFFER
+        legend.append(f"P(best): {what}. In brackets if the errors of all GPUs were independent.")
+    if one_a_gpu and len(rows) < len(ranking.rows):
+        legend.insert(0, f"One row a GPU, its best offer; --all-offers lists all {len(ranking.rows):,}.")
+    notes = [
+        *after_the_headline(ranking),
+        *_other_work(ranking),
+        *(plain(note, 400) for note in ranking.notes if note != caution(ranking)),
+    ]
+    winners = winners_in_full(ranking)
+    return (shown, *([winners] if winners.rows else []), Bullets(items=(*notes, *legend)))
 
 
 def _other_work(ranking: Ranking) -> list[str]:
@@ -107,8 +143,7 @@ def _line(best: UsageLine) -> str:
     choice, job = best.choice, plain(best.job.words, 80)
     cost = "" if choice.cost_usd is None else f", {format_usd(choice.cost_usd)} for {job}"
     names = listing([plain(name, 40) for name in best.workloads])
-    what = gpus(choice.gpu_key, choice.gpu_count)
-    return f"Best for {best.name} work ({names}): {what} at {plain(choice.provider, 30)}{cost}."
+    return f"Best for {best.name} work ({names}): {gpus_and_where(choice)}{cost}."
 
 
 def offers(
@@ -118,6 +153,7 @@ def offers(
     caption: str,
     *,
     in_full: bool = False,
+    one_a_gpu: bool = False,
     filters: tuple[Filter, ...] = (),
 ) -> Table:
     """Offers, one a row, in the order of the ranking.
@@ -128,13 +164,17 @@ def offers(
         rows: Which of its rows.
         caption: What the table is called.
         in_full: Also the batch, where batches differ, and the latency as columns.
+        one_a_gpu: Each row stands for its GPU: P(best) is that of the GPU, and a column says who else has it.
         filters: By what the page narrows it.
     """
     timed = any(row.hours is not None for row in ranking.rows)
     late = any(row.latency_s is not None for row in rows)
     batches = {batches_of(row.parts or (row.estimate,)) for row in ranking.rows}
-    best_of_each = () if ranking.decision is None else ranking.decision.by_gpu
-    elsewhere = {_offer_key(choice): choice.also_at for choice in best_of_each}
+    chances = _chances_of_gpus(ranking) if one_a_gpu else {}
+
+    def _of_its_gpu(row: RankedOffer) -> tuple[float | None, float | None] | None:
+        return None if row.offer.pricing is Pricing.OWNED else chances.get(row.offer.gpu_key)
+
     job = (
         number("Time", _hours),
         number("Cost", _cost),
@@ -150,14 +190,21 @@ def offers(
         number("Rank", rank_words),
         text("Price and its date", lambda r: f"{price_of(r.offer)}\n{price_date_words(r)}"),
         number(
-            head(per_s_unit(ranking)), lambda r: stacked(per_s_words(ranking, r)), optional=4 if timed else 3
+            head(per_s_unit(ranking)),
+            lambda r: stacked(per_s_words(ranking, r)),
+            optional=(6 if one_a_gpu else 4) if timed else 3,
         ),
         number(head(per_usd_unit(ranking)), lambda r: stacked(per_usd_words(ranking, r)), optional=7 * timed),
         *(job if timed else ()),
-        number("P(best)", _chance, optional=2),
+        number(
+            "P(best)",
+            lambda r: _chance(*(_of_its_gpu(r) or (r.p_best, r.p_best_independent))),
+            optional=2,
+        ),
+        *([text("Also at", also_at(ranking), optional=3)] if one_a_gpu else []),
         *full,
         text("Basis", lambda r: basis_words(r.estimate).partition(" (")[0], optional=1),
-        text("Remarks", lambda r: _remarks(r, elsewhere.get(_offer_key(r), ())), optional=6),
+        text("Remarks", _remarks, optional=6),
         marks=marks(data, rows),
         filters=filters,
     )
@@ -199,10 +246,20 @@ def _cost(row: RankedOffer) -> str:
     return stacked(row.job_cost_usd.by(format_usd))
 
 
-def _chance(row: RankedOffer) -> str:
+def _chances_of_gpus(ranking: Ranking) -> dict[str, tuple[float | None, float | None]]:
+    """P(best) of each GPU to rent, whoever's offer it is, under joint errors and under independent ones."""
+    best_of_each = () if ranking.decision is None else ranking.decision.by_gpu
+    return {
+        each.gpu_key: (each.p_best_of_gpu, each.p_best_of_gpu_independent)
+        for each in best_of_each
+        if each.source != "own"
+    }
+
+
+def _chance(p_best: float | None, p_best_independent: float | None) -> str:
     """P(best), and in brackets what it is under independent errors where that reads differently."""
-    joint, alone = share_words(row.p_best), share_words(row.p_best_independent)
-    return joint if row.p_best_independent is None or joint == alone else f"{joint} ({alone})"
+    joint, alone = share_words(p_best), share_words(p_best_independent)
+    return joint if p_best_independent is None or joint == alone else f"{joint} ({alone})"
 
 
 def _latency(row: RankedOffer) -> str:
@@ -217,23 +274,27 @@ def _batch(row: RankedOffer) -> str:
     return " ".join(f"{batch:,}" for batch in batches_of(row.parts or (row.estimate,)))
 
 
-def _offer_key(of: RankedOffer | Choice) -> tuple[object, ...]:
-    """What a row and the choice that was made of it have in common."""
-    named = of if isinstance(of, Choice) else of.offer
-    return (named.provider, named.instance, named.region, named.gpu_key, named.gpu_count, named.pricing)
+def also_at(ranking: Ranking) -> Callable[[RankedOffer], str]:
+    """Return what says where else a GPU is to be had than at its best offer: "lium $10.06, aws $12.00"."""
+    best_of_each = () if ranking.decision is None else ranking.decision.by_gpu
+    elsewhere = {(each.gpu_key, each.source == "own"): each for each in best_of_each}
+
+    def of(row: RankedOffer) -> str:
+        best = elsewhere.get((row.offer.gpu_key, row.offer.pricing is Pricing.OWNED))
+        found = () if best is None else best.also_at[:MOST_ELSEWHERE]
+        return ", ".join(_there(each, row.offer.gpu_count) for each in found) or UNKNOWN
+
+    return of
 
 
-def _also_at(elsewhere: Sequence[Elsewhere]) -> str:
-    """Where else a GPU is to be had than at its best offer: "also at lium $10.06 and aws $12"."""
-    named = (
-        f"{plain(each.provider, 30)} "
-        + (f"{format_usd(each.price_usd_per_hour)}/h" if each.cost_usd is None else format_usd(each.cost_usd))
-        for each in elsewhere[:MOST_ELSEWHERE]
-    )
-    return f"also at {listing(list(named))}"
+def _there(each: Elsewhere, gpu_count: int) -> str:
+    so_many = "" if each.gpu_count == gpu_count else f" {each.gpu_count}x"
+    hourly = f"{format_usd(each.price_usd_per_hour)}/h"
+    cost = hourly if each.cost_usd is None else format_usd(each.cost_usd)
+    return f"{plain(each.provider, 30)}{so_many} {cost}"
 
 
-def _remarks(row: RankedOffer, elsewhere: Sequence[Elsewhere]) -> str:
+def _remarks(row: RankedOffer) -> str:
     # The age of a price stands beside the price; as a remark on most rows it would say nothing.
     remarks = [f.kind.value for f in row.findings if f.kind is not FindingKind.STALE_PRICE]
     if row.offer.kind == "marketplace":
@@ -253,8 +314,6 @@ def _remarks(row: RankedOffer, elsewhere: Sequence[Elsewhere]) -> str:
         remarks.append(f"spot pays while less than {share_words(row.spot_break_even)} of the work is lost")
     if row.offer.gpu_count > 1:
         remarks.append(f"scaling {row.scaling_efficiency:.2f}, {plain(row.scaling_basis, 40)}")
-    if elsewhere:
-        remarks.append(_also_at(elsewhere))
     return ", ".join(dict.fromkeys(remarks)) or "none"
 
 

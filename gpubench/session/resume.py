@@ -119,7 +119,7 @@ def record_of(run: Run, plan: Plan, device: DeviceProfile) -> Record:
 def without_cut_off(run: Run) -> Run:
     """Return the run as it goes on: no end yet, and without what was stopped, died or ran out of time."""
     kept = tuple(filter(None, map(finished_part, run.measurements)))
-    return msgspec.structs.replace(run, finished_at=None, measurements=kept)
+    return msgspec.structs.replace(run, finished_at=None, interrupted=False, measurements=kept)
 
 
 def workloads_of(run: Run, given: Sequence[str], installed: Sequence[str]) -> tuple[str, ...]:

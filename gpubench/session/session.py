@@ -124,7 +124,9 @@ def run(request: RunRequest) -> Run:
         return new_run(prepared)
     session = execute(prepared)
     if session.interrupted:
-        raise InterruptedRunError(f"interrupted; finished cases are in {session.path}")
+        raise InterruptedRunError(
+            f"interrupted; finished cases are in {session.path}, and resume={session.run.run_id!r} goes on"
+        )
     if session.every_case_failed:
         raise EveryCaseFailedError(f"every case failed; the reasons are in {session.path}")
     return session.run
@@ -272,7 +274,7 @@ def _measure(
             for each in (prepared.device, *prepared.plan.peers):
                 found = preflight.newcomers(each)
                 state = msgspec.structs.replace(state, findings=together(state.findings, found))
-        state = finished(state, prepared.plan.budget.launches)
+        state = finished(state, prepared.plan, stopped=control.stopping.is_set())
         path = _save(prepared.root, state, held)
     return Session(run=state, path=path, interrupted=control.stopping.is_set())
 
@@ -387,8 +389,13 @@ def with_measurement(state: Run, measurement: Measurement) -> Run:
     return msgspec.structs.replace(state, measurements=tuple(kept.values()))
 
 
-def finished(state: Run, launches: int) -> Run:
-    """Return the run in the order it was asked for, each row judged beside the others."""
+def finished(state: Run, made: Plan, *, stopped: bool) -> Run:
+    """Return the run in the order it was asked for, each row judged beside the others.
+
+    One that was ``stopped`` is interrupted, unless nothing was left of it.
+    """
+    launches = made.budget.launches
+    left = {(unit.planned.case, unit.launch) for unit in made.units()}
     order = {case: place for place, case in enumerate(state.planned)}
     judged = (checks.judge(m, launches, state.measurements) for m in state.measurements)
     return msgspec.structs.replace(
@@ -396,6 +403,7 @@ def finished(state: Run, launches: int) -> Run:
         measurements=tuple(sorted(judged, key=lambda m: order.get(m.case, len(order)))),
         findings=together(state.findings, checks.of_run(state)),
         finished_at=utc_stamp(),
+        interrupted=stopped and not left <= resume.finished_units(state, launches),
     )
 
 

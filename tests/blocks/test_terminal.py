@@ -44,8 +44,23 @@ def test_what_fits_is_whole_and_what_does_not_is_named(made, width):
     total = sum(widths) + 2 * (len(widths) - 1)
     if total <= width and all(not c.numeric for c in made.columns if not c.optional):
         for i, column in enumerate(shown.columns):
-            lines = [line for row in shown.rows for line in row[i].split("\n")]
-            assert not column.numeric or widths[i] >= max(map(len, lines))
+            assert not column.numeric or widths[i] >= max(
+                len(row[i].partition("\n")[0]) for row in shown.rows
+            )
+
+
+def test_what_makes_the_rows_tall_gets_the_room_and_no_figure_leaves_its_unit(capsys, monkeypatch):
+    made = Table(
+        caption="",
+        columns=(Column(title="name", numeric=False), Column(title="time", numeric=True)),
+        rows=(("a name of many words in a row", "9 of 100\n12 days of 34 to 56 days"),),
+    )
+    lines = printed(capsys, monkeypatch, made, columns=34)
+    assert lines[2:] == [
+        "a name of many       9 of 100",
+        "words in a row     12 days of",
+        " " * 16 + "34 to 56 days",
+    ]
 
 
 @given(tables())

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from patience import Stopwatch, is_gone, wait_until
 
+from gpubench.__main__ import main
 from gpubench.record import store
 
 HANGS = """
@@ -69,3 +70,26 @@ def test_ctrl_c_twice_kills_a_child_that_hangs_and_keeps_the_file(tmp_path):
     (run,) = store.read_runs(root).runs
     assert run.planned
     assert not any(m.status == "ok" for m in run.measurements)
+
+
+class _Interrupted:
+    def __set_name__(self, owner, name):
+        raise KeyboardInterrupt
+
+
+def _make_a_class(**_options):
+    """What Python 3.11 turns into a RuntimeError."""
+    type("Session", (), {"fatal": _Interrupted()})
+
+
+@pytest.mark.parametrize("where", ["gpubench.cli.app.main", "gpubench.cli.app.app"])
+def test_a_signal_while_a_class_is_made_is_an_interruption(where, monkeypatch, capsys):
+    monkeypatch.setattr(where, _make_a_class)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "gpubench: interrupted\n"

@@ -101,6 +101,20 @@ def test_several_gpus_and_checkpointing_are_asked_for(ask: Any) -> None:
     assert four["parts"]["saved_bytes"] < 0.3 * alone["parts"]["saved_bytes"]
 
 
+def test_a_batch_in_micro_batches_keeps_its_size_and_its_gradients(ask: Any) -> None:
+    shared = "bert_base", "--gpu", "nvidia-geforce-rtx-4090-24gb", "--batch-size", "256", "--json"
+    whole, cut = (json.loads(ask(*shared, *more)[1]) for more in ((), ("--accumulate", "3")))
+    assert [(a["batch_size"], a["accumulate"]) for a in (whole, cut)] == [(256, 1), (256, 3)]
+    assert cut["parts"]["gradients_bytes"] == cut["parts"]["weights_bytes"]
+    (told,) = (m for m in whole["cards"][0]["mends"] if m["what"].startswith("gradients accumulated"))
+    assert told["what"].endswith("over 3 micro-batches of 86"), "the fewest that fit"
+    assert told["fits"]
+    assert told["device_bytes_high"] == cut["device_bytes_high"]
+    assert cut["cards"][0]["fits"]
+    two = json.loads(ask(*shared, "--accumulate", "2")[1])["cards"][0]
+    assert not two["fits"]
+
+
 def test_choices_are_those_of_a_case() -> None:
     assert set(MODES) <= set(ParallelMode)
 
@@ -137,6 +151,9 @@ def test_a_model_that_cannot_be_traced_has_the_widest_bound(ask: Any, tmp_path: 
         (("vgg16", "--task", "sleep"), "--task 'sleep' is unknown"),
         (("vgg16", "--count", "0"), "--count 0"),
         (("vgg16", "--parallel", "pipeline"), "--parallel 'pipeline' is unknown"),
+        (("vgg16", "--accumulate", "0"), "--accumulate 0 must be at least 1"),
+        (("vgg16", "--accumulate", "65"), "accumulate 65: a batch of 64 has fewer samples"),
+        (("vgg16", "--accumulate", "2", "--task", "infer"), "accumulate 2: a step of inference"),
     ],
 )
 def test_bad_input_is_one_line(ask: Any, arguments: tuple[str, ...], message: str) -> None:

@@ -27,8 +27,30 @@ def test_the_living_line_has_the_pace_so_far_and_the_time_that_is_left() -> None
     live(RoundEnded(timed=True, round=Round(steps=10, wall_s=0.5), half_width=0.02))
     line = live._line().plain
     assert line.startswith("2/6 cnn")
-    assert "round 1 1,280 images/s ±2.0 %" in line
-    assert " left)" in line
+    assert "round 1  1,280 images/s ±2.0 %  60 s left" in line
+    assert line.endswith(" left")
+    assert " W" not in line, "what the device does not tell"
+    live(RoundEnded(timed=True, round=Round(steps=10, wall_s=0.5), half_width=0.02, power_w=652.4))
+    assert "±2.0 %  652 W  60 s left" in live._line().plain
+
+
+def test_the_living_line_fits_into_eighty_columns_with_rate_watts_and_time_left() -> None:
+    case = samples.case("vgg16", 64)
+    live = LiveProgress()
+    with live:
+        live._live.console.width = 80
+        for event in (
+            PLANNED,
+            CaseBegan(case=case, launch=0, number=2, total=6),
+            PhaseBegan(name="timed"),
+            RoundEnded(
+                timed=True, round=Round(steps=10, wall_s=0.5), half_width=0.02, power_w=652, temperature_c=61
+            ),
+        ):
+            live(event)
+        line = live._line().plain
+    assert len(line) <= 80
+    assert "1,280 images/s ±2.0 %  652 W  60 s left" in line
 
 
 def test_a_run_ends_with_what_mixed_precision_gained_on_the_heaviest_workload() -> None:

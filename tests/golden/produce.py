@@ -49,6 +49,7 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     "rank-infer": ("rank", "resnet50", "--task", "infer", "--max-latency-ms", "20", *AS_OF),
     "predict-show": ("predict", "show", "vgg16"),
     "predict-show-max": ("predict", "show", "lstm", "--precision", "fp32", "--batch-size", "max"),
+    "memory": ("memory", "vgg16", "--gpu", "rtx-4090", "--batch-size", "512"),
     "offers-list": ("offers", "list", *AS_OF),
     "results-list": ("results", "list"),
     "check-sound": ("check", SOUND),
@@ -114,12 +115,14 @@ class _Stream(io.TextIOWrapper):
         return raw.getvalue().decode("utf-8")
 
 
-def run(*arguments: str, columns: int = 120, terminal: bool = False) -> tuple[int, str, str]:
-    """Run the command line in this process; return exit code, stdout and stderr."""
+def run(
+    *arguments: str, columns: int = 120, terminal: bool = False, variables: Mapping[str, str] | None = None
+) -> tuple[int, str, str]:
+    """Run the command line in this process, with ``variables`` besides; return exit code, stdout and stderr."""
     out, err = _Stream(terminal=terminal), _Stream(terminal=terminal)
     with (
         patch.object(sys, "argv", ["gpubench", *arguments]),
-        patch.dict(os.environ, environment(columns), clear=True),
+        patch.dict(os.environ, environment(columns) | dict(variables or {}), clear=True),
         redirect_stdout(out),
         redirect_stderr(err),
     ):

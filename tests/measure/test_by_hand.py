@@ -70,7 +70,7 @@ def test_the_harness_is_held_against_the_loop_by_hand_for_real(monkeypatch, make
             telemetry=telemetry,
             profile=cpu,
             phase=lambda name: None,
-            report=lambda timed, done, width: None,
+            report=lambda *_: None,
             stopped=lambda: False,
         )
         done = compare_by_hand(ByHand(reference="cnn", case=make_case(batch_size=8), sampler=sampler), desk)

@@ -241,7 +241,7 @@ def test_a_stop_with_a_deadline_kills_a_child_that_hangs_without_asking_it_first
     )
     (measurement,) = run(plan, cpu, on_event=on_event, control=control)
     assert stopped[0].free_s() < 3
-    assert "interrupted" in measurement.reason
+    assert measurement.status is Status.INTERRUPTED
     assert not psutil.Process().children(recursive=True)
 
 
@@ -341,8 +341,7 @@ def test_a_case_that_ends_on_a_lost_device_says_so_and_keeps_its_rounds(make_des
 
     readings = NoReadings()
 
-    def report(timed, done, width):
-        del done, width
+    def report(timed, *_):
         readings.fault = "gpu_lost" if timed else None
 
     done = measure_case(make_order(), make_desk(readings, report))
@@ -427,8 +426,7 @@ def test_an_abort_kills_the_child_at_once(make_plan, cpu):
 
     (measurement,) = run(endless(make_plan("time.sleep(0.2)")), cpu, on_event=on_event, control=control)
     assert seen["watch"].free_s() < 5
-    assert measurement.status is Status.TIMEOUT
-    assert "interrupted" in measurement.reason
+    assert measurement.status is Status.INTERRUPTED
     assert not measurement.launches[0].rounds
     assert not psutil.pid_exists(seen["pid"])
 

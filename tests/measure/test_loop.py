@@ -104,7 +104,7 @@ def test_a_stop_is_heard_between_rounds(fake_clock):
 def test_the_warm_up_keeps_its_times_and_sizes_the_rounds(fake_clock):
     series = Series()
     reports = []
-    loop = make_loop(fake_clock, batches=4, report=lambda timed, done, width: reports.append((timed, done)))
+    loop = make_loop(fake_clock, batches=4, report=lambda timed, done, *_: reports.append((timed, done)))
     warm_up(loop, DEFAULT, series)
     assert sum(r.steps for r in series.warmup) >= DEFAULT.warmup_steps
     assert sum(r.wall_s for r in series.warmup) >= DEFAULT.warmup_least_s

@@ -168,3 +168,13 @@ def test_the_embedded_tables_load_fast():
     assert load_specs()
     assert embedded_offers().offers
     assert time.process_time() - start < 0.060
+
+
+@pytest.mark.parametrize(
+    ("instance", "key", "usd_per_chip"),
+    [("trn1.2xlarge", "aws-trainium-32gb", 1.34375), ("dl1.24xlarge", "intel-gaudi-32gb", 1.63863)],
+)
+def test_accelerators_without_a_prediction_have_prices_and_are_never_ranked(instance, key, usd_per_chip):
+    found = [o for o in embedded_offers().offers if o.instance == instance and o.pricing is Pricing.ON_DEMAND]
+    assert {(o.gpu_key, float(o.price_usd_per_hour) / o.gpu_count) for o in found} == {(key, usd_per_chip)}
+    assert load_specs()[key].not_ranked_because

@@ -1,12 +1,21 @@
-"""The lock of CI names the versions of constraints.txt, each with the hash of its file."""
+"""The lock of CI names all that it installs, at the versions of constraints.txt, each with the hash of its file."""
 
 from __future__ import annotations
 
 import re
+import tomllib
+from collections.abc import Iterable, Iterator
+from importlib import metadata
 from pathlib import Path
 
+import pytest
+from lock import LEFT_OUT
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 ROOT = Path(__file__).resolve().parents[2]
-LINE = re.compile(r"(?P<name>[a-z0-9._-]+)==(?P<version>\S+) --hash=sha256:[0-9a-f]{64}")
+LINE = re.compile(r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>\S+) --hash=sha256:[0-9a-f]{64}")
+RENEW = "renew the lock: tests/packaging/lock.py says how"
 
 
 def pins(path: Path) -> list[str]:
@@ -14,20 +23,55 @@ def pins(path: Path) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def plain(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+@pytest.fixture(scope="module")
+def locked() -> dict[str, str]:
+    found = [LINE.fullmatch(line) for line in pins(ROOT / "constraints.lock")]
+    return {canonicalize_name(each["name"]): each["version"] for each in found}
 
 
-def test_every_package_is_locked_by_its_hash_and_at_the_version_of_the_constraints():
-    locked = {
-        plain(LINE.fullmatch(line)["name"]): LINE.fullmatch(line)["version"]
-        for line in pins(ROOT / "constraints.lock")
-    }
-    told = {
-        plain(name): version
-        for name, _, version in (line.partition("==") for line in pins(ROOT / "constraints.txt"))
-    }
-    both = locked.keys() & told.keys()
-    assert both >= {"numpy", "pandas", "msgspec", "typer", "rich", "jinja2", "psutil", "nvidia-ml-py"}
-    assert {name: locked[name] for name in both} == {name: told[name] for name in both}
-    assert "torch" not in locked
+@pytest.fixture(scope="module")
+def told() -> dict[str, str]:
+    split = (line.partition("==") for line in pins(ROOT / "constraints.txt"))
+    return {canonicalize_name(name): version for name, _, version in split}
+
+
+def test_the_lock_and_the_constraints_name_the_same_versions(locked, told):
+    del told["torch"]
+    assert {name: locked.get(name) for name in told} == told, RENEW
+    assert not LEFT_OUT & locked.keys()
+
+
+def asked_for(lines: Iterable[str], extras: frozenset[str]) -> Iterator[Requirement]:
+    """What these requirements ask for here."""
+    for line in lines:
+        requirement = Requirement(line)
+        environments = [{"extra": extra} for extra in extras or {""}]
+        if requirement.marker is None or any(map(requirement.marker.evaluate, environments)):
+            yield requirement
+
+
+def test_the_lock_names_whatever_the_tests_and_the_linters_install(locked):
+    """Further down than the project's own requirements, as far as the versions that are installed are the locked."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    left = [*asked_for(project["dependencies"], frozenset()), *asked_for(extras["dev"], frozenset())]
+    lacks, seen = set(), set()
+    while left:
+        each = left.pop()
+        name = canonicalize_name(each.name)
+        if name == "gpubench":
+            left += asked_for((line for extra in each.extras for line in extras[extra]), frozenset())
+        if name in LEFT_OUT or (name, frozenset(each.extras)) in seen:
+            continue
+        seen.add((name, frozenset(each.extras)))
+        if name not in locked:
+            lacks.add(name)
+            continue
+        try:
+            there = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue
+        if there.version == locked[name]:
+            left += asked_for(there.requires or (), frozenset(each.extras))
+    assert not lacks, RENEW
+    assert len(seen) > 60

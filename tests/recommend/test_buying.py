@@ -143,7 +143,7 @@ def test_what_a_useful_hour_costs_follows_from_the_jobs():
     ("options", "message"),
     [
         ({"max_purchase_usd": 3000.0, "rent_or_buy": "rent"}, "--rent contradicts --max-purchase-usd"),
-        ({"jobs_per_month": 4.0, "rent_or_buy": "buy"}, "--jobs-per-month needs a job"),
+        ({"jobs_per_month": 4.0, "rent_or_buy": "buy", "relative": True}, "--relative ranks without one"),
         ({"jobs_per_month": 4.0, "samples": 1e6}, "add --buy, --max-purchase-usd or --own"),
         (
             {"jobs_per_month": 4.0, "samples": 1e6, "rent_or_buy": "buy", "utilization": Range.of(0.3)},
@@ -194,7 +194,9 @@ def test_new_and_used_stand_apart():
         ({"asked": ("utilization",)}, "utilisation"),
         ({"resale": Range.of(0.1)}, "resale_usd"),
         ({"pue": 1.2}, "pue"),
-        ({"host_usd": 0.0}, "host_usd"),
+        ({"host_usd": 1000.0}, "host_usd"),
+        ({"psu_watts": 1200.0}, "psu_watts"),
+        ({"slots": 6}, "slots"),
     ],
 )
 def test_what_was_given_is_not_called_assumed_be_it_the_default(given, field):
@@ -204,14 +206,49 @@ def test_what_was_given_is_not_called_assumed_be_it_the_default(given, field):
     assert set(bare.assumed) - set(told.assumed) == {field}
 
 
+OF_A_HOST = {"psu_watts", "psu_share", "host_w", "slots", "card_slots"}
+
+
+def limits_assumed(**given):
+    """Return what is assumed of the host of any card to buy."""
+    found = ownerships(RankRequest(rent_or_buy="buy", **given), load_specs(), {}, TODAY)
+    return {field for each in found for field in each.assumed} & OF_A_HOST
+
+
+def test_the_limits_of_a_host_are_assumed_where_they_count():
+    """With a power supply given, still the host's own 150 W and 80 % of the rating; with a host at hand, nothing."""
+    assert limits_assumed() == OF_A_HOST
+    assert limits_assumed(psu_watts=850.0, slots=4) == {"psu_share", "host_w", "card_slots"}
+    assert limits_assumed(host_usd=0.0) == set()
+    assert limits_assumed(host_usd=0.0, psu_watts=850.0) == {"psu_share", "host_w"}
+
+
+def test_a_host_at_another_price_has_the_same_power_supply():
+    """3 x 350 + 150 = 1,200 W, above 0.8 x 1,200 = 960 W; of a host that is there already nobody knows."""
+    at_800 = cards(3, gpu_count=3, host_usd=800.0, purchase_usd=3 * 1207 + 800)
+    named = replace(at_800, assumed=tuple(name for name in EVERYTHING if name != "host_usd"))
+    assert left_out(named, slots=9)[0] == "--psu-watts"
+    assert left_out(replace(named, host_usd=0.0, purchase_usd=3 * 1207.0), slots=9) is None
+
+
 def test_every_assumption_is_said_with_its_value():
-    bought = weigh([cards(resale_usd=Range.of(600.0))], [], {RTX3090: 500}, rent_or_buy="buy").purchases
+    bought = weigh(
+        [cards(resale_usd=Range.of(600.0), assumed=(*EVERYTHING, *sorted(OF_A_HOST)))],
+        [],
+        {RTX3090: 500},
+        rent_or_buy="buy",
+    ).purchases
     assert assumed_of(bought) == [
         "$0.10 to 0.35 a kWh",
-        "$1,000 for the machine around the cards, with 6 slots and a power supply of 1,200 W where they were not given",
+        "$1,000 for the machine around the cards",
+        "150 W for the machine around the cards",
         "25 to 90 % of all hours at work",
+        "3 slots for a card whose width is not known",
+        "6 slots for cards",
         "PUE 1",
         "a life of 3 years",
+        "a power supply in use to 80 % of its rating at most",
+        "a power supply of 1,200 W",
         "board power as the power at work",
         "no power when idle",
         "resale at 15 to 50 % of the price",
@@ -241,10 +278,11 @@ def test_three_thousand_dollars_and_a_desk(tmp_path):
     assert any("above $3,000" in each.reason for each in ranking.excluded)
 
 
-def test_the_cards_that_the_jobs_of_a_month_need(tmp_path):
+@pytest.mark.parametrize("job", [{"samples": 2e8}, {}], ids=["a job", "the default job"])
+def test_the_cards_that_the_jobs_of_a_month_need(tmp_path, job):
     """Of each set utilization is jobs x hours / 730; DDP: the whole set works on one job."""
     ranking = gpubench.rank(
-        "vgg16", samples=2e8, jobs_per_month=5, max_purchase_usd=3000, as_of="2026-11-20", results=tmp_path,
+        "vgg16", **job, jobs_per_month=5, max_purchase_usd=3000, as_of="2026-11-20", results=tmp_path,
         draws=50,
     )  # fmt: skip
     assert ranking.purchases

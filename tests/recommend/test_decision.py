@@ -7,7 +7,7 @@ import pytest
 
 from gpubench import rank
 from gpubench.models import Decision, Pricing
-from gpubench.recommend.choices import IMAGES_PER_VCPU_S
+from gpubench.recommend.choices import IMAGES_PER_VCPU_S, without_chances
 from gpubench.recommend.gather import Evidence
 from gpubench.recommend.judge import judge
 from gpubench.recommend.owning import offer_of, ownerships
@@ -156,13 +156,9 @@ def test_where_nothing_is_named_there_is_a_line_for_each_kind_of_work():
     classic, image, *language = rank(limit=1).decision.lines
     assert (classic.name, image.name) == ("classic", "image")
     assert image.job.words == "90 epochs of ImageNet"
-    assert image.choice == _without_chances(rank("resnet50", limit=1, draws=1).decision.choice)
+    assert image.choice == without_chances(rank("resnet50", limit=1, draws=1).decision.choice)
     assert image.choice.feed_vcpus == pytest.approx(image.choice.samples_per_s / IMAGES_PER_VCPU_S)
     assert all(line.name == "language" and line.job.words == "10 million tokens" for line in language)
     assert rank("cnn", limit=1).decision.lines == ()
     assert rank(limit=1, samples=1e6).decision.lines == ()
     assert rank(limit=1, relative=True).decision.lines == ()
-
-
-def _without_chances(choice):
-    return msgspec.structs.replace(choice, p_best=None, p_best_independent=None, p_near_best=None)

@@ -6,12 +6,14 @@ answer. Throughput has no interval here and several GPUs work on one job at 0.9 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import pytest
 
+from gpubench.cli.rank import print_ranking
 from gpubench.errors import MisuseError
 from gpubench.models import Pricing, RankedOffer, Ranking
 from gpubench.offers.listing import list_offers
@@ -28,7 +30,20 @@ from gpubench.recommend.request import Range, RankRequest, check
 from gpubench.recommend.words import must_work, pays_after
 from gpubench.specs import load_specs
 
-from .builders import A100, H100, L4, RTX5090, T4, TODAY, estimate, evidence_of, log_normal, offer, rank_of
+from . import builders, test_owning
+from .builders import (
+    A100,
+    H100,
+    L4,
+    RTX5090,
+    T4,
+    TODAY,
+    estimate,
+    evidence_of,
+    lines_before_the_table,
+    log_normal,
+    offer,
+)
 from .test_buying import cards, left_out, used
 from .test_owning import machine, rtx_3090, weigh
 
@@ -62,7 +77,7 @@ JOB = {"samples": 108e6}
 
 def ask(**options: Any) -> Ranking:
     """Rank the market; value is samples per dollar, or of a job its cost."""
-    return rank_of(MARKET, RATES, **options)
+    return builders.rank_of(MARKET, RATES, **options)
 
 
 def ask_both(**options: Any) -> Ranking:
@@ -230,7 +245,7 @@ def a_cent_for_a_b300() -> tuple[str, list[str]]:
         offer(b300, 7.0, provider="oci", instance="b300"),
     ]
     cent = offer(b300, 0.01, provider="feed", instance="b300")
-    found = rank_of([*MARKET, *honest, cent], RATES | {b300: 8000.0})
+    found = builders.rank_of([*MARKET, *honest, cent], RATES | {b300: 8000.0})
     return at(found.rows[0]), [each.provider for each in found.excluded if "--accept-outliers" in each.reason]
 
 
@@ -238,7 +253,9 @@ def three_old_cards() -> list[str]:
     """Rank a V100 at 0.19 and 0.20 beside 3.06: two of like price bear each other out."""
     v100 = "nvidia-tesla-v100-sxm2-16gb"
     prices = {"runpod": 0.19, "verda": 0.20, "aws": 3.06, "azure": 3.06}
-    found = rank_of([offer(v100, price, provider=name) for name, price in prices.items()], {v100: 500.0})
+    found = builders.rank_of(
+        [offer(v100, price, provider=name) for name, price in prices.items()], {v100: 500.0}
+    )
     return [row.offer.provider for row in found.rows]
 
 
@@ -303,6 +320,45 @@ def _alike(mine: Any, theirs: Any) -> bool:
     if isinstance(theirs, float | int) and not isinstance(theirs, bool):
         return mine == pytest.approx(theirs, rel=1e-4)
     return mine == theirs
+
+
+@pytest.fixture
+def rankings(monkeypatch) -> list[Ranking]:
+    """Every ranking that a question makes on the way to its answer."""
+    made: list[Ranking] = []
+    really = judge
+
+    def noted(*given: Any, **named: Any) -> Ranking:
+        made.append(really(*given, **named))
+        return made[-1]
+
+    for module in (builders, test_owning, sys.modules[__name__]):
+        monkeypatch.setattr(module, "judge", noted)
+    return made
+
+
+@pytest.mark.parametrize("question", FORTY, ids=lambda question: question.words)
+def test_the_first_screen_is_short(question, rankings, monkeypatch, capsys):
+    """At most 12 lines stand before the table at 80 and at 120 columns, and a verdict has at most 60 words."""
+    question.ask()
+    if not rankings:
+        assert question.words in WITHOUT_A_RANKING
+    for ranking in rankings:
+        assert sum(any(map(str.isalnum, word)) for word in ranking.verdict.split()) <= 60
+        for columns in ("80", "120"):
+            monkeypatch.setenv("COLUMNS", columns)
+            print_ranking(ranking, 20)
+            assert 0 < lines_before_the_table(capsys.readouterr().out) <= 12
+
+
+WITHOUT_A_RANKING = {
+    "What does an hour of a card for 30,000 USD cost?",
+    "After how many hours has it paid against 2.99 USD/h?",
+    "Do two RTX 3090 with a host keep within 3,000 USD, and within 3,500?",
+    "How much do 4 jobs of 73 h a month use a card, and how many cards do 14?",
+    "Which A100 are the two 'A100 SXM4' of a marketplace?",
+    "Who is the provider 'gpc'?",
+}
 
 
 def test_what_does_an_empty_answer_after_a_full_one_leave(after_an_empty_answer):

@@ -16,6 +16,8 @@ from gpubench.cli.app import main
 from gpubench.errors import MisuseError
 from gpubench.labels import gpus
 
+from .builders import lines_before_the_table
+
 
 class Done(NamedTuple):
     returncode: int
@@ -98,19 +100,117 @@ def test_the_table_fits_the_terminal(gpubench, columns):
     assert "Next: " in done.stderr
 
 
-@pytest.mark.parametrize("asked", [(), ("resnet50",)])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        (),
+        ("resnet50", "--spot"),
+        ("--gpu", "rtx pro 6000"),
+        ("vgg16", "--max-purchase-usd", "3000", "--jobs-per-month", "4"),
+    ],
+    ids=" ".join,
+)
 def test_at_most_twelve_lines_come_before_the_table(gpubench, asked):
-    before, _, _ = gpubench(*asked, "--limit", "1").stdout.partition("GPUs and")
-    assert 0 < len(before.splitlines()) <= 12
+    shown = gpubench(*asked, "--limit", "1", COLUMNS="80").stdout
+    assert 0 < lines_before_the_table(shown) <= 12
 
 
-def test_the_best_offer_of_a_gpu_says_where_else_it_is(gpubench):
-    ranking = rank()
-    first, second = ranking.decision.choice.also_at[:2]
-    shown = gpubench(COLUMNS="250").stdout
-    told = f"also at {first.provider} ${first.cost_usd:.2f} and {second.provider} ${second.cost_usd:.2f}"
-    (row,) = (line for line in shown.splitlines() if told in line)
-    assert gpus(ranking.decision.choice.gpu_key, 1) in row
+def test_how_sure_is_said_under_common_and_under_independent_errors(gpubench):
+    """On the card as "24 (21) %", in the verdict in words: P(best), P(within 10 % of the best), and the regret."""
+    ranking = rank("vgg16")
+    sure, alone = ranking.decision.sureness, ranking.decision.sureness_independent
+    line = next(line for line in gpubench("vgg16", "--limit", "1").stdout.splitlines() if "How sure" in line)
+    for one, other in ((sure.p_best, alone.p_best), (sure.p_near_best, alone.p_near_best)):
+        assert f"{one * 100:.0f} ({other * 100:.0f}) %" in line
+    assert f"regret ${sure.regret_usd:.2f} (${alone.regret_usd:.2f})" in line
+    assert all(f"${each.regret_usd:.2f}" in ranking.verdict for each in (sure, alone))
+
+
+def test_a_row_is_a_gpu_and_says_who_else_has_it(gpubench):
+    ranking = rank("vgg16")
+    first, second, *_ = ranking.decision.by_gpu
+    shown = gpubench("vgg16", "--limit", "2", COLUMNS="120").stdout
+    table = shown.partition("───\n")[2].partition("\n\n")[0]
+    assert [gpus(each.gpu_key, 1) in table for each in (first, second)] == [True, True]
+    assert table.count(gpus(first.gpu_key, 1)) == 1
+    elsewhere = first.also_at[0]
+    assert elsewhere.provider in table
+    assert f"${elsewhere.cost_usd:.2f}" in table
+    assert f"--all-offers lists all {len(ranking.rows)}" in " ".join(shown.split())
+    every = gpubench("vgg16", "--limit", "40", "--all-offers", COLUMNS="120").stdout
+    assert every.partition("───\n")[2].count(f"{gpus(first.gpu_key, 1)} ") > 1
+    assert "One row a GPU" not in every
+
+
+def test_of_one_gpu_every_row_is_an_offer(gpubench):
+    shown = gpubench("vgg16", "--gpu", "H100 PCIe", COLUMNS="120").stdout
+    assert shown.partition("───\n")[2].count("1x H100 PCIe") > 1
+    assert "One row a GPU" not in shown
+
+
+def test_what_is_owned_has_rows_of_its_own_beside_the_best_to_rent(gpubench):
+    quotes = ("--own", "RTX 3090, 900 USD", "--own", "2x RTX 3090, 1800 USD")
+    shown = gpubench("vgg16", *quotes, "--limit", "8", COLUMNS="120").stdout
+    table = shown.partition("───\n")[2].partition("\n\n")[0]
+    assert table.count("x RTX 3090 ") == 3
+    decision = rank("vgg16", own=quotes[1::2]).decision
+    assert {each.source for each in decision.by_gpu if each.gpu_key == decision.choice.gpu_key} == {
+        "own",
+        "marketplace",
+    }
+    assert decision.runner_up.gpu_key != decision.choice.gpu_key
+    assert sum(each.p_best_of_gpu for each in decision.by_gpu) == pytest.approx(1)
+
+
+def test_new_and_used_stand_apart_where_all_is_bought(gpubench):
+    shown = " ".join(
+        gpubench("vgg16", "--buy", "--gpu", "rtx 5070", "--gpu", "rtx 5080", COLUMNS="200").stdout.split()
+    )
+    assert {f"buy: {label}," in shown for label in ("new", "used")} == {True}
+
+
+def test_chances_of_gpus_make_one(gpubench):
+    """Of all offers P(best) sums to 1, so that of all GPUs it does too: what the choice lacks is other hosts'."""
+    ranking = rank("vgg16")
+    choice = ranking.decision.choice
+    assert sum(row.p_best for row in ranking.rows) == pytest.approx(1)
+    assert sum(each.p_best_of_gpu for each in ranking.decision.by_gpu) == pytest.approx(1)
+    assert sum(each.p_best_of_gpu_independent for each in ranking.decision.by_gpu) == pytest.approx(1)
+    same = [row.p_best for row in ranking.rows if row.offer.gpu_key == choice.gpu_key]
+    assert choice.p_best_of_gpu == pytest.approx(sum(same))
+    shown = gpubench("vgg16", "--limit", "1", COLUMNS="120").stdout
+    assert f"{choice.p_best_of_gpu * 100:.0f} %" in shown.partition("───\n")[2].splitlines()[0]
+
+
+def test_each_winner_stands_below_with_what_must_be_known_before_it_is_paid(gpubench):
+    decision = rank("resnet50").decision
+    shown = " ".join(gpubench("resnet50", "--limit", "1", COLUMNS="200").stdout.split())
+    below = shown.partition("───")[2]
+    cloud, market, own = (
+        below.partition(f"Best {name} ")[2].partition("Best ")[0]
+        for name in ("cloud", "marketplace", "to own")
+    )
+    assert "(list price, " in cloud
+    assert f"in {decision.best_cloud.regions[0]}" in cloud
+    assert f"of its {decision.best_cloud.vcpus:g} vCPUs" in cloud
+    assert "(one host's ask, " in market
+    assert f"{decision.best_marketplace.asks.ask_count} hosts ask" in market
+    assert f"{decision.best_to_own.price_label} and a host for $1,000 (" in own
+    for each, words in zip(
+        (decision.best_cloud, decision.best_marketplace, decision.best_to_own),
+        (cloud, market, own),
+        strict=True,
+    ):
+        assert gpus(each.gpu_key, each.gpu_count) in words
+        assert f"{each.price_date}, {each.price_age_days} days old" in words
+        assert f"${each.cost_usd:.2f}; fits, " in words
+        assert "feeding takes " in words
+
+
+def test_a_cloud_whose_accounts_start_without_gpus_says_so(gpubench):
+    shown = gpubench("vgg16", "--provider", "aws", "--limit", "1").stdout
+    assert ", quota)." in shown.splitlines()[0]
+    assert "a new account must ask for a quota" in " ".join(shown.split())
 
 
 def test_the_best_for_images_and_for_language_stands_below_where_no_workload_is_named(gpubench):

@@ -78,6 +78,18 @@ def test_a_listing_is_the_same_from_heads_from_their_index_and_from_whole_runs(s
     assert {row["measured"] for row in json.loads(shown.stdout)["runs"]} == {1}
 
 
+def test_an_interrupted_run_is_listed_as_such_with_how_much_of_it_is_there(tmp_path, make_run):
+    run = make_run()
+    case = run.measurements[0].case
+    planned = (case, msgspec.structs.replace(case, batch_size=128))
+    cut = msgspec.structs.replace(run, planned=planned, finished_at="2026-11-20T00:10:00Z", interrupted=True)
+    store.write_run(tmp_path, cut)
+    where = ("results", "list", "--results", str(tmp_path))
+    assert "1 of 2, interrupted" in CliRunner().invoke(app, where).stdout
+    (row,) = json.loads(CliRunner().invoke(app, (*where, "--json")).stdout)["runs"]
+    assert (row["finished"], row["interrupted"]) == (True, True)
+
+
 def test_a_file_that_changed_is_read_again_though_its_size_and_its_date_are_the_same(stored):
     store.list_runs(stored)
     path = store.find_run(stored, "20261102")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from types import SimpleNamespace
+
 import msgspec
 import pytest
 
@@ -89,6 +92,26 @@ def test_a_line_that_was_cut_off_costs_itself_alone(tmp_path, begun, keep):
     assert indices(store.read_run(path)) == ([0, 1] if keep == -1 else [0])
     note(tmp_path, two, with_launches(two, launch(0), launch(1), launch(2)))
     assert indices(store.read_run(path)) == ([0, 1, 2] if keep == -1 else [0, 2])
+
+
+def test_a_line_that_is_added_while_the_ledger_is_read_is_no_error(tmp_path, begun, monkeypatch):
+    path = store.write_run(tmp_path, begun)
+    one = note(tmp_path, begun, with_launches(begun, launch(0)))
+    size = ledger.ledger_path(path).stat().st_size
+    real = os.fstat
+
+    def before_the_next_line(descriptor):
+        facts = list(real(descriptor))
+        patched.undo()
+        note(tmp_path, one, with_launches(one, launch(0), launch(1)))
+        return os.stat_result(facts)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("gpubench.files.os", SimpleNamespace(**vars(os) | {"fstat": before_the_next_line}))
+        told = ledger.read(path)
+    assert ledger.ledger_path(path).stat().st_size > size
+    assert indices(told) == [0]
+    assert indices(store.read_run(path)) == [0, 1]
 
 
 def test_the_ledger_stands_in_for_a_damaged_file_which_is_set_aside_when_the_run_goes_on(tmp_path, begun):

@@ -131,6 +131,19 @@ def test_a_file_that_says_nothing_blocks_nobody(tmp_path, content):
         assert file_of(tmp_path).read_bytes() != content
 
 
+def test_a_file_that_cannot_be_read_does_not_refuse_early(tmp_path, monkeypatch):
+    """Taking the lock is what decides."""
+    lock.lock_path(tmp_path, RUN).write_text("{}")
+
+    def fails(*_arguments):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(lock, "os", SimpleNamespace(**vars(os) | {"read": fails}))
+    lock.refuse_if_held(tmp_path, RUN)
+    with pytest.raises(StorageError, match="cannot lock"), lock.hold(tmp_path, RUN):
+        pass
+
+
 def test_a_link_in_its_place_is_not_written_through(tmp_path):
     target = tmp_path / "target"
     target.write_text("mine")

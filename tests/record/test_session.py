@@ -164,6 +164,8 @@ def test_ctrl_c_once_finishes_the_round_saves_and_leaves_no_orphan(start, timed,
     assert "Traceback" not in err
     (run,) = store.read_runs(tmp_path).runs
     assert run.planned
+    assert run.interrupted
+    assert f"gpubench run --resume {run.run_id}" in err
     assert run.measurements[0].launches[0].stopped
     wait_until(lambda: all(is_gone(pid) for pid in children))
 
@@ -177,6 +179,7 @@ def test_sigterm_saves_within_five_seconds_and_resume_goes_on(start, tmp_path):
     assert watch.free_s() < 5.5
     assert code == 130, err
     (cut,) = store.read_runs(tmp_path).runs
+    assert cut.interrupted
     (kept,) = [m for m in cut.measurements if m.status is Status.OK]
     product = MicroResult(
         name="gemm", precision="fp32", size="4096", value=5e13, low=None, high=None, unit="FLOP/s", n=20
@@ -188,6 +191,7 @@ def test_sigterm_saves_within_five_seconds_and_resume_goes_on(start, tmp_path):
     assert code == 0, err
     (run,) = store.read_runs(tmp_path).runs
     assert run.run_id == cut.run_id
+    assert not run.interrupted
     assert {m.case.workload for m in run.measurements if m.status is Status.OK} == {"lstm", "cnn"}
     assert next(m for m in run.measurements if m.case == kept.case).launches == kept.launches
     assert json.loads(out)["finished_at"]
@@ -209,7 +213,8 @@ def test_sigterm_is_obeyed_while_the_model_hangs(start, tmp_path):
     assert watch.free_s() < 6
     assert code == 130, err
     (run,) = store.read_runs(tmp_path).runs
-    assert "interrupted" in run.measurements[0].reason
+    assert run.measurements[0].status is Status.INTERRUPTED
+    assert run.interrupted
 
 
 def test_a_file_of_the_users_does_not_stand_in_for_the_library(start, tmp_path):

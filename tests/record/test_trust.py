@@ -124,6 +124,21 @@ def test_a_run_that_was_cut_off_and_what_it_never_reached_are_problems(make_run)
     assert all(f"`gpubench run --resume {run.run_id}`" in d.text for d in trust.doubts)
 
 
+def test_a_run_that_was_interrupted_and_its_case_say_so_and_how_to_go_on(make_run):
+    run = with_launch(make_run(), launch())
+    cut = msgspec.structs.replace(
+        run.measurements[0], status=Status.INTERRUPTED, reason="stopped during warm-up"
+    )
+    trust = examine(
+        msgspec.structs.replace(
+            run, finished_at="2026-11-20T00:10:00Z", interrupted=True, measurements=(cut,)
+        )
+    )
+    assert [d.kind for d in trust.doubts[:2]] == ["INTERRUPTED", "INTERRUPTED"]
+    assert all(f"`gpubench run --resume {run.run_id}`" in d.text for d in trust.doubts[:2])
+    assert trust.doubts[1].text.startswith("interrupted: stopped during warm-up")
+
+
 def test_a_case_that_ran_out_of_time_has_a_next_action(make_run):
     run = with_launch(make_run(), launch())
     late = msgspec.structs.replace(run.measurements[0], status=Status.TIMEOUT, reason="the time limit came")
@@ -250,16 +265,15 @@ def test_the_ratio_has_the_interval_of_both(make_run):
 def test_a_regression_fails_only_beyond_its_interval(make_run):
     base = with_launch(make_run(), launch())
     (slower,) = compare(base, with_launch(make_run(), launch(step_s=0.105))).rows
-    assert slower.verdict == "B is slower"
+    assert slower.verdict() == "B is slower"
     assert slower.slower_than(0.03)
     assert not slower.slower_than(0.06)
     (wild,) = compare(base, with_launch(make_run(), launch(step_s=0.105, spread=0.5))).rows
-    assert wild.verdict == "no difference seen"
-    assert wild.verdict_at(0.03) == "undecided at 3.0 %"
-    assert wild.verdict_at(0.9) == wild.verdict_at(None) == wild.verdict
+    assert wild.verdict() == wild.verdict(0.03) == "undecided at 3 %"
+    assert wild.verdict(0.9) == "not slower by 90 %"
     assert not wild.slower_than(0.03)
     (faster,) = compare(base, with_launch(make_run(), launch(step_s=0.05))).rows
-    assert faster.verdict == "B is faster"
+    assert faster.verdict() == "B is faster"
 
 
 def test_cases_that_differ_are_not_compared_and_the_difference_is_named(make_run):
@@ -311,7 +325,14 @@ def test_a_case_that_broke_in_b_fails_and_one_not_measured_is_said(make_run):
     row = a.measurements[0]
     other = msgspec.structs.replace(row, case=msgspec.structs.replace(row.case, batch_size=32))
     both = msgspec.structs.replace(a, measurements=(row, other))
-    for status in (Status.INVALID, Status.FAILED, Status.OUT_OF_MEMORY, Status.TIMEOUT, Status.UNSUPPORTED):
+    for status in (
+        Status.INVALID,
+        Status.FAILED,
+        Status.OUT_OF_MEMORY,
+        Status.TIMEOUT,
+        Status.UNSUPPORTED,
+        Status.INTERRUPTED,
+    ):
         b = msgspec.structs.replace(a, measurements=(row, msgspec.structs.replace(other, status=status)))
         assert [each.case for each in compare(both, b).failed(0.03)] == [other.case]
     left_out = compare(both, a)
@@ -354,6 +375,28 @@ def test_a_row_that_may_be_slower_by_more_than_the_tolerance_is_undecided(make_r
         state == "failed",
         state == "undecided",
     )
+
+
+@pytest.mark.parametrize(
+    ("ends", "tolerance", "verdict"),
+    [
+        ((0.602, 0.845, 1.186), None, "undecided at 3 %"),
+        ((0.602, 0.845, 1.186), 0.03, "undecided at 3 %"),
+        ((0.998, 1.000, 1.002), None, "alike within 0.2 %"),
+        ((0.998, 1.000, 1.002), 0.03, "alike within 0.2 %"),
+        ((0.99, 1.1, 1.2), None, "undecided at 3 %"),
+        ((0.99, 1.1, 1.2), 0.03, "not slower by 3 %"),
+        ((0.96, 0.97, 0.98), None, "B is slower"),
+        ((0.96, 0.97, 0.98), 0.03, "undecided at 3 %"),
+        ((None, 0.97, None), None, "cannot be told: an interval is missing"),
+    ],
+)
+def test_alike_is_said_only_where_the_interval_has_no_room_for_a_difference(
+    make_run, ends, tolerance, verdict
+):
+    low, value, high = ends
+    row = Row(case=make_run().measurements[0].case, a=1.0, b=value, ratio=Interval(value, low, high))
+    assert row.verdict(tolerance) == verdict
 
 
 @pytest.mark.parametrize(("text", "value"), [("3%", 0.03), ("3 %", 0.03), ("0.03", 0.03), ("0", 0.0)])
@@ -413,7 +456,7 @@ def test_check_and_compare_answer_with_their_exit_codes(tmp_path, make_run):
     code, out, err = gpubench("compare", "20261120", "latest", *where, "--fail-over", "3%", "--json")
     assert code == 1, err
     assert json.loads(out)["rows"][0]["verdict"] == "B is slower"
-    assert "slower in B by more than 3.0 %, beyond the interval: " in err
+    assert "slower in B by more than 3 %, beyond the interval: " in err
     assert "broken" not in err
     assert gpubench("compare", "20261120", "latest", *where, "--fail-over", "30%")[0] == 0
     row = msgspec.structs.replace(slow.measurements[0], status=Status.INVALID, reason="IMPLAUSIBLE")

@@ -6,6 +6,7 @@ import math
 import random
 from datetime import date
 from decimal import Decimal
+from pathlib import Path
 
 from msgspec import structs
 
@@ -255,6 +256,20 @@ def ten_runs() -> tuple[Run, ...]:
         )
         for i, (name, (key, slower)) in enumerate(TEN_GPUS.items())
     )
+
+
+def own_offers(path: Path, count: int) -> Path:
+    """Write a price table of so many offers of the ten GPUs, each at a price and on a day of its own."""
+    rng = random.Random(0)
+    keys = [key for key, _ in TEN_GPUS.values()]
+    rows = ["provider,instance,gpu_key,gpu_count,vcpus,ram_gib,region,on_demand_usd_per_h,price_date"]
+    rows += [
+        f"provider {i % 40},type-{i},{keys[i % 10]},{2 ** (i % 4)},{8 * (1 + i % 9)},{32 * (1 + i % 11)},"
+        f"region-{i % 17},{rng.uniform(0.4, 1.6) * 2 ** (i % 4) * (12 - i % 10) / 4:.3f},2026-11-{1 + i % 18:02}"
+        for i in range(count)
+    ]
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return path
 
 
 def micro() -> tuple[MicroResult, ...]:

@@ -118,7 +118,7 @@ def test_plotly_goes_in_once_with_its_license_and_every_chart_has_its_figure(pag
     scripts = [unpacked(script) for script in page.scripts if script.startswith("H4sI")]
     assert sum("* plotly.js (basic - minified) v4.1.1" in script for script in scripts) == 1
     assert any("Permission is hereby granted, free of charge" in comment for comment in page.comments)
-    figures = json.loads(page.scripts[1])
+    figures = json.loads(unpacked(page.scripts[1]))
     charts = [a for _, a in page.elements if a.get("class") == "chart"]
     assert sorted(a["id"] for a in charts) == sorted(figures)
     assert all(a["role"] == "img" and a["aria-label"] for a in charts)

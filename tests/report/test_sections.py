@@ -14,8 +14,8 @@ from gpubench.blocks.parts import Bullets, Charts, Facts, Paragraph, Table
 from gpubench.effects import amp_effects
 from gpubench.errors import MisuseError
 from gpubench.models import Execution, Precision, Status
+from gpubench.recommend.decision import best_of_each_gpu
 from gpubench.sections.frontier import frontier
-from gpubench.sections.gpus import best_of_each_gpu
 from gpubench.sections.section import Section, combine, load_sections, own_sections
 
 from . import samples
@@ -119,7 +119,7 @@ def test_the_frontier_holds_exactly_the_offers_that_nothing_beats_on_both():
 
 
 def test_each_kind_of_gpu_stands_once_with_its_best_offer():
-    rows = best_of_each_gpu(samples.ranking())
+    rows = best_of_each_gpu(samples.ranking().rows)
     assert len({row.offer.gpu_key for row in rows}) == len(rows)
     assert rows[0].rank == 1
 

@@ -217,7 +217,7 @@ def test_a_doubted_pair_of_amp_is_doubted_everywhere(run):
 @settings(max_examples=25)
 @given(rankings())
 def test_a_ranking_says_the_same_everywhere(ranking):
-    data = of_ranking(ranking)
+    data = of_ranking(ranking, every_offer=True)
     terminal, page, markdown = shown(data, "value")
     _same(terminal, page, markdown)
     rows = msgspec.to_builtins(as_json(ranking))["rows"]

@@ -1,7 +1,10 @@
 """Runs commands with one system call failed in each, in forked processes; prints a line of JSON for each.
 
 Started with the library preloaded: ``failing_calls.py LIBRARY TEMPLATE PLACE PLAN``, where the plan is a list of
-``[arguments, call, nth, errno]``. A copy of the template is the results folder of each.
+``[arguments, call, nth, errno]``. A copy of the template is the folder of each. Every command runs once before, in
+this process, so that no copy has to load it.
+
+``failing_calls.py begin PLACE ARGUMENTS`` begins a run and dies right after its first launch is noted.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import json
 import os
 import shutil
 import sys
+from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
 from gpubench.__main__ import main
@@ -31,21 +35,48 @@ def launches(run: Run) -> set[str]:
     }
 
 
+def main_of(arguments: list[str]) -> None:
+    sys.argv = ["gpubench", *arguments]
+    main()
+
+
+def begin(place: str, arguments: str) -> None:
+    os.chdir(place)
+    note = store.note_launch
+
+    def note_and_die(*rest: object) -> None:
+        note(*rest)
+        os._exit(9)
+
+    store.note_launch = note_and_die
+    main_of(json.loads(arguments))
+
+
+def fresh(template: Path, place: Path) -> None:
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(template, place)
+
+
+def warm_up(template: Path, place: Path, arguments: list[str]) -> None:
+    fresh(template, place)
+    said = (place / "said").open("w")
+    with said, redirect_stdout(said), redirect_stderr(said), chdir(place), suppress(SystemExit):
+        main_of(arguments)
+
+
 def one(library: ctypes.CDLL, template: Path, place: Path, order: tuple[list[str], str, int, int]) -> dict:
     arguments, call, nth, number = order
     root = place / "results"
-    shutil.rmtree(place, ignore_errors=True)
-    shutil.copytree(template, place)
+    fresh(template, place)
     pid = os.fork()
     if pid == 0:
         said = os.open(place / "said", os.O_WRONLY | os.O_CREAT, 0o600)
         os.dup2(said, 1)
         os.dup2(said, 2)
         os.chdir(place)
-        sys.argv = ["gpubench", *arguments]
         library.arm(os.fsencode(root), call.encode(), nth, number)
         try:
-            main()
+            main_of(arguments)
         finally:
             with (place / "count").open("w") as file:
                 file.write(str(library.calls()))
@@ -67,6 +98,12 @@ def one(library: ctypes.CDLL, template: Path, place: Path, order: tuple[list[str
 
 if __name__ == "__main__":
     session.module_of = lambda device: "scripted_child"
+    if sys.argv[1] == "begin":
+        begin(*sys.argv[2:])
     loaded = ctypes.CDLL(sys.argv[1])
-    for each in json.loads(sys.argv[4]):
-        print(json.dumps(one(loaded, Path(sys.argv[2]), Path(sys.argv[3]), each)), flush=True)
+    template, place, plan = Path(sys.argv[2]), Path(sys.argv[3]), json.loads(sys.argv[4])
+    del os.environ["LD_PRELOAD"]  # a run that goes on elsewhere is refused
+    for arguments in {tuple(each[0]): each[0] for each in plan}.values():
+        warm_up(template, place, arguments)
+    for each in plan:
+        print(json.dumps(one(loaded, template, place, each)), flush=True)

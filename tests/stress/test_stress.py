@@ -9,6 +9,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -39,8 +40,9 @@ import signal, sys
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 try:  # this loads what the command would load, and ends as it would
     from gpubench.session import session
-except KeyboardInterrupt:
-    sys.exit(130)
+except BaseException as error:
+    from gpubench.errors import is_interrupt
+    sys.exit(130 if is_interrupt(error) else repr(error))
 session.module_of = lambda device: "scripted_child"
 from gpubench.__main__ import main
 main()
@@ -100,6 +102,10 @@ class Place:
                 continue
         return found
 
+    def halves(self) -> set[Path]:
+        """Files that were begun; what a killed process leaves, a later writer removes."""
+        return set(self.root.rglob("*.tmp"))
+
     def reached(self, count: int, process: subprocess.Popen[str]) -> bool:
         """Whether so many launches are stored, or never will be."""
         return process.poll() is not None or len(self.launches()) >= count
@@ -119,7 +125,7 @@ class Place:
 
 def told(err: str) -> int:
     """How many launches a command has said to be finished, with a figure."""
-    return sum(line.startswith("  ") and "/s" in line for line in err.splitlines())
+    return sum(line.startswith("  ") and "/s" in line and "File" not in line for line in err.splitlines())
 
 
 # --- kills ---------------------------------------------------------------------------------------------------
@@ -134,9 +140,13 @@ def test_a_signal_at_any_moment_ends_a_command_in_order(tmp_path, count):
     place = Place(tmp_path)
     count = int(os.environ.get("GPUBENCH_STRESS_COUNT", count))
     codes: dict[str, int] = {}
-    slowest_s = 0.0
+    slowest_s, finished = 0.0, 0
     for n in range(count):
-        before = place.launches()
+        if n % 25 == 0 and place.root.exists():  # a small store is read fast, again and again
+            finished += len(place.launches())
+            shutil.rmtree(place.root)
+            print(f"{n} signals, {finished} launches", flush=True)
+        before, halves = place.launches(), place.halves()
         unfinished = any(run.finished_at is None for run in store.read_runs(place.root).runs[-1:])
         if chance.random() < 0.1 and count > 10:
             arguments = ("predict", "show", "./mine.py")
@@ -161,22 +171,22 @@ def test_a_signal_at_any_moment_ends_a_command_in_order(tmp_path, count):
         )
         code = process.returncode
         codes[f"{number.name} {whom} {code}"] = codes.get(f"{number.name} {whom} {code}", 0) + 1
-        assert "Traceback" not in err, (n, number, whom, err)
+        is_ours = "/gpubench/" in err  # else the interpreter itself was still beginning
+        assert not (is_ours and "Traceback" in err), (n, number, whom, err)
         if number == signal.SIGTERM and whom == "command":
-            assert code in {0, 130, -signal.SIGTERM}, (n, err)  # the last before Python itself has begun
+            # Before Python itself has begun the signal ends it; where it comes inside an exec, as modules are
+            # loaded, `python -m` ends itself by SIGINT whatever it is told: to a shell that is 130 too.
+            assert code in {0, 130, -signal.SIGTERM, -signal.SIGINT}, (n, err)
         wait_until(lambda: not place.left())
         after = place.launches()
         assert before <= after, (n, number, whom)
         assert len(after) - len(before) >= told(err), (n, number, whom, err)
         kept = [p.name for p in place.scratch.iterdir() if not p.name.startswith("torchinductor")]
         assert kept == [], (n, number, whom)
-        assert (
-            not list(place.root.rglob("*.corrupt")) + list(place.root.rglob("*.tmp"))
-            or number == signal.SIGKILL
-        )
-    print(
-        f"\n{count} signals, seed {seed}: {len(place.launches())} launches, slowest SIGTERM {slowest_s:.1f} s, {codes}"
-    )
+        assert not list(place.root.rglob("*.corrupt")), (n, number, whom)
+        assert place.halves() <= halves or number == signal.SIGKILL, (n, whom)
+    finished += len(place.launches())
+    print(f"\n{count} signals, seed {seed}: {finished} launches, slowest SIGTERM {slowest_s:.1f} s, {codes}")
 
 
 def send(process: subprocess.Popen[str], number: signal.Signals, whom: str) -> None:

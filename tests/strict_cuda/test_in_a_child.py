@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -11,8 +12,10 @@ import time
 import msgspec
 import pytest
 
+from gpubench.cli.progress import LiveProgress
 from gpubench.measure import messages
 from gpubench.measure.child import Child, environment_of
+from gpubench.measure.events import RoundEnded
 from gpubench.measure.launcher import Launcher
 from gpubench.measure.plan import plan
 from gpubench.measure.request import RunRequest
@@ -64,10 +67,19 @@ def test_a_launcher_measures_in_processes_of_its_own(inside_gpu):
         load_profiles(),
     )
     made = msgspec.structs.replace(made, budget=msgspec.structs.replace(BRIEF, launches=1, timed_s=3.0))
-    found = {m.case: m for m in Launcher(made, device).run()}
+    live, lines = LiveProgress(), set()
+
+    def on_event(event):
+        live(event)
+        if isinstance(event, RoundEnded) and event.timed:
+            lines.add(live._line().plain)
+
+    found = {m.case: m for m in Launcher(made, device, on_event).run()}
     assert {(m.case.label, m.status, m.reason) for m in found.values() if m.status is not Status.OK} == set()
     assert len(found) == 4
     assert all(m.launches[0].telemetry_source == "nvml" for m in found.values())
+    assert all(re.search(r" images/s.* [1-9]\d* W  [1-9]\d* °C  ", line) for line in lines), lines
+    assert lines
 
 
 @pytest.fixture

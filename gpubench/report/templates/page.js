@@ -4,13 +4,12 @@
 (async () => {
   const at = (id) => document.getElementById(id);
   const all = (selector, within = document) => [...within.querySelectorAll(selector)];
-  const read = (id) => JSON.parse(at(id).textContent);
   const unpacked = async (id) => {
     const bytes = Uint8Array.from(atob(at(id).textContent), (c) => c.charCodeAt(0));
     return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
   };
-  const palette = read("palette");
-  const figures = read("figures");
+  const palette = JSON.parse(at("palette").textContent);
+  const figures = JSON.parse(await unpacked("figures"));
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const config = { displayModeBar: false, responsive: true, showTips: false };
   const NARROW_PX = 560;

@@ -1,0 +1,164 @@
+"""Tensors without values, faster: what an operator makes of tensors of known shapes is asked of torch once.
+
+Torch works out shape, type and storage of every result, and checks each call on the way; a step has thousands
+of calls and a few dozen different ones. What torch answered is kept by operator, shapes, strides, types and
+all other arguments, and given again. Whatever might depend on more than these goes to torch each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+
+DEVICE = torch.ops.prim.device.default
+"""Asked of every tensor several times an operator."""
+_PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+_Answer = Callable[["QuickFakeMode", Sequence[Any]], Any]
+"""Makes the result from the arguments of a call."""
+
+
+class QuickFakeMode(FakeTensorMode):
+    """Torch's mode of fake tensors, which remembers."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.cache_enabled = False  # its own memory looks at more, and takes several times as long
+        self._answers: dict[Any, _Answer | None] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and to guard against it takes as long as an answer
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Answer one call of an operator."""
+        if func is DEVICE:
+            return args[0].fake_device
+        given = kwargs or {}
+        ask = super().__torch_dispatch__
+        try:
+            state = torch.get_default_dtype(), torch.is_inference_mode_enabled()
+            key = (func, self._key(args), self._key(given.values()), *given, *state)
+        except _Unknown:
+            return ask(func, types, args, given)
+        if key not in self._answers:
+            out = ask(func, types, args, given)
+            self._answers[key] = _answer(self, func, args, given, out)
+            return out
+        answer = self._answers[key]
+        return ask(func, types, args, given) if answer is None else answer(self, args)
+
+    def _key(self, values: Iterable[Any]) -> tuple[Any, ...]:
+        """What of these arguments decides about the result.
+
+        Raises:
+            _Unknown: If it may be something else.
+        """
+        return tuple([self._part(value) for value in values])
+
+    def _part(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is FakeTensor:
+            if value.fake_mode is not self or value.constant is not None or value.layout is not torch.strided:
+                raise _Unknown
+            if value.dtype.is_complex or value.is_inference():
+                raise _Unknown  # it may be a conjugate
+            return value.shape, value.stride(), value.storage_offset(), value.dtype, value.fake_device
+        if kind in {list, tuple}:
+            return kind, self._key(value)
+        if kind not in _PLAIN:
+            raise _Unknown
+        return kind, value
+
+
+class _Unknown(Exception):  # noqa: N818 - no error: torch is asked
+    """An argument that cannot be told by shape and type."""
+
+
+def _answer(
+    mode: QuickFakeMode, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
+) -> _Answer | None:
+    """How to make such a result again; None where torch must be asked each time."""
+    schema = getattr(func, "_schema", None)  # the only place where torch says what shares storage
+    if schema is None or torch.Tag.inplace_view in func.tags or "resize" in schema.name:
+        return None
+    aliases = [r.alias_info for r in schema.returns]
+    if not any(aliases):
+        return _fresh(mode, out, {_storage(t) for t in _fakes((*args, *kwargs.values()))})
+    alone = len(aliases) == 1 and type(out) is FakeTensor and args and type(args[0]) is FakeTensor
+    if not alone or _storage(out) != _storage(args[0]):
+        return None
+    if aliases[0].is_write:
+        return _first if out is args[0] else None
+    return _view(out)
+
+
+def _fresh(mode: QuickFakeMode, out: Any, taken: set[int]) -> _Answer | None:
+    """A result in storages of its own: a tensor, or several, some of which may be None."""
+    if type(out) is FakeTensor:
+        make = _tensor(mode, out, taken)
+        return None if make is None else lambda mode, _: make(mode)
+    if not isinstance(out, tuple | list) or any(type(x) not in {FakeTensor, type(None)} for x in out):
+        return None
+    if len({_storage(x) for x in out if x is not None}) < sum(x is not None for x in out):
+        return None
+    makes = [_nothing if x is None else _tensor(mode, x, taken) for x in out]
+    if None in makes:
+        return None
+    several = list if isinstance(out, list) else tuple
+    return lambda mode, _: several([make(mode) for make in makes])  # type: ignore[misc]
+
+
+def _tensor(
+    mode: QuickFakeMode, out: FakeTensor, taken: set[int]
+) -> Callable[[QuickFakeMode], FakeTensor] | None:
+    if _storage(out) in taken or out.constant is not None or out.layout is not torch.strided:
+        return None
+    if out.dtype.is_complex or out.is_inference():
+        return None
+    shape, stride, dtype, device = out.shape, out.stride(), out.dtype, out.fake_device
+    size = out.untyped_storage().nbytes()
+
+    def make(mode: QuickFakeMode) -> FakeTensor:
+        with in_kernel_invocation_manager(mode):
+            empty = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+        return FakeTensor(mode, empty, device)
+
+    return make if make(mode).untyped_storage().nbytes() == size else None
+
+
+def _view(out: FakeTensor) -> _Answer:
+    shape, stride, dtype, device = out.shape, out.stride(), out.dtype, out.fake_device
+    offset = out.storage_offset()
+
+    def make(mode: QuickFakeMode, args: Sequence[Any]) -> FakeTensor:
+        storage = args[0].untyped_storage()
+        with in_kernel_invocation_manager(mode):
+            window = torch.empty((0,), dtype=dtype, device="meta").set_(storage, offset, shape, stride)
+        return FakeTensor(mode, window, device)
+
+    return make
+
+
+def _first(_: QuickFakeMode, args: Sequence[Any]) -> Any:
+    return args[0]
+
+
+def _nothing(_: QuickFakeMode) -> None:
+    return None
+
+
+def _fakes(values: Iterable[Any]) -> Iterable[FakeTensor]:
+    for value in values:
+        if type(value) is FakeTensor:
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _fakes(value)
+
+
+def _storage(tensor: FakeTensor) -> int:
+    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - torch offers no other identity

@@ -1,0 +1,150 @@
+"""Every command of the pages is executed as it is written, page by page and line by line, in one folder a page.
+
+One run is measured here, in a fraction of a second; a line that measures stores and tells that one, so that all
+but the minutes of it is executed.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+from golden import produce
+
+from gpubench.cli import run as run_verb
+from gpubench.measure import plan
+from gpubench.measure.budget import QUICK
+from gpubench.measure.request import RunRequest
+from gpubench.record import store
+from gpubench.session.session import Session, execute, prepare
+from gpubench.shipped import FOLDER_VARIABLE
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+CI = "test_readme.py::test_there_are_two_set_up_commands_and_ci_runs_the_second_word_for_word"
+INSTALL = "packaging/test_compare_only.py::test_a_fresh_install_without_torch_compares_and_stays_small"
+ELSEWHERE = {
+    "python3 -m venv": INSTALL,
+    ". .venv/bin/activate": INSTALL,
+    "pip install": INSTALL,
+    "pytest -n auto": CI,
+    "ruff ": CI,
+    "mypy": CI,
+    "lint-imports": CI,
+    "codespell": CI,
+    "bash .ci/run": CI,
+    "pytest workloads": (
+        "record/test_pytest_json.py::test_pytest_workloads_measures_and_writes_json_with_case_and_device"
+    ),
+    "gpubench offers import": "offers/test_price_import.py::test_the_catalogue_of_each_cloud_is_read_as_it_is",
+    "gpubench offers refresh": (
+        "offers/test_price_refresh.py::test_a_refresh_writes_one_dated_file_that_loading_reads"
+    ),
+    "gpubench feed": "workloads/test_feed.py::test_the_verb_answers_in_json",
+    "gpubench check --cuda": (
+        "strict_cuda/test_check_cuda.py::test_a_sound_device_passes_every_part_and_is_confirmed"
+    ),
+    "gpubench run vgg16 --gpus 8": (
+        "measure/test_nodes.py::test_two_machines_do_one_job_after_the_other_and_the_first_stores_them"
+    ),
+    "gpubench run vgg16 --gpus 4": (
+        "cli/test_run_on_several.py::test_two_processes_on_a_cpu_are_timed_beside_one_and_stand_in_the_report"
+    ),
+}
+"""How a line begins that needs a network, a fresh environment, minutes or cards, and what executes it."""
+
+ANSWERS = {"check": {0, 1}, "compare": {0, 1, 6}, "doctor": {0, 1}}
+"""Exit codes of verbs that judge; all others end with 0."""
+
+
+def lines_of(page: Path) -> list[str]:
+    """Each command of a page's shell blocks, and of the README's table of questions."""
+    text = page.read_text(encoding="utf-8")
+    pieces = re.split(r"^```(\w*)\n", text, flags=re.MULTILINE)
+    blocks = [
+        body for kind, body in zip(pieces[1::4], pieces[2::4], strict=True) if kind in {"", "sh", "bash"}
+    ]
+    commands = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
+    if page.name == "README.md":
+        cells = [row.split("|")[2] for row in text.splitlines() if row.startswith("|")]
+        commands += [one for cell in cells for one in re.findall(r"`(gpubench [a-z][^`]*)`", cell)]
+    known = re.compile(r"(gpubench|pip|python3|pytest|bash|ruff) |\. ")
+    return [part.strip() for line in commands if known.match(line) for part in line.split("&&")]
+
+
+def elsewhere(line: str) -> str | None:
+    return next((test for start, test in ELSEWHERE.items() if line.startswith(start)), None)
+
+
+def test_what_is_executed_elsewhere_is_executed_there():
+    for test in ELSEWHERE.values():
+        path, _, name = test.partition("::")
+        assert f"def {name}" in (ROOT / "tests" / path).read_text(encoding="utf-8"), test
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory) -> Session:
+    """A run of this machine."""
+    brief = msgspec.structs.replace(
+        QUICK, timed_s=0.5, warmup_steps=2, warmup_least_s=0.0, warmup_most_s=0.3, round_s=0.01, curve_steps=2
+    )
+    root = tmp_path_factory.mktemp("measured")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan, "budget_of", lambda name, *, on_cpu: brief)
+        asked = RunRequest(
+            workloads=("cnn",), precisions=("fp32",), batch_size=8, micro="none", device="cpu", results=root
+        )
+        return execute(prepare(asked))
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch, measured):
+    """A folder with results, runs of another machine, and what a line of a page may name."""
+    results = tmp_path / "results"
+    shutil.copytree(produce.RESULTS, results)
+    shutil.copytree(produce.RESULTS, tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+
+    def stores(prepared):
+        path = store.write_run(prepared.root, measured.run)
+        return Session(run=measured.run, path=path)
+
+    monkeypatch.setattr(run_verb, "_measure", stores)
+    store.write_run(results, measured.run)
+    return tmp_path
+
+
+HERE = [
+    page
+    for page in PAGES
+    if page.name != "cookbook.md"
+    and not all(map(elsewhere, lines_of(page)))  # that one is made of its answers
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", HERE, ids=lambda page: page.name)
+def test_every_command_of_a_page_does_what_it_is_there_for(page, place):
+    pairs = {"A": produce.SOUND, "B": produce.DOUBTFUL}
+    by_device = {"A": produce.CPU, "B": produce.DOUBTFUL}
+    asked = set()
+    for line in lines_of(page):
+        if line in asked or elsewhere(line):
+            continue
+        asked.add(line)
+        names = by_device if "--by device" in line else pairs
+        arguments = [names.get(word, word) for word in shlex.split(line)[1:]]
+        code, out, err = produce.run(
+            *arguments,
+            variables={"GPUBENCH_RESULTS": str(place / "results"), FOLDER_VARIABLE: ""},  # the shipped tables
+        )
+        assert code in ANSWERS.get(arguments[0], {0}), (line, code, err)
+        assert out or err, line
+        assert "Traceback" not in err, line
+        for written in re.findall(r"(?:-o|--report) (\S+)", line):
+            assert (place / written).stat().st_size > 0, line

@@ -1,0 +1,98 @@
+"""What is remembered of fake tensors, against torch's own mode, which works everything out each time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
+
+from gpubench.discovery import load_workload
+from gpubench.profile.cuda_rules import cuda_rules
+from gpubench.profile.liveness import StepTrace, step_trace, with_state
+from gpubench.profile.quick_fakes import QuickFakeMode
+
+
+@pytest.mark.parametrize("name", ["bert_base", "resnet50", "lstm"])
+def test_a_step_is_the_same_to_the_byte_at_every_operator(name: str) -> None:
+    tiny = load_workload(name).tiny
+    assert tiny is not None
+
+    def trace(mode: FakeTensorMode) -> StepTrace:
+        with cuda_rules(), mode:
+            task = tiny(4, 0)
+            optimizer = with_state(task, {"foreach": True})
+            step_trace(task, optimizer, is_amp=True)  # so that the second is from memory
+            return step_trace(task, optimizer, is_amp=True)
+
+    slow, quick = (trace(mode(allow_non_fake_inputs=True)) for mode in (FakeTensorMode, QuickFakeMode))
+    assert list(quick.timeline) == list(slow.timeline)
+    assert quick == slow
+
+
+CALLS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "views of a window": lambda x: x[1:, 2:].t().unsqueeze(0).expand(3, -1, -1),
+    "several windows": lambda x: torch.unbind(x[1:]),
+    "in place": lambda x: x.clone()[1:].add_(1),
+    "turned in place": lambda x: x.clone().t_(),
+    "another size in place": lambda x: x.clone().resize_(3, 3),
+    "another storage in place": lambda x: torch.empty(2, 2).set_(x.clone()),
+    "several results": lambda x: torch.max(x, dim=1),
+    "lists": lambda x: torch._foreach_add([x, x.double()], 1),
+    "types": lambda x: (x.to(torch.bfloat16), x + 1, x.int() + 1, x.int() + 1.0, x.int() + True),
+    "complex": lambda x: torch.fft.fft(x).conj().real,
+    "no storage of its own": lambda x: torch.ops.aten._unsafe_view(x, (-1,)),
+    "a constant": lambda x: x * torch.tensor(2.0).item(),
+}
+
+
+def _seen(value: Any, of: FakeTensor) -> Any:
+    if isinstance(value, torch.Tensor):
+        storage = value.untyped_storage()
+        shares = storage._cdata == of.untyped_storage()._cdata
+        place = value.shape, value.stride(), value.storage_offset(), storage.nbytes()
+        return type(value), *place, value.dtype, value.device, value.is_conj(), shares
+    return [_seen(part, of) for part in value]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_is_remembered_is_what_torch_works_out(name: str) -> None:
+    """Thrice each, so that two are from memory, and at two places in the storage."""
+    seen = []
+    for mode in (FakeTensorMode(), QuickFakeMode()):
+        with mode:
+            whole = torch.randn(6, 8)
+            seen.append([_seen(CALLS[name](x), x) for x in (whole[1:], whole[2:], whole[1:], whole[1:])])
+    assert seen[0] == seen[1]
+
+
+def test_each_call_has_a_storage_of_its_own_that_dies_with_it() -> None:
+    with QuickFakeMode():
+        x = torch.randn(4)
+        one, two = x + 1, x + 1
+        assert one.untyped_storage()._cdata != two.untyped_storage()._cdata
+        assert x.relu_() is x
+        assert x.relu_() is x
+
+
+def test_gradients_and_settings_are_followed() -> None:
+    with QuickFakeMode():
+        weight = torch.nn.Parameter(torch.randn(4, 4))
+        for _ in range(2):
+            (weight @ weight).sum().backward()
+        assert weight.grad is not None
+        assert weight.grad.shape == (4, 4)
+        counts = torch.arange(3)
+        before = torch.get_default_dtype()
+        try:
+            kinds = []
+            for dtype in (torch.float32, torch.float64):
+                torch.set_default_dtype(dtype)
+                kinds.append((counts / 2).dtype)
+        finally:
+            torch.set_default_dtype(before)
+        assert kinds == [torch.float32, torch.float64]
+        with pytest.raises(DataDependentOutputException):
+            weight.sum().item()
