@@ -1,8 +1,8 @@
 """What a check of the CUDA path does, in which order, and what it takes; nothing is measured here.
 
-Times are those of an H200, from the shipped readings, scaled by memory bandwidth to other cards; a slower
-card has no slower host. They decide which parts and cases there are within the limit; a part that takes
-longer is cut off, and the later ones keep theirs.
+Times are those of an H200, from the shipped readings (of a workload that was not read there, by its FLOPs and
+operators), scaled by memory bandwidth to other cards; a slower card has no slower host. They decide which
+parts and cases there are within the limit; a part that takes longer is cut off, the later ones keep theirs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import msgspec
 
 from gpubench.measure import capability
 from gpubench.measure.budget import QUICK, Budget
-from gpubench.measure.estimate import COMPILE_S, PROCESS_START_S, estimate_s
-from gpubench.measure.plan import Plan, plan
+from gpubench.measure.estimate import COMPILE_S, PROCESS_START_S, estimate_s, pace
+from gpubench.measure.plan import Plan, plan, planned_case
 from gpubench.measure.request import CLASSIC, RunRequest
 from gpubench.models import (
     Case,
@@ -297,15 +297,16 @@ def _every_trial(
     workloads: Sequence[str],
     slower: float,
 ) -> Iterator[Trial]:
-    """Every trained workload whose time was read, at every precision, the most telling cases first."""
+    """Every trained workload at every precision, the most telling cases first.
+
+    Graphs come before eager rows: a graph's trial does as many eager steps as it replays.
+    """
     amp = capability.best_amp(device)
-    read = {step.workload for step in h200_readings().steps}
     trained = [
         name
         for name, profile in load_profiles().items()
-        if TaskKind.TRAIN in profile.tasks and profile.is_classic and name in read
+        if TaskKind.TRAIN in profile.tasks and profile.is_classic and (not workloads or name in workloads)
     ]
-    trained = [name for name in trained if not workloads or name in workloads]
     names = sorted(trained, key=lambda name: name not in CLASSIC)
     here = [p for p in Precision if p.is_usual and capability.why_no_precision(p, device) is None]
     others = [p for p in here if p not in {amp, Precision.FP32}]
@@ -339,16 +340,27 @@ def _steps_s(case: Case, slower: float) -> Seconds:
 
 
 def _step_s(case: Case, slower: float) -> Seconds:
-    """What a step takes; a replay is as the device does it, an eager step no shorter than the host was.
+    """What a step takes; a replay is as the device does it, an eager step no shorter than the host was."""
+    graph_s, eager_s = _step_on_an_h200_s(case)
+    device_s = slower * graph_s
+    return device_s if case.execution is Execution.GRAPH else max(device_s, eager_s)
 
-    A precision that was not read takes as long as the slowest.
+
+def _step_on_an_h200_s(case: Case) -> tuple[Seconds, Seconds]:
+    """What a replay and an eager step take on the card of the readings.
+
+    A precision that was not read takes as long as the slowest, a workload that was not read as long as its
+    FLOPs and operators let expect.
     """
     at = {s.precision: s for s in h200_readings().steps if s.workload == case.workload}
+    if not at:
+        h200 = DeviceProfile(backend="cuda", gpu_key=h200_readings().gpu_key)
+        graph = msgspec.structs.replace(case, execution=Execution.GRAPH)
+        expected = pace(planned_case(case.workload, load_profiles()[case.workload], graph), h200)
+        return expected.step_s, expected.eager_s
     read = at.get(case.precision) or max(at.values(), key=lambda s: s.step_s[Execution.EAGER])
-    device_s = slower * read.step_s[Execution.GRAPH]
-    eager_s = max(device_s, read.step_s[Execution.EAGER])
-    step_s = device_s if case.execution is Execution.GRAPH else eager_s
-    return step_s * max(1.0, case.batch_size / read.batch_size)
+    samples = max(1.0, case.batch_size / read.batch_size)
+    return samples * read.step_s[Execution.GRAPH], samples * read.step_s[Execution.EAGER]
 
 
 def _chosen(every: Sequence[Trial], room_s: Seconds | None) -> tuple[Trial, ...]:

@@ -12,7 +12,9 @@ from gpubench.cuda_check.plan import (
     LEAST_FIRST,
     LIMIT_S,
     PARTS,
+    STEPS,
     _part_of,
+    _step_s,
     batch_of,
     make_plan,
     quick_within,
@@ -21,6 +23,7 @@ from gpubench.cuda_check.plan import (
 )
 from gpubench.cuda_check.run import _until_s
 from gpubench.measure.capability import why_no_precision
+from gpubench.measure.request import CLASSIC
 from gpubench.models import DeviceProfile, Execution, Precision, TaskKind
 from gpubench.profile import load_profiles
 from gpubench.profile.memory import peak_memory_bytes
@@ -37,8 +40,8 @@ SLOWEST = DeviceProfile(
     backend="cuda", compute_capability=(7, 5), memory_bytes=2 << 30, memory_bandwidth_bytes_per_s=48e9
 )
 CARDS = {"H200": H200, "3090": RTX_3090, "T4": T4, "small": SMALL, "slowest": SLOWEST, "silent": SILENT}
-READ = {step.workload for step in h200_readings().steps}
-TRAINED = {n for n, p in load_profiles().items() if TaskKind.TRAIN in p.tasks and p.is_classic} & READ
+TRAINED = {n for n, p in load_profiles().items() if TaskKind.TRAIN in p.tasks and p.is_classic}
+UNREAD = TRAINED - {step.workload for step in h200_readings().steps}
 
 
 @pytest.fixture(params=CARDS)
@@ -88,12 +91,29 @@ def test_the_largest_share_of_the_quick_run_is_made_that_there_is_time_for():
     assert len(make_plan(H200, full=True).quick) == 1
 
 
-def test_on_an_h200_every_workload_is_tried_at_its_best_amp_and_at_fp32():
+def test_on_an_h200_every_workload_is_tried_as_a_graph_at_its_best_amp_and_at_fp32():
+    """Its trial does as many eager steps; the rows of the quick run are tried eagerly, too."""
     made = make_plan(H200)
     tried = {(t.case.workload, t.case.precision, t.case.execution) for t in made.trials}
     for precision in (Precision.AMP_BF16, Precision.FP32):
-        for execution in (Execution.EAGER, Execution.GRAPH):
-            assert {(name, precision, execution) for name in TRAINED} <= tried
+        assert {(name, precision, Execution.GRAPH) for name in TRAINED} <= tried
+        assert {(name, precision, Execution.EAGER) for name in CLASSIC} <= tried
+    eager, replayed = STEPS[Execution.GRAPH]
+    assert eager >= replayed
+
+
+def test_a_workload_that_was_never_read_is_expected_to_take_what_its_flops_let_expect():
+    """By hand: under a new head ResNet-50 is a forward pass, 8.2 GFLOP an image, at a tenth to half of 989 TFLOP/s."""
+    assert "resnet50_transfer" in UNREAD
+    trials = {
+        (t.case.workload, t.case.precision, t.case.execution): t for t in make_plan(H200, full=True).trials
+    }
+    trial = trials["resnet50_transfer", Precision.AMP_BF16, Execution.GRAPH]
+    forward_s = trial.case.batch_size * 8.2e9 / 989e12
+    assert 2 * forward_s < _step_s(trial.case, 1.0) < 10 * forward_s
+    assert _step_s(trial.case, 2.0) == 2 * _step_s(trial.case, 1.0)
+    eager = trials["resnet50_transfer", Precision.AMP_BF16, Execution.EAGER]
+    assert _step_s(eager.case, 1.0) > _step_s(trial.case, 1.0), "the host sets the pace"
 
 
 def test_all_of_it_is_every_workload_at_every_precision_in_both_executions(card):

@@ -6,6 +6,7 @@ import gc
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -123,14 +124,21 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@cache
+def _probed() -> DeviceProfile:
+    """Probe the recorded H200, once: it answers every test alike."""
+    return next(d for d in probe().devices if d.backend == "cuda")
+
+
 @pytest.fixture
 def make_gpu(inside_nvml, monkeypatch) -> Iterator[Callable[..., Gpu]]:
     """``make_gpu(machine, budget)`` opens the device as the product's child does."""
     opened = []
     inside_nvml("h200")
-    profile = next(d for d in probe().devices if d.backend == "cuda")
+    profile = _probed()
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
-    monkeypatch.setattr(busy, "PROFILED_STEPS", (2, 2))
+    monkeypatch.setattr(busy, "PROFILED_STEPS", (1, 1))
+    monkeypatch.setattr(busy, "ISSUED_STEPS", 1)
 
     def make(machine: Machine | None = None, budget: Budget = BRIEF) -> Gpu:
         context = installed(machine or Machine(cost=lambda name: KERNEL_S))

@@ -100,7 +100,11 @@ def replacements(device: Device, properties: SimpleNamespace) -> list[tuple[Any,
         ),
         (parallel, "__init__", _on_the_device(parallel.__init__, device)),
         (parallel, "_pre_forward", _on_the_device(parallel._pre_forward, device)),
-        (torch.distributed, "init_process_group", _without_nccl(torch.distributed.init_process_group)),
+        (
+            torch.distributed,
+            "init_process_group",
+            _without_nccl(torch.distributed.init_process_group, device),
+        ),
         (time, "perf_counter_ns", lambda: machine.now_ns),
         (time, "perf_counter", lambda: machine.now_ns * 1e-9),
     ]
@@ -227,14 +231,22 @@ def _on_the_device(real: Callable[..., Any], device: Device) -> Callable[..., An
     return method
 
 
-def _without_nccl(real: Callable[..., None]) -> Callable[..., None]:
-    """Let gloo carry what NCCL would: the tensors lie on the CPU.
+def _without_nccl(real: Callable[..., None], device: Device) -> Callable[..., None]:
+    """Let gloo carry what NCCL would: the tensors lie on the CPU. One device in two processes is refused.
 
-    Source: torch/distributed/distributed_c10d.py, init_process_group.
+    Source: torch/distributed/distributed_c10d.py, init_process_group; NCCL, src/init.cc, "Duplicate GPU detected",
+    where NCCL says so at the first exchange.
     """
 
     @functools.wraps(real)
     def init(backend: str | None = None, **options: Any) -> None:
-        real("gloo" if backend is not None and "nccl" in backend else backend, **options)
+        nccl = backend is not None and "nccl" in backend
+        real("gloo" if nccl else backend, **options)
+        if not nccl:
+            return
+        used: list[Any] = [None] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(used, device.name.index)
+        if len(set(used)) < len(used):
+            raise RuntimeError(f"Duplicate GPU detected: the processes use CUDA devices {used}")
 
     return init

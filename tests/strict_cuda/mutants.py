@@ -34,6 +34,7 @@ class Mutant:
 MEASURE = "gpubench/measure/"
 CASE, STEP, LOOP, GUARDS = (f"{MEASURE}{name}.py" for name in ("case", "step", "loop", "guards"))
 CLOCK, HARDWARE, EXECUTION, BUSY = (f"{MEASURE}{n}.py" for n in ("clock", "hardware", "execution", "busy"))
+LAUNCH = f"{MEASURE}launch.py"
 MICRO, SHARING, TEAM, WORKER = (f"{MEASURE}{name}.py" for name in ("micro", "sharing", "team", "worker"))
 READINGS = "gpubench/probe/nvml_readings.py"
 
@@ -191,6 +192,82 @@ MUTANTS = (
         misleads="as above, where the allocator frees memory inside the capture",
         killer="test_failures.py::test_a_capture_that_ends_without_a_word_on_a_full_device_ended_for_want_of_memory",
     ),
+    # --- generation ----------------------------------------------------------------------------------------
+    Mutant(
+        name="the host does not wait for the first token",
+        file=STEP,
+        old="    (start or turn.start)(index)\n    turn.ids.tolist()\n",
+        new="    (start or turn.start)(index)\n",
+        misleads="the time to issue a prompt is sold as the time to the first token",
+        killer="test_generation.py::test_each_token_is_on_the_host_before_the_next_is_begun",
+    ),
+    Mutant(
+        name="the host does not wait for the tokens after the first",
+        file=STEP,
+        old="        (go_on or turn.go_on)()\n        turn.ids.tolist()\n",
+        new="        (go_on or turn.go_on)()\n",
+        misleads="tokens seem to come as fast as they are issued",
+        killer="test_generation.py::test_each_token_is_on_the_host_before_the_next_is_begun",
+    ),
+    Mutant(
+        name="each token takes the place of the one before in the cache",
+        file=STEP,
+        old="        self.place.add_(1)\n",
+        new="",
+        misleads="tokens are generated that do not know their sequence",
+        killer="test_generation.py::test_a_generation_gives_the_scores_of_the_whole_sequence",
+    ),
+    Mutant(
+        name="tokens of a graph go where the next replay does not look",
+        file=STEP,
+        old="        self.ids.copy_(scores.argmax(-1))\n",
+        new="        self.ids = scores.argmax(-1)\n",
+        misleads="a graph goes on with another batch's tokens",
+        killer="test_generation.py::test_replays_generate_what_eager_steps_do_batch_by_batch",
+    ),
+    Mutant(
+        name="the prompts of one batch are replayed for every batch",
+        file=EXECUTION,
+        old="prompts[n % len(prompts)].replay()",
+        new="prompts[0].replay()",
+        misleads="graph rows answer the same prompts again and again",
+        killer="test_generation.py::test_replays_generate_what_eager_steps_do_batch_by_batch",
+    ),
+    Mutant(
+        name="tokens are issued one by one under the name of a graph",
+        file=EXECUTION,
+        old=".replay(), token.replay)",
+        new=".replay(), turn.go_on)",
+        misleads="the gain of graphs, which is largest for single tokens, is never seen",
+        killer="test_generation.py::test_a_graph_takes_the_tokens_off_the_host",
+    ),
+    Mutant(
+        name="the graphs of a generation share no memory",
+        file=EXECUTION,
+        old="            pool = prompt.pool()\n",
+        new="",
+        misleads="a generation needs the activations of all its prompts at once",
+        killer="test_generation.py::test_a_replayed_generation_takes_no_memory_and_its_graphs_share_theirs",
+    ),
+    Mutant(
+        name="the side stream does not wait for what made the prompts",
+        file=EXECUTION,
+        old=(
+            "    turn = Turn(work)\n"
+            "    side = torch.cuda.Stream()\n    side.wait_stream(torch.cuda.current_stream())\n"
+        ),
+        new="    turn = Turn(work)\n    side = torch.cuda.Stream()\n",
+        misleads="the first tokens may be of weights that are still being written",
+        killer="test_generation.py::test_the_warm_up_of_a_capture_waits_for_what_made_the_model",
+    ),
+    Mutant(
+        name="tokens of the warm-up count",
+        file=CASE,
+        old="        work.tokens_at_s.clear()\n",
+        new="",
+        misleads="the slow first generations are in the times to the first token",
+        killer="test_every_case.py::test_a_generation_is_measured_token_by_token",
+    ),
     # --- memory --------------------------------------------------------------------------------------------
     Mutant(
         name="the peak of memory is the present",
@@ -250,9 +327,9 @@ MUTANTS = (
     ),
     Mutant(
         name="only torch's own error is want of memory",
-        file=CASE,
+        file=LAUNCH,
         old="    if lacks_memory(error):\n",
-        new="    if isinstance(error, torch.cuda.OutOfMemoryError):\n",
+        new="    if type(error).__name__ == 'OutOfMemoryError':\n",
         misleads="a batch for which cuDNN or cuBLAS has no memory is reported as a fault",
         killer="test_failures.py::test_want_of_memory_is_told_from_a_fault_in_whatever_words",
     ),
@@ -446,24 +523,24 @@ MUTANTS = (
     # --- telemetry --------------------------------------------------------------------------------------------
     Mutant(
         name="energy is counted from before the warm-up",
-        file=CASE,
+        file=LAUNCH,
         old=(
             "        warm_up(loop, budget(0.0), series)\n"
-            '        context.phase("timed")\n'
-            "        work.tokens_at_s.clear()\n"
+            '        bench.phase("timed")\n'
+            "        job.tokens_at_s.clear()\n"
             "        held_s, joules = telemetry.held_clocks_s(), sampler.energy_j()\n"
         ),
         new=(
             "        held_s, joules = telemetry.held_clocks_s(), sampler.energy_j()\n"
             "        warm_up(loop, budget(0.0), series)\n"
-            '        context.phase("timed")\n'
+            '        bench.phase("timed")\n'
         ),
         misleads="a sample costs the energy of the warm-up too",
         killer="test_telemetry.py::test_energy_and_held_clocks_are_those_of_the_timed_rounds",
     ),
     Mutant(
         name="energy is read twice at the start",
-        file=CASE,
+        file=LAUNCH,
         old="(joules, sampler.energy_j())",
         new="(joules, joules)",
         misleads="no energy is ever known",
@@ -471,7 +548,7 @@ MUTANTS = (
     ),
     Mutant(
         name="samples are stamped by another clock than the rounds",
-        file=CASE,
+        file=LAUNCH,
         old="Sampler(telemetry, loop.clock.now_s)",
         new="Sampler(telemetry, time.monotonic)",
         misleads="clocks and power of the rounds are those of some other time",
@@ -511,7 +588,7 @@ MUTANTS = (
     ),
     Mutant(
         name="memory errors are counted from now to now",
-        file=CASE,
+        file=LAUNCH,
         old="    errors = telemetry.ecc_uncorrected()\n",
         new="    errors = None\n",
         misleads="a device that miscounts is trusted",
@@ -559,6 +636,57 @@ MUTANTS = (
         killer="test_team.py::test_a_job_of_two_trains_one_model_and_waits_for_the_device",
     ),
     Mutant(
+        name="the other processes of a job are done before their GPUs are",
+        file=TEAM,
+        old="            work.step(index)\n        _wait(hardware)\n",
+        new="            work.step(index)\n        distributed.all_reduce(torch.zeros(1))\n",
+        misleads="a step of a job ends for the clock while other GPUs are at it",
+        killer="test_job.py::test_the_others_step_as_often_as_is_announced_and_wait_for_their_device",
+    ),
+    Mutant(
+        name="a sharded model is sharded whole",
+        file=SHARING,
+        old="    for part in (*blocks, model):\n",
+        new="    for part in (model,):\n",
+        misleads="every GPU holds all weights at once, and no exchange hides behind the work",
+        killer="test_job.py::test_fsdp_shards_each_block_by_itself",
+    ),
+    Mutant(
+        name="exchanges are timed by another clock than the job's",
+        file=MICRO,
+        old="    clock = team.clock()\n",
+        new="    clock = Clock()\n",
+        misleads="the start of an exchange is sold as the exchange",
+        killer="test_job.py::test_the_rate_of_an_exchange_is_that_of_the_bus",
+    ),
+    Mutant(
+        name="many exchanges are announced and one is done",
+        file=MICRO,
+        old=(
+            "            def repetition() -> None:\n"
+            "                for _ in range(probe.repeats):\n                    action()\n"
+        ),
+        new="            def repetition() -> None:\n                action()\n",
+        misleads="small exchanges seem a hundred times too fast, or the job hangs",
+        killer="test_job.py::test_the_rate_of_an_exchange_is_that_of_the_bus",
+    ),
+    Mutant(
+        name="the bytes of a tensor pass for those of the bus",
+        file=MICRO,
+        old="work=2 * (processes - 1) / processes * size",
+        new="work=size",
+        misleads="the rate cannot be held against a link",
+        killer="test_job.py::test_the_rate_of_an_exchange_is_that_of_the_bus",
+    ),
+    Mutant(
+        name="an exchange is of four times as many bytes as its name says",
+        file=MICRO,
+        old="tensor = torch.zeros(size // 4, device=device)",
+        new="tensor = torch.zeros(size, device=device)",
+        misleads="the link seems four times too slow",
+        killer="test_job.py::test_the_rate_of_an_exchange_is_that_of_the_bus",
+    ),
+    Mutant(
         name="a job may draw the power of one GPU alone",
         file=CASE,
         old="limit * self.team.size",
@@ -588,6 +716,6 @@ MUTANTS = (
         old="        if done.spent:\n",
         new="        if False:\n",
         misleads="as above",
-        killer="test_batch_search.py::test_the_batch_that_a_search_finds_can_be_measured_and_a_larger_one_cannot",
+        killer="test_batch_search.py::test_a_batch_that_did_not_fit_leaves_its_process_to_no_other",
     ),
 )

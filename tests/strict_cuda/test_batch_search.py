@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
-from gpubench.measure.batch_search import largest_that_fits
+from gpubench.measure import batch_search, worker
+from gpubench.measure.batch_search import Trials, largest_that_fits
 from gpubench.measure.batch_trial import try_batch
-from gpubench.measure.messages import TryBatch
+from gpubench.measure.messages import Ready, Setup, TryBatch
 from gpubench.models import Execution, Status
 from gpubench.workload import Task
 from strict_cuda.conftest import KERNEL_S
@@ -78,3 +80,43 @@ def test_a_trial_that_fails_otherwise_says_why(make_gpu):
     done = try_batch(TryBatch(reference="own", case=gpu.case("own", wide(8), batch_size=8)), gpu.desk)
     assert done.status is Status.FAILED
     assert "unlucky" in done.reason
+
+
+@pytest.fixture
+def processes(make_gpu, monkeypatch):
+    """The devices of the processes that a search starts; each serves in this one, on a fake device of its own."""
+    started = []
+
+    class InHere:
+        def __init__(self, environment):
+            self.said = deque()
+            first = [Fault("mm", lambda: RuntimeError("CUDA error: out of memory"), capturing=True)]
+            self.gpu = make_gpu(Machine(faults=[] if started else first))
+            started.append(self.gpu)
+
+        def send(self, command):
+            if isinstance(command, Setup):
+                self.said.append(next(m for m in self.gpu.line.sent if isinstance(m, Ready)))
+                return
+            batch = command.case.batch_size
+            self.gpu.case("own", wide(batch), execution=command.case.execution, batch_size=batch)
+            worker.serve(command, self.gpu.desk, self.gpu.line)
+            self.said.append(self.gpu.line.sent[-1])
+
+        def receive(self, until_s):
+            return self.said.popleft()
+
+        def end(self, *, at_once=False):
+            pass
+
+    monkeypatch.setattr(batch_search, "Child", InHere)
+    return started
+
+
+def test_a_batch_that_did_not_fit_leaves_its_process_to_no_other(make_gpu, processes):
+    """The allocator of a process whose capture ran out of memory believes that it goes on."""
+    gpu = make_gpu()
+    case = gpu.case("own", wide(8), execution=Execution.GRAPH, batch_size=8)
+    with Trials("own", case, gpu.profile) as trials:
+        assert [trials.fits(batch) for batch in (8, 4, 2)] == [False, True, True]
+    assert len(processes) == 2

@@ -12,9 +12,11 @@ from strict_cuda.conftest import BRIEF
 
 KERNEL_S = 1e-3
 
-# The targets of the first process are 0, those of the second 1: the weight goes to 0.5 if gradients are averaged.
+# Each process draws from a seed of its own. The targets of the first are 0, those of the second 1: the weight goes to
+# 0.5 if gradients are averaged.
 AVERAGED = """
 import torch
+from gpubench.workload import Task
 from torch import distributed, nn
 
 def rank():
@@ -29,8 +31,9 @@ class Net(nn.Module):
         return self.weight.expand(len(x), 1) * 1
 
 def build(batch_size):
-    targets = torch.full((batch_size, 1), float(rank()))
-    return Net(), torch.ones(batch_size, 1), targets, nn.functional.mse_loss, SGD
+    targets = torch.full((batch_size, 1), float(torch.initial_seed() % 2))
+    batch = torch.ones(batch_size, 1), targets
+    return Task(model=Net(), batches=(batch,), loss=nn.functional.mse_loss, optimizer=SGD)
 
 def SGD(parameters):
     return torch.optim.SGD(parameters, lr=0.1)

@@ -1,0 +1,106 @@
+"""A generation token by token, eagerly and as graphs over a static cache: on the strict fake."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+import pytest
+import torch
+
+from gpubench.measure.execution import prepare
+from gpubench.measure.step import Turn, move
+from gpubench.models import Execution, Precision, Recipe, TaskKind, WeightType
+from strict_cuda.conftest import KERNEL_S
+from strict_cuda.machine import Machine
+
+NEW_TOKENS = 4
+RECIPE = Recipe(
+    weight_type=WeightType.FLOAT32, prompt_tokens=12, new_tokens=NEW_TOKENS, cache_tokens=12 + NEW_TOKENS
+)
+LAUNCH_BOUND_S = 2.5e-6
+"""A kernel that runs for half the time that its launch takes."""
+
+
+def work_of(gpu, execution=Execution.GRAPH):
+    case = gpu.case(
+        "llama_8b",
+        precision=Precision.FP32,
+        execution=execution,
+        task=TaskKind.INFER,
+        batch_size=2,
+        **RECIPE.fields,
+    )
+    return move(gpu.desk.tasks[("llama_8b", case.batch_size, case.recipe)], case, gpu.desk.hardware.device)
+
+
+def kernels(gpu, work) -> int:
+    before = gpu.machine.kernels
+    work()
+    return gpu.machine.kernels - before
+
+
+@pytest.mark.parametrize("execution", [Execution.EAGER, Execution.GRAPH])
+def test_each_token_is_on_the_host_before_the_next_is_begun(gpu, execution):
+    """So each takes the time of its kernels, and not that of their issue, two hundredths of it."""
+    work = work_of(gpu, execution)
+    turn = Turn(work)
+    prompt, token = kernels(gpu, lambda: turn.start(0)), kernels(gpu, turn.go_on)
+    advance = prepare(work)
+    gpu.desk.clock().synchronise()
+    advance(0)
+    expected = accumulate([prompt, *[token] * (NEW_TOKENS - 1)])
+    assert work.tokens_at_s[-1] == pytest.approx([count * KERNEL_S for count in expected], rel=0.02)
+
+
+def test_a_generation_gives_the_scores_of_the_whole_sequence(gpu):
+    """Each token knows those before it: the cache is filled place by place."""
+    work = work_of(gpu, Execution.EAGER)
+    whole = work.batches[0][0]
+    with torch.inference_mode():
+        for _ in range(NEW_TOKENS - 1):
+            whole = torch.cat((whole, work.model(whole).argmax(-1, keepdim=True)), dim=1)
+        expected = work.model(whole).cpu()
+    torch.testing.assert_close(work.step(0).cpu(), expected)
+
+
+def test_replays_generate_what_eager_steps_do_batch_by_batch(gpu):
+    work = work_of(gpu)
+    expected = [work.step(index).cpu() for index in range(len(work.batches))]
+    assert not torch.equal(expected[0], expected[1])
+    advance = prepare(work)
+    for index in (0, 1, 2, 3, 4, 1):
+        assert torch.equal(advance(index).cpu(), expected[index % len(expected)])
+
+
+def test_a_replayed_generation_takes_no_memory_and_its_graphs_share_theirs(gpu):
+    work = work_of(gpu)
+    work.step(0)
+    torch.cuda.empty_cache()
+    reserved = torch.cuda.memory_reserved()
+    advance = prepare(work)
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() - reserved <= 2 * 2**21  # a segment of small blocks, and one to spare
+    torch.cuda.reset_peak_memory_stats()
+    held = torch.cuda.memory_allocated()
+    advance(1)
+    assert torch.cuda.max_memory_allocated() == held
+
+
+def test_a_graph_takes_the_tokens_off_the_host(make_gpu):
+    """Where kernels are shorter than their launches, a token takes the time of its kernels."""
+    token_s = {}
+    for execution in (Execution.EAGER, Execution.GRAPH):
+        gpu = make_gpu(Machine(cost=lambda name: LAUNCH_BOUND_S))
+        work = work_of(gpu, execution)
+        advance = prepare(work)
+        advance(0)
+        at_s = work.tokens_at_s[-1]
+        token_s[execution] = at_s[-1] - at_s[0]
+    assert token_s[Execution.GRAPH] < 0.7 * token_s[Execution.EAGER]
+
+
+def test_the_warm_up_of_a_capture_waits_for_what_made_the_model(gpu):
+    work = work_of(gpu)
+    work.step(0)  # nobody has waited for the end of it
+    work.model.words.weight.data.mul_(1)
+    prepare(work)(0)

@@ -1,0 +1,117 @@
+"""The first process of a job, and what it exchanges with the others: on the strict fake, gloo in the place of NCCL.
+
+The job has no other process here: what each takes part in is seen, and what two of them compute is not.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import Counter
+
+import pytest
+import torch
+from torch import distributed
+from torch.distributed import TCPStore
+
+from gpubench.measure import micro
+from gpubench.measure.messages import Setup
+from gpubench.measure.place import Place
+from gpubench.measure.sharing import share
+from gpubench.measure.step import move
+from gpubench.measure.team import AllReduce, Steps, Team, _do, _sum_up
+from gpubench.models import ParallelMode, Status
+from strict_cuda.conftest import BRIEF
+from strict_cuda.machine import Machine
+
+KIB = 2**10
+SIZES = (4 * KIB, 64 * KIB)
+REPEATS = 8
+EXCHANGE_S, KERNEL_S = 2e-2, 2e-5
+PROCESSES = 4
+BLOCKS = 2
+"""Encoder layers of the tiny BERT."""
+
+
+@pytest.fixture
+def kernels():
+    """How often each kernel was issued."""
+    return Counter()
+
+
+@pytest.fixture
+def gpu(make_gpu, kernels):
+    def cost(name):
+        kernels[name] += 1
+        return EXCHANGE_S if "allreduce" in name else KERNEL_S
+
+    return make_gpu(Machine(cost=cost))
+
+
+@pytest.fixture
+def team(gpu):
+    """A job of one process; the fake device is in it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    gpu.desk.team = Team(
+        Setup(device=gpu.profile, budget=BRIEF, seed=0),
+        gpu.desk.hardware,
+        Place(rank=0, size=1, local_rank=0, local_size=1, host="127.0.0.1", port=port),
+    )
+    yield gpu.desk.team
+    distributed.destroy_process_group()
+    del store
+
+
+def step_s(done) -> float:
+    assert (done.status, done.reason) == (Status.OK, None), done.traceback
+    return sum(r.wall_s for r in done.launch.rounds) / sum(r.steps for r in done.launch.rounds)
+
+
+# --- steps -------------------------------------------------------------------------------------------------
+
+
+def test_a_step_of_ddp_holds_its_exchange_once(gpu, team):
+    done = gpu.measure("cnn", gpu_count=2, parallel_mode=ParallelMode.DDP)
+    assert EXCHANGE_S < step_s(done) < 1.5 * EXCHANGE_S
+
+
+def test_fsdp_shards_each_block_by_itself(gpu, team, kernels):
+    """A block's gradients are put together for their exchange in one kernel, and the rest's in another."""
+    done = gpu.measure("bert_base", gpu_count=2, parallel_mode=ParallelMode.FSDP)
+    assert (done.status, done.reason) == (Status.OK, None), done.traceback
+    steps = kernels["aten::native_layer_norm_backward"] / (2 * BLOCKS + 1)
+    assert kernels["fsdp::chunk_cat"] == (BLOCKS + 1) * steps
+
+
+def test_the_others_step_as_often_as_is_announced_and_wait_for_their_device(gpu, team):
+    case = gpu.case("cnn", gpu_count=2, parallel_mode=ParallelMode.DDP)
+    work = share(move(gpu.desk.tasks[("cnn", case.batch_size, case.recipe)], case, gpu.desk.hardware.device))
+    _do(work, Steps(first=0, count=2), gpu.desk.hardware)
+    began_s = time.perf_counter()
+    _do(work, Steps(first=2, count=3), gpu.desk.hardware)
+    assert time.perf_counter() - began_s == pytest.approx(3 * EXCHANGE_S, rel=0.1)
+
+
+# --- sums over all processes -------------------------------------------------------------------------------
+
+
+def test_the_rate_of_an_exchange_is_that_of_the_bus(gpu, team, monkeypatch):
+    """Of four processes each sends and receives one and a half times what is summed."""
+    monkeypatch.setattr(micro, "ALL_REDUCE_BYTES", SIZES)
+    monkeypatch.setattr(micro, "ALL_REDUCE_BLOCK_BYTES", SIZES[0] * REPEATS)
+    team.size = PROCESSES
+    torch.cuda.reset_peak_memory_stats()
+    small, large = micro.run_all_reduce(team, gpu.desk.hardware, BRIEF, gpu.desk.telemetry)
+    assert (small.repeats, large.repeats) == (REPEATS, 1)
+    for found, size in zip((small, large), SIZES, strict=True):
+        assert found.value == pytest.approx(1.5 * size / EXCHANGE_S, rel=0.02)
+    assert SIZES[1] <= torch.cuda.max_memory_allocated() < 2 * SIZES[1]
+
+
+def test_the_others_sum_as_often_as_is_announced_and_wait_for_their_device(gpu, team):
+    began_s = time.perf_counter()
+    _sum_up(AllReduce(size=SIZES[0], count=5), gpu.desk.hardware)
+    assert time.perf_counter() - began_s == pytest.approx(5 * EXCHANGE_S, rel=0.1)
