@@ -566,8 +566,14 @@ class TestLlama8bLora(LlamaContract):
         assert peaks == pytest.approx([16.0, 17.0, 18.9], abs=0.1)
 
 
-class TestLlama8bQlora(TestLlama8bLora):
+class TestLlama8bQlora(LlamaContract):
     name = "llama_8b_qlora"
+    batches = (1, 2, 4)
+    layers, width, forward_width, narrow = 32, 4096, 14_336, 1024
+    adapters = 13_631_488
+    parameters = 8_030_261_248 + adapters
+    trainable = adapters
+    train_ratio = (2.0, 2.1)
 
     @property
     def dtype(self) -> torch.dtype:

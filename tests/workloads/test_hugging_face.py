@@ -144,7 +144,7 @@ def test_code_and_types_that_a_config_names_are_not_looked_at(config, tmp_path):
         ("{", "is no JSON"),
         ("[" * 100_000, "is no JSON"),
         ("[1]", 'has no "model_type"'),
-        ({"model_type": "lama"}, 'knows no architecture "lama"; did you mean'),
+        ({"model_type": "llamaa"}, 'knows no architecture "llamaa"; did you mean'),
         ({"model_type": "llama\x1b[2J"}, "knows no architecture"),
         (LLAMA | {"num_hidden_layers": 10**9}, "num_hidden_layers 1000000000 must be from 1 to 2,000"),
         (LLAMA | {"hidden_size": "wide"}, "hf:Small-Llama: "),
