@@ -258,6 +258,7 @@ def rank(
     reference: str = "nvidia-a100-sxm-80gb",
     sort: Literal["value", "time", "cost", "throughput"] = "value",
     limit: int | None = None,
+    one_a_gpu: bool = False,
     draws: int = 2000,
     seed: int = 0,
 ) -> Ranking:
@@ -347,6 +348,7 @@ def rank(
         sort: Order of the rows; value is cost where there is a job. [value|time|cost|throughput]
             [default: value]
         limit: Number of rows. (at least 1) [default: 20 in a terminal, all in JSON]
+        one_a_gpu: Of each GPU to rent the best offer alone; of what is owned all.
         draws: Joint draws behind P(best) and ties. (at least 1) [default: 2000]
         seed: Fixes the draws. (at least 0) [default: 0]
 
@@ -432,6 +434,7 @@ def report(
     reference: str = "nvidia-a100-sxm-80gb",
     sort: Literal["value", "time", "cost", "throughput"] = "value",
     limit: int | None = None,
+    one_a_gpu: bool = False,
     draws: int = 2000,
     seed: int = 0,
     format: Literal["html", "md", "json", "csv"] | None = None,
@@ -524,6 +527,7 @@ def report(
         sort: Order of the rows; value is cost where there is a job. [value|time|cost|throughput]
             [default: value]
         limit: Number of rows. (at least 1) [default: 20 in a terminal, all in JSON]
+        one_a_gpu: Of each GPU to rent the best offer alone; of what is owned all.
         draws: Joint draws behind P(best) and ties. (at least 1) [default: 2000]
         seed: Fixes the draws. (at least 0) [default: 0]
         format: Format of the report. [html|md|json|csv] [default: by the ending of the file, else html]
@@ -543,6 +547,7 @@ def run(
     *,
     precision: str | Sequence[str] = (),
     execution: str | Sequence[str] = (),
+    framework: str | Sequence[str] = ...,
     task: Literal["train", "infer"] = "train",
     batch_size: int | Literal["max"] | None = None,
     weight_type: Literal["float32", "bfloat16", "float16", "int8", "int4", "nf4"] | None = None,
@@ -577,7 +582,10 @@ def run(
             MODULE:NAME. [default: cnn lstm vgg16]
         precision: Precision; amp is the best of the device. [amp|fp32|tf32|amp-fp16|amp-bf16|bf16]
             [default: all of the device]
-        execution: How a step is executed. [eager|graph|compile] [default: eager and, on a GPU, graph]
+        execution: How a step is executed. [eager|graph|compile|tf-graph] [default: eager and, on a GPU,
+            graph]
+        framework: What runs the steps: torch itself, or Keras 3 on one of its backends. [torch|keras-
+            torch|keras-tensorflow|keras-jax]
         task: Training or inference. [train|infer] [default: train]
         batch_size: Samples per step; max searches the largest that fits. [default: the workload's main
             batch]

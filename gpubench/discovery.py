@@ -13,6 +13,7 @@ import sys
 from functools import cache
 from pathlib import Path
 from pkgutil import iter_modules
+from types import ModuleType
 
 from gpubench.errors import MisuseError
 from gpubench.files import read_text
@@ -100,6 +101,12 @@ def _standard_folders() -> list[str]:
         return [str(root / "workloads")]
     spec = importlib.util.find_spec(STANDARD)
     return [] if spec is None else list(spec.submodule_search_locations or [])
+
+
+def keras_models() -> ModuleType:
+    """Import the models that are built with Keras; Keras itself is imported when one is built."""
+    _standard_folders()
+    return importlib.import_module(f"{STANDARD}._keras")
 
 
 def checkout() -> Path | None:

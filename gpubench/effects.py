@@ -18,7 +18,7 @@ from gpubench.errors import MisuseError
 from gpubench.executions import Execution
 from gpubench.findings import FindingKind, doubts
 from gpubench.interval import Interval
-from gpubench.models import Case, Measurement, Run, Status, TaskKind
+from gpubench.models import Case, Framework, Measurement, Run, Status, TaskKind
 from gpubench.precisions import Precision
 
 ROTATION = 4
@@ -216,6 +216,42 @@ def execution_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
     return tuple(sorted(pairs, key=lambda p: (p.of.case.workload, p.of.case.batch_size, p.of.case.label)))
 
 
+def framework_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
+    """Pair every case with the same work in the first framework that did it, torch before Keras.
+
+    The work is the same where workload, task, precision and batch are; layout and execution are a framework's
+    own. Of the first framework its eager case stands, where there is one, else its fastest.
+    """
+    order = list(Framework)
+    groups: dict[tuple[object, ...], list[Result]] = {}
+    for result in results:
+        if result.case.gpu_count == 1 and not result.measurement.at_largest_batch:
+            case = result.case
+            key = (case.workload, case.task, case.precision, case.batch_size, case.recipe)
+            groups.setdefault(key, []).append(result)
+    pairs = []
+    for group in groups.values():
+        first = min((r.case.framework for r in group), key=order.index)
+        mine = [r for r in group if r.case.framework is first]
+        base = max(
+            mine,
+            key=lambda r: (r.case.execution is Execution.EAGER, r.measurement.samples_per_s or 0.0),
+        )
+        pairs += [effect(r, base) for r in group if r.case.framework is not first]
+    return tuple(
+        sorted(
+            pairs,
+            key=lambda p: (
+                p.of.case.workload,
+                p.of.case.precision,
+                p.of.case.batch_size,
+                order.index(p.of.case.framework),
+                p.of.case.execution,
+            ),
+        )
+    )
+
+
 def against_fp32(pairs: Iterable[Effect]) -> tuple[Effect, ...]:
     """Return the pairs with strict fp32 at an equal batch: those that a line of text can state."""
     return tuple(
@@ -226,13 +262,17 @@ def against_fp32(pairs: Iterable[Effect]) -> tuple[Effect, ...]:
 
 
 def document(run: Run) -> dict[str, Any]:
-    """Return what AMP and further GPUs gain in a run, as JSON shows it."""
+    """Return what AMP, further GPUs and other frameworks gain in a run, as JSON shows it."""
     results = results_of(run)
     return {
         "amp": [_amp_document(pair) for pair in against_fp32(amp_effects(results))],
         "scaling": [
             {"case": pair.of.case, "speedup": pair.interval, "efficiency": pair.efficiency}
             for pair in scaling_effects(results)
+        ],
+        "frameworks": [
+            {"case": pair.of.case, "baseline": pair.to.case, "throughput": pair.interval}
+            for pair in framework_effects(results)
         ],
     }
 

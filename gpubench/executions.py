@@ -19,6 +19,7 @@ class ExecutionFacts(msgspec.Struct, frozen=True, kw_only=True):
         needs_cuda: Whether only a device that torch reaches as ``cuda`` has it.
         on_several_gpus: Whether a job on several GPUs is measured so.
         when_published: Whether it is measured by default only where figures are to be published.
+        of_tensorflow: Whether TensorFlow alone has it.
         caches_weights: Whether autocast may keep its copies of the weights from step to step.
     """
 
@@ -27,11 +28,14 @@ class ExecutionFacts(msgspec.Struct, frozen=True, kw_only=True):
     needs_cuda: bool = False
     on_several_gpus: bool = False
     when_published: bool = False
+    of_tensorflow: bool = False
     caches_weights: bool = True
 
 
 class Execution(StrEnum):
-    """``graph`` is the whole step in one CUDA graph; ``compile`` is torch.compile.
+    """``graph`` is the whole step in one CUDA graph; ``compile`` is torch.compile, or XLA in its place.
+
+    ``tf-graph`` is a step traced by TensorFlow and not compiled: no CUDA graph.
 
     Their order is that of measuring and of every table.
     """
@@ -39,6 +43,7 @@ class Execution(StrEnum):
     EAGER = "eager"
     GRAPH = "graph"
     COMPILE = "compile"
+    TF_GRAPH = "tf-graph"
 
     @property
     def facts(self) -> ExecutionFacts:
@@ -52,7 +57,12 @@ _FACTS = {
         words="as a CUDA graph", preparation="capture", needs_cuda=True, caches_weights=False
     ),
     Execution.COMPILE: ExecutionFacts(words="with torch.compile", preparation="compile", when_published=True),
+    Execution.TF_GRAPH: ExecutionFacts(
+        words="as a TensorFlow graph", preparation="compile", of_tensorflow=True
+    ),
 }
 
 CHOICES = tuple(Execution)
-"""What a user may write."""
+"""What a user may write of a run."""
+OF_TORCH = tuple(execution for execution in Execution if not execution.facts.of_tensorflow)
+"""What a user may ask a prediction of."""

@@ -56,12 +56,8 @@ def load_own(reference: str) -> Workload:
         MisuseError: One line; what the user's code raised is chained as the cause.
     """
     match, name = _match(reference), own_name(reference)
-    if match["file"] is None:
-        module = _import_module(match["module"])
-        found = _named(module, match["attribute"], name)
-    else:
-        module = _import_file(Path(match["file"]))
-        found = _named(module, match["name"], name) if match["name"] else _default(module, name)
+    file = _file(match)  # before their code can go to another folder
+    found, module = import_own(reference)
     if isinstance(found, Workload):
         workload = replace(found, name=name, build=_checked(name, found.build))
     elif callable(found):
@@ -70,7 +66,31 @@ def load_own(reference: str) -> Workload:
         raise MisuseError(
             f"{name}: is a {type(found).__name__}; it must be a Workload or a function build(batch_size)"
         )
-    return replace(workload, version=_sources(reference))
+    return replace(workload, version=_sources(match, file))
+
+
+def import_own(reference: str) -> tuple[Any, ModuleType]:
+    """Import a file or module and return what it names: a ``Workload`` or a function, and the module.
+
+    Raises:
+        MisuseError: As ``load_own``.
+    """
+    match, name = _match(reference), own_name(reference)
+    if match["file"] is None:
+        module = _import_module(match["module"])
+        return _named(module, match["attribute"], name), module
+    module = _import_file(Path(match["file"]))
+    return (_named(module, match["name"], name) if match["name"] else _default(module, name)), module
+
+
+def takes_seed(name: str, build: Callable[..., Any]) -> bool:
+    """Whether a build takes a seed beside the batch size.
+
+    Raises:
+        MisuseError: If it takes neither one argument nor two.
+    """
+    _check_signature(name, build)
+    return _binds(build, 2, 0)
 
 
 def own_name(reference: str) -> str:
@@ -121,7 +141,8 @@ def version_of(reference: str, profile: WorkloadProfile) -> int:
         profile.optimizer,
         round(profile.forward_flops_per_sample),
     )
-    return zlib.crc32(repr(facts).encode(), _sources(reference))
+    match = _match(reference)
+    return zlib.crc32(repr(facts).encode(), _sources(match, _file(match)))
 
 
 def files_of(reference: str) -> tuple[Path, tuple[Path, ...]]:
@@ -149,12 +170,13 @@ def _match(reference: str) -> re.Match[str]:
     return match
 
 
-def _sources(reference: str) -> int:
-    match = _match(reference)
-    if match["file"] is None:
-        return source_checksum(root_of(match["module"]))
-    path = Path(match["file"]).resolve()
-    return source_checksum(path.parent, path)
+def _file(match: re.Match[str]) -> Path | None:
+    """Where a model's file lies; None of an installed module."""
+    return None if match["file"] is None else Path(match["file"]).resolve()
+
+
+def _sources(match: re.Match[str], file: Path | None) -> int:
+    return source_checksum(root_of(match["module"])) if file is None else source_checksum(file.parent, file)
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -223,12 +245,11 @@ def _from_build(name: str, build: Callable[..., Any], module: ModuleType) -> Wor
     A build gives one batch, and a single one is learnt by heart: it is called with further seeds for the
     batches of the rotation, of which only the inputs and targets are kept.
     """
-    _check_signature(name, build)
-    takes_seed = _binds(build, 2, 0)
+    with_seed = takes_seed(name, build)
 
     def once(batch_size: int, seed: int) -> Any:
         with seeded(seed):
-            return import_foreign(name, lambda: build(batch_size, seed) if takes_seed else build(batch_size))
+            return import_foreign(name, lambda: build(batch_size, seed) if with_seed else build(batch_size))
 
     def checked(made: Any, batch_size: int) -> Task:
         task = _task(name, made, batch_size)

@@ -106,7 +106,7 @@ AnyPrecision: TypeAlias = Annotated[
         default="amp, or the workload's own",
     ),
 ]
-AnyExecution: TypeAlias = Annotated[str, Option("How a step is executed.", choices=executions.CHOICES)]
+AnyExecution: TypeAlias = Annotated[str, Option("How a step is executed.", choices=executions.OF_TORCH)]
 AnyTask: TypeAlias = Annotated[str, Option("Training or inference.", choices=TASKS)]
 GpuBatch: TypeAlias = Annotated[
     int | Literal["max"] | None,

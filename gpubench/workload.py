@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 __all__ = [
+    "KerasTask",
     "Task",
     "Workload",
     "is_own",
@@ -69,6 +70,23 @@ class Task:
     reference_tokens: int | None = None
     new_tokens: int = 0
     decode: DecodeWork | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class KerasTask:
+    """What one training step of a Keras model works on.
+
+    Attributes:
+        model: The ``keras.Model``, built under the precision policy that is in force.
+        batches: Prebuilt (inputs, targets) as numpy arrays, the batch in dimension 0.
+        loss: ``loss(targets, outputs)``, as Keras calls it, a ``keras.Loss``.
+        optimizer: A ``keras.Optimizer`` that has trained nothing yet.
+    """
+
+    model: Any
+    batches: tuple[Batch, ...]
+    loss: Any
+    optimizer: Any
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpubench.units import format_number, plain
+from gpubench.units import plain
 
 INK, QUIET, RULE, PAPER = "#1b2430", "#5b6675", "#d9dee5", "#ffffff"
 BLUE, ORANGE, GREEN, PURPLE, BAND = "#1f6fb2", "#c2560a", "#0a7f5e", "#9a4d86", "#e9f1f9"
@@ -49,9 +49,15 @@ _ROW_GAP = 0.3
 _LONG, _AXIS_ROWS = 15, 2.6
 """A chart of more rows has its axis above them, which takes the height of so many."""
 
-_MOST_TICKS = 12
+_FEWEST_TICKS, _MOST_TICKS = 3, 12
 _NAME_WIDTH, _NAME_HEIGHT = 0.22, 0.08
 """Room that the name of a point takes, as a share of the span of the line that it stands on."""
+
+_TEXT_ROOM, _CHARACTER_ROOM = 0.2, 0.055
+"""Room right of the longest bar for the figure beside it, and for each of its characters [bars]."""
+
+AXIS_LENGTH = 46
+"""Characters of an axis title: what a phone has room for."""
 
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'DejaVu Sans', Arial, sans-serif"
 
@@ -108,7 +114,9 @@ def bars(series: Sequence[Series], rows: Sequence[str], axis: str) -> dict[str, 
         y = [m.row - (1 - _ROW_GAP) / 2 + slot * (i + 0.5) for m in s.marks]
         traces += [_bar_trace(s, y, slot * 0.9), _text_trace(s, y)]
     reach = max((m.high or m.value for s in series for m in s.marks), default=1.0)
-    x = {"title": {"text": label(axis)}, "range": [0, reach * 1.3], "nticks": 5, "separatethousands": True}
+    room = 1 + _TEXT_ROOM + _CHARACTER_ROOM * max((len(m.text) for s in series for m in s.marks), default=0)
+    x = {"title": {"text": label(axis, AXIS_LENGTH)}, "range": [0, reach * room], "nticks": 4, "tickangle": 0}
+    x["separatethousands"] = True
     layout = _layout(x=x, rows=rows, legend=len(series) > 1) | {"barmode": "overlay"}
     return {"data": traces, "layout": layout}
 
@@ -166,7 +174,7 @@ def dots(
     traces = [_dot_trace(s) for s in series]
     ends = [end for s in series for m in s.marks for end in (m.low, m.value, m.high) if end]
     reach = max([*ends, line_at or 0.0], default=1.0)
-    x = {"title": {"text": label(axis)}, "range": [0, reach * 1.06], "nticks": 6}
+    x = {"title": {"text": label(axis, AXIS_LENGTH)}, "range": [0, reach * 1.06], "nticks": 6}
     layout = _layout(
         x=log_axis(ends, axis, room=0.03) if logarithmic else x, rows=rows, legend=len(series) > 1
     )
@@ -253,8 +261,7 @@ def plane(
         "x": [p.x for p in frontier],
         "y": [p.y for p in frontier],
         "text": [f"\u2002{p.text}" for p in frontier],
-        # The last label would leave the plot on the right.
-        "textposition": ["bottom right"] * (len(frontier) - 1) + ["top left"],
+        "textposition": _beside([p.x for p in frontier], less_to_the_right=less_to_the_right),
         "textfont": {"size": 11, "color": INK},
         "line": {"color": INK, "width": 1.5, "dash": "dash"},
         "hoverinfo": "skip",
@@ -286,6 +293,14 @@ def plane(
     return {"data": [line, *dots_], "layout": layout}
 
 
+def _beside(values: Sequence[float], *, less_to_the_right: bool) -> list[str]:
+    """Where the name of each point stands: below the rising line, or above it where the edge is near."""
+    low, high = math.log10(min(values, default=1.0)), math.log10(max(values, default=1.0))
+    shares = [(math.log10(x) - low) / ((high - low) or 1.0) for x in values]
+    far = [1 - share if less_to_the_right else share for share in shares]
+    return ["top left" if share > 0.5 or i == len(far) - 1 else "bottom right" for i, share in enumerate(far)]
+
+
 def spaced(places: Sequence[tuple[float, float]]) -> set[int]:
     """Choose the points on a line that can bear their names without overlap; both ends come first."""
     logs = [(math.log10(x), math.log10(y)) for x, y in places]
@@ -307,16 +322,22 @@ def log_axis(values: Sequence[float], title: str, room: float) -> dict[str, Any]
     low, high = math.log10(min(values, default=1.0)), math.log10(max(values, default=1.0))
     pad = max(room * (high - low), 0.05)
     decades = range(math.floor(low - pad), math.ceil(high + pad) + 1)
-    ticks = [step * 10.0**decade for decade in decades for step in (1, 2, 5)]
-    ticks = [tick for tick in ticks if low - pad <= math.log10(tick) <= high + pad]
+
+    def inside(*steps: float) -> list[float]:
+        every = [step * 10.0**decade for decade in decades for step in steps]
+        return [tick for tick in every if low - pad <= math.log10(tick) <= high + pad]
+
+    ticks = inside(1, 2, 5)
+    if len(ticks) < _FEWEST_TICKS:
+        ticks = inside(1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
     if len(ticks) > _MOST_TICKS:
         ticks = [tick for tick in ticks if math.log10(tick).is_integer()]
     return {
         "type": "log",
         "range": [low - pad, high + pad],
         "tickvals": ticks,
-        "ticktext": [format_number(tick, 1) for tick in ticks],
-        "title": {"text": label(title), "font": {"color": QUIET, "size": 12}},
+        "ticktext": [f"{tick:,.9g}" for tick in ticks],
+        "title": {"text": label(title, AXIS_LENGTH), "font": {"color": QUIET, "size": 12}},
         "tickfont": {"color": QUIET},
         "gridcolor": RULE,
         "linecolor": RULE,

@@ -62,7 +62,8 @@ def _need_lines(answer: MemoryAnswer) -> Iterator[str]:
     from gpubench.units import format_bytes
 
     need = answer.need
-    yield f"{answer.label}: {basis_words(need)}"
+    yield answer.label
+    yield f"  by {basis_words(need)}"
     for name, figure in (
         ("allocated by tensors", need.allocated),
         ("reserved by torch", need.reserved),

@@ -51,9 +51,10 @@ def verb(
     from gpubench.recommend.trial import check_trial, write_trials
 
     shown = request.limit or HUMAN_LIMIT
-    kept = request.limit if as_json and not try_count else None
+    kept = None if try_count else request.limit if as_json else shown
+    one_a_gpu = request.one_a_gpu or not (as_json or all_offers or try_count)
     check_trial(try_count, out, try_minutes, wheel)
-    ranking = rank(structs.replace(request, limit=kept))
+    ranking = rank(structs.replace(request, limit=kept, one_a_gpu=one_a_gpu))
     if try_count is not None and out is not None:
         files, passed = write_trials(ranking.rows, request, try_count, out, minutes=try_minutes, wheel=wheel)
         for reason in passed:
@@ -79,7 +80,7 @@ def print_ranking(
     """Print the verdict, so many rows, buying against renting, and what was asked for besides.
 
     Args:
-        ranking: With all its rows: the best offer of a GPU may stand far below.
+        ranking: With the rows to print among its own.
         limit: Rows to print.
         all_offers: Each is an offer; else each is a GPU at its best.
         explain: Also print what is left out, and what is beaten.

@@ -130,7 +130,8 @@ def print_run(run: Run) -> None:
     from gpubench.sections.data import of_run
     from gpubench.sections.section import brief
 
-    show(*brief(of_run(run), "device", "throughput", "latency", "amp", "together", "micro", "method"))
+    said = ("device", "throughput", "latency", "amp", "frameworks", "together", "micro", "method")
+    show(*brief(of_run(run), *said))
 
 
 def _close(run: Run) -> None:
@@ -152,8 +153,13 @@ def _top_offers(plan: Plan, results: Path | None) -> None:
     from gpubench.recommend.request import RankRequest
 
     workloads, task = _ranked(plan)
+    if not workloads:
+        say("no ranking: it is of torch, and nothing of this run is")
+        return
     try:
-        ranking = rank(RankRequest(workloads=workloads, task=task, results=results))
+        ranking = rank(
+            RankRequest(workloads=workloads, task=task, results=results, limit=TOP_OFFERS, one_a_gpu=True)
+        )
     except GpuBenchError as error:
         say(f"no ranking: {error}")
         return
@@ -163,12 +169,13 @@ def _top_offers(plan: Plan, results: Path | None) -> None:
 
 
 def _ranked(plan: Plan) -> tuple[tuple[str, ...], TaskKind]:
-    """Return the workloads and the task to rank by: those of the run; an input pipeline is never trained."""
-    from gpubench.models import TaskKind
+    """Return what to rank by: the workloads of the run in torch and the task; a pipeline is never trained."""
+    from gpubench.models import Framework, TaskKind
 
-    tasks = {planned.case.task for planned in plan.cases}
+    cases = [planned for planned in plan.cases if planned.case.framework is Framework.TORCH]
+    tasks = {planned.case.task for planned in cases}
     task = TaskKind.TRAIN if TaskKind.TRAIN in tasks else TaskKind.INFER
-    return tuple(dict.fromkeys(p.reference for p in plan.cases if p.case.task is task)), task
+    return tuple(dict.fromkeys(p.reference for p in cases if p.case.task is task)), task
 
 
 def _write_report(report: Path, request: RunRequest, run_id: str) -> None:

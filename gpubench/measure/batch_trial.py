@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import traceback
 
-from gpubench.measure.case import LaunchRecorder, WorkerContext, failure, is_spent, try_steps
+from gpubench.measure.case import WorkerContext, is_spent, try_steps
 from gpubench.measure.execution import NotPreparedError
+from gpubench.measure.launch import LaunchRecorder, failure
 from gpubench.measure.messages import CaseDone, MeasureCase, TryBatch
 from gpubench.measure.precision import switches_for
 from gpubench.models import Status

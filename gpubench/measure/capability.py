@@ -61,7 +61,8 @@ def default_executions(device: DeviceProfile, *, publish: bool, gpu_count: int =
     if device.is_cpu or gpu_count > 1:
         return (Execution.EAGER,)
     wanted = (e for e in Execution if publish or not e.facts.when_published)
-    return tuple(e for e in wanted if why_no_execution(e, device) is None)
+    usable = (e for e in wanted if not e.facts.of_tensorflow)
+    return tuple(e for e in usable if why_no_execution(e, device) is None)
 
 
 def _why_no_precision_on_nvidia(precision: Precision, device: DeviceProfile) -> str | None:

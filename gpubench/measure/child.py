@@ -8,8 +8,9 @@ import msgspec
 
 from gpubench.children import ChildProcess
 from gpubench.measure import messages
+from gpubench.measure.frameworks import variables_of
 from gpubench.measure.privacy import scrub
-from gpubench.models import DeviceProfile
+from gpubench.models import DeviceProfile, Framework
 from gpubench.precisions import TF32_VARIABLES
 from gpubench.probe.identity import child_environment
 from gpubench.probe.system import memory_limit_bytes
@@ -59,6 +60,7 @@ def environment_of(
     *,
     strict: bool,
     peers: Sequence[DeviceProfile] = (),
+    framework: Framework = Framework.TORCH,
 ) -> dict[str, str]:
     """Return the environment of a child: it sees its GPUs alone, and TF32 is off or on as its cases need.
 
@@ -70,4 +72,4 @@ def environment_of(
     variables["PYTHONUNBUFFERED"] = "1"
     if strict:
         variables["NVIDIA_TF32_OVERRIDE"] = "0"
-    return variables | child_environment(device, *peers)
+    return variables | child_environment(device, *peers) | variables_of(framework, device)

@@ -29,6 +29,7 @@ VARIABLES = (
     "GOMP_CPU_AFFINITY",
     "KMP_AFFINITY",
     "KMP_BLOCKTIME",
+    "JAX_DEFAULT_MATMUL_PRECISION",
     "LD_PRELOAD",
     "MIOPEN_FIND_MODE",
     "MKL_CBWR",
@@ -50,10 +51,13 @@ VARIABLES = (
     "PYTORCH_TUNABLEOP_ENABLED",
     "TORCHDYNAMO_DISABLE",
     "TORCHINDUCTOR_MAX_AUTOTUNE",
+    "TF_ENABLE_ONEDNN_OPTS",
+    "TF_NUM_INTRAOP_THREADS",
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
     "TORCH_BLAS_PREFER_CUBLASLT",
     "TORCH_COMPILE_DISABLE",
     "TORCH_CUDNN_V8_API_DISABLED",
+    "XLA_FLAGS",
 )
 """Variables that change what is measured; their values are stored without paths."""
 
@@ -83,6 +87,7 @@ def environment(device: DeviceProfile, ready: Ready | None = None) -> Environmen
         cpu_governor=cpu_governor(),
         cudnn_benchmark=ready.cudnn_benchmark if ready else None,
         variables=_variables(os.environ),
+        packages=ready.packages if ready else {},
     )
 
 

@@ -38,6 +38,8 @@ LOOKING_S = 2.0
 """Looking at the device before the first case and after the last, twice where it seems to be in use."""
 COMPILE_S = 25.0
 """torch.compile of VGG16 took 21 s on an H200."""
+TRACE_S = 5.0
+"""TensorFlow traced the digit network in 2.5 s on two busy cores."""
 
 CASE_START_S = 0.3
 """Moving a model to the device, its checks but the reference, freeing its memory."""
@@ -195,6 +197,7 @@ def _around_s(planned: PlannedCase, budget: Budget, pace: Pace, *, on_cpu: bool,
         Execution.EAGER: eager_s,
         Execution.GRAPH: CAPTURE_STEPS * eager_s,
         Execution.COMPILE: COMPILE_S + CAPTURE_STEPS * eager_s,
+        Execution.TF_GRAPH: TRACE_S + CAPTURE_STEPS * eager_s,
     }[case.execution]
     hurried = budget.case_s is not None and case.execution is not Execution.EAGER
     looked_s = 0.0 if on_cpu or hurried or case.gpu_count > 1 else _look_s(budget, step_s)

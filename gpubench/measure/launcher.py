@@ -446,10 +446,18 @@ class Launcher:
         self._end_child()
         self._group = group
         peers = self.plan.peers[: group.gpu_count - 1]
-        variables = environment_of(self.device, os.environ, strict=group.strict, peers=peers)
+        variables = environment_of(
+            self.device, os.environ, strict=group.strict, peers=peers, framework=group.framework
+        )
         child = self._child = self.control.child = self._start(group, variables)
         child.send(
-            messages.Setup(device=self.device, budget=self.plan.budget, seed=self.plan.seed, peers=peers)
+            messages.Setup(
+                device=self.device,
+                budget=self.plan.budget,
+                seed=self.plan.seed,
+                peers=peers,
+                framework=group.framework,
+            )
         )
         phase = "start"
         while True:
@@ -460,7 +468,7 @@ class Launcher:
                     self.on_event(events.PhaseBegan(name=name))
                 case messages.Ready():
                     self._check_threads(report)
-                    self.ready = report if self.ready is None or report.nccl else self.ready
+                    self._take_ready(report)
                     self._start_s = report.cold_s
                     return child
                 case messages.Refused(reason=reason, exit_code=code):
@@ -471,6 +479,13 @@ class Launcher:
                     raise _JobOverError(report)
                 case _:
                     raise ChildEndedError(f"sent {type(report).__name__} out of step")
+
+    def _take_ready(self, report: messages.Ready) -> None:
+        """Keep what the first process says, one of torch before any other, and the packages of all."""
+        known = self.ready
+        better = known is None or report.nccl or (report.torch and not known.torch)
+        packages = report.packages | ({} if known is None else known.packages)
+        self.ready = msgspec.structs.replace(report if better or known is None else known, packages=packages)
 
     def _start(self, group: Group, variables: dict[str, str]) -> Child:
         """Start a process for one GPU, or one that stands for all of a job."""

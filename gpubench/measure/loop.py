@@ -19,6 +19,10 @@ from gpubench.units import Seconds
 
 MOST_STEPS = 100_000
 """A round of the shortest steps stays countable."""
+SHORT_STEPS = 1
+"""Of the call that is taken off a longer one."""
+MOST_CALLS = 5
+"""Pairs of calls of which the longer may take less time, by some other program's doing."""
 WARMUP_SHARE = 0.5
 """Of the time left under a time limit, the warm-up takes at most this much."""
 
@@ -104,6 +108,48 @@ class Loop:
     def left_s(self) -> Seconds:
         """Time until the deadline [s]."""
         return self.deadline_s - self.clock.now_s()
+
+
+@dataclass
+class CallLoop(Loop):
+    """The same where nothing waits for the device but the loss: a round is the slope over two step counts.
+
+    Each is one call, from its first step to the loss of its last on the host; one step, and the steps of the
+    round more. What a call costs beside its steps is in both, and drops out.
+    """
+
+    def round(self, steps: int) -> Round:
+        """Time a short and a long call; the round is what the steps between them took.
+
+        A short call that was held up, so that the long one took less, tells nothing: both are made again.
+
+        Raises:
+            OutOfTimeError: Before a step that would begin after the deadline.
+            StoppedError: Before a call, if the parent asked to stop.
+        """
+        for _ in range(MOST_CALLS):
+            short_s, _ = self._call(SHORT_STEPS)
+            long_s, loss = self._call(SHORT_STEPS + steps)
+            if long_s > short_s:
+                self.step_s = (long_s - short_s) / steps
+                return Round(steps=steps, wall_s=long_s - short_s, loss=loss, call_s=short_s)
+        raise RuntimeError(
+            f"a call of {SHORT_STEPS + steps} steps took no longer than one of {SHORT_STEPS}, "
+            f"{MOST_CALLS} times in turn: nothing of its steps can be said"
+        )
+
+    def _call(self, steps: int) -> tuple[Seconds, float]:
+        if self.stopped():
+            raise StoppedError
+        began_s = self.clock.now_s()
+        result: Any = None
+        for _ in range(steps):
+            if self.clock.now_s() >= self.deadline_s:
+                raise OutOfTimeError
+            result = self.advance(self.index)
+            self.index += 1
+        loss = self.edge_loss(result, self.index - 1)
+        return self.clock.now_s() - began_s, loss
 
 
 @dataclass

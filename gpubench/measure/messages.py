@@ -12,6 +12,7 @@ from gpubench.models import (
     ClockProof,
     DeviceProfile,
     Finding,
+    Framework,
     GraphProof,
     Identity,
     Launch,
@@ -20,6 +21,7 @@ from gpubench.models import (
     PrecisionProof,
     Round,
     Status,
+    TelemetrySample,
 )
 from gpubench.units import Seconds, Watts
 
@@ -31,8 +33,9 @@ ProofName = Literal["precision", "clock", "graph", "load"]
 class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
     """The first message: the device, the budget, and the seed of every task.
 
-    ``peers`` are the other GPUs of this machine in a job of several. ``memory_share``
-    is what this process may take of the device's memory, 0 to 1; None for all of it.
+    ``peers`` are the other GPUs of this machine in a job of several. ``framework`` is what runs
+    the steps, and ``memory_share`` what this process may take of the device's memory, 0 to 1; None for all
+    of it.
     """
 
     device: DeviceProfile
@@ -40,6 +43,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
     seed: int
     peers: tuple[DeviceProfile, ...] = ()
     memory_share: float | None = None
+    framework: Framework = Framework.TORCH
 
 
 class MeasureCase(msgspec.Struct, frozen=True, kw_only=True, tag="measure"):
@@ -126,6 +130,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     memory_bytes: int | None = None
     cold_s: dict[str, float] = {}
     findings: tuple[Finding, ...] = ()
+    packages: dict[str, str] = {}
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True, tag="phase"):
@@ -146,6 +151,19 @@ class RoundDone(msgspec.Struct, frozen=True, kw_only=True, tag="round"):
     half_width: float | None = None
     power_w: Watts | None = None
     temperature_c: float | None = None
+
+
+def round_done(
+    timed: bool, done: Round, half_width: float | None, sample: TelemetrySample | None
+) -> RoundDone:
+    """Say of a round how sure the figure is by then, and what the device last said of itself."""
+    return RoundDone(
+        timed=timed,
+        round=done,
+        half_width=half_width,
+        power_w=None if sample is None else sample.power_w,
+        temperature_c=None if sample is None else sample.temperature_c,
+    )
 
 
 class CaseDone(msgspec.Struct, frozen=True, kw_only=True, tag="case"):

@@ -12,7 +12,7 @@ import msgspec
 
 from gpubench import precisions
 from gpubench.errors import MisuseError
-from gpubench.measure import capability, estimate
+from gpubench.measure import capability, estimate, frameworks
 from gpubench.measure.budget import Budget, budget_of
 from gpubench.measure.meeting import parse_endpoint
 from gpubench.measure.request import CLASSIC, MicroWish, RunRequest
@@ -21,7 +21,9 @@ from gpubench.models import (
     Case,
     DeviceProfile,
     Execution,
+    Framework,
     Measurement,
+    MemoryFormat,
     ParallelMode,
     Precision,
     Status,
@@ -32,6 +34,7 @@ from gpubench.options import check_fields, spelled
 from gpubench.precisions import forcing_tf32
 from gpubench.probe.select import check_form
 from gpubench.units import Seconds, plain
+from gpubench.workload import is_own
 
 CPU_STEP_FLOPS = 300e9
 """A CPU of two cores does about 150 GFLOP/s: a step of more than this takes seconds, so batch 1 it is."""
@@ -57,11 +60,12 @@ class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Group(NamedTuple):
-    """What shares a process (of several GPUs: one process each): launch, strict fp32 or not, GPUs."""
+    """What shares a process, or as many as it has GPUs: launch, strict fp32 or not, GPUs, framework."""
 
     launch: int
     strict: bool
     gpu_count: int = 1
+    framework: Framework = Framework.TORCH
 
 
 class Unit(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +78,7 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
     def group(self) -> Group:
         """The process that this unit is measured in."""
         case = self.planned.case
-        return Group(self.launch, case.precision is Precision.FP32, case.gpu_count)
+        return Group(self.launch, case.precision is Precision.FP32, case.gpu_count, case.framework)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,10 +104,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             return (True, False)
         return tuple(sorted({planned.case.precision is Precision.FP32 for planned in self.cases}))
 
+    @property
+    def needs_torch(self) -> bool:
+        """Whether anything of it runs in torch itself."""
+        return self.micro == "only" or any(p.case.framework is Framework.TORCH for p in self.cases)
+
     def micro_groups(self) -> tuple[bool, ...]:
         """The kinds of process whose micro-benchmarks are to be run: not those that came to their cases."""
         done = {case.precision is Precision.FP32 for case, _ in self.done}
-        return () if self.micro == "none" else tuple(g for g in self.strict_groups() if g not in done)
+        wanted = self.micro != "none" and self.needs_torch
+        return tuple(g for g in self.strict_groups() if g not in done) if wanted else ()
 
     def units(self) -> tuple[Unit, ...]:
         """Every case of every launch that is left, in the order of measuring, shuffled by the seed.
@@ -208,26 +218,32 @@ def _every_case(
     """Give every case of a request, and why it cannot be measured here (None where it can)."""
     on_cpu, publish = device.is_cpu, budget.name == "publish"
     placed = [
-        (count, execution)
+        (framework, count, execution)
+        for framework in map(Framework, request.frameworks)
         for count in dict.fromkeys((1, request.gpu_count))
-        for execution in resolve_executions(request.executions, device, publish=publish, gpu_count=count)
+        for execution in frameworks.executions_of(
+            framework,
+            tuple(execution for execution in Execution if execution in request.executions),
+            capability.default_executions(device, publish=publish, gpu_count=count),
+        )
     ]
     for reference in request.workloads:
         profile = profiles[reference]
         precisions = resolve_precisions(request.precisions or profile.precisions, device)
         task = task_of(request, profile)
         batches = batches_of(request, profile, task, on_cpu=on_cpu)
-        for precision, (count, execution), batch in product(precisions, placed, batches):
+        for precision, (framework, count, execution), batch in product(precisions, placed, batches):
             case = Case(
                 workload=profile.name,
                 workload_version=profile.version,
                 task=task,
                 precision=precision,
                 execution=execution,
-                memory_format=profile.memory_format_at(precision),
+                memory_format=_layout(profile, precision, framework),
                 batch_size=_batch_of_each(batch, count) if request.strong else batch,
                 sample_unit=profile.sample_unit,
                 gpu_count=count,
+                framework=framework,
                 parallel_mode=ParallelMode(request.jobs) if count > 1 else ParallelMode.SINGLE,
                 node_count=request.nnodes if count > 1 else 1,
                 **profile.recipe.at(precision).fields,
@@ -237,8 +253,16 @@ def _every_case(
                 or capability.why_no_precision(precision, device)
                 or capability.why_no_execution(execution, device, count)
                 or _why_not_together(profile, case)
+                or frameworks.why_no_framework(case, device, is_own=is_own(reference))
             )
             yield planned_case(reference, profile.at_precision(precision), case), reason
+
+
+def _layout(profile: WorkloadProfile, precision: Precision, framework: Framework) -> MemoryFormat | None:
+    """The layout of images: Keras has its channels last, whatever the precision."""
+    if framework is Framework.TORCH or not profile.is_image:
+        return profile.memory_format_at(precision)
+    return MemoryFormat.CHANNELS_LAST
 
 
 def only_micro(request: RunRequest, *, on_cpu: bool) -> Plan:
@@ -289,6 +313,10 @@ def _check_what(request: RunRequest) -> None:
     of_cases = request.precisions or request.executions or request.batch_size
     if request.micro == "only" and (of_cases or request.workloads != CLASSIC):
         raise MisuseError("--micro-only measures no workload: leave out workloads and their options")
+    others = [name for name in request.frameworks if name != Framework.TORCH]
+    if others and (request.micro == "only" or request.batch_size == "max"):
+        other = "--micro-only" if request.micro == "only" else "--batch-size max"
+        raise MisuseError(f"{other} is done in torch alone: leave out --framework {others[0]}")
     several = request.gpu_count > 1
     if several and (request.batch_size == "max" or request.micro == "only"):
         other = "--batch-size max" if request.batch_size == "max" else "--micro-only"
@@ -312,15 +340,6 @@ def resolve_precisions(names: Sequence[str], device: DeviceProfile) -> tuple[Pre
         return capability.default_precisions(device)
     wanted = (capability.best_amp(device) if name == precisions.AMP else Precision(name) for name in names)
     return tuple(dict.fromkeys(wanted))
-
-
-def resolve_executions(
-    names: Sequence[str], device: DeviceProfile, *, publish: bool, gpu_count: int = 1
-) -> tuple[Execution, ...]:
-    """Executions by name, eager before graph before compile; none named means the device's default."""
-    if not names:
-        return capability.default_executions(device, publish=publish, gpu_count=gpu_count)
-    return tuple(execution for execution in Execution if execution in names)
 
 
 def task_of(request: RunRequest, profile: WorkloadProfile) -> TaskKind:
@@ -397,6 +416,12 @@ def refuse_forced_precision(made: Plan) -> None:
         )
 
 
+def _parameters(profile: WorkloadProfile, case: Case) -> int:
+    if case.framework is Framework.TORCH:
+        return profile.parameters
+    return profile.parameters - frameworks.fewer_parameters().get(case.workload, 0)
+
+
 def planned_case(
     reference: str, profile: WorkloadProfile, case: Case, batch_choice: BatchChoice | None = "fixed"
 ) -> PlannedCase:
@@ -408,7 +433,7 @@ def planned_case(
         # 0 where nothing of it is counted, as in a model without products: unknown, then
         flops_per_sample=(profile.train_flops_per_sample if train else profile.forward_flops_per_sample)
         or None,
-        parameter_count=profile.parameters,
+        parameter_count=_parameters(profile, case),
         operators=sum(operator.count for operator in (profile.train if train else profile.infer)),
         batch_choice=batch_choice,
         convolves=profile.convolves(case.task),

@@ -13,8 +13,9 @@ from contextlib import nullcontext
 import torch
 
 from gpubench.measure import busy, by_hand
-from gpubench.measure.case import WorkerContext, failure, is_spent
+from gpubench.measure.case import WorkerContext, is_spent
 from gpubench.measure.execution import NotPreparedError, prepare
+from gpubench.measure.launch import failure
 from gpubench.measure.loop import Loop
 from gpubench.measure.messages import Prove, Proven
 from gpubench.measure.precision import probe_errors, recurrent_error, switches_for

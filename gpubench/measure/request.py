@@ -8,6 +8,7 @@ import msgspec
 
 from gpubench import executions, precisions
 from gpubench.measure.budget import BudgetName
+from gpubench.models import Framework
 from gpubench.options import Flag, Option, said
 from gpubench.shared_options import (
     BATCH,
@@ -40,6 +41,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
         jobs: How they do: one job that averages gradients, one that shards the model, or a job on each.
         strong: Whether the batch is shared out over them, instead of a batch for each.
         nnodes: Machines; the one that has the address of ``rdzv_endpoint`` decides, times and stores.
+        frameworks: What runs the steps; each in processes of its own.
         budget: None means ``default`` on a GPU and ``quick`` on a CPU.
         time_limit_s: For the whole run, shared out over the cases left.
         micro: Whether micro-benchmarks are run too, alone, or not at all.
@@ -75,6 +77,15 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
             default="eager and, on a GPU, graph",
         ),
     ] = ()
+    frameworks: Annotated[
+        tuple[str, ...],
+        Option(
+            "What runs the steps: torch itself, or Keras 3 on one of its backends.",
+            name="framework",
+            choices=tuple(Framework),
+            commas=True,
+        ),
+    ] = (Framework.TORCH,)
     task: Annotated[str, Option("Training or inference.", choices=TASKS)] = "train"
     batch_size: Annotated[
         int | Literal["max"] | None, said(BATCH, help="Samples per step; max searches the largest that fits.")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -11,10 +12,14 @@ from gpubench.children import ParentChannel
 from gpubench.errors import GpuBenchError, NoDeviceError
 from gpubench.measure import messages
 from gpubench.measure.privacy import scrub
+from gpubench.models import Framework
 
 if TYPE_CHECKING:
     from gpubench.measure.case import WorkerContext
+    from gpubench.measure.keras_case import KerasBench
     from gpubench.measure.place import Place
+
+Context = TypeVar("Context")
 
 _decoder: msgspec.json.Decoder[messages.Command] = msgspec.json.Decoder(messages.Command)
 
@@ -23,14 +28,43 @@ def main() -> None:
     """Serve one parent until its end of the pipe closes."""
     line = ParentChannel()
     setup = msgspec.json.decode(line.first_line(), type=messages.Setup)
-    serve_parent(line, setup)
+    if setup.framework is Framework.TORCH:
+        serve_parent(line, setup)
+    else:
+        serve_keras(line, setup)
 
 
 def serve_parent(line: ParentChannel, setup: messages.Setup, place: Place | None = None) -> None:
     """Do what the parent asks for, after its first message; ``place`` is that of a process of a job."""
+    _serve_all(line, lambda: open_context(setup, line, place), serve)
+
+
+def serve_keras(line: ParentChannel, setup: messages.Setup) -> None:
+    """The same in Keras; nothing of torch is imported unless it is Keras's backend."""
+
+    def open_keras() -> KerasBench:
+        line.send(messages.Phase(name="import"))
+        began_s = time.perf_counter()
+        from gpubench.measure import keras_worker
+
+        return keras_worker.open_bench(setup, line, began_s)
+
+    def serve_one(command: messages.Command, bench: KerasBench, line: ParentChannel) -> None:
+        from gpubench.measure import keras_worker
+
+        keras_worker.serve(command, bench, line)
+
+    _serve_all(line, open_keras, serve_one)
+
+
+def _serve_all(
+    line: ParentChannel,
+    open_bench: Callable[[], Context],
+    serve_one: Callable[[messages.Command, Context, ParentChannel], None],
+) -> None:
     commands = line.listen(_decoder, messages.Stop)
     try:
-        context = open_context(setup, line, place)
+        context = open_bench()
     except (RuntimeError, OSError, ImportError, GpuBenchError) as error:
         code = error.exit_code if isinstance(error, GpuBenchError) else NoDeviceError.exit_code
         line.send(messages.Refused(reason=scrub(f"{error}"), exit_code=code))
@@ -38,7 +72,7 @@ def serve_parent(line: ParentChannel, setup: messages.Setup, place: Place | None
     while True:
         command = commands.get()
         line.return_home()  # a reference is a path from there
-        serve(command, context, line)
+        serve_one(command, context, line)
 
 
 def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None = None) -> WorkerContext:
@@ -87,15 +121,7 @@ def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None
         telemetry=telemetry.__enter__(),  # open as long as this process lives
         profile=setup.device,
         phase=lambda name: line.send(messages.Phase(name=name)),
-        report=lambda timed, done, width, sample: line.send(
-            messages.RoundDone(
-                timed=timed,
-                round=done,
-                half_width=width,
-                power_w=None if sample is None else sample.power_w,
-                temperature_c=None if sample is None else sample.temperature_c,
-            )
-        ),
+        report=lambda *told: line.send(messages.round_done(*told)),
         stopped=line.stop.is_set,
         team=team,
     )

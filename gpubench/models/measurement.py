@@ -71,6 +71,8 @@ class Round(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         left_out: Why it does not count; None where it does.
+        call_s: Of a framework that is timed by the slope over two calls: the shorter call, of one step, which
+            was taken off the longer one [s].
         mark: What is suspect about it, whether it counts or not: ``clock_gap``.
     """
 
@@ -79,6 +81,7 @@ class Round(Record, frozen=True, kw_only=True, omit_defaults=True):
     loss: float | None = None
     left_out: str | None = None
     mark: str | None = None
+    call_s: float | None = None
 
 
 class Launch(Record, frozen=True, kw_only=True):

@@ -287,6 +287,7 @@ class Ranking(Record, frozen=True, kw_only=True):
             several workloads together mean nothing; ``throughput_of`` and ``value_of`` give them.
         throughput_unit, value_unit: Units of what those two return.
         max_purchase_usd: The limit of a purchase, where one was given; ``purchases`` are the sets within it.
+        offer_count: Offers that were ranked; ``rows`` may be the first of them, or the best of each GPU.
         verdict: The answer, how sure it is, the fastest and the cheapest; the first sentence stands alone.
         decision: The same as data, with what the verdict has no room for.
     """
@@ -302,6 +303,7 @@ class Ranking(Record, frozen=True, kw_only=True):
     value_unit: str = "samples per dollar"
     reference_gpu_key: str | None
     rows: tuple[RankedOffer, ...]
+    offer_count: int | None = None
     excluded: tuple[ExcludedOffer, ...]
     verdict: str
     decision: Decision | None = None

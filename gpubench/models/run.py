@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 
 class Environment(Record, frozen=True, kw_only=True):
-    """The software and host that a run ran on."""
+    """The software and host that a run ran on.
+
+    Attributes:
+        packages: Versions of the frameworks beside torch, and of what they compute with.
+    """
 
     gpubench: str
     python: str
@@ -35,6 +39,7 @@ class Environment(Record, frozen=True, kw_only=True):
     cpu_governor: str | None = None
     cudnn_benchmark: bool | None = None
     variables: dict[str, str] = {}
+    packages: dict[str, str] = {}
 
 
 class Settings(Record, frozen=True, kw_only=True):

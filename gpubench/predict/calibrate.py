@@ -19,6 +19,7 @@ from gpubench.predict.calibration import (
     Learned,
     ScalingShares,
     group_names,
+    halved,
     input_hashes,
 )
 from gpubench.predict.conformal import (
@@ -135,18 +136,20 @@ def _others(fit: Fit, error: Array, rows: Indices, weight: Array) -> Others:
 
     An architecture's whole step is faster or slower than the fit says by the mean of its errors, shrunk as if
     each vote had an error of 30 % where architectures differ by 50 %. A line of cards (Instinct, Radeon) has
-    the width of its errors before that. An architecture of ``FEWEST_CARDS`` or more has its own: of the
-    errors that are left where the other cards of the architecture say how much faster it is.
+    the width of its errors before that, in half precision and else apart. An architecture of
+    ``FEWEST_CARDS`` or more has its own: of the errors that are left where the other cards of the
+    architecture say how much faster it is.
     """
     deviations: dict[str, list[float]] = {}
     widths: dict[str, float] = {}
     known = np.isfinite(error)
     rows, error, weight = rows[known], error[known], weight[known]
-    keys, kinds = fit.table.gpu_key[rows], fit.table.architecture[rows]
+    keys, kinds, half = (
+        a[rows] for a in (fit.table.gpu_key, fit.table.architecture, fit.table.arithmetic.half)
+    )
     lines = np.array([group_names(load_specs()[key])[-1] for key in keys], dtype=object)
     for line in sorted(set(lines)):
-        mine = lines == line
-        widths[line] = _round(factor_of(np.abs(error[mine]), weight[mine]))
+        widths |= _widths(line, error, weight, lines == line, half)
     for name in sorted(set(kinds)):
         mine = kinds == name
         deviations[name] = [_round(_shift(error[mine], weight[mine])), 0.0]
@@ -157,9 +160,17 @@ def _others(fit: Fit, error: Array, rows: Indices, weight: Array) -> Others:
             for card in cards:
                 others = mine & (keys != card)
                 left[mine & (keys == card)] -= _shift(error[others], weight[others])
-            group = group_names(load_specs()[cards[0]])[0]
-            widths[group] = _round(factor_of(np.abs(left[mine]), weight[mine]))
+            widths |= _widths(group_names(load_specs()[cards[0]])[0], left, weight, mine, half)
     return Others(deviations, widths)
+
+
+def _widths(name: str, error: Array, weight: Array, mine: Flags, half: Flags) -> dict[str, float]:
+    """Half-width of a group by arithmetic: its matrix cores err otherwise than its vector units."""
+    found = {}
+    for label, chosen in ((name, mine & ~half), (halved(name), mine & half)):
+        if chosen.any():
+            found[label] = _round(factor_of(np.abs(error[chosen]), weight[chosen]))
+    return found
 
 
 def _shift(error: Array, weight: Array) -> float:

@@ -32,7 +32,8 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
         host_s_per_operator: Host time per kernel by source [s].
         deviations: By architecture, log factors on compute, tensor cores and bandwidth beside the datasheet.
         scale: Usual error of a ratio by the two GPUs, which ``factor`` multiplies; None of levels.
-        other_vendors: By ``group_names``, log half-width of the 90 % interval of GPUs that were never fitted.
+        other_vendors: By ``group_names``, log half-width of the 90 % interval of GPUs that were never fitted;
+            by ``halved`` of such a name, that in half precision, where it was seen.
         factor: Half-width of the 90 % interval, of ratios in units of the scale, of levels as a log; of a GPU
             whose architecture has rows (``known``), and of another (``stranger``).
     """
@@ -44,13 +45,24 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
     factor: dict[str, float]
     other_vendors: dict[str, float]
 
-    def half_width(self, spec: GpuSpec, usual: float = 1.0) -> float:
-        """Log half-width of the 90 % interval of a GPU; of ratios, ``usual`` is the scale of the pair."""
-        own = [self.other_vendors[name] for name in group_names(spec) if name in self.other_vendors]
-        if own:
-            return own[0]
+    def half_width(self, spec: GpuSpec, usual: float = 1.0, *, half: bool = False) -> float:
+        """Log half-width of the 90 % interval of a GPU.
+
+        Args:
+            spec: The GPU.
+            usual: Of ratios, the scale of the pair.
+            half: Whether the step computes in half precision.
+        """
+        for name in group_names(spec):
+            own = self.other_vendors.get(halved(name) if half else name, self.other_vendors.get(name))
+            if own is not None:
+                return own
         if spec.vendor != FITTED_VENDOR and self.other_vendors:
             return max(self.other_vendors.values())
+        return self.same_gpu(spec, usual)
+
+    def same_gpu(self, spec: GpuSpec, usual: float) -> float:
+        """The same of a ratio between two cases of one GPU, whoever makes it: its level cancels."""
         return usual * self.factor["known" if self.knows(spec) else "stranger"]
 
     def knows(self, spec: GpuSpec) -> bool:
@@ -62,6 +74,11 @@ def group_names(spec: GpuSpec) -> tuple[str, str]:
     """Under which names a GPU shares an interval with others of its vendor: architecture, then line."""
     line = f"{spec.vendor} {spec.line}"
     return f"{line} {architecture_of(spec.key)}", line
+
+
+def halved(group: str) -> str:
+    """The name of a group in half precision, where its matrix cores compute."""
+    return f"{group} at half precision"
 
 
 class Fitted(msgspec.Struct, frozen=True, kw_only=True):

@@ -102,9 +102,9 @@ def level_rows(table: Table, times: Times) -> Flags:
 
 
 def level_weights(table: Table, error: Array) -> Array:
-    """One vote for each harness, model and task: what the roofline does not know of a model is most of it."""
+    """One vote for each harness, GPU and task, as a ratio has it, shared by the rows that are scored."""
     voter = np.array(
-        [f"{h}|{m}|{i}" for h, m, i in zip(table.harness, table.base_model, table.inference, strict=True)]
+        [f"{h}|{g}|{i}" for h, g, i in zip(table.harness, table.gpu_key, table.inference, strict=True)]
     )
     weight = np.zeros(len(table))
     for each in set(voter[np.isfinite(error)]):

@@ -99,8 +99,7 @@ class MemoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
             "precision": case.precision,
             "batch_size": case.batch_size,
             "accumulate": self.accumulate,
-            "weight_type": case.weight_type,
-            "checkpointing": case.checkpointing,
+            **case.recipe.fields,
             "gpu_count": case.gpu_count,
             "parallel_mode": case.parallel_mode,
             **self.need.flat(),
@@ -331,7 +330,9 @@ def memory(request: MemoryRequest) -> tuple[MemoryAnswer, ...]:
     shared = {"gpu_count": request.count, "parallel_mode": ParallelMode(request.parallel)}
     return tuple(
         answer_memory(
-            question_of(profile, request.precision, task=task, batch_size=request.batch_size),
+            question_of(
+                profile, request.precision, task=profile.task_for(request.task), batch_size=request.batch_size
+            ),
             specs,
             own=own,
             reference=reference,

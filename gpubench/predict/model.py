@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpubench.models import Case, Execution, GpuSpec, Operator, TaskKind
+from gpubench.models import Case, Execution, GpuSpec, TaskKind
 from gpubench.predict.anchors import Reading, choose_anchors, differences
 from gpubench.predict.arrays import Array
 from gpubench.predict.calibration import Calibration, Learned
@@ -20,7 +20,9 @@ from gpubench.predict.question import Question
 from gpubench.predict.roofline import (
     Arithmetic,
     Times,
+    Work,
     arithmetic_of,
+    cast_bytes_of,
     chips_of,
     log_throttle,
     step_times,
@@ -80,10 +82,11 @@ def predict_all(
         start = _combine([_from_anchor(question, a, open_cases, learned, host) for a in anchors])
         method = _ratio_method(anchors, case)
     else:
+        half = bool(_arithmetic(case, 1).half[0])
         start = _Batch(
             log_gpu_s=np.log(times.gpu_s / case.batch_size),
             log_step_s=np.log(times.step_s / case.batch_size),
-            half_width=np.array([learned.half_width(spec) for spec in specs]),
+            half_width=np.array([learned.half_width(spec, half=half) for spec in specs]),
         )
         method = "not anchored: no GPU measurement of this workload to start from"
     if question.profile.parameters < SMALLEST_PUBLISHED:
@@ -115,12 +118,16 @@ def _host(question: Question, case: Case, readings: Sequence[Reading]) -> float:
     """Host seconds per operator: as measured on this machine, else as usual; none inside a graph."""
     if case.execution is not Execution.EAGER:
         return 0.0
-    operators = float(work_of(_operators(question), case.batch_size).operators[0])
+    operators = float(_work(question, case).operators[0])
     return host_s_per_operator(readings, operators) or HOST_S_PER_OPERATOR[Execution.EAGER]
 
 
-def _operators(question: Question) -> Sequence[Operator]:
-    return question.profile.train if question.task is TaskKind.TRAIN else question.profile.infer
+def _work(question: Question, case: Case) -> Work:
+    """One step of the question at the batch of a case, with the casts of its precision."""
+    profile = question.profile
+    operators = profile.train if question.task is TaskKind.TRAIN else profile.infer
+    casts = cast_bytes_of(profile, question.task) if case.precision.is_amp else 0.0
+    return work_of(operators, case.batch_size, casts)
 
 
 def _arithmetic(case: Case, n: int) -> Arithmetic:
@@ -145,7 +152,7 @@ def _times(
         expected = np.exp([throttle + deviations[0, 0], deviations[0, 2]])
         chips = measured_chip(chips, measured.micro, (float(expected[0]), float(expected[1])))
     return step_times(
-        work_of(_operators(question), case.batch_size),
+        _work(question, case),
         chips,
         _arithmetic(case, len(specs)),
         learned.coefficients,
@@ -166,12 +173,19 @@ def _from_anchor(
     own = _times(question, anchor.case, [anchor.spec], learned, host, measured=anchor)
     shift = -math.log(anchor.samples_per_s) - math.log(float(own.step_s[0]) / anchor.case.batch_size)
     arithmetic = _arithmetic(case, len(specs))
-    work = work_of(_operators(question), case.batch_size)
+    work = _work(question, case)
     assert learned.scale is not None
     mode = np.broadcast_to(leading_mode(work, arithmetic), len(specs))
     scale = pair_scale(learned.scale, chips_of([anchor.spec]), chips_of(specs), mode)
-    scale = np.where([s.key == anchor.spec.key for s in specs], SAME_GPU_SHARE * scale, scale)
-    widths = np.array([learned.half_width(s, each) for s, each in zip(specs, scale, strict=True)])
+    half = bool(arithmetic.half[0])
+    widths = np.array(
+        [
+            learned.same_gpu(spec, SAME_GPU_SHARE * usual)
+            if spec.key == anchor.spec.key
+            else learned.half_width(spec, usual, half=half)
+            for spec, usual in zip(specs, scale, strict=True)
+        ]
+    )
     unlike = sum(not d.startswith("measured at batch") for d in differences(anchor, case))
     noise = anchor.noise**2 + unlike * DIFFERENCE_NOISE**2
     return _Batch(

@@ -10,7 +10,7 @@ import numpy as np
 from gpubench.models import Execution, GpuSpec, Measurement, Run, Status, TaskKind, WorkloadProfile
 from gpubench.predict.anchors import DISTURBED, gpu_of
 from gpubench.predict.published import Table
-from gpubench.predict.roofline import Arithmetic, Work, arithmetic_of, chips_of, stack, work_of
+from gpubench.predict.roofline import Arithmetic, Work, arithmetic_of, cast_bytes_of, chips_of, stack, work_of
 from gpubench.profile import load_profiles
 
 
@@ -34,7 +34,7 @@ def own_table(runs: Sequence[Run]) -> Table | None:
     arithmetics: list[Arithmetic] = []
     for row in rows:
         case = row.measurement.case
-        works.append(work_of(row.profile.train, case.batch_size))
+        works.append(work_of(row.profile.train, case.batch_size, cast_bytes_of(row.profile, case.task)))
         arithmetics.append(arithmetic_of(case.precision, case.memory_format, 1))
     cells = sorted({_cell(row) for row in rows})
     return Table(

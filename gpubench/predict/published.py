@@ -25,7 +25,7 @@ from gpubench.files import TABLE_BYTES, read_text
 from gpubench.models import GpuSpec, Precision, TaskKind
 from gpubench.predict.arrays import Array, Flags, Indices
 from gpubench.predict.question import FITTED_VENDOR, capability_of, domain_gap
-from gpubench.predict.roofline import KINDS, Arithmetic, Chips, Mode, Work, chips_of, stack, take
+from gpubench.predict.roofline import CAST_BYTES, KINDS, Arithmetic, Chips, Mode, Work, chips_of, stack, take
 from gpubench.shipped import data_text
 from gpubench.specs import find_spec, load_specs
 from gpubench.units import plain
@@ -252,9 +252,10 @@ def read_csv(path: Path) -> Reading:
 
 
 def _what(path: Path, names: Sequence[str]) -> str:
-    """The file, and which of the columns that it needs it lacks."""
-    missing = [name for name in COLUMNS if name not in names]
-    lacks = f" (no column {', '.join(missing)}; needed: {', '.join(COLUMNS)})" if missing else ""
+    """The file, and which columns it lacks that have no usual value."""
+    needed = [name for name in COLUMNS if name != "source" and name not in _USUAL]
+    missing = [name for name in needed if name not in names]
+    lacks = f" (no column {', '.join(missing)}; needed: {', '.join(needed)})" if missing else ""
     return f"{path}{lacks}"
 
 
@@ -392,6 +393,7 @@ def _work(rows: Sequence[Row]) -> Work:
         flops=flops * batch[:, None],
         bytes_=1e9 * (column("gb_fp32_per_sample") * batch + column("gb_fp32_fixed")),
         optimizer_bytes=updates * column("params_m") * 1e6,
+        cast_bytes=np.array([_casts(row) for row in rows]) * CAST_BYTES * column("params_m") * 1e6,
         operators=column("ops_per_step"),
     )
 
@@ -404,6 +406,13 @@ def _optimizer_bytes(row: Row) -> int:
         return 0
     _, plus, optimizer = row.model.partition("+")
     return _OPTIMIZER_BYTES.get(optimizer, 20) if plus else _OPTIMIZER_BYTES["SGD"]
+
+
+def _casts(row: Row) -> int:
+    """How often autocast casts each weight in a step: the weight, and in training its gradient back."""
+    if row.math_mode == "half":  # the whole model is stored so
+        return 0
+    return 1 if row.task is TaskKind.INFER else 2
 
 
 def _arithmetic(rows: Sequence[Row]) -> Arithmetic:

@@ -19,7 +19,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from gpubench.models import GpuSpec, MemoryFormat, Operator, OperatorKind, Precision
+from gpubench.models import (
+    GpuSpec,
+    MemoryFormat,
+    Operator,
+    OperatorKind,
+    Precision,
+    TaskKind,
+    WeightType,
+    WorkloadProfile,
+)
 from gpubench.predict.arrays import Array, Flags, Indices
 from gpubench.predict.power import PowerAndClock, power_and_clock
 from gpubench.predict.question import capability_of
@@ -30,6 +39,8 @@ precision; and half of it in TF32."""
 REFERENCE_L2_BYTES = 6 * 2**20  # at which the share of the bandwidth is stated: a V100, an RTX 3090
 KINDS = (OperatorKind.CONV3X3, OperatorKind.CONV, OperatorKind.MATMUL, OperatorKind.DEPTHWISE)
 HALF_BYTES = 0.5  # of the fp32 traffic, under AMP
+CAST_BYTES = 6
+"""What autocast moves to cast one weight, or the gradient of one: 4 bytes on one side, 2 on the other."""
 HOST_POWER = 2.0
 """Host and GPU work side by side, not perfectly: step^2 = gpu^2 + host^2, as read on an H200."""
 HARNESS_POWER = 1.25
@@ -99,12 +110,14 @@ class Work:
         flops: (n, 4) FLOP per step by ``KINDS``.
         bytes_: (n,) bytes per step at 4 per element, optimizer apart.
         optimizer_bytes: (n,) bytes that stay at fp32 under AMP.
+        cast_bytes: (n,) bytes that autocast adds in half precision, to cast weights and their gradients.
         operators: (n,) kernels per step.
     """
 
     flops: Array
     bytes_: Array
     optimizer_bytes: Array
+    cast_bytes: Array
     operators: Array
 
 
@@ -165,8 +178,8 @@ class Times:
     step_s: Array
 
 
-def work_of(operators: Sequence[Operator], batch_size: int) -> Work:
-    """Sum the operators of one step at this batch by kind."""
+def work_of(operators: Sequence[Operator], batch_size: int, cast_bytes: float = 0.0) -> Work:
+    """Sum the operators of one step at this batch by kind; ``cast_bytes`` as ``cast_bytes_of`` has them."""
     flops = np.zeros((1, len(KINDS)))
     moved, optimizer, count = 0.0, 0.0, 0
     for op in operators:
@@ -182,8 +195,20 @@ def work_of(operators: Sequence[Operator], batch_size: int) -> Work:
         flops=flops,
         bytes_=np.array([moved]),
         optimizer_bytes=np.array([optimizer]),
+        cast_bytes=np.array([cast_bytes]),
         operators=np.array([float(count)]),
     )
+
+
+def cast_bytes_of(profile: WorkloadProfile, task: TaskKind) -> float:
+    """Bytes that autocast moves in one step to cast weights, and in training their gradients back.
+
+    0 where the weights are stored in half precision.
+    """
+    if profile.recipe.weight_type is not WeightType.FLOAT32:
+        return 0.0
+    cast = profile.parameters + (profile.trainable_parameters if task is TaskKind.TRAIN else 0)
+    return float(CAST_BYTES * cast)
 
 
 def chips_of(specs: Sequence[GpuSpec]) -> Chips:
@@ -288,7 +313,8 @@ def step_times(
     on_tensor = (conv_index >= 2) | (index >= 2)
     slower = c.no_optimizer * arithmetic.no_optimizer
     compute = compute * np.exp(slower - log_throttle(chips, c) - own[:, 0] - own[:, 1] * on_tensor)
-    moved = work.bytes_ * np.where(arithmetic.half, HALF_BYTES, 1.0) + work.optimizer_bytes
+    moved = np.where(arithmetic.half, work.bytes_ * HALF_BYTES + work.cast_bytes, work.bytes_)
+    moved = moved + work.optimizer_bytes
     share = np.where(arithmetic.half, c.bandwidth_half, c.bandwidth_fp32)
     saved = own[:, 2] + c.cache * chips.l2 + c.fused * arithmetic.compiled
     memory = moved / (share * chips.bandwidth) * np.exp(slower - saved)

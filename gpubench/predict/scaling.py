@@ -133,10 +133,13 @@ def log_efficiency(logs: Array | tuple[float, ...], exchange: Exchange, few: int
 
 
 def usual_error(fitted: ScalingShares, exchange: Exchange, few: int, many: int) -> float:
-    """Usual error of ``log_efficiency``: what the shares leave open, and what no exchange explains."""
+    """Usual error of ``log_efficiency``: what the shares leave open, and what no exchange explains.
+
+    The latter is a harness's own (how it feeds and logs), so it adds up with each doubling.
+    """
     slope = slopes(fitted.logs, exchange, few, many)
     open_ = float(slope @ np.array(fitted.covariance) @ slope)
-    return math.sqrt(open_ + fitted.noise**2 * math.log2(many / few))
+    return math.hypot(math.sqrt(max(0.0, open_)), fitted.noise * math.log2(many / few))
 
 
 def slopes(logs: Array | tuple[float, ...], exchange: Exchange, few: int, many: int) -> Array:

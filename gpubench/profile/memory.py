@@ -47,15 +47,6 @@ COMMUNICATION_HIGH_BYTES = 1 * GIB
 """Upper end of what the library takes that joins several GPUs: nobody published a reading of it alone."""
 OTHER_CARD_BYTES = 256 * MIB
 """By which context and driver may differ between two cards of one class: half of what two classes do."""
-WEIGHT_BYTES = {
-    WeightType.FLOAT32: 4.0,
-    WeightType.BFLOAT16: 2.0,
-    WeightType.FLOAT16: 2.0,
-    WeightType.INT8: 1.0,
-    WeightType.INT4: 0.5,
-    WeightType.NF4: 0.5,
-}
-"""Of one weight, without the scales of quantized ones."""
 TOKEN_UNITS = ("sequence", "token")
 """Sample units of language models."""
 FP32_BYTES = 4
@@ -313,6 +304,8 @@ def _why_untraced(profile: WorkloadProfile, case: Case) -> str:
         return profile.memory_untraced
     if not profile.memory:
         return "its profile was made before steps were traced"
+    if case.checkpointing is not Checkpointing.NONE and profile.blocks is None:
+        return "it has no repeated blocks that could be computed again"
     return f"no step with {case.recipe.words or 'its own weights'} was traced"
 
 
@@ -323,7 +316,7 @@ def _formula(profile: WorkloadProfile, case: Case, accumulate: int = 1) -> Held:
     """Weights, gradients, state and activations by their counts; FSDP shares out the first three."""
     case = _micro(case, accumulate)
     train = case.task is TaskKind.TRAIN
-    size = WEIGHT_BYTES[case.weight_type]
+    size = case.weight_type.bytes_each
     weights = profile.parameters * size
     trained = profile.trainable_parameters if train else 0
     wide = max(size, 2.0)  # a quantized weight is not trained: its adapters are in half precision
@@ -347,7 +340,7 @@ def _formula(profile: WorkloadProfile, case: Case, accumulate: int = 1) -> Held:
 
 def _activation_bytes(profile: WorkloadProfile, case: Case) -> float:
     """Activations of one sample, all saved ones in training; frozen layers save nothing."""
-    half = case.precision.is_amp or WEIGHT_BYTES[case.weight_type] < FP32_BYTES
+    half = case.precision.is_amp or case.weight_type.bytes_each < FP32_BYTES
     scale = 0.5 if half else 1.0
     train = case.task is TaskKind.TRAIN
     operators = profile.train if train else profile.infer

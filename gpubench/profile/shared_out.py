@@ -9,7 +9,16 @@ from __future__ import annotations
 
 import msgspec
 
-from gpubench.models import BlockSizes, Case, MemoryLine, Recipe, StepMemory, Trainable, WorkloadProfile
+from gpubench.models import (
+    BlockSizes,
+    Case,
+    MemoryLine,
+    Recipe,
+    StepMemory,
+    Trainable,
+    WeightType,
+    WorkloadProfile,
+)
 
 GATHERED_BLOCKS = 3.0
 """The block at work, the next one, and the buffer in which the next one arrived."""
@@ -17,8 +26,8 @@ GATHERED_BLOCKS = 3.0
 
 ADAPTER_SHARE = 0.02
 """Of the weights: adapters of rank 64 beside every linear layer of Qwen 7B are 1.9 %, of rank 16 fewer."""
-QUANTIZED_SHARE = 0.26
-"""Of bfloat16 weights, those of 4 bits with a scale for each 64; embedding and head stay as they were."""
+QUANTIZED_SHARE = WeightType.NF4.bytes_each / WeightType.BFLOAT16.bytes_each
+"""Of bfloat16 weights, those of 4 bits with their scales; embedding and head stay as they were."""
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):

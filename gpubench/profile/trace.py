@@ -27,6 +27,7 @@ from gpubench.models import (
     WeightType,
     WorkloadProfile,
 )
+from gpubench.own_files import own_line
 from gpubench.profile.blocks import block_sizes
 from gpubench.profile.liveness import trace_memory
 from gpubench.workload import TOO_LARGE, Task, Workload, lacks_memory, one_line, seeded
@@ -137,7 +138,17 @@ def _memory(workload: Workload, variants_s: float) -> tuple[tuple[StepMemory, ..
     try:
         return trace_memory(workload, variants_s), None
     except Exception as error:  # noqa: BLE001 - code of others, and a torch that lacks something: the reason is kept
-        return (), one_line(error)
+        return (), _why_untraced(error)
+
+
+def _why_untraced(error: Exception) -> str:
+    """Say in one line why a step cannot run without values."""
+    from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+
+    if not isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
+        return one_line(error)
+    place = own_line(error)
+    return "what it does depends on the values of its tensors" + (f" ({place})" if place else "")
 
 
 def _profile(workload: Workload, traces: Sequence[_Trace]) -> WorkloadProfile:

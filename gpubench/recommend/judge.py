@@ -130,7 +130,8 @@ def judge(
         sorted_by=objective.sorted_by(request),
         cases=_cases(speeds),
         **_units(request, speeds),
-        rows=rows[: request.limit],
+        rows=rows.at(rows.one_a_gpu[: request.limit]) if request.one_a_gpu else rows[: request.limit],
+        offer_count=len(rows),
         excluded=excluded(fallen),
         verdict="",
         decision=decide(

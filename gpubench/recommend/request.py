@@ -340,6 +340,14 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
     limit: Annotated[
         int | None, Option("Number of rows.", OUTPUT, least=1, default="20 in a terminal, all in JSON")
     ] = None
+    one_a_gpu: Annotated[
+        bool,
+        Option(
+            "Of each GPU to rent the best offer alone; of what is owned all.",
+            OUTPUT,
+            python_only=True,
+        ),
+    ] = False
     draws: Annotated[
         int, Option("Joint draws behind P(best) and ties.", OUTPUT, least=1, python_only=True)
     ] = 2000

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.charts import BLUE, ORANGE, Mark, Series, dots, two_lines
+from gpubench.blocks.charts import BLUE, GREEN, ORANGE, Mark, Series, dots, two_lines
 from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
 from gpubench.effects import Effect, Result, execution_effects
 from gpubench.findings import FindingKind
 from gpubench.interval import stacked
-from gpubench.models import Execution
+from gpubench.models import Execution, Framework
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.words import rate_of
@@ -17,8 +17,16 @@ from gpubench.units import count, format_percent, plain
 HOST_BOUND_RATIO = 1.10
 """Graph over eager above which the host, not the device, paces the eager step (protocol gpubench/1)."""
 
-_NAMES = {Execution.GRAPH: "graph against eager", Execution.COMPILE: "compile against eager"}
-_LOOKS = {Execution.GRAPH: (BLUE, "circle"), Execution.COMPILE: (ORANGE, "diamond")}
+_NAMES = {
+    Execution.GRAPH: "graph against eager",
+    Execution.COMPILE: "compile against eager",
+    Execution.TF_GRAPH: "tf-graph against eager",
+}
+_LOOKS = {
+    Execution.GRAPH: (BLUE, "circle"),
+    Execution.COMPILE: (ORANGE, "diamond"),
+    Execution.TF_GRAPH: (GREEN, "square"),
+}
 
 
 def _render(data: ReportData) -> Block | None:
@@ -66,7 +74,8 @@ def _sentence(pairs: tuple[Effect, ...]) -> str:
 def _label(result: Result) -> str:
     best = "best " if result.measurement.at_largest_batch else ""
     batch = f"{result.case.precision.value} {best}batch {result.case.batch_size:,}"
-    return two_lines(plain(result.case.workload, 30), batch)
+    framework = "" if result.case.framework is Framework.TORCH else f", {result.case.framework.value}"
+    return two_lines(f"{plain(result.case.workload, 30)}{framework}", batch)
 
 
 def _figure(pairs: tuple[Effect, ...], labels: list[str]) -> Figure:

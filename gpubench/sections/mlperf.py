@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.parts import Paragraph, Table, number, table, text
-from gpubench.labels import gpus, offer_name
+from gpubench.blocks.parts import Filter, Paragraph, Table, number, table, text
+from gpubench.labels import gpu_name, gpus, offer_name
 from gpubench.mlperf import LICENCE, load_mlperf, newest_and_fastest
 from gpubench.recommend.mlperf import PricedRun, priced
 from gpubench.sections.data import ReportData
@@ -37,7 +37,7 @@ def runs_table(runs: Sequence[PricedRun]) -> Table:
     return table(
         "MLPerf Training: minutes to the stated quality",
         runs,
-        text("Benchmark", lambda p: p.run.benchmark.replace("_", " ")),
+        text("Benchmark", _benchmark),
         text("GPUs", lambda p: gpus(p.run.gpu_key, p.run.gpus)),
         number("Minutes", lambda p: format_number(p.run.minutes)),
         number("Runs", lambda p: str(p.run.runs), optional=3),
@@ -45,7 +45,19 @@ def runs_table(runs: Sequence[PricedRun]) -> Table:
         text("Submitter", lambda p: f"{plain(p.run.submitter, 40)}\n{plain(p.run.system, 60)}", optional=2),
         number("Cost of a run", _cost),
         text("At the price of", _offer, optional=1),
+        filters=(
+            Filter(
+                title="Benchmark",
+                kind="choice",
+                values=tuple(p.run.benchmark.replace("_", " ") for p in runs),
+            ),
+            Filter(title="GPU", kind="choice", values=tuple(gpu_name(p.run.gpu_key) for p in runs)),
+        ),
     )
+
+
+def _benchmark(one: PricedRun) -> str:
+    return one.run.benchmark.replace("_", " ")
 
 
 def _cost(one: PricedRun) -> str:

@@ -6,17 +6,22 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.charts import BLUE, ORANGE, SLATE, Mark, Series, bars, two_lines
+from gpubench.blocks.charts import BLUE, GREEN, ORANGE, SLATE, Mark, Series, bars, two_lines
 from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
 from gpubench.effects import Result
-from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind
+from gpubench.models import Case, Execution, Framework, MemoryFormat, Precision, TaskKind
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.words import rate_of
 from gpubench.units import format_bytes, format_duration, format_percent, plain, plural
 
 EXECUTION_ORDER = tuple(Execution)
-_LOOKS = {Execution.EAGER: (SLATE, ""), Execution.GRAPH: (BLUE, ""), Execution.COMPILE: (ORANGE, "/")}
+_LOOKS = {
+    Execution.EAGER: (SLATE, ""),
+    Execution.GRAPH: (BLUE, ""),
+    Execution.COMPILE: (ORANGE, "/"),
+    Execution.TF_GRAPH: (GREEN, ""),
+}
 
 
 def _render(data: ReportData) -> Block | None:
@@ -44,14 +49,16 @@ def _render(data: ReportData) -> Block | None:
     )
 
 
-def _workload(result: Result) -> tuple[str, str, bool]:
-    return (result.case.workload, result.case.task.value, result.measurement.at_largest_batch)
+def _workload(result: Result) -> tuple[str, str, str, bool]:
+    case = result.case
+    return (case.workload, case.framework.value, case.task.value, result.measurement.at_largest_batch)
 
 
 def _order(result: Result) -> tuple[object, ...]:
     case = result.case
     return (
         case.workload,
+        tuple(Framework).index(case.framework),
         case.task.value,
         result.measurement.at_largest_batch,
         case.batch_size,
@@ -94,7 +101,8 @@ def _title(result: Result) -> str:
     case = result.case
     best = ", best batch" if result.measurement.at_largest_batch else ""
     task = "" if case.task is TaskKind.TRAIN else ", inference"
-    return f"{plain(case.workload, 40)}{task}{best}"
+    framework = "" if case.framework is Framework.TORCH else f", {case.framework.value}"
+    return f"{plain(case.workload, 40)}{framework}{task}{best}"
 
 
 def _row_label(result: Result) -> str:

@@ -109,8 +109,11 @@ def shown_rows(data: ReportData, ranking: Ranking) -> tuple[RankedOffer, ...]:
 
 
 def _each_is_an_offer(data: ReportData, ranking: Ranking) -> bool:
-    rented = {row.offer.gpu_key for row in ranking.rows if row.offer.pricing is not Pricing.OWNED}
-    return data.every_offer or not rented or len({row.offer.gpu_key for row in ranking.rows}) == 1
+    if data.every_offer or ranking.decision is None:
+        return True
+    best_of_each = ranking.decision.by_gpu
+    rented = any(each.source != "own" for each in best_of_each)
+    return not rented or len({each.gpu_key for each in best_of_each}) == 1
 
 
 def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
@@ -123,8 +126,8 @@ def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
     if any(row.p_best_independent is not None for row in rows):
         what = _P_OF_GPU if one_a_gpu else _P_OF_OFFER
         legend.append(f"P(best): {what}. In brackets if the errors of all GPUs were independent.")
-    if one_a_gpu and len(rows) < len(ranking.rows):
-        legend.insert(0, f"One row a GPU, its best offer; --all-offers lists all {len(ranking.rows):,}.")
+    if one_a_gpu and ranking.offer_count is not None:
+        legend.insert(0, f"One row a GPU, its best offer; --all-offers lists all {ranking.offer_count:,}.")
     notes = [
         *after_the_headline(ranking),
         *_other_work(ranking),

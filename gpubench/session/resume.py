@@ -41,6 +41,7 @@ def request_again(run: Run, request: RunRequest, installed: Sequence[str]) -> Ru
         request,
         workloads=workloads_of(run, request.own, installed),
         batch_size=None,
+        frameworks=tuple(dict.fromkeys(case.framework for case in run.planned)) or request.frameworks,
         gpus=max((case.gpu_count // case.node_count for case in run.planned), default=1),
         nnodes=max((case.node_count for case in run.planned), default=1),
         time_limit_s=limit_s if request.time_limit_s is None else request.time_limit_s,
@@ -169,12 +170,20 @@ def check_conditions(run: Run, device: DeviceProfile) -> None:
 def _other_versions(then: Environment, now: Environment) -> Iterator[str]:
     pairs = (
         ("gpubench", then.gpubench, now.gpubench),
-        ("torch", then.torch, metadata.version("torch")),
+        ("torch", then.torch, _version("torch")),
+        *((name, was, _version(name)) for name, was in then.packages.items()),
         ("driver", then.driver, now.driver),
     )
     for name, was, value in pairs:
         if was and value and was.partition("+")[0] != value.partition("+")[0]:
             yield f"{name} is {plain(value)} now and was {plain(was)} when the run began: start a new run"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _other_variables(then: Environment, now: Environment) -> Iterator[str]:

@@ -29,6 +29,7 @@ from gpubench.measure.child import module_of
 from gpubench.measure.environment import environment
 from gpubench.measure.estimate import estimate_s
 from gpubench.measure.following import follow_jobs
+from gpubench.measure.frameworks import need_frameworks, profiles_in
 from gpubench.measure.launcher import STOPPING_S, Control, Launcher, Record, say_nothing
 from gpubench.measure.meeting import Meeting, meet
 from gpubench.measure.memory_words import doubts
@@ -40,6 +41,7 @@ from gpubench.models import (
     DeviceProfile,
     Finding,
     FindingKind,
+    Framework,
     Measurement,
     Run,
     Settings,
@@ -49,7 +51,7 @@ from gpubench.models import (
 from gpubench.needs import need_torch
 from gpubench.probe.identity import storable
 from gpubench.probe.select import select_device, select_peers
-from gpubench.profile import classic_names, profiles_of
+from gpubench.profile import classic_names
 from gpubench.record import store
 from gpubench.record.adding import stored_alike
 from gpubench.record.lock import RunLock
@@ -153,18 +155,21 @@ def prepare(
 
 def _prepare(request: RunRequest, on_trial: OnTrial, *, store_results: bool) -> Prepared:
     request = check_request(request, classic_names())
-    need_torch("measuring", NoDeviceError)
     root = store.results_root(request.results)
     found = None if request.resume is None else store.find_run(root, request.resume)
     resumed = None if found is None else store.read_run(found)
     if resumed is not None:
         store.refuse_if_written(root, resumed)
         request = resume.request_again(resumed, request, workload_names())
+    if Framework.TORCH in request.frameworks or request.micro == "only":
+        need_torch("measuring", NoDeviceError)
     device, remark = select_device(request.device)
+    wanted = [Framework(name) for name in request.frameworks]
+    need_frameworks(wanted, device)
     peers = select_peers(device, request.gpus)
     if store_results:
         store.check_writable(root)
-    profiles = profiles_of(request.workloads, asked_recipe(request))
+    profiles = profiles_in(wanted, request.workloads, asked_recipe(request), device)
     if resumed is None:
         made = plan(request, device, profiles, peers)
     else:

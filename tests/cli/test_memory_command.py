@@ -115,6 +115,18 @@ def test_a_batch_in_micro_batches_keeps_its_size_and_its_gradients(ask: Any) -> 
     assert not two["fits"]
 
 
+def test_a_model_that_only_generates_is_asked_for_what_it_does(ask: Any) -> None:
+    answer = json.loads(ask("llama_8b", "--weight-type", "int4", "--gpu", "rtx-4090", "--json")[1])
+    assert (answer["task"], answer["weight_type"], answer["basis"]) == ("infer", "int4", "traced")
+    assert answer["cache_tokens"] > 0
+    assert answer["parts"]["optimizer_bytes"] == 0
+
+
+def test_checkpointing_of_a_model_without_blocks_says_why_it_was_not_traced(ask: Any) -> None:
+    _, out, _ = ask("vgg16", "--checkpointing", "full", "--gpu", "rtx-4090")
+    assert "not traced: it has no repeated blocks" in out
+
+
 def test_choices_are_those_of_a_case() -> None:
     assert set(MODES) <= set(ParallelMode)
 
@@ -137,7 +149,7 @@ def test_a_model_that_cannot_be_traced_has_the_widest_bound(ask: Any, tmp_path: 
     assert code == 0
     assert "Traceback" not in err
     assert answer["basis"] == "formula"
-    assert answer["not_traced"]
+    assert answer["not_traced"] == "what it does depends on the values of its tensors (net.py line 10)"
     assert answer["allocated_bytes_high"] > 2 * answer["allocated_bytes"]
 
 

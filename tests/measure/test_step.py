@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpubench.discovery import load_workload
 from gpubench.measure import guards
-from gpubench.measure.case import failure, skipped_steps
 from gpubench.measure.execution import prepare
+from gpubench.measure.launch import failure, skipped_steps
 from gpubench.measure.precision import probe_errors, read_switches, switches_for, worse
 from gpubench.measure.step import is_fused, make_optimizer, move
 from gpubench.models import Execution, MemoryFormat, Precision, Status, Switches, TaskKind

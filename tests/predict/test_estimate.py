@@ -11,6 +11,7 @@ import time
 import msgspec
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 
 from gpubench.errors import MisuseError
 from gpubench.models import (
@@ -42,6 +43,7 @@ from predict.runs import run_of
 T4 = "nvidia-tesla-t4-16gb"
 H100 = "nvidia-h100-sxm-80gb"
 H200 = "nvidia-h200-sxm-141gb"
+MI300X = "amd-mi300x-192gb"
 RTX3090 = "nvidia-geforce-rtx-3090-24gb"
 RTX3060, RTX2080TI = "nvidia-geforce-rtx-3060-12gb", "nvidia-geforce-rtx-2080-ti-11gb"
 ORDER = (
@@ -360,15 +362,33 @@ def test_a_model_that_only_shares_a_name_does_not_start_from_them(vgg16):
 
 def test_large_workloads_are_within_their_intervals_without_their_own_reading():
     """As for a model that nobody has read on the card: level alone, against what was read on it."""
-    errors = []
+    errors, inside = {}, []
     for question, rate in steps_as_a_graph():
-        if question.profile.name in LARGE:
-            stranger = msgspec.structs.replace(question.profile, name=f"own_{question.profile.name}")
+        name = question.profile.name
+        if name in LARGE:
+            stranger = msgspec.structs.replace(question.profile, name=f"own_{name}")
             answer = ask(msgspec.structs.replace(question, profile=stranger), H200)[H200]
-            assert answer.low < rate < answer.high, question
-            errors.append(abs(rate / answer.samples_per_s - 1))
-    assert np.mean(errors) < 0.20
-    assert np.median(errors) < 0.15
+            errors.setdefault(name, []).append(abs(answer.samples_per_s / rate - 1))
+            inside.append(answer.low < rate < answer.high)
+    every = [error for each in errors.values() for error in each]
+    assert np.mean(every) < 0.18
+    assert np.median(every) < 0.13
+    assert np.mean(errors["vgg16"]) < 0.20
+    assert np.mean(errors["resnet50"]) < 0.20
+    assert binomtest(sum(inside), len(inside), 0.9).pvalue > 0.05
+
+
+def test_how_wide_an_interval_is_with_nothing_measured():
+    """From a reading of the workload, and of a model that nobody has read; NVIDIA, at the median of its GPUs."""
+    profiles, keys = load_profiles(), [k for k, s in load_specs().items() if s.vendor == "NVIDIA"]
+    for names, most in ((LARGE, 1.4), (("transformer", "bert_base", "vit_b16", "resnet50_transfer"), 1.6)):
+        for name in names:
+            found = [
+                a for a in ask(Question(profile=profiles[name]), *keys).values() if isinstance(a, Estimate)
+            ]
+            factors = [math.sqrt(a.high / a.low) for a in found if a.basis == "predicted" and a.low]
+            assert len(factors) > 50
+            assert np.median(factors) < most, name
 
 
 def test_a_question_of_inference_is_answered_from_its_own_fit():
@@ -389,9 +409,20 @@ def test_a_question_of_inference_is_answered_from_its_own_fit():
 
 def test_a_line_of_another_vendor_has_the_width_of_its_own_errors_and_three_cards_make_an_architecture():
     learned = load_calibration().train.ratio
-    instinct, radeon = (
-        learned.half_width(load_specs()[k]) for k in ("amd-mi210-64gb", "amd-radeon-rx-6800-16gb")
+    instinct, radeon, rdna3 = (
+        load_specs()[k] for k in ("amd-mi210-64gb", "amd-radeon-rx-6800-16gb", "amd-radeon-rx-7900-xtx-24gb")
     )
-    rdna3 = learned.half_width(load_specs()["amd-radeon-rx-7900-xtx-24gb"])
-    assert rdna3 < instinct < radeon
-    assert rdna3 < math.log(4)
+    assert learned.half_width(instinct) < math.log(2.5) < learned.half_width(radeon)
+    for spec in (instinct, radeon):  # one harness has matrix cores of each, and they are the worse told
+        assert learned.half_width(spec, half=True) > 1.9 * learned.half_width(spec)
+    assert learned.half_width(rdna3, half=True) < learned.half_width(radeon, half=True)
+    assert learned.half_width(rdna3) < math.log(4)
+
+
+def test_a_card_of_another_vendor_that_was_measured_is_known_at_its_other_batches(vgg16):
+    """What a vendor's cards err by is their level, and that of a card that was measured cancels."""
+    measured = run_of(MI300X, (case_for(vgg16, load_specs()[MI300X]), 2000.0))
+    asked = msgspec.structs.replace(vgg16, batch_size=vgg16.batch * 2)
+    same, other = ask(asked, MI300X, "amd-mi325x-256gb", own=[measured]).values()
+    assert math.sqrt(same.high / same.low) < 1.4
+    assert math.sqrt(other.high / other.low) > 3

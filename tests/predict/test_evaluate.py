@@ -85,6 +85,59 @@ def test_unseen_harness_and_gpu_the_headline(documents):
     assert whole["heaviest_source"]["share"] < 0.5
 
 
+def test_seconds_of_a_user_without_a_gpu(documents):
+    """Neither harness nor GPU seen, one vote for each of both; the fit has no anchor at all."""
+    level = documents["harness"]["no_gpu_owned"]
+    assert level["mape"] < 0.19
+    assert level["median_ape"] < 0.13
+    assert 0.85 <= level["coverage_90"] <= 0.95
+    assert level["half_width_factor"] < 1.65
+
+
+def test_the_pairs_of_the_first_table_alone(outcomes):
+    """Those of the rows that shipped before the cards of today joined them: the committed list has them too."""
+    outcome = outcomes["harness"]
+    added = ("lambda-pytorch-v2", "gpu-insights-ver2", "milabench", "nikolasent")
+    sources = outcome.table.source[outcome.pairs.y]
+    first = np.array([not source.startswith(added) for source in sources])
+    assert first.sum() == pytest.approx(7354, rel=0.01)
+    y = outcome.pairs.y[first]
+    partners = np.bincount(y)[y]
+    voters = np.array([f"{outcome.table.harness[i]}|{outcome.table.gpu_key[i]}" for i in y])
+    rows = {voter: len(set(y[voters == voter])) for voter in set(voters)}
+    weight = 1 / (partners * np.array([rows[voter] for voter in voters]))
+    error = np.abs(np.expm1(outcome.log_error[first]))
+    assert np.average(error, weights=weight) < 0.13
+    assert weighted_median(error, weight) < 0.095
+
+
+def test_models_that_buyers_ask_for_on_hopper(outcomes):
+    """VGG16 has no pair there: readings of an H200 stand for it (test_estimate)."""
+    table, pairs = outcomes["harness"].table, outcomes["harness"].pairs
+    hopper, models = table.architecture[pairs.y] == "Hopper", table.base_model[pairs.y]
+    for prefix in ("resnet50", "bert"):
+        mine = hopper & np.array([m.startswith(prefix) and m != "resnet50_cifar" for m in models])
+        error = np.abs(np.expm1(outcomes["harness"].log_error[mine]))
+        assert len(error) > 90
+        assert np.average(error, weights=pairs.weight[mine]) < 0.15
+
+
+def test_a_b200_over_an_h100_is_near_what_was_measured():
+    """BERT and GNMT of one harness, left out with the B200; ResNet-50 and SSD were fed too slowly there."""
+    table = fitted_on(TaskKind.TRAIN)
+    fit = fit_table(table, np.ones(len(table), dtype=bool))
+    b200, h100 = (table.gpu_key == k for k in ("nvidia-b200-sxm-180gb", "nvidia-h100-sxm-80gb"))
+    here = table.harness == "lambda-pytorch"
+    error = np.log(times_of(fit, fit.without(here | b200)).step_s) - table.log_seconds
+    found = []
+    for y in np.flatnonzero(b200 & here & ~np.isin(table.model, ["resnet50", "ssd"])):
+        alike = h100 & here & (table.model == table.model[y]) & (table.precision == table.precision[y])
+        x = min(np.flatnonzero(alike), key=lambda row: abs(np.log(table.batch[row] / table.batch[y])))
+        found.append(abs(np.expm1(error[y] - error[x])))
+    assert len(found) == 6
+    assert np.mean(found) < 0.15
+
+
 def test_better_than_the_plain_rule_overall_and_in_every_architecture(documents):
     whole = documents["harness"]
     assert whole["mape"] < whole["geometric_mean"]["mape"]
@@ -115,7 +168,8 @@ def test_inference_is_judged_apart_and_holds(committed):
     assert document["mape"] < 0.15
     assert document["median_ape"] < 0.10
     assert 0.85 <= document["coverage_90"] <= 0.95
-    assert 0.85 <= document["no_gpu_owned"]["coverage_90"] <= 0.95
+    level = document["no_gpu_owned"]  # too few targets to tell 95 % from 90
+    assert binomtest(round(level["coverage_90"] * level["targets"]), level["targets"], 0.9).pvalue > 0.05
     assert document["rejected"] == {"architecture": [], "harness": []}
     assert document["mape"] < document["geometric_mean"]["mape"]
 

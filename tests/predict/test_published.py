@@ -80,6 +80,19 @@ def test_labels_are_read_as_the_arithmetic_that_runs():
     assert modes("lambda-pytorch-22.09", h100, "amp") == ({Mode.HALF}, {Mode.HALF})
 
 
+def test_autocast_casts_weights_and_gradients_and_whole_halves_are_not_cast(tmp_path):
+    rows = [GOOD | {"precision": precision, "mode": mode} for precision, mode in (
+        ("amp", "train"), ("amp", "inference"), ("fp16", "train")
+    )]  # fmt: skip
+    table = read_csv(write_csv(tmp_path / "x.csv", rows)).table
+    kind = zip(table.precision, table.inference, strict=True)
+    cast = {(p, bool(i)): b for (p, i), b in zip(kind, table.work.cast_bytes, strict=True)}
+    weights = 25.56e6
+    assert cast["amp", False] == pytest.approx(2 * 6 * weights)
+    assert cast["amp", True] == pytest.approx(6 * weights)
+    assert cast["fp16", False] == 0
+
+
 def test_units_become_seconds_of_a_step(tmp_path):
     rows = [
         GOOD,

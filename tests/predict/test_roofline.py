@@ -5,10 +5,20 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpubench.models import Operator, OperatorKind, Precision
+from gpubench.models import Operator, OperatorKind, Precision, TaskKind
 from gpubench.predict.calibration import load_calibration
-from gpubench.predict.roofline import Mode, arithmetic_of, chips_of, step_times, work_of
+from gpubench.predict.roofline import (
+    CAST_BYTES,
+    Mode,
+    arithmetic_of,
+    cast_bytes_of,
+    chips_of,
+    step_times,
+    work_of,
+)
 from gpubench.profile import load_profiles
 from gpubench.specs import load_specs
 from predict.profiles import published
@@ -82,3 +92,48 @@ def test_another_vendors_tf32_is_its_fp32():
     chips = chips_of([load_specs()["amd-mi325x-256gb"], load_specs()["nvidia-h100-sxm-80gb"]])
     assert chips.peaks[0, Mode.TF32] == chips.peaks[0, Mode.FP32]
     assert list(chips.tensor[:, Mode.TF32]) == [False, True]
+
+
+class Casts(TorchDispatchMode):
+    """Bytes read and written by what autocast casts."""
+
+    def __init__(self):
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if func._schema.name == "aten::_to_copy" and out.shape == (64, 32):
+            self.bytes += args[0].nbytes + out.nbytes
+        return out
+
+
+def test_autocast_casts_each_weight_and_its_gradient_once():
+    layer = torch.nn.Linear(32, 64, bias=False)
+    with Casts() as casts:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = layer(torch.ones(2, 32)).sum()
+        loss.backward()
+    assert casts.bytes == 2 * CAST_BYTES * layer.weight.numel()
+
+
+def test_casts_take_time_in_half_precision_alone():
+    profile = load_profiles()["vgg16"]
+    casts = cast_bytes_of(profile, TaskKind.TRAIN)
+    assert casts == 2 * CAST_BYTES * profile.parameters
+    frozen = load_profiles()["vgg16_transfer"]
+    assert (
+        cast_bytes_of(frozen, TaskKind.INFER)
+        < cast_bytes_of(frozen, TaskKind.TRAIN)
+        < 2 * CAST_BYTES * frozen.parameters
+    )
+    assert cast_bytes_of(load_profiles()["llama_8b"], TaskKind.INFER) == 0
+
+    def step_s(precision, cast_bytes):
+        return step_times(
+            work_of(profile.train, 64, cast_bytes), chips_of([A100]), arithmetic_of(precision, None, 1),
+            load_calibration().train.level.coefficients, host_s_per_operator=0.0,
+        ).step_s[0]  # fmt: skip
+
+    assert step_s(Precision.TF32, casts) == step_s(Precision.TF32, 0.0)
+    assert step_s(Precision.AMP_BF16, casts) > step_s(Precision.AMP_BF16, 0.0)

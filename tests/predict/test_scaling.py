@@ -7,6 +7,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import binomtest
 
 from gpubench.errors import MisuseError
 from gpubench.models import TaskKind
@@ -55,7 +56,10 @@ def test_the_shares_are_those_of_published_jobs_and_their_intervals_hold():
     assert figures["jobs"] > 100
     assert figures["mape"] < 0.06
     assert 0.85 <= figures["coverage_90"] <= 0.95
-    assert figures["by_slice"]["from one GPU"]["jobs"] > 50
+    alone = figures["by_slice"]["from one GPU"]
+    assert alone["jobs"] > 50
+    assert 0.85 <= alone["coverage_90"] <= 0.95
+    assert binomtest(round(alone["coverage_90"] * alone["targets"]), alone["targets"], 0.9).pvalue > 0.05
     fitted = load_calibration().scaling
     assert math.exp(fitted.logs[SHARES.index("pcie")]) < 0.6
     again = fit_scaling()

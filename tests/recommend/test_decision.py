@@ -162,3 +162,15 @@ def test_where_nothing_is_named_there_is_a_line_for_each_kind_of_work():
     assert rank("cnn", limit=1).decision.lines == ()
     assert rank(limit=1, samples=1e6).decision.lines == ()
     assert rank(limit=1, relative=True).decision.lines == ()
+
+
+def test_one_row_a_gpu_is_the_best_of_each_whatever_the_limit():
+    """The choice, its chances and the number of offers stay those of all; of a single GPU every offer stands."""
+    every = rank_of(market(), RATES, samples=1e8)
+    few = rank_of(market(), RATES, samples=1e8, one_a_gpu=True)
+    assert [row.offer.gpu_key for row in few.rows] == [each.gpu_key for each in every.decision.by_gpu]
+    assert all(row in every.rows for row in few.rows)
+    assert few.decision == every.decision
+    assert (few.offer_count, len(few.rows), len(every.rows)) == (5, 3, 5)
+    assert len(rank_of(market(), RATES, samples=1e8, one_a_gpu=True, limit=1).rows) == 1
+    assert len(rank_of(market(), RATES, samples=1e8, one_a_gpu=True, gpus=("h100",)).rows) == 3

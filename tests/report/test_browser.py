@@ -128,6 +128,16 @@ def test_opens_to_its_end_without_a_word_or_a_request_and_every_chart_is_drawn(v
     assert one.page.eval_on_selector_all(".chart a, .chart image, main img", "all => all.length") == 0
 
 
+CUT_OFF = """() => [...document.querySelectorAll(".chart")].flatMap((chart) => {
+  const edge = chart.getBoundingClientRect();
+  return [...chart.querySelectorAll("svg text")].filter((text) => {
+    const box = text.getBoundingClientRect();
+    return box.width > 0 && (box.right > edge.right + 1 || box.left < edge.left - 1);
+  }).map((text) => `${chart.id}: ${text.textContent}`);
+})"""
+"""Texts that the edge of their chart cuts off."""
+
+
 @pytest.mark.parametrize("name", ["ten", "hostile"])
 def test_a_page_does_not_scroll_sideways(visit, name):
     page = visit(name, viewport={"width": 390, "height": 800}).page
@@ -136,6 +146,7 @@ def test_a_page_does_not_scroll_sideways(visit, name):
     for width in (390, 768, 1280):
         page.set_viewport_size({"width": width, "height": 800})
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+        _wait_until(page, lambda: page.evaluate(CUT_OFF) == [])  # a chart follows its width
 
 
 WORDS = """bottom => {

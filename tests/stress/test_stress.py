@@ -184,7 +184,8 @@ def test_a_signal_at_any_moment_ends_a_command_in_order(tmp_path, count):
         kept = [p.name for p in place.scratch.iterdir() if not p.name.startswith("torchinductor")]
         assert kept == [], (n, number, whom)
         assert not list(place.root.rglob("*.corrupt")), (n, number, whom)
-        assert place.halves() <= halves or number == signal.SIGKILL, (n, whom)
+        # The two that no handler answers may leave the half of a file; the next writer removes it in time.
+        assert place.halves() <= halves or number in {signal.SIGKILL, signal.SIGHUP}, (n, whom)
     finished += len(place.launches())
     print(f"\n{count} signals, seed {seed}: {finished} launches, slowest SIGTERM {slowest_s:.1f} s, {codes}")
 

@@ -7,6 +7,7 @@ from statistics import median
 import pytest
 
 from gpubench.discovery import load_workload, workload_names
+from gpubench.executions import OF_TORCH
 from gpubench.models import Checkpointing, Execution, Precision, Recipe, Status, TaskKind, WeightType
 from strict_cuda.conftest import KERNEL_S
 
@@ -22,7 +23,7 @@ RECURRENT = {"lstm", "lstm_large"}
 @pytest.mark.parametrize("name", TRAINED)
 def test_a_case_is_measured_whole(gpu, name, precision):
     for task in TaskKind:
-        for execution in Execution:
+        for execution in OF_TORCH:
             before = gpu.machine.kernels
             done = gpu.measure(name, precision=precision, execution=execution, task=task, batch_size=2)
             launch = done.launch
@@ -49,7 +50,7 @@ def test_a_case_is_measured_whole(gpu, name, precision):
 def test_what_is_only_run_forward_is_measured_too(gpu, name, precision):
     """The input pipeline: it draws on the host and sends that over, which no capture takes."""
     ends = {}
-    for execution in Execution:
+    for execution in OF_TORCH:
         done = gpu.measure(name, precision=precision, execution=execution, task=TaskKind.INFER, batch_size=2)
         ends[execution] = done.status
         if done.status is Status.OK:

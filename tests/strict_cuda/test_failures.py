@@ -7,6 +7,7 @@ import gc
 import pytest
 import torch
 
+from gpubench.executions import OF_TORCH
 from gpubench.models import Execution, Status, TaskKind
 from strict_cuda.conftest import KERNEL_S
 from strict_cuda.machine import INVALIDATED, NOT_PERMITTED, Fault, Machine
@@ -114,7 +115,7 @@ def test_a_device_that_is_too_small_is_out_of_memory_in_every_phase(make_gpu, ex
 
 
 def test_nothing_of_a_case_is_left_on_the_device(gpu):
-    for execution in Execution:
+    for execution in OF_TORCH:
         for task in TaskKind:
             assert gpu.measure("bert_base", execution=execution, task=task).status is Status.OK
             assert gpu.machine.memory.allocated == 0

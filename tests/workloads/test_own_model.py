@@ -149,6 +149,14 @@ def test_a_module_is_taken_from_the_current_folder(tmp_path: Path, monkeypatch: 
     assert load_workload("module_of_mine:build").name == "module_of_mine:build"
 
 
+def test_a_file_that_leaves_its_folder_as_it_is_imported_is_found_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "import os; os.chdir('/')\n" + GOOD)
+    assert load_workload("./my_model.py").name == "my_model.py"
+
+
 def test_a_neighbour_does_not_stand_in_for_pythons_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,12 +30,15 @@
     if (!heights.has(place.id)) heights.set(place.id, parseFloat(place.style.height));
     if (!layout.meta?.labels_above_where_narrow || place.clientWidth >= NARROW_PX) return heights.get(place.id);
     const labels = layout.yaxis.ticktext;
+    const height = heights.get(place.id) + 16 * labels.length;
     layout.yaxis.showticklabels = false;
+    layout.yaxis.range = [labels.length - 0.5, -1]; // the first label clears the axis
+    if (layout.legend.y > 1) layout.legend.y = 1 + ((layout.legend.y - 1) * heights.get(place.id)) / height;
     layout.annotations = labels.map((text, row) => ({
       text: text.replace("<br>", " · "), x: 0, xref: "paper", xanchor: "left", y: row, yshift: 13,
       showarrow: false, font: { size: 11, color: layout.font.color },
     }));
-    return heights.get(place.id) + 16 * labels.length;
+    return height;
   };
 
   const drawn = new Set();

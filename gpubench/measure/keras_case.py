@@ -1,0 +1,152 @@
+"""A case in Keras: build it, check it, prepare it; the rounds are those of every framework."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+from gpubench.errors import MisuseError
+from gpubench.measure import keras_steps
+from gpubench.measure.keras_own import Build, build_of
+from gpubench.measure.keras_steps import NotHereError, Steps
+from gpubench.measure.launch import Bench, Job, LaunchRecorder, conduct, in_time, time_job
+from gpubench.measure.loop import CallLoop
+from gpubench.measure.messages import CaseDone, MeasureCase
+from gpubench.models import Case, Execution, Framework, Precision, Status
+from gpubench.units import Seconds
+
+CURVE_SHARE = 0.4
+"""The steps whose losses are kept one by one take at most this share of the longest warm-up."""
+CHECKED_STEPS = 2
+"""Of an execution, held against eager ones: the second loss depends on the update of the first."""
+
+
+@dataclass(kw_only=True)
+class KerasBench(Bench):
+    """What the child of a Keras backend keeps from case to case."""
+
+    framework: Framework
+    builds: dict[str, Build] = field(default_factory=dict)
+
+    def is_spent(self, status: Status) -> bool:
+        """Let go of a case; whether this process must not measure another."""
+        keras_steps.release()
+        return super().is_spent(status)
+
+    def build(self, reference: str) -> Build:
+        """Return what builds a workload; a file of the user's own is imported once."""
+        if reference not in self.builds:
+            self.builds[reference] = build_of(reference, self.framework)
+        return self.builds[reference]
+
+
+def measure_case(order: MeasureCase, bench: KerasBench) -> CaseDone:
+    """Measure one case in Keras; see ``launch.conduct`` for how it may end."""
+    seen = LaunchRecorder(index=order.launch)
+    case, framework = order.case, bench.framework
+
+    def measure(deadline_s: Seconds) -> None:
+        place = keras_steps.on_device(framework, is_cpu=bench.profile.is_cpu)
+        with (
+            place,
+            keras_steps.policy_of(case.precision),
+            keras_steps.switches_of(framework, case.precision) as seen.switches,
+        ):
+            time_job(order, bench, seen, deadline_s, lambda: _job(order, bench, seen, deadline_s))
+
+    return conduct(order, bench, seen, measure, (NotHereError, MisuseError))
+
+
+def _job(order: MeasureCase, bench: KerasBench, seen: LaunchRecorder, deadline_s: Seconds) -> Job:
+    case, build = order.case, bench.build(order.reference)
+    bench.phase("build")
+    with seen.timing("build"):
+        task = keras_steps.built(build, case, bench.seed)
+        steps = Steps(order.reference, task, bench.framework)
+        seen.batch_count = len(steps.batches)
+    in_time(deadline_s)
+    bench.phase("check")
+    seen.precision_errors = keras_steps.product_errors()
+    if not (bench.profile.is_cpu and case.precision is Precision.FP32):
+        seen.reference_error = _reference_error(order, bench, build, steps)
+    before = steps.fingerprint()
+    in_time(deadline_s)
+    return Job(
+        advance=_first_steps(case, bench, seen, steps, deadline_s),
+        edge_loss=steps.edge_loss,
+        batches=len(steps.batches),
+        prove_again=lambda: _prove_again(seen),
+        has_moved=lambda: _has_moved(steps, before),
+        loop=CallLoop,
+    )
+
+
+def _first_steps(
+    case: Case, bench: KerasBench, seen: LaunchRecorder, steps: Steps, deadline_s: Seconds
+) -> Callable[[int], object]:
+    """Prepare the execution, hold it against eager steps, and keep the losses of its first steps."""
+    execution = case.execution
+    bench.phase(execution.facts.preparation or "first steps")
+    advance = steps.advance(execution)
+    start = steps.values()
+    with seen.timing(execution.facts.preparation or "first_step"):
+        prepared = _losses(steps, advance, 1)
+    steps.restore(start)
+    if execution is not Execution.EAGER:
+        bench.phase("check")
+        in_time(deadline_s)
+        prepared = _losses(steps, advance, CHECKED_STEPS)
+        steps.restore(start)
+        eager = _losses(steps, steps.advance(Execution.EAGER), CHECKED_STEPS)
+        steps.restore(start)
+        seen.graph_error = max(_difference(a, b) for a, b in zip(prepared, eager, strict=True))
+    del start
+    bench.phase("first steps")
+    began_s = time.perf_counter()
+    for index in range(max(bench.budget.curve_steps, 1)):
+        in_time(deadline_s)
+        if time.perf_counter() - began_s > CURVE_SHARE * bench.budget.warmup_most_s:
+            break
+        seen.loss_curve.append(steps.edge_loss(advance(index), index))
+    seen.peak_memory_bytes = keras_steps.peak_bytes(bench.framework)
+    return advance
+
+
+def _losses(steps: Steps, advance: Callable[[int], object], count: int) -> list[float]:
+    return [steps.edge_loss(advance(index), index) for index in range(count)]
+
+
+def _reference_error(order: MeasureCase, bench: KerasBench, build: Build, steps: Steps) -> float:
+    """Hold the first loss against the same model in float32 on the CPU, from the same weights."""
+    found = steps.first_loss()
+    place: AbstractContextManager[object] = keras_steps.on_device(bench.framework, is_cpu=True)
+    weights = steps.model.get_weights()
+    with (
+        place,
+        keras_steps.policy_of(Precision.FP32),
+        keras_steps.switches_of(bench.framework, Precision.FP32),
+    ):
+        task = keras_steps.built(build, order.case, bench.seed, Precision.FP32)
+        task.model.set_weights(weights)
+        expected = keras_steps.first_loss(task)
+    return _difference(found, expected)
+
+
+def _difference(found: float, expected: float) -> float:
+    """Return |found - expected| over the larger of |expected| and 1e-3, as for a workload in torch."""
+    return abs(found - expected) / max(abs(expected), 1e-3)
+
+
+def _has_moved(steps: Steps, before: keras_steps.Values) -> bool:
+    return any((a != b).any() for a, b in zip(steps.fingerprint(), before, strict=True))
+
+
+def _prove_again(seen: LaunchRecorder) -> None:
+    """Look at the precision once more: code of the model's own may have set a switch meanwhile."""
+    now = keras_steps.product_errors()
+    pairs = {name: (seen.precision_errors.get(name), value) for name, value in now.items()}
+    seen.precision_errors = {
+        name: None if a is None or b is None else max(a, b) for name, (a, b) in pairs.items()
+    }

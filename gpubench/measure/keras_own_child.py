@@ -1,0 +1,34 @@
+"""The child that reads a Keras model of the user's own, run by ``ask_child``; it has one backend."""
+
+from __future__ import annotations
+
+import traceback
+
+import msgspec
+
+from gpubench.children import ParentChannel
+from gpubench.errors import MisuseError
+from gpubench.models import Framework, WorkloadProfile
+from gpubench.profile.cache import Answer
+
+
+def main() -> None:
+    """Read the model and answer."""
+    parent = ParentChannel()
+    reference, framework = parent.arguments
+    parent.send(_answer(reference, Framework(framework)))
+
+
+def _answer(reference: str, framework: Framework) -> Answer:
+    try:
+        from gpubench.measure.keras_own import profile_of_own
+
+        profile = profile_of_own(reference, framework)
+    except MisuseError as error:
+        theirs = None if error.__cause__ is None else "".join(traceback.format_exception(error))
+        return Answer(error=str(error), traceback=theirs)
+    return Answer(profile=msgspec.convert(msgspec.to_builtins(profile), WorkloadProfile))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,349 @@
+"""A Keras model and its training step on one backend: eager, traced, compiled. Keras is imported here.
+
+The step is Keras's own ``train_step``, which ``fit`` runs too, on batches that lie on the device:
+what feeding costs is another question. Its loss is the mean since it was last read, as Keras keeps it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import keras
+import numpy as np
+
+from gpubench.errors import GpuBenchError, MisuseError
+from gpubench.measure.frameworks import KERAS, POLICIES
+from gpubench.models import Case, Execution, Framework, Precision, Switches
+from gpubench.workload import KerasTask, import_foreign
+
+PROBE_SIZE = 512
+PROBE_CHANNELS = 32
+PROBE_IMAGE = 16
+SLICE = 4
+"""Samples of the reference, as of a workload in torch."""
+
+Values = list[Any]
+"""Copies of every variable on the host, in the model's order."""
+
+
+class NotHereError(GpuBenchError):
+    """This backend cannot do it here; the case is unsupported, for this reason."""
+
+
+def check_backend(framework: Framework) -> None:
+    """Make sure that this process runs the backend that was asked for, and that no code chose another.
+
+    Raises:
+        MisuseError: Naming both.
+    """
+    wanted, found = KERAS[framework].backend, keras.backend.backend()
+    chosen = os.environ.get("KERAS_BACKEND", wanted)
+    if found != wanted or chosen != wanted:
+        other = chosen if found == wanted else found
+        raise MisuseError(
+            f"{framework} was asked for, and the model's code sets Keras's backend to {other}: a process has "
+            f"one backend; ask for --framework keras-{other}, or leave KERAS_BACKEND to gpubench"
+        )
+
+
+@contextmanager
+def policy_of(precision: Precision) -> Iterator[None]:
+    """Build and run under the types of a precision, and leave Keras's policy as it was."""
+    before = keras.config.dtype_policy()
+    keras.config.set_image_data_format("channels_last")
+    keras.config.set_dtype_policy(POLICIES[precision])
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+@contextmanager
+def switches_of(framework: Framework, precision: Precision) -> Iterator[Switches]:
+    """Set what a backend does with fp32 products, give it as read back, and restore what was found."""
+    on = precision.facts.tf32
+    match framework:
+        case Framework.KERAS_TENSORFLOW:
+            import tensorflow as tf
+
+            config = tf.config.experimental
+            before = config.tensor_float_32_execution_enabled()
+            config.enable_tensor_float_32_execution(on)
+            try:
+                yield _switches(is_on=bool(config.tensor_float_32_execution_enabled()))
+            finally:
+                config.enable_tensor_float_32_execution(before)
+        case Framework.KERAS_JAX:
+            import jax
+
+            with jax.default_matmul_precision("tensorfloat32" if on else "highest"):
+                set_to = jax.config.values["jax_default_matmul_precision"]
+                yield _switches(is_on=set_to != "highest")
+        case _:
+            from gpubench.measure.precision import switches_for
+
+            with switches_for(precision) as found:
+                yield found
+
+
+def _switches(*, is_on: bool) -> Switches:
+    """The one switch of a backend, which stands for products and convolutions alike."""
+    return Switches(
+        cudnn_allow_tf32=is_on,
+        matmul_allow_tf32=is_on,
+        conv_fp32_precision=None,
+        rnn_fp32_precision=None,
+        matmul_fp32_precision=None,
+    )
+
+
+def product_errors() -> dict[str, float | None]:
+    """Return the relative error of a matrix product and a convolution in float32 against float64.
+
+    The proof of TF32 off, of the backend as it stands.
+    """
+    draw = np.random.default_rng(0)
+    a, b = (draw.standard_normal((PROBE_SIZE, PROBE_SIZE)).astype(np.float32) for _ in range(2))
+    image = draw.standard_normal((1, PROBE_IMAGE, PROBE_IMAGE, PROBE_CHANNELS)).astype(np.float32)
+    kernel = draw.standard_normal((3, 3, PROBE_CHANNELS, PROBE_CHANNELS)).astype(np.float32)
+    ops = keras.ops
+    product = _host(ops.matmul(ops.convert_to_tensor(a), ops.convert_to_tensor(b)))
+    convolved = _host(ops.conv(ops.convert_to_tensor(image), ops.convert_to_tensor(kernel), padding="valid"))
+    return {
+        "matmul": _error(product, a.astype(np.float64) @ b.astype(np.float64)),
+        "conv": _error(convolved, _convolution(image.astype(np.float64), kernel.astype(np.float64))),
+    }
+
+
+def _convolution(image: Any, kernel: Any) -> Any:
+    """A 3 x 3 convolution without padding, in float64 on the host."""
+    side = image.shape[1] - 2
+    return sum(image[:, y : y + side, x : x + side] @ kernel[y, x] for y in range(3) for x in range(3))
+
+
+def _error(found: Any, exact: Any) -> float | None:
+    error = float(np.linalg.norm(found.astype(np.float64) - exact) / np.linalg.norm(exact))
+    return error if math.isfinite(error) else None
+
+
+def _host(value: Any) -> Any:
+    return keras.ops.convert_to_numpy(value)
+
+
+class Steps:
+    """A built model on its device, and what a step of it needs: batches, optimizer and metrics.
+
+    On jax the model's state is handed from step to step and lives here; the other backends keep it in the
+    model. Whatever the execution, a step goes on from where the last one left the weights.
+    """
+
+    def __init__(self, name: str, task: KerasTask, framework: Framework) -> None:
+        self.framework = framework
+        self.model = task.model
+        self.batches = [tuple(map(keras.ops.convert_to_tensor, batch)) for batch in task.batches]
+        import_foreign(name, lambda: self._compile(task))
+        self._state: tuple[list[Any], ...] | None = None
+        if framework is Framework.KERAS_JAX:
+            self._state = tuple([v.value for v in group] for group in self._groups())
+        self._no_metrics = [_host(v) for v in self.model.metrics_variables]
+
+    def _compile(self, task: KerasTask) -> None:
+        """Compile and build all that a step creates when it is first taken."""
+        inputs, targets = self.batches[0]
+        outputs = self.model(inputs, training=False)
+        _check_loss(task.loss, targets, outputs)
+        self.model.compile(optimizer=task.optimizer, loss=task.loss, jit_compile=False)
+        self.model._symbolic_build(data_batch=(inputs, targets))  # noqa: SLF001 - what fit does before its first step
+        if not self.model.optimizer.built:
+            self.model.optimizer.build(self.model.trainable_variables)
+
+    def _groups(self) -> tuple[Sequence[Any], ...]:
+        model = self.model
+        return (
+            model.trainable_variables,
+            model.non_trainable_variables,
+            model.optimizer.variables,
+            model.metrics_variables,
+        )
+
+    def advance(self, execution: Execution) -> Callable[[int], Any]:
+        """Return the function that issues a step; its result is the loss on the device."""
+        step: Any = self.model.train_step
+        match self.framework:
+            case Framework.KERAS_JAX:
+                return self._on_jax(step, execution)
+            case Framework.KERAS_TENSORFLOW if execution is not Execution.EAGER:
+                import tensorflow as tf
+
+                is_compiled = execution is Execution.COMPILE
+                step = tf.function(step, jit_compile=is_compiled, reduce_retracing=True)
+            case Framework.KERAS_TORCH if execution is not Execution.EAGER:
+                import torch
+
+                step = torch.compile(step)
+            case _:
+                pass
+        return lambda index: step(self.batches[index % len(self.batches)])["loss"]
+
+    def _on_jax(self, step: Any, execution: Execution) -> Callable[[int], Any]:
+        if execution is not Execution.EAGER:
+            import jax
+
+            step = jax.jit(step, donate_argnums=0)
+
+        def advance(index: int) -> Any:
+            logs, self._state = step(self._state, self.batches[index % len(self.batches)])
+            return logs["loss"]
+
+        return advance
+
+    def edge_loss(self, result: Any, index: int) -> float:
+        """Copy a loss to the host, and begin a new mean."""
+        del index
+        loss = float(_host(result))
+        if self._state is None:
+            self.model.reset_metrics()
+        else:
+            fresh = [keras.ops.convert_to_tensor(value) for value in self._no_metrics]
+            self._state = (*self._state[:3], fresh)
+        return loss
+
+    def values(self) -> Values:
+        """Copy every variable to the host."""
+        if self._state is not None:
+            return [_copy(value) for group in self._state for value in group]
+        return [_copy(variable.value) for group in self._groups() for variable in group]
+
+    def restore(self, values: Values) -> None:
+        """Write copied values back."""
+        left = iter(values)
+        if self._state is not None:
+            self._state = tuple([_device(next(left)) for _ in group] for group in self._state)
+            return
+        for group in self._groups():
+            for variable in group:
+                variable.assign(next(left))
+
+    def fingerprint(self) -> Values:
+        """Copy the start of every trained variable."""
+        trained = self._state[0] if self._state is not None else [v.value for v in self._groups()[0]]
+        return [_copy(keras.ops.reshape(value, (-1,))[:1024]) for value in trained]
+
+    def first_loss(self) -> float:
+        """Return the loss of the first samples with dropout off, before any step."""
+        inputs, targets = (part[:SLICE] for part in self.batches[0])
+        return float(_host(self.model.loss(targets, self.model(inputs, training=False))))
+
+
+def first_loss(task: KerasTask) -> float:
+    """The same of a task that is not compiled."""
+    inputs, targets = (keras.ops.convert_to_tensor(part[:SLICE]) for part in task.batches[0])
+    return float(_host(task.loss(targets, task.model(inputs, training=False))))
+
+
+def _copy(value: Any) -> Any:
+    return np.array(_host(value))
+
+
+def _device(value: Any) -> Any:
+    return keras.ops.convert_to_tensor(value)
+
+
+def _check_loss(loss: Any, targets: Any, outputs: Any) -> None:
+    """Refuse a model whose output does not fit its loss, before a step fails somewhere inside.
+
+    Raises:
+        MisuseError: With both shapes.
+    """
+    shapes = f"an output of shape {tuple(outputs.shape)} and targets of shape {tuple(targets.shape)}"
+    try:
+        value = _host(loss(targets, outputs))
+    except Exception as error:  # a loss of the user's own may raise anything; the cause is kept
+        why = f"{shapes} ({type(error).__name__})"
+        raise MisuseError(f"the model's output does not fit its loss: {why}") from error
+    if value.ndim:
+        raise MisuseError(f"the loss is no single number but of shape {value.shape}, from {shapes}")
+    classes = outputs.shape[-1]
+    is_sparse = isinstance(loss, keras.losses.SparseCategoricalCrossentropy)
+    if is_sparse and int(_host(keras.ops.max(targets))) >= classes:
+        raise MisuseError(
+            f"the model's output does not fit its loss: {classes} outputs for targets up to "
+            f"{int(_host(keras.ops.max(targets)))}"
+        )
+
+
+def seed_all(seed: int) -> None:
+    """Fix every generator that Keras draws the seeds of weights and of dropout from.
+
+    ``keras.utils.set_random_seed`` would load TensorFlow, wherever it is installed, into a process of jax.
+    """
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - the one that Keras and models of others draw from
+
+
+def on_device(framework: Framework, *, is_cpu: bool) -> Any:
+    """Return the context in which a backend places what it makes on the device that is measured.
+
+    Raises:
+        NotHereError: If the backend sees no GPU where one is to be measured.
+    """
+    if is_cpu:
+        return keras.device("cpu:0" if framework is not Framework.KERAS_TORCH else "cpu")
+    if not _sees_gpu(framework):
+        raise NotHereError(f"this build of {KERAS[framework].module} sees no GPU: {KERAS[framework].on_cuda}")
+    return keras.device("gpu:0" if framework is not Framework.KERAS_TORCH else "cuda:0")
+
+
+def _sees_gpu(framework: Framework) -> bool:
+    match framework:
+        case Framework.KERAS_TENSORFLOW:
+            import tensorflow as tf
+
+            return bool(tf.config.list_physical_devices("GPU"))
+        case Framework.KERAS_JAX:
+            import jax
+
+            return any(device.platform == "gpu" for device in jax.devices())
+        case _:
+            import torch
+
+            return torch.cuda.is_available()
+
+
+def peak_bytes(framework: Framework) -> int | None:
+    """Return the most device memory that the backend has handed out [B]; None where it does not count."""
+    match framework:
+        case Framework.KERAS_TENSORFLOW:
+            import tensorflow as tf
+
+            if not tf.config.list_physical_devices("GPU"):
+                return None
+            return int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
+        case Framework.KERAS_JAX:
+            import jax
+
+            figures = jax.devices()[0].memory_stats() or {}
+            return cast("int | None", figures.get("peak_bytes_in_use"))
+        case _:
+            import torch
+
+            return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
+
+
+def release() -> None:
+    """Let go of what Keras keeps of earlier models."""
+    keras.utils.clear_session(free_memory=True)
+
+
+def built(
+    build: Callable[[int, int], KerasTask], case: Case, seed: int, precision: Precision | None = None
+) -> KerasTask:
+    """Build a task from a seed, under the policy of a precision."""
+    with policy_of(case.precision if precision is None else precision):
+        seed_all(seed)
+        return build(case.batch_size, seed)

@@ -1,0 +1,66 @@
+"""The child process that measures in Keras; it speaks as ``worker`` does, and has one backend."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import time
+
+import msgspec
+
+from gpubench.children import ParentChannel
+from gpubench.measure import messages
+from gpubench.measure.keras_case import KerasBench, measure_case
+from gpubench.measure.keras_steps import check_backend
+from gpubench.measure.privacy import scrub
+from gpubench.models import Framework
+from gpubench.probe.telemetry import open_telemetry
+
+PACKAGES = {
+    Framework.KERAS_TORCH: ("keras", "torch"),
+    Framework.KERAS_TENSORFLOW: ("keras", "tensorflow", "tensorflow-cpu"),
+    Framework.KERAS_JAX: ("keras", "jax", "jaxlib"),
+}
+
+
+def open_bench(setup: messages.Setup, line: ParentChannel, began_s: float) -> KerasBench:
+    """Say what this process computes with, and return what it measures on.
+
+    Args:
+        setup: The first message.
+        line: To the parent.
+        began_s: When the import of the framework began, on ``time.perf_counter`` [s].
+    """
+    check_backend(setup.framework)
+    telemetry = open_telemetry(setup.device)
+    line.send(
+        messages.Ready(cold_s={"import": time.perf_counter() - began_s}, packages=_versions(setup.framework))
+    )
+    return KerasBench(
+        budget=setup.budget,
+        seed=setup.seed,
+        telemetry=telemetry.__enter__(),  # open as long as this process lives
+        profile=setup.device,
+        phase=lambda name: line.send(messages.Phase(name=name)),
+        report=lambda *told: line.send(messages.round_done(*told)),
+        stopped=line.stop.is_set,
+        framework=setup.framework,
+    )
+
+
+def serve(command: messages.Command, bench: KerasBench, line: ParentChannel) -> None:
+    """Carry out one command and report its end."""
+    if not isinstance(command, messages.MeasureCase):
+        raise TypeError(f"no such command in Keras: {type(command).__name__}")
+    done = measure_case(command, bench)
+    reason = None if done.reason is None else scrub(done.reason)
+    line.send(msgspec.structs.replace(done, reason=reason))
+
+
+def _versions(framework: Framework) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in PACKAGES[framework]:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,369 @@
+"""One case in one launch, whatever framework runs its steps: warm up, time, read the device, end in a status.
+
+A framework hands over a ``Job``: how a step is issued, how its loss is read, and what it can say of its own
+arithmetic. No framework is imported here, so that a process has the one that it measures and no other.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from gpubench.measure import energy, preflight
+from gpubench.measure.budget import Budget, within
+from gpubench.measure.clock import Clock
+from gpubench.measure.loop import Loop, OutOfTimeError, Report, Series, StoppedError, time_rounds, warm_up
+from gpubench.measure.messages import CaseDone, MeasureCase
+from gpubench.measure.sampler import Sampler, Telemetry, shifted
+from gpubench.measure.stopping import Heap
+from gpubench.models import DeviceProfile, Finding, FindingKind, Launch, Status, Switches
+from gpubench.profile.log import TRACEBACK_CHARACTERS
+from gpubench.units import Seconds, Watts
+from gpubench.workload import lacks_memory, one_line
+
+MOST_GAPS = 8192
+"""Of the times between tokens that are kept: eight times what a 99th percentile rests on."""
+
+
+@dataclass(kw_only=True)
+class Bench:
+    """What a measuring process has, whatever its framework, and how it talks to its parent.
+
+    Attributes:
+        phase: Announces a phase; the parent holds each to a deadline.
+        report: Hands over one round, with how sure the figure is by then and what the device last said.
+        stopped: Whether the parent has asked to stop.
+    """
+
+    budget: Budget
+    seed: int
+    telemetry: Telemetry
+    profile: DeviceProfile
+    phase: Callable[[str], None]
+    report: Report
+    stopped: Callable[[], bool]
+
+    def clock(self) -> Clock:
+        """Return the clock of the rounds."""
+        return Clock()
+
+    def power_limit_w(self) -> Watts | None:
+        """Return the most that what is measured may draw [W]."""
+        return self.profile.power_limit_w
+
+    def tell_of(self, error: BaseException) -> None:
+        """Leave word of a failure where others wait for it."""
+
+    def is_spent(self, status: Status) -> bool:
+        """Whether this process must not measure another case after one that ended so."""
+        return status not in {Status.OK, Status.TIMEOUT}
+
+
+def keep_nothing_back(step_s: Seconds, left_s: Seconds) -> Seconds:
+    """Leave all the time to the rounds."""
+    del step_s, left_s
+    return 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A case on its device, as a framework has built and prepared it.
+
+    Attributes:
+        advance: Issues the step with the given index and returns its result.
+        edge_loss: Copies the loss of a result to the host.
+        batches: Prebuilt batches that the steps rotate through.
+        heap: What of memory and gradient scale must settle before a step is steady.
+        prove_again: Looks at the precision once more, after the rounds.
+        has_moved: Whether a trained parameter has changed; None where none is trained.
+        look_again: Reads what would have disturbed the rounds.
+        reserve_s: Time kept back for single passes, of the length of a step and the time left [s].
+        tokens_at_s: When each token of each generation came [s].
+        announce: As of ``Loop``.
+        loop: How a round is timed.
+    """
+
+    advance: Callable[[int], Any]
+    edge_loss: Callable[[Any, int], float]
+    batches: int
+    prove_again: Callable[[], None]
+    has_moved: Callable[[], bool | None]
+    heap: Callable[[], Heap] = Heap
+    look_again: Callable[[Loop], None] | None = None
+    reserve_s: Callable[[Seconds, Seconds], Seconds] = keep_nothing_back
+    tokens_at_s: list[tuple[float, ...]] = field(default_factory=list)
+    announce: Callable[[int, int], None] | None = None
+    loop: type[Loop] = Loop
+
+
+@dataclass
+class LaunchRecorder:
+    """What is known of a case so far; a Launch is made of it however the case ends."""
+
+    index: int
+    series: Series = field(default_factory=Series)
+    switches: Switches | None = None
+    precision_errors: dict[str, float | None] = field(default_factory=dict)
+    cold_s: dict[str, float] = field(default_factory=dict)
+    batch_count: int | None = None
+    loss_curve: list[float] = field(default_factory=list)
+    peak_memory_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    reference_error: float | None = None
+    graph_error: float | None = None
+    fused: bool | None = None
+    parameters_moved: bool | None = None
+    memory_errors: int | None = None
+    event_s: tuple[float, ...] = ()
+    host_issue_s: tuple[float, ...] = ()
+    gpu_busy: float | None = None
+    latency_s: tuple[float, ...] = ()
+    tokens_at_s: tuple[tuple[float, ...], ...] = ()
+    energy: energy.Energy = field(default_factory=energy.Energy)
+    energy_edges_j: tuple[float, ...] = ()
+    held_clocks_s: dict[str, float | None] = field(default_factory=dict)
+    telemetry_source: str | None = None
+    stopped: bool = False
+    unequal: str | None = None
+
+    @contextmanager
+    def timing(self, name: str | None) -> Iterator[None]:
+        """Note a cold cost, apart from the steps; None where there is none."""
+        start = time.perf_counter()
+        yield
+        if name is not None:
+            self.cold_s[name] = time.perf_counter() - start
+
+    def launch(self) -> Launch:
+        """Return the record of this launch."""
+        series = self.series
+        return Launch(
+            index=self.index,
+            switches=self.switches,
+            precision_errors=self.precision_errors,
+            warmup=tuple(series.warmup),
+            rounds=tuple(series.timed),
+            event_s=self.event_s,
+            host_issue_s=self.host_issue_s,
+            fused=self.fused,
+            telemetry=shifted(series.telemetry, series.began_s) if series.began_s is not None else (),
+            telemetry_source=self.telemetry_source,
+            energy_j=self.energy.joules,
+            energy_source=self.energy.source,
+            energy_edges_j=self.energy_edges_j,
+            energy_region_s=self.region_s() if self.energy.joules is not None else None,
+            held_clocks_s=self.held_clocks_s,
+            peak_memory_bytes=self.peak_memory_bytes,
+            peak_reserved_bytes=self.peak_reserved_bytes,
+            gpu_busy=self.gpu_busy,
+            latency_s=self.latency_s,
+            first_token_s=tuple(times[0] for times in self.tokens_at_s),
+            per_token_s=tuple((times[-1] - times[0]) / (len(times) - 1) for times in self.tokens_at_s),
+            token_gap_s=tuple(b - a for times in self.tokens_at_s for a, b in pairwise(times))[:MOST_GAPS],
+            skipped_steps=skipped_steps(series.scales) if series.scales else None,
+            timed_steps=sum(r.steps for r in series.timed) or None,
+            reference_error=self.reference_error,
+            graph_error=self.graph_error,
+            parameters_moved=self.parameters_moved,
+            memory_errors=self.memory_errors,
+            batch_count=self.batch_count,
+            loss_curve=tuple(self.loss_curve),
+            cold_s={name: round(value, 4) for name, value in self.cold_s.items()},
+            stopped=self.stopped,
+            findings=(*series.findings, *self._own_findings()),
+        )
+
+    def _own_findings(self) -> Iterator[Finding]:
+        """What the numbers of the record cannot say: a distance without end is null in the file."""
+        if self.energy.finding is not None:
+            yield self.energy.finding
+        if self.unequal is not None:
+            yield Finding(kind=FindingKind.UNEQUAL_GPUS, value=self.unequal)
+        if math.inf in {self.reference_error, self.graph_error}:
+            yield Finding(kind=FindingKind.LOSS_DIFFERS, value="not finite, unlike the reference")
+
+    def region_s(self) -> Seconds:
+        """Length of the timed region [s]."""
+        if self.series.began_s is None or self.series.ended_s is None:
+            return 0.0
+        return self.series.ended_s - self.series.began_s
+
+
+def conduct(
+    order: MeasureCase,
+    bench: Bench,
+    seen: LaunchRecorder,
+    measure: Callable[[Seconds], None],
+    unsupported: tuple[type[Exception], ...],
+) -> CaseDone:
+    """Measure one case; a failure of the work becomes a status, and what was seen stays.
+
+    An exception of the model's own code is one of the ways in which a case ends: it is answered here,
+    once, and never reaches the next case.
+
+    Args:
+        order: What is to be measured.
+        bench: Where.
+        seen: Takes what is seen.
+        measure: Does it, until the deadline that it is given [s].
+        unsupported: What is raised where this cannot be measured here.
+    """
+    deadline_s = time.perf_counter() + order.time_s if order.time_s is not None else float("inf")
+    status, reason, trace = Status.OK, None, None
+    try:
+        measure(deadline_s)
+    except OutOfTimeError:
+        status, reason = Status.TIMEOUT, _out_of_time(seen)
+    except StoppedError:
+        if len(seen.series.timed) < 2:
+            status, reason = Status.INTERRUPTED, "stopped before two rounds were in"
+    except unsupported as error:
+        status, reason = Status.UNSUPPORTED, str(error)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the model is its author's code: it may raise anything
+        bench.tell_of(error)
+        status, reason = failure(error, order.case.batch_size)
+        trace = "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:]
+    seen.stopped = bench.stopped()
+    if lost := bench.telemetry.fault:
+        status, reason = Status.FAILED, preflight.describe_fault(lost)
+    return CaseDone(
+        status=status,
+        reason=reason,
+        launch=seen.launch(),
+        lost=lost is not None,
+        spent=bench.is_spent(status),
+        traceback=trace,
+    )
+
+
+def time_job(
+    order: MeasureCase,
+    bench: Bench,
+    seen: LaunchRecorder,
+    deadline_s: Seconds,
+    make: Callable[[], Job],
+) -> None:
+    """Make the job of a case, warm it up, time it, and look a second time.
+
+    Raises:
+        OutOfTimeError: If not even two rounds came in.
+        StoppedError: If the parent asked to stop.
+    """
+    began_s = time.perf_counter()
+
+    def budget(round_s: Seconds = 0.0) -> Budget:
+        if order.aim_s is None:
+            return bench.budget
+        return within(bench.budget, began_s + order.aim_s - time.perf_counter(), round_s)
+
+    job = make()
+    loop = job.loop(
+        advance=job.advance,
+        edge_loss=job.edge_loss,
+        clock=bench.clock(),
+        batches=job.batches,
+        deadline_s=deadline_s,
+        stopped=bench.stopped,
+        report=bench.report,
+        heap=job.heap,
+        announce=job.announce,
+    )
+    try:
+        _time(loop, job, bench, seen, budget)
+    finally:
+        seen.tokens_at_s = tuple(job.tokens_at_s)
+        if seen.series.began_s is not None:
+            seen.parameters_moved = job.has_moved()
+    if job.look_again is not None:
+        job.look_again(loop)
+
+
+def failure(error: BaseException, batch_size: int) -> tuple[Status, str]:
+    """Status and reason of an exception: type, words, and the line of the user's code that it came from."""
+    if lacks_memory(error):
+        return Status.OUT_OF_MEMORY, f"batch {batch_size}: {one_line(error)}"
+    return Status.FAILED, one_line(error)
+
+
+def skipped_steps(scales: list[float]) -> int:
+    """Count the steps that the gradient scaler skipped: each halves its scale."""
+    skipped = 0
+    for before, after in pairwise(scales):
+        while after < before * 0.75:
+            skipped += 1
+            before /= 2  # noqa: PLW2901 - walked down to the scale that was read
+    return skipped
+
+
+def _time(
+    loop: Loop, job: Job, bench: Bench, seen: LaunchRecorder, budget: Callable[[Seconds], Budget]
+) -> None:
+    """Warm up and time the rounds, with what the device says at both edges and in between."""
+    telemetry, series = bench.telemetry, seen.series
+    errors = telemetry.ecc_uncorrected()
+    with Sampler(telemetry, loop.clock.now_s) as sampler:
+        loop.samples = sampler.drain
+        bench.phase("warm-up")
+        warm_up(loop, budget(0.0), series)
+        bench.phase("timed")
+        job.tokens_at_s.clear()
+        held_s, joules = telemetry.held_clocks_s(), sampler.energy_j()
+        reserved_s = job.reserve_s(loop.step_s, loop.left_s())
+        try:
+            loop.deadline_s -= reserved_s
+            time_rounds(loop, budget(loop.step_s * series.steps_per_round), series)
+        finally:
+            loop.deadline_s += reserved_s
+            _read_energy(seen, (joules, sampler.energy_j()), bench.power_limit_w())
+            seen.held_clocks_s = _differences(held_s, telemetry.held_clocks_s())
+            seen.telemetry_source = sampler.source
+            seen.memory_errors = _difference(errors, telemetry.ecc_uncorrected())
+            job.prove_again()
+
+
+def _read_energy(
+    seen: LaunchRecorder, edges: tuple[float | None, float | None], power_limit_w: Watts | None
+) -> None:
+    series = seen.series
+    if series.began_s is None:
+        return
+    seen.energy_edges_j = tuple(edge for edge in edges if edge is not None)
+    seen.energy = energy.energy_of(
+        seen.region_s(), edges, shifted(series.telemetry, series.began_s), power_limit_w
+    )
+
+
+def _difference(before: int | None, after: int | None) -> int | None:
+    """Only a counter that moves means anything: lifetime counts above zero are no fault."""
+    return None if before is None or after is None else after - before
+
+
+def _differences(before: dict[str, float], after: dict[str, float]) -> dict[str, float | None]:
+    """The same for several counters; one that went back was reset and tells nothing."""
+    moved = {name: round(after[name] - before[name], 6) for name in before if name in after}
+    return {name: value for name, value in moved.items() if value >= 0}
+
+
+def in_time(deadline_s: Seconds) -> None:
+    """Go on unless the time is up.
+
+    Raises:
+        OutOfTimeError: If it is.
+    """
+    if time.perf_counter() >= deadline_s:
+        raise OutOfTimeError
+
+
+def _out_of_time(seen: LaunchRecorder) -> str:
+    rounds = len(seen.series.timed)
+    return (
+        f"the time given to this case ended after {rounds} timed rounds"
+        if rounds
+        else ("the time given to this case ended before its timed rounds")
+    )

@@ -1,0 +1,309 @@
+"""Keras as a framework: its models, its steps on each backend, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpubench.effects import Result, framework_effects
+from gpubench.errors import MisuseError
+from gpubench.measure import frameworks
+from gpubench.measure.clock import Clock
+from gpubench.measure.loop import CallLoop
+from gpubench.measure.plan import plan
+from gpubench.measure.request import RunRequest
+from gpubench.models import (
+    Case,
+    DeviceProfile,
+    Environment,
+    Execution,
+    Framework,
+    Launch,
+    Measurement,
+    Precision,
+    Round,
+    Run,
+    Status,
+    TaskKind,
+)
+from gpubench.profile import load_profiles
+from gpubench.sections.data import of_run
+from gpubench.sections.frameworks import SECTION
+
+CPU = DeviceProfile(backend="cpu", name="a processor", core_count=2)
+KERAS = (Framework.KERAS_TORCH, Framework.KERAS_TENSORFLOW, Framework.KERAS_JAX)
+
+BACKEND = """
+import sys
+import numpy as np
+from gpubench.discovery import keras_models
+from gpubench.measure import keras_steps
+from gpubench.measure.keras_case import KerasBench, measure_case
+from gpubench.measure.messages import MeasureCase
+from gpubench.models import *
+from gpubench.measure.budget import QUICK
+from gpubench.probe.telemetry import open_telemetry
+import msgspec
+framework = Framework(sys.argv[1])
+models = keras_models()
+budget = msgspec.structs.replace(QUICK, timed_s=0.5, warmup_steps=2, warmup_least_s=0.0, warmup_most_s=0.3,
+                                 round_s=0.01, window_s=0.02, curve_steps=2)
+device = DeviceProfile(backend="cpu", name="a processor", core_count=2)
+phases = []
+bench = KerasBench(framework=framework, budget=budget, seed=0, telemetry=open_telemetry(device).__enter__(),
+                   profile=device, phase=phases.append, report=lambda *_: None, stopped=lambda: False)
+for name, small in models.TINY.items():
+    build = models.MODELS[name]
+    bench.builds[name] = lambda batch, seed, build=build, small=small: build(batch, seed, **small)
+ends = []
+for order in sys.argv[2:]:
+    name, precision, execution = order.rsplit("/", 2)
+    case = Case(workload=name, workload_version=1, task=TaskKind.TRAIN, precision=Precision(precision),
+                execution=Execution(execution), memory_format=None, batch_size=4, sample_unit="image",
+                framework=framework)
+    ends.append(measure_case(MeasureCase(reference=name, case=case, launch=0), bench))
+foreign = sorted({"torch", "tensorflow", "jax"} & sys.modules.keys())
+sys.stdout.write(msgspec.json.encode({"ends": ends, "loaded": foreign}).decode())
+"""
+
+
+def in_child(framework: Framework, *orders: str) -> dict:
+    """Measure tiny models in a process that has one backend, as the measuring child does."""
+    variables = {**os.environ, **frameworks.variables_of(framework, CPU)}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", BACKEND, framework.value, *orders],
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return msgspec.json.decode(done.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("framework", "orders"),
+    [
+        (Framework.KERAS_TORCH, ("cnn/fp32/eager", "cnn/amp-bf16/eager")),
+        (Framework.KERAS_TENSORFLOW, ("cnn/fp32/tf-graph", "cnn/fp32/compile", "cnn/amp-bf16/tf-graph")),
+        (Framework.KERAS_JAX, ("cnn/fp32/compile", "cnn/amp-bf16/compile")),
+    ],
+)
+def test_a_case_is_measured_whole_on_each_backend(framework: Framework, orders: tuple[str, ...]) -> None:
+    pytest.importorskip("keras")
+    pytest.importorskip(frameworks.KERAS[framework].module)
+    said = in_child(framework, *orders)
+    for order, end in zip(orders, said["ends"], strict=True):
+        assert end["status"] == "ok", (order, end["reason"], end["traceback"])
+        launch = end["launch"]
+        assert len(launch["rounds"]) >= 2, order
+        assert all(r["call_s"] > 0 for r in launch["rounds"]), order
+        assert launch["parameters_moved"] is True
+        errors = launch["precision_errors"]
+        assert set(errors) == {"matmul", "conv"}
+        if "fp32" in order:
+            assert all(error < 1e-5 for error in errors.values()), "TF32 is not off"
+            assert launch["switches"]["matmul_allow_tf32"] is False
+        if not order.endswith("eager"):
+            assert launch["graph_error"] < Precision(order.split("/")[1]).facts.loss_error, order
+        if "amp" in order:
+            assert 0 < launch["reference_error"] < Precision.AMP_BF16.facts.loss_error, order
+    if framework is Framework.KERAS_JAX:
+        assert said["loaded"] == ["jax"], "another framework was loaded beside it"
+
+
+@pytest.mark.slow
+def test_a_model_whose_output_does_not_fit_is_unsupported_with_both_shapes(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    model = tmp_path / "narrow.py"
+    model.write_text(
+        "import keras, numpy as np\n"
+        "def build(batch_size):\n"
+        "    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])\n"
+        "    x = np.zeros((batch_size, 3), 'float32'); y = np.full((batch_size,), 5, 'int32')\n"
+        "    return model, x, y, keras.losses.SparseCategoricalCrossentropy(from_logits=True)\n",
+        encoding="utf-8",
+    )
+    (end,) = in_child(Framework.KERAS_JAX, f"{model}/fp32/compile")["ends"]
+    assert end["status"] == "unsupported"
+    assert "2 outputs for targets up to 5" in end["reason"]
+
+
+@pytest.mark.slow
+def test_a_model_that_sets_another_backend_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    model = tmp_path / "other.py"
+    model.write_text(
+        "import os\nos.environ['KERAS_BACKEND'] = 'tensorflow'\nimport keras\n"
+        "def build(batch_size):\n"
+        "    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])\n"
+        "    model.compile(optimizer='sgd', loss='mse')\n"
+        "    return model\n",
+        encoding="utf-8",
+    )
+    (end,) = in_child(Framework.KERAS_JAX, f"{model}/fp32/compile")["ends"]
+    assert end["status"] == "unsupported"
+    assert "tensorflow" in end["reason"]
+    assert "--framework keras-tensorflow" in end["reason"]
+
+
+@pytest.mark.slow
+def test_parameters_are_those_of_torch_but_for_the_second_bias_of_the_lstm() -> None:
+    pytest.importorskip("keras")
+    script = (
+        "import os; from gpubench.discovery import keras_models\n"
+        "print({n: b(1, 0).model.count_params() for n, b in keras_models().MODELS.items() if 'vgg' not in n})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script],
+        env={**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert eval(done.stdout) == {"cnn": 93_322, "lstm": 388_584}
+    assert load_profiles()["lstm"].parameters == 389_096
+    assert frameworks.fewer_parameters()["lstm"] == 512
+
+
+def test_a_backend_that_is_not_installed_is_refused_with_the_line_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(frameworks, "find_spec", lambda name: None if name == "jax" else object())
+    frameworks.need_frameworks([Framework.TORCH, Framework.KERAS_TENSORFLOW], CPU)
+    with pytest.raises(MisuseError, match=r"jax, which is not installed: pip install keras jax$"):
+        frameworks.need_frameworks(KERAS, CPU)
+    gpu = DeviceProfile(backend="nvidia", name="a card")
+    with pytest.raises(MisuseError, match=r'pip install keras "jax\[cuda13\]"$'):
+        frameworks.need_frameworks(KERAS, gpu)
+
+
+def _planned(**given: object) -> dict[tuple[Framework, Execution, Precision], str | None]:
+    """Every case of a plan, and why it is unsupported."""
+    request = RunRequest(**{"workloads": ("cnn",), "budget": "quick"} | given)
+    made = plan(request, CPU, {name: load_profiles()[name] for name in request.workloads})
+    cases = {p.case: None for p in made.cases} | {m.case: m.reason for m in made.unsupported}
+    return {(c.framework, c.execution, c.precision): reason for c, reason in cases.items()}
+
+
+def test_each_framework_is_measured_in_its_own_executions() -> None:
+    found = _planned(frameworks=("torch", *KERAS), precisions=("fp32",))
+    assert list(found) == [
+        (Framework.TORCH, Execution.EAGER, Precision.FP32),
+        (Framework.KERAS_TORCH, Execution.EAGER, Precision.FP32),
+        (Framework.KERAS_TENSORFLOW, Execution.COMPILE, Precision.FP32),
+        (Framework.KERAS_TENSORFLOW, Execution.TF_GRAPH, Precision.FP32),
+        (Framework.KERAS_JAX, Execution.COMPILE, Precision.FP32),
+    ]
+    assert not any(found.values())
+
+
+@pytest.mark.parametrize("framework", KERAS)
+def test_a_cuda_graph_is_never_the_name_of_a_keras_step(framework: Framework) -> None:
+    case = _case(framework=framework, execution=Execution.GRAPH)
+    assert "CUDA graph" in (frameworks.why_no_framework(case, CPU, is_own=False) or "")
+
+
+def test_what_keras_does_not_do_is_said() -> None:
+    said = {
+        "no Keras model": _case(framework=KERAS[2], workload="resnet50"),
+        "in training": _case(framework=KERAS[2], task=TaskKind.INFER),
+        "keras-tensorflow": _case(execution=Execution.TF_GRAPH),
+        "has no tf-graph": _case(framework=KERAS[2], execution=Execution.TF_GRAPH),
+    }
+    for words, case in said.items():
+        assert words in (frameworks.why_no_framework(case, CPU, is_own=False) or ""), words
+
+
+def test_no_backend_takes_memory_in_advance() -> None:
+    for framework in KERAS:
+        variables = frameworks.variables_of(framework, CPU)
+        assert variables["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+        assert variables["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
+        assert variables["KERAS_BACKEND"] == frameworks.KERAS[framework].backend
+    assert frameworks.variables_of(Framework.TORCH, CPU) == {}
+
+
+def _scripted(step_s: float, call_s: list[float]) -> CallLoop:
+    """A loop whose steps take ``step_s`` and whose calls end with each of ``call_s`` in turn."""
+    now_s, rests_s = [0.0], iter(call_s)
+
+    def advance(index: int) -> int:
+        now_s[0] += step_s
+        return index
+
+    def edge_loss(result: object, index: int) -> float:
+        now_s[0] += next(rests_s)
+        return 0.0
+
+    return CallLoop(advance=advance, edge_loss=edge_loss, clock=Clock(now_ns=lambda: round(now_s[0] * 1e9)))
+
+
+def test_a_round_is_the_slope_over_two_calls() -> None:
+    done = _scripted(0.25, [3.0, 3.0]).round(8)
+    assert (done.steps, done.wall_s, done.call_s) == (8, pytest.approx(2.0), pytest.approx(3.25))
+
+
+def test_calls_that_contradict_each_other_are_made_again_and_never_a_negative_time() -> None:
+    assert _scripted(0.0, [9.0, 1.0, 1.0, 3.0]).round(4).wall_s == pytest.approx(2.0)
+    with pytest.raises(RuntimeError, match="no longer than"):
+        _scripted(0.0, [9.0, 1.0] * 10).round(4)
+
+
+def _case(**given: object) -> Case:
+    usual = {
+        "workload": "cnn",
+        "workload_version": 1,
+        "task": TaskKind.TRAIN,
+        "precision": Precision.FP32,
+        "execution": Execution.EAGER,
+        "memory_format": None,
+        "batch_size": 64,
+        "sample_unit": "image",
+    }
+    return Case(**usual | given)
+
+
+def _result(case: Case, step_s: float) -> Result:
+    rounds = tuple(Round(steps=10, wall_s=10 * step_s * (1 + 0.001 * (n % 3))) for n in range(12))
+    row = Measurement(case=case, status=Status.OK, launches=(Launch(index=0, rounds=rounds),))
+    run = Run(
+        run_id="r",
+        started_at="2026-01-01T00:00:00Z",
+        budget="quick",
+        seed=0,
+        device=CPU,
+        environment=Environment(gpubench="1", python="3", os="any"),
+        measurements=(row,),
+    )
+    return Result(run=run, measurement=row)
+
+
+def test_each_framework_is_held_against_torch_at_equal_work() -> None:
+    jax = _case(framework=Framework.KERAS_JAX, execution=Execution.COMPILE)
+    larger = msgspec.structs.replace(jax, batch_size=128)
+    (pair,) = framework_effects([_result(_case(), 0.010), _result(jax, 0.020), _result(larger, 0.030)])
+    assert (pair.of.case, pair.to.case) == (jax, _case())
+    assert pair.value == pytest.approx(0.5)
+    assert pair.interval.low is not None
+    assert pair.interval.low < 0.5
+
+
+def test_terminal_and_page_say_what_the_framework_costs() -> None:
+    jax = _case(framework=Framework.KERAS_JAX, execution=Execution.COMPILE)
+    torch, other = _result(_case(), 0.010), _result(jax, 0.020)
+    both = msgspec.structs.replace(torch.run, measurements=(torch.measurement, other.measurement))
+    block = SECTION.render(of_run(both))
+    assert block is not None
+    said, told = block.brief
+    assert "keras-jax compile runs cnn at 0.500" in said.text
+    assert told.rows[0][1:3] == ("keras-jax compile", "torch eager")
+    assert SECTION.render(of_run(torch.run)) is None, "of one framework there is nothing to compare"
