@@ -177,6 +177,7 @@ class Door(RendezvousHandler):
                 wait_for_workers=False,
                 timeout=limit,
                 master_listen_fd=meeting.listener.detach(),
+                use_libuv=False,  # torch 2.4 hands a socket that is open to its older server alone
             )
             place = 0
         else:

@@ -78,6 +78,9 @@ def test_a_step_of_ddp_holds_its_exchange_once(gpu, team):
     assert EXCHANGE_S < step_s(done) < 1.5 * EXCHANGE_S
 
 
+@pytest.mark.skipif(
+    not hasattr(torch, "accelerator"), reason="of older torch gloo sums a part of a gradient on the host"
+)
 def test_fsdp_shards_each_block_by_itself(gpu, team, kernels):
     """A block's gradients are put together for their exchange in one kernel, and the rest's in another."""
     done = gpu.measure("bert_base", gpu_count=2, parallel_mode=ParallelMode.FSDP)
