@@ -233,14 +233,17 @@ def test_axe_finds_nothing_serious(visit, name, scheme):
 
 
 @pytest.mark.timing
-def test_script_takes_a_second_of_processor_time_at_most(visit):
-    page = visit("ten").page
-    session = page.context.new_cdp_session(page)
+def test_script_takes_a_second_of_processor_time_at_most(browser, files):
+    """Of the first visit: a second one finds everything compiled."""
+    context = browser.new_context()
+    page = context.new_page()
+    session = context.new_cdp_session(page)
     session.send("Performance.enable")
-    page.reload()
+    page.goto(f"file://{files['ten']}")
     page.locator("html[data-ready=yes]").wait_for(state="attached")
     metrics = {m["name"]: m["value"] for m in session.send("Performance.getMetrics")["metrics"]}
-    assert metrics["ScriptDuration"] <= 1
+    context.close()
+    assert 0.05 < metrics["ScriptDuration"] <= 1
 
 
 def test_text_is_readable_in_light_and_after_a_switch_to_dark(visit):
