@@ -97,6 +97,9 @@ def memory(
     loss_chunks: int | None = None,
     prompt_tokens: int | None = None,
     new_tokens: int | None = None,
+    context: int | None = None,
+    lora: bool = False,
+    qlora: bool = False,
     count: int = 1,
     parallel: Literal["ddp", "fsdp"] = "ddp",
     results: str | Path | None = None,
@@ -125,6 +128,10 @@ def memory(
             the workload's own]
         new_tokens: Tokens generated after the prompt. (from 2 to 16777216) [default: the workload's
             own]
+        context: Tokens of one sequence that is trained on. (from 1 to 16777216) [default: the
+            workload's own]
+        lora: Train adapters over a frozen base.
+        qlora: Train adapters over a frozen base in 4 bits.
         count: GPUs of one job. (from 1 to 1048576) [default: 1]
         parallel: All weights on each GPU, or a share of them. [ddp|fsdp] [default: ddp]
         results: Results folder. [default: $GPUBENCH_RESULTS, ./results if it is there, else the user's
@@ -150,6 +157,9 @@ def predict(
     loss_chunks: int | None = None,
     prompt_tokens: int | None = None,
     new_tokens: int | None = None,
+    context: int | None = None,
+    lora: bool = False,
+    qlora: bool = False,
     results: str | Path | None = None,
 ) -> Predictions:
     """Predict the throughput of a workload on GPUs by name, from this user's results where they help.
@@ -173,6 +183,10 @@ def predict(
             the workload's own]
         new_tokens: Tokens generated after the prompt. (from 2 to 16777216) [default: the workload's
             own]
+        context: Tokens of one sequence that is trained on. (from 1 to 16777216) [default: the
+            workload's own]
+        lora: Train adapters over a frozen base.
+        qlora: Train adapters over a frozen base in 4 bits.
         results: Results folder. [default: $GPUBENCH_RESULTS, ./results if it is there, else the user's
             data folder]
 
@@ -202,6 +216,9 @@ def rank(
     loss_chunks: int | None = None,
     prompt_tokens: int | None = None,
     new_tokens: int | None = None,
+    context: int | None = None,
+    lora: bool = False,
+    qlora: bool = False,
     max_latency_ms: float | None = None,
     samples: float | None = None,
     epochs: float | None = None,
@@ -284,6 +301,10 @@ def rank(
             the workload's own]
         new_tokens: Tokens generated after the prompt. (from 2 to 16777216) [default: the workload's
             own]
+        context: Tokens of one sequence that is trained on. (from 1 to 16777216) [default: the
+            workload's own]
+        lora: Train adapters over a frozen base.
+        qlora: Train adapters over a frozen base in 4 bits.
         max_latency_ms: With --task infer: choose the batch whose pessimistic step time meets it [ms].
             (above 0)
         samples: Samples to train on, in all. (above 0)
@@ -379,6 +400,9 @@ def report(
     loss_chunks: int | None = None,
     prompt_tokens: int | None = None,
     new_tokens: int | None = None,
+    context: int | None = None,
+    lora: bool = False,
+    qlora: bool = False,
     max_latency_ms: float | None = None,
     samples: float | None = None,
     epochs: float | None = None,
@@ -465,6 +489,10 @@ def report(
             the workload's own]
         new_tokens: Tokens generated after the prompt. (from 2 to 16777216) [default: the workload's
             own]
+        context: Tokens of one sequence that is trained on. (from 1 to 16777216) [default: the
+            workload's own]
+        lora: Train adapters over a frozen base.
+        qlora: Train adapters over a frozen base in 4 bits.
         max_latency_ms: With --task infer: choose the batch whose pessimistic step time meets it [ms].
             (above 0)
         samples: Samples to train on, in all. (above 0)
@@ -555,6 +583,9 @@ def run(
     loss_chunks: int | None = None,
     prompt_tokens: int | None = None,
     new_tokens: int | None = None,
+    context: int | None = None,
+    lora: bool = False,
+    qlora: bool = False,
     device: str = "auto",
     gpus: int = 1,
     jobs: Literal["ddp", "fsdp", "independent"] = "ddp",
@@ -599,6 +630,10 @@ def run(
             the workload's own]
         new_tokens: Tokens generated after the prompt. (from 2 to 16777216) [default: the workload's
             own]
+        context: Tokens of one sequence that is trained on. (from 1 to 16777216) [default: the
+            workload's own]
+        lora: Train adapters over a frozen base.
+        qlora: Train adapters over a frozen base in 4 bits.
         device: Device: auto, cpu, cuda, cuda:N, or a UUID. [default: auto]
         gpus: Also time N GPUs (of a CPU: N processes) at once, in eager; see --jobs. (at least 1)
             [default: 1]

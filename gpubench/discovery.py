@@ -48,6 +48,7 @@ def load_workload(reference: str) -> Workload:
     """
     if is_own(reference):
         need_torch(f"a model of your own ({plain(reference, 200)})")
+        _standard_folders()  # a config is built by a module of the standard workloads
         return load_own(reference)
     known = _installed()
     if reference not in known:

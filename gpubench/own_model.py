@@ -1,5 +1,7 @@
 """The user's own model: a file or module that defines a ``WORKLOAD``, or just ``build(batch_size)``.
 
+``hf:PATH`` is one too: a Hugging Face ``config.json``, or the folder that holds it; no code of others is run.
+
 What ``build`` may return: ``(model, inputs, targets, loss)``, the same with an optimizer factory as a fifth,
 a dict with these keys, or a ``Task``. The optimizer defaults to Adam with a learning rate of 1e-4. A file may
 also say ``BATCHES = (8, 32, 128)``, ``SAMPLE_UNIT = "image"`` and ``SOURCE = "..."``.
@@ -17,6 +19,7 @@ import re
 import sys
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,10 +27,13 @@ from types import ModuleType
 from typing import Any
 
 from gpubench.errors import MisuseError
-from gpubench.models import WorkloadProfile
-from gpubench.own_files import OWN_PREFIX, imported_below, root_of, source_checksum
+from gpubench.files import read_bytes
+from gpubench.models import Recipe, WeightType, WorkloadProfile
+from gpubench.own_files import MOST_SOURCE_BYTES, OWN_PREFIX, imported_below, root_of, source_checksum
+from gpubench.units import plain
 from gpubench.workload import (
     BATCH_COUNT,
+    HUGGING_FACE,
     TOO_LARGE,
     Batch,
     Task,
@@ -43,7 +49,11 @@ SLOW_BUILD_S = 30.0
 """A build that takes longer (it loads weights) is not asked for further batches: each would take as long."""
 SEED_STEP = 1_000_003
 _FIELDS = ("model", "inputs", "targets", "loss", "optimizer")
-_REFERENCE = re.compile(r"(?P<file>.+\.py)(?::(?P<name>\w+))?|(?P<module>\w+(?:\.\w+)*):(?P<attribute>\w+)")
+CONFIG_NAME = "config.json"
+_MOST_NAME = 80
+_REFERENCE = re.compile(
+    r"hf:(?P<config>.+)|(?P<file>.+\.py)(?::(?P<name>\w+))?|(?P<module>\w+(?:\.\w+)*):(?P<attribute>\w+)"
+)
 
 
 def load_own(reference: str) -> Workload:
@@ -56,6 +66,10 @@ def load_own(reference: str) -> Workload:
         MisuseError: One line; what the user's code raised is chained as the cause.
     """
     match, name = _match(reference), own_name(reference)
+    if match["config"] is not None:
+        config = _config(match)
+        version = zlib.crc32(read_bytes(config, MOST_SOURCE_BYTES, follow_links=True))
+        return _by_config(config, name, version)
     file = _file(match)  # before their code can go to another folder
     found, module = import_own(reference)
     if isinstance(found, Workload):
@@ -103,6 +117,10 @@ def own_name(reference: str) -> str:
         MisuseError: If the reference has neither form.
     """
     match = _match(reference)
+    if match["config"] is not None:
+        path = _config(match)
+        name = path.parent.name if path.name == CONFIG_NAME else path.stem
+        return f"{HUGGING_FACE}{plain(name, _MOST_NAME)}"
     if match["file"] is None:
         return reference
     name = Path(match["file"]).name
@@ -152,6 +170,9 @@ def files_of(reference: str) -> tuple[Path, tuple[Path, ...]]:
     module from the folder that Python is started in.
     """
     match = _match(reference)
+    if match["config"] is not None:
+        path = _config(match)
+        return path.parent.parent, (path,)  # with its folder, from which it has its name
     if match["file"] is not None:
         path = Path(match["file"]).resolve()
         return path.parent, tuple(sorted(imported_below(path.parent, path)))
@@ -165,7 +186,8 @@ def _match(reference: str) -> re.Match[str]:
     match = _REFERENCE.fullmatch(reference)
     if match is None:
         raise MisuseError(
-            f'"{reference}" is no model of your own: give ./file.py, ./file.py:NAME or module:NAME'
+            f'"{reference}" is no model of your own: give ./file.py, ./file.py:NAME, module:NAME or '
+            "hf:PATH/config.json"
         )
     return match
 
@@ -177,6 +199,17 @@ def _file(match: re.Match[str]) -> Path | None:
 
 def _sources(match: re.Match[str], file: Path | None) -> int:
     return source_checksum(root_of(match["module"])) if file is None else source_checksum(file.parent, file)
+
+
+def _config(match: re.Match[str]) -> Path:
+    path = Path(match["config"]).resolve()
+    return path / CONFIG_NAME if path.is_dir() else path
+
+
+def _by_config(path: Path, name: str, version: int) -> Workload:
+    module = importlib.import_module("gpubench_workloads._hugging_face")
+    made: Workload = module.load(path, name, version)
+    return made
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -266,19 +299,21 @@ def _from_build(name: str, build: Callable[..., Any], module: ModuleType) -> Wor
         first = task.batches[0]
         return replace(task, batches=(first, *(batch for batch in more if _may_rotate(first, batch))))
 
-    shape, is_image = _sample(
-        _small_task(lambda batch_size, seed: checked(once(batch_size, seed), batch_size))
-    )
+    small = _small_task(lambda batch_size, seed: checked(once(batch_size, seed), batch_size))
+    shape, unit = _sample(small)
+    recipe = Recipe(weight_type=_weight_type(small))
     batches = getattr(module, "BATCHES", DEFAULT_BATCHES)
     return Workload(
         name=name,
         version=1,
-        sample_unit=str(getattr(module, "SAMPLE_UNIT", "image" if is_image else "sample")),
+        sample_unit=str(getattr(module, "SAMPLE_UNIT", unit)),
         sample_shape=shape,
         batches=tuple(batches) if isinstance(batches, list) else batches,
-        is_image=is_image,
+        is_image=unit == "image",
         source=str(getattr(module, "SOURCE", "the user's own model")),
         build=full_build,
+        recipe=recipe,
+        precisions=("bf16",) if recipe.weight_type is WeightType.BFLOAT16 else (),
     )
 
 
@@ -399,17 +434,31 @@ def _check_form(name: str, task: Task) -> None:
             raise MisuseError(
                 f"{name}: built on {tensor.device}; build on the CPU, gpubench moves the model itself"
             )
-        if tensor.is_floating_point() and tensor.dtype is not torch.float32:
-            raise MisuseError(f"{name}: built in {tensor.dtype}; build model and inputs in torch.float32")
+        if tensor.is_floating_point() and tensor.dtype not in {torch.float32, torch.bfloat16}:
+            raise MisuseError(
+                f"{name}: built in {tensor.dtype}; build model and inputs in torch.float32 or torch.bfloat16"
+            )
 
 
 def _describe(made: Any) -> str:
     return f"{len(made)} values" if isinstance(made, tuple | list) else f"a {type(made).__name__}"
 
 
-def _sample(task: Task) -> tuple[tuple[int, ...], bool]:
-    """Shape of one sample, and whether it is an image: three dimensions of floats, few channels."""
+def _sample(task: Task) -> tuple[tuple[int, ...], str]:
+    """Shape of one sample, and what it is: floats in three dimensions an image, whole numbers tokens."""
+    import torch
+
     inputs = task.batches[0][0]
     first = inputs[0] if isinstance(inputs, tuple) else inputs
     shape = tuple(first.shape[1:])
-    return shape, len(shape) == 3 and first.is_floating_point()
+    if len(shape) == 1 and first.dtype in {torch.int32, torch.int64}:
+        return shape, "sequence"
+    return shape, "image" if len(shape) == 3 and first.is_floating_point() else "sample"
+
+
+def _weight_type(task: Task) -> WeightType:
+    """The type that most of the weights lie in."""
+    counts: Counter[str] = Counter()
+    for parameter in task.model.parameters():
+        counts[str(parameter.dtype).removeprefix("torch.")] += parameter.numel()
+    return WeightType.BFLOAT16 if counts["bfloat16"] > counts.total() / 2 else WeightType.FLOAT32

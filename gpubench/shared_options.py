@@ -12,7 +12,7 @@ import msgspec
 
 from gpubench import executions, precisions
 from gpubench.errors import MisuseError
-from gpubench.options import Option, said, shown_value
+from gpubench.options import Flag, Option, said, shown_value
 from gpubench.units import plain
 
 
@@ -117,6 +117,7 @@ GpuBatch: TypeAlias = Annotated[
 RECIPE = "Language models"
 WEIGHT_TYPES = ("float32", "bfloat16", "float16", "int8", "int4", "nf4")
 CHECKPOINTING = ("none", "selective", "full")
+TRAINABLE = ("full", "lora", "qlora")
 """As the enums of ``models.case``; a test compares them."""
 
 AnyCheckpointing: TypeAlias = Annotated[
@@ -156,7 +157,39 @@ AnyNew: TypeAlias = Annotated[
     int | None,
     Option("Tokens generated after the prompt.", RECIPE, least=2, most=2**24, default="the workload's own"),
 ]
-_OF_RECIPE = ("weight_type", "checkpointing", "loss_chunks", "prompt_tokens", "new_tokens")
+AnyContext: TypeAlias = Annotated[
+    int | None,
+    Option(
+        "Tokens of one sequence that is trained on.",
+        RECIPE,
+        name="context",
+        least=1,
+        most=2**24,
+        default="the workload's own",
+    ),
+]
+AnyTrainable: TypeAlias = Annotated[
+    str | None,
+    Option(
+        "What is trained: everything, or adapters over a frozen base.",
+        RECIPE,
+        choices=TRAINABLE,
+        flags=(
+            Flag("lora", "lora", "Train adapters over a frozen base."),
+            Flag("qlora", "qlora", "Train adapters over a frozen base in 4 bits."),
+        ),
+        default="the workload's own",
+    ),
+]
+_OF_RECIPE = (
+    "weight_type",
+    "checkpointing",
+    "trainable",
+    "loss_chunks",
+    "prompt_tokens",
+    "new_tokens",
+    "context_tokens",
+)
 
 
 def asked_recipe(request: msgspec.Struct) -> dict[str, Any]:

@@ -111,6 +111,7 @@ class Workload:
         precisions: Those that it is measured at by default; empty is those of the device.
         variants: Other recipes whose profiles are shipped, so that questions of them need no torch.
         is_classic: Whether it is among "all": a model that needs a large card is named by itself.
+        is_run: Whether it is ever built and measured; else it is only described, for memory and ranking.
     """
 
     name: str
@@ -129,6 +130,7 @@ class Workload:
     precisions: tuple[str, ...] = ()
     variants: tuple[Recipe, ...] = ()
     is_classic: bool = True
+    is_run: bool = True
 
     def at(self, recipe: Recipe) -> Workload:
         """The workload by another recipe.
@@ -146,6 +148,7 @@ class Workload:
         return replace(
             self,
             recipe=recipe,
+            sample_shape=(recipe.context_tokens,) if recipe.context_tokens else self.sample_shape,
             build=partial(self.build, recipe=recipe),
             tiny=None if self.tiny is None else partial(self.tiny, recipe=recipe),
         )
@@ -266,6 +269,10 @@ def draw_labels(labels: Sequence[int], shape: Sequence[int]) -> Tensor:
 
 
 # --- finding ---------------------------------------------------------------------------------------------
+
+
+HUGGING_FACE = "hf:"
+"""Begins the name of a model that a Hugging Face config describes."""
 
 
 def is_own(reference: str) -> bool:

@@ -17,14 +17,14 @@ import gpubench
 from gpubench.cli.app import app, main
 from gpubench.errors import MisuseError, WrongArgumentError
 from gpubench.measure.request import RunRequest
-from gpubench.models import Checkpointing, Pricing, TaskKind, WeightType
+from gpubench.models import Checkpointing, Pricing, TaskKind, Trainable, WeightType
 from gpubench.offers.request import PRICINGS, OffersRequest
 from gpubench.options import Parameter, check_fields, parameters_of, request_from, spelled
 from gpubench.predict.request import PredictRequest
 from gpubench.recommend.feed_request import FeedRequest
 from gpubench.recommend.request import Range, RankRequest
 from gpubench.report.request import ReportRequest
-from gpubench.shared_options import CHECKPOINTING, TASKS, WEIGHT_TYPES
+from gpubench.shared_options import CHECKPOINTING, TASKS, TRAINABLE, WEIGHT_TYPES
 
 REQUESTS = {
     "rank": RankRequest,
@@ -63,6 +63,7 @@ def test_the_choices_are_those_of_the_models() -> None:
     assert tuple(TaskKind) == TASKS
     assert tuple(Checkpointing) == CHECKPOINTING
     assert tuple(WeightType) == WEIGHT_TYPES
+    assert tuple(Trainable) == TRAINABLE
     assert tuple(p for p in Pricing if p is not Pricing.OWNED) == PRICINGS
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from gpubench.models import Checkpointing, Recipe, TaskKind, Trainable, WeightType
-from gpubench.workload import Task, Workload, draw_labels, seeded
+from gpubench.workload import CASTS, Task, Workload, draw_labels, seeded
 from gpubench_workloads._decoder_blocks import (
     DecoderLayer,
     LoraLinear,
@@ -79,9 +80,11 @@ def build(batch_size: int, seed: int, *, sizes: Sizes, recipe: Recipe, length: i
         seed: Fixes weights and batches; equal seeds give equal tasks.
         sizes: Of the decoder.
         recipe: Type of the weights, checkpointing, adapters, chunks of the loss.
-        length: Tokens of one sequence.
+        length: Tokens of one sequence, where the recipe names no other number.
     """
-    dtype = getattr(torch, recipe.weight_type)
+    length = recipe.context_tokens or length
+    cast = recipe.weight_type in CASTS  # what is quantized is so on the device, from bfloat16
+    dtype = getattr(torch, recipe.weight_type) if cast else torch.bfloat16
     with seeded(seed):
         model = Decoder(sizes, recipe, dtype, partial(_linear, dtype=dtype, recipe=recipe))
         if recipe.trainable is not Trainable.FULL:
@@ -108,7 +111,7 @@ def _linear(inputs: int, outputs: int, *, adapted: bool, dtype: torch.dtype, rec
     return layer
 
 
-_SETTINGS = ("weight_type", "checkpointing", "loss_chunks")
+_SETTINGS = ("weight_type", "checkpointing", "loss_chunks", "context_tokens")
 _TINY_LENGTH = 16
 _FULL = Recipe(weight_type=WeightType.BFLOAT16, loss_chunks=8)
 _LORA = Recipe(
@@ -116,6 +119,11 @@ _LORA = Recipe(
     checkpointing=Checkpointing.FULL,
     trainable=Trainable.LORA,
     loss_chunks=8,
+)
+_SHARED_OUT = Recipe(weight_type=WeightType.BFLOAT16, checkpointing=Checkpointing.SELECTIVE, loss_chunks=8)
+_LARGE = Recipe(weight_type=WeightType.BFLOAT16, checkpointing=Checkpointing.FULL, loss_chunks=8)
+_QLORA = Recipe(
+    weight_type=WeightType.NF4, checkpointing=Checkpointing.FULL, trainable=Trainable.QLORA, loss_chunks=8
 )
 
 ONE = Workload(
@@ -156,4 +164,36 @@ EIGHT_LORA = Workload(
     settings=_SETTINGS,
     precisions=("bf16",),
     is_classic=False,
+)
+EIGHT_QLORA = replace(
+    EIGHT_LORA,
+    name="llama_8b_qlora",
+    summary="Llama 3 8B, frozen in 4 bits, under adapters (QLoRA)",
+    source=f"{SOURCE}; Dettmers and others 2023, QLoRA, arXiv:2305.14314",
+    build=partial(build, sizes=LLAMA_8B, recipe=_QLORA),
+    tiny=partial(build, sizes=TINY, recipe=_QLORA, length=_TINY_LENGTH),
+    recipe=_QLORA,
+    settings=("checkpointing", "loss_chunks", "context_tokens"),
+)
+EIGHT_FSDP = replace(
+    ONE,
+    name="llama_8b_fsdp",
+    summary="Llama 3 8B, fine-tuned whole, 8,192 tokens",
+    sample_shape=(8192,),
+    batches=(1, 2),
+    build=partial(build, sizes=LLAMA_8B, recipe=_SHARED_OUT, length=8192),
+    tiny=partial(build, sizes=TINY, recipe=_SHARED_OUT, length=_TINY_LENGTH),
+    recipe=_SHARED_OUT,
+    precisions=("bf16",),
+    variants=(_LARGE,),
+)
+SEVENTY = replace(
+    EIGHT_FSDP,
+    name="llama_70b",
+    summary="Llama 3 70B, fine-tuned whole: fit and rank",
+    build=partial(build, sizes=LLAMA_70B, recipe=_LARGE, length=8192),
+    tiny=partial(build, sizes=TINY, recipe=_LARGE, length=_TINY_LENGTH),
+    recipe=_LARGE,
+    variants=(),
+    is_run=False,
 )

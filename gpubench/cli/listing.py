@@ -29,12 +29,20 @@ def verb(
         bool,
         typer.Option("--mlperf", help="List published MLPerf Training runs, with today's cost of one."),
     ] = False,
+    unmeasured: Annotated[
+        bool,
+        typer.Option("--unmeasured", help="List processors that nothing is timed on, with the reason."),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """List the workloads: parameters, work per sample, default batches."""
-    if gpus and mlperf:
-        raise MisuseError("--gpus and --mlperf are two lists: give one of them")
-    if gpus:
+    asked = {"--gpus": gpus, "--mlperf": mlperf, "--unmeasured": unmeasured}
+    given = [name for name, wanted in asked.items() if wanted]
+    if len(given) > 1:
+        raise MisuseError(f"{given[0]} and {given[1]} are two lists: give one of them")
+    if unmeasured:
+        _list_unmeasured(as_json)
+    elif gpus:
         _list_gpus(as_json)
     elif mlperf:
         _list_mlperf(as_json)
@@ -115,6 +123,27 @@ def _short(parameters: int) -> str:
 
 def _flops(profile: WorkloadProfile, flops: float) -> str:
     return format_si(flops, "FLOP") if _has_counted_work(profile) and flops else UNKNOWN
+
+
+def _list_unmeasured(as_json: bool) -> None:
+    from gpubench.probe.unmeasured import UNMEASURED
+
+    if as_json:
+        print_json({"unmeasured": UNMEASURED})
+        return
+    from gpubench.blocks.parts import table, text
+    from gpubench.blocks.terminal import show
+
+    show(
+        table(
+            "",
+            UNMEASURED,
+            text("processor", lambda row: row.name),
+            text("why it is not measured", lambda row: row.reason),
+            text("what is known", lambda row: row.known, optional=1),
+            text("what probe lists", lambda row: row.listed_by or "nothing", optional=2),
+        )
+    )
 
 
 def _list_gpus(as_json: bool) -> None:

@@ -13,6 +13,7 @@ from gpubench.predict.memory_request import MemoryRequest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gpubench.predict.capacity import Capacity
     from gpubench.predict.memory_answer import MemoryAnswer
 
 MOST_NAMES = 3
@@ -27,6 +28,9 @@ def register(app: typer.Typer) -> None:
 @options_of(MemoryRequest)
 def verb(request: MemoryRequest, as_json: JsonOption = False) -> None:
     """Say what a step needs in memory, on which GPUs it fits, and what would make it fit."""
+    if request.gpus and not request.workloads:
+        _show_capacity(request, as_json)
+        return
     from gpubench.predict.memory_answer import memory
 
     answers = memory(request)
@@ -41,6 +45,55 @@ def verb(request: MemoryRequest, as_json: JsonOption = False) -> None:
         lines = _lines(answer, by_name=by_name) if asked else _short_lines(answer)
         for line in lines:
             typer.echo(line)
+
+
+def _show_capacity(request: MemoryRequest, as_json: bool) -> None:
+    """What each card has room for."""
+    import msgspec
+
+    from gpubench.errors import MisuseError
+    from gpubench.options import check_fields
+    from gpubench.predict.capacity import capacity_of
+    from gpubench.specs import require_spec
+
+    check_fields(request)
+    bare = MemoryRequest(gpus=request.gpus, results=request.results)
+    if msgspec.structs.astuple(request) != msgspec.structs.astuple(bare):
+        raise MisuseError(
+            "without a workload --gpu says what the card has room for, and takes no other option: name one"
+        )
+    found = [capacity_of(require_spec(name)) for name in request.gpus]
+    if as_json:
+        print_json({"schema_version": 1, "gpus": [each.flat() for each in found]})
+        return
+    for each in found:
+        _capacity_table(each)
+
+
+def _capacity_table(capacity: Capacity) -> None:
+    from gpubench.blocks.parts import Column, Paragraph, Table
+    from gpubench.blocks.terminal import show
+    from gpubench.predict.capacity import MOST_CONTEXT, WORDS
+    from gpubench.units import format_bytes
+
+    ways = tuple(dict.fromkeys(room.way for room in capacity.rooms))
+    by_model = {
+        model: {room.way: room.context_tokens for room in capacity.rooms if room.model == model}
+        for model in dict.fromkeys(room.model for room in capacity.rooms)
+    }
+
+    def cell(tokens: int) -> str:
+        return f"{tokens // 1024:,}K{'+' if tokens == MOST_CONTEXT else ''}" if tokens else "no"
+
+    listed = format_bytes(capacity.card.listed_bytes)
+    show(
+        Table(
+            caption=f"{capacity.gpu_key} ({listed}): the largest context of one sequence, in tokens",
+            columns=(Column(title="Model"), *(Column(title=way, numeric=True) for way in ways)),
+            rows=tuple((model, *(cell(found[way]) for way in ways)) for model, found in by_model.items()),
+        ),
+        Paragraph(text=WORDS, tone="note"),
+    )
 
 
 def _short_lines(answer: MemoryAnswer) -> Iterator[str]:

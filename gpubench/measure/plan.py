@@ -179,6 +179,12 @@ def plan(
     on_cpu = device.is_cpu
     if request.micro == "only":
         return only_micro(request, on_cpu=on_cpu)
+    for profile in profiles.values():
+        if not profile.is_run:
+            raise MisuseError(
+                f"{profile.name} is not run on one GPU, nor built on one host: ask `gpubench memory "
+                f"{profile.name}` and `gpubench rank --workload {profile.name}`"
+            )
     if not device.runs_steps:
         raise MisuseError(
             f"{plain(device.name or 'this device')} is reached through OpenCL, which runs no workload: add "

@@ -15,9 +15,11 @@ from gpubench.shared_options import (
     TASKS,
     WORKLOAD,
     AnyCheckpointing,
+    AnyContext,
     AnyLossChunks,
     AnyNew,
     AnyPrompt,
+    AnyTrainable,
     AnyWeightType,
     Device,
     Results,
@@ -95,6 +97,8 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     loss_chunks: AnyLossChunks = None
     prompt_tokens: AnyPrompt = None
     new_tokens: AnyNew = None
+    context_tokens: AnyContext = None
+    trainable: AnyTrainable = None
     device: Device = "auto"
     gpus: Annotated[
         int,

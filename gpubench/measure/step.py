@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gpubench.discovery import load_workload
-from gpubench.measure.quantize import QUANTIZED, quantize
+from gpubench.measure.quantize import QUANTIZED, place_narrow, quantize
 from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind, WeightType
 from gpubench.workload import Task
 
@@ -195,6 +195,8 @@ def move(task: Task, case: Case, device: torch.device, place: PlaceModel = to_th
     train_it = case.task is TaskKind.TRAIN
     cast = weights_cast_to(case)
     model = task.model if cast is None else task.model.to(cast)
+    if case.weight_type is WeightType.NF4:
+        place_narrow(model, case, device)
     model = place(model, case, device).train(train_it)
     if case.weight_type in QUANTIZED:
         quantize(model, case.weight_type)

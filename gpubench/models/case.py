@@ -110,6 +110,7 @@ class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
         loss_chunks: Pieces of the tokens over which the loss is computed one after the other.
         prompt_tokens, new_tokens: Of a generation, per sequence; 0 where the work generates nothing.
         cache_tokens: Length that the key-value cache is made for; 0 is none.
+        context_tokens: Of a sequence that is trained on; 0 is the workload's own length.
     """
 
     weight_type: WeightType = WeightType.FLOAT32
@@ -119,6 +120,7 @@ class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
     prompt_tokens: NotNegative = 0
     new_tokens: NotNegative = 0
     cache_tokens: NotNegative = 0
+    context_tokens: NotNegative = 0
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -132,8 +134,11 @@ class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
         return ", ".join(_WORDS[name].format(value) for name, value in given if value != _DEFAULTS[name])
 
     def changed(self, asked: Mapping[str, Any]) -> Recipe:
-        """The recipe with what was asked for; the cache is made for prompt and new tokens."""
+        """The recipe with what was asked for; the cache is made for its tokens, a base for its adapters."""
         found = msgspec.convert(self.fields | dict(asked), Recipe)
+        base = _BASES.get(found.trainable)
+        if "trainable" in asked and "weight_type" not in asked and base is not None:
+            found = msgspec.structs.replace(found, weight_type=base)
         length = found.prompt_tokens + found.new_tokens
         return msgspec.structs.replace(found, cache_tokens=length) if found.new_tokens else found
 
@@ -149,6 +154,10 @@ class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
         return self
 
 
+_BASES = {Trainable.LORA: WeightType.BFLOAT16, Trainable.QLORA: WeightType.NF4}
+"""Type of a frozen base, by what is trained over it."""
+
+
 class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
     """The identity of a number. Two figures whose cases differ are never compared without saying so.
 
@@ -162,6 +171,7 @@ class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
         loss_chunks: Pieces of the tokens over which the loss is computed one after the other.
         prompt_tokens, new_tokens: Of a generation, per sequence; 0 where the work generates nothing.
         cache_tokens: Length that the key-value cache is made for; 0 is none.
+        context_tokens: Of a sequence that is trained on; 0 is the workload's own length.
     """
 
     workload: str
@@ -183,6 +193,7 @@ class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
     prompt_tokens: NotNegative = 0
     new_tokens: NotNegative = 0
     cache_tokens: NotNegative = 0
+    context_tokens: NotNegative = 0
 
     def __post_init__(self) -> None:
         """Set the parallel mode that the number of GPUs implies."""
@@ -243,6 +254,7 @@ _WORDS = {
     "prompt_tokens": "prompt of {:,} tokens",
     "new_tokens": "{:,} new tokens",
     "cache_tokens": "cache of {:,} tokens",
+    "context_tokens": "sequences of {:,} tokens",
 }
 _SETUP = tuple(_WORDS)
 _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Case) if field.name in _SETUP}

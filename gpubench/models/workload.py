@@ -133,6 +133,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         settings: The fields of the recipe that may be changed.
         precisions: Those that it is measured at by default; empty is those of the device.
         is_classic: Whether it is among "all".
+        is_run: Whether it is ever built and measured; else memory and ranking alone know it.
         tokens_per_sample: Of a sample of tokens; None where the input is something else.
         decode: Of each generated token; None where nothing is generated.
         variants: Profiles of the same workload by other recipes.
@@ -163,6 +164,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
     settings: tuple[str, ...] = ()
     precisions: tuple[str, ...] = ()
     is_classic: bool = True
+    is_run: bool = True
     tokens_per_sample: int | None = None
     decode: DecodeWork | None = None
     variants: tuple[WorkloadProfile, ...] = ()

@@ -11,11 +11,13 @@ from gpubench.predict.request import read_workload_or_profile
 from gpubench.shared_options import (
     WORKLOAD,
     AnyCheckpointing,
+    AnyContext,
     AnyLossChunks,
     AnyNew,
     AnyPrecision,
     AnyPrompt,
     AnyTask,
+    AnyTrainable,
     AnyWeightType,
     Results,
 )
@@ -56,6 +58,8 @@ class MemoryRequest(msgspec.Struct, frozen=True, kw_only=True):
     loss_chunks: AnyLossChunks = None
     prompt_tokens: AnyPrompt = None
     new_tokens: AnyNew = None
+    context_tokens: AnyContext = None
+    trainable: AnyTrainable = None
     count: Annotated[int, Option("GPUs of one job.", SEVERAL, least=1, most=2**20)] = 1
     parallel: Annotated[
         str, Option("All weights on each GPU, or a share of them.", SEVERAL, choices=MODES)

@@ -11,12 +11,14 @@ from gpubench.options import Option, said
 from gpubench.shared_options import (
     WORKLOAD,
     AnyCheckpointing,
+    AnyContext,
     AnyExecution,
     AnyLossChunks,
     AnyNew,
     AnyPrecision,
     AnyPrompt,
     AnyTask,
+    AnyTrainable,
     AnyWeightType,
     GpuBatch,
     Results,
@@ -65,4 +67,6 @@ class PredictRequest(msgspec.Struct, frozen=True, kw_only=True):
     loss_chunks: AnyLossChunks = None
     prompt_tokens: AnyPrompt = None
     new_tokens: AnyNew = None
+    context_tokens: AnyContext = None
+    trainable: AnyTrainable = None
     results: Results = None

@@ -51,6 +51,21 @@ def block_sizes(model: nn.Module) -> BlockSizes | None:
     return BlockSizes(count=len(blocks), largest_parameters=max(sizes), outside_parameters=outside)
 
 
+def frozen_layers(model: nn.Module) -> tuple[nn.Linear, ...]:
+    """The linear layers of the repeated blocks whose weights are not trained: what a 4-bit base holds narrow.
+
+    Embedding and head lie outside of the blocks and stay as they are.
+    """
+    from torch import nn
+
+    return tuple(
+        layer
+        for block in repeated_blocks(model)
+        for layer in block.modules()
+        if isinstance(layer, nn.Linear) and not layer.weight.requires_grad
+    )
+
+
 def checkpoint_blocks(models: Sequence[nn.Module], how: Checkpointing) -> bool:
     """Let each model compute of its repeated blocks again in the backward pass; False where it has none.
 

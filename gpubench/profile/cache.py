@@ -25,11 +25,13 @@ from gpubench.models import Recipe, WorkloadProfile
 from gpubench.profile.log import write_log
 from gpubench.shipped import data_bytes, data_path
 from gpubench.units import format_duration, plain
-from gpubench.workload import check_recipe, is_own
+from gpubench.workload import HUGGING_FACE, check_recipe, is_own
 
 PROFILES_FILE = "workload_profiles.json"
 TRACE_LIMIT_S = 60.0
 """An own model that has not been built and traced by then never will be, in all likelihood."""
+CONFIG_LIMIT_S = 300.0
+"""The same of a Hugging Face config, whose library is slow to import, and whose models may be large."""
 NOTICE_AFTER_S = 5.0
 """Most models are traced by then; a person who waits longer is told what for."""
 _NOTE_CHARACTERS = 600
@@ -97,12 +99,12 @@ def profile_of(
     Args:
         reference: The workload.
         asked: What its recipe is to be, by field; the rest is the workload's own.
-        time_limit_s: For the child process; ``TRACE_LIMIT_S`` if None.
+        time_limit_s: For the child process; ``TRACE_LIMIT_S`` or ``CONFIG_LIMIT_S`` if None.
 
     Raises:
         MisuseError: One line that names the model and what is wrong with it.
     """
-    limit_s = TRACE_LIMIT_S if time_limit_s is None else time_limit_s
+    limit_s = _limit_s(reference) if time_limit_s is None else time_limit_s
     usual = _usual_profile(reference, limit_s)
     recipe = usual.recipe.changed(asked)
     check_recipe(usual.name, usual.recipe, recipe, usual.settings)
@@ -112,6 +114,10 @@ def profile_of(
     if not usual.settings:
         return msgspec.structs.replace(usual, recipe=recipe)  # the step is the same: its weights are cast
     return _profile_in_child(reference, limit_s, recipe)
+
+
+def _limit_s(reference: str) -> float:
+    return CONFIG_LIMIT_S if reference.startswith(HUGGING_FACE) else TRACE_LIMIT_S
 
 
 def _usual_profile(reference: str, limit_s: float) -> WorkloadProfile:
@@ -133,13 +139,13 @@ def _profile_in_child(reference: str, time_limit_s: float, recipe: Recipe | None
     return answer.profile
 
 
-def files_of(reference: str, *, time_limit_s: float = TRACE_LIMIT_S) -> tuple[Path, tuple[Path, ...]]:
+def files_of(reference: str, *, time_limit_s: float | None = None) -> tuple[Path, tuple[Path, ...]]:
     """Return the folder of a model of the user's own, and the files below it that it is made of.
 
     Raises:
         MisuseError: As ``profile_of``.
     """
-    answer = _ask(reference, time_limit_s)
+    answer = _ask(reference, _limit_s(reference) if time_limit_s is None else time_limit_s)
     assert answer.folder is not None
     return Path(answer.folder), tuple(map(Path, answer.files))
 

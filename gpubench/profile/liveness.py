@@ -307,8 +307,35 @@ def _gpu_without_values() -> Iterator[None]:
 
     with _no_collection(), _no_fast_path(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # fakes that are copied warn; the model's own were seen before
-        with cuda_rules(), QuickFakeMode(allow_non_fake_inputs=True):
+        with cuda_rules(), QuickFakeMode(allow_non_fake_inputs=True), _plain_casts():
             yield
+
+
+@contextmanager
+def _plain_casts() -> Iterator[None]:
+    """Let a model be cast inside the block, as by ``.to(torch.bfloat16)``: torch's own swap refuses fakes."""
+    from torch import nn
+
+    known: dict[int, tuple[Any, Any]] = {}  # with the old weight, so that no other takes its address
+
+    def apply(self: nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
+        for child in self.children() if recurse else ():
+            child._apply(fn)  # noqa: SLF001 - as torch does; a recurrent layer has one of its own
+        for name, weight in self._parameters.items():
+            if weight is not None:
+                if id(weight) not in known:
+                    known[id(weight)] = weight, nn.Parameter(fn(weight.detach()), weight.requires_grad)
+                self._parameters[name] = known[id(weight)][1]
+        for name, buffer in self._buffers.items():
+            self._buffers[name] = None if buffer is None else fn(buffer)
+        return self
+
+    before = nn.Module._apply  # noqa: SLF001 - as above
+    nn.Module._apply = apply  # type: ignore[method-assign]  # noqa: SLF001 - as above
+    try:
+        yield
+    finally:
+        nn.Module._apply = before  # type: ignore[method-assign]  # noqa: SLF001 - as above
 
 
 def _task(build: Callable[[int, int], Task], batch_size: int) -> Task:

@@ -94,7 +94,7 @@ def need_of(
         figures = _measured(allowance, measured)
         basis = MemoryBasis.MEASURED
     else:
-        figures = _estimated(allowance, held.scaled(scale), case, traced=traced is not None)
+        figures = _estimated(allowance, held.scaled(scale), case.gpu_count, traced=traced is not None)
         basis = MemoryBasis.FORMULA if traced is None else MemoryBasis.TRACED
     untraced = None if traced is not None or measured is not None else _why_untraced(profile, case)
     return MemoryNeed(
@@ -141,10 +141,16 @@ def largest_batch(
     def fits(batch_size: int) -> bool:
         at = msgspec.structs.replace(case, batch_size=batch_size)
         held = _held(profile, at, accumulate) or _formula(profile, at, accumulate)
-        high = _estimated(allowance, held.scaled(scale), at, traced=is_traced).device.high
+        high = _estimated(allowance, held.scaled(scale), at.gpu_count, traced=is_traced).device.high
         return high is not None and high <= card.usable_bytes
 
     return bisect.bisect_left(range(1, MOST_BATCH + 1), True, key=lambda batch: not fits(batch))
+
+
+def device_of(step: StepMemory, batch_size: int, card_class: CardClass) -> Interval:
+    """Memory in use of a traced step alone, on one GPU of a class of card [B]."""
+    held = held_by_one(step, batch_size, buckets=False)
+    return _estimated(load_allowance().classes[card_class], held, gpu_count=1, traced=True).device
 
 
 def scale_of(profile: WorkloadProfile, case: Case, measured_bytes: float) -> float:
@@ -195,7 +201,7 @@ def _measured(allowance: ClassAllowance, measured: MeasuredMemory) -> _Figures:
     return _Figures(Interval(peak, peak, peak), reserved, device)
 
 
-def _estimated(allowance: ClassAllowance, held: Held, case: Case, *, traced: bool) -> _Figures:
+def _estimated(allowance: ClassAllowance, held: Held, gpu_count: int, *, traced: bool) -> _Figures:
     """How much of the factor is scratch space, and so allocated, is not known: it is the upper end.
 
     Without a trace the bound is the widest: the formula was ever off by this much either way.
@@ -204,7 +210,7 @@ def _estimated(allowance: ClassAllowance, held: Held, case: Case, *, traced: boo
     least, most = (1.0, 1.0) if traced else (1 / UNTRACED_LOW_FACTOR, UNTRACED_FACTOR)
     peak = held.total
     apart = held.apart
-    joined = COMMUNICATION_HIGH_BYTES if case.gpu_count > 1 else 0.0
+    joined = COMMUNICATION_HIGH_BYTES if gpu_count > 1 else 0.0
     reserved = allowance.factor * (peak + apart)
     device = device_bytes(allowance, peak + apart)
     low = least * (1 - TRACE_SHARE) * peak

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -97,19 +98,51 @@ def trace_workload(workload: Workload, variants_s: float = math.inf) -> Traced:
     return Traced(profile, traced.why_on_cpu)
 
 
+def traced_steps(workload: Workload) -> tuple[int, tuple[StepMemory, ...]]:
+    """Trace peak memory alone; return the number of parameters too.
+
+    Raises:
+        Exception: As ``trace_memory``.
+    """
+    task = _on_meta(workload, 1)
+    parameters = sum(p.numel() for p in task.model.parameters())
+    steps = trace_memory(_as_held(workload), 0)
+    if task.decode is None:
+        return parameters, steps
+    return parameters, tuple(_narrowed(step, task.decode, workload.recipe.weight_type) for step in steps)
+
+
 def trace_operators(workload: Workload) -> Traced:
     """Read the profile of a workload but for its peak memory, which takes several times as long to trace.
 
     Raises:
         MisuseError: If the model cannot run a step on its own batch.
     """
-    traces = [_trace(workload, n) for n in _BATCHES]
+    held = _as_held(workload)
+    traces = [_trace(held, n) for n in _BATCHES]
     profile = _profile(workload, traces)
-    plain = _once(workload)
+    plain = _once(held)
     if plain is not None:
         own = _operators([_trace(plain, n).train for n in _BATCHES])
         profile = msgspec.structs.replace(profile, train_flops_per_sample=_flops(own))
+    if held is not workload:
+        model = _on_meta(workload, 1).model
+        count = sum(p.numel() for p in model.parameters())
+        profile = msgspec.structs.replace(profile, parameters=count, blocks=block_sizes(model))
     return Traced(profile, traces[0].why_on_cpu)
+
+
+def _as_held(workload: Workload) -> Workload:
+    """The workload with a frozen base in 4 bits where its recipe has one: it is built at 16."""
+    if workload.recipe.weight_type is not WeightType.NF4:
+        return workload
+    return replace(workload, build=partial(_packed, workload.build))
+
+
+def _packed(build: Callable[..., Task], batch_size: int, seed: int, **recipe: Any) -> Task:
+    from gpubench.profile.nf4 import packed
+
+    return packed(build(batch_size, seed, **recipe))
 
 
 def _once(workload: Workload) -> Workload | None:
@@ -124,11 +157,15 @@ def _flops(operators: Sequence[Operator]) -> float:
 
 def _quantized(step: StepMemory, profile: WorkloadProfile) -> StepMemory:
     """The step with the weights of its products in their own bits: they are built, and traced, at 16."""
-    half = WeightType.BFLOAT16.bytes_each
-    each = profile.recipe.weight_type.bytes_each
-    if profile.decode is None or each >= half:
+    decode = profile.decode
+    return step if decode is None else _narrowed(step, decode, profile.recipe.weight_type)
+
+
+def _narrowed(step: StepMemory, decode: DecodeWork, weight_type: WeightType) -> StepMemory:
+    half, each = WeightType.BFLOAT16.bytes_each, weight_type.bytes_each
+    if each >= half:
         return step
-    less = profile.decode.flops_per_token / 2 * (half - each)
+    less = decode.flops_per_token / 2 * (half - each)
     lines = tuple(msgspec.structs.replace(x, fixed_bytes=x.fixed_bytes - less) for x in step.lines)
     return msgspec.structs.replace(step, lines=lines, weights_bytes=step.weights_bytes - less)
 
@@ -136,7 +173,7 @@ def _quantized(step: StepMemory, profile: WorkloadProfile) -> StepMemory:
 def _memory(workload: Workload, variants_s: float) -> tuple[tuple[StepMemory, ...], str | None]:
     """Trace peak memory, or say why it cannot be traced."""
     try:
-        return trace_memory(workload, variants_s), None
+        return trace_memory(_as_held(workload), variants_s), None
     except Exception as error:  # noqa: BLE001 - code of others, and a torch that lacks something: the reason is kept
         return (), _why_untraced(error)
 
@@ -180,6 +217,7 @@ def _profile(workload: Workload, traces: Sequence[_Trace]) -> WorkloadProfile:
         settings=workload.settings,
         precisions=workload.precisions,
         is_classic=workload.is_classic,
+        is_run=workload.is_run,
         tokens_per_sample=one.tokens,
         decode=one.decode,
     )

@@ -58,9 +58,8 @@ def usual_job(profile: WorkloadProfile, task: TaskKind) -> UsualJob | None:
         return None
     if profile.name == "resnet50":
         return UsualJob(f"{IMAGENET_EPOCHS} epochs of ImageNet", float(IMAGENET_EPOCHS * IMAGENET_IMAGES))
-    if profile.name == "llama_8b_lora":
-        tokens = profile.sample_shape[0] if profile.sample_unit == "sequence" else 1
-        return UsualJob("10 million tokens", FINE_TUNING_TOKENS / tokens)
+    if profile.tokens_per_sample and not profile.is_classic:
+        return UsualJob("10 million tokens", FINE_TUNING_TOKENS / profile.tokens_per_sample)
     return None
 
 

@@ -22,7 +22,7 @@ from gpubench.errors import MisuseError
 from gpubench.files import read_bytes
 from gpubench.own_files import MOST_SOURCE_BYTES
 from gpubench.units import MIB, plain
-from gpubench.workload import is_own
+from gpubench.workload import HUGGING_FACE, is_own
 
 MOST_WHEEL_BYTES = 256 * MIB
 _PACKAGES = ("gpubench", "gpubench_workloads")
@@ -83,6 +83,8 @@ def _own(reference: str) -> tuple[str, dict[str, bytes]]:
         for path in paths
     }
     name = own_name(reference)
+    if name.startswith(HUGGING_FACE):
+        return f"{HUGGING_FACE}{next(iter(sources))}", sources
     if ".py" not in name:
         return name, sources
     file = name.partition(".py")[0] + ".py"

@@ -16,12 +16,14 @@ from gpubench.shared_options import (
     DAY,
     WORKLOAD,
     AnyCheckpointing,
+    AnyContext,
     AnyExecution,
     AnyLossChunks,
     AnyNew,
     AnyPrecision,
     AnyPrompt,
     AnyTask,
+    AnyTrainable,
     AnyWeightType,
     GpuBatch,
     Results,
@@ -171,6 +173,8 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
     loss_chunks: AnyLossChunks = None
     prompt_tokens: AnyPrompt = None
     new_tokens: AnyNew = None
+    context_tokens: AnyContext = None
+    trainable: AnyTrainable = None
     max_latency_ms: Annotated[
         float | None,
         Option("With --task infer: choose the batch whose pessimistic step time meets it [ms].", above=0),

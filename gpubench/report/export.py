@@ -42,6 +42,7 @@ CSV_COLUMNS = (
     "prompt_tokens",
     "new_tokens",
     "cache_tokens",
+    "context_tokens",
     "status",
     "reason",
     "samples_per_s",

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Fact, Facts, Paragraph, Part
-from gpubench.labels import gpus, gpus_of
+from gpubench.labels import gpus
 from gpubench.models import Change, Choice, Decision, PriceLabel, Pricing, RankedOffer, Ranking, Sureness
 from gpubench.recommend.verdict import CAUTION, MOST_WORDS, NO_GPU_NEEDED, SURENESS, caution
 from gpubench.sections.data import ReportData
@@ -175,11 +175,15 @@ def _winners(ranking: Ranking) -> Iterator[Fact]:
     ):
         if winner is not None and _key(winner) != _key(decision.choice):
             yield Fact(term=term, value=gpus(winner.gpu_key, winner.gpu_count), detail=_beside(winner))
-    measured = next((row for row in ranking.rows if row.estimate.basis == "measured"), None)
-    if measured is not None and measured.offer.gpu_key != decision.choice.gpu_key:
+    measured = next((each for each in decision.by_gpu if each.basis == "measured"), None)
+    if measured is not None and measured.gpu_key != decision.choice.gpu_key:
         cost = "" if measured.cost_usd is None else f", {format_usd(measured.cost_usd)}"
-        where = plain(measured.offer.provider, 30)
-        yield Fact(term="Best you measured", value=gpus_of(measured.offer), detail=f"{where}{cost}")
+        where = plain(measured.provider, 30)
+        yield Fact(
+            term="Best you measured",
+            value=gpus(measured.gpu_key, measured.gpu_count),
+            detail=f"{where}{cost}",
+        )
 
 
 def _key(choice: Choice) -> tuple[object, ...]:

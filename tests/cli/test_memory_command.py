@@ -127,6 +127,22 @@ def test_checkpointing_of_a_model_without_blocks_says_why_it_was_not_traced(ask:
     assert "not traced: it has no repeated blocks" in out
 
 
+def test_a_card_without_a_workload_says_what_it_has_room_for(ask: Any) -> None:
+    card = "--gpu", "nvidia-geforce-rtx-4090-24gb"
+    code, out, _ = ask(*card)
+    assert code == 0
+    assert "Llama 3 8B" in out
+    _, document, _ = ask(*card, "--json")
+    (only,) = json.loads(document)["gpus"]
+    found = {(row["model"], row["way"]): row for row in only["models"]}
+    row = found["Llama 3 8B", "LoRA"]
+    assert row["largest_context_tokens"] % 1024 == 0 < row["largest_context_tokens"]
+    assert row["device_bytes_low"] < row["device_bytes"] < row["device_bytes_high"] <= only["usable_bytes"]
+    code, _, err = ask(*card, "--batch-size", "4")
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "name one" in err
+
+
 def test_choices_are_those_of_a_case() -> None:
     assert set(MODES) <= set(ParallelMode)
 

@@ -25,7 +25,6 @@ from gpubench.models import (
     OperatorKind,
     Precision,
     TaskKind,
-    WeightType,
     WorkloadProfile,
 )
 from gpubench.profile import load_profiles, profile_workload
@@ -484,8 +483,9 @@ class LlamaContract(WorkloadContract):
         weights = self.layers * (
             2 * self.width * (self.width + self.narrow) + 3 * self.width * self.forward_width
         )
-        attention = self.layers * 2 * 2 * 2048 * 2048 * self.width
-        return 2.0 * 2048 * (weights + self.adapters + 128_256 * self.width) + attention
+        length = self.shape[0]
+        attention = self.layers * 2 * 2 * length * length * self.width
+        return 2.0 * length * (weights + self.adapters + 128_256 * self.width) + attention
 
     adapters = 0
 
@@ -529,12 +529,11 @@ class LlamaContract(WorkloadContract):
     def test_every_recipe_computes_the_same_loss_and_gradients(self) -> None:
         found = []
         for how, chunks in product(Checkpointing, (1, 3)):
-            recipe = msgspec.structs.replace(
-                self.workload.recipe, weight_type=WeightType.FLOAT32, checkpointing=how, loss_chunks=chunks
-            )
+            recipe = msgspec.structs.replace(self.workload.recipe, checkpointing=how, loss_chunks=chunks)
             made = self.workload.at(recipe).tiny
             assert made is not None
             task = made(2, 0)
+            task.model.float()
             loss = task.loss(forward(task.model, task.batches[0][0]), task.batches[0][1])
             loss.backward()
             found.append((loss.detach(), [p.grad for p in task.model.parameters() if p.requires_grad]))
@@ -565,6 +564,49 @@ class TestLlama8bLora(LlamaContract):
         (train,) = self.profile.memory
         peaks = [train.peak(batch).at(batch) / 2**30 for batch in (1, 2, 4)]
         assert peaks == pytest.approx([16.0, 17.0, 18.9], abs=0.1)
+
+
+class TestLlama8bQlora(TestLlama8bLora):
+    name = "llama_8b_qlora"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """As it is built; its base is narrowed on the device."""
+        return torch.bfloat16
+
+    def test_its_memory_is_that_of_its_chunks(self) -> None:
+        """The base of LoRA less what 4 bits spare, and the largest layer unpacked by way of 64-bit indices.
+
+        By hand: 6,979,321,856 weights of the blocks at 2 bytes become 0.5 + 1/64 and a factor of 2 bytes for each
+        16,384.
+        """
+        (train,) = self.profile.memory
+        (lora,) = load_profiles()["llama_8b_lora"].memory
+        spared = 32 * 218_103_808 * (2 - 0.5 - 1 / 64 - 2 / 16_384)
+        assert lora.weights_bytes - train.weights_bytes == pytest.approx(spared, rel=1e-4)
+        for batch in (1, 2, 4):
+            more = train.peak(batch).at(batch) - (lora.peak(batch).at(batch) - spared)
+            assert 0 < more < 14 * 4096 * 14_336, "at most what one layer takes to unpack"
+
+    def test_one_step_runs_at_every_precision(self) -> None:  # type: ignore[override]
+        pytest.importorskip("torchao", exc_type=ImportError)
+        super().test_one_step_runs_at_every_precision(Precision.BF16)
+
+
+class TestLlama8bFsdp(LlamaContract):
+    name = "llama_8b_fsdp"
+    shape = (8192,)
+    batches = (1, 2)
+    layers, width, forward_width, narrow = 32, 4096, 14_336, 1024
+    parameters = 8_030_261_248
+
+
+class TestLlama70b(LlamaContract):
+    name = "llama_70b"
+    shape = (8192,)
+    batches = (1, 2)
+    layers, width, forward_width, narrow = 80, 8192, 28_672, 1024
+    parameters = 70_553_706_496
 
 
 class TestLlama8b(LlamaContract):

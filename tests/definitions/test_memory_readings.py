@@ -158,7 +158,7 @@ def test_eight_billion_parameters_are_traced_within_a_gigabyte() -> None:
 @pytest.mark.parametrize(
     ("workload", "limit_s"),
     [
-        *((load_workload(n), 3.0) for n in ("vgg16", "resnet50", "bert_base", "transformer")),
+        *((load_workload(n), 3.0) for n in ("vgg16", "resnet50", "bert_base", "transformer", "unet_ddpm")),
         (lora.LLAMA, 10.0),
     ],
     ids=lambda x: x.name if isinstance(x, Workload) else "",

@@ -31,6 +31,7 @@ NEW_FIELDS = {
     "prompt_tokens": 512,
     "new_tokens": 128,
     "cache_tokens": 640,
+    "context_tokens": 4096,
 }
 SPREAD_FIELDS = {"parallel_mode": ParallelMode.FSDP, "node_count": 2}
 

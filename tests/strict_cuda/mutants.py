@@ -262,8 +262,8 @@ MUTANTS = (
     ),
     Mutant(
         name="tokens of the warm-up count",
-        file=CASE,
-        old="        work.tokens_at_s.clear()\n",
+        file=LAUNCH,
+        old="        job.tokens_at_s.clear()\n",
         new="",
         misleads="the slow first generations are in the times to the first token",
         killer="test_every_case.py::test_a_generation_is_measured_token_by_token",

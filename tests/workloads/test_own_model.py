@@ -16,6 +16,7 @@ from patience import Stopwatch, is_gone, wait_until
 from gpubench.children import MOST_ASKED_PRINTED_BYTES
 from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
+from gpubench.models import WeightType
 from gpubench.own_model import version_of
 from gpubench.profile import profile_of, profile_workload, profiles_of
 from gpubench.profile.child import _answer
@@ -240,6 +241,30 @@ def build(n):
     return Net(), (torch.randn(n, 3), torch.randn(n, 4)), torch.zeros(n).long(), torch.nn.functional.cross_entropy
 """
     assert profile_of(write(tmp_path, source)).parameters == 65
+
+
+TOKENS = """
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = torch.nn.Embedding(50, 8)
+        self.head = torch.nn.Linear(8, 4)
+    def forward(self, tokens):
+        return self.head(self.words(tokens).mean(1))
+def build(n):
+    return (
+        Net().to(torch.bfloat16), torch.randint(50, (n, 12)), torch.zeros(n).long(), torch.nn.functional.cross_entropy
+    )
+"""
+
+
+def test_a_model_in_bfloat16_on_tokens_is_taken_as_it_is(tmp_path):
+    """50 x 8 + 8 x 4 + 4 weights at two bytes, and sequences of 12 tokens."""
+    profile = profile_of(write(tmp_path, TOKENS))
+    assert (profile.recipe.weight_type, profile.precisions) == (WeightType.BFLOAT16, ("bf16",))
+    assert (profile.sample_unit, profile.tokens_per_sample) == ("sequence", 12)
+    assert {step.weights_bytes for step in profile.memory} == {2 * 436}
 
 
 def body(returned: str) -> str:

@@ -1,0 +1,80 @@
+"""What a card has room for: held against whole traces, and by what must hold between sizes and ways."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from gpubench.models import Checkpointing, StepMemory, WeightType
+from gpubench.predict.capacity import UNIT_TOKENS, Capacity, Room, capacity_of, load_members
+from gpubench.profile import load_profiles
+from gpubench.specs import require_spec
+
+H100, RTX_4090 = "nvidia-h100-sxm-80gb", "nvidia-geforce-rtx-4090-24gb"
+WAYS = ("full", "LoRA", "QLoRA", "decode, 16 bits", "decode, 8 bits", "decode, 4 bits")
+
+
+def rooms(name: str) -> dict[tuple[str, str], Room]:
+    found: Capacity = capacity_of(require_spec(name))
+    return {(room.model, room.way): room for room in found.rooms}
+
+
+def whole(name: str) -> StepMemory:
+    """Of the shipped profile, with every block computed again where it is trained whole."""
+    profile = load_profiles()[name]
+    for each in (profile, *profile.variants):
+        for step in each.memory:
+            full = step.recipe.checkpointing is Checkpointing.FULL
+            if full and step.recipe.weight_type in {WeightType.BFLOAT16, WeightType.NF4}:
+                return step
+    raise AssertionError(name)
+
+
+@pytest.mark.parametrize(
+    ("model", "way", "name", "tokens"),
+    [
+        ("Llama 3.2 1B", "full", "llama_1b", 2048),
+        ("Llama 3 8B", "full", "llama_8b_fsdp", 8192),
+        ("Llama 3 8B", "LoRA", "llama_8b_lora", 2048),
+        ("Llama 3 8B", "QLoRA", "llama_8b_qlora", 2048),
+        ("Llama 3 70B", "full", "llama_70b", 8192),
+    ],
+)
+def test_a_few_layers_tell_what_the_trace_of_all_tells(model, way, name, tokens):
+    (member,) = (m for m in load_members() if (m.model, m.way) == (model, way))
+    assert member.parameters == load_profiles()[name].parameters
+    for batch in (1, 2, 4):
+        units = batch * tokens // UNIT_TOKENS
+        expected = whole(name).peak(batch).at(batch)
+        assert member.step.peak(units).at(units) == pytest.approx(expected, rel=0.015)
+
+
+def test_every_model_has_every_way_and_less_room_on_a_smaller_card():
+    large, small = rooms(H100), rooms(RTX_4090)
+    models = tuple(dict.fromkeys(model for model, _ in large))
+    assert list(large) == [(model, way) for model in models for way in WAYS]
+    assert all(small[key].context_tokens <= room.context_tokens for key, room in large.items())
+    sizes = [large[model, "full"].parameters for model in models]
+    assert sizes == sorted(sizes)
+    assert 1e9 < sizes[0] < sizes[-1] < 75e9
+    for model in models:
+        for ways in (("full", "LoRA", "QLoRA"), ("decode, 16 bits", "decode, 8 bits", "decode, 4 bits")):
+            contexts = [large[model, way].context_tokens for way in ways]
+            assert all(one <= two for one, two in pairwise(contexts))
+
+
+def test_what_everybody_knows_of_24_gib():
+    """8 billion parameters: adapters fit, all of it does not; 70 billion in no way."""
+    found = rooms(RTX_4090)
+    assert found["Llama 3 8B", "full"].context_tokens == 0
+    assert found["Llama 3 8B", "LoRA"].context_tokens >= 2048
+    assert found["Llama 3 8B", "QLoRA"].context_tokens > found["Llama 3 8B", "LoRA"].context_tokens
+    assert {room.context_tokens for (model, _), room in found.items() if model == "Llama 3 70B"} == {0}
+
+
+def test_a_cache_takes_its_two_tensors_of_every_layer():
+    """8B: 2 x 32 layers x 8 heads x 128 channels x 2 bytes a token are 131,072 bytes; the prompt adds to it."""
+    (step,) = (m.step for m in load_members() if (m.model, m.way) == ("Llama 3 8B", "decode, 16 bits"))
+    grown = (step.peak(64).at(64) - step.peak(32).at(32)) / (32 * UNIT_TOKENS)
+    assert 131_072 < grown < 2 * 131_072

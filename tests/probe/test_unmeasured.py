@@ -1,0 +1,35 @@
+"""Processors that nothing is timed on are named, each with its reason."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from gpubench.cli import listing
+from gpubench.probe.unmeasured import UNMEASURED
+
+
+@pytest.fixture
+def app() -> typer.Typer:
+    made = typer.Typer()
+    made.callback()(lambda: None)
+    listing.register(made)
+    return made
+
+
+@pytest.mark.parametrize("asked", ["XPU", "MPS", "Jetson", "TPU", "Neural Compute Stick"])
+def test_every_one_is_listed_with_what_is_known_and_the_reason(asked: str, app: typer.Typer) -> None:
+    (row,) = (each for each in UNMEASURED if asked in each.name)
+    assert all((row.known, row.reason, row.source))
+    done = CliRunner().invoke(app, ["list", "--unmeasured", "--json"])
+    assert msgspec.json.decode(done.stdout)["unmeasured"] == msgspec.to_builtins(list(UNMEASURED))
+    told = CliRunner().invoke(app, ["list", "--unmeasured"], env={"COLUMNS": "200"}).stdout
+    assert row.name.split()[0] in told
+
+
+def test_two_lists_are_refused(app: typer.Typer) -> None:
+    done = CliRunner().invoke(app, ["list", "--unmeasured", "--gpus"])
+    assert done.exit_code != 0
+    assert "two lists" in f"{done.output}{done.exception}"

@@ -1,0 +1,172 @@
+"""A model by its Hugging Face config: traced, measured and refused, without weights and without a network."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers")
+
+import torch
+
+from gpubench.discovery import load_workload
+from gpubench.errors import MisuseError
+from gpubench.measure.step import move
+from gpubench.models import Case, Execution, Precision, TaskKind, Trainable, WeightType
+from gpubench.own_model import files_of, own_name
+from gpubench.profile.trace import trace_workload
+from gpubench.workload import Workload
+
+SIZES = {
+    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 64, "max_position_embeddings": 64,
+}  # fmt: skip
+LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **SIZES}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Any:
+    """Write a config into a folder of its name; give back the reference."""
+
+    def write(fields: Any = LLAMA, name: str = "Small-Llama") -> str:
+        path = tmp_path / name / "config.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(fields if isinstance(fields, str) else json.dumps(fields))
+        return f"hf:{path}"
+
+    return write
+
+
+def at(reference: str, **asked: Any) -> Workload:
+    workload = load_workload(reference)
+    return workload.at(workload.recipe.changed(asked))
+
+
+def case_of(workload: Workload) -> Case:
+    return Case(
+        workload=workload.name, workload_version=workload.version, task=TaskKind.TRAIN, precision=Precision.BF16,
+        execution=Execution.EAGER, memory_format=None, batch_size=2, sample_unit="sequence",
+        **workload.recipe.fields,
+    )  # fmt: skip
+
+
+def test_it_has_the_name_of_its_folder_and_the_parameters_of_its_sizes(config):
+    """Two layers of 2 x 32 x 32 + 2 x 32 x 16 + 3 x 32 x 64 and two norms; embedding, head and last norm."""
+    reference = config()
+    profile = trace_workload(load_workload(reference), 0).profile
+    assert profile.name == own_name(reference) == "hf:Small-Llama"
+    assert profile.parameters == 2 * (2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 64 + 2 * 32) + 2 * 64 * 32 + 32
+    assert (profile.sample_shape, profile.tokens_per_sample, profile.memory_untraced) == ((64,), 64, None)
+    assert own_name(reference.removesuffix("/config.json")) == "hf:Small-Llama"
+    folder, (path,) = files_of(reference)
+    assert str(path.relative_to(folder)) == "Small-Llama/config.json"
+
+
+def test_it_computes_what_the_standard_decoder_of_its_sizes_computes(config):
+    """The same kernels in number and size: products, attention, loss in chunks."""
+    from gpubench_workloads import _llama
+
+    like = load_workload("llama_8b_fsdp")
+    tiny = _llama.replace(like, build=like.tiny, variants=()).at(
+        like.recipe.changed({"checkpointing": "none", "context_tokens": 64})
+    )
+    sizes = LLAMA | {"hidden_size": 32, "intermediate_size": 64, "num_key_value_heads": 2}
+    ours, theirs = (trace_workload(each, 0).profile for each in (tiny, load_workload(config(sizes))))
+    assert theirs.parameters == ours.parameters
+    assert theirs.forward_flops_per_sample == ours.forward_flops_per_sample
+    assert theirs.train_flops_per_sample == ours.train_flops_per_sample
+    peaks = [profile.memory[0].peak(4).at(4) for profile in (theirs, ours)]
+    assert peaks[0] == pytest.approx(peaks[1], rel=0.2)
+
+
+@pytest.mark.parametrize("asked", [{}, {"trainable": "lora", "checkpointing": "full", "context_tokens": 32}])
+def test_its_loss_falls_on_the_cpu(config, asked):
+    workload = at(config(), **asked)
+    work = move(workload.build(2, 0), case_of(workload), torch.device("cpu"))
+    losses = [work.edge_loss(work.step(n), n) for n in range(24)]
+    assert sum(losses[-4:]) < sum(losses[:4])
+    trained = sum(p.numel() for p in work.model.parameters() if p.requires_grad)
+    adapters = 2 * 16 * (2 * (32 + 32) + 2 * (32 + 16))
+    assert trained == (adapters if asked else sum(p.numel() for p in work.model.parameters()))
+
+
+def test_adapters_choose_the_type_of_their_base(config):
+    reference = config()
+    lora, qlora = (at(reference, trainable=how).recipe for how in ("lora", "qlora"))
+    assert (lora.trainable, lora.weight_type) == (Trainable.LORA, WeightType.BFLOAT16)
+    assert (qlora.trainable, qlora.weight_type) == (Trainable.QLORA, WeightType.NF4)
+
+
+def test_a_base_in_four_bits_is_stepped_where_torchao_is(config):
+    quantization = pytest.importorskip("torchao.quantization", exc_type=ImportError)
+    workload = at(config(), trainable="qlora")
+    work = move(workload.build(2, 0), case_of(workload), torch.device("cpu"))
+    narrow = [
+        m for m in work.model.modules() if isinstance(getattr(m, "weight", None), quantization.NF4Tensor)
+    ]
+    assert len(narrow) == 2 * 7
+    assert work.edge_loss(work.step(0), 0) > 0
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 64, "n_positions": 64},
+        {"model_type": "mixtral", "num_local_experts": 2, **SIZES},
+        {"model_type": "bert", "architectures": ["BertForMaskedLM"], **SIZES},
+    ],
+    ids=lambda fields: fields["model_type"],
+)
+def test_other_architectures_are_traced_whole(config, fields):
+    traced = trace_workload(at(config(fields), trainable="lora"), 0)
+    assert (traced.why_on_cpu, traced.profile.memory_untraced) == (None, None)
+    assert 0 < traced.profile.trainable_parameters < traced.profile.parameters
+
+
+def test_code_and_types_that_a_config_names_are_not_looked_at(config, tmp_path):
+    hostile = {
+        "auto_map": {"AutoConfig": "evil.Config"}, "torch_dtype": "float64", "_attn_implementation": "org/kernel",
+        "quantization_config": {"quant_method": "gptq"},
+    }  # fmt: skip
+    (tmp_path / "Small-Llama").mkdir()
+    (tmp_path / "Small-Llama" / "evil.py").write_text("raise SystemExit(3)")
+    assert {p.dtype for p in load_workload(config(LLAMA | hostile)).build(1, 0).model.parameters()} == {
+        torch.bfloat16
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ("{", "is no JSON"),
+        ("[" * 100_000, "is no JSON"),
+        ("[1]", 'has no "model_type"'),
+        ({"model_type": "lama"}, 'knows no architecture "lama"; did you mean'),
+        ({"model_type": "llama\x1b[2J"}, "knows no architecture"),
+        (LLAMA | {"num_hidden_layers": 10**9}, "num_hidden_layers 1000000000 must be from 1 to 2,000"),
+        (LLAMA | {"hidden_size": "wide"}, "hf:Small-Llama: "),
+        ({"model_type": "clap"}, "no language model or image classifier"),
+    ],
+)
+def test_what_describes_no_model_is_one_line(config, fields, message):
+    with pytest.raises(MisuseError) as caught:
+        load_workload(config(fields))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "\x1b" not in str(caught.value)
+
+
+def test_a_missing_file_and_too_long_a_context_are_one_line(config, tmp_path):
+    with pytest.raises(MisuseError, match="cannot read"):
+        load_workload(f"hf:{tmp_path}/none/config.json")
+    with pytest.raises(MisuseError, match="sequences of 65 tokens: the context of the model is 64 tokens"):
+        at(config(), context_tokens=65).build(1, 0)
+
+
+def test_sizes_that_no_machine_holds_are_one_line(config):
+    with pytest.raises(MisuseError, match="hf:Small-Llama: cannot run one training step") as caught:
+        trace_workload(load_workload(config(LLAMA | {"hidden_size": 2**40, "vocab_size": 2**40})), 0)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,354 @@
+"""Any model that a Hugging Face ``config.json`` describes: its shapes, with drawn weights."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - as everybody calls it
+from torch.utils.checkpoint import checkpoint
+
+from gpubench.errors import MisuseError
+from gpubench.files import read_bytes
+from gpubench.models import Recipe, TaskKind, Trainable, WeightType
+from gpubench.names import nearest
+from gpubench.profile.blocks import checkpoint_blocks, repeated_blocks
+from gpubench.units import MIB, plain
+from gpubench.workload import CASTS, Batch, Task, Workload, draw_labels, image_batches, one_line, seeded
+from gpubench_workloads._decoder_blocks import LoraLinear
+from gpubench_workloads._llama import ADAPTER_RANK, LABELS, given_loss
+
+INSTALL = "pip install 'gpubench[hf]'"
+USUAL_CONTEXT = 2048
+MOST_CONFIG_BYTES = 4 * MIB
+MOST_LAYERS = 2000
+REFERENCE_TOKENS = 32
+_IGNORED = frozenset({
+    "_attn_implementation", "_experts_implementation", "_name_or_path", "attn_implementation", "auto_map",
+    "dtype", "experts_implementation", "quantization_config", "torch_dtype",
+})  # fmt: skip
+"""Of a config: code from elsewhere, kernels from elsewhere, and the types of weights that are not loaded."""
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers")
+_CONTEXTS = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "n_ctx")
+
+
+class Kind(StrEnum):
+    """What a model is trained to do."""
+
+    CAUSAL = "AutoModelForCausalLM"
+    MASKED = "AutoModelForMaskedLM"
+    PAIRS = "AutoModelForSeq2SeqLM"
+    IMAGE = "AutoModelForImageClassification"
+
+
+_ENDS = {
+    "ForCausalLM": Kind.CAUSAL,
+    "LMHeadModel": Kind.CAUSAL,
+    "ForMaskedLM": Kind.MASKED,
+    "ForConditionalGeneration": Kind.PAIRS,
+    "ForImageClassification": Kind.IMAGE,
+}
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a config says, as far as a build needs it.
+
+    Attributes:
+        fields: Of the config, without what is ignored.
+        context: The most tokens that the model was made for; None where it does not say.
+    """
+
+    name: str
+    fields: Mapping[str, Any]
+    kind: Kind
+    context: int | None
+
+    def config(self) -> Any:
+        """A fresh config: dropout off, so that equal seeds give equal losses on any device."""
+        made = _types()[self.fields["model_type"]].from_dict(dict(self.fields))
+        for part in (made, *(getattr(made, name, None) for name in getattr(made, "sub_configs", {}))):
+            for name, value in vars(part).items() if part is not None else ():
+                if ("dropout" in name or "pdrop" in name) and isinstance(value, float):
+                    setattr(part, name, 0.0)
+            if hasattr(part, "use_cache"):
+                part.use_cache = False
+        return made
+
+
+def load(path: Path, name: str, version: int) -> Workload:
+    """Make a workload of a config.
+
+    Args:
+        path: Of the ``config.json``.
+        name: That it bears in the records.
+        version: Of what the file says.
+
+    Raises:
+        MisuseError: One line: transformers is absent, or the file describes nothing that can be trained.
+    """
+    described = describe(path, name)
+    shape = _sample_shape(described)
+    is_image = described.kind is Kind.IMAGE
+    return Workload(
+        name=name,
+        summary=f"{plain(described.fields['model_type'], 40)}, by its Hugging Face config",
+        version=version,
+        sample_unit="image" if is_image else "sequence",
+        sample_shape=shape,
+        batches=(8, 32, 128) if is_image else (1, 2, 4),
+        is_image=is_image,
+        source="a Hugging Face config of the user's own",
+        build=partial(build, described=described, recipe=_USUAL, usual=shape),
+        tasks=(TaskKind.TRAIN, TaskKind.INFER) if is_image else (TaskKind.TRAIN,),
+        recipe=_USUAL,
+        settings=_SETTINGS if not is_image else tuple(s for s in _SETTINGS if s != "context_tokens"),
+        precisions=("bf16",),
+        is_classic=False,
+    )
+
+
+_USUAL = Recipe(weight_type=WeightType.BFLOAT16, loss_chunks=8)
+_SETTINGS = ("weight_type", "checkpointing", "trainable", "loss_chunks", "context_tokens")
+
+
+def describe(path: Path, name: str) -> Described:
+    """Read a config and find what it describes. Errors as ``load``."""
+    try:
+        fields = msgspec.json.decode(read_bytes(path, MOST_CONFIG_BYTES, follow_links=True))
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise MisuseError(f"{name}: {plain(path.name)} is no JSON: {one_line(error)}") from None
+    if not isinstance(fields, dict) or not isinstance(fields.get("model_type"), str):
+        raise MisuseError(f'{name}: {plain(path.name)} has no "model_type": it is no config of a model')
+    types = _types()
+    known = plain(fields["model_type"], 60)
+    if fields["model_type"] not in types:
+        close = nearest(known, tuple(types))
+        hint = f"; did you mean {' or '.join(close)}?" if close else ""
+        raise MisuseError(f'{name}: this transformers knows no architecture "{known}"{hint}')
+    for key in _LAYERS:
+        if isinstance(value := fields.get(key), int) and not 1 <= value <= MOST_LAYERS:
+            raise MisuseError(f"{name}: {key} {plain(str(value), 20)} must be from 1 to {MOST_LAYERS:,}")
+    kept = {key: value for key, value in fields.items() if key not in _IGNORED}
+    made = Described(name, kept, Kind.CAUSAL, None)
+    try:
+        config = made.config()
+        text = config.get_text_config() if hasattr(config, "get_text_config") else config
+        contexts = [getattr(text, key, None) for key in _CONTEXTS]
+    except Exception as error:  # the library checks the values of a config in ways of its own
+        raise MisuseError(f"{name}: {one_line(error)}") from error
+    context = next((value for value in contexts if isinstance(value, int) and value > 0), None)
+    return Described(name, kept, _kind(name, config), context)
+
+
+def build(
+    batch_size: int, seed: int, *, described: Described, recipe: Recipe, usual: tuple[int, ...]
+) -> Task:
+    """Build the model, its weights drawn, and four batches.
+
+    Shapes:
+        inputs: tokens and targets, (N, length) int64 each, and the model gives its loss; or images.
+
+    Args:
+        batch_size: N.
+        seed: Fixes weights and batches.
+        described: The model.
+        recipe: Type of the weights, checkpointing, adapters, chunks of the loss, tokens of a sequence.
+        usual: Shape of one sample where the recipe says nothing else.
+
+    Raises:
+        MisuseError: If the sequence is longer than the context of the model, or nothing takes adapters.
+    """
+    length = recipe.context_tokens or usual[0]
+    if described.kind is not Kind.IMAGE and described.context is not None and length > described.context:
+        raise MisuseError(
+            f"{described.name}: sequences of {length:,} tokens: the context of the model is "
+            f"{described.context:,} tokens"
+        )
+    with seeded(seed):
+        model = _model(
+            described, getattr(torch, recipe.weight_type) if recipe.weight_type in CASTS else torch.bfloat16
+        )
+        if recipe.trainable is not Trainable.FULL:
+            _adapt(described.name, model)
+        checkpoint_blocks([model], recipe.checkpointing)
+        if described.kind is Kind.IMAGE:
+            classes = model.config.num_labels
+            return Task(
+                model=Scores(model),
+                batches=image_batches(batch_size, usual, range(min(len(LABELS), classes))),
+                loss=F.cross_entropy,
+                optimizer=_OPTIMIZER,
+            )
+        vocabulary = model.get_input_embeddings().num_embeddings
+        batches = _token_batches(batch_size, length, vocabulary)
+    return Task(
+        model=Losses(model, described.kind, recipe.loss_chunks),
+        batches=batches,
+        loss=given_loss,
+        optimizer=_OPTIMIZER,
+        reference_tokens=REFERENCE_TOKENS,
+    )
+
+
+_OPTIMIZER = partial(torch.optim.AdamW, lr=1e-4)
+
+
+class Scores(nn.Module):
+    """The scores of an image classifier, (N, classes)."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Score each image."""
+        scores: Tensor = self.model(pixel_values=images).logits
+        return scores
+
+
+class Losses(nn.Module):
+    """The mean loss over every token of a language model; scores are held for a chunk of them at a time.
+
+    Chunks are for models whose head is one product with the last hidden state; of others all scores are held.
+    """
+
+    def __init__(self, model: nn.Module, kind: Kind, chunks: int) -> None:
+        super().__init__()
+        self.model, self.kind, self.chunks = model, kind, chunks
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Score each token against its target."""
+        if self.kind is Kind.PAIRS:
+            scores = self.model(input_ids=tokens, decoder_input_ids=tokens).logits
+            return F.cross_entropy(scores.float().flatten(0, 1), targets.flatten())
+        head = self.model.get_output_embeddings() if self.kind is Kind.CAUSAL else None  # type: ignore[operator]
+        if not isinstance(head, nn.Linear):
+            scores = self.model(input_ids=tokens).logits
+            return F.cross_entropy(scores.float().flatten(0, 1), targets.flatten())
+        hidden = self.model.base_model(input_ids=tokens).last_hidden_state  # type: ignore[operator]
+        rows, wanted = hidden.flatten(0, 1), targets.flatten()
+        if self.chunks == 1:
+            return _summed(rows, head, wanted) / wanted.numel()
+        parts = zip(rows.chunk(self.chunks), wanted.chunk(self.chunks), strict=True)
+        again = partial(checkpoint, _summed, use_reentrant=False, preserve_rng_state=False)
+        return torch.stack([again(part, head, labels) for part, labels in parts]).sum() / wanted.numel()
+
+
+def _summed(rows: Tensor, head: nn.Module, wanted: Tensor) -> Tensor:
+    return F.cross_entropy(head(rows).float(), wanted, reduction="sum")
+
+
+def _model(described: Described, dtype: torch.dtype) -> Any:
+    """The model with drawn weights, attention fused where it has that."""
+    import transformers
+
+    _never_packed()
+    made = getattr(transformers, described.kind)
+    try:
+        return made.from_config(described.config(), dtype=dtype, attn_implementation="sdpa")
+    except ValueError as error:
+        if "attention" not in str(error):
+            raise
+    return made.from_config(described.config(), dtype=dtype, attn_implementation="eager")
+
+
+def _never_packed() -> None:
+    """No row holds several sequences; transformers would look at values to know, which a trace has not.
+
+    Inside of a captured graph it looks at none, and builds a mask that no fused attention takes.
+    """
+    try:
+        from transformers import masking_utils
+    except ImportError:  # before 4.53 there is none
+        return
+    if hasattr(masking_utils, "find_packed_sequence_indices"):
+        masking_utils.find_packed_sequence_indices = _no_packing
+
+
+def _no_packing(position_ids: Tensor) -> None:
+    del position_ids
+
+
+def _adapt(name: str, model: nn.Module) -> None:
+    """Freeze a model, and put adapters beside the linear layers of its attention, else of its blocks."""
+    model.requires_grad_(requires_grad=False)
+    attention = [m for m in model.modules() if "attention" in type(m).__name__.lower()]
+    for places in (attention, repeated_blocks(model)):
+        found = {
+            id(layer): (parent, called, layer)
+            for place in places
+            for parent in place.modules()
+            for called, layer in parent.named_children()
+            if type(layer) is nn.Linear or type(layer).__name__ == "Conv1D"
+        }
+        for parent, called, layer in found.values():
+            setattr(parent, called, _adapted(layer))
+        if found:
+            return
+    raise MisuseError(f"{name}: has no linear layer in attention or repeated blocks that could take adapters")
+
+
+def _adapted(layer: nn.Module) -> LoraLinear:
+    weight = layer.weight
+    assert isinstance(weight, Tensor)
+    outputs, inputs = weight.shape if isinstance(layer, nn.Linear) else reversed(weight.shape)
+    return LoraLinear(layer, inputs, outputs, ADAPTER_RANK, weight.dtype)
+
+
+def _token_batches(batch_size: int, length: int, vocabulary: int) -> tuple[Batch, ...]:
+    batches = []
+    for _ in range(4):
+        tokens = torch.randint(vocabulary, (batch_size, length))
+        labels = draw_labels(LABELS, (batch_size, length))
+        batches.append(((tokens, labels), labels))
+    return tuple(batches)
+
+
+def _sample_shape(described: Described) -> tuple[int, ...]:
+    if described.kind is not Kind.IMAGE:
+        return (min(USUAL_CONTEXT, described.context or USUAL_CONTEXT),)
+    config = described.config()
+    size = getattr(config, "image_size", 224)
+    high, wide = size if isinstance(size, list | tuple) else (size, size)
+    return (getattr(config, "num_channels", 3), high, wide)
+
+
+def _kind(name: str, config: Any) -> Kind:
+    """What it is trained to do: as its architecture says, else the first that transformers has for it."""
+    import transformers
+
+    named = [
+        kind for end, kind in _ENDS.items() for each in config.architectures or () if str(each).endswith(end)
+    ]
+    usual = (Kind.PAIRS if config.is_encoder_decoder else Kind.MASKED, Kind.CAUSAL, Kind.IMAGE)
+    for kind in (*named, *usual):
+        if type(config) in getattr(transformers, kind)._model_mapping:  # noqa: SLF001 - it is told nowhere else
+            return kind
+    raise MisuseError(
+        f"{name}: transformers has no language model or image classifier of the architecture "
+        f'"{plain(config.model_type, 60)}"'
+    )
+
+
+@cache
+def _types() -> Mapping[str, Callable[..., Any]]:
+    """The configs that transformers has, by their type; it is told never to look anything up."""
+    os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    try:
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    except ImportError:
+        raise MisuseError(
+            f"a Hugging Face config needs transformers, which is not installed: {INSTALL}"
+        ) from None
+    found: Mapping[str, Callable[..., Any]] = CONFIG_MAPPING
+    return found
