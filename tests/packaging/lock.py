@@ -2,7 +2,7 @@
 
 After a change of the requirements or of constraints.txt, on Linux with CPython 3.11:
 
-    PIP_CONSTRAINT=constraints.txt pip install --dry-run --ignore-installed --report report.json -e '.[dev]'
+    PIP_CONSTRAINT=$PWD/constraints.txt pip install --dry-run --ignore-installed --report report.json -e '.[dev]'
     python tests/packaging/lock.py report.json
 
 torch is left out: its build is the machine's choice.
