@@ -179,7 +179,7 @@ def plan(
     on_cpu = device.is_cpu
     if request.micro == "only":
         return only_micro(request, on_cpu=on_cpu)
-    for profile in profiles.values():
+    for profile in (profiles[name] for name in request.workloads if name in profiles):
         if not profile.is_run:
             raise MisuseError(
                 f"{profile.name} is not run on one GPU, nor built on one host: ask `gpubench memory "

@@ -59,7 +59,7 @@ def test_what_is_only_run_forward_is_measured_too(gpu, name, precision):
         else:
             assert "capturing" in done.reason
             gpu.machine.memory.underway.clear()  # as in the new process that the next case is measured in
-    assert ends == dict.fromkeys(Execution, Status.OK) | {Execution.GRAPH: Status.UNSUPPORTED}
+    assert ends == dict.fromkeys(OF_TORCH, Status.OK) | {Execution.GRAPH: Status.UNSUPPORTED}
 
 
 @pytest.mark.parametrize("execution", [Execution.GRAPH])
@@ -112,7 +112,7 @@ def kernels_of(launch) -> int:
     return round(median(launch.event_s) / KERNEL_S)
 
 
-@pytest.mark.parametrize("execution", Execution)
+@pytest.mark.parametrize("execution", OF_TORCH)
 def test_a_generation_is_measured_token_by_token(gpu, execution):
     recipe = Recipe(weight_type=WeightType.BFLOAT16, prompt_tokens=12, new_tokens=4, cache_tokens=16)
     done = gpu.measure(

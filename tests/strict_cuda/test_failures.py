@@ -131,7 +131,7 @@ def _collected_when_asked():
 
 
 @pytest.mark.usefixtures("_collected_when_asked")
-@pytest.mark.parametrize("execution", Execution)
+@pytest.mark.parametrize("execution", OF_TORCH)
 def test_a_model_that_holds_on_to_itself_is_gone_after_its_case(gpu, execution):
     built = acting(lambda out: None)
     built.model.parts = [built.model]
@@ -164,7 +164,7 @@ def test_a_process_that_cannot_hand_its_memory_back_keeps_its_figure_and_ends(ma
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
-@pytest.mark.parametrize("execution", Execution)
+@pytest.mark.parametrize("execution", OF_TORCH)
 @pytest.mark.parametrize("task", TaskKind)
 def test_recurrent_layers_are_checked_in_training_mode(make_gpu, execution, task, dropout):
     gpu = make_gpu(machine(compiles_recurrent=True))

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from gpubench.cuda_check.plan import AMOUNTS, STEPS, make_plan
+from gpubench.executions import OF_TORCH
 from gpubench.measure import guards, proofs
 from gpubench.measure.batch_trial import try_batch
 from gpubench.measure.messages import Prove, TryBatch
@@ -23,7 +24,7 @@ def tried(gpu, name: str = "cnn", built=None, **changes):
     return try_batch(TryBatch(reference=name, case=case), gpu.desk)
 
 
-@pytest.mark.parametrize("execution", Execution)
+@pytest.mark.parametrize("execution", OF_TORCH)
 def test_a_trial_tells_what_a_measurement_tells_before_its_first_round(gpu, execution):
     done = tried(gpu, execution=execution, precision=Precision.AMP_BF16)
     launch = done.launch
@@ -60,7 +61,7 @@ def test_the_reference_loss_is_computed_once_for_all_precisions_and_executions(g
     assert computed == [1, 1]
 
 
-@pytest.mark.parametrize("execution", Execution)
+@pytest.mark.parametrize("execution", OF_TORCH)
 def test_a_trial_takes_the_steps_that_the_plan_counts(make_gpu, monkeypatch, execution):
     """The plan multiplies these counts with the time of a step on an H200."""
     gpu = make_gpu(budget=msgspec.structs.replace(BRIEF, curve_steps=AMOUNTS.budget.curve_steps))
