@@ -130,8 +130,8 @@ def print_run(run: Run) -> None:
     from gpubench.sections.data import of_run
     from gpubench.sections.section import brief
 
-    said = ("device", "throughput", "latency", "amp", "frameworks", "together", "micro", "method")
-    show(*brief(of_run(run), *said))
+    figures = ("device", "throughput", "latency", "generation")
+    show(*brief(of_run(run), *figures, "amp", "frameworks", "together", "micro", "method"))
 
 
 def _close(run: Run) -> None:

@@ -126,6 +126,8 @@ def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
     if any(row.p_best_independent is not None for row in rows):
         what = _P_OF_GPU if one_a_gpu else _P_OF_OFFER
         legend.append(f"P(best): {what}. In brackets if the errors of all GPUs were independent.")
+    if any(row.estimate.case.new_tokens for row in rows):
+        legend.append("Static batch: a server joins sequences as they come, and makes more tokens of a GPU.")
     if one_a_gpu and ranking.offer_count is not None:
         legend.insert(0, f"One row a GPU, its best offer; --all-offers lists all {ranking.offer_count:,}.")
     notes = [
@@ -204,6 +206,10 @@ def offers(
             lambda r: _chance(*(_of_its_gpu(r) or (r.p_best, r.p_best_independent))),
             optional=2,
         ),
+        *(
+            number(f"USD per million tokens, {_TOKENS[what]}", _token_cost(what), optional=3)
+            for what in dict.fromkeys(what for row in rows for what in token_costs(row))
+        ),
         *([text("Also at", also_at(ranking), optional=3)] if one_a_gpu else []),
         *full,
         text("Basis", lambda r: basis_words(r.estimate).partition(" (")[0], optional=1),
@@ -265,6 +271,22 @@ def _chance(p_best: float | None, p_best_independent: float | None) -> str:
     return joint if p_best_independent is None or joint == alone else f"{joint} ({alone})"
 
 
+_TOKENS = {
+    "training": "training",
+    "forward pass": "forward pass",
+    "prefill": "prompts of one static batch",
+    "decode": "generated in one static batch",
+}
+
+
+def _token_cost(what: str) -> Callable[[RankedOffer], str]:
+    def cost(row: RankedOffer) -> str:
+        found = token_costs(row).get(what)
+        return UNKNOWN if found is None else stacked(found.by(format_usd))
+
+    return cost
+
+
 def _latency(row: RankedOffer) -> str:
     return format_duration(row.latency_s)
 
@@ -310,9 +332,6 @@ def _remarks(row: RankedOffer) -> str:
         remarks.append("memory not checked")
     if row.latency_s is not None:
         remarks.append(f"{format_duration(row.latency_s)} a batch of {row.estimate.case.batch_size}")
-    for what, cost in token_costs(row).items():
-        batch = ", one static batch" if row.estimate.case.new_tokens else ""
-        remarks.append(f"{cost.by(format_usd)} per million tokens ({what}{batch})")
     if row.spot_break_even is not None:
         remarks.append(f"spot pays while less than {share_words(row.spot_break_even)} of the work is lost")
     if row.offer.gpu_count > 1:

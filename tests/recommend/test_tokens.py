@@ -48,6 +48,23 @@ def test_a_generation_is_its_prompt_and_then_each_token_by_what_it_reads(generat
     assert "not validated for torch" in row["method"]
 
 
+def test_a_buyer_sees_what_a_million_tokens_cost(capsys, monkeypatch):
+    from gpubench.cli.app import main
+
+    monkeypatch.setattr(sys, "argv", ["gpubench", "rank", "llama_8b", "--gpu", "h100", "--batch-size", "8"])
+    monkeypatch.setenv("COLUMNS", "400")
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code in {0, None}
+    shown = capsys.readouterr().out
+    head = next(line for line in shown.splitlines() if line.startswith("GPUs and offer"))
+    assert [each in head for each in ("prompts of one static batch", "generated in one static batch")] == [
+        True,
+        True,
+    ]
+    assert "Static batch: " in shown
+
+
 def test_a_limit_of_latency_is_one_of_time_per_token(generated):
     row = generated["rows"][0]
     limit_ms = 1000 * row["per_token_s_high"]

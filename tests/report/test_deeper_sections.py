@@ -477,6 +477,32 @@ def test_inference_states_median_and_tail_of_single_passes():
     assert block_of("latency", samples.report_data(samples.h200_run())) is None
 
 
+def test_a_generation_states_its_first_token_and_the_tail_of_the_others():
+    """By hand: prompts of 512 tokens in 0.5 s, then 20 ms a token, 90 ms at one in fifty."""
+    case = msgspec.structs.replace(
+        samples.case("llama_8b", 4, task=TaskKind.INFER), prompt_tokens=512, new_tokens=128, cache_tokens=640
+    )
+    m = samples.measurement(case, 0.01, telemetry=False)
+
+    def row_of(gaps: int) -> tuple[str, ...]:
+        launch = msgspec.structs.replace(
+            m.launches[0],
+            first_token_s=(0.5, 0.5, 0.6),
+            per_token_s=(0.02, 0.02, 0.03),
+            token_gap_s=tuple(0.09 if n % 50 == 0 else 0.02 for n in range(gaps)),
+        )
+        timed = msgspec.structs.replace(m, launches=(launch, *m.launches[1:]))
+        row = table_of("generation", samples.report_data(samples.h200_run(measurements=(timed,)))).rows[0]
+        return row[0], *row[3:]
+
+    work, first, after, p50, p99, prompt, generated = row_of(1000)
+    assert work == "llama_8b\nbatch 4, 512 + 128 tokens"
+    assert (first, after, p50, p99) == ("500 ms", "20.0 ms", "20.0 ms", "90.0 ms")
+    assert (prompt, generated) == ("4,100", "200")
+    assert row_of(999)[4].endswith("\n999 of 1,000 gaps")
+    assert block_of("generation", samples.report_data(samples.h200_run())) is None
+
+
 def inferred(batch: int, step_s: float, **changes):
     case = samples.case("resnet50", batch, task=TaskKind.INFER, **changes)
     return samples.measurement(case, step_s, telemetry=False)
