@@ -157,7 +157,7 @@ class MemoryFit(Record, frozen=True, kw_only=True):
         needs = self.needs()
         if self.fits:
             return f"fits ({needs})"
-        mend = f"largest batch {self.largest_batch}" if self.largest_batch else "not even a batch of 1 fits"
+        mend = f"largest batch {self.largest_batch:,}" if self.largest_batch else "not even a batch of 1 fits"
         return f"{self.verdict}; {mend} ({needs})"
 
     def text_of_measured(self) -> str:

@@ -245,7 +245,7 @@ def _mends(
         what = f"gradients accumulated over {parts} micro-batches of {-(-case.batch_size // parts)}"
         yield mend(what, accumulate=parts)
     if fit.largest_batch:
-        yield mend(f"batch {fit.largest_batch}", batch_size=fit.largest_batch)
+        yield mend(f"batch {fit.largest_batch:,}", batch_size=fit.largest_batch)
     if train:
         for adapted, how, base in with_adapters(profile, case):
             what = f"{_TRAINABLE_WORDS[how]}, batch {case.batch_size}"
