@@ -1,4 +1,4 @@
-"""Ways to execute a step: every fact about each, once.
+"""What runs the steps and how it executes them: every fact about each way, once.
 
 How a step is prepared for each is in ``measure.execution``, what that takes in ``measure.estimate``.
 """
@@ -8,6 +8,15 @@ from __future__ import annotations
 from enum import StrEnum
 
 import msgspec
+
+
+class Framework(StrEnum):
+    """What runs the steps. gpubench measures torch; a figure of another is never taken for one of torch."""
+
+    TORCH = "torch"
+    KERAS_TORCH = "keras-torch"
+    KERAS_TENSORFLOW = "keras-tensorflow"
+    KERAS_JAX = "keras-jax"
 
 
 class ExecutionFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpubench.discovery import workload_names
 from gpubench.errors import GpuBenchError
 from gpubench.findings import doubts
 from gpubench.measure.launcher import Launcher
@@ -17,6 +16,7 @@ from gpubench.measure.plan import PlannedCase
 from gpubench.measure.request import CLASSIC, RunRequest
 from gpubench.models import DeviceProfile, Finding, Measurement
 from gpubench.probe.identity import storable
+from gpubench.profile import run_names
 from gpubench.record.pytest_json import case_id
 from gpubench.record.pytest_json import machine_info as described
 from gpubench.session.session import Prepared, new_run, prepare
@@ -114,7 +114,7 @@ def _prepared(config: pytest.Config) -> Prepared:
         device = config.getoption("--gpubench-device")
         root = Path(config.rootpath) / ".benchmarks"
         try:
-            request = RunRequest(workloads=workload_names(), budget=budget, device=device, results=root)
+            request = RunRequest(workloads=run_names(), budget=budget, device=device, results=root)
             config.stash[_PREPARED] = prepare(request, store_results=False)
         except GpuBenchError as error:
             raise pytest.UsageError(str(error)) from error

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 
 from gpubench import executions, precisions
+from gpubench.executions import Framework
 from gpubench.measure.budget import BudgetName
-from gpubench.models import Framework
 from gpubench.options import Flag, Option, said
 from gpubench.shared_options import (
     BATCH,

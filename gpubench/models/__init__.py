@@ -5,12 +5,11 @@ room to room. Raw values are stored; whatever can be derived from them is a prop
 can be derived again from the file alone.
 """
 
-from gpubench.executions import Execution
+from gpubench.executions import Execution, Framework
 from gpubench.findings import Finding, FindingKind
 from gpubench.models.case import (
     Case,
     Checkpointing,
-    Framework,
     MemoryFormat,
     ParallelMode,
     Recipe,

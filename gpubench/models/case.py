@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from gpubench.executions import Execution
+from gpubench.executions import Execution, Framework
 from gpubench.models.record import Record
 from gpubench.precisions import Precision
 
@@ -25,15 +25,6 @@ class MemoryFormat(StrEnum):
 
     CHANNELS_LAST = "channels_last"
     CONTIGUOUS = "contiguous"
-
-
-class Framework(StrEnum):
-    """What runs the steps. gpubench measures torch; a figure of another is never taken for one of torch."""
-
-    TORCH = "torch"
-    KERAS_TORCH = "keras-torch"
-    KERAS_TENSORFLOW = "keras-tensorflow"
-    KERAS_JAX = "keras-jax"
 
 
 class WeightType(StrEnum):

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from gpubench.profile.cache import classic_names, load_profiles, profile_of, profiles_of
+from gpubench.profile.cache import classic_names, load_profiles, profile_of, profiles_of, run_names
 from gpubench.profile.trace import profile_workload
 
-__all__ = ["classic_names", "load_profiles", "profile_of", "profile_workload", "profiles_of"]
+__all__ = ["classic_names", "load_profiles", "profile_of", "profile_workload", "profiles_of", "run_names"]

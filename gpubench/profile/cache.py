@@ -68,6 +68,12 @@ def classic_names() -> tuple[str, ...]:
     return tuple(name for name in workload_names() if name not in shipped or shipped[name].is_classic)
 
 
+def run_names() -> tuple[str, ...]:
+    """The installed workloads that can be run: not those that are described only."""
+    shipped = load_profiles()
+    return tuple(name for name in workload_names() if name not in shipped or shipped[name].is_run)
+
+
 def write_profiles(profiles: Iterable[WorkloadProfile]) -> None:
     """Write the file that ``load_profiles`` reads."""
     ordered = sorted(profiles, key=lambda p: p.name)
