@@ -67,9 +67,7 @@ def load_own(reference: str) -> Workload:
     """
     match, name = _match(reference), own_name(reference)
     if match["config"] is not None:
-        config = _config(match)
-        version = zlib.crc32(read_bytes(config, MOST_SOURCE_BYTES, follow_links=True))
-        return _by_config(config, name, version)
+        return _by_config(_config(match), name, _sources(match, None))
     file = _file(match)  # before their code can go to another folder
     found, module = import_own(reference)
     if isinstance(found, Workload):
@@ -198,6 +196,8 @@ def _file(match: re.Match[str]) -> Path | None:
 
 
 def _sources(match: re.Match[str], file: Path | None) -> int:
+    if match["config"] is not None:
+        return zlib.crc32(read_bytes(_config(match), MOST_SOURCE_BYTES, follow_links=True))
     return source_checksum(root_of(match["module"])) if file is None else source_checksum(file.parent, file)
 
 

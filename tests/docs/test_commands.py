@@ -6,6 +6,7 @@ but the minutes of it is executed.
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -58,6 +59,19 @@ ELSEWHERE = {
 }
 """How a line begins that needs a network, a fresh environment, minutes or cards, and what executes it."""
 
+CONFIG = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 64,
+    "max_position_embeddings": 8192,
+}
+"""Of the model of Hugging Face that a page calls PATH."""
+
 ANSWERS = {"check": {0, 1}, "compare": {0, 1, 6}, "doctor": {0, 1}}
 """Exit codes of verbs that judge; all others end with 0."""
 
@@ -108,6 +122,8 @@ def place(tmp_path, monkeypatch, measured):
     results = tmp_path / "results"
     shutil.copytree(produce.RESULTS, results)
     shutil.copytree(produce.RESULTS, tmp_path / "runs")
+    (tmp_path / "PATH").mkdir()
+    (tmp_path / "PATH" / "config.json").write_text(json.dumps(CONFIG))
     monkeypatch.chdir(tmp_path)
 
     def stores(prepared):
