@@ -42,10 +42,19 @@ def verb(
     if prepared.follows:
         _follow(prepared)
         return
-    for doubt in prepared.doubts:
+    for doubt in _doubts(prepared):
         say(doubt)
     session = _measure(prepared)
     _tell(session, prepared, request, report, as_json=json)
+
+
+def _doubts(prepared: Prepared) -> tuple[str, ...]:
+    """What may not fit in the memory of the device."""
+    from gpubench.predict.memory import doubts
+    from gpubench.record.store import newest_runs
+
+    stored = newest_runs(prepared.root).runs
+    return doubts(prepared.plan, prepared.profiles, prepared.device, stored)
 
 
 def _follow(prepared: Prepared) -> None:

@@ -6,13 +6,26 @@ A measured peak of the same case, on any GPU, replaces the model; of another bat
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from gpubench.models import Case, GpuSpec, MeasuredMemory, MemoryFit, MemoryNeed
-from gpubench.predict.anchors import Reading
+from gpubench.models import (
+    Case,
+    DeviceProfile,
+    GpuSpec,
+    MeasuredMemory,
+    MemoryFit,
+    MemoryNeed,
+    Run,
+    WorkloadProfile,
+)
+from gpubench.predict.anchors import Reading, readings_of
 from gpubench.predict.question import Question
 from gpubench.profile import memory
-from gpubench.profile.allowance import card_of, class_of
+from gpubench.profile.allowance import card_of, card_of_device, class_of
+
+if TYPE_CHECKING:
+    from gpubench.measure.plan import Plan
 
 
 def fit_of(
@@ -34,10 +47,48 @@ def fit_of(
         question.profile,
         case,
         card,
-        measured=_same_case(case, spec, readings, accumulate),
+        measured=_same_case(case, spec.key, readings, accumulate),
         scale=scale_of(question, readings),
         accumulate=accumulate,
     )
+
+
+def doubts(
+    made: Plan, profiles: Mapping[str, WorkloadProfile], device: DeviceProfile, runs: Sequence[Run]
+) -> tuple[str, ...]:
+    """One line for each case of a plan that does not surely fit the device; none where it was searched.
+
+    They are tried all the same: the device decides.
+
+    Args:
+        made: The plan.
+        profiles: By the reference of the workload.
+        device: Where. A CPU swaps, and is not judged.
+        runs: What was measured before.
+    """
+    card = card_of_device(device)
+    if card is None or made.on_cpu:
+        return ()
+    lines = []
+    for planned in made.cases:
+        case = planned.case
+        if planned.batch_choice == "largest":
+            continue
+        profile = profiles[planned.reference]
+        question = Question(
+            profile=profile, precision=case.precision, task=case.task, framework=case.framework
+        )
+        readings = readings_of(question, runs, ())
+        fit = memory.judge(
+            profile,
+            case,
+            card,
+            measured=_same_case(case, device.gpu_key, readings),
+            scale=scale_of(question, readings),
+        )
+        if not fit.fits:
+            lines.append(f"{case.workload} {case.precision} batch {case.batch_size}: {fit.text()}")
+    return tuple(dict.fromkeys(lines))
 
 
 def need_of(
@@ -48,7 +99,7 @@ def need_of(
         question.profile,
         case,
         class_of(spec),
-        measured=_same_case(case, spec, readings, accumulate),
+        measured=_same_case(case, spec.key, readings, accumulate),
         scale=scale_of(question, readings),
         accumulate=accumulate,
     )
@@ -72,7 +123,7 @@ def scale_of(question: Question, readings: Sequence[Reading]) -> float:
 
 
 def _same_case(
-    case: Case, spec: GpuSpec, readings: Sequence[Reading], accumulate: int
+    case: Case, gpu_key: str | None, readings: Sequence[Reading], accumulate: int = 1
 ) -> MeasuredMemory | None:
     """The largest peak measured of this case; execution and the type of half precision change nothing."""
     same = [
@@ -93,5 +144,5 @@ def _same_case(
         reserved_bytes=most.peak_reserved_bytes,
         device_bytes=most.device_bytes,
         card_class=class_of(most.spec),
-        same_card=most.spec.key == spec.key,
+        same_card=most.spec.key == gpu_key,
     )

@@ -7,7 +7,7 @@ import secrets
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,6 @@ from gpubench.measure.following import follow_jobs
 from gpubench.measure.frameworks import need_frameworks, profiles_in
 from gpubench.measure.launcher import STOPPING_S, Control, Launcher, Record, say_nothing
 from gpubench.measure.meeting import Meeting, meet
-from gpubench.measure.memory_words import doubts
 from gpubench.measure.messages import Ready
 from gpubench.measure.plan import Plan, check_request, plan
 from gpubench.measure.request import RunRequest
@@ -47,6 +46,7 @@ from gpubench.models import (
     Settings,
     StartState,
     Status,
+    WorkloadProfile,
 )
 from gpubench.needs import need_torch
 from gpubench.probe.identity import storable
@@ -84,7 +84,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     """A request that has passed every check; nothing has been measured yet.
 
     Attributes:
-        doubts: Of cases that do not surely fit in the device's memory, a line each.
+        profiles: Of its workloads, by the reference of each.
         meeting: Where the machines of the job meet; None where this one works alone.
     """
 
@@ -97,7 +97,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     start: StartState | None = None
     resumed: Run | None = None
     resumed_from: Path | None = None
-    doubts: tuple[str, ...] = ()
+    profiles: Mapping[str, WorkloadProfile] = {}
     meeting: Meeting | None = None
 
     @property
@@ -191,7 +191,7 @@ def _prepare(request: RunRequest, on_trial: OnTrial, *, store_results: bool) -> 
         start=start,
         resumed=resumed,
         resumed_from=found,
-        doubts=doubts(made, profiles, device),
+        profiles=profiles,
         meeting=meeting,
     )
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from memory_cases import case_of
+from predict.runs import run_of
 
 from gpubench.errors import MisuseError
 from gpubench.measure.batch_search import (
@@ -19,10 +20,10 @@ from gpubench.measure.batch_search import (
     with_largest_batches,
 )
 from gpubench.measure.budget import budget_of
-from gpubench.measure.memory_words import doubts
 from gpubench.measure.plan import Plan, PlannedCase, plan
 from gpubench.measure.request import RunRequest
 from gpubench.models import Case, DeviceProfile, Execution, Precision, TaskKind
+from gpubench.predict.memory import doubts
 from gpubench.profile import load_profiles
 from gpubench.profile.memory import MOST_BATCH, UNTRACED_FACTOR, peak_memory_bytes
 from gpubench.units import GIB
@@ -91,13 +92,19 @@ def test_a_run_is_told_which_cases_do_not_surely_fit() -> None:
         seed=0,
         cases=tuple(PlannedCase(reference="vgg16", case=c) for c in cases),
     )
-    told = doubts(made, {"vgg16": load_profiles()["vgg16"]}, small)
+    profiles = {"vgg16": load_profiles()["vgg16"]}
+    told = doubts(made, profiles, small, ())
     assert [line.split(":")[0] for line in told] == ["vgg16 fp32 batch 64", "vgg16 amp-fp16 batch 64"]
     assert all("does not fit; largest batch" in line for line in told)
-    assert doubts(made, {"vgg16": load_profiles()["vgg16"]}, large) == ()
-    assert doubts(made, {"vgg16": load_profiles()["vgg16"]}, CPU) == ()
+    assert doubts(made, profiles, large, ()) == ()
+    assert doubts(made, profiles, CPU, ()) == ()
     searched = tuple(msgspec.structs.replace(c, batch_choice="largest") for c in made.cases)
-    assert doubts(msgspec.structs.replace(made, cases=searched), {}, small) == ()
+    assert doubts(msgspec.structs.replace(made, cases=searched), {}, small, ()) == ()
+    t4 = "nvidia-tesla-t4-16gb"
+    less = run_of(t4, (cases[0], 100.0), peak_memory_bytes=2 * GIB, peak_reserved_bytes=2 * GIB)
+    more = run_of(t4, (cases[0], 100.0), peak_memory_bytes=90 * GIB, peak_reserved_bytes=90 * GIB)
+    assert doubts(made, profiles, small, [less]) == (), "what was measured replaces the model"
+    assert doubts(made, profiles, large, [more])[0].startswith("vgg16 fp32 batch 64: ")
 
 
 def test_untraced_the_inputs_that_lie_ready_count_and_the_ceiling_is_one() -> None:
