@@ -103,4 +103,6 @@ def test_the_warm_up_of_a_capture_waits_for_what_made_the_model(gpu):
     work = work_of(gpu)
     work.step(0)  # nobody has waited for the end of it
     work.model.words.weight.data.mul_(1)
-    prepare(work)(0)
+    before = len(work.tokens_at_s)
+    prepare(work)(0)  # the fake raises where the side stream reads what is still being written
+    assert len(work.tokens_at_s) > before
