@@ -137,6 +137,25 @@ def test_a_model_whose_output_does_not_fit_is_unsupported_with_both_shapes(tmp_p
 
 
 @pytest.mark.slow
+def test_a_compiled_model_may_name_its_loss_as_keras_users_do(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    orders = []
+    for loss in ("mse", "sparse_categorical_crossentropy", "categorical_crossentropy"):
+        model = tmp_path / f"{loss}.py"
+        model.write_text(
+            "import keras\n"
+            "def build(batch_size):\n"
+            "    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, activation='softmax')])\n"
+            f"    model.compile(optimizer='adam', loss='{loss}')\n"
+            "    return model\n",
+            encoding="utf-8",
+        )
+        orders.append(f"{model}/fp32/compile")
+    for order, end in zip(orders, in_child(Framework.KERAS_JAX, *orders)["ends"], strict=True):
+        assert end["status"] == "ok", (order, end["reason"])
+
+
+@pytest.mark.slow
 def test_a_model_that_sets_another_backend_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     model = tmp_path / "other.py"
@@ -152,6 +171,79 @@ def test_a_model_that_sets_another_backend_is_refused(tmp_path: Path) -> None:
     assert end["status"] == "unsupported"
     assert "tensorflow" in end["reason"]
     assert "--framework keras-tensorflow" in end["reason"]
+
+
+GPU_IN_JAX = """
+import jax
+class Gpu:
+    platform, device_kind, peak_bytes = "gpu", "NVIDIA H100 80GB HBM3", 100
+    def memory_stats(self):
+        return {"peak_bytes_in_use": self.peak_bytes}
+gpu = Gpu()
+jax.devices = lambda *_: [gpu]
+from gpubench.errors import NoDeviceError
+from gpubench.measure import keras_steps
+from gpubench.models import DeviceProfile, Framework
+JAX = Framework.KERAS_JAX
+probed = DeviceProfile(backend="nvidia", name="NVIDIA H100 80GB HBM3")
+assert keras_steps.check_gpu(probed, JAX) == ()
+gpu.device_kind = "NVIDIA A100-SXM4-80GB"
+try:
+    keras_steps.check_gpu(probed, JAX)
+except NoDeviceError as error:
+    assert "name" in str(error)
+else:
+    raise AssertionError("another GPU than the probed one was taken")
+
+peak = keras_steps.PeakMemory(JAX)
+assert peak.read() is None, "an earlier case's peak is not this one's"
+gpu.peak_bytes = 300
+assert peak.read() == 300
+
+def no_driver(*_):
+    raise RuntimeError("Unable to initialize backend 'cuda': no driver")
+jax.devices = no_driver
+assert "no driver" in keras_steps.why_no_gpu(JAX)
+try:
+    keras_steps.on_device(JAX, is_cpu=False)
+except keras_steps.NotHereError as error:
+    assert "no driver" in str(error)
+else:
+    raise AssertionError("a GPU that does not open was taken")
+"""
+
+
+@pytest.mark.slow
+def test_the_gpu_of_a_backend_is_the_probed_one_and_its_peak_the_case_s_own() -> None:
+    pytest.importorskip("jax")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", GPU_IN_JAX],
+        env={**os.environ, **frameworks.variables_of(Framework.KERAS_JAX, CPU)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.slow
+def test_what_keras_would_run_uncompiled_is_never_called_compiled(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    model = tmp_path / "uncompiled.py"
+    model.write_text(
+        "import keras\n"
+        "def build(batch_size):\n"
+        "    layer = keras.layers.Dense(1)\n"
+        "    layer.supports_jit = False\n"
+        "    model = keras.Sequential([keras.Input((3,)), layer])\n"
+        "    model.compile(optimizer='sgd', loss='mse')\n"
+        "    return model\n",
+        encoding="utf-8",
+    )
+    compiled, eager = in_child(Framework.KERAS_JAX, f"{model}/fp32/compile", f"{model}/fp32/eager")["ends"]
+    assert (compiled["status"], eager["status"]) == ("unsupported", "ok")
+    assert "(Dense)" in compiled["reason"]
 
 
 @pytest.mark.slow
