@@ -15,7 +15,7 @@ from gpubench.errors import MisuseError
 from gpubench.measure import frameworks
 from gpubench.measure.clock import Clock
 from gpubench.measure.loop import CallLoop
-from gpubench.measure.plan import plan
+from gpubench.measure.plan import check_request, plan
 from gpubench.measure.request import RunRequest
 from gpubench.models import (
     Case,
@@ -296,6 +296,20 @@ def test_each_framework_is_measured_in_its_own_executions() -> None:
         (Framework.KERAS_JAX, Execution.COMPILE, Precision.FP32),
     ]
     assert not any(found.values())
+
+
+def test_a_framework_named_twice_is_measured_once() -> None:
+    request = RunRequest(frameworks=("keras-jax", "keras-jax"), precisions=("fp32",), workloads=("cnn",))
+    assert len(plan(request, CPU, {"cnn": load_profiles()["cnn"]}).cases) == 1
+
+
+@pytest.mark.parametrize("given", [{"gpus": 2}, {"batch_size": "max"}, {"micro": "only"}])
+def test_what_torch_alone_does_is_refused_before_anything_is_measured(given: dict[str, object]) -> None:
+    request = RunRequest(**{"frameworks": ("torch", "keras-jax"), "workloads": ("cnn",)} | given)
+    if "micro" in given:
+        request = msgspec.structs.replace(request, workloads=RunRequest().workloads)
+    with pytest.raises(MisuseError, match=r"in torch alone: leave out --framework keras-jax$"):
+        check_request(request, ["cnn"])
 
 
 @pytest.mark.parametrize("framework", KERAS)
