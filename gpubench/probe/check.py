@@ -16,11 +16,11 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     status: Literal["ok", "none", "warn", "fail"]
     seen: str
-    mend: str | None = None
+    fix: str | None = None
 
 
 def ok(name: str, seen: str) -> Check:
-    """Nothing to mend."""
+    """Nothing to fix."""
     return Check(name=name, status="ok", seen=seen)
 
 
@@ -29,11 +29,11 @@ def none(name: str, seen: str) -> Check:
     return Check(name=name, status="none", seen=seen)
 
 
-def warn(name: str, seen: str, mend: str) -> Check:
+def warn(name: str, seen: str, fix: str) -> Check:
     """A run works, and its figures are worth less."""
-    return Check(name=name, status="warn", seen=seen, mend=mend)
+    return Check(name=name, status="warn", seen=seen, fix=fix)
 
 
-def fail(name: str, seen: str, mend: str) -> Check:
+def fail(name: str, seen: str, fix: str) -> Check:
     """A run does not work."""
-    return Check(name=name, status="fail", seen=seen, mend=mend)
+    return Check(name=name, status="fail", seen=seen, fix=fix)

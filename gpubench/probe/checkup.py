@@ -1,4 +1,4 @@
-"""The checks of `gpubench doctor`, from the software up: each says what was seen and how to mend it."""
+"""The checks of `gpubench doctor`, from the software up: each says what was seen and how to fix it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpubench.precisions import forcing_tf32
 from gpubench.probe.backend import DeviceState, ProbeReport, Problem, unusable
 from gpubench.probe.check import Check, fail, none, ok, warn
 from gpubench.probe.checkup_host import host_checks
-from gpubench.probe.held_back import held_back
+from gpubench.probe.limits import limits
 from gpubench.probe.preflight import kept_out
 from gpubench.probe.torch_build import torch_problem
 from gpubench.probe.torch_view import torch_view
@@ -88,8 +88,8 @@ def _binding() -> Check:
         return fail(name, "nvidia-ml-py is not installed", "pip install nvidia-ml-py")
     seen = f"nvidia-ml-py {metadata.version('nvidia-ml-py')}"
     if "pynvml" in installed:
-        mend = "pip uninstall pynvml, then pip install --force-reinstall nvidia-ml-py"
-        return warn(name, f"{seen}, and the retired package pynvml beside it", mend)
+        fix = "pip uninstall pynvml, then pip install --force-reinstall nvidia-ml-py"
+        return warn(name, f"{seen}, and the retired package pynvml beside it", fix)
     return ok(name, seen)
 
 
@@ -107,8 +107,8 @@ def _from_problem(problem: Problem, *, listed: bool) -> Check:
         name = f"GPU {problem.device_index}"
     seen = problem.seen()
     if problem.exit_code:
-        return fail(name, seen, problem.mend)
-    return warn(name, seen, problem.mend) if listed else none(name, seen)
+        return fail(name, seen, problem.fix)
+    return warn(name, seen, problem.fix) if listed else none(name, seen)
 
 
 def _visibility(
@@ -124,14 +124,14 @@ def _visibility(
     try:
         visible = visible_devices(gpus, variables, unusable=broken)
     except (MisuseError, NoDeviceError) as error:
-        seen, _, mend = str(error).partition("; ")
-        yield fail(name, seen, mend)
+        seen, _, fix = str(error).partition("; ")
+        yield fail(name, seen, fix)
         return
     if visible:
         yield ok(name, f"{text!r} leaves " + ", ".join(f"GPU {d.index}" for d in visible))
     else:
-        mend = "ask the scheduler for a GPU" if given_none(variables) else f"unset {name}"
-        yield warn(name, f"{why_hidden(variables)}: runs measure the CPU", mend)
+        fix = "ask the scheduler for a GPU" if given_none(variables) else f"unset {name}"
+        yield warn(name, f"{why_hidden(variables)}: runs measure the CPU", fix)
 
 
 def _torch_reaches(gpus: Sequence[DeviceProfile], variables: Mapping[str, str]) -> Iterator[Check]:
@@ -139,23 +139,23 @@ def _torch_reaches(gpus: Sequence[DeviceProfile], variables: Mapping[str, str]) 
     for device in gpus:
         if torch_problem(device) is not None:
             return  # said already
-        seen, mend = torch_view(device, variables)
+        seen, fix = torch_view(device, variables)
         name = f"GPU {device.index} in torch"
-        yield ok(name, seen) if mend is None else fail(name, seen, mend)
+        yield ok(name, seen) if fix is None else fail(name, seen, fix)
 
 
 def _gpu(device: DeviceProfile, state: DeviceState | None) -> Iterator[Check]:
     name = f"GPU {device.index}"
     if state is not None and (refusal := _kept_out(device, state)) is not None:
-        seen, _, mend = refusal.partition("; ")
-        yield fail(name, seen, mend)
+        seen, _, fix = refusal.partition("; ")
+        yield fail(name, seen, fix)
         state = msgspec.structs.replace(state, compute_mode=None)  # said already
-    reasons = held_back(device, state)
+    reasons = limits(device, state)
     if not reasons:
         yield ok(name, f"{plain(device.name or 'unnamed')}, nothing holds it back")
     for reason in reasons:
-        seen, _, mend = reason.partition("; ")
-        yield warn(name, seen, mend or "runs are marked with it; compare them with like only")
+        seen, _, fix = reason.partition("; ")
+        yield warn(name, seen, fix or "runs are marked with it; compare them with like only")
     if state is not None and state.persistence_mode is False and not device.mig_enabled:
         seen = "persistence mode is off: the driver unloads between runs and starts slowly"
         yield warn(name, seen, f"nvidia-smi -i {device.index} -pm 1")

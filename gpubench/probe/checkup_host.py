@@ -34,8 +34,8 @@ def _nodes(root: Path) -> Iterator[Check]:
     wanted = [n for n in nodes if not n.is_dir()]
     closed = [f"/dev/{n.name}" for n in wanted if not os.access(n, os.R_OK | os.W_OK)]
     if closed:
-        mend = "join the group that owns them (often video or render), then log in again"
-        yield fail("device nodes", "no access to " + ", ".join(closed), mend)
+        fix = "join the group that owns them (often video or render), then log in again"
+        yield fail("device nodes", "no access to " + ", ".join(closed), fix)
     elif wanted:
         yield ok("device nodes", f"{len(wanted)} below /dev/nvidia*, all open to this user")
 
@@ -59,8 +59,8 @@ def _processors(root: Path) -> Iterator[Check]:
     seen = f"{name}, {count(threads, 'thread') if threads else 'threads unknown'}"
     if quota is not None and threads is not None and quota < threads:
         seen += f", of which the control group allows the time of {format_number(quota)}"
-        mend = f"set OMP_NUM_THREADS={max(1, int(quota))}, or raise the container's CPU limit"
-        yield warn("processors", seen, mend)
+        fix = f"set OMP_NUM_THREADS={max(1, int(quota))}, or raise the container's CPU limit"
+        yield warn("processors", seen, fix)
     else:
         yield ok("processors", seen)
 

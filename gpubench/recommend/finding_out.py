@@ -20,7 +20,7 @@ from gpubench.recommend.economics import MINUTES_PER_HOUR
 from gpubench.recommend.objective import sorted_by
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import Rows
-from gpubench.recommend.trial import TRIAL_MINUTES, can_be_tried
+from gpubench.recommend.skypilot import TRIAL_MINUTES, can_be_tried
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]

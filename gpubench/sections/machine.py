@@ -10,8 +10,8 @@ from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Fact, Facts, Paragraph, Part
 from gpubench.models import DeviceProfile
 from gpubench.probe.backend import DeviceState, Host, ProbeReport
-from gpubench.probe.held_back import held_back
 from gpubench.probe.identity import uuid_is_blank
+from gpubench.probe.limits import limits
 from gpubench.probe.nvml_profile import fp32_flops_per_s
 from gpubench.sections.device import driver_and_data_sheet
 from gpubench.specs import load_specs
@@ -60,7 +60,7 @@ def _lines(device: DeviceProfile, state: DeviceState | None) -> list[Paragraph]:
     at = "" if bandwidth is None else f" at {format_si(bandwidth, 'B/s')}"
     line = f"GPU {device.index}  {_name(device)}, {_whole(device.sm_count)} SMs, {size}{at}"
     return [
-        Paragraph(text=text) for text in (line, *(f"       held back: {x}" for x in held_back(device, state)))
+        Paragraph(text=text) for text in (line, *(f"       held back: {x}" for x in limits(device, state)))
     ]
 
 
@@ -93,7 +93,7 @@ def _here(device: DeviceProfile, state: DeviceState | None, *, several: bool) ->
     place = f"{device.uuid or UNKNOWN} at PCI {device.pci_bus_id or UNKNOWN}"
     if device.uuid is not None and uuid_is_blank(device.uuid):
         place = f"all zeros: matched by PCI bus id {device.pci_bus_id or UNKNOWN}"
-    reasons = held_back(device, state) or ["nothing that the driver shows"]
+    reasons = limits(device, state) or ["nothing that the driver shows"]
     peak = fp32_flops_per_s(device)
     return (
         *((Fact(term="GPU", value=str(device.index)),) if several else ()),
