@@ -18,7 +18,7 @@ import secrets
 import stat
 import time
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -141,6 +141,26 @@ def _kind(facts: os.stat_result) -> str:
 
 
 # --- out -------------------------------------------------------------------------------------------------
+
+
+def table_json(value: Any, *, order: Literal["sorted"] | None = None) -> bytes:
+    """Encode a table to be read and compared by eye: whatever fits on one line stands on one."""
+    return f"{_laid_out(msgspec.to_builtins(value, order=order), 0)}\n".encode()
+
+
+_LINE_CHARACTERS = 160
+
+
+def _laid_out(value: Any, depth: int) -> str:
+    line = msgspec.json.format(msgspec.json.encode(value), indent=0).decode()
+    if not isinstance(value, dict | list | tuple) or depth + len(line) <= _LINE_CHARACTERS:
+        return line
+    if isinstance(value, dict):
+        rows = [f'"{key}": {_laid_out(each, depth + 1)}' for key, each in value.items()]
+    else:
+        rows = [_laid_out(each, depth + 1) for each in value]
+    start, end = "\n" + " " * (depth + 1), "\n" + " " * depth
+    return line[0] + start + f",{start}".join(rows) + end + line[-1]
 
 
 def write_file(path: Path, data: bytes, *, mode: int = 0o666, hint: str = "") -> None:

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from scipy import optimize, stats
 
-from gpubench.files import write_file
+from gpubench.files import table_json, write_file
 from gpubench.models import CardClass, Checkpointing
 from gpubench.predict.arrays import Array
 from gpubench.profile.allowance import ALLOWANCE_FILE, Allowance, ClassAllowance, class_of, device_bytes
@@ -189,8 +189,7 @@ def _score(pairs: Sequence[tuple[float, float]]) -> Score:
 
 def write(allowance: Allowance) -> None:
     """Write the file that predictions read."""
-    encoded = msgspec.json.format(msgspec.json.encode(allowance), indent=1)
-    write_file(data_path(ALLOWANCE_FILE), encoded + b"\n")
+    write_file(data_path(ALLOWANCE_FILE), table_json(allowance))
 
 
 if __name__ == "__main__":
