@@ -8,15 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpubench.arrays import Floats, Indices
 from gpubench.models import Sureness
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.objective import drawn_merits, sorted_by
 from gpubench.recommend.prices import drawn_prices
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.ties import SURE, bands, chances, wins
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
 
 IN_DETAIL = 1000
 """Rows whose ties are worked out; below them each row has a rank of its own."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from gpubench.arrays import Floats
+
 Figure = TypeVar("Figure", float, Floats)
 
 SECONDS_PER_HOUR = 3600.0

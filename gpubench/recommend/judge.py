@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from gpubench.arrays import Indices
 from gpubench.labels import gpu_name
 from gpubench.models import BuyOrRent, GpuSpec, Offer, RankedOffer, Ranking
 from gpubench.offers.moves import USUAL_DRIFT, asks_of
@@ -346,7 +346,7 @@ def _best_to_own(request: RankRequest, pool: Candidates, today: date) -> RankedO
     return beside(Rows(request, pool, first, chances_of(request, pool, first), today=today)[0])
 
 
-def _headline(request: RankRequest, pool: Candidates, order: NDArray[np.int64]) -> tuple[int, int]:
+def _headline(request: RankRequest, pool: Candidates, order: Indices) -> tuple[int, int]:
     """Return the rows, in order, of the fastest offer and of the cheapest by the hour."""
     time, _ = objective.time_and_cost(request, pool, order)
     return int(np.argmin(time)), int(np.argmin(pool.price[order]))

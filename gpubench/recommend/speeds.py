@@ -9,12 +9,11 @@ from typing import Protocol
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from gpubench.arrays import Floats
 from gpubench.models import Basis, Estimate
 from gpubench.predict.question import Refusal
 
-Floats = NDArray[np.float64]
 Answers = Mapping[str, Estimate | Refusal]
 
 
