@@ -12,7 +12,7 @@ from gpubench.errors import ExitCode
 
 if TYPE_CHECKING:
     from gpubench.blocks.parts import Part
-    from gpubench.probe.check import Check
+    from gpubench.probe.checkup import Check
 
 
 def register(app: typer.Typer) -> None:
@@ -40,7 +40,7 @@ def _storage(results: Path | None) -> Check:
     import shutil
 
     from gpubench.errors import StorageError
-    from gpubench.probe.check import fail, ok
+    from gpubench.probe.checkup import fail, ok
     from gpubench.record.store import check_writable, results_root
     from gpubench.units import format_bytes
 

@@ -20,6 +20,9 @@ _DEVICES_IN_REPR = 8
 _DEVICES_IN_TABLE = 20
 
 
+OR_CPU = "or measure on the CPU with --device cpu"
+
+
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """Something that keeps a device from being used, or a reading from being had.
 

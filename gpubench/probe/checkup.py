@@ -6,22 +6,57 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
+from pathlib import Path
+from typing import Literal
 
 import msgspec
+import psutil
 
 from gpubench.errors import MisuseError, NoDeviceError
 from gpubench.models import DeviceProfile
 from gpubench.needs import INSTALL_TORCH, OR_CPU_BUILD
 from gpubench.precisions import forcing_tf32
+from gpubench.probe import cpu, system
 from gpubench.probe.backend import DeviceState, ProbeReport, Problem, unusable
-from gpubench.probe.check import Check, fail, none, ok, warn
-from gpubench.probe.checkup_host import host_checks
 from gpubench.probe.limits import limits
 from gpubench.probe.preflight import kept_out
 from gpubench.probe.torch_build import torch_problem
 from gpubench.probe.torch_view import torch_view
 from gpubench.probe.visible import CUDA_VARIABLE, given_none, visible_devices, why_hidden
-from gpubench.units import count, plain
+from gpubench.units import GIB, count, format_bytes, format_number, plain
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """What was looked at and seen: ``fail`` keeps a run from it, ``warn`` makes its figures worth less.
+
+    ``none`` is neither: what was looked for is not here, and nothing needs it.
+    """
+
+    name: str
+    status: Literal["ok", "none", "warn", "fail"]
+    seen: str
+    fix: str | None = None
+
+
+def ok(name: str, seen: str) -> Check:
+    """Nothing to fix."""
+    return Check(name=name, status="ok", seen=seen)
+
+
+def none(name: str, seen: str) -> Check:
+    """What was looked for is not here, and nothing needs it."""
+    return Check(name=name, status="none", seen=seen)
+
+
+def warn(name: str, seen: str, fix: str) -> Check:
+    """A run works, and its figures are worth less."""
+    return Check(name=name, status="warn", seen=seen, fix=fix)
+
+
+def fail(name: str, seen: str, fix: str) -> Check:
+    """A run does not work."""
+    return Check(name=name, status="fail", seen=seen, fix=fix)
+
 
 _NEWEST_PYTHON = (3, 13)
 _OLDEST_TORCH = (2, 4)
@@ -180,3 +215,87 @@ def _variables(variables: Mapping[str, str]) -> Iterator[Check]:
             yield warn(name, plain(f"{variable}={variables[variable]} {effect}"), f"unset {variable}")
     if not forced:
         yield ok(name, "no variable forces TF32")
+
+
+_BUSY_SHARE = 0.25
+_LITTLE_MEMORY_BYTES = 4 * GIB
+_LITTLE_SHARED_BYTES = GIB // 2
+
+
+def host_checks(root: Path = Path("/")) -> list[Check]:
+    """Every check of the host; ``root`` is "/" but in tests."""
+    return [
+        *_nodes(root),
+        *_container(root),
+        *_processors(root),
+        *_governor(root),
+        *_other_work(),
+        *_memory(root),
+    ]
+
+
+def _nodes(root: Path) -> Iterator[Check]:
+    nodes = sorted((root / "dev").glob("nvidia*"))
+    wanted = [n for n in nodes if not n.is_dir()]
+    closed = [f"/dev/{n.name}" for n in wanted if not os.access(n, os.R_OK | os.W_OK)]
+    if closed:
+        fix = "join the group that owns them (often video or render), then log in again"
+        yield fail("device nodes", "no access to " + ", ".join(closed), fix)
+    elif wanted:
+        yield ok("device nodes", f"{len(wanted)} below /dev/nvidia*, all open to this user")
+
+
+def _container(root: Path) -> Iterator[Check]:
+    kind = system.container(root)
+    if kind is None:
+        return
+    shared = root / "dev/shm"
+    size = psutil.disk_usage(str(shared)).total if shared.is_dir() else None
+    if size is not None and size < _LITTLE_SHARED_BYTES:
+        seen = f"{kind}, shared memory {format_bytes(size)}: data loaders with workers need more"
+        yield warn("container", seen, "start it with --shm-size=8g or --ipc=host")
+    else:
+        yield ok("container", kind)
+
+
+def _processors(root: Path) -> Iterator[Check]:
+    threads, quota = system.usable_threads(), system.cpu_quota(root)
+    name = cpu.cpu_name(root) or "unknown"
+    seen = f"{name}, {count(threads, 'thread') if threads else 'threads unknown'}"
+    if quota is not None and threads is not None and quota < threads:
+        seen += f", of which the control group allows the time of {format_number(quota)}"
+        fix = f"set OMP_NUM_THREADS={max(1, int(quota))}, or raise the container's CPU limit"
+        yield warn("processors", seen, fix)
+    else:
+        yield ok("processors", seen)
+
+
+def _governor(root: Path) -> Iterator[Check]:
+    policy = system.cpu_governor(root)
+    if policy is None:
+        yield ok("clock policy", "not told (a virtual machine, most often)")
+    elif policy in {"powersave", "conservative", "ondemand"}:
+        seen = f"governor {policy}: host-bound figures vary with it"
+        yield warn("clock policy", seen, "cpupower frequency-set -g performance")
+    else:
+        yield ok("clock policy", f"governor {policy}")
+
+
+def _other_work() -> Iterator[Check]:
+    if not hasattr(os, "getloadavg"):
+        return
+    load, threads = os.getloadavg()[0], system.usable_threads() or 1
+    seen = f"load {format_number(load)} on {count(threads, 'thread')}"
+    if load > max(1.0, _BUSY_SHARE * threads):
+        yield warn("other work", seen, "close other programs: they disturb host-bound figures")
+    else:
+        yield ok("other work", seen)
+
+
+def _memory(root: Path) -> Iterator[Check]:
+    total, free = cpu.memory_bytes(root), int(psutil.virtual_memory().available)
+    seen = f"{format_bytes(min(free, total))} free of {format_bytes(total)}"
+    if min(free, total) < _LITTLE_MEMORY_BYTES:
+        yield warn("memory", seen, "close programs: a large batch may be killed by the system")
+    else:
+        yield ok("memory", seen)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpubench.errors import ExitCode
-from gpubench.probe.backend import Problem
+from gpubench.probe.backend import OR_CPU, Problem
 from gpubench.probe.guard import HungCallError
 from gpubench.probe.system import container, read_text
 from gpubench.units import Seconds
@@ -21,7 +21,6 @@ SONAME = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
 NO_PERMISSION, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 4, 9, 12, 13
 GPU_IS_LOST, RESET_REQUIRED, VERSION_MISMATCH, IN_USE, UNKNOWN = 15, 16, 18, 19, 999
 _ABSENT, _UNUSABLE = ExitCode.DONE, ExitCode.NO_DEVICE
-_OR_CPU = "or measure on the CPU with --device cpu"
 _USUAL_FOLDERS = (
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -60,7 +59,7 @@ def hung(error: HungCallError, index: int | None = None, *, described: bool = Fa
     return Problem(
         what=f"{who} has stopped answering" if described else f"{who} does not answer",
         value=str(error),
-        fix=f"look for a stuck process and for Xid lines in the kernel log, reboot if need be, {_OR_CPU}",
+        fix=f"look for a stuck process and for Xid lines in the kernel log, reboot if need be, {OR_CPU}",
         exit_code=_ABSENT if described else _UNUSABLE,
         device_index=index,
     )
@@ -153,7 +152,7 @@ def not_opened(code: int, reason: str, library_version: str | None, root: Path =
         return Problem(
             what="the NVIDIA library found first is a stub without functions",
             value=path,
-            fix=f"take its folder off the loader path (LD_LIBRARY_PATH), {_OR_CPU}",
+            fix=f"take its folder off the loader path (LD_LIBRARY_PATH), {OR_CPU}",
             exit_code=_UNUSABLE,
         )
     what, value = {
@@ -233,7 +232,7 @@ def _not_loaded(root: Path) -> Problem:
     return Problem(
         what="the NVIDIA library cannot be loaded",
         value=f"{text}; a file lies at {lying[0]}" if lying else text,
-        fix=f"reinstall the driver, or fix the loader path (LD_LIBRARY_PATH), {_OR_CPU}",
+        fix=f"reinstall the driver, or fix the loader path (LD_LIBRARY_PATH), {OR_CPU}",
         exit_code=_UNUSABLE,
     )
 
@@ -279,10 +278,10 @@ def _fix(code: int, root: Path = Path("/")) -> str:
             "recreate the container"
         )
     return {
-        DRIVER_NOT_LOADED: f"load it (modprobe nvidia) or reboot, {_OR_CPU}",
+        DRIVER_NOT_LOADED: f"load it (modprobe nvidia) or reboot, {OR_CPU}",
         VERSION_MISMATCH: "reboot, or reload the module; in a container restart it",
         NO_PERMISSION: "join the group that owns /dev/nvidia* (often video or render)",
         IN_USE: "another program holds the driver exclusively: end it",
         GPU_IS_LOST: "a GPU fell off the bus: reboot; check power and seating",
         RESET_REQUIRED: "reset the GPU (nvidia-smi -r) or reboot",
-    }.get(code, f"see the kernel log (dmesg), reboot, {_OR_CPU}")
+    }.get(code, f"see the kernel log (dmesg), reboot, {OR_CPU}")

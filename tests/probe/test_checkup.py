@@ -13,9 +13,7 @@ from nvml.script import Fault, change, load_dump
 
 from gpubench.probe import checkup
 from gpubench.probe.backend import Host, ProbeReport
-from gpubench.probe.check import Check
-from gpubench.probe.checkup import check_up, failed
-from gpubench.probe.checkup_host import host_checks
+from gpubench.probe.checkup import Check, check_up, failed, host_checks
 from gpubench.probe.nvidia import NvidiaBackend
 from gpubench.probe.probe import probe
 
