@@ -23,7 +23,6 @@ from gpubench.cuda_check.plan import (
 )
 from gpubench.cuda_check.run import _until_s
 from gpubench.measure.capability import why_no_precision
-from gpubench.measure.request import CLASSIC
 from gpubench.models import DeviceProfile, Execution, Precision, TaskKind
 from gpubench.profile import load_profiles
 from gpubench.profile.memory import peak_memory_bytes
