@@ -154,7 +154,7 @@ def at_work(
         rows: Their ranking, with the hours of one job.
         request: The jobs of a month.
     """
-    assert request.jobs_per_month is not None
+    assert request.jobs_per_month is not None  # what is bought is compared at so many jobs
     hours = {row.offer: row.hours for row in rows}
     found = []
     for machine in machines:

@@ -144,7 +144,7 @@ def hours(request: RankRequest, pool: Candidates, rate: Floats, rows: Indices | 
     One job over all GPUs has the whole rate; of independent jobs each has one GPU. Owned hardware needs
     no start-up; what a spot instance loses is lost from its rate already.
     """
-    assert pool.work is not None
+    assert pool.work is not None  # hours are of a job; without one offers are ordered by value
     if not request.one_job_over_all_gpus:
         rate = rate / _beside(pool.count[rows], rate)
     work = economics.train_hours(pool.work.samples, rate)
