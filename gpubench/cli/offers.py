@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from gpubench.blocks.parts import Part
     from gpubench.offers.listing import ListedOffer
+    from gpubench.offers.refresh import Refreshed
     from gpubench.offers.snapshot import SourceOffers
     from gpubench.offers.table import OfferTable, SetAside
 
@@ -93,33 +94,36 @@ def refresh_(
             )
             for name, source in done.sources.items():
                 _say_source(name, source)
-    _say_set_aside(done.set_aside)
     unmet = done.named("failed") + (done.named("skipped") if provider else ())
-    if done.path is None and from_ is not None and not unmet:
-        say("nothing in it is newer than the prices here")
-    elif done.path is None:
-        say("no source answered: keeping the previous prices, see `gpubench offers list` for their age")
-    else:
+    up_to_date = from_ is not None and not unmet
+    _say_set_aside(done.set_aside)
+    if done.path is not None:
         say(f"written: {plain(str(done.path), 1000)}")
+    elif up_to_date:
+        say("nothing in it is newer than the prices here")
+    else:
+        say("no source answered: keeping the previous prices, see `gpubench offers list` for their age")
     if as_json:
-        print_json(
-            {
-                "path": None if done.path is None else str(done.path),
-                "sources": {
-                    name: {
-                        "state": source.state,
-                        "retrieved_at": source.retrieved_at,
-                        "offers": len(source.offers),
-                        "retired": source.retired,
-                        "reason": source.reason,
-                    }
-                    for name, source in done.sources.items()
-                },
-                "set_aside": [{"row": row, "reason": reason} for row, reason in done.set_aside],
-            }
-        )
-    if unmet or (done.path is None and from_ is None):
+        print_json(_refreshed_document(done))
+    if unmet or (done.path is None and not up_to_date):
         raise typer.Exit(ExitCode.NO)
+
+
+def _refreshed_document(done: Refreshed) -> dict[str, object]:
+    return {
+        "path": None if done.path is None else str(done.path),
+        "sources": {
+            name: {
+                "state": source.state,
+                "retrieved_at": source.retrieved_at,
+                "offers": len(source.offers),
+                "retired": source.retired,
+                "reason": source.reason,
+            }
+            for name, source in done.sources.items()
+        },
+        "set_aside": [{"row": row, "reason": reason} for row, reason in done.set_aside],
+    }
 
 
 def import_(

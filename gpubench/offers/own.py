@@ -9,7 +9,7 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from datetime import date, timedelta
 from decimal import Decimal
 from functools import partial
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from gpubench.errors import MisuseError
+from gpubench.files import many_objects
 from gpubench.models import Offer, Pricing
 from gpubench.offers import plausible
 from gpubench.offers.dates import price_day
@@ -49,7 +50,8 @@ def read_own(path: Path) -> OfferTable:
         MisuseError: If the file as a whole cannot be read; single bad rows are set aside instead.
     """
     tomorrow = today() + timedelta(days=1)
-    return offers_of_rows(read_rows(path), f"own price file {plain(path.name)}", latest=tomorrow)
+    with many_objects():
+        return offers_of_rows(read_rows(path), f"own price file {plain(path.name)}", latest=tomorrow)
 
 
 def offers_of_rows(table: Rows, default_source: str = "", latest: date = date.max) -> OfferTable:
@@ -79,45 +81,57 @@ def offers_of_rows(table: Rows, default_source: str = "", latest: date = date.ma
         set_aside.append(SetAside(_describe(table.name, numbered[at][0], rows[at]), reason))
 
     for at, said in enumerate(zip(*facts, strict=True)):
-        provider, instance, region, gpu_key, count, vcpus, ram, kind, day, source, text, rate = said
         if at in faults:
             put_aside(at, faults[at])
             continue
-        note = text or None
-        if rate or gpu_key in unstated:
-            note = _note(text, rate, unstated=gpu_key in unstated)
-        priced = False
-        for cells, pricing, term_years in prices:
-            cell = cells[at].strip()
-            if not cell:
-                continue
-            priced = True
-            try:
-                price = plausible.price(cell, kind)
-            except ImplausibleError as error:
-                put_aside(at, str(error))
-                continue
-            offer = Offer(
-                provider=provider,
-                instance=instance,
-                region=region,
-                gpu_key=gpu_key,
-                gpu_count=count,
-                vcpus=vcpus,
-                ram_bytes=ram,
-                price_usd_per_hour=price if rate is None else price * rate.usd_per_unit,
-                pricing=pricing,
-                kind=kind,
-                price_date=day,
-                source=source,
-                note=note,
-                term_years=term_years,
-            )
-            if offers.setdefault(offer_key(offer), offer) is not offer:
-                put_aside(at, f"a second {pricing} price of this instance in this region; the first is kept")
+        priced = [(cell, *how) for cells, *how in prices if (cell := cells[at].strip())]
         if not priced:
             put_aside(at, "no price")
+        for offer in _offers(said, priced, unstated):
+            if isinstance(offer, str):
+                put_aside(at, offer)
+            elif offers.setdefault(offer_key(offer), offer) is not offer:
+                again = f"a second {offer.pricing} price of this instance in this region; the first is kept"
+                put_aside(at, again)
     return OfferTable(offers=tuple(offers.values()), set_aside=tuple(set_aside))
+
+
+def _offers(
+    said: Sequence[Any], prices: Iterable[Sequence[Any]], unstated: Collection[str]
+) -> Iterator[Offer | str]:
+    """Make an offer of each price of a row, or say what is wrong with that price.
+
+    Args:
+        said: What the other cells say, as in ``_facts``.
+        prices: The cell, how one pays, and for how many years.
+        unstated: GPUs whose variant a price list leaves open.
+    """
+    provider, instance, region, gpu_key, count, vcpus, ram, kind, day, source, text, rate = said
+    note = text or None
+    if rate or gpu_key in unstated:
+        note = _note(text, rate, unstated=gpu_key in unstated)
+    for cell, pricing, term_years in prices:
+        try:
+            price = plausible.price(cell, kind)
+        except ImplausibleError as error:
+            yield str(error)
+            continue
+        yield Offer(
+            provider=provider,
+            instance=instance,
+            region=region,
+            gpu_key=gpu_key,
+            gpu_count=count,
+            vcpus=vcpus,
+            ram_bytes=ram,
+            price_usd_per_hour=price if rate is None else price * rate.usd_per_unit,
+            pricing=pricing,
+            kind=kind,
+            price_date=day,
+            source=source,
+            note=note,
+            term_years=term_years,
+        )
 
 
 def _require_columns(table: Rows) -> None:
