@@ -79,6 +79,9 @@ def choice_of(
         gpu_count=offer.gpu_count,
         pricing=offer.pricing,
         price_usd_per_hour=float(offer.price_usd_per_hour),
+        expected_usd_per_hour=row.expected_usd_per_hour,
+        expected_usd_per_hour_low=row.expected_usd_per_hour_low,
+        expected_usd_per_hour_high=row.expected_usd_per_hour_high,
         price_label=_label(offer, machine),
         price_date=offer.price_date,
         price_age_days=row.price_age_days,
@@ -172,6 +175,7 @@ def _elsewhere(offer: Offer, rows: Rows, same: Iterable[int]) -> Iterator[Elsewh
             gpu_count=there.gpu_count,
             pricing=there.pricing,
             price_usd_per_hour=float(there.price_usd_per_hour),
+            expected_usd_per_hour=each.expected_usd_per_hour,
             cost_usd=each.cost_usd,
         )
 

@@ -100,13 +100,12 @@ def _fitted(costs: Floats, log_rate: Floats) -> Floats:
 def _weigh(request: RankRequest, rows: Rows, gpu_key: str, expected_usd: float) -> FindingOut:
     """Hold what a measurement is expected to save against what renting the GPU for it costs."""
     there = _cheapest(rows, gpu_key)
-    price = float(there.offer.price_usd_per_hour)
     return FindingOut(
         gpu_key=gpu_key,
         provider=there.offer.provider,
         instance=there.offer.instance,
         saving_usd=expected_usd,
-        cost_usd=price * TRIAL_MINUTES / MINUTES_PER_HOUR * (1 + request.tax),
+        cost_usd=there.expected_usd_per_hour * TRIAL_MINUTES / MINUTES_PER_HOUR * (1 + request.tax),
         minutes=TRIAL_MINUTES,
         command=_command(request, there),
     )
@@ -120,7 +119,7 @@ def _cheapest(rows: Rows, gpu_key: str) -> RankedOffer:
     """Return the cheapest offer of a GPU by the hour, one that a task file can rent where there is one."""
     alike = rows.at(_for_rent(rows, gpu_key))
     rentable = [row for row in alike if can_be_tried(row)]
-    return min(rentable or alike, key=lambda row: row.offer.price_usd_per_hour)
+    return min(rentable or alike, key=lambda row: row.expected_usd_per_hour)
 
 
 def _command(request: RankRequest, row: RankedOffer) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from types import MappingProxyType
@@ -16,7 +16,7 @@ from gpubench.labels import gpu_name
 from gpubench.models import BuyOrRent, GpuSpec, Offer, RankedOffer, Ranking
 from gpubench.offers.moves import USUAL_DRIFT, asks_of
 from gpubench.offers.outliers import Market
-from gpubench.offers.table import NOT_RANKED, OfferKey
+from gpubench.offers.table import OfferKey
 from gpubench.recommend import limits, objective, prices
 from gpubench.recommend.break_even import against_rent
 from gpubench.recommend.buying import owned_rows, purchase_filters, purchases_of
@@ -93,7 +93,11 @@ def judge(
         MisuseError: If a name is unknown or no offer is left; the message says which filter removed how many.
     """
     machines = {**for_sale, **owned}
-    left = _sift(request, offers, specs, today, machines=machines, for_sale=for_sale, believed=believed)
+    asked = Market(offers)
+    market = prices.Market(today, asks_of(_believed(request, offers, asked, believed)), drift)
+    left = _sift(
+        request, offers, specs, asked, market, machines=machines, for_sale=for_sale, believed=believed
+    )
     _require(left.kept, offers, left.fallen)
     kept, fallen, possible = left.kept, left.fallen, left.possible
     keys = {offer.gpu_key for offer in (*possible, *left.sold)}
@@ -105,7 +109,6 @@ def judge(
     work = work_of(request, speeds, evidence.usual_job, _unit(speeds))
     if work is None:
         request = msgspec.structs.replace(request, relative=True)
-    market = prices.Market(today, asks_of(_believed(offers, left.doubted)), drift)
     known = _Known(speeds, specs, evidence, market, work)
     pool_of = _pool(request, known)
     pool = pool_of(kept)
@@ -117,7 +120,7 @@ def judge(
         pool = pool_of(kept)
     order = objective.order(request, pool)
     chances = chances_of(request, pool, order)
-    rows = Rows(request, pool, order, chances, today=today, possible=possible)
+    rows = Rows(request, pool, order, chances, market=market, possible=possible)
     decisions: tuple[BuyOrRent, ...] = ()
     if owned:
         both = dict.fromkeys([*kept, *_with_speed(possible, speeds, specs)[0]])
@@ -141,7 +144,7 @@ def judge(
             specs,
             job=None if work is None else work.job,
             machines=machines,
-            to_own=_best_to_own(request, to_buy, today) if len(to_buy) else None,
+            to_own=_best_to_own(request, to_buy, market) if len(to_buy) else None,
             photographs=evidence.photographs,
             asks=market.asks,
             measurement=finding_out(request, pool, order, rows, chances),
@@ -186,18 +189,18 @@ def _sift(
     request: RankRequest,
     offers: Sequence[Offer],
     specs: Mapping[str, GpuSpec],
-    today: date,
+    asked: Market,
+    market: prices.Market,
     *,
     machines: Mapping[Offer, Ownership],
     for_sale: Mapping[Offer, Ownership],
     believed: Collection[OfferKey],
 ) -> _Sifted:
     watts = {offer: ownership.power_w for offer, ownership in machines.items()}
-    filters = [*filters_of(request, offers, today, watts), *purchase_filters(request, machines)]
+    filters = [*filters_of(request, offers, market, watts), *purchase_filters(request, machines)]
     possible, fallen = apply(filters, offers, specs)
     sold, _ = apply(filters, for_sale, specs)
-    market = Market(offers)
-    possible, doubted, taken = leave_out_doubted(request, market, possible, believed)
+    possible, doubted, taken = leave_out_doubted(request, asked, possible, believed)
     paid_as_asked = payment_filters(request, {offer.pricing for offer in offers})
     kept, otherwise_paid = apply(paid_as_asked, possible, specs)
     return _Sifted(
@@ -251,10 +254,14 @@ def _require(kept: Sequence[Offer], offers: Sequence[Offer], fallen: Sequence[Ex
         raise nothing_left(len(offers), fallen)
 
 
-def _believed(offers: Iterable[Offer], doubted: Iterable[Exclusion]) -> Iterator[Offer]:
-    """Yield the offers of today whose prices nobody doubts."""
-    left_out = {id(each.offer) for each in doubted}
-    return (offer for offer in offers if offer.kind not in NOT_RANKED and id(offer) not in left_out)
+def _believed(
+    request: RankRequest, offers: Iterable[Offer], asked: Market, believed: Collection[OfferKey]
+) -> list[Offer]:
+    """Return the asks of today whose prices count, whatever else the buyer rules out."""
+    hosts = [offer for offer in offers if offer.kind == "marketplace"]
+    _, fallen, _ = leave_out_doubted(request, asked, hosts, believed)
+    left_out = {id(each.offer) for each in fallen}
+    return [offer for offer in hosts if id(offer) not in left_out]
 
 
 def _draw() -> Drawer:
@@ -321,14 +328,14 @@ def _pool(request: RankRequest, known: _Known) -> Callable[[Sequence[Offer]], Ca
     return pool_of
 
 
-def _best_to_own(request: RankRequest, pool: Candidates, today: date) -> RankedOffer | None:
+def _best_to_own(request: RankRequest, pool: Candidates, market: prices.Market) -> RankedOffer | None:
     """Return the best hardware to buy, judged among its like; None where none meets what was asked."""
     misses = limits.misses(request, pool)
     left = [row for row in objective.order(request, pool).tolist() if row not in misses]
     if not left:
         return None
     first = np.array(left[:1])
-    return beside(Rows(request, pool, first, chances_of(request, pool, first), today=today)[0])
+    return beside(Rows(request, pool, first, chances_of(request, pool, first), market=market)[0])
 
 
 def _headline(request: RankRequest, pool: Candidates, order: NDArray[np.int64]) -> tuple[int, int]:

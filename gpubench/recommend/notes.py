@@ -66,10 +66,13 @@ def on_the_price(decision: Decision | None) -> Iterator[str]:
         low, middle, high = map(
             format_usd, (asks.low_usd_per_hour, asks.median_usd_per_hour, asks.high_usd_per_hour)
         )
-        one = format_usd(choice.price_usd_per_hour / choice.gpu_count)
+        one, expected = (
+            format_usd(usd / choice.gpu_count)
+            for usd in (choice.price_usd_per_hour, choice.expected_usd_per_hour)
+        )
         yield (
             f"{one} for an hour of {gpu_name(choice.gpu_key)} is one host's ask: {asks.ask_count} hosts ask "
-            f"{middle} in the middle, nine tenths {low} to {high}."
+            f"{middle} in the middle, nine tenths {low} to {high}, so expect {expected}."
         )
     if choice.price_note:
         yield f"On the price of {plain(choice.provider, 40)}: {plain(choice.price_note)}."

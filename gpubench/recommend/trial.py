@@ -210,10 +210,11 @@ def _write_below(folder: Path, name: PurePosixPath, data: bytes) -> None:
 def task_text(row: RankedOffer, request: RankRequest, parcel: Parcel, *, minutes: float) -> str:
     """Return one SkyPilot task as YAML, with what it can cost at most in its head."""
     offer = row.offer
-    most_usd = float(offer.price_usd_per_hour) * (minutes + SETUP_MINUTES + IDLE_MINUTES) / 60
+    most_usd = row.expected_usd_per_hour * (minutes + SETUP_MINUTES + IDLE_MINUTES) / 60
     ends = "try.sh takes it down after" if CLOUDS[offer.provider] in WITHOUT_AUTOSTOP else "Ends by itself:"
     head = (
-        f"# {gpus_of(offer)} at {offer_name(offer)}, {price_of(offer)} on {plain(offer.price_date, 10)}\n"
+        f"# {gpus_of(offer)} at {offer_name(offer)}, {price_of(row)} expected "
+        f"by the price of {plain(offer.price_date, 10)}\n"
         f"# {ends} about {minutes + SETUP_MINUTES + IDLE_MINUTES:g} minutes, "
         f"at most about {format_usd(most_usd)}.\n"
     )
@@ -229,7 +230,7 @@ def task_of(row: RankedOffer, request: RankRequest, parcel: Parcel, *, minutes: 
         "infra": place,
         **_machine(cloud, offer),
         "use_spot": offer.pricing is Pricing.SPOT,
-        "max_hourly_cost": round(float(offer.price_usd_per_hour) * PRICE_SLACK, 2),
+        "max_hourly_cost": round(row.expected_usd_per_hour * PRICE_SLACK, 2),
         "disk_size": 64,
     }
     if cloud not in WITHOUT_AUTOSTOP:

@@ -139,10 +139,10 @@ _TITLES: dict[SortedBy, str] = {
 
 def _who(row: RankedOffer) -> str:
     if row.offer.pricing is Pricing.OWNED:
-        return f"owning {gpus_of(row.offer)} at {price_of(row.offer)} of work"
+        return f"owning {gpus_of(row.offer)} at {price_of(row)} of work"
     spot = " spot" if row.offer.pricing is Pricing.SPOT else ""
     host = " (one host's ask)" if row.offer.kind == "marketplace" else ""
-    return f"{gpus_of(row.offer)} at {plain(row.offer.provider, 40)}{spot} for {price_of(row.offer)}{host}"
+    return f"{gpus_of(row.offer)} at {plain(row.offer.provider, 40)}{spot} for {price_of(row)}{host}"
 
 
 def _merit(ranking: Ranking, row: RankedOffer) -> str:

@@ -193,7 +193,7 @@ def offers(
         rows,
         text("GPUs and offer", lambda r: _who(data, r)),
         number("Rank", rank_words),
-        text("Price and its date", lambda r: f"{price_of(r.offer)}\n{price_date_words(r)}"),
+        text("Price and its date", lambda r: f"{price_of(r)}\n{price_date_words(r)}"),
         number(
             head(per_s_unit(ranking)),
             lambda r: stacked(per_s_words(ranking, r)),
@@ -233,7 +233,7 @@ def _filters(data: ReportData, rows: Sequence[RankedOffer]) -> tuple[Filter, ...
         filtered("Provider", "choice", lambda row: plain(row.offer.provider, 40)),
         filtered("Pricing", "choice", lambda row: row.offer.pricing.value.replace("_", " ")),
         filtered("GiB a GPU, at least", "at least", memory_gib),
-        filtered("$ an hour, at most", "at most", lambda row: float(row.offer.price_usd_per_hour)),
+        filtered("$ an hour, at most", "at most", lambda row: row.expected_usd_per_hour),
         *(
             [filtered("$ for the job, at most", "at most", lambda row: row.cost_usd)]
             if any(row.cost_usd is not None for row in rows)
@@ -314,7 +314,7 @@ def also_at(ranking: Ranking) -> Callable[[RankedOffer], str]:
 
 def _there(each: Elsewhere, gpu_count: int) -> str:
     so_many = "" if each.gpu_count == gpu_count else f" {each.gpu_count}x"
-    hourly = f"{format_usd(each.price_usd_per_hour)}/h"
+    hourly = f"{format_usd(each.expected_usd_per_hour)}/h"
     cost = hourly if each.cost_usd is None else format_usd(each.cost_usd)
     return f"{plain(each.provider, 30)}{so_many} {cost}"
 

@@ -78,7 +78,9 @@ def _headline(ranking: Ranking, sentences: list[str]) -> str:
     choice = ranking.decision.choice
     if choice.source == "own":
         return f"Own {_offered(choice)}."
-    return f"Rent {_offered(choice)} ({', '.join([plain(choice.price_date, 20), *_conditions(choice)])})."
+    asked = "" if choice.is_expected_as_listed else f"asked {format_usd(choice.price_usd_per_hour)} on "
+    dated = f"{asked}{plain(choice.price_date, 20)}"
+    return f"Rent {_offered(choice)} ({', '.join([dated, *_conditions(choice)])})."
 
 
 def _facts(ranking: Ranking) -> Iterator[Fact]:
@@ -255,7 +257,9 @@ def _in_full(choice: Choice) -> str:
         price = f"{what}, {paid}{format_usd(choice.price_usd_per_hour)} an hour of work"
     else:
         label = _LABELS[choice.price_label]
-        price = f"{what} {_where(choice)}, {format_usd(choice.price_usd_per_hour)}/h ({label}, {dated})"
+        asked = "" if choice.is_expected_as_listed else f" of {format_usd(choice.price_usd_per_hour)}"
+        usd = format_usd(choice.expected_usd_per_hour)
+        price = f"{what} {_where(choice)}, {usd}/h ({label}{asked}, {dated})"
     job = (
         []
         if choice.hours is None
@@ -311,7 +315,8 @@ def _as_sold(choice: Choice) -> str:
 def _offered(choice: Choice) -> str:
     if choice.source == "own":
         return gpus_and_where(choice)
-    return f"{gpus_and_where(choice)} for {format_usd(choice.price_usd_per_hour)}/h"
+    about = "" if choice.is_expected_as_listed else "about "
+    return f"{gpus_and_where(choice)} for {about}{format_usd(choice.expected_usd_per_hour)}/h"
 
 
 SECTION = Section(key="verdict", render=_render, place=10, first=True)

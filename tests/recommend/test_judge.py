@@ -241,7 +241,7 @@ def test_deadlines_and_budgets_hold_at_the_slow_end():
         MisuseError, match=r"--deadline-hours removed 1; the nearest, 1x H100 .* takes 92.6 h, 116 h"
     ):
         rank_of(offers, rates, width=1.25, samples=1e9, deadline_hours=115)
-    with pytest.raises(MisuseError, match=r"costs \$277.78, \$347.22 if slow: above \$300.00"):
+    with pytest.raises(MisuseError, match=r"costs \$277.78, up to \$347.22: above \$300.00"):
         rank_of(offers, rates, width=1.25, samples=1e9, budget_usd=300)
 
 
