@@ -18,9 +18,9 @@ from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.chances import Chances
 from gpubench.recommend.economics import MINUTES_PER_HOUR
 from gpubench.recommend.objective import sorted_by
-from gpubench.recommend.request import RankRequest
+from gpubench.recommend.request import TRY_MINUTES, RankRequest
 from gpubench.recommend.rows import Rows
-from gpubench.recommend.trial import TRIAL_MINUTES, can_be_tried
+from gpubench.recommend.trial import TRIAL_MINUTES, can_be_tried, runs_of
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -123,10 +123,14 @@ def _cheapest(rows: Rows, gpu_key: str) -> RankedOffer:
 
 
 def _command(request: RankRequest, row: RankedOffer) -> str:
-    """Return what measures the question on this offer: a task file that rents it, else a run there."""
+    """Return what measures the question on this offer: a task file that rents it, else the same run there.
+
+    The question itself stays as it was asked, rivals and all: the task file asks it again at the end.
+    """
     if can_be_tried(row):
-        asked = msgspec.structs.replace(
-            request, gpus=(row.offer.gpu_key,), providers=(row.offer.provider,), limit=None
-        )
-        return f"gpubench rank {shlex.join(words_of(asked))} --try 1 --out try"
-    return f"gpubench run {shlex.join(request.workload_names)}"
+        asked = shlex.join(words_of(msgspec.structs.replace(request, limit=None)))
+        there = f"--try 1 --try-gpu {row.offer.gpu_key} --try-provider {shlex.quote(row.offer.provider)}"
+        return " ".join(part for part in ("gpubench rank", asked, there, "--out try") if part)
+    names = {name: name for name in request.workload_names}
+    runs = runs_of(row, request, names, minutes=TRY_MINUTES, results=None)
+    return " && ".join(f"gpubench run {shlex.join(words_of(run))}" for run in runs)
