@@ -55,6 +55,7 @@ from gpubench.recommend.verdict import (
     buying_sentences,
     cpu_comparison,
     cpu_sentences,
+    prices_decide,
     verdict,
 )
 from gpubench.units import plural
@@ -127,6 +128,18 @@ def judge(
         in_the_race = {offer: owned[offer] for _, offer in owned_rows(rows) if offer in owned}
         decisions = against_rent(request, pool_of(list(both)), in_the_race)
     to_buy = pool_of(_with_speed(left.sold, speeds, specs)[0])
+    decision = decide(
+        request,
+        rows,
+        chances,
+        specs,
+        job=None if work is None else work.job,
+        machines=machines,
+        to_own=_best_to_own(request, to_buy, market) if len(to_buy) else None,
+        photographs=evidence.photographs,
+        asks=market.asks,
+        measurement=finding_out(request, pool, order, rows, chances),
+    )
     ranking = Ranking(
         as_of=today.isoformat(),
         objective=objective.in_words(request),
@@ -137,18 +150,7 @@ def judge(
         offer_count=len(rows),
         excluded=excluded(fallen),
         verdict="",
-        decision=decide(
-            request,
-            rows,
-            chances,
-            specs,
-            job=None if work is None else work.job,
-            machines=machines,
-            to_own=_best_to_own(request, to_buy, market) if len(to_buy) else None,
-            photographs=evidence.photographs,
-            asks=market.asks,
-            measurement=finding_out(request, pool, order, rows, chances),
-        ),
+        decision=decision,
         buy_or_rent=decisions,
         max_purchase_usd=request.max_purchase_usd,
         purchases=purchases_of(rows, owned, specs),
@@ -156,7 +158,7 @@ def judge(
             *notes,
             *left_out_as_outliers(left.doubted_as_asked),
             *far_from_others(left.taken, kept),
-            *notes_of(request, pool, len(rows), today),
+            *notes_of(request, pool, len(rows), today, prices_decide=prices_decide(decision)),
             *free_beside(request, offers, specs),
         ),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gpubench.errors import MisuseError
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.filters import Exclusion
 from gpubench.recommend.objective import cost_with_ends, hours, job_rates
@@ -17,9 +18,14 @@ def misses(request: RankRequest, pool: Candidates) -> dict[int, Exclusion]:
 
     A row stays only where even the upper end of its interval meets the limit; one without an interval is
     judged by its estimate.
+
+    Raises:
+        MisuseError: If there is no job, as where the reference GPU has no figure.
     """
     if request.deadline_hours is None and request.budget_usd is None:
         return {}
+    if pool.work is None:
+        raise MisuseError("a deadline or a budget needs a job, and here is none to assume: add --samples")
     rows = slice(None)
     _, _, slowest = job_rates(pool)
     slow_rate = np.where(np.isnan(slowest), pool.rate, slowest)

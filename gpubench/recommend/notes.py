@@ -20,9 +20,12 @@ from gpubench.specs import load_specs
 from gpubench.units import count, format_number, format_percent, format_usd, plain
 
 
-def notes_of(request: RankRequest, pool: Candidates, total: int, today: date) -> Iterator[str]:
-    """Yield the notes that apply to this ranking."""
-    yield from _on_ages(pool, today)
+def notes_of(
+    request: RankRequest, pool: Candidates, total: int, today: date, *, prices_decide: bool
+) -> Iterator[str]:
+    """Yield the notes that apply to this ranking; where ``prices_decide`` the verdict tells their age."""
+    if not prices_decide:
+        yield from _on_ages(pool, today)
     if request.reserved and not any(offer.pricing is Pricing.RESERVED for offer in pool.offers):
         yield (
             "No price left to rank is a commitment, so --reserved adds none; "
@@ -155,9 +158,11 @@ def _on_workloads(request: RankRequest) -> Iterator[str]:
     several = len(request.workload_names) > 1
     name = gpu_name(request.reference_gpu)
     if request.mix:
-        yield f"The mixture is worked off at 1 / sum(share / rate), given as a multiple of one {name}."
+        unit = "" if request.has_job else f", given as a multiple of one {name}"
+        yield f"The mixture is worked off at 1 / sum(share / rate){unit}."
     elif several:
-        yield f"Geometric mean over {', '.join(request.workload_names)}, as a multiple of one {name}."
+        unit = "" if request.has_job else f", as a multiple of one {name}"
+        yield f"Geometric mean over {', '.join(request.workload_names)}{unit}."
     if several and not request.mix and request.job_samples is not None:
         yield (
             "Hours and cost are at the geometric mean of several workloads, which no job is: "

@@ -25,7 +25,7 @@ from gpubench.labels import gpu_name, gpus_of, offer_name, price_of
 from gpubench.models import Elsewhere, ExcludedOffer, Pricing, RankedOffer, Ranking, SortedBy, UsageLine
 from gpubench.recommend.decision import best_to_rent_and_to_own
 from gpubench.recommend.tokens import token_costs
-from gpubench.recommend.verdict import caution
+from gpubench.recommend.verdict import caution, sureness_note
 from gpubench.recommend.words import batches_of
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
@@ -123,6 +123,7 @@ def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
     shown = offers(data, ranking, rows, "", in_full=True, one_a_gpu=one_a_gpu)
     said = " ".join(cell for row in shown.rows for cell in row)
     legend = [f"{word}: {meaning}." for word, meaning in _LEGEND.items() if word in said]
+    legend += [note] if (note := sureness_note(ranking)) else []
     if any(row.p_best_independent is not None for row in rows):
         what = _P_OF_GPU if one_a_gpu else _P_OF_OFFER
         legend.append(f"P(best): {what}. In brackets if the errors of all GPUs were independent.")
@@ -184,6 +185,15 @@ def offers(
         number("Time", _hours),
         number("Cost", _cost),
     )
+    # Multiples of a reference GPU, where samples of several workloads have no unit.
+    relative: tuple[Cell[RankedOffer], ...] = (
+        number(
+            head(per_s_unit(ranking)),
+            lambda r: stacked(per_s_words(ranking, r)),
+            optional=(6 if one_a_gpu else 4) if timed else 3,
+        ),
+        number(head(per_usd_unit(ranking)), lambda r: stacked(per_usd_words(ranking, r)), optional=7 * timed),
+    )
     full: list[Cell[RankedOffer]] = [
         *([number("Batch", _batch, optional=5)] if in_full and len(batches) > 1 else []),
         *([number("Latency", _latency)] if in_full and late else []),
@@ -194,12 +204,7 @@ def offers(
         text("GPUs and offer", lambda r: _who(data, r)),
         number("Rank", rank_words),
         text("Price and its date", lambda r: f"{price_of(r)}\n{price_date_words(r)}"),
-        number(
-            head(per_s_unit(ranking)),
-            lambda r: stacked(per_s_words(ranking, r)),
-            optional=(6 if one_a_gpu else 4) if timed else 3,
-        ),
-        number(head(per_usd_unit(ranking)), lambda r: stacked(per_usd_words(ranking, r)), optional=7 * timed),
+        *([] if timed and ranking.by_reference else relative),
         *(job if timed else ()),
         number(
             "P(best)",
