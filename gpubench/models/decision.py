@@ -78,7 +78,7 @@ class Choice(Record, frozen=True, kw_only=True):
         expected_usd_per_hour: What to expect to pay, which every other figure is at: that of an old ask of
             a marketplace is nearer to what other hosts ask; ``_low`` and ``_high`` hold nine tenths.
         purchase_usd: Of owned hardware: GPUs and the counted share of the host, ``host_usd``.
-        price_note: What speaks against the price, or stands beside it.
+        price_note: What speaks against the price, or stands beside it; of a card to buy where it was read.
         asks: Of a marketplace: what the others ask.
         regions: Where this provider has this GPU in this number, the offer's own first.
         needs_quota: Whether a new account must ask for a quota first.

@@ -87,7 +87,7 @@ def choice_of(
         price_age_days=row.price_age_days,
         purchase_usd=None if machine is None else machine.purchase_usd,
         host_usd=None if machine is None else machine.host_usd,
-        price_note=offer.note,
+        price_note=offer.note if machine is None or machine.condition == "quoted" else machine.source,
         asks=asks.get((offer.gpu_key, offer.pricing)) if offer.kind == "marketplace" else None,
         in_stock=offer.in_stock,
         stock_date=offer.stock_date,

@@ -42,7 +42,9 @@ from gpubench.recommend.notes import (
     how_to_measure,
     left_out_as_outliers,
     notes_of,
+    on_expected_prices,
     on_feeding,
+    on_owning,
     on_the_price,
 )
 from gpubench.recommend.owning import Ownership
@@ -159,6 +161,7 @@ def judge(
             *left_out_as_outliers(left.doubted_as_asked),
             *far_from_others(left.taken, kept),
             *notes_of(request, pool, len(rows), today, prices_decide=prices_decide(decision)),
+            *on_expected_prices(market, pool),
             *free_beside(request, offers, specs),
         ),
     )
@@ -243,6 +246,7 @@ def _said(
         verdict=" ".join(said.verdict),
         notes=(
             *said.beside,
+            *on_owning(request, ranking.decision),
             *on_the_price(ranking.decision),
             *on_feeding(ranking.decision),
             *how_to_measure(ranking.decision),

@@ -9,11 +9,13 @@ from datetime import date
 from gpubench.labels import gpu_name, gpus
 from gpubench.models import Decision, Estimate, GpuSpec, Offer, Pricing
 from gpubench.offers.dates import STALE_AFTER_DAYS, age_days, show_price_date
+from gpubench.offers.moves import ASKS_HALF_LIFE_DAYS
 from gpubench.offers.outliers import ADMITTED_BY, name_of
 from gpubench.profile.memory import MOST_BATCH
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.chances import IN_DETAIL
 from gpubench.recommend.filters import FAR_BELOW, Exclusion
+from gpubench.recommend.prices import Market
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.words import batches_of
 from gpubench.specs import load_specs
@@ -79,6 +81,36 @@ def on_the_price(decision: Decision | None) -> Iterator[str]:
         )
     if choice.price_note:
         yield f"On the price of {plain(choice.provider, 40)}: {plain(choice.price_note)}."
+
+
+def on_expected_prices(market: Market, pool: Candidates) -> Iterator[str]:
+    """Yield what is assumed of prices that are older than today."""
+    if not pool.prices.sigma.any():
+        return
+    asks = ""
+    if any(offer.kind == "marketplace" for offer in pool.offers):
+        asks = (
+            f"; a host's ask returns to the middle of all asks for that GPU, half-way in {ASKS_HALF_LIFE_DAYS:g} "
+            "days (assumed)"
+        )
+    yield (
+        "Prices are what to expect to pay: a list price as listed, which moves by "
+        f"{format_percent(market.drift)} in a year (standard deviation){asks}."
+    )
+
+
+def on_owning(request: RankRequest, decision: Decision | None) -> Iterator[str]:
+    """Yield why the choice is rented although owning would do the job for less."""
+    choice, own = (None, None) if decision is None else (decision.choice, decision.best_to_own)
+    if choice is None or own is None or choice.source == "own" or own.purchase_usd is None:
+        return
+    if own.cost_usd is None or choice.cost_usd is None or own.cost_usd >= choice.cost_usd:
+        return
+    yield (
+        f"Owning {gpus(own.gpu_key, own.gpu_count)} would do the job for {format_usd(own.cost_usd)}, against "
+        f"{format_usd(choice.cost_usd)} rented, if it works {format_percent(request.utilization.likely)} of "
+        f"all hours for {request.years:g} years: ${own.purchase_usd:,.0f} is paid first, so --buy ranks it."
+    )
 
 
 def on_feeding(decision: Decision | None) -> Iterator[str]:

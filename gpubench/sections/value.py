@@ -45,6 +45,8 @@ from gpubench.units import GIB, UNKNOWN, count, format_bytes, format_duration, f
 TABLE_ROWS = 325
 """Offers that the page's table holds; it can be sorted and narrowed, and print shows its head."""
 EXCLUDED_REASONS = 80
+NOTE_CHARACTERS = 80
+"""Of the note on a price in its row; the winners below have it in full."""
 MOST_ELSEWHERE = 2
 """Other providers named beside the best offer of a GPU; JSON has five."""
 
@@ -329,8 +331,11 @@ def _remarks(row: RankedOffer) -> str:
     remarks = [f.kind.value for f in row.findings if f.kind is not FindingKind.STALE_PRICE]
     if row.offer.kind == "marketplace":
         remarks.append("one host's ask")
+    if row.offer.note:
+        remarks.append(plain(row.offer.note, NOTE_CHARACTERS))
     if row.offer.in_stock is not None:
-        remarks.append(f"{'in stock' if row.offer.in_stock else 'not in stock'} on {row.offer.stock_date}")
+        seen = "in stock" if row.offer.in_stock else "not seen in stock"
+        remarks.append(f"{seen} on {row.offer.stock_date}")
     if row.pareto:
         remarks.append("not dominated")
     if row.fits_memory is None:

@@ -288,10 +288,10 @@ def _to_know(choice: Choice) -> Iterator[str]:
         yield f"{asks.ask_count} hosts ask {middle}/h in the middle"
     if choice.needs_quota:
         yield "a new account must ask for a quota"
-    if choice.price_note and choice.source == "cloud":
-        yield plain(choice.price_note, 120)
+    if choice.price_note:
+        yield f"price: {plain(choice.price_note, 120)}"
     if choice.in_stock is not None:
-        yield f"{'in stock' if choice.in_stock else 'not in stock'} on {choice.stock_date}"
+        yield f"{'in stock' if choice.in_stock else 'not seen in stock'} on {choice.stock_date}"
 
 
 def _where(choice: Choice) -> str:

@@ -133,7 +133,7 @@ def price_date_words(row: RankedOffer) -> str:
     offer = row.offer
     if offer.pricing is Pricing.OWNED:
         return "cost of a useful hour"
-    listed = "" if row.is_expected_as_listed else f"asked {format_usd(float(offer.price_usd_per_hour))} on "
+    listed = "" if row.is_expected_as_listed else f"asked {format_usd(float(offer.price_usd_per_hour))}, "
     date = f"{listed}{plain(offer.price_date, 20)}"
     if row.price_age_days is None:
         return date
