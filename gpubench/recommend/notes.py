@@ -89,10 +89,8 @@ def on_expected_prices(market: Market, pool: Candidates) -> Iterator[str]:
         return
     asks = ""
     if any(offer.kind == "marketplace" for offer in pool.offers):
-        asks = (
-            f"; a host's ask returns to the middle of all asks for that GPU, half-way in {ASKS_HALF_LIFE_DAYS:g} "
-            "days (assumed)"
-        )
+        days = f"{ASKS_HALF_LIFE_DAYS:g} days"
+        asks = f"; a host's ask returns to the middle of all for that GPU, half-way in {days} (assumed)"
     yield (
         "Prices are what to expect to pay: a list price as listed, which moves by "
         f"{format_percent(market.drift)} in a year (standard deviation){asks}."
