@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -204,7 +205,9 @@ def _sift(
     watts = {offer: ownership.power_w for offer, ownership in machines.items()}
     filters = [*filters_of(request, offers, market, watts), *purchase_filters(request, machines)]
     possible, fallen = apply(filters, offers, specs)
-    sold, _ = apply(filters, for_sale, specs)
+    most_usd = math.inf if request.budget_usd is None else request.budget_usd
+    payable = [offer for offer, machine in for_sale.items() if machine.purchase_usd <= most_usd]
+    sold, _ = apply(filters, payable, specs)
     possible, doubted, taken = leave_out_doubted(request, asked, possible, believed)
     paid_as_asked = payment_filters(request, {offer.pricing for offer in offers})
     kept, otherwise_paid = apply(paid_as_asked, possible, specs)

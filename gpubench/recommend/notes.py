@@ -80,7 +80,8 @@ def on_the_price(decision: Decision | None) -> Iterator[str]:
             f"{middle} in the middle, nine tenths {low} to {high}, so expect {expected}."
         )
     if choice.price_note:
-        yield f"On the price of {plain(choice.provider, 40)}: {plain(choice.price_note)}."
+        whose = "the card" if choice.source == "own" else plain(choice.provider, 40)
+        yield f"On the price of {whose}: {plain(choice.price_note)}."
 
 
 def on_expected_prices(market: Market, pool: Candidates) -> Iterator[str]:

@@ -194,3 +194,8 @@ def test_a_note_on_the_price_stands_with_each_winner():
     assert decision.best_marketplace.price_note == "note of host"
     own = rank("vgg16", limit=1, draws=50).decision.best_to_own
     assert own.price_note, "where the price of a card was read"
+
+
+def test_hardware_that_costs_more_than_the_budget_does_not_stand_beside_the_choice():
+    assert rank("vgg16", limit=1, draws=1, budget_usd=500).decision.best_to_own is None
+    assert rank("vgg16", limit=1, draws=1, budget_usd=5000).decision.best_to_own.purchase_usd <= 5000
