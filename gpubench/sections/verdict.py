@@ -114,9 +114,15 @@ def _facts(ranking: Ranking) -> Iterator[Fact]:
         yield Fact(term=SURENESS, value=sureness_words(ranking.sorted_by, decision.sureness))
     yield from _first(ranking)
     yield from _winners(ranking)
-    if decision.runner_up is not None:
+    if decision.runner_up is not None and _key(decision.runner_up) not in _named_already(decision):
         changes = [_change(each, own=choice.source == "own") for each in decision.changes[:1]]
         yield Fact(term="Runner-up", value=_winner(decision.runner_up), detail="".join(changes))
+
+
+def _named_already(decision: Decision) -> set[tuple[object, ...]]:
+    """The winners of each source: a runner-up that is one of them is not named twice."""
+    winners = (decision.best_cloud, decision.best_marketplace, decision.best_to_own)
+    return {_key(each) for each in winners if each is not None}
 
 
 def _first(ranking: Ranking) -> Iterator[Fact]:
