@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -70,6 +71,8 @@ class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     Attributes:
         rank: Shared by the rows of a band; see ``gpubench.recommend.ties.bands``.
+        expected_usd_per_hour: What a buyer should expect to pay for the instance, which every figure of the
+            row is at; ``_low`` and ``_high`` hold nine tenths. That of a list price is the one listed.
         tie: Whether the row cannot be told from the first of its band.
         p_best, p_top3: Probability of being the best offer, or among the best three, over joint draws.
         p_best_independent: The first where the error of each GPU is its own and none cancels.
@@ -88,6 +91,9 @@ class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     rank: int
     offer: Offer
     estimate: Estimate
+    expected_usd_per_hour: float
+    expected_usd_per_hour_low: float
+    expected_usd_per_hour_high: float
     samples_per_s: float
     samples_per_s_low: float | None
     samples_per_s_high: float | None
@@ -127,6 +133,19 @@ class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def __repr__(self) -> str:
         """Return the fields; what is long is named by its type and length."""
         return brief_repr(self)
+
+    @property
+    def is_expected_as_listed(self) -> bool:
+        """Whether the price to expect is the one listed; that of an old ask is nearer to other asks."""
+        listed = float(self.offer.price_usd_per_hour)
+        return math.isclose(self.expected_usd_per_hour, listed, rel_tol=1e-9)
+
+    @property
+    def hourly_usd(self) -> Interval:
+        """What to expect to pay for the instance [USD/h]."""
+        return Interval(
+            self.expected_usd_per_hour, self.expected_usd_per_hour_low, self.expected_usd_per_hour_high
+        )
 
     @property
     def job_hours(self) -> Interval:
@@ -368,7 +387,7 @@ _ROWS_IN_REPR = 6
 def _line(row: RankedOffer) -> str:
     offer, tie = row.offer, "=" if row.tie else " "
     what = f"{offer.gpu_count}x {shown(offer.gpu_key, 60)} at {shown(offer.provider)} {shown(offer.instance)}"
-    price = f"{offer.pricing}, {format_usd(float(offer.price_usd_per_hour))}/h"
+    price = f"{offer.pricing}, {format_usd(row.expected_usd_per_hour)}/h"
     best = "" if row.p_best is None else f", P(best) {format_percent(row.p_best)}"
     job = "" if row.cost_usd is None else f", the job {format_usd(row.cost_usd)}"
     return f"  {row.rank}{tie} {what}, {price}{job}{best}"

@@ -133,7 +133,7 @@ def _changes(request: RankRequest, first: RankedOffer, other: RankedOffer | None
         return
     offer = first.offer
     if sorted_by(request) in {"cost", "value"}:
-        price = float(offer.price_usd_per_hour)
+        price = first.expected_usd_per_hour
         yield Change(
             kind="price", gpu_key=offer.gpu_key, provider=offer.provider, value=price, threshold=price * ratio
         )

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from typing import NamedTuple
 
 from gpubench.errors import MisuseError
@@ -22,9 +21,11 @@ from gpubench.offers.regions import is_in
 from gpubench.offers.table import NOT_RANKED, OfferKey, offer_key
 from gpubench.recommend.factor_filters import factor_filters
 from gpubench.recommend.factors import cooling_of
+from gpubench.recommend.prices import Market as PriceMarket
+from gpubench.recommend.prices import expected_usd_per_hour
 from gpubench.recommend.request import RankRequest
 from gpubench.specs import known_keys, nearest_keys
-from gpubench.units import listing, plain
+from gpubench.units import format_usd, listing, plain
 
 NO_PRICE = "having no price"
 NO_FIGURE = "no reliable throughput estimate"
@@ -124,7 +125,7 @@ def _fix(fallen: Sequence[Exclusion]) -> str:
 
 
 def filters_of(
-    request: RankRequest, offers: Sequence[Offer], today: date, owned_w: Mapping[Offer, float]
+    request: RankRequest, offers: Sequence[Offer], market: PriceMarket, owned_w: Mapping[Offer, float]
 ) -> list[Filter]:
     """Return the filters that a request asks for, but for how an offer is paid; cheapest test first.
 
@@ -133,7 +134,7 @@ def filters_of(
     Args:
         request: What the buyer rules out.
         offers: Every offer known: a name that none of them bears is a mistake.
-        today: The day that price ages count to.
+        market: What is expected of their prices, and the day that ages count to.
         owned_w: Power at work of the owned ones among them [W].
 
     Raises:
@@ -150,7 +151,7 @@ def filters_of(
         active.append(_region_filter(request.regions, offers))
     if request.gpus:
         active.append(_gpu_filter(request.gpus, offers))
-    active += _figure_filters(request, today)
+    active += _figure_filters(request, market)
     active += [Filter(name, reason) for name, reason in factor_filters(request)]
     if request.buys:
         active.append(Filter(NO_PRICE, _unpriced))
@@ -320,7 +321,7 @@ def _gpu_filter(wanted: Sequence[str], offers: Sequence[Offer]) -> Filter:
     return Filter("--gpu", reason)
 
 
-def _figure_filters(request: RankRequest, today: date) -> list[Filter]:
+def _figure_filters(request: RankRequest, market: PriceMarket) -> list[Filter]:
     active: list[Filter] = []
     if (count := request.count) is not None:
         active.append(
@@ -334,8 +335,8 @@ def _figure_filters(request: RankRequest, today: date) -> list[Filter]:
                 "--max-usd-per-hour",
                 lambda o, _: (
                     None
-                    if o.price_usd_per_hour <= most
-                    else f"${o.price_usd_per_hour:.2f} an hour, above ${most:.2f}"
+                    if (usd := expected_usd_per_hour(o, market)) <= most
+                    else f"{format_usd(usd)} an hour, above {format_usd(most)}"
                 ),
             )
         )
@@ -345,7 +346,7 @@ def _figure_filters(request: RankRequest, today: date) -> list[Filter]:
                 "--max-price-age",
                 lambda o, _: (
                     None
-                    if (age := price_age_days(o, today)) <= days
+                    if (age := price_age_days(o, market.today)) <= days
                     else f"its price is {age} days old, above {days}"
                 ),
             )

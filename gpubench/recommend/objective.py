@@ -62,7 +62,7 @@ def merit(
         pool: The offers.
         rate: (N,) or (N, D) of these rows.
         rows: Which rows.
-        price: Of the shape of ``rate`` [USD/h]; None takes the listed ones.
+        price: Of the shape of ``rate`` [USD/h]; None takes the expected ones.
     """
     by = sorted_by(request)
     if by == "throughput":
@@ -87,7 +87,7 @@ def drawn_merits(
         request: What was asked.
         pool: The offers.
         rows: Which of them.
-        price: (N, D) of the instance [USD/h]; None takes every price as it is listed, however old.
+        price: (N, D) of the instance [USD/h]; None takes every price as it is expected, for certain.
         independent: Draw the error of each GPU as its own.
     """
     merits = np.empty((len(rows), request.draws))
@@ -161,7 +161,7 @@ def cost(
 ) -> Floats:
     """Return what one job costs [USD]; independent jobs share the instance's price.
 
-    ``price`` of the instance is of the shape of ``job_hours``; None takes the listed ones.
+    ``price`` of the instance is of the shape of ``job_hours``; None takes the expected ones.
     """
     if price is None:
         price = _beside(pool.price[rows], job_hours)
@@ -178,6 +178,42 @@ def cost(
         request.egress_usd,
         request.tax,
     )
+
+
+def cost_with_ends(
+    request: RankRequest, pool: Candidates, rows: Indices | slice
+) -> tuple[Floats, Floats, Floats]:
+    """Return what one job likely costs, and the ends that hold nine tenths [USD]; unknown ends are NaN.
+
+    Throughput and price err on their own, so that their widths add in quadrature, on a logarithmic scale.
+    """
+    likely_hours, fast, slow = (hours(request, pool, rate[rows], rows) for rate in job_rates(pool))
+    likely, at_fast, at_slow = (cost(request, pool, each, rows) for each in (likely_hours, fast, slow))
+    factor = np.exp(pool.prices.half_width[rows])
+    cheap, dear = (
+        cost(request, pool, likely_hours, rows, pool.price[rows] * each) for each in (1 / factor, factor)
+    )
+    return likely, *ends_of(likely, (at_fast, at_slow), (cheap, dear))
+
+
+def value_with_ends(
+    pool: Candidates, rows: Indices | slice, rates: tuple[Floats, Floats, Floats]
+) -> tuple[Floats, Floats, Floats]:
+    """Return what a dollar buys, with ends, at the likely, low and high rates of these rows."""
+    price = pool.price[rows]
+    likely, low, high = (economics.samples_per_usd(rate, price) for rate in rates)
+    factor = np.exp(pool.prices.half_width[rows])
+    return likely, *ends_of(likely, (low, high), (likely / factor, likely * factor))
+
+
+def ends_of(likely: Floats, *ends: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+    """Return the ends of a figure of which each source of error alone gives these: low and high."""
+    free = likely == 0  # what costs nothing costs nothing whatever its price does
+    base = np.where(free, 1.0, likely)
+    down, up = (
+        np.sqrt(sum(np.log(np.where(free, 1.0, each[side]) / base) ** 2 for each in ends)) for side in (0, 1)
+    )
+    return likely * np.exp(-down), likely * np.exp(up)
 
 
 def _tie_break(request: RankRequest, pool: Candidates) -> Floats:

@@ -63,10 +63,10 @@ def token_costs(row: RankedOffer) -> dict[str, Interval]:
         return {}
     times = generation_times(row.estimate)
     if times is not None:
-        usd_per_s = float(row.offer.price_usd_per_hour) / row.offer.gpu_count / SECONDS_PER_HOUR
+        usd_per_s = row.hourly_usd.each(lambda usd: usd / row.offer.gpu_count / SECONDS_PER_HOUR)
 
         def cost(time: Interval, tokens: int) -> Interval:
-            return time.each(lambda seconds: MILLION * usd_per_s * seconds / tokens)
+            return time.times(usd_per_s).each(lambda usd: MILLION * usd / tokens)
 
         return {
             "prefill": cost(times.first_token_s, case.batch_size * case.prompt_tokens),
