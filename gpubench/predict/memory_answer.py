@@ -364,9 +364,10 @@ def _of_any_model(profile: WorkloadProfile, asked: Mapping[str, Any]) -> dict[st
 
 def basis_words(need: MemoryNeed) -> str:
     """What the figures rest on, in a sentence without its end."""
+    bent = "" if need.not_linear is None else f"; {need.not_linear}"
     return {
         MemoryBasis.MEASURED: "a peak measured in this case, with what the allocator and the driver add",
-        MemoryBasis.TRACED: "a trace of the whole step, with what readings say the rest takes",
+        MemoryBasis.TRACED: f"a trace of the whole step, with what readings say the rest takes{bent}",
         MemoryBasis.FORMULA: f"a formula with the widest bound; not traced: {need.untraced}",
     }[need.basis]
 
