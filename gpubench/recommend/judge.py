@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpubench.labels import gpu_name
-from gpubench.models import BuyOrRent, GpuSpec, Offer, RankedOffer, Ranking
+from gpubench.models import BuyOrRent, Estimate, GpuSpec, Offer, RankedOffer, Ranking
 from gpubench.offers.moves import USUAL_DRIFT, asks_of
 from gpubench.offers.outliers import Market
 from gpubench.offers.table import NOT_RANKED, OfferKey
@@ -99,7 +100,8 @@ def judge(
     keys = {offer.gpu_key for offer in (*possible, *left.sold)}
     evidence = evidence_for(sorted(keys | {request.reference_gpu}))
     speeds = combine(evidence.answers, request.mix, drawer or _draw(), request.draws, request.seed)
-    kept, unknown = _with_speed(kept, speeds, specs)
+    runnable = _runnable(request, evidence, speeds, specs)
+    kept, unknown = runnable(kept)
     fallen += unknown
     _require(kept, offers, fallen)
     work = work_of(request, speeds, evidence.usual_job, _unit(speeds))
@@ -120,10 +122,10 @@ def judge(
     rows = Rows(request, pool, order, chances, today=today, possible=possible)
     decisions: tuple[BuyOrRent, ...] = ()
     if owned:
-        both = dict.fromkeys([*kept, *_with_speed(possible, speeds, specs)[0]])
+        both = dict.fromkeys([*kept, *runnable(possible)[0]])
         in_the_race = {offer: owned[offer] for _, offer in owned_rows(rows) if offer in owned}
         decisions = against_rent(request, pool_of(list(both)), in_the_race)
-    to_buy = pool_of(_with_speed(left.sold, speeds, specs)[0])
+    to_buy = pool_of(runnable(left.sold)[0])
     ranking = Ranking(
         as_of=today.isoformat(),
         objective=objective.in_words(request),
@@ -263,17 +265,33 @@ def _draw() -> Drawer:
     return draw
 
 
-def _with_speed(
-    offers: Sequence[Offer], speeds: Speeds, specs: Mapping[str, GpuSpec]
-) -> tuple[list[Offer], list[Exclusion]]:
-    known = set(speeds.keys)
-    kept = [offer for offer in offers if offer.gpu_key in known]
-    fallen = [
-        Exclusion(offer, NO_FIGURE, _why_unknown(offer.gpu_key, speeds, specs))
-        for offer in offers
-        if offer.gpu_key not in known
-    ]
-    return kept, fallen
+def _runnable(
+    request: RankRequest, evidence: Evidence, speeds: Speeds, specs: Mapping[str, GpuSpec]
+) -> Callable[[Sequence[Offer]], tuple[list[Offer], list[Exclusion]]]:
+    """Return what parts offers into those that can run the job and those that cannot, or may not."""
+    rows = {key: dict(zip(evidence.answers, parts, strict=True)) for key, parts in _parts(speeds)}
+    one_job = evidence.without_room if request.one_job_over_all_gpus else None
+
+    @cache
+    def reason(gpu_key: str, gpu_count: int) -> str | None:
+        if gpu_key not in rows:
+            return _why_unknown(gpu_key, speeds, specs)
+        spec = specs.get(gpu_key)
+        if one_job is None or spec is None or gpu_count == 1:
+            return None
+        found = (one_job(name, spec, gpu_count, part) for name, part in rows[gpu_key].items())
+        return next(filter(None, found), None)
+
+    def part(offers: Sequence[Offer]) -> tuple[list[Offer], list[Exclusion]]:
+        why = [(offer, reason(offer.gpu_key, offer.gpu_count)) for offer in offers]
+        kept = [offer for offer, text in why if text is None]
+        return kept, [Exclusion(offer, NO_FIGURE, text) for offer, text in why if text is not None]
+
+    return part
+
+
+def _parts(speeds: Speeds) -> Iterator[tuple[str, tuple[Estimate, ...]]]:
+    return zip(speeds.keys, speeds.parts, strict=True)
 
 
 def _why_unknown(gpu_key: str, speeds: Speeds, specs: Mapping[str, GpuSpec]) -> str:
@@ -297,10 +315,7 @@ def _pool(request: RankRequest, known: _Known) -> Callable[[Sequence[Offer]], Ca
     """Return what lays offers out as columns."""
     speeds, specs, evidence = known.speeds, known.specs, known.evidence
     scaler = evidence.scaler if request.one_job_over_all_gpus else evidence.independent
-    parts = {
-        key: dict(zip(evidence.answers, each, strict=True))
-        for key, each in zip(speeds.keys, speeds.parts, strict=True)
-    }
+    parts = {key: dict(zip(evidence.answers, each, strict=True)) for key, each in _parts(speeds)}
     scalings: dict[tuple[str, int], Scaling] = {}
 
     def pool_of(offers: Sequence[Offer]) -> Candidates:
