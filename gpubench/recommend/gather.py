@@ -20,7 +20,7 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.predict import memory
-from gpubench.predict.anchors import Reading, readings_of
+from gpubench.predict.anchors import Reading, peaks_of
 from gpubench.predict.estimate import estimate, estimate_at_largest_batch
 from gpubench.predict.question import FITTED_VENDOR, Question, Refusal, question_of
 from gpubench.predict.scaling import scaling
@@ -98,14 +98,14 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
         return found or Efficiency(1.0, 1.0, 1.0, INDEPENDENT.basis)
 
     @cache
-    def readings(name: str) -> Sequence[Reading]:
-        return readings_of(questions[name], runs.own, runs.reference)
+    def peaks(name: str) -> Sequence[Reading]:
+        return peaks_of(questions[name], runs.own, runs.reference)
 
     def without_room(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> str | None:
         if measured_efficiency((*runs.reference, *runs.own), alone.case, spec.key, gpu_count):
             return None  # it ran there
         case = msgspec.structs.replace(alone.case, gpu_count=gpu_count, parallel_mode=ParallelMode.DDP)
-        fit = memory.fit_of(questions[name], case, spec, readings(name))
+        fit = memory.fit_of(questions[name], case, spec, peaks(name))
         if fit is None or fit.fits:
             return None
         if alone.batch_choice == "largest" and 2 * fit.largest_batch >= case.batch_size:
