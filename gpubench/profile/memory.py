@@ -54,8 +54,8 @@ GRADIENT_SHARE = 0.5
 """Of what the widest operator reads and writes: the gradient of its output."""
 
 
-def peak_memory_bytes(profile: WorkloadProfile, case: Case) -> float:
-    """Estimate the peak of one step, as torch counts what is allocated, with the libraries' workspace [B].
+def planned_peak_bytes(profile: WorkloadProfile, case: Case) -> float:
+    """Estimate what to plan for: the allocated figure of ``need_of``, with the libraries' workspace [B].
 
     Weights, gradients, optimizer state, activations, transients, and the prebuilt batches. Traced where the
     model could be, else the formula's estimate, raised by what it was ever too low. For planning; whether a

@@ -49,7 +49,7 @@ from gpubench.profile.memory import (
     judge,
     largest_batch,
     need_of,
-    peak_memory_bytes,
+    planned_peak_bytes,
     with_adapters,
 )
 from gpubench.units import GIB
@@ -167,7 +167,7 @@ def test_the_shipped_lines_give_the_control_figures(name: str, batch: int, is_am
     """BERT's control counts two bytes where CUDA's dropout keeps a mask of one: 0.24 GiB."""
     precision = Precision.AMP_BF16 if is_amp else Precision.FP32
     peak = (
-        peak_memory_bytes(
+        planned_peak_bytes(
             load_profiles()[name], case_of(load_profiles()[name], TaskKind.TRAIN, precision, batch)
         )
         - WORKSPACE_BYTES
@@ -181,7 +181,7 @@ def test_a_trace_at_full_size_falls_on_the_lines(name: str, batch: int, is_amp: 
     del gib
     precision = Precision.AMP_BF16 if is_amp else Precision.FP32
     told = (
-        peak_memory_bytes(
+        planned_peak_bytes(
             load_profiles()[name], case_of(load_profiles()[name], TaskKind.TRAIN, precision, batch)
         )
         - WORKSPACE_BYTES
@@ -194,7 +194,7 @@ def test_a_trace_at_full_size_falls_on_the_lines(name: str, batch: int, is_amp: 
 def test_a_language_model_needs_its_logits_in_float32() -> None:
     """By hand 18.8 GB: on top of weights, state and layers, one half and three full matrices of logits."""
     profile = load_profiles()["transformer"]
-    peak = peak_memory_bytes(profile, case_of(profile, TaskKind.TRAIN, Precision.AMP_BF16, 16))
+    peak = planned_peak_bytes(profile, case_of(profile, TaskKind.TRAIN, Precision.AMP_BF16, 16))
     assert peak - WORKSPACE_BYTES == pytest.approx(18.8e9, rel=0.01)
     batch = largest_batch(profile, case_of(profile, TaskKind.TRAIN, Precision.AMP_BF16, 1), card(24))
     assert 14 <= batch < 20, "not 36, which needs 40 GB"
@@ -428,11 +428,11 @@ def test_a_batch_beyond_all_that_could_be_traced_is_told_with_a_wider_bound() ->
 )
 def test_more_samples_never_need_less(name: str, batch: int, task: TaskKind, precision: Precision) -> None:
     profile = load_profiles()[name]
-    one, two = (peak_memory_bytes(profile, case_of(profile, task, precision, n)) for n in (batch, batch + 1))
+    one, two = (planned_peak_bytes(profile, case_of(profile, task, precision, n)) for n in (batch, batch + 1))
     assert one <= two
     if profile.memory:
-        infer = peak_memory_bytes(profile, case_of(profile, TaskKind.INFER, precision, batch))
-        assert infer <= peak_memory_bytes(profile, case_of(profile, TaskKind.TRAIN, precision, batch))
+        infer = planned_peak_bytes(profile, case_of(profile, TaskKind.INFER, precision, batch))
+        assert infer <= planned_peak_bytes(profile, case_of(profile, TaskKind.TRAIN, precision, batch))
 
 
 @pytest.mark.parametrize("name", TRAINED)
@@ -598,11 +598,11 @@ def test_frozen_layers_save_nothing() -> None:
     frozen, trained = (load_profiles()[n] for n in ("vgg16_transfer", "vgg16"))
     for precision in (Precision.FP32, Precision.AMP_BF16):
         train, infer = (
-            peak_memory_bytes(frozen, case_of(frozen, task, precision, 64))
+            planned_peak_bytes(frozen, case_of(frozen, task, precision, 64))
             for task in (TaskKind.TRAIN, TaskKind.INFER)
         )
         assert train < 1.1 * infer
-        assert train < 0.4 * peak_memory_bytes(trained, case_of(trained, TaskKind.TRAIN, precision, 64))
+        assert train < 0.4 * planned_peak_bytes(trained, case_of(trained, TaskKind.TRAIN, precision, 64))
 
 
 def card(gib: float, card_class: CardClass = CardClass.GDDR) -> CardMemory:
@@ -818,7 +818,7 @@ def test_a_model_that_looks_at_its_values_is_told_from_above_and_says_why(
     assert profile.memory_untraced in caplog.text
     weights = 4 * profile.parameters
     assert (
-        peak_memory_bytes(profile, case_of(profile, TaskKind.INFER, Precision.FP32, 1))
+        planned_peak_bytes(profile, case_of(profile, TaskKind.INFER, Precision.FP32, 1))
         > UNTRACED_FACTOR * weights
     )
 
@@ -849,7 +849,7 @@ def test_other_operators_at_another_batch_make_one_line_through_the_peaks() -> N
     for n in (2, 4):
         traced = traced_peak_bytes(build, n, TaskKind.TRAIN, is_amp=False)
         told = (
-            peak_memory_bytes(profile, case_of(profile, TaskKind.TRAIN, Precision.FP32, n)) - WORKSPACE_BYTES
+            planned_peak_bytes(profile, case_of(profile, TaskKind.TRAIN, Precision.FP32, n)) - WORKSPACE_BYTES
         )
         assert told == pytest.approx(traced)
 
@@ -859,7 +859,7 @@ def test_a_profile_of_before_is_read_and_falls_back_to_the_formula() -> None:
     del old["memory"], old["memory_untraced"]
     profile = msgspec.convert(old, WorkloadProfile)
     assert profile.memory == ()
-    assert peak_memory_bytes(profile, case_of(profile, TaskKind.TRAIN, Precision.FP32, 64)) > WORKSPACE_BYTES
+    assert planned_peak_bytes(profile, case_of(profile, TaskKind.TRAIN, Precision.FP32, 64)) > WORKSPACE_BYTES
 
 
 # --- recipes ---------------------------------------------------------------------------------------------
