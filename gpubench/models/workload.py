@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 
@@ -135,6 +136,13 @@ class StepMemory(Record, frozen=True, kw_only=True):
         place = self._place(batch_size)
         low, high = (self.points[at].saved_bytes for at in (place, place + 1))
         return self._chord(place, batch_size, low, high)
+
+    def changed(self, of: Callable[[MemoryLine], MemoryLine], **fields: Any) -> StepMemory:
+        """The step with each of its moments changed, and other fields replaced."""
+        points = tuple(
+            msgspec.structs.replace(point, moments=tuple(map(of, point.moments))) for point in self.points
+        )
+        return msgspec.structs.replace(self, lines=tuple(map(of, self.lines)), points=points, **fields)
 
     def is_on_lines(self, batch_size: int) -> bool:
         """Whether the lines hold at this batch size."""
