@@ -98,7 +98,7 @@ class Effect:
 
     @property
     def memory_ratio(self) -> float | None:
-        """Peak memory over that of the other; None where one is not known."""
+        """Peak of what tensors take over that of the other; None where one is not known."""
         mine, theirs = self.of.measurement.peak_memory_bytes, self.to.measurement.peak_memory_bytes
         return mine / theirs if mine is not None and theirs else None
 

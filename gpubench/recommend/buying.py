@@ -196,7 +196,7 @@ def _purchase(row: RankedOffer, machine: Ownership, spec: GpuSpec | None) -> Pur
         p_best=row.p_best,
         board_power_w=_board_power_w(machine, spec),
         slots=_slots(machine, spec),
-        memory_free=_memory_free(row, spec),
+        memory_free=memory_free(row, spec),
         samples_per_s=row.samples_per_s,
         samples_per_s_low=row.samples_per_s_low,
         samples_per_s_high=row.samples_per_s_high,
@@ -211,10 +211,13 @@ def _purchase(row: RankedOffer, machine: Ownership, spec: GpuSpec | None) -> Pur
     )
 
 
-def _memory_free(row: RankedOffer, spec: GpuSpec | None) -> float | None:
-    """Return the share of a card's memory that the largest of the workloads leaves."""
+def memory_free(row: RankedOffer, spec: GpuSpec | None) -> float | None:
+    """Return the share of a card's memory that the largest of the workloads leaves.
+
+    None where memory in use is not known of one: what its tensors take is another figure.
+    """
     parts = row.parts or (row.estimate,)
-    used = [part.device_bytes or part.peak_memory_bytes for part in parts]
+    used = [part.device_bytes for part in parts]
     known = [each for each in used if each is not None]
     if spec is None or spec.memory_bytes is None or len(known) < len(used):
         return None

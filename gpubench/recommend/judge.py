@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from gpubench.arrays import Indices
 from gpubench.labels import gpu_name
-from gpubench.models import BuyOrRent, GpuSpec, Offer, RankedOffer, Ranking
+from gpubench.models import BuyOrRent, Estimate, GpuSpec, Offer, RankedOffer, Ranking
 from gpubench.offers.moves import USUAL_DRIFT, asks_of
 from gpubench.offers.outliers import Market
 from gpubench.offers.table import OfferKey
@@ -106,7 +107,8 @@ def judge(
     keys = {offer.gpu_key for offer in (*left.possible, *left.sold)}
     evidence = evidence_for(sorted(keys | {request.reference_gpu}))
     speeds = combine(evidence.answers, request.mix, drawer or _draw(), request.draws, request.seed)
-    kept, unknown = _with_speed(left.kept, speeds, specs)
+    runnable = _runnable(request, evidence, speeds, specs)
+    kept, unknown = runnable(left.kept)
     _require(kept, offers, [*left.fallen, *unknown])
     work = work_of(request, speeds, evidence.usual_job, _unit(speeds))
     if work is None:
@@ -118,8 +120,8 @@ def judge(
     order = objective.order(request, pool)
     chances = chances_of(request, pool, order)
     rows = Rows(request, pool, order, chances, market=market, possible=left.possible)
-    otherwise_paid, _ = _with_speed(left.possible, speeds, specs)
-    to_buy = pool_of(_with_speed(left.sold, speeds, specs)[0])
+    to_rent = [*kept, *runnable(left.possible)[0]] if owned else []
+    to_buy = pool_of(runnable(left.sold)[0])
     decision = decide(
         request,
         rows,
@@ -143,7 +145,7 @@ def judge(
         excluded=excluded(fallen),
         verdict="",
         decision=decision,
-        buy_or_rent=_beside_rent(request, rows, owned, pool_of, [*kept, *otherwise_paid]) if owned else (),
+        buy_or_rent=_beside_rent(request, rows, owned, pool_of, to_rent),
         max_purchase_usd=request.max_purchase_usd,
         purchases=purchases_of(rows, owned, specs),
         notes=(
@@ -177,11 +179,13 @@ def _beside_rent(
     rows: Rows,
     owned: Mapping[Offer, Ownership],
     pool_of: Callable[[Sequence[Offer]], Candidates],
-    others: Iterable[Offer],
+    to_rent: Iterable[Offer],
 ) -> tuple[BuyOrRent, ...]:
-    """Return how owned hardware that is ranked compares with renting each of the others."""
+    """Return how owned hardware that is ranked compares with renting; nothing where none is owned."""
+    if not owned:
+        return ()
     ranked = {offer: owned[offer] for _, offer in owned_rows(rows) if offer in owned}
-    return against_rent(request, pool_of(list(dict.fromkeys(others))), ranked)
+    return against_rent(request, pool_of(list(dict.fromkeys(to_rent))), ranked)
 
 
 @dataclass(frozen=True)
@@ -294,17 +298,33 @@ def _draw() -> Drawer:
     return draw
 
 
-def _with_speed(
-    offers: Sequence[Offer], speeds: Speeds, specs: Mapping[str, GpuSpec]
-) -> tuple[list[Offer], list[Exclusion]]:
-    known = set(speeds.keys)
-    kept = [offer for offer in offers if offer.gpu_key in known]
-    fallen = [
-        Exclusion(offer, NO_FIGURE, _why_unknown(offer.gpu_key, speeds, specs))
-        for offer in offers
-        if offer.gpu_key not in known
-    ]
-    return kept, fallen
+def _runnable(
+    request: RankRequest, evidence: Evidence, speeds: Speeds, specs: Mapping[str, GpuSpec]
+) -> Callable[[Sequence[Offer]], tuple[list[Offer], list[Exclusion]]]:
+    """Return what parts offers into those that can run the job and those that cannot, or may not."""
+    rows = {key: dict(zip(evidence.answers, parts, strict=True)) for key, parts in _parts(speeds)}
+    one_job = evidence.without_room if request.one_job_over_all_gpus else None
+
+    @cache
+    def reason(gpu_key: str, gpu_count: int) -> str | None:
+        if gpu_key not in rows:
+            return _why_unknown(gpu_key, speeds, specs)
+        spec = specs.get(gpu_key)
+        if one_job is None or spec is None or gpu_count == 1:
+            return None
+        found = (one_job(name, spec, gpu_count, part) for name, part in rows[gpu_key].items())
+        return next(filter(None, found), None)
+
+    def part(offers: Sequence[Offer]) -> tuple[list[Offer], list[Exclusion]]:
+        why = [(offer, reason(offer.gpu_key, offer.gpu_count)) for offer in offers]
+        kept = [offer for offer, text in why if text is None]
+        return kept, [Exclusion(offer, NO_FIGURE, text) for offer, text in why if text is not None]
+
+    return part
+
+
+def _parts(speeds: Speeds) -> Iterator[tuple[str, tuple[Estimate, ...]]]:
+    return zip(speeds.keys, speeds.parts, strict=True)
 
 
 def _why_unknown(gpu_key: str, speeds: Speeds, specs: Mapping[str, GpuSpec]) -> str:
@@ -328,10 +348,7 @@ def _pool(request: RankRequest, known: _Known) -> Callable[[Sequence[Offer]], Ca
     """Return what lays offers out as columns."""
     speeds, specs, evidence = known.speeds, known.specs, known.evidence
     scaler = evidence.scaler if request.one_job_over_all_gpus else evidence.independent
-    parts = {
-        key: dict(zip(evidence.answers, each, strict=True))
-        for key, each in zip(speeds.keys, speeds.parts, strict=True)
-    }
+    parts = {key: dict(zip(evidence.answers, each, strict=True)) for key, each in _parts(speeds)}
     scalings: dict[tuple[str, int], Scaling] = {}
 
     def pool_of(offers: Sequence[Offer]) -> Candidates:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -13,7 +14,7 @@ from gpubench.options import request_from
 from gpubench.predict.question import Refusal
 from gpubench.recommend.as_json import as_json
 from gpubench.recommend.judge import judge
-from gpubench.recommend.request import RankRequest
+from gpubench.recommend.request import RankRequest, check
 from gpubench.specs import load_specs
 
 from .builders import (
@@ -54,6 +55,26 @@ def test_an_instance_counts_all_its_gpus():
     together = rank_of(offers, {H100: 3000.0}, jobs="ddp").rows[0]
     assert together.samples_per_s == pytest.approx(21600)
     assert (together.scaling_efficiency, together.scaling_basis) == (0.9, "modelled")
+
+
+def test_offers_of_several_gpus_without_room_for_one_job_are_left_out_with_the_reason():
+    """As many jobs as GPUs have the room that one has."""
+    offers = [offer(H100, 24.0, gpu_count=8), offer(H100, 3.0), offer(L4, 3.2, gpu_count=8)]
+    answers = {"vgg16": {key: estimate(key, 3000.0) for key in (H100, L4)}}
+
+    def refuse(name, spec, count, alone):
+        return f"{name} on {count}: too tight" if spec.key == H100 else None
+
+    def counts(**options):
+        request = check(RankRequest(workloads=("vgg16",), draws=10, relative=True, **options))
+        evidence = replace(evidence_of(answers), without_room=refuse)
+        found = judge(request, offers, lambda keys: evidence, specs=load_specs(), today=TODAY)
+        return {(row.offer.gpu_key, row.offer.gpu_count) for row in found.rows}, found.excluded
+
+    rows, excluded = counts(jobs="ddp")
+    assert rows == {(H100, 1), (L4, 8)}
+    assert "vgg16 on 8: too tight" in str(excluded)
+    assert counts(jobs="independent")[0] == rows | {(H100, 8)}
 
 
 def test_hours_and_cost_of_a_job():
