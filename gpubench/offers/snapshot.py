@@ -20,9 +20,9 @@ from gpubench.files import TABLE_BYTES, read_json, write_file
 from gpubench.folders import default_results
 from gpubench.models import SCHEMA_VERSION, Offer
 from gpubench.offers.dates import price_day
-from gpubench.offers.own import offers_of_rows, read_own
+from gpubench.offers.own import offers_of_columns, read_own
 from gpubench.offers.plausible import check_offer
-from gpubench.offers.rows import csv_rows
+from gpubench.offers.rows import csv_columns
 from gpubench.offers.table import Coverage, OfferTable, SetAside, offer_key, overlay
 from gpubench.shipped import data_text
 from gpubench.units import plain
@@ -119,7 +119,7 @@ def offers_folder(results: Path | None) -> Path:
 @cache
 def embedded_offers() -> OfferTable:
     """Return the dated price table that is shipped."""
-    return offers_of_rows(csv_rows(data_text("offers.csv"), "offers.csv"))
+    return offers_of_columns(csv_columns(data_text("offers.csv"), "offers.csv"))
 
 
 def refreshed_offers(folder: Path, as_of: date | None = None) -> OfferTable:
