@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -79,9 +80,8 @@ class OfferTable(msgspec.Struct, frozen=True, kw_only=True):
     changes: tuple[PriceChange, ...] = ()
 
 
-def offer_key(offer: Offer) -> OfferKey:
-    """Return what identifies an offer: provider, instance, region, pricing and term."""
-    return offer.provider, offer.instance, offer.region, offer.pricing, offer.term_years
+offer_key: Callable[[Offer], OfferKey] = attrgetter("provider", "instance", "region", "pricing", "term_years")
+"""What identifies an offer."""
 
 
 def overlay(tables: Iterable[OfferTable]) -> OfferTable:
