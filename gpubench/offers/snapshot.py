@@ -23,7 +23,7 @@ from gpubench.offers.dates import price_day
 from gpubench.offers.own import offers_of_columns, read_own
 from gpubench.offers.plausible import check_offer
 from gpubench.offers.rows import csv_columns
-from gpubench.offers.table import Coverage, OfferTable, SetAside, offer_key, overlay
+from gpubench.offers.table import Coverage, OfferTable, SetAside, overlay
 from gpubench.shipped import data_text
 from gpubench.units import plain
 
@@ -77,8 +77,7 @@ def load_offers(
     with _collector_paused():
         tables = [embedded_offers(), refreshed_offers(folder, as_of), *imported_offers(folder)]
         if extra is not None:
-            mine = read_own(extra)
-            tables.append(msgspec.structs.replace(mine, own=frozenset(map(offer_key, mine.offers))))
+            tables.append(msgspec.structs.replace(read_own(extra), is_own=True))
         return overlay(tables if as_of is None else [_until(table, as_of) for table in tables])
 
 

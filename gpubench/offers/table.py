@@ -67,6 +67,7 @@ class OfferTable(msgspec.Struct, frozen=True, kw_only=True):
     """Offers in the order of their tables; ``notes`` are about whole files (a damaged snapshot).
 
     ``own`` are the keys of those that the user gave for this one question: they are taken as they are.
+    ``is_own`` says that all of this table's are.
     ``covers`` is what the table is complete in; ``retired`` are offers that such a table no longer lists.
     ``changes`` is what list prices did from one table to the next.
     """
@@ -77,6 +78,7 @@ class OfferTable(msgspec.Struct, frozen=True, kw_only=True):
     covers: tuple[Coverage, ...] = ()
     retired: tuple[Offer, ...] = ()
     own: frozenset[OfferKey] = frozenset()
+    is_own: bool = False
     changes: tuple[PriceChange, ...] = ()
 
 
@@ -104,12 +106,12 @@ def overlay(tables: Iterable[OfferTable]) -> OfferTable:
         gone = _gone(offers, table)
         retired += [offers.pop(key) for key in gone]
         changes += table.changes
-        for offer in table.offers:
-            key = offer_key(offer)
-            last = offers.get(key)
-            if last is not None and (change := change_of(last, offer)):
-                changes.append(change)
-            offers[key] = offer
+        fresh = dict(zip(map(offer_key, table.offers), table.offers, strict=True))
+        known = filter(offers.__contains__, fresh)
+        changes += [change for key in known if (change := change_of(offers[key], fresh[key]))]
+        offers.update(fresh)
+        if table.is_own:
+            own.update(fresh)
         set_aside += table.set_aside
         notes += table.notes
     return OfferTable(
