@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import date
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -29,6 +29,8 @@ from gpubench.units import plain
 
 IMPORTED = "imported"
 WRITE_HINT = "give another folder with --results"
+MOST_SOURCES, MOST_COVERS = 200, 500
+"""Of a snapshot, and of a source: each offer is held against each of them, and dozens are usual."""
 _PATTERN = "[0-9]*T[0-9]*Z.json"
 """20261120T190500Z.json: the name is the UTC time of the refresh, so the newest sorts last."""
 
@@ -48,7 +50,7 @@ class SourceOffers(msgspec.Struct, frozen=True, kw_only=True):
     retrieved_at: str | None
     reason: str | None = None
     offers: tuple[Offer, ...] = ()
-    covers: tuple[Coverage, ...] = ()
+    covers: Annotated[tuple[Coverage, ...], msgspec.Meta(max_length=MOST_COVERS)] = ()
     retired: int = 0
 
 
@@ -57,7 +59,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     schema_version: int = SCHEMA_VERSION
     retrieved_at: str
-    sources: dict[str, SourceOffers] = {}
+    sources: Annotated[dict[str, SourceOffers], msgspec.Meta(max_length=MOST_SOURCES)] = {}
 
 
 def load_offers(

@@ -127,8 +127,12 @@ def overlay(tables: Iterable[OfferTable]) -> OfferTable:
 
 def _gone(below: Mapping[OfferKey, Offer], table: OfferTable) -> Sequence[OfferKey]:
     """Return the offers below that a table would list if they were still on sale, and does not."""
-    covers = [cover for cover in table.covers if cover.whole_provider]
+    covers: dict[str, list[Coverage]] = {}
+    for cover in table.covers:
+        if cover.whole_provider:
+            covers.setdefault(cover.provider, []).append(cover)
     if not covers:
         return ()
     listed = {offer_key(offer) for offer in table.offers}
-    return [k for k, o in below.items() if k not in listed and any(cover.holds(o) for cover in covers)]
+    theirs = ((key, offer) for key, offer in below.items() if offer.provider in covers and key not in listed)
+    return [key for key, offer in theirs if any(cover.holds(offer) for cover in covers[offer.provider])]

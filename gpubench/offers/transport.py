@@ -26,7 +26,7 @@ FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 20.0
 MAX_REDIRECTS = 3
 _ENCODINGS = frozenset({"", "identity", "gzip", "deflate"})
-"""Of one such layer a piece of 64 KB unfolds to 64 MB at most; of two in one another, to as much as one likes."""
+"""Of one such layer a piece of 64 KB unfolds to 64 MB at most; of two in one another to far more."""
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
