@@ -10,7 +10,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from gpubench.arrays import Floats, Indices
+from gpubench.arrays import Flags, Floats, Indices
 from gpubench.models import Estimate, Finding, FindingKind, Offer, Pricing, RankedOffer, TaskKind
 from gpubench.offers.dates import STALE_AFTER_DAYS, age_days
 from gpubench.recommend import economics
@@ -104,7 +104,7 @@ class Rows(Sequence[RankedOffer]):
         return min(1.0, float(np.sum(chances[alike])))
 
     @cached_property
-    def _is_owned(self) -> NDArray[np.bool_]:
+    def _is_owned(self) -> Flags:
         return self._pool.is_owned[self._order]
 
     @property
@@ -216,7 +216,7 @@ class Rows(Sequence[RankedOffer]):
         return {"pareto": (by < 0).tolist(), "dominated_by": reasons}
 
 
-def _alike(kinds: NDArray[np.int64]) -> Mapping[int, Indices]:
+def _alike(kinds: Indices) -> Mapping[int, Indices]:
     """Return the positions of each kind, in their order, kinds by their first."""
     by_kind = np.argsort(kinds, kind="stable")
     parts = np.split(by_kind, np.flatnonzero(np.diff(kinds[by_kind])) + 1)
