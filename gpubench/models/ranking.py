@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -159,14 +160,17 @@ class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def flat(self) -> dict[str, Any]:
         """Return the row as one flat record: the keys of ``gpubench rank --json``."""
-        row = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _NOT_FLAT}
-        offer = {name: getattr(self.offer, name) for name in _OFFER_COLUMNS}
-        offer["price_usd_per_hour"] = float(self.offer.price_usd_per_hour)
-        offer["price_note"] = self.offer.note
-        estimate = {name: getattr(self.estimate, name) for name in _ESTIMATE_COLUMNS}
-        case = {"batch_size": self.estimate.case.batch_size, "precision": self.estimate.case.precision}
-        findings = [str(finding.kind) for finding in self.findings]
-        return {"rank": self.rank} | offer | estimate | case | row | self.factors | {"findings": findings}
+        flat: dict[str, Any] = {"rank": self.rank}
+        flat.update(zip(_OFFER_COLUMNS, _offer_values(self.offer), strict=True))
+        flat["price_usd_per_hour"] = float(self.offer.price_usd_per_hour)
+        flat["price_note"] = self.offer.note
+        flat.update(zip(_ESTIMATE_COLUMNS, _estimate_values(self.estimate), strict=True))
+        case = self.estimate.case
+        flat["batch_size"], flat["precision"] = case.batch_size, case.precision
+        flat.update(zip(_ROW_COLUMNS, _row_values(self), strict=True))
+        flat.update(self.factors)
+        flat["findings"] = [str(finding.kind) for finding in self.findings]
+        return flat
 
 
 def _certain_or_not(value: float | None, low: float | None, high: float | None) -> Interval:
@@ -175,6 +179,7 @@ def _certain_or_not(value: float | None, low: float | None, high: float | None) 
 
 
 _NOT_FLAT = frozenset({"offer", "estimate", "parts", "factors", "findings"})
+_ROW_COLUMNS = tuple(name for name in RankedOffer.__struct_fields__ if name not in _NOT_FLAT)
 _ESTIMATE_COLUMNS = (
     "basis",
     "anchored",
@@ -192,6 +197,11 @@ _OFFER_COLUMNS = (
     "provider", "instance", "region", "gpu_key", "gpu_count", "vcpus", "ram_bytes",
     "pricing", "kind", "price_usd_per_hour", "price_date", "in_stock", "stock_date",
 )  # fmt: skip
+
+
+_row_values, _offer_values, _estimate_values = (
+    attrgetter(*columns) for columns in (_ROW_COLUMNS, _OFFER_COLUMNS, _ESTIMATE_COLUMNS)
+)
 
 
 class Purchase(Record, frozen=True, kw_only=True):

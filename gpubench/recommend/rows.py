@@ -9,7 +9,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from gpubench.arrays import Floats, Indices
+from gpubench.arrays import Flags, Floats, Indices
 from gpubench.models import Estimate, Finding, FindingKind, Offer, Pricing, RankedOffer, TaskKind
 from gpubench.offers.dates import STALE_AFTER_DAYS, age_days
 from gpubench.recommend import economics
@@ -90,12 +90,10 @@ class Rows(Sequence[RankedOffer]):
         return self.at(chosen) if isinstance(at, slice) else self.at([int(chosen)])[0]
 
     @cached_property
-    def of_gpu(self) -> Mapping[str, Sequence[int]]:
+    def of_gpu(self) -> Mapping[str, Indices]:
         """The rows of each GPU, GPUs and rows best first."""
-        found: dict[str, list[int]] = {}
-        for at, offer in enumerate(self.offers):
-            found.setdefault(offer.gpu_key, []).append(at)
-        return found
+        keys = self._pool.speeds.keys
+        return {keys[gpu]: rows for gpu, rows in _alike(self._pool.gpu[self._order]).items()}
 
     def p_best_of_gpu(self, offer: Offer, *, independent: bool = False) -> float:
         """Return the probability that an offer of this GPU is the best: of several, at most one is.
@@ -105,29 +103,31 @@ class Rows(Sequence[RankedOffer]):
             independent: Where the error of each GPU is its own.
         """
         chances = self._chances.p_best_independent if independent else self._chances.p_best
-        alike = self._to_rent_and_to_own[offer.gpu_key, _is_owned(offer)]
-        return min(1.0, float(np.sum(chances[np.asarray(alike)])))
+        same = self.of_gpu[offer.gpu_key]
+        alike = same[self._is_owned[same] == _is_owned(offer)]
+        return min(1.0, float(np.sum(chances[alike])))
 
     @cached_property
-    def _to_rent_and_to_own(self) -> Mapping[tuple[str, bool], Sequence[int]]:
-        """The rows of each GPU to rent, and those to own, best first."""
-        found: dict[tuple[str, bool], list[int]] = {}
-        for at, offer in enumerate(self.offers):
-            found.setdefault((offer.gpu_key, _is_owned(offer)), []).append(at)
-        return found
+    def _is_owned(self) -> Flags:
+        return self._pool.is_owned[self._order]
 
     @property
+    def owned(self) -> Indices:
+        """The rows of owned hardware."""
+        return np.flatnonzero(self._is_owned)
+
+    @cached_property
     def best_to_rent_and_to_own(self) -> Sequence[int]:
         """The first row of each GPU to rent, and the first to own, in their order."""
-        return [each[0] for each in self._to_rent_and_to_own.values()]
+        kinds = 2 * self._pool.gpu[self._order] + self._is_owned
+        return [int(rows[0]) for rows in _alike(kinds).values()]
 
     @property
     def one_a_gpu(self) -> Sequence[int]:
         """The best row of each GPU to rent, and each of what is owned or could be; of one GPU every row."""
         if len(self.of_gpu) == 1:
             return range(len(self))
-        best = set(self.best_to_rent_and_to_own)
-        return [at for at, offer in enumerate(self.offers) if at in best or _is_owned(offer)]
+        return sorted({*self.best_to_rent_and_to_own, *self.owned.tolist()})
 
     @property
     def leading(self) -> Sequence[RankedOffer]:
@@ -228,6 +228,13 @@ class Rows(Sequence[RankedOffer]):
             for rival, kind in zip(by.tolist(), better.tolist(), strict=True)
         ]
         return {"pareto": (by < 0).tolist(), "dominated_by": reasons}
+
+
+def _alike(kinds: Indices) -> Mapping[int, Indices]:
+    """Return the positions of each kind, in their order, kinds by their first."""
+    by_kind = np.argsort(kinds, kind="stable")
+    parts = np.split(by_kind, np.flatnonzero(np.diff(kinds[by_kind])) + 1)
+    return {int(kinds[part[0]]): part for part in sorted(parts, key=lambda part: int(part[0]))}
 
 
 def _machine(offer: Offer) -> tuple[str, str, str | None]:

@@ -29,9 +29,11 @@ class GenerationTimes(NamedTuple):
 def generation_times(estimate: Estimate) -> GenerationTimes | None:
     """Return the times of a predicted generation; None of another estimate."""
     case, spec = estimate.case, load_specs().get(estimate.gpu_key)
+    if case.new_tokens == 0:
+        return None
     usual = load_profiles().get(case.workload)
     profile = None if usual is None else usual.at(case.recipe)
-    if case.new_tokens == 0 or spec is None or profile is None or profile.decode is None:
+    if spec is None or profile is None or profile.decode is None:
         return None
     token = token_time(profile.decode, case.prompt_tokens + case.new_tokens / 2, case.batch_size, spec)
     if token is None or estimate.basis != "predicted":

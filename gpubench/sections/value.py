@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from gpubench.blocks.block import Block
@@ -179,10 +179,6 @@ def offers(
     late = any(row.latency_s is not None for row in rows)
     batches = {batches_of(row.parts or (row.estimate,)) for row in ranking.rows}
     chances = _chances_of_gpus(ranking) if one_a_gpu else {}
-
-    def _of_its_gpu(row: RankedOffer) -> tuple[float | None, float | None] | None:
-        return None if row.offer.pricing is Pricing.OWNED else chances.get(row.offer.gpu_key)
-
     job = (
         number("Time", _hours),
         number("Cost", _cost),
@@ -208,15 +204,8 @@ def offers(
         text("Price and its date", lambda r: f"{price_of(r)}\n{price_date_words(r)}"),
         *([] if timed and ranking.by_reference else relative),
         *(job if timed else ()),
-        number(
-            "P(best)",
-            lambda r: _chance(*(_of_its_gpu(r) or (r.p_best, r.p_best_independent))),
-            optional=2,
-        ),
-        *(
-            number(f"USD per million tokens, {_TOKENS[what]}", _token_cost(what), optional=3)
-            for what in dict.fromkeys(what for row in rows for what in token_costs(row))
-        ),
+        number("P(best)", _chance_of(chances), optional=2),
+        *_token_columns(rows),
         *([text("Also at", also_at(ranking), optional=3)] if one_a_gpu else []),
         *full,
         text("Basis", lambda r: basis_words(r.estimate).partition(" (")[0], optional=1),
@@ -224,6 +213,24 @@ def offers(
         marks=marks(data, rows),
         filters=filters,
     )
+
+
+def _chance_of(
+    chances: Mapping[str, tuple[float | None, float | None]],
+) -> Callable[[RankedOffer], str]:
+    """Return what says how likely a row is the best: of a GPU to rent its own chance where it is given."""
+
+    def words(row: RankedOffer) -> str:
+        known = None if row.offer.pricing is Pricing.OWNED else chances.get(row.offer.gpu_key)
+        return _chance(*(known or (row.p_best, row.p_best_independent)))
+
+    return words
+
+
+def _token_columns(rows: Iterable[RankedOffer]) -> Iterator[Cell[RankedOffer]]:
+    """Yield a column for each kind of token that any of the rows has a cost of."""
+    for what in dict.fromkeys(what for row in rows for what in token_costs(row)):
+        yield number(f"USD per million tokens, {_TOKENS[what]}", _token_cost(what), optional=3)
 
 
 def _filters(data: ReportData, rows: Sequence[RankedOffer]) -> tuple[Filter, ...]:
