@@ -28,7 +28,7 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.profile import load_profiles
-from gpubench.profile.memory import MOST_BATCH, peak_memory_bytes
+from gpubench.profile.memory import MOST_BATCH, planned_peak_bytes
 from gpubench.readings import h200_readings
 from gpubench.specs import load_specs
 from gpubench.units import GIB, Bytes, Seconds
@@ -276,7 +276,7 @@ def batch_of(case: Case, peak_bytes: float) -> int:
     profile = load_profiles()[case.workload]
 
     def peak_of(batch: int) -> float:
-        return peak_memory_bytes(profile, msgspec.structs.replace(case, batch_size=batch))
+        return planned_peak_bytes(profile, msgspec.structs.replace(case, batch_size=batch))
 
     return max(1, bisect.bisect_right(range(1, MOST_BATCH + 1), peak_bytes, key=peak_of))
 
@@ -295,7 +295,7 @@ def _proof_case(device: DeviceProfile, amp: Precision) -> Case:
         case_of(cnn, amp, Execution.EAGER, cnn.batches[-1]),
     )
     for case in wanted:
-        needed = peak_memory_bytes(load_profiles()[case.workload], case)
+        needed = planned_peak_bytes(load_profiles()[case.workload], case)
         if needed <= room and _step_s(case, slowness(device)) <= MOST_PROOF_STEP_S:
             return case
     return smallest
@@ -337,7 +337,7 @@ def _trial(
     return Trial(
         case=case,
         expected_s=_steps_s(case, slower) + CASE_S + copy_s + compiling_s,
-        expected_bytes=peak_memory_bytes(profile, case),
+        expected_bytes=planned_peak_bytes(profile, case),
     )
 
 

@@ -54,8 +54,8 @@ GRADIENT_SHARE = 0.5
 """Of what the widest operator reads and writes: the gradient of its output."""
 
 
-def peak_memory_bytes(profile: WorkloadProfile, case: Case) -> float:
-    """Estimate the peak of one step, as torch counts what is allocated, with the libraries' workspace [B].
+def planned_peak_bytes(profile: WorkloadProfile, case: Case) -> float:
+    """Estimate what to plan for: the allocated figure of ``need_of``, with the libraries' workspace [B].
 
     Weights, gradients, optimizer state, activations, transients, and the prebuilt batches. Traced where the
     model could be, else the formula's estimate, raised by what it was ever too low. For planning; whether a
@@ -94,7 +94,7 @@ def need_of(
         figures = _measured(allowance, measured)
         basis = MemoryBasis.MEASURED
     else:
-        figures = _estimated(allowance, held.scaled(scale), case.gpu_count, traced=traced is not None)
+        figures = _estimated(allowance, held.scaled(scale), case.gpu_count)
         basis = MemoryBasis.FORMULA if traced is None else MemoryBasis.TRACED
     untraced = None if traced is not None or measured is not None else _why_untraced(profile, case)
     return MemoryNeed(
@@ -104,6 +104,7 @@ def need_of(
         parts=_parts(held, figures),
         basis=basis,
         untraced=untraced,
+        not_linear=None if measured is not None else _why_no_line(profile, case, accumulate),
     )
 
 
@@ -136,12 +137,11 @@ def largest_batch(
     Args as ``judge``; the batch of the case is not looked at.
     """
     allowance = load_allowance().classes[card.card_class]
-    is_traced = _held(profile, case) is not None
 
     def fits(batch_size: int) -> bool:
         at = msgspec.structs.replace(case, batch_size=batch_size)
         held = _held(profile, at, accumulate) or _formula(profile, at, accumulate)
-        high = _estimated(allowance, held.scaled(scale), at.gpu_count, traced=is_traced).device.high
+        high = _estimated(allowance, held.scaled(scale), at.gpu_count).device.high
         return high is not None and high <= card.usable_bytes
 
     return bisect.bisect_left(range(1, MOST_BATCH + 1), True, key=lambda batch: not fits(batch))
@@ -150,7 +150,7 @@ def largest_batch(
 def device_of(step: StepMemory, batch_size: int, card_class: CardClass) -> Interval:
     """Memory in use of a traced step alone, on one GPU of a class of card [B]."""
     held = held_by_one(step, batch_size, buckets=False)
-    return _estimated(load_allowance().classes[card_class], held, gpu_count=1, traced=True).device
+    return _estimated(load_allowance().classes[card_class], held, gpu_count=1).device
 
 
 def scale_of(profile: WorkloadProfile, case: Case, measured_bytes: float) -> float:
@@ -201,13 +201,10 @@ def _measured(allowance: ClassAllowance, measured: MeasuredMemory) -> _Figures:
     return _Figures(Interval(peak, peak, peak), reserved, device)
 
 
-def _estimated(allowance: ClassAllowance, held: Held, gpu_count: int, *, traced: bool) -> _Figures:
-    """How much of the factor is scratch space, and so allocated, is not known: it is the upper end.
-
-    Without a trace the bound is the widest: the formula was ever off by this much either way.
-    """
+def _estimated(allowance: ClassAllowance, held: Held, gpu_count: int) -> _Figures:
+    """How much of the factor is scratch space, and so allocated, is not known: it is the upper end."""
     spread = math.exp(allowance.half_width)
-    least, most = (1.0, 1.0) if traced else (1 / UNTRACED_LOW_FACTOR, UNTRACED_FACTOR)
+    least, most = held.least, held.most
     peak = held.total
     apart = held.apart
     joined = COMMUNICATION_HIGH_BYTES if gpu_count > 1 else 0.0
@@ -305,6 +302,23 @@ def with_adapters(
         yield msgspec.structs.replace(profile, memory=(adapted,), variants=()), how, base
 
 
+def _why_no_line(profile: WorkloadProfile, case: Case, accumulate: int) -> str | None:
+    """How the figure was found where it is not read off lines; None where it is."""
+    step = step_of(profile, case)
+    batch = _micro(case, accumulate).batch_size
+    if step is None or (step.is_on_lines(batch) and step.is_traced_at(batch)):
+        return None
+    if not step.points:
+        return (
+            f"no batch above {step.largest_traced:,} could be traced: memory is taken to grow in proportion"
+        )
+    if not step.is_traced_at(batch):
+        return f"beyond the largest batch that could be traced, {step.points[-1].batch_size:,}"
+    low, high = step.around(batch)
+    where = f"traced at {high:,}" if batch == high else f"between traced batches of {low:,} and {high:,}"
+    return f"memory does not grow in proportion to the batch: {where}"
+
+
 def _why_untraced(profile: WorkloadProfile, case: Case) -> str:
     if profile.memory_untraced is not None:
         return profile.memory_untraced
@@ -341,6 +355,8 @@ def _formula(profile: WorkloadProfile, case: Case, accumulate: int = 1) -> Held:
         optimizer=states * share,
         saved=saved,
         transient=case.batch_size * per_sample - saved + copies,
+        least=1 / UNTRACED_LOW_FACTOR,
+        most=UNTRACED_FACTOR,
     )
 
 

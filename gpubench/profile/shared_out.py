@@ -24,6 +24,8 @@ GATHERED_BLOCKS = 3.0
 """The block at work, the next one, and the buffer in which the next one arrived."""
 
 
+BEYOND_FACTOR = 2.0
+"""Upper end over the figure at a batch beyond all that were traced of a step that is not on lines."""
 ADAPTER_SHARE = 0.02
 """Of the weights: adapters of rank 64 beside every linear layer of Qwen 7B are 1.9 %, of rank 16 fewer."""
 QUANTIZED_SHARE = WeightType.NF4.bytes_each / WeightType.BFLOAT16.bytes_each
@@ -36,6 +38,8 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         apart: Of the reserved memory alone: what is alive at another moment, and comes from a pool of its own
             that nothing else may use meanwhile.
+        least, most: Shares of the total between which it lies by what it was told from: 1 where that was a
+            trace of this batch, or lines through others.
     """
 
     weights: float
@@ -44,6 +48,8 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     saved: float
     transient: float
     apart: float = 0.0
+    least: float = 1.0
+    most: float = 1.0
 
     @property
     def total(self) -> float:
@@ -52,7 +58,8 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 
     def scaled(self, scale: float) -> Held:
         """All of it times a factor."""
-        return Held(**{name: scale * getattr(self, name) for name in self.__struct_fields__})
+        parts = (name for name in self.__struct_fields__ if name not in {"least", "most"})
+        return msgspec.structs.replace(self, **{name: scale * getattr(self, name) for name in parts})
 
 
 def held_by_one(step: StepMemory, batch_size: int, *, buckets: bool, kept: bool = False) -> Held:
@@ -101,6 +108,7 @@ def on_several(
         saved=held.saved,
         transient=held.transient + gathered,
         apart=step.trained_bytes * stored / count - shared,
+        most=held.most,
     )
 
 
@@ -150,11 +158,12 @@ def adapters_of(step: StepMemory, profile: WorkloadProfile, recipe: Recipe) -> S
 
 def _held(step: StepMemory, line: MemoryLine, batch_size: int) -> Held:
     rest = line.at(batch_size) - step.weights_bytes - step.optimizer_bytes - line.gradient_bytes
-    saved = min(rest, step.saved.at(batch_size) if step.saved is not None else 0.0)
+    saved = min(rest, step.saved_at(batch_size))
     return Held(
         weights=step.weights_bytes,
         gradients=line.gradient_bytes,
         optimizer=step.optimizer_bytes,
         saved=saved,
         transient=rest - saved,
+        most=step.bound(batch_size) if step.is_traced_at(batch_size) else BEYOND_FACTOR,
     )

@@ -76,10 +76,13 @@ def choice_of(
         rank=row.rank if row.rank > 0 else None,
         source=source_of(offer),
         price_usd_per_hour=float(offer.price_usd_per_hour),
+        expected_usd_per_hour=row.expected_usd_per_hour,
+        expected_usd_per_hour_low=row.expected_usd_per_hour_low,
+        expected_usd_per_hour_high=row.expected_usd_per_hour_high,
         price_label=_label(offer, machine),
         purchase_usd=None if machine is None else machine.purchase_usd,
         host_usd=None if machine is None else machine.host_usd,
-        price_note=offer.note,
+        price_note=offer.note if machine is None or machine.condition == "quoted" else machine.source,
         asks=asks.get((offer.gpu_key, offer.pricing)) if offer.kind == "marketplace" else None,
         regions=_regions(offer, (rows.offers[at] for at in same)),
         needs_quota=True if offer.provider in QUOTA_PROVIDERS else None,
@@ -160,6 +163,7 @@ def _elsewhere(offer: Offer, rows: Rows, same: Iterable[int]) -> Iterator[Elsewh
         yield Elsewhere(
             **{name: getattr(there, name) for name in _PLACE},
             price_usd_per_hour=float(there.price_usd_per_hour),
+            expected_usd_per_hour=each.expected_usd_per_hour,
             cost_usd=each.cost_usd,
         )
 

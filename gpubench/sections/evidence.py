@@ -64,7 +64,7 @@ def _fastest(ranking: Ranking) -> Fact:
 
 
 def _offer(row: RankedOffer) -> str:
-    return f"{offer_name(row.offer)}, {price_of(row.offer)}, {_dated(row)}, {basis_words(row.estimate)}"
+    return f"{offer_name(row.offer)}, {price_of(row)}, {_dated(row)}, {basis_words(row.estimate)}"
 
 
 def _dated(row: RankedOffer) -> str:

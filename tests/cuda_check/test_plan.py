@@ -25,7 +25,7 @@ from gpubench.cuda_check.run import _until_s
 from gpubench.measure.capability import why_no_precision
 from gpubench.models import DeviceProfile, Execution, Precision, TaskKind
 from gpubench.profile import load_profiles
-from gpubench.profile.memory import peak_memory_bytes
+from gpubench.profile.memory import planned_peak_bytes
 from gpubench.readings import h200_readings
 
 RTX_3090 = DeviceProfile(
@@ -160,7 +160,7 @@ def test_a_slower_card_is_given_fewer_cases():
 def test_the_proofs_run_on_a_case_that_fits_the_card_twice(card):
     proof = make_plan(card).proof
     if card.memory_bytes is not None:
-        needed = peak_memory_bytes(load_profiles()[proof.workload], proof)
+        needed = planned_peak_bytes(load_profiles()[proof.workload], proof)
         assert 2 * needed < card.memory_bytes
     assert (proof.workload == "vgg16") == (card in [H200, RTX_3090, T4])
 
@@ -189,7 +189,7 @@ def test_a_batch_is_found_for_a_peak(share):
     profile = load_profiles()["cnn"]
 
     def peak_of(batch: int) -> float:
-        return peak_memory_bytes(profile, msgspec.structs.replace(capped, batch_size=batch))
+        return planned_peak_bytes(profile, msgspec.structs.replace(capped, batch_size=batch))
 
     batch = batch_of(capped, room)
     assert peak_of(batch) <= room < peak_of(batch + 1)
