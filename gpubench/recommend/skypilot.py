@@ -130,7 +130,7 @@ _REGION = re.compile(r"[a-z]+-[a-z]+-?\d\w*|[a-z]+us\d?|[a-z]+(?:europe|north|so
 _KEEP = re.compile(r"[^a-z0-9]+")
 
 
-def check_trial(
+def check_task_options(
     count: int | None,
     folder: Path | None,
     minutes: float,
@@ -176,7 +176,7 @@ def rows_to_try(rows: Sequence[RankedOffer], gpu: str | None, provider: str | No
     return found
 
 
-def write_trials(
+def write_task_files(
     rows: Sequence[RankedOffer],
     request: RankRequest,
     count: int,
