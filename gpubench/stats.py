@@ -165,8 +165,8 @@ def ratio_of_blocks(
 def student_t_quantile(probability: float, degrees_of_freedom: float) -> float:
     """Quantile of Student's t distribution, for a probability above 0 and below 1.
 
-    By Newton's method on the upper tail, which is convex: it cannot leave the root behind for good. scipy has
-    it too (``special.stdtrit``, the same to twelve digits), but its import takes a quarter of a second of CPU,
+    By Newton's method on the upper tail, which is convex: it cannot leave the root behind for good. scipy
+    has it too (``special.stdtrit``, the same to nine digits), but its import takes a quarter of a second,
     which every verb that shows an interval would pay.
     """
     if probability < 0.5:
