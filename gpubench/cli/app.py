@@ -1,4 +1,4 @@
-"""The command line: one small file a verb, each imported here and its room only when it is called."""
+"""The command line: one small file a verb; it and its room are imported when it is called."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 import signal
 import sys
 import traceback
-from importlib import import_module
 from pathlib import Path
 from secrets import token_hex
 from tempfile import gettempdir
@@ -17,6 +16,7 @@ import typer
 
 from gpubench import __version__
 from gpubench.cli.streams import leave_quietly, make_safe
+from gpubench.cli.verbs import Verbs
 from gpubench.errors import ExitCode, GpuBenchError, exit_codes, is_interrupt
 from gpubench.files import create_file
 from gpubench.units import plain
@@ -27,31 +27,13 @@ OBJECTS_BETWEEN_COLLECTIONS = 200_000
 
 app = typer.Typer(
     name="gpubench",
+    cls=Verbs,
     help=(f"From the GPU in this machine to the GPU you should pay for.\n\nExit codes: {exit_codes()}."),
     add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",  # as "rich" it would take "[default: ...]" for markup and drop it
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-_VERBS = (
-    "probe",
-    "doctor",
-    "listing",
-    "run",
-    "check",
-    "compare",
-    "results",
-    "offers",
-    "predict",
-    "memory",
-    "calibrate",
-    "rank",
-    "report",
-    "feed",
-    "new_workload",
-)
-
 
 _ALSO_CALLED = {
     **dict.fromkeys(("bench", "benchmark", "measure", "start", "test", "train"), "run"),
@@ -84,10 +66,6 @@ def start(
         from gpubench.cli.probe import overview
 
         overview()
-
-
-for _verb in _VERBS:
-    import_module(f"gpubench.cli.{_verb}").register(app)
 
 
 def main() -> None:
