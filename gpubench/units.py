@@ -7,6 +7,7 @@ name. Formatting happens here, at the edge, and nowhere else. ``None`` is unknow
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from collections.abc import Iterable
 from datetime import datetime
@@ -95,10 +96,29 @@ def format_percent(ratio: float | None, digits: int = 2) -> str:
     return UNKNOWN if ratio is None else f"{format_number(ratio * 100, digits)} %"
 
 
+MOST_NAME = 80
+"""Characters of one name in a sentence."""
+
+
 def plain(text: str, limit: int = 200) -> str:
     """Strip control characters and escapes from a name that came from outside, and bound its length."""
     kept = "".join(c for c in text if not unicodedata.category(c).startswith("C"))
     return kept if len(kept) <= limit else kept[: limit - 1] + "…"
+
+
+_RIGHT_TO_LEFT = r"[\u0590-\u08FF\uFB1D-\uFDFF\uFE70-\uFEFC\U00010800-\U00010FFF\U0001E800-\U0001EFFF]"
+_RIGHT_TO_LEFT_WORDS = re.compile(rf"{_RIGHT_TO_LEFT}+(?:[\s_.-]+{_RIGHT_TO_LEFT}+)*")
+
+
+def isolated(text: str) -> str:
+    """Keep words of a right-to-left script from turning round what stands beside them.
+
+    A price after a name in Hebrew would otherwise be shown before it, with its comma.
+
+    >>> isolated("at \u05d0\u05d1, $8.94") == "at \u2068\u05d0\u05d1\u2069, $8.94"
+    True
+    """
+    return _RIGHT_TO_LEFT_WORDS.sub("\u2068\\g<0>\u2069", text)
 
 
 def plural(unit: str) -> str:
@@ -134,7 +154,7 @@ def listing(names: Iterable[str], most: int | None = None) -> str:
     >>> listing(["cnn", "lstm", "vgg16"]), listing(["cnn"]), listing("abcde", most=3)
     ('cnn, lstm and vgg16', 'cnn', 'a, b, c and 2 more')
     """
-    known = [plain(name) for name in names]
+    known = [plain(name, MOST_NAME) for name in names]
     if most is not None and len(known) > most + 1:
         known = [*known[:most], f"{len(known) - most} more"]
     return " and ".join([", ".join(known[:-1]), known[-1]] if len(known) > 1 else known)

@@ -18,7 +18,7 @@ from gpubench.recommend.usage import with_lines
 from gpubench.signatures import takes_options_of
 from gpubench.specs import load_specs, require_spec
 from gpubench.today import day_of
-from gpubench.units import plain
+from gpubench.units import count, plain
 
 
 @takes_options_of(RankRequest)
@@ -80,7 +80,9 @@ def _set_aside(table: OfferTable) -> tuple[str, ...]:
         return ()
     first = table.set_aside[0]
     words = f"{plain(first.row)}: {plain(first.reason)}"
-    return (f"{len(table.set_aside)} price rows are set aside (gpubench offers list shows them): {words}.",)
+    rows = count(len(table.set_aside), "price row")
+    are = "is" if len(table.set_aside) == 1 else "are"
+    return (f"{rows} {are} set aside (gpubench offers list shows them): {words}.",)
 
 
 def _named(request: RankRequest) -> RankRequest:
