@@ -19,7 +19,7 @@ from gpubench.cli.streams import leave_quietly, make_safe
 from gpubench.cli.verbs import Verbs
 from gpubench.errors import ExitCode, GpuBenchError, exit_codes, is_interrupt
 from gpubench.files import create_file
-from gpubench.units import plain
+from gpubench.units import listing, plain
 
 MESSAGE_LIMIT = 2000
 OBJECTS_BETWEEN_COLLECTIONS = 200_000
@@ -105,7 +105,7 @@ def _fail_unexpectedly(error: Exception) -> NoReturn:
 
 def _misuse(error: typer.TyperException) -> str:
     """What the parser holds against the line, the verb that may have been meant, and whose help says more."""
-    words = error.format_message().replace("Value error, ", "")  # the parser's own name for a bad value
+    words = error.format_message()
     context = getattr(error, "ctx", None)
     names: list[str] = []
     while context is not None and context.parent is not None:
@@ -116,6 +116,7 @@ def _misuse(error: typer.TyperException) -> str:
     unknown = re.search(r"No such command '([^']+)'", words)
     verb = _ALSO_CALLED.get(unknown[1].lower()) if unknown else None
     meant = f" Did you mean '{verb}'?" if verb in _verbs_of(group) and "Did you mean" not in words else ""
+    words = words or f"add one of {listing(_verbs_of(group))}"  # the help was shown
     return f"{words}{meant} (see {path} --help)"
 
 

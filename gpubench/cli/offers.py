@@ -123,7 +123,7 @@ def refresh_(
 
 
 def import_(
-    file: Annotated[Path, typer.Argument(help="CSV, or JSON in gpubench's columns.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV, or JSON in gpubench's columns.")],
     format_: Annotated[
         str | None, typer.Option("--format", help="own, skypilot or gpuhunt [default: told by the columns].")
     ] = None,

@@ -75,6 +75,8 @@ def _make(name: str, module: str) -> Any:
 
 
 _WORDS: dict[Any, str] = {int: "a whole number", float: "a number"}
+_SHOWN = {bool: "", str: "TEXT", int: "N", float: "NUMBER", Path: "PATH"}
+"""What the help shows for a value, where an option has no better word; a switch takes none."""
 
 
 class _Plainly:
@@ -100,6 +102,11 @@ class _Plainly:
             raise typer.BadParameter(words, ctx=ctx, param=param) from None
 
 
+def _nothing(ctx: Any) -> str:
+    del ctx
+    return ""
+
+
 def _read_plainly(command: Any) -> None:
     """Give each parameter of a command such a reader, also those that typer adds: help and completion."""
     laid_out = command.get_params
@@ -109,8 +116,12 @@ def _read_plainly(command: Any) -> None:
         for each in parameters:
             annotation = each.type_descriptor.annotation
             (kind,) = get_args(annotation) or (annotation,)
-            if kind in {bool, str, int, float, Path}:
+            if kind in _SHOWN:
                 each._runtime_param = _Plainly(kind)  # noqa: SLF001 - typer has no public place for a reader
+                if each.param_type_name == "argument":
+                    each.display_type_rich = _nothing  # its name is enough
+                elif each.metavar is None:
+                    each.metavar = _SHOWN[kind]
         return parameters
 
     command.get_params = get_params
