@@ -67,7 +67,11 @@ def format_bytes(value: float | None) -> str:
 
 
 def format_duration(seconds: float | None) -> str:
-    """Format a duration: 0.0012 is "1.20 ms", 95 is "1 min 35 s", 100000 is "27.8 h"."""
+    """Format a duration: 0.0012 is "1.20 ms", 95 is "1 min 35 s", 100000 is "27.8 h".
+
+    >>> format_duration(0)
+    '0 s'
+    """
     if seconds is None or not math.isfinite(seconds):
         return UNKNOWN
     if seconds >= 48 * 3600:
@@ -77,7 +81,7 @@ def format_duration(seconds: float | None) -> str:
     if seconds >= 60:
         minutes, rest = divmod(round(seconds), 60)
         return f"{minutes} min {rest} s"
-    if seconds >= 1:
+    if seconds >= 1 or seconds == 0:
         return f"{format_number(seconds)} s"
     if seconds >= 1e-3:
         return f"{format_number(seconds * 1e3)} ms"

@@ -16,7 +16,7 @@ import typer
 
 from gpubench import __version__
 from gpubench.cli.streams import leave_quietly, make_safe
-from gpubench.cli.verbs import Verbs
+from gpubench.cli.verbs import VERBS, Verbs
 from gpubench.errors import ExitCode, GpuBenchError, exit_codes, is_interrupt
 from gpubench.files import create_file
 from gpubench.units import listing, plain
@@ -111,6 +111,8 @@ def _misuse(error: typer.TyperException) -> str:
     while context is not None and context.parent is not None:
         names.insert(0, context.info_name or "")
         context = context.parent
+    if context is None and not names and sys.argv[1:2] and sys.argv[1] in VERBS:
+        names = sys.argv[1:2]  # an option without its value is found before there is a context
     path = " ".join(["gpubench", *names])
     group = getattr(error, "ctx", None)
     unknown = re.search(r"No such command '([^']+)'", words)

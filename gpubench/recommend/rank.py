@@ -96,8 +96,10 @@ def _runs(request: RankRequest) -> tuple[Runs, tuple[str, ...]]:
     from gpubench.record.store import newest_runs, reference_runs, results_root
 
     stored = newest_runs(results_root(request.results))
-    notes = (*stored.problems, *([stored.passed_over] if stored.passed_over else []))
-    return Runs(stored.runs, reference_runs()), notes
+    notes = [*stored.problems, *([stored.passed_over] if stored.passed_over else [])]
+    if request.results is not None and not request.results.exists():
+        notes.append(f"There is no folder {plain(request.results.name)}: nothing measured of yours is used.")
+    return Runs(stored.runs, reference_runs()), tuple(notes)
 
 
 __test__ = {"rank": rank}  # doctest knows a function by its module, and this one is wrapped
