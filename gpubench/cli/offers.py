@@ -131,7 +131,7 @@ def _refresh_document(done: Refreshed) -> dict[str, Any]:
 
 
 def import_(
-    file: Annotated[Path, typer.Argument(help="CSV, or JSON in gpubench's columns.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV, or JSON in gpubench's columns.")],
     format_: Annotated[
         str | None, typer.Option("--format", help="own, skypilot or gpuhunt [default: told by the columns].")
     ] = None,
@@ -294,10 +294,11 @@ def _say_summary(rows: tuple[ListedOffer, ...], table: OfferTable) -> None:
 
     stale = sum(row.freshness == "stale" for row in rows)
     old = sum(row.freshness == "not current" for row in rows)
-    say(
-        f"{len(rows)} of {len(table.offers)} offers; {stale} prices are over {STALE_AFTER_DAYS} days old, "
-        f"{old} over {NOT_CURRENT_AFTER_DAYS} and not current. A partial date counts as its oldest day."
+    ages = (
+        f"; {stale} prices are over {STALE_AFTER_DAYS} days old, {old} over {NOT_CURRENT_AFTER_DAYS} and not "
+        "current. A partial date counts as its oldest day."
     )
+    say(f"{len(rows)} of {len(table.offers)} offers{ages if rows else '.'}")
     for note in table.notes:
         say(note)
     if table.retired:

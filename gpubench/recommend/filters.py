@@ -120,9 +120,14 @@ def nothing_left(total: int, fallen: Sequence[Exclusion]) -> MisuseError:
         total: Offers there were.
         fallen: All of them, those that fell last at the end.
     """
+    if not total:
+        return MisuseError(
+            "no price is dated on or before the day of --as-of: ask for a later day, or give prices of that "
+            "time with --offers"
+        )
     counts = Counter(each.option for each in fallen)
     removed = ", ".join(f"{name} removed {n:,}" for name, n in counts.most_common())
-    return MisuseError(f"no offer is left of {total:,}: {removed or 'the tables are empty'}; {_fix(fallen)}")
+    return MisuseError(f"no offer is left of {total:,}: {removed}; {_fix(fallen)}")
 
 
 def _fix(fallen: Sequence[Exclusion]) -> str:

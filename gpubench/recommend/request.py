@@ -210,8 +210,10 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         Option("Relative units, and no job: what a dollar buys in place of hours and dollars.", JOB),
     ] = False
 
-    gpus: Annotated[tuple[str, ...], Option("GPU key, name, or part of it (h100).", WHICH, name="gpu")] = ()
-    providers: Annotated[tuple[str, ...], Option("Provider.", WHICH, name="provider")] = ()
+    gpus: Annotated[
+        tuple[str, ...], Option("GPU key, name, or part of it (h100).", WHICH, name="gpu", commas=True)
+    ] = ()
+    providers: Annotated[tuple[str, ...], Option("Provider.", WHICH, name="provider", commas=True)] = ()
     regions: Annotated[tuple[str, ...], Option("Region, or its first letters.", WHICH, name="region")] = ()
     spot: Annotated[bool, Option("Also rank spot prices.", WHICH)] = False
     reserved: Annotated[bool, Option("Also rank reserved prices (commitments).", WHICH)] = False
@@ -233,10 +235,11 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     ] = None
     min_tensor_cores: Annotated[int | None, Option("Least number of tensor cores.", CARD, least=1)] = None
     lines: Annotated[
-        tuple[str, ...], Option("GeForce, RTX, data center, Jetson, Radeon, Instinct ...", CARD, name="line")
+        tuple[str, ...],
+        Option("GeForce, RTX, data center, Jetson, Radeon, Instinct ...", CARD, name="line", commas=True),
     ] = ()
     architectures: Annotated[
-        tuple[str, ...], Option("Hopper, Ada Lovelace, Blackwell ...", CARD, name="architecture")
+        tuple[str, ...], Option("Hopper, Ada Lovelace, Blackwell ...", CARD, name="architecture", commas=True)
     ] = ()
     max_watts: Annotated[float | None, Option("Highest board power of one GPU [W].", CARD, above=0)] = None
     ecc: Annotated[bool, Option("Only memory with error correction (ECC).", CARD)] = False

@@ -22,7 +22,7 @@ from gpubench.recommend.verdict import (
 )
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.words import merit_unit, merit_words
+from gpubench.sections.words import measured_facts, merit_unit, merit_words
 from gpubench.units import (
     count,
     format_bytes,
@@ -45,7 +45,8 @@ def _render(data: ReportData) -> Block:
     if data.ranking is None or not data.ranking.rows:
         why = data.ranking_problem or (data.ranking and data.ranking.verdict) or "no ranking was asked for"
         headline = Paragraph(text=f"There is no ranking: {plain(why, 400)}", tone="headline")
-        return Block(title="The answer", parts=(headline,), brief=(headline,))
+        measured = tuple(Facts(rows=(fact,), prominent=True) for fact in measured_facts(data.results))
+        return Block(title="The answer", parts=(headline, *measured), brief=(headline,))
     text = _headline(data.ranking, _sentences(data.ranking))
     headline = Paragraph(text=text, tone="headline")
     card = _within(MOST_WORDS - word_count(text), [*_facts(data.ranking)])

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from gpubench.blocks.charts import BASIS_GLYPHS
+from gpubench.blocks.parts import Fact
+from gpubench.effects import Result
 from gpubench.interval import stacked
 from gpubench.models import (
     Case,
@@ -115,6 +117,30 @@ def case_words(case: Case) -> str:
         f"{case.precision.words}, {case.execution}, batch {case.batch_size:,}{layout}{gpus}"
         f"{''.join(f', {word}' for word in case.setup_words)}"
     )
+
+
+def measured_facts(results: Iterable[Result]) -> tuple[Fact, ...]:
+    """The heaviest workload measured here, at its fastest: one figure, not a table."""
+    heaviest = max(results, key=_weight, default=None)
+    if heaviest is None:
+        return ()
+    m = heaviest.measurement
+    point, _, interval = m.interval.text().partition(" ")
+    alone = " within one process" if m.within_one_process else ""
+    flags = heaviest.doubts
+    flagged = f"; flagged {listing(flags)}" if flags else ""
+    return (
+        Fact(
+            term="Measured here",
+            value=f"{point} {plural(plain(m.case.sample_unit, 20))}/s",
+            detail=f"95 % interval{alone} {interval.strip('()') or 'unknown'}; {case_words(m.case)}{flagged}",
+        ),
+    )
+
+
+def _weight(result: Result) -> tuple[float, float]:
+    m = result.measurement
+    return (m.flops_per_sample or 0.0, m.samples_per_s or 0.0)
 
 
 def basis_words(estimate: Estimate) -> str:

@@ -356,3 +356,8 @@ def test_predict_takes_max_too(monkeypatch, capsys):
         else:
             (found,) = json.loads(said.out)["estimates"]
             assert found["case"]["batch_size"] == found["largest_batch"] > 4096
+
+
+def test_a_results_folder_that_is_not_there_is_named(tmp_path):
+    ranking = rank("vgg16", gpu="l4", results=tmp_path / "nowhere")
+    assert any("no folder nowhere" in note for note in ranking.notes)
