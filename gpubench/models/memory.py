@@ -92,6 +92,8 @@ class MemoryNeed(Record, frozen=True, kw_only=True):
         reserved: That the allocator of torch holds, as ``torch.cuda.max_memory_reserved`` counts [B].
         device: In use on the device, as nvidia-smi shows it for a card with nothing else on it [B].
         untraced: Why the step could not be traced; None where it was.
+        not_linear: How the figure was found where memory does not grow in proportion to the batch; None
+            where it does.
     """
 
     allocated: Interval
@@ -100,6 +102,7 @@ class MemoryNeed(Record, frozen=True, kw_only=True):
     parts: MemoryParts
     basis: MemoryBasis
     untraced: str | None = None
+    not_linear: str | None = None
 
     def device_figures(self) -> dict[str, int | None]:
         """Return memory in use under flat keys: ``device_bytes``, ``device_bytes_low``, ``_high``."""
@@ -112,7 +115,12 @@ class MemoryNeed(Record, frozen=True, kw_only=True):
         return (
             figures
             | self.device_figures()
-            | {"parts": parts, "basis": str(self.basis), "not_traced": self.untraced}
+            | {
+                "parts": parts,
+                "basis": str(self.basis),
+                "not_traced": self.untraced,
+                "not_linear": self.not_linear,
+            }
         )
 
 
@@ -157,8 +165,8 @@ class MemoryFit(Record, frozen=True, kw_only=True):
         needs = self.needs()
         if self.fits:
             return f"fits ({needs})"
-        mend = f"largest batch {self.largest_batch:,}" if self.largest_batch else "not even a batch of 1 fits"
-        return f"{self.verdict}; {mend} ({needs})"
+        fix = f"largest batch {self.largest_batch:,}" if self.largest_batch else "not even a batch of 1 fits"
+        return f"{self.verdict}; {fix} ({needs})"
 
     def text_of_measured(self) -> str:
         """Return the same of a case that ran on this card: it fits, whatever the upper end."""

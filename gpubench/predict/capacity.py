@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.files import write_file
+from gpubench.files import table_json, write_file
 from gpubench.interval import Interval
 from gpubench.models import CardMemory, GpuSpec, MemoryLine, StepMemory
 from gpubench.models.record import Record
@@ -142,7 +142,7 @@ def traced() -> Iterator[Member]:
     from gpubench.discovery import workload_names
     from gpubench.profile.trace import traced_steps
 
-    assert workload_names()  # from here on their package is found in a checkout too
+    workload_names()  # from here on their package is found in a checkout too
     family = importlib.import_module("gpubench_workloads._family")
     for model, sizes in family.FAMILY.items():
         few = [dict(family.ways(replace(sizes, layers=layers))) for layers in FEW_LAYERS]
@@ -187,6 +187,4 @@ def _between(low: StepMemory, high: StepMemory, share: float) -> StepMemory:
 
 
 if __name__ == "__main__":
-    write_file(
-        data_path(CAPACITY_FILE), msgspec.json.format(msgspec.json.encode(tuple(traced())), indent=1) + b"\n"
-    )
+    write_file(data_path(CAPACITY_FILE), table_json(tuple(traced())))

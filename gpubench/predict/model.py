@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gpubench.arrays import Floats
 from gpubench.models import Case, Execution, GpuSpec, TaskKind
 from gpubench.predict.anchors import Reading, choose_anchors, differences
-from gpubench.predict.arrays import Array
 from gpubench.predict.calibration import Calibration, Learned
 from gpubench.predict.conformal import pair_scale
 from gpubench.predict.fit import HOST_S_PER_OPERATOR, deviations_of
@@ -58,9 +58,9 @@ class Prediction:
 class _Batch:
     """Log seconds per sample (GPU alone, whole step) and log half-widths of n GPUs, from one start."""
 
-    log_gpu_s: Array
-    log_step_s: Array
-    half_width: Array
+    log_gpu_s: Floats
+    log_step_s: Floats
+    half_width: Floats
 
 
 def predict_all(
@@ -174,7 +174,7 @@ def _from_anchor(
     shift = -math.log(anchor.samples_per_s) - math.log(float(own.step_s[0]) / anchor.case.batch_size)
     arithmetic = _arithmetic(case, len(specs))
     work = _work(question, case)
-    assert learned.scale is not None
+    assert learned.scale is not None  # only levels are without one
     mode = np.broadcast_to(leading_mode(work, arithmetic), len(specs))
     scale = pair_scale(learned.scale, chips_of([anchor.spec]), chips_of(specs), mode)
     half = bool(arithmetic.half[0])

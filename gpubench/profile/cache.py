@@ -20,7 +20,7 @@ import msgspec
 from gpubench.children import ask_child
 from gpubench.discovery import workload_names
 from gpubench.errors import MisuseError
-from gpubench.files import write_file
+from gpubench.files import table_json, write_file
 from gpubench.models import Recipe, WorkloadProfile
 from gpubench.profile.log import write_log
 from gpubench.shipped import data_bytes, data_path
@@ -77,7 +77,7 @@ def run_names() -> tuple[str, ...]:
 def write_profiles(profiles: Iterable[WorkloadProfile]) -> None:
     """Write the file that ``load_profiles`` reads."""
     ordered = sorted(profiles, key=lambda p: p.name)
-    write_file(data_path(PROFILES_FILE), msgspec.json.format(msgspec.json.encode(ordered), indent=1) + b"\n")
+    write_file(data_path(PROFILES_FILE), table_json(ordered))
 
 
 def profiles_of(
@@ -156,9 +156,16 @@ def files_of(reference: str, *, time_limit_s: float | None = None) -> tuple[Path
     return Path(answer.folder), tuple(map(Path, answer.files))
 
 
+def called(reference: str) -> str:
+    """How a message names a model: as the records do."""
+    from gpubench.own_model import own_name
+
+    return plain(own_name(reference) if is_own(reference) else reference)
+
+
 def _ask(reference: str, time_limit_s: float, recipe: Recipe | None = None) -> Answer:
     """Trace a model in a child process; the answer has a profile."""
-    name = plain(Path(reference).name)
+    name = called(reference)
     with _notice(name, time_limit_s):
         asked = ask_child(
             ("-m", "gpubench.profile.child"),

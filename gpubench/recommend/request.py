@@ -15,17 +15,11 @@ from gpubench.options import Flag, Option, check_fields, is_number, parameters_o
 from gpubench.shared_options import (
     DAY,
     WORKLOAD,
-    AnyCheckpointing,
-    AnyContext,
     AnyExecution,
-    AnyLossChunks,
-    AnyNew,
     AnyPrecision,
-    AnyPrompt,
     AnyTask,
-    AnyTrainable,
-    AnyWeightType,
     GpuBatch,
+    RecipeRequest,
     Results,
 )
 from gpubench.units import plain
@@ -138,7 +132,7 @@ SHARE = Option(
 )
 
 
-class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
+class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     """What to rank and how; a field that is None or empty does not restrict.
 
     Several workloads count by their geometric mean. ``jobs`` None is one job over all GPUs of an instance
@@ -163,18 +157,11 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
             python="Mapping[str, float] | str",
             metavar="NAME=SHARE,...",
         ),
-    ] = {}
+    ] = msgspec.field(default_factory=dict)
     precision: AnyPrecision = None
     execution: AnyExecution = "graph"
     task: AnyTask = "train"
     batch_size: GpuBatch = None
-    weight_type: AnyWeightType = None
-    checkpointing: AnyCheckpointing = None
-    loss_chunks: AnyLossChunks = None
-    prompt_tokens: AnyPrompt = None
-    new_tokens: AnyNew = None
-    context_tokens: AnyContext = None
-    trainable: AnyTrainable = None
     max_latency_ms: Annotated[
         float | None,
         Option("With --task infer: choose the batch whose pessimistic step time meets it [ms].", above=0),
@@ -212,7 +199,7 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     spot_lost: Annotated[
         float,
-        Option("Share of work repeated after spot interruptions, for example 0.2.", JOB, least=0, below=1),
+        Option("Share of work repeated after spot interruptions, for example 0.2.", JOB, least=0, below=10),
     ] = 0.0
     storage_usd_per_month: Annotated[float, Option("Storage while the job runs.", JOB, least=0)] = 0.0
     egress_usd: Annotated[float, Option("Egress of the job.", JOB, least=0)] = 0.0
@@ -223,8 +210,10 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
         Option("Relative units, and no job: what a dollar buys in place of hours and dollars.", JOB),
     ] = False
 
-    gpus: Annotated[tuple[str, ...], Option("GPU key, name, or part of it (h100).", WHICH, name="gpu")] = ()
-    providers: Annotated[tuple[str, ...], Option("Provider.", WHICH, name="provider")] = ()
+    gpus: Annotated[
+        tuple[str, ...], Option("GPU key, name, or part of it (h100).", WHICH, name="gpu", commas=True)
+    ] = ()
+    providers: Annotated[tuple[str, ...], Option("Provider.", WHICH, name="provider", commas=True)] = ()
     regions: Annotated[tuple[str, ...], Option("Region, or its first letters.", WHICH, name="region")] = ()
     spot: Annotated[bool, Option("Also rank spot prices.", WHICH)] = False
     reserved: Annotated[bool, Option("Also rank reserved prices (commitments).", WHICH)] = False
@@ -246,10 +235,11 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     min_tensor_cores: Annotated[int | None, Option("Least number of tensor cores.", CARD, least=1)] = None
     lines: Annotated[
-        tuple[str, ...], Option("GeForce, RTX, data center, Jetson, Radeon, Instinct ...", CARD, name="line")
+        tuple[str, ...],
+        Option("GeForce, RTX, data center, Jetson, Radeon, Instinct ...", CARD, name="line", commas=True),
     ] = ()
     architectures: Annotated[
-        tuple[str, ...], Option("Hopper, Ada Lovelace, Blackwell ...", CARD, name="architecture")
+        tuple[str, ...], Option("Hopper, Ada Lovelace, Blackwell ...", CARD, name="architecture", commas=True)
     ] = ()
     max_watts: Annotated[float | None, Option("Highest board power of one GPU [W].", CARD, above=0)] = None
     ecc: Annotated[bool, Option("Only memory with error correction (ECC).", CARD)] = False
@@ -441,8 +431,10 @@ def _check_job(request: RankRequest) -> None:
     if request.relative and request.job_samples is not None:
         raise MisuseError("--relative ranks without a job: leave out --samples, --epochs and --dataset-size")
     for field in ("deadline_hours", "budget_usd"):
-        if getattr(request, field) is not None and request.job_samples is None:
-            raise MisuseError(f"{spelled(field)} needs a job: add --samples, or --epochs and --dataset-size")
+        if getattr(request, field) is not None and request.relative:
+            raise MisuseError(
+                f"{spelled(field)} is of a job, and --relative ranks without one: leave out either"
+            )
     if request.jobs_per_month is None:
         return
     if request.relative:
