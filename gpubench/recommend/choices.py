@@ -76,9 +76,6 @@ def choice_of(
         rank=row.rank if row.rank > 0 else None,
         source=source_of(offer),
         price_usd_per_hour=float(offer.price_usd_per_hour),
-        expected_usd_per_hour=row.expected_usd_per_hour,
-        expected_usd_per_hour_low=row.expected_usd_per_hour_low,
-        expected_usd_per_hour_high=row.expected_usd_per_hour_high,
         price_label=_label(offer, machine),
         purchase_usd=None if machine is None else machine.purchase_usd,
         host_usd=None if machine is None else machine.host_usd,
@@ -100,7 +97,7 @@ def choice_of(
 
 _PLACE = ("provider", "instance", "region", "gpu_count", "pricing")
 _OF_OFFER = (*_PLACE, "gpu_key", "price_date", "in_stock", "stock_date", "vcpus")
-_RANGES = ("samples_per_s", "hours", "cost_usd")
+_RANGES = ("expected_usd_per_hour", "samples_per_s", "hours", "cost_usd")
 _OF_ROW = (
     *(f"{name}{end}" for name in _RANGES for end in ("", "_low", "_high")),
     "price_age_days",

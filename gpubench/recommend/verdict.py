@@ -149,7 +149,11 @@ def _who(row: RankedOffer) -> str:
         return f"owning {gpus_of(row.offer)} at {price_of(row)} of work"
     spot = " spot" if row.offer.pricing is Pricing.SPOT else ""
     host = " (one host's ask)" if row.offer.kind == "marketplace" else ""
-    return f"{gpus_of(row.offer)} at {plain(row.offer.provider, 40)}{spot} for {price_of(row)}{host}"
+    about = ""
+    if not row.is_expected_as_listed:
+        about = "about "
+        host = f" (one host asked {format_usd(float(row.offer.price_usd_per_hour))})"
+    return f"{gpus_of(row.offer)} at {plain(row.offer.provider, 40)}{spot} for {about}{price_of(row)}{host}"
 
 
 def _merit(ranking: Ranking, row: RankedOffer) -> str:
