@@ -229,11 +229,12 @@ def _fixes(
     profile, train = question.profile, case.task is TaskKind.TRAIN
     scale = of_question.scale_of(question, case, readings)
 
-    def fix(what: str, of: WorkloadProfile = profile, accumulate: int = accumulate, **changes: Any) -> Fix:
+    def fix(what: str, accumulate: int = accumulate, **changes: Any) -> Fix:
         changed = msgspec.structs.replace(case, **changes)
         peak = of_question.measured_peak(changed, None, readings, accumulate)
         return Fix(
-            what=what, fit=judge(of, changed, fit.card, measured=peak, scale=scale, accumulate=accumulate)
+            what=what,
+            fit=judge(profile, changed, fit.card, measured=peak, scale=scale, accumulate=accumulate),
         )
 
     if not case.precision.is_amp and case.weight_type is WeightType.FLOAT32:
@@ -250,9 +251,9 @@ def _fixes(
     if fit.largest_batch:
         yield fix(f"batch {fit.largest_batch:,}", batch_size=fit.largest_batch)
     if train:
-        for adapted, how, base in with_adapters(profile, case):
-            what = f"{_TRAINABLE_WORDS[how]}, batch {case.batch_size}"
-            yield fix(what, adapted, trainable=how, weight_type=base, precision=_whole(case.precision))
+        for adapted in with_adapters(profile, case):
+            what = f"{_TRAINABLE_WORDS[adapted.trainable]}, batch {case.batch_size}"
+            yield fix(what, **{name: getattr(adapted, name) for name in _OF_ADAPTERS})
         yield from _on_several(question, case, fit, readings, accumulate)
 
 
@@ -271,15 +272,11 @@ _CHECKPOINTING_WORDS = {
     Checkpointing.SELECTIVE: "selective activation checkpointing",
     Checkpointing.FULL: "activation checkpointing of every block",
 }
+_OF_ADAPTERS = ("trainable", "weight_type", "precision")
 _TRAINABLE_WORDS = {
     Trainable.LORA: "adapters on a frozen bfloat16 base (LoRA)",
     Trainable.QLORA: "adapters on a frozen 4-bit base (QLoRA)",
 }
-
-
-def _whole(precision: Precision) -> Precision:
-    """The precision of a step whose weights lie in half precision: autocast has nothing to do."""
-    return Precision.TF32 if precision.is_amp else precision
 
 
 def _on_several(

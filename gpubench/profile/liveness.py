@@ -26,6 +26,7 @@ from gpubench.models import (
     Recipe,
     StepMemory,
     TaskKind,
+    Trainable,
     WeightType,
 )
 from gpubench.profile.blocks import checkpoint_blocks, repeated_blocks
@@ -45,6 +46,10 @@ _MOST_HOST_BYTES = 256 * MIB
 _MOST_OPERATORS = 2_000
 """Of a step, or of what builds it, where each sample has some of its own."""
 AS_BUILT = Recipe()
+TOKEN_UNITS = ("sequence", "token")
+"""Sample units of language models."""
+ADAPTERS = {Trainable.LORA: WeightType.BFLOAT16, Trainable.QLORA: WeightType.NF4}
+"""Adapters on a frozen base, and the type in which its layers lie."""
 _FUSED_UPDATES = "_fused_"
 """Begin the names of the operators that update all weights in place, in one kernel."""
 
@@ -105,13 +110,25 @@ def _variants(
     types = (WeightType.BFLOAT16,) if casts else ()
     half = [msgspec.structs.replace(usual, weight_type=weight_type) for weight_type in types]
     yield from ((recipe, [(task, False) for task in workload.tasks]) for recipe in half)
-    by_itself = "checkpointing" in workload.settings  # then a recipe of its own says so
-    if TaskKind.TRAIN not in workload.tasks or not has_blocks or by_itself:
+    if TaskKind.TRAIN not in workload.tasks or not has_blocks:
         return
-    for how in (Checkpointing.FULL, Checkpointing.SELECTIVE):
+    ways = () if "checkpointing" in workload.settings else (Checkpointing.FULL, Checkpointing.SELECTIVE)
+    for how in ways:  # else a recipe of its own says so
         for recipe in (usual, *half):
             again = msgspec.structs.replace(recipe, checkpointing=how)
             yield again, [(TaskKind.TRAIN, is_amp) for is_amp in _autocasts(recipe)]
+    for recipe in _adapted(workload):
+        for how in (usual.checkpointing, *ways[:1]):
+            yield msgspec.structs.replace(recipe, checkpointing=how), [(TaskKind.TRAIN, False)]
+
+
+def _adapted(workload: Workload) -> Iterator[Recipe]:
+    """The recipes of adapters on a frozen base of a language model that is trained whole."""
+    usual = workload.recipe
+    by_itself = "weight_type" in workload.settings and usual.weight_type is not WeightType.BFLOAT16
+    if workload.sample_unit in TOKEN_UNITS and usual.trainable is Trainable.FULL and not by_itself:
+        for how, base in ADAPTERS.items():
+            yield msgspec.structs.replace(usual, trainable=how, weight_type=base)
 
 
 def trace_step(
@@ -184,9 +201,15 @@ class _Made:
 
 
 def _by_recipe(task: Task, built: Recipe, recipe: Recipe) -> Task:
-    """Store a built model in another type, and compute its blocks again."""
-    if recipe.weight_type is not built.weight_type:
-        task = _stored_as(task, recipe.weight_type)
+    """Store a built model in another type, train adapters beside it, and compute its blocks again."""
+    is_adapted = recipe.trainable is not built.trainable
+    weight_type = WeightType.BFLOAT16 if is_adapted else recipe.weight_type
+    if weight_type is not built.weight_type:
+        task = _stored_as(task, weight_type)
+    if is_adapted:
+        from gpubench.profile.adapters import adapt
+
+        adapt(task, in_4_bits=recipe.weight_type is WeightType.NF4)
     if recipe.checkpointing is not built.checkpointing and not checkpoint_blocks(
         [task.model], recipe.checkpointing
     ):

@@ -22,6 +22,7 @@ from gpubench.models import (
     MemoryParts,
     OperatorKind,
     ParallelMode,
+    Precision,
     Recipe,
     StepMemory,
     TaskKind,
@@ -31,7 +32,7 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.profile.allowance import TRACE_SHARE, ClassAllowance, device_bytes, load_allowance
-from gpubench.profile.shared_out import Held, adapters_of, held_by_one, on_several
+from gpubench.profile.shared_out import Held, held_by_one, on_several
 from gpubench.units import GIB, MIB
 from gpubench.workload import BATCH_COUNT
 
@@ -47,8 +48,6 @@ COMMUNICATION_HIGH_BYTES = 1 * GIB
 """Upper end of what the library takes that joins several GPUs: nobody published a reading of it alone."""
 OTHER_CARD_BYTES = 256 * MIB
 """By which context and driver may differ between two cards of one class: half of what two classes do."""
-TOKEN_UNITS = ("sequence", "token")
-"""Sample units of language models."""
 FP32_BYTES = 4
 GRADIENT_SHARE = 0.5
 """Of what the widest operator reads and writes: the gradient of its output."""
@@ -285,21 +284,18 @@ def checkpointed(profile: WorkloadProfile, case: Case) -> tuple[Case, ...]:
     return tuple(each for each in cases if _held(profile, each) is not None)
 
 
-def with_adapters(
-    profile: WorkloadProfile, case: Case
-) -> Iterator[tuple[WorkloadProfile, Trainable, WeightType]]:
-    """The profile of a language model with its weights frozen and adapters beside them, and quantized too.
+def with_adapters(profile: WorkloadProfile, case: Case) -> Iterator[Case]:
+    """The case with its weights frozen and adapters trained, and over 4 bits too; as far as traced.
 
-    Nothing for a model of other inputs, or one that trains adapters already.
+    Nothing for a model of other inputs than tokens, or one that trains adapters already.
     """
-    half = msgspec.structs.replace(case.recipe, weight_type=WeightType.BFLOAT16)
-    step = _traced(profile, case, half, is_amp=False)
-    if case.trainable is not Trainable.FULL or step is None or profile.sample_unit not in TOKEN_UNITS:
+    if case.trainable is not Trainable.FULL:
         return
+    whole = Precision.TF32 if case.precision.is_amp else case.precision  # half precision needs no autocast
     for how, base in ((Trainable.LORA, WeightType.BFLOAT16), (Trainable.QLORA, WeightType.NF4)):
-        recipe = msgspec.structs.replace(half, trainable=how, weight_type=base)
-        adapted = adapters_of(step, profile, recipe)
-        yield msgspec.structs.replace(profile, memory=(adapted,), variants=()), how, base
+        adapted = msgspec.structs.replace(case, trainable=how, weight_type=base, precision=whole)
+        if _held(profile, adapted) is not None:
+            yield adapted
 
 
 def _why_no_line(profile: WorkloadProfile, case: Case, accumulate: int) -> str | None:

@@ -9,16 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gpubench.models import (
-    BlockSizes,
-    Case,
-    MemoryLine,
-    Recipe,
-    StepMemory,
-    Trainable,
-    WeightType,
-    WorkloadProfile,
-)
+from gpubench.models import BlockSizes, Case, MemoryLine, StepMemory, WorkloadProfile
 
 GATHERED_BLOCKS = 3.0
 """The block at work, the next one, and the buffer in which the next one arrived."""
@@ -26,10 +17,6 @@ GATHERED_BLOCKS = 3.0
 
 BEYOND_FACTOR = 2.0
 """Upper end over the figure at a batch beyond all that were traced of a step that is not on lines."""
-ADAPTER_SHARE = 0.02
-"""Of the weights: adapters of rank 64 beside every linear layer of Qwen 7B are 1.9 %, of rank 16 fewer."""
-QUANTIZED_SHARE = WeightType.NF4.bytes_each / WeightType.BFLOAT16.bytes_each
-"""Of bfloat16 weights, those of 4 bits with their scales; embedding and head stay as they were."""
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,44 +103,6 @@ def _blocks(profile: WorkloadProfile) -> BlockSizes:
     """A model without blocks is gathered whole."""
     whole = BlockSizes(count=0, largest_parameters=0, outside_parameters=profile.parameters)
     return profile.blocks or whole
-
-
-def adapters_of(step: StepMemory, profile: WorkloadProfile, recipe: Recipe) -> StepMemory:
-    """The step of the same model with its weights frozen, and low-rank adapters that are trained beside them.
-
-    From above: all activations are kept that training all weights keeps, though frozen weights need fewer.
-
-    Args:
-        step: Of training all weights, in bfloat16.
-        profile: Of the workload, for its blocks.
-        recipe: What is trained, and in which type the frozen weights lie.
-    """
-    blocks = _blocks(profile)
-    quantized = recipe.trainable is Trainable.QLORA
-    base = step.weights_bytes
-    if quantized:
-        inside = 1 - blocks.outside_parameters / profile.parameters
-        base *= 1 - inside * (1 - QUANTIZED_SHARE)
-    adapters = ADAPTER_SHARE * step.weights_bytes
-    states = step.optimizer_bytes / step.trained_bytes * adapters if step.trained_bytes else 0.0
-    unpacked = blocks.largest_parameters * step.weights_bytes / profile.parameters if quantized else 0.0
-    change = base + adapters + states + unpacked - step.weights_bytes - step.optimizer_bytes
-    lines = tuple(
-        MemoryLine(
-            fixed_bytes=line.fixed_bytes - line.gradient_bytes + adapters + change,
-            bytes_per_sample=line.bytes_per_sample,
-            gradient_bytes=adapters,
-        )
-        for line in step.lines
-    )
-    return msgspec.structs.replace(
-        step,
-        lines=lines,
-        weights_bytes=base + adapters,
-        trained_bytes=adapters,
-        optimizer_bytes=states,
-        recipe=recipe,
-    )
 
 
 def _held(step: StepMemory, line: MemoryLine, batch_size: int) -> Held:

@@ -75,7 +75,7 @@ def profile_workload(workload: Workload) -> WorkloadProfile:
     Raises:
         MisuseError: If the model cannot run a step on its own batch.
     """
-    others = tuple(trace_workload(workload.at(recipe), 0).profile for recipe in workload.variants)
+    others = tuple(trace_workload(workload.at(recipe)).profile for recipe in workload.variants)
     return msgspec.structs.replace(trace_workload(workload).profile, variants=others)
 
 
