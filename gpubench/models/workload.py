@@ -311,11 +311,6 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         """The precision of a question that names none; None is mixed precision."""
         return Precision(self.precisions[0]) if self.precisions and self.precisions[0] != AMP else None
 
-    @property
-    def hardware_flops_per_sample(self) -> float:
-        """Arithmetic of a training step with what is computed again [FLOP]."""
-        return sum(operator.count * operator.flops_per_sample for operator in self.train)
-
     def convolves(self, task: TaskKind) -> bool:
         """Whether a step of this task holds convolutions."""
         operators = self.train if task is TaskKind.TRAIN else self.infer
