@@ -266,7 +266,7 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def samples_per_s_high(self) -> float | None:
-        """Upper end of the 95 % interval of the throughput; None where the step time is too uncertain for one.
+        """Upper end of the 95 % interval of the throughput; None where the step time is too uncertain.
 
         At a half-width of ``MOST_HALF_WIDTH`` it is twice the estimate; near 1 it is without bound.
         """
