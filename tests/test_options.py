@@ -296,6 +296,8 @@ def test_the_command_line_has_no_name_that_python_lacks(name: str) -> None:
         "--try",
         "--out",
         "--try-minutes",
+        "--try-gpu",
+        "--try-provider",
         "--wheel",
         "--all-offers",
     }

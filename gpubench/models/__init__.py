@@ -66,6 +66,7 @@ from gpubench.models.memory import (
     MemoryParts,
     Verdict,
 )
+from gpubench.models.quality import SeedRun, TimeToQuality
 from gpubench.models.ranking import (
     BuyOrRent,
     Estimate,
@@ -82,6 +83,7 @@ from gpubench.models.workload import (
     BlockSizes,
     DecodeWork,
     MemoryLine,
+    MemoryPoint,
     Operator,
     OperatorKind,
     StepMemory,
@@ -135,6 +137,7 @@ __all__ = [
     "MemoryLine",
     "MemoryNeed",
     "MemoryParts",
+    "MemoryPoint",
     "MicroResult",
     "Offer",
     "Operator",
@@ -154,6 +157,7 @@ __all__ = [
     "Recipe",
     "Round",
     "Run",
+    "SeedRun",
     "Settings",
     "SortedBy",
     "Source",
@@ -164,6 +168,7 @@ __all__ = [
     "Switches",
     "TaskKind",
     "TelemetrySample",
+    "TimeToQuality",
     "Trainable",
     "UsageLine",
     "Verdict",

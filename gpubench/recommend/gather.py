@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from statistics import median
 from typing import NamedTuple
 
@@ -18,6 +19,8 @@ from gpubench.models import (
     Status,
     WorkloadProfile,
 )
+from gpubench.predict import memory
+from gpubench.predict.anchors import Reading, peaks_of
 from gpubench.predict.estimate import estimate, estimate_at_largest_batch
 from gpubench.predict.question import FITTED_VENDOR, Question, Refusal, question_of
 from gpubench.predict.scaling import scaling
@@ -42,11 +45,17 @@ class Runs(NamedTuple):
     reference: tuple[Run, ...]
 
 
+Refuser = Callable[[str, GpuSpec, int, Estimate], str | None]
+"""(workload, GPU, how many, estimate of one) to why they have no room for one job; None where they do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """What is known: an answer for each workload and GPU, and how several GPUs work at once.
 
     Attributes:
+        without_room: Whether each of several GPUs holds its share of one job, which takes more there than on
+            one alone; None where nobody looked.
         scaler: How well they share one job.
         independent: How well a job on each goes on beside the others; None where no run tells.
         photographs: The workloads that train on decoded photographs, which a host must prepare.
@@ -56,6 +65,7 @@ class Evidence:
     answers: Mapping[str, Answers]
     scaler: Scaler
     independent: Scaler | None = None
+    without_room: Refuser | None = None
     photographs: frozenset[str] = frozenset()
     usual_job: UsualJob | None = None
 
@@ -87,10 +97,26 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
         found = measured_efficiency(at_once, alone.case, spec.key, gpu_count, mode)
         return found or Efficiency(1.0, 1.0, 1.0, INDEPENDENT.basis)
 
+    @cache
+    def peaks(name: str) -> Sequence[Reading]:
+        return peaks_of(questions[name], runs.own, runs.reference)
+
+    def without_room(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> str | None:
+        if measured_efficiency((*runs.reference, *runs.own), alone.case, spec.key, gpu_count):
+            return None  # it ran there
+        case = msgspec.structs.replace(alone.case, gpu_count=gpu_count, parallel_mode=ParallelMode.DDP)
+        fit = memory.fit_of(questions[name], case, spec, peaks(name))
+        if fit is None or fit.fits:
+            return None
+        if alone.batch_choice == "largest" and 2 * fit.largest_batch >= case.batch_size:
+            return None  # a job over several takes a somewhat smaller batch, at nearly the same rate
+        return f"{name} at batch {case.batch_size:,} on each of {gpu_count} GPUs: {fit.text()}"
+
     return Evidence(
         answers={name: _all_answers(request, question, specs, runs) for name, question in questions.items()},
         scaler=scaler,
         independent=independent if at_once else None,
+        without_room=without_room,
         photographs=frozenset(name for name, profile in profiles.items() if profile.takes_photographs),
         usual_job=_usual_job(request, profiles),
     )

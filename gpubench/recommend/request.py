@@ -199,7 +199,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     ] = None
     spot_lost: Annotated[
         float,
-        Option("Share of work repeated after spot interruptions, for example 0.2.", JOB, least=0, below=1),
+        Option("Share of work repeated after spot interruptions, for example 0.2.", JOB, least=0, below=10),
     ] = 0.0
     storage_usd_per_month: Annotated[float, Option("Storage while the job runs.", JOB, least=0)] = 0.0
     egress_usd: Annotated[float, Option("Egress of the job.", JOB, least=0)] = 0.0
@@ -431,8 +431,10 @@ def _check_job(request: RankRequest) -> None:
     if request.relative and request.job_samples is not None:
         raise MisuseError("--relative ranks without a job: leave out --samples, --epochs and --dataset-size")
     for field in ("deadline_hours", "budget_usd"):
-        if getattr(request, field) is not None and request.job_samples is None:
-            raise MisuseError(f"{spelled(field)} needs a job: add --samples, or --epochs and --dataset-size")
+        if getattr(request, field) is not None and request.relative:
+            raise MisuseError(
+                f"{spelled(field)} is of a job, and --relative ranks without one: leave out either"
+            )
     if request.jobs_per_month is None:
         return
     if request.relative:

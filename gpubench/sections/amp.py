@@ -158,14 +158,14 @@ def _twin(pairs: tuple[Effect, ...]) -> Table:
         text("Execution", lambda s: s.of.case.execution.value),
         number("Batch", lambda s: _batches(s).replace("batch ", "").replace(", ", "\n"), optional=2),
         number("Speed-up, 95 % interval", lambda s: stacked(s.words)),
-        number("Peak memory", _memory, optional=3),
+        number("Peak allocated", _memory, optional=3),
         number("Loss after the same steps", _loss, optional=1),
         text("Doubts", lambda s: ", ".join(s.doubts) or "none"),
     )
 
 
 def _memory(pair: Effect) -> str:
-    """Peak memory of AMP over that of the baseline."""
+    """Peak of what tensors take under AMP over that of the baseline."""
     amp, baseline = pair.of.measurement.peak_memory_bytes, pair.to.measurement.peak_memory_bytes
     if pair.memory_ratio is None:
         return UNKNOWN

@@ -39,12 +39,13 @@ def _fastest(ranking: Ranking) -> Fact:
 
 
 def _offer(row: RankedOffer) -> str:
-    return f"{offer_name(row.offer)}, {price_of(row.offer)}, {_dated(row)}, {basis_words(row.estimate)}"
+    return f"{offer_name(row.offer)}, {price_of(row)}, {_dated(row)}, {basis_words(row.estimate)}"
 
 
 def _dated(row: RankedOffer) -> str:
     words = price_date_words(row)
-    return words if row.offer.pricing is Pricing.OWNED else f"price of {words}"
+    is_a_date = row.offer.pricing is not Pricing.OWNED and row.is_expected_as_listed
+    return f"price of {words}" if is_a_date else words
 
 
 def _evidence(data: ReportData) -> Paragraph:

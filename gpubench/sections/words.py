@@ -18,7 +18,7 @@ from gpubench.models import (
     RankedOffer,
     Ranking,
 )
-from gpubench.units import UNKNOWN, count, listing, per_second, plain, plural
+from gpubench.units import UNKNOWN, count, format_usd, listing, per_second, plain, plural
 
 
 def per_s_unit(ranking: Ranking) -> str:
@@ -152,13 +152,18 @@ def basis_words(estimate: Estimate) -> str:
 
 
 def price_date_words(row: RankedOffer) -> str:
-    """The date of a price and its age; a partial date counts as its oldest day."""
-    if row.offer.pricing is Pricing.OWNED:
+    """The date of a price and its age, and what was listed where something else is expected now.
+
+    A partial date counts as its oldest day.
+    """
+    offer = row.offer
+    if offer.pricing is Pricing.OWNED:
         return "cost of a useful hour"
-    date = plain(row.offer.price_date, 20)
+    listed = "" if row.is_expected_as_listed else f"asked {format_usd(float(offer.price_usd_per_hour))}, "
+    date = f"{listed}{plain(offer.price_date, 20)}"
     if row.price_age_days is None:
         return date
-    if len(row.offer.price_date) < len("2026-01-01"):
+    if len(offer.price_date) < len("2026-01-01"):
         return f"{date}, up to {row.price_age_days} days old"
     return f"{date}, {count(row.price_age_days, 'day')} old"
 
