@@ -303,8 +303,8 @@ def rank(
         startup_minutes: Billed before the first step [min]. (at least 0) [default: 10, of what is
             rented]
         billing_minutes: Billing increment [min]. (above 0) [default: by the second]
-        spot_lost: Share of work repeated after spot interruptions, for example 0.2. (from 0 to below 1)
-            [default: 0]
+        spot_lost: Share of work repeated after spot interruptions, for example 0.2. (from 0 to below
+            10) [default: 0]
         storage_usd_per_month: Storage while the job runs. (at least 0) [default: 0]
         egress_usd: Egress of the job. (at least 0) [default: 0]
         tax: Tax as a share, for example 0.19. (at least 0) [default: 0]
@@ -508,8 +508,8 @@ def report(
         startup_minutes: Billed before the first step [min]. (at least 0) [default: 10, of what is
             rented]
         billing_minutes: Billing increment [min]. (above 0) [default: by the second]
-        spot_lost: Share of work repeated after spot interruptions, for example 0.2. (from 0 to below 1)
-            [default: 0]
+        spot_lost: Share of work repeated after spot interruptions, for example 0.2. (from 0 to below
+            10) [default: 0]
         storage_usd_per_month: Storage while the job runs. (at least 0) [default: 0]
         egress_usd: Egress of the job. (at least 0) [default: 0]
         tax: Tax as a share, for example 0.19. (at least 0) [default: 0]
@@ -592,6 +592,7 @@ def run(
     allow_throttled: bool = False,
     micro_only: bool = False,
     no_micro: bool = False,
+    to_quality: bool = False,
     resume: str | None = None,
     results: str | Path | None = None,
     weight_type: Literal["float32", "bfloat16", "float16", "int8", "int4", "nf4"] | None = None,
@@ -637,6 +638,7 @@ def run(
         allow_throttled: Let rows be ranked although the GPU throttled.
         micro_only: Only micro-benchmarks.
         no_micro: No micro-benchmarks.
+        to_quality: Train cnn and lstm to a stated quality instead: steps, time and energy over seeds.
         resume: Go on with a run that was cut off; finished cases are kept.
         results: Results folder. [default: $GPUBENCH_RESULTS, ./results if it is there, else the user's
             data folder]

@@ -78,7 +78,7 @@ class Effect:
     @property
     def value(self) -> float:
         """The ratio without its interval."""
-        assert self.interval.value is not None
+        assert self.interval.value is not None  # ratio refuses a row without a figure
         return self.interval.value
 
     @property

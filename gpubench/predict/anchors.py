@@ -123,7 +123,7 @@ def _loop(question: Question, spec: GpuSpec, step: StepReading, execution: Execu
         question, precision=step.precision, execution=execution, batch_size=step.batch_size
     )
     case = case_for(asked, spec)
-    assert isinstance(case, Case)
+    assert isinstance(case, Case)  # a precision that was read there is no gap
     rate = step.batch_size / step.step_s[execution]
     return Reading(
         spec=spec,
@@ -211,7 +211,7 @@ def _undisturbed(question: Question, measurements: Iterable[Measurement]) -> Ite
 
 
 def _reading(spec: GpuSpec, m: Measurement, run: Run, basis: Literal["measured", "reference"]) -> Reading:
-    assert m.samples_per_s is not None
+    assert m.samples_per_s is not None  # of usable rows alone: _usable
     known = m.samples_per_s_low is not None and m.samples_per_s_high is not None
     noise = UNKNOWN_NOISE
     if m.samples_per_s_low is not None and m.samples_per_s_high is not None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import bisect
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -38,6 +38,8 @@ from gpubench.workload import BATCH_COUNT
 
 MOST_BATCH = 2**20
 """No batch beyond this is searched or ranked: throughput has long stopped growing, and nobody trains so."""
+_LOOKS_ALONG_LINES = 8
+"""Of the search for the largest batch; it needs four along one line, and one or two for each bend."""
 WORKSPACE_BYTES = 256 * MIB
 """Scratch space of cuDNN and cuBLAS, which torch's allocator hands out beside the tensors."""
 UNTRACED_FACTOR = 2.0
@@ -137,13 +139,46 @@ def largest_batch(
     """
     allowance = load_allowance().classes[card.card_class]
 
-    def fits(batch_size: int) -> bool:
+    def spare_bytes(batch_size: int) -> float:
         at = msgspec.structs.replace(case, batch_size=batch_size)
         held = _held(profile, at, accumulate) or _formula(profile, at, accumulate)
         high = _estimated(allowance, held.scaled(scale), at.gpu_count).device.high
-        return high is not None and high <= card.usable_bytes
+        return -math.inf if high is None else card.usable_bytes - high
 
-    return bisect.bisect_left(range(1, MOST_BATCH + 1), True, key=lambda batch: not fits(batch))
+    return last_that_fits(spare_bytes)
+
+
+def last_that_fits(spare_bytes: Callable[[int], float]) -> int:
+    """The last batch with bytes to spare, ``MOST_BATCH`` at most; 0 where the first has none.
+
+    Memory grows with the batch along a line or along pieces of lines, so where the line through two batches
+    meets 0 is nearly always the answer: four looks in place of the twenty of a bisection, and a ranking asks
+    for hundreds. What lines do not settle in a few looks is bisected.
+    """
+    fits, too_large = 0, MOST_BATCH + 1
+    before: tuple[int, float] | None = None
+    batch = 1
+    for look in itertools.count(1):
+        spare = spare_bytes(batch)
+        if spare >= 0:
+            fits = batch
+        else:
+            too_large = batch
+        if too_large - fits == 1:
+            return fits
+        guess = None if look > _LOOKS_ALONG_LINES else _meets_zero(before, (batch, spare))
+        before = (batch, spare)
+        batch = 2 if look == 1 else (fits + too_large) // 2 if guess is None else guess
+        batch = min(max(batch, fits + 1), too_large - 1)
+    raise AssertionError  # pragma: no cover - the space between the two shrinks with every look
+
+
+def _meets_zero(first: tuple[int, float] | None, second: tuple[int, float]) -> int | None:
+    """The last batch at which the line through two points is not below 0; None where it does not fall."""
+    if first is None:
+        return None
+    fall = (first[1] - second[1]) / (second[0] - first[0])
+    return math.floor(second[0] + second[1] / fall) if 0 < fall < math.inf else None
 
 
 def device_of(step: StepMemory, batch_size: int, card_class: CardClass) -> Interval:

@@ -192,9 +192,12 @@ def closing_sentence(run: Run) -> str | None:
     heaviest = max(pairs, key=lambda pair: (pair.of.measurement.flops_per_sample or 0.0, pair.value))
     case, doubts = heaviest.of.case, heaviest.doubts
     flagged = f" (flagged {listing(doubts)})" if doubts else ""
+    found = heaviest.interval
+    told = found.low is None or found.high is None or not found.low <= 1 <= found.high
     return (
-        f"{case.precision.value} is {heaviest.interval.text('x')} {heaviest.to.case.precision.value} on "
-        f"{plain(case.workload, 40)}, {case.execution.value}, {heaviest.of.batch_words}{flagged}."
+        f"{case.precision.value} is {found.text('x')} {heaviest.to.case.precision.value} on "
+        f"{plain(case.workload, 40)}, {case.execution.value}, {heaviest.of.batch_words}{flagged}"
+        f"{'' if told else ': not told apart'}."
     )
 
 

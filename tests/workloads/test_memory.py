@@ -48,6 +48,7 @@ from gpubench.profile.memory import (
     checkpointed,
     judge,
     largest_batch,
+    last_that_fits,
     need_of,
     planned_peak_bytes,
     with_adapters,
@@ -418,6 +419,32 @@ def test_a_batch_beyond_all_that_could_be_traced_is_told_with_a_wider_bound() ->
 
 
 # --- what must hold ----------------------------------------------------------------------------------------
+
+
+@given(
+    bends=st.lists(st.tuples(st.integers(1, 5000), st.floats(1e3, 1e9)), max_size=4),
+    last_slope=st.floats(1e3, 1e9),
+    usable=st.floats(1e8, 1e12),
+    accumulate=st.integers(1, 3),
+)
+def test_the_last_batch_along_pieces_of_lines_is_found_in_few_looks(
+    bends: list[tuple[int, float]], last_slope: float, usable: float, accumulate: int
+) -> None:
+    """Each piece is so many batches long, and each batch of it so many bytes."""
+    looks: list[int] = []
+
+    def spare_bytes(batch: int) -> float:
+        looks.append(batch)
+        left, spare = -(-batch // accumulate), usable
+        for length, slope in bends:
+            spare -= min(left, length) * slope
+            left -= min(left, length)
+        return spare - left * last_slope
+
+    found = last_that_fits(spare_bytes)
+    assert len(looks) <= (5 if accumulate == 1 and not bends else 30)
+    assert found == 0 or spare_bytes(found) >= 0
+    assert found == MOST_BATCH or spare_bytes(found + 1) < 0
 
 
 @given(
