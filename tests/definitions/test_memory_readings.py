@@ -168,4 +168,6 @@ def test_a_trace_takes_seconds(workload: Workload, limit_s: float) -> None:
     torch.set_num_threads(1)
     before = time.process_time()
     trace_step(workload, TaskKind.TRAIN, is_amp=True)
-    assert time.process_time() - before < limit_s
+    took_s = time.process_time() - before
+    print(f"{workload.name}: {took_s:.2f} s of CPU")
+    assert took_s < limit_s
