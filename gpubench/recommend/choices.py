@@ -105,6 +105,7 @@ def choice_of(
         p_best_of_gpu=rows.p_best_of_gpu(offer) if ranked else None,
         p_best_of_gpu_independent=rows.p_best_of_gpu(offer, independent=True) if ranked else None,
         p_near_best=row.p_near_best if ranked else None,
+        parallel_mode=row.parallel_mode,
         fits_memory=row.fits_memory,
         memory_text=estimate.memory_text,
         memory_margin_bytes=None if margin is None else round(margin[0]),

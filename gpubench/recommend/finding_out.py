@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from gpubench.models import FindingOut, Pricing, RankedOffer
+from gpubench.models import FindingOut, ParallelMode, Pricing, RankedOffer
 from gpubench.options import words_of
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.chances import Chances
@@ -130,4 +130,6 @@ def _command(request: RankRequest, row: RankedOffer) -> str:
             request, gpus=(row.offer.gpu_key,), providers=(row.offer.provider,), limit=None
         )
         return f"gpubench rank {shlex.join(words_of(asked))} --try 1 --out try"
-    return f"gpubench run {shlex.join(request.workload_names)}"
+    shared = row.parallel_mode is ParallelMode.FSDP
+    together = f" --gpus {row.offer.gpu_count} --jobs fsdp" if shared else ""
+    return f"gpubench run {shlex.join(request.workload_names)}{together}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from statistics import median
 from typing import NamedTuple
 
@@ -18,19 +19,29 @@ from gpubench.models import (
     Status,
     WorkloadProfile,
 )
+from gpubench.predict.anchors import Reading, readings_of
 from gpubench.predict.estimate import estimate, estimate_at_largest_batch
+from gpubench.predict.memory import sharded_fit_of
 from gpubench.predict.question import FITTED_VENDOR, Question, Refusal, question_of
 from gpubench.predict.scaling import scaling
 from gpubench.profile import profiles_of
 from gpubench.recommend import own_devices
 from gpubench.recommend.job import UsualJob, usual_job
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.scaling import INDEPENDENT, Efficiency, Scaler, measured_efficiency
+from gpubench.recommend.scaling import (
+    INDEPENDENT,
+    Efficiency,
+    Scaler,
+    measured_efficiency,
+    measured_together,
+)
 from gpubench.recommend.speeds import Answers
 from gpubench.recommend.tokens import generation_times
 from gpubench.shared_options import asked_recipe
 from gpubench.specs import load_specs
 
+MOST_SHARING = 16
+"""GPUs over which a job is shared out at most: those of the largest machine that most clouds have."""
 LATENCY_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 MS_PER_S = 1000.0
 
@@ -69,13 +80,25 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
     profiles = profiles_of(request.workload_names, asked_recipe(request))
     questions = {name: _question(request, profile) for name, profile in profiles.items()}
 
+    @cache
+    def readings(name: str) -> list[Reading]:
+        return readings_of(questions[name], runs.own, runs.reference)
+
     def scaler(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> Efficiency:
-        found = measured_efficiency((*runs.reference, *runs.own), alone.case, spec.key, gpu_count)
-        if found is not None:
-            return found
+        mode = ParallelMode.DDP if alone.fewest_gpus == 1 else ParallelMode.FSDP
+        measured = (*runs.reference, *runs.own)
         question = msgspec.structs.replace(questions[name], batch_size=alone.case.batch_size)
-        model = scaling(question, spec, gpu_count, alone.samples_per_s)
-        return Efficiency(model.efficiency, model.low, model.high, model.basis)
+        fit = None
+        if mode is ParallelMode.FSDP:
+            fit = sharded_fit_of(question, alone.case, spec, readings(name), gpu_count)
+            found = measured_together(measured, alone, gpu_count, mode)
+        else:
+            found = measured_efficiency(measured, alone.case, spec.key, gpu_count)
+        if found is None:
+            sharded = mode is ParallelMode.FSDP
+            model = scaling(question, spec, gpu_count, alone.samples_per_s, sharded=sharded)
+            found = Efficiency(model.efficiency, model.low, model.high, model.basis)
+        return replace(found, mode=mode, fit=fit)
 
     mode = ParallelMode.INDEPENDENT
     at_once = [
@@ -85,7 +108,7 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
     def independent(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> Efficiency:
         del name
         found = measured_efficiency(at_once, alone.case, spec.key, gpu_count, mode)
-        return found or Efficiency(1.0, 1.0, 1.0, INDEPENDENT.basis)
+        return replace(found or Efficiency(1.0, 1.0, 1.0, INDEPENDENT.basis), mode=mode)
 
     return Evidence(
         answers={name: _all_answers(request, question, specs, runs) for name, question in questions.items()},
@@ -148,9 +171,9 @@ def _question(request: RankRequest, profile: WorkloadProfile) -> Question:
 def _answers(request: RankRequest, question: Question, specs: Sequence[GpuSpec], runs: Runs) -> Answers:
     if request.max_latency_ms is not None:
         return _within_latency(request.max_latency_ms / MS_PER_S, request, question, specs, runs)
-    if request.batch_size == "max":
-        return estimate_at_largest_batch(question, list(specs), own=runs.own, reference=runs.reference)
-    return _at_batch(question.batch, question, specs, runs)
+    answer = estimate_at_largest_batch if request.batch_size == "max" else estimate
+    most = MOST_SHARING if request.one_job_over_all_gpus else 1
+    return answer(question, list(specs), own=runs.own, reference=runs.reference, most_sharing=most)
 
 
 def _at_batch(

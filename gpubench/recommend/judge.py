@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpubench.labels import gpu_name
-from gpubench.models import BuyOrRent, GpuSpec, Offer, RankedOffer, Ranking
+from gpubench.models import BuyOrRent, Estimate, GpuSpec, Offer, RankedOffer, Ranking
 from gpubench.offers.moves import USUAL_DRIFT, asks_of
 from gpubench.offers.outliers import Market
 from gpubench.offers.table import NOT_RANKED, OfferKey
@@ -57,6 +57,7 @@ from gpubench.recommend.verdict import (
     cpu_sentences,
     verdict,
 )
+from gpubench.recommend.words import gpus_needed
 from gpubench.units import plural
 
 
@@ -266,14 +267,26 @@ def _draw() -> Drawer:
 def _with_speed(
     offers: Sequence[Offer], speeds: Speeds, specs: Mapping[str, GpuSpec]
 ) -> tuple[list[Offer], list[Exclusion]]:
-    known = set(speeds.keys)
-    kept = [offer for offer in offers if offer.gpu_key in known]
-    fallen = [
-        Exclusion(offer, NO_FIGURE, _why_unknown(offer.gpu_key, speeds, specs))
-        for offer in offers
-        if offer.gpu_key not in known
-    ]
+    alone = dict(zip(speeds.keys, speeds.estimates, strict=True))
+    kept, fallen = [], []
+    for offer in offers:
+        known = alone.get(offer.gpu_key)
+        if known is None:
+            fallen.append(Exclusion(offer, NO_FIGURE, _why_unknown(offer.gpu_key, speeds, specs)))
+        elif offer.gpu_count < known.fewest_gpus:
+            fallen.append(Exclusion(offer, NO_FIGURE, _too_few(offer, known)))
+        else:
+            kept.append(offer)
     return kept, fallen
+
+
+def _too_few(offer: Offer, known: Estimate) -> str:
+    case, few = known.case, offer.gpu_count
+    there = "one GPU" if few == 1 else f"{few} GPUs"
+    return (
+        f"{case.workload} at batch {case.batch_size} does not fit on {there}: it "
+        f"{gpus_needed(known.fewest_gpus)}"
+    )
 
 
 def _why_unknown(gpu_key: str, speeds: Speeds, specs: Mapping[str, GpuSpec]) -> str:
@@ -343,7 +356,7 @@ def _cases(speeds: Speeds) -> tuple[Any, ...]:
 
 def _units(request: RankRequest, speeds: Speeds) -> dict[str, Any]:
     """Return the units of the ranking: samples of one workload, else multiples of the reference GPU."""
-    known = request.reference_gpu in speeds.keys
+    known = speeds.row_of_one(request.reference_gpu) is not None
     by_reference = known and len(request.workload_names) > 1
     name = gpu_name(request.reference_gpu)
     unit = _unit(speeds)

@@ -9,7 +9,17 @@ from dataclasses import replace
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Fact, Facts, Paragraph, Part
 from gpubench.labels import gpus
-from gpubench.models import Change, Choice, Decision, PriceLabel, Pricing, RankedOffer, Ranking, Sureness
+from gpubench.models import (
+    Change,
+    Choice,
+    Decision,
+    ParallelMode,
+    PriceLabel,
+    Pricing,
+    RankedOffer,
+    Ranking,
+    Sureness,
+)
 from gpubench.recommend.verdict import CAUTION, MOST_WORDS, NO_GPU_NEEDED, SURENESS, caution
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
@@ -151,7 +161,8 @@ def _fits(choice: Choice) -> str:
     if not choice.fits_memory:
         return "may not fit in memory"
     margin = choice.memory_margin_bytes
-    return "fits" if margin is None else f"fits, {format_bytes(margin)} spare"
+    fits = f"fits on {choice.gpu_count} with FSDP" if choice.parallel_mode is ParallelMode.FSDP else "fits"
+    return fits if margin is None else f"{fits}, {format_bytes(margin)} spare"
 
 
 def _change(change: Change, *, own: bool) -> str:
