@@ -199,7 +199,7 @@ def test_fp32_on_a_cpu_is_refused_while_a_variable_lowers_its_maths(cpu, profile
         ({"resume": "latest", "asked": ("workload",)}, "leave out workloads by name"),
         ({"time_limit_s": 0.0}, "--time-limit 0 must"),
         ({"time_limit_s": float("nan")}, "--time-limit nan must"),
-        ({"precisions": ("fp8",)}, "--precision 'fp8' is unknown"),
+        ({"precisions": ("fp6",)}, "--precision 'fp6' is unknown"),
         ({"executions": ("magic",)}, "--execution 'magic' is unknown"),
         ({"device": "toaster"}, "'toaster' is no device"),
         ({"workloads": ()}, "no workload named"),
