@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from gpubench.errors import GpuBenchError
+from gpubench.measure.hardware import hand_back
 from gpubench.measure.step import Turn, Work, generate
 from gpubench.models import Execution
 from gpubench.units import format_bytes
@@ -88,13 +90,9 @@ def capture(work: Work) -> Advance:
     """
     if work.new_tokens:
         return _capture_generation(work)
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
+    with _side_stream() as side:
         for index in range(STEPS_BEFORE_CAPTURE):
             work.step(index)
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.synchronize()
     graphs: list[tuple[torch.cuda.CUDAGraph, Tensor]] = []
     pool = None
     torch.cuda.empty_cache()
@@ -104,7 +102,7 @@ def capture(work: Work) -> Advance:
             if work.optimizer is not None:
                 work.optimizer.zero_grad(set_to_none=True)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool):
+            with torch.cuda.graph(graph, pool=pool, stream=side):
                 result = work.step(index)
             graphs.append((graph, result))
             pool = graph.pool()
@@ -138,25 +136,21 @@ def _capture_generation(work: Work) -> Advance:
         OutOfMemoryError: If memory ran out, in whatever words.
     """
     turn = Turn(work)
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
+    with _side_stream() as side:
         for index in range(STEPS_BEFORE_CAPTURE):
             turn.start(index)
             turn.go_on()
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.synchronize()
     pool = None
     prompts: list[torch.cuda.CUDAGraph] = []
     try:
         for index in range(len(work.batches)):
             prompt = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(prompt, pool=pool):
+            with torch.cuda.graph(prompt, pool=pool, stream=side):
                 turn.start(index)
             prompts.append(prompt)
             pool = prompt.pool()
         token = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(token, pool=pool):
+        with torch.cuda.graph(token, pool=pool, stream=side):
             turn.go_on()
     except RuntimeError as error:
         cause = _cause(error)
@@ -168,6 +162,23 @@ def _capture_generation(work: Work) -> Advance:
         return generate(work, turn, index, lambda n: prompts[n % len(prompts)].replay(), token.replay)
 
     return advance
+
+
+@contextmanager
+def _side_stream() -> Iterator[torch.cuda.Stream]:
+    """Run what is inside on a stream of its own and wait for it; the same stream is captured afterwards.
+
+    What libraries make at first use is made here, outside any capture. The allocator's cache serves the stream
+    that filled it, and cuBLAS a workspace on each: handed back before, and with one stream for both, the graph
+    takes no more memory than the step (on an H200 VGG16 had 9.1 GiB reserved, and its eager step 5.3).
+    """
+    hand_back()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        yield side
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
 
 
 def _free_bytes() -> int:

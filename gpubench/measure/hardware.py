@@ -87,7 +87,20 @@ class Hardware:
         """
         gc.collect()
         if self.is_cuda:
-            torch.cuda.empty_cache()
+            hand_back()
+
+
+def hand_back() -> None:
+    """Hand back what no tensor uses: workspaces of cuBLAS, then cached blocks. No graph may be replayed afterwards.
+
+    cuBLAS keeps a workspace for each stream that it ever computed on, 66 MiB on an H200, which counts as allocated.
+    """
+    clear_workspaces = getattr(
+        torch._C, "_cuda_clearCublasWorkspaces", None
+    )  # without a public name up to 2.13
+    if clear_workspaces is not None:
+        clear_workspaces()
+    torch.cuda.empty_cache()
 
 
 def open_hardware(profile: DeviceProfile, rank: int = 0) -> Hardware:

@@ -80,6 +80,7 @@ def replacements(device: Device, properties: SimpleNamespace) -> list[tuple[Any,
         (torch.cuda, "CUDAGraph", graph_class(device)),
         (torch.cuda.graph, "default_capture_stream", None),
         (torch._C, "_host_emptyCache", lambda: None),
+        (torch._C, "_cuda_clearCublasWorkspaces", device.clear_workspaces),
         (torch.backends.cuda, "is_built", lambda: True),
         (torch.backends.cudnn, "version", lambda: 91300),
         (

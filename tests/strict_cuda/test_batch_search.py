@@ -17,6 +17,7 @@ from gpubench.models import Execution, Status
 from gpubench.workload import Task
 from strict_cuda.conftest import KERNEL_S
 from strict_cuda.machine import Fault, Machine
+from strict_cuda.tensors import WORKSPACE_BYTES
 
 MIB = 2**20
 WIDTH = 256
@@ -50,7 +51,7 @@ def tried(make_gpu):
 
 @pytest.mark.parametrize("execution", [Execution.EAGER, Execution.GRAPH])
 def test_the_batch_that_a_search_finds_can_be_measured_and_a_larger_one_cannot(make_gpu, tried, execution):
-    total = 14 * MIB
+    total = 2 * WORKSPACE_BYTES + 14 * MIB  # of the default stream and of the one that is captured
 
     def fits(batch: int) -> bool:
         done = tried(execution, total, batch)

@@ -33,6 +33,7 @@ from gpubench.models import (
 )
 from strict_cuda.conftest import KERNEL_S
 from strict_cuda.machine import NOT_PERMITTED, Machine
+from strict_cuda.tensors import WORKSPACE_BYTES
 
 WATTS = 600.0
 TICK_S = 0.1
@@ -285,7 +286,7 @@ def test_a_refusal_without_its_cause_is_seen(make_gpu, monkeypatch):
 
 
 def test_a_cap_on_memory_holds_and_is_lack_of_memory(gpu):
-    gpu.desk.hardware.limit_memory(64 * 2**20 / gpu.machine.memory.total)
+    gpu.desk.hardware.limit_memory((WORKSPACE_BYTES + 64 * 2**20) / gpu.machine.memory.total)
     torch.backends.cudnn.benchmark = False
     seen = {}
     for batch in (64, 4096):
