@@ -53,6 +53,7 @@ class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
     reference: str
     case: Case
     flops_per_sample: float | None = None
+    hardware_flops_per_sample: float | None = None
     parameter_count: int | None = None
     operators: int | None = None
     batch_choice: BatchChoice | None = "fixed"
@@ -439,6 +440,10 @@ def planned_case(
         case=case,
         # 0 where nothing of it is counted, as in a model without products: unknown, then
         flops_per_sample=(profile.train_flops_per_sample if train else profile.forward_flops_per_sample)
+        or None,
+        hardware_flops_per_sample=(
+            profile.hardware_flops_per_sample if train else profile.forward_flops_per_sample
+        )
         or None,
         parameter_count=_parameters(profile, case),
         operators=sum(operator.count for operator in (profile.train if train else profile.infer)),

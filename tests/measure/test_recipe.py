@@ -40,6 +40,7 @@ def test_what_is_asked_of_the_recipe_is_in_the_case_and_its_profile(h100):
     usual, again = profile_of("llama_1b"), profile_of("llama_1b", {"checkpointing": "full"})
     assert again.recipe.checkpointing is Checkpointing.FULL
     assert again.train_flops_per_sample == usual.train_flops_per_sample == one.flops_per_sample
+    assert one.hardware_flops_per_sample == again.hardware_flops_per_sample
     extra = again.hardware_flops_per_sample - usual.hardware_flops_per_sample
     head = 2 * 2048 * 2048 * 128_256
     last = 16 * 2 * 2048 * 8192 * 2048  # of each layer the last product: nothing needs its output again
