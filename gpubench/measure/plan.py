@@ -198,9 +198,10 @@ def plan(
             cases.append(planned)
         else:
             unsupported.append(Measurement(case=planned.case, status=Status.UNSUPPORTED, reason=reason))
-    if not cases:
-        reasons = "; ".join(dict.fromkeys(m.reason or "" for m in unsupported))
-        raise MisuseError(f"nothing of this can be measured here: {reasons}")
+    if not any(planned.case.gpu_count == request.gpu_count for planned in cases):
+        refused = (m.reason or "" for m in unsupported if m.case.gpu_count == request.gpu_count)
+        where = "here" if request.gpu_count == 1 else f"on {request.gpu_count} GPUs at once"
+        raise MisuseError(f"nothing of this can be measured {where}: {'; '.join(dict.fromkeys(refused))}")
     made = Plan(
         budget=budget,
         seed=request.seed,
@@ -400,6 +401,10 @@ def _why_not_together(profile: WorkloadProfile, case: Case) -> str | None:
         return None
     if TaskKind.TRAIN not in profile.tasks:
         return "an input pipeline is no data-parallel job"
+    if case.parallel_mode is ParallelMode.FSDP and profile.blocks is None:
+        return (
+            f"fsdp shards a model block by block, and {case.workload} has no repeated block: use --jobs ddp"
+        )
     return capability.why_no_sharding(case)
 
 
