@@ -92,6 +92,9 @@ def memory(
     accumulate: int = 1,
     precision: Literal["amp", "fp32", "tf32", "amp-fp16", "amp-bf16", "bf16", "fp8"] | None = None,
     task: Literal["train", "infer"] = "train",
+    count: int = 1,
+    parallel: Literal["ddp", "fsdp"] = "ddp",
+    results: str | Path | None = None,
     weight_type: Literal["float32", "bfloat16", "float16", "int8", "int4", "nf4"] | None = None,
     checkpointing: Literal["none", "selective", "full"] | None = None,
     loss_chunks: int | None = None,
@@ -100,9 +103,6 @@ def memory(
     context: int | None = None,
     lora: bool = False,
     qlora: bool = False,
-    count: int = 1,
-    parallel: Literal["ddp", "fsdp"] = "ddp",
-    results: str | Path | None = None,
 ) -> tuple[MemoryAnswer, ...]:
     """Say what a step needs in memory, on which GPUs it fits, and what would make it fit.
 
@@ -118,6 +118,10 @@ def memory(
         precision: Precision; amp is the best of each GPU. [amp|fp32|tf32|amp-fp16|amp-bf16|bf16|fp8]
             [default: amp, or the workload's own]
         task: Training or inference. [train|infer] [default: train]
+        count: GPUs of one job. (from 1 to 1048576) [default: 1]
+        parallel: All weights on each GPU, or a share of them. [ddp|fsdp] [default: ddp]
+        results: Results folder. [default: $GPUBENCH_RESULTS, ./results if it is there, else the user's
+            data folder]
         weight_type: Type that the weights lie in. [float32|bfloat16|float16|int8|int4|nf4] [default:
             that of the precision]
         checkpointing: Activations that are computed again in the backward pass. [none|selective|full]
@@ -132,10 +136,6 @@ def memory(
             workload's own]
         lora: Train adapters over a frozen base.
         qlora: Train adapters over a frozen base in 4 bits.
-        count: GPUs of one job. (from 1 to 1048576) [default: 1]
-        parallel: All weights on each GPU, or a share of them. [ddp|fsdp] [default: ddp]
-        results: Results folder. [default: $GPUBENCH_RESULTS, ./results if it is there, else the user's
-            data folder]
 
     Returns:
         One answer a workload.
@@ -152,6 +152,7 @@ def predict(
     execution: Literal["eager", "graph", "compile"] = "graph",
     task: Literal["train", "infer"] = "train",
     batch_size: int | Literal["max"] | None = None,
+    results: str | Path | None = None,
     weight_type: Literal["float32", "bfloat16", "float16", "int8", "int4", "nf4"] | None = None,
     checkpointing: Literal["none", "selective", "full"] | None = None,
     loss_chunks: int | None = None,
@@ -160,7 +161,6 @@ def predict(
     context: int | None = None,
     lora: bool = False,
     qlora: bool = False,
-    results: str | Path | None = None,
 ) -> Predictions:
     """Predict the throughput of a workload on GPUs by name, from this user's results where they help.
 
@@ -173,6 +173,8 @@ def predict(
         task: Training or inference. [train|infer] [default: train]
         batch_size: Samples per step on one GPU; max is the largest that each GPU holds. [default: the
             workload's main batch]
+        results: Results folder. [default: $GPUBENCH_RESULTS, ./results if it is there, else the user's
+            data folder]
         weight_type: Type that the weights lie in. [float32|bfloat16|float16|int8|int4|nf4] [default:
             that of the precision]
         checkpointing: Activations that are computed again in the backward pass. [none|selective|full]
@@ -187,8 +189,6 @@ def predict(
             workload's own]
         lora: Train adapters over a frozen base.
         qlora: Train adapters over a frozen base in 4 bits.
-        results: Results folder. [default: $GPUBENCH_RESULTS, ./results if it is there, else the user's
-            data folder]
 
     Returns:
         By GPU key, an estimate, or a refusal with its reason.
@@ -211,14 +211,6 @@ def rank(
     execution: Literal["eager", "graph", "compile"] = "graph",
     task: Literal["train", "infer"] = "train",
     batch_size: int | Literal["max"] | None = None,
-    weight_type: Literal["float32", "bfloat16", "float16", "int8", "int4", "nf4"] | None = None,
-    checkpointing: Literal["none", "selective", "full"] | None = None,
-    loss_chunks: int | None = None,
-    prompt_tokens: int | None = None,
-    new_tokens: int | None = None,
-    context: int | None = None,
-    lora: bool = False,
-    qlora: bool = False,
     max_latency_ms: float | None = None,
     samples: float | None = None,
     epochs: float | None = None,
@@ -278,6 +270,14 @@ def rank(
     one_a_gpu: bool = False,
     draws: int = 2000,
     seed: int = 0,
+    weight_type: Literal["float32", "bfloat16", "float16", "int8", "int4", "nf4"] | None = None,
+    checkpointing: Literal["none", "selective", "full"] | None = None,
+    loss_chunks: int | None = None,
+    prompt_tokens: int | None = None,
+    new_tokens: int | None = None,
+    context: int | None = None,
+    lora: bool = False,
+    qlora: bool = False,
 ) -> Ranking:
     """Rank GPUs and instances by training per dollar, from the tables on this machine; no network, no GPU.
 
@@ -291,20 +291,6 @@ def rank(
         task: Training or inference. [train|infer] [default: train]
         batch_size: Samples per step on one GPU; max is the largest that each GPU holds. [default: the
             workload's main batch]
-        weight_type: Type that the weights lie in. [float32|bfloat16|float16|int8|int4|nf4] [default:
-            that of the precision]
-        checkpointing: Activations that are computed again in the backward pass. [none|selective|full]
-            [default: the workload's own]
-        loss_chunks: Chunks of tokens that the loss is computed in. (from 1 to 65536) [default: the
-            workload's own]
-        prompt_tokens: Tokens of a prompt, of a workload that generates. (from 1 to 16777216) [default:
-            the workload's own]
-        new_tokens: Tokens generated after the prompt. (from 2 to 16777216) [default: the workload's
-            own]
-        context: Tokens of one sequence that is trained on. (from 1 to 16777216) [default: the
-            workload's own]
-        lora: Train adapters over a frozen base.
-        qlora: Train adapters over a frozen base in 4 bits.
         max_latency_ms: With --task infer: choose the batch whose pessimistic step time meets it [ms].
             (above 0)
         samples: Samples to train on, in all. (above 0)
@@ -372,6 +358,20 @@ def rank(
         one_a_gpu: Of each GPU to rent the best offer alone; of what is owned all.
         draws: Joint draws behind P(best) and ties. (at least 1) [default: 2000]
         seed: Fixes the draws. (at least 0) [default: 0]
+        weight_type: Type that the weights lie in. [float32|bfloat16|float16|int8|int4|nf4] [default:
+            that of the precision]
+        checkpointing: Activations that are computed again in the backward pass. [none|selective|full]
+            [default: the workload's own]
+        loss_chunks: Chunks of tokens that the loss is computed in. (from 1 to 65536) [default: the
+            workload's own]
+        prompt_tokens: Tokens of a prompt, of a workload that generates. (from 1 to 16777216) [default:
+            the workload's own]
+        new_tokens: Tokens generated after the prompt. (from 2 to 16777216) [default: the workload's
+            own]
+        context: Tokens of one sequence that is trained on. (from 1 to 16777216) [default: the
+            workload's own]
+        lora: Train adapters over a frozen base.
+        qlora: Train adapters over a frozen base in 4 bits.
 
     Returns:
         The ranked offers, those left out with their reasons, and the verdict in a sentence.
@@ -389,12 +389,9 @@ def report(
     output: str | Path | None = None,
     results: str | Path | None = None,
     *,
-    workload: str | Path | Sequence[str | Path] = (),
-    mix: Mapping[str, float] | str = ...,
-    precision: Literal["amp", "fp32", "tf32", "amp-fp16", "amp-bf16", "bf16", "fp8"] | None = None,
-    execution: Literal["eager", "graph", "compile"] = "graph",
-    task: Literal["train", "infer"] = "train",
-    batch_size: int | Literal["max"] | None = None,
+    format: Literal["html", "md", "json", "csv"] | None = None,
+    run: str | None = None,
+    data: ReportData | None = None,
     weight_type: Literal["float32", "bfloat16", "float16", "int8", "int4", "nf4"] | None = None,
     checkpointing: Literal["none", "selective", "full"] | None = None,
     loss_chunks: int | None = None,
@@ -403,6 +400,12 @@ def report(
     context: int | None = None,
     lora: bool = False,
     qlora: bool = False,
+    workload: str | Path | Sequence[str | Path] = (),
+    mix: Mapping[str, float] | str = ...,
+    precision: Literal["amp", "fp32", "tf32", "amp-fp16", "amp-bf16", "bf16", "fp8"] | None = None,
+    execution: Literal["eager", "graph", "compile"] = "graph",
+    task: Literal["train", "infer"] = "train",
+    batch_size: int | Literal["max"] | None = None,
     max_latency_ms: float | None = None,
     samples: float | None = None,
     epochs: float | None = None,
@@ -461,9 +464,6 @@ def report(
     one_a_gpu: bool = False,
     draws: int = 2000,
     seed: int = 0,
-    format: Literal["html", "md", "json", "csv"] | None = None,
-    run: str | None = None,
-    data: ReportData | None = None,
 ) -> str:
     """Write the report of the newest run and of the ranking, and return the path of the file.
 
@@ -471,14 +471,9 @@ def report(
         output: File to write. [default: a dated file in reports/ of the results folder]
         results: Results folder. [default: $GPUBENCH_RESULTS, ./results if it is there, else the user's
             data folder]
-        workload: Rank by this workload, or by a model of your own.
-        mix: Workload mix, by share of samples: vgg16=0.5,lstm=0.5.
-        precision: Precision; amp is the best of each GPU. [amp|fp32|tf32|amp-fp16|amp-bf16|bf16|fp8]
-            [default: amp, or the workload's own]
-        execution: How a step is executed. [eager|graph|compile] [default: graph]
-        task: Training or inference. [train|infer] [default: train]
-        batch_size: Samples per step on one GPU; max is the largest that each GPU holds. [default: the
-            workload's main batch]
+        format: Format of the report. [html|md|json|csv] [default: by the ending of the file, else html]
+        run: Run whose device the report is about: a path, an id or latest. [default: the newest usable]
+        data: What to report, where it is already at hand; nothing is then read or ranked.
         weight_type: Type that the weights lie in. [float32|bfloat16|float16|int8|int4|nf4] [default:
             that of the precision]
         checkpointing: Activations that are computed again in the backward pass. [none|selective|full]
@@ -493,6 +488,14 @@ def report(
             workload's own]
         lora: Train adapters over a frozen base.
         qlora: Train adapters over a frozen base in 4 bits.
+        workload: Rank by this workload, or by a model of your own.
+        mix: Workload mix, by share of samples: vgg16=0.5,lstm=0.5.
+        precision: Precision; amp is the best of each GPU. [amp|fp32|tf32|amp-fp16|amp-bf16|bf16|fp8]
+            [default: amp, or the workload's own]
+        execution: How a step is executed. [eager|graph|compile] [default: graph]
+        task: Training or inference. [train|infer] [default: train]
+        batch_size: Samples per step on one GPU; max is the largest that each GPU holds. [default: the
+            workload's main batch]
         max_latency_ms: With --task infer: choose the batch whose pessimistic step time meets it [ms].
             (above 0)
         samples: Samples to train on, in all. (above 0)
@@ -558,9 +561,6 @@ def report(
         one_a_gpu: Of each GPU to rent the best offer alone; of what is owned all.
         draws: Joint draws behind P(best) and ties. (at least 1) [default: 2000]
         seed: Fixes the draws. (at least 0) [default: 0]
-        format: Format of the report. [html|md|json|csv] [default: by the ending of the file, else html]
-        run: Run whose device the report is about: a path, an id or latest. [default: the newest usable]
-        data: What to report, where it is already at hand; nothing is then read or ranked.
 
     Returns:
         The path of the file.
@@ -578,14 +578,6 @@ def run(
     framework: str | Sequence[str] = ...,
     task: Literal["train", "infer"] = "train",
     batch_size: int | Literal["max"] | None = None,
-    weight_type: Literal["float32", "bfloat16", "float16", "int8", "int4", "nf4"] | None = None,
-    checkpointing: Literal["none", "selective", "full"] | None = None,
-    loss_chunks: int | None = None,
-    prompt_tokens: int | None = None,
-    new_tokens: int | None = None,
-    context: int | None = None,
-    lora: bool = False,
-    qlora: bool = False,
     device: str = "auto",
     gpus: int = 1,
     jobs: Literal["ddp", "fsdp", "independent"] = "ddp",
@@ -602,6 +594,14 @@ def run(
     no_micro: bool = False,
     resume: str | None = None,
     results: str | Path | None = None,
+    weight_type: Literal["float32", "bfloat16", "float16", "int8", "int4", "nf4"] | None = None,
+    checkpointing: Literal["none", "selective", "full"] | None = None,
+    loss_chunks: int | None = None,
+    prompt_tokens: int | None = None,
+    new_tokens: int | None = None,
+    context: int | None = None,
+    lora: bool = False,
+    qlora: bool = False,
 ) -> Run:
     """Measure workloads on a device, store the run, and return it.
 
@@ -620,20 +620,6 @@ def run(
         task: Training or inference. [train|infer] [default: train]
         batch_size: Samples per step; max searches the largest that fits. [default: the workload's main
             batch]
-        weight_type: Type that the weights lie in. [float32|bfloat16|float16|int8|int4|nf4] [default:
-            that of the precision]
-        checkpointing: Activations that are computed again in the backward pass. [none|selective|full]
-            [default: the workload's own]
-        loss_chunks: Chunks of tokens that the loss is computed in. (from 1 to 65536) [default: the
-            workload's own]
-        prompt_tokens: Tokens of a prompt, of a workload that generates. (from 1 to 16777216) [default:
-            the workload's own]
-        new_tokens: Tokens generated after the prompt. (from 2 to 16777216) [default: the workload's
-            own]
-        context: Tokens of one sequence that is trained on. (from 1 to 16777216) [default: the
-            workload's own]
-        lora: Train adapters over a frozen base.
-        qlora: Train adapters over a frozen base in 4 bits.
         device: Device: auto, cpu, cuda, cuda:N, or a UUID. [default: auto]
         gpus: Also time N GPUs (of a CPU: N processes) at once, in eager; see --jobs. (at least 1)
             [default: 1]
@@ -654,6 +640,20 @@ def run(
         resume: Go on with a run that was cut off; finished cases are kept.
         results: Results folder. [default: $GPUBENCH_RESULTS, ./results if it is there, else the user's
             data folder]
+        weight_type: Type that the weights lie in. [float32|bfloat16|float16|int8|int4|nf4] [default:
+            that of the precision]
+        checkpointing: Activations that are computed again in the backward pass. [none|selective|full]
+            [default: the workload's own]
+        loss_chunks: Chunks of tokens that the loss is computed in. (from 1 to 65536) [default: the
+            workload's own]
+        prompt_tokens: Tokens of a prompt, of a workload that generates. (from 1 to 16777216) [default:
+            the workload's own]
+        new_tokens: Tokens generated after the prompt. (from 2 to 16777216) [default: the workload's
+            own]
+        context: Tokens of one sequence that is trained on. (from 1 to 16777216) [default: the
+            workload's own]
+        lora: Train adapters over a frozen base.
+        qlora: Train adapters over a frozen base in 4 bits.
 
     Raises:
         MisuseError: For a request that cannot be met.

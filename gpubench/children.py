@@ -117,6 +117,32 @@ class Lines:
 # --- the parent's end ------------------------------------------------------------------------------------
 
 
+def _start(
+    command: Sequence[str], variables: Mapping[str, str], descriptors: Sequence[int]
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        # -P: a random.py in the current folder is no part of this, and would be run for the library
+        [sys.executable, "-P", *command],
+        pass_fds=descriptors,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=variables,
+        start_new_session=True,
+    )
+
+
+def _start_guard(pid: int, mark: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _GUARD, str(pid), f"{_MARK}={mark}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        start_new_session=True,
+    )
+
+
 class ChildProcess(Generic[_Report]):
     """A child in a process group of its own, so that Ctrl-C reaches the parent alone."""
 
@@ -144,24 +170,9 @@ class ChildProcess(Generic[_Report]):
         to_child, self._write_fd = os.pipe()
         self._read_fd, from_child = os.pipe()
         try:
-            self._process = subprocess.Popen(
-                # -P: a random.py in the current folder is no part of this, and would be run for the library
-                [
-                    sys.executable,
-                    "-P",
-                    *program,
-                    str(to_child),
-                    str(from_child),
-                    str(os.getpid()),
-                    *arguments,
-                ],
-                pass_fds=(to_child, from_child, *descriptors),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env={**(os.environ if environment is None else environment), _MARK: mark},
-                start_new_session=True,
-            )
+            command = [*program, str(to_child), str(from_child), str(os.getpid()), *arguments]
+            variables = {**(os.environ if environment is None else environment), _MARK: mark}
+            self._process = _start(command, variables, (to_child, from_child, *descriptors))
         except BaseException:
             os.close(self._write_fd)
             os.close(self._read_fd)
@@ -170,14 +181,7 @@ class ChildProcess(Generic[_Report]):
             os.close(to_child)
             os.close(from_child)
         try:
-            self._guard = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _GUARD, str(self.pid), f"{_MARK}={mark}"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                start_new_session=True,
-            )
+            self._guard = _start_guard(self.pid, mark)
         except BaseException:
             self.kill()
             self._process.wait()

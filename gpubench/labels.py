@@ -5,7 +5,7 @@ Whatever came from outside is stripped of control characters.
 
 from __future__ import annotations
 
-from gpubench.models import Offer, Pricing
+from gpubench.models import BuyOrRent, Offer, Pricing
 from gpubench.specs import load_specs
 from gpubench.units import format_usd, plain
 
@@ -36,8 +36,8 @@ def gpus(key: str, count: int) -> str:
     return f"{count}x {gpu_name(key)}"
 
 
-def gpus_of(offer: Offer) -> str:
-    """Return the GPUs of an offer: "8x H100 SXM5 80GB"."""
+def gpus_of(offer: Offer | BuyOrRent) -> str:
+    """Return the GPUs of an offer, or of what is compared with rent: "8x H100 SXM5 80GB"."""
     return gpus(offer.gpu_key, offer.gpu_count)
 
 

@@ -157,8 +157,10 @@ def spelled(name: str) -> str:
 
 @functools.cache
 def parameters_of(request_type: type[msgspec.Struct]) -> tuple[Parameter, ...]:
-    """Return the options of a request in the order of its fields."""
-    found = (_parameter(info) for info in msgspec.structs.fields(request_type))
+    """Return the options of a request in the order of its fields, those that it inherits last."""
+    inherited = getattr(request_type.__base__, "__struct_fields__", ())
+    fields = sorted(msgspec.structs.fields(request_type), key=lambda info: info.name in inherited)
+    found = (_parameter(info) for info in fields)
     return tuple(parameter for parameter in found if parameter is not None)
 
 

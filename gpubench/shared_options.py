@@ -120,81 +120,71 @@ CHECKPOINTING = ("none", "selective", "full")
 TRAINABLE = ("full", "lora", "qlora")
 """As the enums of ``models.case``; a test compares them."""
 
-AnyCheckpointing: TypeAlias = Annotated[
-    str | None,
-    Option(
-        "Activations that are computed again in the backward pass.",
-        RECIPE,
-        choices=CHECKPOINTING,
-        default="the workload's own",
-    ),
-]
-AnyWeightType: TypeAlias = Annotated[
-    str | None,
-    Option("Type that the weights lie in.", RECIPE, choices=WEIGHT_TYPES, default="that of the precision"),
-]
-AnyLossChunks: TypeAlias = Annotated[
-    int | None,
-    Option(
-        "Chunks of tokens that the loss is computed in.",
-        RECIPE,
-        least=1,
-        most=65_536,
-        default="the workload's own",
-    ),
-]
-AnyPrompt: TypeAlias = Annotated[
-    int | None,
-    Option(
-        "Tokens of a prompt, of a workload that generates.",
-        RECIPE,
-        least=1,
-        most=2**24,
-        default="the workload's own",
-    ),
-]
-AnyNew: TypeAlias = Annotated[
-    int | None,
-    Option("Tokens generated after the prompt.", RECIPE, least=2, most=2**24, default="the workload's own"),
-]
-AnyContext: TypeAlias = Annotated[
-    int | None,
-    Option(
-        "Tokens of one sequence that is trained on.",
-        RECIPE,
-        name="context",
-        least=1,
-        most=2**24,
-        default="the workload's own",
-    ),
-]
-AnyTrainable: TypeAlias = Annotated[
-    str | None,
-    Option(
-        "What is trained: everything, or adapters over a frozen base.",
-        RECIPE,
-        choices=TRAINABLE,
-        flags=(
-            Flag("lora", "lora", "Train adapters over a frozen base."),
-            Flag("qlora", "qlora", "Train adapters over a frozen base in 4 bits."),
+_OWN = "the workload's own"
+
+
+class RecipeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request says of how a workload is trained or run; None leaves it as the workload has it."""
+
+    weight_type: Annotated[
+        str | None,
+        Option(
+            "Type that the weights lie in.", RECIPE, choices=WEIGHT_TYPES, default="that of the precision"
         ),
-        default="the workload's own",
-    ),
-]
-_OF_RECIPE = (
-    "weight_type",
-    "checkpointing",
-    "trainable",
-    "loss_chunks",
-    "prompt_tokens",
-    "new_tokens",
-    "context_tokens",
-)
+    ] = None
+    checkpointing: Annotated[
+        str | None,
+        Option(
+            "Activations that are computed again in the backward pass.",
+            RECIPE,
+            choices=CHECKPOINTING,
+            default=_OWN,
+        ),
+    ] = None
+    loss_chunks: Annotated[
+        int | None,
+        Option("Chunks of tokens that the loss is computed in.", RECIPE, least=1, most=65_536, default=_OWN),
+    ] = None
+    prompt_tokens: Annotated[
+        int | None,
+        Option(
+            "Tokens of a prompt, of a workload that generates.", RECIPE, least=1, most=2**24, default=_OWN
+        ),
+    ] = None
+    new_tokens: Annotated[
+        int | None,
+        Option("Tokens generated after the prompt.", RECIPE, least=2, most=2**24, default=_OWN),
+    ] = None
+    context_tokens: Annotated[
+        int | None,
+        Option(
+            "Tokens of one sequence that is trained on.",
+            RECIPE,
+            name="context",
+            least=1,
+            most=2**24,
+            default=_OWN,
+        ),
+    ] = None
+    trainable: Annotated[
+        str | None,
+        Option(
+            "What is trained: everything, or adapters over a frozen base.",
+            RECIPE,
+            choices=TRAINABLE,
+            flags=(
+                Flag("lora", "lora", "Train adapters over a frozen base."),
+                Flag("qlora", "qlora", "Train adapters over a frozen base in 4 bits."),
+            ),
+            default=_OWN,
+        ),
+    ] = None
 
 
-def asked_recipe(request: msgspec.Struct) -> dict[str, Any]:
+def asked_recipe(request: RecipeRequest) -> dict[str, Any]:
     """Return what a request says of the recipe, by field."""
-    return {name: value for name in _OF_RECIPE if (value := getattr(request, name, None)) is not None}
+    values = {name: getattr(request, name) for name in RecipeRequest.__struct_fields__}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 class ResultsRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -41,6 +41,11 @@ def format_number(value: float | None, digits: int = 3) -> str:
     return f"{rounded:,.{max(0, digits - 1 - exponent)}f}"
 
 
+def format_whole(value: int | None) -> str:
+    """Format a count with its thousands apart: 16896 is "16,896"."""
+    return UNKNOWN if value is None else f"{value:,}"
+
+
 def format_si(value: float | None, unit: str, digits: int = 3) -> str:
     """Format with an SI prefix: 6.69e13 "FLOP/s" is "66.9 TFLOP/s".
 

@@ -25,7 +25,7 @@ from gpubench.offers.own import read_own
 from gpubench.offers.snapshot import Snapshot, read_imported, read_snapshot, write_json
 from gpubench.predict.calibration import read_calibration
 from gpubench.predict.published import read_csv
-from gpubench.recommend.trial import write_trials
+from gpubench.recommend.skypilot import write_task_files
 from gpubench.record.store import read_run
 
 ROOM = Path(__file__).resolve().parents[1] / "gpubench"
@@ -160,7 +160,7 @@ def _trial(path: Path) -> None:
     from gpubench.recommend.request import RankRequest
 
     request = RankRequest(limit=20, workloads=("cnn",), results=path.parent / "none")
-    write_trials(rank(request).rows, request, 1, path.parent, minutes=1)
+    write_task_files(rank(request).rows, request, 1, path.parent, minutes=1)
 
 
 def _report(path: Path) -> None:

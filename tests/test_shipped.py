@@ -8,9 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gpubench.errors import MisuseError
+from gpubench.files import table_json
 from gpubench.shipped import FOLDER_VARIABLE, data_bytes, data_path, data_text
 
 ROOM = Path(__file__).resolve().parents[1] / "gpubench"
@@ -87,3 +89,11 @@ def test_a_folder_that_lacks_a_table_is_refused_and_named(tmp_path, monkeypatch)
     assert data_path("gpus.csv") == tmp_path / "gpus.csv"
     with pytest.raises(MisuseError, match=r"cannot read .*gpus\.csv: .*unset GPUBENCH_DATA"):
         data_bytes("gpus.csv")
+
+
+@pytest.mark.parametrize(
+    "name", ["calibration.json", "capacity.json", "memory_allowance.json", "workload_profiles.json"]
+)
+def test_a_made_table_stands_as_its_maker_writes_it(name):
+    stored = data_bytes(name)
+    assert table_json(msgspec.json.decode(stored)) == stored

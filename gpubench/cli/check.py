@@ -13,7 +13,7 @@ from gpubench.findings import FindingKind, show
 from gpubench.units import count, plain
 
 if TYPE_CHECKING:
-    from gpubench.record.trust import Doubt, Trust
+    from gpubench.record.run_check import Issue, RunCheck
 
 
 def register(app: typer.Typer) -> None:
@@ -48,45 +48,45 @@ def verb(
         return
     if full or output is not None:
         raise MisuseError(f"{'--full' if full else '-o'} is for --cuda: gpubench check --cuda")
+    from gpubench.record.run_check import check_run
     from gpubench.record.store import find_run, read_run, results_root
-    from gpubench.record.trust import examine
 
     if run is None:
         raise MisuseError("name a run: `gpubench check latest`, or see `gpubench results list`")
-    trust = examine(read_run(find_run(results_root(results), run)))
+    checked = check_run(read_run(find_run(results_root(results), run)))
     if json:
-        print_json({"trustworthy": trust.trustworthy, **_fields(trust)})
+        print_json({"trustworthy": checked.trustworthy, **_fields(checked)})
     else:
-        _print(trust)
-    if not trust.trustworthy:
+        _print(checked)
+    if not checked.trustworthy:
         raise typer.Exit(ExitCode.NO)
 
 
-def _fields(trust: Trust) -> dict[str, object]:
-    return {"run_id": trust.run_id, "cases": trust.cases, "doubts": trust.doubts}
+def _fields(checked: RunCheck) -> dict[str, object]:
+    return {"run_id": checked.run_id, "cases": checked.cases, "issues": checked.issues}
 
 
-def _print(trust: Trust) -> None:
-    """Print each kind of doubt once, with the cases it concerns and what was seen, problems first."""
+def _print(checked: RunCheck) -> None:
+    """Print each kind of issue once, with the cases it concerns and what was seen, problems first."""
     from gpubench.blocks.parts import Bullets, Paragraph, Part
     from gpubench.blocks.terminal import show
 
     places: dict[tuple[str, str], list[str]] = {}
-    for doubt in sorted(trust.doubts, key=lambda doubt: doubt.weight != "problem"):
-        places.setdefault((doubt.weight, doubt.text), []).append(_place(doubt))
+    for issue in sorted(checked.issues, key=lambda issue: issue.weight != "problem"):
+        places.setdefault((issue.weight, issue.text), []).append(_place(issue))
     parts: list[Part] = []
     for (weight, said), found in places.items():
         parts += [Paragraph(text=f"{weight}: {said}"), Bullets(items=tuple(found))]
     verdict = (
-        "nothing speaks against it" if trust.trustworthy else "do not rely on what is named under a problem"
+        "nothing speaks against it" if checked.trustworthy else "do not rely on what is named under a problem"
     )
-    cases = count(trust.cases, "case") if trust.cases else "no cases"
-    show(*parts, Paragraph(text=f"run {plain(trust.run_id)}, {cases}: {verdict}"))
+    cases = count(checked.cases, "case") if checked.cases else "no cases"
+    show(*parts, Paragraph(text=f"run {plain(checked.run_id)}, {cases}: {verdict}"))
 
 
-def _place(doubt: Doubt) -> str:
-    where = plain(doubt.case.label if doubt.case else doubt.micro or "the run")
-    seen = [_show(doubt.kind, value) for value in (doubt.value, doubt.limit) if value is not None]
+def _place(issue: Issue) -> str:
+    where = plain(issue.case.label if issue.case else issue.micro or "the run")
+    seen = [_show(issue.kind, value) for value in (issue.value, issue.limit) if value is not None]
     return where if not seen else f"{where}: {seen[0]}" + (f", limit {seen[1]}" if len(seen) > 1 else "")
 
 

@@ -12,7 +12,7 @@ from gpubench.errors import ExitCode
 
 if TYPE_CHECKING:
     from gpubench.blocks.parts import Part
-    from gpubench.probe.check import Check
+    from gpubench.probe.checkup import Check
 
 
 def register(app: typer.Typer) -> None:
@@ -40,7 +40,7 @@ def _storage(results: Path | None) -> Check:
     import shutil
 
     from gpubench.errors import StorageError
-    from gpubench.probe.check import fail, ok
+    from gpubench.probe.checkup import fail, ok
     from gpubench.record.store import check_writable, results_root
     from gpubench.units import format_bytes
 
@@ -48,8 +48,8 @@ def _storage(results: Path | None) -> Check:
     try:
         there = check_writable(root)
     except StorageError as error:
-        seen, _, mend = str(error).partition("; ")
-        return fail("results folder", seen, mend)
+        seen, _, fix = str(error).partition("; ")
+        return fail("results folder", seen, fix)
     free = shutil.disk_usage(there).free
     return ok("results folder", f"{root}, {format_bytes(free)} free")
 
@@ -79,4 +79,4 @@ def _seen(check: Check) -> str:
     from gpubench.units import plain
 
     seen = plain(check.seen, limit=400)
-    return f"{seen}\n-> {plain(check.mend, limit=400)}" if check.mend and check.status != "ok" else seen
+    return f"{seen}\n-> {plain(check.fix, limit=400)}" if check.fix and check.status != "ok" else seen

@@ -136,5 +136,5 @@ def _card_lines(answer: MemoryAnswer, *, by_name: bool) -> Iterator[str]:
         largest = f"; largest batch {card.fit.largest_batch:,}" if card.fit.fits else ""
         yield f"{names}{others}: {card.fit.text()}{largest}"
         if by_name:
-            for mend in card.mends:
-                yield f"  {mend.what}: {mend.fit.text()}"
+            for fix in card.fixes:
+                yield f"  {fix.what}: {fix.fit.text()}"

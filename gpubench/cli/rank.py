@@ -48,15 +48,17 @@ def verb(
     Needs no GPU and no network: measured figures where you have them, predictions elsewhere.
     """
     from gpubench.recommend.rank import rank
-    from gpubench.recommend.trial import check_trial, write_trials
+    from gpubench.recommend.skypilot import check_task_options, write_task_files
 
     shown = request.limit or HUMAN_LIMIT
     kept = None if try_count else request.limit if as_json else shown
     one_a_gpu = request.one_a_gpu or not (as_json or all_offers or try_count)
-    check_trial(try_count, out, try_minutes, wheel)
+    check_task_options(try_count, out, try_minutes, wheel)
     ranking = rank(structs.replace(request, limit=kept, one_a_gpu=one_a_gpu))
     if try_count is not None and out is not None:
-        files, passed = write_trials(ranking.rows, request, try_count, out, minutes=try_minutes, wheel=wheel)
+        files, passed = write_task_files(
+            ranking.rows, request, try_count, out, minutes=try_minutes, wheel=wheel
+        )
         for reason in passed:
             say(f"passed over {reason}")
         for file in files:

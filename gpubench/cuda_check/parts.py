@@ -293,7 +293,6 @@ def inject_faults(work: Work) -> None:
     _note(work, cap_bytes=cap)
     too_large = batch_of(capped, TOO_LARGE * cap + WORKSPACE_BYTES)
     _note(work, too_large=_tried(work, workload, _batched(capped, too_large), memory_share=share))
-    _note(work, after_too_large=_tried(work, workload, sound, memory_share=share))
     _search(work, share)
 
 
@@ -305,6 +304,8 @@ def _search(work: Work, share: float) -> None:
         row = _tried(work, case.workload, _batched(case, batch), memory_share=share)
         if row.status not in {Status.OK, Status.OUT_OF_MEMORY}:
             raise PartFailedError(f"trying batch {batch}: {row.status}: {row.reason}")
+        if work.check.faults.after_too_large is None:
+            _note(work, after_too_large=row)
         _note(work, tried=(*work.check.faults.tried, (batch, row.status is Status.OK)))
         return row.status is Status.OK
 

@@ -136,7 +136,7 @@ def with_largest_batches(
 
 
 class TrialFailedError(GpuBenchError):
-    """A trial of a batch failed, and not for want of memory: no other batch would mend it."""
+    """A trial of a batch failed, and not for want of memory: no other batch would fix it."""
 
 
 class Trials:

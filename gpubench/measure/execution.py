@@ -168,9 +168,9 @@ def _capture_generation(work: Work) -> Advance:
 def _side_stream() -> Iterator[torch.cuda.Stream]:
     """Run what is inside on a stream of its own and wait for it; the same stream is captured afterwards.
 
-    What libraries make at first use is made here, outside any capture. The allocator's cache serves the stream
-    that filled it, and cuBLAS a workspace on each: handed back before, and with one stream for both, the graph
-    takes no more memory than the step (on an H200 VGG16 had 9.1 GiB reserved, and its eager step 5.3).
+    What libraries make at first use is made here, outside any capture. The allocator's cache serves the
+    stream that filled it, and cuBLAS has a workspace on each: handed back before, and with one stream for
+    both, the graph takes no more memory than the step (else VGG16 had 9.1 GiB on an H200, and eager 5.3).
     """
     hand_back()
     side = torch.cuda.Stream()

@@ -91,13 +91,12 @@ class Hardware:
 
 
 def hand_back() -> None:
-    """Hand back what no tensor uses: workspaces of cuBLAS, then cached blocks. No graph may be replayed afterwards.
+    """Hand back what no tensor uses, workspaces of cuBLAS and cached blocks; graphs made before end here.
 
-    cuBLAS keeps a workspace for each stream that it ever computed on, 66 MiB on an H200, which counts as allocated.
+    cuBLAS keeps a workspace for each stream that it ever computed on, 66 MiB on an H200, which counts as
+    allocated; it has no public name up to torch 2.13.
     """
-    clear_workspaces = getattr(
-        torch._C, "_cuda_clearCublasWorkspaces", None
-    )  # without a public name up to 2.13
+    clear_workspaces = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)  # noqa: SLF001
     if clear_workspaces is not None:
         clear_workspaces()
     torch.cuda.empty_cache()

@@ -32,7 +32,7 @@ class KerasBench(Bench):
 
     def is_spent(self, status: Status) -> bool:
         """Let go of a case; whether this process must not measure another."""
-        keras_steps.release()
+        keras_steps.release(self.framework)
         return super().is_spent(status)
 
     def build(self, reference: str) -> Build:
@@ -90,9 +90,10 @@ def _first_steps(
     execution = case.execution
     bench.phase(execution.facts.preparation or "first steps")
     advance = steps.advance(execution)
-    start = steps.values()
+    start, peak = steps.values(), keras_steps.PeakMemory(bench.framework)
     with seen.timing(execution.facts.preparation or "first_step"):
-        prepared = _losses(steps, advance, 1)
+        _prepare(steps, advance)
+    seen.peak_memory_bytes = peak.read()
     steps.restore(start)
     if execution is not Execution.EAGER:
         bench.phase("check")
@@ -110,8 +111,21 @@ def _first_steps(
         if time.perf_counter() - began_s > CURVE_SHARE * bench.budget.warmup_most_s:
             break
         seen.loss_curve.append(steps.edge_loss(advance(index), index))
-    seen.peak_memory_bytes = keras_steps.peak_bytes(bench.framework)
     return advance
+
+
+def _prepare(steps: Steps, advance: Callable[[int], object]) -> None:
+    """Take the first step, in which a backend compiles.
+
+    Raises:
+        NotHereError: If it is jax's LSTM of cuDNN, which Keras takes on a GPU whatever the type.
+    """
+    try:
+        _losses(steps, advance, 1)
+    except ValueError as error:
+        if steps.framework is Framework.KERAS_JAX and "Unknown output type" in str(error):
+            raise NotHereError(f"jax has cuDNN's recurrent layers in float32 alone ({error})") from error
+        raise
 
 
 def _losses(steps: Steps, advance: Callable[[int], object], count: int) -> list[float]:

@@ -74,7 +74,7 @@ def _task(name: str, made: Any, batch_size: int, seed: int) -> KerasTask:
     return KerasTask(
         model=model,
         batches=((inputs, targets),),
-        loss=keras.losses.get(parts[3]),
+        loss=_loss(parts[3]),
         optimizer=keras.optimizers.get(optimizer),
     )
 
@@ -93,7 +93,7 @@ def _compiled(name: str, model: Any, batch_size: int, seed: int) -> KerasTask:
             f"{name}: batches are drawn for one input and one output of known shape: return model, inputs, "
             "targets, loss"
         )
-    loss = keras.losses.get(model.loss)
+    loss = _loss(model.loss)
     draw = np.random.default_rng(seed)
     batches = tuple(
         (_inputs(model, specs[0], batch_size, draw), _targets(loss, outputs[0], batch_size, draw))
@@ -101,6 +101,20 @@ def _compiled(name: str, model: Any, batch_size: int, seed: int) -> KerasTask:
     )
     optimizer = type(model.optimizer).from_config(model.optimizer.get_config())
     return KerasTask(model=model, batches=batches, loss=loss, optimizer=optimizer)
+
+
+class _MeanLoss(keras.losses.Loss):  # type: ignore[misc]
+    """The mean of a function of targets and outputs over the batch, as Keras makes one of ``loss="mse"``."""
+
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        super().__init__(name=getattr(function, "__name__", "loss"))
+        self.call = function
+
+
+def _loss(found: Any) -> keras.losses.Loss:
+    """Return a loss by its name, as a function or as an object of Keras."""
+    loss = keras.losses.get(found)
+    return loss if isinstance(loss, keras.losses.Loss) else _MeanLoss(loss)
 
 
 def _inputs(model: Any, spec: Any, batch_size: int, draw: np.random.Generator) -> Any:
@@ -112,11 +126,11 @@ def _inputs(model: Any, spec: Any, batch_size: int, draw: np.random.Generator) -
     return draw.standard_normal(shape, dtype=np.float32)
 
 
-def _targets(loss: Any, output: Any, batch_size: int, draw: np.random.Generator) -> Any:
+def _targets(loss: keras.losses.Loss, output: Any, batch_size: int, draw: np.random.Generator) -> Any:
     shape: tuple[int, ...] = (batch_size, *tuple(output.shape)[1:])
-    if "sparse_categorical" in getattr(loss, "name", getattr(loss, "__name__", "")):
+    if loss.name.startswith("sparse_categorical"):
         return draw.integers(min(LABELS, shape[-1]), size=shape[:-1], dtype=np.int32)
-    if isinstance(loss, keras.losses.CategoricalCrossentropy):
+    if loss.name.startswith("categorical"):
         return np.eye(shape[-1], dtype=np.float32)[draw.integers(min(LABELS, shape[-1]), size=shape[:-1])]
     return draw.integers(2, size=shape).astype(np.float32)
 

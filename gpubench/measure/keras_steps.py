@@ -18,8 +18,9 @@ import numpy as np
 
 from gpubench.errors import GpuBenchError, MisuseError
 from gpubench.measure.frameworks import KERAS, POLICIES
-from gpubench.models import Case, Execution, Framework, Precision, Switches
-from gpubench.workload import KerasTask, import_foreign
+from gpubench.models import Case, DeviceProfile, Execution, Finding, Framework, Precision, Switches
+from gpubench.probe.identity import check_same_device
+from gpubench.workload import KerasTask, import_foreign, one_line
 
 PROBE_SIZE = 512
 PROBE_CHANNELS = 32
@@ -174,6 +175,8 @@ class Steps:
     def advance(self, execution: Execution) -> Callable[[int], Any]:
         """Return the function that issues a step; its result is the loss on the device."""
         step: Any = self.model.train_step
+        if execution is Execution.COMPILE:
+            self._check_compiles()
         match self.framework:
             case Framework.KERAS_JAX:
                 return self._on_jax(step, execution)
@@ -189,6 +192,17 @@ class Steps:
             case _:
                 pass
         return lambda index: step(self.batches[index % len(self.batches)])["loss"]
+
+    def _check_compiles(self) -> None:
+        """Refuse what XLA does not compile and Keras would run without it, as cuDNN's LSTM in TensorFlow.
+
+        Raises:
+            NotHereError: Naming the layer.
+        """
+        for layer in self.model._flatten_layers():  # noqa: SLF001 - where Keras itself looks
+            if not layer.supports_jit:
+                kind = type(layer).__name__
+                raise NotHereError(f"Keras does not compile its layer {layer.name} ({kind}) here")
 
     def _on_jax(self, step: Any, execution: Execution) -> Callable[[int], Any]:
         if execution is not Execution.EAGER:
@@ -269,7 +283,7 @@ def _check_loss(loss: Any, targets: Any, outputs: Any) -> None:
     if value.ndim:
         raise MisuseError(f"the loss is no single number but of shape {value.shape}, from {shapes}")
     classes = outputs.shape[-1]
-    is_sparse = isinstance(loss, keras.losses.SparseCategoricalCrossentropy)
+    is_sparse = getattr(loss, "name", "").startswith("sparse_categorical")
     if is_sparse and int(_host(keras.ops.max(targets))) >= classes:
         raise MisuseError(
             f"the model's output does not fit its loss: {classes} outputs for targets up to "
@@ -294,50 +308,109 @@ def on_device(framework: Framework, *, is_cpu: bool) -> Any:
     """
     if is_cpu:
         return keras.device("cpu:0" if framework is not Framework.KERAS_TORCH else "cpu")
-    if not _sees_gpu(framework):
-        raise NotHereError(f"this build of {KERAS[framework].module} sees no GPU: {KERAS[framework].on_cuda}")
+    if (why := why_no_gpu(framework)) is not None:
+        raise NotHereError(why)
     return keras.device("gpu:0" if framework is not Framework.KERAS_TORCH else "cuda:0")
 
 
-def _sees_gpu(framework: Framework) -> bool:
+def why_no_gpu(framework: Framework) -> str | None:
+    """Say why a backend sees no GPU; None where it sees one."""
+    facts = KERAS[framework]
+    no_gpu = f"this build of {facts.module} sees no GPU: {facts.on_cuda}"
     match framework:
         case Framework.KERAS_TENSORFLOW:
             import tensorflow as tf
 
-            return bool(tf.config.list_physical_devices("GPU"))
+            return None if tf.config.list_physical_devices("GPU") else no_gpu
         case Framework.KERAS_JAX:
             import jax
 
-            return any(device.platform == "gpu" for device in jax.devices())
+            try:
+                return None if jax.devices()[0].platform == "gpu" else no_gpu
+            except RuntimeError as error:  # of a build for GPUs, where the driver is absent or too old
+                return f"jax cannot open the GPU: {one_line(error)}"
         case _:
             import torch
 
-            return torch.cuda.is_available()
+            return None if torch.cuda.is_available() else no_gpu
 
 
-def peak_bytes(framework: Framework) -> int | None:
-    """Return the most device memory that the backend has handed out [B]; None where it does not count."""
+def check_gpu(profile: DeviceProfile, framework: Framework) -> tuple[Finding, ...]:
+    """Make sure that a backend has opened the GPU that was probed, by what it tells of it.
+
+    Raises:
+        NoDeviceError: If it is another one: telemetry would be of a neighbor.
+    """
+    if profile.is_cpu or why_no_gpu(framework) is not None:
+        return ()
     match framework:
         case Framework.KERAS_TENSORFLOW:
             import tensorflow as tf
 
-            if not tf.config.list_physical_devices("GPU"):
-                return None
-            return int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
+            gpu = tf.config.list_physical_devices("GPU")[0]
+            name = tf.config.experimental.get_device_details(gpu).get("device_name")
         case Framework.KERAS_JAX:
             import jax
 
-            figures = jax.devices()[0].memory_stats() or {}
-            return cast("int | None", figures.get("peak_bytes_in_use"))
+            name = jax.devices()[0].device_kind
         case _:
+            from gpubench.measure.hardware import check_device
+
+            return check_device(profile)
+    return check_same_device(profile, name=name, uuid=None, sm_count=None, pci_bus_id=None)
+
+
+class PeakMemory:
+    """The most device memory that a backend hands out from now on; None where it does not count.
+
+    jax cannot forget an earlier peak: where what follows stays below it, its own peak is unknown.
+    """
+
+    def __init__(self, framework: Framework) -> None:
+        self.framework = framework
+        self._earlier_bytes = self._jax_bytes() or 0
+        if framework is Framework.KERAS_TENSORFLOW and why_no_gpu(framework) is None:
+            import tensorflow as tf
+
+            tf.config.experimental.reset_memory_stats("GPU:0")
+        elif framework is Framework.KERAS_TORCH and why_no_gpu(framework) is None:
             import torch
 
-            return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
+            torch.cuda.reset_peak_memory_stats()
+
+    def read(self) -> int | None:
+        """Return the peak so far [B]."""
+        if why_no_gpu(self.framework) is not None:
+            return None
+        match self.framework:
+            case Framework.KERAS_TENSORFLOW:
+                import tensorflow as tf
+
+                return int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
+            case Framework.KERAS_JAX:
+                peak = self._jax_bytes()
+                return peak if peak is not None and peak > self._earlier_bytes else None
+            case _:
+                import torch
+
+                return torch.cuda.max_memory_allocated()
+
+    def _jax_bytes(self) -> int | None:
+        if self.framework is not Framework.KERAS_JAX:
+            return None
+        import jax
+
+        return cast("int | None", (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use"))
 
 
-def release() -> None:
-    """Let go of what Keras keeps of earlier models."""
+def release(framework: Framework) -> None:
+    """Let go of what Keras keeps of earlier models, and hand cached memory back."""
     keras.utils.clear_session(free_memory=True)
+    if framework is Framework.KERAS_TORCH:
+        import torch
+
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
 
 def built(

@@ -10,7 +10,7 @@ import msgspec
 from gpubench.children import ParentChannel
 from gpubench.measure import messages
 from gpubench.measure.keras_case import KerasBench, measure_case
-from gpubench.measure.keras_steps import check_backend
+from gpubench.measure.keras_steps import check_backend, check_gpu
 from gpubench.measure.privacy import scrub
 from gpubench.models import Framework
 from gpubench.probe.telemetry import open_telemetry
@@ -18,7 +18,7 @@ from gpubench.probe.telemetry import open_telemetry
 PACKAGES = {
     Framework.KERAS_TORCH: ("keras", "torch"),
     Framework.KERAS_TENSORFLOW: ("keras", "tensorflow", "tensorflow-cpu"),
-    Framework.KERAS_JAX: ("keras", "jax", "jaxlib"),
+    Framework.KERAS_JAX: ("keras", "jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin"),
 }
 
 
@@ -31,9 +31,14 @@ def open_bench(setup: messages.Setup, line: ParentChannel, began_s: float) -> Ke
         began_s: When the import of the framework began, on ``time.perf_counter`` [s].
     """
     check_backend(setup.framework)
+    findings = check_gpu(setup.device, setup.framework)
     telemetry = open_telemetry(setup.device)
     line.send(
-        messages.Ready(cold_s={"import": time.perf_counter() - began_s}, packages=_versions(setup.framework))
+        messages.Ready(
+            cold_s={"import": time.perf_counter() - began_s},
+            findings=findings,
+            packages=_versions(setup.framework),
+        )
     )
     return KerasBench(
         budget=setup.budget,

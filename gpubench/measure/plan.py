@@ -227,7 +227,7 @@ def _every_case(
     on_cpu, publish = device.is_cpu, budget.name == "publish"
     placed = [
         (framework, count, execution)
-        for framework in map(Framework, request.frameworks)
+        for framework in dict.fromkeys(map(Framework, request.frameworks))
         for count in dict.fromkeys((1, request.gpu_count))
         for execution in frameworks.executions_of(
             framework,
@@ -322,11 +322,15 @@ def _check_what(request: RunRequest) -> None:
     of_cases = request.precisions or request.executions or request.batch_size
     if request.micro == "only" and (of_cases or request.workloads != CLASSIC):
         raise MisuseError("--micro-only measures no workload: leave out workloads and their options")
-    others = [name for name in request.frameworks if name != Framework.TORCH]
-    if others and (request.micro == "only" or request.batch_size == "max"):
-        other = "--micro-only" if request.micro == "only" else "--batch-size max"
-        raise MisuseError(f"{other} is done in torch alone: leave out --framework {others[0]}")
     several = request.gpu_count > 1
+    others = [name for name in request.frameworks if name != Framework.TORCH]
+    of_torch = {
+        "--micro-only": request.micro == "only",
+        "--batch-size max": request.batch_size == "max",
+        f"a job of {request.gpu_count} GPUs": several,
+    }
+    for what in (what for what, is_asked in of_torch.items() if others and is_asked):
+        raise MisuseError(f"{what} is done in torch alone: leave out --framework {others[0]}")
     if several and (request.batch_size == "max" or request.micro == "only"):
         other = "--batch-size max" if request.batch_size == "max" else "--micro-only"
         raise MisuseError(f"{other} is of one GPU: give it without --gpus, or --gpus with a batch")

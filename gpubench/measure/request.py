@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import msgspec
-
 from gpubench import executions, precisions
 from gpubench.executions import Framework
 from gpubench.measure.budget import BudgetName
@@ -14,14 +12,8 @@ from gpubench.shared_options import (
     BATCH,
     TASKS,
     WORKLOAD,
-    AnyCheckpointing,
-    AnyContext,
-    AnyLossChunks,
-    AnyNew,
-    AnyPrompt,
-    AnyTrainable,
-    AnyWeightType,
     Device,
+    RecipeRequest,
     Results,
 )
 from gpubench.units import Seconds
@@ -32,7 +24,7 @@ MOST_SEED = 2**31 - 1
 """With the seeds of further batches above it, still below what numpy takes, should a model draw from that."""
 
 
-class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
+class RunRequest(RecipeRequest, frozen=True, kw_only=True):
     """A request in the words of its user; ``plan`` makes cases of it.
 
     Attributes:
@@ -92,13 +84,6 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     batch_size: Annotated[
         int | Literal["max"] | None, said(BATCH, help="Samples per step; max searches the largest that fits.")
     ] = None
-    weight_type: AnyWeightType = None
-    checkpointing: AnyCheckpointing = None
-    loss_chunks: AnyLossChunks = None
-    prompt_tokens: AnyPrompt = None
-    new_tokens: AnyNew = None
-    context_tokens: AnyContext = None
-    trainable: AnyTrainable = None
     device: Device = "auto"
     gpus: Annotated[
         int,

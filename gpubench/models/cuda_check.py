@@ -142,7 +142,7 @@ class FaultProof(Record, frozen=True, kw_only=True):
         after_waiting: A sound case, in the process that is used next.
         cap_bytes: Memory that the process may take from then on [B].
         too_large: A batch that cannot fit under the cap.
-        after_too_large: A sound case under the cap, in the process that is used next.
+        after_too_large: The first case of the search under the cap, in the process that is used next.
         tried: Each batch of the search for the largest, and whether it fitted.
         at_largest: The case measured at the batch that was found.
     """

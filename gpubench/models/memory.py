@@ -157,8 +157,8 @@ class MemoryFit(Record, frozen=True, kw_only=True):
         needs = self.needs()
         if self.fits:
             return f"fits ({needs})"
-        mend = f"largest batch {self.largest_batch:,}" if self.largest_batch else "not even a batch of 1 fits"
-        return f"{self.verdict}; {mend} ({needs})"
+        fix = f"largest batch {self.largest_batch:,}" if self.largest_batch else "not even a batch of 1 fits"
+        return f"{self.verdict}; {fix} ({needs})"
 
     def text_of_measured(self) -> str:
         """Return the same of a case that ran on this card: it fits, whatever the upper end."""

@@ -72,7 +72,7 @@ class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One row of a ranking. ``samples_per_s`` is of the whole instance.
 
     Attributes:
-        rank: Shared by the rows of a band; see ``gpubench.recommend.contest.bands``.
+        rank: Shared by the rows of a band; see ``gpubench.recommend.ties.bands``.
         tie: Whether the row cannot be told from the first of its band.
         p_best, p_top3: Probability of being the best offer, or among the best three, over joint draws.
         p_best_independent: The first where the error of each GPU is its own and none cancels.

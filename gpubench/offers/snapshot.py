@@ -5,9 +5,7 @@ Ranking never touches the network. It reads these files, so that a ranking can b
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from datetime import date
 from functools import cache
 from pathlib import Path
@@ -16,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.files import TABLE_BYTES, read_json, write_file
+from gpubench.files import TABLE_BYTES, many_objects, read_json, write_file
 from gpubench.folders import default_results
 from gpubench.models import SCHEMA_VERSION, Offer
 from gpubench.offers.dates import price_day
@@ -74,7 +72,7 @@ def load_offers(
         MisuseError: If the user's file cannot be read as a whole. A damaged snapshot is a note, no error.
     """
     folder = offers_folder(results)
-    with _collector_paused():
+    with many_objects():
         tables = [embedded_offers(), refreshed_offers(folder, as_of), *imported_offers(folder)]
         if extra is not None:
             mine = read_own(extra)
@@ -94,21 +92,6 @@ def _until(table: OfferTable, day: date) -> OfferTable:
 
 def _words(offer: Offer) -> str:
     return plain(f"{offer.provider} {offer.instance} {offer.region or ''}".strip())
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Keep the collector from walking over 100,000 offers again and again while they are made.
-
-    Nothing here is garbage, and nothing refers back: the walks double the time and free nothing.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def offers_folder(results: Path | None) -> Path:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from gpubench.arrays import Flags, Floats, Indices
 from gpubench.models import Run, TaskKind
-from gpubench.predict.arrays import Array, Flags, Indices
 from gpubench.predict.calibration import (
     SCHEMA_VERSION,
     Calibration,
@@ -131,7 +131,7 @@ def _others_by_level(fit: Fit) -> Others:
     return _others(fit, error, np.arange(len(error)), level_weights(fit.table, error))
 
 
-def _others(fit: Fit, error: Array, rows: Indices, weight: Array) -> Others:
+def _others(fit: Fit, error: Floats, rows: Indices, weight: Floats) -> Others:
     """Judge GPUs of other vendors by a fit that never saw one.
 
     An architecture's whole step is faster or slower than the fit says by the mean of its errors, shrunk as if
@@ -164,7 +164,7 @@ def _others(fit: Fit, error: Array, rows: Indices, weight: Array) -> Others:
     return Others(deviations, widths)
 
 
-def _widths(name: str, error: Array, weight: Array, mine: Flags, half: Flags) -> dict[str, float]:
+def _widths(name: str, error: Floats, weight: Floats, mine: Flags, half: Flags) -> dict[str, float]:
     """Half-width of a group by arithmetic: its matrix cores err otherwise than its vector units."""
     found = {}
     for label, chosen in ((name, mine & ~half), (halved(name), mine & half)):
@@ -173,7 +173,7 @@ def _widths(name: str, error: Array, weight: Array, mine: Flags, half: Flags) ->
     return found
 
 
-def _shift(error: Array, weight: Array) -> float:
+def _shift(error: Floats, weight: Floats) -> float:
     votes = float(weight.sum())
     return float(np.average(error, weights=weight)) * votes / (votes + 0.3**2 / 0.5**2)
 

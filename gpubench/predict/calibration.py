@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.files import read_json
+from gpubench.files import read_json, table_json
 from gpubench.models import GpuSpec, TaskKind
 from gpubench.predict.conformal import Scale
 from gpubench.predict.published import MEASUREMENTS, PROFILES, architecture_of
@@ -166,7 +166,7 @@ def read_calibration(path: Path) -> Calibration:
 
 def encode(calibration: Calibration) -> bytes:
     """Write a calibration: equal calibrations give equal bytes."""
-    return msgspec.json.format(msgspec.json.encode(calibration, order="sorted"), indent=1) + b"\n"
+    return table_json(calibration, order="sorted")
 
 
 def own_calibration_path() -> Path:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.files import write_file
+from gpubench.files import table_json, write_file
 from gpubench.interval import Interval
 from gpubench.models import CardMemory, GpuSpec, MemoryLine, StepMemory
 from gpubench.models.record import Record
@@ -187,6 +187,4 @@ def _between(low: StepMemory, high: StepMemory, share: float) -> StepMemory:
 
 
 if __name__ == "__main__":
-    write_file(
-        data_path(CAPACITY_FILE), msgspec.json.format(msgspec.json.encode(tuple(traced())), indent=1) + b"\n"
-    )
+    write_file(data_path(CAPACITY_FILE), table_json(tuple(traced())))

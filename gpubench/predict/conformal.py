@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from gpubench.predict.arrays import Array, Flags, Indices
+from gpubench.arrays import Flags, Floats, Indices
 from gpubench.predict.fit import Fit, times_of
 from gpubench.predict.pairs import HOST_SHARE_LIMIT, Pairs, gpu_bound, held_out, log_errors, sides
 from gpubench.predict.published import Table
@@ -38,7 +38,7 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
     crossing: float
 
 
-def pair_scale(scale: Scale, own: Chips, target: Chips, mode: Indices) -> Array:
+def pair_scale(scale: Scale, own: Chips, target: Chips, mode: Indices) -> Floats:
     """Usual |log error| of each pair, (n,).
 
     Args:
@@ -52,7 +52,7 @@ def pair_scale(scale: Scale, own: Chips, target: Chips, mode: Indices) -> Array:
     return np.asarray(np.maximum(usual, LEAST_SCALE), dtype=float)
 
 
-def fit_scale(table: Table, pairs: Pairs, log_error: Array, chosen: Flags) -> Scale:
+def fit_scale(table: Table, pairs: Pairs, log_error: Floats, chosen: Flags) -> Scale:
     """The scale that fits the errors of the chosen pairs best, by non-negative least squares."""
     from scipy.optimize import nnls
 
@@ -63,7 +63,7 @@ def fit_scale(table: Table, pairs: Pairs, log_error: Array, chosen: Flags) -> Sc
     return Scale(base=float(base), gap=float(gap), crossing=float(crossing))
 
 
-def errors_without(fit: Fit, pairs: Pairs, hold_out: str) -> tuple[Array, Flags]:
+def errors_without(fit: Fit, pairs: Pairs, hold_out: str) -> tuple[Floats, Flags]:
     """Log error of every pair, found without what is held out with its target; whether the GPU set the pace.
 
     Each group is taken out of the fit by one Gauss-Newton step, no refit; the host of a harness that is left
@@ -78,7 +78,7 @@ def errors_without(fit: Fit, pairs: Pairs, hold_out: str) -> tuple[Array, Flags]
     return error, bound
 
 
-def level_errors_without(fit: Fit, hold_out: str, wanted: Flags | None = None) -> Array:
+def level_errors_without(fit: Fit, hold_out: str, wanted: Flags | None = None) -> Floats:
     """Log of predicted over measured time of every wanted row whose level means seconds; NaN for others."""
     table = fit.table
     error = np.full(len(table), np.nan)
@@ -101,7 +101,7 @@ def level_rows(table: Table, times: Times) -> Flags:
     return result
 
 
-def level_weights(table: Table, error: Array) -> Array:
+def level_weights(table: Table, error: Floats) -> Floats:
     """One vote for each harness, GPU and task, as a ratio has it, shared by the rows that are scored."""
     voter = np.array(
         [f"{h}|{g}|{i}" for h, g, i in zip(table.harness, table.gpu_key, table.inference, strict=True)]
@@ -113,7 +113,7 @@ def level_weights(table: Table, error: Array) -> Array:
     return weight
 
 
-def factor_of(scores: Array, weight: Array) -> float:
+def factor_of(scores: Floats, weight: Floats) -> float:
     """Conformal factor: the weighted quantile at 0.9 (n + 1) / n, where n votes were cast; NaN for none."""
     votes = float(weight.sum())
     if votes <= 0:
@@ -125,7 +125,7 @@ def factor_of(scores: Array, weight: Array) -> float:
     return float(scores[order][min(len(scores) - 1, int(at))])
 
 
-def _features(own: Chips, target: Chips, mode: Indices) -> Array:
+def _features(own: Chips, target: Chips, mode: Indices) -> Floats:
     """(n, 3): one, the gap in balance, and whether one side alone has tensor cores."""
     each = np.arange(len(mode))
     owned = each if len(own.bandwidth) == len(each) else np.zeros_like(each)

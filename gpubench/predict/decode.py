@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpubench.arrays import Floats
 from gpubench.models import DecodeWork, GpuSpec
-from gpubench.predict.arrays import Array
 from gpubench.shipped import package_text
 from gpubench.specs import load_specs
 
@@ -150,7 +150,7 @@ def _bandwidth(key: str) -> float:
     return 0.0 if spec is None else spec.memory_bandwidth_bytes_per_s or 0.0
 
 
-def _least_squares(ideal: Array, measured: Array) -> tuple[float, float]:
+def _least_squares(ideal: Floats, measured: Floats) -> tuple[float, float]:
     """Slope and constant of the least squared relative error; neither is below 0."""
     weighed = np.stack([ideal / measured, 1 / measured], axis=1)
     (slope, fixed), *_ = np.linalg.lstsq(weighed, np.ones(len(measured)), rcond=None)

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gpubench.arrays import Floats
 from gpubench.models import Estimate
-from gpubench.predict.arrays import Array
 from gpubench.predict.calibration import load_calibration
 
 Z90, Z95 = 1.6449, 1.96
 UNKNOWN_NOISE = 0.05  # log half-width of a measurement too short to have an interval
 
 
-def draw(estimates: Sequence[Estimate], n: int, seed: int, common_share: float | None = None) -> Array:
+def draw(estimates: Sequence[Estimate], n: int, seed: int, common_share: float | None = None) -> Floats:
     """Draw n joint throughputs of each estimate [samples/s].
 
     Predictions that start from the same place (one anchor, or none) share part of their error: it moves
@@ -34,7 +34,7 @@ def draw(estimates: Sequence[Estimate], n: int, seed: int, common_share: float |
     share = load_calibration().common_share if common_share is None else common_share
     random = np.random.default_rng(seed)
     own = random.standard_normal((len(estimates), n))
-    groups: dict[tuple[str, ...], Array] = {}
+    groups: dict[tuple[str, ...], Floats] = {}
     result = np.empty((len(estimates), n))
     for row, estimate in enumerate(estimates):
         error = own[row]

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from gpubench.arrays import Flags, Floats
 from gpubench.models import TaskKind
 from gpubench.predict import ranking
-from gpubench.predict.arrays import Array, Flags
 from gpubench.predict.conformal import (
     COVERAGE,
     errors_without,
@@ -47,11 +47,11 @@ class Outcome:
 
     table: Table
     pairs: Pairs
-    log_error: Array
-    half_width: Array
+    log_error: Floats
+    half_width: Floats
     bound: Flags
-    level_error: Array
-    level_half_width: Array
+    level_error: Floats
+    level_half_width: Floats
 
 
 def evaluate(table: Table, hold_out: str, task: TaskKind = TaskKind.TRAIN) -> Outcome:
@@ -88,7 +88,7 @@ def scored_table(hold_out: str, task: TaskKind = TaskKind.TRAIN) -> Table:
     return fitted_on(task, (FITTED_VENDOR, *(OTHER_VENDORS if hold_out == "vendor" else ())))
 
 
-def _half_widths(table: Table, pairs: Pairs, log_error: Array, bound: Flags) -> Array:
+def _half_widths(table: Table, pairs: Pairs, log_error: Floats, bound: Flags) -> Floats:
     """Half-widths whose scale and factor come from pairs of other harnesses and other architectures alone."""
     own, target, mode = sides(table, pairs)
     harness, architecture = table.harness[pairs.y], table.architecture[pairs.y]
@@ -105,7 +105,7 @@ def _half_widths(table: Table, pairs: Pairs, log_error: Array, bound: Flags) -> 
     return result
 
 
-def _level_half_widths(table: Table, error: Array) -> Array:
+def _level_half_widths(table: Table, error: Floats) -> Floats:
     """The same of levels: from other harnesses and other models."""
     scored = np.isfinite(error)
     weight = level_weights(table, error)
@@ -198,13 +198,13 @@ def rejected(outcome: Outcome) -> dict[str, list[str]]:
     return found
 
 
-def _plain_figures(error: Array, pairs: Pairs, chosen: Flags) -> dict[str, float | None]:
+def _plain_figures(error: Floats, pairs: Pairs, chosen: Flags) -> dict[str, float | None]:
     """Of the geometric mean of the ratios of peak and bandwidth, on the same pairs."""
     keep = chosen & np.isfinite(error)
     return _errors(error[keep], pairs.weight[keep])
 
 
-def _errors(error: Array, weight: Array) -> dict[str, float | None]:
+def _errors(error: Floats, weight: Floats) -> dict[str, float | None]:
     if not len(error):
         return {"mape": None, "median_ape": None}
     ape = np.abs(np.expm1(error))
@@ -274,14 +274,14 @@ def model_class(name: str) -> str:
     return "CNN"
 
 
-def weighted_median(values: Array, weights: Array) -> float:
+def weighted_median(values: Floats, weights: Floats) -> float:
     """The value below which half of the weight lies."""
     order = np.argsort(values, kind="stable")
     cumulative = np.cumsum(weights[order])
     return float(values[order][np.searchsorted(cumulative, 0.5 * cumulative[-1])])
 
 
-def _mean(values: Array | Flags, weights: Array) -> float | None:
+def _mean(values: Floats | Flags, weights: Floats) -> float | None:
     return _round(np.average(values, weights=weights)) if len(values) else None
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpubench.predict.arrays import Array, Flags, Indices
+from gpubench.arrays import Flags, Floats, Indices
 from gpubench.predict.published import Table, architecture_of, facts_of
 from gpubench.predict.question import capability_of
 from gpubench.predict.roofline import HARNESS_POWER, Coefficients, Times, step_times, take
@@ -132,14 +132,14 @@ class Fit:
     table: Table
     aim: Aim
     layout: Layout
-    z: Array
+    z: Floats
     rows: Indices
-    jacobian: Array
-    residual: Array
-    weight: Array
-    cell_sd: Array
-    precision: Array
-    prior: Array
+    jacobian: Floats
+    residual: Floats
+    weight: Floats
+    cell_sd: Floats
+    precision: Floats
+    prior: Floats
 
     @cached_property
     def coefficients(self) -> Coefficients:
@@ -152,14 +152,14 @@ class Fit:
         first = self.layout.host
         return {s: float(np.exp(self.z[first + i])) for i, s in enumerate(self.layout.sources)}
 
-    def deviations(self, z: Array | None = None) -> dict[str, list[float]]:
+    def deviations(self, z: Floats | None = None) -> dict[str, list[float]]:
         """Deviations of each architecture, from these or other unknowns."""
         z = self.z if z is None else z
         names = self.layout.architectures
         block = z[self.layout.deviation : self.layout.source].reshape(len(DEVIATIONS), len(names))
         return {name: [float(v) for v in block[:, i]] for i, name in enumerate(names)}
 
-    def without(self, dropped: Flags) -> Array:
+    def without(self, dropped: Flags) -> Floats:
         """The unknowns that one Gauss-Newton step finds without some rows of the table.
 
         Only the cells that lose a row are summed again.
@@ -171,7 +171,7 @@ class Fit:
         z = self.z + _step(left, right, self)
         return self._inherited(z, set(self.table.architecture[self.rows][~lost]))
 
-    def _inherited(self, z: Array, seen: set[str]) -> Array:
+    def _inherited(self, z: Floats, seen: set[str]) -> Floats:
         """The unknowns with an architecture that lost all of its rows at what its predecessor has."""
         names = self.layout.architectures
         block = z[self.layout.deviation : self.layout.source].reshape(len(DEVIATIONS), len(names))
@@ -182,22 +182,22 @@ class Fit:
         return z
 
     @cached_property
-    def _everything(self) -> tuple[Array, Array]:
+    def _everything(self) -> tuple[Floats, Floats]:
         return self._sums(np.ones(len(self.rows), dtype=bool))
 
-    def _sums(self, chosen: Flags) -> tuple[Array, Array]:
+    def _sums(self, chosen: Flags) -> tuple[Floats, Floats]:
         cell = self.table.cell[self.rows][chosen]
         return _normal(self.jacobian[chosen], self.residual[chosen], self.weight[chosen], cell, self.cell_sd)
 
 
-def coefficients_of(z: Array) -> Coefficients:
+def coefficients_of(z: Floats) -> Coefficients:
     """Read the first unknowns as coefficients."""
     return Coefficients(
         **{n: float(v if n in _LINEAR else np.exp(v)) for n, v in zip(NAMES, z, strict=False)}
     )
 
 
-def deviations_of(known: Mapping[str, Sequence[float]], gpu_keys: Sequence[str]) -> Array:
+def deviations_of(known: Mapping[str, Sequence[float]], gpu_keys: Sequence[str]) -> Floats:
     """Deviations of any GPUs, (len(gpu_keys), 3): their architecture's, else those of the last one before it.
 
     0 where neither was learned.
@@ -232,7 +232,7 @@ def _first_capability() -> Mapping[str, tuple[int, int]]:
 
 
 def predict_rows(
-    table: Table, coefficients: Coefficients, host_s_per_operator: Array, deviations: Array
+    table: Table, coefficients: Coefficients, host_s_per_operator: Floats, deviations: Floats
 ) -> Times:
     """The roofline of every row of a table; deviations are (n, 3)."""
     return step_times(
@@ -246,7 +246,7 @@ def predict_rows(
     )
 
 
-def times_of(fit: Fit, z: Array | None = None) -> Times:
+def times_of(fit: Fit, z: Floats | None = None) -> Times:
     """The roofline of every row of the fit's own table, with these or other unknowns."""
     return _times(fit.table, fit.layout, fit.z if z is None else z)
 
@@ -293,7 +293,7 @@ def fit_table(table: Table, chosen: Flags, *, aim: Aim = RATIO) -> Fit:
     return _linearise(fit, full)
 
 
-def _linearise(fit: Fit, full: Array) -> Fit:
+def _linearise(fit: Fit, full: Floats) -> Fit:
     residual = _residual(fit)
     cell = fit.table.cell[fit.rows]
     spread = residual - _cell_means(residual, full, cell, fit.cell_sd)[cell]
@@ -301,7 +301,7 @@ def _linearise(fit: Fit, full: Array) -> Fit:
     return replace(fit, jacobian=_jacobian(fit), residual=residual, weight=weight)
 
 
-def _prior(layout: Layout, aim: Aim) -> tuple[Array, Array]:
+def _prior(layout: Layout, aim: Aim) -> tuple[Floats, Floats]:
     mean = np.zeros(layout.size)
     precision = np.zeros((layout.size, layout.size))
     for i, (name, (value, sd)) in enumerate(PRIORS.items()):
@@ -324,7 +324,7 @@ def host_prior_s(source: str) -> float:
     return HOST_S_PER_OPERATOR[facts_of(source).execution]
 
 
-def _repeats(table: Table, rows: Indices) -> Array:
+def _repeats(table: Table, rows: Indices) -> Floats:
     keys = list(
         zip(
             table.source[rows],
@@ -343,24 +343,24 @@ def _numbers(values: NDArray[Any], known: Sequence[str]) -> Indices:
     return np.array([index[value] for value in values], dtype=np.int64)
 
 
-def _times(table: Table, layout: Layout, z: Array) -> Times:
+def _times(table: Table, layout: Layout, z: Floats) -> Times:
     kind = _numbers(table.architecture, layout.architectures)
     block = z[layout.deviation : layout.source].reshape(len(DEVIATIONS), -1)
     host = np.exp(z[layout.host + _numbers(table.source, layout.sources)])
     return predict_rows(table, coefficients_of(z), host, block[:, kind].T)
 
 
-def _residual(fit: Fit) -> Array:
+def _residual(fit: Fit) -> Floats:
     table, layout = take(fit.table, fit.rows), fit.layout
-    offset: Array = (
+    offset: Floats = (
         fit.z[layout.source + _numbers(table.source, layout.sources)]
         + fit.z[layout.model + _numbers(table.base_model, layout.models)]
     )
-    result: Array = table.log_seconds - np.log(_times(table, layout, fit.z).step_s) - offset
+    result: Floats = table.log_seconds - np.log(_times(table, layout, fit.z).step_s) - offset
     return result
 
 
-def _jacobian(fit: Fit) -> Array:
+def _jacobian(fit: Fit) -> Floats:
     """Derivative of log seconds: coefficients by differences, everything else in closed form."""
     table, layout, z = take(fit.table, fit.rows), fit.layout, fit.z
     n, each = len(table), np.arange(len(table))
@@ -386,16 +386,16 @@ def _jacobian(fit: Fit) -> Array:
     return jacobian
 
 
-def _cell_means(residual: Array, weight: Array, cell: Indices, cell_sd: Array) -> Array:
+def _cell_means(residual: Floats, weight: Floats, cell: Indices, cell_sd: Floats) -> Floats:
     """Shrunk offset of each cell, were it the only unknown."""
     total = np.bincount(cell, weights=weight, minlength=len(cell_sd)) + cell_sd**-2
-    result: Array = np.bincount(cell, weights=weight * residual, minlength=len(cell_sd)) / total
+    result: Floats = np.bincount(cell, weights=weight * residual, minlength=len(cell_sd)) / total
     return result
 
 
 def _normal(
-    jacobian: Array, residual: Array, weight: Array, cell: Indices, cell_sd: Array
-) -> tuple[Array, Array]:
+    jacobian: Floats, residual: Floats, weight: Floats, cell: Indices, cell_sd: Floats
+) -> tuple[Floats, Floats]:
     """Both sides of the normal equations of some rows, with the offsets of their cells eliminated."""
     if not len(cell):
         return np.zeros((jacobian.shape[1], jacobian.shape[1])), np.zeros(jacobian.shape[1])
@@ -410,7 +410,7 @@ def _normal(
     return jacobian.T @ weighted - sums.T @ sums, weighted.T @ residual - sums.T @ level
 
 
-def _step(left: Array, right: Array, fit: Fit) -> Array:
+def _step(left: Floats, right: Floats, fit: Fit) -> Floats:
     """One Gauss-Newton step: the normal equations with the prior."""
     step = np.linalg.solve(left + fit.precision, right - fit.precision @ (fit.z - fit.prior))
     return np.asarray(step, dtype=float)

@@ -44,7 +44,7 @@ MOST_GPUS = 8
 """No machine with more than this is proposed to make a step fit."""
 
 
-class Mend(msgspec.Struct, frozen=True, kw_only=True):
+class Fix(msgspec.Struct, frozen=True, kw_only=True):
     """One change, and the need of the step after it.
 
     Attributes:
@@ -65,7 +65,7 @@ class CardAnswer(msgspec.Struct, frozen=True, kw_only=True):
     gpu_keys: tuple[str, ...]
     precision: Precision
     fit: MemoryFit
-    mends: tuple[Mend, ...] = ()
+    fixes: tuple[Fix, ...] = ()
 
 
 class MemoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +108,7 @@ class MemoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
                     "gpu_keys": card.gpu_keys,
                     "precision": card.precision,
                     **card.fit.flat(),
-                    "mends": [{"what": mend.what, **mend.fit.flat()} for mend in card.mends],
+                    "fixes": [{"what": fix.what, **fix.fit.flat()} for fix in card.fixes],
                 }
                 for card in self.cards
             ],
@@ -122,7 +122,7 @@ def answer_memory(
     *,
     own: Sequence[Run] = (),
     reference: Sequence[Run] = (),
-    mends: bool = True,
+    fixes: bool = True,
     changes: Mapping[str, Any] = MappingProxyType({}),
     accumulate: int = 1,
 ) -> MemoryAnswer:
@@ -133,7 +133,7 @@ def answer_memory(
         specs: The cards, at least one.
         own: This user's runs: a peak measured in the same case replaces the model.
         reference: Runs that the package ships.
-        mends: Whether to work out what would make it fit where it does not.
+        fixes: Whether to work out what would make it fit where it does not.
         changes: Of the case that the question means, by field: checkpointing, and how many GPUs share it.
         accumulate: Micro-batches that the batch is cut into, whose gradients are summed.
 
@@ -158,7 +158,7 @@ def answer_memory(
     asked = every or [(specs[0], msgspec.structs.replace(_any_case(question), **changes))]
     like = next((pair for pair in asked if _card_class(pair[0]) is CardClass.GDDR), asked[0])
     spec, case = asked[0] if len(specs) == 1 else like
-    cards = [_answer(question, pairs, readings, mends, accumulate) for pairs in groups.values()]
+    cards = [_answer(question, pairs, readings, fixes, accumulate) for pairs in groups.values()]
     return MemoryAnswer(
         case=case,
         need=of_question.need_of(question, case, spec, readings, accumulate),
@@ -208,7 +208,7 @@ def _answer(
     question: Question,
     pairs: Iterable[tuple[GpuSpec, Case]],
     readings: Sequence[Reading],
-    mends: bool,
+    fixes: bool,
     accumulate: int,
 ) -> CardAnswer:
     specs, cases = zip(*pairs, strict=True)
@@ -218,38 +218,38 @@ def _answer(
         gpu_keys=tuple(spec.key for spec in specs),
         precision=cases[0].precision,
         fit=fit,
-        mends=() if fit.fits or not mends else tuple(_mends(question, cases[0], fit, readings, accumulate)),
+        fixes=() if fit.fits or not fixes else tuple(_fixes(question, cases[0], fit, readings, accumulate)),
     )
 
 
-def _mends(
+def _fixes(
     question: Question, case: Case, fit: MemoryFit, readings: Sequence[Reading], accumulate: int
-) -> Iterable[Mend]:
+) -> Iterable[Fix]:
     """What would make it fit, each with its need; what would not is told as well."""
     profile, train = question.profile, case.task is TaskKind.TRAIN
     scale = of_question.scale_of(question, readings)
 
-    def mend(what: str, of: WorkloadProfile = profile, accumulate: int = accumulate, **changes: Any) -> Mend:
+    def fix(what: str, of: WorkloadProfile = profile, accumulate: int = accumulate, **changes: Any) -> Fix:
         changed = msgspec.structs.replace(case, **changes)
-        return Mend(what=what, fit=judge(of, changed, fit.card, scale=scale, accumulate=accumulate))
+        return Fix(what=what, fit=judge(of, changed, fit.card, scale=scale, accumulate=accumulate))
 
     if not case.precision.is_amp and case.weight_type is WeightType.FLOAT32:
         what = "automatic mixed precision (amp-fp16, or amp-bf16 from Ampere on)"
-        yield mend(what, precision=Precision.AMP_FP16)
+        yield fix(what, precision=Precision.AMP_FP16)
     if train:
         for again in checkpointed(profile, case):
             what = _CHECKPOINTING_WORDS[again.checkpointing]
-            yield mend(what, checkpointing=again.checkpointing)
+            yield fix(what, checkpointing=again.checkpointing)
     if train and accumulate < case.batch_size:
         parts = _fewest_micro_batches(profile, case, fit.card, scale)
         what = f"gradients accumulated over {parts} micro-batches of {-(-case.batch_size // parts)}"
-        yield mend(what, accumulate=parts)
+        yield fix(what, accumulate=parts)
     if fit.largest_batch:
-        yield mend(f"batch {fit.largest_batch:,}", batch_size=fit.largest_batch)
+        yield fix(f"batch {fit.largest_batch:,}", batch_size=fit.largest_batch)
     if train:
         for adapted, how, base in with_adapters(profile, case):
             what = f"{_TRAINABLE_WORDS[how]}, batch {case.batch_size}"
-            yield mend(what, adapted, trainable=how, weight_type=base, precision=_whole(case.precision))
+            yield fix(what, adapted, trainable=how, weight_type=base, precision=_whole(case.precision))
         yield from _on_several(question, case, fit, scale, accumulate)
 
 
@@ -281,7 +281,7 @@ def _whole(precision: Precision) -> Precision:
 
 def _on_several(
     question: Question, case: Case, fit: MemoryFit, scale: float, accumulate: int
-) -> Iterable[Mend]:
+) -> Iterable[Fix]:
     """The fewest GPUs on which the batch, split, fits: each with all weights, and with a share of them."""
     modes = [(ParallelMode.DDP, "")]
     if question.profile.blocks is not None:  # FSDP shards a model block by block
@@ -294,7 +294,7 @@ def _on_several(
             cut = min(accumulate, each)
             shared = judge(question.profile, split, fit.card, scale=scale, accumulate=cut)
             if shared.fits:
-                yield Mend(what=f"{gpu_count} GPUs{words}, batch {each} on each", fit=shared)
+                yield Fix(what=f"{gpu_count} GPUs{words}, batch {each} on each", fit=shared)
                 break
             gpu_count *= 2
 

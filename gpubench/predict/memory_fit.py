@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 from scipy import optimize, stats
 
-from gpubench.files import write_file
+from gpubench.arrays import Floats
+from gpubench.files import table_json, write_file
 from gpubench.models import CardClass, Checkpointing
-from gpubench.predict.arrays import Array
 from gpubench.profile.allowance import ALLOWANCE_FILE, Allowance, ClassAllowance, class_of, device_bytes
 from gpubench.shipped import data_path, data_text
 from gpubench.specs import load_specs
@@ -112,10 +112,10 @@ def _fit(readings: Sequence[MemoryReading]) -> dict[CardClass, ClassAllowance]:
     models = np.array([r.model for r in readings])
     weights = _equal_weights(models)
 
-    def errors(found: Array) -> Array:
+    def errors(found: Floats) -> Floats:
         return np.asarray(np.log((found[place] * MIB + found[-1] * traced) / read))
 
-    def weighted(found: Array) -> Array:
+    def weighted(found: Floats) -> Floats:
         return errors(found) * np.sqrt(weights)
 
     start = np.array([_START[0] / MIB] * len(classes) + [_START[1]])
@@ -138,7 +138,7 @@ def _fit(readings: Sequence[MemoryReading]) -> dict[CardClass, ClassAllowance]:
     }
 
 
-def _equal_weights(models: np.typing.NDArray[np.str_]) -> Array:
+def _equal_weights(models: np.typing.NDArray[np.str_]) -> Floats:
     """Each model counts once, however many of its batches were read."""
     names, counts = np.unique(models, return_counts=True)
     share = dict(zip(names, 1 / counts, strict=True))
@@ -189,8 +189,7 @@ def _score(pairs: Sequence[tuple[float, float]]) -> Score:
 
 def write(allowance: Allowance) -> None:
     """Write the file that predictions read."""
-    encoded = msgspec.json.format(msgspec.json.encode(allowance), indent=1)
-    write_file(data_path(ALLOWANCE_FILE), encoded + b"\n")
+    write_file(data_path(ALLOWANCE_FILE), table_json(allowance))
 
 
 if __name__ == "__main__":

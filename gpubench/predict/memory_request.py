@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import msgspec
-
 from gpubench.options import Option, said
 from gpubench.predict.request import read_workload_or_profile
 from gpubench.shared_options import (
     WORKLOAD,
-    AnyCheckpointing,
-    AnyContext,
-    AnyLossChunks,
-    AnyNew,
     AnyPrecision,
-    AnyPrompt,
     AnyTask,
-    AnyTrainable,
-    AnyWeightType,
+    RecipeRequest,
     Results,
 )
 
@@ -26,7 +18,7 @@ SEVERAL = "Several GPUs"
 MODES = ("ddp", "fsdp")
 
 
-class MemoryRequest(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryRequest(RecipeRequest, frozen=True, kw_only=True):
     """Which step, on which GPUs, and how many of them share it."""
 
     workloads: Annotated[
@@ -53,13 +45,6 @@ class MemoryRequest(msgspec.Struct, frozen=True, kw_only=True):
     ] = 1
     precision: AnyPrecision = None
     task: AnyTask = "train"
-    weight_type: AnyWeightType = None
-    checkpointing: AnyCheckpointing = None
-    loss_chunks: AnyLossChunks = None
-    prompt_tokens: AnyPrompt = None
-    new_tokens: AnyNew = None
-    context_tokens: AnyContext = None
-    trainable: AnyTrainable = None
     count: Annotated[int, Option("GPUs of one job.", SEVERAL, least=1, most=2**20)] = 1
     parallel: Annotated[
         str, Option("All weights on each GPU, or a share of them.", SEVERAL, choices=MODES)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gpubench.arrays import Floats
 from gpubench.models import Case, Execution, GpuSpec, TaskKind
 from gpubench.predict.anchors import Reading, choose_anchors, differences
-from gpubench.predict.arrays import Array
 from gpubench.predict.calibration import Calibration, Learned
 from gpubench.predict.conformal import pair_scale
 from gpubench.predict.fit import HOST_S_PER_OPERATOR, deviations_of
@@ -58,9 +58,9 @@ class Prediction:
 class _Batch:
     """Log seconds per sample (GPU alone, whole step) and log half-widths of n GPUs, from one start."""
 
-    log_gpu_s: Array
-    log_step_s: Array
-    half_width: Array
+    log_gpu_s: Floats
+    log_step_s: Floats
+    half_width: Floats
 
 
 def predict_all(

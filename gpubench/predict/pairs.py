@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpubench.arrays import Flags, Floats, Indices
 from gpubench.models import TaskKind
-from gpubench.predict.arrays import Array, Flags, Indices
 from gpubench.predict.published import Table
 from gpubench.predict.roofline import Arithmetic, Times, Work, take
 from gpubench.shipped import data_text
@@ -47,7 +47,7 @@ class Pairs:
 
     x: Indices
     y: Indices
-    weight: Array
+    weight: Floats
 
     def __len__(self) -> int:
         """Number of pairs."""
@@ -83,7 +83,7 @@ def of_task(table: Table, task: TaskKind) -> Flags:
     return table.inference if task is TaskKind.INFER else ~table.inference
 
 
-def _votes(table: Table, y: Indices) -> Array:
+def _votes(table: Table, y: Indices) -> Floats:
     if not len(y):
         return np.empty(0)
     partners = np.bincount(y, minlength=len(table))
@@ -92,23 +92,23 @@ def _votes(table: Table, y: Indices) -> Array:
         return_inverse=True,
     )
     rows = np.bincount(voter[np.unique(y)], minlength=len(table))
-    result: Array = 1.0 / (partners[y] * rows[voter[y]])
+    result: Floats = 1.0 / (partners[y] * rows[voter[y]])
     return result
 
 
-def log_errors(table: Table, pairs: Pairs, times: Times) -> Array:
+def log_errors(table: Table, pairs: Pairs, times: Times) -> Floats:
     """Log of predicted over measured time of y, per sample, from the measurement of x."""
     level = np.log(times.step_s) - table.log_seconds
-    result: Array = level[pairs.y] - level[pairs.x]
+    result: Floats = level[pairs.y] - level[pairs.x]
     return result
 
 
-def geometric_mean_errors(table: Table, pairs: Pairs) -> Array:
+def geometric_mean_errors(table: Table, pairs: Pairs) -> Floats:
     """The same of the plain rule to beat: throughput goes with the root of peak times bandwidth."""
     mode = leading_mode(table.work, table.arithmetic)
     peak = table.chips.peaks[np.arange(len(table)), mode]
     level = np.log(table.batch / np.sqrt(peak * table.chips.bandwidth)) - table.log_seconds
-    result: Array = level[pairs.y] - level[pairs.x]
+    result: Floats = level[pairs.y] - level[pairs.x]
     return result
 
 

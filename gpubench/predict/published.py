@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gpubench.arrays import Flags, Floats, Indices
 from gpubench.errors import MisuseError
 from gpubench.files import TABLE_BYTES, read_text
 from gpubench.models import GpuSpec, Precision, TaskKind
-from gpubench.predict.arrays import Array, Flags, Indices
 from gpubench.predict.question import FITTED_VENDOR, capability_of, domain_gap
 from gpubench.predict.roofline import CAST_BYTES, KINDS, Arithmetic, Chips, Mode, Work, chips_of, stack, take
 from gpubench.shipped import data_text
@@ -131,8 +131,8 @@ class Table:
     model: NDArray[Any]
     precision: NDArray[Any]
     gpu_key: NDArray[Any]
-    batch: Array
-    log_seconds: Array
+    batch: Floats
+    log_seconds: Floats
     level_known: Flags
     inference: Flags
     cell: Indices
@@ -384,7 +384,7 @@ def _work(rows: Sequence[Row]) -> Work:
     profiles = [model_profiles(row.task)[row.model.partition("+")[0]] for row in rows]
     batch = np.array([float(row.batch) for row in rows])
 
-    def column(name: str) -> Array:
+    def column(name: str) -> Floats:
         return np.array([profile[name] for profile in profiles])
 
     flops = np.stack([column(f"gflop_{kind}") * 1e9 for kind in _PROFILE_KINDS], axis=1)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpubench.predict.arrays import Array, Flags
+from gpubench.arrays import Flags, Floats
 from gpubench.predict.pairs import Pairs
 from gpubench.predict.published import Table
 
@@ -24,12 +24,14 @@ class Setting:
     """One owned GPU in one cell, and every other GPU of the cell as a candidate."""
 
     gpus: NDArray[Any]
-    log_measured: Array
-    log_predicted: Array
-    log_deviation: Array
+    log_measured: Floats
+    log_predicted: Floats
+    log_deviation: Floats
 
 
-def figures(table: Table, pairs: Pairs, log_error: Array, half_width: Array, chosen: Flags) -> dict[str, Any]:
+def figures(
+    table: Table, pairs: Pairs, log_error: Floats, half_width: Floats, chosen: Flags
+) -> dict[str, Any]:
     """Spearman and regret over all settings of four or more candidates.
 
     Regret is the share of throughput (or of throughput per dollar) lost by taking the first of the
@@ -55,7 +57,7 @@ def figures(table: Table, pairs: Pairs, log_error: Array, half_width: Array, cho
 
 
 def _settings(
-    table: Table, pairs: Pairs, log_error: Array, half_width: Array, chosen: Flags
+    table: Table, pairs: Pairs, log_error: Floats, half_width: Floats, chosen: Flags
 ) -> Iterator[Setting]:
     """Candidates at one batch each: of several rows of a GPU, the one nearest to the owned row."""
     keep = np.flatnonzero(chosen & np.isfinite(log_error) & np.isfinite(half_width))
@@ -77,15 +79,15 @@ def _settings(
             )
 
 
-def _ranks(values: Array) -> Array:
+def _ranks(values: Floats) -> Floats:
     return np.argsort(np.argsort(values, kind="stable"), kind="stable").astype(float)
 
 
-def _spearman(a: Array, b: Array) -> float:
+def _spearman(a: Floats, b: Floats) -> float:
     return float(np.corrcoef(_ranks(a), _ranks(b))[0, 1])
 
 
-def _regret(measured: Array, predicted: Array) -> float:
+def _regret(measured: Floats, predicted: Floats) -> float:
     return float(-np.expm1(measured[np.argmax(predicted)] - measured.max()))
 
 

@@ -5,22 +5,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
-
 from gpubench.options import Option, said
 from gpubench.shared_options import (
     WORKLOAD,
-    AnyCheckpointing,
-    AnyContext,
     AnyExecution,
-    AnyLossChunks,
-    AnyNew,
     AnyPrecision,
-    AnyPrompt,
     AnyTask,
-    AnyTrainable,
-    AnyWeightType,
     GpuBatch,
+    RecipeRequest,
     Results,
     read_workload,
 )
@@ -44,7 +36,7 @@ def read_workload_or_profile(value: Any, name: str) -> str | WorkloadProfile:
     return value
 
 
-class PredictRequest(msgspec.Struct, frozen=True, kw_only=True):
+class PredictRequest(RecipeRequest, frozen=True, kw_only=True):
     """Which workload at what, and the GPUs to answer for: every known one where none is named."""
 
     workload: Annotated[
@@ -62,11 +54,4 @@ class PredictRequest(msgspec.Struct, frozen=True, kw_only=True):
     execution: AnyExecution = "graph"
     task: AnyTask = "train"
     batch_size: GpuBatch = None
-    weight_type: AnyWeightType = None
-    checkpointing: AnyCheckpointing = None
-    loss_chunks: AnyLossChunks = None
-    prompt_tokens: AnyPrompt = None
-    new_tokens: AnyNew = None
-    context_tokens: AnyContext = None
-    trainable: AnyTrainable = None
     results: Results = None

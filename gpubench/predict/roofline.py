@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from gpubench.arrays import Flags, Floats, Indices
 from gpubench.models import (
     GpuSpec,
     MemoryFormat,
@@ -29,7 +30,6 @@ from gpubench.models import (
     WeightType,
     WorkloadProfile,
 )
-from gpubench.predict.arrays import Array, Flags, Indices
 from gpubench.predict.power import PowerAndClock, power_and_clock
 from gpubench.predict.question import capability_of
 
@@ -114,11 +114,11 @@ class Work:
         operators: (n,) kernels per step.
     """
 
-    flops: Array
-    bytes_: Array
-    optimizer_bytes: Array
-    cast_bytes: Array
-    operators: Array
+    flops: Floats
+    bytes_: Floats
+    optimizer_bytes: Floats
+    cast_bytes: Floats
+    operators: Floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,14 +136,14 @@ class Chips:
             where not known), and the clock that the peaks are stated at.
     """
 
-    peaks: Array
+    peaks: Floats
     tensor: Flags
-    bandwidth: Array
+    bandwidth: Floats
     dual_issue: Flags
-    width: Array
-    l2: Array
-    power: Array
-    clock: Array
+    width: Floats
+    l2: Floats
+    power: Floats
+    clock: Floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,12 +170,12 @@ class Arithmetic:
 class Times:
     """Seconds per step, (n,) each; ``gpu_s`` is the sum of the first three, ``step_s`` has the host too."""
 
-    compute_s: Array
-    memory_s: Array
-    floor_s: Array
-    gpu_s: Array
-    host_s: Array
-    step_s: Array
+    compute_s: Floats
+    memory_s: Floats
+    floor_s: Floats
+    gpu_s: Floats
+    host_s: Floats
+    step_s: Floats
 
 
 def work_of(operators: Sequence[Operator], batch_size: int, cast_bytes: float = 0.0) -> Work:
@@ -284,9 +284,9 @@ def step_times(
     arithmetic: Arithmetic,
     coefficients: Coefficients,
     *,
-    host_s_per_operator: Array | float,
+    host_s_per_operator: Floats | float,
     host_power: float = HOST_POWER,
-    deviations: Array | None = None,
+    deviations: Floats | None = None,
 ) -> Times:
     """Predict n steps, one per row of the broadcast inputs.
 
@@ -331,13 +331,13 @@ def step_times(
     )
 
 
-def log_throttle(chips: Chips, coefficients: Coefficients) -> Array:
+def log_throttle(chips: Chips, coefficients: Coefficients) -> Floats:
     """Log of the share of its stated clock that each chip holds on its power, (n,); at most 0."""
     held = coefficients.power_exponent * chips.power
     return np.asarray(np.minimum(0.0, held - chips.clock), dtype=float)
 
 
-def _conv_s(work: Work, chips: Chips, arithmetic: Arithmetic, c: Coefficients) -> tuple[Indices, Array]:
+def _conv_s(work: Work, chips: Chips, arithmetic: Arithmetic, c: Coefficients) -> tuple[Indices, Floats]:
     index = _efficiency_index(arithmetic.conv, chips)
     efficiency = np.take((c.conv_fp32, c.conv_fp32_dual, c.conv_tf32, c.conv_half), index)
     winograd = np.take((c.winograd_fp32, c.winograd_fp32_dual, c.winograd_tf32, c.winograd_half), index)
@@ -352,10 +352,10 @@ def _efficiency_index(mode: Indices, chips: Chips) -> Indices:
     return np.where(_pick(chips.tensor, mode), np.where(mode == Mode.TF32, 2, 3), plain)
 
 
-def _usable_peak(mode: Indices, index: Indices, chips: Chips, c: Coefficients) -> Array:
+def _usable_peak(mode: Indices, index: Indices, chips: Chips, c: Coefficients) -> Floats:
     """Peak, lowered where a multiprocessor's tensor cores are wide: they outrun what feeds them."""
     wide = np.where(index < 2, 0.0, c.width * _pick(chips.width, mode))
-    result: Array = _pick(chips.peaks, mode) * np.exp(-wide)
+    result: Floats = _pick(chips.peaks, mode) * np.exp(-wide)
     return result
 
 

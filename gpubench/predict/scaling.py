@@ -13,9 +13,9 @@ from typing import Literal, TypeAlias
 import msgspec
 import numpy as np
 
+from gpubench.arrays import Floats
 from gpubench.errors import MisuseError
 from gpubench.models import GpuSpec, TaskKind
-from gpubench.predict.arrays import Array
 from gpubench.predict.calibration import ScalingShares, load_calibration
 from gpubench.predict.question import FITTED_VENDOR, Question
 
@@ -154,7 +154,7 @@ def _sharded(question: Question, link: Link, rate: float, step_s: float) -> Exch
     )
 
 
-def log_efficiency(logs: Array | tuple[float, ...], exchange: Exchange, few: int, many: int) -> float:
+def log_efficiency(logs: Floats | tuple[float, ...], exchange: Exchange, few: int, many: int) -> float:
     """Log of the throughput of each of many GPUs over that of each of few."""
     shares = dict(zip(SHARES, (math.exp(v) for v in logs), strict=True))
 
@@ -175,7 +175,7 @@ def usual_error(fitted: ScalingShares, exchange: Exchange, few: int, many: int) 
     return math.hypot(math.sqrt(max(0.0, open_)), fitted.noise * math.log2(many / few))
 
 
-def slopes(logs: Array | tuple[float, ...], exchange: Exchange, few: int, many: int) -> Array:
+def slopes(logs: Floats | tuple[float, ...], exchange: Exchange, few: int, many: int) -> Floats:
     """Derivatives of ``log_efficiency`` by the log of each share, (6,)."""
     at = np.array(logs, dtype=float)
     base = log_efficiency(at, exchange, few, many)

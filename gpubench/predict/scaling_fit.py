@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from gpubench.predict.arrays import Array, Flags
+from gpubench.arrays import Flags, Floats
 from gpubench.predict.calibration import ScalingShares
 from gpubench.predict.conformal import factor_of
 from gpubench.predict.question import FITTED_VENDOR
@@ -117,7 +117,7 @@ def _shares(rows: Sequence[Job]) -> ScalingShares:
     deviation = np.array([PRIORS[name][1] for name in SHARES])
     root = np.sqrt(_weights(rows)) / _NOISE
 
-    def residuals(logs: Array) -> Array:
+    def residuals(logs: Floats) -> Floats:
         found = [job.log_ratio - log_efficiency(logs, job.exchange, job.few, job.many) for job in rows]
         each = np.array(found) * root if rows else np.empty(0)
         tamed = np.sqrt(2 * (np.sqrt(1 + (each / _ROBUST_SCALE) ** 2) - 1)) * _ROBUST_SCALE
@@ -137,14 +137,14 @@ def _shares(rows: Sequence[Job]) -> ScalingShares:
     )
 
 
-def _weights(rows: Sequence[Job]) -> Array:
+def _weights(rows: Sequence[Job]) -> Floats:
     """One vote for each harness, GPU and model."""
     voters = [(job.harness, job.gpu_key, job.model) for job in rows]
     counts = Counter(voters)
     return np.array([1 / counts[voter] for voter in voters])
 
 
-def _errors(rows: Sequence[Job]) -> tuple[Array, Array]:
+def _errors(rows: Sequence[Job]) -> tuple[Floats, Floats]:
     """Log error of each row and its usual size, by shares that its harness had no part in."""
     found = np.zeros((2, len(rows)))
     for harness in sorted({job.harness for job in rows}):

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from gpubench.arrays import Floats
 from gpubench.models import TaskKind
-from gpubench.predict.arrays import Array
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.conformal import level_rows, pair_scale
 from gpubench.predict.evaluate import Outcome, report
@@ -98,6 +98,6 @@ def _fitted(aim: Aim, task: TaskKind) -> Fit:
 def _times(table: Table, fit: Fit, harness: str, gpu: str) -> Times:
     """The roofline of every row of the file, by the shipped rows without one harness and one GPU."""
     z = fit.without((fit.table.harness == harness) | (fit.table.gpu_key == gpu))
-    host: Array = np.array([host_prior_s(source) for source in table.source])
+    host: Floats = np.array([host_prior_s(source) for source in table.source])
     own = deviations_of(fit.deviations(z), list(table.gpu_key))
     return predict_rows(table, coefficients_of(z), host, own)

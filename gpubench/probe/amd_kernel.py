@@ -21,7 +21,6 @@ from gpubench.probe.plausible import Gate, ImplausibleError
 _POWER = plausible.POWER.of("µW", divisor=10**6)
 _POWER_LIMIT = plausible.POWER_LIMIT.of("µW", divisor=10**6)
 _TEMPERATURE = plausible.TEMPERATURE.of("m°C", divisor=1000)
-_UTILIZATION = plausible.UTILIZATION.of("%", divisor=100)
 
 
 @dataclass
@@ -74,7 +73,7 @@ class AmdReadings(NoReadings):
             memory_clock_hz=of.number("memory_clock_hz", "hwmon/*/freq2_input", plausible.MEMORY_CLOCK),
             power_w=of.number("power_w", ("hwmon/*/power1_average", "hwmon/*/power1_input"), _POWER),
             temperature_c=of.number("temperature_c", "hwmon/*/temp1_input", _TEMPERATURE),
-            utilization=of.number("utilization", "gpu_busy_percent", _UTILIZATION),
+            utilization=of.number("utilization", "gpu_busy_percent", plausible.UTILIZATION_PERCENT),
             memory_used_bytes=of.number("memory_used_bytes", "mem_info_vram_used", plausible.MEMORY_USED),
         )
 

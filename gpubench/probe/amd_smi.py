@@ -23,7 +23,6 @@ _LIMIT = plausible.POWER_LIMIT.of("µW", divisor=10**6)
 _LEAST = plausible.POWER.of("µW", divisor=10**6)
 _CLOCK = plausible.SM_CLOCK.of("MHz", factor=10**6)
 _MEMORY_CLOCK = plausible.MEMORY_CLOCK.of("MHz", factor=10**6)
-_UTILIZATION = plausible.UTILIZATION.of("%", divisor=100)
 
 
 def open_library() -> Any:
@@ -86,7 +85,7 @@ class AmdSmiReadings(AmdReadings):
             ),
             "utilization": self._get(
                 "utilization",
-                _UTILIZATION,
+                plausible.UTILIZATION_PERCENT,
                 lambda: smi.amdsmi_get_gpu_activity(self._handle)["gfx_activity"],
                 "amdsmi_get_gpu_activity",
             ),

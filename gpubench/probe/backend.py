@@ -20,13 +20,16 @@ _DEVICES_IN_REPR = 8
 _DEVICES_IN_TABLE = 20
 
 
+OR_CPU = "or measure on the CPU with --device cpu"
+
+
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """Something that keeps a device from being used, or a reading from being had.
 
     Attributes:
         what: What happened.
         value: The value seen: the loader's own text, a version, a path.
-        mend: What to do about it.
+        fix: What to do about it.
         exit_code: 3 where a GPU is here but cannot be used; 0 where there is none, or a run goes on.
         backend: Whose problem it is: a backend's, or ``torch``'s.
         device_index: The device it concerns; None for the whole backend.
@@ -34,7 +37,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
     what: str
     value: str | None = None
-    mend: str
+    fix: str
     exit_code: int
     backend: str = "cuda"
     device_index: int | None = None
@@ -45,7 +48,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
     def line(self) -> str:
         """One line: what happened, the value seen, what to do."""
-        return f"{self.seen()}; {self.mend}"
+        return f"{self.seen()}; {self.fix}"
 
 
 class DeviceGoneError(NoDeviceError):

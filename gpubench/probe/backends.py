@@ -63,7 +63,7 @@ def _load(point: importlib.metadata.EntryPoint) -> Backend | Problem:
     return Problem(
         what=f"the backend {point.name} cannot be loaded",
         value=reason,
-        mend="mend or uninstall the package that brings it",
+        fix="fix or uninstall the package that brings it",
         exit_code=0,
         backend=point.name,
     )

@@ -1,4 +1,4 @@
-"""The checks of `gpubench doctor`, from the software up: each says what was seen and how to mend it."""
+"""The checks of `gpubench doctor`, from the software up: each says what was seen and how to fix it."""
 
 from __future__ import annotations
 
@@ -6,22 +6,57 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
+from pathlib import Path
+from typing import Literal
 
 import msgspec
+import psutil
 
 from gpubench.errors import MisuseError, NoDeviceError
 from gpubench.models import DeviceProfile
 from gpubench.needs import INSTALL_TORCH, OR_CPU_BUILD
 from gpubench.precisions import forcing_tf32
+from gpubench.probe import cpu, system
 from gpubench.probe.backend import DeviceState, ProbeReport, Problem, unusable
-from gpubench.probe.check import Check, fail, none, ok, warn
-from gpubench.probe.checkup_host import host_checks
-from gpubench.probe.held_back import held_back
+from gpubench.probe.limits import limits
 from gpubench.probe.preflight import kept_out
 from gpubench.probe.torch_build import torch_problem
 from gpubench.probe.torch_view import torch_view
 from gpubench.probe.visible import CUDA_VARIABLE, given_none, visible_devices, why_hidden
-from gpubench.units import count, plain
+from gpubench.units import GIB, count, format_bytes, format_number, plain
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """What was looked at and seen: ``fail`` keeps a run from it, ``warn`` makes its figures worth less.
+
+    ``none`` is neither: what was looked for is not here, and nothing needs it.
+    """
+
+    name: str
+    status: Literal["ok", "none", "warn", "fail"]
+    seen: str
+    fix: str | None = None
+
+
+def ok(name: str, seen: str) -> Check:
+    """Nothing to fix."""
+    return Check(name=name, status="ok", seen=seen)
+
+
+def none(name: str, seen: str) -> Check:
+    """What was looked for is not here, and nothing needs it."""
+    return Check(name=name, status="none", seen=seen)
+
+
+def warn(name: str, seen: str, fix: str) -> Check:
+    """A run works, and its figures are worth less."""
+    return Check(name=name, status="warn", seen=seen, fix=fix)
+
+
+def fail(name: str, seen: str, fix: str) -> Check:
+    """A run does not work."""
+    return Check(name=name, status="fail", seen=seen, fix=fix)
+
 
 _NEWEST_PYTHON = (3, 13)
 _OLDEST_TORCH = (2, 4)
@@ -88,8 +123,8 @@ def _binding() -> Check:
         return fail(name, "nvidia-ml-py is not installed", "pip install nvidia-ml-py")
     seen = f"nvidia-ml-py {metadata.version('nvidia-ml-py')}"
     if "pynvml" in installed:
-        mend = "pip uninstall pynvml, then pip install --force-reinstall nvidia-ml-py"
-        return warn(name, f"{seen}, and the retired package pynvml beside it", mend)
+        fix = "pip uninstall pynvml, then pip install --force-reinstall nvidia-ml-py"
+        return warn(name, f"{seen}, and the retired package pynvml beside it", fix)
     return ok(name, seen)
 
 
@@ -107,8 +142,8 @@ def _from_problem(problem: Problem, *, listed: bool) -> Check:
         name = f"GPU {problem.device_index}"
     seen = problem.seen()
     if problem.exit_code:
-        return fail(name, seen, problem.mend)
-    return warn(name, seen, problem.mend) if listed else none(name, seen)
+        return fail(name, seen, problem.fix)
+    return warn(name, seen, problem.fix) if listed else none(name, seen)
 
 
 def _visibility(
@@ -124,14 +159,14 @@ def _visibility(
     try:
         visible = visible_devices(gpus, variables, unusable=broken)
     except (MisuseError, NoDeviceError) as error:
-        seen, _, mend = str(error).partition("; ")
-        yield fail(name, seen, mend)
+        seen, _, fix = str(error).partition("; ")
+        yield fail(name, seen, fix)
         return
     if visible:
         yield ok(name, f"{text!r} leaves " + ", ".join(f"GPU {d.index}" for d in visible))
     else:
-        mend = "ask the scheduler for a GPU" if given_none(variables) else f"unset {name}"
-        yield warn(name, f"{why_hidden(variables)}: runs measure the CPU", mend)
+        fix = "ask the scheduler for a GPU" if given_none(variables) else f"unset {name}"
+        yield warn(name, f"{why_hidden(variables)}: runs measure the CPU", fix)
 
 
 def _torch_reaches(gpus: Sequence[DeviceProfile], variables: Mapping[str, str]) -> Iterator[Check]:
@@ -139,23 +174,23 @@ def _torch_reaches(gpus: Sequence[DeviceProfile], variables: Mapping[str, str]) 
     for device in gpus:
         if torch_problem(device) is not None:
             return  # said already
-        seen, mend = torch_view(device, variables)
+        seen, fix = torch_view(device, variables)
         name = f"GPU {device.index} in torch"
-        yield ok(name, seen) if mend is None else fail(name, seen, mend)
+        yield ok(name, seen) if fix is None else fail(name, seen, fix)
 
 
 def _gpu(device: DeviceProfile, state: DeviceState | None) -> Iterator[Check]:
     name = f"GPU {device.index}"
     if state is not None and (refusal := _kept_out(device, state)) is not None:
-        seen, _, mend = refusal.partition("; ")
-        yield fail(name, seen, mend)
+        seen, _, fix = refusal.partition("; ")
+        yield fail(name, seen, fix)
         state = msgspec.structs.replace(state, compute_mode=None)  # said already
-    reasons = held_back(device, state)
+    reasons = limits(device, state)
     if not reasons:
         yield ok(name, f"{plain(device.name or 'unnamed')}, nothing holds it back")
     for reason in reasons:
-        seen, _, mend = reason.partition("; ")
-        yield warn(name, seen, mend or "runs are marked with it; compare them with like only")
+        seen, _, fix = reason.partition("; ")
+        yield warn(name, seen, fix or "runs are marked with it; compare them with like only")
     if state is not None and state.persistence_mode is False and not device.mig_enabled:
         seen = "persistence mode is off: the driver unloads between runs and starts slowly"
         yield warn(name, seen, f"nvidia-smi -i {device.index} -pm 1")
@@ -180,3 +215,87 @@ def _variables(variables: Mapping[str, str]) -> Iterator[Check]:
             yield warn(name, plain(f"{variable}={variables[variable]} {effect}"), f"unset {variable}")
     if not forced:
         yield ok(name, "no variable forces TF32")
+
+
+_BUSY_SHARE = 0.25
+_LITTLE_MEMORY_BYTES = 4 * GIB
+_LITTLE_SHARED_BYTES = GIB // 2
+
+
+def host_checks(root: Path = Path("/")) -> list[Check]:
+    """Every check of the host; ``root`` is "/" but in tests."""
+    return [
+        *_nodes(root),
+        *_container(root),
+        *_processors(root),
+        *_governor(root),
+        *_other_work(),
+        *_memory(root),
+    ]
+
+
+def _nodes(root: Path) -> Iterator[Check]:
+    nodes = sorted((root / "dev").glob("nvidia*"))
+    wanted = [n for n in nodes if not n.is_dir()]
+    closed = [f"/dev/{n.name}" for n in wanted if not os.access(n, os.R_OK | os.W_OK)]
+    if closed:
+        fix = "join the group that owns them (often video or render), then log in again"
+        yield fail("device nodes", "no access to " + ", ".join(closed), fix)
+    elif wanted:
+        yield ok("device nodes", f"{len(wanted)} below /dev/nvidia*, all open to this user")
+
+
+def _container(root: Path) -> Iterator[Check]:
+    kind = system.container(root)
+    if kind is None:
+        return
+    shared = root / "dev/shm"
+    size = psutil.disk_usage(str(shared)).total if shared.is_dir() else None
+    if size is not None and size < _LITTLE_SHARED_BYTES:
+        seen = f"{kind}, shared memory {format_bytes(size)}: data loaders with workers need more"
+        yield warn("container", seen, "start it with --shm-size=8g or --ipc=host")
+    else:
+        yield ok("container", kind)
+
+
+def _processors(root: Path) -> Iterator[Check]:
+    threads, quota = system.usable_threads(), system.cpu_quota(root)
+    name = cpu.cpu_name(root) or "unknown"
+    seen = f"{name}, {count(threads, 'thread') if threads else 'threads unknown'}"
+    if quota is not None and threads is not None and quota < threads:
+        seen += f", of which the control group allows the time of {format_number(quota)}"
+        fix = f"set OMP_NUM_THREADS={max(1, int(quota))}, or raise the container's CPU limit"
+        yield warn("processors", seen, fix)
+    else:
+        yield ok("processors", seen)
+
+
+def _governor(root: Path) -> Iterator[Check]:
+    policy = system.cpu_governor(root)
+    if policy is None:
+        yield ok("clock policy", "not told (a virtual machine, most often)")
+    elif policy in {"powersave", "conservative", "ondemand"}:
+        seen = f"governor {policy}: host-bound figures vary with it"
+        yield warn("clock policy", seen, "cpupower frequency-set -g performance")
+    else:
+        yield ok("clock policy", f"governor {policy}")
+
+
+def _other_work() -> Iterator[Check]:
+    if not hasattr(os, "getloadavg"):
+        return
+    load, threads = os.getloadavg()[0], system.usable_threads() or 1
+    seen = f"load {format_number(load)} on {count(threads, 'thread')}"
+    if load > max(1.0, _BUSY_SHARE * threads):
+        yield warn("other work", seen, "close other programs: they disturb host-bound figures")
+    else:
+        yield ok("other work", seen)
+
+
+def _memory(root: Path) -> Iterator[Check]:
+    total, free = cpu.memory_bytes(root), int(psutil.virtual_memory().available)
+    seen = f"{format_bytes(min(free, total))} free of {format_bytes(total)}"
+    if min(free, total) < _LITTLE_MEMORY_BYTES:
+        yield warn("memory", seen, "close programs: a large batch may be killed by the system")
+    else:
+        yield ok("memory", seen)

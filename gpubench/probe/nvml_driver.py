@@ -1,4 +1,4 @@
-"""Why the NVIDIA driver cannot be used: each broken state as one Problem with the value and the mend."""
+"""Why the NVIDIA driver cannot be used: each broken state as one Problem with the value and the fix."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpubench.errors import ExitCode
-from gpubench.probe.backend import Problem
+from gpubench.probe.backend import OR_CPU, Problem
 from gpubench.probe.guard import HungCallError
 from gpubench.probe.system import container, read_text
 from gpubench.units import Seconds
@@ -21,7 +21,6 @@ SONAME = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
 NO_PERMISSION, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 4, 9, 12, 13
 GPU_IS_LOST, RESET_REQUIRED, VERSION_MISMATCH, IN_USE, UNKNOWN = 15, 16, 18, 19, 999
 _ABSENT, _UNUSABLE = ExitCode.DONE, ExitCode.NO_DEVICE
-_OR_CPU = "or measure on the CPU with --device cpu"
 _USUAL_FOLDERS = (
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -39,7 +38,7 @@ def binding_missing(reason: str) -> Problem:
     return Problem(
         what="the Python module pynvml cannot be imported",
         value=reason,
-        mend="install it: pip install nvidia-ml-py",
+        fix="install it: pip install nvidia-ml-py",
         exit_code=_UNUSABLE,
     )
 
@@ -49,7 +48,7 @@ def binding_shadowed(path: str) -> Problem:
     return Problem(
         what="the module pynvml that Python found is not NVIDIA's binding",
         value=path,
-        mend="remove that file, or: pip uninstall pynvml && pip install --force-reinstall nvidia-ml-py",
+        fix="remove that file, or: pip uninstall pynvml && pip install --force-reinstall nvidia-ml-py",
         exit_code=_UNUSABLE,
     )
 
@@ -60,7 +59,7 @@ def hung(error: HungCallError, index: int | None = None, *, described: bool = Fa
     return Problem(
         what=f"{who} has stopped answering" if described else f"{who} does not answer",
         value=str(error),
-        mend=f"look for a stuck process and for Xid lines in the kernel log, reboot if need be, {_OR_CPU}",
+        fix=f"look for a stuck process and for Xid lines in the kernel log, reboot if need be, {OR_CPU}",
         exit_code=_ABSENT if described else _UNUSABLE,
         device_index=index,
     )
@@ -72,7 +71,7 @@ def not_asked(first: int, count: int) -> Problem:
     return Problem(
         what=f"{left} not asked",
         value="the GPUs before did not answer",
-        mend="the NVIDIA driver hangs: look for Xid lines in the kernel log, reboot if need be",
+        fix="the NVIDIA driver hangs: look for Xid lines in the kernel log, reboot if need be",
         exit_code=_UNUSABLE,
     )
 
@@ -82,7 +81,7 @@ def slow(index: int, limit_s: Seconds) -> Problem:
     return Problem(
         what=f"GPU {index} answers slowly",
         value=f"its description took over {limit_s:g} s, the rest of it is unknown",
-        mend="see what else asks the driver (nvidia-smi, monitoring), and the kernel log",
+        fix="see what else asks the driver (nvidia-smi, monitoring), and the kernel log",
         exit_code=_ABSENT,
         device_index=index,
     )
@@ -93,7 +92,7 @@ def no_gpu(driver: str | None) -> Problem:
     return Problem(
         what="the NVIDIA driver works but lists no GPU",
         value=None if driver is None else f"driver {driver}",
-        mend="in a container pass the GPU through (docker run --gpus all); else check its seating and power",
+        fix="in a container pass the GPU through (docker run --gpus all); else check its seating and power",
         exit_code=_ABSENT,
     )
 
@@ -102,7 +101,7 @@ def no_mig_slice(index: int) -> Problem:
     """MIG is on, and nothing is cut."""
     return Problem(
         what=f"GPU {index} is in MIG mode and has no slice",
-        mend="create one with nvidia-smi mig -cgi, or switch MIG off with nvidia-smi -mig 0",
+        fix="create one with nvidia-smi mig -cgi, or switch MIG off with nvidia-smi -mig 0",
         exit_code=_UNUSABLE,
         device_index=index,
     )
@@ -111,7 +110,7 @@ def no_mig_slice(index: int) -> Problem:
 def not_listed(code: int, reason: str) -> Problem:
     """The driver opened and would not say how many GPUs there are."""
     return Problem(
-        what="the NVIDIA driver does not list its GPUs", value=reason, mend=_mend(code), exit_code=_UNUSABLE
+        what="the NVIDIA driver does not list its GPUs", value=reason, fix=_fix(code), exit_code=_UNUSABLE
     )
 
 
@@ -127,11 +126,11 @@ def device_unusable(index: int, code: int, reason: str | None) -> Problem:
             f"end its processes and reset it: nvidia-smi -r -i {index}; else reboot",
         ),
     }
-    what, mend = texts.get(code, (f"GPU {index} cannot be opened", _mend(code)))
+    what, fix = texts.get(code, (f"GPU {index} cannot be opened", _fix(code)))
     return Problem(
         what=what,
         value=reason or f"NVML code {code}",
-        mend=mend,
+        fix=fix,
         exit_code=_UNUSABLE,
         device_index=index,
     )
@@ -153,7 +152,7 @@ def not_opened(code: int, reason: str, library_version: str | None, root: Path =
         return Problem(
             what="the NVIDIA library found first is a stub without functions",
             value=path,
-            mend=f"take its folder off the loader path (LD_LIBRARY_PATH), {_OR_CPU}",
+            fix=f"take its folder off the loader path (LD_LIBRARY_PATH), {OR_CPU}",
             exit_code=_UNUSABLE,
         )
     what, value = {
@@ -164,7 +163,7 @@ def not_opened(code: int, reason: str, library_version: str | None, root: Path =
         ),
         NO_PERMISSION: ("this user may not open the NVIDIA driver", _device_nodes(root)),
     }.get(code, ("the NVIDIA driver does not start", reason))
-    return Problem(what=what, value=value, mend=_mend(code, root), exit_code=_UNUSABLE)
+    return Problem(what=what, value=value, fix=_fix(code, root), exit_code=_UNUSABLE)
 
 
 def loaded_library() -> str | None:
@@ -227,13 +226,13 @@ def _not_loaded(root: Path) -> Problem:
         return Problem(
             what="NVIDIA driver not found",
             value=text,
-            mend="if there is an NVIDIA GPU, install its driver (in a container: docker run --gpus all)",
+            fix="if there is an NVIDIA GPU, install its driver (in a container: docker run --gpus all)",
             exit_code=_ABSENT,
         )
     return Problem(
         what="the NVIDIA library cannot be loaded",
         value=f"{text}; a file lies at {lying[0]}" if lying else text,
-        mend=f"reinstall the driver, or mend the loader path (LD_LIBRARY_PATH), {_OR_CPU}",
+        fix=f"reinstall the driver, or fix the loader path (LD_LIBRARY_PATH), {OR_CPU}",
         exit_code=_UNUSABLE,
     )
 
@@ -271,7 +270,7 @@ def _device_nodes(root: Path) -> str:
     return "no /dev/nvidia* device node here" if not nodes else "nvmlInit: Insufficient Permissions"
 
 
-def _mend(code: int, root: Path = Path("/")) -> str:
+def _fix(code: int, root: Path = Path("/")) -> str:
     inside = container(root)
     if code == UNKNOWN and inside:
         return (
@@ -279,10 +278,10 @@ def _mend(code: int, root: Path = Path("/")) -> str:
             "recreate the container"
         )
     return {
-        DRIVER_NOT_LOADED: f"load it (modprobe nvidia) or reboot, {_OR_CPU}",
+        DRIVER_NOT_LOADED: f"load it (modprobe nvidia) or reboot, {OR_CPU}",
         VERSION_MISMATCH: "reboot, or reload the module; in a container restart it",
         NO_PERMISSION: "join the group that owns /dev/nvidia* (often video or render)",
         IN_USE: "another program holds the driver exclusively: end it",
         GPU_IS_LOST: "a GPU fell off the bus: reboot; check power and seating",
         RESET_REQUIRED: "reset the GPU (nvidia-smi -r) or reboot",
-    }.get(code, f"see the kernel log (dmesg), reboot, {_OR_CPU}")
+    }.get(code, f"see the kernel log (dmesg), reboot, {OR_CPU}")

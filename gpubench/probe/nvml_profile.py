@@ -47,7 +47,6 @@ SM_CLOCK = plausible.SM_CLOCK.of("MHz", factor=10**6)
 MEMORY_CLOCK = plausible.MEMORY_CLOCK.of("MHz", factor=10**6)
 _HIGHEST_SM_CLOCK = plausible.HIGHEST_SM_CLOCK.of("MHz", factor=10**6)
 _HIGHEST_MEMORY_CLOCK = plausible.HIGHEST_MEMORY_CLOCK.of("MHz", factor=10**6)
-_UTILIZATION = plausible.UTILIZATION.of("%", divisor=100)
 # CUDA cores per multiprocessor by compute capability: CUDA C++ programming guide, arithmetic throughput.
 _CORES_PER_SM: Mapping[tuple[int, int], int] = {
     **dict.fromkeys([(3, 0), (3, 2), (3, 5), (3, 7)], 192),
@@ -181,7 +180,7 @@ def read_state(session: Session, device: Device) -> DeviceState:
 
 def utilization(rates: Any) -> float:
     """Share of the time in which the GPU worked; see ``plausible``."""
-    return float(_UTILIZATION(int(rates.gpu)))
+    return float(plausible.UTILIZATION_PERCENT(int(rates.gpu)))
 
 
 def memory_used(memory: Any) -> int:

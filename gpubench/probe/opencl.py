@@ -160,7 +160,7 @@ def _problem(seen: str) -> Problem:
     return Problem(
         what="an OpenCL platform cannot be used",
         value=plain(seen, 200),
-        mend="install or remove the driver of its maker; the other devices are not affected",
+        fix="install or remove the driver of its maker; the other devices are not affected",
         exit_code=0,
         backend=NAME,
     )

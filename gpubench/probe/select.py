@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from gpubench.errors import MisuseError, NoDeviceError
 from gpubench.models import DeviceProfile
 from gpubench.probe import cpu, nvidia, opencl
-from gpubench.probe.backend import BackendReport, unusable
+from gpubench.probe.backend import OR_CPU, BackendReport, unusable
 from gpubench.probe.backends import load_backends
 from gpubench.probe.system import usable_threads
 from gpubench.probe.torch_build import torch_problem
@@ -23,8 +23,6 @@ from gpubench.probe.visible import (
 )
 from gpubench.specs import find_spec
 from gpubench.units import plain
-
-_OR_CPU = "or measure on the CPU with --device cpu"
 
 
 def select_device(name: str = "auto") -> tuple[DeviceProfile, str | None]:
@@ -203,13 +201,13 @@ def _no_gpu(report: BackendReport) -> str:
     hidden = os.environ.get(CUDA_VARIABLE, "")
     if report.devices and given_none(os.environ):
         return (
-            f"{CUDA_VARIABLE}={hidden.strip()}: the scheduler gave this job no GPU; ask it for one, {_OR_CPU}"
+            f"{CUDA_VARIABLE}={hidden.strip()}: the scheduler gave this job no GPU; ask it for one, {OR_CPU}"
         )
     if report.devices:
-        return f"{CUDA_VARIABLE}={hidden!r} hides every GPU; unset it, {_OR_CPU}"
+        return f"{CUDA_VARIABLE}={hidden!r} hides every GPU; unset it, {OR_CPU}"
     if report.problems:
         return report.problems[0].line()
-    return f"no GPU found; check the driver, {_OR_CPU}"
+    return f"no GPU found; check the driver, {OR_CPU}"
 
 
 def _named(wanted: str, visible: Sequence[DeviceProfile]) -> DeviceProfile:

@@ -88,9 +88,9 @@ def fitting(cuda: str | None) -> str:
     return "CUDA" if cuda is None else f"CUDA {_major(cuda)}"
 
 
-def problem(what: str, value: str | None, mend: str) -> Problem:
+def problem(what: str, value: str | None, fix: str) -> Problem:
     """What keeps torch from a GPU that is here."""
-    return Problem(what=what, value=value, mend=mend, exit_code=ExitCode.NO_DEVICE, backend="torch")
+    return Problem(what=what, value=value, fix=fix, exit_code=ExitCode.NO_DEVICE, backend="torch")
 
 
 def _no_cuda(gpu: str, build: TorchBuild, device: DeviceProfile, platform: str) -> Problem:

@@ -18,7 +18,7 @@ from gpubench.probe.torch_words import explain, first_words, no_kernels
 from gpubench.units import plain
 
 _LIMIT_S = 90.0
-_UNKNOWN = "mend what torch says; gpubench measures with this torch"
+_UNKNOWN = "fix what torch says; gpubench measures with this torch"
 _PROGRAM = ("-m", "gpubench.probe.torch_child")
 
 
@@ -41,7 +41,7 @@ def torch_view(device: DeviceProfile, variables: Mapping[str, str] | None = None
     """Open a GPU with torch in a child process.
 
     Returns:
-        What was seen, and how to mend it; None as the second where torch reaches the same device.
+        What was seen, and how to fix it; None as the second where torch reaches the same device.
     """
     environment = {**(os.environ if variables is None else variables), **child_environment(device)}
     child = ChildProcess(_PROGRAM, _decoder, environment=environment)
@@ -65,8 +65,8 @@ def torch_view(device: DeviceProfile, variables: Mapping[str, str] | None = None
             device, name=view.name, uuid=view.uuid, sm_count=view.sm_count, pci_bus_id=view.pci_bus_id
         )
     except NoDeviceError as error:
-        seen, _, mend = str(error).partition("; ")
-        return seen, mend
+        seen, _, fix = str(error).partition("; ")
+        return seen, fix
     compiled = (
         "" if _way(view, device) != "ptx" else ", by kernels that the driver compiles at their first use"
     )
@@ -74,13 +74,13 @@ def torch_view(device: DeviceProfile, variables: Mapping[str, str] | None = None
 
 
 def _why_not(error: str, view: View, device: DeviceProfile) -> tuple[str, str]:
-    """What was seen of a failure, and how to mend it."""
+    """What was seen of a failure, and how to fix it."""
     opened = view.name is not None
     if opened and view.architectures and device.compute_capability and _way(view, device) is None:
         known: Problem | None = no_kernels(device, view.architectures)
     else:
         known = explain(error, device)
-    return (first_words(error), _UNKNOWN) if known is None else (known.seen(), known.mend)
+    return (first_words(error), _UNKNOWN) if known is None else (known.seen(), known.fix)
 
 
 def _way(view: View, device: DeviceProfile) -> str | None:

@@ -50,13 +50,13 @@ def no_kernels(device: DeviceProfile | None, architectures: Sequence[str] = ()) 
         *([f"torch is built for {' '.join(architectures)}"] if architectures else []),
     ]
     if capability is not None and capability < OLDEST_OF_CUDA_13:
-        mend = install("CUDA 12.6")
+        fix = install("CUDA 12.6")
     elif capability is not None and capability >= FIRST_OF_BLACKWELL:
-        mend = install("CUDA 12.8 or a newer")
+        fix = install("CUDA 12.8 or a newer")
     else:
-        mend = install(fitting(None if device is None else device.cuda_driver_version))
+        fix = install(fitting(None if device is None else device.cuda_driver_version))
     version = "the installed torch" if build is None else f"torch {plain(build.version or '')}"
-    return problem(f"{version} has no kernels for {gpu}", ", ".join(seen) or None, mend)
+    return problem(f"{version} has no kernels for {gpu}", ", ".join(seen) or None, fix)
 
 
 def _too_old(found: re.Match[str], device: DeviceProfile | None) -> Problem:
@@ -65,10 +65,10 @@ def _too_old(found: re.Match[str], device: DeviceProfile | None) -> Problem:
     return driver_too_old(device, None if release is None else f"{release // 1000}.{release % 1000 // 10}")
 
 
-def _says(what: str, mend: str) -> Callable[[re.Match[str], DeviceProfile | None], Problem]:
+def _says(what: str, fix: str) -> Callable[[re.Match[str], DeviceProfile | None], Problem]:
     def meaning(found: re.Match[str], device: DeviceProfile | None) -> Problem:
         del device
-        return problem(what, first_words(found.string), mend)
+        return problem(what, first_words(found.string), fix)
 
     return meaning
 

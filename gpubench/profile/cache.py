@@ -20,7 +20,7 @@ import msgspec
 from gpubench.children import ask_child
 from gpubench.discovery import workload_names
 from gpubench.errors import MisuseError
-from gpubench.files import write_file
+from gpubench.files import table_json, write_file
 from gpubench.models import Recipe, WorkloadProfile
 from gpubench.profile.log import write_log
 from gpubench.shipped import data_bytes, data_path
@@ -77,7 +77,7 @@ def run_names() -> tuple[str, ...]:
 def write_profiles(profiles: Iterable[WorkloadProfile]) -> None:
     """Write the file that ``load_profiles`` reads."""
     ordered = sorted(profiles, key=lambda p: p.name)
-    write_file(data_path(PROFILES_FILE), msgspec.json.format(msgspec.json.encode(ordered), indent=1) + b"\n")
+    write_file(data_path(PROFILES_FILE), table_json(ordered))
 
 
 def profiles_of(

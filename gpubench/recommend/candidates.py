@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gpubench.arrays import Flags, Floats, Indices
 from gpubench.models import GpuSpec, Offer, Pricing
 from gpubench.predict.draws import Z90
 from gpubench.recommend import economics
@@ -16,9 +16,6 @@ from gpubench.recommend.prices import Market, Prices, prices_of
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.scaling import Scaling
 from gpubench.recommend.speeds import Speeds
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +35,7 @@ class Candidates:
     count: Floats
     price: Floats
     memory: Floats
-    is_owned: NDArray[np.bool_]
+    is_owned: Flags
     efficiency: Floats
     delivered: Floats
     spread: Floats

@@ -8,15 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpubench.arrays import Floats, Indices
 from gpubench.models import Sureness
-from gpubench.recommend import contest
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.objective import drawn_merits, sorted_by
 from gpubench.recommend.prices import drawn_prices
 from gpubench.recommend.request import RankRequest
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
+from gpubench.recommend.ties import SURE, bands, chances, wins
 
 IN_DETAIL = 1000
 """Rows whose ties are worked out; below them each row has a rank of its own."""
@@ -69,19 +67,19 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
 
     rows = order[able]
     listed = drawn_merits(request, pool, rows)
-    ranks, ties = contest.bands(listed[:detailed], kinds)
+    ranks, ties = bands(listed[:detailed], kinds)
     at_these_prices = _sureness(request, listed)
     price = drawn_prices(pool.prices, rows, request.draws, request.seed)
     scores = drawn_merits(request, pool, rows, price=price)
-    p_best[able], p_top3[able] = contest.chances(scores)
+    p_best[able], p_top3[able] = chances(scores)
     best = scores.max(axis=0)
     p_near[able] = [(_losses(request, row, best) <= NEAR).mean() for row in scores]
 
     few = _few(pool, rows)
     alone = drawn_merits(request, pool, rows[few], price=price[few], independent=True)
-    p_independent[able[few]] = contest.wins(alone)
+    p_independent[able[few]] = wins(alone)
 
-    if at_these_prices.p_best < contest.SURE:
+    if at_these_prices.p_best < SURE:
         ties[0] = True
     rest = range(detailed + 1, total + 1)
     return Chances(

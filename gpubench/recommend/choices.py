@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
@@ -65,71 +66,62 @@ def choice_of(
         asks: What hosts of marketplaces ask for each GPU.
     """
     offer, estimate = row.offer, row.estimate
-    ranked = row.rank > 0
     images_per_s = _photographs_per_s(request, row, photographs)
     margin = _memory_margin(row, specs.get(offer.gpu_key))
     same = rows.of_gpu.get(offer.gpu_key, ())
     return Choice(
+        **{name: getattr(offer, name) for name in _OF_OFFER},
+        **{name: getattr(row, name) for name in _OF_ROW},
+        **(_chances(row, rows) if row.rank > 0 else {}),
+        rank=row.rank if row.rank > 0 else None,
         source=source_of(offer),
-        rank=row.rank if ranked else None,
-        provider=offer.provider,
-        instance=offer.instance,
-        region=offer.region,
-        gpu_key=offer.gpu_key,
-        gpu_count=offer.gpu_count,
-        pricing=offer.pricing,
         price_usd_per_hour=float(offer.price_usd_per_hour),
         price_label=_label(offer, machine),
-        price_date=offer.price_date,
-        price_age_days=row.price_age_days,
         purchase_usd=None if machine is None else machine.purchase_usd,
         host_usd=None if machine is None else machine.host_usd,
         price_note=offer.note,
         asks=asks.get((offer.gpu_key, offer.pricing)) if offer.kind == "marketplace" else None,
-        in_stock=offer.in_stock,
-        stock_date=offer.stock_date,
         regions=_regions(offer, (rows.offers[at] for at in same)),
         needs_quota=True if offer.provider in QUOTA_PROVIDERS else None,
         basis=estimate.basis,
-        samples_per_s=row.samples_per_s,
-        samples_per_s_low=row.samples_per_s_low,
-        samples_per_s_high=row.samples_per_s_high,
-        hours=row.hours,
-        hours_low=row.hours_low,
-        hours_high=row.hours_high,
-        cost_usd=row.cost_usd,
-        cost_usd_low=row.cost_usd_low,
-        cost_usd_high=row.cost_usd_high,
-        p_best=row.p_best if ranked else None,
-        p_best_independent=row.p_best_independent if ranked else None,
-        p_best_of_gpu=rows.p_best_of_gpu(offer) if ranked else None,
-        p_best_of_gpu_independent=rows.p_best_of_gpu(offer, independent=True) if ranked else None,
-        p_near_best=row.p_near_best if ranked else None,
-        parallel_mode=row.parallel_mode,
-        fits_memory=row.fits_memory,
         memory_text=estimate.memory_text,
         memory_margin_bytes=None if margin is None else round(margin[0]),
         memory_margin_share=None if margin is None else margin[1],
         batch_size=estimate.case.batch_size if not row.parts else None,
-        vcpus=offer.vcpus,
         feed_images_per_s=images_per_s,
         feed_vcpus=None if images_per_s is None else images_per_s / IMAGES_PER_VCPU_S,
         extrapolated=any(finding.kind is FindingKind.OUT_OF_DOMAIN for finding in row.findings),
-        findings=row.findings,
         also_at=tuple(_elsewhere(offer, rows, same)),
     )
 
 
+_PLACE = ("provider", "instance", "region", "gpu_count", "pricing")
+_OF_OFFER = (*_PLACE, "gpu_key", "price_date", "in_stock", "stock_date", "vcpus")
+_RANGES = ("samples_per_s", "hours", "cost_usd")
+_OF_ROW = (
+    *(f"{name}{end}" for name in _RANGES for end in ("", "_low", "_high")),
+    "price_age_days",
+    "parallel_mode",
+    "fits_memory",
+    "findings",
+)
+
+
+_OF_CHANCES = ("p_best", "p_best_independent", "p_near_best")
+
+
+def _chances(row: RankedOffer, rows: Rows) -> dict[str, Any]:
+    return {
+        **{name: getattr(row, name) for name in _OF_CHANCES},
+        "p_best_of_gpu": rows.p_best_of_gpu(row.offer),
+        "p_best_of_gpu_independent": rows.p_best_of_gpu(row.offer, independent=True),
+    }
+
+
 def without_chances(choice: Choice) -> Choice:
     """Return a choice that stands beside the ranking whose rows the chances are of."""
-    return msgspec.structs.replace(
-        choice,
-        p_best=None,
-        p_best_independent=None,
-        p_best_of_gpu=None,
-        p_best_of_gpu_independent=None,
-        p_near_best=None,
-    )
+    of_gpu = ("p_best_of_gpu", "p_best_of_gpu_independent")
+    return msgspec.structs.replace(choice, **dict.fromkeys((*_OF_CHANCES, *of_gpu)))
 
 
 def _label(offer: Offer, machine: Ownership | None) -> PriceLabel:
@@ -167,11 +159,7 @@ def _elsewhere(offer: Offer, rows: Rows, same: Iterable[int]) -> Iterator[Elsewh
     for each in rows.at(list(best.values())):
         there = each.offer
         yield Elsewhere(
-            provider=there.provider,
-            instance=there.instance,
-            region=there.region,
-            gpu_count=there.gpu_count,
-            pricing=there.pricing,
+            **{name: getattr(there, name) for name in _PLACE},
             price_usd_per_hour=float(there.price_usd_per_hour),
             cost_usd=each.cost_usd,
         )

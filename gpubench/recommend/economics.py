@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from gpubench.arrays import Floats
+
 Figure = TypeVar("Figure", float, Floats)
 
 SECONDS_PER_HOUR = 3600.0
@@ -103,13 +103,6 @@ def energy_usd_per_hour(
     """
     idle = idle_w * (1 - utilisation) / utilisation
     return (power_w + idle) / WATTS_PER_KW * pue * tariff_usd_per_kwh
-
-
-def equivalent_rent(
-    price_usd_per_hour: float, owned_samples_per_s: float, offer_samples_per_s: float
-) -> float:
-    """Return the rent at equal throughput: 2.99 USD/h for 3,000/s is 1.495 USD/h for the 1,500/s owned."""
-    return price_usd_per_hour * owned_samples_per_s / offer_samples_per_s
 
 
 def break_even_hours(

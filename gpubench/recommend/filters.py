@@ -100,7 +100,7 @@ def excluded(fallen: Iterable[Exclusion]) -> tuple[ExcludedOffer, ...]:
 
 
 def nothing_left(total: int, fallen: Sequence[Exclusion]) -> MisuseError:
-    """Return the error of an empty answer: which option removed how many, and what would mend it.
+    """Return the error of an empty answer: which option removed how many, and what would fix it.
 
     Args:
         total: Offers there were.
@@ -108,10 +108,10 @@ def nothing_left(total: int, fallen: Sequence[Exclusion]) -> MisuseError:
     """
     counts = Counter(each.option for each in fallen)
     removed = ", ".join(f"{name} removed {n:,}" for name, n in counts.most_common())
-    return MisuseError(f"no offer is left of {total:,}: {removed or 'the tables are empty'}; {_mend(fallen)}")
+    return MisuseError(f"no offer is left of {total:,}: {removed or 'the tables are empty'}; {_fix(fallen)}")
 
 
-def _mend(fallen: Sequence[Exclusion]) -> str:
+def _fix(fallen: Sequence[Exclusion]) -> str:
     unpriced = [each.offer.instance for each in fallen if each.option == NO_PRICE]
     if unpriced:
         others = f" (or {listing(unpriced[1:], most=3)})" if len(unpriced) > 1 else ""

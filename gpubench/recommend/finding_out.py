@@ -10,8 +10,8 @@ import shlex
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from gpubench.arrays import Floats, Indices
 from gpubench.models import FindingOut, ParallelMode, Pricing, RankedOffer
 from gpubench.options import words_of
 from gpubench.recommend.candidates import Candidates
@@ -20,10 +20,7 @@ from gpubench.recommend.economics import MINUTES_PER_HOUR
 from gpubench.recommend.objective import sorted_by
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import Rows
-from gpubench.recommend.trial import TRIAL_MINUTES, can_be_tried
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
+from gpubench.recommend.skypilot import TRIAL_MINUTES, can_be_tried
 
 MOST_RIVALS = 24
 """GPUs whose best offers the choice may change to."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
+from gpubench.arrays import Floats
 from gpubench.interval import Interval
 from gpubench.labels import gpu_name
 from gpubench.models import Job, TaskKind, WorkloadProfile
@@ -15,8 +14,6 @@ from gpubench.recommend.economics import SECONDS_PER_HOUR
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import Speeds
 from gpubench.units import plural
-
-Floats = NDArray[np.float64]
 
 IMAGENET_IMAGES = 1_281_167
 """Training images of ILSVRC 2012 (Russakovsky and others 2015, arXiv:1409.0575)."""

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from gpubench.arrays import Indices
 from gpubench.labels import gpu_name
 from gpubench.models import BuyOrRent, Estimate, GpuSpec, Offer, RankedOffer, Ranking
 from gpubench.offers.moves import USUAL_DRIFT, asks_of
@@ -96,34 +96,23 @@ def judge(
     machines = {**for_sale, **owned}
     left = _sift(request, offers, specs, today, machines=machines, for_sale=for_sale, believed=believed)
     _require(left.kept, offers, left.fallen)
-    kept, fallen, possible = left.kept, left.fallen, left.possible
-    keys = {offer.gpu_key for offer in (*possible, *left.sold)}
+    keys = {offer.gpu_key for offer in (*left.possible, *left.sold)}
     evidence = evidence_for(sorted(keys | {request.reference_gpu}))
     speeds = combine(evidence.answers, request.mix, drawer or _draw(), request.draws, request.seed)
-    kept, unknown = _with_speed(kept, speeds, specs)
-    fallen += unknown
-    _require(kept, offers, fallen)
+    kept, unknown = _with_speed(left.kept, speeds, specs)
+    _require(kept, offers, [*left.fallen, *unknown])
     work = work_of(request, speeds, evidence.usual_job, _unit(speeds))
     if work is None:
         request = msgspec.structs.replace(request, relative=True)
     market = prices.Market(today, asks_of(_believed(offers, left.doubted)), drift)
-    known = _Known(speeds, specs, evidence, market, work)
-    pool_of = _pool(request, known)
-    pool = pool_of(kept)
-    misses = limits.misses(request, pool)
-    if misses:
-        fallen += misses.values()
-        kept = [offer for row, offer in enumerate(kept) if row not in misses]
-        _require(kept, offers, fallen)
-        pool = pool_of(kept)
+    pool_of = _pool(request, _Known(speeds, specs, evidence, market, work))
+    pool, kept, missed = _within_limits(request, kept, pool_of)
+    fallen = [*left.fallen, *unknown, *missed]
+    _require(kept, offers, fallen)
     order = objective.order(request, pool)
     chances = chances_of(request, pool, order)
-    rows = Rows(request, pool, order, chances, today=today, possible=possible)
-    decisions: tuple[BuyOrRent, ...] = ()
-    if owned:
-        both = dict.fromkeys([*kept, *_with_speed(possible, speeds, specs)[0]])
-        in_the_race = {offer: owned[offer] for _, offer in owned_rows(rows) if offer in owned}
-        decisions = against_rent(request, pool_of(list(both)), in_the_race)
+    rows = Rows(request, pool, order, chances, today=today, possible=left.possible)
+    otherwise_paid, _ = _with_speed(left.possible, speeds, specs)
     to_buy = pool_of(_with_speed(left.sold, speeds, specs)[0])
     ranking = Ranking(
         as_of=today.isoformat(),
@@ -147,7 +136,7 @@ def judge(
             asks=market.asks,
             measurement=finding_out(request, pool, order, rows, chances),
         ),
-        buy_or_rent=decisions,
+        buy_or_rent=_beside_rent(request, rows, owned, pool_of, [*kept, *otherwise_paid]) if owned else (),
         max_purchase_usd=request.max_purchase_usd,
         purchases=purchases_of(rows, owned, specs),
         notes=(
@@ -159,6 +148,32 @@ def judge(
         ),
     )
     return _said(request, ranking, rows, speeds, _headline(request, pool, order))
+
+
+def _within_limits(
+    request: RankRequest,
+    kept: list[Offer],
+    pool_of: Callable[[Sequence[Offer]], Candidates],
+) -> tuple[Candidates, list[Offer], list[Exclusion]]:
+    """Return the offers that meet the limits of the job, as columns and as such, and why others do not."""
+    pool = pool_of(kept)
+    misses = limits.misses(request, pool)
+    if not misses:
+        return pool, kept, []
+    kept = [offer for row, offer in enumerate(kept) if row not in misses]
+    return pool_of(kept) if kept else pool, kept, list(misses.values())
+
+
+def _beside_rent(
+    request: RankRequest,
+    rows: Rows,
+    owned: Mapping[Offer, Ownership],
+    pool_of: Callable[[Sequence[Offer]], Candidates],
+    others: Iterable[Offer],
+) -> tuple[BuyOrRent, ...]:
+    """Return how owned hardware that is ranked compares with renting each of the others."""
+    ranked = {offer: owned[offer] for _, offer in owned_rows(rows) if offer in owned}
+    return against_rent(request, pool_of(list(dict.fromkeys(others))), ranked)
 
 
 @dataclass(frozen=True)
@@ -344,7 +359,7 @@ def _best_to_own(request: RankRequest, pool: Candidates, today: date) -> RankedO
     return beside(Rows(request, pool, first, chances_of(request, pool, first), today=today)[0])
 
 
-def _headline(request: RankRequest, pool: Candidates, order: NDArray[np.int64]) -> tuple[int, int]:
+def _headline(request: RankRequest, pool: Candidates, order: Indices) -> tuple[int, int]:
     """Return the rows, in order, of the fastest offer and of the cheapest by the hour."""
     time, _ = objective.time_and_cost(request, pool, order)
     return int(np.argmin(time)), int(np.argmin(pool.price[order]))

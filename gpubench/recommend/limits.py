@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gpubench.arrays import Floats
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.filters import Exclusion
 from gpubench.recommend.objective import cost, hours, job_rates
@@ -38,7 +38,7 @@ def misses(request: RankRequest, pool: Candidates) -> dict[int, Exclusion]:
     return found
 
 
-def _above(values: NDArray[np.float64], limit: float | None) -> list[int]:
+def _above(values: Floats, limit: float | None) -> list[int]:
     """Return the rows above the limit, the farthest first."""
     if limit is None:
         return []

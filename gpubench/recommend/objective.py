@@ -8,15 +8,12 @@ deadlines, the Pareto set and the verdict all ask here, so that none of them can
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gpubench.arrays import Floats, Indices
 from gpubench.models import SortedBy
 from gpubench.recommend import economics
 from gpubench.recommend.candidates import Candidates, drawn_rates
 from gpubench.recommend.request import RankRequest
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
 
 _AT_ONCE = 200
 """Rows whose draws are worked out together: what they take on the way stays in the processor's cache."""

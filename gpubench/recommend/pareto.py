@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from gpubench.arrays import Floats, Indices
 
 
-def dominators(time: Floats, cost: Floats, memory: Floats) -> NDArray[np.int64]:
+def dominators(time: Floats, cost: Floats, memory: Floats) -> Indices:
     """Return for each offer the row of one that dominates it, or -1 where it is on the Pareto set.
 
     A row dominates another when it is no worse in all three and better in at least one. Among the rows
@@ -32,7 +31,7 @@ def dominators(time: Floats, cost: Floats, memory: Floats) -> NDArray[np.int64]:
     return result
 
 
-def _cheapest_so_far(cost: Floats) -> NDArray[np.int64]:
+def _cheapest_so_far(cost: Floats) -> Indices:
     """Return for each position the first position, up to it, of the least cost seen."""
     least = np.minimum.accumulate(cost)
     is_new = np.concatenate(([True], least[1:] < least[:-1]))

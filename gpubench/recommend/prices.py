@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import date
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gpubench.arrays import Floats, Indices
 from gpubench.models import Asks, Offer, Pricing
 from gpubench.offers.dates import age_days
 from gpubench.offers.moves import (
@@ -22,9 +22,6 @@ from gpubench.offers.moves import (
 
 _AT_ONCE = 200
 """Groups whose walks are drawn together: what they take stays in the processor's cache."""
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Literal
+
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.models import Ranking
+from gpubench.models import Ranking, UsageLine
 from gpubench.offers.moves import drift_of
 from gpubench.offers.table import OfferTable
+from gpubench.profile import load_profiles
 from gpubench.recommend.buying import at_work
+from gpubench.recommend.choices import without_chances
 from gpubench.recommend.gather import Runs, gather, mean_power_w
 from gpubench.recommend.judge import judge
 from gpubench.recommend.own_devices import device_key
 from gpubench.recommend.owning import offer_of, ownerships, unpriced_offers
 from gpubench.recommend.request import DEFAULT_REFERENCE_GPU, RankRequest, check
-from gpubench.recommend.usage import with_lines
 from gpubench.signatures import takes_options_of
 from gpubench.specs import load_specs, require_spec
 from gpubench.today import day_of
@@ -99,3 +103,45 @@ def _runs(request: RankRequest) -> tuple[Runs, tuple[str, ...]]:
 
 
 __test__ = {"rank": rank}  # doctest knows a function by its module, and this one is wrapped
+
+
+OTHERS: tuple[tuple[Literal["image", "language"], str], ...] = (
+    ("image", "resnet50"),
+    ("language", "llama_8b_lora"),
+)
+"""Beside the classic workloads, which the ranking itself is of."""
+
+_DRAWS = 1
+"""A line says no chance."""
+
+
+def with_lines(request: RankRequest, ranking: Ranking, rank: Callable[[RankRequest], Ranking]) -> Ranking:
+    """Return a ranking with its lines; without, where something was named that they are not of.
+
+    Args:
+        request: What was asked.
+        ranking: The answer to it.
+        rank: Answers the same question of another workload.
+    """
+    decision = ranking.decision
+    named = request.workloads or request.mix or request.job_samples is not None
+    if named or request.relative or request.task != "train" or decision is None or decision.job is None:
+        return ranking
+    classic = UsageLine(
+        name="classic", workloads=request.workload_names, job=decision.job, choice=decision.choice
+    )
+    lines = (classic, *_others(request, rank))
+    return msgspec.structs.replace(ranking, decision=msgspec.structs.replace(decision, lines=lines))
+
+
+def _others(request: RankRequest, rank: Callable[[RankRequest], Ranking]) -> Iterator[UsageLine]:
+    for name, workload in OTHERS:
+        if workload not in load_profiles():
+            continue
+        try:
+            found = rank(msgspec.structs.replace(request, workloads=(workload,), draws=_DRAWS)).decision
+        except MisuseError:  # nothing that was asked for can run it, so there is nothing to say
+            continue
+        if found is not None and found.job is not None:
+            choice = without_chances(found.choice)
+            yield UsageLine(name=name, workloads=(workload,), job=found.job, choice=choice)

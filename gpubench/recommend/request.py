@@ -15,17 +15,11 @@ from gpubench.options import Flag, Option, check_fields, is_number, parameters_o
 from gpubench.shared_options import (
     DAY,
     WORKLOAD,
-    AnyCheckpointing,
-    AnyContext,
     AnyExecution,
-    AnyLossChunks,
-    AnyNew,
     AnyPrecision,
-    AnyPrompt,
     AnyTask,
-    AnyTrainable,
-    AnyWeightType,
     GpuBatch,
+    RecipeRequest,
     Results,
 )
 from gpubench.units import plain
@@ -138,7 +132,7 @@ SHARE = Option(
 )
 
 
-class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
+class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     """What to rank and how; a field that is None or empty does not restrict.
 
     Several workloads count by their geometric mean. ``jobs`` None is one job over all GPUs of an instance
@@ -163,18 +157,11 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
             python="Mapping[str, float] | str",
             metavar="NAME=SHARE,...",
         ),
-    ] = {}
+    ] = msgspec.field(default_factory=dict)
     precision: AnyPrecision = None
     execution: AnyExecution = "graph"
     task: AnyTask = "train"
     batch_size: GpuBatch = None
-    weight_type: AnyWeightType = None
-    checkpointing: AnyCheckpointing = None
-    loss_chunks: AnyLossChunks = None
-    prompt_tokens: AnyPrompt = None
-    new_tokens: AnyNew = None
-    context_tokens: AnyContext = None
-    trainable: AnyTrainable = None
     max_latency_ms: Annotated[
         float | None,
         Option("With --task infer: choose the batch whose pessimistic step time meets it [ms].", above=0),

@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gpubench.arrays import Floats, Indices
 from gpubench.models import Estimate, Finding, FindingKind, Offer, Pricing, RankedOffer, TaskKind
 from gpubench.offers.dates import STALE_AFTER_DAYS, age_days
 from gpubench.recommend import economics
@@ -22,9 +22,6 @@ from gpubench.recommend.pareto import dominators
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import Speeds, with_fits, with_memory_of
 from gpubench.specs import load_specs
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
 
 
 class Rows(Sequence[RankedOffer]):

@@ -9,12 +9,11 @@ from typing import Protocol
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from gpubench.arrays import Floats
 from gpubench.models import Basis, Estimate, MemoryFit
 from gpubench.predict.question import Refusal
 
-Floats = NDArray[np.float64]
 Answers = Mapping[str, Estimate | Refusal]
 
 
@@ -124,8 +123,8 @@ def _refusals(answers: Mapping[str, Answers]) -> dict[str, str]:
 def does_not_fit(estimate: Estimate) -> str:
     """Say that a batch is too large, and which one is not."""
     largest = estimate.largest_batch
-    mend = f"the largest that fits is {largest}" if largest else "not even a batch of 1 fits"
-    return f"{estimate.case.workload} at batch {estimate.case.batch_size} does not fit its memory; {mend}"
+    fix = f"the largest that fits is {largest}" if largest else "not even a batch of 1 fits"
+    return f"{estimate.case.workload} at batch {estimate.case.batch_size} does not fit its memory; {fix}"
 
 
 def _estimates(table: Answers, keys: Sequence[str]) -> list[Estimate]:

@@ -8,10 +8,10 @@ from gpubench.interval import Interval
 from gpubench.models import Estimate, RankedOffer
 from gpubench.predict.decode import token_time
 from gpubench.profile import load_profiles
+from gpubench.recommend.economics import SECONDS_PER_HOUR
 from gpubench.specs import load_specs
 
 MILLION = 1e6
-SECONDS_PER_HOUR = 3600.0
 
 
 class GenerationTimes(NamedTuple):

@@ -7,11 +7,9 @@ is missing, damaged or of another version is made anew.
 
 from __future__ import annotations
 
-import gc
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
@@ -214,21 +212,6 @@ def newest_of_each(heads: Mapping[Path, Head]) -> list[Path]:
         for group in groups:
             seen[group] += 1
     return chosen
-
-
-@contextmanager
-def many_objects() -> Iterator[None]:
-    """Make millions of objects that all stay without having the collector look them through again and again.
-
-    Reading 10,000 runs takes a third of the time so. What is read holds no circles.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def read_file_head(path: Path, most_bytes: int) -> tuple[Head, int]:

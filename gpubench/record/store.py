@@ -13,7 +13,15 @@ from typing import TypeVar
 import msgspec
 
 from gpubench.errors import MisuseError, StorageError
-from gpubench.files import BadContentError, cause_of, decode_json, read_bytes, require_writable, write_file
+from gpubench.files import (
+    BadContentError,
+    cause_of,
+    decode_json,
+    many_objects,
+    read_bytes,
+    require_writable,
+    write_file,
+)
 from gpubench.folders import default_results
 from gpubench.models import SCHEMA_VERSION, Measurement, Run
 from gpubench.record import ledger, lock
@@ -22,7 +30,6 @@ from gpubench.record.heads import (
     NEWEST,
     Head,
     head_of_run,
-    many_objects,
     newest_of_each,
     read_file_head,
     read_heads,

@@ -12,7 +12,16 @@ from gpubench.models import DeviceProfile, Environment, GpuSpec
 from gpubench.precisions import FORMATS
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.units import UNKNOWN, count, format_bytes, format_number, format_si, listing, plain
+from gpubench.units import (
+    UNKNOWN,
+    count,
+    format_bytes,
+    format_number,
+    format_si,
+    format_whole,
+    listing,
+    plain,
+)
 
 DIFFERS = 0.05
 """Share by which a reading may differ from the data sheet before the page speaks of it."""
@@ -147,8 +156,8 @@ def _gpu_rows(device: DeviceProfile, spec: GpuSpec | None) -> list[_Row]:
             UNKNOWN if capability is None else f"{capability[0]}.{capability[1]}",
             _text(sheet.get("compute_capability")),
         ),
-        ("Multiprocessors", _whole(device.sm_count), _whole(sheet.get("sm_count"))),
-        ("CUDA cores", _whole(device.cuda_core_count), _whole(sheet.get("cuda_core_count"))),
+        ("Multiprocessors", format_whole(device.sm_count), format_whole(sheet.get("sm_count"))),
+        ("CUDA cores", format_whole(device.cuda_core_count), format_whole(sheet.get("cuda_core_count"))),
         ("Memory", format_bytes(device.memory_bytes), _memory(spec)),
         (
             "Memory bandwidth",
@@ -161,7 +170,7 @@ def _gpu_rows(device: DeviceProfile, spec: GpuSpec | None) -> list[_Row]:
         ("Power limit now", _watts(device.power_limit_w), UNKNOWN),
         ("Power limit by default", _watts(device.power_limit_default_w), _watts(sheet.get("tdp_w"))),
         ("PCI Express", _text(pcie), _generation(sheet.get("pcie_generation"))),
-        ("NVLinks", _whole(device.nvlink_count), format_si(sheet.get("nvlink_bytes_per_s"), "B/s")),
+        ("NVLinks", format_whole(device.nvlink_count), format_si(sheet.get("nvlink_bytes_per_s"), "B/s")),
     ]
     rows += [(f"Peak, {form.words}", UNKNOWN, format_si(sheet.get(form.peak), "FLOP/s")) for form in FORMATS]
     return rows
@@ -187,8 +196,8 @@ def _cpu_rows(device: DeviceProfile, environment: Environment) -> list[_Row]:
     return [
         ("Name", _text(device.name or environment.cpu), UNKNOWN),
         ("Architecture", _text(device.architecture), UNKNOWN),
-        ("Logical processors", _whole(environment.cpu_count), UNKNOWN),
-        ("Threads used by torch", _whole(environment.cpu_threads), UNKNOWN),
+        ("Logical processors", format_whole(environment.cpu_count), UNKNOWN),
+        ("Threads used by torch", format_whole(environment.cpu_threads), UNKNOWN),
         ("Memory", format_bytes(device.memory_bytes or environment.ram_bytes), UNKNOWN),
         ("Operating system", _text(environment.os), UNKNOWN),
     ]
@@ -196,10 +205,6 @@ def _cpu_rows(device: DeviceProfile, environment: Environment) -> list[_Row]:
 
 def _text(value: str | None) -> str:
     return UNKNOWN if value is None else plain(value, 100)
-
-
-def _whole(value: int | None) -> str:
-    return UNKNOWN if value is None else f"{value:,}"
 
 
 def _watts(value: float | None) -> str:

@@ -10,12 +10,21 @@ from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Fact, Facts, Paragraph, Part
 from gpubench.models import DeviceProfile
 from gpubench.probe.backend import DeviceState, Host, ProbeReport
-from gpubench.probe.held_back import held_back
 from gpubench.probe.identity import uuid_is_blank
+from gpubench.probe.limits import limits
 from gpubench.probe.nvml_profile import fp32_flops_per_s
 from gpubench.sections.device import driver_and_data_sheet
 from gpubench.specs import load_specs
-from gpubench.units import UNKNOWN, count, format_bytes, format_number, format_percent, format_si, plain
+from gpubench.units import (
+    UNKNOWN,
+    count,
+    format_bytes,
+    format_number,
+    format_percent,
+    format_si,
+    format_whole,
+    plain,
+)
 
 _Seen = tuple[DeviceProfile, DeviceState | None]
 
@@ -54,13 +63,13 @@ def _lines(device: DeviceProfile, state: DeviceState | None) -> list[Paragraph]:
     if device.is_cpu:
         bf16 = ", bf16" if "bf16" in (device.tensor_core_precisions or ()) else ""
         return [
-            Paragraph(text=f"CPU    {_name(device)}, {_whole(device.core_count)} cores, {size}{bf16}"),
+            Paragraph(text=f"CPU    {_name(device)}, {format_whole(device.core_count)} cores, {size}{bf16}"),
         ]
     bandwidth = device.memory_bandwidth_bytes_per_s
     at = "" if bandwidth is None else f" at {format_si(bandwidth, 'B/s')}"
-    line = f"GPU {device.index}  {_name(device)}, {_whole(device.sm_count)} SMs, {size}{at}"
+    line = f"GPU {device.index}  {_name(device)}, {format_whole(device.sm_count)} SMs, {size}{at}"
     return [
-        Paragraph(text=text) for text in (line, *(f"       held back: {x}" for x in held_back(device, state)))
+        Paragraph(text=text) for text in (line, *(f"       held back: {x}" for x in limits(device, state)))
     ]
 
 
@@ -93,7 +102,7 @@ def _here(device: DeviceProfile, state: DeviceState | None, *, several: bool) ->
     place = f"{device.uuid or UNKNOWN} at PCI {device.pci_bus_id or UNKNOWN}"
     if device.uuid is not None and uuid_is_blank(device.uuid):
         place = f"all zeros: matched by PCI bus id {device.pci_bus_id or UNKNOWN}"
-    reasons = held_back(device, state) or ["nothing that the driver shows"]
+    reasons = limits(device, state) or ["nothing that the driver shows"]
     peak = fp32_flops_per_s(device)
     return (
         *((Fact(term="GPU", value=str(device.index)),) if several else ()),
@@ -120,7 +129,7 @@ def _cpu(device: DeviceProfile, host: Host) -> list[Part]:
     bf16 = "bf16" in (device.tensor_core_precisions or ())
     threads = UNKNOWN if host.cpu_thread_count is None else count(host.cpu_thread_count, "thread")
     facts = {
-        "cores": f"{_whole(device.core_count)} ({threads})",
+        "cores": f"{format_whole(device.core_count)} ({threads})",
         "memory": format_bytes(device.memory_bytes),
         "instructions": " ".join(host.cpu_instructions) or UNKNOWN,
         "measures": "fp32 and amp-bf16" if bf16 else "fp32 (no bf16 instructions, so AMP is left out)",
@@ -147,7 +156,3 @@ def _facts(known: Mapping[str, str | None]) -> Facts:
 
 def _name(device: DeviceProfile) -> str:
     return plain(device.name or "unknown device")
-
-
-def _whole(value: int | None) -> str:
-    return UNKNOWN if value is None else f"{value:,}"

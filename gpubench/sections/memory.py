@@ -52,7 +52,7 @@ def _parts(data: ReportData, case: Case) -> Iterator[Part]:
     specs = [s for s in data.specs.values() if s.vendor == "NVIDIA" and s.memory_bytes and not s.variants]
     if not specs:
         return
-    answer = answer_memory(question, specs, own=data.runs, mends=False)
+    answer = answer_memory(question, specs, own=data.runs, fixes=False)
     readings = readings_of(question, data.runs, ())
     spec = next((s for s in specs if (s.memory_type or "").startswith("GDDR")), specs[0])
     batches = _batches(case.batch_size)

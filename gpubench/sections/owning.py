@@ -8,7 +8,7 @@ from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BLUE, Mark, Series, dots, two_lines
 from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
 from gpubench.interval import stacked
-from gpubench.labels import PRICING_WORDS, gpus
+from gpubench.labels import PRICING_WORDS, gpus_of
 from gpubench.models import BuyOrRent
 from gpubench.recommend.words import assumed_of, must_work, pays_after
 from gpubench.sections.data import ReportData
@@ -45,7 +45,7 @@ def _render(data: ReportData) -> Block | None:
 def _sentence(decisions: Sequence[BuyOrRent]) -> str:
     names: dict[str, list[str]] = {"buy": [], "rent": [], "depends": []}
     for each in decisions:
-        names[each.verdict].append(_name(each))
+        names[each.verdict].append(gpus_of(each))
     parts = [
         f"{listing(names[verdict], most=3)}: {words}"
         for verdict, words in (
@@ -66,12 +66,8 @@ def _assumptions(decisions: Iterable[BuyOrRent]) -> str:
     return f"{words} `gpubench rank --own` takes your own figures."
 
 
-def _name(each: BuyOrRent) -> str:
-    return gpus(each.gpu_key, each.gpu_count)
-
-
 def _figure(decisions: Sequence[BuyOrRent]) -> Figure:
-    labels = [two_lines(_name(each), f"{format_usd(each.purchase_usd)} to buy") for each in decisions]
+    labels = [two_lines(gpus_of(each), f"{format_usd(each.purchase_usd)} to buy") for each in decisions]
     marks = tuple(
         Mark(
             row=i,
@@ -83,7 +79,7 @@ def _figure(decisions: Sequence[BuyOrRent]) -> Figure:
         for i, each in enumerate(decisions)
     )
     alt = "; ".join(
-        f"{_name(e)} {_hourly(e)} against {format_usd(e.equivalent_usd_per_hour)}" for e in decisions
+        f"{gpus_of(e)} {_hourly(e)} against {format_usd(e.equivalent_usd_per_hour)}" for e in decisions
     )
     return Figure(
         figure=dots(
@@ -105,7 +101,7 @@ def _twin(decisions: Sequence[BuyOrRent]) -> Table:
     return table(
         "Owning against renting the same work",
         decisions,
-        text("Card", lambda each: f"{_name(each)}\n{plain(each.instance, 60)}"),
+        text("Card", lambda each: f"{gpus_of(each)}\n{plain(each.instance, 60)}"),
         number("Price", _price),
         number("Hour of work, owned", _owned),
         number("The same work, rented", lambda each: f"{_rented(each)}\n{_rival(each)}"),
@@ -121,7 +117,7 @@ def _brief(decisions: Sequence[BuyOrRent]) -> Table:
     return table(
         "Owning against renting the same work",
         decisions,
-        text("Card", lambda each: f"{_name(each)}\n{plain(each.instance, 60)}"),
+        text("Card", lambda each: f"{gpus_of(each)}\n{plain(each.instance, 60)}"),
         number("Price", _price, optional=1),
         number("Hour of work, owned", _owned),
         text("Against", _rival),

@@ -173,11 +173,6 @@ def scored(document: Mapping[str, Any]) -> tuple[Part, ...]:
     )
 
 
-def _half_width(item: tuple[str, Mapping[str, Any]]) -> str:
-    factor = item[1].get("half_width_factor")
-    return UNKNOWN if factor is None else f"×{format_number(factor)}"
-
-
 def _throughput(e: Estimate) -> str:
     return stacked(e.interval.text(f" {per_second(e.case.sample_unit)}"))
 

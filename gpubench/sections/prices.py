@@ -60,10 +60,6 @@ def _sentence(rows: Iterable[RankedOffer]) -> str:
     return text
 
 
-def _pricings(rows: list[RankedOffer]) -> str:
-    return listing(sorted({PRICING_WORDS[row.offer.pricing] for row in rows}))
-
-
 def _by_age(rows: list[RankedOffer]) -> list[RankedOffer]:
     return sorted(rows, key=lambda row: (row.price_age_days is None, row.price_age_days or 0))
 

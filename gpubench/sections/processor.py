@@ -28,7 +28,7 @@ SMALL_JOB_S = 900.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contest:
+class CpuGpuPair:
     """The fastest of the CPU and the fastest of the GPU on one workload and task; ``equal`` is the batch.
 
     ``cpus`` is everything that the CPU did of it: whether a GPU is needed asks for the fastest of all.
@@ -41,7 +41,7 @@ class Contest:
     equal: bool
 
 
-def contests(data: ReportData) -> tuple[Contest, ...]:
+def cpu_gpu_pairs(data: ReportData) -> tuple[CpuGpuPair, ...]:
     """Set CPU and GPU side by side, workload by workload; at equal batch where both measured one."""
     cpus, gpus = (_of_first(data, is_cpu=is_cpu) for is_cpu in (True, False))
     found = []
@@ -54,7 +54,7 @@ def contests(data: ReportData) -> tuple[Contest, ...]:
         cpu = _fastest(mine, shared)
         gpu = _fastest(theirs, {cpu.case.batch_size} if shared else set()) if theirs else None
         found.append(
-            Contest(
+            CpuGpuPair(
                 cpus=tuple(mine),
                 cpu=cpu,
                 gpu=gpu,
@@ -81,10 +81,10 @@ def _fastest(results: Iterable[Result], batches: set[int]) -> Result:
 
 
 def _render(data: ReportData) -> Block | None:
-    found = contests(data)
+    found = cpu_gpu_pairs(data)
     if not found:
         return None
-    expected = [] if any(contest.gpu for contest in found) else _expected(data, found)
+    expected = [] if any(pair.gpu for pair in found) else _expected(data, found)
     return Block(
         title="Is a GPU needed at all",
         parts=(
@@ -93,8 +93,8 @@ def _render(data: ReportData) -> Block | None:
                 "CPU and GPU on the same workload, each at its fastest",
                 found,
                 text("Workload", _workload),
-                number("CPU", lambda contest: _result(contest.cpu)),
-                number("GPU", lambda contest: UNKNOWN if contest.gpu is None else _result(contest.gpu)),
+                number("CPU", lambda pair: _result(pair.cpu)),
+                number("GPU", lambda pair: UNKNOWN if pair.gpu is None else _result(pair.gpu)),
                 number("GPU over CPU", _factor),
                 number("A million samples", _times),
             ),
@@ -103,7 +103,9 @@ def _render(data: ReportData) -> Block | None:
     )
 
 
-def _expected(data: ReportData, found: Sequence[Contest]) -> list[tuple[Contest, RankedOffer, Estimate]]:
+def _expected(
+    data: ReportData, found: Sequence[CpuGpuPair]
+) -> list[tuple[CpuGpuPair, RankedOffer, Estimate]]:
     """Where no GPU was measured: each workload on the best offer of the ranking, by its own estimate."""
     if data.ranking is None or not data.ranking.rows:
         return []
@@ -112,7 +114,7 @@ def _expected(data: ReportData, found: Sequence[Contest]) -> list[tuple[Contest,
     return [(c, best, estimates[_key(c.cpu.case)]) for c in found if _key(c.cpu.case) in estimates]
 
 
-def _predicted(expected: Sequence[tuple[Contest, RankedOffer, Estimate]]) -> Table:
+def _predicted(expected: Sequence[tuple[CpuGpuPair, RankedOffer, Estimate]]) -> Table:
     return table(
         f"The CPU measured here, and what one {gpu_name(expected[0][1].offer.gpu_key)} would do",
         expected,
@@ -124,13 +126,13 @@ def _predicted(expected: Sequence[tuple[Contest, RankedOffer, Estimate]]) -> Tab
     )
 
 
-def _sentences(found: tuple[Contest, ...]) -> list[str]:
+def _sentences(found: tuple[CpuGpuPair, ...]) -> list[str]:
     compared = [c for c in found if c.factor is not None]
     texts = _needs([c for c in found if c.cpu.case.task is TaskKind.TRAIN])
-    return [*texts, _headline(compared), *_mend(compared)] if compared else texts
+    return [*texts, _headline(compared), *_fix(compared)] if compared else texts
 
 
-def _needs(trained: Sequence[Contest]) -> list[str]:
+def _needs(trained: Sequence[CpuGpuPair]) -> list[str]:
     """Whether a GPU is needed, workload by workload: said only where both ends of the interval say it."""
     limit = f"{SMALL_JOB_S / 60:.0f} min"
     if not trained:
@@ -166,12 +168,12 @@ def _needs(trained: Sequence[Contest]) -> list[str]:
     return texts
 
 
-def _names(found: Iterable[Contest]) -> str:
+def _names(found: Iterable[CpuGpuPair]) -> str:
     """Workloads, with the findings that cast doubt on what the CPU did."""
     texts = []
-    for contest in found:
-        flags = sorted({flag for result in contest.cpus for flag in result.doubts})
-        name = plain(contest.cpu.case.workload, 40)
+    for pair in found:
+        flags = sorted({flag for result in pair.cpus for flag in result.doubts})
+        name = plain(pair.cpu.case.workload, 40)
         texts.append(f"{name} (flagged {', '.join(flags)})" if flags else name)
     return listing(texts)
 
@@ -188,7 +190,7 @@ def _at_least_s(results: Iterable[Result]) -> float:
     return min((JOB_SAMPLES / high if high else 0.0) for high in highs)
 
 
-def _headline(compared: list[Contest]) -> str:
+def _headline(compared: list[CpuGpuPair]) -> str:
     """The largest factor: at an equal batch where there is one, else with both batches named."""
     equal = [c for c in compared if c.equal] or compared
     best = max((c.factor for c in equal if c.factor), key=lambda r: (not r.doubts, r.value))
@@ -202,14 +204,14 @@ def _headline(compared: list[Contest]) -> str:
     )
 
 
-def _mend(compared: list[Contest]) -> list[str]:
+def _fix(compared: list[CpuGpuPair]) -> list[str]:
     """How to get an equal batch where there is none: the GPU runs any batch that the CPU does."""
     found = [c for c in compared if not c.equal]
     if not found:
         return []
     by_batch: dict[int, list[str]] = {}
-    for contest in found:
-        by_batch.setdefault(contest.cpu.case.batch_size, []).append(plain(contest.cpu.case.workload, 40))
+    for pair in found:
+        by_batch.setdefault(pair.cpu.case.batch_size, []).append(plain(pair.cpu.case.workload, 40))
     commands = (
         f"`gpubench run {' '.join(dict.fromkeys(names))} --batch-size {batch}`"
         for batch, names in sorted(by_batch.items())
@@ -228,20 +230,20 @@ def _job_s(result: Result) -> float:
     return JOB_SAMPLES / (result.measurement.samples_per_s or 1e-9)
 
 
-def _workload(contest: Contest) -> str:
-    task = "" if contest.cpu.case.task is TaskKind.TRAIN else ", inference"
-    return f"{plain(contest.cpu.case.workload, 40)}{task}"
+def _workload(pair: CpuGpuPair) -> str:
+    task = "" if pair.cpu.case.task is TaskKind.TRAIN else ", inference"
+    return f"{plain(pair.cpu.case.workload, 40)}{task}"
 
 
-def _factor(contest: Contest) -> str:
-    if contest.factor is None:
+def _factor(pair: CpuGpuPair) -> str:
+    if pair.factor is None:
         return UNKNOWN
-    return stacked(contest.factor.words) + ("" if contest.equal else "\nbatches differ")
+    return stacked(pair.factor.words) + ("" if pair.equal else "\nbatches differ")
 
 
-def _times(contest: Contest) -> str:
-    gpu = "" if contest.gpu is None else f"\n{format_duration(_job_s(contest.gpu))} on the GPU"
-    return f"{format_duration(_job_s(contest.cpu))} on the CPU{gpu}"
+def _times(pair: CpuGpuPair) -> str:
+    gpu = "" if pair.gpu is None else f"\n{format_duration(_job_s(pair.gpu))} on the GPU"
+    return f"{format_duration(_job_s(pair.cpu))} on the CPU{gpu}"
 
 
 def _case(result: Result) -> str:

@@ -149,10 +149,6 @@ def _figure(data: ReportData, points: Sequence[Point]) -> Figure:
     )
 
 
-def _words(point: Point) -> str:
-    return f"{case_words(point.result.case)}: {format_si(point.rate, 'FLOP/s')}"
-
-
 def _roof(left: float, right: float, peak: float, bandwidth: float, names: Sequence[str]) -> dict[str, Any]:
     bend = min(max(peak / bandwidth, left), right)
     xs = [left, bend, right]

@@ -191,10 +191,10 @@ def _other_variables(then: Environment, now: Environment) -> Iterator[str]:
     for name in sorted(then.variables.keys() | now.variables.keys()):
         was, value = (plain(e.variables[name]) if name in e.variables else None for e in (then, now))
         if was != value:
-            mend = f"unset {plain(name)}" if was is None else f"set {plain(name)}={was}"
+            fix = f"unset {plain(name)}" if was is None else f"set {plain(name)}={was}"
             yield (
                 f"{plain(name)} is {'not set' if value is None else value} now and was "
-                f"{'not set' if was is None else was} when the run began: {mend}, or start a new run"
+                f"{'not set' if was is None else was} when the run began: {fix}, or start a new run"
             )
 
 

@@ -1,4 +1,4 @@
-"""`gpubench memory`: figures, cards and mends, on the terminal and as JSON; bad input in one line."""
+"""`gpubench memory`: figures, cards and fixes, on the terminal and as JSON; bad input in one line."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_what_would_make_it_fit_has_its_own_figures(ask: Any) -> None:
     _, out, _ = ask("bert_base", "--gpu", key, "--batch-size", "160", "--precision", "fp32", "--json")
     (card,) = json.loads(out)["cards"]
     assert card["verdict"] == "does not fit"
-    mends = {mend["what"].split(",")[0]: mend for mend in card["mends"]}
+    fixes = {fix["what"].split(",")[0]: fix for fix in card["fixes"]}
     kinds = (
         "automatic mixed precision",
         "activation checkpointing",
@@ -63,17 +63,17 @@ def test_what_would_make_it_fit_has_its_own_figures(ask: Any) -> None:
         "4 GPUs",
     )
     for kind in kinds:
-        (mend,) = (m for what, m in mends.items() if what.startswith(kind) and "FSDP" not in what)
-        assert mend["device_bytes_high"] < card["device_bytes_high"]
-    assert mends[f"batch {card['largest_batch']}"]["fits"]
-    assert mends["4 GPUs"]["fits"]
-    assert mends["4 GPUs with FSDP"]["parts"]["weights_bytes"] < 0.3 * card["parts"]["weights_bytes"]
+        (fix,) = (m for what, m in fixes.items() if what.startswith(kind) and "FSDP" not in what)
+        assert fix["device_bytes_high"] < card["device_bytes_high"]
+    assert fixes[f"batch {card['largest_batch']}"]["fits"]
+    assert fixes["4 GPUs"]["fits"]
+    assert fixes["4 GPUs with FSDP"]["parts"]["weights_bytes"] < 0.3 * card["parts"]["weights_bytes"]
     assert (
-        mends["selective activation checkpointing"]["device_bytes"]
-        > mends["activation checkpointing of every block"]["device_bytes"]
+        fixes["selective activation checkpointing"]["device_bytes"]
+        > fixes["activation checkpointing of every block"]["device_bytes"]
     )
-    assert any(what.startswith("adapters on a frozen") for what in mends)
-    (again,) = (m for what, m in mends.items() if what.startswith("activation checkpointing"))
+    assert any(what.startswith("adapters on a frozen") for what in fixes)
+    (again,) = (m for what, m in fixes.items() if what.startswith("activation checkpointing"))
     assert again["fits"]
     assert again["device_bytes"] < 0.4 * card["device_bytes"]
 
@@ -106,7 +106,7 @@ def test_a_batch_in_micro_batches_keeps_its_size_and_its_gradients(ask: Any) -> 
     whole, cut = (json.loads(ask(*shared, *more)[1]) for more in ((), ("--accumulate", "3")))
     assert [(a["batch_size"], a["accumulate"]) for a in (whole, cut)] == [(256, 1), (256, 3)]
     assert cut["parts"]["gradients_bytes"] == cut["parts"]["weights_bytes"]
-    (told,) = (m for m in whole["cards"][0]["mends"] if m["what"].startswith("gradients accumulated"))
+    (told,) = (m for m in whole["cards"][0]["fixes"] if m["what"].startswith("gradients accumulated"))
     assert told["what"].endswith("over 3 micro-batches of 86"), "the fewest that fit"
     assert told["fits"]
     assert told["device_bytes_high"] == cut["device_bytes_high"]

@@ -23,7 +23,6 @@ from gpubench.cuda_check.plan import (
 )
 from gpubench.cuda_check.run import _until_s
 from gpubench.measure.capability import why_no_precision
-from gpubench.measure.request import CLASSIC
 from gpubench.models import DeviceProfile, Execution, Precision, TaskKind
 from gpubench.profile import load_profiles
 from gpubench.profile.memory import peak_memory_bytes
@@ -92,12 +91,11 @@ def test_the_largest_share_of_the_quick_run_is_made_that_there_is_time_for():
 
 
 def test_on_an_h200_every_workload_is_tried_as_a_graph_at_its_best_amp_and_at_fp32():
-    """Its trial does as many eager steps; the rows of the quick run are tried eagerly, too."""
+    """Its trial does as many eager steps; the quick run has eager rows of its own."""
     made = make_plan(H200)
     tried = {(t.case.workload, t.case.precision, t.case.execution) for t in made.trials}
     for precision in (Precision.AMP_BF16, Precision.FP32):
         assert {(name, precision, Execution.GRAPH) for name in TRAINED} <= tried
-        assert {(name, precision, Execution.EAGER) for name in CLASSIC} <= tried
     eager, replayed = STEPS[Execution.GRAPH]
     assert eager >= replayed
 
@@ -147,7 +145,7 @@ def test_cases_of_a_workload_follow_each_other_and_strict_fp32_comes_last():
 def test_a_slower_card_is_given_fewer_cases():
     assert slowness(H200) == slowness(SILENT) == 1.0
     assert slowness(T4) == pytest.approx(15.0)
-    assert len(make_plan(T4).trials) < len(make_plan(RTX_3090).trials) < len(make_plan(H200).trials)
+    assert len(make_plan(T4).trials) < len(make_plan(H200).trials)
 
 
 def test_the_proofs_run_on_a_case_that_fits_the_card_twice(card):

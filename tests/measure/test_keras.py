@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from gpubench.errors import MisuseError
 from gpubench.measure import frameworks
 from gpubench.measure.clock import Clock
 from gpubench.measure.loop import CallLoop
-from gpubench.measure.plan import plan
+from gpubench.measure.plan import check_request, plan
 from gpubench.measure.request import RunRequest
 from gpubench.models import (
     Case,
@@ -80,20 +81,28 @@ def in_child(framework: Framework, *orders: str) -> dict:
         env=variables,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,  # jax compiles the draw of each weight
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return msgspec.json.decode(done.stdout)
 
 
+def _each(execution: str) -> tuple[str, ...]:
+    """The four standard workloads at fp32."""
+    return tuple(f"{name}/fp32/{execution}" for name in ("cnn", "lstm", "vgg16", "vgg16_transfer"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("framework", "orders"),
     [
-        (Framework.KERAS_TORCH, ("cnn/fp32/eager", "cnn/amp-bf16/eager")),
-        (Framework.KERAS_TENSORFLOW, ("cnn/fp32/tf-graph", "cnn/fp32/compile", "cnn/amp-bf16/tf-graph")),
-        (Framework.KERAS_JAX, ("cnn/fp32/compile", "cnn/amp-bf16/compile")),
+        (Framework.KERAS_TORCH, (*_each("eager"), "cnn/amp-bf16/eager", "cnn/amp-fp16/eager")),
+        (
+            Framework.KERAS_TENSORFLOW,
+            (*_each("tf-graph"), "cnn/fp32/compile", "cnn/amp-bf16/tf-graph", "cnn/amp-fp16/tf-graph"),
+        ),
+        (Framework.KERAS_JAX, (*_each("compile"), "cnn/amp-bf16/compile", "cnn/amp-fp16/compile")),
     ],
 )
 def test_a_case_is_measured_whole_on_each_backend(framework: Framework, orders: tuple[str, ...]) -> None:
@@ -114,7 +123,7 @@ def test_a_case_is_measured_whole_on_each_backend(framework: Framework, orders: 
         if not order.endswith("eager"):
             assert launch["graph_error"] < Precision(order.split("/")[1]).facts.loss_error, order
         if "amp" in order:
-            assert 0 < launch["reference_error"] < Precision.AMP_BF16.facts.loss_error, order
+            assert 0 < launch["reference_error"] < Precision(order.split("/")[1]).facts.loss_error, order
     if framework is Framework.KERAS_JAX:
         assert said["loaded"] == ["jax"], "another framework was loaded beside it"
 
@@ -137,6 +146,25 @@ def test_a_model_whose_output_does_not_fit_is_unsupported_with_both_shapes(tmp_p
 
 
 @pytest.mark.slow
+def test_a_compiled_model_may_name_its_loss_as_keras_users_do(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    orders = []
+    for loss in ("mse", "sparse_categorical_crossentropy", "categorical_crossentropy"):
+        model = tmp_path / f"{loss}.py"
+        model.write_text(
+            "import keras\n"
+            "def build(batch_size):\n"
+            "    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, activation='softmax')])\n"
+            f"    model.compile(optimizer='adam', loss='{loss}')\n"
+            "    return model\n",
+            encoding="utf-8",
+        )
+        orders.append(f"{model}/fp32/compile")
+    for order, end in zip(orders, in_child(Framework.KERAS_JAX, *orders)["ends"], strict=True):
+        assert end["status"] == "ok", (order, end["reason"])
+
+
+@pytest.mark.slow
 def test_a_model_that_sets_another_backend_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     model = tmp_path / "other.py"
@@ -154,24 +182,106 @@ def test_a_model_that_sets_another_backend_is_refused(tmp_path: Path) -> None:
     assert "--framework keras-tensorflow" in end["reason"]
 
 
+GPU_IN_JAX = """
+import jax
+class Gpu:
+    platform, device_kind, peak_bytes = "gpu", "NVIDIA H100 80GB HBM3", 100
+    def memory_stats(self):
+        return {"peak_bytes_in_use": self.peak_bytes}
+gpu = Gpu()
+jax.devices = lambda *_: [gpu]
+from gpubench.errors import NoDeviceError
+from gpubench.measure import keras_steps
+from gpubench.models import DeviceProfile, Framework
+JAX = Framework.KERAS_JAX
+probed = DeviceProfile(backend="nvidia", name="NVIDIA H100 80GB HBM3")
+assert keras_steps.check_gpu(probed, JAX) == ()
+gpu.device_kind = "NVIDIA A100-SXM4-80GB"
+try:
+    keras_steps.check_gpu(probed, JAX)
+except NoDeviceError as error:
+    assert "name" in str(error)
+else:
+    raise AssertionError("another GPU than the probed one was taken")
+
+peak = keras_steps.PeakMemory(JAX)
+assert peak.read() is None, "an earlier case's peak is not this one's"
+gpu.peak_bytes = 300
+assert peak.read() == 300
+
+def no_driver(*_):
+    raise RuntimeError("Unable to initialize backend 'cuda': no driver")
+jax.devices = no_driver
+assert "no driver" in keras_steps.why_no_gpu(JAX)
+try:
+    keras_steps.on_device(JAX, is_cpu=False)
+except keras_steps.NotHereError as error:
+    assert "no driver" in str(error)
+else:
+    raise AssertionError("a GPU that does not open was taken")
+"""
+
+
+@pytest.mark.slow
+def test_the_gpu_of_a_backend_is_the_probed_one_and_its_peak_the_case_s_own() -> None:
+    pytest.importorskip("jax")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", GPU_IN_JAX],
+        env={**os.environ, **frameworks.variables_of(Framework.KERAS_JAX, CPU)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.slow
+def test_what_keras_would_run_uncompiled_is_never_called_compiled(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    model = tmp_path / "uncompiled.py"
+    model.write_text(
+        "import keras\n"
+        "def build(batch_size):\n"
+        "    layer = keras.layers.Dense(1)\n"
+        "    layer.supports_jit = False\n"
+        "    model = keras.Sequential([keras.Input((3,)), layer])\n"
+        "    model.compile(optimizer='sgd', loss='mse')\n"
+        "    return model\n",
+        encoding="utf-8",
+    )
+    compiled, eager = in_child(Framework.KERAS_JAX, f"{model}/fp32/compile", f"{model}/fp32/eager")["ends"]
+    assert (compiled["status"], eager["status"]) == ("unsupported", "ok")
+    assert "(Dense)" in compiled["reason"]
+
+
 @pytest.mark.slow
 def test_parameters_are_those_of_torch_but_for_the_second_bias_of_the_lstm() -> None:
     pytest.importorskip("keras")
     script = (
-        "import os; from gpubench.discovery import keras_models\n"
-        "print({n: b(1, 0).model.count_params() for n, b in keras_models().MODELS.items() if 'vgg' not in n})"
+        "import json; from gpubench.discovery import keras_models\n"
+        "def of(build):\n"
+        "    model = build(1, 0).model\n"
+        "    trained = sum(v.value.size for v in model.trainable_variables)\n"
+        "    return model.count_params(), trained\n"
+        "print(json.dumps({name: of(build) for name, build in keras_models().MODELS.items()}))"
     )
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", script],
         env={**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=True,
     )
-    assert eval(done.stdout) == {"cnn": 93_322, "lstm": 388_584}
-    assert load_profiles()["lstm"].parameters == 389_096
-    assert frameworks.fewer_parameters()["lstm"] == 512
+    in_keras, in_torch = json.loads(done.stdout), load_profiles()
+    assert in_keras["cnn"] == [93_322, 93_322]
+    assert in_keras["lstm"] == [388_584, 388_584]
+    assert in_torch["lstm"].parameters == 389_096
+    for name, (parameters, trained) in in_keras.items():
+        fewer = frameworks.fewer_parameters()[name]
+        assert parameters == in_torch[name].parameters - fewer, name
+        assert trained == in_torch[name].trainable_parameters - fewer, name
 
 
 def test_a_backend_that_is_not_installed_is_refused_with_the_line_that_installs_it(
@@ -204,6 +314,20 @@ def test_each_framework_is_measured_in_its_own_executions() -> None:
         (Framework.KERAS_JAX, Execution.COMPILE, Precision.FP32),
     ]
     assert not any(found.values())
+
+
+def test_a_framework_named_twice_is_measured_once() -> None:
+    request = RunRequest(frameworks=("keras-jax", "keras-jax"), precisions=("fp32",), workloads=("cnn",))
+    assert len(plan(request, CPU, {"cnn": load_profiles()["cnn"]}).cases) == 1
+
+
+@pytest.mark.parametrize("given", [{"gpus": 2}, {"batch_size": "max"}, {"micro": "only"}])
+def test_what_torch_alone_does_is_refused_before_anything_is_measured(given: dict[str, object]) -> None:
+    request = RunRequest(**{"frameworks": ("torch", "keras-jax"), "workloads": ("cnn",)} | given)
+    if "micro" in given:
+        request = msgspec.structs.replace(request, workloads=RunRequest().workloads)
+    with pytest.raises(MisuseError, match=r"in torch alone: leave out --framework keras-jax$"):
+        check_request(request, ["cnn"])
 
 
 @pytest.mark.parametrize("framework", KERAS)

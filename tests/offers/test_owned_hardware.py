@@ -78,7 +78,7 @@ def test_each_part_has_its_forms(part, field, value):
         ("T4, 1e9 USD", "not understood"),
     ],
 )
-def test_a_mistake_names_the_part_and_the_mend(spec, message):
+def test_a_mistake_names_the_part_and_the_fix(spec, message):
     with pytest.raises(MisuseError, match=message) as caught:
         parse_owned(spec)
     assert "\n" not in str(caught.value)

@@ -23,7 +23,7 @@ RESNET50 = Question(profile=published("resnet50"))
 SPECS = load_specs()
 
 
-def test_vgg16_on_pcie_scales_worse_than_resnet50_and_nvlink_mends_it():
+def test_vgg16_on_pcie_scales_worse_than_resnet50_and_nvlink_helps():
     card, module = SPECS["nvidia-geforce-rtx-4090-24gb"], SPECS["nvidia-h100-sxm-80gb"]
     vgg, resnet = scaling(VGG16, card, 4, 900.0), scaling(RESNET50, card, 4, 1200.0)
     assert vgg.efficiency < 0.8 < resnet.efficiency

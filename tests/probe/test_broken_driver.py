@@ -1,4 +1,4 @@
-"""Each broken state of a driver: one line with the cause and the mend, and the exit code of the command."""
+"""Each broken state of a driver: one line with the cause and the fix, and the exit code of the command."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class TestWithoutDriver:
         monkeypatch.setenv("HIP_VISIBLE_DEVICES", visible)
         assert select_device("auto")[0].backend == "cpu"
 
-    def test_cuda_is_refused_with_the_mend(self) -> None:
+    def test_cuda_is_refused_with_the_fix(self) -> None:
         code, said = select(without_driver(), "cuda")
         assert code == 3
         assert said.startswith("NVIDIA driver not found (libnvidia-ml.so.1: cannot open shared object file")
@@ -158,7 +158,7 @@ def test_both_versions_are_named_after_an_upgrade(tmp_path: Path) -> None:
 def test_an_unknown_error_in_a_container_names_the_cgroup(tmp_path: Path) -> None:
     (tmp_path / "proc/1").mkdir(parents=True)
     (tmp_path / "proc/1/cgroup").write_text("0::/kubepods/besteffort/pod1\n")
-    assert "recreate the container" in nvml_driver.not_opened(999, "Unknown Error", None, root=tmp_path).mend
+    assert "recreate the container" in nvml_driver.not_opened(999, "Unknown Error", None, root=tmp_path).fix
 
 
 def test_no_gpu_and_a_cpu_only_torch_are_told_apart(fake_nvml, tmp_path: Path) -> None:
@@ -200,10 +200,10 @@ def test_a_cpu_only_torch_says_how_to_replace_it(monkeypatch, platform: str, wor
     problem = torch_build.torch_problem(gpu, platform)
     assert problem.exit_code == 3
     assert words in problem.line()
-    assert problem.mend.startswith(
+    assert problem.fix.startswith(
         "pip uninstall torch, then install its CUDA 12 build with the command of the selector at pytorch.org"
     )
-    assert problem.mend.endswith("or measure on the CPU with --device cpu")
+    assert problem.fix.endswith("or measure on the CPU with --device cpu")
 
 
 def torch_folder(folder: Path, cuda: str | None) -> Path:

@@ -13,9 +13,7 @@ from nvml.script import Fault, change, load_dump
 
 from gpubench.probe import checkup
 from gpubench.probe.backend import Host, ProbeReport
-from gpubench.probe.check import Check
-from gpubench.probe.checkup import check_up, failed
-from gpubench.probe.checkup_host import host_checks
+from gpubench.probe.checkup import Check, check_up, failed, host_checks
 from gpubench.probe.nvidia import NvidiaBackend
 from gpubench.probe.probe import probe
 
@@ -123,7 +121,7 @@ def test_a_whole_gpu_is_computed_on_by_torch(fake_nvml, tmp_path: Path) -> None:
         "name": "GPU 0 in torch",
         "status": "ok",
         "seen": "torch computes on NVIDIA H200",
-        "mend": None,
+        "fix": None,
     }
     assert checks["GPU 0"]["status"] == "ok"
     assert checks["NVIDIA driver"]["seen"].startswith("580.159.04, CUDA 13.0")
@@ -136,7 +134,7 @@ TOO_OLD = (
 
 
 @pytest.mark.parametrize(
-    ("torch", "seen", "mend"),
+    ("torch", "seen", "fix"),
     [
         (
             {"init": fails(TOO_OLD)},
@@ -187,19 +185,19 @@ TOO_OLD = (
             "CUDA does not start",
             "modprobe nvidia_uvm",
         ),
-        ({"compute": fails("something new" + ADVICE)}, "something new", "mend what torch says"),
-        ({"init": "__import__('os').abort()"}, "ended by signal 6 (SIGABRT)", "mend what torch says"),
+        ({"compute": fails("something new" + ADVICE)}, "something new", "fix what torch says"),
+        ({"init": "__import__('os').abort()"}, "ended by signal 6 (SIGABRT)", "fix what torch says"),
         ({"name": "Tesla T4"}, "disagree on the name", "by its UUID"),
         ({"sm_count": 108}, "disagree on the SM count", "by its UUID"),
     ],
 )
 def test_a_torch_that_does_not_reach_the_gpu(
-    fake_nvml, tmp_path: Path, torch: dict, seen: str, mend: str
+    fake_nvml, tmp_path: Path, torch: dict, seen: str, fix: str
 ) -> None:
     check = examined(dict(fake_nvml("h200"), PYTHONPATH=torch_in(tmp_path, **torch)))["GPU 0 in torch"]
     assert check["status"] == "fail"
     assert seen in check["seen"]
-    assert mend in check["mend"]
+    assert fix in check["fix"]
     assert "stacktrace" not in check["seen"]
 
 
@@ -261,11 +259,11 @@ def test_torch_versions(torch: str | None, status: str) -> None:
     assert by_name(check_up(report, {}))["torch"][0].status == status
 
 
-def test_what_holds_each_gpu_back_is_a_warning_with_its_mend(inside_nvml) -> None:
+def test_what_holds_each_gpu_back_is_a_warning_with_its_fix(inside_nvml) -> None:
     inside_nvml("four", faults=[Fault("nvmlDeviceGetPersistenceMode", values=[1])])
     checks = by_name(check_up(probe(), {}))
     assert [c.status for c in checks["GPU 0"]] == ["ok"]
-    assert (checks["GPU 2"][0].status, checks["GPU 2"][0].mend) == (
+    assert (checks["GPU 2"][0].status, checks["GPU 2"][0].fix) == (
         "warn",
         "restore it: nvidia-smi -i 2 -pl 450",
     )
@@ -309,13 +307,13 @@ def test_a_compute_mode_that_keeps_a_run_out(
     failures = [c for c in checks if c.status == "fail"]
     assert [c.seen for c in failures] == ([] if seen is None else [seen])
     assert sum("compute mode" in c.seen for c in checks) == (1 if mode else 0)
-    assert all("nvidia-smi -i 0 -c DEFAULT" in c.mend for c in failures)
+    assert all("nvidia-smi -i 0 -c DEFAULT" in c.fix for c in failures)
 
 
 def test_persistence_mode_off_is_a_warning(inside_nvml) -> None:
     inside_nvml("t4")
     (_, persistence) = by_name(check_up(probe(), {}))["GPU 0"]
-    assert (persistence.status, persistence.mend) == ("warn", "nvidia-smi -i 0 -pm 1")
+    assert (persistence.status, persistence.fix) == ("warn", "nvidia-smi -i 0 -pm 1")
 
 
 class TestHost:
@@ -326,7 +324,7 @@ class TestHost:
         (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
         (tmp_path / "sys/fs/cgroup/cpu.max").write_text("50000 100000\n")
         check = self.checks(tmp_path)["processors"]
-        assert (check.status, "OMP_NUM_THREADS=1" in (check.mend or "")) == ("warn", True)
+        assert (check.status, "OMP_NUM_THREADS=1" in (check.fix or "")) == ("warn", True)
         (tmp_path / "sys/fs/cgroup/cpu.max").write_text("max 100000\n")
         assert self.checks(tmp_path)["processors"].status == "ok"
 

@@ -35,18 +35,18 @@ def test_ready_on_a_machine_without_a_gpu(tmp_path: Path) -> None:
     assert re.search(rf"results folder +{tmp_path}", done.stdout)
 
 
-def test_every_failure_and_warning_has_a_mend(fake_nvml) -> None:
+def test_every_failure_and_warning_has_a_fix(fake_nvml) -> None:
     environment = dict(fake_nvml("four"), NVIDIA_TF32_OVERRIDE="1", CUDA_VISIBLE_DEVICES="0,0")
     done = doctor(environment, "--json")
     assert (done.returncode, done.stderr) == (1, "")
     document = json.loads(done.stdout)
     assert document["failed"] is True
-    assert all(c["mend"] for c in document["checks"] if c["status"] != "ok")
+    assert all(c["fix"] for c in document["checks"] if c["status"] != "ok")
     failures = {c["name"] for c in document["checks"] if c["status"] == "fail"}
     assert {"CUDA_VISIBLE_DEVICES", "environment"} <= failures
 
 
-def test_each_mend_follows_what_it_mends(fake_nvml) -> None:
+def test_each_fix_follows_what_it_fixes(fake_nvml) -> None:
     lines = doctor(fake_nvml("t4")).stdout.splitlines()
     at = next(n for n, line in enumerate(lines) if "persistence mode is off" in line)
     assert lines[at].startswith("warn    GPU 0 ")

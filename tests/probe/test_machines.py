@@ -10,7 +10,7 @@ from nvml.script import DATA, Fault
 from nvml.synthetic import MACHINES, text
 
 from gpubench.probe import nvidia, select
-from gpubench.probe.held_back import held_back
+from gpubench.probe.limits import limits
 from gpubench.probe.preflight import preflight
 from gpubench.probe.probe import probe
 from gpubench.probe.select import select_device
@@ -105,7 +105,7 @@ def test_a_virtual_gpu_says_that_it_is_one(inside_nvml) -> None:
     inside_nvml("vgpu")
     report = nvidia.BACKEND.devices()
     assert report.devices[0].gpu_key is None  # half an A10 is not an A10
-    assert "virtual GPU (vgpu)" in held_back(report.devices[0], report.states[0])[0]
+    assert "virtual GPU (vgpu)" in limits(report.devices[0], report.states[0])[0]
 
 
 def test_a_laptop_has_timings_and_no_power(inside_nvml) -> None:
@@ -120,7 +120,7 @@ def test_a_laptop_has_timings_and_no_power(inside_nvml) -> None:
 def test_four_gpus_each_with_its_own_hindrance(inside_nvml) -> None:
     inside_nvml("four")
     report = nvidia.BACKEND.devices()
-    said = ["; ".join(held_back(d, s)) for d, s in zip(report.devices, report.states, strict=True)]
+    said = ["; ".join(limits(d, s)) for d, s in zip(report.devices, report.states, strict=True)]
     assert said[0] == ""
     assert said[1].startswith("PCIe link of x4")
     assert said[2].startswith("power limit 300 W of 450 W (67 %)")

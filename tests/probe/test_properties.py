@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpubench.errors import MisuseError
 from gpubench.models import DeviceProfile
 from gpubench.probe import cpu, system
-from gpubench.probe.checkup_host import host_checks
+from gpubench.probe.checkup import host_checks
 from gpubench.probe.identity import bus_id
 from gpubench.probe.nvml_driver import mask, module_version
 from gpubench.probe.nvml_profile import CLOCK_EVENTS, event_names

@@ -27,8 +27,8 @@ def gpu():
 
 
 def test_torch_sees_the_same_device(gpu) -> None:
-    seen, mend = torch_view(gpu)
-    assert mend is None, seen
+    seen, fix = torch_view(gpu)
+    assert fix is None, seen
 
 
 def test_what_a_ranking_needs_is_known(gpu) -> None:

@@ -40,7 +40,7 @@ def _a_cuda_13_build(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "what", "mend"),
+    ("words", "what", "fix"),
     [
         (TOO_OLD, "built for a newer CUDA", "install its CUDA 11 build"),
         ("CUDA driver version is insufficient for CUDA runtime version", "built for a newer CUDA", "CUDA 11"),
@@ -77,11 +77,11 @@ def _a_cuda_13_build(monkeypatch) -> None:
     ],
 )
 @pytest.mark.parametrize("way", [str, lambda words: words + ADVICE, lambda words: scrub(words + ADVICE)])
-def test_the_words_of_torch_and_cuda(words: str, what: str, mend: str, way) -> None:
+def test_the_words_of_torch_and_cuda(words: str, what: str, fix: str, way) -> None:
     problem = explain(way(words), P100)
     assert (problem.exit_code, problem.backend) == (3, "torch")
     assert what in problem.seen()
-    assert mend in problem.mend
+    assert fix in problem.fix
     line = problem.line()
     assert "\n" not in line
     assert "DSA" not in line
@@ -93,7 +93,7 @@ def test_both_versions_are_named_and_torchs_word_for_the_drivers_counts() -> Non
     )
     untold = replace(P100, cuda_driver_version=None, driver_version=None)
     assert explain(TOO_OLD, untold).value == "torch 2.13.0+cu130 needs CUDA 13.0, the driver has CUDA 11.4"
-    assert explain(TOO_OLD).mend == explain(TOO_OLD, P100).mend
+    assert explain(TOO_OLD).fix == explain(TOO_OLD, P100).fix
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_both_versions_are_named_and_torchs_word_for_the_drivers_counts() -> Non
     ],
 )
 def test_which_build_has_kernels_for_a_card(capability: tuple[int, int], build: str) -> None:
-    assert f"install its {build}" in no_kernels(replace(P100, compute_capability=capability), ["sm_90"]).mend
+    assert f"install its {build}" in no_kernels(replace(P100, compute_capability=capability), ["sm_90"]).fix
 
 
 def test_what_is_not_known_is_left_in_torchs_words_without_its_advice() -> None:

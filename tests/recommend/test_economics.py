@@ -73,11 +73,6 @@ def test_idle_power_is_paid_by_the_useful_hours():
     assert eco.energy_usd_per_hour(650, 1.3, 0.15, idle_w=60, utilisation=0.5) == pytest.approx(0.13845)
 
 
-def test_rent_at_equal_throughput():
-    """2.99 USD/h for 3,000/s is 2.99 x 1500 / 3000 = 1.495 USD/h for 1,500/s."""
-    assert eco.equivalent_rent(2.99, 1500, 3000) == pytest.approx(1.495)
-
-
 def test_never():
     assert eco.break_even_hours(1000, 0, 0.10, 0.12) is None
     assert eco.break_even_utilisation(None, 4) is None

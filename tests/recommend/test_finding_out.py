@@ -9,7 +9,7 @@ import pytest
 
 from gpubench.models import Pricing
 from gpubench.recommend.finding_out import saving_usd
-from gpubench.recommend.trial import TRIAL_MINUTES
+from gpubench.recommend.skypilot import TRIAL_MINUTES
 
 from .builders import H100, L4, estimate, offer, rank_of
 

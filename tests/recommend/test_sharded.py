@@ -15,7 +15,7 @@ from gpubench.profile import profile_of
 from gpubench.recommend.gather import MOST_SHARING, Runs, gather
 from gpubench.recommend.judge import judge
 from gpubench.recommend.request import RankRequest, check
-from gpubench.recommend.trial import runs_of
+from gpubench.recommend.skypilot import runs_of
 from gpubench.sections.data import ReportData
 from gpubench.sections.value import offers as offers_table
 from gpubench.specs import load_specs

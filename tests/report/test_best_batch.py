@@ -8,7 +8,7 @@ import pytest
 from gpubench.effects import amp_effects
 from gpubench.models import Execution, Precision
 from gpubench.report.export import as_csv
-from gpubench.sections.processor import contests
+from gpubench.sections.processor import cpu_gpu_pairs
 
 from . import samples
 from .test_deeper_sections import table_of
@@ -67,7 +67,7 @@ def test_the_fastest_is_one_at_a_named_batch_where_there_is_one(data) -> None:
     (row,) = table_of("feeding", alone).rows
     assert row[0].endswith("batch 250,000, largest that fits")
     both = samples.report_data(data.runs[0], samples.cpu_run())
-    (found,) = [c for c in contests(both) if c.cpu.case.workload == "cnn"]
+    (found,) = [c for c in cpu_gpu_pairs(both) if c.cpu.case.workload == "cnn"]
     assert found.gpu.case.batch_size == 512
 
 

@@ -23,7 +23,7 @@ from gpubench.models import (
     TelemetrySample,
 )
 from gpubench.report.page import render
-from gpubench.sections.processor import contests
+from gpubench.sections.processor import cpu_gpu_pairs
 from gpubench.sections.roofline import points_of
 from gpubench.sections.stability import deviations
 from gpubench.sections.telemetry import GAP_S, MOST_POINTS, strip, timeline
@@ -214,7 +214,7 @@ def test_a_micro_benchmark_stands_beside_what_the_device_did_meanwhile():
 
 def test_the_gpu_is_compared_with_the_cpu_and_the_batches_are_said_to_differ():
     data = samples.report_data(samples.h200_run(), samples.cpu_run())
-    found = {c.cpu.case.workload: c for c in contests(data)}
+    found = {c.cpu.case.workload: c for c in cpu_gpu_pairs(data)}
     assert set(found) == {"cnn", "lstm", "vgg16"}
     assert found["vgg16"].factor.value == pytest.approx(3259 * 1.31, rel=0.02)
     assert not found["vgg16"].equal
@@ -225,7 +225,7 @@ def test_equal_batches_are_preferred():
     gpu = samples.h200_run(
         measurements=(*samples.h200_run().measurements, samples.measurement(samples.case("cnn", 64), 0.00035))
     )
-    found = {c.cpu.case.workload: c for c in contests(samples.report_data(gpu, samples.cpu_run()))}
+    found = {c.cpu.case.workload: c for c in cpu_gpu_pairs(samples.report_data(gpu, samples.cpu_run()))}
     assert found["cnn"].equal
     assert found["cnn"].gpu.case.batch_size == found["cnn"].cpu.case.batch_size == 64
     text = words_of("processor", samples.report_data(gpu, samples.cpu_run()))
@@ -459,7 +459,7 @@ def test_a_capped_power_limit_stands_out_beside_the_device():
 def test_a_page_about_the_cpu_still_knows_the_gpu_of_the_same_folder():
     data = samples.report_data(samples.h200_run(), samples.cpu_run(), about=samples.cpu_run().run_id)
     assert data.is_cpu
-    assert {c.gpu.run.device.name for c in contests(data)} == {"NVIDIA H200"}
+    assert {c.gpu.run.device.name for c in cpu_gpu_pairs(data)} == {"NVIDIA H200"}
     assert "also holds runs of NVIDIA H200" in words_of("evidence", data)
 
 

@@ -200,10 +200,7 @@ class Device:
         written = _chosen(kind, args, kwargs)
         if recorder is not None:
             recorder.before(written)
-        if "convolution" in kind.name and "backward" not in kind.name:
-            self._try_algorithms(tensors)
-        if kind.name in _PRODUCTS:
-            self._give_workspace()
+        self._prepare_library(kind, tensors)
         if kind.name not in _FREE:
             self.machine.launch(kind.name)
         out = self._compute(kind, func, args, kwargs)
@@ -270,6 +267,13 @@ class Device:
                 raise RaceError(
                     f"written by stream {written[0]}, used by stream {self.machine.stream.number}"
                 )
+
+    def _prepare_library(self, kind: Kind, tensors: list[Tensor]) -> None:
+        """Take what cuDNN and cuBLAS take before they compute."""
+        if "convolution" in kind.name and "backward" not in kind.name:
+            self._try_algorithms(tensors)
+        if kind.name in _PRODUCTS:
+            self._give_workspace()
 
     def _try_algorithms(self, tensors: list[Tensor]) -> None:
         """Take cuDNN's workspace for a shape not seen before, and give it back: it raises the peak.

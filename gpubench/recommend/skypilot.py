@@ -129,7 +129,9 @@ _REGION = re.compile(r"[a-z]+-[a-z]+-?\d\w*|[a-z]+us\d?|[a-z]+(?:europe|north|so
 _KEEP = re.compile(r"[^a-z0-9]+")
 
 
-def check_trial(count: int | None, folder: Path | None, minutes: float, wheel: Path | None = None) -> None:
+def check_task_options(
+    count: int | None, folder: Path | None, minutes: float, wheel: Path | None = None
+) -> None:
     """Say what is wrong with the options of a trial.
 
     Raises:
@@ -143,7 +145,7 @@ def check_trial(count: int | None, folder: Path | None, minutes: float, wheel: P
         raise MisuseError(f"--try {count} for {minutes:g} minutes: both must be above 0")
 
 
-def write_trials(
+def write_task_files(
     rows: Sequence[RankedOffer],
     request: RankRequest,
     count: int,

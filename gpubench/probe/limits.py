@@ -10,7 +10,7 @@ from gpubench.units import format_number, format_percent, plain
 _NARROW_LINK = 4
 
 
-def held_back(device: DeviceProfile, state: DeviceState | None) -> list[str]:
+def limits(device: DeviceProfile, state: DeviceState | None) -> list[str]:
     """One line for each thing in the way, with what to do where something can be done."""
     found = []
     limit, default = device.power_limit_w, device.power_limit_default_w

@@ -27,7 +27,7 @@ from gpubench.models import (
     Switches,
 )
 from gpubench.record import store
-from gpubench.record.trust import examine
+from gpubench.record.run_check import check_run
 
 
 def launch(index=0, step_s=0.1, spread=0.01, **changes):
@@ -76,9 +76,9 @@ def gpubench(*arguments):
 
 
 def test_a_sound_run_is_trustworthy(make_run):
-    trust = examine(with_launch(make_run(), launch()))
-    assert trust.doubts == ()
-    assert trust.trustworthy
+    found = check_run(with_launch(make_run(), launch()))
+    assert found.issues == ()
+    assert found.trustworthy
 
 
 @pytest.mark.parametrize(
@@ -92,11 +92,11 @@ def test_a_sound_run_is_trustworthy(make_run):
     ],
 )
 def test_what_speaks_against_a_row_is_named_with_what_to_do(make_run, changes, kind):
-    trust = examine(with_launch(make_run(), launch(**changes)))
-    (doubt,) = [d for d in trust.doubts if d.kind == kind]
-    assert doubt.weight == "problem"
-    assert ";" in doubt.text
-    assert not trust.trustworthy
+    found = check_run(with_launch(make_run(), launch(**changes)))
+    (issue,) = [d for d in found.issues if d.kind == kind]
+    assert issue.weight == "problem"
+    assert ";" in issue.text
+    assert not found.trustworthy
 
 
 @pytest.mark.parametrize("kind", [FindingKind.POWER_CAPPED, FindingKind.SHARED_GPU])
@@ -104,24 +104,24 @@ def test_what_speaks_against_the_whole_run_is_named(make_run, kind):
     run = msgspec.structs.replace(
         with_launch(make_run(), launch()), findings=(Finding(kind=kind, value=0.6),)
     )
-    trust = examine(run)
-    assert [(d.kind, d.case, d.weight) for d in trust.doubts] == [(kind, None, "problem")]
+    found = check_run(run)
+    assert [(d.kind, d.case, d.weight) for d in found.issues] == [(kind, None, "problem")]
 
 
 def test_missing_energy_and_telemetry_are_notes(make_run):
     long = launch(energy_source=None, step_s=1.0)
-    trust = examine(with_launch(make_run(), long))
-    assert [(d.kind, d.weight) for d in trust.doubts] == [("NO_ENERGY_COUNTER", "note")]
-    assert trust.trustworthy
+    found = check_run(with_launch(make_run(), long))
+    assert [(d.kind, d.weight) for d in found.issues] == [("NO_ENERGY_COUNTER", "note")]
+    assert found.trustworthy
     assert FindingKind.NO_TELEMETRY in INFORMATIVE
 
 
 def test_a_run_that_was_cut_off_and_what_it_never_reached_are_problems(make_run):
     run = with_launch(make_run(), launch())
     other = msgspec.structs.replace(run.planned[0], workload="vgg16")
-    trust = examine(msgspec.structs.replace(run, finished_at=None, planned=(*run.planned, other)))
-    assert {d.kind for d in trust.doubts} == {"UNFINISHED", "NOT_MEASURED"}
-    assert all(f"`gpubench run --resume {run.run_id}`" in d.text for d in trust.doubts)
+    found = check_run(msgspec.structs.replace(run, finished_at=None, planned=(*run.planned, other)))
+    assert {d.kind for d in found.issues} == {"UNFINISHED", "NOT_MEASURED"}
+    assert all(f"`gpubench run --resume {run.run_id}`" in d.text for d in found.issues)
 
 
 def test_a_run_that_was_interrupted_and_its_case_say_so_and_how_to_go_on(make_run):
@@ -129,22 +129,22 @@ def test_a_run_that_was_interrupted_and_its_case_say_so_and_how_to_go_on(make_ru
     cut = msgspec.structs.replace(
         run.measurements[0], status=Status.INTERRUPTED, reason="stopped during warm-up"
     )
-    trust = examine(
+    found = check_run(
         msgspec.structs.replace(
             run, finished_at="2026-11-20T00:10:00Z", interrupted=True, measurements=(cut,)
         )
     )
-    assert [d.kind for d in trust.doubts[:2]] == ["INTERRUPTED", "INTERRUPTED"]
-    assert all(f"`gpubench run --resume {run.run_id}`" in d.text for d in trust.doubts[:2])
-    assert trust.doubts[1].text.startswith("interrupted: stopped during warm-up")
+    assert [d.kind for d in found.issues[:2]] == ["INTERRUPTED", "INTERRUPTED"]
+    assert all(f"`gpubench run --resume {run.run_id}`" in d.text for d in found.issues[:2])
+    assert found.issues[1].text.startswith("interrupted: stopped during warm-up")
 
 
 def test_a_case_that_ran_out_of_time_has_a_next_action(make_run):
     run = with_launch(make_run(), launch())
     late = msgspec.structs.replace(run.measurements[0], status=Status.TIMEOUT, reason="the time limit came")
-    (doubt, *_) = examine(msgspec.structs.replace(run, measurements=(late,))).doubts
-    assert doubt.text.startswith("timeout: the time limit came; go on with ")
-    assert f"`gpubench run --resume {run.run_id}`, with more time" in doubt.text
+    (issue, *_) = check_run(msgspec.structs.replace(run, measurements=(late,))).issues
+    assert issue.text.startswith("timeout: the time limit came; go on with ")
+    assert f"`gpubench run --resume {run.run_id}`, with more time" in issue.text
 
 
 def test_more_gpus_than_can_be_are_not_believed(make_run):
@@ -153,14 +153,14 @@ def test_more_gpus_than_can_be_are_not_believed(make_run):
     eight = msgspec.structs.replace(
         one, case=msgspec.structs.replace(one.case, gpu_count=8), launches=(launch(step_s=0.04),)
     )
-    trust = examine(msgspec.structs.replace(run, measurements=(one, eight)))
-    (scaling,) = [d for d in trust.doubts if d.kind == "SCALING"]
+    found = check_run(msgspec.structs.replace(run, measurements=(one, eight)))
+    (scaling,) = [d for d in found.issues if d.kind == "SCALING"]
     assert (scaling.weight, scaling.value, scaling.limit) == (
         "problem",
         pytest.approx(20),
         pytest.approx(8.4),
     )
-    assert "INVALID" in {d.kind for d in trust.doubts}
+    assert "INVALID" in {d.kind for d in found.issues}
 
 
 def card(run, **changes):
@@ -175,25 +175,25 @@ def product(value, **changes):
 def test_micro_benchmarks_are_examined_too(make_run):
     run = card(with_launch(make_run(), launch()), gpu_key="nvidia-h200-sxm-141gb")
     wide = product(7e14, findings=(Finding(kind=FindingKind.NOT_CONVERGED, value=0.2, limit=0.02),))
-    trust = examine(msgspec.structs.replace(run, measurements=(), planned=(), micro=(wide,)))
-    assert [(d.kind, d.micro, d.weight) for d in trust.doubts] == [
+    found = check_run(msgspec.structs.replace(run, measurements=(), planned=(), micro=(wide,)))
+    assert [(d.kind, d.micro, d.weight) for d in found.issues] == [
         ("NOT_CONVERGED", "gemm bf16 4096", "problem")
     ]
-    beside = examine(msgspec.structs.replace(run, micro=(wide,)))
-    assert [(d.micro, d.weight) for d in beside.doubts] == [("gemm bf16 4096", "note")]
-    trust = examine(msgspec.structs.replace(run, micro=(product(9e15),)))
-    (doubt,) = trust.doubts
-    assert (doubt.kind, doubt.limit) == ("IMPLAUSIBLE", 1.0)
-    assert doubt.value == pytest.approx(9.1, rel=0.01)
-    assert examine(msgspec.structs.replace(run, micro=(product(9e14),))).trustworthy
+    beside = check_run(msgspec.structs.replace(run, micro=(wide,)))
+    assert [(d.micro, d.weight) for d in beside.issues] == [("gemm bf16 4096", "note")]
+    found = check_run(msgspec.structs.replace(run, micro=(product(9e15),)))
+    (issue,) = found.issues
+    assert (issue.kind, issue.limit) == ("IMPLAUSIBLE", 1.0)
+    assert issue.value == pytest.approx(9.1, rel=0.01)
+    assert check_run(msgspec.structs.replace(run, micro=(product(9e14),))).trustworthy
 
 
 def test_a_power_cap_is_seen_in_the_stored_limits(make_run):
     run = card(with_launch(make_run(), launch()), power_limit_w=300.0, power_limit_default_w=700.0)
-    (doubt,) = examine(run).doubts
-    assert (doubt.kind, doubt.case, doubt.weight) == ("POWER_CAPPED", None, "problem")
-    assert doubt.value == pytest.approx(0.429)
-    assert examine(card(run, power_limit_w=690.0)).doubts == ()
+    (issue,) = check_run(run).issues
+    assert (issue.kind, issue.case, issue.weight) == ("POWER_CAPPED", None, "problem")
+    assert issue.value == pytest.approx(0.429)
+    assert check_run(card(run, power_limit_w=690.0)).issues == ()
 
 
 GUARDS = {
@@ -206,11 +206,11 @@ GUARDS = {
 @pytest.mark.parametrize("name", GUARDS)
 def test_a_guard_that_did_not_run_is_named_and_is_no_fault(make_run, name):
     value, words = GUARDS[name]
-    trust = examine(with_launch(make_run(), launch(**{name: value})))
-    (doubt,) = trust.doubts
-    assert (doubt.kind, doubt.weight) == ("NOT_CHECKED", "note")
-    assert doubt.text.endswith(words)
-    assert trust.trustworthy
+    found = check_run(with_launch(make_run(), launch(**{name: value})))
+    (issue,) = found.issues
+    assert (issue.kind, issue.weight) == ("NOT_CHECKED", "note")
+    assert issue.text.endswith(words)
+    assert found.trustworthy
 
 
 def test_guards_are_due_where_the_case_and_the_device_have_them(make_run):
@@ -223,31 +223,31 @@ def test_guards_are_due_where_the_case_and_the_device_have_them(make_run):
     )
     bare = launch(switches=on, precision_errors={})
     run = with_launch(make_run(), bare, precision=Precision.AMP_FP16, execution=Execution.GRAPH)
-    assert {d.text.rpartition(": ")[2] for d in examine(run).doubts} == {
+    assert {d.text.rpartition(": ")[2] for d in check_run(run).issues} == {
         "graph against eager",
         "skipped steps",
         "matrix product and convolution against float64",
     }
     compiled = with_launch(make_run(), launch(), execution=Execution.COMPILE)
-    assert [d.text.rpartition(": ")[2] for d in examine(compiled).doubts] == ["compile against eager"]
+    assert [d.text.rpartition(": ")[2] for d in check_run(compiled).issues] == ["compile against eager"]
     run = with_launch(make_run(), launch(reference_error=None))
-    assert examine(card(run, backend="cpu")).doubts == ()
-    assert "memory errors" in examine(card(run, ecc_enabled=True)).doubts[-1].text
+    assert check_run(card(run, backend="cpu")).issues == ()
+    assert "memory errors" in check_run(card(run, ecc_enabled=True)).issues[-1].text
     short = launch(loss_curve=())
     short = msgspec.structs.replace(short, rounds=short.rounds[:4])
-    assert "falling loss" in examine(with_launch(make_run(), short)).doubts[0].text
+    assert "falling loss" in check_run(with_launch(make_run(), short)).issues[0].text
     unknown = with_launch(make_run(), launch())
     (row,) = unknown.measurements
     row = msgspec.structs.replace(row, peak_flops_per_s=None)
-    assert "peak" in examine(msgspec.structs.replace(unknown, measurements=(row,))).doubts[0].text
+    assert "peak" in check_run(msgspec.structs.replace(unknown, measurements=(row,))).issues[0].text
 
 
 def test_a_quick_run_says_that_it_did_not_wait_for_the_temperature(make_run):
     run = msgspec.structs.replace(with_launch(make_run(), launch()), budget="quick")
-    (doubt,) = examine(run).doubts
-    assert (doubt.kind, doubt.weight) == ("TEMPERATURE_NOT_JUDGED", "note")
+    (issue,) = check_run(run).issues
+    assert (issue.kind, issue.weight) == ("TEMPERATURE_NOT_JUDGED", "note")
     blind = msgspec.structs.replace(with_launch(make_run(), launch(telemetry_source="none")), budget="quick")
-    assert [d.kind for d in examine(blind).doubts] == ["NO_TELEMETRY"]
+    assert [d.kind for d in check_run(blind).issues] == ["NO_TELEMETRY"]
 
 
 # --- compare -----------------------------------------------------------------------------------------
@@ -445,7 +445,7 @@ def test_check_and_compare_answer_with_their_exit_codes(tmp_path, make_run):
     assert code == 1
     document = json.loads(out)
     assert document["trustworthy"] is False
-    assert document["doubts"][0]["kind"] == "HOST_BOUND"
+    assert document["issues"][0]["kind"] == "HOST_BOUND"
     wide = product(7e14, findings=(Finding(kind=FindingKind.NOT_CONVERGED, value=0.2, limit=0.02),))
     path = store.write_run(
         tmp_path / "micro", msgspec.structs.replace(sound, micro=(wide,), measurements=(), planned=())

@@ -16,17 +16,17 @@ from gpubench.models import Pricing
 from gpubench.options import words_of
 from gpubench.recommend.parcel import Parcel, pack
 from gpubench.recommend.request import Range, RankRequest
-from gpubench.recommend.trial import (
+from gpubench.recommend.skypilot import (
     ACCELERATORS,
     ACCELERATORS_AT,
     CLOUDS,
     WITHOUT_AUTOSTOP,
     WITHOUT_SPOT,
-    check_trial,
+    check_task_options,
     runs_of,
     task_of,
     task_text,
-    write_trials,
+    write_task_files,
 )
 from gpubench.specs import load_specs
 
@@ -40,7 +40,7 @@ PARCEL = Parcel({"gpubench-1-py3-none-any.whl": b"packed"}, "gpubench-1-py3-none
 
 @pytest.fixture(autouse=True)
 def _no_packing(monkeypatch, request):
-    """Packing reads every file of the package; tests/recommend/test_trial_loop.py does it for real."""
+    """Packing reads every file of the package; tests/recommend/test_skypilot_loop.py does it for real."""
     if "packs" not in request.fixturenames:
         names = {"references": {}, "wheel": PARCEL.wheel, "files": PARCEL.files}
         monkeypatch.setattr(
@@ -75,7 +75,7 @@ def ranking():
 
 
 def test_the_best_offer_of_each_gpu_that_can_be_rented_is_written(tmp_path):
-    files, passed = write_trials(ranking().rows, VGG16, 3, tmp_path / "tasks", minutes=10)
+    files, passed = write_task_files(ranking().rows, VGG16, 3, tmp_path / "tasks", minutes=10)
     assert [file.name for file in files] == ["try-1-gcp-1x-l4.yaml", "try-2-aws-1x-h100.yaml", "try.sh"]
     assert passed == ["civo 1RTX5090: SkyPilot does not rent from it"]
     task = yaml.safe_load(files[1].read_text())
@@ -111,7 +111,7 @@ def test_the_yaml_says_what_the_data_says():
 
 
 def test_the_script_is_a_shell_script_that_takes_every_machine_down(tmp_path):
-    files, _ = write_trials(ranking().rows, VGG16, 2, tmp_path, minutes=10)
+    files, _ = write_task_files(ranking().rows, VGG16, 2, tmp_path, minutes=10)
     script = files[-1]
     assert subprocess.run(["sh", "-n", str(script)], check=False).returncode == 0
     text = script.read_text()
@@ -132,7 +132,7 @@ def test_the_script_takes_down_what_it_launched_be_it_in_vain_and_asks_again_whe
         ends = launched if name == "sky" else 0
         tool.write_text(f'#!/bin/sh\necho "{name} $* in $(basename "$PWD")" >> "{log}"\nexit {ends}\n')
         tool.chmod(0o755)
-    files, _ = write_trials(ranking().rows, VGG16, 1, tmp_path / "tasks", minutes=10, asked_in=asked_in)
+    files, _ = write_task_files(ranking().rows, VGG16, 1, tmp_path / "tasks", minutes=10, asked_in=asked_in)
     done = subprocess.run(
         ["sh", str(files[-1])],
         cwd="/",
@@ -154,7 +154,7 @@ def test_hostile_names_stay_data(tmp_path):
     hostile = offer(H100, 3.0, provider="aws", instance="x'; rm -rf /\n#", region="$(reboot)")
     rows = rank_of([hostile], {H100: 3000}).rows
     request = RankRequest(workloads=("a'; reboot #",), regions=("$(reboot)",))
-    files, _ = write_trials(rows, request, 1, tmp_path, minutes=10)
+    files, _ = write_task_files(rows, request, 1, tmp_path, minutes=10)
     task = yaml.safe_load(files[0].read_text())
     assert task["resources"]["infra"] == "aws"
     assert task["resources"]["accelerators"] == "H100:1"
@@ -172,13 +172,13 @@ def test_a_cloud_may_name_a_gpu_in_its_own_way_or_not_have_it():
     assert task(sxm)["resources"]["accelerators"] == "H100-SXM:1"
     pcie = "nvidia-tesla-v100-pcie-16gb"
     rows = rank_of([offer(pcie, 0.2, provider="runpod"), sxm], {pcie: 400, H100: 3000}).rows
-    chosen, passed = write_trials_of(rows)
+    chosen, passed = task_files_of(rows)
     assert [row.offer for row in chosen] == [sxm]
     assert "SkyPilot has no name for this GPU there" in passed[0]
 
 
-def write_trials_of(rows):
-    from gpubench.recommend.trial import _choose
+def task_files_of(rows):
+    from gpubench.recommend.skypilot import _choose
 
     return _choose(rows, 2)
 
@@ -193,17 +193,17 @@ def test_our_names_are_known_gpus():
 
 def test_misuse(tmp_path):
     with pytest.raises(MisuseError, match="go together"):
-        check_trial(3, None, 10)
+        check_task_options(3, None, 10)
     with pytest.raises(MisuseError, match="above 0"):
-        check_trial(0, tmp_path, 10)
+        check_task_options(0, tmp_path, 10)
     with pytest.raises(MisuseError, match="--try N --out DIR"):
-        check_trial(None, None, 10, tmp_path / "gpubench-1-py3-none-any.whl")
+        check_task_options(None, None, 10, tmp_path / "gpubench-1-py3-none-any.whl")
     rows = rank_of([offer(H100)], {H100: 3000}).rows
     with pytest.raises(MisuseError, match="none of the ranked offers"):
-        write_trials(rows, VGG16, 1, tmp_path, minutes=10)
+        write_task_files(rows, VGG16, 1, tmp_path, minutes=10)
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot write"):
-        write_trials(ranking().rows, VGG16, 1, tmp_path / "file", minutes=10)
+        write_task_files(ranking().rows, VGG16, 1, tmp_path / "file", minutes=10)
 
 
 # --- the question, replayed -------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ def test_the_script_asks_the_same_question_again_in_the_folder_it_was_asked_in(t
         mix={}, rent_or_buy="rent", utilization=Range(0.2, 0.3, 0.9), as_of="2026-11-20",
     )  # fmt: skip
     asked_in = tmp_path / "a folder"
-    files, _ = write_trials(ranking().rows, request, 1, tmp_path, minutes=10, asked_in=asked_in)
+    files, _ = write_task_files(ranking().rows, request, 1, tmp_path, minutes=10, asked_in=asked_in)
     *_, go, add, again = files[-1].read_text().splitlines()
     assert shlex.split(go)[:2] == ["cd", str(asked_in)]
     assert shlex.split(add)[-4:-2] == ["--results", "my results"]
@@ -336,10 +336,10 @@ def test_nothing_is_written_through_a_link(tmp_path):
     out.mkdir()
     (out / "work").symlink_to(elsewhere)
     with pytest.raises(StorageError, match="it is a link"):
-        write_trials(ranking().rows, VGG16, 1, out, minutes=10)
+        write_task_files(ranking().rows, VGG16, 1, out, minutes=10)
     (out / "work").unlink()
     (out / "try.sh").symlink_to(elsewhere / "planted")
-    write_trials(ranking().rows, VGG16, 1, out, minutes=10)
+    write_task_files(ranking().rows, VGG16, 1, out, minutes=10)
     assert not any(elsewhere.iterdir())
     assert "mktemp -d" in (out / "try.sh").read_text(), "what is fetched goes into a folder of its own"
 
@@ -358,7 +358,7 @@ def test_a_cloud_that_cannot_stop_a_machine_by_itself_is_not_asked_to():
 def test_a_spot_price_where_skypilot_rents_none_is_passed_over():
     spot = offer(H100, 1.0, provider="lambda", instance="gpu_1x_h100_sxm5", pricing=Pricing.SPOT)
     rows = rank_of([spot, offer(H100, 3.0, provider="aws")], {H100: 3000}, spot=True).rows
-    chosen, passed = write_trials_of(rows)
+    chosen, passed = task_files_of(rows)
     assert [row.offer.provider for row in chosen] == ["aws"]
     assert "no spot machine" in passed[0]
 
@@ -368,7 +368,7 @@ def test_skypilot_accepts_the_task(tmp_path):
     """Opt-in: needs SkyPilot (pip install skypilot), which is no dependency of ours."""
     jsonschema = pytest.importorskip("jsonschema")
     schemas = pytest.importorskip("sky.utils.schemas")
-    files, _ = write_trials(ranking().rows, VGG16, 2, tmp_path, minutes=10)
+    files, _ = write_task_files(ranking().rows, VGG16, 2, tmp_path, minutes=10)
     assert len(files) == 3, "two tasks and the script that runs them"
     for file in files[:-1]:
         task = yaml.safe_load(file.read_text())

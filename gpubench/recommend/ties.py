@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from gpubench.arrays import Flags, Floats
 
 TAIL = 0.05
 """Two offers tie while the lower one is the better of the two in at least this share of the draws."""
@@ -72,7 +71,7 @@ def bands(scores: Floats, kinds: Sequence[int]) -> tuple[list[int], list[bool]]:
     return ranks, ties
 
 
-def ties_with(scores: Floats, first: int, rows: slice) -> NDArray[np.bool_]:
+def ties_with(scores: Floats, first: int, rows: slice) -> Flags:
     """Return which rows cannot be told from row ``first``, which stands above them."""
     return np.asarray((scores[rows] >= scores[first]).mean(axis=1) >= TAIL)
 

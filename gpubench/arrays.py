@@ -1,4 +1,4 @@
-"""Array types that the rooms of prediction share."""
+"""Types of arrays, by what they hold."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-Array: TypeAlias = NDArray[np.float64]
+Floats: TypeAlias = NDArray[np.float64]
 Flags: TypeAlias = NDArray[np.bool_]
 Indices: TypeAlias = NDArray[np.int64]

@@ -9,12 +9,23 @@ import msgspec
 
 from gpubench.findings import DOUBTFUL, FindingKind, describe
 from gpubench.measure import checks
-from gpubench.models import Case, Finding, Measurement, Run, Status
-from gpubench.record.coverage import guards_not_run
+from gpubench.measure.checks import FEW_LOSSES, loss_trace
+from gpubench.models import (
+    Case,
+    DeviceProfile,
+    Execution,
+    Finding,
+    Launch,
+    Measurement,
+    Precision,
+    Run,
+    Status,
+    TaskKind,
+)
 from gpubench.units import plain
 
 
-class Doubt(msgspec.Struct, frozen=True, kw_only=True):
+class Issue(msgspec.Struct, frozen=True, kw_only=True):
     """One thing to know about a run: ``problem`` speaks against it, ``note`` does not.
 
     It concerns a case, a micro-benchmark by name and size, or, with neither, the whole run.
@@ -29,42 +40,42 @@ class Doubt(msgspec.Struct, frozen=True, kw_only=True):
     limit: float | str | None = None
 
 
-class Trust(msgspec.Struct, frozen=True, kw_only=True):
+class RunCheck(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be said about a run."""
 
     run_id: str
     cases: int
-    doubts: tuple[Doubt, ...]
+    issues: tuple[Issue, ...]
 
     @property
     def trustworthy(self) -> bool:
         """Whether nothing speaks against the run."""
-        return not any(doubt.weight == "problem" for doubt in self.doubts)
+        return not any(issue.weight == "problem" for issue in self.issues)
 
 
-def examine(run: Run) -> Trust:
+def check_run(run: Run) -> RunCheck:
     """Look at every row of a run again."""
     planned = run.launch_count or 1
     measurements = tuple(checks.judge(m, planned, run.measurements) for m in run.measurements)
-    return Trust(
+    return RunCheck(
         run_id=run.run_id,
         cases=len(measurements),
-        doubts=tuple(_doubts(run, measurements)),
+        issues=tuple(_issues(run, measurements)),
     )
 
 
-def _doubts(run: Run, measurements: tuple[Measurement, ...]) -> Iterator[Doubt]:
+def _issues(run: Run, measurements: tuple[Measurement, ...]) -> Iterator[Issue]:
     if run.interrupted or run.finished_at is None:
         kind, how = ("INTERRUPTED", "interrupted") if run.interrupted else ("UNFINISHED", "cut off")
-        yield Doubt(weight="problem", kind=kind, text=f"the run was {how}; {_resume(run)}")
+        yield Issue(weight="problem", kind=kind, text=f"the run was {how}; {_resume(run)}")
     known = {finding.kind: finding for finding in (*checks.of_run(run), *run.findings)}
     yield from (_of(finding) for finding in known.values())
     for result in run.micro:
         name = " ".join(part for part in (result.name, result.precision, result.size) if part)
         for finding in checks.judge_micro(run.device, result).findings:
-            doubt = msgspec.structs.replace(_of(finding), micro=name)
+            issue = msgspec.structs.replace(_of(finding), micro=name)
             wide = finding.kind in _WIDE and run.measurements
-            yield msgspec.structs.replace(doubt, weight="note") if wide else doubt
+            yield msgspec.structs.replace(issue, weight="note") if wide else issue
     for measurement in measurements:
         if measurement.status is not Status.OK:
             yield _status(measurement, run)
@@ -73,15 +84,15 @@ def _doubts(run: Run, measurements: tuple[Measurement, ...]) -> Iterator[Doubt]:
     missing = set(run.planned) - {m.case for m in measurements}
     for case in sorted(missing, key=lambda case: case.label):
         text = f"planned and never reached; {_resume(run)}"
-        yield Doubt(weight="problem", case=case, kind="NOT_MEASURED", text=text)
+        yield Issue(weight="problem", case=case, kind="NOT_MEASURED", text=text)
 
 
 _WIDE = frozenset({FindingKind.NOT_CONVERGED, FindingKind.NOISY})
 """Of a micro-benchmark beside measured rows: no row rests on its last per cent."""
 
 
-def _of(finding: Finding, case: Case | None = None) -> Doubt:
-    return Doubt(
+def _of(finding: Finding, case: Case | None = None) -> Issue:
+    return Issue(
         weight="problem" if finding.kind in DOUBTFUL else "note",
         case=case,
         kind=finding.kind,
@@ -95,9 +106,9 @@ def _resume(run: Run) -> str:
     return f"go on with `gpubench run --resume {plain(run.run_id)}`"
 
 
-def _status(measurement: Measurement, run: Run) -> Doubt:
+def _status(measurement: Measurement, run: Run) -> Issue:
     expected = measurement.status in {Status.UNSUPPORTED, Status.OUT_OF_MEMORY}
-    return Doubt(
+    return Issue(
         weight="note" if expected else "problem",
         case=measurement.case,
         kind=measurement.status.upper(),
@@ -107,7 +118,41 @@ def _status(measurement: Measurement, run: Run) -> Doubt:
     )
 
 
-def _not_run(guard: str, case: Case) -> Doubt:
-    return Doubt(
+def _not_run(guard: str, case: Case) -> Issue:
+    return Issue(
         weight="note", case=case, kind="NOT_CHECKED", text=f"NOT_CHECKED: this guard did not run: {guard}"
     )
+
+
+def guards_not_run(measurement: Measurement, device: DeviceProfile) -> tuple[str, ...]:
+    """Name the guards that this row was due and of which one of its launches holds no trace.
+
+    At fp32 on a CPU the row is its own reference; memory errors are only counted where ECC is on. What has a
+    finding of its own (an unknown peak, an unproven strict precision) is not named again.
+    """
+    if measurement.status is not Status.OK:
+        return ()
+    found = [name for launch in measurement.launches for name in _missing(measurement, launch, device)]
+    return tuple(dict.fromkeys(found))
+
+
+def _missing(measurement: Measurement, launch: Launch, device: DeviceProfile) -> Iterator[str]:
+    case = measurement.case
+    train = case.task is TaskKind.TRAIN
+    own_reference = device.is_cpu and case.precision is Precision.FP32
+    if launch.switches is None:
+        yield "fp32 switches read back"
+    if not launch.precision_errors and case.precision is not Precision.FP32:
+        yield "matrix product and convolution against float64"
+    if launch.reference_error is None and not own_reference:
+        yield "first loss against float32 on the CPU"
+    if launch.graph_error is None and case.execution is not Execution.EAGER:
+        yield f"{case.execution} against eager"
+    if train and len(loss_trace((launch,))) < FEW_LOSSES:
+        yield f"falling loss (it takes {FEW_LOSSES} losses)"
+    if train and launch.parameters_moved is None:
+        yield "moving parameters"
+    if train and launch.skipped_steps is None and case.precision.facts.scales_gradients:
+        yield "skipped steps"
+    if launch.memory_errors is None and device.ecc_enabled:
+        yield "memory errors"
