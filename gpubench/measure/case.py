@@ -218,6 +218,7 @@ def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadl
         if enough and index >= STEPS_BEFORE_PEAK:
             break
         seen.loss_curve.append(work.edge_loss(step(index), index))
+    hardware.drop_workspaces()  # of the stream of these steps: a graph has one of its own
     hardware.reset_peak_memory()
     context.phase(execution.facts.preparation or "first steps")
     in_time(deadline_s)
@@ -228,6 +229,7 @@ def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadl
     seen.peak_memory_bytes = hardware.peak_memory_bytes()
     if execution is not Execution.EAGER:
         seen.graph_error = guards.graph_error(work, advance)
+        hardware.drop_cache()  # what the check took beside the graph is no memory of the step
     return advance
 
 

@@ -78,7 +78,7 @@ class Hardware:
             torch.cuda.set_per_process_memory_fraction(share)
 
     def release(self) -> None:
-        """Hand cached blocks back, so that the next case starts from the same memory.
+        """Hand everything back, so that the next case starts from the same memory.
 
         The collector runs first: a model, its gradients and its graphs hold on to each other.
 
@@ -86,20 +86,22 @@ class Hardware:
             RuntimeError: As torch raises it when the device or its allocator is beyond use.
         """
         gc.collect()
+        self.drop_workspaces()
+        self.drop_cache()
+
+    def drop_workspaces(self) -> None:
+        """Take back what cuBLAS keeps for each stream that it ever computed on; graphs made before end here.
+
+        It counts as allocated, 66 MiB a stream on an H200, and has no public name up to torch 2.13.
+        """
+        clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)  # noqa: SLF001
+        if self.is_cuda and clear is not None:
+            clear()
+
+    def drop_cache(self) -> None:
+        """Hand cached blocks back to the driver."""
         if self.is_cuda:
-            hand_back()
-
-
-def hand_back() -> None:
-    """Hand back what no tensor uses, workspaces of cuBLAS and cached blocks; graphs made before end here.
-
-    cuBLAS keeps a workspace for each stream that it ever computed on, 66 MiB on an H200, which counts as
-    allocated; it has no public name up to torch 2.13.
-    """
-    clear_workspaces = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)  # noqa: SLF001
-    if clear_workspaces is not None:
-        clear_workspaces()
-    torch.cuda.empty_cache()
+            torch.cuda.empty_cache()
 
 
 def open_hardware(profile: DeviceProfile, rank: int = 0) -> Hardware:

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from strict_cuda.machine import INVALIDATED, UNJOINED, RaceError, Seen, Stream
 
 if TYPE_CHECKING:
+    from strict_cuda.memory import Block
     from strict_cuda.tensors import Device
 
 _handles = itertools.count(1)
@@ -77,6 +78,7 @@ class Recorder:
         self.inner: dict[int, int] = {}
         self.made: dict[int, weakref.ref[Any]] = {}
         self._numbers = itertools.count()
+        self.workspaces: dict[int, Block] = {}
         self._kept: dict[int, tuple[Tensor, Tensor]] = {}
         self._marks: dict[int, tuple[int, int]] = {}
         self.random_state = device.random_state.clone()
@@ -276,6 +278,8 @@ def _replay(recorder: Recorder, device: Device) -> None:
 
     machine = device.machine
     memory: dict[int, Any] = {}
+    if not device.has_workspaces(recorder.workspaces):
+        raise RaceError("a graph uses a workspace of cuBLAS that was taken back after its capture")
 
     def tensor(place: Place) -> Tensor:
         if place.inner is not None:

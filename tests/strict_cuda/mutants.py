@@ -275,10 +275,12 @@ MUTANTS = (
             "    seen.peak_memory_bytes = hardware.peak_memory_bytes()\n"
             "    if execution is not Execution.EAGER:\n"
             "        seen.graph_error = guards.graph_error(work, advance)\n"
+            "        hardware.drop_cache()  # what the check took beside the graph is no memory of the step\n"
         ),
         new=(
             "    if execution is not Execution.EAGER:\n"
             "        seen.graph_error = guards.graph_error(work, advance)\n"
+            "        hardware.drop_cache()  # what the check took beside the graph is no memory of the step\n"
             "    seen.peak_memory_bytes = hardware.peak_memory_bytes()\n"
         ),
         misleads="copies of weights and moments that only the check makes count as memory of a step",
@@ -295,24 +297,32 @@ MUTANTS = (
     Mutant(
         name="the cache is never handed back",
         file=HARDWARE,
-        old="    torch.cuda.empty_cache()\n",
-        new="    pass\n",
+        old="            torch.cuda.empty_cache()\n",
+        new="            pass\n",
         misleads="a case runs out of memory because of the one before",
         killer="test_failures.py::test_nothing_of_a_case_is_left_on_the_device",
     ),
     Mutant(
+        name="what the check of a graph took stays in the cache",
+        file=CASE,
+        old="        hardware.drop_cache()  # what the check took beside the graph is no memory of the step\n",
+        new="",
+        misleads="the device shows twice the memory that the graph needs",
+        killer="test_capture.py::test_what_the_check_of_a_graph_takes_is_handed_back_before_it_is_timed",
+    ),
+    Mutant(
         name="workspaces of cuBLAS are not handed back",
         file=HARDWARE,
-        old="        clear_workspaces()\n",
-        new="        pass\n",
+        old="            clear()\n",
+        new="            pass\n",
         misleads="the peak of a case counts the graphs that were captured before it",
         killer="test_capture.py::test_a_graph_has_the_same_peak_whatever_was_captured_before_it",
     ),
     Mutant(
         name="what eager steps have cached lies beside the steps before a capture",
         file=EXECUTION,
-        old="    hand_back()\n",
-        new="",
+        old="    torch.cuda.empty_cache()\n    side = torch.cuda.Stream()\n",
+        new="    side = torch.cuda.Stream()\n",
         misleads="a graph is said to reserve nearly twice what it takes",
         killer="test_capture.py::test_the_steps_before_a_capture_do_not_lie_beside_what_eager_steps_have_cached",
     ),

@@ -301,6 +301,12 @@ class Device:
         if number not in self._workspaces:
             pool = getattr(self.recorder, "pool", None)
             self._workspaces[number] = self.machine.memory.take(WORKSPACE_BYTES, number, pool)
+        if self.recorder is not None:
+            self.recorder.workspaces[number] = self._workspaces[number]
+
+    def has_workspaces(self, those: dict[int, memory.Block]) -> bool:
+        """Whether the workspaces that kernels were captured with are still those of their streams."""
+        return those.items() <= self._workspaces.items()
 
     def clear_workspaces(self) -> None:
         """Source: aten/src/ATen/cuda/CublasHandlePool.cpp, clearCublasWorkspaces."""

@@ -349,6 +349,22 @@ def test_a_capture_runs_nothing_and_a_replay_computes_again_into_the_same_memory
     assert out.data_ptr() == address
 
 
+def test_a_graph_does_not_keep_the_workspace_of_its_products(device):
+    x = torch.ones(4, 4, device="cuda")
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        x @ x
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        x @ x
+    graph.replay()
+    torch._C._cuda_clearCublasWorkspaces()
+    with pytest.raises(RaceError, match="workspace of cuBLAS"):
+        graph.replay()
+
+
 def test_a_graph_does_not_keep_what_it_reads(device):
     x = torch.zeros(2, device="cuda")
     warm()
