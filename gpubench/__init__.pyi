@@ -303,8 +303,8 @@ def rank(
         startup_minutes: Billed before the first step [min]. (at least 0) [default: 10, of what is
             rented]
         billing_minutes: Billing increment [min]. (above 0) [default: by the second]
-        spot_lost: Share of work repeated after spot interruptions, for example 0.2. (from 0 to below 1)
-            [default: 0]
+        spot_lost: Share of work repeated after spot interruptions, for example 0.2. (from 0 to below
+            10) [default: 0]
         storage_usd_per_month: Storage while the job runs. (at least 0) [default: 0]
         egress_usd: Egress of the job. (at least 0) [default: 0]
         tax: Tax as a share, for example 0.19. (at least 0) [default: 0]
@@ -508,8 +508,8 @@ def report(
         startup_minutes: Billed before the first step [min]. (at least 0) [default: 10, of what is
             rented]
         billing_minutes: Billing increment [min]. (above 0) [default: by the second]
-        spot_lost: Share of work repeated after spot interruptions, for example 0.2. (from 0 to below 1)
-            [default: 0]
+        spot_lost: Share of work repeated after spot interruptions, for example 0.2. (from 0 to below
+            10) [default: 0]
         storage_usd_per_month: Storage while the job runs. (at least 0) [default: 0]
         egress_usd: Egress of the job. (at least 0) [default: 0]
         tax: Tax as a share, for example 0.19. (at least 0) [default: 0]

@@ -324,7 +324,7 @@ class ChildProcess(Generic[_Report]):
 
     def _keep_output(self) -> None:
         output, printed_bytes = self._process.stdout, 0
-        assert output is not None
+        assert output is not None  # it is a pipe: _start
         with output:
             while chunk := os.read(output.fileno(), _CHUNK_BYTES):
                 self._tail += chunk

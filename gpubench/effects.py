@@ -78,7 +78,7 @@ class Effect:
     @property
     def value(self) -> float:
         """The ratio without its interval."""
-        assert self.interval.value is not None
+        assert self.interval.value is not None  # ratio refuses a row without a figure
         return self.interval.value
 
     @property
@@ -98,7 +98,7 @@ class Effect:
 
     @property
     def memory_ratio(self) -> float | None:
-        """Peak memory over that of the other; None where one is not known."""
+        """Peak of what tensors take over that of the other; None where one is not known."""
         mine, theirs = self.of.measurement.peak_memory_bytes, self.to.measurement.peak_memory_bytes
         return mine / theirs if mine is not None and theirs else None
 

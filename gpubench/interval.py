@@ -48,6 +48,24 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         """Divide by an exact positive number."""
         return self.each(lambda number: number / divisor)
 
+    def times(self, other: Interval) -> Interval:
+        """Multiply two positive figures that err on their own: their logarithms' widths add in quadrature.
+
+        >>> Interval(10.0, 8.0, 12.5).times(Interval(2.0, 2.0, 2.0))
+        Interval(value=20.0, low=16.0, high=25.0)
+        """
+        if self.value is None or other.value is None:
+            return Interval(None)
+        value = self.value * other.value
+        ends: list[float | None] = []
+        for mine, its in ((self.low, other.low), (self.high, other.high)):
+            if mine is None or its is None or min(mine, its, self.value, other.value) <= 0:
+                ends.append(None)
+                continue
+            width = math.hypot(math.log(mine / self.value), math.log(its / other.value))
+            ends.append(value * math.exp(math.copysign(width, 1 if ends else -1)))
+        return Interval(value, *ends)
+
     def text(self, unit: str = "") -> str:
         """Return the three rounded to one place that the interval supports, the unit behind the value.
 

@@ -5,7 +5,7 @@ Whatever came from outside is stripped of control characters.
 
 from __future__ import annotations
 
-from gpubench.models import BuyOrRent, Offer, Pricing
+from gpubench.models import BuyOrRent, Offer, Pricing, RankedOffer
 from gpubench.specs import load_specs
 from gpubench.units import format_usd, plain
 
@@ -54,6 +54,6 @@ def offer_name(offer: Offer) -> str:
     return plain(" ".join(words), 60)
 
 
-def price_of(offer: Offer) -> str:
-    """Return the price of the whole instance: "$2.14/h"."""
-    return f"{format_usd(float(offer.price_usd_per_hour))}/h"
+def price_of(row: RankedOffer) -> str:
+    """Return the price to expect for the whole instance: "$2.14/h"."""
+    return f"{format_usd(row.expected_usd_per_hour)}/h"

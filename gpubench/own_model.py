@@ -108,8 +108,8 @@ def takes_seed(name: str, build: Callable[..., Any]) -> bool:
 def own_name(reference: str) -> str:
     """Return the name that a model of the user's own bears in the records; nothing is imported.
 
-    >>> own_name("./models/net.py:small"), own_name("package.module:NET")
-    ('net.py:small', 'package.module:NET')
+    >>> own_name("./models/net.py:small"), own_name("package.module:NET"), own_name("hf:/m/Llama/config.json")
+    ('net.py:small', 'package.module:NET', 'hf:Llama')
 
     Raises:
         MisuseError: If the reference has neither form.
@@ -197,7 +197,11 @@ def _file(match: re.Match[str]) -> Path | None:
 
 def _sources(match: re.Match[str], file: Path | None) -> int:
     if match["config"] is not None:
-        return zlib.crc32(read_bytes(_config(match), MOST_SOURCE_BYTES, follow_links=True))
+        path = _config(match)
+        if not path.exists():
+            where = plain(str(path), 300)
+            raise MisuseError(f"{match[0]}: there is no {where}: give a model's config.json, or its folder")
+        return zlib.crc32(read_bytes(path, MOST_SOURCE_BYTES, follow_links=True))
     return source_checksum(root_of(match["module"])) if file is None else source_checksum(file.parent, file)
 
 

@@ -7,6 +7,7 @@ name. Formatting happens here, at the edge, and nowhere else. ``None`` is unknow
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from collections.abc import Iterable
 from datetime import datetime
@@ -71,7 +72,11 @@ def format_bytes(value: float | None) -> str:
 
 
 def format_duration(seconds: float | None) -> str:
-    """Format a duration: 0.0012 is "1.20 ms", 95 is "1 min 35 s", 100000 is "27.8 h"."""
+    """Format a duration: 0.0012 is "1.20 ms", 95 is "1 min 35 s", 100000 is "27.8 h".
+
+    >>> format_duration(0)
+    '0 s'
+    """
     if seconds is None or not math.isfinite(seconds):
         return UNKNOWN
     if seconds >= 48 * 3600:
@@ -81,7 +86,7 @@ def format_duration(seconds: float | None) -> str:
     if seconds >= 60:
         minutes, rest = divmod(round(seconds), 60)
         return f"{minutes} min {rest} s"
-    if seconds >= 1:
+    if seconds >= 1 or seconds == 0:
         return f"{format_number(seconds)} s"
     if seconds >= 1e-3:
         return f"{format_number(seconds * 1e3)} ms"
@@ -100,10 +105,29 @@ def format_percent(ratio: float | None, digits: int = 2) -> str:
     return UNKNOWN if ratio is None else f"{format_number(ratio * 100, digits)} %"
 
 
+MOST_NAME = 80
+"""Characters of one name in a sentence."""
+
+
 def plain(text: str, limit: int = 200) -> str:
     """Strip control characters and escapes from a name that came from outside, and bound its length."""
     kept = "".join(c for c in text if not unicodedata.category(c).startswith("C"))
     return kept if len(kept) <= limit else kept[: limit - 1] + "…"
+
+
+_RIGHT_TO_LEFT = r"[\u0590-\u08FF\uFB1D-\uFDFF\uFE70-\uFEFC\U00010800-\U00010FFF\U0001E800-\U0001EFFF]"
+_RIGHT_TO_LEFT_WORDS = re.compile(rf"{_RIGHT_TO_LEFT}+(?:[\s_.-]+{_RIGHT_TO_LEFT}+)*")
+
+
+def isolated(text: str) -> str:
+    """Keep words of a right-to-left script from turning round what stands beside them.
+
+    A price after a name in Hebrew would otherwise be shown before it, with its comma.
+
+    >>> isolated("at \u05d0\u05d1, $8.94") == "at \u2068\u05d0\u05d1\u2069, $8.94"
+    True
+    """
+    return _RIGHT_TO_LEFT_WORDS.sub("\u2068\\g<0>\u2069", text)
 
 
 def plural(unit: str) -> str:
@@ -139,7 +163,7 @@ def listing(names: Iterable[str], most: int | None = None) -> str:
     >>> listing(["cnn", "lstm", "vgg16"]), listing(["cnn"]), listing("abcde", most=3)
     ('cnn, lstm and vgg16', 'cnn', 'a, b, c and 2 more')
     """
-    known = [plain(name) for name in names]
+    known = [plain(name, MOST_NAME) for name in names]
     if most is not None and len(known) > most + 1:
         known = [*known[:most], f"{len(known) - most} more"]
     return " and ".join([", ".join(known[:-1]), known[-1]] if len(known) > 1 else known)

@@ -59,6 +59,12 @@ def within(parameter: Parameter, value: float) -> bool:
     )
 
 
+@pytest.mark.parametrize("request_type", [RankRequest, OffersRequest, FeedRequest])
+def test_gpus_may_be_told_apart_by_commas_as_well(request_type: type) -> None:
+    given = [{"gpu": "h100, b200"}, {"gpu": ["h100", "b200"]}]
+    assert [request_from(request_type, each).gpus for each in given] == [("h100", "b200")] * 2
+
+
 def test_the_choices_are_those_of_the_models() -> None:
     assert tuple(TaskKind) == TASKS
     assert tuple(Checkpointing) == CHECKPOINTING
@@ -290,6 +296,8 @@ def test_the_command_line_has_no_name_that_python_lacks(name: str) -> None:
         "--try",
         "--out",
         "--try-minutes",
+        "--try-gpu",
+        "--try-provider",
         "--wheel",
         "--all-offers",
     }

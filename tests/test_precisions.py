@@ -47,7 +47,7 @@ from gpubench.models import Case, DeviceProfile, Execution, MemoryFormat, Precis
 from gpubench.predict.estimate import estimate
 from gpubench.predict.question import Question, precision_of
 from gpubench.profile import load_profiles
-from gpubench.profile.memory import peak_memory_bytes
+from gpubench.profile.memory import planned_peak_bytes
 from gpubench.recommend.request import RankRequest, check
 from gpubench.sections.words import case_words
 from gpubench.specs import load_specs
@@ -84,7 +84,7 @@ assert case.precision.facts.loss_error > 0
 assert any(t.case.precision is fp8 for t in make_plan(gpus["H100"], full=True).trials)
 # What is stored, predicted and printed.
 assert msgspec.json.decode(msgspec.json.encode(case), type=Case) == case
-assert peak_memory_bytes(cnn, case) > 0
+assert planned_peak_bytes(cnn, case) > 0
 answers = estimate(Question(profile=cnn, precision=fp8), [specs[g.gpu_key] for g in gpus.values()])
 assert "no published measurements at amp-fp8" in answers["nvidia-h100-sxm-80gb"].reason
 assert "no FP8 tensor cores" in answers["nvidia-a100-sxm-80gb"].reason

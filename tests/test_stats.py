@@ -19,6 +19,18 @@ def test_student_t_agrees_with_the_printed_table():
     assert stats.student_t_quantile(0.975, 1e7) == pytest.approx(1.960, abs=1e-3)
 
 
+@given(
+    st.floats(0.001, 0.999),
+    st.one_of(st.integers(1, 30), st.floats(1.0, 1000.0), st.sampled_from([1e4, 1e5, 1e7])),
+)
+def test_student_t_agrees_with_scipy(probability, degrees_of_freedom):
+    from scipy.special import stdtrit
+
+    expected = stdtrit(degrees_of_freedom, probability)
+    found = stats.student_t_quantile(probability, degrees_of_freedom)
+    assert found == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
 def test_alternating_values_have_no_positive_autocorrelation():
     values = [1.0, 2.0] * 10
     assert stats.lag1_autocorrelation(values) == 0.0

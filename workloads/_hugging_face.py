@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -31,12 +32,23 @@ USUAL_CONTEXT = 2048
 MOST_CONFIG_BYTES = 4 * MIB
 MOST_LAYERS = 2000
 REFERENCE_TOKENS = 32
+MOST_ALIKE = 100_000
 _IGNORED = frozenset({
-    "_attn_implementation", "_experts_implementation", "_name_or_path", "attn_implementation", "auto_map",
-    "dtype", "experts_implementation", "quantization_config", "torch_dtype",
+    "attn_implementation", "auto_map", "dtype", "experts_implementation", "quantization_config",
+    "torch_dtype", "trust_remote_code",
 })  # fmt: skip
-"""Of a config: code from elsewhere, kernels from elsewhere, and the types of weights that are not loaded."""
-_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers")
+"""Of a config, at any depth, beside what begins with an underscore: code and kernels from elsewhere, and the
+types of weights that are not loaded. Before 5.3 transformers loads code that such a field names."""
+_REPEATED = (
+    (
+        re.compile(r"^(?:num_hidden_layers|num_layers|n_layers?|encoder_layers|decoder_layers)$"),
+        1,
+        MOST_LAYERS,
+    ),
+    (re.compile(r"(?:^|_)(?:layer|block|depth|stage)s?$"), 0, MOST_LAYERS),
+    (re.compile(r"^(?:n|num)_.*(?:expert|head|label)"), 0, MOST_ALIKE),
+)
+"""Numbers that a model has something so many times of, by their names: each takes time and memory to make."""
 _CONTEXTS = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "n_ctx")
 
 
@@ -134,19 +146,36 @@ def describe(path: Path, name: str) -> Described:
         close = nearest(known, tuple(types))
         hint = f"; did you mean {' or '.join(close)}?" if close else ""
         raise MisuseError(f'{name}: this transformers knows no architecture "{known}"{hint}')
-    for key in _LAYERS:
-        if isinstance(value := fields.get(key), int) and not 1 <= value <= MOST_LAYERS:
-            raise MisuseError(f"{name}: {key} {plain(str(value), 20)} must be from 1 to {MOST_LAYERS:,}")
-    kept = {key: value for key, value in fields.items() if key not in _IGNORED}
+    kept: Any = _kept(fields, name)
     made = Described(name, kept, Kind.CAUSAL, None)
     try:
         config = made.config()
         text = config.get_text_config() if hasattr(config, "get_text_config") else config
         contexts = [getattr(text, key, None) for key in _CONTEXTS]
+        kind = _kind(name, config)
+    except MisuseError:
+        raise
     except Exception as error:  # the library checks the values of a config in ways of its own
         raise MisuseError(f"{name}: {one_line(error)}") from error
     context = next((value for value in contexts if isinstance(value, int) and value > 0), None)
-    return Described(name, kept, _kind(name, config), context)
+    return Described(name, kept, kind, context)
+
+
+def _kept(value: Any, name: str, key: str = "") -> Any:
+    """Return what a config says of the shapes of its model, however deep; refuse what is without measure."""
+    if isinstance(value, dict):
+        return {
+            each: _kept(inner, name, each)
+            for each, inner in value.items()
+            if each not in _IGNORED and not each.startswith("_")
+        }
+    if isinstance(value, list):
+        return [_kept(inner, name, key) for inner in value]
+    for words, least, most in _REPEATED:
+        if isinstance(value, int) and words.search(key) and not least <= value <= most:
+            said = f"{plain(key, 40)} {plain(str(value), 20)}"
+            raise MisuseError(f"{name}: {said} must be from {least} to {most:,}")
+    return value
 
 
 def build(

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpubench.units import plain
+from gpubench.units import isolated, plain
 
 INK, QUIET, RULE, PAPER = "#1b2430", "#5b6675", "#d9dee5", "#ffffff"
 BLUE, ORANGE, GREEN, PURPLE, BAND = "#1f6fb2", "#c2560a", "#0a7f5e", "#9a4d86", "#e9f1f9"
@@ -95,7 +95,7 @@ def label(text: str, limit: int = 60) -> str:
 
     Plotly reads ``<a href>``, ``<b>`` and entities in every text; a name must never be read so.
     """
-    return html.escape(plain(text, limit), quote=False)
+    return isolated(html.escape(plain(text, limit), quote=False))
 
 
 def bars(series: Sequence[Series], rows: Sequence[str], axis: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gpubench.blocks.parts import printable, told
 from gpubench.blocks.sorting import sort_value
 from gpubench.shipped import package_path
+from gpubench.units import isolated
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -31,8 +32,14 @@ def environment() -> Environment:
         autoescape=True,
         loader=jinja2.FileSystemLoader([package_path(folder) for folder in TEMPLATES]),
         undefined=jinja2.StrictUndefined,
+        finalize=_isolated,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     made.filters |= {"kind": lambda part: type(part).__name__, "told": told, "sort_value": sort_value}
     return made
+
+
+def _isolated(value: object) -> object:
+    """Isolate names of right-to-left scripts in whatever a template shows; what is HTML already stays."""
+    return isolated(value) if type(value) is str else value

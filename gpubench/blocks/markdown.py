@@ -31,8 +31,11 @@ def escape(text: str) -> str:
 
     >>> escape("<b>a</b>")
     '&lt;b&gt;a&lt;/b&gt;'
+    >>> escape("http://a.b www.c.d")
+    'http:&#47;/a.b www&#46;c.d'
     """
-    return html.escape(_SPECIAL.sub(r"\\\1", " ".join(text.split())), quote=False).replace("://", ":&#47;/")
+    plain = html.escape(_SPECIAL.sub(r"\\\1", " ".join(text.split())), quote=False)
+    return plain.replace("://", ":&#47;/").replace("www.", "www&#46;")
 
 
 def prose(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The command line: one small file a verb, each imported here and its room only when it is called."""
+"""The command line: one small file a verb; it and its room are imported when it is called."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 import signal
 import sys
 import traceback
-from importlib import import_module
 from pathlib import Path
 from secrets import token_hex
 from tempfile import gettempdir
@@ -17,9 +16,10 @@ import typer
 
 from gpubench import __version__
 from gpubench.cli.streams import leave_quietly, make_safe
+from gpubench.cli.verbs import VERBS, Verbs
 from gpubench.errors import ExitCode, GpuBenchError, exit_codes, is_interrupt
 from gpubench.files import create_file
-from gpubench.units import plain
+from gpubench.units import listing, plain
 
 MESSAGE_LIMIT = 2000
 OBJECTS_BETWEEN_COLLECTIONS = 200_000
@@ -27,31 +27,13 @@ OBJECTS_BETWEEN_COLLECTIONS = 200_000
 
 app = typer.Typer(
     name="gpubench",
+    cls=Verbs,
     help=(f"From the GPU in this machine to the GPU you should pay for.\n\nExit codes: {exit_codes()}."),
     add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",  # as "rich" it would take "[default: ...]" for markup and drop it
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-_VERBS = (
-    "probe",
-    "doctor",
-    "listing",
-    "run",
-    "check",
-    "compare",
-    "results",
-    "offers",
-    "predict",
-    "memory",
-    "calibrate",
-    "rank",
-    "report",
-    "feed",
-    "new_workload",
-)
-
 
 _ALSO_CALLED = {
     **dict.fromkeys(("bench", "benchmark", "measure", "start", "test", "train"), "run"),
@@ -84,10 +66,6 @@ def start(
         from gpubench.cli.probe import overview
 
         overview()
-
-
-for _verb in _VERBS:
-    import_module(f"gpubench.cli.{_verb}").register(app)
 
 
 def main() -> None:
@@ -127,17 +105,20 @@ def _fail_unexpectedly(error: Exception) -> NoReturn:
 
 def _misuse(error: typer.TyperException) -> str:
     """What the parser holds against the line, the verb that may have been meant, and whose help says more."""
-    words = error.format_message().replace("Value error, ", "")  # the parser's own name for a bad value
+    words = error.format_message()
     context = getattr(error, "ctx", None)
     names: list[str] = []
     while context is not None and context.parent is not None:
         names.insert(0, context.info_name or "")
         context = context.parent
+    if context is None and not names and sys.argv[1:2] and sys.argv[1] in VERBS:
+        names = sys.argv[1:2]  # an option without its value is found before there is a context
     path = " ".join(["gpubench", *names])
     group = getattr(error, "ctx", None)
     unknown = re.search(r"No such command '([^']+)'", words)
     verb = _ALSO_CALLED.get(unknown[1].lower()) if unknown else None
     meant = f" Did you mean '{verb}'?" if verb in _verbs_of(group) and "Did you mean" not in words else ""
+    words = words or f"add one of {listing(_verbs_of(group))}"  # the help was shown
     return f"{words}{meant} (see {path} --help)"
 
 

@@ -22,7 +22,9 @@ def register(app: typer.Typer) -> None:
 
 
 def verb(
-    run: Annotated[str | None, typer.Argument(help="A run file, the start of a run id, or latest.")] = None,
+    run: Annotated[
+        str | None, typer.Argument(metavar="RUN", help="A run file, the start of a run id, or latest.")
+    ] = None,
     cuda: Annotated[
         bool,
         typer.Option("--cuda", help="Check an NVIDIA GPU against itself, in 5 minutes, and write one file."),

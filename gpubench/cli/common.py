@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import sys
 from decimal import Decimal
@@ -31,8 +32,16 @@ def print_json(document: Any) -> None:
     encoded = _encoder.encode(document)
     if len(encoded) <= INDENTED_BYTES:
         encoded = msgspec.json.format(encoded, indent=2)
-    text = encoded.decode() + "\n"
     stream = sys.stdout
+    if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name == "utf-8":
+        stream.flush()
+        for part in (
+            encoded,
+            b"\n",
+        ):  # as text, that of 100,000 rows would lie there thrice
+            stream.buffer.write(part)
+        return
+    text = encoded.decode() + "\n"
     plain = isinstance(stream, io.TextIOWrapper) and not holds_unicode(stream)
     stream.write(escaped(text) if plain else text)
 

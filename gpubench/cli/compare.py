@@ -24,8 +24,10 @@ def register(app: typer.Typer) -> None:
 
 
 def verb(
-    a: Annotated[str, typer.Argument(help="The baseline: a run file, the start of a run id, or latest.")],
-    b: Annotated[str, typer.Argument(help="What is held against it.")],
+    a: Annotated[
+        str, typer.Argument(metavar="A", help="The baseline: a run file, the start of a run id, or latest.")
+    ],
+    b: Annotated[str, typer.Argument(metavar="B", help="What is held against it.")],
     fail_over: Annotated[
         str | None,
         typer.Option(

@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
 
 
 def verb(
-    name: Annotated[str, typer.Argument(help="Name of the model; the file is ./NAME.py.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the model; the file is ./NAME.py.")],
     as_json: JsonOption = False,
 ) -> None:
     """Write a commented starting file for a model of your own; it runs as it stands."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from gpubench.blocks.parts import Part
     from gpubench.offers.listing import ListedOffer
+    from gpubench.offers.refresh import Refreshed
     from gpubench.offers.snapshot import SourceOffers
     from gpubench.offers.table import OfferTable, SetAside
 
@@ -74,56 +75,63 @@ def refresh_(
 
     Exit code 1 if a source failed, or none answered.
     """
+    done = _refreshed(provider or (), from_, results, accept_outliers=accept_outliers)
+    _say_set_aside(done.set_aside)
+    unmet = done.named("failed") + (done.named("skipped") if provider else ())
+    if done.path is not None:
+        say(f"written: {plain(str(done.path), 1000)}")
+    elif from_ is not None and not unmet:
+        say("nothing in it is newer than the prices here")
+    else:
+        say("no source answered: keeping the previous prices, see `gpubench offers list` for their age")
+    if as_json:
+        print_json(_refresh_document(done))
+    if unmet or (done.path is None and from_ is None):
+        raise typer.Exit(ExitCode.NO)
+
+
+def _refreshed(
+    wanted: Sequence[str], url: str | None, results: Path | None, *, accept_outliers: bool
+) -> Refreshed:
+    """Ask the sources, or read a published snapshot, and say of each source how it answered."""
     from gpubench.offers.published import take_over
     from gpubench.offers.refresh import all_sources, refresh, select_sources
 
-    sources = select_sources(all_sources(), provider or ()) if from_ is None else ()
+    sources = select_sources(all_sources(), wanted) if url is None else ()
     try:
         from gpubench.offers.transport import HttpTransport
     except ImportError:
         raise GpuBenchError("refreshing prices needs httpx: pip install 'gpubench[live]'") from None
     with HttpTransport() as transport:
-        if from_ is None:
-            done = refresh(
+        if url is None:
+            return refresh(
                 sources, transport, results=results, accept_outliers=accept_outliers, on_source=_say_source
             )
-        else:
-            done = take_over(
-                from_, transport, results=results, only=provider or (), accept_outliers=accept_outliers
-            )
-            for name, source in done.sources.items():
-                _say_source(name, source)
-    _say_set_aside(done.set_aside)
-    unmet = done.named("failed") + (done.named("skipped") if provider else ())
-    if done.path is None and from_ is not None and not unmet:
-        say("nothing in it is newer than the prices here")
-    elif done.path is None:
-        say("no source answered: keeping the previous prices, see `gpubench offers list` for their age")
-    else:
-        say(f"written: {plain(str(done.path), 1000)}")
-    if as_json:
-        print_json(
-            {
-                "path": None if done.path is None else str(done.path),
-                "sources": {
-                    name: {
-                        "state": source.state,
-                        "retrieved_at": source.retrieved_at,
-                        "offers": len(source.offers),
-                        "retired": source.retired,
-                        "reason": source.reason,
-                    }
-                    for name, source in done.sources.items()
-                },
-                "set_aside": [{"row": row, "reason": reason} for row, reason in done.set_aside],
+        done = take_over(url, transport, results=results, only=wanted, accept_outliers=accept_outliers)
+    for name, source in done.sources.items():
+        _say_source(name, source)
+    return done
+
+
+def _refresh_document(done: Refreshed) -> dict[str, Any]:
+    return {
+        "path": None if done.path is None else str(done.path),
+        "sources": {
+            name: {
+                "state": source.state,
+                "retrieved_at": source.retrieved_at,
+                "offers": len(source.offers),
+                "retired": source.retired,
+                "reason": source.reason,
             }
-        )
-    if unmet or (done.path is None and from_ is None):
-        raise typer.Exit(ExitCode.NO)
+            for name, source in done.sources.items()
+        },
+        "set_aside": [{"row": row, "reason": reason} for row, reason in done.set_aside],
+    }
 
 
 def import_(
-    file: Annotated[Path, typer.Argument(help="CSV, or JSON in gpubench's columns.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV, or JSON in gpubench's columns.")],
     format_: Annotated[
         str | None, typer.Option("--format", help="own, skypilot or gpuhunt [default: told by the columns].")
     ] = None,
@@ -286,10 +294,11 @@ def _say_summary(rows: tuple[ListedOffer, ...], table: OfferTable) -> None:
 
     stale = sum(row.freshness == "stale" for row in rows)
     old = sum(row.freshness == "not current" for row in rows)
-    say(
-        f"{len(rows)} of {len(table.offers)} offers; {stale} prices are over {STALE_AFTER_DAYS} days old, "
-        f"{old} over {NOT_CURRENT_AFTER_DAYS} and not current. A partial date counts as its oldest day."
+    ages = (
+        f"; {stale} prices are over {STALE_AFTER_DAYS} days old, {old} over {NOT_CURRENT_AFTER_DAYS} and not "
+        "current. A partial date counts as its oldest day."
     )
+    say(f"{len(rows)} of {len(table.offers)} offers{ages if rows else '.'}")
     for note in table.notes:
         say(note)
     if table.retired:

@@ -107,7 +107,7 @@ def _info(each: Parameter, panel: str | None, text: str) -> Any:
         spelled(each.name),
         *((option.short,) if option.short else ()),
         help=text,
-        metavar=option.metavar,
+        metavar=option.metavar or ("TEXT,..." if option.commas else None),
         rich_help_panel=panel,
         autocompletion=_completion(option.choices or _names_for(each.name)),
     )

@@ -79,7 +79,9 @@ def evaluate(
 
 @predict_app.command()
 def score(
-    file: Annotated[Path, typer.Argument(help="CSV with the columns of the shipped measurements.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="CSV with the columns of the shipped measurements.")
+    ],
     as_json: JsonOption = False,
 ) -> None:
     """Score the calibration on measurements of your own; nothing is learned from them."""

@@ -37,6 +37,12 @@ def verb(
         int | None, _option("Write SkyPilot tasks that measure the best N; with --out.", "--try")
     ] = None,
     out: Annotated[Path | None, _option("Folder of the task files.")] = None,
+    try_gpu: Annotated[
+        str | None, _option("Measure this GPU rather than the best; the question stays whole.", "--try-gpu")
+    ] = None,
+    try_provider: Annotated[
+        str | None, _option("Measure at this provider; the question stays whole.", "--try-provider")
+    ] = None,
     try_minutes: Annotated[float, _option("Time limit of each task [min].")] = TRY_MINUTES,
     wheel: Annotated[
         Path | None, _option("Wheel of gpubench that they install [default: the running one].", "--wheel")
@@ -48,17 +54,16 @@ def verb(
     Needs no GPU and no network: measured figures where you have them, predictions elsewhere.
     """
     from gpubench.recommend.rank import rank
-    from gpubench.recommend.skypilot import check_task_options, write_task_files
+    from gpubench.recommend.skypilot import check_task_options, rows_to_try, write_task_files
 
     shown = request.limit or HUMAN_LIMIT
     kept = None if try_count else request.limit if as_json else shown
     one_a_gpu = request.one_a_gpu or not (as_json or all_offers or try_count)
-    check_task_options(try_count, out, try_minutes, wheel)
+    check_task_options(try_count, out, try_minutes, wheel, narrowed=try_gpu or try_provider)
     ranking = rank(structs.replace(request, limit=kept, one_a_gpu=one_a_gpu))
     if try_count is not None and out is not None:
-        files, passed = write_task_files(
-            ranking.rows, request, try_count, out, minutes=try_minutes, wheel=wheel
-        )
+        rows = rows_to_try(ranking.rows, try_gpu, try_provider)
+        files, passed = write_task_files(rows, request, try_count, out, minutes=try_minutes, wheel=wheel)
         for reason in passed:
             say(f"passed over {reason}")
         for file in files:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gpubench.models import CudaCheck, Status
+from gpubench.models import CudaCheck, QuickProof, Status
 from gpubench.readings import CardReadings, h200_readings
 
 
@@ -24,12 +24,11 @@ def beside(check: CudaCheck) -> tuple[Beside, ...]:
     readings = h200_readings()
     if check.device.gpu_key != readings.gpu_key or check.quick is None:
         return ()
-    return (*_steps(check, readings), *_micro(check, readings))
+    return (*_steps(check.quick, readings), *_micro(check.quick, readings))
 
 
-def _steps(check: CudaCheck, readings: CardReadings) -> Iterator[Beside]:
-    assert check.quick is not None
-    for row in check.quick.measurements:
+def _steps(run: QuickProof, readings: CardReadings) -> Iterator[Beside]:
+    for row in run.measurements:
         case = row.case
         there = readings.step_time_s(
             case.workload, case.batch_size, case.precision, case.execution, case.task
@@ -38,9 +37,8 @@ def _steps(check: CudaCheck, readings: CardReadings) -> Iterator[Beside]:
             yield Beside(name=f"{row.label}, a step", here=row.step_time_s, there=there, unit="s")
 
 
-def _micro(check: CudaCheck, readings: CardReadings) -> Iterator[Beside]:
-    assert check.quick is not None
-    for result in check.quick.micro:
+def _micro(run: QuickProof, readings: CardReadings) -> Iterator[Beside]:
+    for result in run.micro:
         there = readings.micro.get((result.name, result.precision, result.size))
         if there is not None:
             name = " ".join(filter(None, (result.name, result.precision, result.size)))

@@ -16,7 +16,7 @@ import msgspec
 
 from gpubench.measure import capability
 from gpubench.measure.budget import QUICK, Budget
-from gpubench.measure.estimate import COMPILE_S, FIRST_CASE_S, PROCESS_START_S, estimate_s, pace
+from gpubench.measure.estimate import FIRST_CASE_S, PROCESS_START_S, estimate_s, pace
 from gpubench.measure.plan import Plan, plan, planned_case
 from gpubench.measure.request import CLASSIC, RunRequest
 from gpubench.models import (
@@ -28,7 +28,7 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.profile import load_profiles
-from gpubench.profile.memory import MOST_BATCH, peak_memory_bytes
+from gpubench.profile.memory import MOST_BATCH, planned_peak_bytes
 from gpubench.readings import h200_readings
 from gpubench.specs import load_specs
 from gpubench.units import GIB, Bytes, Seconds
@@ -65,11 +65,11 @@ COPY_S_PER_PARAMETER = 4e-9
 CPU_FLOPS_PER_S = 300e9
 """Four cores beside a GPU; the reference loss of four samples is computed once a workload and process."""
 REFERENCE_SAMPLES = 4
-TRIALS_S: Seconds = 4.5
-"""cuDNN tries its algorithms for the convolutions of a large network; once a precision.
+TRIALS_S: Seconds = 9.0
+"""cuDNN tries its algorithms for the convolutions of a large network; once a precision and process.
 
-An H200 took 18 s for VGG16 and ResNet-50 at each of amp-bf16 and fp32, with what it loads for them, and next
-to nothing for the same two with a new head: a quarter of it for each of the four.
+VGG16 and ResNet-50 took 18 s together at fp32 and 19 s at amp-bf16 on two cards, with what is loaded for it;
+the same networks under a new head nothing, for their shapes were seen.
 """
 LARGE_IMAGE = 100_000
 """Values of one image of a large network."""
@@ -79,10 +79,13 @@ STEPS = {
     Execution.COMPILE: (4, 8),
 }
 """Eager steps, and replays or compiled steps, of one trial: held by a test on the fake device."""
-COMPILED_S = {"cnn": 18.0, "lstm": 1.0}
-"""Compiling these, the first with what the compiler loads; the second is refused. Others: ``COMPILE_S``."""
-FAULT_PROCESSES = 4
-"""Processes of the injected faults: each fault ends its own."""
+COMPILED_S = {"cnn": 18.0, "vgg16": 21.0, "lstm": 1.0}
+"""What is compiled, in that order, and how long that took on an H200, the first with what the compiler loads.
+
+The last is refused up to torch 2.11, which ends its process.
+"""
+STARTS = {"faults": 5, "fp32": 1, "quick": 1}
+"""Processes that a part starts: each fault ends its own."""
 PROOF_MEMORY_SHARE = 0.3
 """What the case of a proof may take by the memory model: a graph captured by hand takes as much again."""
 MOST_PROOF_STEP_S: Seconds = 0.5
@@ -105,7 +108,7 @@ class Amounts(msgspec.Struct, frozen=True, kw_only=True):
         workloads: The cases' workloads; empty means all that are trained.
     """
 
-    fours: int = 4
+    fours: int = 3
     block_s: Seconds = 0.3
     load_s: Seconds = 12.0
     settle_s: Seconds = 2.0
@@ -184,18 +187,18 @@ def make_plan(
         for request in _quick_requests(amp, full=full)
     )
     scaling = _scaling(device, peers, amp, amounts.quick)
-    compiled = tuple(_trial(name, amp, Execution.COMPILE, slower) for name in CLASSIC)
+    compiled = tuple(_trial(name, amp, Execution.COMPILE, slower) for name in COMPILED_S)
     expected_s = _expected(
         device, proof=proof, runs=(quick[-1], scaling), compiled=compiled, amounts=amounts, slower=slower
     )
     given_up_s = {} if full else {name: expected_s.pop(name) for name in _given_up(expected_s)}
     room_s = None if full else LIMIT_S - SPARE_S - sum(expected_s.values())
     every = tuple(_every_trial(device, amounts.workloads, slower))
-    trials = _chosen([t for t in every if _part_of(t.case) in expected_s], room_s)
+    trials = _chosen([t for t in every if _part_of(t.case) in expected_s], proof, room_s)
     kept = {trial.case for trial in trials}
     for name, strict in (("cases", False), ("fp32", True)):
         if name in expected_s:
-            expected_s[name] += _together_s(trials, strict=strict)
+            expected_s[name] += sum(t.expected_s for t in trials if is_strict(t.case) == strict)
     return CheckPlan(
         full=full,
         limit_s=None if full else LIMIT_S,
@@ -273,7 +276,7 @@ def batch_of(case: Case, peak_bytes: float) -> int:
     profile = load_profiles()[case.workload]
 
     def peak_of(batch: int) -> float:
-        return peak_memory_bytes(profile, msgspec.structs.replace(case, batch_size=batch))
+        return planned_peak_bytes(profile, msgspec.structs.replace(case, batch_size=batch))
 
     return max(1, bisect.bisect_right(range(1, MOST_BATCH + 1), peak_bytes, key=peak_of))
 
@@ -292,7 +295,7 @@ def _proof_case(device: DeviceProfile, amp: Precision) -> Case:
         case_of(cnn, amp, Execution.EAGER, cnn.batches[-1]),
     )
     for case in wanted:
-        needed = peak_memory_bytes(load_profiles()[case.workload], case)
+        needed = planned_peak_bytes(load_profiles()[case.workload], case)
         if needed <= room and _step_s(case, slowness(device)) <= MOST_PROOF_STEP_S:
             return case
     return smallest
@@ -329,12 +332,12 @@ def _trial(
 ) -> Trial:
     profile = load_profiles()[name]
     case = case_of(profile, precision, execution)
-    compiling_s = COMPILED_S.get(name, COMPILE_S) if execution is Execution.COMPILE else 0.0
+    compiling_s = COMPILED_S[name] if execution is Execution.COMPILE else 0.0
     copy_s = COPY_S_PER_PARAMETER * profile.parameters
     return Trial(
         case=case,
         expected_s=_steps_s(case, slower) + CASE_S + copy_s + compiling_s,
-        expected_bytes=peak_memory_bytes(profile, case),
+        expected_bytes=planned_peak_bytes(profile, case),
     )
 
 
@@ -369,42 +372,37 @@ def _step_on_an_h200_s(case: Case) -> tuple[Seconds, Seconds]:
     return samples * read.step_s[Execution.GRAPH], samples * read.step_s[Execution.EAGER]
 
 
-def _chosen(every: Sequence[Trial], room_s: Seconds | None) -> tuple[Trial, ...]:
+def _chosen(every: Sequence[Trial], proof: Case, room_s: Seconds | None) -> tuple[Trial, ...]:
     """Take trials in the order of their weight while there is time, then put them in the order of measuring.
 
     In that order a workload is built once for all its precisions and executions, and cuDNN tries its
-    algorithms once for both executions.
+    algorithms once for both executions; the first that needs either is expected to take as much longer.
     """
     taken: list[Trial] = []
     for trial in every:
         more = [*taken, trial]
-        if room_s is None or sum(_together_s(more, strict=strict) for strict in (True, False)) <= room_s:
+        if room_s is None or sum(t.expected_s for t in _in_order(more, every, proof)) <= room_s:
             taken = more
-    order = [trial.case.workload for trial in every]
-    return tuple(
-        sorted(
-            taken,
-            key=lambda t: (
-                is_strict(t.case),
-                order.index(t.case.workload),
-                t.case.precision,
-                t.case.execution,
-            ),
-        )
+    return _in_order(taken, every, proof)
+
+
+def _in_order(taken: Sequence[Trial], every: Sequence[Trial], proof: Case) -> tuple[Trial, ...]:
+    rank = {name: n for n, name in reversed([*enumerate(t.case.workload for t in every)])}
+    ordered = sorted(
+        taken, key=lambda t: (is_strict(t.case), rank[t.case.workload], t.case.precision, t.case.execution)
     )
-
-
-def _together_s(trials: Sequence[Trial], *, strict: bool) -> Seconds:
-    """What trials take in their process: each its own time, a workload its building, a network its search."""
-    here = [trial for trial in trials if is_strict(trial.case) == strict]
-    built = {trial.case.workload for trial in here}
-    searched = {(trial.case.workload, trial.case.precision) for trial in here}
+    met: set[object] = {("searched", proof.workload, proof.precision)}
     profiles = load_profiles()
-    return (
-        sum(trial.expected_s for trial in here)
-        + sum(_build_s(profiles[name]) for name in built)
-        + sum(TRIALS_S for name, _ in searched if _searches(profiles[name]))
-    )
+
+    def firsts_s(case: Case) -> Iterator[Seconds]:
+        costs_s = {
+            ("built", case.workload, is_strict(case)): _build_s(profiles[case.workload]),
+            ("searched", case.workload, case.precision): _search_s(profiles[case.workload]),
+        }
+        yield from (cost_s for what, cost_s in costs_s.items() if what not in met)
+        met.update(costs_s)
+
+    return tuple(msgspec.structs.replace(t, expected_s=t.expected_s + sum(firsts_s(t.case))) for t in ordered)
 
 
 def _build_s(profile: WorkloadProfile) -> Seconds:
@@ -412,8 +410,11 @@ def _build_s(profile: WorkloadProfile) -> Seconds:
     return BUILD_S_PER_PARAMETER * profile.parameters + reference_s
 
 
-def _searches(profile: WorkloadProfile) -> bool:
-    return profile.is_image and math.prod(profile.sample_shape) > LARGE_IMAGE
+def _search_s(profile: WorkloadProfile) -> Seconds:
+    """What cuDNN's trials take: of a network that trains its convolutions on large images."""
+    trains_all = profile.train_flops_per_sample > 2 * profile.forward_flops_per_sample
+    large = profile.is_image and math.prod(profile.sample_shape) > LARGE_IMAGE
+    return TRIALS_S if trains_all and large else 0.0
 
 
 # --- the other parts -----------------------------------------------------------------------------------
@@ -431,7 +432,7 @@ def _expected(
     """Time of each part, without the cases; the runs are the quick one and that on several GPUs."""
     quick, scaling = runs
     profile = load_profiles()[proof.workload]
-    build_s = _build_s(profile) + (TRIALS_S if _searches(profile) else 0.0)
+    build_s = _build_s(profile) + _search_s(profile)
     copy_s = COPY_S_PER_PARAMETER * profile.parameters
     step_s = _step_s(proof, slower)
     block_s = max(amounts.block_s, step_s)
@@ -449,7 +450,7 @@ def _expected(
         "load": start_s + amounts.load_s + comparison_s,
         "cases": 0.0,
         "compile": sum(t.expected_s for t in compiled),
-        "faults": FAULT_PROCESSES * (PROCESS_START_S + FIRST_CASE_S) + search_s + measured_s,
+        "faults": STARTS["faults"] * (PROCESS_START_S + FIRST_CASE_S) + search_s + measured_s,
         "fp32": PROCESS_START_S + CASE_S,
         "quick": run_s(quick, device),
     }

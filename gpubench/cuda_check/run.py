@@ -14,7 +14,7 @@ from types import FrameType
 
 from gpubench.cuda_check.bench import Bench, ProcessLostError, unwatched
 from gpubench.cuda_check.parts import STEPS, PartFailedError, PartLeftOutError, Work
-from gpubench.cuda_check.plan import AMOUNTS, Amounts, CheckPlan, make_plan
+from gpubench.cuda_check.plan import AMOUNTS, STARTS, Amounts, CheckPlan, make_plan
 from gpubench.cuda_check.store import nameless, write_check
 from gpubench.errors import InterruptedRunError, MisuseError, NoDeviceError, StorageError
 from gpubench.measure.child import MODULE
@@ -120,7 +120,7 @@ def _do_all(work: Work, began_s: Seconds, on_part: OnPart) -> None:
     names = [part.name for part in work.check.parts]
     for number, name in enumerate(names):
         log = work.part(name)
-        until_s = _until_s(work.plan, names[number:], began_s)
+        until_s = _until_s(work.plan, names[number:], began_s, _late_start_s(work))
         if log.state is PartState.LEFT_OUT:
             pass  # by the plan
         elif work.bench.lost is not None:
@@ -135,11 +135,25 @@ def _do_all(work: Work, began_s: Seconds, on_part: OnPart) -> None:
         on_part(work.part(name), number + 1, len(names))
 
 
-def _until_s(plan: CheckPlan, names: list[str], began_s: Seconds) -> Seconds:
+def _late_start_s(work: Work) -> Seconds:
+    """How much longer than planned the first process took to start: each later one is expected to."""
+    return max(
+        (
+            log.took_s - log.expected_s
+            for log in work.check.parts
+            if log.name == "precision" and log.took_s is not None
+        ),
+        default=0.0,
+    )
+
+
+def _until_s(plan: CheckPlan, names: list[str], began_s: Seconds, late_start_s: Seconds) -> Seconds:
     """When the first of these parts must be over: what the later ones are expected to take is theirs."""
     if plan.limit_s is None:
         return float("inf")
-    return began_s + plan.limit_s - sum(plan.expected_s.get(name, 0.0) for name in names[1:])
+    later = [name for name in names[1:] if name in plan.expected_s]
+    starts_s = max(0.0, late_start_s) * sum(STARTS.get(name, 0) for name in later)
+    return began_s + plan.limit_s - sum(plan.expected_s[name] for name in later) - starts_s
 
 
 def _do(work: Work, name: str) -> None:

@@ -5,6 +5,7 @@ Terminal and page only put it into words.
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from gpubench.findings import Finding
@@ -64,6 +65,7 @@ class Elsewhere(Record, frozen=True, kw_only=True):
     gpu_count: int
     pricing: Pricing
     price_usd_per_hour: float
+    expected_usd_per_hour: float
     cost_usd: float | None = None
 
 
@@ -72,9 +74,12 @@ class Choice(Record, frozen=True, kw_only=True):
 
     Attributes:
         rank: Of its row; None where it is not among the ranked rows, as hardware to buy unless asked for.
-        price_usd_per_hour: Of the whole instance; of owned hardware the cost of a useful hour.
+        price_usd_per_hour: Of the whole instance as it was listed on ``price_date``; of owned hardware the
+            cost of a useful hour.
+        expected_usd_per_hour: What to expect to pay, which every other figure is at: that of an old ask of
+            a marketplace is nearer to what other hosts ask; ``_low`` and ``_high`` hold nine tenths.
         purchase_usd: Of owned hardware: GPUs and the counted share of the host, ``host_usd``.
-        price_note: What speaks against the price, or stands beside it.
+        price_note: What speaks against the price, or stands beside it; of a card to buy where it was read.
         asks: Of a marketplace: what the others ask.
         regions: Where this provider has this GPU in this number, the offer's own first.
         needs_quota: Whether a new account must ask for a quota first.
@@ -100,6 +105,9 @@ class Choice(Record, frozen=True, kw_only=True):
     gpu_count: int
     pricing: Pricing
     price_usd_per_hour: float
+    expected_usd_per_hour: float
+    expected_usd_per_hour_low: float
+    expected_usd_per_hour_high: float
     price_label: PriceLabel
     price_date: str
     price_age_days: int | None
@@ -138,6 +146,11 @@ class Choice(Record, frozen=True, kw_only=True):
     extrapolated: bool = False
     findings: tuple[Finding, ...] = ()
     also_at: tuple[Elsewhere, ...] = ()
+
+    @property
+    def is_expected_as_listed(self) -> bool:
+        """Whether the price to expect is the one listed."""
+        return math.isclose(self.expected_usd_per_hour, self.price_usd_per_hour, rel_tol=1e-9)
 
     @property
     def job_hours(self) -> Interval:
@@ -242,7 +255,7 @@ class Decision(Record, frozen=True, kw_only=True):
         choice: The first row of the ranking.
         runner_up: The best offer of another GPU.
         sureness: Of the choice; ``sureness_independent`` counts the error of each GPU as its own, and
-            ``sureness_at_these_prices`` takes every price as it is listed, however old.
+            ``sureness_at_these_prices`` takes every price as it is expected, for certain.
         changes: What would make the runner-up the better.
         best_cloud, best_marketplace, best_to_own: The best of each source, by the same figure; to own also
             where only rent was ranked, unless rent was asked for.

@@ -92,6 +92,8 @@ class MemoryNeed(Record, frozen=True, kw_only=True):
         reserved: That the allocator of torch holds, as ``torch.cuda.max_memory_reserved`` counts [B].
         device: In use on the device, as nvidia-smi shows it for a card with nothing else on it [B].
         untraced: Why the step could not be traced; None where it was.
+        not_linear: How the figure was found where memory does not grow in proportion to the batch; None
+            where it does.
     """
 
     allocated: Interval
@@ -100,6 +102,7 @@ class MemoryNeed(Record, frozen=True, kw_only=True):
     parts: MemoryParts
     basis: MemoryBasis
     untraced: str | None = None
+    not_linear: str | None = None
 
     def device_figures(self) -> dict[str, int | None]:
         """Return memory in use under flat keys: ``device_bytes``, ``device_bytes_low``, ``_high``."""
@@ -112,7 +115,12 @@ class MemoryNeed(Record, frozen=True, kw_only=True):
         return (
             figures
             | self.device_figures()
-            | {"parts": parts, "basis": str(self.basis), "not_traced": self.untraced}
+            | {
+                "parts": parts,
+                "basis": str(self.basis),
+                "not_traced": self.untraced,
+                "not_linear": self.not_linear,
+            }
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -73,6 +75,8 @@ class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     Attributes:
         rank: Shared by the rows of a band; see ``gpubench.recommend.ties.bands``.
+        expected_usd_per_hour: What a buyer should expect to pay for the instance, which every figure of the
+            row is at; ``_low`` and ``_high`` hold nine tenths. That of a list price is the one listed.
         tie: Whether the row cannot be told from the first of its band.
         p_best, p_top3: Probability of being the best offer, or among the best three, over joint draws.
         p_best_independent: The first where the error of each GPU is its own and none cancels.
@@ -92,6 +96,9 @@ class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     rank: int
     offer: Offer
     estimate: Estimate
+    expected_usd_per_hour: float
+    expected_usd_per_hour_low: float
+    expected_usd_per_hour_high: float
     samples_per_s: float
     samples_per_s_low: float | None
     samples_per_s_high: float | None
@@ -134,6 +141,19 @@ class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return brief_repr(self)
 
     @property
+    def is_expected_as_listed(self) -> bool:
+        """Whether the price to expect is the one listed; that of an old ask is nearer to other asks."""
+        listed = float(self.offer.price_usd_per_hour)
+        return math.isclose(self.expected_usd_per_hour, listed, rel_tol=1e-9)
+
+    @property
+    def hourly_usd(self) -> Interval:
+        """What to expect to pay for the instance [USD/h]."""
+        return Interval(
+            self.expected_usd_per_hour, self.expected_usd_per_hour_low, self.expected_usd_per_hour_high
+        )
+
+    @property
     def job_hours(self) -> Interval:
         """Time of the job [h]; unknown where none was given."""
         return _certain_or_not(self.hours, self.hours_low, self.hours_high)
@@ -145,14 +165,17 @@ class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def flat(self) -> dict[str, Any]:
         """Return the row as one flat record: the keys of ``gpubench rank --json``."""
-        row = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _NOT_FLAT}
-        offer = {name: getattr(self.offer, name) for name in _OFFER_COLUMNS}
-        offer["price_usd_per_hour"] = float(self.offer.price_usd_per_hour)
-        offer["price_note"] = self.offer.note
-        estimate = {name: getattr(self.estimate, name) for name in _ESTIMATE_COLUMNS}
-        case = {"batch_size": self.estimate.case.batch_size, "precision": self.estimate.case.precision}
-        findings = [str(finding.kind) for finding in self.findings]
-        return {"rank": self.rank} | offer | estimate | case | row | self.factors | {"findings": findings}
+        flat: dict[str, Any] = {"rank": self.rank}
+        flat.update(zip(_OFFER_COLUMNS, _offer_values(self.offer), strict=True))
+        flat["price_usd_per_hour"] = float(self.offer.price_usd_per_hour)
+        flat["price_note"] = self.offer.note
+        flat.update(zip(_ESTIMATE_COLUMNS, _estimate_values(self.estimate), strict=True))
+        case = self.estimate.case
+        flat["batch_size"], flat["precision"] = case.batch_size, case.precision
+        flat.update(zip(_ROW_COLUMNS, _row_values(self), strict=True))
+        flat.update(self.factors)
+        flat["findings"] = [str(finding.kind) for finding in self.findings]
+        return flat
 
 
 def _certain_or_not(value: float | None, low: float | None, high: float | None) -> Interval:
@@ -161,6 +184,7 @@ def _certain_or_not(value: float | None, low: float | None, high: float | None) 
 
 
 _NOT_FLAT = frozenset({"offer", "estimate", "parts", "factors", "findings"})
+_ROW_COLUMNS = tuple(name for name in RankedOffer.__struct_fields__ if name not in _NOT_FLAT)
 _ESTIMATE_COLUMNS = (
     "basis",
     "anchored",
@@ -179,6 +203,11 @@ _OFFER_COLUMNS = (
     "provider", "instance", "region", "gpu_key", "gpu_count", "vcpus", "ram_bytes",
     "pricing", "kind", "price_usd_per_hour", "price_date", "in_stock", "stock_date",
 )  # fmt: skip
+
+
+_row_values, _offer_values, _estimate_values = (
+    attrgetter(*columns) for columns in (_ROW_COLUMNS, _OFFER_COLUMNS, _ESTIMATE_COLUMNS)
+)
 
 
 class Purchase(Record, frozen=True, kw_only=True):
@@ -374,7 +403,7 @@ _ROWS_IN_REPR = 6
 def _line(row: RankedOffer) -> str:
     offer, tie = row.offer, "=" if row.tie else " "
     what = f"{offer.gpu_count}x {shown(offer.gpu_key, 60)} at {shown(offer.provider)} {shown(offer.instance)}"
-    price = f"{offer.pricing}, {format_usd(float(offer.price_usd_per_hour))}/h"
+    price = f"{offer.pricing}, {format_usd(row.expected_usd_per_hour)}/h"
     best = "" if row.p_best is None else f", P(best) {format_percent(row.p_best)}"
     job = "" if row.cost_usd is None else f", the job {format_usd(row.cost_usd)}"
     return f"  {row.rank}{tie} {what}, {price}{job}{best}"

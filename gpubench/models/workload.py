@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import bisect
+import math
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
+from itertools import pairwise
+from typing import Any
 
 import msgspec
 
@@ -55,17 +60,41 @@ class MemoryLine(Record, frozen=True, kw_only=True):
         return self.fixed_bytes + batch_size * self.bytes_per_sample
 
 
+class MemoryPoint(Record, frozen=True, kw_only=True):
+    """What was alive in a step at one batch size, traced by itself.
+
+    Attributes:
+        moments: Of which one is the highest, whatever share of the gradients is held; none grows.
+        saved_bytes: What the forward pass and the loss left alive.
+    """
+
+    batch_size: int
+    moments: tuple[MemoryLine, ...]
+    saved_bytes: float
+
+
+_STEEPER = 0.01
+"""By how much an exponent may fall from one pair of points to the next and still count as not falling."""
+
+
 class StepMemory(Record, frozen=True, kw_only=True):
     """Peak memory of one step over the batch size, traced: the highest of its lines.
 
+    Where each sample meets each other, or where a large batch takes another course, it is no line: then
+    ``points`` were traced, and what lies between two of them is read off their chord in logarithms of
+    both, which is above every sum of powers of the batch.
+
     Attributes:
         is_amp: Under autocast, of either type; fp32 and tf32 are alike.
-        lines: By rising bytes per sample.
+        lines: By rising bytes per sample; of two small batches.
         weights_bytes: Parameters and buffers, in every line.
         trained_bytes: Of the weights, those that take a gradient; a forward pass counts them too.
         optimizer_bytes: State of the optimizer, in every line.
         saved: What the forward pass and the loss leave alive beside these, the prebuilt batches included.
         recipe: Weights, checkpointing and the like of the case that was traced.
+        points: By rising batch; the lines hold up to the first. None where they hold for large batches too.
+        largest_traced: The batch up to which the lines are known to hold, where no larger one could be
+            traced; None where a large one was.
     """
 
     task: TaskKind
@@ -76,6 +105,8 @@ class StepMemory(Record, frozen=True, kw_only=True):
     optimizer_bytes: float = 0.0
     saved: MemoryLine | None = None
     recipe: Recipe = Recipe()
+    points: tuple[MemoryPoint, ...] = ()
+    largest_traced: int | None = None
 
     def peak(self, batch_size: int, gradients: float = 1.0) -> MemoryLine:
         """The moment of the step that needs most at this batch size.
@@ -84,7 +115,84 @@ class StepMemory(Record, frozen=True, kw_only=True):
             batch_size: Samples.
             gradients: Share of the gradients that is held, below 1 where they are sharded.
         """
-        return max(self.lines, key=lambda line: line.at(batch_size) - (1 - gradients) * line.gradient_bytes)
+
+        def highest(moments: Iterable[MemoryLine]) -> MemoryLine:
+            return max(moments, key=lambda line: line.at(batch_size) - (1 - gradients) * line.gradient_bytes)
+
+        if self.is_on_lines(batch_size):
+            return highest(self.lines)
+        place = self._place(batch_size)
+        low, high = (highest(self.points[at].moments) for at in (place, place + 1))
+        return MemoryLine(
+            fixed_bytes=self._chord(place, batch_size, low.fixed_bytes, high.fixed_bytes),
+            bytes_per_sample=0.0,
+            gradient_bytes=min(low.gradient_bytes, high.gradient_bytes),
+        )
+
+    def saved_at(self, batch_size: int) -> float:
+        """What the forward pass and the loss leave alive at this batch size [B]; 0 where it is not known."""
+        if self.is_on_lines(batch_size):
+            return self.saved.at(batch_size) if self.saved is not None else 0.0
+        place = self._place(batch_size)
+        low, high = (self.points[at].saved_bytes for at in (place, place + 1))
+        return self._chord(place, batch_size, low, high)
+
+    def changed(self, of: Callable[[MemoryLine], MemoryLine], **fields: Any) -> StepMemory:
+        """The step with each of its moments changed, and other fields replaced."""
+        points = tuple(
+            msgspec.structs.replace(point, moments=tuple(map(of, point.moments))) for point in self.points
+        )
+        return msgspec.structs.replace(self, lines=tuple(map(of, self.lines)), points=points, **fields)
+
+    def is_on_lines(self, batch_size: int) -> bool:
+        """Whether the lines hold at this batch size."""
+        return not self.points or batch_size <= self.points[0].batch_size
+
+    def is_traced_at(self, batch_size: int) -> bool:
+        """Whether this batch size lies among those that were traced."""
+        if self.points:
+            return batch_size <= self.points[-1].batch_size
+        return self.largest_traced is None or batch_size <= self.largest_traced
+
+    def around(self, batch_size: int) -> tuple[int, int]:
+        """The traced batches between which one beyond the lines lies."""
+        place = self._place(batch_size)
+        return self.points[place].batch_size, self.points[place + 1].batch_size
+
+    def bound(self, batch_size: int) -> float:
+        """How many times its figure a step may take at this batch size, by what lies around it.
+
+        1 where that is known: on the lines, at a traced batch, and where memory grows ever more steeply, so
+        that no sum of powers is above the chord. Else the figure of the next larger traced batch.
+        """
+        if self.is_on_lines(batch_size) or not self.is_traced_at(batch_size):
+            return 1.0
+        place = self._place(batch_size)
+        peaks = [max(moment.fixed_bytes for moment in point.moments) for point in self.points]
+        if batch_size == self.points[place + 1].batch_size or self._only_steepens(peaks, place):
+            return 1.0
+        return max(1.0, max(peaks[place : place + 2]) / self.peak(batch_size).fixed_bytes)
+
+    def _place(self, batch_size: int) -> int:
+        """Of the two points around a batch, the place of the lower; beyond the last, of the last but one."""
+        batches = [point.batch_size for point in self.points]
+        return min(bisect.bisect_left(batches, batch_size), len(batches) - 1) - 1
+
+    def _chord(self, place: int, batch_size: int, low: float, high: float) -> float:
+        one, two = self.points[place].batch_size, self.points[place + 1].batch_size
+        share = math.log(batch_size / one) / math.log(two / one)
+        if share > 1:
+            high = max(low, high)  # beyond the last point nothing is taken to fall
+        return low ** (1 - share) * high**share if low > 0 else share * high
+
+    def _only_steepens(self, peaks: Sequence[float], place: int) -> bool:
+        """Whether the exponents of growth rise into this pair of points, and out of it."""
+        around = range(max(0, place - 1), min(len(peaks), place + 3))
+        exponents = [
+            math.log(peaks[b] / peaks[a]) / math.log(self.points[b].batch_size / self.points[a].batch_size)
+            for a, b in pairwise(around)
+        ]
+        return all(one <= two + _STEEPER for one, two in pairwise(exponents))
 
 
 class BlockSizes(Record, frozen=True, kw_only=True):

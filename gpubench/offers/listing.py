@@ -42,7 +42,7 @@ def known_providers(wanted: Iterable[str], offers: Iterable[Offer]) -> frozenset
     known = sorted({offer.provider.casefold() for offer in offers})
     names = frozenset(name.casefold() for name in wanted)
     for name in sorted(names.difference(known)):
-        near = ", ".join(nearest(name, known) or known)
+        near = ", ".join(nearest(name, known, cutoff=0.0))
         raise MisuseError(f"unknown provider {plain(name)!r}; nearest known: {plain(near, 300)}")
     return names
 

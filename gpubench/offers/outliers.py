@@ -73,8 +73,8 @@ class Market:
     def doubt(self, offer: Offer) -> str | None:
         """Return why a price is likely a mistake, with its figures; None where it is believed.
 
-        It is doubted below a fifth of the median of the other providers, and above five times that of two or
-        more of its own kind, unless a second provider asks within twice as much or as little. What nobody
+        It is doubted below a fifth of the median of the other providers, and above five times that of its own
+        kind, unless a second provider asks within twice as much or as little. What nobody
         else sells has no standard: believed.
         """
         standard, own = self.standard(offer), _per_gpu(offer)
@@ -82,7 +82,7 @@ class Market:
             return None
         ratio = own / standard.median_usd
         too_low = ratio * MAX_RATIO * LOOSENING**standard.loosened < 1
-        if not (too_low or self._is_too_high(standard, ratio)) or self._is_borne_out(offer, own):
+        if not (too_low or self._is_too_high(offer, standard, ratio)) or self._witnesses(offer, own):
             return None
         return (
             f"{format_usd(own)} a GPU-hour is {format_number(ratio, 2)} times {_whose(standard)}, "
@@ -110,10 +110,14 @@ class Market:
         standard = self.standard(offer)
         return standard is not None and _per_gpu(offer) < standard.median_usd
 
-    @staticmethod
-    def _is_too_high(standard: Standard, ratio: float) -> bool:
-        """Of two prices far apart the low one is the danger: a lone cent must not throw out an honest one."""
-        return ratio > MAX_RATIO and standard.provider_count > 1 and not standard.loosened
+    def _is_too_high(self, offer: Offer, standard: Standard, ratio: float) -> bool:
+        """Hold a price to the median of its own kind; a lone cent must not throw out an honest one.
+
+        So one other provider of its kind is enough where a further one, of any kind, bears that one out.
+        """
+        if ratio <= MAX_RATIO or standard.loosened:
+            return False
+        return standard.provider_count > 1 or len(self._witnesses(offer, standard.median_usd)) > 1
 
     def standard(self, offer: Offer) -> Standard | None:
         """Return what the others ask, of the same kind and paid alike where there are such; None for none."""
@@ -144,15 +148,16 @@ class Market:
             self._known_voices[gpu_key, scope] = {name: median(prices) for name, prices in found.items()}
         return self._known_voices[gpu_key, scope]
 
-    def _is_borne_out(self, offer: Offer, own: float) -> bool:
-        """Return whether a second provider asks about as much, paid alike or, for spot, on demand."""
+    def _witnesses(self, offer: Offer, usd: float) -> set[str]:
+        """Return the other providers that ask about as much, paid alike or, for spot, on demand."""
         ways = {offer.pricing, Pricing.ON_DEMAND}
-        return any(
-            own / WITNESS_RATIO <= price <= own * WITNESS_RATIO
+        return {
+            name
             for (pricing, _), name, prices in self._asked(offer.gpu_key, *_left_open(offer.gpu_key))
             if pricing in ways and name != offer.provider.casefold()
             for price in prices
-        )
+            if usd / WITNESS_RATIO <= price <= usd * WITNESS_RATIO
+        }
 
     def _asked(self, gpu_key: str, *more: str) -> Iterator[tuple[_Pay, str, list[float]]]:
         """Yield the prices for a GPU; for one whose form factor is open, those of all that it can be."""

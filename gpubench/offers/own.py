@@ -9,10 +9,12 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from datetime import date, timedelta
 from decimal import Decimal
 from functools import partial
+from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,24 +24,31 @@ from gpubench.offers import plausible
 from gpubench.offers.dates import price_day
 from gpubench.offers.plausible import ImplausibleError
 from gpubench.offers.request import KINDS
-from gpubench.offers.rows import Rows, read_rows
+from gpubench.offers.rows import Columns, read_columns
 from gpubench.offers.table import UNSTATED_NOTE, OfferKey, OfferTable, SetAside, offer_key
 from gpubench.specs import load_specs, offered_gpu_key
 from gpubench.today import today
 from gpubench.units import plain
 
-PRICE_COLUMNS: tuple[tuple[str, Pricing, int | None], ...] = (
-    ("on_demand_usd_per_h", Pricing.ON_DEMAND, None),
-    ("spot_usd_per_h", Pricing.SPOT, None),
-    ("reserved_1y_usd_per_h", Pricing.RESERVED, 1),
-    ("reserved_3y_usd_per_h", Pricing.RESERVED, 3),
+
+class _PriceColumn(NamedTuple):
+    """A column of prices, and how what it prices is paid."""
+
+    name: str
+    pricing: Pricing
+    term_years: int | None = None
+
+
+PRICE_COLUMNS = (
+    _PriceColumn("on_demand_usd_per_h", Pricing.ON_DEMAND),
+    _PriceColumn("spot_usd_per_h", Pricing.SPOT),
+    _PriceColumn("reserved_1y_usd_per_h", Pricing.RESERVED, 1),
+    _PriceColumn("reserved_3y_usd_per_h", Pricing.RESERVED, 3),
 )
 REQUIRED = ("provider", "instance", "gpu_key", "gpu_count", "price_date")
 NO_REGION = frozenset({"", "any"})
 
-
 _Cell = TypeVar("_Cell", bound=Hashable)
-_BLANK = ""
 
 
 def read_own(path: Path) -> OfferTable:
@@ -49,127 +58,76 @@ def read_own(path: Path) -> OfferTable:
         MisuseError: If the file as a whole cannot be read; single bad rows are set aside instead.
     """
     tomorrow = today() + timedelta(days=1)
-    return offers_of_rows(read_rows(path), f"own price file {plain(path.name)}", latest=tomorrow)
+    return offers_of_columns(read_columns(path), f"own price file {plain(path.name)}", latest=tomorrow)
 
 
-def offers_of_rows(table: Rows, default_source: str = "", latest: date = date.max) -> OfferTable:
-    """Turn rows in our columns into offers, and set aside what cannot be used.
+def offers_of_columns(table: Columns, default_source: str = "", latest: date = date.max) -> OfferTable:
+    """Turn a table in our columns into offers, and set aside what cannot be used.
 
     Args:
-        table: The rows; a second price for one provider, instance, region and pricing is a duplicate.
+        table: A second price for one provider, instance, region and pricing is a duplicate.
         default_source: Stands where a row names no source.
         latest: A price of a later day is set aside: it would count as fresh until that day has passed.
 
     Raises:
-        MisuseError: If a required column is missing, or the text breaks off as CSV.
+        MisuseError: If a required column is missing.
     """
     _require_columns(table)
-    numbered = list(table.rows)
-    rows = [_fitted(row, len(table.columns)) for _, row in numbered]
-    columns = _Columns(table.columns, rows)
     faults: dict[int, str] = {}
-    facts = _facts(columns, faults, default_source, latest)
-    prices = [(columns[name], pricing, term) for name, pricing, term in PRICE_COLUMNS if name in columns]
-    unstated = {key for key, spec in load_specs().items() if spec.variants}
-
-    offers: dict[OfferKey, Offer] = {}
-    set_aside: list[SetAside] = []
-
-    def put_aside(at: int, reason: str) -> None:
-        set_aside.append(SetAside(_describe(table.name, numbered[at][0], rows[at]), reason))
-
-    for at, said in enumerate(zip(*facts, strict=True)):
-        provider, instance, region, gpu_key, count, vcpus, ram, kind, day, source, text, rate = said
-        if at in faults:
-            put_aside(at, faults[at])
-            continue
-        note = text or None
-        if rate or gpu_key in unstated:
-            note = _note(text, rate, unstated=gpu_key in unstated)
-        priced = False
-        for cells, pricing, term_years in prices:
-            cell = cells[at].strip()
-            if not cell:
-                continue
-            priced = True
-            try:
-                price = plausible.price(cell, kind)
-            except ImplausibleError as error:
-                put_aside(at, str(error))
-                continue
-            offer = Offer(
-                provider=provider,
-                instance=instance,
-                region=region,
-                gpu_key=gpu_key,
-                gpu_count=count,
-                vcpus=vcpus,
-                ram_bytes=ram,
-                price_usd_per_hour=price if rate is None else price * rate.usd_per_unit,
-                pricing=pricing,
-                kind=kind,
-                price_date=day,
-                source=source,
-                note=note,
-                term_years=term_years,
-            )
-            if offers.setdefault(offer_key(offer), offer) is not offer:
-                put_aside(at, f"a second {pricing} price of this instance in this region; the first is kept")
-        if not priced:
-            put_aside(at, "no price")
-    return OfferTable(offers=tuple(offers.values()), set_aside=tuple(set_aside))
+    facts = _facts(table, faults, default_source, latest)
+    aside = [_Aside(row, 0, reason) for row, reason in faults.items()]
+    quotes: list[_Quote] = []
+    unpriced = set(range(len(table.numbers))) - faults.keys()
+    for place, column in enumerate(each for each in PRICE_COLUMNS if each.name in table.cells):
+        cells = [text.strip() for text in table.of(column.name)]
+        prices, bad = _prices(cells, facts, faults)
+        quotes += _quotes(column, place, prices, facts)
+        aside += [_Aside(row, place, reason) for row, reason in bad.items()]
+        unpriced = {row for row in unpriced if not cells[row]}
+    aside += [_Aside(row, 0, "no price") for row in unpriced]
+    quotes.sort(key=_by_row)
+    offers, second = _without_duplicates(quotes)
+    aside = sorted((*aside, *second), key=_by_row)
+    said = tuple(SetAside(_describe(table, each.row), each.reason) for each in aside)
+    return OfferTable(offers=offers, set_aside=said)
 
 
-def _require_columns(table: Rows) -> None:
-    missing = [column for column in REQUIRED if column not in table.columns]
-    if not any(column in table.columns for column, _, _ in PRICE_COLUMNS):
+def _require_columns(table: Columns) -> None:
+    missing = [column for column in REQUIRED if column not in table.cells]
+    if not any(column.name in table.cells for column in PRICE_COLUMNS):
         missing.append("on_demand_usd_per_h or spot_usd_per_h")
     if missing:
         raise MisuseError(
             f"{plain(table.name)} lacks the column{'s' if len(missing) > 1 else ''} {', '.join(missing)}; "
-            f"it has {plain(', '.join(table.columns)) or 'none'}"
+            f"it has {plain(', '.join(table.cells)) or 'none'}"
         )
 
 
 # --- columns ---------------------------------------------------------------------------------------------
 
 
-class _Columns:
-    """The cells of a table by the name of their column; blank where the table has no such column."""
+class _Facts(NamedTuple):
+    """What the cells of each row say of its instance, column by column; ``rate`` is that of its currency."""
 
-    def __init__(self, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Turn rows of one width into columns; of two columns of one name the first counts."""
-        columns: Iterable[tuple[str, ...]] = zip(*rows, strict=True) if rows else ((),) * len(names)
-        self._columns = dict(reversed(list(zip(names, columns, strict=True))))
-        self._blank = (_BLANK,) * len(rows)
-        self.nothing = (None,) * len(rows)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._columns
-
-    def __getitem__(self, name: str) -> tuple[str, ...]:
-        return self._columns.get(name, self._blank)
-
-
-def _fitted(row: Sequence[str], width: int) -> Sequence[str]:
-    """Return a row of the header's width; one with words beyond it becomes blank, and so is set aside."""
-    if len(row) == width:
-        return row
-    if any(cell.strip() for cell in row[width:]):
-        return [_BLANK] * width
-    return [*row[:width], *[_BLANK] * (width - len(row))]
+    provider: Sequence[str]
+    instance: Sequence[str]
+    region: Sequence[str | None]
+    gpu_key: Sequence[str]
+    gpu_count: Sequence[int]
+    vcpus: Sequence[float | None]
+    ram_bytes: Sequence[int | None]
+    kind: Sequence[str]
+    price_date: Sequence[str]
+    source: Sequence[str]
+    note: Sequence[str | None]
+    rate: Sequence[_Rate | None]
 
 
-def _facts(
-    columns: _Columns, faults: dict[int, str], default_source: str, latest: date
-) -> tuple[Sequence[Any], ...]:
-    """Return what the cells of each row say, in the order in which an offer is made of them.
-
-    The first fault of a row is the one that is told.
-    """
+def _facts(table: Columns, faults: dict[int, str], default_source: str, latest: date) -> _Facts:
+    """Return what the cells say; of a row with several faults the first that is met here is told."""
 
     def read(name: str, cell: Callable[[str], Any]) -> Sequence[Any]:
-        return _read(columns[name], lambda text: cell(text.strip()), faults)
+        return _read(table.of(name), lambda text: cell(text.strip()), faults)
 
     provider = read("provider", _provider)
     kind = read("kind", _kind)
@@ -179,14 +137,25 @@ def _facts(
     count = read("gpu_count", plausible.gpu_count)
     vcpus = read("vcpus", plausible.vcpus)
     ram = read("ram_gib", plausible.ram_bytes)
-    rate: Sequence[_Rate | None] = columns.nothing
-    if "currency" in columns:
-        money = zip(columns["currency"], columns["usd_per_unit"], columns["rate_date"], strict=True)
+    rate: Sequence[_Rate | None] = (None,) * len(kind)
+    if "currency" in table.cells:
+        money = zip(table.of("currency"), table.of("usd_per_unit"), table.of("rate_date"), strict=True)
         rate = _read(list(money), _rate, faults)
     region = read("region", _region)
-    note = read("note", _word)
-    instance = _instances(columns["instance"], faults)
-    return provider, instance, region, gpu_key, count, vcpus, ram, kind, day, source, note, rate
+    note = _notes(read("note", _word), rate, gpu_key)
+    instance = _instances(table.of("instance"), faults)
+    return _Facts(provider, instance, region, gpu_key, count, vcpus, ram, kind, day, source, note, rate)
+
+
+def _notes(
+    words: Sequence[str], rates: Sequence[_Rate | None], gpu_keys: Sequence[str]
+) -> Sequence[str | None]:
+    """Return the note of each row, with the rate of its currency, and whether it leaves the card open."""
+    unstated = {key for key, spec in load_specs().items() if spec.variants}
+    return [
+        _note(text, rate, unstated=key in unstated) if rate or key in unstated else text or None
+        for text, rate, key in zip(words, rates, gpu_keys, strict=True)
+    ]
 
 
 class _Known(dict[_Cell, Any]):
@@ -209,7 +178,7 @@ class _Known(dict[_Cell, Any]):
 def _read(column: Sequence[_Cell], read: Callable[[_Cell], Any], faults: dict[int, str]) -> Sequence[Any]:
     """Read a column, each of its different cells once; of one that cannot be used the rows get its fault."""
     known = _Known(read)
-    found = [known[cell] for cell in column]
+    found = list(map(known.__getitem__, column))
     if known.faults:
         for at, cell in enumerate(column):
             if cell in known.faults:
@@ -225,6 +194,90 @@ def _instances(column: Sequence[str], faults: dict[int, str]) -> Sequence[str]:
     except ImplausibleError:
         return _read(names, partial(_named, what="instance"), faults)
     return names if all(names) else _read(names, partial(_named, what="instance"), faults)
+
+
+# --- prices ----------------------------------------------------------------------------------------------
+
+
+class _Quote(NamedTuple):
+    """One price of one row; ``place`` is that of its column."""
+
+    row: int
+    place: int
+    offer: Offer
+
+
+class _Aside(NamedTuple):
+    """Why a row, or its price of one column, is set aside."""
+
+    row: int
+    place: int
+    reason: str
+
+
+_by_row = itemgetter(0, 1)
+
+
+def _prices(
+    cells: Sequence[str], facts: _Facts, faults: Collection[int]
+) -> tuple[Sequence[Decimal | None], dict[int, str]]:
+    """Return the price of each row [USD/h], and of those that cannot be true the reason."""
+    prices: list[Decimal | None] = []
+    bad: dict[int, str] = {}
+    for row, (cell, kind, rate) in enumerate(zip(cells, facts.kind, facts.rate, strict=True)):
+        price = None
+        if cell and row not in faults:
+            try:
+                price = plausible.price(cell, kind)
+            except ImplausibleError as error:
+                bad[row] = str(error)
+            else:
+                price = price if rate is None else price * rate.usd_per_unit
+        prices.append(price)
+    return prices, bad
+
+
+def _quotes(
+    column: _PriceColumn, place: int, prices: Sequence[Decimal | None], facts: _Facts
+) -> Sequence[_Quote]:
+    rows = zip(prices, *facts[:-1], strict=True)
+    return [
+        _Quote(
+            row,
+            place,
+            Offer(
+                provider=provider,
+                instance=instance,
+                region=region,
+                gpu_key=gpu_key,
+                gpu_count=count,
+                vcpus=vcpus,
+                ram_bytes=ram,
+                price_usd_per_hour=price,
+                pricing=column.pricing,
+                kind=kind,
+                price_date=day,
+                source=source,
+                note=note,
+                term_years=column.term_years,
+            ),
+        )
+        for row, (
+            price, provider, instance, region, gpu_key, count, vcpus, ram, kind, day, source, note
+        ) in enumerate(rows)
+        if price is not None
+    ]  # fmt: skip
+
+
+def _without_duplicates(quotes: Sequence[_Quote]) -> tuple[tuple[Offer, ...], Sequence[_Aside]]:
+    """Return the first price of every offer, and the later ones."""
+    offers: dict[OfferKey, Offer] = {}
+    second = []
+    for row, place, offer in quotes:
+        if offers.setdefault(offer_key(offer), offer) is not offer:
+            reason = f"a second {offer.pricing} price of this instance in this region; the first is kept"
+            second.append(_Aside(row, place, reason))
+    return tuple(offers.values()), second
 
 
 # --- cells -----------------------------------------------------------------------------------------------
@@ -298,6 +351,6 @@ def _note(text: str, rate: _Rate | None, *, unstated: bool) -> str | None:
     return "; ".join(note for note in notes if note) or None
 
 
-def _describe(name: str, number: int, cells: Iterable[str]) -> str:
-    first = [cell for cell in list(cells)[:3] if cell]
-    return plain(f"{name}:{number} {' '.join(first)}".rstrip(), 120)
+def _describe(table: Columns, row: int) -> str:
+    first = [cell for column in islice(table.cells.values(), 3) if (cell := column[row])]
+    return plain(f"{table.name}:{table.numbers[row]} {' '.join(first)}".rstrip(), 120)

@@ -135,13 +135,14 @@ def _chosen(snapshot: Snapshot, only: Iterable[str]) -> dict[str, SourceOffers]:
 def _until(table: OfferTable, today: datetime) -> OfferTable:
     """Set aside prices of the future: they would count as fresh until their day has passed."""
     latest = (today + _ONE_DAY).date()
-    late = tuple(offer for offer in table.offers if price_day(offer.price_date) > latest)
+    late = {offer.price_date for offer in table.offers if price_day(offer.price_date) > latest}
     reasons = (
         SetAside(plain(f"{o.provider} {o.instance}"), f"price date {o.price_date} lies in the future")
-        for o in late
+        for o in table.offers
+        if o.price_date in late
     )
     return msgspec.structs.replace(
         table,
-        offers=tuple(offer for offer in table.offers if offer not in late),
+        offers=tuple(offer for offer in table.offers if offer.price_date not in late),
         set_aside=(*table.set_aside, *reasons),
     )

@@ -25,12 +25,12 @@ class OffersRequest(msgspec.Struct, frozen=True, kw_only=True):
         spot: One word for the pricing ``spot``.
     """
 
-    providers: Annotated[tuple[str, ...], Option("Only this provider.", name="provider")] = ()
+    providers: Annotated[tuple[str, ...], Option("Only this provider.", name="provider", commas=True)] = ()
     regions: Annotated[
         tuple[str, ...], Option("Only this region; any where the source gives none.", name="region")
     ] = ()
     gpus: Annotated[
-        tuple[str, ...], Option("Only this GPU: key, name, or part of it (h100).", name="gpu")
+        tuple[str, ...], Option("Only this GPU: key, name, or part of it (h100).", name="gpu", commas=True)
     ] = ()
     count: Annotated[int | None, Option("Exact number of GPUs.", least=1)] = None
     max_usd_per_hour: Annotated[float | None, Option("Highest price of the instance [USD/h].", least=0)] = (

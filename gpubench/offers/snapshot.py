@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from datetime import date
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -18,15 +18,17 @@ from gpubench.files import TABLE_BYTES, many_objects, read_json, write_file
 from gpubench.folders import default_results
 from gpubench.models import SCHEMA_VERSION, Offer
 from gpubench.offers.dates import price_day
-from gpubench.offers.own import offers_of_rows, read_own
+from gpubench.offers.own import offers_of_columns, read_own
 from gpubench.offers.plausible import check_offer
-from gpubench.offers.rows import csv_rows
-from gpubench.offers.table import Coverage, OfferTable, SetAside, offer_key, overlay
+from gpubench.offers.rows import csv_columns
+from gpubench.offers.table import Coverage, OfferTable, SetAside, overlay
 from gpubench.shipped import data_text
 from gpubench.units import plain
 
 IMPORTED = "imported"
 WRITE_HINT = "give another folder with --results"
+MOST_SOURCES, MOST_COVERS = 200, 500
+"""Of a snapshot, and of a source: each offer is held against each of them, and dozens are usual."""
 _PATTERN = "[0-9]*T[0-9]*Z.json"
 """20261120T190500Z.json: the name is the UTC time of the refresh, so the newest sorts last."""
 
@@ -46,7 +48,7 @@ class SourceOffers(msgspec.Struct, frozen=True, kw_only=True):
     retrieved_at: str | None
     reason: str | None = None
     offers: tuple[Offer, ...] = ()
-    covers: tuple[Coverage, ...] = ()
+    covers: Annotated[tuple[Coverage, ...], msgspec.Meta(max_length=MOST_COVERS)] = ()
     retired: int = 0
 
 
@@ -55,7 +57,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     schema_version: int = SCHEMA_VERSION
     retrieved_at: str
-    sources: dict[str, SourceOffers] = {}
+    sources: Annotated[dict[str, SourceOffers], msgspec.Meta(max_length=MOST_SOURCES)] = {}
 
 
 def load_offers(
@@ -75,8 +77,7 @@ def load_offers(
     with many_objects():
         tables = [embedded_offers(), refreshed_offers(folder, as_of), *imported_offers(folder)]
         if extra is not None:
-            mine = read_own(extra)
-            tables.append(msgspec.structs.replace(mine, own=frozenset(map(offer_key, mine.offers))))
+            tables.append(msgspec.structs.replace(read_own(extra), is_own=True))
         return overlay(tables if as_of is None else [_until(table, as_of) for table in tables])
 
 
@@ -102,7 +103,7 @@ def offers_folder(results: Path | None) -> Path:
 @cache
 def embedded_offers() -> OfferTable:
     """Return the dated price table that is shipped."""
-    return offers_of_rows(csv_rows(data_text("offers.csv"), "offers.csv"))
+    return offers_of_columns(csv_columns(data_text("offers.csv"), "offers.csv"))
 
 
 def refreshed_offers(folder: Path, as_of: date | None = None) -> OfferTable:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -66,6 +67,7 @@ class OfferTable(msgspec.Struct, frozen=True, kw_only=True):
     """Offers in the order of their tables; ``notes`` are about whole files (a damaged snapshot).
 
     ``own`` are the keys of those that the user gave for this one question: they are taken as they are.
+    ``is_own`` says that all of this table's are.
     ``covers`` is what the table is complete in; ``retired`` are offers that such a table no longer lists.
     ``changes`` is what list prices did from one table to the next.
     """
@@ -76,12 +78,12 @@ class OfferTable(msgspec.Struct, frozen=True, kw_only=True):
     covers: tuple[Coverage, ...] = ()
     retired: tuple[Offer, ...] = ()
     own: frozenset[OfferKey] = frozenset()
+    is_own: bool = False
     changes: tuple[PriceChange, ...] = ()
 
 
-def offer_key(offer: Offer) -> OfferKey:
-    """Return what identifies an offer: provider, instance, region, pricing and term."""
-    return offer.provider, offer.instance, offer.region, offer.pricing, offer.term_years
+offer_key: Callable[[Offer], OfferKey] = attrgetter("provider", "instance", "region", "pricing", "term_years")
+"""What identifies an offer."""
 
 
 def overlay(tables: Iterable[OfferTable]) -> OfferTable:
@@ -104,12 +106,12 @@ def overlay(tables: Iterable[OfferTable]) -> OfferTable:
         gone = _gone(offers, table)
         retired += [offers.pop(key) for key in gone]
         changes += table.changes
-        for offer in table.offers:
-            key = offer_key(offer)
-            last = offers.get(key)
-            if last is not None and (change := change_of(last, offer)):
-                changes.append(change)
-            offers[key] = offer
+        fresh = dict(zip(map(offer_key, table.offers), table.offers, strict=True))
+        known = filter(offers.__contains__, fresh)
+        changes += [change for key in known if (change := change_of(offers[key], fresh[key]))]
+        offers.update(fresh)
+        if table.is_own:
+            own.update(fresh)
         set_aside += table.set_aside
         notes += table.notes
     return OfferTable(
@@ -125,8 +127,12 @@ def overlay(tables: Iterable[OfferTable]) -> OfferTable:
 
 def _gone(below: Mapping[OfferKey, Offer], table: OfferTable) -> Sequence[OfferKey]:
     """Return the offers below that a table would list if they were still on sale, and does not."""
-    covers = [cover for cover in table.covers if cover.whole_provider]
+    covers: dict[str, list[Coverage]] = {}
+    for cover in table.covers:
+        if cover.whole_provider:
+            covers.setdefault(cover.provider, []).append(cover)
     if not covers:
         return ()
     listed = {offer_key(offer) for offer in table.offers}
-    return [k for k, o in below.items() if k not in listed and any(cover.holds(o) for cover in covers)]
+    theirs = ((key, offer) for key, offer in below.items() if offer.provider in covers and key not in listed)
+    return [key for key, offer in theirs if any(cover.holds(offer) for cover in covers[offer.provider])]

@@ -25,6 +25,8 @@ MAX_RETRIES = 3
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 20.0
 MAX_REDIRECTS = 3
+_ENCODINGS = frozenset({"", "identity", "gzip", "deflate"})
+"""Of one such layer a piece of 64 KB unfolds to 64 MB at most; of two in one another to far more."""
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
@@ -50,7 +52,7 @@ class HttpTransport:
         self._client = httpx.Client(
             timeout=silence_timeout_s,
             follow_redirects=False,
-            headers={"User-Agent": f"gpubench/{__version__}"},
+            headers={"User-Agent": f"gpubench/{__version__}", "Accept-Encoding": "gzip"},
         )
 
     def __enter__(self) -> Self:
@@ -116,6 +118,9 @@ class HttpTransport:
         raise SourceError(f"{host} redirects more than {MAX_REDIRECTS} times")
 
     def _read(self, response: httpx.Response, deadline: float) -> bytes:
+        encoding = response.headers.get("content-encoding", "")
+        if encoding.strip().lower() not in _ENCODINGS:
+            raise SourceError(f"{response.url.host} sent a body encoded as {plain(encoding, 60)!r}: refused")
         chunks, size_bytes = [], 0
         for chunk in response.iter_bytes():
             size_bytes += len(chunk)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -73,14 +74,31 @@ def readings_of(question: Question, own: Sequence[Run], reference: Sequence[Run]
     The shipped readings of one card come last. A CPU never anchors a GPU; neither does a slice of a GPU, a
     shared one, or one that the specification table does not know.
     """
+    return _read(own, reference, partial(_usable, question)) + _loops(question)
+
+
+def peaks_of(question: Question, own: Sequence[Run], reference: Sequence[Run]) -> list[Reading]:
+    """Every measurement whose peak memory tells of the question's workload and task, in the same order.
+
+    By any recipe and on any number of GPUs: those start no prediction of the speed of one, but each is the
+    memory of its own case.
+    """
+    return _read(own, reference, partial(_with_peak, question))
+
+
+def _read(
+    own: Sequence[Run],
+    reference: Sequence[Run],
+    of_question: Callable[[Iterable[Measurement]], Iterable[Measurement]],
+) -> list[Reading]:
     found: list[Reading] = []
     bases: tuple[Literal["measured", "reference"], ...] = ("measured", "reference")
     for basis, runs in zip(bases, (own, reference), strict=True):
         for run in sorted(runs, key=lambda r: (r.started_at, r.run_id), reverse=True):
             spec = gpu_of(run.device)
             if spec is not None:
-                found += [_reading(spec, m, run, basis) for m in _usable(question, run.measurements)]
-    return found + _loops(question)
+                found += [_reading(spec, m, run, basis) for m in of_question(run.measurements)]
+    return found
 
 
 def _loops(question: Question) -> list[Reading]:
@@ -105,7 +123,7 @@ def _loop(question: Question, spec: GpuSpec, step: StepReading, execution: Execu
         question, precision=step.precision, execution=execution, batch_size=step.batch_size
     )
     case = case_for(asked, spec)
-    assert isinstance(case, Case)
+    assert isinstance(case, Case)  # a precision that was read there is no gap
     rate = step.batch_size / step.step_s[execution]
     return Reading(
         spec=spec,
@@ -170,14 +188,22 @@ def differences(reading: Reading, case: Case) -> list[str]:
 
 
 def _usable(question: Question, measurements: Iterable[Measurement]) -> Iterable[Measurement]:
+    for m in _undisturbed(question, measurements):
+        if m.case.gpu_count == 1 and m.case.setup.keys() <= {"framework"}:
+            yield m
+
+
+def _with_peak(question: Question, measurements: Iterable[Measurement]) -> Iterable[Measurement]:
+    return (m for m in _undisturbed(question, measurements) if m.peak_memory_bytes)
+
+
+def _undisturbed(question: Question, measurements: Iterable[Measurement]) -> Iterable[Measurement]:
     for m in measurements:
         same = (
             m.case.workload == question.profile.name
             and m.case.workload_version == question.profile.version
             and m.case.task == question.task
-            and m.case.gpu_count == 1
             and m.case.framework == question.framework
-            and m.case.setup.keys() <= {"framework"}
         )
         disturbed = any(f.kind in DISTURBED for f in m.findings)
         if same and m.status is Status.OK and m.samples_per_s and not disturbed:
@@ -185,7 +211,7 @@ def _usable(question: Question, measurements: Iterable[Measurement]) -> Iterable
 
 
 def _reading(spec: GpuSpec, m: Measurement, run: Run, basis: Literal["measured", "reference"]) -> Reading:
-    assert m.samples_per_s is not None
+    assert m.samples_per_s is not None  # of usable rows alone: _usable
     known = m.samples_per_s_low is not None and m.samples_per_s_high is not None
     noise = UNKNOWN_NOISE
     if m.samples_per_s_low is not None and m.samples_per_s_high is not None:

@@ -97,7 +97,7 @@ def _ratio_width(fit: Fit, pairs: Pairs) -> tuple[Scale, dict[str, float]]:
         own, target, mode = sides(fit.table, pairs)
         scores = np.abs(error) / pair_scale(scale, own.chips, target.chips, mode)
         factor[name] = _round(factor_of(scores[bound], pairs.weight[bound]))
-    assert scale is not None
+    assert scale is not None  # there are kinds to hold out
     return msgspec.convert({k: _round(v) for k, v in msgspec.structs.asdict(scale).items()}, Scale), factor
 
 

@@ -22,7 +22,7 @@ from gpubench.models import (
 )
 from gpubench.options import check_fields
 from gpubench.predict import memory
-from gpubench.predict.anchors import Reading, measured_here, readings_of
+from gpubench.predict.anchors import Reading, measured_here, peaks_of, readings_of
 from gpubench.predict.answers import Predictions
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.decode import VALIDATED_ENGINE, token_time
@@ -96,7 +96,7 @@ def estimate(
         MisuseError: If the question itself is impossible.
     """
     check(question)
-    readings = readings_of(question, own, reference)
+    readings, peaks = (of(question, own, reference) for of in (readings_of, peaks_of))
     answers: dict[str, Estimate | Refusal] = {}
     open_cases: list[tuple[GpuSpec, Case]] = []
     fits: dict[str, MemoryFit | None] = {}
@@ -108,12 +108,12 @@ def estimate(
             continue
         reading = measured_here(readings, case, spec.key)
         if reading is not None:
-            answers[spec.key] = _measured(reading, memory.fit_of(question, case, spec, readings))
+            answers[spec.key] = _measured(reading, memory.fit_of(question, case, spec, peaks))
             continue
-        fits[spec.key] = memory.fit_of(question, case, spec, readings)
+        fits[spec.key] = memory.fit_of(question, case, spec, peaks)
         refusal = _refusal(spec, case, fits[spec.key])
         if refusal is not None and most_sharing > 1 and domain_gap(spec, case.precision) is None:
-            sharing = memory.fewest_sharing(question, case, spec, readings, most_sharing)
+            sharing = memory.fewest_sharing(question, case, spec, peaks, most_sharing)
             if sharing is not None and sharing[1].fits:
                 fewest[spec.key], fits[spec.key] = sharing
                 refusal = None
@@ -131,7 +131,7 @@ def estimate(
         ]
     for (spec, case), prediction in zip(open_cases, predictions, strict=True):
         fit = fits[spec.key]
-        need = memory.need_of(question, case, spec, readings) if fit is None else fit.need
+        need = memory.need_of(question, case, spec, peaks) if fit is None else fit.need
         found = _predicted(spec, case, prediction, need, fit)
         answers[spec.key] = msgspec.structs.replace(found, fewest_gpus=fewest.get(spec.key, 1))
     return {spec.key: answers[spec.key] for spec in specs}
@@ -149,7 +149,7 @@ def estimate_at_largest_batch(
 
     Args and answers are those of ``estimate``; the batch of the question is not looked at.
     """
-    readings = readings_of(question, own, reference)
+    readings, peaks = (of(question, own, reference) for of in (readings_of, peaks_of))
     answers: dict[str, Estimate | Refusal] = {}
     alike: dict[int, list[GpuSpec]] = {}
     finders: dict[str, str] = {}
@@ -164,7 +164,7 @@ def estimate_at_largest_batch(
             answers[spec.key] = Refusal(gpu_key=spec.key, reason=reason)
             continue
         if found is None:
-            largest = memory.largest_batch(question, case, spec, readings)
+            largest = memory.largest_batch(question, case, spec, peaks)
         else:
             largest, finders[spec.key] = found.case.batch_size, found.run_id
         alike.setdefault(max(1, largest), []).append(spec)  # at 1 it says that not even that fits

@@ -25,7 +25,7 @@ from gpubench.models import (
     WeightType,
     WorkloadProfile,
 )
-from gpubench.predict.anchors import Reading, readings_of
+from gpubench.predict.anchors import Reading, peaks_of
 from gpubench.predict.question import Question
 from gpubench.profile import memory
 from gpubench.profile.allowance import card_of, card_of_device, class_of
@@ -43,7 +43,7 @@ def fit_of(
         question: Workload and task.
         case: Precision and batch size.
         spec: The card.
-        readings: What was measured of the workload and task, the preferred first.
+        readings: What ``peaks_of`` tells of the workload and task, the preferred first.
         accumulate: Micro-batches that the batch is cut into; only with 1 is a measured peak of this case.
     """
     card = card_of(spec)
@@ -53,8 +53,8 @@ def fit_of(
         question.profile,
         case,
         card,
-        measured=_same_case(case, spec.key, readings, accumulate),
-        scale=scale_of(question, readings),
+        measured=measured_peak(case, spec.key, readings, accumulate),
+        scale=scale_of(question, case, readings),
         accumulate=accumulate,
     )
 
@@ -84,13 +84,13 @@ def doubts(
         question = Question(
             profile=profile, precision=case.precision, task=case.task, framework=case.framework
         )
-        readings = readings_of(question, runs, ())
+        readings = peaks_of(question, runs, ())
         fit = memory.judge(
             profile,
             case,
             card,
-            measured=_same_case(case, device.gpu_key, readings),
-            scale=scale_of(question, readings),
+            measured=measured_peak(case, device.gpu_key, readings),
+            scale=scale_of(question, case, readings),
         )
         if not fit.fits:
             lines.append(f"{case.workload} {case.precision} batch {case.batch_size}: {fit.text()}")
@@ -105,8 +105,8 @@ def need_of(
         question.profile,
         case,
         class_of(spec),
-        measured=_same_case(case, spec.key, readings, accumulate),
-        scale=scale_of(question, readings),
+        measured=measured_peak(case, spec.key, readings, accumulate),
+        scale=scale_of(question, case, readings),
         accumulate=accumulate,
     )
 
@@ -117,11 +117,13 @@ def sharded_fit_of(
     """Say whether the case fits on a card that shares it out over several (FSDP), the batch on each as it is.
 
     Args as ``fit_of``. None where it cannot be shared out: the card's memory is not known, nothing is
-    trained, the model has no blocks, or its weights are quantized.
+    trained, the model has no blocks, its weights are quantized, or its precision scales gradients.
     """
     profile = question.profile
     quantized = case.weight_type.bytes_each < WeightType.BFLOAT16.bytes_each
-    if case.task is not TaskKind.TRAIN or profile.blocks is None or quantized:
+    if case.task is not TaskKind.TRAIN or profile.blocks is None:
+        return None
+    if quantized or case.precision.facts.scales_gradients:
         return None
     mode = ParallelMode.FSDP
     return fit_of(
@@ -152,20 +154,32 @@ def largest_batch(question: Question, case: Case, spec: GpuSpec, readings: Seque
     """The largest batch of the case that fits a card whose memory is known; 0 where none does."""
     card = card_of(spec)
     assert card is not None
-    return memory.largest_batch(question.profile, case, card, scale=scale_of(question, readings))
+    return memory.largest_batch(question.profile, case, card, scale=scale_of(question, case, readings))
 
 
-def scale_of(question: Question, readings: Sequence[Reading]) -> float:
-    """Measured over estimated peak of the question's workload, in the geometric mean; 1 without readings."""
+def scale_of(question: Question, case: Case, readings: Sequence[Reading]) -> float:
+    """Measured over estimated peak of cases that are alike but for batch and precision; 1 without readings.
+
+    In the geometric mean, over those of as many GPUs where there are any, else those of one.
+    """
+    alike = [reading for reading in readings if _alike(reading.case, case)]
+    if case.gpu_count > 1 and not alike:
+        alike = [reading for reading in readings if _alike(reading.case, case.on_one_gpu)]
     logs = [
         math.log(memory.scale_of(question.profile, reading.case, reading.peak_memory_bytes))
-        for reading in readings
+        for reading in alike
         if reading.peak_memory_bytes
     ]
     return math.exp(sum(logs) / len(logs)) if logs else 1.0
 
 
-def _same_case(
+def _alike(one: Case, two: Case) -> bool:
+    """Whether the same work is done on as many GPUs, shared out in the same way."""
+    same = one.recipe == two.recipe and one.gpu_count == two.gpu_count
+    return same and (one.gpu_count == 1 or one.parallel_mode is two.parallel_mode)
+
+
+def measured_peak(
     case: Case, gpu_key: str | None, readings: Sequence[Reading], accumulate: int = 1
 ) -> MeasuredMemory | None:
     """The largest peak measured of this case; execution and the type of half precision change nothing."""
@@ -176,8 +190,7 @@ def _same_case(
         and accumulate == 1
         and reading.case.batch_size == case.batch_size
         and reading.case.precision.is_amp == case.precision.is_amp
-        and reading.case.recipe == case.recipe
-        and reading.case.gpu_count == case.gpu_count
+        and _alike(reading.case, case)
     ]
     if not same:
         return None

@@ -31,7 +31,7 @@ from gpubench.models import (
 )
 from gpubench.options import check_fields
 from gpubench.predict import memory as of_question
-from gpubench.predict.anchors import Reading, readings_of
+from gpubench.predict.anchors import Reading, peaks_of
 from gpubench.predict.memory_request import MemoryRequest
 from gpubench.predict.question import Question, Refusal, case_for, check, question_of
 from gpubench.profile.allowance import card_of
@@ -142,7 +142,7 @@ def answer_memory(
     """
     check(question)
     _check_accumulation(question, accumulate)
-    readings = readings_of(question, own, reference)
+    readings = peaks_of(question, own, reference)
     refused: list[Refusal] = []
     groups: dict[tuple[CardMemory, bool], list[tuple[GpuSpec, Case]]] = {}
     for spec in specs:
@@ -227,11 +227,15 @@ def _fixes(
 ) -> Iterable[Fix]:
     """What would make it fit, each with its need; what would not is told as well."""
     profile, train = question.profile, case.task is TaskKind.TRAIN
-    scale = of_question.scale_of(question, readings)
+    scale = of_question.scale_of(question, case, readings)
 
-    def fix(what: str, of: WorkloadProfile = profile, accumulate: int = accumulate, **changes: Any) -> Fix:
+    def fix(what: str, accumulate: int = accumulate, **changes: Any) -> Fix:
         changed = msgspec.structs.replace(case, **changes)
-        return Fix(what=what, fit=judge(of, changed, fit.card, scale=scale, accumulate=accumulate))
+        peak = of_question.measured_peak(changed, None, readings, accumulate)
+        return Fix(
+            what=what,
+            fit=judge(profile, changed, fit.card, measured=peak, scale=scale, accumulate=accumulate),
+        )
 
     if not case.precision.is_amp and case.weight_type is WeightType.FLOAT32:
         what = "automatic mixed precision (amp-fp16, or amp-bf16 from Ampere on)"
@@ -247,10 +251,10 @@ def _fixes(
     if fit.largest_batch:
         yield fix(f"batch {fit.largest_batch:,}", batch_size=fit.largest_batch)
     if train:
-        for adapted, how, base in with_adapters(profile, case):
-            what = f"{_TRAINABLE_WORDS[how]}, batch {case.batch_size}"
-            yield fix(what, adapted, trainable=how, weight_type=base, precision=_whole(case.precision))
-        yield from _on_several(question, case, fit, scale, accumulate)
+        for adapted in with_adapters(profile, case):
+            what = f"{_TRAINABLE_WORDS[adapted.trainable]}, batch {case.batch_size}"
+            yield fix(what, **{name: getattr(adapted, name) for name in _OF_ADAPTERS})
+        yield from _on_several(question, case, fit, readings, accumulate)
 
 
 def _fewest_micro_batches(profile: WorkloadProfile, case: Case, card: CardMemory, scale: float) -> int:
@@ -268,19 +272,15 @@ _CHECKPOINTING_WORDS = {
     Checkpointing.SELECTIVE: "selective activation checkpointing",
     Checkpointing.FULL: "activation checkpointing of every block",
 }
+_OF_ADAPTERS = ("trainable", "weight_type", "precision")
 _TRAINABLE_WORDS = {
     Trainable.LORA: "adapters on a frozen bfloat16 base (LoRA)",
     Trainable.QLORA: "adapters on a frozen 4-bit base (QLoRA)",
 }
 
 
-def _whole(precision: Precision) -> Precision:
-    """The precision of a step whose weights lie in half precision: autocast has nothing to do."""
-    return Precision.TF32 if precision.is_amp else precision
-
-
 def _on_several(
-    question: Question, case: Case, fit: MemoryFit, scale: float, accumulate: int
+    question: Question, case: Case, fit: MemoryFit, readings: Sequence[Reading], accumulate: int
 ) -> Iterable[Fix]:
     """The fewest GPUs on which the batch, split, fits: each with all weights, and with a share of them."""
     modes = [(ParallelMode.DDP, "")]
@@ -292,7 +292,14 @@ def _on_several(
             each = -(-case.batch_size // gpu_count)
             split = msgspec.structs.replace(case, batch_size=each, gpu_count=gpu_count, parallel_mode=mode)
             cut = min(accumulate, each)
-            shared = judge(question.profile, split, fit.card, scale=scale, accumulate=cut)
+            shared = judge(
+                question.profile,
+                split,
+                fit.card,
+                measured=of_question.measured_peak(split, None, readings, cut),
+                scale=of_question.scale_of(question, split, readings),
+                accumulate=cut,
+            )
             if shared.fits:
                 yield Fix(what=f"{gpu_count} GPUs{words}, batch {each} on each", fit=shared)
                 break
@@ -364,9 +371,10 @@ def _of_any_model(profile: WorkloadProfile, asked: Mapping[str, Any]) -> dict[st
 
 def basis_words(need: MemoryNeed) -> str:
     """What the figures rest on, in a sentence without its end."""
+    bent = "" if need.not_linear is None else f"; {need.not_linear}"
     return {
         MemoryBasis.MEASURED: "a peak measured in this case, with what the allocator and the driver add",
-        MemoryBasis.TRACED: "a trace of the whole step, with what readings say the rest takes",
+        MemoryBasis.TRACED: f"a trace of the whole step, with what readings say the rest takes{bent}",
         MemoryBasis.FORMULA: f"a formula with the widest bound; not traced: {need.untraced}",
     }[need.basis]
 

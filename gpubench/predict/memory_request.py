@@ -33,7 +33,8 @@ class MemoryRequest(RecipeRequest, frozen=True, kw_only=True):
         ),
     ] = ()
     gpus: Annotated[
-        tuple[str, ...], Option("GPU key or name.", name="gpu", default="every NVIDIA GPU, by size")
+        tuple[str, ...],
+        Option("GPU key or name.", name="gpu", commas=True, default="every NVIDIA GPU, by size"),
     ] = ()
     batch_size: Annotated[
         int | None,

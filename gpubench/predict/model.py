@@ -174,7 +174,7 @@ def _from_anchor(
     shift = -math.log(anchor.samples_per_s) - math.log(float(own.step_s[0]) / anchor.case.batch_size)
     arithmetic = _arithmetic(case, len(specs))
     work = _work(question, case)
-    assert learned.scale is not None
+    assert learned.scale is not None  # only levels are without one
     mode = np.broadcast_to(leading_mode(work, arithmetic), len(specs))
     scale = pair_scale(learned.scale, chips_of([anchor.spec]), chips_of(specs), mode)
     half = bool(arithmetic.half[0])

@@ -398,7 +398,7 @@ def _work(rows: Sequence[Row]) -> Work:
     )
 
 
-assert len(_PROFILE_KINDS) == len(KINDS)
+assert len(_PROFILE_KINDS) == len(KINDS)  # the columns of a profile are the kinds of the fit, in their order
 
 
 def _optimizer_bytes(row: Row) -> int:

@@ -49,7 +49,9 @@ class PredictRequest(RecipeRequest, frozen=True, kw_only=True):
             python="str | Path | WorkloadProfile",
         ),
     ]
-    gpus: Annotated[tuple[str, ...], Option("GPU key or name.", name="gpu", default="every GPU known")] = ()
+    gpus: Annotated[
+        tuple[str, ...], Option("GPU key or name.", name="gpu", commas=True, default="every GPU known")
+    ] = ()
     precision: AnyPrecision = None
     execution: AnyExecution = "graph"
     task: AnyTask = "train"

@@ -62,7 +62,7 @@ def outcome_of(table: Table, task: TaskKind) -> Outcome:
     n = len(pairs)
     error, width, bound = np.full(n, np.nan), np.full(n, np.nan), np.zeros(n, dtype=bool)
     level_error, level_width = np.full(len(table), np.nan), np.full(len(table), np.nan)
-    assert learned.ratio.scale is not None
+    assert learned.ratio.scale is not None  # only levels are without one
     own, target, mode = sides(table, pairs)
     scale = pair_scale(learned.ratio.scale, own.chips, target.chips, mode) if n else np.empty(0)
     for harness, gpu in sorted(set(zip(table.harness, table.gpu_key, strict=True))):

@@ -156,9 +156,16 @@ def files_of(reference: str, *, time_limit_s: float | None = None) -> tuple[Path
     return Path(answer.folder), tuple(map(Path, answer.files))
 
 
+def called(reference: str) -> str:
+    """How a message names a model: as the records do."""
+    from gpubench.own_model import own_name
+
+    return plain(own_name(reference) if is_own(reference) else reference)
+
+
 def _ask(reference: str, time_limit_s: float, recipe: Recipe | None = None) -> Answer:
     """Trace a model in a child process; the answer has a profile."""
-    name = plain(Path(reference).name)
+    name = called(reference)
     with _notice(name, time_limit_s):
         asked = ask_child(
             ("-m", "gpubench.profile.child"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 
@@ -12,7 +11,7 @@ from gpubench.children import ParentChannel
 from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
 from gpubench.models import Recipe, WorkloadProfile
-from gpubench.profile.cache import Answer
+from gpubench.profile.cache import Answer, called
 from gpubench.profile.first_loss import check_first_loss
 from gpubench.profile.trace import trace_workload
 from gpubench.workload import is_own, one_line
@@ -42,9 +41,9 @@ def _answer(reference: str, return_home: Callable[[], None] = _stay, recipe: Rec
         theirs = None if error.__cause__ is None else "".join(traceback.format_exception(error))
         return Answer(error=str(error), traceback=theirs)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - code of others: whatever it does is one line
-        name = Path(reference).name
         return Answer(
-            error=f"{name}: {one_line(error)}", traceback="".join(traceback.format_exception(error))
+            error=f"{called(reference)}: {one_line(error)}",
+            traceback="".join(traceback.format_exception(error)),
         )
     return Answer(profile=profile, notes=notes, folder=folder, files=files)
 

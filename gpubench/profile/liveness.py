@@ -1,9 +1,7 @@
 """Peak memory of one step, by following storages as they live and die: no GPU, no memory, no arithmetic.
 
 A whole step is run on fake tensors, which have shapes and types but no values. Bytes rise when a storage is
-made and fall when it dies. Two batch sizes make each moment of the step a line over the batch size, and the
-peak is the highest of the lines: at a small batch that may be the update of the weights, at a large one the
-loss.
+made and fall when it dies. ``growth`` makes of traces at a few batch sizes what any other takes.
 """
 
 from __future__ import annotations
@@ -14,36 +12,44 @@ import math
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.models import (
     Checkpointing,
-    MemoryLine,
     Recipe,
     StepMemory,
     TaskKind,
+    Trainable,
     WeightType,
 )
 from gpubench.profile.blocks import checkpoint_blocks, repeated_blocks
+from gpubench.profile.growth import BATCHES, Moment, StepTrace, beyond_lines, on_lines
+from gpubench.units import MIB
 from gpubench.workload import Task, Workload, seeded
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-_BATCHES = (2, 4)
-"""Not 1: at a batch of 1 some layouts coincide and copies vanish."""
+    from gpubench.profile.quick_fakes import QuickFakeMode
+
 _SEED = 0
-_SHARES = (1.0, 0.5, 0.25, 0.125, 0.0)
-"""Of the gradients that one GPU of several holds."""
+_MOST_HOST_BYTES = 256 * MIB
+"""Of prebuilt batches that have values all the same, such as what NumPy made."""
+_MOST_OPERATORS = 2_000
+"""Of a step, or of what builds it, where each sample has some of its own."""
 AS_BUILT = Recipe()
+TOKEN_UNITS = ("sequence", "token")
+"""Sample units of language models."""
+ADAPTERS = {Trainable.LORA: WeightType.BFLOAT16, Trainable.QLORA: WeightType.NF4}
+"""Adapters on a frozen base, and the type in which its layers lie."""
 _FUSED_UPDATES = "_fused_"
 """Begin the names of the operators that update all weights in place, in one kernel."""
 
@@ -61,21 +67,33 @@ def trace_memory(workload: Workload, variants_s: float = math.inf) -> tuple[Step
     Raises:
         Exception: Whatever the model or torch raises, where a step cannot run without values.
     """
-    found = []
+    found: list[StepMemory] = []
     steps: Sequence[tuple[TaskKind, bool]]
     steps = tuple(itertools.product(workload.tasks, _autocasts(workload.recipe)))
-    with _gpu_without_values():
-        made = _build(workload)
-        found += [_trace(made, task, is_amp, recipe=workload.recipe) for task, is_amp in steps]
-        has_blocks = bool(repeated_blocks(made[0].task.model))
-        until_s = time.process_time() + variants_s
+    until_s = time.process_time() + variants_s
+    with _gpu_without_values() as mode:
+        made = _Made(workload, workload.recipe, mode)
+        for task, is_amp in steps:
+            found.append(_alike(found, made, task, is_amp, until_s))
+        has_blocks = bool(repeated_blocks(made.at(BATCHES[0]).task.model))
         for recipe, steps in _variants(workload, has_blocks=has_blocks):
             if time.process_time() >= until_s:
                 break
             with suppress(Exception):  # code of others: what fails here is one answer less, and no more
-                made = _build(workload, recipe)
-                found += [_trace(made, task, is_amp, recipe=recipe) for task, is_amp in steps]
+                made = _Made(workload, recipe, mode)
+                found += [_alike(found, made, task, is_amp, until_s) for task, is_amp in steps]
     return tuple(found)
+
+
+def _alike(
+    found: Sequence[StepMemory], made: _Made, kind: TaskKind, is_amp: bool, until_s: float
+) -> StepMemory:
+    """Trace a step; what a large batch showed of the same task before is not looked for again."""
+    step = _trace(made, kind, is_amp)
+    before = next((known for known in found if known.task is kind), None)
+    if before is not None and not before.points:
+        return msgspec.structs.replace(step, largest_traced=before.largest_traced)
+    return beyond_lines(step, lambda n: made.traced(n, kind, is_amp, until_s))
 
 
 def _autocasts(recipe: Recipe) -> tuple[bool, ...]:
@@ -92,13 +110,25 @@ def _variants(
     types = (WeightType.BFLOAT16,) if casts else ()
     half = [msgspec.structs.replace(usual, weight_type=weight_type) for weight_type in types]
     yield from ((recipe, [(task, False) for task in workload.tasks]) for recipe in half)
-    by_itself = "checkpointing" in workload.settings  # then a recipe of its own says so
-    if TaskKind.TRAIN not in workload.tasks or not has_blocks or by_itself:
+    if TaskKind.TRAIN not in workload.tasks or not has_blocks:
         return
-    for how in (Checkpointing.FULL, Checkpointing.SELECTIVE):
+    ways = () if "checkpointing" in workload.settings else (Checkpointing.FULL, Checkpointing.SELECTIVE)
+    for how in ways:  # else a recipe of its own says so
         for recipe in (usual, *half):
             again = msgspec.structs.replace(recipe, checkpointing=how)
             yield again, [(TaskKind.TRAIN, is_amp) for is_amp in _autocasts(recipe)]
+    for recipe in _adapted(workload):
+        for how in (usual.checkpointing, *ways[:1]):
+            yield msgspec.structs.replace(recipe, checkpointing=how), [(TaskKind.TRAIN, False)]
+
+
+def _adapted(workload: Workload) -> Iterator[Recipe]:
+    """The recipes of adapters on a frozen base of a language model that is trained whole."""
+    usual = workload.recipe
+    by_itself = "weight_type" in workload.settings and usual.weight_type is not WeightType.BFLOAT16
+    if workload.sample_unit in TOKEN_UNITS and usual.trainable is Trainable.FULL and not by_itself:
+        for how, base in ADAPTERS.items():
+            yield msgspec.structs.replace(usual, trainable=how, weight_type=base)
 
 
 def trace_step(
@@ -115,8 +145,8 @@ def trace_step(
     without repeated blocks that is to compute them again is refused with a ``MisuseError``.
     """
     recipe = recipe or workload.recipe
-    with _gpu_without_values():
-        return _trace(_build(workload, recipe), task, is_amp, keep_gradients=keep_gradients, recipe=recipe)
+    with _gpu_without_values() as mode:
+        return _trace(_Made(workload, recipe, mode), task, is_amp, keep_gradients=keep_gradients)
 
 
 @dataclass
@@ -124,20 +154,62 @@ class _Built:
     """A task on tensors without values, and the optimizer of its training once it has one."""
 
     task: Task
+    calls: int = 0
     optimizer: Optimizer | None = None
 
 
-def _build(workload: Workload, recipe: Recipe | None = None) -> list[_Built]:
-    """Build the workload at both batch sizes; by another recipe than its own where one is given."""
-    usual = workload.recipe
-    tasks = [_by_recipe(_task(workload.build, n), usual, recipe or usual) for n in _BATCHES]
-    return [_Built(task) for task in tasks]
+class _Made:
+    """A workload by a recipe, built at any batch size, each once."""
+
+    def __init__(self, workload: Workload, recipe: Recipe, mode: QuickFakeMode) -> None:
+        self.workload, self.recipe = workload, recipe
+        self._mode = mode
+        self._built: dict[int, _Built] = {}
+        self._lengths: dict[tuple[TaskKind, bool], dict[int, int]] = {}
+
+    def at(self, batch_size: int) -> _Built:
+        """The built task."""
+        if batch_size not in self._built:
+            before = self._mode.calls
+            task = _by_recipe(_task(self.workload.build, batch_size), self.workload.recipe, self.recipe)
+            self._built[batch_size] = _Built(task, self._mode.calls - before)
+        return self._built[batch_size]
+
+    def follow(self, batch_size: int, kind: TaskKind, is_amp: bool, *, keep_gradients: bool) -> StepTrace:
+        """Follow one step at one batch size."""
+        trace = _fake_step(self.at(batch_size), kind, is_amp, keep_gradients)
+        self._lengths.setdefault((kind, is_amp), {})[batch_size] = len(trace.timeline)
+        return trace
+
+    def traced(self, batch_size: int, kind: TaskKind, is_amp: bool, until_s: float) -> StepTrace | None:
+        """The same at a large batch; None where it would take long, much memory, or cannot be."""
+        if time.process_time() >= until_s:
+            return None
+        if self._is_costly(batch_size, self._lengths[kind, is_amp]):
+            return None
+        with suppress(Exception):  # code of others, which may refuse a batch
+            return self.follow(batch_size, kind, is_amp, keep_gradients=False)
+        return None
+
+    def _is_costly(self, batch_size: int, lengths: Mapping[int, int]) -> bool:
+        """Whether each sample takes operators of its own, or host memory, and so many take too much."""
+        small, large = (self._built[n] for n in BATCHES)
+        built = max(0, large.calls - small.calls) / (BATCHES[1] - BATCHES[0])  # the first asks torch for more
+        run = max((lengths[n] - lengths[BATCHES[0]]) / (n - BATCHES[0]) for n in lengths if n > BATCHES[0])
+        host = sum(t.nbytes for t in _tensors(large.task.batches) if not _is_fake(t)) / BATCHES[1]
+        return (built + run) * batch_size > _MOST_OPERATORS or host * batch_size > _MOST_HOST_BYTES
 
 
 def _by_recipe(task: Task, built: Recipe, recipe: Recipe) -> Task:
-    """Store a built model in another type, and compute its blocks again."""
-    if recipe.weight_type is not built.weight_type:
-        task = _stored_as(task, recipe.weight_type)
+    """Store a built model in another type, train adapters beside it, and compute its blocks again."""
+    is_adapted = recipe.trainable is not built.trainable
+    weight_type = WeightType.BFLOAT16 if is_adapted else recipe.weight_type
+    if weight_type is not built.weight_type:
+        task = _stored_as(task, weight_type)
+    if is_adapted:
+        from gpubench.profile.adapters import adapt
+
+        adapt(task, in_4_bits=recipe.weight_type is WeightType.NF4)
     if recipe.checkpointing is not built.checkpointing and not checkpoint_blocks(
         [task.model], recipe.checkpointing
     ):
@@ -186,110 +258,10 @@ def traced_peak_bytes(
         return _fake_step(_Built(_task(build, batch_size)), task, is_amp, keep_gradients).peak_bytes
 
 
-# --- lines over the batch size -------------------------------------------------------------------------
-
-
-class Moment(NamedTuple):
-    """Bytes alive after one operator, and the gradients of the weights among them."""
-
-    total: int
-    gradients: int
-
-
-@dataclass(frozen=True)
-class StepTrace:
-    """What was alive during one step at one batch size [B].
-
-    Attributes:
-        trained: Of the weights, those that take a gradient.
-        saved: After forward pass and loss, beside weights, gradients and optimizer state.
-    """
-
-    timeline: Sequence[Moment]
-    weights: int
-    trained: int
-    optimizer: int
-    saved: int
-
-    @property
-    def peak_bytes(self) -> int:
-        """The most at any moment."""
-        return max(self.timeline).total
-
-
-def _trace(
-    made: Sequence[_Built],
-    kind: TaskKind,
-    is_amp: bool,
-    *,
-    keep_gradients: bool = False,
-    recipe: Recipe = AS_BUILT,
-) -> StepMemory:
-    """Trace one step of a task built at both batch sizes."""
-    one, two = (_fake_step(built, kind, is_amp, keep_gradients) for built in made)
-    return StepMemory(
-        task=kind,
-        is_amp=is_amp,
-        lines=_lines([one.timeline, two.timeline]),
-        weights_bytes=float(one.weights),
-        trained_bytes=float(one.trained),
-        optimizer_bytes=float(one.optimizer),
-        saved=_line(one.saved, two.saved),
-        recipe=recipe,
-    )
-
-
-def _lines(timelines: Sequence[Sequence[Moment]]) -> tuple[MemoryLine, ...]:
-    """The lines of which one is the highest at some batch, from the same moments at two batch sizes.
-
-    With all gradients held, and with a share of them, as where several GPUs share them out: then another
-    moment may be the highest.
-    """
-    one, two = timelines
-    if len(one) != len(two):  # another course at another batch: only the peaks can be compared
-        one, two = [max(one)], [max(two)]
-    lines = {
-        _line(first.total, second.total, first.gradients) for first, second in zip(one, two, strict=True)
-    }
-    kept = {line for share in _SHARES for line in _highest(lines, share)}
-    return tuple(sorted(kept, key=lambda line: (line.bytes_per_sample, line.fixed_bytes)))
-
-
-def _highest(lines: Iterable[MemoryLine], share: float) -> list[MemoryLine]:
-    """Of lines, those that are the highest at some batch with this share of their gradients."""
-    found: dict[float, tuple[float, MemoryLine]] = {}
-    for line in lines:
-        held = line.fixed_bytes - (1 - share) * line.gradient_bytes
-        if line.bytes_per_sample not in found or found[line.bytes_per_sample][0] < held:
-            found[line.bytes_per_sample] = held, line
-    return [line for _, line in _envelope([found[slope] for slope in sorted(found)])]
-
-
-def _line(at_small: int, at_large: int, gradients: int = 0) -> MemoryLine:
-    small, large = _BATCHES
-    slope = max(0.0, (at_large - at_small) / (large - small))
-    fixed = max(at_small - small * slope, at_large - large * slope)
-    return MemoryLine(fixed_bytes=fixed, bytes_per_sample=slope, gradient_bytes=float(gradients))
-
-
-def _envelope(lines: Sequence[tuple[float, MemoryLine]]) -> list[tuple[float, MemoryLine]]:
-    """Of lines by rising slope, each with its fixed part, those that are the highest from a batch of 1 on."""
-
-    def at_one(fixed: float, line: MemoryLine) -> float:
-        return fixed + line.bytes_per_sample
-
-    def crossing(low: tuple[float, MemoryLine], steep: tuple[float, MemoryLine]) -> float:
-        """The batch size from which on the steeper line is the higher one."""
-        return (low[0] - steep[0]) / (steep[1].bytes_per_sample - low[1].bytes_per_sample)
-
-    kept: list[tuple[float, MemoryLine]] = []
-    for line in lines:
-        while kept and at_one(*kept[-1]) <= at_one(*line):
-            kept.pop()  # the steeper one is above it from the start
-        while len(kept) > 1 and crossing(kept[-2], line) <= crossing(kept[-2], kept[-1]):
-            kept.pop()
-        kept.append(line)
-    return kept
+def _trace(made: _Made, kind: TaskKind, is_amp: bool, *, keep_gradients: bool = False) -> StepMemory:
+    """Trace one step of a task at both small batch sizes."""
+    one, two = (made.follow(n, kind, is_amp, keep_gradients=keep_gradients) for n in BATCHES)
+    return on_lines(one, two, kind, is_amp=is_amp, recipe=made.recipe)
 
 
 # --- one step ------------------------------------------------------------------------------------------
@@ -300,15 +272,15 @@ _GPU_OPTIONS = {"fused": True, "foreach": True}
 
 
 @contextmanager
-def _gpu_without_values() -> Iterator[None]:
+def _gpu_without_values() -> Iterator[QuickFakeMode]:
     """Make tensors fake inside the block, and treat them as a GPU would."""
     from gpubench.profile.cuda_rules import cuda_rules
     from gpubench.profile.quick_fakes import QuickFakeMode
 
     with _no_collection(), _no_fast_path(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # fakes that are copied warn; the model's own were seen before
-        with cuda_rules(), QuickFakeMode(allow_non_fake_inputs=True), _plain_casts():
-            yield
+        with cuda_rules(), QuickFakeMode(allow_non_fake_inputs=True) as mode, _plain_casts():
+            yield mode
 
 
 @contextmanager

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import bisect
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -22,6 +22,7 @@ from gpubench.models import (
     MemoryParts,
     OperatorKind,
     ParallelMode,
+    Precision,
     Recipe,
     StepMemory,
     TaskKind,
@@ -31,12 +32,14 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.profile.allowance import TRACE_SHARE, ClassAllowance, device_bytes, load_allowance
-from gpubench.profile.shared_out import Held, adapters_of, held_by_one, on_several
+from gpubench.profile.shared_out import Held, held_by_one, on_several
 from gpubench.units import GIB, MIB
 from gpubench.workload import BATCH_COUNT
 
 MOST_BATCH = 2**20
 """No batch beyond this is searched or ranked: throughput has long stopped growing, and nobody trains so."""
+_LOOKS_ALONG_LINES = 8
+"""Of the search for the largest batch; it needs four along one line, and one or two for each bend."""
 WORKSPACE_BYTES = 256 * MIB
 """Scratch space of cuDNN and cuBLAS, which torch's allocator hands out beside the tensors."""
 UNTRACED_FACTOR = 2.0
@@ -47,15 +50,13 @@ COMMUNICATION_HIGH_BYTES = 1 * GIB
 """Upper end of what the library takes that joins several GPUs: nobody published a reading of it alone."""
 OTHER_CARD_BYTES = 256 * MIB
 """By which context and driver may differ between two cards of one class: half of what two classes do."""
-TOKEN_UNITS = ("sequence", "token")
-"""Sample units of language models."""
 FP32_BYTES = 4
 GRADIENT_SHARE = 0.5
 """Of what the widest operator reads and writes: the gradient of its output."""
 
 
-def peak_memory_bytes(profile: WorkloadProfile, case: Case) -> float:
-    """Estimate the peak of one step, as torch counts what is allocated, with the libraries' workspace [B].
+def planned_peak_bytes(profile: WorkloadProfile, case: Case) -> float:
+    """Estimate what to plan for: the allocated figure of ``need_of``, with the libraries' workspace [B].
 
     Weights, gradients, optimizer state, activations, transients, and the prebuilt batches. Traced where the
     model could be, else the formula's estimate, raised by what it was ever too low. For planning; whether a
@@ -94,7 +95,7 @@ def need_of(
         figures = _measured(allowance, measured)
         basis = MemoryBasis.MEASURED
     else:
-        figures = _estimated(allowance, held.scaled(scale), case.gpu_count, traced=traced is not None)
+        figures = _estimated(allowance, held.scaled(scale), case.gpu_count)
         basis = MemoryBasis.FORMULA if traced is None else MemoryBasis.TRACED
     untraced = None if traced is not None or measured is not None else _why_untraced(profile, case)
     return MemoryNeed(
@@ -104,6 +105,7 @@ def need_of(
         parts=_parts(held, figures),
         basis=basis,
         untraced=untraced,
+        not_linear=None if measured is not None else _why_no_line(profile, case, accumulate),
     )
 
 
@@ -136,21 +138,53 @@ def largest_batch(
     Args as ``judge``; the batch of the case is not looked at.
     """
     allowance = load_allowance().classes[card.card_class]
-    is_traced = _held(profile, case) is not None
 
-    def fits(batch_size: int) -> bool:
+    def spare_bytes(batch_size: int) -> float:
         at = msgspec.structs.replace(case, batch_size=batch_size)
         held = _held(profile, at, accumulate) or _formula(profile, at, accumulate)
-        high = _estimated(allowance, held.scaled(scale), at.gpu_count, traced=is_traced).device.high
-        return high is not None and high <= card.usable_bytes
+        high = _estimated(allowance, held.scaled(scale), at.gpu_count).device.high
+        return -math.inf if high is None else card.usable_bytes - high
 
-    return bisect.bisect_left(range(1, MOST_BATCH + 1), True, key=lambda batch: not fits(batch))
+    return last_that_fits(spare_bytes)
+
+
+def last_that_fits(spare_bytes: Callable[[int], float]) -> int:
+    """The last batch with bytes to spare, ``MOST_BATCH`` at most; 0 where the first has none.
+
+    Memory grows with the batch along a line or along pieces of lines, so where the line through two batches
+    meets 0 is nearly always the answer: four looks in place of the twenty of a bisection, and a ranking asks
+    for hundreds. What lines do not settle in a few looks is bisected.
+    """
+    fits, too_large = 0, MOST_BATCH + 1
+    before: tuple[int, float] | None = None
+    batch = 1
+    for look in itertools.count(1):
+        spare = spare_bytes(batch)
+        if spare >= 0:
+            fits = batch
+        else:
+            too_large = batch
+        if too_large - fits == 1:
+            return fits
+        guess = None if look > _LOOKS_ALONG_LINES else _meets_zero(before, (batch, spare))
+        before = (batch, spare)
+        batch = 2 if look == 1 else (fits + too_large) // 2 if guess is None else guess
+        batch = min(max(batch, fits + 1), too_large - 1)
+    raise AssertionError  # pragma: no cover - the space between the two shrinks with every look
+
+
+def _meets_zero(first: tuple[int, float] | None, second: tuple[int, float]) -> int | None:
+    """The last batch at which the line through two points is not below 0; None where it does not fall."""
+    if first is None:
+        return None
+    fall = (first[1] - second[1]) / (second[0] - first[0])
+    return math.floor(second[0] + second[1] / fall) if 0 < fall < math.inf else None
 
 
 def device_of(step: StepMemory, batch_size: int, card_class: CardClass) -> Interval:
     """Memory in use of a traced step alone, on one GPU of a class of card [B]."""
     held = held_by_one(step, batch_size, buckets=False)
-    return _estimated(load_allowance().classes[card_class], held, gpu_count=1, traced=True).device
+    return _estimated(load_allowance().classes[card_class], held, gpu_count=1).device
 
 
 def scale_of(profile: WorkloadProfile, case: Case, measured_bytes: float) -> float:
@@ -201,13 +235,10 @@ def _measured(allowance: ClassAllowance, measured: MeasuredMemory) -> _Figures:
     return _Figures(Interval(peak, peak, peak), reserved, device)
 
 
-def _estimated(allowance: ClassAllowance, held: Held, gpu_count: int, *, traced: bool) -> _Figures:
-    """How much of the factor is scratch space, and so allocated, is not known: it is the upper end.
-
-    Without a trace the bound is the widest: the formula was ever off by this much either way.
-    """
+def _estimated(allowance: ClassAllowance, held: Held, gpu_count: int) -> _Figures:
+    """How much of the factor is scratch space, and so allocated, is not known: it is the upper end."""
     spread = math.exp(allowance.half_width)
-    least, most = (1.0, 1.0) if traced else (1 / UNTRACED_LOW_FACTOR, UNTRACED_FACTOR)
+    least, most = held.least, held.most
     peak = held.total
     apart = held.apart
     joined = COMMUNICATION_HIGH_BYTES if gpu_count > 1 else 0.0
@@ -288,21 +319,35 @@ def checkpointed(profile: WorkloadProfile, case: Case) -> tuple[Case, ...]:
     return tuple(each for each in cases if _held(profile, each) is not None)
 
 
-def with_adapters(
-    profile: WorkloadProfile, case: Case
-) -> Iterator[tuple[WorkloadProfile, Trainable, WeightType]]:
-    """The profile of a language model with its weights frozen and adapters beside them, and quantized too.
+def with_adapters(profile: WorkloadProfile, case: Case) -> Iterator[Case]:
+    """The case with its weights frozen and adapters trained, and over 4 bits too; as far as traced.
 
-    Nothing for a model of other inputs, or one that trains adapters already.
+    Nothing for a model of other inputs than tokens, or one that trains adapters already.
     """
-    half = msgspec.structs.replace(case.recipe, weight_type=WeightType.BFLOAT16)
-    step = _traced(profile, case, half, is_amp=False)
-    if case.trainable is not Trainable.FULL or step is None or profile.sample_unit not in TOKEN_UNITS:
+    if case.trainable is not Trainable.FULL:
         return
+    whole = Precision.TF32 if case.precision.is_amp else case.precision  # half precision needs no autocast
     for how, base in ((Trainable.LORA, WeightType.BFLOAT16), (Trainable.QLORA, WeightType.NF4)):
-        recipe = msgspec.structs.replace(half, trainable=how, weight_type=base)
-        adapted = adapters_of(step, profile, recipe)
-        yield msgspec.structs.replace(profile, memory=(adapted,), variants=()), how, base
+        adapted = msgspec.structs.replace(case, trainable=how, weight_type=base, precision=whole)
+        if _held(profile, adapted) is not None:
+            yield adapted
+
+
+def _why_no_line(profile: WorkloadProfile, case: Case, accumulate: int) -> str | None:
+    """How the figure was found where it is not read off lines; None where it is."""
+    step = step_of(profile, case)
+    batch = _micro(case, accumulate).batch_size
+    if step is None or (step.is_on_lines(batch) and step.is_traced_at(batch)):
+        return None
+    if not step.points:
+        return (
+            f"no batch above {step.largest_traced:,} could be traced: memory is taken to grow in proportion"
+        )
+    if not step.is_traced_at(batch):
+        return f"beyond the largest batch that could be traced, {step.points[-1].batch_size:,}"
+    low, high = step.around(batch)
+    where = f"traced at {high:,}" if batch == high else f"between traced batches of {low:,} and {high:,}"
+    return f"memory does not grow in proportion to the batch: {where}"
 
 
 def _why_untraced(profile: WorkloadProfile, case: Case) -> str:
@@ -341,6 +386,8 @@ def _formula(profile: WorkloadProfile, case: Case, accumulate: int = 1) -> Held:
         optimizer=states * share,
         saved=saved,
         transient=case.batch_size * per_sample - saved + copies,
+        least=1 / UNTRACED_LOW_FACTOR,
+        most=UNTRACED_FACTOR,
     )
 
 

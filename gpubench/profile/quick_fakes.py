@@ -21,12 +21,17 @@ _Answer = Callable[["QuickFakeMode", Sequence[Any]], Any]
 
 
 class QuickFakeMode(FakeTensorMode):
-    """Torch's mode of fake tensors, which remembers."""
+    """Torch's mode of fake tensors, which remembers.
+
+    Attributes:
+        calls: Operators called so far.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.cache_enabled = False  # its own memory looks at more, and takes several times as long
         self._answers: dict[Any, _Answer | None] = {}
+        self.calls = 0
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -38,6 +43,7 @@ class QuickFakeMode(FakeTensorMode):
         """Answer one call of an operator."""
         if func is DEVICE:
             return args[0].fake_device
+        self.calls += 1
         given = kwargs or {}
         ask = super().__torch_dispatch__
         try:

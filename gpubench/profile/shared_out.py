@@ -9,25 +9,14 @@ from __future__ import annotations
 
 import msgspec
 
-from gpubench.models import (
-    BlockSizes,
-    Case,
-    MemoryLine,
-    Recipe,
-    StepMemory,
-    Trainable,
-    WeightType,
-    WorkloadProfile,
-)
+from gpubench.models import BlockSizes, Case, MemoryLine, StepMemory, WorkloadProfile
 
 GATHERED_BLOCKS = 3.0
 """The block at work, the next one, and the buffer in which the next one arrived."""
 
 
-ADAPTER_SHARE = 0.02
-"""Of the weights: adapters of rank 64 beside every linear layer of Qwen 7B are 1.9 %, of rank 16 fewer."""
-QUANTIZED_SHARE = WeightType.NF4.bytes_each / WeightType.BFLOAT16.bytes_each
-"""Of bfloat16 weights, those of 4 bits with their scales; embedding and head stay as they were."""
+BEYOND_FACTOR = 2.0
+"""Upper end over the figure at a batch beyond all that were traced of a step that is not on lines."""
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +25,8 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         apart: Of the reserved memory alone: what is alive at another moment, and comes from a pool of its own
             that nothing else may use meanwhile.
+        least, most: Shares of the total between which it lies by what it was told from: 1 where that was a
+            trace of this batch, or lines through others.
     """
 
     weights: float
@@ -44,6 +35,8 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     saved: float
     transient: float
     apart: float = 0.0
+    least: float = 1.0
+    most: float = 1.0
 
     @property
     def total(self) -> float:
@@ -52,7 +45,8 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 
     def scaled(self, scale: float) -> Held:
         """All of it times a factor."""
-        return Held(**{name: scale * getattr(self, name) for name in self.__struct_fields__})
+        parts = (name for name in self.__struct_fields__ if name not in {"least", "most"})
+        return msgspec.structs.replace(self, **{name: scale * getattr(self, name) for name in parts})
 
 
 def held_by_one(step: StepMemory, batch_size: int, *, buckets: bool, kept: bool = False) -> Held:
@@ -101,6 +95,7 @@ def on_several(
         saved=held.saved,
         transient=held.transient + gathered,
         apart=step.trained_bytes * stored / count - shared,
+        most=held.most,
     )
 
 
@@ -110,51 +105,14 @@ def _blocks(profile: WorkloadProfile) -> BlockSizes:
     return profile.blocks or whole
 
 
-def adapters_of(step: StepMemory, profile: WorkloadProfile, recipe: Recipe) -> StepMemory:
-    """The step of the same model with its weights frozen, and low-rank adapters that are trained beside them.
-
-    From above: all activations are kept that training all weights keeps, though frozen weights need fewer.
-
-    Args:
-        step: Of training all weights, in bfloat16.
-        profile: Of the workload, for its blocks.
-        recipe: What is trained, and in which type the frozen weights lie.
-    """
-    blocks = _blocks(profile)
-    quantized = recipe.trainable is Trainable.QLORA
-    base = step.weights_bytes
-    if quantized:
-        inside = 1 - blocks.outside_parameters / profile.parameters
-        base *= 1 - inside * (1 - QUANTIZED_SHARE)
-    adapters = ADAPTER_SHARE * step.weights_bytes
-    states = step.optimizer_bytes / step.trained_bytes * adapters if step.trained_bytes else 0.0
-    unpacked = blocks.largest_parameters * step.weights_bytes / profile.parameters if quantized else 0.0
-    change = base + adapters + states + unpacked - step.weights_bytes - step.optimizer_bytes
-    lines = tuple(
-        MemoryLine(
-            fixed_bytes=line.fixed_bytes - line.gradient_bytes + adapters + change,
-            bytes_per_sample=line.bytes_per_sample,
-            gradient_bytes=adapters,
-        )
-        for line in step.lines
-    )
-    return msgspec.structs.replace(
-        step,
-        lines=lines,
-        weights_bytes=base + adapters,
-        trained_bytes=adapters,
-        optimizer_bytes=states,
-        recipe=recipe,
-    )
-
-
 def _held(step: StepMemory, line: MemoryLine, batch_size: int) -> Held:
     rest = line.at(batch_size) - step.weights_bytes - step.optimizer_bytes - line.gradient_bytes
-    saved = min(rest, step.saved.at(batch_size) if step.saved is not None else 0.0)
+    saved = min(rest, step.saved_at(batch_size))
     return Held(
         weights=step.weights_bytes,
         gradients=line.gradient_bytes,
         optimizer=step.optimizer_bytes,
         saved=saved,
         transient=rest - saved,
+        most=step.bound(batch_size) if step.is_traced_at(batch_size) else BEYOND_FACTOR,
     )

@@ -21,6 +21,7 @@ from gpubench.models import (
     BlockSizes,
     Checkpointing,
     DecodeWork,
+    MemoryLine,
     Operator,
     OperatorKind,
     StepMemory,
@@ -74,7 +75,7 @@ def profile_workload(workload: Workload) -> WorkloadProfile:
     Raises:
         MisuseError: If the model cannot run a step on its own batch.
     """
-    others = tuple(trace_workload(workload.at(recipe), 0).profile for recipe in workload.variants)
+    others = tuple(trace_workload(workload.at(recipe)).profile for recipe in workload.variants)
     return msgspec.structs.replace(trace_workload(workload).profile, variants=others)
 
 
@@ -166,8 +167,11 @@ def _narrowed(step: StepMemory, decode: DecodeWork, weight_type: WeightType) -> 
     if each >= half:
         return step
     less = decode.flops_per_token / 2 * (half - each)
-    lines = tuple(msgspec.structs.replace(x, fixed_bytes=x.fixed_bytes - less) for x in step.lines)
-    return msgspec.structs.replace(step, lines=lines, weights_bytes=step.weights_bytes - less)
+
+    def narrowed(moment: MemoryLine) -> MemoryLine:
+        return msgspec.structs.replace(moment, fixed_bytes=moment.fixed_bytes - less)
+
+    return step.changed(narrowed, weights_bytes=step.weights_bytes - less)
 
 
 def _memory(workload: Workload, variants_s: float) -> tuple[tuple[StepMemory, ...], str | None]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from gpubench.models import GpuSpec, Offer, Pricing, Purchase, RankedOffer
+from gpubench.models import GpuSpec, Offer, Purchase, RankedOffer
 from gpubench.recommend.economics import HOURS_PER_MONTH
 from gpubench.recommend.factors import cooling_of
 from gpubench.recommend.filters import Filter
@@ -154,7 +154,7 @@ def at_work(
         rows: Their ranking, with the hours of one job.
         request: The jobs of a month.
     """
-    assert request.jobs_per_month is not None
+    assert request.jobs_per_month is not None  # what is bought is compared at so many jobs
     hours = {row.offer: row.hours for row in rows}
     found = []
     for machine in machines:
@@ -178,8 +178,8 @@ def purchases_of(
 
 
 def owned_rows(rows: Rows) -> list[tuple[int, Offer]]:
-    """Return the rows of owned hardware, with their offers: a search among 100,000 others takes long."""
-    return [(at, offer) for at, offer in enumerate(rows.offers) if offer.pricing is Pricing.OWNED]
+    """Return the rows of owned hardware, with their offers."""
+    return [(at, rows.offers[at]) for at in rows.owned.tolist()]
 
 
 def _purchase(row: RankedOffer, machine: Ownership, spec: GpuSpec | None) -> Purchase:
@@ -196,7 +196,7 @@ def _purchase(row: RankedOffer, machine: Ownership, spec: GpuSpec | None) -> Pur
         p_best=row.p_best,
         board_power_w=_board_power_w(machine, spec),
         slots=_slots(machine, spec),
-        memory_free=_memory_free(row, spec),
+        memory_free=memory_free(row, spec),
         samples_per_s=row.samples_per_s,
         samples_per_s_low=row.samples_per_s_low,
         samples_per_s_high=row.samples_per_s_high,
@@ -211,10 +211,13 @@ def _purchase(row: RankedOffer, machine: Ownership, spec: GpuSpec | None) -> Pur
     )
 
 
-def _memory_free(row: RankedOffer, spec: GpuSpec | None) -> float | None:
-    """Return the share of a card's memory that the largest of the workloads leaves."""
+def memory_free(row: RankedOffer, spec: GpuSpec | None) -> float | None:
+    """Return the share of a card's memory that the largest of the workloads leaves.
+
+    None where memory in use is not known of one: what its tensors take is another figure.
+    """
     parts = row.parts or (row.estimate,)
-    used = [part.device_bytes or part.peak_memory_bytes for part in parts]
+    used = [part.device_bytes for part in parts]
     known = [each for each in used if each is not None]
     if spec is None or spec.memory_bytes is None or len(known) < len(used):
         return None

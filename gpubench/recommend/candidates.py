@@ -24,7 +24,8 @@ class Candidates:
 
     ``delivered`` is the share of its throughput that an offer keeps: less than 1 on spot instances where
     work is lost, and part of every rate. ``spread`` is the standard deviation of the log of the scaling
-    efficiency. ``ratio_low`` and ``ratio_high`` are the ends of ``rate`` where only its ratio to the
+    efficiency. ``price`` is what is expected to be paid for the instance [USD/h], which ``prices`` is the
+    distribution of. ``ratio_low`` and ``ratio_high`` are the ends of ``rate`` where only its ratio to the
     reference GPU counts: what both err by together is not in them. ``work`` is the job, if there is one.
     """
 
@@ -79,13 +80,14 @@ def candidates_of(
     below, above, ratio_below, ratio_above = (
         np.sqrt(width[gpu] ** 2 + half_width**2) for width in (down, up, ratio_down, ratio_up)
     )
+    prices = prices_of(offers, market)
     return Candidates(
         offers=offers,
         speeds=speeds,
         scalings=scalings,
         gpu=gpu,
         count=count,
-        price=np.array([float(offer.price_usd_per_hour) for offer in offers]),
+        price=prices.expected,
         memory=np.array(memory_of)[gpu],
         is_owned=np.array([offer.pricing is Pricing.OWNED for offer in offers]),
         efficiency=efficiency,
@@ -96,7 +98,7 @@ def candidates_of(
         rate_high=rate * np.exp(above),
         ratio_low=rate * np.exp(-ratio_below),
         ratio_high=rate * np.exp(ratio_above),
-        prices=prices_of(offers, market),
+        prices=prices,
         work=work,
     )
 

@@ -23,7 +23,7 @@ NEAR = 0.1
 """An offer within this share of the best one's cost, time or value is as good as the best."""
 
 AGAIN = 150
-"""Rows that are drawn again under independent errors, and at listed prices."""
+"""Rows that are drawn again under independent errors."""
 
 _CHANCES = 3
 """An offer behind three cheaper ones of its own machine is never among the best three."""
@@ -36,7 +36,7 @@ class Chances:
     Attributes:
         scores: (N, D) merit of the first rows in every joint draw, larger is better.
         sureness_independent: Where the error of each GPU is its own.
-        sureness_at_these_prices: If every price still is the one listed.
+        sureness_at_these_prices: If every price is the one expected, for certain.
         p_best_independent: P(best) where the error of each GPU is its own, so that none cancels.
         p_near_best: Probability of coming within 10 % of the best.
     """
@@ -56,8 +56,8 @@ class Chances:
 def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chances:
     """Return rank, tie and chances of each row; ``order`` has the rows best first.
 
-    Rank and tie are at the prices listed: they part what a measurement could tell apart. The chances count
-    also what prices may have done since. Under independent errors P(best) is 0 for an offer behind three
+    Rank and tie are at the prices expected: they part what a measurement could tell apart. The chances count
+    also how far prices may be off. Under independent errors P(best) is 0 for an offer behind three
     cheaper ones of its GPU and number.
     """
     total, detailed = len(order), min(len(order), IN_DETAIL)
@@ -66,9 +66,9 @@ def chances_of(request: RankRequest, pool: Candidates, order: Indices) -> Chance
     p_best, p_top3, p_near, p_independent = (np.zeros(total) for _ in range(4))
 
     rows = order[able]
-    listed = drawn_merits(request, pool, rows)
-    ranks, ties = bands(listed[:detailed], kinds)
-    at_these_prices = _sureness(request, listed)
+    expected = drawn_merits(request, pool, rows)
+    ranks, ties = bands(expected[:detailed], kinds)
+    at_these_prices = _sureness(request, expected)
     price = drawn_prices(pool.prices, rows, request.draws, request.seed)
     scores = drawn_merits(request, pool, rows, price=price)
     p_best[able], p_top3[able] = chances(scores)

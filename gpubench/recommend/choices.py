@@ -79,7 +79,7 @@ def choice_of(
         price_label=_label(offer, machine),
         purchase_usd=None if machine is None else machine.purchase_usd,
         host_usd=None if machine is None else machine.host_usd,
-        price_note=offer.note,
+        price_note=offer.note if machine is None or machine.condition == "quoted" else machine.source,
         asks=asks.get((offer.gpu_key, offer.pricing)) if offer.kind == "marketplace" else None,
         regions=_regions(offer, (rows.offers[at] for at in same)),
         needs_quota=True if offer.provider in QUOTA_PROVIDERS else None,
@@ -97,7 +97,7 @@ def choice_of(
 
 _PLACE = ("provider", "instance", "region", "gpu_count", "pricing")
 _OF_OFFER = (*_PLACE, "gpu_key", "price_date", "in_stock", "stock_date", "vcpus")
-_RANGES = ("samples_per_s", "hours", "cost_usd")
+_RANGES = ("expected_usd_per_hour", "samples_per_s", "hours", "cost_usd")
 _OF_ROW = (
     *(f"{name}{end}" for name in _RANGES for end in ("", "_low", "_high")),
     "price_age_days",
@@ -161,6 +161,7 @@ def _elsewhere(offer: Offer, rows: Rows, same: Iterable[int]) -> Iterator[Elsewh
         yield Elsewhere(
             **{name: getattr(there, name) for name in _PLACE},
             price_usd_per_hour=float(there.price_usd_per_hour),
+            expected_usd_per_hour=each.expected_usd_per_hour,
             cost_usd=each.cost_usd,
         )
 

@@ -117,7 +117,8 @@ def beside(row: RankedOffer) -> RankedOffer:
 
 
 def _best(rows: Rows, source: Source) -> RankedOffer | None:
-    return next((rows[at] for at, offer in enumerate(rows.offers) if source_of(offer) == source), None)
+    among = rows.owned.tolist() if source == "own" else range(len(rows))
+    return next((rows[at] for at in among if source_of(rows.offers[at]) == source), None)
 
 
 def _changes(request: RankRequest, first: RankedOffer, other: RankedOffer | None = None) -> Iterator[Change]:
@@ -133,7 +134,7 @@ def _changes(request: RankRequest, first: RankedOffer, other: RankedOffer | None
         return
     offer = first.offer
     if sorted_by(request) in {"cost", "value"}:
-        price = float(offer.price_usd_per_hour)
+        price = first.expected_usd_per_hour
         yield Change(
             kind="price", gpu_key=offer.gpu_key, provider=offer.provider, value=price, threshold=price * ratio
         )

@@ -1,7 +1,6 @@
 """Time and money: pure formulas over numbers or arrays. Hours and US dollars; each has a worked example.
 
-Prices are dated facts and have no share in an interval; what a job takes and costs is as uncertain as
-the throughput it rests on.
+What to expect of a price, and how far it may be off, is known in ``prices``; here it is a number.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ class FeedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     gpus: Annotated[
         tuple[str, ...],
-        Option("GPU to feed: key or name.", name="gpu", default="the one here, else examples"),
+        Option("GPU to feed: key or name.", name="gpu", commas=True, default="the one here, else examples"),
     ] = ()
     workers: Annotated[
         int | None, Option("DataLoader workers.", least=1, metavar="N", default="one per CPU")

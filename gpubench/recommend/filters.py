@@ -6,9 +6,9 @@ What a filter drops is listed, never lost: an empty answer says which option rem
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
+from operator import attrgetter
 from typing import NamedTuple
 
 from gpubench.errors import MisuseError
@@ -22,9 +22,11 @@ from gpubench.offers.regions import is_in
 from gpubench.offers.table import NOT_RANKED, OfferKey, offer_key
 from gpubench.recommend.factor_filters import factor_filters
 from gpubench.recommend.factors import cooling_of
+from gpubench.recommend.prices import Market as PriceMarket
+from gpubench.recommend.prices import expected_usd_per_hour
 from gpubench.recommend.request import RankRequest
 from gpubench.specs import known_keys, nearest_keys
-from gpubench.units import listing, plain
+from gpubench.units import format_usd, listing, plain
 
 NO_PRICE = "having no price"
 NO_FIGURE = "no reliable throughput estimate"
@@ -39,12 +41,14 @@ UNPRICED_KIND = "unpriced"
 class Filter:
     """One restriction: ``reason`` returns why an offer falls to it, or None where the offer stays.
 
-    One that is of ``owned`` hardware is not asked of anything else.
+    One that is of ``owned`` hardware is not asked of anything else. One that looks at a single ``field`` of
+    an offer is asked once for each value of it: of 100,000 offers some hundred differ.
     """
 
     option: str
     reason: Callable[[Offer, GpuSpec | None], str | None]
     owned: bool = False
+    field: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +76,28 @@ def apply(
     owned = [at for at, offer in enumerate(every) if offer.pricing is Pricing.OWNED]
     fallen: dict[int, Exclusion] = {}
     for each in filters:
-        why = each.reason
-        reasons = (
-            (at, why(every[at], specs.get(every[at].gpu_key)))
-            for at in (owned if each.owned else range(len(every)))
-            if at not in fallen
-        )
-        fell = [(at, reason) for at, reason in reasons if reason is not None]
-        fallen.update((at, Exclusion(every[at], each.option, reason)) for at, reason in fell)
+        asked = owned if each.owned else range(len(every))
+        for at, reason in _reasons(each, every, asked, specs):
+            if reason is not None and at not in fallen:
+                fallen[at] = Exclusion(every[at], each.option, reason)
     if not fallen:
         return every, []
     kept = [offer for at, offer in enumerate(every) if at not in fallen]
     return kept, [fallen[at] for at in sorted(fallen)]
+
+
+def _reasons(
+    of: Filter, offers: Sequence[Offer], asked: Iterable[int], specs: Mapping[str, GpuSpec]
+) -> Iterator[tuple[int, str | None]]:
+    """Yield why each of the offers falls to a filter; of many alike in its field one is asked."""
+    if of.field is None:
+        yield from ((at, of.reason(offers[at], specs.get(offers[at].gpu_key))) for at in asked)
+        return
+    values = list(map(attrgetter(of.field), offers))
+    alike = dict(zip(values, offers, strict=True))
+    falls = {value: of.reason(offer, specs.get(offer.gpu_key)) for value, offer in alike.items()}
+    if any(reason is not None for reason in falls.values()):
+        yield from ((at, falls[values[at]]) for at in asked)
 
 
 def excluded(fallen: Iterable[Exclusion]) -> tuple[ExcludedOffer, ...]:
@@ -106,9 +120,14 @@ def nothing_left(total: int, fallen: Sequence[Exclusion]) -> MisuseError:
         total: Offers there were.
         fallen: All of them, those that fell last at the end.
     """
+    if not total:
+        return MisuseError(
+            "no price is dated on or before the day of --as-of: ask for a later day, or give prices of that "
+            "time with --offers"
+        )
     counts = Counter(each.option for each in fallen)
     removed = ", ".join(f"{name} removed {n:,}" for name, n in counts.most_common())
-    return MisuseError(f"no offer is left of {total:,}: {removed or 'the tables are empty'}; {_fix(fallen)}")
+    return MisuseError(f"no offer is left of {total:,}: {removed}; {_fix(fallen)}")
 
 
 def _fix(fallen: Sequence[Exclusion]) -> str:
@@ -132,7 +151,7 @@ def _most_alike(fallen: Sequence[Exclusion]) -> Exclusion:
 
 
 def filters_of(
-    request: RankRequest, offers: Sequence[Offer], today: date, owned_w: Mapping[Offer, float]
+    request: RankRequest, offers: Sequence[Offer], market: PriceMarket, owned_w: Mapping[Offer, float]
 ) -> list[Filter]:
     """Return the filters that a request asks for, but for how an offer is paid; cheapest test first.
 
@@ -141,14 +160,14 @@ def filters_of(
     Args:
         request: What the buyer rules out.
         offers: Every offer known: a name that none of them bears is a mistake.
-        today: The day that price ages count to.
+        market: What is expected of their prices, and the day that ages count to.
         owned_w: Power at work of the owned ones among them [W].
 
     Raises:
         MisuseError: If a GPU, provider or region is named that no offer or specification knows.
     """
     active = [
-        Filter("being historic or a GPU without its machine", _kind),
+        Filter("being historic or a GPU without its machine", _kind, field="kind"),
         Filter("a price of 0 or less", _price),
     ]
     active += _owned_filters(request, owned_w)
@@ -158,8 +177,8 @@ def filters_of(
         active.append(_region_filter(request.regions, offers))
     if request.gpus:
         active.append(_gpu_filter(request.gpus, offers))
-    active += _figure_filters(request, today)
-    active += [Filter(name, reason) for name, reason in factor_filters(request)]
+    active += _figure_filters(request, market)
+    active += [Filter(name, reason, field="gpu_key") for name, reason in factor_filters(request)]
     if request.buys:
         active.append(Filter(NO_PRICE, _unpriced))
     return active
@@ -188,7 +207,7 @@ def payment_filters(request: RankRequest, pricings: Collection[Pricing]) -> list
 
 
 def _paid_otherwise(pricing: Pricing, option: str, words: str) -> Filter:
-    return Filter(option, lambda offer, _: words if offer.pricing is pricing else None)
+    return Filter(option, lambda offer, _: words if offer.pricing is pricing else None, field="pricing")
 
 
 def leave_out_doubted(
@@ -325,10 +344,10 @@ def _gpu_filter(wanted: Sequence[str], offers: Sequence[Offer]) -> Filter:
         del spec
         return None if offer.gpu_key in keys else "another GPU"
 
-    return Filter("--gpu", reason)
+    return Filter("--gpu", reason, field="gpu_key")
 
 
-def _figure_filters(request: RankRequest, today: date) -> list[Filter]:
+def _figure_filters(request: RankRequest, market: PriceMarket) -> list[Filter]:
     active: list[Filter] = []
     if (count := request.count) is not None:
         active.append(
@@ -342,8 +361,8 @@ def _figure_filters(request: RankRequest, today: date) -> list[Filter]:
                 "--max-usd-per-hour",
                 lambda o, _: (
                     None
-                    if o.price_usd_per_hour <= most
-                    else f"${o.price_usd_per_hour:.2f} an hour, above ${most:.2f}"
+                    if (usd := expected_usd_per_hour(o, market)) <= most
+                    else f"{format_usd(usd)} an hour, above {format_usd(most)}"
                 ),
             )
         )
@@ -353,7 +372,7 @@ def _figure_filters(request: RankRequest, today: date) -> list[Filter]:
                 "--max-price-age",
                 lambda o, _: (
                     None
-                    if (age := price_age_days(o, today)) <= days
+                    if (age := price_age_days(o, market.today)) <= days
                     else f"its price is {age} days old, above {days}"
                 ),
             )

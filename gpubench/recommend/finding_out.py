@@ -12,15 +12,15 @@ import msgspec
 import numpy as np
 
 from gpubench.arrays import Floats, Indices
-from gpubench.models import FindingOut, ParallelMode, Pricing, RankedOffer
+from gpubench.models import FindingOut, Pricing, RankedOffer
 from gpubench.options import words_of
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.chances import Chances
 from gpubench.recommend.economics import MINUTES_PER_HOUR
 from gpubench.recommend.objective import sorted_by
-from gpubench.recommend.request import RankRequest
+from gpubench.recommend.request import TRY_MINUTES, RankRequest
 from gpubench.recommend.rows import Rows
-from gpubench.recommend.skypilot import TRIAL_MINUTES, can_be_tried
+from gpubench.recommend.skypilot import TRIAL_MINUTES, can_be_tried, runs_of
 
 MOST_RIVALS = 24
 """GPUs whose best offers the choice may change to."""
@@ -97,13 +97,12 @@ def _fitted(costs: Floats, log_rate: Floats) -> Floats:
 def _weigh(request: RankRequest, rows: Rows, gpu_key: str, expected_usd: float) -> FindingOut:
     """Hold what a measurement is expected to save against what renting the GPU for it costs."""
     there = _cheapest(rows, gpu_key)
-    price = float(there.offer.price_usd_per_hour)
     return FindingOut(
         gpu_key=gpu_key,
         provider=there.offer.provider,
         instance=there.offer.instance,
         saving_usd=expected_usd,
-        cost_usd=price * TRIAL_MINUTES / MINUTES_PER_HOUR * (1 + request.tax),
+        cost_usd=there.expected_usd_per_hour * TRIAL_MINUTES / MINUTES_PER_HOUR * (1 + request.tax),
         minutes=TRIAL_MINUTES,
         command=_command(request, there),
     )
@@ -117,16 +116,18 @@ def _cheapest(rows: Rows, gpu_key: str) -> RankedOffer:
     """Return the cheapest offer of a GPU by the hour, one that a task file can rent where there is one."""
     alike = rows.at(_for_rent(rows, gpu_key))
     rentable = [row for row in alike if can_be_tried(row)]
-    return min(rentable or alike, key=lambda row: row.offer.price_usd_per_hour)
+    return min(rentable or alike, key=lambda row: row.expected_usd_per_hour)
 
 
 def _command(request: RankRequest, row: RankedOffer) -> str:
-    """Return what measures the question on this offer: a task file that rents it, else a run there."""
+    """Return what measures the question on this offer: a task file that rents it, else the same run there.
+
+    The question itself stays as it was asked, rivals and all: the task file asks it again at the end.
+    """
     if can_be_tried(row):
-        asked = msgspec.structs.replace(
-            request, gpus=(row.offer.gpu_key,), providers=(row.offer.provider,), limit=None
-        )
-        return f"gpubench rank {shlex.join(words_of(asked))} --try 1 --out try"
-    shared = row.parallel_mode is ParallelMode.FSDP
-    together = f" --gpus {row.offer.gpu_count} --jobs fsdp" if shared else ""
-    return f"gpubench run {shlex.join(request.workload_names)}{together}"
+        asked = shlex.join(words_of(msgspec.structs.replace(request, limit=None)))
+        there = f"--try 1 --try-gpu {row.offer.gpu_key} --try-provider {shlex.quote(row.offer.provider)}"
+        return " ".join(part for part in ("gpubench rank", asked, there, "--out try") if part)
+    names = {name: name for name in request.workload_names}
+    runs = runs_of(row, request, names, minutes=TRY_MINUTES, results=None)
+    return " && ".join(f"gpubench run {shlex.join(words_of(run))}" for run in runs)

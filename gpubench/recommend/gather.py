@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from statistics import median
@@ -14,14 +14,15 @@ from gpubench.models import (
     Estimate,
     Execution,
     GpuSpec,
+    MemoryFit,
     ParallelMode,
     Run,
     Status,
     WorkloadProfile,
 )
-from gpubench.predict.anchors import Reading, readings_of
+from gpubench.predict import memory
+from gpubench.predict.anchors import Reading, peaks_of
 from gpubench.predict.estimate import estimate, estimate_at_largest_batch
-from gpubench.predict.memory import sharded_fit_of
 from gpubench.predict.question import FITTED_VENDOR, Question, Refusal, question_of
 from gpubench.predict.scaling import scaling
 from gpubench.profile import profiles_of
@@ -53,11 +54,17 @@ class Runs(NamedTuple):
     reference: tuple[Run, ...]
 
 
+Refuser = Callable[[str, GpuSpec, int, Estimate], str | None]
+"""(workload, GPU, how many, estimate of one) to why they have no room for one job; None where they do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """What is known: an answer for each workload and GPU, and how several GPUs work at once.
 
     Attributes:
+        without_room: Whether each of several GPUs holds its share of one job, which takes more there than on
+            one alone; None where nobody looked.
         scaler: How well they share one job.
         independent: How well a job on each goes on beside the others; None where no run tells.
         photographs: The workloads that train on decoded photographs, which a host must prepare.
@@ -67,6 +74,7 @@ class Evidence:
     answers: Mapping[str, Answers]
     scaler: Scaler
     independent: Scaler | None = None
+    without_room: Refuser | None = None
     photographs: frozenset[str] = frozenset()
     usual_job: UsualJob | None = None
 
@@ -80,25 +88,27 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
     profiles = profiles_of(request.workload_names, asked_recipe(request))
     questions = {name: _question(request, profile) for name, profile in profiles.items()}
 
+    measured = (*runs.reference, *runs.own)
+
     @cache
-    def readings(name: str) -> list[Reading]:
-        return readings_of(questions[name], runs.own, runs.reference)
+    def seen(name: str) -> _Seen:
+        return _Seen(measured, peaks_of(questions[name], runs.own, runs.reference))
+
+    def together(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> _Together:
+        question = msgspec.structs.replace(questions[name], batch_size=alone.case.batch_size)
+        return _together(question, spec, gpu_count, alone, seen(name))
 
     def scaler(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> Efficiency:
-        mode = ParallelMode.DDP if alone.fewest_gpus == 1 else ParallelMode.FSDP
-        measured = (*runs.reference, *runs.own)
-        question = msgspec.structs.replace(questions[name], batch_size=alone.case.batch_size)
-        fit = None
-        if mode is ParallelMode.FSDP:
-            fit = sharded_fit_of(question, alone.case, spec, readings(name), gpu_count)
-            found = measured_together(measured, alone, gpu_count, mode)
-        else:
-            found = measured_efficiency(measured, alone.case, spec.key, gpu_count)
+        shared = together(name, spec, gpu_count, alone)
+        sharded = shared.mode is ParallelMode.FSDP
+        found = measured_efficiency(
+            measured, alone.case, spec.key, gpu_count, shared.mode
+        ) or measured_together(measured, alone, gpu_count, shared.mode)
         if found is None:
-            sharded = mode is ParallelMode.FSDP
+            question = msgspec.structs.replace(questions[name], batch_size=alone.case.batch_size)
             model = scaling(question, spec, gpu_count, alone.samples_per_s, sharded=sharded)
             found = Efficiency(model.efficiency, model.low, model.high, model.basis)
-        return replace(found, mode=mode, fit=fit)
+        return replace(found, mode=shared.mode, fit=shared.fit)
 
     mode = ParallelMode.INDEPENDENT
     at_once = [
@@ -114,9 +124,55 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
         answers={name: _all_answers(request, question, specs, runs) for name, question in questions.items()},
         scaler=scaler,
         independent=independent if at_once else None,
+        without_room=lambda *asked: together(*asked).reason,
         photographs=frozenset(name for name, profile in profiles.items() if profile.takes_photographs),
         usual_job=_usual_job(request, profiles),
     )
+
+
+class _Together(NamedTuple):
+    """How several GPUs share one job: memory of each where it is shared out, or why they have no room."""
+
+    mode: ParallelMode
+    fit: MemoryFit | None = None
+    reason: str | None = None
+
+
+class _Seen(NamedTuple):
+    """What was measured, and the peaks of memory among it."""
+
+    measured: Sequence[Run]
+    peaks: Sequence[Reading]
+
+
+def _together(question: Question, spec: GpuSpec, gpu_count: int, alone: Estimate, seen: _Seen) -> _Together:
+    """Say how so many GPUs share one job: each with all weights where that fits, else each with a share."""
+    whole = None
+    if alone.fewest_gpus == 1:
+        whole = _whole_on_each(question, spec, gpu_count, alone, seen)
+        if whole.reason is None:
+            return whole
+    fit = memory.sharded_fit_of(question, alone.case, spec, seen.peaks, gpu_count)
+    if whole is not None and (fit is None or not fit.fits):
+        return whole
+    return _Together(ParallelMode.FSDP, fit)
+
+
+def _whole_on_each(
+    question: Question, spec: GpuSpec, gpu_count: int, alone: Estimate, seen: _Seen
+) -> _Together:
+    """One job of which each GPU holds all weights, and the gradients of all in buckets."""
+    mode = ParallelMode.DDP
+    if measured_efficiency(seen.measured, alone.case, spec.key, gpu_count):
+        return _Together(mode)  # it ran there
+    case = msgspec.structs.replace(alone.case, gpu_count=gpu_count, parallel_mode=mode)
+    fit = memory.fit_of(question, case, spec, seen.peaks)
+    if fit is None or fit.fits:
+        return _Together(mode)
+    if alone.batch_choice == "largest" and 2 * fit.largest_batch >= case.batch_size:
+        return _Together(mode)  # a job over several takes a somewhat smaller batch, at nearly the same rate
+    where = f"{question.profile.name} at batch {case.batch_size:,} on each of {gpu_count} GPUs"
+    return _Together(mode, reason=f"{where}: {fit.text()}")
 
 
 def _usual_job(request: RankRequest, profiles: Mapping[str, WorkloadProfile]) -> UsualJob | None:

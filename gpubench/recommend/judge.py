@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -16,7 +18,7 @@ from gpubench.labels import gpu_name
 from gpubench.models import BuyOrRent, Estimate, GpuSpec, Offer, RankedOffer, Ranking
 from gpubench.offers.moves import USUAL_DRIFT, asks_of
 from gpubench.offers.outliers import Market
-from gpubench.offers.table import NOT_RANKED, OfferKey
+from gpubench.offers.table import OfferKey
 from gpubench.recommend import limits, objective, prices
 from gpubench.recommend.break_even import against_rent
 from gpubench.recommend.buying import owned_rows, purchase_filters, purchases_of
@@ -42,7 +44,9 @@ from gpubench.recommend.notes import (
     how_to_measure,
     left_out_as_outliers,
     notes_of,
+    on_expected_prices,
     on_feeding,
+    on_owning,
     on_the_price,
 )
 from gpubench.recommend.owning import Ownership
@@ -55,6 +59,7 @@ from gpubench.recommend.verdict import (
     buying_sentences,
     cpu_comparison,
     cpu_sentences,
+    prices_decide,
     verdict,
 )
 from gpubench.recommend.words import gpus_needed
@@ -94,26 +99,42 @@ def judge(
         MisuseError: If a name is unknown or no offer is left; the message says which filter removed how many.
     """
     machines = {**for_sale, **owned}
-    left = _sift(request, offers, specs, today, machines=machines, for_sale=for_sale, believed=believed)
+    asked = Market(offers)
+    market = prices.Market(today, asks_of(_believed(request, offers, asked, believed)), drift)
+    left = _sift(
+        request, offers, specs, asked, market, machines=machines, for_sale=for_sale, believed=believed
+    )
     _require(left.kept, offers, left.fallen)
     keys = {offer.gpu_key for offer in (*left.possible, *left.sold)}
     evidence = evidence_for(sorted(keys | {request.reference_gpu}))
     speeds = combine(evidence.answers, request.mix, drawer or _draw(), request.draws, request.seed)
-    kept, unknown = _with_speed(left.kept, speeds, specs)
+    runnable = _runnable(request, evidence, speeds, specs)
+    kept, unknown = runnable(left.kept)
     _require(kept, offers, [*left.fallen, *unknown])
     work = work_of(request, speeds, evidence.usual_job, _unit(speeds))
     if work is None:
         request = msgspec.structs.replace(request, relative=True)
-    market = prices.Market(today, asks_of(_believed(offers, left.doubted)), drift)
     pool_of = _pool(request, _Known(speeds, specs, evidence, market, work))
     pool, kept, missed = _within_limits(request, kept, pool_of)
     fallen = [*left.fallen, *unknown, *missed]
     _require(kept, offers, fallen)
     order = objective.order(request, pool)
     chances = chances_of(request, pool, order)
-    rows = Rows(request, pool, order, chances, today=today, possible=left.possible)
-    otherwise_paid, _ = _with_speed(left.possible, speeds, specs)
-    to_buy = pool_of(_with_speed(left.sold, speeds, specs)[0])
+    rows = Rows(request, pool, order, chances, market=market, possible=left.possible)
+    to_rent = [*kept, *runnable(left.possible)[0]] if owned else []
+    to_buy = pool_of(runnable(left.sold)[0])
+    decision = decide(
+        request,
+        rows,
+        chances,
+        specs,
+        job=None if work is None else work.job,
+        machines=machines,
+        to_own=_best_to_own(request, to_buy, market) if len(to_buy) else None,
+        photographs=evidence.photographs,
+        asks=market.asks,
+        measurement=finding_out(request, pool, order, rows, chances),
+    )
     ranking = Ranking(
         as_of=today.isoformat(),
         objective=objective.in_words(request),
@@ -124,26 +145,16 @@ def judge(
         offer_count=len(rows),
         excluded=excluded(fallen),
         verdict="",
-        decision=decide(
-            request,
-            rows,
-            chances,
-            specs,
-            job=None if work is None else work.job,
-            machines=machines,
-            to_own=_best_to_own(request, to_buy, today) if len(to_buy) else None,
-            photographs=evidence.photographs,
-            asks=market.asks,
-            measurement=finding_out(request, pool, order, rows, chances),
-        ),
-        buy_or_rent=_beside_rent(request, rows, owned, pool_of, [*kept, *otherwise_paid]) if owned else (),
+        decision=decision,
+        buy_or_rent=_beside_rent(request, rows, owned, pool_of, to_rent),
         max_purchase_usd=request.max_purchase_usd,
         purchases=purchases_of(rows, owned, specs),
         notes=(
             *notes,
             *left_out_as_outliers(left.doubted_as_asked),
             *far_from_others(left.taken, kept),
-            *notes_of(request, pool, len(rows), today),
+            *notes_of(request, pool, len(rows), today, prices_decide=prices_decide(decision)),
+            *on_expected_prices(market, pool),
             *free_beside(request, offers, specs),
         ),
     )
@@ -169,11 +180,13 @@ def _beside_rent(
     rows: Rows,
     owned: Mapping[Offer, Ownership],
     pool_of: Callable[[Sequence[Offer]], Candidates],
-    others: Iterable[Offer],
+    to_rent: Iterable[Offer],
 ) -> tuple[BuyOrRent, ...]:
-    """Return how owned hardware that is ranked compares with renting each of the others."""
+    """Return how owned hardware that is ranked compares with renting; nothing where none is owned."""
+    if not owned:
+        return ()
     ranked = {offer: owned[offer] for _, offer in owned_rows(rows) if offer in owned}
-    return against_rent(request, pool_of(list(dict.fromkeys(others))), ranked)
+    return against_rent(request, pool_of(list(dict.fromkeys(to_rent))), ranked)
 
 
 @dataclass(frozen=True)
@@ -202,18 +215,20 @@ def _sift(
     request: RankRequest,
     offers: Sequence[Offer],
     specs: Mapping[str, GpuSpec],
-    today: date,
+    asked: Market,
+    market: prices.Market,
     *,
     machines: Mapping[Offer, Ownership],
     for_sale: Mapping[Offer, Ownership],
     believed: Collection[OfferKey],
 ) -> _Sifted:
     watts = {offer: ownership.power_w for offer, ownership in machines.items()}
-    filters = [*filters_of(request, offers, today, watts), *purchase_filters(request, machines)]
+    filters = [*filters_of(request, offers, market, watts), *purchase_filters(request, machines)]
     possible, fallen = apply(filters, offers, specs)
-    sold, _ = apply(filters, for_sale, specs)
-    market = Market(offers)
-    possible, doubted, taken = leave_out_doubted(request, market, possible, believed)
+    most_usd = math.inf if request.budget_usd is None else request.budget_usd
+    payable = [offer for offer, machine in for_sale.items() if machine.purchase_usd <= most_usd]
+    sold, _ = apply(filters, payable, specs)
+    possible, doubted, taken = leave_out_doubted(request, asked, possible, believed)
     paid_as_asked = payment_filters(request, {offer.pricing for offer in offers})
     kept, otherwise_paid = apply(paid_as_asked, possible, specs)
     return _Sifted(
@@ -254,6 +269,7 @@ def _said(
         verdict=" ".join(said.verdict),
         notes=(
             *said.beside,
+            *on_owning(request, ranking.decision),
             *on_the_price(ranking.decision),
             *on_feeding(ranking.decision),
             *how_to_measure(ranking.decision),
@@ -267,10 +283,14 @@ def _require(kept: Sequence[Offer], offers: Sequence[Offer], fallen: Sequence[Ex
         raise nothing_left(len(offers), fallen)
 
 
-def _believed(offers: Iterable[Offer], doubted: Iterable[Exclusion]) -> Iterator[Offer]:
-    """Yield the offers of today whose prices nobody doubts."""
-    left_out = {id(each.offer) for each in doubted}
-    return (offer for offer in offers if offer.kind not in NOT_RANKED and id(offer) not in left_out)
+def _believed(
+    request: RankRequest, offers: Iterable[Offer], asked: Market, believed: Collection[OfferKey]
+) -> list[Offer]:
+    """Return the asks of today whose prices count, whatever else the buyer rules out."""
+    hosts = [offer for offer in offers if offer.kind == "marketplace"]
+    _, fallen, _ = leave_out_doubted(request, asked, hosts, believed)
+    left_out = {id(each.offer) for each in fallen}
+    return [offer for offer in hosts if id(offer) not in left_out]
 
 
 def _draw() -> Drawer:
@@ -279,27 +299,42 @@ def _draw() -> Drawer:
     return draw
 
 
-def _with_speed(
-    offers: Sequence[Offer], speeds: Speeds, specs: Mapping[str, GpuSpec]
-) -> tuple[list[Offer], list[Exclusion]]:
-    alone = dict(zip(speeds.keys, speeds.estimates, strict=True))
-    kept, fallen = [], []
-    for offer in offers:
-        known = alone.get(offer.gpu_key)
-        if known is None:
-            fallen.append(Exclusion(offer, NO_FIGURE, _why_unknown(offer.gpu_key, speeds, specs)))
-        elif offer.gpu_count < known.fewest_gpus:
-            fallen.append(Exclusion(offer, NO_FIGURE, _too_few(offer, known)))
-        else:
-            kept.append(offer)
-    return kept, fallen
+def _runnable(
+    request: RankRequest, evidence: Evidence, speeds: Speeds, specs: Mapping[str, GpuSpec]
+) -> Callable[[Sequence[Offer]], tuple[list[Offer], list[Exclusion]]]:
+    """Return what parts offers into those that can run the job and those that cannot, or may not."""
+    rows = {key: dict(zip(evidence.answers, parts, strict=True)) for key, parts in _parts(speeds)}
+    one_job = evidence.without_room if request.one_job_over_all_gpus else None
+
+    @cache
+    def reason(gpu_key: str, gpu_count: int) -> str | None:
+        if gpu_key not in rows:
+            return _why_unknown(gpu_key, speeds, specs)
+        spec = specs.get(gpu_key)
+        short = next((part for part in rows[gpu_key].values() if gpu_count < part.fewest_gpus), None)
+        if short is not None:
+            return _too_few(short, gpu_count)
+        if one_job is None or spec is None or gpu_count == 1:
+            return None
+        found = (one_job(name, spec, gpu_count, part) for name, part in rows[gpu_key].items())
+        return next(filter(None, found), None)
+
+    def part(offers: Sequence[Offer]) -> tuple[list[Offer], list[Exclusion]]:
+        why = [(offer, reason(offer.gpu_key, offer.gpu_count)) for offer in offers]
+        kept = [offer for offer, text in why if text is None]
+        return kept, [Exclusion(offer, NO_FIGURE, text) for offer, text in why if text is not None]
+
+    return part
 
 
-def _too_few(offer: Offer, known: Estimate) -> str:
-    case, few = known.case, offer.gpu_count
-    there = "one GPU" if few == 1 else f"{few} GPUs"
+def _parts(speeds: Speeds) -> Iterator[tuple[str, tuple[Estimate, ...]]]:
+    return zip(speeds.keys, speeds.parts, strict=True)
+
+
+def _too_few(known: Estimate, gpu_count: int) -> str:
+    there = "one GPU" if gpu_count == 1 else f"{gpu_count} GPUs"
     return (
-        f"{case.workload} at batch {case.batch_size} does not fit on {there}: it "
+        f"{known.case.workload} at batch {known.case.batch_size:,} does not fit on {there}: it "
         f"{gpus_needed(known.fewest_gpus)}"
     )
 
@@ -325,10 +360,7 @@ def _pool(request: RankRequest, known: _Known) -> Callable[[Sequence[Offer]], Ca
     """Return what lays offers out as columns."""
     speeds, specs, evidence = known.speeds, known.specs, known.evidence
     scaler = evidence.scaler if request.one_job_over_all_gpus else evidence.independent
-    parts = {
-        key: dict(zip(evidence.answers, each, strict=True))
-        for key, each in zip(speeds.keys, speeds.parts, strict=True)
-    }
+    parts = {key: dict(zip(evidence.answers, each, strict=True)) for key, each in _parts(speeds)}
     scalings: dict[tuple[str, int], Scaling] = {}
 
     def pool_of(offers: Sequence[Offer]) -> Candidates:
@@ -349,14 +381,14 @@ def _pool(request: RankRequest, known: _Known) -> Callable[[Sequence[Offer]], Ca
     return pool_of
 
 
-def _best_to_own(request: RankRequest, pool: Candidates, today: date) -> RankedOffer | None:
+def _best_to_own(request: RankRequest, pool: Candidates, market: prices.Market) -> RankedOffer | None:
     """Return the best hardware to buy, judged among its like; None where none meets what was asked."""
     misses = limits.misses(request, pool)
     left = [row for row in objective.order(request, pool).tolist() if row not in misses]
     if not left:
         return None
     first = np.array(left[:1])
-    return beside(Rows(request, pool, first, chances_of(request, pool, first), today=today)[0])
+    return beside(Rows(request, pool, first, chances_of(request, pool, first), market=market)[0])
 
 
 def _headline(request: RankRequest, pool: Candidates, order: Indices) -> tuple[int, int]:

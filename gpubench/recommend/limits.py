@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from gpubench.arrays import Floats
+from gpubench.errors import MisuseError
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.filters import Exclusion
-from gpubench.recommend.objective import cost, hours, job_rates
+from gpubench.recommend.objective import cost_with_ends, hours, job_rates
 from gpubench.recommend.request import RankRequest
 from gpubench.units import format_number, format_usd
 
@@ -15,23 +16,29 @@ from gpubench.units import format_number, format_usd
 def misses(request: RankRequest, pool: Candidates) -> dict[int, Exclusion]:
     """Return the rows that may miss the deadline or the budget, each with its figures, the nearest last.
 
-    A row stays only where even the slow end of its interval meets the limit; one without an interval is
+    A row stays only where even the upper end of its interval meets the limit; one without an interval is
     judged by its estimate.
+
+    Raises:
+        MisuseError: If there is no job, as where the reference GPU has no figure.
     """
     if request.deadline_hours is None and request.budget_usd is None:
         return {}
+    if pool.work is None:
+        raise MisuseError("a deadline or a budget needs a job, and here is none to assume: add --samples")
     rows = slice(None)
     _, _, slowest = job_rates(pool)
     slow_rate = np.where(np.isnan(slowest), pool.rate, slowest)
     likely, slow = (hours(request, pool, rate, rows) for rate in (pool.rate, slow_rate))
-    likely_usd, slow_usd = (cost(request, pool, each, rows) for each in (likely, slow))
+    likely_usd, _, dear_usd = cost_with_ends(request, pool, rows)
+    dear_usd = np.where(np.isnan(dear_usd), likely_usd, dear_usd)
     found: dict[int, Exclusion] = {}
     for row in _above(slow, request.deadline_hours):
         reason = f"takes {_h(likely[row])}, {_h(slow[row])} if slow: above {_h(request.deadline_hours)}"
         found[row] = Exclusion(pool.offers[row], "--deadline-hours", reason)
-    for row in _above(slow_usd, request.budget_usd):
+    for row in _above(dear_usd, request.budget_usd):
         reason = (
-            f"costs {format_usd(likely_usd[row])}, {format_usd(slow_usd[row])} if slow: "
+            f"costs {format_usd(likely_usd[row])}, up to {format_usd(dear_usd[row])}: "
             f"above {format_usd(request.budget_usd)}"
         )
         found.setdefault(row, Exclusion(pool.offers[row], "--budget-usd", reason))

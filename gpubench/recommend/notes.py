@@ -9,20 +9,25 @@ from datetime import date
 from gpubench.labels import gpu_name, gpus
 from gpubench.models import Decision, Estimate, GpuSpec, Offer, ParallelMode, Pricing
 from gpubench.offers.dates import STALE_AFTER_DAYS, age_days, show_price_date
+from gpubench.offers.moves import ASKS_HALF_LIFE_DAYS
 from gpubench.offers.outliers import ADMITTED_BY, name_of
 from gpubench.profile.memory import MOST_BATCH
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.chances import IN_DETAIL
 from gpubench.recommend.filters import FAR_BELOW, Exclusion
+from gpubench.recommend.prices import Market
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.words import batches_of
 from gpubench.specs import load_specs
 from gpubench.units import count, format_number, format_percent, format_usd, plain
 
 
-def notes_of(request: RankRequest, pool: Candidates, total: int, today: date) -> Iterator[str]:
-    """Yield the notes that apply to this ranking."""
-    yield from _on_ages(pool, today)
+def notes_of(
+    request: RankRequest, pool: Candidates, total: int, today: date, *, prices_decide: bool
+) -> Iterator[str]:
+    """Yield the notes that apply to this ranking; where ``prices_decide`` the verdict tells their age."""
+    if not prices_decide:
+        yield from _on_ages(pool, today)
     if request.reserved and not any(offer.pricing is Pricing.RESERVED for offer in pool.offers):
         yield (
             "No price left to rank is a commitment, so --reserved adds none; "
@@ -67,13 +72,45 @@ def on_the_price(decision: Decision | None) -> Iterator[str]:
         low, middle, high = map(
             format_usd, (asks.low_usd_per_hour, asks.median_usd_per_hour, asks.high_usd_per_hour)
         )
-        one = format_usd(choice.price_usd_per_hour / choice.gpu_count)
+        one, expected = (
+            format_usd(usd / choice.gpu_count)
+            for usd in (choice.price_usd_per_hour, choice.expected_usd_per_hour)
+        )
         yield (
             f"{one} for an hour of {gpu_name(choice.gpu_key)} is one host's ask: {asks.ask_count} hosts ask "
-            f"{middle} in the middle, nine tenths {low} to {high}."
+            f"{middle} in the middle, nine tenths {low} to {high}, so expect {expected}."
         )
     if choice.price_note:
-        yield f"On the price of {plain(choice.provider, 40)}: {plain(choice.price_note)}."
+        whose = "the card" if choice.source == "own" else plain(choice.provider, 40)
+        yield f"On the price of {whose}: {plain(choice.price_note)}."
+
+
+def on_expected_prices(market: Market, pool: Candidates) -> Iterator[str]:
+    """Yield what is assumed of prices that are older than today."""
+    if not pool.prices.sigma.any():
+        return
+    asks = ""
+    if any(offer.kind == "marketplace" for offer in pool.offers):
+        days = f"{ASKS_HALF_LIFE_DAYS:g} days"
+        asks = f"; a host's ask returns to the middle of all for that GPU, half-way in {days} (assumed)"
+    yield (
+        "Prices are what to expect to pay: a list price as listed, which moves by "
+        f"{format_percent(market.drift)} in a year (standard deviation){asks}."
+    )
+
+
+def on_owning(request: RankRequest, decision: Decision | None) -> Iterator[str]:
+    """Yield why the choice is rented although owning would do the job for less."""
+    choice, own = (None, None) if decision is None else (decision.choice, decision.best_to_own)
+    if choice is None or own is None or choice.source == "own" or own.purchase_usd is None:
+        return
+    if own.cost_usd is None or choice.cost_usd is None or own.cost_usd >= choice.cost_usd:
+        return
+    yield (
+        f"Owning {gpus(own.gpu_key, own.gpu_count)} would do the job for {format_usd(own.cost_usd)}, against "
+        f"{format_usd(choice.cost_usd)} rented, if it works {format_percent(request.utilization.likely)} of "
+        f"all hours for {request.years:g} years: ${own.purchase_usd:,.0f} is paid first, so --buy ranks it."
+    )
 
 
 def on_feeding(decision: Decision | None) -> Iterator[str]:
@@ -153,9 +190,11 @@ def _on_workloads(request: RankRequest) -> Iterator[str]:
     several = len(request.workload_names) > 1
     name = gpu_name(request.reference_gpu)
     if request.mix:
-        yield f"The mixture is worked off at 1 / sum(share / rate), given as a multiple of one {name}."
+        unit = "" if request.has_job else f", given as a multiple of one {name}"
+        yield f"The mixture is worked off at 1 / sum(share / rate){unit}."
     elif several:
-        yield f"Geometric mean over {', '.join(request.workload_names)}, as a multiple of one {name}."
+        unit = "" if request.has_job else f", as a multiple of one {name}"
+        yield f"Geometric mean over {', '.join(request.workload_names)}{unit}."
     if several and not request.mix and request.job_samples is not None:
         yield (
             "Hours and cost are at the geometric mean of several workloads, which no job is: "

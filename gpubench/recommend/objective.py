@@ -62,15 +62,27 @@ def merit(
         pool: The offers.
         rate: (N,) or (N, D) of these rows.
         rows: Which rows.
-        price: Of the shape of ``rate`` [USD/h]; None takes the listed ones.
+        price: Of the shape of ``rate`` [USD/h]; None takes the expected ones.
     """
+    return _at_price(request, pool, _before_price(request, pool, rate, rows), rows, price)
+
+
+def _before_price(request: RankRequest, pool: Candidates, rate: Floats, rows: Indices | slice) -> Floats:
+    """Return what a merit rests on beside the price, alike for all offers of one machine."""
     by = sorted_by(request)
-    if by == "throughput":
+    if by in {"throughput", "value"}:
         return rate
-    if by == "value":
-        return economics.samples_per_usd(rate, _beside(pool.price[rows], rate) if price is None else price)
     job_hours = hours(request, pool, rate, rows)
-    return -job_hours if by == "time" else -cost(request, pool, job_hours, rows, price)
+    return -job_hours if by == "time" else billed(request, pool, job_hours, rows)
+
+
+def _at_price(
+    request: RankRequest, pool: Candidates, known: Floats, rows: Indices | slice, price: Floats | None
+) -> Floats:
+    by = sorted_by(request)
+    if by == "value":
+        return economics.samples_per_usd(known, _beside(pool.price[rows], known) if price is None else price)
+    return -cost_of_billed(request, pool, known, rows, price) if by == "cost" else known
 
 
 def drawn_merits(
@@ -87,19 +99,30 @@ def drawn_merits(
         request: What was asked.
         pool: The offers.
         rows: Which of them.
-        price: (N, D) of the instance [USD/h]; None takes every price as it is listed, however old.
+        price: (N, D) of the instance [USD/h]; None takes every price as it is expected, for certain.
         independent: Draw the error of each GPU as its own.
     """
     merits = np.empty((len(rows), request.draws))
+    machines, which = _machines(pool, rows)
+    rate = drawn_rates(request, pool, machines, independent=independent)
     work = pool.work
+    if work is not None and work.drawn is not None and work.drawn_independent is not None:
+        # Of a job in hours of a reference GPU the work is drawn too: only the ratio of the speeds counts.
+        rate *= work.samples / (work.drawn_independent if independent else work.drawn)
+    known = _before_price(request, pool, rate, machines)
     for start in range(0, len(rows), _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
-        rate = drawn_rates(request, pool, rows[part], independent=independent)
-        if work is not None and work.drawn is not None and work.drawn_independent is not None:
-            # Of a job in hours of a reference GPU the work is drawn too: only the ratio of the speeds counts.
-            rate *= work.samples / (work.drawn_independent if independent else work.drawn)
-        merits[part] = merit(request, pool, rate, rows[part], None if price is None else price[part])
+        at = None if price is None else price[part]
+        merits[part] = _at_price(request, pool, known[which[part]], rows[part], at)
     return merits
+
+
+def _machines(pool: Candidates, rows: Indices) -> tuple[Indices, Indices]:
+    """Return one row of each machine among these, and which of them each row is like in all but its price."""
+    columns = (pool.gpu, pool.count, pool.efficiency, pool.delivered, pool.spread, pool.is_owned)
+    kinds = np.stack([column[rows] for column in columns], axis=1)
+    _, first, which = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
+    return rows[first], which.reshape(-1)
 
 
 def order(request: RankRequest, pool: Candidates) -> Indices:
@@ -144,7 +167,7 @@ def hours(request: RankRequest, pool: Candidates, rate: Floats, rows: Indices | 
     One job over all GPUs has the whole rate; of independent jobs each has one GPU. Owned hardware needs
     no start-up; what a spot instance loses is lost from its rate already.
     """
-    assert pool.work is not None
+    assert pool.work is not None  # hours are of a job; without one offers are ordered by value
     if not request.one_job_over_all_gpus:
         rate = rate / _beside(pool.count[rows], rate)
     work = economics.train_hours(pool.work.samples, rate)
@@ -161,23 +184,71 @@ def cost(
 ) -> Floats:
     """Return what one job costs [USD]; independent jobs share the instance's price.
 
-    ``price`` of the instance is of the shape of ``job_hours``; None takes the listed ones.
+    ``price`` of the instance is of the shape of ``job_hours``; None takes the expected ones.
     """
-    if price is None:
-        price = _beside(pool.price[rows], job_hours)
-    if not request.one_job_over_all_gpus:
-        price = price / _beside(pool.count[rows], job_hours)
+    return cost_of_billed(request, pool, billed(request, pool, job_hours, rows), rows, price)
+
+
+def billed(request: RankRequest, pool: Candidates, job_hours: Floats, rows: Indices | slice) -> Floats:
+    """Return the hours on the bill, in whole billing increments of these rows; shape of ``job_hours``."""
     unit = economics.SECOND_IN_HOURS
     if request.billing_minutes is not None:
         unit = request.billing_minutes / economics.MINUTES_PER_HOUR
     units = np.where(pool.is_owned[rows], economics.SECOND_IN_HOURS, unit)
+    return economics.billed_hours(job_hours, _beside(units, job_hours))
+
+
+def cost_of_billed(
+    request: RankRequest,
+    pool: Candidates,
+    billed_hours: Floats,
+    rows: Indices | slice,
+    price: Floats | None = None,
+) -> Floats:
+    """Return what so many hours on the bill cost [USD]; as ``cost`` otherwise."""
+    if price is None:
+        price = _beside(pool.price[rows], billed_hours)
+    if not request.one_job_over_all_gpus:
+        price = price / _beside(pool.count[rows], billed_hours)
     return economics.job_cost(
-        economics.billed_hours(job_hours, _beside(units, job_hours)),
-        price,
-        request.storage_usd_per_month,
-        request.egress_usd,
-        request.tax,
+        billed_hours, price, request.storage_usd_per_month, request.egress_usd, request.tax
     )
+
+
+def cost_with_ends(
+    request: RankRequest, pool: Candidates, rows: Indices | slice
+) -> tuple[Floats, Floats, Floats]:
+    """Return what one job likely costs, and the ends that hold nine tenths [USD]; unknown ends are NaN.
+
+    Throughput and price err on their own, so that their widths add in quadrature, on a logarithmic scale.
+    """
+    likely_hours, fast, slow = (hours(request, pool, rate[rows], rows) for rate in job_rates(pool))
+    likely, at_fast, at_slow = (cost(request, pool, each, rows) for each in (likely_hours, fast, slow))
+    factor = np.exp(pool.prices.half_width[rows])
+    cheap, dear = (
+        cost(request, pool, likely_hours, rows, pool.price[rows] * each) for each in (1 / factor, factor)
+    )
+    return likely, *ends_of(likely, (at_fast, at_slow), (cheap, dear))
+
+
+def value_with_ends(
+    pool: Candidates, rows: Indices | slice, rates: tuple[Floats, Floats, Floats]
+) -> tuple[Floats, Floats, Floats]:
+    """Return what a dollar buys, with ends, at the likely, low and high rates of these rows."""
+    price = pool.price[rows]
+    likely, low, high = (economics.samples_per_usd(rate, price) for rate in rates)
+    factor = np.exp(pool.prices.half_width[rows])
+    return likely, *ends_of(likely, (low, high), (likely / factor, likely * factor))
+
+
+def ends_of(likely: Floats, *ends: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+    """Return the ends of a figure of which each source of error alone gives these: low and high."""
+    free = likely == 0  # what costs nothing costs nothing whatever its price does
+    base = np.where(free, 1.0, likely)
+    down, up = (
+        np.sqrt(sum(np.log(np.where(free, 1.0, each[side]) / base) ** 2 for each in ends)) for side in (0, 1)
+    )
+    return likely * np.exp(-down), likely * np.exp(up)
 
 
 def _tie_break(request: RankRequest, pool: Candidates) -> Floats:

@@ -60,7 +60,7 @@ def _distance(question: Question, case: Case) -> int | None:
 
 
 def _estimate(key: str, measurement: Measurement, run: Run) -> Estimate:
-    assert measurement.samples_per_s is not None
+    assert measurement.samples_per_s is not None  # usable rows have a figure
     return Estimate(
         case=measurement.case,
         gpu_key=key,

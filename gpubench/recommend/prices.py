@@ -1,4 +1,8 @@
-"""Prices as they may be when they are paid: drawn from their age, and of marketplaces from all asks."""
+"""The price that a buyer should expect to pay, and how far it may be off: one model for every figure.
+
+What is expected orders the rows, is printed, makes cost and budget, and is the median of the draws; the ends
+of its interval hold nine tenths of them.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +24,7 @@ from gpubench.offers.moves import (
     AskKey,
     spread_of,
 )
+from gpubench.predict.draws import Z90
 
 _AT_ONCE = 200
 """Groups whose walks are drawn together: what they take stays in the processor's cache."""
@@ -44,66 +50,85 @@ class Prices:
     """Columns over N offers [USD/h of the instance].
 
     Attributes:
-        sigma: Standard deviation of the logarithm of a list price since its date; 0 of an ask.
+        expected: What a buyer should expect to pay: as likely too little as too much.
+        sigma: Standard deviation of its logarithm.
         group: Prices of one group move together: one hand sets a provider's prices of a GPU.
-        group_count: How many groups there are.
-        stands: Probability that the price is still the one listed; below 1 of asks alone.
-        other_log: Where it does not stand, logarithm of what the middle host asks.
-        other_sigma: Standard deviation of the logarithm of what hosts ask.
+        group_count: How many groups there are; an ask is a group of its own.
     """
 
-    listed: Floats
+    expected: Floats
     sigma: Floats
     group: Indices
     group_count: int
-    stands: Floats
-    other_log: Floats
-    other_sigma: Floats
+
+    @property
+    def half_width(self) -> Floats:
+        """How far nine tenths reach to either side, in the logarithm."""
+        return Z90 * self.sigma
+
+
+class _Ask(NamedTuple):
+    expected: float
+    sigma: float
 
 
 def prices_of(offers: Sequence[Offer], market: Market) -> Prices:
-    """Lay out what is known of each offer's price; owned hardware costs what it costs."""
-    listed = np.array([float(offer.price_usd_per_hour) for offer in offers])
-    groups: dict[tuple[str, str, Pricing], int] = {}
-    group = np.array(
-        [groups.setdefault((o.provider, o.gpu_key, o.pricing), len(groups)) for o in offers], dtype=np.int64
-    )
+    """Lay out what is expected of each offer's price; owned hardware costs what it costs."""
+    expected = np.array([float(offer.price_usd_per_hour) for offer in offers])
     age_of = {day: age_days(day, market.today) for day in {offer.price_date for offer in offers}}
     days = np.array([age_of[offer.price_date] for offer in offers], dtype=float)
     sigma = market.drift * np.sqrt(days / DAYS_PER_YEAR)
     sigma[np.array([offer.pricing is Pricing.OWNED for offer in offers], dtype=bool)] = 0.0
-    stands, other_log, other_sigma = np.ones(len(offers)), np.zeros(len(offers)), np.zeros(len(offers))
+    groups: dict[tuple[str, str, Pricing, int | None], int] = {}
+    group = np.empty(len(offers), dtype=np.int64)
     for row, offer in enumerate(offers):
-        if offer.kind != "marketplace":
-            continue
-        asks = market.asks.get((offer.gpu_key, offer.pricing))
-        if asks is not None and offer.pricing is not Pricing.OWNED:
-            sigma[row] = 0.0
-            stands[row] = 0.5 ** (days[row] / ASKS_HALF_LIFE_DAYS)
-            other_log[row] = math.log(asks.median_usd_per_hour * offer.gpu_count)
-            other_sigma[row] = spread_of(asks)
-    return Prices(listed, sigma, group, len(groups), stands, other_log, other_sigma)
+        asks = _asks_beside(offer, market)
+        host = None if asks is None else row
+        group[row] = groups.setdefault((offer.provider, offer.gpu_key, offer.pricing, host), len(groups))
+        if asks is not None:
+            expected[row], sigma[row] = _ask(offer, asks, float(days[row]))
+    return Prices(expected, sigma, group, len(groups))
+
+
+def expected_usd_per_hour(offer: Offer, market: Market) -> float:
+    """Return what a buyer should expect to pay for an offer [USD/h of the instance]."""
+    asks = _asks_beside(offer, market)
+    if asks is None:
+        return float(offer.price_usd_per_hour)
+    return _ask(offer, asks, age_days(offer.price_date, market.today)).expected
 
 
 def drawn_prices(prices: Prices, rows: Indices, draws: int, seed: int) -> Floats:
     """Return the (N, D) price of these rows in every joint draw [USD/h]."""
     random = np.random.default_rng((seed, 2))
-    result = np.repeat(prices.listed[rows][:, None], draws, axis=1)
-    drifting = np.flatnonzero(prices.sigma[rows])
-    if len(drifting):
+    result = np.repeat(prices.expected[rows][:, None], draws, axis=1)
+    moving = np.flatnonzero(prices.sigma[rows])
+    if len(moving):
         group, sigma = prices.group[rows], prices.sigma[rows]
-        by_group = drifting[np.argsort(group[drifting], kind="stable")]
+        by_group = moving[np.argsort(group[moving], kind="stable")]
         for start in range(0, prices.group_count, _AT_ONCE):
             count = min(_AT_ONCE, prices.group_count - start)
             walks = random.standard_normal((count, draws))
             ends = np.searchsorted(group[by_group], (start, start + count))
             for place in by_group[slice(*ends)].tolist():
                 result[place] *= np.exp(walks[group[place] - start] * sigma[place])
-    fleeting = np.flatnonzero(prices.stands[rows] < 1)
-    if len(fleeting):
-        chosen = rows[fleeting]
-        gone = random.random((len(chosen), draws)) >= prices.stands[chosen][:, None]
-        noise = random.standard_normal((len(chosen), draws)) * prices.other_sigma[chosen][:, None]
-        others = np.exp(prices.other_log[chosen][:, None] + noise)
-        result[fleeting] = np.where(gone, others, result[fleeting])
     return result
+
+
+def _asks_beside(offer: Offer, market: Market) -> Asks | None:
+    """Return what hosts ask for the GPU of an ask; None for a list price."""
+    if offer.kind != "marketplace" or offer.price_usd_per_hour <= 0:
+        return None
+    return market.asks.get((offer.gpu_key, offer.pricing))
+
+
+def _ask(offer: Offer, asks: Asks, days: float) -> _Ask:
+    """Return what to expect of an ask that is so old: fresh it is as listed, old as any other host's.
+
+    Its logarithm returns to the middle of all asks, by one half in a half-life, and meanwhile spreads as far
+    as asks do: 0.20 where the middle is 0.40 is after one half-life expected at sqrt(0.20 x 0.40) = 0.283.
+    """
+    kept = 0.5 ** (days / ASKS_HALF_LIFE_DAYS)
+    middle = math.log(asks.median_usd_per_hour * offer.gpu_count)
+    listed = math.log(float(offer.price_usd_per_hour))
+    return _Ask(math.exp(middle + (listed - middle) * kept), spread_of(asks) * math.sqrt(1 - kept**2))

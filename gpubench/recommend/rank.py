@@ -22,7 +22,7 @@ from gpubench.recommend.request import DEFAULT_REFERENCE_GPU, RankRequest, check
 from gpubench.signatures import takes_options_of
 from gpubench.specs import load_specs, require_spec
 from gpubench.today import day_of
-from gpubench.units import plain
+from gpubench.units import count, plain
 
 
 @takes_options_of(RankRequest)
@@ -84,7 +84,9 @@ def _set_aside(table: OfferTable) -> tuple[str, ...]:
         return ()
     first = table.set_aside[0]
     words = f"{plain(first.row)}: {plain(first.reason)}"
-    return (f"{len(table.set_aside)} price rows are set aside (gpubench offers list shows them): {words}.",)
+    rows = count(len(table.set_aside), "price row")
+    are = "is" if len(table.set_aside) == 1 else "are"
+    return (f"{rows} {are} set aside (gpubench offers list shows them): {words}.",)
 
 
 def _named(request: RankRequest) -> RankRequest:
@@ -98,8 +100,10 @@ def _runs(request: RankRequest) -> tuple[Runs, tuple[str, ...]]:
     from gpubench.record.store import newest_runs, reference_runs, results_root
 
     stored = newest_runs(results_root(request.results))
-    notes = (*stored.problems, *([stored.passed_over] if stored.passed_over else []))
-    return Runs(stored.runs, reference_runs()), notes
+    notes = [*stored.problems, *([stored.passed_over] if stored.passed_over else [])]
+    if request.results is not None and not request.results.exists():
+        notes.append(f"There is no folder {plain(request.results.name)}: nothing measured of yours is used.")
+    return Runs(stored.runs, reference_runs()), tuple(notes)
 
 
 __test__ = {"rank": rank}  # doctest knows a function by its module, and this one is wrapped

@@ -199,7 +199,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     ] = None
     spot_lost: Annotated[
         float,
-        Option("Share of work repeated after spot interruptions, for example 0.2.", JOB, least=0, below=1),
+        Option("Share of work repeated after spot interruptions, for example 0.2.", JOB, least=0, below=10),
     ] = 0.0
     storage_usd_per_month: Annotated[float, Option("Storage while the job runs.", JOB, least=0)] = 0.0
     egress_usd: Annotated[float, Option("Egress of the job.", JOB, least=0)] = 0.0
@@ -210,8 +210,10 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         Option("Relative units, and no job: what a dollar buys in place of hours and dollars.", JOB),
     ] = False
 
-    gpus: Annotated[tuple[str, ...], Option("GPU key, name, or part of it (h100).", WHICH, name="gpu")] = ()
-    providers: Annotated[tuple[str, ...], Option("Provider.", WHICH, name="provider")] = ()
+    gpus: Annotated[
+        tuple[str, ...], Option("GPU key, name, or part of it (h100).", WHICH, name="gpu", commas=True)
+    ] = ()
+    providers: Annotated[tuple[str, ...], Option("Provider.", WHICH, name="provider", commas=True)] = ()
     regions: Annotated[tuple[str, ...], Option("Region, or its first letters.", WHICH, name="region")] = ()
     spot: Annotated[bool, Option("Also rank spot prices.", WHICH)] = False
     reserved: Annotated[bool, Option("Also rank reserved prices (commitments).", WHICH)] = False
@@ -233,10 +235,11 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     ] = None
     min_tensor_cores: Annotated[int | None, Option("Least number of tensor cores.", CARD, least=1)] = None
     lines: Annotated[
-        tuple[str, ...], Option("GeForce, RTX, data center, Jetson, Radeon, Instinct ...", CARD, name="line")
+        tuple[str, ...],
+        Option("GeForce, RTX, data center, Jetson, Radeon, Instinct ...", CARD, name="line", commas=True),
     ] = ()
     architectures: Annotated[
-        tuple[str, ...], Option("Hopper, Ada Lovelace, Blackwell ...", CARD, name="architecture")
+        tuple[str, ...], Option("Hopper, Ada Lovelace, Blackwell ...", CARD, name="architecture", commas=True)
     ] = ()
     max_watts: Annotated[float | None, Option("Highest board power of one GPU [W].", CARD, above=0)] = None
     ecc: Annotated[bool, Option("Only memory with error correction (ECC).", CARD)] = False
@@ -428,8 +431,10 @@ def _check_job(request: RankRequest) -> None:
     if request.relative and request.job_samples is not None:
         raise MisuseError("--relative ranks without a job: leave out --samples, --epochs and --dataset-size")
     for field in ("deadline_hours", "budget_usd"):
-        if getattr(request, field) is not None and request.job_samples is None:
-            raise MisuseError(f"{spelled(field)} needs a job: add --samples, or --epochs and --dataset-size")
+        if getattr(request, field) is not None and request.relative:
+            raise MisuseError(
+                f"{spelled(field)} is of a job, and --relative ranks without one: leave out either"
+            )
     if request.jobs_per_month is None:
         return
     if request.relative:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import date
 from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
 
-from gpubench.arrays import Floats, Indices
+from gpubench.arrays import Flags, Floats, Indices
 from gpubench.models import Estimate, Finding, FindingKind, Offer, Pricing, RankedOffer, TaskKind
 from gpubench.offers.dates import STALE_AFTER_DAYS, age_days
 from gpubench.recommend import economics
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.chances import Chances
 from gpubench.recommend.factors import factors_of
-from gpubench.recommend.objective import cost, hours, job_rates, time_and_cost
+from gpubench.recommend.objective import cost_with_ends, hours, job_rates, time_and_cost, value_with_ends
 from gpubench.recommend.pareto import dominators
+from gpubench.recommend.prices import Market, expected_usd_per_hour
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import Speeds, with_fits, with_memory_of
 from gpubench.specs import load_specs
@@ -38,7 +38,7 @@ class Rows(Sequence[RankedOffer]):
         order: Indices,
         chances: Chances,
         *,
-        today: date,
+        market: Market,
         possible: Iterable[Offer] = (),
     ) -> None:
         """Keep the columns that rows are made of.
@@ -48,15 +48,19 @@ class Rows(Sequence[RankedOffer]):
             pool: The offers.
             order: Rows of the pool, best first.
             chances: How sure their order is.
-            today: The day that price ages count to.
+            market: What is expected of prices, and the day that their ages count to.
             possible: The same offers however they are paid: what spot prices are held against.
         """
         self.offers = [pool.offers[row] for row in order.tolist()]
         self._request, self._pool, self._order, self._chances = request, pool, order, chances
-        self._ages = {day: age_days(day, today) for day in {offer.price_date for offer in pool.offers}}
+        self._ages = {day: age_days(day, market.today) for day in {offer.price_date for offer in pool.offers}}
         self._stale = {age: _stale(age) for age in self._ages.values()}
         self._on_demand = (
-            {_machine(o): float(o.price_usd_per_hour) for o in possible if o.pricing is Pricing.ON_DEMAND}
+            {
+                _machine(o): expected_usd_per_hour(o, market)
+                for o in possible
+                if o.pricing is Pricing.ON_DEMAND
+            }
             if request.spot
             else {}
         )
@@ -84,12 +88,10 @@ class Rows(Sequence[RankedOffer]):
         return self.at(chosen) if isinstance(at, slice) else self.at([int(chosen)])[0]
 
     @cached_property
-    def of_gpu(self) -> Mapping[str, Sequence[int]]:
+    def of_gpu(self) -> Mapping[str, Indices]:
         """The rows of each GPU, GPUs and rows best first."""
-        found: dict[str, list[int]] = {}
-        for at, offer in enumerate(self.offers):
-            found.setdefault(offer.gpu_key, []).append(at)
-        return found
+        keys = self._pool.speeds.keys
+        return {keys[gpu]: rows for gpu, rows in _alike(self._pool.gpu[self._order]).items()}
 
     def p_best_of_gpu(self, offer: Offer, *, independent: bool = False) -> float:
         """Return the probability that an offer of this GPU is the best: of several, at most one is.
@@ -99,29 +101,31 @@ class Rows(Sequence[RankedOffer]):
             independent: Where the error of each GPU is its own.
         """
         chances = self._chances.p_best_independent if independent else self._chances.p_best
-        alike = self._to_rent_and_to_own[offer.gpu_key, _is_owned(offer)]
-        return min(1.0, float(np.sum(chances[np.asarray(alike)])))
+        same = self.of_gpu[offer.gpu_key]
+        alike = same[self._is_owned[same] == _is_owned(offer)]
+        return min(1.0, float(np.sum(chances[alike])))
 
     @cached_property
-    def _to_rent_and_to_own(self) -> Mapping[tuple[str, bool], Sequence[int]]:
-        """The rows of each GPU to rent, and those to own, best first."""
-        found: dict[tuple[str, bool], list[int]] = {}
-        for at, offer in enumerate(self.offers):
-            found.setdefault((offer.gpu_key, _is_owned(offer)), []).append(at)
-        return found
+    def _is_owned(self) -> Flags:
+        return self._pool.is_owned[self._order]
 
     @property
+    def owned(self) -> Indices:
+        """The rows of owned hardware."""
+        return np.flatnonzero(self._is_owned)
+
+    @cached_property
     def best_to_rent_and_to_own(self) -> Sequence[int]:
         """The first row of each GPU to rent, and the first to own, in their order."""
-        return [each[0] for each in self._to_rent_and_to_own.values()]
+        kinds = 2 * self._pool.gpu[self._order] + self._is_owned
+        return [int(rows[0]) for rows in _alike(kinds).values()]
 
     @property
     def one_a_gpu(self) -> Sequence[int]:
         """The best row of each GPU to rent, and each of what is owned or could be; of one GPU every row."""
         if len(self.of_gpu) == 1:
             return range(len(self))
-        best = set(self.best_to_rent_and_to_own)
-        return [at for at, offer in enumerate(self.offers) if at in best or _is_owned(offer)]
+        return sorted({*self.best_to_rent_and_to_own, *self.owned.tolist()})
 
     @property
     def leading(self) -> Sequence[RankedOffer]:
@@ -154,7 +158,10 @@ class Rows(Sequence[RankedOffer]):
             "offer": offers,
             "scaling_basis": [self._pool.scalings[row].basis for row in rows],
             "price_age_days": ages,
-            "spot_break_even": [self._spot_break_even(offer) for offer in offers],
+            "spot_break_even": [
+                self._spot_break_even(offer, float(self._pool.price[row]))
+                for offer, row in zip(offers, rows, strict=True)
+            ],
             "findings": [estimates[g].findings + self._stale[age] for g, age in zip(gpus, ages, strict=True)],
             "parallel_mode": [self._pool.scalings[row].mode for row in rows],
             **{name: [values[gpu] for gpu in gpus] for name, values in self._by_gpu.items()},
@@ -177,21 +184,20 @@ class Rows(Sequence[RankedOffer]):
             "parts": [each if len(each) > 1 else () for each in parts],
         }
 
-    def _spot_break_even(self, offer: Offer) -> float | None:
+    def _spot_break_even(self, offer: Offer, usd_per_hour: float) -> float | None:
         """Return the share of work that may be lost before on demand is as cheap."""
         on_demand = self._on_demand.get(_machine(offer)) if offer.pricing is Pricing.SPOT else None
         if on_demand is None:
             return None
-        return economics.spot_break_even(on_demand, float(offer.price_usd_per_hour))
+        return economics.spot_break_even(on_demand, usd_per_hour)
 
     def _figures(self, chosen: Indices) -> dict[str, Sequence[Any]]:
         """Return the computed fields of rows."""
         pool, chances, rows = self._pool, self._chances, self._order[chosen]
         price = pool.price[rows]
-        value, low, high = (
-            economics.samples_per_usd(rate[rows], price)
-            for rate in (pool.rate, pool.rate_low, pool.rate_high)
-        )
+        rates = pool.rate[rows], pool.rate_low[rows], pool.rate_high[rows]
+        value, low, high = value_with_ends(pool, rows, rates)
+        price_factor = np.exp(pool.prices.half_width[rows])
         reference = _reference_rate(self._request, pool.speeds)
         columns: dict[str, Sequence[Any]] = {
             "rank": [chances.ranks[at] for at in chosen.tolist()],
@@ -200,6 +206,9 @@ class Rows(Sequence[RankedOffer]):
             "p_best_independent": chances.p_best_independent[chosen].tolist(),
             "p_near_best": chances.p_near_best[chosen].tolist(),
             "p_top3": chances.p_top3[chosen].tolist(),
+            "expected_usd_per_hour": price.tolist(),
+            "expected_usd_per_hour_low": (price / price_factor).tolist(),
+            "expected_usd_per_hour_high": (price * price_factor).tolist(),
             "samples_per_s": pool.rate[rows].tolist(),
             "samples_per_s_low": _known(pool.rate_low[rows]),
             "samples_per_s_high": _known(pool.rate_high[rows]),
@@ -209,10 +218,15 @@ class Rows(Sequence[RankedOffer]):
             "usd_per_million_samples": economics.usd_per_million_samples(value).tolist(),
             "scaling_efficiency": pool.efficiency[rows].tolist(),
         }
-        for suffix, rate in (("", pool.rate), ("_low", pool.ratio_low), ("_high", pool.ratio_high)):
-            score = rate[rows] / reference
+        scores = (
+            pool.rate[rows] / reference,
+            pool.ratio_low[rows] / reference,
+            pool.ratio_high[rows] / reference,
+        )
+        per_usd = value_with_ends(pool, rows, scores)
+        for suffix, score, hours_per_usd in zip(("", "_low", "_high"), scores, per_usd, strict=True):
             columns[f"score{suffix}"] = _known(score)
-            columns[f"reference_hours_per_usd{suffix}"] = _known(score / price)
+            columns[f"reference_hours_per_usd{suffix}"] = _known(hours_per_usd / economics.SECONDS_PER_HOUR)
         return columns | _job_columns(self._request, pool, rows)
 
     def _pareto(self, chosen: Indices) -> dict[str, Sequence[Any]]:
@@ -232,6 +246,13 @@ class Rows(Sequence[RankedOffer]):
         return {"pareto": (by < 0).tolist(), "dominated_by": reasons}
 
 
+def _alike(kinds: Indices) -> Mapping[int, Indices]:
+    """Return the positions of each kind, in their order, kinds by their first."""
+    by_kind = np.argsort(kinds, kind="stable")
+    parts = np.split(by_kind, np.flatnonzero(np.diff(kinds[by_kind])) + 1)
+    return {int(kinds[part[0]]): part for part in sorted(parts, key=lambda part: int(part[0]))}
+
+
 def _machine(offer: Offer) -> tuple[str, str, str | None]:
     return offer.provider, offer.instance, offer.region
 
@@ -240,10 +261,11 @@ def _job_columns(request: RankRequest, pool: Candidates, rows: Indices) -> dict[
     if pool.work is None:
         return {}
     columns: dict[str, Sequence[Any]] = {}
-    for suffix, rate in zip(("", "_low", "_high"), job_rates(pool), strict=True):
-        job_hours = hours(request, pool, rate[rows], rows)
-        columns[f"hours{suffix}"] = _known(job_hours)
-        columns[f"cost_usd{suffix}"] = _known(cost(request, pool, job_hours, rows))
+    likely, fast, slow = job_rates(pool)
+    costs = cost_with_ends(request, pool, rows)
+    for suffix, rate, usd in zip(("", "_low", "_high"), (likely, fast, slow), costs, strict=True):
+        columns[f"hours{suffix}"] = _known(hours(request, pool, rate[rows], rows))
+        columns[f"cost_usd{suffix}"] = _known(usd)
     return columns
 
 

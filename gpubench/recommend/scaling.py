@@ -131,10 +131,12 @@ def measured_efficiency(
 def measured_together(
     runs: Sequence[Run], alone: Estimate, gpu_count: int, mode: ParallelMode
 ) -> Efficiency | None:
-    """Return the same of a job that fits on no GPU alone, against what one would do; None where no run tells.
+    """Return the same of a job that is shared out, against what one GPU would do; None where no run tells.
 
     Several GPUs are measured eagerly.
     """
+    if mode is not ParallelMode.FSDP:
+        return None
     several = msgspec.structs.replace(
         alone.case, gpu_count=gpu_count, parallel_mode=mode, execution=Execution.EAGER
     )

@@ -23,6 +23,7 @@ from gpubench.labels import gpus_of, offer_name, price_of
 from gpubench.measure.request import RunRequest
 from gpubench.models import Offer, ParallelMode, Pricing, RankedOffer
 from gpubench.options import words_of
+from gpubench.recommend.filters import match_gpus
 from gpubench.recommend.request import TRY_MINUTES, RankRequest
 from gpubench.shared_options import asked_recipe
 from gpubench.units import format_usd, plain
@@ -130,7 +131,12 @@ _KEEP = re.compile(r"[^a-z0-9]+")
 
 
 def check_task_options(
-    count: int | None, folder: Path | None, minutes: float, wheel: Path | None = None
+    count: int | None,
+    folder: Path | None,
+    minutes: float,
+    wheel: Path | None = None,
+    *,
+    narrowed: str | None = None,
 ) -> None:
     """Say what is wrong with the options of a trial.
 
@@ -141,8 +147,33 @@ def check_task_options(
         raise MisuseError("--try N and --out DIR go together")
     if wheel is not None and count is None:
         raise MisuseError("--wheel is what the tasks of --try install: add --try N --out DIR")
+    if narrowed is not None and count is None:
+        raise MisuseError("--try-gpu and --try-provider say what --try measures: add --try N --out DIR")
     if (count is not None and count < 1) or not minutes > 0:
         raise MisuseError(f"--try {count} for {minutes:g} minutes: both must be above 0")
+
+
+def rows_to_try(rows: Sequence[RankedOffer], gpu: str | None, provider: str | None) -> list[RankedOffer]:
+    """Return the rows of one GPU, one provider, or both: what is measured of a question that stays whole.
+
+    Raises:
+        MisuseError: If none of the ranked offers is theirs, or a GPU is named that nobody knows.
+    """
+    keys = None if gpu is None else match_gpus((gpu,), {row.offer.gpu_key for row in rows})
+    found = [
+        row
+        for row in rows
+        if (keys is None or row.offer.gpu_key in keys)
+        and (provider is None or row.offer.provider.casefold() == provider.casefold())
+    ]
+    if not found:
+        named = " ".join(
+            f"{option} {plain(value)!r}"
+            for option, value in (("--try-gpu", gpu), ("--try-provider", provider))
+            if value is not None
+        )
+        raise MisuseError(f"{named}: none of the {len(rows):,} ranked offers is theirs")
+    return found
 
 
 def write_task_files(
@@ -212,10 +243,11 @@ def _write_below(folder: Path, name: PurePosixPath, data: bytes) -> None:
 def task_text(row: RankedOffer, request: RankRequest, parcel: Parcel, *, minutes: float) -> str:
     """Return one SkyPilot task as YAML, with what it can cost at most in its head."""
     offer = row.offer
-    most_usd = float(offer.price_usd_per_hour) * (minutes + SETUP_MINUTES + IDLE_MINUTES) / 60
+    most_usd = row.expected_usd_per_hour * (minutes + SETUP_MINUTES + IDLE_MINUTES) / 60
     ends = "try.sh takes it down after" if CLOUDS[offer.provider] in WITHOUT_AUTOSTOP else "Ends by itself:"
     head = (
-        f"# {gpus_of(offer)} at {offer_name(offer)}, {price_of(offer)} on {plain(offer.price_date, 10)}\n"
+        f"# {gpus_of(offer)} at {offer_name(offer)}, {price_of(row)} expected "
+        f"by the price of {plain(offer.price_date, 10)}\n"
         f"# {ends} about {minutes + SETUP_MINUTES + IDLE_MINUTES:g} minutes, "
         f"at most about {format_usd(most_usd)}.\n"
     )
@@ -231,7 +263,7 @@ def task_of(row: RankedOffer, request: RankRequest, parcel: Parcel, *, minutes: 
         "infra": place,
         **_machine(cloud, offer),
         "use_spot": offer.pricing is Pricing.SPOT,
-        "max_hourly_cost": round(float(offer.price_usd_per_hour) * PRICE_SLACK, 2),
+        "max_hourly_cost": round(row.expected_usd_per_hour * PRICE_SLACK, 2),
         "disk_size": 64,
     }
     if cloud not in WITHOUT_AUTOSTOP:
@@ -251,11 +283,23 @@ def task_of(row: RankedOffer, request: RankRequest, parcel: Parcel, *, minutes: 
 
 
 def runs_of(
-    row: RankedOffer, request: RankRequest, references: Mapping[str, str], *, minutes: float
+    row: RankedOffer,
+    request: RankRequest,
+    references: Mapping[str, str],
+    *,
+    minutes: float,
+    results: Path | None = Path("results"),
 ) -> tuple[RunRequest, ...]:
     """Return what to measure on an offer, so that the ranking's question is answered exactly there.
 
     One run holds one batch: where a limit of latency chose the batch, workloads may differ in theirs.
+
+    Args:
+        row: The offer's row.
+        request: What was asked.
+        references: How the machine calls each workload.
+        minutes: Time limit of all runs.
+        results: Where they go there; None is the usual folder.
     """
     batches: dict[int | Literal["max"] | None, list[str]] = {}
     for name, part in zip(request.workload_names, row.parts or (row.estimate,), strict=True):
@@ -275,7 +319,7 @@ def runs_of(
             budget="quick",
             micro="none",
             time_limit_s=round(minutes * 60) // len(batches),
-            results=Path("results"),
+            results=results,
         )
         for batch, names in batches.items()
     )

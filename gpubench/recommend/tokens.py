@@ -29,9 +29,11 @@ class GenerationTimes(NamedTuple):
 def generation_times(estimate: Estimate) -> GenerationTimes | None:
     """Return the times of a predicted generation; None of another estimate."""
     case, spec = estimate.case, load_specs().get(estimate.gpu_key)
+    if case.new_tokens == 0:
+        return None
     usual = load_profiles().get(case.workload)
     profile = None if usual is None else usual.at(case.recipe)
-    if case.new_tokens == 0 or spec is None or profile is None or profile.decode is None:
+    if spec is None or profile is None or profile.decode is None:
         return None
     token = token_time(profile.decode, case.prompt_tokens + case.new_tokens / 2, case.batch_size, spec)
     if token is None or estimate.basis != "predicted":
@@ -63,10 +65,10 @@ def token_costs(row: RankedOffer) -> dict[str, Interval]:
         return {}
     times = generation_times(row.estimate)
     if times is not None:
-        usd_per_s = float(row.offer.price_usd_per_hour) / row.offer.gpu_count / SECONDS_PER_HOUR
+        usd_per_s = row.hourly_usd.each(lambda usd: usd / row.offer.gpu_count / SECONDS_PER_HOUR)
 
         def cost(time: Interval, tokens: int) -> Interval:
-            return time.each(lambda seconds: MILLION * usd_per_s * seconds / tokens)
+            return time.times(usd_per_s).each(lambda usd: MILLION * usd / tokens)
 
         return {
             "prefill": cost(times.first_token_s, case.batch_size * case.prompt_tokens),

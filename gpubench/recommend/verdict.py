@@ -12,6 +12,7 @@ from gpubench.labels import gpu_name, gpus, gpus_of, price_of
 from gpubench.models import (
     BuyOrRent,
     Case,
+    Decision,
     Estimate,
     FindingKind,
     Pricing,
@@ -20,6 +21,7 @@ from gpubench.models import (
     SortedBy,
     Sureness,
 )
+from gpubench.recommend.chances import NEAR
 from gpubench.recommend.economics import SECONDS_PER_HOUR, train_hours
 from gpubench.recommend.own_devices import CPU_KEY
 from gpubench.recommend.request import RankRequest
@@ -108,13 +110,18 @@ def verdict(
     return _within(MOST_WORDS, [sentence for sentence in sentences if sentence])
 
 
+def word_count(text: str) -> int:
+    """Return how many words a text has; a sign that stands alone, as of per cent, is none."""
+    return sum(any(map(str.isalnum, token)) for token in text.split())
+
+
 def _within(most_words: int, sentences: Iterable[str]) -> Said:
     """Part sentences into those that there is room for, in their order, and the others."""
     said: list[str] = []
     beside: list[str] = []
     left = most_words
     for sentence in sentences:
-        words = sum(any(map(str.isalnum, token)) for token in sentence.split())
+        words = word_count(sentence)
         if words <= left or not said:
             said.append(sentence)
             left -= words
@@ -139,10 +146,14 @@ _TITLES: dict[SortedBy, str] = {
 
 def _who(row: RankedOffer) -> str:
     if row.offer.pricing is Pricing.OWNED:
-        return f"owning {gpus_of(row.offer)} at {price_of(row.offer)} of work"
+        return f"owning {gpus_of(row.offer)} at {price_of(row)} of work"
     spot = " spot" if row.offer.pricing is Pricing.SPOT else ""
     host = " (one host's ask)" if row.offer.kind == "marketplace" else ""
-    return f"{gpus_of(row.offer)} at {plain(row.offer.provider, 40)}{spot} for {price_of(row.offer)}{host}"
+    about = ""
+    if not row.is_expected_as_listed:
+        about = "about "
+        host = f" (one host asked {format_usd(float(row.offer.price_usd_per_hour))})"
+    return f"{gpus_of(row.offer)} at {plain(row.offer.provider, 40)}{spot} for {about}{price_of(row)}{host}"
 
 
 def _merit(ranking: Ranking, row: RankedOffer) -> str:
@@ -166,25 +177,42 @@ def _rate(ranking: Ranking, row: RankedOffer) -> str:
 
 
 def _sureness(ranking: Ranking, total: int) -> str:
-    """Say how sure the choice is, under common errors and independent ones, and what choosing now costs."""
+    """Say how sure the choice is, and what choosing now costs on average."""
     decision = ranking.decision
     if decision is None or decision.sureness is None:
         return ""
     if total == 1:
         return "It is the only offer left."
-    sure, alone = decision.sureness, decision.sureness_independent
-    offers = f"best of {total:,}"
-    if min(sure.p_best, 1.0 if alone is None else alone.p_best) > CERTAIN:
-        return f"{SURENESS}: {_probability(sure.p_best)} {offers}, also if errors are independent."
-    alike = "" if alone is None else f" (independent errors: {', '.join(_figures(alone))})"
-    best, near, regret = _figures(sure)
-    return f"{SURENESS}: {best} {offers}, {near} within 10 % of the best, expected regret {regret}{alike}."
+    return f"{SURENESS}: {sureness_words(ranking.sorted_by, decision.sureness)}."
 
 
-def _figures(sure: Sureness) -> tuple[str, str, str]:
-    """P(best), P(within 10 % of the best), and the expected regret."""
-    regret = format_percent(sure.regret_share) if sure.regret_usd is None else format_usd(sure.regret_usd)
-    return _probability(sure.p_best), _probability(sure.p_near_best), regret
+def sureness_words(by: SortedBy, sure: Sureness) -> str:
+    """Return how sure a choice is: "41 % within 10 % of the cheapest, $3.12 above on average".
+
+    The second figure is the expected regret: how far the choice is from the best in hindsight.
+    """
+    best = _BEST[by]
+    if sure.p_best > CERTAIN:
+        return f"{_probability(sure.p_best)} the {best}"
+    near = f"{_probability(sure.p_near_best)} within {format_percent(NEAR)} of the {best}"
+    if sure.regret_usd is not None:
+        return f"{near}, {format_usd(sure.regret_usd)} above on average"
+    side = "above" if by == "time" else "below"
+    return f"{near}, {format_percent(sure.regret_share)} {side} on average"
+
+
+def sureness_note(ranking: Ranking) -> str:
+    """Return what the figures of ``sureness_words`` mean, and what they are under independent errors."""
+    decision = ranking.decision
+    if decision is None or decision.sureness is None or decision.sureness.p_best > CERTAIN:
+        return ""
+    alone = decision.sureness_independent
+    by = ranking.sorted_by
+    also = "" if alone is None else f" With independent errors: {sureness_words(by, alone)}."
+    return f"{SURENESS}: over joint draws of throughput and price, against the {_BEST[by]} of each.{also}"
+
+
+_BEST: dict[SortedBy, str] = {"cost": "cheapest", "time": "fastest", "value": "best", "throughput": "fastest"}
 
 
 def _probability(value: float) -> str:
@@ -220,16 +248,21 @@ def _advice(ranking: Ranking) -> str:
     decision = ranking.decision
     if decision is None or decision.sureness is None:
         return ""
-    now, listed = decision.sureness, decision.sureness_at_these_prices
-    if listed is not None and listed.p_best - now.p_best > PRICES_DECIDE:
-        age = decision.choice.price_age_days
-        old = "" if age is None else f", {count(age, 'day')} old"
-        return f"At the listed prices{old}, {_probability(listed.p_best)} best: refresh them first."
+    if prices_decide(decision):
+        age = count(decision.choice.price_age_days or 0, "day")
+        return f"Refresh the prices first (gpubench offers refresh): they decide, and this one is {age} old."
     found = decision.finding_out
     if found is None or not found.is_advised:
         return ""
     saved, paid = format_usd(found.saving_usd), format_usd(found.cost_usd)
     return f"Measuring {gpu_name(found.gpu_key)} first saves {saved} on average for {paid}."
+
+
+def prices_decide(decision: Decision | None) -> bool:
+    """Return whether today's prices would make the choice much surer, before anything is measured."""
+    if decision is None or decision.sureness is None or decision.sureness_at_these_prices is None:
+        return False
+    return decision.sureness_at_these_prices.p_best - decision.sureness.p_best > PRICES_DECIDE
 
 
 def _rivals(leading: Sequence[RankedOffer]) -> list[str]:
@@ -264,8 +297,6 @@ def _host_bound(row: RankedOffer) -> str:
 def _spot(row: RankedOffer) -> str:
     if row.spot_break_even is None or row.spot_break_even <= 0:
         return ""
-    if row.spot_break_even >= 1:
-        return "Spot wins there whatever share of the work is lost."
     return f"Spot wins there while lost work stays under {format_percent(row.spot_break_even)}."
 
 

@@ -61,6 +61,7 @@ CSV_COLUMNS = (
     "pricing",
     "price_usd_per_hour",
     "price_date",
+    "expected_usd_per_hour",
     "samples_per_usd",
     "samples_per_usd_low",
     "samples_per_usd_high",
@@ -96,7 +97,16 @@ _FIGURES = (
     "peak_memory_bytes",
     "batch_choice",
 )
-_ROW_FIGURES = {"rank", "p_best", "score", "reference_hours_per_usd", "hours", "cost_usd", "dominated_by"}
+_ROW_FIGURES = {
+    "rank",
+    "expected_usd_per_hour",
+    "p_best",
+    "score",
+    "reference_hours_per_usd",
+    "hours",
+    "cost_usd",
+    "dominated_by",
+}
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 

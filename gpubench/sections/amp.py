@@ -158,14 +158,14 @@ def _twin(pairs: tuple[Effect, ...]) -> Table:
         text("Execution", lambda s: s.of.case.execution.value),
         number("Batch", lambda s: _batches(s).replace("batch ", "").replace(", ", "\n"), optional=2),
         number("Speed-up, 95 % interval", lambda s: stacked(s.words)),
-        number("Peak memory", _memory, optional=3),
+        number("Peak allocated", _memory, optional=3),
         number("Loss after the same steps", _loss, optional=1),
         text("Doubts", lambda s: ", ".join(s.doubts) or "none"),
     )
 
 
 def _memory(pair: Effect) -> str:
-    """Peak memory of AMP over that of the baseline."""
+    """Peak of what tensors take under AMP over that of the baseline."""
     amp, baseline = pair.of.measurement.peak_memory_bytes, pair.to.measurement.peak_memory_bytes
     if pair.memory_ratio is None:
         return UNKNOWN
@@ -192,9 +192,12 @@ def closing_sentence(run: Run) -> str | None:
     heaviest = max(pairs, key=lambda pair: (pair.of.measurement.flops_per_sample or 0.0, pair.value))
     case, doubts = heaviest.of.case, heaviest.doubts
     flagged = f" (flagged {listing(doubts)})" if doubts else ""
+    found = heaviest.interval
+    told = found.low is None or found.high is None or not found.low <= 1 <= found.high
     return (
-        f"{case.precision.value} is {heaviest.interval.text('x')} {heaviest.to.case.precision.value} on "
-        f"{plain(case.workload, 40)}, {case.execution.value}, {heaviest.of.batch_words}{flagged}."
+        f"{case.precision.value} is {found.text('x')} {heaviest.to.case.precision.value} on "
+        f"{plain(case.workload, 40)}, {case.execution.value}, {heaviest.of.batch_words}{flagged}"
+        f"{'' if told else ': not told apart'}."
     )
 
 

@@ -4,50 +4,25 @@ from __future__ import annotations
 
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Bullets, Fact, Facts, Paragraph, Part
-from gpubench.effects import Result
 from gpubench.labels import gpus_of, offer_name, price_of
 from gpubench.models import Pricing, RankedOffer, Ranking
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.words import basis_words, case_words, price_date_words, speed_of
-from gpubench.units import count, listing, plain, plural
+from gpubench.sections.words import basis_words, measured_facts, price_date_words, speed_of
+from gpubench.units import count, listing, plain
 
 
 def _render(data: ReportData) -> Block:
     parts: list[Part] = []
     if data.ranking is not None and data.ranking.rows:
         parts.append(Paragraph(text=plain(data.ranking.verdict, 1500)))
-    facts = (*_measured_facts(data), *_ranking_facts(data))
+    facts = (*measured_facts(data.results), *_ranking_facts(data))
     if facts:
         parts.append(Facts(rows=facts, prominent=True))
     parts.append(_evidence(data))
     if data.ranking is not None and data.ranking.notes:
         parts.append(Bullets(items=tuple(plain(note, 400) for note in data.ranking.notes)))
     return Block(title="What the answer rests on", parts=tuple(parts))
-
-
-def _measured_facts(data: ReportData) -> tuple[Fact, ...]:
-    """The heaviest workload measured here, at its fastest: one figure, not a table."""
-    heaviest = max(data.results, key=_weight, default=None)
-    if heaviest is None:
-        return ()
-    m = heaviest.measurement
-    point, _, interval = m.interval.text().partition(" ")
-    alone = " within one process" if m.within_one_process else ""
-    flags = heaviest.doubts
-    flagged = f"; flagged {listing(flags)}" if flags else ""
-    return (
-        Fact(
-            term="Measured here",
-            value=f"{point} {plural(plain(m.case.sample_unit, 20))}/s",
-            detail=f"95 % interval{alone} {interval.strip('()') or 'unknown'}; {case_words(m.case)}{flagged}",
-        ),
-    )
-
-
-def _weight(result: Result) -> tuple[float, float]:
-    m = result.measurement
-    return (m.flops_per_sample or 0.0, m.samples_per_s or 0.0)
 
 
 def _ranking_facts(data: ReportData) -> tuple[Fact, ...]:
@@ -64,12 +39,13 @@ def _fastest(ranking: Ranking) -> Fact:
 
 
 def _offer(row: RankedOffer) -> str:
-    return f"{offer_name(row.offer)}, {price_of(row.offer)}, {_dated(row)}, {basis_words(row.estimate)}"
+    return f"{offer_name(row.offer)}, {price_of(row)}, {_dated(row)}, {basis_words(row.estimate)}"
 
 
 def _dated(row: RankedOffer) -> str:
     words = price_date_words(row)
-    return words if row.offer.pricing is Pricing.OWNED else f"price of {words}"
+    is_a_date = row.offer.pricing is not Pricing.OWNED and row.is_expected_as_listed
+    return f"price of {words}" if is_a_date else words
 
 
 def _evidence(data: ReportData) -> Paragraph:

@@ -111,7 +111,7 @@ def _figure(ranking: Ranking, line: Sequence[RankedOffer]) -> Figure:
 def _point(ranking: Ranking, row: RankedOffer, text: str) -> Point:
     hover = (
         f"{label(gpus_of(row.offer))}<br>{label(offer_name(row.offer), 90)}"
-        f"<br>{label(_position(row, ranking), 120)}<br>{price_of(row.offer)}, {row.estimate.basis}"
+        f"<br>{label(_position(row, ranking), 120)}<br>{price_of(row)}, {row.estimate.basis}"
     )
     return Point(x=row.hours or speed_of(ranking, row), y=cost_of(ranking, row), text=text, hover=hover)
 
@@ -138,7 +138,7 @@ def _twin(ranking: Ranking, line: Sequence[RankedOffer]) -> Table:
         text("GPUs and offer", lambda row: f"{gpus_of(row.offer)}\n{offer_name(row.offer)}"),
         number(_speed_unit(ranking), lambda row: stacked(_speed_words(ranking, row))),
         number(cost_unit(ranking), lambda row: f"${format_number(cost_of(ranking, row))}"),
-        number("Price", lambda row: price_of(row.offer)),
+        number("Price", price_of),
         text("Basis", lambda row: stacked(basis_words(row.estimate))),
     )
 

@@ -11,7 +11,7 @@ from gpubench.blocks.curves import Level, band_over_batch
 from gpubench.blocks.parts import Charts, Column, Figure, Paragraph, Part, Table
 from gpubench.models import Case, MemoryNeed
 from gpubench.predict import memory
-from gpubench.predict.anchors import readings_of
+from gpubench.predict.anchors import peaks_of
 from gpubench.predict.memory_answer import answer_memory, basis_words, part_rows
 from gpubench.predict.question import Question
 from gpubench.profile import load_profiles
@@ -53,7 +53,7 @@ def _parts(data: ReportData, case: Case) -> Iterator[Part]:
     if not specs:
         return
     answer = answer_memory(question, specs, own=data.runs, fixes=False)
-    readings = readings_of(question, data.runs, ())
+    readings = peaks_of(question, data.runs, ())
     spec = next((s for s in specs if (s.memory_type or "").startswith("GDDR")), specs[0])
     batches = _batches(case.batch_size)
     needs = [memory.need_of(question, _at(case, batch), spec, readings) for batch in batches]

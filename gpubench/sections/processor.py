@@ -152,8 +152,8 @@ def _needs(trained: Sequence[CpuGpuPair]) -> list[str]:
     if far:
         least = min(_job_s(_fastest(c.cpus, set())) for c in far)
         texts.append(
-            f"For {_names(far)} no: a million samples take this CPU {format_duration(least)} or more, over "
-            f"{FAR_OFF:.0f} times {limit}."
+            f"For {_names(far)} a GPU is needed: a million samples take this CPU {format_duration(least)} or "
+            f"more, over {FAR_OFF:.0f} times {limit}."
         )
     if hard:
         texts.append(

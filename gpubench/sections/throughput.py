@@ -166,7 +166,7 @@ def _brief(results: Sequence[Result]) -> Table:
         text("Case", _case),
         number("Throughput, 95 % interval", _throughput),
         number("Step", _step),
-        number("Peak memory", lambda r: format_bytes(r.measurement.peak_memory_bytes), optional=1),
+        number("Peak allocated", lambda r: format_bytes(r.measurement.peak_memory_bytes), optional=1),
         number("Of peak FLOP/s", _of_peak, optional=2),
         number("Device busy", _busy, optional=6),
         number("Of best GEMM here", _of_gemm, optional=7),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from gpubench.blocks.block import Block
@@ -34,7 +34,7 @@ from gpubench.models import (
 )
 from gpubench.recommend.decision import best_to_rent_and_to_own
 from gpubench.recommend.tokens import token_costs
-from gpubench.recommend.verdict import caution
+from gpubench.recommend.verdict import caution, sureness_note
 from gpubench.recommend.words import batches_of, gpus_needed
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
@@ -54,6 +54,8 @@ from gpubench.units import GIB, UNKNOWN, count, format_bytes, format_duration, f
 TABLE_ROWS = 325
 """Offers that the page's table holds; it can be sorted and narrowed, and print shows its head."""
 EXCLUDED_REASONS = 80
+NOTE_CHARACTERS = 80
+"""Of the note on a price in its row; the winners below have it in full."""
 MOST_ELSEWHERE = 2
 """Other providers named beside the best offer of a GPU; JSON has five."""
 
@@ -132,6 +134,7 @@ def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
     shown = offers(data, ranking, rows, "", in_full=True, one_a_gpu=one_a_gpu)
     said = " ".join(cell for row in shown.rows for cell in row)
     legend = [f"{word}: {meaning}." for word, meaning in _LEGEND.items() if word in said]
+    legend += [note] if (note := sureness_note(ranking)) else []
     if any(row.p_best_independent is not None for row in rows):
         what = _P_OF_GPU if one_a_gpu else _P_OF_OFFER
         legend.append(f"P(best): {what}. In brackets if the errors of all GPUs were independent.")
@@ -186,13 +189,18 @@ def offers(
     batches = {batches_of(row.parts or (row.estimate,)) for row in ranking.rows}
     shared = any(row.parallel_mode is ParallelMode.FSDP for row in ranking.rows)
     chances = _chances_of_gpus(ranking) if one_a_gpu else {}
-
-    def _of_its_gpu(row: RankedOffer) -> tuple[float | None, float | None] | None:
-        return None if row.offer.pricing is Pricing.OWNED else chances.get(row.offer.gpu_key)
-
     job = (
         number("Time", _hours),
         number("Cost", _cost),
+    )
+    # Multiples of a reference GPU, where samples of several workloads have no unit.
+    relative: tuple[Cell[RankedOffer], ...] = (
+        number(
+            head(per_s_unit(ranking)),
+            lambda r: stacked(per_s_words(ranking, r)),
+            optional=(6 if one_a_gpu else 4) if timed else 3,
+        ),
+        number(head(per_usd_unit(ranking)), lambda r: stacked(per_usd_words(ranking, r)), optional=7 * timed),
     )
     full: list[Cell[RankedOffer]] = [
         *([number("Batch", _batch, optional=5)] if in_full and len(batches) > 1 else []),
@@ -204,23 +212,11 @@ def offers(
         text("GPUs and offer", lambda r: _who(data, r)),
         *([text("Memory", _gpus_needed)] if shared else []),
         number("Rank", rank_words),
-        text("Price and its date", lambda r: f"{price_of(r.offer)}\n{price_date_words(r)}"),
-        number(
-            head(per_s_unit(ranking)),
-            lambda r: stacked(per_s_words(ranking, r)),
-            optional=(6 if one_a_gpu else 4) if timed else 3,
-        ),
-        number(head(per_usd_unit(ranking)), lambda r: stacked(per_usd_words(ranking, r)), optional=7 * timed),
+        text("Price and its date", lambda r: f"{price_of(r)}\n{price_date_words(r)}"),
+        *([] if timed and ranking.by_reference else relative),
         *(job if timed else ()),
-        number(
-            "P(best)",
-            lambda r: _chance(*(_of_its_gpu(r) or (r.p_best, r.p_best_independent))),
-            optional=2,
-        ),
-        *(
-            number(f"USD per million tokens, {_TOKENS[what]}", _token_cost(what), optional=3)
-            for what in dict.fromkeys(what for row in rows for what in token_costs(row))
-        ),
+        number("P(best)", _chance_of(chances), optional=2),
+        *_token_columns(rows),
         *([text("Also at", also_at(ranking), optional=3)] if one_a_gpu else []),
         *full,
         text("Basis", lambda r: basis_words(r.estimate).partition(" (")[0], optional=1),
@@ -228,6 +224,24 @@ def offers(
         marks=marks(data, rows),
         filters=filters,
     )
+
+
+def _chance_of(
+    chances: Mapping[str, tuple[float | None, float | None]],
+) -> Callable[[RankedOffer], str]:
+    """Return what says how likely a row is the best: of a GPU to rent its own chance where it is given."""
+
+    def words(row: RankedOffer) -> str:
+        known = None if row.offer.pricing is Pricing.OWNED else chances.get(row.offer.gpu_key)
+        return _chance(*(known or (row.p_best, row.p_best_independent)))
+
+    return words
+
+
+def _token_columns(rows: Iterable[RankedOffer]) -> Iterator[Cell[RankedOffer]]:
+    """Yield a column for each kind of token that any of the rows has a cost of."""
+    for what in dict.fromkeys(what for row in rows for what in token_costs(row)):
+        yield number(f"USD per million tokens, {_TOKENS[what]}", _token_cost(what), optional=3)
 
 
 def _filters(data: ReportData, rows: Sequence[RankedOffer]) -> tuple[Filter, ...]:
@@ -244,7 +258,7 @@ def _filters(data: ReportData, rows: Sequence[RankedOffer]) -> tuple[Filter, ...
         filtered("Provider", "choice", lambda row: plain(row.offer.provider, 40)),
         filtered("Pricing", "choice", lambda row: row.offer.pricing.value.replace("_", " ")),
         filtered("GiB a GPU, at least", "at least", memory_gib),
-        filtered("$ an hour, at most", "at most", lambda row: float(row.offer.price_usd_per_hour)),
+        filtered("$ an hour, at most", "at most", lambda row: row.expected_usd_per_hour),
         *(
             [filtered("$ for the job, at most", "at most", lambda row: row.cost_usd)]
             if any(row.cost_usd is not None for row in rows)
@@ -259,7 +273,12 @@ def rank_words(row: RankedOffer) -> str:
 
 
 def _gpus_needed(row: RankedOffer) -> str:
-    return gpus_needed(row.estimate.fewest_gpus)
+    alone = row.estimate.fewest_gpus == 1
+    return (
+        "fits with FSDP"
+        if alone and row.parallel_mode is ParallelMode.FSDP
+        else (gpus_needed(row.estimate.fewest_gpus))
+    )
 
 
 def _hours(row: RankedOffer) -> str:
@@ -329,7 +348,7 @@ def also_at(ranking: Ranking) -> Callable[[RankedOffer], str]:
 
 def _there(each: Elsewhere, gpu_count: int) -> str:
     so_many = "" if each.gpu_count == gpu_count else f" {each.gpu_count}x"
-    hourly = f"{format_usd(each.price_usd_per_hour)}/h"
+    hourly = f"{format_usd(each.expected_usd_per_hour)}/h"
     cost = hourly if each.cost_usd is None else format_usd(each.cost_usd)
     return f"{plain(each.provider, 30)}{so_many} {cost}"
 
@@ -339,8 +358,11 @@ def _remarks(row: RankedOffer) -> str:
     remarks = [f.kind.value for f in row.findings if f.kind is not FindingKind.STALE_PRICE]
     if row.offer.kind == "marketplace":
         remarks.append("one host's ask")
+    if row.offer.note:
+        remarks.append(plain(row.offer.note, NOTE_CHARACTERS))
     if row.offer.in_stock is not None:
-        remarks.append(f"{'in stock' if row.offer.in_stock else 'not in stock'} on {row.offer.stock_date}")
+        seen = "in stock" if row.offer.in_stock else "not seen in stock"
+        remarks.append(f"{seen} on {row.offer.stock_date}")
     if row.pareto:
         remarks.append("not dominated")
     if row.fits_memory is None:

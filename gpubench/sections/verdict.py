@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Fact, Facts, Paragraph, Part
-from gpubench.labels import gpus
+from gpubench.labels import gpu_name, gpus
 from gpubench.models import (
     Change,
     Choice,
@@ -18,12 +18,20 @@ from gpubench.models import (
     Pricing,
     RankedOffer,
     Ranking,
-    Sureness,
 )
-from gpubench.recommend.verdict import CAUTION, MOST_WORDS, NO_GPU_NEEDED, SURENESS, caution
+from gpubench.recommend.verdict import (
+    CAUTION,
+    MOST_WORDS,
+    NO_GPU_NEEDED,
+    SURENESS,
+    caution,
+    prices_decide,
+    sureness_words,
+    word_count,
+)
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.words import merit_unit, merit_words, share_words
+from gpubench.sections.words import measured_facts, merit_unit, merit_words
 from gpubench.units import (
     count,
     format_bytes,
@@ -46,11 +54,13 @@ def _render(data: ReportData) -> Block:
     if data.ranking is None or not data.ranking.rows:
         why = data.ranking_problem or (data.ranking and data.ranking.verdict) or "no ranking was asked for"
         headline = Paragraph(text=f"There is no ranking: {plain(why, 400)}", tone="headline")
-        return Block(title="The answer", parts=(headline,), brief=(headline,))
-    sentences = _sentences(data.ranking)
-    headline = Paragraph(text=_headline(data.ranking, sentences), tone="headline")
-    facts = _within(MOST_WORDS - len(headline.text.split()), tuple(_facts(data.ranking)))
-    beside = (*_before_paying(data.ranking), *_winners(data.ranking))
+        measured = tuple(Facts(rows=(fact,), prominent=True) for fact in measured_facts(data.results))
+        return Block(title="The answer", parts=(headline, *measured), brief=(headline,))
+    text = _headline(data.ranking, _sentences(data.ranking))
+    headline = Paragraph(text=text, tone="headline")
+    card = _within(MOST_WORDS - word_count(text), [*_facts(data.ranking)])
+    facts = tuple(fact for fact in card if fact.term in _OF_THE_CHOICE)
+    beside = tuple(fact for fact in card if fact.term not in _OF_THE_CHOICE)
     below: list[Part] = [Facts(rows=beside, prominent=True)] if beside else []
     return Block(
         title="The answer",
@@ -59,17 +69,26 @@ def _render(data: ReportData) -> Block:
     )
 
 
-def _within(most_words: int, facts: tuple[Fact, ...]) -> tuple[Fact, ...]:
-    """Take details off, the last first, until the card is as short as it must be; they stand below, too."""
-    kept = list(facts)
-    for i in reversed(range(len(kept))):
-        while kept[i].detail and sum(map(_words_of, kept)) > most_words:
-            kept[i] = replace(kept[i], detail=kept[i].detail.rpartition("; ")[0])
-    return tuple(kept)
+_OF_THE_CHOICE = ("By", "Job", "How sure", "Runner-up")
+"""Facts of the offer that the headline names, and of the one it is held against."""
 
 
-def _words_of(fact: Fact) -> int:
-    return len(f"{fact.term} {fact.value} {fact.detail}".split())
+def _within(most_words: int, facts: Sequence[Fact]) -> list[Fact]:
+    """Return the facts that there is room for, the first ones first; the others stand below the card anyway.
+
+    A detail goes before a whole fact does.
+    """
+    kept: list[Fact] = []
+    left = most_words
+    for fact in facts:
+        shorter = replace(fact, detail="")
+        for each in (fact, shorter):
+            words = word_count(f"{each.term} {each.value} {each.detail}")
+            if words <= left:
+                kept.append(each)
+                left -= words
+                break
+    return kept
 
 
 def _sentences(ranking: Ranking) -> list[str]:
@@ -88,7 +107,8 @@ def _headline(ranking: Ranking, sentences: list[str]) -> str:
     choice = ranking.decision.choice
     if choice.source == "own":
         return f"Own {_offered(choice)}."
-    return f"Rent {_offered(choice)} ({', '.join([plain(choice.price_date, 20), *_conditions(choice)])})."
+    conditions = ", ".join(_conditions(choice))
+    return f"Rent {_offered(choice)}{f' ({conditions})' if conditions else ''}."
 
 
 def _facts(ranking: Ranking) -> Iterator[Fact]:
@@ -98,43 +118,31 @@ def _facts(ranking: Ranking) -> Iterator[Fact]:
         yield Fact(term="By", value=merit, detail=f"{_basis(head)}, {plain(head.offer.price_date, 20)}")
         return
     choice = decision.choice
-    yield Fact(
-        term="The job", value=_job(ranking, decision), detail=f"{_basis(head)}{_batch(head)}; {_fits(choice)}"
-    )
+    doubts = [*_at_its_own_batch(head), *_doubtful_memory(choice)]
+    yield Fact(term="Job", value=_job(ranking, decision), detail="; ".join([_basis(head), *doubts]))
     if decision.sureness is not None:
-        yield Fact(term="How sure", value=_how_sure(decision.sureness, decision.sureness_independent))
-    if decision.runner_up is not None:
+        yield Fact(term=SURENESS, value=sureness_words(ranking.sorted_by, decision.sureness))
+    yield from _first(ranking)
+    yield from _winners(ranking)
+    if decision.runner_up is not None and _key(decision.runner_up) not in _named_already(decision):
         changes = [_change(each, own=choice.source == "own") for each in decision.changes[:1]]
         yield Fact(term="Runner-up", value=_winner(decision.runner_up), detail="".join(changes))
 
 
-def _before_paying(ranking: Ranking) -> Iterator[Fact]:
-    """What to look at first: a doubt that decides, else what would make the choice surer."""
+def _named_already(decision: Decision) -> set[tuple[object, ...]]:
+    """The winners of each source: a runner-up that is one of them is not named twice."""
+    winners = (decision.best_cloud, decision.best_marketplace, decision.best_to_own)
+    return {_key(each) for each in winners if each is not None}
+
+
+def _first(ranking: Ranking) -> Iterator[Fact]:
+    """What to do or to read before paying: a doubt that decides, else what would make the choice surer."""
     sentence = caution(ranking).rstrip(".")
-    if sentence:
-        said = sentence.removeprefix(f"{CAUTION}: ")
-        yield Fact(term="Before you pay", value=said[:1].upper() + said[1:])
-
-
-def _how_sure(sure: Sureness, alone: Sureness | None) -> str:
-    """P(best), P(within 10 % of it) and the expected regret, each in brackets under independent errors."""
-    best = _both(sure.p_best, None if alone is None else alone.p_best)
-    near = _both(sure.p_near_best, None if alone is None else alone.p_near_best)
-    regret, regret_alone = _regret(sure), "" if alone is None else _regret(alone)
-    brackets = f" ({regret_alone})" if regret_alone not in {"", regret} else ""
-    return f"best {best}, within 10 % {near}; regret {regret}{brackets}"
-
-
-def _both(joint: float, alone: float | None) -> str:
-    """A share, and in brackets what it is under independent errors: "32 (25) %"."""
-    words, words_alone = share_words(joint), share_words(alone)
-    if alone is None or words == words_alone:
-        return words
-    return f"{words.removesuffix(' %')} ({words_alone.removesuffix(' %')}) %"
-
-
-def _regret(sure: Sureness) -> str:
-    return format_percent(sure.regret_share) if sure.regret_usd is None else format_usd(sure.regret_usd)
+    if prices_decide(ranking.decision) and not sentence.startswith(CAUTION):
+        age = 0 if ranking.decision is None else ranking.decision.choice.price_age_days
+        yield Fact(term="Old prices", value=f"{count(age or 0, 'day')}: gpubench offers refresh")
+    elif sentence:
+        yield Fact(term="First", value=sentence.removeprefix(f"{CAUTION}: "))
 
 
 def _job(ranking: Ranking, decision: Decision) -> str:
@@ -150,9 +158,14 @@ def _basis(row: RankedOffer) -> str:
     return str(row.estimate.basis)
 
 
-def _batch(row: RankedOffer) -> str:
+def _at_its_own_batch(row: RankedOffer) -> list[str]:
     """That batches are not equal, where each GPU has its own largest."""
-    return " at its largest batch" if row.estimate.batch_choice == "largest" else ""
+    return ["at its largest batch"] if row.estimate.batch_choice == "largest" else []
+
+
+def _doubtful_memory(choice: Choice) -> list[str]:
+    """What is not sure to fit; how much is spare stands with the winners."""
+    return [] if choice.fits_memory else [_fits(choice)]
 
 
 def _fits(choice: Choice) -> str:
@@ -179,22 +192,16 @@ def _winners(ranking: Ranking) -> Iterator[Fact]:
     decision = ranking.decision
     if decision is None:
         return
+    measured = next((each for each in decision.by_gpu if each.basis == "measured"), None)
+    if measured is not None and measured.gpu_key != decision.choice.gpu_key:
+        yield Fact(term="Best you measured", value=_beside(measured))
     for term, winner in (
         ("Best cloud", decision.best_cloud),
         ("Best marketplace", decision.best_marketplace),
-        ("Best to own", decision.best_to_own),
+        ("Or own", decision.best_to_own),
     ):
         if winner is not None and _key(winner) != _key(decision.choice):
-            yield Fact(term=term, value=gpus(winner.gpu_key, winner.gpu_count), detail=_beside(winner))
-    measured = next((each for each in decision.by_gpu if each.basis == "measured"), None)
-    if measured is not None and measured.gpu_key != decision.choice.gpu_key:
-        cost = "" if measured.cost_usd is None else f", {format_usd(measured.cost_usd)}"
-        where = plain(measured.provider, 30)
-        yield Fact(
-            term="Best you measured",
-            value=gpus(measured.gpu_key, measured.gpu_count),
-            detail=f"{where}{cost}",
-        )
+            yield Fact(term=term, value=_beside(winner))
 
 
 def _key(choice: Choice) -> tuple[object, ...]:
@@ -212,10 +219,10 @@ def gpus_and_where(choice: Choice) -> str:
 
 
 def _beside(choice: Choice) -> str:
-    bought = choice.source == "own" and choice.purchase_usd
-    where = [_paid(choice)] if bought else [plain(choice.provider, 30), *_conditions(choice)]
-    cost = [] if choice.cost_usd is None else [format_usd(choice.cost_usd)]
-    return ", ".join([*where, *cost])
+    """What a winner is, where, and what the job costs there; all else stands below the table."""
+    name = gpu_name(choice.gpu_key) if choice.gpu_count == 1 else gpus(choice.gpu_key, choice.gpu_count)
+    where = [] if choice.source == "own" else [plain(choice.provider, 30)]
+    return ", ".join([name, *where, *([] if choice.cost_usd is None else [format_usd(choice.cost_usd)])])
 
 
 def _paid(choice: Choice) -> str:
@@ -266,7 +273,9 @@ def _in_full(choice: Choice) -> str:
         price = f"{what}, {paid}{format_usd(choice.price_usd_per_hour)} an hour of work"
     else:
         label = _LABELS[choice.price_label]
-        price = f"{what} {_where(choice)}, {format_usd(choice.price_usd_per_hour)}/h ({label}, {dated})"
+        asked = "" if choice.is_expected_as_listed else f" of {format_usd(choice.price_usd_per_hour)}"
+        usd = format_usd(choice.expected_usd_per_hour)
+        price = f"{what} {_where(choice)}, {usd}/h ({label}{asked}, {dated})"
     job = (
         []
         if choice.hours is None
@@ -296,10 +305,10 @@ def _to_know(choice: Choice) -> Iterator[str]:
         yield f"{asks.ask_count} hosts ask {middle}/h in the middle"
     if choice.needs_quota:
         yield "a new account must ask for a quota"
-    if choice.price_note and choice.source == "cloud":
-        yield plain(choice.price_note, 120)
+    if choice.price_note:
+        yield f"price: {plain(choice.price_note, 120)}"
     if choice.in_stock is not None:
-        yield f"{'in stock' if choice.in_stock else 'not in stock'} on {choice.stock_date}"
+        yield f"{'in stock' if choice.in_stock else 'not seen in stock'} on {choice.stock_date}"
 
 
 def _where(choice: Choice) -> str:
@@ -322,7 +331,8 @@ def _as_sold(choice: Choice) -> str:
 def _offered(choice: Choice) -> str:
     if choice.source == "own":
         return gpus_and_where(choice)
-    return f"{gpus_and_where(choice)} for {format_usd(choice.price_usd_per_hour)}/h"
+    about = " for " if choice.is_expected_as_listed else ", about "
+    return f"{gpus_and_where(choice)}{about}{format_usd(choice.expected_usd_per_hour)}/h"
 
 
 SECTION = Section(key="verdict", render=_render, place=10, first=True)

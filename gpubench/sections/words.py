@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from gpubench.blocks.charts import BASIS_GLYPHS
+from gpubench.blocks.parts import Fact
+from gpubench.effects import Result
 from gpubench.interval import stacked
 from gpubench.models import (
     Case,
@@ -16,7 +18,7 @@ from gpubench.models import (
     RankedOffer,
     Ranking,
 )
-from gpubench.units import UNKNOWN, count, listing, per_second, plain, plural
+from gpubench.units import UNKNOWN, count, format_usd, listing, per_second, plain, plural
 
 
 def per_s_unit(ranking: Ranking) -> str:
@@ -117,6 +119,30 @@ def case_words(case: Case) -> str:
     )
 
 
+def measured_facts(results: Iterable[Result]) -> tuple[Fact, ...]:
+    """The heaviest workload measured here, at its fastest: one figure, not a table."""
+    heaviest = max(results, key=_weight, default=None)
+    if heaviest is None:
+        return ()
+    m = heaviest.measurement
+    point, _, interval = m.interval.text().partition(" ")
+    alone = " within one process" if m.within_one_process else ""
+    flags = heaviest.doubts
+    flagged = f"; flagged {listing(flags)}" if flags else ""
+    return (
+        Fact(
+            term="Measured here",
+            value=f"{point} {plural(plain(m.case.sample_unit, 20))}/s",
+            detail=f"95 % interval{alone} {interval.strip('()') or 'unknown'}; {case_words(m.case)}{flagged}",
+        ),
+    )
+
+
+def _weight(result: Result) -> tuple[float, float]:
+    m = result.measurement
+    return (m.flops_per_sample or 0.0, m.samples_per_s or 0.0)
+
+
 def basis_words(estimate: Estimate) -> str:
     """Where a throughput comes from, with the glyph that its mark in a chart has."""
     qualifier = ""
@@ -126,13 +152,18 @@ def basis_words(estimate: Estimate) -> str:
 
 
 def price_date_words(row: RankedOffer) -> str:
-    """The date of a price and its age; a partial date counts as its oldest day."""
-    if row.offer.pricing is Pricing.OWNED:
+    """The date of a price and its age, and what was listed where something else is expected now.
+
+    A partial date counts as its oldest day.
+    """
+    offer = row.offer
+    if offer.pricing is Pricing.OWNED:
         return "cost of a useful hour"
-    date = plain(row.offer.price_date, 20)
+    listed = "" if row.is_expected_as_listed else f"asked {format_usd(float(offer.price_usd_per_hour))}, "
+    date = f"{listed}{plain(offer.price_date, 20)}"
     if row.price_age_days is None:
         return date
-    if len(row.offer.price_date) < len("2026-01-01"):
+    if len(offer.price_date) < len("2026-01-01"):
         return f"{date}, up to {row.price_age_days} days old"
     return f"{date}, {count(row.price_age_days, 'day')} old"
 

@@ -291,7 +291,7 @@ def follow(prepared: Prepared, on_event: Callable[[events.Event], None] = say_no
         NoDeviceError: If the first machine is not to be reached.
         EveryCaseFailedError: If the last job did not come to the end that was meant for it.
     """
-    assert prepared.meeting is not None
+    assert prepared.meeting is not None  # only a machine that follows gets here
     control = Control()
     with _listening(control):
         follow_jobs(prepared.plan, prepared.device, prepared.meeting, on_event, control)

@@ -38,7 +38,8 @@ def test_a_shell_is_told_what_can_follow(line, found):
     [
         (("benchmark",), "Did you mean 'run'? (see gpubench --help)"),
         (("offers", "list", "--bogus"), "(see gpubench offers list --help)"),
-        (("rank", "--limit", "x"), "(see gpubench rank --help)"),
+        (("rank", "--limit", "x"), "'x' is not a whole number. (see gpubench rank --help)"),
+        (("rank", "--gpu"), "(see gpubench rank --help)"),
     ],
 )
 def test_a_wrong_line_names_the_help_of_its_own_verb(arguments, said):

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 import typer.main
+from typer.testing import CliRunner
 
 from gpubench.cli.app import app
 
@@ -27,3 +28,18 @@ def test_no_word_of_a_help_text_is_taken_for_markup(name: str) -> None:
     for parameter in verbs()[name].params:
         written = re.sub(r"\s", "", inspect.cleandoc(getattr(parameter, "help", None) or ""))
         assert written in printed, parameter.name
+
+
+@pytest.mark.parametrize("name", list(verbs()))
+def test_no_type_of_python_stands_in_a_help_text(name: str) -> None:
+    """``<bool>`` beside a switch would say that it takes a value."""
+    shown = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "200"}).output
+    assert "--help" in shown
+    assert not re.search(r"<(str|bool|int|float|path|list)\b", shown)
+
+
+def test_a_group_alone_shows_its_help_and_names_its_actions() -> None:
+    command = [sys.executable, "-m", "gpubench", "results"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.strip().endswith("add one of list and add (see gpubench results --help)")

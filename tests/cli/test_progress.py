@@ -61,6 +61,22 @@ def test_a_run_ends_with_what_mixed_precision_gained_on_the_heaviest_workload() 
     assert closing_sentence(samples.h200_run(measurements=())) is None
 
 
+def test_a_gain_whose_interval_holds_one_is_not_told_apart() -> None:
+    run = samples.h200_run()
+    amp, fp32 = (
+        next(
+            m
+            for m in run.measurements
+            if (m.case.workload, m.case.precision, m.case.execution) == ("vgg16", precision, "graph")
+        )
+        for precision in ("amp-bf16", "fp32")
+    )
+    alike = msgspec.structs.replace(fp32, launches=amp.launches)
+    sentence = closing_sentence(samples.h200_run(measurements=(amp, alike)))
+    assert sentence is not None
+    assert sentence.endswith(": not told apart.")
+
+
 def test_a_run_that_goes_on_says_how_much_of_it_is_left() -> None:
     left = msgspec.structs.replace(PLANNED, left=7)
     assert line_of(left) == (

@@ -1,15 +1,16 @@
-"""Start-up stays light: the everyday verbs load neither torch nor pandas nor plotly."""
+"""Start-up stays light: the everyday verbs load none of the heavy libraries."""
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 
 import pytest
 
-HEAVY = {"torch", "pandas", "plotly", "scipy.stats"}
+HEAVY = {"torch", "pandas", "plotly", "scipy", "pydantic"}
 PROGRAM = """
 import json, sys
 sys.argv = ["gpubench", *{arguments!r}]
@@ -54,6 +55,28 @@ def test_a_verb_that_prints_figures_loads_no_heavy_library(arguments):
     code, loaded = run_and_see(*arguments)
     assert code == 0
     assert loaded == []
+
+
+def cpu_of_children_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+@pytest.mark.timing
+@pytest.mark.benchmark(group="start-up", timer=cpu_of_children_s)
+@pytest.mark.parametrize(
+    ("arguments", "limit_s"),
+    [(("--help",), 0.30), (("probe",), 0.45), (("rank",), 0.75), (("rank", "vgg16"), 0.75)],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_verb_starts_within_its_budget(benchmark, tmp_path, arguments, limit_s):
+    """Seconds of CPU, all children included, the least of seven; of bytecode that is compiled already."""
+    environment = {**os.environ, "GPUBENCH_RESULTS": str(tmp_path)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    command = [sys.executable, "-m", "gpubench", *arguments]
+    given = {"check": True, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment}
+    benchmark.pedantic(subprocess.run, args=(command,), kwargs=given, rounds=7, warmup_rounds=1)
+    assert benchmark.stats.stats.min <= limit_s
 
 
 def test_the_help_reads_what_verbs_are_asked_and_no_room():

@@ -25,7 +25,7 @@ from gpubench.cuda_check.run import _until_s
 from gpubench.measure.capability import why_no_precision
 from gpubench.models import DeviceProfile, Execution, Precision, TaskKind
 from gpubench.profile import load_profiles
-from gpubench.profile.memory import peak_memory_bytes
+from gpubench.profile.memory import planned_peak_bytes
 from gpubench.readings import h200_readings
 
 RTX_3090 = DeviceProfile(
@@ -62,7 +62,16 @@ def test_every_part_begins_on_the_slowest_card_in_its_order():
     assert {"device", "precision", "clock", "graph", "faults", "fp32"} <= set(names)
     for number, name in enumerate(names):
         before_s = sum(made.expected_s[earlier] for earlier in names[:number])
-        assert _until_s(made, names[number:], 0.0) - before_s >= made.expected_s[name]
+        assert _until_s(made, names[number:], 0.0, 0.0) - before_s >= made.expected_s[name]
+
+
+def test_where_processes_start_late_the_later_parts_keep_their_time():
+    """Each of them starts as late as the first: 5 for the faults, one each for fp32 and the quick run."""
+    made = make_plan(H200)
+    from_cases = list(made.parts()[made.parts().index("cases") :])
+    in_time_s, late_s = (_until_s(made, from_cases, 0.0, late) for late in (0.0, 3.0))
+    assert in_time_s - late_s == pytest.approx(7 * 3.0)
+    assert _until_s(made, from_cases, 0.0, -1.0) == in_time_s
 
 
 @given(st.floats(2e9, 8e12))
@@ -151,14 +160,14 @@ def test_a_slower_card_is_given_fewer_cases():
 def test_the_proofs_run_on_a_case_that_fits_the_card_twice(card):
     proof = make_plan(card).proof
     if card.memory_bytes is not None:
-        needed = peak_memory_bytes(load_profiles()[proof.workload], proof)
+        needed = planned_peak_bytes(load_profiles()[proof.workload], proof)
         assert 2 * needed < card.memory_bytes
     assert (proof.workload == "vgg16") == (card in [H200, RTX_3090, T4])
 
 
 def test_three_cases_are_compiled_and_the_classic_three_are_run_quickly():
     made = make_plan(H200)
-    assert [t.case.workload for t in made.compiled] == ["cnn", "lstm", "vgg16"]
+    assert [t.case.workload for t in made.compiled] == ["cnn", "vgg16", "lstm"]
     for share in made.quick:
         assert {c.case.workload for c in share.cases} == {"cnn", "lstm", "vgg16"}
     assert {c.case.precision for c in made.quick[-1].cases} == {Precision.AMP_BF16}
@@ -180,7 +189,7 @@ def test_a_batch_is_found_for_a_peak(share):
     profile = load_profiles()["cnn"]
 
     def peak_of(batch: int) -> float:
-        return peak_memory_bytes(profile, msgspec.structs.replace(capped, batch_size=batch))
+        return planned_peak_bytes(profile, msgspec.structs.replace(capped, batch_size=batch))
 
     batch = batch_of(capped, room)
     assert peak_of(batch) <= room < peak_of(batch + 1)

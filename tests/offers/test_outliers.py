@@ -72,6 +72,15 @@ def test_a_lone_cent_does_not_throw_out_the_honest_price():
     assert doubt(offer("a", 8.0), *(offer(name, 0.01, kind="marketplace") for name in "xyz")) is None
 
 
+def test_one_other_of_its_kind_is_a_standard_from_above_where_somebody_bears_it_out():
+    """8.00 is over five times the 1.50 of the one other cloud, which a marketplace's 1.00 bears out."""
+    dear, cloud, host = offer("a", 8.0), offer("b", 1.5), offer("x", 1.0, kind="marketplace")
+    assert doubt(dear, cloud) is None
+    assert doubt(cloud, dear)
+    assert "5.3 times" in doubt(dear, cloud, host)
+    assert doubt(cloud, dear, host) is None
+
+
 def test_a_dear_price_is_borne_out_like_a_low_one():
     assert doubt(offer("feed", 90.0), *CLOUDS, offer("d", 8.0), offer("other", 45.1)) is None
     assert "11 times" in doubt(offer("feed", 90.0), *CLOUDS, offer("d", 8.0), offer("other", 44.9))

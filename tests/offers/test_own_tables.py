@@ -256,3 +256,27 @@ def test_a_hundred_thousand_offers_are_read_in_linear_time(write_table):
     large, bare = cpu_s(offers, path, 100_000), cpu_s(bare_rows, path, 100_000)
     assert large < 4 * bare  # 1.5 times
     assert large / small < 20 * 2.5
+
+
+HEADER = "provider,instance,gpu_key,gpu_count,price_date,on_demand_usd_per_h,note"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["a,b,T4,1,2026-11,0.5,x", "c, d ,t4,2,2026-10,0.7,"],
+        ["a,b,T4,1,2026-11,0.5,é\u2028", "c,d,t4,2,2026-10,0.7,\x0b"],
+        ["a,b,T4,1,2026-11,0.5,x", "", "c,d,t4,2,2026-10,0.7,y"],
+        ["a,b,T4,1,2026-11,0.5", "c,d,t4,2,2026-10,0.7,y,z"],
+        [],
+    ],
+    ids=["plain", "other line ends", "blank line", "short and wide", "no row"],
+)
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_table_is_the_same_with_and_without_quotes(lines, end):
+    """A quote anywhere sends the table to the library; without one it is taken apart at once where it can be."""
+    plain = end.join([HEADER, *lines]) + end
+    quoted = plain.replace("provider", '"provider"', 1)
+    found, expected = (rows.csv_columns(text, "prices.csv") for text in (plain, quoted))
+    assert [*found.numbers] == [*expected.numbers]
+    assert {k: [*v] for k, v in found.cells.items()} == {k: [*v] for k, v in expected.cells.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import threading
 import time
 from contextlib import ExitStack
@@ -172,6 +173,21 @@ def test_an_endless_body_is_stopped_by_size(server, transport):
     with pytest.raises(SourceError, match="sent over 100,000 bytes"):
         transport(f"{server.url}/x")
     assert server.count("/x") == 1
+
+
+def test_a_packed_body_is_unpacked_once_and_no_bomb_in_a_bomb_at_all(server, transport):
+    """Two layers of gzip make 1 GB of 2 KB before any of it could be counted."""
+    packed = gzip.compress(b"{}" * 100)
+    server.routes["/good"] = answer(200, packed, Content_Encoding="gzip")
+    server.routes["/large"] = answer(200, gzip.compress(b"0" * 200_000), Content_Encoding="GZIP")
+    server.routes["/twice"] = answer(200, gzip.compress(packed), Content_Encoding="gzip, gzip")
+    server.routes["/other"] = answer(200, packed, Content_Encoding="br")
+    assert transport(f"{server.url}/good") == b"{}" * 100
+    for path, words in (
+        ("large", "sent over 100,000"), ("twice", "encoded as 'gzip, gzip'"), ("other", "as 'br'"),
+    ):  # fmt: skip
+        with pytest.raises(SourceError, match=words):
+            transport(f"{server.url}/{path}")
 
 
 def test_a_dripping_body_is_stopped_by_time(server, open_transport):

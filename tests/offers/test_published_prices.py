@@ -26,6 +26,21 @@ pytest.importorskip("httpx")
 DAYS = [datetime(2026, 11, day, 12, tzinfo=UTC) for day in (17, 18, 19)]
 
 
+WITHOUT_END = json.dumps(
+    {
+        "retrieved_at": "2026-11-18T00:00:00Z",
+        "sources": {
+            "acme": {
+                "state": "ok",
+                "retrieved_at": "2026-11-18T00:00:00Z",
+                "covers": [{"provider": "a", "day": "2026-11-18", "pricings": [], "vendors": []}] * 10_000,
+            }
+        },
+    }
+).encode()
+"""Each offer would be held against each of what it says to be complete in."""
+
+
 class Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *_args):
         pass
@@ -152,6 +167,7 @@ def test_rows_that_cannot_be_true_and_jumps_are_set_aside(site, tmp_path, read):
         (b'{"retrieved_at": "soon"}', "a time"),
         (b'{"retrieved_at": "2026-11-18T00:00:00Z", "schema_version": 99}', "upgrade gpubench"),
         (b"[" * 100_000, "no price snapshot"),
+        (WITHOUT_END, "no price snapshot"),
     ],
 )
 def test_what_is_no_snapshot_is_one_line_and_changes_nothing(site, tmp_path, read, content, says):

@@ -22,16 +22,19 @@ from gpubench.models import (
     Finding,
     FindingKind,
     Framework,
+    MemoryBasis,
+    ParallelMode,
     Precision,
     TaskKind,
     TelemetrySample,
     Trainable,
     WeightType,
 )
-from gpubench.predict.anchors import readings_of
+from gpubench.predict.anchors import peaks_of, readings_of
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.estimate import estimate
 from gpubench.predict.explain import reasons
+from gpubench.predict.memory import need_of, scale_of
 from gpubench.predict.question import Question, Refusal, case_for
 from gpubench.profile import load_profiles
 from gpubench.readings import h200_readings
@@ -219,6 +222,34 @@ def test_a_measured_peak_scales_the_memory_gate(vgg16):
     free = ask(vgg16, H100)[H100].peak_memory_bytes
     run = run_of(T4, (case, 150.0), peak_memory_bytes=2 * free)
     assert ask(vgg16, H100, own=[run])[H100].peak_memory_bytes == pytest.approx(2 * free, rel=0.01)
+
+
+def test_a_peak_measured_on_several_gpus_is_that_of_several_and_not_of_one(vgg16):
+    spec = load_specs()[H100]
+    one = case_on(vgg16, H100)
+    several = {
+        mode: msgspec.structs.replace(one, gpu_count=2, parallel_mode=mode)
+        for mode in (ParallelMode.DDP, ParallelMode.FSDP)
+    }
+    run = run_of(H100, (several[ParallelMode.DDP], 5000.0), peak_memory_bytes=9 * GIB)
+    peaks = peaks_of(vgg16, [run], [])
+    assert readings_of(vgg16, [run], []) == readings_of(vgg16, [], []), "it is the speed of another case"
+    needs = {mode: need_of(vgg16, case, spec, peaks) for mode, case in several.items()}
+    assert needs[ParallelMode.DDP].basis is MemoryBasis.MEASURED
+    assert needs[ParallelMode.DDP].allocated.value == 9 * GIB
+    assert needs[ParallelMode.FSDP].basis is MemoryBasis.TRACED
+    assert need_of(vgg16, one, spec, peaks) == need_of(vgg16, one, spec, [])
+    larger = msgspec.structs.replace(several[ParallelMode.DDP], batch_size=2 * one.batch_size)
+    told = [need_of(vgg16, larger, spec, known).allocated.value for known in (peaks, [])]
+    assert told[0] / told[1] == pytest.approx(scale_of(vgg16, larger, peaks)) != 1
+
+
+def test_a_peak_measured_by_a_recipe_replaces_the_model_of_that_recipe():
+    question = Question(profile=load_profiles()["llama_8b_lora"], precision=Precision.BF16)
+    case = case_on(question, H100)
+    run = run_of(H100, (case, 2.0), peak_memory_bytes=21 * GIB)
+    found = need_of(question, case, load_specs()[H100], peaks_of(question, [run], []))
+    assert (found.basis, found.allocated.value) == (MemoryBasis.MEASURED, 21 * GIB)
 
 
 def test_each_measured_figure_replaces_its_own(vgg16):

@@ -12,14 +12,14 @@ import gpubench
 from gpubench.cli.app import main
 from gpubench.errors import MisuseError
 from gpubench.offers.cards import card_prices
-from gpubench.recommend.buying import at_work, cards_needed, purchase_filters
+from gpubench.recommend.buying import at_work, cards_needed, memory_free, purchase_filters
 from gpubench.recommend.filters import apply
 from gpubench.recommend.owning import offer_of, ownerships
 from gpubench.recommend.request import Range, RankRequest, check
 from gpubench.recommend.words import assumed_of
 from gpubench.specs import load_specs
 
-from .builders import L4, TODAY
+from .builders import L4, TODAY, estimate, offer, rank_of
 from .test_owning import machine, weigh
 
 RTX3090 = "nvidia-geforce-rtx-3090-24gb"
@@ -257,6 +257,15 @@ def test_every_assumption_is_said_with_its_value():
         [machine(assumed=("host_usd",))], [], {machine().gpu_key: 500}, rent_or_buy="buy"
     ).purchases
     assert assumed_of(quoted) == ["no host to pay for"]
+
+
+def test_memory_that_a_card_leaves_is_told_of_memory_in_use_alone():
+    """A card of 24 GiB of which 6 are in use leaves three quarters; of its tensors alone nobody knows."""
+    spec = load_specs()[L4]
+    for device_bytes, free in ((6 * 2**30, 0.75), (None, None)):
+        known = estimate(L4, 500.0, peak_memory_bytes=5 * 2**30, device_bytes=device_bytes)
+        (row,) = rank_of([offer(L4, 0.4)], {L4: known}).rows
+        assert memory_free(row, spec) == free
 
 
 # --- the whole answer -------------------------------------------------------------------------------------

@@ -174,3 +174,28 @@ def test_one_row_a_gpu_is_the_best_of_each_whatever_the_limit():
     assert (few.offer_count, len(few.rows), len(every.rows)) == (5, 3, 5)
     assert len(rank_of(market(), RATES, samples=1e8, one_a_gpu=True, limit=1).rows) == 1
     assert len(rank_of(market(), RATES, samples=1e8, one_a_gpu=True, gpus=("h100",)).rows) == 3
+
+
+def test_where_owning_is_cheaper_than_the_choice_a_line_says_why_it_is_not_chosen():
+    """The default job on the shipped prices: the hour of work of a card to buy assumes half of all hours for 3 years."""
+    ranking = rank("vgg16", limit=1, draws=50)
+    own, choice = ranking.decision.best_to_own, ranking.decision.choice
+    said = [note for note in ranking.notes if note.startswith("Owning ")]
+    assert bool(said) == (own.cost_usd < choice.cost_usd)
+    dear = rank("vgg16", limit=1, draws=50, utilization="0.01-0.02", resale="0")
+    assert dear.decision.best_to_own.cost_usd > dear.decision.choice.cost_usd
+    assert not any(note.startswith("Owning ") for note in dear.notes)
+
+
+def test_a_note_on_the_price_stands_with_each_winner():
+    noted = [msgspec.structs.replace(each, note=f"note of {each.provider}") for each in market()]
+    decision = rank_of(noted, RATES).decision
+    assert decision.best_cloud.price_note == "note of aws"
+    assert decision.best_marketplace.price_note == "note of host"
+    own = rank("vgg16", limit=1, draws=50).decision.best_to_own
+    assert own.price_note, "where the price of a card was read"
+
+
+def test_hardware_that_costs_more_than_the_budget_does_not_stand_beside_the_choice():
+    assert rank("vgg16", limit=1, draws=1, budget_usd=500).decision.best_to_own is None
+    assert rank("vgg16", limit=1, draws=1, budget_usd=5000).decision.best_to_own.purchase_usd <= 5000

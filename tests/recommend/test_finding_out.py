@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shlex
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from gpubench.cli.app import app
 from gpubench.models import Pricing
 from gpubench.recommend.finding_out import saving_usd
 from gpubench.recommend.skypilot import TRIAL_MINUTES
@@ -14,6 +18,7 @@ from gpubench.recommend.skypilot import TRIAL_MINUTES
 from .builders import H100, L4, estimate, offer, rank_of
 
 DRAWS = 20_000
+runner = CliRunner()
 
 
 def test_knowing_a_cost_that_may_be_above_or_below_the_other_saves_what_theory_says():
@@ -55,8 +60,7 @@ def test_measuring_costs_the_machine_for_the_minutes_and_tax():
     found = rank_of(offers, rates, samples=1e10, tax=0.2).decision.finding_out
     assert (found.gpu_key, found.provider) == (H100, "lambda")
     assert found.cost_usd == pytest.approx(2.0 * TRIAL_MINUTES / 60 * 1.2)
-    assert found.command.startswith("gpubench rank --workload vgg16 --samples 10000000000")
-    assert found.command.endswith(f"--gpu {H100} --provider lambda --try 1 --out try")
+    assert found.command.endswith(f"--try 1 --try-gpu {H100} --try-provider lambda --out try")
 
 
 def test_nothing_is_left_to_find_out_where_all_is_measured_or_no_dollars_are_asked_for():
@@ -70,3 +74,45 @@ def test_nothing_is_left_to_find_out_where_all_is_measured_or_no_dollars_are_ask
     assert finding(1e9, sort="time").decision.finding_out is None
     assert finding(None, relative=True).decision.finding_out is None
     assert rank_of(offers[:1], {H100: 3000.0}, width=1.5, samples=1e9).decision.finding_out is None
+
+
+def advised(folder, monkeypatch, *words):
+    """The command that is advised for a question on the shipped prices, and what the script that it writes does."""
+    monkeypatch.chdir(folder)
+    found = json.loads(runner.invoke(app, ["rank", *words, "--json"]).stdout)["decision"]["finding_out"]
+    program, *asked = shlex.split(found["command"])
+    assert program == "gpubench"
+    done = runner.invoke(app, asked)
+    assert done.exit_code == 0, done.output
+    return found, (folder / "try" / "try.sh").read_text().splitlines()
+
+
+def test_the_advised_command_measures_that_gpu_and_asks_the_same_question(tmp_path, monkeypatch):
+    """Rivals stay: what is asked again names no GPU and no provider, and has precision, batch and job as given."""
+    asked = ["resnet50", "--precision", "fp32", "--batch-size", "32", "--samples", "1e9"]
+    asked += ["--results", str(tmp_path / "runs")]
+    found, script = advised(tmp_path, monkeypatch, *asked)
+    (task,) = (tmp_path / "try").glob("try-1-*.yaml")
+    assert found["provider"] in task.name
+    again = shlex.split(script[-1])
+    assert again[:2] == ["gpubench", "rank"]
+    assert not {"--gpu", "--provider", "--limit", "--try"} & set(again)
+    for option, value in (("--workload", "resnet50"), ("--precision", "fp32"), ("--batch-size", "32")):
+        assert again[again.index(option) + 1] == value
+
+
+def test_where_no_task_file_rents_it_the_same_case_is_run_there():
+    offers = [offer(H100, 2.0, provider="acme", gpu_count=2), offer(L4, 0.36)]
+    asked = {"precision": "fp32", "batch_size": 32, "execution": "eager", "samples": 1e10, "width": 1.5}
+    command = rank_of(
+        offers, {H100: 3000.0, L4: estimate(L4, 500.0, basis="measured")}, **asked
+    ).decision.finding_out
+    verb, run, *words = shlex.split(command.command)
+    assert (verb, run) == ("gpubench", "run")
+    for option, value in (
+        ("--precision", "fp32"),
+        ("--batch-size", "32"),
+        ("--execution", "eager"),
+        ("--gpus", "2"),
+    ):
+        assert words[words.index(option) + 1] == value

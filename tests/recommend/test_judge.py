@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -13,7 +14,7 @@ from gpubench.options import request_from
 from gpubench.predict.question import Refusal
 from gpubench.recommend.as_json import as_json
 from gpubench.recommend.judge import judge
-from gpubench.recommend.request import RankRequest
+from gpubench.recommend.request import RankRequest, check
 from gpubench.specs import load_specs
 
 from .builders import (
@@ -54,6 +55,26 @@ def test_an_instance_counts_all_its_gpus():
     together = rank_of(offers, {H100: 3000.0}, jobs="ddp").rows[0]
     assert together.samples_per_s == pytest.approx(21600)
     assert (together.scaling_efficiency, together.scaling_basis) == (0.9, "modelled")
+
+
+def test_offers_of_several_gpus_without_room_for_one_job_are_left_out_with_the_reason():
+    """As many jobs as GPUs have the room that one has."""
+    offers = [offer(H100, 24.0, gpu_count=8), offer(H100, 3.0), offer(L4, 3.2, gpu_count=8)]
+    answers = {"vgg16": {key: estimate(key, 3000.0) for key in (H100, L4)}}
+
+    def refuse(name, spec, count, alone):
+        return f"{name} on {count}: too tight" if spec.key == H100 else None
+
+    def counts(**options):
+        request = check(RankRequest(workloads=("vgg16",), draws=10, relative=True, **options))
+        evidence = replace(evidence_of(answers), without_room=refuse)
+        found = judge(request, offers, lambda keys: evidence, specs=load_specs(), today=TODAY)
+        return {(row.offer.gpu_key, row.offer.gpu_count) for row in found.rows}, found.excluded
+
+    rows, excluded = counts(jobs="ddp")
+    assert rows == {(H100, 1), (L4, 8)}
+    assert "vgg16 on 8: too tight" in str(excluded)
+    assert counts(jobs="independent")[0] == rows | {(H100, 8)}
 
 
 def test_hours_and_cost_of_a_job():
@@ -221,7 +242,7 @@ def test_an_empty_answer_names_the_reason_that_most_offers_fell_for():
         ({"precision": "fp64"}, "--precision 'fp64' is unknown"),
         ({"samples": 5, "epochs": 2}, "--samples contradicts"),
         ({"epochs": 2}, "go together"),
-        ({"deadline_hours": 2}, "--deadline-hours needs a job"),
+        ({"deadline_hours": 2}, "--deadline-hours is of a job, and --relative"),
         ({"max_usd_per_hour": -1}, "must be above 0"),
         ({"samples": float("nan")}, "must be above 0"),
         ({"batch_size": 0}, "must be at least 1"),
@@ -250,7 +271,7 @@ def test_deadlines_and_budgets_hold_at_the_slow_end():
         MisuseError, match=r"--deadline-hours removed 1; the nearest, 1x H100 .* takes 92.6 h, 116 h"
     ):
         rank_of(offers, rates, width=1.25, samples=1e9, deadline_hours=115)
-    with pytest.raises(MisuseError, match=r"costs \$277.78, \$347.22 if slow: above \$300.00"):
+    with pytest.raises(MisuseError, match=r"costs \$277.78, up to \$347.22: above \$300.00"):
         rank_of(offers, rates, width=1.25, samples=1e9, budget_usd=300)
 
 
@@ -459,7 +480,7 @@ def test_a_verdict_has_at_most_sixty_words_and_loses_none():
         words = [word for word in ranking.verdict.split() if any(map(str.isalnum, word))]
         assert len(words) <= 60
         assert "How sure: " in ranking.verdict
-        assert "expected regret" in ranking.verdict
+        assert "on average" in ranking.verdict
     assert "extrapolated" in said(ranking)
 
 
@@ -485,8 +506,11 @@ def test_what_speaks_against_the_price_of_the_choice_reaches_its_row_and_the_not
 
 def test_old_prices_that_decide_are_to_be_refreshed_first():
     old = [offer(H100, 2.0, price_date="2024-11-20"), offer(A100, 1.2, price_date="2024-11-20")]
-    verdict = rank_of(old, {H100: 3000.0, A100: 1500.0}, samples=1e9, width=1.02).verdict
-    assert "At the listed prices, 730 days old, over 99 % best: refresh them first." in verdict
+    ranking = rank_of(old, {H100: 3000.0, A100: 1500.0}, samples=1e9, width=1.02)
+    verdict = ranking.verdict
+    assert "gpubench offers refresh" in verdict
+    assert "730 days old" in verdict
+    assert not any("days old" in note for note in ranking.notes), "said once"
 
 
 def test_a_frame_has_the_same_columns_as_the_json():

@@ -115,20 +115,21 @@ def test_a_ranking_says_what_it_is_in_order_of(sort, job, sorted_by):
     assert ranking.sorted_by == sorted_by
 
 
-@pytest.mark.parametrize("lost", [1, 3, float("inf"), -0.1])
-def test_a_share_of_lost_work_lies_below_one(lost):
+@pytest.mark.parametrize("lost", [10, 20, float("inf"), -0.1])
+def test_a_share_of_lost_work_lies_below_ten_so_that_a_percentage_is_refused(lost):
     with pytest.raises(MisuseError, match="--spot-lost") as caught:
         rank_of([offer(H100)], {H100: 1.0}, spot=True, spot_lost=lost)
     assert "\n" not in str(caught.value)
 
 
-def test_what_spot_may_lose_is_said_below_one():
-    """At less than half the price of on demand no share below one makes spot the dearer."""
+def test_what_spot_may_lose_can_be_typed_back_above_one_too():
+    """At 1.00 against 2.50 USD/h all work may be done again one and a half times: there both cost the same."""
     offers = [offer(H100, 1.0, pricing=Pricing.SPOT, instance="x"), offer(H100, 2.5, instance="x")]
     ranking = rank_of(offers, {H100: 3000.0}, spot=True)
     assert ranking.rows[0].spot_break_even == pytest.approx(1.5)
-    assert "150 %" not in said(ranking)
-    assert "whatever share" in said(ranking)
+    assert "stays under 150 %" in said(ranking)
+    at_it = rank_of(offers, {H100: 3000.0}, spot=True, spot_lost=1.5).rows
+    assert at_it[0].samples_per_usd == pytest.approx(at_it[1].samples_per_usd)
 
 
 def test_an_offer_beyond_the_detailed_rows_can_still_win():
@@ -182,13 +183,6 @@ def test_no_row_of_a_job_costs_less_than_the_one_above_it(market, job, sort):
 def test_no_row_takes_less_time_than_the_one_above_it_where_time_is_asked(market, job):
     hours = [row.hours for row in ranked(market, **job, sort="time").rows]
     assert hours == sorted(hours)
-
-
-@settings(max_examples=60, deadline=None)
-@given(markets, jobs)
-def test_the_first_row_never_costs_more_than_a_row_that_its_chance_beats(market, job):
-    first, *rest = ranked(market, **job).rows
-    assert all(first.cost_usd <= row.cost_usd for row in rest if row.p_best < first.p_best)
 
 
 @settings(max_examples=60, deadline=None)

@@ -47,6 +47,19 @@ def test_a_name_is_text_of_bounded_length_in_every_format(name, kind):
         assert "x" * 500 not in text
 
 
+def test_a_name_from_right_to_left_turns_nothing_round_beside_it():
+    name = "\u05de\u05e2\u05d1\u05d3 \u05d2\u05e8\u05e4\u05d9"
+    text = render(samples.report_data(named(f"{name} (32 GB)")), "html")
+    assert f"<h1>\u2068{name}\u2069 (32 GB)</h1>" in text
+
+
+def test_a_page_that_ranks_nothing_shows_what_was_measured():
+    data = samples.report_data(samples.cpu_run(), ranking=None, ranking_problem="no offer is left")
+    answer = render(data, "html").partition("<nav")[0]
+    assert "Measured here" in answer
+    assert "0.756 images/s" in answer
+
+
 @pytest.mark.parametrize("kind", ["html", "md", "json", "csv"])
 def test_a_run_of_failures_alone_is_a_page_that_says_why(kind):
     failed = tuple(

@@ -267,7 +267,7 @@ def on_the_cpu(step_s: float, spread: float = 0.02, **changes):
 def test_where_the_cpu_is_slow_the_page_says_how_slow_and_promises_nothing_of_a_gpu():
     """A million images of VGG16 at 0.76 a second take 15 days."""
     text = cpu_page(*(m for m in samples.cpu_run().measurements if m.case.workload == "vgg16"))
-    assert "For vgg16 (flagged NOT_CONVERGED) no: a million samples take this CPU 15" in text
+    assert "For vgg16 (flagged NOT_CONVERGED) a GPU is needed: a million samples take this CPU 15" in text
     assert "days or more, over 10 times 15 min." in text
     assert "GPU pays" not in text
 

@@ -125,7 +125,7 @@ class Place:
 
 def told(err: str) -> int:
     """How many launches a command has said to be finished, with a figure."""
-    return sum(line.startswith("  ") and "/s" in line and "File" not in line for line in err.splitlines())
+    return sum(line.startswith("  ") and " images/s" in line for line in err.splitlines())
 
 
 # --- kills ---------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from gpubench.measure.request import RunRequest
 from gpubench.models import Case, DeviceProfile, Execution, Precision, TaskKind
 from gpubench.predict.memory import doubts
 from gpubench.profile import load_profiles
-from gpubench.profile.memory import MOST_BATCH, UNTRACED_FACTOR, peak_memory_bytes
+from gpubench.profile.memory import MOST_BATCH, UNTRACED_FACTOR, planned_peak_bytes
 from gpubench.units import GIB
 
 CPU = DeviceProfile(backend="cpu", name="a CPU")
@@ -110,7 +110,7 @@ def test_a_run_is_told_which_cases_do_not_surely_fit() -> None:
 def test_untraced_the_inputs_that_lie_ready_count_and_the_ceiling_is_one() -> None:
     cnn = msgspec.structs.replace(load_profiles()["cnn"], memory=())
     without = msgspec.structs.replace(cnn, sample_shape=(0,))
-    each = [peak_memory_bytes(p, case_of(p, TaskKind.TRAIN, Precision.FP32, 1)) for p in (cnn, without)]
+    each = [planned_peak_bytes(p, case_of(p, TaskKind.TRAIN, Precision.FP32, 1)) for p in (cnn, without)]
     assert each[0] - each[1] == UNTRACED_FACTOR * 4 * 4 * 28 * 28
     featherweight = msgspec.structs.replace(
         without, parameters=20, trainable_parameters=20, saved_bytes_per_sample=16, train=()

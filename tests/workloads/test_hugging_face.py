@@ -138,6 +138,17 @@ def test_code_and_types_that_a_config_names_are_not_looked_at(config, tmp_path):
     }
 
 
+def test_no_field_that_transformers_keeps_to_itself_gets_through(config):
+    """Versions before 5.3 load the kernel, and so the code, that such a field of a config names."""
+    private = {"_attn_implementation_internal": "org/kernel", "_name_or_path": "org/model"}
+    hostile = private | {"trust_remote_code": True}
+    fields = LLAMA | hostile | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4} | hostile}
+    workload = load_workload(config(fields))
+    made = workload.build.keywords["described"]
+    assert hostile.keys().isdisjoint(made.fields)
+    assert made.fields["rope_parameters"] == {"rope_type": "default", "rope_theta": 1e4}
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -147,6 +158,10 @@ def test_code_and_types_that_a_config_names_are_not_looked_at(config, tmp_path):
         ({"model_type": "llamaa"}, 'knows no architecture "llamaa"; did you mean'),
         ({"model_type": "llama\x1b[2J"}, "knows no architecture"),
         (LLAMA | {"num_hidden_layers": 10**9}, "num_hidden_layers 1000000000 must be from 1 to 2,000"),
+        (LLAMA | {"num_hidden_layers": 0}, "num_hidden_layers 0 must be from 1"),
+        ({"model_type": "gemma3", "text_config": {"num_hidden_layers": 10**7}}, "num_hidden_layers 10000000"),
+        ({"model_type": "vit", "num_labels": 10**9}, "num_labels 1000000000 must be from 0 to 100,000"),
+        (LLAMA | {"architectures": 5}, "hf:Small-Llama: "),
         (LLAMA | {"hidden_size": "wide"}, "hf:Small-Llama: "),
         ({"model_type": "clap"}, "no language model or image classifier"),
     ],
@@ -160,8 +175,9 @@ def test_what_describes_no_model_is_one_line(config, fields, message):
 
 
 def test_a_missing_file_and_too_long_a_context_are_one_line(config, tmp_path):
-    with pytest.raises(MisuseError, match="cannot read"):
+    with pytest.raises(MisuseError, match=f"there is no {tmp_path}/none/config.json") as missing:
         load_workload(f"hf:{tmp_path}/none/config.json")
+    assert missing.value.__cause__ is None  # so that no message of it names a log
     with pytest.raises(MisuseError, match="sequences of 65 tokens: the context of the model is 64 tokens"):
         at(config(), context_tokens=65).build(1, 0)
 

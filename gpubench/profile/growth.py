@@ -1,0 +1,195 @@
+"""How the memory of a step grows with its batch, from traces at some: lines where it can be, else points.
+
+Two small batches make each moment of the step a line, and the peak is the highest of the lines: at a small
+batch that may be the update of the weights, at a large one the loss. A third, large one tells whether that
+holds. Where it does not (each sample meets each other, or a large batch takes another course), the step is
+traced at batches up to the largest that is ever asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from gpubench.models import MemoryLine, MemoryPoint, Recipe, StepMemory, TaskKind
+
+BATCHES = (2, 4)
+"""Not 1: at a batch of 1 some layouts coincide and copies vanish."""
+LARGE_BATCHES = (4096, 512, 64, 16)
+"""Of which the largest that can be traced tells whether the lines hold."""
+LADDER = tuple(4**n for n in range(2, 11))
+"""Traced where they do not, up to the largest batch that is searched."""
+TOLERANCE = 1e-3
+"""Of a peak off its line: far below what readings leave open, far above what a trace rounds."""
+_SHARES = (1.0, 0.5, 0.25, 0.125, 0.0)
+"""Of the gradients that one GPU of several holds."""
+
+
+class Moment(NamedTuple):
+    """Bytes alive after one operator, and the gradients of the weights among them."""
+
+    total: int
+    gradients: int
+
+
+@dataclass(frozen=True)
+class StepTrace:
+    """What was alive during one step at one batch size [B].
+
+    Attributes:
+        trained: Of the weights, those that take a gradient.
+        saved: After forward pass and loss, beside weights, gradients and optimizer state.
+    """
+
+    timeline: Sequence[Moment]
+    weights: int
+    trained: int
+    optimizer: int
+    saved: int
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most at any moment."""
+        return max(self.timeline).total
+
+
+TraceAt = Callable[[int], StepTrace | None]
+"""Trace the step at one batch size; None where that cannot be done."""
+
+
+def on_lines(one: StepTrace, two: StepTrace, kind: TaskKind, *, is_amp: bool, recipe: Recipe) -> StepMemory:
+    """The step as lines through its moments at both small batches."""
+    return StepMemory(
+        task=kind,
+        is_amp=is_amp,
+        lines=_lines([one.timeline, two.timeline]),
+        weights_bytes=float(one.weights),
+        trained_bytes=float(one.trained),
+        optimizer_bytes=float(one.optimizer),
+        saved=_line(one.saved, two.saved),
+        recipe=recipe,
+    )
+
+
+def beyond_lines(step: StepMemory, trace_at: TraceAt) -> StepMemory:
+    """The step with what large batches show: nothing where the lines hold, else points.
+
+    Args:
+        step: As lines.
+        trace_at: What it gives no answer for is left out.
+    """
+    traced: dict[int, MemoryPoint] = {}
+
+    def holds(batch_size: int) -> bool | None:
+        """Whether the lines hold at this batch; None where it could not be traced."""
+        found = trace_at(batch_size)
+        if found is None:
+            return None
+        traced[batch_size] = point = _point(batch_size, found)
+        likely, peak = step.peak(batch_size).at(batch_size), _peak(point)
+        return abs(peak - likely) <= TOLERANCE * peak
+
+    tried = ((n, holds(n)) for n in LARGE_BATCHES)
+    large, is_line = next(((n, answer) for n, answer in tried if answer is not None), (None, None))
+    if large is None:
+        return msgspec.structs.replace(step, largest_traced=BATCHES[-1])
+    if is_line:
+        return step if large == LARGE_BATCHES[0] else msgspec.structs.replace(step, largest_traced=large)
+    first = _on_line(step, BATCHES[-1])
+    for batch_size in LADDER:
+        if batch_size == large:
+            continue
+        answer = holds(batch_size)
+        if answer is None and batch_size > large:
+            break
+        if answer and batch_size < large:
+            first = traced.pop(batch_size)
+    later = [traced[n] for n in sorted(traced) if n > first.batch_size]
+    return msgspec.structs.replace(step, points=(first, *later))
+
+
+def _point(batch_size: int, trace: StepTrace) -> MemoryPoint:
+    flat = {
+        MemoryLine(
+            fixed_bytes=float(moment.total), bytes_per_sample=0.0, gradient_bytes=float(moment.gradients)
+        )
+        for moment in set(trace.timeline)
+    }
+    kept = dict.fromkeys(line for share in _SHARES for line in _highest(flat, share))
+    return MemoryPoint(batch_size=batch_size, moments=tuple(kept), saved_bytes=float(trace.saved))
+
+
+def _on_line(step: StepMemory, batch_size: int) -> MemoryPoint:
+    """The point of a step at a batch at which its lines hold."""
+    moments = dict.fromkeys(step.peak(batch_size, share) for share in _SHARES)
+    return MemoryPoint(
+        batch_size=batch_size,
+        moments=tuple(
+            msgspec.structs.replace(line, fixed_bytes=line.at(batch_size), bytes_per_sample=0.0)
+            for line in moments
+        ),
+        saved_bytes=step.saved_at(batch_size),
+    )
+
+
+def _peak(point: MemoryPoint) -> float:
+    return max(moment.fixed_bytes for moment in point.moments)
+
+
+# --- lines -----------------------------------------------------------------------------------------------
+
+
+def _lines(timelines: Sequence[Sequence[Moment]]) -> tuple[MemoryLine, ...]:
+    """The lines of which one is the highest at some batch, from the same moments at two batch sizes.
+
+    With all gradients held, and with a share of them, as where several GPUs share them out: then another
+    moment may be the highest.
+    """
+    one, two = timelines
+    if len(one) != len(two):  # another course at another batch: only the peaks can be compared
+        one, two = [max(one)], [max(two)]
+    lines = {
+        _line(first.total, second.total, first.gradients) for first, second in zip(one, two, strict=True)
+    }
+    kept = {line for share in _SHARES for line in _highest(lines, share)}
+    return tuple(sorted(kept, key=lambda line: (line.bytes_per_sample, line.fixed_bytes)))
+
+
+def _highest(lines: Iterable[MemoryLine], share: float) -> list[MemoryLine]:
+    """Of lines, those that are the highest at some batch with this share of their gradients."""
+    found: dict[float, tuple[float, MemoryLine]] = {}
+    for line in lines:
+        held = line.fixed_bytes - (1 - share) * line.gradient_bytes
+        if line.bytes_per_sample not in found or found[line.bytes_per_sample][0] < held:
+            found[line.bytes_per_sample] = held, line
+    return [line for _, line in _envelope([found[slope] for slope in sorted(found)])]
+
+
+def _line(at_small: int, at_large: int, gradients: int = 0) -> MemoryLine:
+    small, large = BATCHES
+    slope = max(0.0, (at_large - at_small) / (large - small))
+    fixed = max(at_small - small * slope, at_large - large * slope)
+    return MemoryLine(fixed_bytes=fixed, bytes_per_sample=slope, gradient_bytes=float(gradients))
+
+
+def _envelope(lines: Sequence[tuple[float, MemoryLine]]) -> list[tuple[float, MemoryLine]]:
+    """Of lines by rising slope, each with its fixed part, those that are the highest from a batch of 1 on."""
+
+    def at_one(fixed: float, line: MemoryLine) -> float:
+        return fixed + line.bytes_per_sample
+
+    def crossing(low: tuple[float, MemoryLine], steep: tuple[float, MemoryLine]) -> float:
+        """The batch size from which on the steeper line is the higher one."""
+        return (low[0] - steep[0]) / (steep[1].bytes_per_sample - low[1].bytes_per_sample)
+
+    kept: list[tuple[float, MemoryLine]] = []
+    for line in lines:
+        while kept and at_one(*kept[-1]) <= at_one(*line):
+            kept.pop()  # the steeper one is above it from the start
+        while len(kept) > 1 and crossing(kept[-2], line) <= crossing(kept[-2], kept[-1]):
+            kept.pop()
+        kept.append(line)
+    return kept

@@ -1,0 +1,127 @@
+"""Questions of buyers on the prices that are shipped, by the command itself; each sum is redone here from the tables."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import statistics
+from datetime import date
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gpubench.cli.app import app
+
+AS_OF = date(2026, 11, 20)
+
+
+@cache
+def ask(*words: str) -> dict[str, Any]:
+    """The JSON of a question."""
+    done = CliRunner().invoke(app, ["rank", *words, "--as-of", AS_OF.isoformat(), "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def first_line(*words: str) -> str:
+    done = CliRunner().invoke(
+        app, ["rank", *words, "--as-of", AS_OF.isoformat(), "--limit", "1"], env={"COLUMNS": "120"}
+    )
+    return done.stdout.splitlines()[0]
+
+
+@cache
+def table(name: str) -> list[dict[str, str]]:
+    """The rows of a shipped table."""
+    with (files("gpubench") / "data" / name).open(encoding="utf-8") as lines:
+        return list(csv.DictReader(lines))
+
+
+def expected(row: dict[str, Any]) -> float:
+    """What to expect to pay by the table alone: a list price, or an ask that returns to the middle of all.
+
+    Between two middle asks it is their geometric mean.
+    """
+    listed = row["price_usd_per_hour"]
+    if row["kind"] != "marketplace":
+        return listed
+    asks = [
+        math.log(float(each["on_demand_usd_per_h"]) / int(each["gpu_count"]))
+        for each in table("offers.csv")
+        if each["kind"] == "marketplace" and each["gpu_key"] == row["gpu_key"] and each["on_demand_usd_per_h"]
+    ]
+    middle = math.exp(statistics.median(asks)) * row["gpu_count"]
+    day = date.fromisoformat(row["price_date"] if len(row["price_date"]) == 10 else f"{row['price_date']}-01")
+    kept = 0.5 ** ((AS_OF - day).days / 30)
+    return middle * (listed / middle) ** kept
+
+
+def test_what_is_cheapest_where_nothing_is_named():
+    """An RTX 3090 at Vast, asked 0.130 on 2026-10-04: 47 days keep 0.5 ^ (47 / 30) = 0.338 of the way to 0.220.
+
+    So 0.220 x (0.130 / 0.220) ^ 0.338 = 0.184 USD/h. At 0.53 of an A100, 24 h are 24 / 0.53 + 1/6 h.
+    """
+    answer = ask()
+    row = answer["rows"][0]
+    assert (row["provider"], row["gpu_key"]) == ("vast", "nvidia-geforce-rtx-3090-24gb")
+    assert row["expected_usd_per_hour"] == pytest.approx(0.1842, abs=1e-4)
+    assert row["hours"] == pytest.approx(24 / row["score"] + 1 / 6)
+    assert row["cost_usd"] == pytest.approx(row["hours"] * 0.1842, rel=1e-3)
+    assert first_line() == "Rent 1x RTX 3090 at vast, about $0.184/h (single host)."
+
+
+@pytest.mark.parametrize("words", [(), ("resnet50", "--spot")], ids=["nothing named", "spot"])
+def test_every_row_is_at_the_price_that_the_table_gives(words):
+    rows = ask(*words)["rows"]
+    on_demand = [row for row in rows if row["pricing"] == "on_demand"]
+    assert len(on_demand) > 200
+    for row in on_demand:
+        assert row["expected_usd_per_hour"] == pytest.approx(expected(row), rel=1e-3)
+        assert (
+            row["expected_usd_per_hour_low"]
+            <= row["expected_usd_per_hour"]
+            <= row["expected_usd_per_hour_high"]
+        )
+
+
+def test_ninety_epochs_of_imagenet():
+    """90 x 1,281,167 images at the rate of the row, and ten minutes before the first step."""
+    for row in ask("resnet50", "--spot")["rows"]:
+        hours = 90 * 1_281_167 / row["samples_per_s"] / 3600 + 1 / 6
+        assert row["hours"] == pytest.approx(hours)
+        assert row["cost_usd"] == pytest.approx(hours * row["expected_usd_per_hour"], rel=1e-3)
+
+
+def test_ten_million_tokens():
+    row = ask("llama_8b_lora")["rows"][0]
+    assert row["hours"] == pytest.approx(1e7 / 2048 / row["samples_per_s"] / 3600 + 1 / 6)
+
+
+def test_five_hundred_dollars_and_two_days():
+    """Of all offers the cheapest whose upper ends are within both: what the answer without limits says, filtered."""
+    job = ("resnet50", "--epochs", "600", "--dataset-size", "1281167")
+    every, kept = ask(*job)["rows"], ask(*job, "--deadline-hours", "48", "--budget-usd", "500")["rows"]
+    within = [row for row in every if row["hours_high"] <= 48 and row["cost_usd_high"] <= 500]
+    assert 0 < len(within) < len(every)
+    assert [(row["provider"], row["instance"], row["region"]) for row in kept] == [
+        (row["provider"], row["instance"], row["region"]) for row in within
+    ]
+
+
+def test_three_thousand_dollars_and_a_desk():
+    """Cards at the dated price and a host of 1,000 USD; (cards + 150 W) within 80 % of a supply of 1,200 W."""
+    prices = {
+        (each["gpu_key"], each["condition"]): float(each["price_usd"]) for each in table("card_prices.csv")
+    }
+    watts = {each["key"]: float(each["tdp_w"] or 0) for each in table("gpus.csv")}
+    sets = ask("--max-purchase-usd", "3000")["purchases"]
+    assert sets
+    for each in sets:
+        cards = prices[each["gpu_key"], each["condition"]] * each["gpu_count"]
+        assert each["purchase_usd"] == pytest.approx(cards + 1000)
+        assert each["purchase_usd"] <= 3000
+        assert watts[each["gpu_key"]] * each["gpu_count"] + 150 <= 0.8 * 1200
