@@ -592,6 +592,7 @@ def run(
     allow_throttled: bool = False,
     micro_only: bool = False,
     no_micro: bool = False,
+    to_quality: bool = False,
     resume: str | None = None,
     results: str | Path | None = None,
     weight_type: Literal["float32", "bfloat16", "float16", "int8", "int4", "nf4"] | None = None,
@@ -637,6 +638,7 @@ def run(
         allow_throttled: Let rows be ranked although the GPU throttled.
         micro_only: Only micro-benchmarks.
         no_micro: No micro-benchmarks.
+        to_quality: Train cnn and lstm to a stated quality instead: steps, time and energy over seeds.
         resume: Go on with a run that was cut off; finished cases are kept.
         results: Results folder. [default: $GPUBENCH_RESULTS, ./results if it is there, else the user's
             data folder]

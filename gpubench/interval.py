@@ -24,7 +24,7 @@ _NARROW = 0.1
 class Interval(msgspec.Struct, frozen=True, gc=False):
     """An estimate with the low and the high end of its interval; None is unknown.
 
-    A low end without a high one says that the half-width exceeds the value: only "at least" is sure.
+    A low end without a high one says that the value is too uncertain for one: only "at least" is sure.
     """
 
     value: float | None

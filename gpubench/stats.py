@@ -135,6 +135,16 @@ def between_launches_half_width(means: Sequence[float], confidence: float = CONF
     return student_t_quantile((1 + confidence) / 2, count - 2 * cut - 1) * error / middle
 
 
+def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+    """Return the mean of independent values with its interval, Student's t; no ends below two values."""
+    if len(values) < 2:
+        return Interval(values[0] if values else None)
+    middle = fmean(values)
+    variance = math.fsum((value - middle) ** 2 for value in values) / (len(values) - 1)
+    reach = student_t_quantile((1 + confidence) / 2, len(values) - 1) * math.sqrt(variance / len(values))
+    return Interval(middle, middle - reach, middle + reach)
+
+
 def ratio_of_blocks(
     first: Sequence[float], second: Sequence[float], confidence: float = CONFIDENCE
 ) -> Interval | None:
@@ -156,10 +166,7 @@ def ratio_of_blocks(
         - fmean(math.log(b) for b in second[2 * n : 2 * n + 2])
         for n in range(fours)
     ]
-    middle = fmean(logs)
-    error = math.sqrt(math.fsum((x - middle) ** 2 for x in logs) / (fours - 1) / fours)
-    reach = student_t_quantile((1 + confidence) / 2, fours - 1) * error
-    return Interval(middle, middle - reach, middle + reach).each(math.exp)
+    return mean_interval(logs, confidence).each(math.exp)
 
 
 def student_t_quantile(probability: float, degrees_of_freedom: float) -> float:

@@ -67,6 +67,14 @@ def test_throughput_times_step_time_is_the_batch():
     assert m.samples_per_s_low < m.samples_per_s < m.samples_per_s_high
 
 
+@pytest.mark.parametrize(("slow_s", "has_high"), [(1.2, True), (3.0, False)])
+def test_a_throughput_has_no_upper_end_where_its_step_time_may_be_next_to_nothing(slow_s, has_high):
+    """A card read "220,000 (110,000 to 44,000,000) images/s": at least 110,000 was all that was sure."""
+    m = make_measurement(walls=((1.0, slow_s, 1.0, slow_s, 1.0, slow_s),))
+    assert 0 < m.relative_half_width < 1
+    assert (m.samples_per_s_low is not None, m.samples_per_s_high is not None) == (True, has_high)
+
+
 def test_several_gpus_are_held_against_the_peak_of_all_of_them():
     """One step a second of batch 2 on each of 4 GPUs: 8 samples of 10 FLOP, against 4 times 100 FLOP/s."""
     launch = Launch(index=0, rounds=(Round(steps=1, wall_s=1.0),))

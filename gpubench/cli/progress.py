@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from gpubench import units
 from gpubench.measure import events
+from gpubench.measure.quality_goals import SEEDS
 from gpubench.models import Measurement, Status
 
 if TYPE_CHECKING:
@@ -160,6 +161,9 @@ def _fitting(pieces: list[tuple[int, str]], width: int | None) -> str:
 def line_of(event: events.Event) -> str | None:
     """Return the line that an event leaves behind; None for those that only move the progress."""
     match event:
+        case events.RunPlanned(trainings=trainings) if trainings:
+            what = f"{units.count(trainings, 'pair')} of workload and precision"
+            return f"training {what} to a stated quality on {units.plain(event.device)}, {SEEDS} seeds each"
         case events.RunPlanned():
             expected, most = (units.format_duration(s) for s in (event.expected_s, event.most_s))
             about = "" if expected == most else f"about {expected}, "

@@ -113,7 +113,8 @@ def _tell(
         print_run(session.run)
     say(f"stored in {session.path}")
     if session.interrupted:
-        say(f"interrupted; finished cases are kept, and this goes on: {_resume(session.run, request)}")
+        goes_on = f"; finished cases are kept, and this goes on: {_resume(session.run, request)}"
+        say(f"interrupted{'; what was trained is kept' if request.to_quality else goes_on}")
         raise typer.Exit(ExitCode.INTERRUPTED)
     if prepared.plan.cases and not (as_json or session.every_case_failed):
         _top_offers(prepared.plan, request.results)
@@ -140,7 +141,7 @@ def print_run(run: Run) -> None:
     from gpubench.sections.section import brief
 
     figures = ("device", "throughput", "latency", "generation")
-    show(*brief(of_run(run), *figures, "amp", "frameworks", "together", "micro", "method"))
+    show(*brief(of_run(run), *figures, "amp", "frameworks", "together", "quality", "micro", "method"))
 
 
 def _close(run: Run) -> None:

@@ -9,7 +9,10 @@ from gpubench.units import Seconds, Watts
 
 
 class RunPlanned(msgspec.Struct, frozen=True, kw_only=True):
-    """Before the first case: how much there is to do; ``left`` of its launches where a run goes on."""
+    """Before the first case: how much there is to do; ``left`` of its launches where a run goes on.
+
+    ``trainings`` are to a stated quality, from several seeds each; how long they take is not known before.
+    """
 
     cases: int
     launches: int
@@ -18,6 +21,7 @@ class RunPlanned(msgspec.Struct, frozen=True, kw_only=True):
     budget: str
     device: str
     left: int | None = None
+    trainings: int = 0
 
 
 class CaseBegan(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,8 +22,10 @@ from gpubench.measure.estimate import least_case_s
 from gpubench.measure.meeting import Meeting, alone
 from gpubench.measure.peaks import best_gemm, peak_flops_per_s
 from gpubench.measure.plan import Group, Plan, PlannedCase, Unit
+from gpubench.measure.quality_goals import GOALS, SEEDS
 from gpubench.models import Case, DeviceProfile, Launch, Measurement, MicroResult, Precision, Round, Status
 from gpubench.models.measurement import UNFINISHED
+from gpubench.models.quality import TimeToQuality
 from gpubench.profile.log import write_log
 from gpubench.units import Seconds, format_duration, plain, utc_stamp
 
@@ -266,6 +268,41 @@ class Launcher:
             return report.ratio
         why = report.reason if isinstance(report, messages.ByHandDone) else None
         raise GpuBenchError(why or "the comparison with a loop by hand gave no figure")
+
+    def train_to_quality(self, planned: PlannedCase) -> TimeToQuality:
+        """Train a workload to its goal from each seed in turn; the process stays for the next."""
+        goal = GOALS[planned.case.workload]
+        row = TimeToQuality(
+            case=planned.case,
+            metric=goal.metric,
+            target=goal.target,
+            most_steps=goal.most_steps,
+            data_sha256=goal.data_sha256,
+        )
+        try:
+            for seed in range(self.plan.seed, self.plan.seed + SEEDS):
+                done = self._trained(planned, seed)
+                if done.run is None:
+                    return msgspec.structs.replace(row, reason=done.reason)
+                row = msgspec.structs.replace(row, runs=(*row.runs, done.run))
+        except (ChildLateError, ChildEndedError) as error:
+            self._end_child()
+            return msgspec.structs.replace(row, reason=self._why(error))
+        return row
+
+    def _trained(self, planned: PlannedCase, seed: int) -> messages.QualityDone:
+        if self.control.stopping.is_set() or self._time_left_s() <= 0:
+            stopped = self.control.stopping.is_set()
+            return messages.QualityDone(
+                reason="stopped on request" if stopped else "the time limit of the run came"
+            )
+        child = self._child_of(Unit(launch=0, planned=planned).group)
+        child.send(messages.TrainToQuality(case=planned.case, seed=seed))
+        while isinstance(report := child.receive(self._until_s("timed")), messages.Phase):
+            self.on_event(events.PhaseBegan(name=report.name))
+        if not isinstance(report, messages.QualityDone):
+            raise ChildEndedError(f"sent {type(report).__name__} out of step")
+        return report
 
     def close(self) -> None:
         """End the child, if there is one."""

@@ -23,6 +23,7 @@ from gpubench.models import (
     Status,
     TelemetrySample,
 )
+from gpubench.models.quality import SeedRun
 from gpubench.units import Seconds, Watts
 
 ProofName = Literal["precision", "clock", "graph", "load"]
@@ -108,7 +109,14 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
     """Finish the round at hand, and hand back what there is."""
 
 
-Command = Setup | MeasureCase | MeasureMicro | TryBatch | ByHand | Prove | Stop
+class TrainToQuality(msgspec.Struct, frozen=True, kw_only=True, tag="to_quality"):
+    """Train a workload that has a goal from one seed until it is reached."""
+
+    case: Case
+    seed: int
+
+
+Command = Setup | MeasureCase | MeasureMicro | TryBatch | ByHand | TrainToQuality | Prove | Stop
 
 # --- child to parent -------------------------------------------------------------------------------------
 
@@ -233,4 +241,13 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
     exit_code: int
 
 
-Report = Ready | Phase | RoundDone | CaseDone | MicroDone | ByHandDone | Proven | JobOver | Refused
+class QualityDone(msgspec.Struct, frozen=True, kw_only=True, tag="to_quality"):
+    """One training to a quality, or why there is none."""
+
+    run: SeedRun | None = None
+    reason: str | None = None
+
+
+Report = (
+    Ready | Phase | RoundDone | CaseDone | MicroDone | ByHandDone | QualityDone | Proven | JobOver | Refused
+)

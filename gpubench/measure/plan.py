@@ -15,6 +15,7 @@ from gpubench.errors import MisuseError
 from gpubench.measure import capability, estimate, frameworks
 from gpubench.measure.budget import Budget, budget_of
 from gpubench.measure.meeting import parse_endpoint
+from gpubench.measure.quality_goals import GOALS
 from gpubench.measure.request import CLASSIC, MicroWish, RunRequest
 from gpubench.models import (
     BatchChoice,
@@ -85,7 +86,8 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What will be measured, in order, and what cannot be; ``peers`` are the GPUs beside the first.
 
-    ``done`` are the cases and launches that an earlier part of the run has measured.
+    ``done`` are the cases and launches that an earlier part of the run has measured, ``quality`` those that
+    are trained to a stated quality.
     """
 
     budget: Budget
@@ -98,6 +100,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     allow_throttled: bool = False
     peers: tuple[DeviceProfile, ...] = ()
     done: frozenset[tuple[Case, int]] = frozenset()
+    quality: tuple[PlannedCase, ...] = ()
 
     def strict_groups(self) -> tuple[bool, ...]:
         """The kinds of process that this plan needs: strict fp32, the other precisions, or both."""
@@ -180,6 +183,8 @@ def plan(
     on_cpu = device.is_cpu
     if request.micro == "only":
         return only_micro(request, on_cpu=on_cpu)
+    if request.to_quality:
+        return _to_quality(request, device, profiles)
     for profile in (profiles[name] for name in request.workloads if name in profiles):
         if not profile.is_run:
             raise MisuseError(
@@ -215,6 +220,16 @@ def plan(
     )
     refuse_forced_precision(made)
     return made
+
+
+def _to_quality(request: RunRequest, device: DeviceProfile, profiles: Mapping[str, WorkloadProfile]) -> Plan:
+    """Make the plan of trainings to a stated quality: eager, at the batch of the goal."""
+    goal_batch = next(iter(GOALS.values())).batch_size
+    as_cases = msgspec.structs.replace(
+        request, to_quality=False, executions=(Execution.EAGER,), batch_size=goal_batch, micro="none"
+    )
+    made = plan(as_cases, device, profiles)
+    return msgspec.structs.replace(made, cases=(), quality=made.cases)
 
 
 def _every_case(
@@ -299,6 +314,8 @@ def check_request(request: RunRequest, known: Sequence[str]) -> RunRequest:
     check_form(request.device.strip())
     _check_resume(request)
     _check_what(request)
+    if request.to_quality:
+        return _check_quality(request)
     names = dict.fromkeys(n for w in request.workloads for n in (known if w == "all" else (w,)))
     if not names:
         raise MisuseError(f"no workload named: choose from all, {', '.join(known)}")
@@ -316,6 +333,29 @@ def _check_resume(request: RunRequest) -> None:
                 f"--resume goes on with the cases, budget and seed of its run: leave out {what} (models of "
                 "your own are named again with --workload)"
             )
+
+
+def _check_quality(request: RunRequest) -> RunRequest:
+    """Leave the workloads that have a goal, and refuse what a training to it has not."""
+    wanted = tuple(GOALS) if request.workloads == CLASSIC else tuple(dict.fromkeys(request.workloads))
+    if without := [name for name in wanted if name not in GOALS]:
+        raise MisuseError(
+            f"{plain(without[0], 80)} has no stated quality: --to-quality trains {' and '.join(GOALS)}"
+        )
+    others = {
+        "--task": request.task != "train",
+        "--batch-size": request.batch_size is not None,
+        "--execution": bool(request.executions),
+        "--framework": request.frameworks != (Framework.TORCH,),
+        "--gpus": request.gpu_count > 1,
+        "--micro-only": request.micro == "only",
+        "--resume": request.resume is not None,
+    }
+    for option in (option for option, is_given in others.items() if is_given):
+        raise MisuseError(
+            f"--to-quality trains eagerly in torch on one device, at a batch of its own: leave out {option}"
+        )
+    return msgspec.structs.replace(request, workloads=wanted)
 
 
 def _check_what(request: RunRequest) -> None:

@@ -39,6 +39,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
         budget: None means ``default`` on a GPU and ``quick`` on a CPU.
         time_limit_s: For the whole run, shared out over the cases left.
         micro: Whether micro-benchmarks are run too, alone, or not at all.
+        to_quality: Whether workloads are trained to a stated quality instead of timed step by step.
         resume: A run to go on with; its cases, budget and seed are taken from it.
         asked: Names of the options that were given; empty where the request was made in code.
     """
@@ -139,6 +140,9 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
             ),
         ),
     ] = "also"
+    to_quality: Annotated[
+        bool, Option("Train cnn and lstm to a stated quality instead: steps, time and energy over seeds.")
+    ] = False
     resume: Annotated[
         str | None, Option("Go on with a run that was cut off; finished cases are kept.", metavar="RUN")
     ] = None

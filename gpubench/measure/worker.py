@@ -141,6 +141,11 @@ def serve(command: messages.Command, context: WorkerContext, line: ParentChannel
             line.send(messages.Phase(name="timed"))
             done_by_hand = compare_by_hand(command, context)
             line.send(msgspec.structs.replace(done_by_hand, reason=_clean(done_by_hand.reason)))
+        case messages.TrainToQuality():
+            from gpubench.measure.quality import train_to_quality
+
+            trained = train_to_quality(command, context)
+            line.send(msgspec.structs.replace(trained, reason=_clean(trained.reason)))
         case messages.TryBatch():
             from gpubench.measure.batch_trial import try_batch
 

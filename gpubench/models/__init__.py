@@ -66,6 +66,7 @@ from gpubench.models.memory import (
     MemoryParts,
     Verdict,
 )
+from gpubench.models.quality import SeedRun, TimeToQuality
 from gpubench.models.ranking import (
     BuyOrRent,
     Estimate,
@@ -156,6 +157,7 @@ __all__ = [
     "Recipe",
     "Round",
     "Run",
+    "SeedRun",
     "Settings",
     "SortedBy",
     "Source",
@@ -166,6 +168,7 @@ __all__ = [
     "Switches",
     "TaskKind",
     "TelemetrySample",
+    "TimeToQuality",
     "Trainable",
     "UsageLine",
     "Verdict",

@@ -175,6 +175,8 @@ BatchChoice = Literal["fixed", "largest"]
 """How a batch came about: equal for all devices, or the largest that fits on this one."""
 
 
+MOST_HALF_WIDTH = 0.5
+"""Relative half-width of a step time up to which the throughput has an upper end."""
 LEAST_GAPS = 1000
 """A 99th percentile of fewer times between tokens rests on less than ten of them."""
 
@@ -268,10 +270,14 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def samples_per_s_high(self) -> float | None:
-        """Upper end of the 95 % interval of the throughput; None when the width exceeds the estimate."""
-        if self.samples_per_s is None or self.relative_half_width is None or self.relative_half_width >= 1:
+        """Upper end of the 95 % interval of the throughput; None where the step time is too uncertain.
+
+        At a half-width of ``MOST_HALF_WIDTH`` it is twice the estimate; near 1 it is without bound.
+        """
+        width = self.relative_half_width
+        if self.samples_per_s is None or width is None or width > MOST_HALF_WIDTH:
             return None
-        return self.samples_per_s / (1 - self.relative_half_width)
+        return self.samples_per_s / (1 - width)
 
     @property
     def interval(self) -> Interval:

@@ -8,6 +8,7 @@ from gpubench.findings import Finding
 from gpubench.models.case import Case
 from gpubench.models.device import DeviceProfile
 from gpubench.models.measurement import BatchChoice, Measurement, MicroResult, Status
+from gpubench.models.quality import TimeToQuality
 from gpubench.models.record import PROTOCOL, SCHEMA_VERSION, Record, bounded, html_table, shown, views
 from gpubench.units import count, per_second
 
@@ -85,6 +86,7 @@ class Run(Record, frozen=True, kw_only=True):
     Attributes:
         finished_at: When it ended by itself or was stopped; None while it goes on, and of one killed.
         interrupted: Whether it was stopped before all of that was measured.
+        quality: Trainings to a stated quality, where the run was asked for them; it has no cases then.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -103,6 +105,7 @@ class Run(Record, frozen=True, kw_only=True):
     environment: Environment
     micro: tuple[MicroResult, ...] = ()
     measurements: tuple[Measurement, ...] = ()
+    quality: tuple[TimeToQuality, ...] = ()
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
 

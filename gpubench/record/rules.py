@@ -9,6 +9,7 @@ from statistics import median
 from gpubench.measure import checks
 from gpubench.measure.energy import POWER_TOLERANCE
 from gpubench.models import Case, Launch, Measurement, MicroResult, Run, Status
+from gpubench.models.quality import TimeToQuality
 from gpubench.units import Watts, plain
 
 MAX_COUNT = 1_000_000_000
@@ -28,6 +29,11 @@ def _broken(run: Run) -> Iterator[str]:
     for result in run.micro:
         name = " ".join(part for part in (result.name, result.precision, result.size) if part)
         yield from (f"micro-benchmark {plain(name)}: {what}" for what in _of_micro(result))
+    if len(run.quality) > MAX_ROWS:
+        yield f"{len(run.quality)} trainings to a quality, at most {MAX_ROWS} are allowed"
+    for row in run.quality:
+        where = f"the training of {plain(row.case.workload, 80)} to a quality"
+        yield from (f"{where} has {what}" for what in _of_quality(row))
     for index, measurement in enumerate(run.measurements):
         where = f"measurement {index}"
         case = measurement.case
@@ -63,6 +69,21 @@ def beyond_belief(run: Run) -> str | None:
             count = measurement.case.gpu_count
             return f"measurement {index} has {count} GPUs at {found.value:.1f} times the throughput of one"
     return None
+
+
+def _of_quality(row: TimeToQuality) -> Iterator[str]:
+    yield from _of_case(row.case)
+    if len({run.seed for run in row.runs}) < len(row.runs):
+        yield "one seed twice"
+    for run in row.runs:
+        if not 0 < run.steps <= min(row.most_steps, MAX_COUNT):
+            yield f"{run.steps} steps of at most {row.most_steps}"
+        if not (math.isfinite(run.train_s) and run.train_s > 0):
+            yield f"train_s {run.train_s}"
+        if run.energy_j is not None and not _positive(run.energy_j):
+            yield f"energy_j {run.energy_j}"
+        if run.reached and run.quality is None:
+            yield "a quality that was reached and is unknown"
 
 
 def _of_micro(result: MicroResult) -> Iterator[str]:

@@ -34,7 +34,15 @@ def request_again(run: Run, request: RunRequest, installed: Sequence[str]) -> Ru
         run: The run that was cut off.
         request: It may name models of the user's own, and allow what the run did not.
         installed: Names of the workloads at hand.
+
+    Raises:
+        MisuseError: If the run is one of trainings to a quality.
     """
+    if run.quality:
+        raise MisuseError(
+            f"run {plain(run.run_id)} trains to a quality, which is not gone on with: start it again with "
+            "--to-quality"
+        )
     told = run.settings or Settings()
     limit_s = told.time_limit_s if told.time_limit_s and told.time_limit_s > 0 else None
     return msgspec.structs.replace(

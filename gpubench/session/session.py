@@ -75,6 +75,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def every_case_failed(self) -> bool:
         """Whether every case ended without a figure; micro-benchmarks save only a run that has no case."""
+        if self.run.quality:
+            return not any(row.is_reached for row in self.run.quality)
         if not self.run.measurements:
             return not self.run.micro
         return not any(m.status is Status.OK for m in self.run.measurements)
@@ -274,6 +276,10 @@ def _measure(
             before, state = state, _so_far(with_measurement(state, measurement), prepared, launcher)
             _note(prepared.root, before, measurement, state)
             _save(prepared.root, state, held)
+        for row in map(launcher.train_to_quality, prepared.plan.quality):
+            state = _so_far(msgspec.structs.replace(state, quality=(*state.quality, row)), prepared, launcher)
+            _save(prepared.root, state, held)
+        launcher.close()
         state = _so_far(state, prepared, launcher)
         if not control.stopping.is_set():
             for each in (prepared.device, *prepared.plan.peers):
@@ -339,6 +345,7 @@ def _planned(prepared: Prepared) -> events.RunPlanned:
         budget=made.budget.name,
         device=device.name or device.backend,
         left=None if prepared.resumed is None else len(made.units()),
+        trainings=len(made.quality),
     )
 
 

@@ -1,0 +1,175 @@
+"""Time to quality: the data, the training, what is refused, and what is said of a quality not reached."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import pytest
+
+from gpubench import run
+from gpubench.errors import MisuseError
+from gpubench.measure.plan import check_request, plan
+from gpubench.measure.quality_goals import GOALS, WORDS, digits, text
+from gpubench.measure.request import RunRequest
+from gpubench.models import Case, DeviceProfile, Environment, Execution, Precision, Run, TaskKind
+from gpubench.models.quality import SeedRun, TimeToQuality
+from gpubench.profile import load_profiles
+from gpubench.record.store import read_run
+from gpubench.sections.data import of_run
+from gpubench.sections.quality import SECTION
+
+CPU = DeviceProfile(backend="cpu", name="a processor", core_count=2)
+
+
+def _case(precision: Precision = Precision.FP32, workload: str = "lstm") -> Case:
+    return Case(
+        workload=workload,
+        workload_version=1,
+        task=TaskKind.TRAIN,
+        precision=precision,
+        execution=Execution.EAGER,
+        memory_format=None,
+        batch_size=64,
+        sample_unit="sequence",
+    )
+
+
+def _row(*steps: int, precision: Precision = Precision.FP32, unreached: int = 0) -> TimeToQuality:
+    runs = tuple(
+        SeedRun(seed=seed, reached=seed >= unreached, steps=count, train_s=count * 0.01, quality=1.1)
+        for seed, count in enumerate(steps)
+    )
+    return TimeToQuality(
+        case=_case(precision), metric="loss", target=1.2, most_steps=1000, data_sha256="0" * 64, runs=runs
+    )
+
+
+def test_the_samples_are_those_that_the_goal_was_stated_for() -> None:
+    images, labels = digits()
+    assert (images.shape, images.max(), sorted(set(labels.tolist()))) == ((1797, 8, 8), 16, list(range(10)))
+    windows, words = text()
+    assert windows.shape[1] == 20
+    assert words.max() < WORDS
+    for goal in GOALS.values():
+        goal.checked_samples()
+    other = msgspec.structs.replace(GOALS["lstm"], samples=lambda: (windows[1:], words[1:]))
+    with pytest.raises(MisuseError, match="not the stated ones"):
+        other.checked_samples()
+
+
+def _trained(monkeypatch: pytest.MonkeyPatch, seed: int = 0, **goal: object) -> SeedRun:
+    """Train the LSTM in this process, as the measuring child does."""
+    import torch
+
+    from gpubench.measure import quality
+    from gpubench.measure.budget import QUICK
+    from gpubench.measure.case import WorkerContext
+    from gpubench.measure.hardware import Hardware
+    from gpubench.measure.messages import TrainToQuality
+    from gpubench.probe.telemetry import open_telemetry
+
+    monkeypatch.setitem(GOALS, "lstm", msgspec.structs.replace(GOALS["lstm"], **goal))
+    with open_telemetry(CPU) as telemetry:
+        context = WorkerContext(
+            hardware=Hardware(device=torch.device("cpu")),
+            budget=QUICK,
+            seed=0,
+            telemetry=telemetry,
+            profile=CPU,
+            phase=lambda _: None,
+            report=lambda *_: None,
+            stopped=lambda: False,
+        )
+        done = quality.train_to_quality(TrainToQuality(case=_case(), seed=seed), context)
+    assert done.run is not None, done.reason
+    return done.run
+
+
+def test_a_training_ends_with_the_first_look_that_shows_the_quality(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = _trained(monkeypatch, target=3.5)
+    assert run.reached
+    assert 0 < run.steps < 100
+    assert run.quality is not None
+    assert run.quality <= 3.5
+    assert run.train_s > 0
+    assert _trained(monkeypatch, target=3.5).steps == run.steps, "a seed does not fix the training"
+
+
+def test_a_quality_that_is_not_reached_is_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = _trained(monkeypatch, target=0.0, most_steps=20)
+    assert (run.reached, run.steps) == (False, 20)
+    row = _row(140, 130, 1000, unreached=1)
+    assert (row.steps.value, row.train_s.value, row.steps_over(_row(1, 2, 3)).value) == (None, None, None)
+    (cells,) = _table(row).rows
+    assert "not reached after 1,000 steps by 1 of 3 seeds" in cells
+    assert cells[3:] == ("—",) * 4
+
+
+def _table(*rows: TimeToQuality):
+    made = Run(
+        run_id="r",
+        started_at="2026-01-01T00:00:00Z",
+        budget="quick",
+        seed=0,
+        device=CPU,
+        environment=Environment(gpubench="1", python="3", os="any"),
+        quality=rows,
+    )
+    block = SECTION.render(of_run(made))
+    assert block is not None
+    return block.brief[0]
+
+
+def test_figures_have_their_interval_over_seeds_and_precisions_are_paired_by_seed() -> None:
+    fp32, amp = _row(100, 120, 140), _row(110, 132, 154, precision=Precision.AMP_BF16)
+    assert fp32.steps.value == pytest.approx(120)
+    assert fp32.steps.high == pytest.approx(120 + 4.3027 * 20 / math.sqrt(3), rel=1e-4)
+    ratio = amp.steps_over(fp32)
+    assert (ratio.value, ratio.low, ratio.high) == pytest.approx((1.1, 1.1, 1.1))
+    cells = _table(fp32, amp).rows
+    assert cells[0][-1] == "—"
+    assert cells[1][-1].startswith("1.1")
+
+
+def test_a_plan_to_a_quality_is_eager_at_the_batch_of_the_goal_and_measures_nothing_else() -> None:
+    request = check_request(RunRequest(to_quality=True, precisions=("fp32",)), ["cnn"])
+    made = plan(request, CPU, {name: load_profiles()[name] for name in request.workloads})
+    assert (made.cases, made.micro_groups()) == ((), ())
+    assert {(p.case.workload, p.case.precision.value, p.case.batch_size) for p in made.quality} == {
+        ("cnn", "fp32", 64),
+        ("lstm", "fp32", 64),
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"workloads": ("vgg16",)}, "vgg16 has no stated quality"),
+        ({"batch_size": 8}, "--batch-size"),
+        ({"task": "infer"}, "--task"),
+        ({"executions": ("graph",)}, "--execution"),
+        ({"frameworks": ("keras-jax",)}, "--framework"),
+        ({"gpus": 2}, "--gpus"),
+        ({"micro": "only"}, "--micro-only"),
+    ],
+)
+def test_what_a_training_to_a_quality_has_not_is_refused(given: dict[str, object], named: str) -> None:
+    with pytest.raises(MisuseError, match=named):
+        check_request(RunRequest(to_quality=True, **given), ["cnn", "lstm", "vgg16"])
+
+
+@pytest.mark.slow
+def test_a_run_to_a_quality_is_stored_and_never_gone_on_with(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    made = run(
+        to_quality=True, workloads=("lstm",), precisions=("fp32",), device="cpu", results=tmp_path, seed=3
+    )
+    (row,) = made.quality
+    assert row.is_reached
+    assert [each.seed for each in row.runs] == [3, 4, 5, 6, 7]
+    assert (made.measurements, made.micro) == ((), ())
+    assert made.environment.torch is not None
+    assert read_run(next(tmp_path.glob("runs/*/*.json"))) == made
+    with pytest.raises(MisuseError, match="not gone on with"):
+        run(resume=made.run_id, results=tmp_path)
