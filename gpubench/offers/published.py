@@ -122,7 +122,7 @@ def _chosen(snapshot: Snapshot, only: Iterable[str]) -> dict[str, SourceOffers]:
         if _NAME.fullmatch(name) and source.offers and source.retrieved_at
     }
     if not found:
-        raise SourceError("the published snapshot holds no offer: the prices known before stand")
+        raise SourceError("the published snapshot holds no offer: keeping the previous prices")
     words = {name: {name, *(offer.provider for offer in source.offers)} for name, source in found.items()}
     wanted = {name.lower() for name in only}
     for name in sorted(wanted):

@@ -53,7 +53,7 @@ def question_of(profile: WorkloadProfile, precision: str | None, **rest: Any) ->
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU for which there is no honest figure, and why."""
+    """A GPU for which there is no reliable figure, and why."""
 
     gpu_key: str
     reason: str

@@ -10,14 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from gpubench.children import ask_child
 from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile
 from gpubench.probe import plausible
 from gpubench.probe.backend import BackendReport, Problem
 from gpubench.probe.no_readings import NoReadings
+from gpubench.probe.opencl_listing import Listed, Listing
 from gpubench.probe.plausible import Gate, ImplausibleError
 from gpubench.specs import find_spec
 from gpubench.units import plain
@@ -38,28 +37,6 @@ _VENDORS = {
     "apple": "Apple",
 }
 """Makers by the beginning of how their drivers spell them."""
-
-
-class Listed(msgspec.Struct, frozen=True, kw_only=True):
-    """A device as its platform answers, in OpenCL's own units."""
-
-    platform: str
-    name: str
-    vendor: str
-    is_cpu: bool
-    compute_units: int
-    clock_mhz: int
-    memory_bytes: int
-    unified_memory: bool
-    version: str
-    driver: str
-
-
-class Listing(msgspec.Struct, frozen=True, kw_only=True):
-    """Every device in the order of the OpenCL loader, and what kept others from being listed."""
-
-    devices: tuple[Listed, ...] = ()
-    problems: tuple[str, ...] = ()
 
 
 def ask_listing() -> Listing:

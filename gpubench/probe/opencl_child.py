@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpubench.children import ParentChannel
-from gpubench.probe.opencl import Listed, Listing
+from gpubench.probe.opencl_listing import Listed, Listing
 
 
 def main() -> None:

@@ -121,7 +121,7 @@ GRACE_S = 300
 """After the time limit of the measurement, before the task is cut off."""
 
 PRICE_SLACK = 1.25
-"""A machine dearer than the ranked price by more than this is not rented."""
+"""A machine that costs more than the ranked price by more than this is not rented."""
 
 WORK = "work"
 """The folder beside the tasks that each machine gets a copy of."""

@@ -52,7 +52,7 @@ def bands(scores: Floats, kinds: Sequence[int]) -> tuple[list[int], list[bool]]:
 
     A band starts at its leader and ends at the last row that ties with it, before the first row of
     another GPU that does not. All rows of a band share its rank; ``tie`` marks those that cannot be told
-    from the leader. A dearer offer of a GPU already in the band stays in its place, unmarked.
+    from the leader. A more expensive offer of a GPU already in the band stays in its place, unmarked.
 
     Args:
         scores: (N, D), row 0 the best by its point estimate.

@@ -15,6 +15,7 @@ from gpubench.measure.request import RunRequest
 from gpubench.models import Case, DeviceProfile, Environment, Execution, Precision, Run, TaskKind
 from gpubench.models.quality import SeedRun, TimeToQuality
 from gpubench.profile import load_profiles
+from gpubench.record.rules import broken_rule
 from gpubench.record.store import read_run
 from gpubench.sections.data import of_run
 from gpubench.sections.quality import SECTION
@@ -106,8 +107,8 @@ def test_a_quality_that_is_not_reached_is_no_number(monkeypatch: pytest.MonkeyPa
     assert cells[3:] == ("—",) * 4
 
 
-def _table(*rows: TimeToQuality):
-    made = Run(
+def _run(*rows: TimeToQuality) -> Run:
+    return Run(
         run_id="r",
         started_at="2026-01-01T00:00:00Z",
         budget="quick",
@@ -116,7 +117,10 @@ def _table(*rows: TimeToQuality):
         environment=Environment(gpubench="1", python="3", os="any"),
         quality=rows,
     )
-    block = SECTION.render(of_run(made))
+
+
+def _table(*rows: TimeToQuality):
+    block = SECTION.render(of_run(_run(*rows)))
     assert block is not None
     return block.brief[0]
 
@@ -157,6 +161,18 @@ def test_a_plan_to_a_quality_is_eager_at_the_batch_of_the_goal_and_measures_noth
 def test_what_a_training_to_a_quality_has_not_is_refused(given: dict[str, object], named: str) -> None:
     with pytest.raises(MisuseError, match=named):
         check_request(RunRequest(to_quality=True, **given), ["cnn", "lstm", "vgg16"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [({"steps": 2000}, "2000 steps"), ({"train_s": -1.0}, "train_s -1.0"), ({"quality": None}, "is unknown")],
+)
+def test_a_training_that_cannot_be_true_is_no_record(wrong: dict[str, object], said: str) -> None:
+    sound = _row(100, 120)
+    assert broken_rule(_run(sound)) is None
+    first = msgspec.structs.replace(sound.runs[0], **wrong)
+    assert said in (broken_rule(_run(msgspec.structs.replace(sound, runs=(first,)))) or "")
+    assert "one seed twice" in (broken_rule(_run(msgspec.structs.replace(sound, runs=sound.runs * 2))) or "")
 
 
 @pytest.mark.slow

@@ -15,7 +15,8 @@ from gpubench.probe import backends, cpu
 from gpubench.probe.backend import BackendReport
 from gpubench.probe.backends import load_backends
 from gpubench.probe.no_readings import NoReadings
-from gpubench.probe.opencl import Listing, OpenClBackend
+from gpubench.probe.opencl import OpenClBackend
+from gpubench.probe.opencl_listing import Listing
 from gpubench.probe.probe import probe
 from gpubench.probe.select import select_device
 from gpubench.probe.telemetry import open_telemetry

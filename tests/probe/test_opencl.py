@@ -8,7 +8,8 @@ import pytest
 from gpubench.errors import NoDeviceError
 from gpubench.probe import opencl, probe, select
 from gpubench.probe.backend import BackendReport
-from gpubench.probe.opencl import Listed, Listing, OpenClBackend, ask_listing, profile_of
+from gpubench.probe.opencl import OpenClBackend, ask_listing, profile_of
+from gpubench.probe.opencl_listing import Listed, Listing
 
 ARC = Listed(
     platform="Intel(R) OpenCL Graphics",
