@@ -89,6 +89,22 @@ def test_several_gpus_are_held_against_the_peak_of_all_of_them():
     assert (m.samples_per_s, m.mfu, m.mfu_of_gemm) == (8.0, 0.2, 0.4)
 
 
+def test_hfu_counts_what_a_step_computes_again_and_mfu_does_not():
+    """The same, where each sample takes 13 FLOP of which the model's own are 10."""
+    launch = Launch(index=0, rounds=(Round(steps=1, wall_s=1.0),))
+    m = Measurement(
+        case=make_case(batch_size=8),
+        status=Status.OK,
+        launches=(launch,),
+        flops_per_sample=10.0,
+        hardware_flops_per_sample=13.0,
+        peak_flops_per_s=400.0,
+    )
+    assert (m.mfu, m.hfu) == (0.2, pytest.approx(0.26))
+    assert msgspec.structs.replace(m, hardware_flops_per_sample=None).hfu is None
+    assert msgspec.structs.replace(m, peak_flops_per_s=None).hfu is None
+
+
 def test_the_wider_of_the_two_intervals_counts():
     """Two launches at 0.10 and 0.12 s a step, no spread inside: t(0.975, 1) x 0.01 over the mean 0.11."""
     m = make_measurement(((1.0, 1.0, 1.0), (1.2, 1.2, 1.2)))

@@ -9,6 +9,7 @@ from gpubench.measure.execution import NotPreparedError
 from gpubench.measure.launch import LaunchRecorder, failure
 from gpubench.measure.messages import CaseDone, MeasureCase, TryBatch
 from gpubench.measure.precision import switches_for
+from gpubench.measure.quantize import NotQuantizedError
 from gpubench.models import Status
 from gpubench.profile.log import TRACEBACK_CHARACTERS
 
@@ -27,7 +28,7 @@ def try_batch(order: TryBatch, context: WorkerContext) -> CaseDone:
         with switches_for(order.case.precision) as seen.switches:
             case = MeasureCase(reference=order.reference, case=order.case, launch=0)
             try_steps(case, context, STEPS, seen)
-    except NotPreparedError as error:
+    except (NotPreparedError, NotQuantizedError) as error:
         status, reason = Status.UNSUPPORTED, str(error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - as in a measurement
         status, reason = failure(error, order.case.batch_size)

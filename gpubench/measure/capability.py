@@ -34,6 +34,13 @@ def why_no_execution(execution: Execution, device: DeviceProfile, gpu_count: int
     return None
 
 
+def why_not_trained(case: Case) -> str | None:
+    """Say why a precision of training is not offered for inference; None where it is."""
+    if case.task is TaskKind.TRAIN or not case.precision.facts.in_blocks:
+        return None
+    return f"{case.precision} is offered for training: what generates is measured with int8 or int4 weights"
+
+
 def why_no_sharding(case: Case) -> str | None:
     """Say why a case is not measured with its model sharded; None where it is, or is no such case."""
     if case.parallel_mode is not ParallelMode.FSDP:

@@ -373,14 +373,15 @@ def _of_spread(measurement: Measurement) -> Iterator[Finding]:
 
 def _of_flops(measurement: Measurement) -> Iterator[Finding]:
     """Hold the counted rate against the peak; a workload of which nothing is known may convolve."""
-    if measurement.mfu is None:
+    share = measurement.mfu if measurement.hfu is None else measurement.hfu
+    if share is None:
         return
     fast = measurement.case.precision is Precision.FP32 and measurement.convolves is not False
     limit = FP32_CONVOLUTION if fast else 1.0
-    if measurement.mfu > limit:
-        yield Finding(kind=FindingKind.IMPLAUSIBLE, value=measurement.mfu, limit=limit)
-    elif measurement.mfu > 1.0:
-        yield Finding(kind=FindingKind.ABOVE_PEAK, value=measurement.mfu, limit=1.0)
+    if share > limit:
+        yield Finding(kind=FindingKind.IMPLAUSIBLE, value=share, limit=limit)
+    elif share > 1.0:
+        yield Finding(kind=FindingKind.ABOVE_PEAK, value=share, limit=1.0)
 
 
 def scaling_of(measurement: Measurement, siblings: Sequence[Measurement]) -> Finding | None:

@@ -125,6 +125,7 @@ class Record:
             batch_choice=unit.planned.batch_choice,
             launches=tuple(self.launches.get(case, ())),
             flops_per_sample=unit.planned.flops_per_sample,
+            hardware_flops_per_sample=unit.planned.hardware_flops_per_sample,
             parameter_count=unit.planned.parameter_count,
             peak_flops_per_s=peak_flops_per_s(self.device, case.precision),
             gemm_flops_per_s=self.gemm.get(case.precision),

@@ -19,6 +19,7 @@ import torch
 from torch import distributed
 
 from gpubench import stats
+from gpubench.measure import float8
 from gpubench.measure.budget import (
     LEAST_REPETITIONS,
     LEAST_ROUNDS,
@@ -36,7 +37,7 @@ from gpubench.measure.sampler import Sampler, Telemetry
 from gpubench.measure.stopping import StopRule, Verdict
 from gpubench.measure.team import Team
 from gpubench.models import DeviceProfile, Finding, FindingKind, MicroResult, Precision, TelemetrySample
-from gpubench.precisions import FORMATS
+from gpubench.precisions import FORMATS, FP8
 from gpubench.units import GIB, KIB, MIB, Bytes, Seconds
 
 _TYPES: dict[str, torch.dtype] = {
@@ -121,7 +122,10 @@ def run_micro(
         time_s: Stop before a probe that would begin after this; None for no limit.
     """
     deadline = math.inf if time_s is None else time.perf_counter() + time_s
-    chosen = [*gemm_probes(profile, strict=strict), *(other_probes(hardware) if others else ())]
+    products = gemm_probes(profile, strict=strict)
+    if float8.why_not_here(hardware.device) is not None:
+        products = (probe for probe in products if probe.precision != FP8.name)
+    chosen = [*products, *(other_probes(hardware) if others else ())]
     limit = math.inf if profile.memory_bytes is None else MEMORY_SHARE * profile.memory_bytes
     doubts = _not_ieee(hardware) if strict else ()
     in_time = takewhile(lambda _: time.perf_counter() < deadline, fitting(chosen, limit))
@@ -245,10 +249,24 @@ def gemm_probes(profile: DeviceProfile, *, strict: bool) -> Iterator[Probe]:
 
 
 def _multiply(precision: str, size: int) -> Make:
+    if precision == FP8.name:
+        return _multiply_scaled(size)
+
     def make(device: torch.device) -> Callable[[], object]:
         a, b = (torch.randn(size, size, device=device, dtype=_TYPES[precision]) for _ in range(2))
         out = torch.empty(size, size, device=device, dtype=_TYPES[precision])
         return lambda: torch.mm(a, b, out=out)
+
+    return make
+
+
+def _multiply_scaled(size: int) -> Make:
+    """A product of operands in 8 bits, each under a scale of its own, its result in bfloat16."""
+
+    def make(device: torch.device) -> Callable[[], object]:
+        a, b = (torch.randn(size, size, device=device).to(_TYPES[FP8.name]) for _ in range(2))
+        out = torch.empty(size, size, device=device, dtype=torch.bfloat16)
+        return lambda: float8.scaled_product(a, b.t(), out=out)
 
     return make
 
@@ -263,13 +281,20 @@ def gemm(
         size=str(size),
         unit="FLOP/s",
         work=2.0 * size**3,
-        memory_bytes=3 * size * size * _TYPES[precision].itemsize,
+        memory_bytes=size * size * _bytes_of_product(precision),
         make=make(precision, size),
         on_device=on_device,
         halved=lambda: (
             gemm(precision, size // 2, make, on_device=on_device) if size // 2 >= LEAST_GEMM else None
         ),
     )
+
+
+def _bytes_of_product(precision: str) -> int:
+    """Bytes of two operands and the result, for each element."""
+    if precision == FP8.name:
+        return 2 * _TYPES[precision].itemsize + torch.bfloat16.itemsize
+    return 3 * _TYPES[precision].itemsize
 
 
 def other_probes(hardware: Hardware) -> Iterator[Probe]:

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from gpubench.models import DeviceProfile, FindingKind, MicroResult, Precision
 from gpubench.specs import load_specs
 
-GEMM_PRECISIONS = {p.facts.format.name: p for p in Precision if p.is_usual}
+GEMM_PRECISIONS = {p.facts.format.name: p for p in Precision} | {
+    p.facts.format.name: p for p in Precision if p.is_usual
+}
 """By a matrix product's precision: that of a training step whose products run at it."""
 
 GEMM_SIZES = {precision.facts.format.name: precision.facts.format.sizes for precision in Precision}

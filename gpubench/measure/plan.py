@@ -54,6 +54,7 @@ class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
     reference: str
     case: Case
     flops_per_sample: float | None = None
+    hardware_flops_per_sample: float | None = None
     parameter_count: int | None = None
     operators: int | None = None
     batch_choice: BatchChoice | None = "fixed"
@@ -202,9 +203,10 @@ def plan(
             cases.append(planned)
         else:
             unsupported.append(Measurement(case=planned.case, status=Status.UNSUPPORTED, reason=reason))
-    if not cases:
-        reasons = "; ".join(dict.fromkeys(m.reason or "" for m in unsupported))
-        raise MisuseError(f"nothing of this can be measured here: {reasons}")
+    if not any(planned.case.gpu_count == request.gpu_count for planned in cases):
+        refused = (m.reason or "" for m in unsupported if m.case.gpu_count == request.gpu_count)
+        where = "here" if request.gpu_count == 1 else f"on {request.gpu_count} GPUs at once"
+        raise MisuseError(f"nothing of this can be measured {where}: {'; '.join(dict.fromkeys(refused))}")
     made = Plan(
         budget=budget,
         seed=request.seed,
@@ -273,6 +275,7 @@ def _every_case(
                 profile.why_not_at(precision)
                 or capability.why_no_precision(precision, device)
                 or capability.why_no_execution(execution, device, count)
+                or capability.why_not_trained(case)
                 or _why_not_together(profile, case)
                 or frameworks.why_no_framework(case, device, is_own=is_own(reference))
             )
@@ -442,6 +445,10 @@ def _why_not_together(profile: WorkloadProfile, case: Case) -> str | None:
         return None
     if TaskKind.TRAIN not in profile.tasks:
         return "an input pipeline is no data-parallel job"
+    if case.parallel_mode is ParallelMode.FSDP and profile.blocks is None:
+        return (
+            f"fsdp shards a model block by block, and {case.workload} has no repeated block: use --jobs ddp"
+        )
     return capability.why_no_sharding(case)
 
 
@@ -482,6 +489,10 @@ def planned_case(
         case=case,
         # 0 where nothing of it is counted, as in a model without products: unknown, then
         flops_per_sample=(profile.train_flops_per_sample if train else profile.forward_flops_per_sample)
+        or None,
+        hardware_flops_per_sample=(
+            profile.hardware_flops_per_sample if train else profile.forward_flops_per_sample
+        )
         or None,
         parameter_count=_parameters(profile, case),
         operators=sum(operator.count for operator in (profile.train if train else profile.infer)),

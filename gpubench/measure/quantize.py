@@ -26,7 +26,7 @@ SCALES = 256
 
 
 class NotQuantizedError(GpuBenchError):
-    """The weights cannot be held in so few bits here; they are never held in more under that name."""
+    """So few bits cannot be had here, of weights or of products; none are held in more under that name."""
 
 
 def quantize(model: nn.Module, weight_type: WeightType) -> None:

@@ -24,6 +24,7 @@ from gpubench.measure.meeting import SILENCE_S
 from gpubench.measure.messages import MeasureCase, Setup
 from gpubench.measure.place import Place, is_echo
 from gpubench.measure.precision import switches_for
+from gpubench.measure.quantize import NotQuantizedError
 from gpubench.measure.sharing import place_model, share
 from gpubench.measure.step import Work, built, move
 from gpubench.models import DeviceProfile
@@ -148,7 +149,7 @@ def follow(setup: Setup, place: Place) -> None:
                 hardware.release()
                 try:
                     task, work = _built(order, setup.seed + place.rank, hardware)
-                except NotPreparedError:
+                except (NotPreparedError, NotQuantizedError):
                     continue  # the first one comes to the same end, and says so
             case Look():
                 assert work is not None  # a case comes before what is done with it

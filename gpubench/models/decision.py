@@ -10,6 +10,7 @@ from typing import Literal
 
 from gpubench.findings import Finding
 from gpubench.interval import Interval
+from gpubench.models.case import ParallelMode
 from gpubench.models.catalogue import Pricing
 from gpubench.models.measurement import Basis
 from gpubench.models.record import Record
@@ -87,6 +88,7 @@ class Choice(Record, frozen=True, kw_only=True):
         p_best: Probability of being the best; ``_independent`` counts the error of each GPU as its own.
         p_best_of_gpu: Probability that the best is an offer of this GPU, anyone's; to rent and to own apart.
         p_near_best: Probability of coming within 10 % of the best.
+        parallel_mode: How its GPUs share the job.
         memory_margin_bytes: What the card has above the upper end of the need.
         feed_images_per_s: Photographs that must be decoded and augmented each second; None for other data.
         feed_vcpus: How many vCPUs that takes, at ``recommend.choices.IMAGES_PER_VCPU_S``, assumed.
@@ -132,6 +134,7 @@ class Choice(Record, frozen=True, kw_only=True):
     p_best_of_gpu: float | None = None
     p_best_of_gpu_independent: float | None = None
     p_near_best: float | None = None
+    parallel_mode: ParallelMode = ParallelMode.SINGLE
     fits_memory: bool | None = None
     memory_text: str | None = None
     memory_margin_bytes: int | None = None

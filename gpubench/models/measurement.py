@@ -186,6 +186,9 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     Attributes:
         batch_choice: How the batch was found; no part of the case, whose work is the same. None is unknown.
+        flops_per_sample: The model's own arithmetic, by which MFU is told [FLOP].
+        hardware_flops_per_sample: With what the step computes again: checkpointed blocks, scores of a chunk
+            of tokens [FLOP]. By it HFU is told. None is unknown.
         convolves: Whether the work holds convolutions, by its profile; fast ones pass the arithmetic peak.
         target: Half-width of the 95 % interval that the run set out for, over the estimate.
     """
@@ -196,6 +199,7 @@ class Measurement(Record, frozen=True, kw_only=True):
     batch_choice: BatchChoice | None = None
     launches: tuple[Launch, ...] = ()
     flops_per_sample: float | None = None
+    hardware_flops_per_sample: float | None = None
     parameter_count: int | None = None
     loss_trace: tuple[float | None, ...] = ()
     peak_flops_per_s: float | None = None
@@ -390,6 +394,13 @@ class Measurement(Record, frozen=True, kw_only=True):
         if self.achieved_flops_per_s is None or not self.peak_flops_per_s:
             return None
         return self.achieved_flops_per_s / (self.peak_flops_per_s * self.case.gpu_count)
+
+    @property
+    def hfu(self) -> float | None:
+        """Hardware FLOP utilisation: the same with what is computed again; None where that is not known."""
+        if self.mfu is None or not self.flops_per_sample or self.hardware_flops_per_sample is None:
+            return None
+        return self.mfu * self.hardware_flops_per_sample / self.flops_per_sample
 
     @property
     def mfu_of_gemm(self) -> float | None:

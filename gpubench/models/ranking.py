@@ -10,7 +10,7 @@ import msgspec
 
 from gpubench.findings import Finding
 from gpubench.interval import Interval
-from gpubench.models.case import Case
+from gpubench.models.case import Case, ParallelMode
 from gpubench.models.catalogue import Offer, Pricing
 from gpubench.models.decision import Decision
 from gpubench.models.measurement import Basis, BatchChoice
@@ -35,6 +35,8 @@ class Estimate(Record, frozen=True, kw_only=True):
     the one asked for or the largest that fits; ``batch_found_by`` is the id of the run that searched it,
     None where the memory model gave it. ``peak_memory_bytes`` is what tensors take; ``device_bytes`` is
     memory in use on the device, with its interval, and ``memory_text`` what that says of this card.
+    ``fewest_gpus`` is how many must share out weights, gradients and states (FSDP) for the case to fit: above
+    1, throughput is of one of them as if it held everything, memory is of one of so few.
     """
 
     case: Case
@@ -59,6 +61,7 @@ class Estimate(Record, frozen=True, kw_only=True):
     host_cpu: str | None = None
     batch_choice: BatchChoice | None = None
     batch_found_by: str | None = None
+    fewest_gpus: int = 1
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -85,6 +88,7 @@ class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         reference_hours_per_usd: Hours of the reference GPU's work that a dollar buys.
         spot_break_even: Share of the work that may be lost before on demand is as cheap.
         latency_s: Of one batch, for inference.
+        parallel_mode: How the GPUs of the instance share the job.
         factors: Memory, cores, ECC ... of the GPU.
         parts: The estimates of single workloads, where several count together.
     """
@@ -127,6 +131,7 @@ class RankedOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     dominated_by: str | None = None
     spot_break_even: float | None = None
     latency_s: float | None = None
+    parallel_mode: ParallelMode = ParallelMode.SINGLE
     factors: dict[str, Any] = {}
     parts: tuple[Estimate, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -192,6 +197,7 @@ _ESTIMATE_COLUMNS = (
     "memory_text",
     "largest_batch",
     "batch_choice",
+    "fewest_gpus",
 )
 _OFFER_COLUMNS = (
     "provider", "instance", "region", "gpu_key", "gpu_count", "vcpus", "ram_bytes",

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from gpubench.models.case import MemoryFormat, Recipe, TaskKind
+from gpubench.models.case import MemoryFormat, Recipe, TaskKind, Trainable
 from gpubench.models.record import Record
 from gpubench.precisions import AMP, Precision
 
@@ -301,8 +301,12 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
 
     def why_not_at(self, precision: Precision) -> str | None:
         """Say why the workload is not offered at a precision; None where it is."""
-        offered = self.precisions
-        if not offered or precision in offered or (precision.is_amp and AMP in offered):
+        offered, facts = self.precisions, precision.facts
+        if facts.in_blocks and self.blocks is None:
+            return f"{precision} is of the linear layers in repeated blocks, and {self.name} has none"
+        if facts.in_blocks and self.recipe.trainable is Trainable.QLORA:
+            return f"{precision} needs weights in bfloat16, and those of {self.name} lie in 4 bits"
+        if not offered or {precision, facts.beside} & {*offered} or (precision.is_amp and AMP in offered):
             return None
         return f"{self.name} is offered at {' and '.join(offered)}, not at {precision}"
 
@@ -310,6 +314,11 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
     def usual_precision(self) -> Precision | None:
         """The precision of a question that names none; None is mixed precision."""
         return Precision(self.precisions[0]) if self.precisions and self.precisions[0] != AMP else None
+
+    @property
+    def hardware_flops_per_sample(self) -> float:
+        """Arithmetic of a training step with what is computed again [FLOP]."""
+        return sum(operator.count * operator.flops_per_sample for operator in self.train)
 
     def convolves(self, task: TaskKind) -> bool:
         """Whether a step of this task holds convolutions."""

@@ -78,6 +78,7 @@ def estimate(
     *,
     own: Sequence[Run] = (),
     reference: Sequence[Run] = (),
+    most_sharing: int = 1,
 ) -> dict[str, Estimate | Refusal]:
     """Answer the question for each GPU: measured there, else read elsewhere and shipped, else predicted.
 
@@ -86,6 +87,7 @@ def estimate(
         specs: The GPUs to answer for.
         own: This user's runs. Runs on a CPU are looked over.
         reference: Runs that the package ships.
+        most_sharing: GPUs over which a case is shared out (FSDP) that does not fit on one; 1 refuses it.
 
     Returns:
         By GPU key, in the order of ``specs``, an estimate or a refusal with its reason.
@@ -98,6 +100,7 @@ def estimate(
     answers: dict[str, Estimate | Refusal] = {}
     open_cases: list[tuple[GpuSpec, Case]] = []
     fits: dict[str, MemoryFit | None] = {}
+    fewest: dict[str, int] = {}
     for spec in specs:
         case = case_for(question, spec)
         if isinstance(case, Refusal):
@@ -109,6 +112,13 @@ def estimate(
             continue
         fits[spec.key] = memory.fit_of(question, case, spec, peaks)
         refusal = _refusal(spec, case, fits[spec.key])
+        if refusal is not None and most_sharing > 1 and domain_gap(spec, case.precision) is None:
+            sharing = memory.fewest_sharing(question, case, spec, peaks, most_sharing)
+            if sharing is not None and sharing[1].fits:
+                fewest[spec.key], fits[spec.key] = sharing
+                refusal = None
+            elif sharing is not None:
+                refusal = _not_even_shared(refusal, *sharing)
         if refusal is not None:
             answers[spec.key] = refusal
         else:
@@ -120,8 +130,10 @@ def estimate(
             for (spec, case), found in zip(open_cases, predictions, strict=True)
         ]
     for (spec, case), prediction in zip(open_cases, predictions, strict=True):
-        need = memory.need_of(question, case, spec, peaks)
-        answers[spec.key] = _predicted(spec, case, prediction, need, fits[spec.key])
+        fit = fits[spec.key]
+        need = memory.need_of(question, case, spec, peaks) if fit is None else fit.need
+        found = _predicted(spec, case, prediction, need, fit)
+        answers[spec.key] = msgspec.structs.replace(found, fewest_gpus=fewest.get(spec.key, 1))
     return {spec.key: answers[spec.key] for spec in specs}
 
 
@@ -131,6 +143,7 @@ def estimate_at_largest_batch(
     *,
     own: Sequence[Run] = (),
     reference: Sequence[Run] = (),
+    most_sharing: int = 1,
 ) -> dict[str, Estimate | Refusal]:
     """Answer for each GPU at its own largest batch: the one found there, else that of the memory model.
 
@@ -157,7 +170,8 @@ def estimate_at_largest_batch(
         alike.setdefault(max(1, largest), []).append(spec)  # at 1 it says that not even that fits
     for batch, group in alike.items():
         asked = msgspec.structs.replace(question, batch_size=batch)
-        for key, answer in estimate(asked, group, own=own, reference=reference).items():
+        found_there = estimate(asked, group, own=own, reference=reference, most_sharing=most_sharing)
+        for key, answer in found_there.items():
             answers[key] = answer
             if isinstance(answer, Estimate):
                 answers[key] = msgspec.structs.replace(
@@ -205,6 +219,13 @@ def _refusal(spec: GpuSpec, case: Case, fit: MemoryFit | None) -> Refusal | None
     return None if reason is None else Refusal(gpu_key=spec.key, reason=reason)
 
 
+def _not_even_shared(refusal: Refusal, gpu_count: int, fit: MemoryFit) -> Refusal:
+    """The refusal of one GPU, with what so many of them hold that share the case out."""
+    there = f"largest batch {fit.largest_batch:,} each" if fit.largest_batch else "not even a batch of 1 each"
+    reason = f"{refusal.reason}; over {gpu_count} GPUs with FSDP: {there}"
+    return msgspec.structs.replace(refusal, reason=reason)
+
+
 def _generated(decode: DecodeWork, spec: GpuSpec, case: Case, prompt: Prediction) -> Prediction:
     """A whole generation: the prompts as predicted, then each further token by the bytes that it reads."""
     token = token_time(decode, case.prompt_tokens + case.new_tokens / 2, case.batch_size, spec)
@@ -222,7 +243,11 @@ def _generated(decode: DecodeWork, spec: GpuSpec, case: Case, prompt: Prediction
 
 
 def _predicted(
-    spec: GpuSpec, case: Case, prediction: Prediction, need: MemoryNeed, fit: MemoryFit | None
+    spec: GpuSpec,
+    case: Case,
+    prediction: Prediction,
+    need: MemoryNeed,
+    fit: MemoryFit | None,
 ) -> Estimate:
     findings = []
     if prediction.host_bound:

@@ -5,9 +5,12 @@ A measured peak of the same case, on any GPU, replaces the model; of another bat
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from gpubench.models import (
     Case,
@@ -16,7 +19,10 @@ from gpubench.models import (
     MeasuredMemory,
     MemoryFit,
     MemoryNeed,
+    ParallelMode,
     Run,
+    TaskKind,
+    WeightType,
     WorkloadProfile,
 )
 from gpubench.predict.anchors import Reading, peaks_of
@@ -103,6 +109,45 @@ def need_of(
         scale=scale_of(question, case, readings),
         accumulate=accumulate,
     )
+
+
+def sharded_fit_of(
+    question: Question, case: Case, spec: GpuSpec, readings: Sequence[Reading], gpu_count: int
+) -> MemoryFit | None:
+    """Say whether the case fits on a card that shares it out over several (FSDP), the batch on each as it is.
+
+    Args as ``fit_of``. None where it cannot be shared out: the card's memory is not known, nothing is
+    trained, the model has no blocks, its weights are quantized, or its precision scales gradients.
+    """
+    profile = question.profile
+    quantized = case.weight_type.bytes_each < WeightType.BFLOAT16.bytes_each
+    if case.task is not TaskKind.TRAIN or profile.blocks is None:
+        return None
+    if quantized or case.precision.facts.scales_gradients:
+        return None
+    mode = ParallelMode.FSDP
+    return fit_of(
+        question, msgspec.structs.replace(case, gpu_count=gpu_count, parallel_mode=mode), spec, readings
+    )
+
+
+def fewest_sharing(
+    question: Question, case: Case, spec: GpuSpec, readings: Sequence[Reading], most: int
+) -> tuple[int, MemoryFit] | None:
+    """The fewest GPUs, 2 to ``most``, over which the case fits shared out, and how it does.
+
+    Where no number suffices, the most of them and what they lack; None where it cannot be shared out.
+    """
+    tried: dict[int, MemoryFit | None] = {}
+
+    def fits(gpu_count: int) -> bool:
+        fit = tried[gpu_count] = sharded_fit_of(question, case, spec, readings, gpu_count)
+        return fit is not None and fit.fits
+
+    counts = range(2, most + 1)
+    at = min(bisect.bisect_left(counts, True, key=fits), len(counts) - 1)
+    fit = tried[counts[at]]
+    return None if fit is None else (counts[at], fit)
 
 
 def largest_batch(question: Question, case: Case, spec: GpuSpec, readings: Sequence[Reading]) -> int:

@@ -62,6 +62,8 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         rate: Of the link in one direction [B/s].
         hidden_wholly: Whether nothing of it is waited for, as where weights travel ahead of their use.
+        unhidden_bytes: Of it, what has nothing to hide behind.
+        cover_share: Of the step, what an exchange may travel beside.
     """
 
     gradient_bytes: float
@@ -69,9 +71,13 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     rate: float
     step_s: float
     hidden_wholly: bool = False
+    unhidden_bytes: float = BUCKET_BYTES
+    cover_share: float = BACKWARD_SHARE
 
 
-def scaling(question: Question, spec: GpuSpec, n: int, samples_per_s: float) -> ScalingEstimate:
+def scaling(
+    question: Question, spec: GpuSpec, n: int, samples_per_s: float, *, sharded: bool = False
+) -> ScalingEstimate:
     """Model how well n of these GPUs train together.
 
     Args:
@@ -79,13 +85,14 @@ def scaling(question: Question, spec: GpuSpec, n: int, samples_per_s: float) -> 
         spec: The GPU.
         n: GPUs in one host, at least 1.
         samples_per_s: Throughput of one of them.
+        sharded: Whether they share out weights, gradients and states (FSDP), and gather the weights twice in
+            each step.
 
     Raises:
         MisuseError: If n is below 1 or the throughput is not positive.
     """
     if n < 1 or not samples_per_s > 0:
         raise MisuseError(f"{n} GPUs at {samples_per_s} samples/s: both must be positive")
-    gradient = float(question.profile.trainable_parameters * GRADIENT_BYTES)
     if n == 1 or question.task is TaskKind.INFER:
         return ScalingEstimate(
             gpu_count=n,
@@ -100,12 +107,17 @@ def scaling(question: Question, spec: GpuSpec, n: int, samples_per_s: float) -> 
             method="nothing is exchanged",
         )
     link, rate = link_of(spec)
-    exchange = Exchange(gradient_bytes=gradient, link=link, rate=rate, step_s=question.batch / samples_per_s)
+    step_s = question.batch / samples_per_s
+    if sharded:
+        exchange = _sharded(question, link, rate, step_s)
+    else:
+        gradient = float(question.profile.trainable_parameters * GRADIENT_BYTES)
+        exchange = Exchange(gradient_bytes=gradient, link=link, rate=rate, step_s=step_s)
     fitted = load_calibration().scaling
     likely = log_efficiency(fitted.logs, exchange, 1, n)
     width = fitted.factor * usual_error(fitted, exchange, 1, n)
-    if spec.vendor != FITTED_VENDOR and fitted.other_vendors is not None:
-        width = fitted.other_vendors
+    if fitted.other_vendors is not None and (sharded or spec.vendor != FITTED_VENDOR):
+        width = max(width, fitted.other_vendors) if sharded else fitted.other_vendors
     share, hidden = (math.exp(fitted.logs[SHARES.index(name)]) for name in (link, "hidden"))
     return ScalingEstimate(
         gpu_count=n,
@@ -113,11 +125,32 @@ def scaling(question: Question, spec: GpuSpec, n: int, samples_per_s: float) -> 
         low=math.exp(likely - width),
         high=min(1.0, math.exp(likely + width)),
         link=link,
-        gradient_bytes=gradient,
-        exchange_s=2 * (n - 1) / n * gradient / (rate * share),
+        gradient_bytes=exchange.gradient_bytes,
+        exchange_s=2 * (n - 1) / n * exchange.gradient_bytes / (rate * share),
         exposed_s=exposed_s(exchange, n, share, hidden),
         log_deviation=width / 1.645,
-        method=f"modelled: ring all-reduce of {gradient / 1e6:.0f} MB over {_LINK_WORDS[link]}",
+        method=f"modelled: {'FSDP as ' if sharded else ''}ring all-reduce of "
+        f"{exchange.gradient_bytes / 1e6:.0f} MB over {_LINK_WORDS[link]}",
+    )
+
+
+def _sharded(question: Question, link: Link, rate: float, step_s: float) -> Exchange:
+    """What FSDP exchanges: all weights for the forward pass, again for the backward pass, and all gradients.
+
+    Each of the three moves half of what an all-reduce of as many bytes does. They travel beside the whole
+    step, one block ahead of its use; the first block has nothing to travel beside.
+    """
+    profile = question.profile
+    element = profile.recipe.weight_type.bytes_each
+    weights, gradients = profile.parameters * element, profile.trainable_parameters * element
+    first = profile.parameters if profile.blocks is None else profile.blocks.largest_parameters
+    return Exchange(
+        gradient_bytes=(2 * weights + gradients) / 2,
+        link=link,
+        rate=rate,
+        step_s=step_s,
+        unhidden_bytes=first * element / 2,
+        cover_share=1.0,
     )
 
 
@@ -169,8 +202,8 @@ def exposed_s(exchange: Exchange, n: int, share: float, hidden_share: float) -> 
         return 0.0
     ring, rate = 2 * (n - 1) / n, exchange.rate * share
     whole = ring * exchange.gradient_bytes / rate
-    last = ring * min(exchange.gradient_bytes, BUCKET_BYTES) / rate
-    return max(last, whole - hidden_share * BACKWARD_SHARE * exchange.step_s)
+    last = ring * min(exchange.gradient_bytes, exchange.unhidden_bytes) / rate
+    return max(last, whole - hidden_share * exchange.cover_share * exchange.step_s)
 
 
 _LINK_WORDS = {

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 KEPT_EVERY = 2
 """Selective checkpointing keeps the result of attention and of every second matrix product or convolution, as
 torchtitan does ("selective", by operator); all else of a block is computed again."""
-_PRODUCTS = ("aten::mm", "aten::addmm", "aten::convolution")
+_PRODUCTS = ("aten::mm", "aten::addmm", "aten::_scaled_mm", "aten::convolution")
 _ATTENTION = "attention"
 """In the name of every operator of fused attention."""
 

@@ -112,9 +112,9 @@ def _of_ratio(speeds: Speeds, reference_gpu: str | None) -> tuple[Floats, Floats
     The reference GPU against itself is 1, whatever is known of it.
     """
     unknown = np.full(len(speeds.keys), np.nan)
-    if reference_gpu not in speeds.keys:
+    row = None if reference_gpu is None else speeds.row_of_one(reference_gpu)
+    if row is None:
         return unknown, unknown
-    row = speeds.keys.index(reference_gpu)
     ratio = np.log(speeds.draws / speeds.draws[row])
     likely = np.log(speeds.samples_per_s / speeds.samples_per_s[row])
     low, high = np.quantile(ratio, _RATIO_ENDS, axis=1)

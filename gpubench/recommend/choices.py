@@ -101,6 +101,7 @@ _RANGES = ("expected_usd_per_hour", "samples_per_s", "hours", "cost_usd")
 _OF_ROW = (
     *(f"{name}{end}" for name in _RANGES for end in ("", "_low", "_high")),
     "price_age_days",
+    "parallel_mode",
     "fits_memory",
     "findings",
 )

@@ -138,8 +138,16 @@ def _fix(fallen: Sequence[Exclusion]) -> str:
     last = fallen[-1] if fallen else None
     if last is not None and last.option in {NO_FIGURE, *JOB_LIMITS, *PURCHASE_LIMITS}:
         near = "the nearest" if last.option in JOB_LIMITS else "among them"
+        if last.option == NO_FIGURE:
+            last = _most_alike([each for each in fallen if each.option == NO_FIGURE])
         return f"{near}, {gpus_of(last.offer)} at {offer_name(last.offer)}: {plain(last.reason)}"
     return "relax one of these"
+
+
+def _most_alike(fallen: Sequence[Exclusion]) -> Exclusion:
+    """The last of those that fell for the reason that most of them have."""
+    reason, _ = Counter(each.reason for each in fallen).most_common(1)[0]
+    return next(each for each in reversed(fallen) if each.reason == reason)
 
 
 def filters_of(

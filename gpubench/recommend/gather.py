@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from statistics import median
 from typing import NamedTuple
@@ -14,6 +14,7 @@ from gpubench.models import (
     Estimate,
     Execution,
     GpuSpec,
+    MemoryFit,
     ParallelMode,
     Run,
     Status,
@@ -28,12 +29,20 @@ from gpubench.profile import profiles_of
 from gpubench.recommend import own_devices
 from gpubench.recommend.job import UsualJob, usual_job
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.scaling import INDEPENDENT, Efficiency, Scaler, measured_efficiency
+from gpubench.recommend.scaling import (
+    INDEPENDENT,
+    Efficiency,
+    Scaler,
+    measured_efficiency,
+    measured_together,
+)
 from gpubench.recommend.speeds import Answers
 from gpubench.recommend.tokens import generation_times
 from gpubench.shared_options import asked_recipe
 from gpubench.specs import load_specs
 
+MOST_SHARING = 16
+"""GPUs over which a job is shared out at most: those of the largest machine that most clouds have."""
 LATENCY_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 MS_PER_S = 1000.0
 
@@ -79,13 +88,27 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
     profiles = profiles_of(request.workload_names, asked_recipe(request))
     questions = {name: _question(request, profile) for name, profile in profiles.items()}
 
-    def scaler(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> Efficiency:
-        found = measured_efficiency((*runs.reference, *runs.own), alone.case, spec.key, gpu_count)
-        if found is not None:
-            return found
+    measured = (*runs.reference, *runs.own)
+
+    @cache
+    def seen(name: str) -> _Seen:
+        return _Seen(measured, peaks_of(questions[name], runs.own, runs.reference))
+
+    def together(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> _Together:
         question = msgspec.structs.replace(questions[name], batch_size=alone.case.batch_size)
-        model = scaling(question, spec, gpu_count, alone.samples_per_s)
-        return Efficiency(model.efficiency, model.low, model.high, model.basis)
+        return _together(question, spec, gpu_count, alone, seen(name))
+
+    def scaler(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> Efficiency:
+        shared = together(name, spec, gpu_count, alone)
+        sharded = shared.mode is ParallelMode.FSDP
+        found = measured_efficiency(
+            measured, alone.case, spec.key, gpu_count, shared.mode
+        ) or measured_together(measured, alone, gpu_count, shared.mode)
+        if found is None:
+            question = msgspec.structs.replace(questions[name], batch_size=alone.case.batch_size)
+            model = scaling(question, spec, gpu_count, alone.samples_per_s, sharded=sharded)
+            found = Efficiency(model.efficiency, model.low, model.high, model.basis)
+        return replace(found, mode=shared.mode, fit=shared.fit)
 
     mode = ParallelMode.INDEPENDENT
     at_once = [
@@ -95,31 +118,61 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
     def independent(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> Efficiency:
         del name
         found = measured_efficiency(at_once, alone.case, spec.key, gpu_count, mode)
-        return found or Efficiency(1.0, 1.0, 1.0, INDEPENDENT.basis)
-
-    @cache
-    def peaks(name: str) -> Sequence[Reading]:
-        return peaks_of(questions[name], runs.own, runs.reference)
-
-    def without_room(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> str | None:
-        if measured_efficiency((*runs.reference, *runs.own), alone.case, spec.key, gpu_count):
-            return None  # it ran there
-        case = msgspec.structs.replace(alone.case, gpu_count=gpu_count, parallel_mode=ParallelMode.DDP)
-        fit = memory.fit_of(questions[name], case, spec, peaks(name))
-        if fit is None or fit.fits:
-            return None
-        if alone.batch_choice == "largest" and 2 * fit.largest_batch >= case.batch_size:
-            return None  # a job over several takes a somewhat smaller batch, at nearly the same rate
-        return f"{name} at batch {case.batch_size:,} on each of {gpu_count} GPUs: {fit.text()}"
+        return replace(found or Efficiency(1.0, 1.0, 1.0, INDEPENDENT.basis), mode=mode)
 
     return Evidence(
         answers={name: _all_answers(request, question, specs, runs) for name, question in questions.items()},
         scaler=scaler,
         independent=independent if at_once else None,
-        without_room=without_room,
+        without_room=lambda *asked: together(*asked).reason,
         photographs=frozenset(name for name, profile in profiles.items() if profile.takes_photographs),
         usual_job=_usual_job(request, profiles),
     )
+
+
+class _Together(NamedTuple):
+    """How several GPUs share one job: memory of each where it is shared out, or why they have no room."""
+
+    mode: ParallelMode
+    fit: MemoryFit | None = None
+    reason: str | None = None
+
+
+class _Seen(NamedTuple):
+    """What was measured, and the peaks of memory among it."""
+
+    measured: Sequence[Run]
+    peaks: Sequence[Reading]
+
+
+def _together(question: Question, spec: GpuSpec, gpu_count: int, alone: Estimate, seen: _Seen) -> _Together:
+    """Say how so many GPUs share one job: each with all weights where that fits, else each with a share."""
+    whole = None
+    if alone.fewest_gpus == 1:
+        whole = _whole_on_each(question, spec, gpu_count, alone, seen)
+        if whole.reason is None:
+            return whole
+    fit = memory.sharded_fit_of(question, alone.case, spec, seen.peaks, gpu_count)
+    if whole is not None and (fit is None or not fit.fits):
+        return whole
+    return _Together(ParallelMode.FSDP, fit)
+
+
+def _whole_on_each(
+    question: Question, spec: GpuSpec, gpu_count: int, alone: Estimate, seen: _Seen
+) -> _Together:
+    """One job of which each GPU holds all weights, and the gradients of all in buckets."""
+    mode = ParallelMode.DDP
+    if measured_efficiency(seen.measured, alone.case, spec.key, gpu_count):
+        return _Together(mode)  # it ran there
+    case = msgspec.structs.replace(alone.case, gpu_count=gpu_count, parallel_mode=mode)
+    fit = memory.fit_of(question, case, spec, seen.peaks)
+    if fit is None or fit.fits:
+        return _Together(mode)
+    if alone.batch_choice == "largest" and 2 * fit.largest_batch >= case.batch_size:
+        return _Together(mode)  # a job over several takes a somewhat smaller batch, at nearly the same rate
+    where = f"{question.profile.name} at batch {case.batch_size:,} on each of {gpu_count} GPUs"
+    return _Together(mode, reason=f"{where}: {fit.text()}")
 
 
 def _usual_job(request: RankRequest, profiles: Mapping[str, WorkloadProfile]) -> UsualJob | None:
@@ -174,9 +227,9 @@ def _question(request: RankRequest, profile: WorkloadProfile) -> Question:
 def _answers(request: RankRequest, question: Question, specs: Sequence[GpuSpec], runs: Runs) -> Answers:
     if request.max_latency_ms is not None:
         return _within_latency(request.max_latency_ms / MS_PER_S, request, question, specs, runs)
-    if request.batch_size == "max":
-        return estimate_at_largest_batch(question, list(specs), own=runs.own, reference=runs.reference)
-    return _at_batch(question.batch, question, specs, runs)
+    answer = estimate_at_largest_batch if request.batch_size == "max" else estimate
+    most = MOST_SHARING if request.one_job_over_all_gpus else 1
+    return answer(question, list(specs), own=runs.own, reference=runs.reference, most_sharing=most)
 
 
 def _at_batch(

@@ -79,9 +79,9 @@ def work_of(request: RankRequest, speeds: Speeds, usual: UsualJob | None, unit: 
         return Work(_job(request, words, samples, unit, is_default=False), samples)
     if usual is not None:
         return Work(_job(request, usual.words, usual.samples, unit), usual.samples)
-    if request.reference_gpu not in speeds.keys:
+    row = speeds.row_of_one(request.reference_gpu)
+    if row is None:
         return None
-    row = speeds.keys.index(request.reference_gpu)
     seconds = REFERENCE_HOURS * SECONDS_PER_HOUR
     samples = seconds * float(speeds.samples_per_s[row])
     words = f"{REFERENCE_HOURS:g} h of one {gpu_name(request.reference_gpu)}"

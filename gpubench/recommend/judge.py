@@ -62,6 +62,7 @@ from gpubench.recommend.verdict import (
     prices_decide,
     verdict,
 )
+from gpubench.recommend.words import gpus_needed
 from gpubench.units import plural
 
 
@@ -310,6 +311,9 @@ def _runnable(
         if gpu_key not in rows:
             return _why_unknown(gpu_key, speeds, specs)
         spec = specs.get(gpu_key)
+        short = next((part for part in rows[gpu_key].values() if gpu_count < part.fewest_gpus), None)
+        if short is not None:
+            return _too_few(short, gpu_count)
         if one_job is None or spec is None or gpu_count == 1:
             return None
         found = (one_job(name, spec, gpu_count, part) for name, part in rows[gpu_key].items())
@@ -325,6 +329,14 @@ def _runnable(
 
 def _parts(speeds: Speeds) -> Iterator[tuple[str, tuple[Estimate, ...]]]:
     return zip(speeds.keys, speeds.parts, strict=True)
+
+
+def _too_few(known: Estimate, gpu_count: int) -> str:
+    there = "one GPU" if gpu_count == 1 else f"{gpu_count} GPUs"
+    return (
+        f"{known.case.workload} at batch {known.case.batch_size:,} does not fit on {there}: it "
+        f"{gpus_needed(known.fewest_gpus)}"
+    )
 
 
 def _why_unknown(gpu_key: str, speeds: Speeds, specs: Mapping[str, GpuSpec]) -> str:
@@ -391,7 +403,7 @@ def _cases(speeds: Speeds) -> tuple[Any, ...]:
 
 def _units(request: RankRequest, speeds: Speeds) -> dict[str, Any]:
     """Return the units of the ranking: samples of one workload, else multiples of the reference GPU."""
-    known = request.reference_gpu in speeds.keys
+    known = speeds.row_of_one(request.reference_gpu) is not None
     by_reference = known and len(request.workload_names) > 1
     name = gpu_name(request.reference_gpu)
     unit = _unit(speeds)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 
 from gpubench.labels import gpu_name, gpus
-from gpubench.models import Decision, Estimate, GpuSpec, Offer, Pricing
+from gpubench.models import Decision, Estimate, GpuSpec, Offer, ParallelMode, Pricing
 from gpubench.offers.dates import STALE_AFTER_DAYS, age_days, show_price_date
 from gpubench.offers.moves import ASKS_HALF_LIFE_DAYS
 from gpubench.offers.outliers import ADMITTED_BY, name_of
@@ -36,6 +36,7 @@ def notes_of(
     yield from _on_workloads(request)
     yield from _on_batches(request, pool)
     yield from _on_scaling(pool)
+    yield from _on_sharing(pool)
     yield from _on_payment(request, pool)
     yield from _on_hosts(pool)
     keys = {offer.gpu_key for offer in pool.offers}
@@ -223,6 +224,17 @@ def _on_scaling(pool: Candidates) -> Iterator[str]:
         if found:
             ends = f"{format_number(min(found), 2)} to {format_number(max(found), 2)}"
             yield f"One job over several GPUs: scaling efficiency {basis}, {ends} for {len(found)} offers."
+
+
+def _on_sharing(pool: Candidates) -> Iterator[str]:
+    """Say what stands behind the figures of jobs that fit on several GPUs alone."""
+    shared = [scaling for scaling in pool.scalings if scaling.mode is ParallelMode.FSDP]
+    if shared:
+        modelled = ", its cost modelled" if any(each.basis == "modelled" for each in shared) else ""
+        yield (
+            f"Where the job does not fit on one GPU, it is ranked on as many as hold it shared out by FSDP"
+            f"{modelled}: each works at the speed predicted for one that held everything."
+        )
 
 
 def _on_hosts(pool: Candidates) -> Iterator[str]:

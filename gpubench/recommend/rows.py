@@ -20,7 +20,7 @@ from gpubench.recommend.objective import cost_with_ends, hours, job_rates, time_
 from gpubench.recommend.pareto import dominators
 from gpubench.recommend.prices import Market, expected_usd_per_hour
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.speeds import Speeds
+from gpubench.recommend.speeds import Speeds, with_fits, with_memory_of
 from gpubench.specs import load_specs
 
 
@@ -66,8 +66,6 @@ class Rows(Sequence[RankedOffer]):
         )
         estimates, parts = pool.speeds.estimates, pool.speeds.parts
         self._by_gpu: dict[str, Sequence[Any]] = {
-            "estimate": estimates,
-            "parts": [each if len(each) > 1 else () for each in parts],
             "fits_memory": [each.fits_memory for each in estimates],
             "latency_s": [_latency_s(each) for each in parts],
             "factors": [factors_of(load_specs().get(key)) for key in pool.speeds.keys],
@@ -165,7 +163,25 @@ class Rows(Sequence[RankedOffer]):
                 for offer, row in zip(offers, rows, strict=True)
             ],
             "findings": [estimates[g].findings + self._stale[age] for g, age in zip(gpus, ages, strict=True)],
+            "parallel_mode": [self._pool.scalings[row].mode for row in rows],
             **{name: [values[gpu] for gpu in gpus] for name, values in self._by_gpu.items()},
+        } | self._estimates(rows, gpus)
+
+    def _estimates(self, rows: Sequence[int], gpus: Sequence[int]) -> dict[str, Sequence[Any]]:
+        """Return the estimates of rows, with the memory of as many GPUs as share the job where one is few."""
+        speeds = self._pool.speeds
+        parts = [
+            with_fits(speeds.parts[gpu], self._pool.scalings[row].fits)
+            for row, gpu in zip(rows, gpus, strict=True)
+        ]
+        return {
+            "estimate": [
+                speeds.estimates[gpu]
+                if each is speeds.parts[gpu]
+                else with_memory_of(speeds.estimates[gpu], each)
+                for each, gpu in zip(parts, gpus, strict=True)
+            ],
+            "parts": [each if len(each) > 1 else () for each in parts],
         }
 
     def _spot_break_even(self, offer: Offer, usd_per_hour: float) -> float | None:
@@ -283,9 +299,8 @@ def _latency_s(parts: Sequence[Estimate]) -> float | None:
 
 
 def _reference_rate(request: RankRequest, speeds: Speeds) -> float:
-    if request.reference_gpu not in speeds.keys:
-        return math.nan
-    return float(speeds.samples_per_s[speeds.keys.index(request.reference_gpu)])
+    row = speeds.row_of_one(request.reference_gpu)
+    return math.nan if row is None else float(speeds.samples_per_s[row])
 
 
 def _known(values: Floats) -> list[float | None]:

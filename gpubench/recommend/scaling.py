@@ -16,6 +16,7 @@ from gpubench.models import (
     FindingKind,
     GpuSpec,
     Measurement,
+    MemoryFit,
     ParallelMode,
     Run,
     Status,
@@ -29,12 +30,19 @@ MOST_EFFICIENT = 1.05
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """Throughput of n GPUs over n times that of one, with its interval."""
+    """Throughput of n GPUs over n times that of one, with its interval.
+
+    Attributes:
+        mode: How they share the job.
+        fit: Memory of one of them, where the job does not fit on one alone.
+    """
 
     likely: float
     low: float
     high: float
     basis: str
+    mode: ParallelMode = ParallelMode.DDP
+    fit: MemoryFit | None = None
 
 
 Scaler = Callable[[str, GpuSpec, int, Estimate], Efficiency]
@@ -43,15 +51,22 @@ Scaler = Callable[[str, GpuSpec, int, Estimate], Efficiency]
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """How an instance scales; ``half_width`` is of the log efficiency, at 90 %."""
+    """How an instance scales; ``half_width`` is of the log efficiency, at 90 %.
+
+    Attributes:
+        mode: How its GPUs share the job: by FSDP where any workload fits so alone.
+        fits: Memory by workload, as ``Efficiency.fit``.
+    """
 
     efficiency: float
     basis: str
     half_width: float = 0.0
+    mode: ParallelMode = ParallelMode.SINGLE
+    fits: tuple[MemoryFit | None, ...] = ()
 
 
 SINGLE = Scaling(1.0, "single GPU")
-INDEPENDENT = Scaling(1.0, "independent jobs")
+INDEPENDENT = Scaling(1.0, "independent jobs", mode=ParallelMode.INDEPENDENT)
 
 
 def scaling_of(
@@ -82,10 +97,14 @@ def scaling_of(
         _mean({name: single[name] * getattr(model, end) for name, model in models.items()}, shares) / alone
         for end in ("likely", "low", "high")
     )
-    bases = {model.basis for model in models.values()}
+    bases, modes = ({getattr(model, name) for model in models.values()} for name in ("basis", "mode"))
     basis = bases.pop() if len(bases) == 1 else "modelled"
     return Scaling(
-        likely, INDEPENDENT.basis if INDEPENDENT.basis in bases else basis, math.log(high / low) / 2
+        likely,
+        INDEPENDENT.basis if INDEPENDENT.basis in bases else basis,
+        math.log(high / low) / 2,
+        mode=ParallelMode.FSDP if ParallelMode.FSDP in modes else modes.pop(),
+        fits=tuple(model.fit for model in models.values()),
     )
 
 
@@ -107,6 +126,28 @@ def measured_efficiency(
         return exact
     eager = msgspec.structs.replace(several, execution=Execution.EAGER)
     return _efficiency(runs, eager, gpu_key, _UNFIT | {FindingKind.HOST_BOUND})
+
+
+def measured_together(
+    runs: Sequence[Run], alone: Estimate, gpu_count: int, mode: ParallelMode
+) -> Efficiency | None:
+    """Return the same of a job that is shared out, against what one GPU would do; None where no run tells.
+
+    Several GPUs are measured eagerly.
+    """
+    if mode is not ParallelMode.FSDP:
+        return None
+    several = msgspec.structs.replace(
+        alone.case, gpu_count=gpu_count, parallel_mode=mode, execution=Execution.EAGER
+    )
+    found = [each for each in _readings(runs, several, alone.gpu_key, _UNFIT) if each.samples_per_s]
+    if not found:
+        return None
+    together = found[-1]
+    assert together.samples_per_s is not None
+    likely = together.samples_per_s / gpu_count / alone.samples_per_s
+    width = together.relative_half_width or 0.0
+    return Efficiency(likely, likely / (1 + width), likely * (1 + width), "measured")
 
 
 def _efficiency(

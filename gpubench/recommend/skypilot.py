@@ -21,7 +21,7 @@ from gpubench.errors import MisuseError, StorageError
 from gpubench.files import write_file
 from gpubench.labels import gpus_of, offer_name, price_of
 from gpubench.measure.request import RunRequest
-from gpubench.models import Offer, Pricing, RankedOffer
+from gpubench.models import Offer, ParallelMode, Pricing, RankedOffer
 from gpubench.options import words_of
 from gpubench.recommend.filters import match_gpus
 from gpubench.recommend.request import TRY_MINUTES, RankRequest
@@ -315,6 +315,7 @@ def runs_of(
             task=request.task,
             batch_size=batch,
             gpus=together,
+            jobs="fsdp" if row.parallel_mode is ParallelMode.FSDP else "ddp",
             budget="quick",
             micro="none",
             time_limit_s=round(minutes * 60) // len(batches),

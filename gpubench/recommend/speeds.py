@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from gpubench.arrays import Floats
-from gpubench.models import Basis, Estimate
+from gpubench.models import Basis, Estimate, MemoryFit
 from gpubench.predict.question import Refusal
 
 Answers = Mapping[str, Estimate | Refusal]
@@ -41,6 +41,8 @@ class Speeds:
         draws: (G, D) joint draws of it.
         independent_draws: The same where the error of each GPU is its own.
         refusals: GPU key to the reason why there is no figure.
+
+    Where a job fits on several of a GPU alone, throughput is of one of them as if it held everything.
     """
 
     keys: tuple[str, ...]
@@ -52,6 +54,11 @@ class Speeds:
     draws: Floats
     independent_draws: Floats
     refusals: dict[str, str]
+
+    def row_of_one(self, key: str) -> int | None:
+        """The row of a GPU that does the work by itself; None where it has no figure, or not by itself."""
+        row = self.keys.index(key) if key in self.keys else None
+        return None if row is None or self.estimates[row].fewest_gpus > 1 else row
 
 
 def combine(
@@ -149,9 +156,8 @@ def _merged(parts: tuple[Estimate, ...], point: float, low: float, high: float) 
         return parts[0]
     weakest = max((part.basis for part in parts), key=_WEAKEST_LAST.index)
     fits = [part.fits_memory for part in parts]
-    largest = max(parts, key=lambda part: part.device_bytes_high or 0)
     return msgspec.structs.replace(
-        parts[0],
+        with_memory_of(parts[0], parts),
         samples_per_s=float(point),
         low=None if math.isnan(low) else float(low),
         high=None if math.isnan(high) else float(high),
@@ -159,16 +165,42 @@ def _merged(parts: tuple[Estimate, ...], point: float, low: float, high: float) 
         method=f"{len(parts)} workloads together; {parts[0].method}",
         evidence=tuple(dict.fromkeys(item for part in parts for item in part.evidence)),
         anchored=_all_or_unknown([part.anchored for part in parts]),
+        fits_memory=_all_or_unknown(fits),
+        largest_batch=None,
+        fewest_gpus=max(part.fewest_gpus for part in parts),
+        host_share=max((p.host_share for p in parts if p.host_share is not None), default=None),
+        host_cpu=next((p.host_cpu for p in parts if p.host_cpu), None),
+        findings=tuple(dict.fromkeys(item for part in parts for item in part.findings)),
+    )
+
+
+def with_memory_of(estimate: Estimate, parts: Sequence[Estimate]) -> Estimate:
+    """Return an estimate with the memory of that of several workloads which needs most."""
+    largest = max(parts, key=lambda part: part.device_bytes_high or 0)
+    return msgspec.structs.replace(
+        estimate,
         peak_memory_bytes=max((p.peak_memory_bytes for p in parts if p.peak_memory_bytes), default=None),
         device_bytes=largest.device_bytes,
         device_bytes_low=largest.device_bytes_low,
         device_bytes_high=largest.device_bytes_high,
         memory_text=largest.memory_text,
-        fits_memory=_all_or_unknown(fits),
-        largest_batch=None,
-        host_share=max((p.host_share for p in parts if p.host_share is not None), default=None),
-        host_cpu=next((p.host_cpu for p in parts if p.host_cpu), None),
-        findings=tuple(dict.fromkeys(item for part in parts for item in part.findings)),
+    )
+
+
+def with_fits(parts: tuple[Estimate, ...], fits: Sequence[MemoryFit | None]) -> tuple[Estimate, ...]:
+    """Return the estimates of single workloads, each with the memory of its fit where there is one."""
+    if not any(fits):
+        return parts
+    return tuple(part if fit is None else _with_fit(part, fit) for part, fit in zip(parts, fits, strict=True))
+
+
+def _with_fit(part: Estimate, fit: MemoryFit) -> Estimate:
+    return msgspec.structs.replace(
+        part,
+        peak_memory_bytes=round(fit.need.allocated.value or 0),
+        memory_text=fit.text(),
+        largest_batch=fit.largest_batch,
+        **fit.need.device_figures(),
     )
 
 

@@ -20,6 +20,11 @@ def batches_of(estimates: Sequence[Estimate]) -> tuple[int, ...]:
     return tuple(estimate.case.batch_size for estimate in estimates)
 
 
+def gpus_needed(fewest: int) -> str:
+    """Say how many GPUs a job needs for its memory: ``fits on 1``, ``needs 2 with FSDP``."""
+    return "fits on 1" if fewest == 1 else f"needs {fewest} with FSDP"
+
+
 _DEFAULTS = RankRequest()
 _USE, _TARIFF, _RESALE = _DEFAULTS.utilization, _DEFAULTS.tariff, _DEFAULTS.resale
 _ASSUMED = {

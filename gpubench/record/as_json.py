@@ -27,6 +27,7 @@ DERIVED = (
     "joules_per_sample",
     "achieved_flops_per_s",
     "mfu",
+    "hfu",
     "mfu_of_gemm",
 )
 

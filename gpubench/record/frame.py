@@ -30,8 +30,10 @@ _FIGURES = (
     "peak_reserved_bytes",
     "device_bytes",
     "flops_per_sample",
+    "hardware_flops_per_sample",
     "achieved_flops_per_s",
     "mfu",
+    "hfu",
     "mfu_of_gemm",
 )
 

@@ -38,7 +38,7 @@ def _broken(run: Run) -> Iterator[str]:
         where = f"measurement {index}"
         case = measurement.case
         yield from (f"{where} has {what}" for what in _of_case(case))
-        for name in ("flops_per_sample", "peak_flops_per_s", "gemm_flops_per_s"):
+        for name in ("flops_per_sample", "hardware_flops_per_sample", "peak_flops_per_s", "gemm_flops_per_s"):
             value = getattr(measurement, name)
             if value is not None and not _positive(value):
                 yield f"{where} has {name} {value}"

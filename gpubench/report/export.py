@@ -75,6 +75,7 @@ CSV_COLUMNS = (
     "findings",
     "run_id",
     "batch_choice",
+    "hfu",
 )
 """Columns of the CSV, listed so that a new field elsewhere cannot change a file that others read."""
 
@@ -92,6 +93,7 @@ _FIGURES = (
     "gpu_busy",
     "joules_per_sample",
     "mfu",
+    "hfu",
     "peak_memory_bytes",
     "batch_choice",
 )

@@ -197,7 +197,10 @@ def _busy(result: Result) -> str:
 
 
 def _of_peak(result: Result) -> str:
-    return format_percent(result.measurement.mfu)
+    """MFU, and HFU below where the step computes anything again."""
+    m = result.measurement
+    again = m.hfu is not None and m.hfu != m.mfu
+    return format_percent(m.mfu) + (f"\nHFU {format_percent(m.hfu)}" if again else "")
 
 
 def _of_gemm(result: Result) -> str:

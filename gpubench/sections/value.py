@@ -22,11 +22,20 @@ from gpubench.blocks.parts import (
 from gpubench.findings import FindingKind
 from gpubench.interval import stacked
 from gpubench.labels import gpu_name, gpus_of, offer_name, price_of
-from gpubench.models import Elsewhere, ExcludedOffer, Pricing, RankedOffer, Ranking, SortedBy, UsageLine
+from gpubench.models import (
+    Elsewhere,
+    ExcludedOffer,
+    ParallelMode,
+    Pricing,
+    RankedOffer,
+    Ranking,
+    SortedBy,
+    UsageLine,
+)
 from gpubench.recommend.decision import best_to_rent_and_to_own
 from gpubench.recommend.tokens import token_costs
 from gpubench.recommend.verdict import caution, sureness_note
-from gpubench.recommend.words import batches_of
+from gpubench.recommend.words import batches_of, gpus_needed
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.verdict import after_the_headline, gpus_and_where, winners_in_full
@@ -178,6 +187,7 @@ def offers(
     timed = any(row.hours is not None for row in ranking.rows)
     late = any(row.latency_s is not None for row in rows)
     batches = {batches_of(row.parts or (row.estimate,)) for row in ranking.rows}
+    shared = any(row.parallel_mode is ParallelMode.FSDP for row in ranking.rows)
     chances = _chances_of_gpus(ranking) if one_a_gpu else {}
     job = (
         number("Time", _hours),
@@ -200,6 +210,7 @@ def offers(
         caption,
         rows,
         text("GPUs and offer", lambda r: _who(data, r)),
+        *([text("Memory", _gpus_needed)] if shared else []),
         number("Rank", rank_words),
         text("Price and its date", lambda r: f"{price_of(r)}\n{price_date_words(r)}"),
         *([] if timed and ranking.by_reference else relative),
@@ -259,6 +270,15 @@ def _filters(data: ReportData, rows: Sequence[RankedOffer]) -> tuple[Filter, ...
 def rank_words(row: RankedOffer) -> str:
     """A rank, and whether it is shared by what cannot be told apart."""
     return f"{row.rank} (tie)" if row.tie else str(row.rank)
+
+
+def _gpus_needed(row: RankedOffer) -> str:
+    alone = row.estimate.fewest_gpus == 1
+    return (
+        "fits with FSDP"
+        if alone and row.parallel_mode is ParallelMode.FSDP
+        else (gpus_needed(row.estimate.fewest_gpus))
+    )
 
 
 def _hours(row: RankedOffer) -> str:

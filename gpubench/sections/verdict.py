@@ -9,7 +9,16 @@ from dataclasses import replace
 from gpubench.blocks.block import Block
 from gpubench.blocks.parts import Fact, Facts, Paragraph, Part
 from gpubench.labels import gpu_name, gpus
-from gpubench.models import Change, Choice, Decision, PriceLabel, Pricing, RankedOffer, Ranking
+from gpubench.models import (
+    Change,
+    Choice,
+    Decision,
+    ParallelMode,
+    PriceLabel,
+    Pricing,
+    RankedOffer,
+    Ranking,
+)
 from gpubench.recommend.verdict import (
     CAUTION,
     MOST_WORDS,
@@ -165,7 +174,8 @@ def _fits(choice: Choice) -> str:
     if not choice.fits_memory:
         return "may not fit in memory"
     margin = choice.memory_margin_bytes
-    return "fits" if margin is None else f"fits, {format_bytes(margin)} spare"
+    fits = f"fits on {choice.gpu_count} with FSDP" if choice.parallel_mode is ParallelMode.FSDP else "fits"
+    return fits if margin is None else f"{fits}, {format_bytes(margin)} spare"
 
 
 def _change(change: Change, *, own: bool) -> str:

@@ -1,4 +1,7 @@
-"""Without torch: comparing works, and what measures or traces a model names the line that installs it."""
+"""Without torch comparing works, and what measures or traces a model names the line that installs it.
+
+Without transformers all works but a Hugging Face config, which names its own line.
+"""
 
 from __future__ import annotations
 
@@ -47,6 +50,18 @@ def test_what_needs_torch_names_the_line_that_installs_it(no_torch, arguments, c
     done = gpubench(no_torch, *arguments)
     last = done.stderr.strip().splitlines()[-1]
     assert (done.returncode, line in last) == (code, True), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["run", "rank"])
+def test_a_hugging_face_config_without_transformers_names_the_line_that_installs_it(tmp_path, verb):
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['transformers'] = None\n")
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "num_hidden_layers": 2}')
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = gpubench(environment, verb, "--workload", f"hf:{tmp_path / 'config.json'}")
+    line = "transformers, which is not installed: pip install 'gpubench[hf]'"
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert done.stderr.strip().splitlines()[-1].endswith(line)
     assert "Traceback" not in done.stderr
 
 

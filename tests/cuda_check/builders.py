@@ -55,6 +55,7 @@ ERRORS = {
     Precision.AMP_FP16: 4e-4,
     Precision.AMP_BF16: 3e-3,
     Precision.BF16: 3e-3,
+    Precision.FP8: 4e-2,
 }
 
 

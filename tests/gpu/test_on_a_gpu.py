@@ -7,7 +7,9 @@ import pytest
 
 from gpubench.errors import GpuBenchError
 from gpubench.measure.budget import QUICK
+from gpubench.measure.hardware import open_hardware
 from gpubench.measure.launcher import Launcher
+from gpubench.measure.micro import gemm_probes, measure_probe
 from gpubench.measure.plan import Plan, PlannedCase, plan
 from gpubench.measure.request import RunRequest
 from gpubench.models import Case, Execution, FindingKind, Precision, Status, TaskKind
@@ -67,6 +69,32 @@ def test_strict_fp32_is_ieee_and_tf32_is_not(gpu):
     )
     assert max(strict.launches[0].precision_errors.values()) < 1e-5
     assert max(tf32.launches[0].precision_errors.values()) > 1e-5
+
+
+def test_products_in_fp8_are_faster_than_in_bf16_where_the_card_has_them(gpu):
+    hardware = open_hardware(gpu)
+    probes = [
+        p for p in gemm_probes(gpu, strict=False) if p.precision in {"bf16", "fp8"} and p.size == "8192"
+    ]
+    found = {p.precision: measure_probe(p, hardware, QUICK).value for p in probes}
+    print({name: f"{value / 1e12:.0f} TFLOP/s" for name, value in found.items()})
+    has = gpu.compute_capability >= (8, 9)
+    assert ("fp8" in found) is has
+    assert not has or found["fp8"] > 1.3 * found["bf16"]
+
+
+def test_a_language_model_trains_in_fp8_or_is_refused_with_the_reason(gpu):
+    request = RunRequest(workloads=("llama_1b",), precisions=("bf16", "fp8"), batch_size=4, budget="quick")
+    made = plan(request, gpu, load_profiles())
+    found = {(m.case.precision, m.case.execution): m for m in Launcher(made, gpu).run()}
+    for (precision, execution), m in found.items():
+        rate = "" if m.samples_per_s is None else f"{2048 * m.samples_per_s:,.0f} tokens/s, {m.mfu:.0%} MFU"
+        print(precision, execution, m.status, m.reason, rate, m.findings)
+    has = gpu.compute_capability >= (8, 9)
+    for m in (m for (precision, _), m in found.items() if precision is Precision.FP8):
+        assert m.status is (Status.OK if has else Status.UNSUPPORTED), m.reason
+        assert has or "8.9" in m.reason
+        assert FindingKind.LOSS_NOT_FINITE not in {f.kind for f in m.findings}
 
 
 def test_a_small_batch_is_bound_by_the_host_and_a_graph_frees_it(gpu):

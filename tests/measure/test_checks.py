@@ -221,6 +221,9 @@ def test_more_than_the_peak_is_implausible_with_room_for_fp32_convolutions(
     found, judged = kinds(row)
     assert found == expected
     assert (judged.status is Status.INVALID) == (K.IMPLAUSIBLE in expected)
+    # of what is computed again nothing is the model's own, and all of it was done by the hardware
+    again = msgspec.structs.replace(row, flops_per_sample=0.5, hardware_flops_per_sample=1.0)
+    assert kinds(again)[0] == expected
 
 
 def run_of(*measurements, budget="default", backend="cuda", **device):

@@ -13,7 +13,15 @@ from gpubench.measure.budget import AFTERWARDS_S, LEAST_ROUNDS, QUICK, within
 from gpubench.measure.launcher import Record
 from gpubench.measure.plan import check_request, plan
 from gpubench.measure.request import RunRequest
-from gpubench.models import DeviceProfile, Execution, MemoryFormat, Precision, Status, TaskKind
+from gpubench.models import (
+    BlockSizes,
+    DeviceProfile,
+    Execution,
+    MemoryFormat,
+    Precision,
+    Status,
+    TaskKind,
+)
 from gpubench.profile import load_profiles
 from gpubench.session import resume
 
@@ -199,7 +207,7 @@ def test_fp32_on_a_cpu_is_refused_while_a_variable_lowers_its_maths(cpu, profile
         ({"resume": "latest", "asked": ("workload",)}, "leave out workloads by name"),
         ({"time_limit_s": 0.0}, "--time-limit 0 must"),
         ({"time_limit_s": float("nan")}, "--time-limit nan must"),
-        ({"precisions": ("fp8",)}, "--precision 'fp8' is unknown"),
+        ({"precisions": ("fp6",)}, "--precision 'fp6' is unknown"),
         ({"executions": ("magic",)}, "--execution 'magic' is unknown"),
         ({"device": "toaster"}, "'toaster' is no device"),
         ({"workloads": ()}, "no workload named"),
@@ -257,6 +265,9 @@ def test_several_gpus_are_timed_beside_one_eagerly_and_in_a_process_of_their_own
     assert len({*groups}) == sum(a != b for a, b in pairwise(groups)) + 1 == 3 * 2  # none is opened twice
 
 
+BLOCKS = BlockSizes(count=2, largest_parameters=4, outside_parameters=2)
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -271,7 +282,7 @@ def test_how_several_gpus_work_at_once_is_part_of_the_case(h100, make_profile, o
         workloads=("net",), precisions=("fp32",), executions=("eager",), batch_size=64, **options
     )
     assert check_request(request, ("net",)).gpus == options["gpus"]
-    made = plan(request, h100, {"net": make_profile("net")}, (h100,) * (options["gpus"] - 1))
+    made = plan(request, h100, {"net": make_profile("net", blocks=BLOCKS)}, (h100,) * (options["gpus"] - 1))
     one, all_ = sorted((p.case for p in made.cases), key=lambda case: case.gpu_count)
     assert (one.gpu_count, one.parallel_mode, one.node_count) == (1, "single", 1)
     assert (all_.batch_size, all_.parallel_mode, all_.node_count) == expected
@@ -286,12 +297,21 @@ def test_how_several_gpus_work_at_once_is_part_of_the_case(h100, make_profile, o
         ({"precisions": ("amp-fp16",)}, "scales gradients"),
     ],
 )
-def test_what_cannot_be_sharded_is_unsupported_with_its_reason(h100, make_profile, options, reason):
+def test_a_job_that_cannot_be_sharded_is_refused_before_one_gpu_is_timed(h100, make_profile, options, reason):
     request = RunRequest(workloads=("net",), gpus=2, jobs="fsdp", executions=("eager",), **options)
-    made = plan(request, h100, {"net": make_profile("net")}, (h100,))
-    assert {p.case.gpu_count for p in made.cases} == {1}
-    assert all(reason in m.reason for m in made.unsupported)
-    assert made.unsupported
+    with pytest.raises(MisuseError, match=f"on 2 GPUs at once: .*{reason}"):
+        plan(request, h100, {"net": make_profile("net", blocks=BLOCKS)}, (h100,))
+
+
+def test_what_cannot_be_sharded_beside_what_can_is_unsupported_with_its_reason(h100, make_profile):
+    request = RunRequest(
+        workloads=("net", "flat"), gpus=2, jobs="fsdp", executions=("eager",), precisions=("fp32",)
+    )
+    profiles = {"net": make_profile("net", blocks=BLOCKS), "flat": make_profile("flat")}
+    made = plan(request, h100, profiles, (h100,))
+    assert {(p.reference, p.case.gpu_count) for p in made.cases} == {("net", 1), ("net", 2), ("flat", 1)}
+    (refused,) = made.unsupported
+    assert "flat has no repeated block" in refused.reason
 
 
 def test_a_batch_that_cannot_be_shared_out_evenly_is_refused(h100, make_profile):
@@ -305,14 +325,14 @@ def test_a_batch_that_cannot_be_shared_out_evenly_is_refused(h100, make_profile)
 
 
 def test_a_graph_of_several_gpus_is_unsupported_with_its_reason(h100, profiles):
-    made = plan(RunRequest(gpus=2, executions=("graph",)), h100, profiles, (h100,))
-    assert {p.case.gpu_count for p in made.cases} == {1}
-    assert {m.case.gpu_count for m in made.unsupported} == {2}
+    made = plan(RunRequest(gpus=2, executions=("eager", "graph")), h100, profiles, (h100,))
+    assert {(m.case.gpu_count, m.case.execution) for m in made.unsupported} == {(2, "graph")}
+    with pytest.raises(MisuseError, match="several GPUs are measured eagerly"):
+        plan(RunRequest(gpus=2, executions=("graph",)), h100, profiles, (h100,))
     assert "not offered for a data-parallel job" in made.unsupported[0].reason
 
 
 def test_an_input_pipeline_is_no_data_parallel_job(h100, make_profile):
     profiles = {"augment": make_profile("augment", tasks=(TaskKind.INFER,))}
-    made = plan(RunRequest(workloads=("augment",), gpus=2), h100, profiles, (h100,))
-    assert {p.case.gpu_count for p in made.cases} == {1}
-    assert "input pipeline" in made.unsupported[0].reason
+    with pytest.raises(MisuseError, match="on 2 GPUs at once: an input pipeline"):
+        plan(RunRequest(workloads=("augment",), gpus=2), h100, profiles, (h100,))

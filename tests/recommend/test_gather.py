@@ -57,23 +57,38 @@ def test_own_runs_come_before_shipped_and_shipped_before_predicted():
 
 
 def test_several_gpus_that_hold_the_gradients_twice_may_have_no_room_where_one_has():
-    """`gpubench memory transformer --batch-size 16 --count 8` is too tight on 24 GB, on one it is not."""
-    request = RankRequest(workloads=("transformer",), batch_size=16, samples=1e6)
+    """`gpubench memory vgg16 --batch-size 379 --count 8` is too tight on 24 GB, on one it is not."""
+    request = RankRequest(workloads=("vgg16",), batch_size=379, samples=1e6)
     found = gather(request, [RTX4090, H100], NOTHING)
-    alone = found.answers["transformer"]
+    alone = found.answers["vgg16"]
     assert alone[RTX4090].fits_memory
-    reason = found.without_room("transformer", load_specs()[RTX4090], 8, alone[RTX4090])
-    assert "batch 16 on each of 8 GPUs: too tight; largest batch 14" in reason
-    assert found.without_room("transformer", load_specs()[H100], 8, alone[H100]) is None
+    reason = found.without_room("vgg16", load_specs()[RTX4090], 8, alone[RTX4090])
+    assert "batch 379 on each of 8 GPUs: too tight; largest batch 3" in reason
+    assert found.without_room("vgg16", load_specs()[H100], 8, alone[H100]) is None
     largest = msgspec.structs.replace(request, batch_size="max")
     found = gather(largest, [RTX4090], NOTHING)
-    one = found.answers["transformer"][RTX4090]
-    assert found.without_room("transformer", load_specs()[RTX4090], 8, one) is None, "14 are nearly as good"
+    one = found.answers["vgg16"][RTX4090]
+    assert found.without_room("vgg16", load_specs()[RTX4090], 8, one) is None, (
+        "a few fewer are nearly as good"
+    )
     case = msgspec.structs.replace(alone[RTX4090].case, gpu_count=8, parallel_mode=ParallelMode.DDP)
     rows = (measurement(alone[RTX4090].case, 80), measurement(case, 600))
     found = gather(request, [RTX4090], Runs((run_of(RTX4090, *rows),), ()))
-    one = found.answers["transformer"][RTX4090]
-    assert found.without_room("transformer", load_specs()[RTX4090], 8, one) is None, "it ran there"
+    one = found.answers["vgg16"][RTX4090]
+    assert found.without_room("vgg16", load_specs()[RTX4090], 8, one) is None, "it ran there"
+
+
+def test_several_gpus_that_may_not_hold_the_gradients_twice_share_out_a_model_of_blocks():
+    request = RankRequest(workloads=("transformer",), batch_size=16, samples=1e6)
+    found = gather(request, [RTX4090], NOTHING)
+    asked = "transformer", load_specs()[RTX4090], 8, found.answers["transformer"][RTX4090]
+    assert found.without_room(*asked) is None
+    shared = found.scaler(*asked)
+    assert (shared.mode, shared.fit.fits) == (ParallelMode.FSDP, True)
+    scaled = msgspec.structs.replace(request, precision="amp-fp16")
+    found = gather(scaled, [RTX4090], NOTHING)
+    asked = *asked[:3], found.answers["transformer"][RTX4090]
+    assert "on each of 8 GPUs" in found.without_room(*asked), "FSDP does not agree on the scale of gradients"
 
 
 def test_a_measurement_on_the_cpu_anchors_no_gpu_and_stands_on_its_own():
@@ -224,7 +239,9 @@ def test_jobs_at_once_count_what_they_take_from_each_other_where_runs_hold_it():
     alone = evidence.answers["vgg16"][H100]
     spec = load_specs()[H100]
     assert evidence.independent("vgg16", spec, 4, alone).likely == pytest.approx(0.9)
-    assert evidence.independent("vgg16", spec, 8, alone) == Efficiency(1.0, 1.0, 1.0, "independent jobs")
+    assert evidence.independent("vgg16", spec, 8, alone) == Efficiency(
+        1.0, 1.0, 1.0, "independent jobs", ParallelMode.INDEPENDENT
+    )
     assert measured_efficiency(runs, case, H100, 4) is None  # they are no data-parallel job
 
 

@@ -223,6 +223,15 @@ def test_an_empty_answer_says_which_filter_removed_how_many():
         rank_of(offers, {H100: 3000.0}, max_usd_per_hour=1)
 
 
+def test_an_empty_answer_names_the_reason_that_most_offers_fell_for():
+    def refused(key, reason):
+        return Refusal(gpu_key=key, reason=reason)
+
+    rates = {key: refused(key, "no published measurements") for key in (H100, L4)}
+    with pytest.raises(MisuseError, match="no published measurements"):
+        rank_of([offer(H100), offer(L4), offer(T4)], rates | {T4: refused(T4, "another vendor's")})
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

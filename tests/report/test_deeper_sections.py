@@ -601,3 +601,12 @@ def test_a_rate_stands_beside_the_best_product_of_the_same_card():
     (cells,) = table_of("throughput", data).rows
     assert cells[8] == format_percent(row.mfu_of_gemm)
     assert row.mfu_of_gemm == pytest.approx(92.65e9 * 64 / 0.01964 / 722.7e12, rel=0.01)
+
+
+@pytest.mark.parametrize(("again", "words"), [(1.0, ""), (1.25, "\nHFU {}")])
+def test_hfu_stands_below_mfu_where_a_step_computes_anything_again(again, words):
+    row = samples.measurement(samples.case(), 0.01964)
+    row = msgspec.structs.replace(row, hardware_flops_per_sample=again * row.flops_per_sample)
+    data = samples.report_data(samples.h200_run(measurements=(row,)))
+    (cells,) = table_of("throughput", data).rows
+    assert cells[7] == format_percent(row.mfu) + words.format(format_percent(row.hfu))

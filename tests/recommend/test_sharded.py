@@ -1,0 +1,153 @@
+"""A job that one GPU does not hold: ranked on the fewest that hold it shared out (FSDP), beside what holds it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gpubench.models import Execution, ParallelMode
+from gpubench.predict.anchors import readings_of
+from gpubench.predict.estimate import estimate as predict_all
+from gpubench.predict.memory import fit_of
+from gpubench.predict.question import Refusal, case_for, question_of
+from gpubench.predict.scaling import scaling
+from gpubench.profile import profile_of
+from gpubench.recommend.gather import MOST_SHARING, Runs, gather
+from gpubench.recommend.judge import judge
+from gpubench.recommend.request import RankRequest, check
+from gpubench.recommend.skypilot import runs_of
+from gpubench.sections.data import ReportData
+from gpubench.sections.value import offers as offers_table
+from gpubench.specs import load_specs
+
+from .builders import H100, RTX5090, TODAY, measurement, offer, run_of
+
+H200, L40S = "nvidia-h200-sxm-141gb", "nvidia-l40s-48gb"
+NAME = "llama_8b_fsdp"
+QUESTION = question_of(profile_of(NAME), None)
+ONE_EACH = msgspec.structs.replace(QUESTION, batch_size=1)
+NOTHING = Runs((), ())
+
+
+def request(**changes) -> RankRequest:
+    return check(RankRequest(**{"workloads": (NAME,), "draws": 200} | changes))
+
+
+def ranking_of(offers, runs=NOTHING, **changes):
+    asked = request(**changes)
+    return judge(asked, list(offers), lambda keys: gather(asked, keys, runs), specs=load_specs(), today=TODAY)
+
+
+def offers_of(key: str, *counts: int):
+    return [offer(key, 2.0 * n, gpu_count=n, instance=f"{key}-{n}") for n in counts]
+
+
+def test_the_fewest_gpus_are_those_that_the_memory_model_says_and_not_one_less():
+    specs = [load_specs()[key] for key in (RTX5090, L40S)]
+    found = predict_all(ONE_EACH, specs, most_sharing=MOST_SHARING)
+    for spec in specs:
+        answer = found[spec.key]
+        case = case_for(ONE_EACH, spec)
+        readings = readings_of(ONE_EACH, (), ())
+
+        def fits(gpu_count, spec=spec, case=case, readings=readings):
+            shared = msgspec.structs.replace(case, gpu_count=gpu_count, parallel_mode=ParallelMode.FSDP)
+            return fit_of(ONE_EACH, shared, spec, readings).fits
+
+        assert answer.fewest_gpus > 1
+        assert fits(answer.fewest_gpus)
+        assert answer.fewest_gpus == 2 or not fits(answer.fewest_gpus - 1)
+        assert answer.fits_memory
+    assert found[L40S].fewest_gpus < found[RTX5090].fewest_gpus
+    alone = predict_all(ONE_EACH, specs)
+    assert all(isinstance(answer, Refusal) for answer in alone.values())
+
+
+def test_a_batch_that_fits_shared_out_over_no_number_says_which_one_does():
+    answer = predict_all(QUESTION, [load_specs()[L40S]], most_sharing=MOST_SHARING)[L40S]
+    assert "largest batch 1 each" in answer.reason
+
+
+def test_what_fits_on_one_and_what_must_be_shared_out_stand_in_one_ranking():
+    ranking = ranking_of([*offers_of(H200, 1, 8), *offers_of(H100, 1, 2, 8)])
+    rows = {(row.offer.gpu_key, row.offer.gpu_count): row for row in ranking.rows}
+    assert set(rows) == {(H200, 1), (H200, 8), (H100, 2), (H100, 8)}
+    assert (rows[H200, 1].estimate.fewest_gpus, rows[H100, 2].estimate.fewest_gpus) == (1, 2)
+    modes = {at: row.parallel_mode for at, row in rows.items()}
+    assert modes == {
+        (H200, 1): ParallelMode.SINGLE,
+        (H200, 8): ParallelMode.DDP,
+        (H100, 2): ParallelMode.FSDP,
+        (H100, 8): ParallelMode.FSDP,
+    }
+    (too_few,) = ranking.excluded
+    assert "needs 2 with FSDP" in too_few.reason
+    shown = offers_table(ReportData(ranking=ranking, today=TODAY), ranking, ranking.rows, "")
+    at = [column.title for column in shown.columns].index("Memory")
+    assert {row[at] for row in shown.rows} == {"fits on 1", "needs 2 with FSDP"}
+
+
+def test_more_gpus_each_hold_less_and_all_figures_are_of_one_of_them():
+    two, eight = ranking_of(offers_of(H100, 2, 8)).rows[::-1]
+    if two.offer.gpu_count != 2:
+        two, eight = eight, two
+    assert eight.estimate.device_bytes < two.estimate.device_bytes
+    assert two.estimate.samples_per_s == eight.estimate.samples_per_s
+    assert two.samples_per_s < 2 * two.estimate.samples_per_s
+
+
+def test_a_ranking_that_no_card_needs_fsdp_for_does_not_speak_of_it():
+    ranking = ranking_of(offers_of(H200, 1, 8))
+    shown = offers_table(ReportData(ranking=ranking, today=TODAY), ranking, ranking.rows, "")
+    assert "Memory" not in [column.title for column in shown.columns]
+    assert not any("FSDP" in note for note in ranking.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"), [("vgg16", {"batch_size": 2**19}), (NAME, {"jobs": "independent"})]
+)
+def test_what_cannot_be_shared_out_is_refused_as_before(name, changes):
+    answers = gather(request(workloads=(name,), **changes), [H100], NOTHING).answers[name]
+    assert isinstance(answers[H100], Refusal)
+
+
+def test_the_largest_batch_where_not_even_one_sample_fits_on_one_gpu_is_one():
+    answers = gather(request(batch_size="max"), [L40S, H200], NOTHING).answers[NAME]
+    assert answers[L40S].case.batch_size == 1
+    assert answers[L40S].fewest_gpus > 1
+    assert answers[H200].fewest_gpus == 1
+
+
+def test_a_job_that_was_measured_on_several_counts_as_measured_there():
+    spec = load_specs()[H100]
+    case = msgspec.structs.replace(
+        case_for(QUESTION, spec), gpu_count=2, parallel_mode=ParallelMode.FSDP, execution=Execution.EAGER
+    )
+    runs = Runs((run_of(H100, measurement(case, 1.5)),), ())
+    (row,) = ranking_of(offers_of(H100, 2), runs).rows
+    assert row.samples_per_s == pytest.approx(1.5)
+    assert row.scaling_basis == "measured"
+
+
+def test_a_task_file_measures_the_job_as_it_is_ranked():
+    (row,) = ranking_of(offers_of(H100, 2)).rows
+    (run,) = runs_of(row, request(), {NAME: NAME}, minutes=10)
+    assert (run.gpus, run.jobs) == (2, "fsdp")
+
+
+def test_gathering_weights_costs_more_than_summing_gradients_on_a_slow_link_and_hides_on_a_fast_one():
+    slow, fast = load_specs()[RTX5090], load_specs()[H100]
+    rate = 0.1
+    assert scaling(QUESTION, slow, 8, rate, sharded=True).exchange_s > 0
+    assert scaling(QUESTION, slow, 8, rate, sharded=True).efficiency < (
+        scaling(QUESTION, fast, 8, rate, sharded=True).efficiency
+    )
+    assert scaling(QUESTION, fast, 8, rate, sharded=True).efficiency > 0.9
+    both = scaling(QUESTION, fast, 8, rate, sharded=True), scaling(QUESTION, fast, 8, rate)
+    assert both[0].low < both[1].low
+
+
+def test_bytes_gathered_are_two_copies_of_the_weights_and_one_of_the_gradients():
+    """8.03 G parameters in bfloat16: 3 x 16.06 GB, an all-reduce of half as many bytes."""
+    found = scaling(QUESTION, load_specs()[H100], 2, 1.0, sharded=True)
+    assert found.gradient_bytes == pytest.approx(1.5 * 2 * 8_030_261_248)
