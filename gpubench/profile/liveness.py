@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from gpubench.profile.quick_fakes import QuickFakeMode
 
 _SEED = 0
-_MOST_HOST_BYTES = 256 * MIB
+_MOST_HOST_BYTES = 64 * MIB
 """Of prebuilt batches that have values all the same, such as what NumPy made."""
 _MOST_OPERATORS = 2_000
 """Of a step, or of what builds it, where each sample has some of its own."""
@@ -155,6 +155,7 @@ class _Built:
 
     task: Task
     calls: int = 0
+    host_bytes: int = 0
     optimizer: Optimizer | None = None
 
 
@@ -171,8 +172,9 @@ class _Made:
         """The built task."""
         if batch_size not in self._built:
             before = self._mode.calls
-            task = _by_recipe(_task(self.workload.build, batch_size), self.workload.recipe, self.recipe)
-            self._built[batch_size] = _Built(task, self._mode.calls - before)
+            with _numpy_bytes() as held:
+                task = _by_recipe(_task(self.workload.build, batch_size), self.workload.recipe, self.recipe)
+            self._built[batch_size] = _Built(task, self._mode.calls - before, sum(held))
         return self._built[batch_size]
 
     def follow(self, batch_size: int, kind: TaskKind, is_amp: bool, *, keep_gradients: bool) -> StepTrace:
@@ -196,7 +198,7 @@ class _Made:
         small, large = (self._built[n] for n in BATCHES)
         built = max(0, large.calls - small.calls) / (BATCHES[1] - BATCHES[0])  # the first asks torch for more
         run = max((lengths[n] - lengths[BATCHES[0]]) / (n - BATCHES[0]) for n in lengths if n > BATCHES[0])
-        host = sum(t.nbytes for t in _tensors(large.task.batches) if not _is_fake(t)) / BATCHES[1]
+        host = large.host_bytes / BATCHES[1]
         return (built + run) * batch_size > _MOST_OPERATORS or host * batch_size > _MOST_HOST_BYTES
 
 
@@ -281,6 +283,30 @@ def _gpu_without_values() -> Iterator[QuickFakeMode]:
         warnings.simplefilter("ignore")  # fakes that are copied warn; the model's own were seen before
         with cuda_rules(), QuickFakeMode(allow_non_fake_inputs=True) as mode, _plain_casts():
             yield mode
+
+
+@contextmanager
+def _numpy_bytes() -> Iterator[list[int]]:
+    """List the bytes of each array of NumPy that becomes a tensor inside the block: it has values."""
+    import torch
+
+    makers = {name: getattr(torch, name) for name in ("from_numpy", "as_tensor", "tensor")}
+    seen: list[int] = []
+
+    def counted(make: Callable[..., Any]) -> Callable[..., Any]:
+        def inner(data: Any, *args: Any, **kwargs: Any) -> Any:
+            seen.append(int(getattr(data, "nbytes", 0)))
+            return make(data, *args, **kwargs)
+
+        return inner
+
+    try:
+        for name, make in makers.items():
+            setattr(torch, name, counted(make))
+        yield seen
+    finally:
+        for name, make in makers.items():
+            setattr(torch, name, make)
 
 
 @contextmanager

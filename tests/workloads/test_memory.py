@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -416,6 +418,22 @@ def test_a_batch_beyond_all_that_could_be_traced_is_told_with_a_wider_bound() ->
     assert "16" in beyond.not_linear
     widths = [need.allocated.high / need.allocated.value for need in (inside, beyond)]
     assert widths[1] == pytest.approx(2 * widths[0])
+
+
+def test_batches_that_numpy_makes_are_not_made_large_for_a_trace() -> None:
+    asked = []
+
+    def build(batch_size: int, _seed: int) -> Task:
+        asked.append(batch_size)
+        inputs = torch.from_numpy(np.zeros((batch_size, 250_000), dtype="float32"))
+        return Task(
+            model=nn.Linear(250_000, 1), batches=((inputs, inputs[:, :1]),), loss=nn.functional.mse_loss,
+            optimizer=torch.optim.SGD,
+        )  # fmt: skip
+
+    steps = trace_memory(replace(_own(Pairs), build=build), 0.5)
+    assert {step.largest_traced for step in steps} <= {64, 16, 4}
+    assert max(asked) <= 64, "a megabyte each"
 
 
 # --- what must hold ----------------------------------------------------------------------------------------
