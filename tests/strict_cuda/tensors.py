@@ -183,7 +183,7 @@ class Device:
 
         Source: c10/cuda/CUDAStream.h, getCurrentCUDAStream. That an operator is one kernel is the fake's own.
         """
-        tensors = _tensors((args, kwargs))
+        tensors = _operands(args, kwargs)
         there = [t for t in tensors if self.holds(t)]
         if not (there or ((self.inside or _in_backward()) and not tensors) or self.moving):
             return func(*args, **kwargs)
@@ -496,7 +496,7 @@ class Functions(TorchFunctionMode):
         if asked is not None and torch.device(asked).type == "cuda":
             with self.device.here():
                 return func(*args, **(kwargs | {"device": CPU}))
-        if asked is None and any(self.device.holds(t) for t in _tensors((args, kwargs))):
+        if asked is None and any(self.device.holds(t) for t in _operands(args, kwargs)):
             with self.device.here():
                 return func(*args, **kwargs)
         out = func(*args, **kwargs)
@@ -587,19 +587,37 @@ def _waits(name: str, args: tuple[Any, ...]) -> bool:
 
 def _chosen(kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
     """The tensors that an operator writes."""
+    if not kind.writes:
+        return []
     places = [args[n] for n in kind.writes if n < len(args)]
     places += [kwargs[name] for name in kind.write_names if name in kwargs]
     return _tensors(places)
 
 
+_HOLDERS = (list, tuple, dict)
+
+
 def _tensors(value: Any) -> list[Tensor]:
     found: list[Tensor] = []
+    _gather(value, found)
+    return found
+
+
+def _operands(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    """The tensors among the arguments of a call."""
+    found: list[Tensor] = []
+    _gather(args, found)
+    if kwargs:
+        _gather(kwargs, found)
+    return found
+
+
+def _gather(value: Any, found: list[Tensor]) -> None:
     for part in value.values() if isinstance(value, dict) else value:
         if isinstance(part, Tensor):
             found.append(part)
-        elif isinstance(part, list | tuple | dict) and part:
-            found += _tensors(part)
-    return found
+        elif isinstance(part, _HOLDERS) and part:
+            _gather(part, found)
 
 
 def _mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
