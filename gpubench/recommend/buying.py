@@ -14,13 +14,10 @@ from gpubench.models import GpuSpec, Offer, Purchase, RankedOffer
 from gpubench.recommend.economics import HOURS_PER_MONTH
 from gpubench.recommend.factors import cooling_of
 from gpubench.recommend.filters import Filter
-from gpubench.recommend.owning import Ownership, offer_of
+from gpubench.recommend.owning import HOST_W, Ownership, offer_of
 from gpubench.recommend.request import DEFAULT_HOST, Range, RankRequest
 from gpubench.recommend.rows import Rows
 from gpubench.units import format_number, format_percent
-
-HOST_W = 150.0
-"""What the machine around the cards draws [W]."""
 
 PSU_SHARE = 0.8
 """Of its rating a power supply is planned for: cards draw more than their board power for milliseconds."""

@@ -21,6 +21,8 @@ from gpubench.recommend.request import DEFAULT_HOST, Range, RankRequest
 from gpubench.specs import find_spec
 from gpubench.units import format_percent
 
+HOST_W = 150.0
+"""What the machine around the cards draws [W]; paid for at work wherever a host is paid for."""
 OWNED_KIND = "owned"
 QUOTED = "own"
 """The source of the buyer's own quote; else it is that of the dated price of a card."""
@@ -38,6 +40,7 @@ class Ownership:
         condition: Of the cards: new, used or unstated; quoted, where the price is the buyer's own.
         resale_usd: What they bring at the end.
         power_w: All GPUs at work; ``power_basis`` is measured, given or board power.
+        host_w: The machine around them at work, where it is paid for; else none of it is counted.
         assumed: What was not given and holds a default, the limits of its host among it.
         use: Share of all hours that the jobs of a month take, over 1 where they are too many; None without.
     """
@@ -60,6 +63,7 @@ class Ownership:
     condition: Condition | Literal["quoted"] = "quoted"
     assumed: tuple[str, ...] = ()
     use: float | None = None
+    host_w: float = 0.0
 
 
 class Hourly(NamedTuple):
@@ -81,7 +85,8 @@ def hourly(owned: Ownership, *, resale: float, utilisation: float, tariff: float
     21,000 / 17,520 = 1.199, energy 0.65 x 1.3 x 0.15 = 0.127, together 1.325 USD.
     """
     hours = economics.useful_hours(owned.years, utilisation)
-    energy = economics.energy_usd_per_hour(owned.power_w, owned.pue, tariff, owned.idle_w, utilisation)
+    power_w = owned.power_w + owned.host_w
+    energy = economics.energy_usd_per_hour(power_w, owned.pue, tariff, owned.idle_w, utilisation)
     return Hourly(
         economics.capital_usd_per_hour(owned.purchase_usd, resale, hours), energy + owned.upkeep_usd_per_hour
     )
@@ -258,6 +263,7 @@ def _resolve(
         years=request.years if "years" in is_open else owned.years,
         utilisation=request.utilization if "utilisation" in is_open else Range.of(owned.utilisation),
         power_w=one_gpu_w * owned.gpu_count,
+        host_w=HOST_W if host_usd else 0.0,
         power_basis=basis,
         idle_w=owned.idle_w * owned.gpu_count,
         pue=request.pue if "pue" in is_open else owned.pue,
@@ -274,13 +280,17 @@ def _resolve(
                 if not (field == "power_w" and basis == "measured")
                 and not (field in _OPTIONS and request.was_given(_OPTIONS[field]))
             ),
-            *_limits_assumed(owned, request, buys_a_host=condition != "quoted" and host_usd > 0),
+            *_limits_assumed(
+                owned, request, pays_a_host=host_usd > 0, buys_a_host=condition != "quoted" and host_usd > 0
+            ),
         ),
     )
 
 
-def _limits_assumed(owned: Owned, request: RankRequest, *, buys_a_host: bool) -> Iterator[str]:
-    """Yield what is assumed of the power supply and the slots that a purchase is held to.
+def _limits_assumed(
+    owned: Owned, request: RankRequest, *, pays_a_host: bool, buys_a_host: bool
+) -> Iterator[str]:
+    """Yield what is assumed of the host's power, and of power supply and slots that a purchase is held to.
 
     A host that is bought has those of the default one unless others are given; of a host that is there
     already only what is given counts.
@@ -289,6 +299,7 @@ def _limits_assumed(owned: Owned, request: RankRequest, *, buys_a_host: bool) ->
         yield "psu_watts"
     if buys_a_host or request.psu_watts is not None:
         yield "psu_share"
+    if pays_a_host or request.psu_watts is not None:
         yield "host_w"
     if buys_a_host and request.slots is None:
         yield "slots"

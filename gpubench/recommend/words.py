@@ -9,8 +9,9 @@ import math
 from collections.abc import Iterable, Sequence
 
 from gpubench.models import BuyOrRent, Estimate, Pricing, Purchase
-from gpubench.recommend.buying import HOST_W, PSU_SHARE, UNKNOWN_SLOTS
+from gpubench.recommend.buying import PSU_SHARE, UNKNOWN_SLOTS
 from gpubench.recommend.economics import HOURS_PER_MONTH, HOURS_PER_YEAR, useful_hours
+from gpubench.recommend.owning import HOST_W
 from gpubench.recommend.request import DEFAULT_HOST, RankRequest
 from gpubench.units import UNKNOWN, format_number, format_percent
 

@@ -61,6 +61,16 @@ def test_the_worked_example():
     assert point.utilisation == pytest.approx(0.209, abs=5e-4)
 
 
+@pytest.mark.parametrize(("host", "host_w"), [("", 0.0), (", host 1000 USD", 150.0)])
+def test_a_host_that_is_paid_for_is_fed_as_well(host, host_w):
+    """350 W of the card alone make owning look cheaper than renting where 500 W of the whole machine do not."""
+    request = RankRequest(own=(f"1x RTX 5090, 450 USD{host}, 3 years, 50 %, 350 W, 0.2 USD/kWh",))
+    owned = ownerships(request, load_specs(), {}, TODAY)[0]
+    assert owned.host_w == host_w
+    assert ("host_w" in owned.assumed) == bool(host)
+    assert likely_hourly(owned).running == pytest.approx((350 + host_w) / 1000 * owned.pue * 0.2)
+
+
 def test_a_range_of_assumptions_is_a_range_of_cost():
     """Best: resale 15,000, use 1, tariff 0: 15,000 / 35,040 = 0.428. Worst: none, 0.25, 0.30: 3.425 + 0.2535."""
     wide = machine(
