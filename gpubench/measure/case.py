@@ -219,6 +219,7 @@ def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadl
             break
         seen.loss_curve.append(work.edge_loss(step(index), index))
     hardware.drop_workspaces()  # of the stream of these steps: a graph has one of its own
+    hardware.drop_cache()  # with what cuDNN's trials took: it took what was free, and no step needs it
     hardware.reset_peak_memory()
     context.phase(execution.facts.preparation or "first steps")
     in_time(deadline_s)

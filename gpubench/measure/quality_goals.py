@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from gpubench.errors import MisuseError
+from gpubench.files import TABLE_BYTES, read_bytes
 from gpubench.models.quality import Metric
 from gpubench.shipped import package_path
 
@@ -70,7 +71,9 @@ def digits() -> Arrays:
     """
     import numpy as np
 
-    lines = gzip.decompress(package_path("data/digits.csv.gz").read_bytes()).decode("ascii").split()
+    lines = (
+        gzip.decompress(read_bytes(package_path("data/digits.csv.gz"), TABLE_BYTES)).decode("ascii").split()
+    )
     rows = np.array([line.split(",") for line in lines], dtype=np.uint8)
     return np.ascontiguousarray(rows[:, :-1].reshape(-1, 8, 8)), np.ascontiguousarray(rows[:, -1])
 

@@ -210,13 +210,14 @@ def _measured(allowance: ClassAllowance, measured: MeasuredMemory) -> _Figures:
     """What was read stands as it is; what was not is what the allocator and the driver add to it.
 
     That differs little within one model. A context read on another class of card is exchanged for one of
-    this.
+    this. What was read above what the allocator usually adds is cache, which it hands back where another card
+    has less: it is no need of the step.
     """
     spread = math.exp(allowance.half_width_within)
     peak = measured.allocated_bytes
     reserved = Interval(allowance.factor * peak, peak, allowance.factor * peak * spread)
     if measured.reserved_bytes is not None:
-        held = measured.reserved_bytes
+        held = min(measured.reserved_bytes, allowance.factor * peak * spread)
         reserved = Interval(held, held, held)
     assert reserved.value is not None
     assert reserved.low is not None
@@ -227,8 +228,8 @@ def _measured(allowance: ClassAllowance, measured: MeasuredMemory) -> _Figures:
     )
     if measured.device_bytes is not None and measured.card_class is not None:
         other = load_allowance().classes[measured.card_class]
-        least = measured.reserved_bytes or peak
-        used = max(least, measured.device_bytes + overhead - other.overhead_bytes)
+        least, most = reserved.low, (overhead + reserved.value) * spread
+        used = min(max(least, measured.device_bytes + overhead - other.overhead_bytes), most)
         moved = abs(overhead - other.overhead_bytes) / 2
         moved += 0.0 if measured.same_card else OTHER_CARD_BYTES
         device = Interval(used, max(least, used - moved), used + moved)
@@ -246,8 +247,8 @@ def _estimated(allowance: ClassAllowance, held: Held, gpu_count: int) -> _Figure
     device = device_bytes(allowance, peak + apart)
     low = least * (1 - TRACE_SHARE) * peak
     return _Figures(
-        Interval(peak, low, most * allowance.factor * peak * spread),
-        Interval(reserved, low, most * reserved * spread),
+        Interval(peak, low, most * allowance.factor * peak * spread + WORKSPACE_BYTES),
+        Interval(reserved, low, most * reserved * spread + WORKSPACE_BYTES),
         Interval(
             device,
             device_bytes(allowance, least * (peak + apart)) / spread,

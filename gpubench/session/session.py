@@ -276,7 +276,8 @@ def _measure(
             before, state = state, _so_far(with_measurement(state, measurement), prepared, launcher)
             _note(prepared.root, before, measurement, state)
             _save(prepared.root, state, held)
-        for row in map(launcher.train_to_quality, prepared.plan.quality):
+        for planned in prepared.plan.quality:
+            row = launcher.train_to_quality(planned)
             state = _so_far(msgspec.structs.replace(state, quality=(*state.quality, row)), prepared, launcher)
             _save(prepared.root, state, held)
         launcher.close()

@@ -37,6 +37,9 @@ def executed(make_run, monkeypatch, tmp_path):
             def __init__(self, plan, device, on_event, control, **more):
                 self.micro = []
 
+            def close(self):
+                pass
+
             def run(self, record):
                 for each, step_s in cases.items():
                     rounds = tuple(Round(steps=4, wall_s=4 * step_s, loss=2 - 0.01 * i) for i in range(24))

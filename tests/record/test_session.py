@@ -30,7 +30,7 @@ class Net(nn.Module):
         super().__init__()
         self.layer = nn.Linear(8, 4)
     def forward(self, x):
-        if len(x) > 4:  # the trace takes 2 and 4 samples
+        if len(x) == 8:  # the trace takes 2, 4 and far more samples
             raise ValueError("mine")
         return self.layer(x)
 

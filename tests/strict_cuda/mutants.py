@@ -303,6 +303,14 @@ MUTANTS = (
         killer="test_failures.py::test_nothing_of_a_case_is_left_on_the_device",
     ),
     Mutant(
+        name="what was tried before the steps stays in the cache",
+        file=CASE,
+        old="    hardware.drop_cache()  # with what cuDNN's trials took: it took what was free, and no step needs it\n",
+        new="",
+        misleads="memory that only cuDNN's trials took is told as need of the step",
+        killer="test_capture.py::test_what_was_tried_before_the_steps_is_no_memory_of_theirs",
+    ),
+    Mutant(
         name="what the check of a graph took stays in the cache",
         file=CASE,
         old="        hardware.drop_cache()  # what the check took beside the graph is no memory of the step\n",

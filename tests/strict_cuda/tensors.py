@@ -269,7 +269,7 @@ class Device:
                 )
 
     def _prepare_library(self, kind: Kind, tensors: list[Tensor]) -> None:
-        """Take what cuDNN and cuBLAS take before they compute."""
+        """Take what cuDNN and cuBLAS take before they compute: see the two."""
         if "convolution" in kind.name and "backward" not in kind.name:
             self._try_algorithms(tensors)
         if kind.name in _PRODUCTS:
@@ -305,7 +305,10 @@ class Device:
             self.recorder.workspaces[number] = self._workspaces[number]
 
     def has_workspaces(self, those: dict[int, memory.Block]) -> bool:
-        """Whether the workspaces that kernels were captured with are still those of their streams."""
+        """Whether the workspaces that kernels were captured with are still those of their streams.
+
+        Source: docs/source/notes/cuda.rst, "CUDA Graphs": a graph keeps the addresses that its kernels were given.
+        """
         return those.items() <= self._workspaces.items()
 
     def clear_workspaces(self) -> None:

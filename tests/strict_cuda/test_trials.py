@@ -6,13 +6,15 @@ import msgspec
 import pytest
 import torch
 
-from gpubench.cuda_check.plan import AMOUNTS, STEPS, make_plan
+from gpubench.cuda_check.plan import AMOUNTS, STEPS, _build_s, _search_s, make_plan
 from gpubench.executions import OF_TORCH
 from gpubench.measure import guards, proofs
 from gpubench.measure.batch_trial import try_batch
+from gpubench.measure.estimate import FIRST_CASE_S
 from gpubench.measure.messages import Prove, TryBatch
 from gpubench.measure.step import Work
 from gpubench.models import Execution, Precision, Status
+from gpubench.profile import load_profiles
 from gpubench.readings import h200_readings
 from strict_cuda.conftest import BRIEF
 from strict_cuda.machine import Fault, Machine
@@ -117,4 +119,9 @@ def test_a_proof_on_an_h200_takes_what_the_plan_gives_it(make_gpu, what):
     assert done.status is Status.OK, done.traceback
     took_s = (gpu.machine.now_ns - began_ns) * 1e-9
     expected_s = make_plan(gpu.profile).expected_s[what]
+    if (
+        what == "clock"
+    ):  # the first in its process: what is built, loaded and searched once has no kernel here
+        vgg16 = load_profiles()["vgg16"]
+        expected_s -= FIRST_CASE_S + _build_s(vgg16) + _search_s(vgg16)
     assert 0.6 * expected_s < took_s < expected_s

@@ -416,8 +416,8 @@ def test_a_batch_beyond_all_that_could_be_traced_is_told_with_a_wider_bound() ->
     inside, beyond = (need_of(profile, case, CardClass.HBM) for case in cases)
     assert inside.not_linear is None
     assert "16" in beyond.not_linear
-    widths = [need.allocated.high / need.allocated.value for need in (inside, beyond)]
-    assert widths[1] == pytest.approx(2 * widths[0])
+    highest = [need.allocated.high - WORKSPACE_BYTES for need in (inside, beyond)]
+    assert highest[1] / beyond.allocated.value == pytest.approx(2 * highest[0] / inside.allocated.value)
 
 
 def test_batches_that_numpy_makes_are_not_made_large_for_a_trace() -> None:
@@ -769,11 +769,11 @@ def test_measured_figures_replace_the_model_each_its_own() -> None:
     profile = load_profiles()["resnet50"]
     case = case_of(profile, TaskKind.TRAIN, Precision.FP32, 64)
     measured = MeasuredMemory(
-        allocated_bytes=5 * GIB, reserved_bytes=7 * GIB, device_bytes=8 * GIB, card_class=CardClass.HBM
+        allocated_bytes=6.5 * GIB, reserved_bytes=7 * GIB, device_bytes=8 * GIB, card_class=CardClass.HBM
     )
     here, there = (need_of(profile, case, of, measured=measured) for of in (CardClass.HBM, CardClass.GDDR))
     assert here.basis is MemoryBasis.MEASURED
-    assert [f.value for f in (here.allocated, here.reserved, here.device)] == [5 * GIB, 7 * GIB, 8 * GIB]
+    assert [f.value for f in (here.allocated, here.reserved, here.device)] == [6.5 * GIB, 7 * GIB, 8 * GIB]
     assert here.device.low == here.device.high == 8 * GIB
     assert there.reserved == here.reserved
     assert there.device.value < here.device.value, "a context takes less there"
@@ -781,9 +781,27 @@ def test_measured_figures_replace_the_model_each_its_own() -> None:
     apart = need_of(profile, case, CardClass.HBM, measured=msgspec.structs.replace(measured, same_card=False))
     assert apart.device.low < 8 * GIB < apart.device.high < 9 * GIB
     without = need_of(
-        profile, case, CardClass.HBM, measured=MeasuredMemory(allocated_bytes=5 * GIB, reserved_bytes=7 * GIB)
+        profile,
+        case,
+        CardClass.HBM,
+        measured=MeasuredMemory(allocated_bytes=6.5 * GIB, reserved_bytes=7 * GIB),
     )
     assert without.device.low > 7 * GIB
+
+
+def test_cache_that_was_read_beside_a_peak_is_no_need() -> None:
+    """An H100 read 7.8 GiB of tensors, 13.6 reserved and 14.5 in use: cuDNN's trials had taken what was free."""
+    profile = load_profiles()["vgg16"]
+    case = case_of(profile, TaskKind.TRAIN, Precision.FP32, 64)
+    read = MeasuredMemory(
+        allocated_bytes=7.8 * GIB,
+        reserved_bytes=13.6 * GIB,
+        device_bytes=14.5 * GIB,
+        card_class=CardClass.HBM,
+    )
+    need = need_of(profile, case, CardClass.HBM, measured=read)
+    assert need.reserved.high < 9.1 * GIB
+    assert need.device.high < 11.2 * GIB
 
 
 def test_a_measured_peak_replaces_the_model() -> None:
