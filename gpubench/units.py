@@ -93,10 +93,20 @@ def format_duration(seconds: float | None) -> str:
     return f"{format_number(seconds * 1e6)} µs"
 
 
+LEAST_USD = 0.0001
+"""Money below this is not told apart."""
+
+
 def format_usd(value: float | None) -> str:
-    """Format money: two decimals from a dollar up, three significant digits below."""
+    """Format money: two decimals from a dollar up, three significant digits below, to a hundredth of a cent.
+
+    >>> format_usd(0.0000360)
+    'under $0.0001'
+    """
     if value is None or not math.isfinite(value):
         return UNKNOWN
+    if 0 < abs(value) < LEAST_USD:
+        return f"under ${LEAST_USD}"
     return f"${value:,.2f}" if abs(value) >= 1 or value == 0 else f"${format_number(value)}"
 
 

@@ -24,6 +24,7 @@ from gpubench import units
         (units.format_duration(100000), "27.8 h"),
         (units.format_usd(0.13), "$0.130"),
         (units.format_usd(53.52), "$53.52"),
+        (units.format_usd(0.000036), "under $0.0001"),
         (units.format_percent(0.0213), "2.1 %"),
         (units.count(1, "thread"), "1 thread"),
     ],

@@ -12,6 +12,7 @@ from gpubench.labels import gpu_name, gpus, gpus_of, price_of
 from gpubench.models import (
     BuyOrRent,
     Case,
+    Choice,
     Decision,
     Estimate,
     FindingKind,
@@ -21,6 +22,7 @@ from gpubench.models import (
     SortedBy,
     Sureness,
 )
+from gpubench.offers.dates import STALE_AFTER_DAYS
 from gpubench.recommend.chances import NEAR
 from gpubench.recommend.economics import SECONDS_PER_HOUR, train_hours
 from gpubench.recommend.own_devices import CPU_KEY
@@ -250,7 +252,8 @@ def _advice(ranking: Ranking) -> str:
         return ""
     if prices_decide(decision):
         age = count(decision.choice.price_age_days or 0, "day")
-        return f"Refresh the prices first (gpubench offers refresh): they decide, and this one is {age} old."
+        how = todays_price(decision.choice)
+        return f"Refresh the prices first ({how}): they decide, and this one is {age} old."
     found = decision.finding_out
     if found is None or not found.is_advised:
         return ""
@@ -259,10 +262,21 @@ def _advice(ranking: Ranking) -> str:
 
 
 def prices_decide(decision: Decision | None) -> bool:
-    """Return whether today's prices would make the choice much surer, before anything is measured."""
+    """Return whether today's prices would make the choice much surer, and that of the choice is old."""
     if decision is None or decision.sureness is None or decision.sureness_at_these_prices is None:
         return False
-    return decision.sureness_at_these_prices.p_best - decision.sureness.p_best > PRICES_DECIDE
+    is_old = (decision.choice.price_age_days or 0) > STALE_AFTER_DAYS
+    return is_old and decision.sureness_at_these_prices.p_best - decision.sureness.p_best > PRICES_DECIDE
+
+
+def todays_price(choice: Choice) -> str:
+    """Return what tells the price of today: the command only where it reads that provider."""
+    if choice.source == "own":
+        return "ask a seller"
+    # Only where a price is old: the sources take time to load.
+    from gpubench.offers.refresh import is_refreshed
+
+    return "gpubench offers refresh" if is_refreshed(choice.provider) else "see the provider's page"
 
 
 def _rivals(leading: Sequence[RankedOffer]) -> list[str]:

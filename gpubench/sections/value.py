@@ -38,7 +38,12 @@ from gpubench.recommend.verdict import caution, sureness_note
 from gpubench.recommend.words import batches_of, gpus_needed
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
-from gpubench.sections.verdict import after_the_headline, gpus_and_where, winners_in_full
+from gpubench.sections.verdict import (
+    after_the_headline,
+    beside_the_card,
+    gpus_and_where,
+    winners_in_full,
+)
 from gpubench.sections.words import (
     basis_words,
     cases_words,
@@ -97,7 +102,7 @@ def _render(data: ReportData) -> Block | None:
         left = f"The first {len(shown)} of {len(rows):,} offers; the others are in the raw data"
         caption = f"All {len(shown)} offers" if len(shown) == len(rows) else left
         parts.append(offers(data, ranking, shown, caption, filters=_filters(data, shown)))
-        if others := _other_work(ranking):
+        if others := [*beside_the_card(ranking), *_other_work(ranking)]:
             parts.append(Bullets(items=tuple(others)))
         brief = _brief(data, ranking)
     else:
@@ -143,6 +148,7 @@ def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
     if one_a_gpu and ranking.offer_count is not None:
         legend.insert(0, f"One row a GPU, its best offer; --all-offers lists all {ranking.offer_count:,}.")
     notes = [
+        *beside_the_card(ranking),
         *after_the_headline(ranking),
         *_other_work(ranking),
         *(plain(note, 400) for note in ranking.notes if note != caution(ranking)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from gpubench.blocks.block import Block
@@ -19,6 +19,7 @@ from gpubench.models import (
     RankedOffer,
     Ranking,
 )
+from gpubench.offers.dates import STALE_AFTER_DAYS
 from gpubench.recommend.verdict import (
     CAUTION,
     MOST_WORDS,
@@ -27,6 +28,7 @@ from gpubench.recommend.verdict import (
     caution,
     prices_decide,
     sureness_words,
+    todays_price,
     word_count,
 )
 from gpubench.sections.data import ReportData
@@ -46,6 +48,9 @@ from gpubench.units import (
 SENTENCES = re.compile(r"(?<=\.)\s+(?=[A-Z])")
 """Where one sentence of a verdict ends and the next begins."""
 
+LEAST_OF_A_PURCHASE = 0.001
+"""Share of what hardware costs; for a job that takes less of it, owning is not named on the card."""
+
 MOST_REGIONS = 4
 """Regions of an offer that are named; JSON has them all."""
 
@@ -58,7 +63,7 @@ def _render(data: ReportData) -> Block:
         return Block(title="The answer", parts=(headline, *measured), brief=(headline,))
     text = _headline(data.ranking, _sentences(data.ranking))
     headline = Paragraph(text=text, tone="headline")
-    card = _within(MOST_WORDS - word_count(text), [*_facts(data.ranking)])
+    card, _ = _card(data.ranking)
     facts = tuple(fact for fact in card if fact.term in _OF_THE_CHOICE)
     beside = tuple(fact for fact in card if fact.term not in _OF_THE_CHOICE)
     below: list[Part] = [Facts(rows=beside, prominent=True)] if beside else []
@@ -69,26 +74,43 @@ def _render(data: ReportData) -> Block:
     )
 
 
-_OF_THE_CHOICE = ("By", "Job", "How sure", "Runner-up")
+_OF_THE_CHOICE = ("By", "Job", SURENESS, "Runner-up")
 """Facts of the offer that the headline names, and of the one it is held against."""
 
 
-def _within(most_words: int, facts: Sequence[Fact]) -> list[Fact]:
-    """Return the facts that there is room for, the first ones first; the others stand below the card anyway.
+_FIRST_OF_ALL = ("By", "Job", SURENESS, CAUTION)
+"""Facts that have room before any other."""
+
+_IN_FULL = ("Best cloud", "Best marketplace", "Or own")
+"""Facts that ``winners_in_full`` says with more beside them."""
+
+
+def _card(ranking: Ranking) -> tuple[list[Fact], list[Fact]]:
+    """Part the facts into those that there is room for, in their order, and those that are cut or left out.
 
     A detail goes before a whole fact does.
     """
-    kept: list[Fact] = []
-    left = most_words
-    for fact in facts:
-        shorter = replace(fact, detail="")
-        for each in (fact, shorter):
+    facts = list(_facts(ranking))
+    left = MOST_WORDS - word_count(_headline(ranking, _sentences(ranking)))
+    kept: dict[str, Fact] = {}
+    for fact in sorted(facts, key=lambda fact: fact.term not in _FIRST_OF_ALL):
+        for each in (fact, replace(fact, detail="")):
             words = word_count(f"{each.term} {each.value} {each.detail}")
             if words <= left:
-                kept.append(each)
+                kept[fact.term] = each
                 left -= words
                 break
-    return kept
+    card = [kept[fact.term] for fact in facts if fact.term in kept]
+    return card, [fact for fact in facts if kept.get(fact.term) != fact]
+
+
+def beside_the_card(ranking: Ranking) -> list[str]:
+    """Return what found no room on the card, and is not among the winners in full."""
+    return [
+        f"{fact.term}: {fact.value}{f' ({fact.detail})' if fact.detail else ''}."
+        for fact in _card(ranking)[1]
+        if fact.term not in _IN_FULL
+    ]
 
 
 def _sentences(ranking: Ranking) -> list[str]:
@@ -106,9 +128,17 @@ def _headline(ranking: Ranking, sentences: list[str]) -> str:
         return sentences[0]
     choice = ranking.decision.choice
     if choice.source == "own":
-        return f"Own {_offered(choice)}."
+        return f"Own {_offered(choice)}{_old_price(choice)}."
     conditions = ", ".join(_conditions(choice))
     return f"Rent {_offered(choice)}{f' ({conditions})' if conditions else ''}."
+
+
+def _old_price(choice: Choice) -> str:
+    """How old the price of cards to buy is, where it is old."""
+    age = choice.price_age_days
+    if choice.purchase_usd is None or age is None or age <= STALE_AFTER_DAYS:
+        return ""
+    return f" (price {count(age, 'day')} old)"
 
 
 def _facts(ranking: Ranking) -> Iterator[Fact]:
@@ -118,31 +148,30 @@ def _facts(ranking: Ranking) -> Iterator[Fact]:
         yield Fact(term="By", value=merit, detail=f"{_basis(head)}, {plain(head.offer.price_date, 20)}")
         return
     choice = decision.choice
-    doubts = [*_at_its_own_batch(head), *_doubtful_memory(choice)]
-    yield Fact(term="Job", value=_job(ranking, decision), detail="; ".join([_basis(head), *doubts]))
+    about = [_basis(head), *_at_its_own_batch(head), _fits(choice)]
+    yield Fact(term="Job", value=_job(ranking, decision), detail="; ".join(about))
     if decision.sureness is not None:
         yield Fact(term=SURENESS, value=sureness_words(ranking.sorted_by, decision.sureness))
+    if decision.runner_up is not None:
+        changes = [_change(each, own=choice.source == "own") for each in decision.changes[:1]]
+        yield Fact(term="Runner-up", value=_rival(decision.runner_up), detail="".join(changes))
     yield from _first(ranking)
     yield from _winners(ranking)
-    if decision.runner_up is not None and _key(decision.runner_up) not in _named_already(decision):
-        changes = [_change(each, own=choice.source == "own") for each in decision.changes[:1]]
-        yield Fact(term="Runner-up", value=_winner(decision.runner_up), detail="".join(changes))
-
-
-def _named_already(decision: Decision) -> set[tuple[object, ...]]:
-    """The winners of each source: a runner-up that is one of them is not named twice."""
-    winners = (decision.best_cloud, decision.best_marketplace, decision.best_to_own)
-    return {_key(each) for each in winners if each is not None}
 
 
 def _first(ranking: Ranking) -> Iterator[Fact]:
     """What to do or to read before paying: a doubt that decides, else what would make the choice surer."""
     sentence = caution(ranking).rstrip(".")
-    if prices_decide(ranking.decision) and not sentence.startswith(CAUTION):
-        age = 0 if ranking.decision is None else ranking.decision.choice.price_age_days
-        yield Fact(term="Old prices", value=f"{count(age or 0, 'day')}: gpubench offers refresh")
-    elif sentence:
-        yield Fact(term="First", value=sentence.removeprefix(f"{CAUTION}: "))
+    decision = ranking.decision
+    if sentence.startswith(CAUTION):
+        yield Fact(term=CAUTION, value=sentence.removeprefix(f"{CAUTION}: "))
+    elif decision is not None and prices_decide(decision):
+        age = count(decision.choice.price_age_days or 0, "day")
+        yield Fact(term="Old prices", value=f"{age}: {todays_price(decision.choice)}")
+    elif sentence and decision is not None and decision.finding_out is not None:
+        found = decision.finding_out
+        saved, paid = format_usd(found.saving_usd), format_usd(found.cost_usd)
+        yield Fact(term="First", value=f"measure {gpu_name(found.gpu_key)}: saves {saved} for {paid}")
 
 
 def _job(ranking: Ranking, decision: Decision) -> str:
@@ -161,11 +190,6 @@ def _basis(row: RankedOffer) -> str:
 def _at_its_own_batch(row: RankedOffer) -> list[str]:
     """That batches are not equal, where each GPU has its own largest."""
     return ["at its largest batch"] if row.estimate.batch_choice == "largest" else []
-
-
-def _doubtful_memory(choice: Choice) -> list[str]:
-    """What is not sure to fit; how much is spare stands with the winners."""
-    return [] if choice.fits_memory else [_fits(choice)]
 
 
 def _fits(choice: Choice) -> str:
@@ -188,29 +212,54 @@ def _change(change: Change, *, own: bool) -> str:
 
 
 def _winners(ranking: Ranking) -> Iterator[Fact]:
-    """The best of each source beside the choice, and of what was measured where that is not the choice."""
+    """The best of each source and of what was measured, unless it is the choice or the runner-up."""
     decision = ranking.decision
     if decision is None:
         return
+    named = {_key(each) for each in (decision.choice, decision.runner_up) if each is not None}
     measured = next((each for each in decision.by_gpu if each.basis == "measured"), None)
-    if measured is not None and measured.gpu_key != decision.choice.gpu_key:
+    is_chosen = measured is None or measured.gpu_key == decision.choice.gpu_key
+    if measured is not None and not is_chosen and _key(measured) not in named:
         yield Fact(term="Best you measured", value=_beside(measured))
     for term, winner in (
         ("Best cloud", decision.best_cloud),
         ("Best marketplace", decision.best_marketplace),
-        ("Or own", decision.best_to_own),
+        ("Or own", None if _is_for_more_work(decision.best_to_own) else decision.best_to_own),
     ):
-        if winner is not None and _key(winner) != _key(decision.choice):
-            yield Fact(term=term, value=_beside(winner))
+        if winner is not None and _key(winner) not in named:
+            yield Fact(term=term, value=f"{_beside(winner)}{_if_bought(winner)}")
+
+
+def _is_for_more_work(choice: Choice | None) -> bool:
+    """Whether the job is so small a share of the life of a machine that nobody buys it for that."""
+    if choice is None or choice.cost_usd is None or choice.purchase_usd is None:
+        return False
+    return choice.cost_usd < LEAST_OF_A_PURCHASE * choice.purchase_usd
+
+
+def _if_bought(choice: Choice) -> str:
+    """What must be paid and done for the cost of a job to hold: ": $1,450 first, if busy 50 %"."""
+    if choice.source != "own" or choice.purchase_usd is None:
+        return ""
+    return f": ${choice.purchase_usd:,.0f} first{_if_busy(choice)}"
+
+
+def _if_busy(choice: Choice) -> str:
+    """At what use an hour of work costs what it does; the terms of owning end with it: "3 years at 50 %"."""
+    _, at, busy = plain(choice.instance, 80).rpartition(" at ")
+    return f", if busy {busy}" if at else ""
 
 
 def _key(choice: Choice) -> tuple[object, ...]:
     return (choice.source, choice.provider, choice.instance, choice.gpu_key, choice.gpu_count)
 
 
-def _winner(choice: Choice) -> str:
+def _rival(choice: Choice) -> str:
+    """Like a winner; hardware with what is paid for it."""
+    if choice.source != "own" or choice.purchase_usd is None:
+        return _beside(choice)
     cost = "" if choice.cost_usd is None else f", {format_usd(choice.cost_usd)}"
-    return f"{gpus_and_where(choice)}{cost}"
+    return f"{gpus(choice.gpu_key, choice.gpu_count)} for ${choice.purchase_usd:,.0f}{cost}"
 
 
 def gpus_and_where(choice: Choice) -> str:
@@ -270,7 +319,7 @@ def _in_full(choice: Choice) -> str:
     dated = f"{plain(choice.price_date, 20)}{age}"
     if choice.source == "own":
         paid = "" if choice.purchase_usd is None else f"{_paid(choice)} ({dated}), "
-        price = f"{what}, {paid}{format_usd(choice.price_usd_per_hour)} an hour of work"
+        price = f"{what}, {paid}{format_usd(choice.price_usd_per_hour)} an hour of work{_if_busy(choice)}"
     else:
         label = _LABELS[choice.price_label]
         asked = "" if choice.is_expected_as_listed else f" of {format_usd(choice.price_usd_per_hour)}"

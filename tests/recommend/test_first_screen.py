@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from gpubench import rank
+from gpubench.blocks.parts import Bullets
 from gpubench.cli.app import app
 from gpubench.errors import MisuseError
 from gpubench.recommend.verdict import MOST_WORDS, word_count
+from gpubench.sections import value, verdict
+from gpubench.sections.data import of_ranking
 
 from .builders import lines_before_the_table
 
@@ -35,6 +41,47 @@ def test_the_verdict_as_printed_is_short(words):
     above = "\n".join(shown.splitlines()[: lines_before_the_table(shown)])
     assert 20 < word_count(above) <= MOST_WORDS
     assert "How sure" in above
+    assert re.search(r"fits(?: on \d+ with FSDP)?,\s+[\d.]+\s+[GM]iB\s+spare", above)
+
+
+def test_the_runner_up_and_what_would_make_it_the_choice_stand_after_how_sure_it_is():
+    lines = screen("resnet50").splitlines()
+    at = next(i for i, line in enumerate(lines) if line.split()[:2] == ["How", "sure"])
+    assert re.search(r"Runner-up .*\(better above \$[\d.]+/h\)", lines[at + 1])
+
+
+def test_what_finds_no_room_on_the_card_stands_below_the_table():
+    found = rank("resnet50", draws=50)
+    decision = msgspec.structs.replace(found.decision, unfitted="a doubt " * 7)
+    data = of_ranking(msgspec.structs.replace(found, decision=decision))
+    card = verdict.SECTION.render(data).brief[-1]
+    terms = [fact.term for fact in card.rows]
+    assert "Caution" in terms, "a doubt that decides has room first"
+    assert "Runner-up" not in terms
+    table = value.SECTION.render(data)
+    for parts in (table.brief, table.parts):
+        (below,) = [part for part in parts if isinstance(part, Bullets)]
+        assert re.match(r"Runner-up: .* \(better above .*/h\)\.", below.items[0])
+
+
+def test_owning_is_named_with_what_it_takes_and_not_for_a_job_of_a_moment():
+    found = rank(draws=50)
+    own = found.decision.best_to_own
+    facts = {fact.term: fact.value for fact in verdict._winners(found)}
+    assert f"${own.purchase_usd:,.0f} first, if busy 50 %" in facts["Or own"]
+    small = msgspec.structs.replace(own, cost_usd=0.000036)
+    decision = msgspec.structs.replace(found.decision, best_to_own=small)
+    of_a_moment = msgspec.structs.replace(found, decision=decision)
+    assert [fact.term for fact in verdict._winners(of_a_moment)] == [
+        each for each in facts if each != "Or own"
+    ]
+
+
+def test_old_prices_of_cards_to_buy_tell_their_age():
+    first = screen("--max-purchase-usd", "3000").splitlines()[0]
+    age = rank(max_purchase_usd=3000, draws=50).decision.choice.price_age_days
+    assert age > 30
+    assert f"(price {age} days old)" in first
 
 
 def test_deadline_and_budget_act_on_the_default_job():

@@ -505,12 +505,29 @@ def test_what_speaks_against_the_price_of_the_choice_reaches_its_row_and_the_not
 
 
 def test_old_prices_that_decide_are_to_be_refreshed_first():
-    old = [offer(H100, 2.0, price_date="2024-11-20"), offer(A100, 1.2, price_date="2024-11-20")]
-    ranking = rank_of(old, {H100: 3000.0, A100: 1500.0}, samples=1e9, width=1.02)
-    verdict = ranking.verdict
-    assert "gpubench offers refresh" in verdict
-    assert "730 days old" in verdict
+    ranking = with_deciding_prices("verda", "2024-11-20")
+    assert "gpubench offers refresh" in ranking.verdict
+    assert "730 days old" in ranking.verdict
     assert not any("days old" in note for note in ranking.notes), "said once"
+
+
+def with_deciding_prices(provider, price_date):
+    first = offer(H100, 2.0, price_date=price_date, provider=provider)
+    other = offer(A100, 1.2, price_date="2024-11-20")
+    ranking = rank_of([first, other], {H100: 3000.0, A100: 1500.0}, samples=1e9, width=1.02)
+    assert ranking.rows[0].offer.provider == provider
+    return ranking
+
+
+def test_old_prices_that_no_source_reads_name_no_command():
+    ranking = with_deciding_prices("lium", "2024-11-20")
+    assert "see the provider's page" in ranking.verdict
+    assert "gpubench offers refresh" not in ranking.verdict
+
+
+@pytest.mark.parametrize("price_date", ["2026-11-20", "2026-11-19"])
+def test_a_price_of_these_days_needs_no_refresh(price_date):
+    assert "Refresh the prices" not in said(with_deciding_prices("verda", price_date))
 
 
 def test_a_frame_has_the_same_columns_as_the_json():
