@@ -445,7 +445,9 @@ def _is_run_name(name: str) -> bool:
 def run_files(root: Path, on_problem: Callable[[str], None]) -> Iterator[Path]:
     """Every run file of a results folder or of any folder of runs; links are not followed.
 
-    A folder that cannot be listed is named to ``on_problem``: its runs must not be missing in silence.
+    A folder inside that has ``runs`` of its own is another results folder, such as the example in this
+    project's: its runs are nobody's here until it is named. A folder that cannot be listed is named to
+    ``on_problem``: its runs must not be missing in silence.
     """
 
     def report(error: OSError) -> None:
@@ -453,7 +455,7 @@ def run_files(root: Path, on_problem: Callable[[str], None]) -> Iterator[Path]:
             on_problem(f"cannot list {error.filename}: {cause_of(error)}")
 
     for folder, names, paths in os.walk(_top(root), onerror=report, followlinks=False):
-        names.sort()
+        names[:] = sorted(name for name in names if not _has_runs(Path(folder, name)))
         for name in sorted(paths):
             if name.endswith(".json") and not name.startswith("."):
                 yield Path(folder) / name

@@ -381,6 +381,14 @@ def test_a_run_id_that_is_no_file_name_is_refused(tmp_path, make_run, run_id):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_runs_of_a_results_folder_inside_are_not_taken_for_ones_own(tmp_path, make_run):
+    """As in a fresh checkout, whose results folder holds an example and no run yet."""
+    store.write_run(tmp_path / "example", make_run())
+    assert store.read_runs(tmp_path).runs == ()
+    for named in (tmp_path / "example", tmp_path / "example" / "runs"):
+        assert len(store.read_runs(named).runs) == 1
+
+
 def test_a_gpu_key_that_is_no_folder_name_goes_to_unknown(tmp_path, make_run):
     run = make_run()
     device = msgspec.structs.replace(run.device, gpu_key="../../etc")
