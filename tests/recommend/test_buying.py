@@ -317,6 +317,9 @@ def test_the_first_line_says_what_to_buy_whether_new_or_used_and_for_how_much(mo
     with pytest.raises(SystemExit):
         main()
     shown = capsys.readouterr().out
-    assert re.match(r"Own [12]x RTX [\w ]+ \((new|used)\) with a host for \$[12],\d{3}\.\n", shown)
+    assert re.match(
+        r"Own [12]x RTX [\w ]+ \((new|used)\) with a host for \$[12],\d{3}( \(price \d+ days old\))?\.\n",
+        shown,
+    )
     assert "What the sum buys, best first" in shown
     assert "$1,000 for the machine around the cards" in " ".join(shown.split())

@@ -154,7 +154,12 @@ def test_an_error_that_sticks_ends_the_case_and_its_process_with_its_own_words(m
 
 
 def test_a_process_that_cannot_hand_its_memory_back_keeps_its_figure_and_ends(make_gpu):
-    fault = Fault("empty_cache", lambda: RuntimeError("CUDA error: unspecified launch failure"), sticky=True)
+    fault = Fault(
+        "empty_cache",
+        lambda: RuntimeError("CUDA error: unspecified launch failure"),
+        after=1,  # the first empties what was tried before the steps
+        sticky=True,
+    )
     done = make_gpu(machine(faults=[fault])).measure("cnn")
     assert done.status is Status.OK
     assert done.spent
