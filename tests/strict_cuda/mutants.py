@@ -327,14 +327,6 @@ MUTANTS = (
         killer="test_capture.py::test_a_graph_has_the_same_peak_whatever_was_captured_before_it",
     ),
     Mutant(
-        name="what eager steps have cached lies beside the steps before a capture",
-        file=EXECUTION,
-        old="    torch.cuda.empty_cache()\n    side = torch.cuda.Stream()\n",
-        new="    side = torch.cuda.Stream()\n",
-        misleads="a graph is said to reserve nearly twice what it takes",
-        killer="test_capture.py::test_the_steps_before_a_capture_do_not_lie_beside_what_eager_steps_have_cached",
-    ),
-    Mutant(
         name="the collector does not run before the cache is emptied",
         file=HARDWARE,
         old="        gc.collect()\n",
