@@ -231,6 +231,7 @@ def test_too_many_rows_are_refused(write_table, monkeypatch):
         read_own(write_table(*({"instance": str(n)} for n in range(4))))
 
 
+@pytest.mark.timing  # a ratio of times, which a busy machine moves
 def test_a_hundred_thousand_offers_are_read_in_linear_time(write_table):
     """In CPU time, and beside the library that takes the file apart: so it is judged alike on any machine."""
 
