@@ -230,6 +230,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         train_flops_per_sample: Forward and both backward products [FLOP]: the model's own arithmetic. Frozen
             weights have no gradient product; what is computed again is in ``train`` alone.
         saved_bytes_per_sample: Activations kept for the backward pass, at fp32 [B].
+        saved_bytes_per_pair: Their growth with the square of the batch; told where ``memory`` is empty [B].
         batches: Default batches: small, main, large.
         train, infer: Operators of one training step and one forward pass.
         summary: What the model is, in a few words.
@@ -275,6 +276,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
     is_run: bool = True
     tokens_per_sample: int | None = None
     decode: DecodeWork | None = None
+    saved_bytes_per_pair: float = 0.0
     variants: tuple[WorkloadProfile, ...] = ()
 
     def at(self, recipe: Recipe) -> WorkloadProfile | None:

@@ -381,12 +381,13 @@ def _formula(profile: WorkloadProfile, case: Case, accumulate: int = 1) -> Held:
     per_sample = _activation_bytes(profile, case) + BATCH_COUNT * FP32_BYTES * math.prod(profile.sample_shape)
     half = case.precision.is_amp or size < FP32_BYTES
     saved = case.batch_size * profile.saved_bytes_per_sample * (0.5 if half else 1.0) if train else 0.0
+    pairs = case.batch_size**2 * profile.saved_bytes_per_pair  # in float32: a loss is
     return Held(
         weights=weights * share,
         gradients=gradients * share,
         optimizer=states * share,
-        saved=saved,
-        transient=case.batch_size * per_sample - saved + copies,
+        saved=saved + pairs,
+        transient=case.batch_size * per_sample - saved + (1 + GRADIENT_SHARE) * pairs + copies,
         least=1 / UNTRACED_LOW_FACTOR,
         most=UNTRACED_FACTOR,
     )

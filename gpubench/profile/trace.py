@@ -96,7 +96,22 @@ def trace_workload(workload: Workload, variants_s: float = math.inf) -> Traced:
     memory, memory_untraced = _memory(workload, variants_s)
     memory = tuple(_quantized(step, traced.profile) for step in memory)
     profile = msgspec.structs.replace(traced.profile, memory=memory, memory_untraced=memory_untraced)
+    if memory_untraced is not None:
+        profile = msgspec.structs.replace(profile, saved_bytes_per_pair=_saved_bytes_per_pair(workload))
     return Traced(profile, traced.why_on_cpu)
+
+
+def _saved_bytes_per_pair(workload: Workload) -> float:
+    """Return what saved activations grow by with the square of the batch [B], as a contrastive loss does.
+
+    Three batches of a parabola, whose line is what ``saved_bytes_per_sample`` says; of a step that was traced
+    the trace of a large batch tells it. Shrinking is no growth.
+    """
+    below, above = _BATCHES
+    beyond = above**2
+    one, two, three = (_trace(_as_held(workload), n).saved_bytes for n in (below, above, beyond))
+    slopes = (two - one) / (above - below), (three - two) / (beyond - above)
+    return max(0.0, (slopes[1] - slopes[0]) / (beyond - below))
 
 
 def traced_steps(workload: Workload) -> tuple[int, tuple[StepMemory, ...]]:

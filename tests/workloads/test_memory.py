@@ -385,6 +385,36 @@ def _own(model: Callable[[], nn.Module]) -> Workload:
     )  # fmt: skip
 
 
+class LookedAtPairs(Pairs):
+    """The same, with a look at its values that no trace can follow."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert torch.isfinite(x).all()
+        return super().forward(x)
+
+
+class LookedAtLine(nn.Linear):
+    """A line over the batch, with such a look."""
+
+    def __init__(self) -> None:
+        super().__init__(64, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert torch.isfinite(x).all()
+        return super().forward(x)
+
+
+def test_what_cannot_be_traced_and_grows_with_the_square_of_its_batch_is_not_told_by_a_line() -> None:
+    """At 32,768 the scores alone are 4 GiB: by a line over 2 and 4 samples the formula told 1 GiB, "fits"."""
+    line, told, traced = (profile_workload(_own(model)) for model in (LookedAtLine, LookedAtPairs, Pairs))
+    assert line.saved_bytes_per_pair == traced.saved_bytes_per_pair == 0 < told.saved_bytes_per_pair
+    needs = [
+        need_of(p, case_of(p, TaskKind.TRAIN, Precision.FP32, 32_768), CardClass.HBM) for p in (told, traced)
+    ]
+    assert [need.basis for need in needs] == [MemoryBasis.FORMULA, MemoryBasis.TRACED]
+    assert needs[0].device.low < needs[1].device.value < needs[1].device.high < needs[0].device.high
+
+
 BENT = {"pairs": (Pairs, 1.03), "triplets": (Triplets, 1.05), "in pieces": (InPieces, 4.0)}
 
 
