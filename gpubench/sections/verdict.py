@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.parts import Fact, Facts, Paragraph, Part
+from gpubench.blocks.parts import Fact, Facts, Paragraph
 from gpubench.labels import gpu_name, gpus
 from gpubench.models import (
     Change,
@@ -45,6 +45,9 @@ from gpubench.units import (
     plain,
 )
 
+OLD_PRICES, FIRST = "Old prices", "First"
+"""Terms of what to do before paying."""
+
 SENTENCES = re.compile(r"(?<=\.)\s+(?=[A-Z])")
 """Where one sentence of a verdict ends and the next begins."""
 
@@ -64,18 +67,26 @@ def _render(data: ReportData) -> Block:
     text = _headline(data.ranking, _sentences(data.ranking))
     headline = Paragraph(text=text, tone="headline")
     card, _ = _card(data.ranking)
-    facts = tuple(fact for fact in card if fact.term in _OF_THE_CHOICE)
-    beside = tuple(fact for fact in card if fact.term not in _OF_THE_CHOICE)
-    below: list[Part] = [Facts(rows=beside, prominent=True)] if beside else []
+    facts = tuple(fact for fact in card if fact.term not in _NOTES)
+    notes = [_note(fact) for fact in card if fact.term in _NOTES]
     return Block(
         title="The answer",
-        parts=(headline, Facts(rows=facts), *below),
-        brief=(headline, Facts(rows=(*facts, *beside))),
+        parts=(headline, Facts(rows=facts), *notes),
+        brief=(headline, Facts(rows=tuple(card))),
     )
 
 
-_OF_THE_CHOICE = ("By", "Job", SURENESS, "Runner-up")
-"""Facts of the offer that the headline names, and of the one it is held against."""
+_NOTES = (CAUTION, OLD_PRICES, FIRST)
+"""Facts of no offer, but of what to know or do before paying: on a page a sentence below the others."""
+
+
+def _note(fact: Fact) -> Paragraph:
+    if fact.term == CAUTION:
+        return Paragraph(text=f"{fact.term}: {fact.value}.", tone="warning")
+    if fact.term == FIRST:
+        return Paragraph(text=f"{fact.term}, {fact.value}.", tone="note")
+    age, _, what = fact.value.partition(": ")
+    return Paragraph(text=f"{age.replace(' days', '-day')}-old prices: {what}.", tone="note")
 
 
 _FIRST_OF_ALL = ("By", "Job", SURENESS, CAUTION)
@@ -167,11 +178,11 @@ def _first(ranking: Ranking) -> Iterator[Fact]:
         yield Fact(term=CAUTION, value=sentence.removeprefix(f"{CAUTION}: "))
     elif decision is not None and prices_decide(decision):
         age = count(decision.choice.price_age_days or 0, "day")
-        yield Fact(term="Old prices", value=f"{age}: {todays_price(decision.choice)}")
+        yield Fact(term=OLD_PRICES, value=f"{age}: {todays_price(decision.choice)}")
     elif sentence and decision is not None and decision.finding_out is not None:
         found = decision.finding_out
         saved, paid = format_usd(found.saving_usd), format_usd(found.cost_usd)
-        yield Fact(term="First", value=f"measure {gpu_name(found.gpu_key)}: saves {saved} for {paid}")
+        yield Fact(term=FIRST, value=f"measure {gpu_name(found.gpu_key)}: saves {saved} for {paid}")
 
 
 def _job(ranking: Ranking, decision: Decision) -> str:
