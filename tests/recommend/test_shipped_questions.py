@@ -15,6 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubench.cli.app import app
+from gpubench.recommend.factors import has_nvlink
+from gpubench.specs import load_specs
 
 AS_OF = date(2026, 11, 20)
 
@@ -125,3 +127,16 @@ def test_three_thousand_dollars_and_a_desk():
         assert each["purchase_usd"] == pytest.approx(cards + 1000)
         assert each["purchase_usd"] <= 3000
         assert watts[each["gpu_key"]] * each["gpu_count"] + 150 <= 0.8 * 1200
+
+
+def test_nvlink_counts_no_card_whose_form_factor_its_source_leaves_open():
+    """A V100 is sold with NVLink (SXM2) and without (PCIe): where the source does not say which, neither counts."""
+    specs = load_specs()
+    silent = [each for each in table("offers.csv") if "form factor not stated" in each["note"]]
+    assert silent
+    assert all(specs[each["gpu_key"]].variants for each in silent)
+    linked = ask("--nvlink", "--spot")["rows"]
+    assert all(has_nvlink(specs[row["gpu_key"]]) for row in linked)
+    assert not {(row["provider"], row["instance"]) for row in linked} & {
+        (each["provider"], each["instance"]) for each in silent
+    }
