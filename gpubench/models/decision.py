@@ -78,7 +78,8 @@ class Choice(Record, frozen=True, kw_only=True):
             cost of a useful hour.
         expected_usd_per_hour: What to expect to pay, which every other figure is at: that of an old ask of
             a marketplace is nearer to what other hosts ask; ``_low`` and ``_high`` hold nine tenths.
-        purchase_usd: Of owned hardware: GPUs and the counted share of the host, ``host_usd``.
+        machine_count: Of owned hardware: such machines that do the jobs of a month, 1 where none are told.
+        purchase_usd: Of all of them: GPUs and the counted share of the hosts, ``host_usd``.
         price_note: What speaks against the price, or stands beside it; of a card to buy where it was read.
         asks: Of a marketplace: what the others ask.
         regions: Where this provider has this GPU in this number, the offer's own first.
@@ -111,6 +112,7 @@ class Choice(Record, frozen=True, kw_only=True):
     price_label: PriceLabel
     price_date: str
     price_age_days: int | None
+    machine_count: int = 1
     purchase_usd: float | None = None
     host_usd: float | None = None
     price_note: str | None = None

@@ -215,7 +215,8 @@ class Purchase(Record, frozen=True, kw_only=True):
 
     Attributes:
         condition: Of the price: new, used, unstated, or quoted by the buyer.
-        cards_usd: All the cards; with ``host_usd`` they make ``purchase_usd``.
+        gpu_count: Of one machine; ``machine_count`` of them do the jobs of a month, 1 where none are told.
+        cards_usd: All the cards; with ``host_usd`` they make ``purchase_usd``, of all machines.
         board_power_w, slots: What the cards draw at most and take in the host.
         memory_free: Share of a card's memory that the workloads leave; None is unknown.
         samples_per_s: Of the set; ``score`` is the same as a multiple of the reference GPU.
@@ -228,6 +229,7 @@ class Purchase(Record, frozen=True, kw_only=True):
 
     gpu_key: str
     gpu_count: int
+    machine_count: int = 1
     condition: Literal["new", "used", "unstated", "quoted"]
     cards_usd: float
     host_usd: float

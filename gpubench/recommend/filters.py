@@ -32,8 +32,11 @@ NO_PRICE = "having no price"
 NO_FIGURE = "no reliable throughput estimate"
 FAR_BELOW = f"a price far below all others ({ADMITTED_BY} ranks it)"
 FAR_ABOVE = f"a price far above all others ({ADMITTED_BY} ranks it)"
-JOB_LIMITS = ("--deadline-hours", "--budget-usd")
-PURCHASE_LIMITS = ("--max-purchase-usd", "--psu-watts", "--slots", "--jobs-per-month")
+PURCHASE = "--max-purchase-usd"
+NEAREST_LAST = ("--deadline-hours", "--budget-usd", PURCHASE)
+"""Limits whose exclusions end with the offer that is nearest to them."""
+WITHOUT_A_FAN = "a card without a fan"
+HOST_LIMITS = ("--psu-watts", "--slots", WITHOUT_A_FAN)
 UNPRICED_KIND = "unpriced"
 
 
@@ -131,17 +134,22 @@ def nothing_left(total: int, fallen: Sequence[Exclusion]) -> MisuseError:
 
 
 def _fix(fallen: Sequence[Exclusion]) -> str:
+    last = fallen[-1] if fallen else None
+    if last is not None and last.option in NEAREST_LAST:
+        return f"the nearest, {_with_reason(last)}"
+    if of_hosts := [each for each in fallen if each.option in HOST_LIMITS]:
+        return f"among them, {_with_reason(of_hosts[-1])}"
     unpriced = [each.offer.instance for each in fallen if each.option == NO_PRICE]
     if unpriced:
         others = f" (or {listing(unpriced[1:], most=3)})" if len(unpriced) > 1 else ""
         return f"quote one with --own '{unpriced[0]}, PRICE USD'{others}"
-    last = fallen[-1] if fallen else None
-    if last is not None and last.option in {NO_FIGURE, *JOB_LIMITS, *PURCHASE_LIMITS}:
-        near = "the nearest" if last.option in JOB_LIMITS else "among them"
-        if last.option == NO_FIGURE:
-            last = _most_alike([each for each in fallen if each.option == NO_FIGURE])
-        return f"{near}, {gpus_of(last.offer)} at {offer_name(last.offer)}: {plain(last.reason)}"
+    if last is not None and last.option == NO_FIGURE:
+        return f"among them, {_with_reason(_most_alike([e for e in fallen if e.option == NO_FIGURE]))}"
     return "relax one of these"
+
+
+def _with_reason(fallen: Exclusion) -> str:
+    return f"{gpus_of(fallen.offer)} at {offer_name(fallen.offer)}: {plain(fallen.reason)}"
 
 
 def _most_alike(fallen: Sequence[Exclusion]) -> Exclusion:

@@ -21,7 +21,7 @@ from gpubench.offers.outliers import Market
 from gpubench.offers.table import OfferKey
 from gpubench.recommend import limits, objective, prices
 from gpubench.recommend.break_even import against_rent
-from gpubench.recommend.buying import owned_rows, purchase_filters, purchases_of
+from gpubench.recommend.buying import owned_rows, purchase_filters, purchases_of, within_the_sum
 from gpubench.recommend.candidates import Candidates, candidates_of
 from gpubench.recommend.chances import chances_of
 from gpubench.recommend.decision import beside, decide
@@ -110,13 +110,14 @@ def judge(
     speeds = combine(evidence.answers, request.mix, drawer or _draw(), request.draws, request.seed)
     runnable = _runnable(request, evidence, speeds, specs)
     kept, unknown = runnable(left.kept)
-    _require(kept, offers, [*left.fallen, *unknown])
+    kept, dear = within_the_sum(request, kept, machines)
+    _require(kept, offers, [*left.fallen, *unknown, *dear])
     work = work_of(request, speeds, evidence.usual_job, _unit(speeds))
     if work is None:
         request = msgspec.structs.replace(request, relative=True)
     pool_of = _pool(request, _Known(speeds, specs, evidence, market, work))
     pool, kept, missed = _within_limits(request, kept, pool_of)
-    fallen = [*left.fallen, *unknown, *missed]
+    fallen = [*left.fallen, *unknown, *dear, *missed]
     _require(kept, offers, fallen)
     order = objective.order(request, pool)
     chances = chances_of(request, pool, order)

@@ -55,10 +55,10 @@ def how_to_measure(decision: Decision | None) -> Iterator[str]:
     """Yield the command and the minutes of the measurement that is worth more than it costs."""
     found = None if decision is None else decision.finding_out
     if found is not None and found.is_advised:
-        saved, paid = format_usd(found.saving_usd), format_usd(found.cost_usd)
+        net, paid = format_usd(found.net_usd), format_usd(found.cost_usd)
         yield (
             f"Measuring {gpu_name(found.gpu_key)} at {plain(found.provider, 40)} takes {found.minutes:g} "
-            f"minutes and about {paid}, and saves {saved} on this job on average: {found.command}"
+            f"minutes and about {paid}, and saves {net} net of that on this job on average: {found.command}"
         )
 
 

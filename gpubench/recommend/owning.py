@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
@@ -28,6 +29,7 @@ QUOTED = "own"
 """The source of the buyer's own quote; else it is that of the dated price of a card."""
 
 _CENT = Decimal("0.0001")
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class Ownership:
         power_w: All GPUs at work; ``power_basis`` is measured, given or board power.
         host_w: The machine around them at work, where it is paid for; else none of it is counted.
         assumed: What was not given and holds a default, the limits of its host among it.
-        use: Share of all hours that the jobs of a month take, over 1 where they are too many; None without.
+        use: Share of all hours of one such machine that the jobs of a month take; None where none are told.
     """
 
     gpu_key: str
@@ -64,6 +66,16 @@ class Ownership:
     assumed: tuple[str, ...] = ()
     use: float | None = None
     host_w: float = 0.0
+
+    @property
+    def machine_count(self) -> int:
+        """How many such machines do the jobs of a month: 1.4 of the hours of one take two."""
+        return 1 if self.use is None else max(1, math.ceil(self.use - _ROUNDING))
+
+    @property
+    def in_all_usd(self) -> float:
+        """What all of them cost [USD]."""
+        return self.purchase_usd * self.machine_count
 
 
 class Hourly(NamedTuple):

@@ -257,8 +257,8 @@ def _advice(ranking: Ranking) -> str:
     found = decision.finding_out
     if found is None or not found.is_advised:
         return ""
-    saved, paid = format_usd(found.saving_usd), format_usd(found.cost_usd)
-    return f"Measuring {gpu_name(found.gpu_key)} first saves {saved} on average for {paid}."
+    net, paid = format_usd(found.net_usd), format_usd(found.cost_usd)
+    return f"Measuring {gpu_name(found.gpu_key)} first saves {net} on average, net of its {paid}."
 
 
 def prices_decide(decision: Decision | None) -> bool:

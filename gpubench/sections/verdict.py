@@ -170,8 +170,9 @@ def _first(ranking: Ranking) -> Iterator[Fact]:
         yield Fact(term="Old prices", value=f"{age}: {todays_price(decision.choice)}")
     elif sentence and decision is not None and decision.finding_out is not None:
         found = decision.finding_out
-        saved, paid = format_usd(found.saving_usd), format_usd(found.cost_usd)
-        yield Fact(term="First", value=f"measure {gpu_name(found.gpu_key)}: saves {saved} for {paid}")
+        net, paid = format_usd(found.net_usd), format_usd(found.cost_usd)
+        value = f"measure {gpu_name(found.gpu_key)}: saves {net} net"
+        yield Fact(term="First", value=value, detail=f"costs {paid}")
 
 
 def _job(ranking: Ranking, decision: Decision) -> str:
@@ -259,17 +260,24 @@ def _rival(choice: Choice) -> str:
     if choice.source != "own" or choice.purchase_usd is None:
         return _beside(choice)
     cost = "" if choice.cost_usd is None else f", {format_usd(choice.cost_usd)}"
-    return f"{gpus(choice.gpu_key, choice.gpu_count)} for ${choice.purchase_usd:,.0f}{cost}"
+    return f"{_machines(choice)} for ${choice.purchase_usd:,.0f}{cost}"
 
 
 def gpus_and_where(choice: Choice) -> str:
     """Return what to get and from whom: "1x L4 at gcp", "2x RTX 5070 (used) with a host for $2,114"."""
-    return f"{gpus(choice.gpu_key, choice.gpu_count)} {_where(choice)}"
+    return f"{_machines(choice)} {_where(choice)}"
+
+
+def _machines(choice: Choice) -> str:
+    """What one machine has, and how many of them the jobs of a month take: "3 machines of 1x L4"."""
+    one = gpus(choice.gpu_key, choice.gpu_count)
+    return one if choice.machine_count == 1 else f"{choice.machine_count} machines of {one}"
 
 
 def _beside(choice: Choice) -> str:
     """What a winner is, where, and what the job costs there; all else stands below the table."""
-    name = gpu_name(choice.gpu_key) if choice.gpu_count == 1 else gpus(choice.gpu_key, choice.gpu_count)
+    alone = choice.gpu_count == choice.machine_count == 1
+    name = gpu_name(choice.gpu_key) if alone else _machines(choice)
     where = [] if choice.source == "own" else [plain(choice.provider, 30)]
     return ", ".join([name, *where, *([] if choice.cost_usd is None else [format_usd(choice.cost_usd)])])
 
@@ -277,7 +285,8 @@ def _beside(choice: Choice) -> str:
 def _paid(choice: Choice) -> str:
     """What hardware costs, cards and host apart: "$450 used and a host for $1,000"."""
     cards = (choice.purchase_usd or 0.0) - (choice.host_usd or 0.0)
-    host = f" and a host for ${choice.host_usd:,.0f}" if choice.host_usd else ""
+    hosts = "a host" if choice.machine_count == 1 else f"{choice.machine_count} hosts"
+    host = f" and {hosts} for ${choice.host_usd:,.0f}" if choice.host_usd else ""
     return f"${cards:,.0f} {_LABELS[choice.price_label]}{host}"
 
 
@@ -314,7 +323,7 @@ def winners_in_full(ranking: Ranking) -> Facts:
 
 def _in_full(choice: Choice) -> str:
     """One offer: where, its price with label and age, the job, memory, feed, and what to ask first."""
-    what = gpus(choice.gpu_key, choice.gpu_count)
+    what = _machines(choice)
     age = "" if not choice.price_age_days else f", {count(choice.price_age_days, 'day')} old"
     dated = f"{plain(choice.price_date, 20)}{age}"
     if choice.source == "own":

@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubench.cli.app import app
+from gpubench.errors import MisuseError
 from gpubench.recommend.factors import has_nvlink
 from gpubench.specs import load_specs
 
@@ -140,3 +141,18 @@ def test_nvlink_counts_no_card_whose_form_factor_its_source_leaves_open():
     assert not {(row["provider"], row["instance"]) for row in linked} & {
         (each["provider"], each["instance"]) for each in silent
     }
+
+
+def test_so_many_jobs_a_month_take_so_many_machines():
+    """N x hours of a job / 730 on each; where the sum does not buy them, the cheapest that does the jobs is named."""
+    for each in ask("--buy", "--jobs-per-month", "60")["purchases"]:
+        use = 60 * each["hours"] / 730
+        assert each["machine_count"] == math.ceil(use)
+        assert each["utilisation"] == pytest.approx(use / each["machine_count"])
+        assert each["cards_needed"] >= each["machine_count"]
+        assert each["purchase_usd"] == pytest.approx(each["cards_usd"] + 1000 * each["machine_count"])
+    asked = ["rank", "--max-purchase-usd", "1500", "--jobs-per-month", "60", "--as-of", AS_OF.isoformat()]
+    with pytest.raises(
+        MisuseError, match=r"60 jobs a month need \d+ such cards, \d+ machines at .*, above \$1,500"
+    ):
+        CliRunner().invoke(app, asked, catch_exceptions=False)
