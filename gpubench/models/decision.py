@@ -80,6 +80,7 @@ class Choice(Record, frozen=True, kw_only=True):
             a marketplace is nearer to what other hosts ask; ``_low`` and ``_high`` hold nine tenths.
         machine_count: Of owned hardware: such machines that do the jobs of a month, 1 where none are told.
         purchase_usd: Of all of them: GPUs and the counted share of the hosts, ``host_usd``.
+        assumed: Of owned hardware: what was not given.
         price_note: What speaks against the price, or stands beside it; of a card to buy where it was read.
         asks: Of a marketplace: what the others ask.
         regions: Where this provider has this GPU in this number, the offer's own first.
@@ -115,6 +116,7 @@ class Choice(Record, frozen=True, kw_only=True):
     machine_count: int = 1
     purchase_usd: float | None = None
     host_usd: float | None = None
+    assumed: tuple[str, ...] = ()
     price_note: str | None = None
     asks: Asks | None = None
     in_stock: bool | None = None

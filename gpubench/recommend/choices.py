@@ -80,6 +80,7 @@ def choice_of(
         machine_count=1 if machine is None else machine.machine_count,
         purchase_usd=None if machine is None else machine.in_all_usd,
         host_usd=None if machine is None else machine.host_usd * machine.machine_count,
+        assumed=() if machine is None else machine.assumed,
         price_note=offer.note if machine is None or machine.condition == "quoted" else machine.source,
         asks=asks.get((offer.gpu_key, offer.pricing)) if offer.kind == "marketplace" else None,
         regions=_regions(offer, (rows.offers[at] for at in same)),

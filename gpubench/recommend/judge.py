@@ -39,6 +39,7 @@ from gpubench.recommend.finding_out import finding_out
 from gpubench.recommend.gather import Evidence
 from gpubench.recommend.job import Work, work_of
 from gpubench.recommend.notes import (
+    assumed_of_owning,
     far_from_others,
     free_beside,
     how_to_measure,
@@ -271,6 +272,7 @@ def _said(
         notes=(
             *said.beside,
             *on_owning(request, ranking.decision),
+            *assumed_of_owning(ranking.decision),
             *on_the_price(ranking.decision),
             *on_feeding(ranking.decision),
             *how_to_measure(ranking.decision),

@@ -17,9 +17,9 @@ from gpubench.recommend.chances import IN_DETAIL
 from gpubench.recommend.filters import FAR_BELOW, Exclusion
 from gpubench.recommend.prices import Market
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.words import batches_of
+from gpubench.recommend.words import assumed_of, batches_of
 from gpubench.specs import load_specs
-from gpubench.units import count, format_number, format_percent, format_usd, plain
+from gpubench.units import count, format_number, format_percent, format_usd, listing, plain
 
 
 def notes_of(
@@ -113,6 +113,13 @@ def on_owning(request: RankRequest, decision: Decision | None) -> Iterator[str]:
     )
 
 
+def assumed_of_owning(decision: Decision | None) -> Iterator[str]:
+    """Yield what the cost of owning rests on where it stands beside rent, of what was not given."""
+    choice, own = (None, None) if decision is None else (decision.choice, decision.best_to_own)
+    if choice is not None and own is not None and choice.source != "own" and own.assumed:
+        yield f"Best to own assumes {listing(assumed_of([own]))}; within a range the likely value counts."
+
+
 def on_feeding(decision: Decision | None) -> Iterator[str]:
     """Yield how many vCPUs the choice takes to prepare its photographs, beside how many it has."""
     choice = None if decision is None else decision.choice
@@ -175,15 +182,26 @@ def far_from_others(taken: Sequence[tuple[Offer, str]], ranked: Iterable[Offer])
 
 
 def _on_ages(pool: Candidates, today: date) -> Iterator[str]:
-    """Say once how many of the prices are old, and what reads new ones."""
-    dates = Counter(offer.price_date for offer in pool.offers if offer.pricing is not Pricing.OWNED)
-    ages = {day: age_days(day, today) for day in dates}
-    old = sum(many for day, many in dates.items() if ages[day] > STALE_AFTER_DAYS)
-    if old:
-        yield (
-            f"{old:,} of {count(dates.total(), 'price')} are over {STALE_AFTER_DAYS} days old, the oldest "
-            f"of {show_price_date(max(dates, key=ages.__getitem__))}: gpubench offers refresh reads today's."
-        )
+    """Say once how many of the prices are old, and what reads new ones: the command for those it reads."""
+    rented = [offer for offer in pool.offers if offer.pricing is not Pricing.OWNED]
+    ages = {day: age_days(day, today) for day in {offer.price_date for offer in rented}}
+    old = Counter(offer.provider for offer in rented if ages[offer.price_date] > STALE_AFTER_DAYS)
+    if not old:
+        return
+    # Only where a price is old: the sources take time to load.
+    from gpubench.offers.refresh import refreshed_providers
+
+    read = refreshed_providers() & old.keys()
+    others = [plain(name, 30) for name, _ in old.most_common() if name not in read]
+    how = [f"gpubench offers refresh reads today's of {listing(sorted(read), most=8)}"] if read else []
+    how += [f"those of {listing(others, most=3)} stand on {_PAGES[len(others) > 1]}"] if others else []
+    yield (
+        f"{old.total():,} of {count(len(rented), 'price')} are over {STALE_AFTER_DAYS} days old, the oldest "
+        f"of {show_price_date(max(ages, key=ages.__getitem__))}: {'; '.join(how)}."
+    )
+
+
+_PAGES = {False: "that provider's own page", True: "the providers' own pages"}
 
 
 def _on_workloads(request: RankRequest) -> Iterator[str]:
@@ -253,7 +271,7 @@ def _on_payment(request: RankRequest, pool: Candidates) -> Iterator[str]:
     pricings = {offer.pricing for offer in pool.offers}
     if pool.work is not None and request.startup_minutes is None and pricings - {Pricing.OWNED}:
         minutes = request.rented_startup_minutes
-        yield f"What is rented is paid for {minutes:g} minutes before the first step: --startup-minutes."
+        yield f"Rent runs {minutes:g} minutes before the first step (assumed): --startup-minutes."
     if Pricing.SPOT in pricings and not request.spot_lost:
         yield "Spot prices rank as if no work were ever lost; --spot-lost says otherwise."
     elif Pricing.SPOT in pricings:

@@ -73,10 +73,11 @@ _TITLES: dict[SortedBy, str] = {
     "time": "Time of the job, ranked",
 }
 _P_OF_GPU = (
-    "an offer of this GPU is the best at the prices of today, which may have moved; all GPUs add up to 100 %"
+    "P(best) of GPU: any offer of this GPU, whoever's, is the best at the prices of today, which may have "
+    "moved; all GPUs add up to 100 %. How sure, above, is of the one offer named there"
 )
 _P_OF_OFFER = (
-    "this offer is the best at the prices of today, which may have moved; all offers add up to 100 %"
+    "P(best): this offer is the best at the prices of today, which may have moved; all offers add up to 100 %"
 )
 _LEGEND = {
     "(tie)": "statistically tied with the first row of the same rank",
@@ -142,7 +143,7 @@ def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
     legend += [note] if (note := sureness_note(ranking)) else []
     if any(row.p_best_independent is not None for row in rows):
         what = _P_OF_GPU if one_a_gpu else _P_OF_OFFER
-        legend.append(f"P(best): {what}. In brackets if the errors of all GPUs were independent.")
+        legend.append(f"{what}. In brackets if the errors of all GPUs were independent.")
     if any(row.estimate.case.new_tokens for row in rows):
         legend.append("Static batch: a server joins sequences as they come, and makes more tokens of a GPU.")
     if one_a_gpu and ranking.offer_count is not None:
@@ -221,7 +222,7 @@ def offers(
         text("Price and its date", lambda r: f"{price_of(r)}\n{price_date_words(r)}"),
         *([] if timed and ranking.by_reference else relative),
         *(job if timed else ()),
-        number("P(best)", _chance_of(chances), optional=2),
+        number("P(best)\nof GPU" if one_a_gpu else "P(best)", _chance_of(chances)),
         *_token_columns(rows),
         *([text("Also at", also_at(ranking), optional=3)] if one_a_gpu else []),
         *full,

@@ -26,8 +26,8 @@ from gpubench.recommend.verdict import (
     NO_GPU_NEEDED,
     SURENESS,
     caution,
+    how_sure,
     prices_decide,
-    sureness_words,
     todays_price,
     word_count,
 )
@@ -151,7 +151,7 @@ def _facts(ranking: Ranking) -> Iterator[Fact]:
     about = [_basis(head), *_at_its_own_batch(head), _fits(choice)]
     yield Fact(term="Job", value=_job(ranking, decision), detail="; ".join(about))
     if decision.sureness is not None:
-        yield Fact(term=SURENESS, value=sureness_words(ranking.sorted_by, decision.sureness))
+        yield Fact(term=SURENESS, value=how_sure(ranking.sorted_by, decision))
     if decision.runner_up is not None:
         changes = [_change(each, own=choice.source == "own") for each in decision.changes[:1]]
         yield Fact(term="Runner-up", value=_rival(decision.runner_up), detail="".join(changes))

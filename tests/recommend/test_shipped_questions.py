@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from gpubench.cli.app import app
 from gpubench.errors import MisuseError
+from gpubench.offers.table import UNSTATED_NOTE
 from gpubench.recommend.factors import has_nvlink
 from gpubench.specs import load_specs
 
@@ -132,15 +133,14 @@ def test_three_thousand_dollars_and_a_desk():
 
 def test_nvlink_counts_no_card_whose_form_factor_its_source_leaves_open():
     """A V100 is sold with NVLink (SXM2) and without (PCIe): where the source does not say which, neither counts."""
-    specs = load_specs()
-    silent = [each for each in table("offers.csv") if "form factor not stated" in each["note"]]
-    assert silent
-    assert all(specs[each["gpu_key"]].variants for each in silent)
-    linked = ask("--nvlink", "--spot")["rows"]
-    assert all(has_nvlink(specs[row["gpu_key"]]) for row in linked)
-    assert not {(row["provider"], row["instance"]) for row in linked} & {
-        (each["provider"], each["instance"]) for each in silent
+    silent = {("verda", "1V100.6V"), ("lambda", "gpu_8x_v100"), ("lambda", "gpu_8x_v100_n")}
+    every = ask("--spot")["rows"]
+    assert silent <= {
+        (row["provider"], row["instance"]) for row in every if UNSTATED_NOTE in (row["price_note"] or "")
     }
+    linked = ask("--nvlink", "--spot")["rows"]
+    assert all(has_nvlink(load_specs()[row["gpu_key"]]) for row in linked)
+    assert not silent & {(row["provider"], row["instance"]) for row in linked}
 
 
 def test_so_many_jobs_a_month_take_so_many_machines():
@@ -156,3 +156,32 @@ def test_so_many_jobs_a_month_take_so_many_machines():
         MisuseError, match=r"60 jobs a month need \d+ such cards, \d+ machines at .*, above \$1,500"
     ):
         CliRunner().invoke(app, asked, catch_exceptions=False)
+
+
+def test_the_command_that_refreshes_is_named_only_for_those_it_reads():
+    """Of Lium and CoreWeave no source reads the prices, of Azure and Vast one does."""
+    (aged,) = (
+        note
+        for note in ask("resnet50", "--count", "1", "--sort", "time")["notes"]
+        if "days old, the oldest" in note
+    )
+    read, _, others = aged.partition("reads today's of ")[2].partition(";")
+    assert {"azure", "vast"} <= set(read.replace(" and ", ", ").split(", "))
+    assert "lium" not in read
+    assert "own pages" in others
+    lium = ask("resnet50", "--provider", "lium")
+    assert not any("offers refresh" in said for said in (lium["verdict"], *lium["notes"]))
+
+
+def test_what_owning_assumes_is_listed_beside_rent():
+    """The host, its power, life, resale and tariff are ours until somebody gives them."""
+
+    def assumed(*words):
+        return " ".join(
+            note for note in ask("resnet50", *words)["notes"] if note.startswith("Best to own assumes")
+        )
+
+    for words in ("$1,000 for the machine", "a life of 3 years", "resale at 15 to 50 %", "a kWh", "150 W"):
+        assert words in assumed()
+    assert "a life" not in assumed("--years", "3")
+    assert "a kWh" not in assumed("--tariff", "0.2")
