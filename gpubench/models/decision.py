@@ -18,9 +18,9 @@ from gpubench.models.record import Record
 Source = Literal["cloud", "marketplace", "own"]
 """Who has the machine: a provider with regions and quotas, a single host of a marketplace, the buyer."""
 
-PriceLabel = Literal["list", "single host", "quote", "new", "used", "unlabeled"]
-"""What a price is: a provider's list price, one host's ask, the buyer's own quote, or what a card costs new
-or used; unlabeled where the source of a card's price does not say."""
+PriceLabel = Literal["list", "single host", "quote", "new", "used", "launch price", "unlabeled"]
+"""What a price is: a provider's list price, one host's ask, the buyer's own quote, what a card costs new or
+used, or cost at launch; unlabeled where the source of a card's price does not say."""
 
 
 class Job(Record, frozen=True, kw_only=True):

@@ -214,7 +214,7 @@ class Purchase(Record, frozen=True, kw_only=True):
     """A set of cards to buy, with the host around it, that keeps within what was asked.
 
     Attributes:
-        condition: Of the price: new, used, unstated, or quoted by the buyer.
+        condition: Of the price: new, used, unstated, the maker's at launch, or quoted by the buyer.
         gpu_count: Of one machine; ``machine_count`` of them do the jobs of a month, 1 where none are told.
         cards_usd: All the cards; with ``host_usd`` they make ``purchase_usd``, of all machines.
         board_power_w, slots: What the cards draw at most and take in the host.
@@ -230,7 +230,7 @@ class Purchase(Record, frozen=True, kw_only=True):
     gpu_key: str
     gpu_count: int
     machine_count: int = 1
-    condition: Literal["new", "used", "unstated", "quoted"]
+    condition: Literal["new", "used", "unstated", "launch price", "quoted"]
     cards_usd: float
     host_usd: float
     purchase_usd: float

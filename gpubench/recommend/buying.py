@@ -14,7 +14,7 @@ from gpubench.models import GpuSpec, Offer, Purchase, RankedOffer
 from gpubench.recommend.economics import HOURS_PER_MONTH
 from gpubench.recommend.factors import cooling_of
 from gpubench.recommend.filters import PURCHASE, WITHOUT_A_FAN, Exclusion, Filter
-from gpubench.recommend.owning import HOST_W, Ownership, offer_of
+from gpubench.recommend.owning import HOST_W, Ownership, is_a_computer, offer_of
 from gpubench.recommend.request import DEFAULT_HOST, Range, RankRequest
 from gpubench.recommend.rows import Rows
 from gpubench.units import format_percent
@@ -134,6 +134,8 @@ def _board_power_w(machine: Ownership, spec: GpuSpec | None) -> float:
 
 
 def _slots(machine: Ownership, spec: GpuSpec | None) -> float:
+    if is_a_computer(spec):
+        return 0.0
     one = None if spec is None else spec.slot_count
     return (UNKNOWN_SLOTS if one is None else one) * machine.gpu_count
 

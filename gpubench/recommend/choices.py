@@ -135,6 +135,7 @@ def _label(offer: Offer, machine: Ownership | None) -> PriceLabel:
 _OF_CARDS: Mapping[str, PriceLabel] = {
     "new": "new",
     "used": "used",
+    "launch price": "launch price",
     "unstated": "unlabeled",
     "quoted": "quote",
 }

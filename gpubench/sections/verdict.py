@@ -296,6 +296,7 @@ _LABELS: Mapping[PriceLabel, str] = {
     "quote": "as quoted",
     "new": "new",
     "used": "used",
+    "launch price": "at launch",
     "unlabeled": "new or used not stated",
 }
 
@@ -382,7 +383,7 @@ def _where(choice: Choice) -> str:
 
 def _as_sold(choice: Choice) -> str:
     """New or used, and whether a host comes with it: "(used) with a host "."""
-    label = f"({choice.price_label}) " if choice.price_label in {"new", "used"} else ""
+    label = f"({choice.price_label}) " if choice.price_label in {"new", "used", "launch price"} else ""
     return f"{label}{'with a host ' if choice.host_usd else ''}"
 
 

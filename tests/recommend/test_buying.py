@@ -184,8 +184,8 @@ def test_every_card_price_has_a_condition_a_date_and_a_source():
     prices = card_prices()
     assert len(prices) >= 20
     for each in prices:
-        assert each.condition in {"new", "used", "unstated"}
-        assert each.price_date >= "2026-07"
+        assert each.condition in {"new", "used", "unstated", "launch price"}
+        assert each.price_date >= "2026-07" or each.condition == "launch price"
         assert len(each.source) > 20
 
 
@@ -201,7 +201,23 @@ def test_new_and_used_stand_apart():
         offer_of(each).instance
         for each in ownerships(RankRequest(rent_or_buy="buy"), load_specs(), {}, TODAY)
     }
-    assert labels == {"new, 3 years at 50 %", "used, 3 years at 50 %", "3 years at 50 %"}
+    assert {label.partition("3 years")[0] for label in labels} == {"new, ", "used, ", "launch price, ", ""}
+
+
+def test_a_jetson_is_bought_at_its_launch_price_without_a_host():
+    """A developer kit is a whole computer, so that two are two machines; the price is called what it is."""
+    kits = {
+        each.gpu_key: each
+        for each in ownerships(RankRequest(max_purchase_usd=3000.0), load_specs(), {}, TODAY)
+        if "jetson" in each.gpu_key
+    }
+    orin = kits["nvidia-jetson-agx-orin-64gb"]
+    assert (orin.purchase_usd, orin.host_usd, orin.gpu_count) == (1999, 0, 1)
+    assert all(each.condition == "launch price" and each.gpu_count == 1 for each in kits.values())
+    assert left_out(orin, slots=1, psu_watts=400) is None
+    found = gpubench.rank(gpu=["jetson agx orin"], max_purchase_usd=3000, draws=50)
+    assert found.decision.choice.price_label == "launch price"
+    assert found.decision.choice.price_date == "2023"
 
 
 @pytest.mark.parametrize(
