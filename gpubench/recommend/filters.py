@@ -15,6 +15,7 @@ from gpubench.errors import MisuseError
 from gpubench.labels import gpus_of, offer_name
 from gpubench.models import ExcludedOffer, GpuSpec, Offer, Pricing
 from gpubench.names import nearest, normalise
+from gpubench.offers.cards import card_prices
 from gpubench.offers.dates import price_age_days
 from gpubench.offers.listing import known_providers, known_regions
 from gpubench.offers.outliers import ADMITTED_BY, Market
@@ -265,9 +266,11 @@ def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
             near = ", ".join(nearest_keys(name)) or _near(name, keys)
             raise MisuseError(f"unknown GPU {plain(name)!r}; nearest known: {near}")
         if len(meant) > 1 and not meant & keys:
+            is_sold = any(each.gpu_key in meant for each in card_prices())
+            buy = "; --buy ranks what it costs to buy" if is_sold else ""
             raise MisuseError(
                 f"no offer has a GPU {plain(name)!r} ({listing(sorted(meant))}): name another one, "
-                "or give its price with --offers or --own"
+                f"or give its price with --offers or --own{buy}"
             )
         matched |= meant & keys or meant
     return frozenset(matched)

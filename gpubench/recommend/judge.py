@@ -45,6 +45,7 @@ from gpubench.recommend.notes import (
     how_to_measure,
     left_out_as_outliers,
     notes_of,
+    on_ages,
     on_expected_prices,
     on_feeding,
     on_owning,
@@ -123,7 +124,8 @@ def judge(
     order = objective.order(request, pool)
     chances = chances_of(request, pool, order)
     rows = Rows(request, pool, order, chances, market=market, possible=left.possible)
-    to_rent = [*kept, *runnable(left.possible)[0]] if owned else []
+    # Owned hardware is held against all that is for rent, so that its prices count too.
+    priced = pool_of(list(dict.fromkeys([*kept, *runnable(left.possible)[0]]))) if owned else pool
     to_buy = pool_of(runnable(left.sold)[0])
     decision = decide(
         request,
@@ -148,15 +150,16 @@ def judge(
         excluded=excluded(fallen),
         verdict="",
         decision=decision,
-        buy_or_rent=_beside_rent(request, rows, owned, pool_of, to_rent),
+        buy_or_rent=_beside_rent(request, rows, owned, priced),
         max_purchase_usd=request.max_purchase_usd,
         purchases=purchases_of(rows, owned, specs),
         notes=(
             *notes,
             *left_out_as_outliers(left.doubted_as_asked),
             *far_from_others(left.taken, kept),
-            *notes_of(request, pool, len(rows), today, prices_decide=prices_decide(decision)),
-            *on_expected_prices(market, pool),
+            *notes_of(request, pool, len(rows)),
+            *([] if prices_decide(decision) else on_ages(priced, today)),
+            *on_expected_prices(market, priced),
             *free_beside(request, offers, specs),
         ),
     )
@@ -181,14 +184,13 @@ def _beside_rent(
     request: RankRequest,
     rows: Rows,
     owned: Mapping[Offer, Ownership],
-    pool_of: Callable[[Sequence[Offer]], Candidates],
-    to_rent: Iterable[Offer],
+    priced: Candidates,
 ) -> tuple[BuyOrRent, ...]:
     """Return how owned hardware that is ranked compares with renting; nothing where none is owned."""
     if not owned:
         return ()
     ranked = {offer: owned[offer] for _, offer in owned_rows(rows) if offer in owned}
-    return against_rent(request, pool_of(list(dict.fromkeys(to_rent))), ranked)
+    return against_rent(request, priced, ranked)
 
 
 @dataclass(frozen=True)

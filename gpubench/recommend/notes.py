@@ -22,12 +22,8 @@ from gpubench.specs import load_specs
 from gpubench.units import count, format_number, format_percent, format_usd, listing, plain
 
 
-def notes_of(
-    request: RankRequest, pool: Candidates, total: int, today: date, *, prices_decide: bool
-) -> Iterator[str]:
-    """Yield the notes that apply to this ranking; where ``prices_decide`` the verdict tells their age."""
-    if not prices_decide:
-        yield from _on_ages(pool, today)
+def notes_of(request: RankRequest, pool: Candidates, total: int) -> Iterator[str]:
+    """Yield the notes that apply to this ranking, but for those on prices."""
     if request.reserved and not any(offer.pricing is Pricing.RESERVED for offer in pool.offers):
         yield (
             "No price left to rank is a commitment, so --reserved adds none; "
@@ -181,7 +177,7 @@ def far_from_others(taken: Sequence[tuple[Offer, str]], ranked: Iterable[Offer])
         )
 
 
-def _on_ages(pool: Candidates, today: date) -> Iterator[str]:
+def on_ages(pool: Candidates, today: date) -> Iterator[str]:
     """Say once how many of the prices are old, and what reads new ones: the command for those it reads."""
     rented = [offer for offer in pool.offers if offer.pricing is not Pricing.OWNED]
     ages = {day: age_days(day, today) for day in {offer.price_date for offer in rented}}
@@ -240,8 +236,10 @@ def _on_scaling(pool: Candidates) -> Iterator[str]:
     for basis in ("measured", "modelled"):
         found = [scaling.efficiency for scaling in pool.scalings if scaling.basis == basis]
         if found:
-            ends = f"{format_number(min(found), 2)} to {format_number(max(found), 2)}"
-            yield f"One job over several GPUs: scaling efficiency {basis}, {ends} for {len(found)} offers."
+            ends = " to ".join(dict.fromkeys(format_number(end, 2) for end in (min(found), max(found))))
+            yield (
+                f"One job over several GPUs: scaling efficiency {basis}, {ends} for {count(len(found), 'offer')}."
+            )
 
 
 def _on_sharing(pool: Candidates) -> Iterator[str]:

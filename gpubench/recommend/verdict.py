@@ -209,8 +209,10 @@ def _sureness_words(by: SortedBy, sure: Sureness) -> str:
     near = f"{_probability(sure.p_near_best)} within {format_percent(NEAR)} of the {best}"
     if sure.regret_usd is not None:
         return f"{near}, {format_usd(sure.regret_usd)} above on average"
-    side = "above" if by == "time" else "below"
-    return f"{near}, {format_percent(sure.regret_share)} {side} on average"
+    share = format_percent(sure.regret_share)
+    if by == "time":
+        return f"{near}, {share} above on average"
+    return f"{near}, which is {share} above this on average"
 
 
 def sureness_note(ranking: Ranking) -> str:

@@ -23,7 +23,6 @@ from gpubench.findings import FindingKind
 from gpubench.interval import stacked
 from gpubench.labels import gpu_name, gpus_of, offer_name, price_of
 from gpubench.models import (
-    Elsewhere,
     ExcludedOffer,
     ParallelMode,
     Pricing,
@@ -39,8 +38,10 @@ from gpubench.recommend.words import batches_of, gpus_needed
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.verdict import (
+    MOST_ELSEWHERE,
     after_the_headline,
     beside_the_card,
+    elsewhere_words,
     gpus_and_where,
     winners_in_full,
 )
@@ -61,8 +62,6 @@ TABLE_ROWS = 325
 EXCLUDED_REASONS = 80
 NOTE_CHARACTERS = 80
 """Of the note on a price in its row; the winners below have it in full."""
-MOST_ELSEWHERE = 2
-"""Other providers named beside the best offer of a GPU; JSON has five."""
 
 _Facet: TypeAlias = Callable[[RankedOffer], str | float | None]
 
@@ -348,16 +347,9 @@ def also_at(ranking: Ranking) -> Callable[[RankedOffer], str]:
     def of(row: RankedOffer) -> str:
         best = elsewhere.get((row.offer.gpu_key, row.offer.pricing is Pricing.OWNED))
         found = () if best is None else best.also_at[:MOST_ELSEWHERE]
-        return ", ".join(_there(each, row.offer.gpu_count) for each in found) or UNKNOWN
+        return ", ".join(elsewhere_words(each, row.offer.gpu_count) for each in found) or UNKNOWN
 
     return of
-
-
-def _there(each: Elsewhere, gpu_count: int) -> str:
-    so_many = "" if each.gpu_count == gpu_count else f" {each.gpu_count}x"
-    hourly = f"{format_usd(each.expected_usd_per_hour)}/h"
-    cost = hourly if each.cost_usd is None else format_usd(each.cost_usd)
-    return f"{plain(each.provider, 30)}{so_many} {cost}"
 
 
 def _remarks(row: RankedOffer) -> str:

@@ -13,6 +13,7 @@ from gpubench.models import (
     Change,
     Choice,
     Decision,
+    Elsewhere,
     ParallelMode,
     PriceLabel,
     Pricing,
@@ -50,6 +51,9 @@ SENTENCES = re.compile(r"(?<=\.)\s+(?=[A-Z])")
 
 LEAST_OF_A_PURCHASE = 0.001
 """Share of what hardware costs; for a job that takes less of it, owning is not named on the card."""
+
+MOST_ELSEWHERE = 2
+"""Other providers named beside the best offer of a GPU; JSON has five."""
 
 MOST_REGIONS = 4
 """Regions of an offer that are named; JSON has them all."""
@@ -353,11 +357,14 @@ def _feed(choice: Choice) -> list[str]:
 
 
 def _to_know(choice: Choice) -> Iterator[str]:
-    """Yield where it is to be had, what the others ask, and what a new account lacks."""
+    """Yield where it is to be had, there and elsewhere, what the others ask, and what a new account lacks."""
     if choice.regions:
         more = len(choice.regions) - MOST_REGIONS
         first = [plain(each, 30) for each in choice.regions[:MOST_REGIONS]]
         yield f"in {listing(first) if more <= 0 else ', '.join([*first, f'{more} more'])}"
+    if choice.also_at:
+        there = [elsewhere_words(each, choice.gpu_count) for each in choice.also_at[:MOST_ELSEWHERE]]
+        yield f"also at {listing(there)}"
     asks = choice.asks
     if asks is not None and asks.ask_count > 1:
         middle = format_usd(asks.median_usd_per_hour * choice.gpu_count)
@@ -368,6 +375,14 @@ def _to_know(choice: Choice) -> Iterator[str]:
         yield f"price: {plain(choice.price_note, 120)}"
     if choice.in_stock is not None:
         yield f"{'in stock' if choice.in_stock else 'not seen in stock'} on {choice.stock_date}"
+
+
+def elsewhere_words(each: Elsewhere, gpu_count: int) -> str:
+    """Return another provider of the same GPU, and what the job costs there: "aws 8x $12.00"."""
+    so_many = "" if each.gpu_count == gpu_count else f" {each.gpu_count}x"
+    hourly = f"{format_usd(each.expected_usd_per_hour)}/h"
+    cost = hourly if each.cost_usd is None else format_usd(each.cost_usd)
+    return f"{plain(each.provider, 30)}{so_many} {cost}"
 
 
 def _where(choice: Choice) -> str:

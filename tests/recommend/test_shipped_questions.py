@@ -186,3 +186,10 @@ def test_what_owning_assumes_is_listed_beside_rent():
         assert words in assumed()
     assert "a life" not in assumed("--years", "3")
     assert "a kWh" not in assumed("--tariff", "0.2")
+
+
+def test_buying_lists_what_the_rent_that_it_is_held_against_rests_on():
+    """The rival is an old ask of a host, at what is expected of it by an assumed half-life."""
+    answer = ask("--buy")
+    assert any("half-way in 30 days (assumed)" in note for note in answer["notes"])
+    assert any("days old, the oldest" in note for note in answer["notes"])
