@@ -77,8 +77,10 @@ def choice_of(
         source=source_of(offer),
         price_usd_per_hour=float(offer.price_usd_per_hour),
         price_label=_label(offer, machine),
-        purchase_usd=None if machine is None else machine.purchase_usd,
-        host_usd=None if machine is None else machine.host_usd,
+        machine_count=1 if machine is None else machine.machine_count,
+        purchase_usd=None if machine is None else machine.in_all_usd,
+        host_usd=None if machine is None else machine.host_usd * machine.machine_count,
+        assumed=() if machine is None else machine.assumed,
         price_note=offer.note if machine is None or machine.condition == "quoted" else machine.source,
         asks=asks.get((offer.gpu_key, offer.pricing)) if offer.kind == "marketplace" else None,
         regions=_regions(offer, (rows.offers[at] for at in same)),
@@ -133,6 +135,7 @@ def _label(offer: Offer, machine: Ownership | None) -> PriceLabel:
 _OF_CARDS: Mapping[str, PriceLabel] = {
     "new": "new",
     "used": "used",
+    "launch price": "launch price",
     "unstated": "unlabeled",
     "quoted": "quote",
 }
