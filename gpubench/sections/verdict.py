@@ -46,8 +46,8 @@ from gpubench.units import (
     plain,
 )
 
-OLD_PRICES, FIRST = "Old prices", "First"
-"""Terms of what to do before paying."""
+OLD_PRICES, FIRST = "-day-old prices", "First"
+"""How the terms end of what to do before paying."""
 
 SENTENCES = re.compile(r"(?<=\.)\s+(?=[A-Z])")
 """Where one sentence of a verdict ends and the next begins."""
@@ -71,8 +71,8 @@ def _render(data: ReportData) -> Block:
     text = _headline(data.ranking, _sentences(data.ranking))
     headline = Paragraph(text=text, tone="headline")
     card, _ = _card(data.ranking)
-    facts = tuple(fact for fact in card if fact.term not in _NOTES)
-    notes = [_note(fact) for fact in card if fact.term in _NOTES]
+    facts = tuple(fact for fact in card if not fact.term.endswith(_NOTES))
+    notes = [_note(fact) for fact in card if fact.term.endswith(_NOTES)]
     return Block(
         title="The answer",
         parts=(headline, Facts(rows=facts), *notes),
@@ -90,8 +90,7 @@ def _note(fact: Fact) -> Paragraph:
     if fact.term == FIRST:
         detail = f" ({fact.detail})" if fact.detail else ""
         return Paragraph(text=f"{fact.term}, {fact.value}{detail}.", tone="note")
-    age, _, what = fact.value.partition(": ")
-    return Paragraph(text=f"{age.replace(' days', '-day')}-old prices: {what}.", tone="note")
+    return Paragraph(text=f"{fact.term}: {fact.value}.", tone="note")
 
 
 _FIRST_OF_ALL = ("By", "Job", SURENESS, CAUTION)
@@ -182,8 +181,8 @@ def _first(ranking: Ranking) -> Iterator[Fact]:
     if sentence.startswith(CAUTION):
         yield Fact(term=CAUTION, value=sentence.removeprefix(f"{CAUTION}: "))
     elif decision is not None and prices_decide(decision):
-        age = count(decision.choice.price_age_days or 0, "day")
-        yield Fact(term=OLD_PRICES, value=f"{age}: {todays_price(decision.choice)}")
+        age_days = decision.choice.price_age_days or 0
+        yield Fact(term=f"{age_days}{OLD_PRICES}", value=todays_price(decision.choice))
     elif sentence and decision is not None and decision.finding_out is not None:
         found = decision.finding_out
         net, paid = format_usd(found.net_usd), format_usd(found.cost_usd)

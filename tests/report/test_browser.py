@@ -178,7 +178,7 @@ def test_one_screen_gives_one_answer(visit, name):
 
 LARGEST = """() => {
   const sizes = [...document.querySelectorAll("body *")]
-    .filter((e) => e.checkVisibility() && !e.closest(".chart") && [...e.childNodes].some((n) => n.data?.trim()))
+    .filter((e) => e.checkVisibility() && e.getBoundingClientRect().width > 1 && !e.closest(".chart") && [...e.childNodes].some((n) => n.nodeType === Node.TEXT_NODE && n.textContent.trim()))
     .map((e) => [parseFloat(getComputedStyle(e).fontSize), e.className]);
   const largest = (is) => Math.max(...sizes.filter(([, name]) => (name === "headline") === is).map(([size]) => size));
   return [largest(true), largest(false)];
