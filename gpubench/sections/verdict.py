@@ -65,18 +65,17 @@ MOST_REGIONS = 4
 def _render(data: ReportData) -> Block:
     if data.ranking is None or not data.ranking.rows:
         why = data.ranking_problem or (data.ranking and data.ranking.verdict) or "no ranking was asked for"
-        headline = Paragraph(text=f"There is no ranking: {plain(why, 400)}", tone="headline")
+        answer = Paragraph(text=f"There is no ranking: {plain(why, 400)}", tone="headline")
         measured = tuple(Facts(rows=(fact,), prominent=True) for fact in measured_facts(data.results))
-        return Block(title="The answer", parts=(headline, *measured), brief=(headline,))
-    text = _headline(data.ranking, _sentences(data.ranking))
-    headline = Paragraph(text=text, tone="headline")
+        return Block(title="The answer", parts=(answer, *measured), brief=(answer,))
+    answer = Paragraph(text=headline(data.ranking), tone="headline")
     card, _ = _card(data.ranking)
     facts = tuple(fact for fact in card if not fact.term.endswith(_NOTES))
     notes = [_note(fact) for fact in card if fact.term.endswith(_NOTES)]
     return Block(
         title="The answer",
-        parts=(headline, Facts(rows=facts), *notes),
-        brief=(headline, Facts(rows=tuple(card))),
+        parts=(answer, Facts(rows=facts), *notes),
+        brief=(answer, Facts(rows=tuple(card))),
     )
 
 
@@ -106,7 +105,7 @@ def _card(ranking: Ranking) -> tuple[list[Fact], list[Fact]]:
     A detail goes before a whole fact does.
     """
     facts = list(_facts(ranking))
-    left = MOST_WORDS - word_count(_headline(ranking, _sentences(ranking)))
+    left = MOST_WORDS - word_count(headline(ranking))
     kept: dict[str, Fact] = {}
     for fact in sorted(facts, key=lambda fact: fact.term not in _FIRST_OF_ALL):
         for each in (fact, replace(fact, detail="")):
@@ -138,9 +137,11 @@ def after_the_headline(ranking: Ranking) -> list[str]:
     return [each for each in _sentences(ranking)[1:] if not each.startswith(SURENESS) and each != on_the_card]
 
 
-def _headline(ranking: Ranking, sentences: list[str]) -> str:
-    if sentences[0].startswith(NO_GPU_NEEDED) or ranking.decision is None:
-        return sentences[0]
+def headline(ranking: Ranking) -> str:
+    """Return the answer in a line: what to rent or own, where and for how much; or that no GPU is needed."""
+    first = _sentences(ranking)[0]
+    if first.startswith(NO_GPU_NEEDED) or ranking.decision is None:
+        return first
     choice = ranking.decision.choice
     if choice.source == "own":
         return f"Own {_offered(choice)}{_old_price(choice)}."
