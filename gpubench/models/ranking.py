@@ -37,6 +37,7 @@ class Estimate(Record, frozen=True, kw_only=True):
     memory in use on the device, with its interval, and ``memory_text`` what that says of this card.
     ``fewest_gpus`` is how many must share out weights, gradients and states (FSDP) for the case to fit: above
     1, throughput is of one of them as if it held everything, memory is of one of so few.
+    ``first_token_s`` and ``per_token_s`` are of a generation that was measured there [s].
     """
 
     case: Case
@@ -62,6 +63,8 @@ class Estimate(Record, frozen=True, kw_only=True):
     batch_choice: BatchChoice | None = None
     batch_found_by: str | None = None
     fewest_gpus: int = 1
+    first_token_s: float | None = None
+    per_token_s: float | None = None
     findings: tuple[Finding, ...] = ()
 
     @property

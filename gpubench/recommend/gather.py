@@ -10,16 +10,19 @@ from typing import NamedTuple
 
 import msgspec
 
+from gpubench.errors import MisuseError
 from gpubench.models import (
     Estimate,
     Execution,
     GpuSpec,
     MemoryFit,
     ParallelMode,
+    Precision,
     Run,
     Status,
     WorkloadProfile,
 )
+from gpubench.precisions import AMP
 from gpubench.predict import memory
 from gpubench.predict.anchors import Reading, peaks_of
 from gpubench.predict.estimate import estimate, estimate_at_largest_batch
@@ -215,6 +218,13 @@ def mean_power_w(runs: Runs) -> dict[str, float]:
 
 
 def _question(request: RankRequest, profile: WorkloadProfile) -> Question:
+    """The question about one workload.
+
+    Raises:
+        MisuseError: If no GPU has the workload at the precision asked for.
+    """
+    if request.precision not in {None, AMP} and (reason := profile.why_not_at(Precision(request.precision))):
+        raise MisuseError(reason)
     return question_of(
         profile,
         request.precision,

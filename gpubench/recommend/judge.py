@@ -14,11 +14,14 @@ import msgspec
 import numpy as np
 
 from gpubench.arrays import Indices
+from gpubench.errors import MisuseError
 from gpubench.labels import gpu_name
 from gpubench.models import BuyOrRent, Estimate, GpuSpec, Offer, RankedOffer, Ranking
 from gpubench.offers.moves import USUAL_DRIFT, asks_of
 from gpubench.offers.outliers import Market
 from gpubench.offers.table import OfferKey
+from gpubench.precisions import AMP, Precision
+from gpubench.predict.question import never_predicted
 from gpubench.recommend import limits, objective, prices
 from gpubench.recommend.break_even import against_rent
 from gpubench.recommend.buying import owned_rows, purchase_filters, purchases_of, within_the_sum
@@ -65,7 +68,7 @@ from gpubench.recommend.verdict import (
     verdict,
 )
 from gpubench.recommend.words import gpus_needed
-from gpubench.units import plural
+from gpubench.units import plain, plural
 
 
 def judge(
@@ -113,6 +116,8 @@ def judge(
     runnable = _runnable(request, evidence, speeds, specs)
     kept, unknown = runnable(left.kept)
     kept, dear = within_the_sum(request, kept, machines)
+    if not kept:
+        _refuse_never_predicted(request, unknown)
     _require(kept, offers, [*left.fallen, *unknown, *dear])
     work = work_of(request, speeds, evidence.usual_job, _unit(speeds))
     if work is None:
@@ -286,6 +291,18 @@ def _said(
 def _require(kept: Sequence[Offer], offers: Sequence[Offer], fallen: Sequence[Exclusion]) -> None:
     if not kept:
         raise nothing_left(len(offers), fallen)
+
+
+def _refuse_never_predicted(request: RankRequest, unknown: Iterable[Exclusion]) -> None:
+    if request.precision in {None, AMP}:
+        return
+    reason = never_predicted(Precision(request.precision))
+    if any(each.reason == reason for each in unknown):
+        names = " ".join(plain(name) for name in request.workload_names)
+        raise MisuseError(
+            f"{reason}; no stored run has it of a GPU among the offers: `gpubench run {names} "
+            f"--precision {request.precision}` on one, and rank again"
+        )
 
 
 def _believed(
