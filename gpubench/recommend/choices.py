@@ -159,13 +159,14 @@ def _elsewhere(offer: Offer, rows: Rows, same: Iterable[int]) -> Iterator[Elsewh
         provider = rows.offers[at].provider
         if provider != offer.provider and best.setdefault(provider, at) == at and len(best) == MOST_ELSEWHERE:
             break
-    for each in rows.at(list(best.values())):
-        there = each.offer
+    for at in best.values():
+        there = rows.offers[at]
+        expected_usd_per_hour, cost_usd = rows.price_and_cost(at)
         yield Elsewhere(
             **{name: getattr(there, name) for name in _PLACE},
             price_usd_per_hour=float(there.price_usd_per_hour),
-            expected_usd_per_hour=each.expected_usd_per_hour,
-            cost_usd=each.cost_usd,
+            expected_usd_per_hour=expected_usd_per_hour,
+            cost_usd=cost_usd,
         )
 
 
