@@ -6,7 +6,7 @@ A script and no test: what it prints is as sure as the machine is quiet. Both si
 runs: the other's processes are stopped (SIGSTOP). They take turns of a second in the order ABBA, so that whatever
 else loads the machine hits both alike; of each turn the median block counts, of the pairs of turns the ratio.
 
-Beside it stands the same ratio of processor time a step, of all processes of a side: on a machine with more to do
+Beside it stands the same ratio of processor time a step, of both ranks of a side: on a machine with more to do
 than it has cores a step waits mostly for its turn, and what its processes compute is still told apart.
 """
 
@@ -107,8 +107,9 @@ class Side:
         return median(told)
 
     def _spent_s(self) -> float:
-        """Processor time of its processes so far; what a turn cuts off in a block, the next one finishes."""
-        return sum(sum(process.cpu_times()[:2]) for process in self._processes())
+        """Processor time of its ranks so far; what a turn cuts off in a block, the next one finishes."""
+        ranks = (process for process in self._processes() if not process.children())
+        return sum(sum(rank.cpu_times()[:2]) for rank in ranks)
 
 
 def torchrun(folder: Path, steps: int) -> tuple[Side, subprocess.Popen[str]]:
