@@ -18,7 +18,7 @@ from gpubench.errors import MisuseError
 from gpubench.executions import Execution
 from gpubench.findings import FindingKind, doubts
 from gpubench.interval import Interval
-from gpubench.models import Case, Framework, Measurement, Run, Status, TaskKind
+from gpubench.models import Case, Framework, Measurement, Run, Status, TaskKind, WeightType
 from gpubench.precisions import Precision
 
 ROTATION = 4
@@ -189,6 +189,29 @@ def amp_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
     )
 
 
+def inference_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
+    """Pair every inference at a lower precision with strict fp32, each in the layout that suits it."""
+    of_one = [r for r in results if r.case.task is TaskKind.INFER and not r.measurement.at_largest_batch]
+    known = {_in_float32(r): r for r in of_one if r.case.precision is Precision.FP32}
+    pairs = [
+        effect(result, known[twin])
+        for result in of_one
+        if result.case.precision is not Precision.FP32 and (twin := _in_float32(result)) in known
+    ]
+    order = list(Precision)
+    return tuple(
+        sorted(
+            pairs,
+            key=lambda p: (
+                p.of.case.workload,
+                p.of.case.batch_size,
+                order.index(p.of.case.precision),
+                p.of.case.execution,
+            ),
+        )
+    )
+
+
 def scaling_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
     """Pair every case on several GPUs with the same case on one, of the same batch and of all batches in one.
 
@@ -262,13 +285,22 @@ def against_fp32(pairs: Iterable[Effect]) -> tuple[Effect, ...]:
 
 
 def document(run: Run) -> dict[str, Any]:
-    """Return what AMP, further GPUs and other frameworks gain in a run, as JSON shows it."""
+    """Return what precisions, further GPUs and other frameworks gain in a run, as JSON shows it."""
     results = results_of(run)
     return {
         "amp": [_amp_document(pair) for pair in against_fp32(amp_effects(results))],
         "scaling": [
             {"case": pair.of.case, "speedup": pair.interval, "efficiency": pair.efficiency}
             for pair in scaling_effects(results)
+        ],
+        "inference": [
+            {
+                "case": pair.of.case,
+                "baseline": pair.to.case,
+                "speedup": pair.interval,
+                "output_error": pair.of.measurement.output_error,
+            }
+            for pair in inference_effects(results)
         ],
         "frameworks": [
             {"case": pair.of.case, "baseline": pair.to.case, "throughput": pair.interval}
@@ -294,6 +326,12 @@ def _at_precision(result: Result, precision: Precision) -> tuple[Case, bool]:
     batch = 0 if best else result.case.batch_size
     case = msgspec.structs.replace(result.case, precision=precision, memory_format=None, batch_size=batch)
     return case, best
+
+
+def _in_float32(result: Result) -> Case:
+    return msgspec.structs.replace(
+        result.case, precision=Precision.FP32, memory_format=None, weight_type=WeightType.FLOAT32
+    )
 
 
 def _curve(result: Result) -> tuple[float | None, ...]:

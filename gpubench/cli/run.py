@@ -140,7 +140,7 @@ def print_run(run: Run) -> None:
     from gpubench.sections.data import of_run
     from gpubench.sections.section import brief
 
-    figures = ("device", "throughput", "latency", "generation")
+    figures = ("device", "throughput", "latency", "outputs", "generation")
     show(*brief(of_run(run), *figures, "amp", "frameworks", "together", "quality", "micro", "method"))
 
 

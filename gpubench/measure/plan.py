@@ -275,7 +275,7 @@ def _every_case(
                 profile.why_not_at(precision)
                 or capability.why_no_precision(precision, device)
                 or capability.why_no_execution(execution, device, count)
-                or capability.why_not_trained(case)
+                or capability.why_not_for_task(case)
                 or _why_not_together(profile, case)
                 or frameworks.why_no_framework(case, device, is_own=is_own(reference))
             )
