@@ -581,6 +581,7 @@ def run(
     device: str = "auto",
     gpus: int = 1,
     jobs: Literal["ddp", "fsdp", "independent"] = "ddp",
+    thread_scaling: bool = False,
     strong: bool = False,
     nnodes: int = 1,
     rdzv_endpoint: str | None = None,
@@ -626,6 +627,7 @@ def run(
             [default: 1]
         jobs: With --gpus or --nnodes: one job over all GPUs (ddp, or fsdp, which shards the model), or
             one on each at once. [ddp|fsdp|independent] [default: ddp]
+        thread_scaling: Of a CPU: also time each case on 1, 2, 4 ... of its threads, up to all.
         strong: Share the batch out over the GPUs of the job, instead of a batch for each.
         nnodes: Machines of the job, --gpus on each; give the same command on all. (at least 1)
             [default: 1]

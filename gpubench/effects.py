@@ -43,6 +43,13 @@ class Result:
         return doubts(self.run.findings, self.measurement.findings)
 
     @property
+    def threads(self) -> int | None:
+        """Threads that a CPU computed with; None of a GPU, and where it is not known."""
+        if not self.run.device.is_cpu:
+            return None
+        return self.case.threads or self.measurement.cpu_threads or self.run.environment.cpu_threads
+
+    @property
     def batch_words(self) -> str:
         """The batch; "largest that fits" where it was searched, so that nobody takes it for an equal one."""
         searched = ", largest that fits" if self.measurement.at_largest_batch else ""
@@ -154,8 +161,13 @@ def effect(of: Result, to: Result) -> Effect:
 
 
 def results_of(run: Run) -> tuple[Result, ...]:
-    """Return the measurements of a run that have a figure."""
+    """Return the measurements of a run that have a figure, those on fewer threads of a CPU among them."""
     return tuple(Result(run=run, measurement=m) for m in run.measurements if m.status is Status.OK)
+
+
+def on_all_threads(results: Iterable[Result]) -> tuple[Result, ...]:
+    """Leave out what a CPU did on some of its threads: it answers how the CPU scales, and nothing else."""
+    return tuple(result for result in results if not result.case.threads)
 
 
 def amp_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
@@ -227,6 +239,17 @@ def scaling_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
     )
 
 
+def thread_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
+    """Pair every case of a CPU with the same on one of its threads, by rising number of threads."""
+    known = {result.case: result for result in results}
+    pairs = [
+        effect(result, known[alone])
+        for case, result in known.items()
+        if result.threads is not None and (alone := msgspec.structs.replace(case, threads=1)) in known
+    ]
+    return tuple(sorted(pairs, key=lambda p: (p.to.case.label, p.of.threads or 0, p.of.case.threads == 0)))
+
+
 def execution_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
     """Pair every graph or compile case with its eager twin: all else equal."""
     known = {result.case: result for result in results}
@@ -286,7 +309,8 @@ def against_fp32(pairs: Iterable[Effect]) -> tuple[Effect, ...]:
 
 def document(run: Run) -> dict[str, Any]:
     """Return what precisions, further GPUs and other frameworks gain in a run, as JSON shows it."""
-    results = results_of(run)
+    every = results_of(run)
+    results = on_all_threads(every)
     return {
         "amp": [_amp_document(pair) for pair in against_fp32(amp_effects(results))],
         "scaling": [
@@ -301,6 +325,16 @@ def document(run: Run) -> dict[str, Any]:
                 "output_error": pair.of.measurement.output_error,
             }
             for pair in inference_effects(results)
+        ],
+        "threads": [
+            {
+                "case": pair.of.case,
+                "threads": pair.of.threads,
+                "speedup": pair.interval,
+                "efficiency": pair.interval.over(pair.of.threads or 1),
+            }
+            for pair in thread_effects(every)
+            if pair.of is not pair.to
         ],
         "frameworks": [
             {"case": pair.of.case, "baseline": pair.to.case, "throughput": pair.interval}

@@ -141,7 +141,8 @@ def print_run(run: Run) -> None:
     from gpubench.sections.section import brief
 
     figures = ("device", "throughput", "latency", "outputs", "generation")
-    show(*brief(of_run(run), *figures, "amp", "frameworks", "together", "quality", "micro", "method"))
+    gains = ("amp", "frameworks", "threads", "together")
+    show(*brief(of_run(run), *figures, *gains, "quality", "micro", "method"))
 
 
 def _close(run: Run) -> None:
