@@ -46,7 +46,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.case.label}, the largest that fits{where}"
 
     def slower_than(self, tolerance: float) -> bool:
-        """Whether B is slower than A by more than ``tolerance`` at the favourable end of the interval."""
+        """Whether B is slower than A by more than ``tolerance`` at the favorable end of the interval."""
         return self.ratio.high is not None and self.ratio.high < 1 - tolerance
 
     def undecided_at(self, tolerance: float) -> bool:

@@ -97,7 +97,7 @@ SHARES = frozenset(
         FindingKind.DRIFTING,
     }
 )
-"""Value and limit are parts of a whole, and people read them in per cent."""
+"""Value and limit are parts of a whole, and people read them in percent."""
 
 _MORE_TIME = (
     "leave out --quick and --time-limit, on a CPU pass --publish; "

@@ -1,7 +1,7 @@
 """Statistics of series of times: pure functions of numbers.
 
 The stop rule's interval treats rounds as correlated, because they are: rounds of 0.5 s on a cooled
-data-centre card show a lag-1 autocorrelation of 0.6. See docs/method.md.
+data-center card show a lag-1 autocorrelation of 0.6. See docs/method.md.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def format_usd(value: float | None) -> str:
 
 
 def format_percent(ratio: float | None, digits: int = 2) -> str:
-    """Format a ratio from 0 to 1 as per cent: 0.0213 is "2.1 %"."""
+    """Format a ratio from 0 to 1 as percent: 0.0213 is "2.1 %"."""
     return UNKNOWN if ratio is None else f"{format_number(ratio * 100, digits)} %"
 
 

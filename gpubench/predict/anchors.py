@@ -41,7 +41,7 @@ DISTURBED = frozenset(
 
 
 LOOP_NOISE = math.log(1.05)
-"""Half-width of what a hand-written loop read: repeats agree to 0.5 %, two harnesses to a few per cent."""
+"""Half-width of what a hand-written loop read: repeats agree to 0.5 %, two harnesses to a few percent."""
 EAGER_LIMIT = 1.10
 """Times the same step in a CUDA graph: an eager step above it is the host's."""
 

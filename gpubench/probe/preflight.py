@@ -1,7 +1,7 @@
 """What to check on a device before (and after) it is measured: who else uses it, and is it held back.
 
-Process lists are blind in most containers, and utilisation lags a load that has just ended. So use by
-others is judged by the list, by utilisation and by memory together, and seen twice before a run is refused.
+Process lists are blind in most containers, and utilization lags a load that has just ended. So use by
+others is judged by the list, by utilization and by memory together, and seen twice before a run is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpubench.probe.backend import GpuProcess, Readings
 from gpubench.units import Seconds, format_percent, plain
 
 BUSY_LIMIT = 0.05
-"""Utilisation of an idle GPU is 0 to 1 %; a desktop that draws stays below this."""
+"""Utilization of an idle GPU is 0 to 1 %; a desktop that draws stays below this."""
 MEMORY_LIMIT = 0.02
 """Used memory without the driver's reserve, as a share of the whole."""
 POWER_CAP_LIMIT = 0.98

@@ -161,8 +161,8 @@ def at_work(
             continue
         at_once = 1 if request.one_job_over_all_gpus else machine.gpu_count
         use = request.jobs_per_month * job_hours / HOURS_PER_MONTH / at_once
-        assumed = tuple(field for field in machine.assumed if field != "utilisation")
-        found.append(replace(machine, utilisation=Range.of(min(use, 1.0)), use=use, assumed=assumed))
+        assumed = tuple(field for field in machine.assumed if field != "utilization")
+        found.append(replace(machine, utilization=Range.of(min(use, 1.0)), use=use, assumed=assumed))
     return found
 
 
@@ -202,7 +202,7 @@ def _purchase(row: RankedOffer, machine: Ownership, spec: GpuSpec | None) -> Pur
         score_high=row.score_high,
         usd_per_hour=float(row.offer.price_usd_per_hour),
         hours=row.hours,
-        utilisation=machine.utilisation.likely,
+        utilization=machine.utilization.likely,
         cards_needed=cards_needed(machine),
         assumed=machine.assumed,
     )

@@ -76,9 +76,9 @@ def run_figure(run: Run) -> Figure:
                 for i, m in enumerate(rows)
                 if m.case.precision is precision
             ),
-            colour=colour,
+            color=color,
         )
-        for precision, colour in _HUES.items()
+        for precision, color in _HUES.items()
         if any(m.case.precision is precision for m in rows)
     ]
     names = [label(m.label, 60) for m in rows]

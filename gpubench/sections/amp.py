@@ -39,7 +39,7 @@ def _render(data: ReportData) -> Block | None:
                 figures=tuple(_figure(group, title) for title, group in _groups(pairs)),
                 twin=twin,
                 caption=(
-                    "1 is no gain. The line through each mark is the 95 % interval; a grey open mark is "
+                    "1 is no gain. The line through each mark is the 95 % interval; a gray open mark is "
                     "flagged. The baseline is named in "
                     "every row: fp32 is strict IEEE arithmetic with TF32 off in matmul, convolution and RNN."
                 ),
@@ -100,7 +100,7 @@ def _figure(pairs: tuple[Effect, ...], title: str | None) -> Figure:
                 for pair in pairs
                 if pair.to.case.precision is precision and bool(pair.doubts) is flagged
             ),
-            colour=SLATE if flagged else _LOOKS[precision][0],
+            color=SLATE if flagged else _LOOKS[precision][0],
             symbol=_LOOKS[precision][1] + ("-open" if flagged else ""),
         )
         for flagged in (False, True)

@@ -123,7 +123,7 @@ def _figure(case: Case, measured: Sequence[_On]) -> Figure:
     alt = "; ".join(f"{on.name} {format_number(_rate(on))}" for on in measured)
     rows = [label(on.name, 36) for on in measured]
     return Figure(
-        figure=bars([Series(name=unit, marks=marks, colour=BLUE)], rows, f"{unit}/s"),
+        figure=bars([Series(name=unit, marks=marks, color=BLUE)], rows, f"{unit}/s"),
         title=case_words(case),
         alt=f"Bar chart of {case_words(case)} in {unit} per second: {alt}.",
         height_px=76 + 27 * len(measured),

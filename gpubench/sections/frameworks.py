@@ -82,7 +82,7 @@ def _figure(pairs: tuple[Effect, ...]) -> Figure:
                 for p in pairs
                 if p.of.case.framework is framework
             ),
-            colour=_LOOKS[framework][0],
+            color=_LOOKS[framework][0],
             symbol=_LOOKS[framework][1],
         )
         for framework in Framework

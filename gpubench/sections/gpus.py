@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubench.blocks.block import Block
-from gpubench.blocks.charts import BASIS_COLOURS, BASIS_SYMBOLS, Mark, Series, dots, label
+from gpubench.blocks.charts import BASIS_COLORS, BASIS_SYMBOLS, Mark, Series, dots, label
 from gpubench.blocks.parts import Charts, Figure, number, table, text
 from gpubench.interval import stacked
 from gpubench.labels import gpu_name, gpus_of, offer_name
@@ -74,10 +74,10 @@ def _figure(data: ReportData, ranking: Ranking, rows: Sequence[RankedOffer], tie
         Series(
             name=str(basis),
             marks=tuple(mark for mark in marked if rows[mark.row].estimate.basis == basis),
-            colour=colour,
+            color=color,
             symbol=BASIS_SYMBOLS[basis],
         )
-        for basis, colour in BASIS_COLOURS.items()
+        for basis, color in BASIS_COLORS.items()
         if any(row.estimate.basis == basis for row in rows)
     ]
     ends = [end for merit in merits for end in (merit.low, merit.value, merit.high) if end]

@@ -57,7 +57,7 @@ def _figure(compared: Sequence[tuple[MicroResult, float]]) -> Figure:
     )
     return Figure(
         figure=dots(
-            [Series(name="measured", marks=marks, colour=BLUE)],
+            [Series(name="measured", marks=marks, color=BLUE)],
             labels,
             "share of the data sheet (1 is the stated rate)",
             line_at=1.0,

@@ -81,7 +81,7 @@ def _figure(group: Sequence[Result]) -> Figure:
                 for result in group
                 if result.case.execution is execution
             ),
-            colour=_LOOKS[execution][0],
+            color=_LOOKS[execution][0],
             pattern=_LOOKS[execution][1],
         )
         for execution in EXECUTION_ORDER

@@ -179,7 +179,7 @@ def per_s_words(ranking: Ranking, row: RankedOffer) -> str:
 
 
 def share_words(share: float | None) -> str:
-    """A probability in whole per cent; near an end it says so, rather than claim to be there."""
+    """A probability in whole percent; near an end it says so, rather than claim to be there."""
     if share is None:
         return UNKNOWN
     if 0.99 < share < 1:

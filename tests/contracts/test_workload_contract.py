@@ -702,7 +702,7 @@ class TestAugment(WorkloadContract):
     shape = (3, 375, 500)
     batches = (64, 256)
     parameters = 0
-    forward_flops = pytest.approx(0, abs=1e4)  # geometry and colours are hardly any arithmetic
+    forward_flops = pytest.approx(0, abs=1e4)  # geometry and colors are hardly any arithmetic
 
     @pytest.fixture(autouse=True)
     def _library(self) -> None:

@@ -47,7 +47,7 @@ def test_a_skypilot_table_is_told_by_its_columns_and_its_cloud_by_its_folder(sky
     assert {o.price_date for o in table.offers} == {"2026-10-01"}
 
 
-CATALOGUE = Path(__file__).parent / "answers" / "skypilot"
+CATALOG = Path(__file__).parent / "answers" / "skypilot"
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,8 @@ CATALOGUE = Path(__file__).parent / "answers" / "skypilot"
         ),
     ],
 )
-def test_the_catalogue_of_each_cloud_is_read_as_it_is(cloud, kind, machines):
-    table = read_table(CATALOGUE / cloud / "vms.csv", price_date="2026-11-20")
+def test_the_catalog_of_each_cloud_is_read_as_it_is(cloud, kind, machines):
+    table = read_table(CATALOG / cloud / "vms.csv", price_date="2026-11-20")
     assert table.set_aside == ()
     assert {(o.provider, o.kind) for o in table.offers} == {(cloud, kind)}
     found = {
@@ -132,7 +132,7 @@ def test_the_catalogue_of_each_cloud_is_read_as_it_is(cloud, kind, machines):
 
 
 def test_a_tpu_slice_comes_with_its_host_and_counts_its_chips():
-    table = read_table(CATALOGUE / "gcp" / "vms.csv", price_date="2026-11-20")
+    table = read_table(CATALOG / "gcp" / "vms.csv", price_date="2026-11-20")
     assert {(o.instance, o.gpu_key, o.gpu_count, o.kind) for o in table.offers} == {
         ("tpu-v6e-32", "google-tpu-v6e", 32, "vm")
     }

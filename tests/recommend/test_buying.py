@@ -25,7 +25,7 @@ from .test_owning import machine, weigh
 RTX3090 = "nvidia-geforce-rtx-3090-24gb"
 EVERYTHING = (
     "years",
-    "utilisation",
+    "utilization",
     "power_w",
     "pue",
     "tariff_usd_per_kwh",
@@ -110,9 +110,9 @@ def used(given, **options):
 
 def test_the_jobs_of_a_month_say_how_much_a_machine_works():
     """4 x 73 / 730 = 0.4 of all hours; of independent jobs each has one of the two cards: 0.2."""
-    assert used(cards(2)).utilisation == Range.of(pytest.approx(0.4))
-    assert used(cards(2), jobs="independent").utilisation == Range.of(pytest.approx(0.2))
-    assert "utilisation" not in used(cards(2)).assumed
+    assert used(cards(2)).utilization == Range.of(pytest.approx(0.4))
+    assert used(cards(2), jobs="independent").utilization == Range.of(pytest.approx(0.2))
+    assert "utilization" not in used(cards(2)).assumed
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_new_and_used_stand_apart():
         ({"years": 4.0}, "years"),
         ({"asked": ("years",)}, "years"),
         ({"tariff": Range.of(0.2)}, "tariff_usd_per_kwh"),
-        ({"asked": ("utilization",)}, "utilisation"),
+        ({"asked": ("utilization",)}, "utilization"),
         ({"resale": Range.of(0.1)}, "resale_usd"),
         ({"pue": 1.2}, "pue"),
         ({"host_usd": 1000.0}, "host_usd"),
@@ -296,9 +296,9 @@ def test_the_cards_that_the_jobs_of_a_month_need(tmp_path, job):
     )  # fmt: skip
     assert ranking.purchases
     for each in ranking.purchases:
-        assert each.utilisation == pytest.approx(5 * each.hours / 730, rel=1e-6)
+        assert each.utilization == pytest.approx(5 * each.hours / 730, rel=1e-6)
         assert 1 <= each.cards_needed <= each.gpu_count
-        assert "utilisation" not in each.assumed
+        assert "utilization" not in each.assumed
 
 
 def test_the_first_line_says_what_to_buy_whether_new_or_used_and_for_how_much(monkeypatch, capsys, tmp_path):

@@ -279,7 +279,7 @@ def test_scaling_is_measured_where_runs_hold_it():
     scalings = {
         n: scaling_of(spec, n, {"vgg16": alone}, scaler=evidence.scaler, shares={}) for n in (1, 4, 8)
     }
-    assert [scalings[n].basis for n in (1, 4, 8)] == ["single GPU", "measured", "modelled"]
+    assert [scalings[n].basis for n in (1, 4, 8)] == ["single GPU", "measured", "modeled"]
     assert scalings[4].efficiency == pytest.approx(0.9)
     assert 0.3 < scalings[8].efficiency < 1
     assert scalings[8].half_width > 0

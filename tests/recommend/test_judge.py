@@ -54,7 +54,7 @@ def test_an_instance_counts_all_its_gpus():
     )
     together = rank_of(offers, {H100: 3000.0}, jobs="ddp").rows[0]
     assert together.samples_per_s == pytest.approx(21600)
-    assert (together.scaling_efficiency, together.scaling_basis) == (0.9, "modelled")
+    assert (together.scaling_efficiency, together.scaling_basis) == (0.9, "modeled")
 
 
 def test_offers_of_several_gpus_without_room_for_one_job_are_left_out_with_the_reason():

@@ -248,7 +248,7 @@ def test_the_table_is_ascii_where_the_locale_is():
         (["--reference", "gtx 9999"], "unknown or ambiguous GPU"),
         (["--rent", "--buy"], "--rent contradicts --buy"),
         (["--max-latency-ms", "5"], "add --task infer"),
-        (["--utilisation", "1.5"], "must lie within 0 to 1"),
+        (["--utilization", "1.5"], "must lie within 0 to 1"),
         (["--own", "RTX 5090"], "has no price"),
         (["--try", "2"], "--try N and --out DIR go together"),
         (["--spot", "--spot-lost", "20"], "--spot-lost 20 must be from 0 to below 10"),
@@ -313,8 +313,8 @@ def test_it_loads_no_heavy_library():
 
 
 def test_the_python_function_refuses_an_option_that_it_does_not_have():
-    with pytest.raises(MisuseError, match="no option colour"):
-        rank(colour="red")
+    with pytest.raises(MisuseError, match="no option color"):
+        rank(color="red")
 
 
 def test_a_free_tier_stands_beside_the_ranking_and_never_per_dollar(gpubench):

@@ -124,9 +124,9 @@ def test_a_flagged_pair_is_greyed_and_never_in_the_headline():
     data = samples.report_data(samples.h200_run(measurements=noisy))
     assert words_of("amp", data).split(".")[0].count("vgg16") == 0
     figure = next(p for p in block_of("amp", data).parts if isinstance(p, Charts)).figures[0].figure
-    grey = [trace for trace in figure["data"] if trace["marker"]["symbol"].endswith("-open")]
-    assert sum(len(trace["x"]) for trace in grey) == 8, "four of vgg16, four that the host paces when eager"
-    assert {trace["marker"]["color"] for trace in grey} == {"#7a8594"}
+    gray = [trace for trace in figure["data"] if trace["marker"]["symbol"].endswith("-open")]
+    assert sum(len(trace["x"]) for trace in gray) == 8, "four of vgg16, four that the host paces when eager"
+    assert {trace["marker"]["color"] for trace in gray} == {"#7a8594"}
 
 
 @pytest.mark.parametrize("kind", sorted(DOUBTFUL))
@@ -423,7 +423,7 @@ def test_a_tie_names_the_measurement_that_would_part_it():
 
 
 def test_owning_is_held_against_renting_the_same_work():
-    decision = samples.buy_or_rent(years=3.0, utilisation=0.4)
+    decision = samples.buy_or_rent(years=3.0, utilization=0.4)
     table = table_of("owning", samples.report_data(buy_or_rent=(decision,)))
     assert table.rows[0][4] == "13,000 h\n4,000 h to never"
     assert table.rows[0][5] == "50 % of all hours\n15 % to more than all"

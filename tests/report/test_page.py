@@ -1,4 +1,4 @@
-"""The HTML file: self-contained, escaped, labelled; checked by a parser, as the plotly script holds URLs."""
+"""The HTML file: self-contained, escaped, labeled; checked by a parser, as the plotly script holds URLs."""
 
 from __future__ import annotations
 
@@ -195,20 +195,20 @@ QUIET_ON_PURPOSE = {charts.RULE, charts.BAND, charts.PAPER}
 @pytest.mark.parametrize(
     ("light", "dark"), [pair for pair in PALETTE.items() if pair[0] not in QUIET_ON_PURPOSE]
 )
-def test_colours_stand_out_from_the_page_in_light_and_dark(light, dark):
+def test_colors_stand_out_from_the_page_in_light_and_dark(light, dark):
     """Text and marks: 3 to 1 at least against the page (WCAG 2.2, 1.4.11); rules and bands are quiet on purpose."""
     assert contrast(light, "#ffffff") >= 3
     assert contrast(dark, PALETTE["#ffffff"]) >= 3
 
 
 def contrast(one: str, other: str) -> float:
-    """WCAG 2.2 contrast ratio of two colours."""
+    """WCAG 2.2 contrast ratio of two colors."""
     high, low = sorted((luminance(one), luminance(other)), reverse=True)
     return (high + 0.05) / (low + 0.05)
 
 
-def luminance(colour: str) -> float:
-    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+def luminance(color: str) -> float:
+    channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 

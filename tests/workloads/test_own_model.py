@@ -137,14 +137,14 @@ def test_a_workload_object_is_taken_and_bears_the_files_name(tmp_path: Path) -> 
 
 
 def test_what_lies_beside_a_file_can_be_imported(tmp_path: Path) -> None:
-    write(tmp_path, "SIZE = 10\n", "neighbour_of_a_file.py")
-    path = write(tmp_path, "from neighbour_of_a_file import SIZE\n" + GOOD)
+    write(tmp_path, "SIZE = 10\n", "neighbor_of_a_file.py")
+    path = write(tmp_path, "from neighbor_of_a_file import SIZE\n" + GOOD)
     assert load_workload(path).sample_shape == (10,)
 
 
 def test_a_module_is_taken_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path, "SIZE = 10\n", "neighbour_of_a_module.py")
-    write(tmp_path, "from neighbour_of_a_module import SIZE\n" + GOOD, "module_of_mine.py")
+    write(tmp_path, "SIZE = 10\n", "neighbor_of_a_module.py")
+    write(tmp_path, "from neighbor_of_a_module import SIZE\n" + GOOD, "module_of_mine.py")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [each for each in sys.path if each])  # "" is the current folder too
     assert load_workload("module_of_mine:build").name == "module_of_mine:build"
@@ -158,7 +158,7 @@ def test_a_file_that_leaves_its_folder_as_it_is_imported_is_found_all_the_same(
     assert load_workload("./my_model.py").name == "my_model.py"
 
 
-def test_a_neighbour_does_not_stand_in_for_pythons_own(
+def test_a_neighbor_does_not_stand_in_for_pythons_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "symtable", raising=False)
@@ -465,8 +465,8 @@ BADLY_TYPED = (
 )
 ANSWERS = {
     FORWARD.format(act="sys.exit(3)"): "my_model.py: calls sys.exit(3) (my_model.py line 6)",
-    FORWARD.format(act="raise KeyError('colour')"): (
-        "my_model.py: cannot run one training step on its own batch: KeyError: 'colour' (my_model.py line 6)"
+    FORWARD.format(act="raise KeyError('color')"): (
+        "my_model.py: cannot run one training step on its own batch: KeyError: 'color' (my_model.py line 6)"
     ),
     BADLY_TYPED: "my_model.py: ValidationError: Expected `str`, got `int` - at `$.sample_unit`",
 }
