@@ -646,7 +646,7 @@ class TestLlama8b(LlamaContract):
         assert self.profile.train == ()
 
     def test_the_loss_falls_in_thirty_steps(self) -> None:
-        with pytest.raises(MisuseError, match="no parameter that takes a gradient"):
+        with pytest.raises(MisuseError, match="no parameter"):
             profile_workload(
                 replace(self.workload, build=self.workload.tiny, tasks=(TaskKind.TRAIN,), variants=())  # type: ignore[arg-type]
             )
