@@ -92,7 +92,7 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
 
     @cache
     def seen(name: str) -> _Seen:
-        return _Seen(measured, peaks_of(questions[name], runs.own, runs.reference))
+        return _Seen(measured, peaks_of(questions[name], runs.own))
 
     def together(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> _Together:
         question = msgspec.structs.replace(questions[name], batch_size=alone.case.batch_size)
