@@ -103,7 +103,7 @@ def test_a_quality_that_is_not_reached_is_no_number(monkeypatch: pytest.MonkeyPa
     row = _row(140, 130, 1000, unreached=1)
     assert (row.steps.value, row.train_s.value, row.steps_over(_row(1, 2, 3)).value) == (None, None, None)
     (cells,) = _table(row).rows
-    assert "by 1 of 3 seeds" in cells
+    assert any("by 1 of 3 seeds" in cell for cell in cells)
     assert cells[3:] == ("—",) * 4
 
 
