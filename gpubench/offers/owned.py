@@ -19,7 +19,7 @@ DEFAULT_YEARS = 3.0
 DEFAULT_UTILIZATION = 0.5
 DEFAULT_PUE = 1.0
 DEFAULT_TARIFF_USD_PER_KWH = 0.15
-"""Life, share of hours at work, overhead of cooling, price of energy: each is named where it was assumed."""
+"""Service life, utilization, overhead of cooling, price of energy: each is named where it was assumed."""
 
 
 class Owned(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""What to check on a device before (and after) it is measured: who else uses it, and is it held back.
+"""What to check on a device before (and after) it is measured: who else uses it, and what limits it.
 
 Process lists are blind in most containers, and utilization lags a load that has just ended. So use by
 others is judged by the list, by utilization and by memory together, and seen twice before a run is refused.

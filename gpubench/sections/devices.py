@@ -13,7 +13,7 @@ from gpubench.interval import stacked
 from gpubench.models import Case, DeviceProfile
 from gpubench.sections.data import ReportData, newest, same
 from gpubench.sections.section import Section
-from gpubench.sections.words import case_words
+from gpubench.sections.words import case_words, kinds_words
 from gpubench.units import UNKNOWN, count, format_number, listing, plain, plural
 
 MOST_CHARTS = 6
@@ -138,7 +138,7 @@ def _twin(measured: Sequence[_On]) -> Table:
         text("Device", lambda on: on.name),
         number("Samples/s, 95 % interval", lambda on: stacked(on.result.measurement.interval.words())),
         number("Against the first device", _against),
-        text("Doubts", lambda on: ", ".join(on.result.doubts) or "none"),
+        text("Findings", lambda on: kinds_words(on.result.doubts)),
     )
 
 

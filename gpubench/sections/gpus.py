@@ -29,7 +29,7 @@ def _render(data: ReportData) -> Block | None:
     tied = sum(row.rank == shown[0].rank for row in shown)
     caption = "The best offer of each GPU: ● measured, ◆ reference, ○ predicted, with intervals."
     if tied > 1:
-        caption += f" The {tied} on the band cannot be told apart.{_parting(shown[:tied])}"
+        caption += f" The {tied} on the band are statistically tied.{_parting(shown[:tied])}"
     twin = table(
         "The best-ranked offer of each kind of GPU",
         shown,
@@ -48,11 +48,11 @@ def _render(data: ReportData) -> Block | None:
 
 
 def _parting(tied: Sequence[RankedOffer]) -> str:
-    """Name the measurement that would part a tie: predictions are what is uncertain in it."""
+    """Name the measurement that would decide a tie: predictions are what is uncertain in it."""
     guessed = [gpu_name(r.offer.gpu_key) for r in tied if r.estimate.basis == "predicted"]
     if not guessed:
-        return " To part them, measure with `--publish`."
-    return f" To part them, measure {listing(guessed[:2])}."
+        return " To decide, measure with `--publish`."
+    return f" To decide, measure {listing(guessed[:2])}."
 
 
 def _figure(data: ReportData, ranking: Ranking, rows: Sequence[RankedOffer], tied: int) -> Figure:

@@ -279,7 +279,7 @@ def _filters(data: ReportData, rows: Sequence[RankedOffer]) -> tuple[Filter, ...
 
 
 def rank_words(row: RankedOffer) -> str:
-    """A rank, and whether it is shared by what cannot be told apart."""
+    """A rank, and whether it is shared by what is statistically tied with it."""
     return f"{row.rank} (tie)" if row.tie else str(row.rank)
 
 

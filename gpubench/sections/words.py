@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from gpubench.blocks.charts import BASIS_GLYPHS
 from gpubench.blocks.parts import Fact
 from gpubench.effects import Result
+from gpubench.findings import FindingKind
 from gpubench.interval import stacked
 from gpubench.models import (
     Case,
@@ -96,6 +97,11 @@ def cases_words(cases: Iterable[Case]) -> str:
         f"{' or '.join(precisions)}, {listing(dict.fromkeys(case.execution.value for case in known))}, "
         f"batch {listing(f'{batch:,}' for batch in batches)}"
     )
+
+
+def kinds_words(kinds: Iterable[FindingKind]) -> str:
+    """Kinds of finding in a cell of a table, each once."""
+    return ", ".join(sorted(set(kinds))) or "none"
 
 
 def throughput(measurement: Measurement) -> str:

@@ -74,7 +74,7 @@ def test_a_gain_whose_interval_holds_one_is_not_told_apart() -> None:
     alike = msgspec.structs.replace(fp32, launches=amp.launches)
     sentence = closing_sentence(samples.h200_run(measurements=(amp, alike)))
     assert sentence is not None
-    assert sentence.endswith("not told apart.")
+    assert sentence.endswith("statistically equal.")
 
 
 def test_a_run_that_goes_on_says_how_much_of_it_is_left() -> None:

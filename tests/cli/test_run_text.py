@@ -122,12 +122,12 @@ def test_ratios_of_one_launch_are_said_to_rest_on_it_once() -> None:
 
 def test_a_ratio_names_what_speaks_against_either_row_or_the_run() -> None:
     fp32, amp = both(TaskKind.TRAIN, 64)
-    assert said(run_of(fp32, amp), "amp")[1][0]["Doubts"] == "none"
+    assert said(run_of(fp32, amp), "amp")[1][0]["Findings"] == "none"
     one = Finding(kind=FindingKind.ONE_BATCH, value=1, limit=4)
     run = run_of(noisy(fp32, 0.08), msgspec.structs.replace(amp, findings=(one,)))
     shared = Finding(kind=FindingKind.SHARED_GPU, value="1 other process")
     run = msgspec.structs.replace(run, findings=(shared,))
-    assert said(run, "amp")[1][0]["Doubts"] == "NOISY, SHARED_GPU"
+    assert said(run, "amp")[1][0]["Findings"] == "NOISY, SHARED_GPU"
 
 
 def test_a_doubt_names_the_case_with_the_worst_value_in_per_cent() -> None:

@@ -149,7 +149,7 @@ def test_a_stored_run_that_cannot_be_read_now_is_not_replaced(tmp_path, make_run
     assert (added.written, added.present) == ((), ())
     assert snapshot(mine) == before
     stored.write_text("{")
-    assert "cannot be told" in add_runs(mine, [theirs]).conflicts[0]
+    assert "is unknown" in add_runs(mine, [theirs]).conflicts[0]
     assert stored.read_text() == "{"
 
 

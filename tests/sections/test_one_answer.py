@@ -211,7 +211,7 @@ def test_a_doubted_pair_of_amp_is_doubted_everywhere(run):
     _same(terminal, page, markdown)
     of_the_run = {f.kind for f in run.findings if f.kind not in INFORMATIVE}
     for row in terminal:
-        assert of_the_run <= set(row.get("Doubts", "").split())
+        assert of_the_run <= set(row.get("Findings", "").split())
 
 
 @settings(max_examples=25)
