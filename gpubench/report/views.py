@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpubench.blocks.block import Block
+from gpubench.blocks.block import Block, as_html
 from gpubench.blocks.charts import BLUE, GREEN, ORANGE, QUIET, Mark, Series, dots, label
-from gpubench.blocks.html import as_html
 from gpubench.blocks.parts import Charts, Part
 from gpubench.errors import MisuseError
 from gpubench.models import Precision, Ranking, Run

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from report import samples
 
-from gpubench.blocks.block import Block
-from gpubench.blocks.html import as_html
+from gpubench.blocks.block import Block, as_html
 from gpubench.blocks.markdown import as_markdown
 from gpubench.blocks.terminal import show
 from gpubench.findings import INFORMATIVE, Finding, FindingKind
