@@ -301,7 +301,10 @@ def import_foreign(what: str, load: Callable[[], Any]) -> Any:
         raise MisuseError(f"{what}: {one_line(error)}{hint}") from error
 
 
-def one_line(error: BaseException, limit: int = 300) -> str:
+_LONGEST_ERROR = 300
+
+
+def one_line(error: BaseException) -> str:
     """Say an exception in one line: its type, its message, and the line of the user's code it came from."""
     from gpubench.own_files import own_line
 
@@ -312,7 +315,7 @@ def one_line(error: BaseException, limit: int = 300) -> str:
     else:
         text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
     place = own_line(error)
-    text = text if len(text) <= limit else text[: limit - 1] + "…"
+    text = text if len(text) <= _LONGEST_ERROR else text[: _LONGEST_ERROR - 1] + "…"
     return f"{text} ({place})" if place else text
 
 
