@@ -114,7 +114,9 @@ def estimate(
         else:
             to_predict.append(found)
     cases = [(each.spec, each.case) for each in to_predict]
-    predictions = predict_all(question, cases, readings, load_calibration())
+    # What is predicted of a generation is its prompt: a reading of the whole is no start for that.
+    starts = () if question.profile.decode is not None else readings
+    predictions = predict_all(question, cases, starts, load_calibration())
     for each, prediction in zip(to_predict, predictions, strict=True):
         answers[each.spec.key] = _predicted(question, each, prediction, peaks)
     return {spec.key: answers[spec.key] for spec in specs}
@@ -217,6 +219,8 @@ def _measured(reading: Reading, fit: MemoryFit | None) -> Estimate:
         fits_memory=True,
         host_cpu=reading.host_cpu,
         batch_choice="fixed",
+        first_token_s=reading.first_token_s,
+        per_token_s=reading.per_token_s,
         findings=reading.findings,
     )
     return estimate if known is None else msgspec.structs.replace(estimate, **known.need.device_figures())
