@@ -237,7 +237,8 @@ def _on_scaling(pool: Candidates) -> Iterator[str]:
         found = [scaling.efficiency for scaling in pool.scalings if scaling.basis == basis]
         if found:
             ends = " to ".join(dict.fromkeys(format_number(end, 2) for end in (min(found), max(found))))
-            yield f"One job over several GPUs: scaling efficiency {basis}, {ends} for {count(len(found), 'offer')}."
+            offers = count(len(found), "offer")
+            yield f"One job over several GPUs: scaling efficiency {basis}, {ends} for {offers}."
 
 
 def _on_sharing(pool: Candidates) -> Iterator[str]:
