@@ -92,7 +92,7 @@ def _note(fact: Fact) -> Paragraph:
     return Paragraph(text=f"{fact.term}: {fact.value}.", tone="note")
 
 
-_FIRST_OF_ALL = ("By", "Job", SURENESS, CAUTION)
+_FIRST_OF_ALL = ("By", "Job", SURENESS, CAUTION, OLD_PRICES)
 """Facts that have room before any other."""
 
 _IN_FULL = ("Best cloud", "Best marketplace", "Or own")
@@ -107,7 +107,7 @@ def _card(ranking: Ranking) -> tuple[list[Fact], list[Fact]]:
     facts = list(_facts(ranking))
     left = MOST_WORDS - word_count(headline(ranking))
     kept: dict[str, Fact] = {}
-    for fact in sorted(facts, key=lambda fact: fact.term not in _FIRST_OF_ALL):
+    for fact in sorted(facts, key=lambda fact: not fact.term.endswith(_FIRST_OF_ALL)):
         for each in (fact, replace(fact, detail="")):
             words = word_count(f"{each.term} {each.value} {each.detail}")
             if words <= left:
