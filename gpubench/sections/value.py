@@ -146,9 +146,8 @@ def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
     if any(row.estimate.case.new_tokens for row in rows):
         legend.append("Static batch: a server joins sequences as they come, and makes more tokens of a GPU.")
     if one_a_gpu and ranking.offer_count is not None:
-        legend.insert(
-            0, f"One row a GPU, its best offer; ranks are among all {ranking.offer_count:,}: --all-offers."
-        )
+        everyone = f"--all-offers lists all {ranking.offer_count:,}, which the ranks are among"
+        legend.insert(0, f"One row a GPU, its best offer; {everyone}.")
     notes = [
         *beside_the_card(ranking),
         *after_the_headline(ranking),
