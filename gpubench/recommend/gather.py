@@ -131,7 +131,7 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
 
 
 class _Together(NamedTuple):
-    """How several GPUs share one job: memory of each where it is shared out, or why they have no room."""
+    """How several GPUs share one job: memory of each where it is known, or why they have no room."""
 
     mode: ParallelMode
     fit: MemoryFit | None = None
@@ -163,14 +163,16 @@ def _whole_on_each(
 ) -> _Together:
     """One job of which each GPU holds all weights, and the gradients of all in buckets."""
     mode = ParallelMode.DDP
-    if measured_efficiency(seen.measured, alone.case, spec.key, gpu_count):
-        return _Together(mode)  # it ran there
     case = msgspec.structs.replace(alone.case, gpu_count=gpu_count, parallel_mode=mode)
     fit = memory.fit_of(question, case, spec, seen.peaks)
     if fit is None or fit.fits:
-        return _Together(mode)
+        return _Together(mode, fit)
+    if measured_efficiency(seen.measured, alone.case, spec.key, gpu_count):
+        return _Together(mode)  # it ran there
     if alone.batch_choice == "largest" and 2 * fit.largest_batch >= case.batch_size:
-        return _Together(mode)  # a job over several takes a somewhat smaller batch, at nearly the same rate
+        # a job over several takes a somewhat smaller batch, at nearly the same rate
+        smaller = msgspec.structs.replace(case, batch_size=fit.largest_batch)
+        return _Together(mode, memory.fit_of(question, smaller, spec, seen.peaks))
     where = f"{question.profile.name} at batch {case.batch_size:,} on each of {gpu_count} GPUs"
     return _Together(mode, reason=f"{where}: {fit.text()}")
 
