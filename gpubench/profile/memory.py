@@ -372,13 +372,14 @@ def _if_free_bytes(profile: WorkloadProfile, case: Case, card_class: CardClass) 
     """What cuDNN may take for the widest convolution in strict float32 where it is free [B].
 
     ``cudnn.benchmark`` takes the fastest algorithm for which there is memory; where the allocator has none
-    left for the one it took, torch looks for another.
+    left for the one it took, torch looks for another. No more than the workspace is in the upper end already.
     """
     if case.precision is not Precision.FP32 or card_class is CardClass.OTHER:
         return 0.0
     operators = profile.train if case.task is TaskKind.TRAIN else profile.infer
     widest = max((op.bytes_per_sample for op in operators if op.kind in _CONVOLUTIONS), default=0.0)
-    return IF_FREE_SHARE * case.batch_size * widest
+    more = IF_FREE_SHARE * case.batch_size * widest
+    return more if more > WORKSPACE_BYTES else 0.0
 
 
 # --- the formula, for what cannot be traced ------------------------------------------------------------
