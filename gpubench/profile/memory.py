@@ -100,8 +100,10 @@ def need_of(
     figures = _estimated(allowance, held.scaled(1.0 if measured else scale), case.gpu_count)
     basis = MemoryBasis.FORMULA if traced is None else MemoryBasis.TRACED
     if measured is not None:
-        most = figures.allocated.high if if_free and not measured.same_card else None
-        figures = _measured(allowance, measured, most)
+        high = figures.allocated.high
+        assert high is not None
+        given_back = 0.0 if measured.same_card else min(if_free, max(0.0, measured.allocated_bytes - high))
+        figures = _measured(allowance, measured, given_back)
         basis = MemoryBasis.MEASURED
     untraced = None if traced is not None or measured is not None else _why_untraced(profile, case)
     return MemoryNeed(
@@ -214,15 +216,15 @@ class _Figures(NamedTuple):
     device: Interval
 
 
-def _measured(allowance: ClassAllowance, measured: MeasuredMemory, most_bytes: float | None) -> _Figures:
+def _measured(allowance: ClassAllowance, measured: MeasuredMemory, given_back_bytes: float) -> _Figures:
     """What was read stands as it is; what was not is what the allocator and the driver add to it.
 
     That differs little within one model. A context read on another class of card is exchanged for one of
     this. What was read above what the allocator usually adds is cache, which it hands back where another card
-    has less: it is no need of the step. Nor is what tensors took beyond ``most_bytes``.
+    has less: it is no need of the step. Nor is what cuDNN took of it because it was free, and gives back.
     """
     spread = math.exp(allowance.half_width_within)
-    peak = measured.allocated_bytes if most_bytes is None else min(measured.allocated_bytes, most_bytes)
+    peak = measured.allocated_bytes - given_back_bytes
     reserved = Interval(allowance.factor * peak, peak, allowance.factor * peak * spread)
     if measured.reserved_bytes is not None:
         held = min(measured.reserved_bytes, allowance.factor * peak * spread)

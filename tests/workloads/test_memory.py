@@ -56,7 +56,7 @@ from gpubench.profile.memory import (
     with_adapters,
 )
 from gpubench.profile.trace import profile_workload
-from gpubench.units import GIB
+from gpubench.units import GIB, MIB
 from gpubench.workload import Task, Workload
 
 CLASSIC = sorted(classic_names())
@@ -880,6 +880,30 @@ def test_cache_that_was_read_beside_a_peak_is_no_need() -> None:
     need = need_of(profile, case, CardClass.HBM, measured=read)
     assert need.reserved.high < 9.1 * GIB
     assert need.device.high < 11.2 * GIB
+
+
+def test_what_cudnn_took_because_it_was_free_is_no_need_on_another_card() -> None:
+    """An H100 read 7,989 MiB of tensors where 6,160 are traced; TF32 and layers without convolutions take none."""
+    profile = load_profiles()["vgg16"]
+    case = case_of(profile, TaskKind.TRAIN, Precision.FP32, 64)
+    here, there, far = (
+        need_of(
+            profile,
+            case,
+            CardClass.HBM,
+            measured=MeasuredMemory(allocated_bytes=mib * MIB, card_class=CardClass.HBM, same_card=same),
+        )
+        for mib, same in ((7989, True), (7989, False), (20_000, False))
+    )
+    traced = need_of(profile, case, CardClass.HBM)
+    assert here.allocated.value == 7989 * MIB
+    assert there.allocated.value == pytest.approx(traced.allocated.high) < here.allocated.value
+    assert far.allocated.value == 20_000 * MIB - traced.if_free_bytes
+    assert 1.8 * GIB < traced.if_free_bytes < 2 * GIB
+    tf32 = case_of(profile, TaskKind.TRAIN, Precision.TF32, 64)
+    bert = load_profiles()["bert_base"]
+    assert need_of(profile, tf32, CardClass.HBM).if_free_bytes == 0
+    assert need_of(bert, case_of(bert, TaskKind.TRAIN, Precision.FP32, 64), CardClass.HBM).if_free_bytes == 0
 
 
 def test_a_measured_peak_replaces_the_model() -> None:
