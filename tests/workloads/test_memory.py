@@ -897,7 +897,7 @@ def test_what_cudnn_took_because_it_was_free_is_no_need_on_another_card() -> Non
     )
     traced = need_of(profile, case, CardClass.HBM)
     assert here.allocated.value == 7989 * MIB
-    assert there.allocated.value == pytest.approx(traced.allocated.high) < here.allocated.value
+    assert there.allocated.value == pytest.approx(traced.allocated.high)
     assert far.allocated.value == 20_000 * MIB - traced.if_free_bytes
     assert 1.8 * GIB < traced.if_free_bytes < 2 * GIB
     tf32 = case_of(profile, TaskKind.TRAIN, Precision.TF32, 64)
