@@ -196,7 +196,8 @@ def test_the_chance_of_an_offer_and_that_of_its_gpu_are_told_apart(gpubench):
     choice = rank("resnet50").decision.choice
     assert choice.p_best < choice.p_best_of_gpu
     shown = " ".join(gpubench("resnet50", "--limit", "1", COLUMNS="120").stdout.split())
-    assert re.search(r"How sure this offer \d+ % within 10 % of the cheapest", shown)
+    of_gpu = f"{choice.p_best_of_gpu * 100:.0f}"
+    assert re.search(rf"How sure RTX 3090 {of_gpu} % the cheapest; this offer \d+ % within 10 %, \$", shown)
     assert "P(best) of GPU:" in shown
     alone = " ".join(gpubench("resnet50", "--gpu", "rtx 4090", "--limit", "1", COLUMNS="120").stdout.split())
     assert "P(best): this offer" in alone

@@ -194,3 +194,15 @@ def test_buying_lists_what_the_rent_that_it_is_held_against_rests_on():
     answer = ask("--buy")
     assert any("half-way in 30 days (assumed)" in note for note in answer["notes"])
     assert any("days old, the oldest" in note for note in answer["notes"])
+
+
+def test_who_rules_out_less_never_pays_more():
+    """Whatever the prices: the first row of a wider choice costs no more, and of one choice it costs least."""
+
+    def costs(*words):
+        return [row["cost_usd"] for row in ask(*words)["rows"]]
+
+    assert costs("--spot")[0] <= costs()[0]
+    assert costs("--spot")[0] <= costs("--nvlink", "--spot")[0]
+    for words in ((), ("--spot",), ("--nvlink", "--spot"), ("resnet50", "--spot")):
+        assert costs(*words) == sorted(costs(*words))

@@ -60,7 +60,7 @@ from gpubench.units import GIB
 from gpubench.workload import Task, Workload
 
 CLASSIC = sorted(classic_names())
-TRAINED = [name for name in CLASSIC if name != "augment"]
+TRAINED = [name for name in CLASSIC if not name.startswith("augment")]
 
 # --- against real steps -----------------------------------------------------------------------------------
 
