@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from gpubench.arrays import Floats, Indices
-from gpubench.models import FindingOut, Pricing, RankedOffer
+from gpubench.models import FindingOut, RankedOffer
 from gpubench.options import words_of
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.chances import Chances
@@ -109,7 +109,7 @@ def _weigh(request: RankRequest, rows: Rows, gpu_key: str, expected_usd: float) 
 
 
 def _for_rent(rows: Rows, gpu_key: str) -> list[int]:
-    return [at for at in rows.of_gpu[gpu_key] if rows.offers[at].pricing is not Pricing.OWNED]
+    return [at for at in rows.of_gpu[gpu_key].tolist() if not rows.is_owned[at]]
 
 
 def _cheapest(rows: Rows, gpu_key: str) -> RankedOffer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
@@ -16,9 +16,9 @@ import numpy as np
 from gpubench.arrays import Indices
 from gpubench.labels import gpu_name
 from gpubench.models import BuyOrRent, Estimate, GpuSpec, Offer, RankedOffer, Ranking
+from gpubench.offers.columns import Offers, kinds_of
 from gpubench.offers.moves import USUAL_DRIFT, asks_of
 from gpubench.offers.outliers import Market
-from gpubench.offers.table import OfferKey
 from gpubench.recommend import limits, objective, prices
 from gpubench.recommend.break_even import against_rent
 from gpubench.recommend.buying import owned_rows, purchase_filters, purchases_of
@@ -68,7 +68,7 @@ from gpubench.units import plural
 
 def judge(
     request: RankRequest,
-    offers: Sequence[Offer],
+    offers: Iterable[Offer],
     evidence_for: Callable[[Sequence[str]], Evidence],
     *,
     specs: Mapping[str, GpuSpec],
@@ -76,7 +76,6 @@ def judge(
     drawer: Drawer | None = None,
     owned: Mapping[Offer, Ownership] = MappingProxyType({}),
     for_sale: Mapping[Offer, Ownership] = MappingProxyType({}),
-    believed: Collection[OfferKey] = (),
     drift: float = USUAL_DRIFT,
     notes: Iterable[str] = (),
 ) -> Ranking:
@@ -91,37 +90,35 @@ def judge(
         drawer: Joint draws of estimates; None is ``predict.draws.draw``.
         owned: What owning means, for the owned ones among the offers.
         for_sale: Hardware that could be bought and is not ranked: the best of it stands beside the ranking.
-        believed: Keys of offers that the buyer gave himself: their prices are taken as they are.
         drift: How far list prices move in a year: see ``offers.moves.drift_of``.
         notes: What the reader should know about the evidence.
 
     Raises:
         MisuseError: If a name is unknown or no offer is left; the message says which filter removed how many.
     """
+    every = Offers.of(offers)
     machines = {**for_sale, **owned}
-    asked = Market(offers)
-    market = prices.Market(today, asks_of(_believed(request, offers, asked, believed)), drift)
-    left = _sift(
-        request, offers, specs, asked, market, machines=machines, for_sale=for_sale, believed=believed
-    )
-    _require(left.kept, offers, left.fallen)
-    keys = {offer.gpu_key for offer in (*left.possible, *left.sold)}
+    asked = Market(every)
+    market = prices.Market(today, asks_of(_believed(request, every, asked)), drift)
+    left = _sift(request, every, specs, asked, market, machines=machines, for_sale=for_sale)
+    _require(left.kept, every, left.fallen)
+    keys = {*left.possible.gpu_key.present, *left.sold.gpu_key.present}
     evidence = evidence_for(sorted(keys | {request.reference_gpu}))
     speeds = combine(evidence.answers, request.mix, drawer or _draw(), request.draws, request.seed)
     runnable = _runnable(request, evidence, speeds, specs)
     kept, unknown = runnable(left.kept)
-    _require(kept, offers, [*left.fallen, *unknown])
+    _require(kept, every, [*left.fallen, *unknown])
     work = work_of(request, speeds, evidence.usual_job, _unit(speeds))
     if work is None:
         request = msgspec.structs.replace(request, relative=True)
     pool_of = _pool(request, _Known(speeds, specs, evidence, market, work))
     pool, kept, missed = _within_limits(request, kept, pool_of)
     fallen = [*left.fallen, *unknown, *missed]
-    _require(kept, offers, fallen)
+    _require(kept, every, fallen)
     order = objective.order(request, pool)
     chances = chances_of(request, pool, order)
     rows = Rows(request, pool, order, chances, market=market, possible=left.possible)
-    to_rent = [*kept, *runnable(left.possible)[0]] if owned else []
+    to_rent = _first(kept, runnable(left.possible)[0]) if owned else kept
     to_buy = pool_of(runnable(left.sold)[0])
     decision = decide(
         request,
@@ -152,10 +149,10 @@ def judge(
         notes=(
             *notes,
             *left_out_as_outliers(left.doubted_as_asked),
-            *far_from_others(left.taken, kept),
+            *far_from_others(asked, left.taken.where(left.taken.places(kept))),
             *notes_of(request, pool, len(rows), today, prices_decide=prices_decide(decision)),
             *on_expected_prices(market, pool),
-            *free_beside(request, offers, specs),
+            *free_beside(request, every, specs),
         ),
     )
     return _said(request, ranking, rows, speeds, _headline(request, pool, order))
@@ -163,30 +160,37 @@ def judge(
 
 def _within_limits(
     request: RankRequest,
-    kept: list[Offer],
-    pool_of: Callable[[Sequence[Offer]], Candidates],
-) -> tuple[Candidates, list[Offer], list[Exclusion]]:
+    kept: Offers,
+    pool_of: Callable[[Offers], Candidates],
+) -> tuple[Candidates, Offers, list[Exclusion]]:
     """Return the offers that meet the limits of the job, as columns and as such, and why others do not."""
     pool = pool_of(kept)
     misses = limits.misses(request, pool)
     if not misses:
         return pool, kept, []
-    kept = [offer for row, offer in enumerate(kept) if row not in misses]
-    return pool_of(kept) if kept else pool, kept, list(misses.values())
+    meets = np.ones(len(kept), dtype=bool)
+    meets[list(misses)] = False
+    kept = kept.where(meets)
+    return pool_of(kept) if len(kept) else pool, kept, list(misses.values())
+
+
+def _first(offers: Offers, others: Offers) -> Offers:
+    """Return offers of one table, these first."""
+    return Offers.joined(offers, others.where(~others.places(offers)))
 
 
 def _beside_rent(
     request: RankRequest,
     rows: Rows,
     owned: Mapping[Offer, Ownership],
-    pool_of: Callable[[Sequence[Offer]], Candidates],
-    to_rent: Iterable[Offer],
+    pool_of: Callable[[Offers], Candidates],
+    to_rent: Offers,
 ) -> tuple[BuyOrRent, ...]:
     """Return how owned hardware that is ranked compares with renting; nothing where none is owned."""
     if not owned:
         return ()
     ranked = {offer: owned[offer] for _, offer in owned_rows(rows) if offer in owned}
-    return against_rent(request, pool_of(list(dict.fromkeys(to_rent))), ranked)
+    return against_rent(request, pool_of(to_rent), ranked)
 
 
 @dataclass(frozen=True)
@@ -198,29 +202,27 @@ class _Sifted:
         possible: The same however they are paid.
         sold: Hardware to buy that would pass.
         fallen: What was left out, and why.
-        doubted: Of that, for a price that nobody corroborates; ``doubted_as_asked`` is paid as asked.
-        taken: The buyer's own that nobody corroborates either, each with the reason.
+        doubted_as_asked: Of that, for a price that nobody corroborates, what is paid as asked.
+        taken: The buyer's own that nobody corroborates either.
     """
 
-    kept: list[Offer]
-    possible: list[Offer]
-    sold: list[Offer]
+    kept: Offers
+    possible: Offers
+    sold: Offers
     fallen: list[Exclusion]
-    doubted: list[Exclusion]
     doubted_as_asked: list[Exclusion]
-    taken: list[tuple[Offer, str]]
+    taken: Offers
 
 
 def _sift(
     request: RankRequest,
-    offers: Sequence[Offer],
+    offers: Offers,
     specs: Mapping[str, GpuSpec],
     asked: Market,
     market: prices.Market,
     *,
     machines: Mapping[Offer, Ownership],
     for_sale: Mapping[Offer, Ownership],
-    believed: Collection[OfferKey],
 ) -> _Sifted:
     watts = {offer: ownership.power_w for offer, ownership in machines.items()}
     filters = [*filters_of(request, offers, market, watts), *purchase_filters(request, machines)]
@@ -228,15 +230,14 @@ def _sift(
     most_usd = math.inf if request.budget_usd is None else request.budget_usd
     payable = [offer for offer, machine in for_sale.items() if machine.purchase_usd <= most_usd]
     sold, _ = apply(filters, payable, specs)
-    possible, doubted, taken = leave_out_doubted(request, asked, possible, believed)
-    paid_as_asked = payment_filters(request, {offer.pricing for offer in offers})
+    possible, doubted, taken = leave_out_doubted(request, asked, possible)
+    paid_as_asked = payment_filters(request, offers.pricing.present)
     kept, otherwise_paid = apply(paid_as_asked, possible, specs)
     return _Sifted(
         kept=kept,
         possible=possible,
         sold=sold,
         fallen=[*fallen, *doubted, *otherwise_paid],
-        doubted=doubted,
         doubted_as_asked=[each for each in doubted if apply(paid_as_asked, [each.offer], specs)[0]],
         taken=taken,
     )
@@ -278,19 +279,15 @@ def _said(
     )
 
 
-def _require(kept: Sequence[Offer], offers: Sequence[Offer], fallen: Sequence[Exclusion]) -> None:
-    if not kept:
+def _require(kept: Offers, offers: Offers, fallen: Sequence[Exclusion]) -> None:
+    if not len(kept):
         raise nothing_left(len(offers), fallen)
 
 
-def _believed(
-    request: RankRequest, offers: Iterable[Offer], asked: Market, believed: Collection[OfferKey]
-) -> list[Offer]:
+def _believed(request: RankRequest, offers: Offers, asked: Market) -> Offers:
     """Return the asks of today whose prices count, whatever else the buyer rules out."""
-    hosts = [offer for offer in offers if offer.kind == "marketplace"]
-    _, fallen, _ = leave_out_doubted(request, asked, hosts, believed)
-    left_out = {id(each.offer) for each in fallen}
-    return [offer for offer in hosts if id(offer) not in left_out]
+    hosts = offers.where(offers.kind.equals("marketplace"))
+    return leave_out_doubted(request, asked, hosts).kept
 
 
 def _draw() -> Drawer:
@@ -301,7 +298,7 @@ def _draw() -> Drawer:
 
 def _runnable(
     request: RankRequest, evidence: Evidence, speeds: Speeds, specs: Mapping[str, GpuSpec]
-) -> Callable[[Sequence[Offer]], tuple[list[Offer], list[Exclusion]]]:
+) -> Callable[[Offers], tuple[Offers, list[Exclusion]]]:
     """Return what parts offers into those that can run the job and those that cannot, or may not."""
     rows = {key: dict(zip(evidence.answers, parts, strict=True)) for key, parts in _parts(speeds)}
     one_job = evidence.without_room if request.one_job_over_all_gpus else None
@@ -319,10 +316,16 @@ def _runnable(
         found = (one_job(name, spec, gpu_count, part) for name, part in rows[gpu_key].items())
         return next(filter(None, found), None)
 
-    def part(offers: Sequence[Offer]) -> tuple[list[Offer], list[Exclusion]]:
-        why = [(offer, reason(offer.gpu_key, offer.gpu_count)) for offer in offers]
-        kept = [offer for offer, text in why if text is None]
-        return kept, [Exclusion(offer, NO_FIGURE, text) for offer, text in why if text is not None]
+    def part(offers: Offers) -> tuple[Offers, list[Exclusion]]:
+        machines = kinds_of(offers.gpu_key, offers.gpu_count)
+        why = [reason(*machine) for machine in machines.values]
+        runs = np.array([text is None for text in why], dtype=bool)[machines.codes]
+        reasons = (why[code] for code in machines.codes[~runs].tolist())
+        fallen = [
+            Exclusion(offer, NO_FIGURE, text or "")
+            for offer, text in zip(offers.take(np.flatnonzero(~runs)), reasons, strict=True)
+        ]
+        return offers.where(runs), fallen
 
     return part
 
@@ -356,15 +359,15 @@ class _Known(NamedTuple):
     work: Work | None
 
 
-def _pool(request: RankRequest, known: _Known) -> Callable[[Sequence[Offer]], Candidates]:
+def _pool(request: RankRequest, known: _Known) -> Callable[[Offers], Candidates]:
     """Return what lays offers out as columns."""
     speeds, specs, evidence = known.speeds, known.specs, known.evidence
     scaler = evidence.scaler if request.one_job_over_all_gpus else evidence.independent
     parts = {key: dict(zip(evidence.answers, each, strict=True)) for key, each in _parts(speeds)}
     scalings: dict[tuple[str, int], Scaling] = {}
 
-    def pool_of(offers: Sequence[Offer]) -> Candidates:
-        for key, count in {(offer.gpu_key, offer.gpu_count) for offer in offers} - scalings.keys():
+    def pool_of(offers: Offers) -> Candidates:
+        for key, count in set(kinds_of(offers.gpu_key, offers.gpu_count).values) - scalings.keys():
             found = scaling_of(specs.get(key), count, parts[key], scaler=scaler, shares=request.mix)
             scalings[key, count] = found
         return candidates_of(

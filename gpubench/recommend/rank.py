@@ -9,6 +9,7 @@ import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.models import Ranking, UsageLine
+from gpubench.offers.columns import Offers
 from gpubench.offers.moves import drift_of
 from gpubench.offers.table import OfferTable
 from gpubench.profile import load_profiles
@@ -59,13 +60,12 @@ def rank(request: RankRequest) -> Ranking:
         owned = {offer_of(machine): machine for machine in machines}
         return judge(
             asked,
-            [*table.offers, *owned, *unpriced],
+            Offers.joined(Offers.of(table.offers), Offers.of([*owned, *unpriced])),
             lambda keys: gather(asked, keys, runs),
             specs=load_specs(),
             today=today,
             owned=owned,
             for_sale=for_sale,
-            believed=table.own,
             drift=drift_of(table.changes),
             notes=(*table.notes, *_set_aside(table), *problems),
         )
