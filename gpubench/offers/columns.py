@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,8 @@ from gpubench.arrays import Flags, Floats, Indices
 from gpubench.models import Offer, Pricing
 
 T = TypeVar("T", bound=Hashable)
-U = TypeVar("U")
+
+_MOST_CODES_A_ROW = 16
 
 
 class Column(NamedTuple, Generic[T]):
@@ -91,13 +93,24 @@ def kinds_of(*columns: Column[Any]) -> Column[tuple[Any, ...]]:
     codes = columns[0].codes
     for column in columns[1:]:
         codes = codes * len(column.values) + column.codes
-    _, first, kinds = np.unique(codes, return_index=True, return_inverse=True)
-    by_first = np.argsort(first)
-    place = np.empty(len(first), dtype=np.int64)
-    place[by_first] = np.arange(len(first))
-    rows = first[by_first].tolist()
-    cells = [[column.values[column.codes[row]] for row in rows] for column in columns]
-    return Column(place[kinds], tuple(zip(*cells, strict=True)))
+    first, kinds = _by_first_row(codes, math.prod(len(column.values) for column in columns))
+    cells = [[column.values[code] for code in column.codes[first].tolist()] for column in columns]
+    return Column(kinds, tuple(zip(*cells, strict=True)))
+
+
+def _by_first_row(codes: Indices, end: int) -> tuple[Indices, Indices]:
+    """Return the first row of each code below ``end``, in order, and which of them each row is like."""
+    count = len(codes)
+    if end > _MOST_CODES_A_ROW * count:  # a table of all codes would be larger than the rows are worth
+        values, codes = np.unique(codes, return_inverse=True)
+        end = len(values)
+    first = np.full(end, count)
+    first[codes[::-1]] = np.arange(count)[::-1]  # of several the last that is written stays: the first row
+    used = np.flatnonzero(first < count)
+    in_order = used[np.argsort(first[used])]
+    place = np.empty(end, dtype=np.int64)
+    place[in_order] = np.arange(len(in_order))
+    return first[in_order], place[codes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +276,10 @@ class Offers(Sequence[Offer]):
     def instances(self) -> list[str]:
         """The name of each at its provider."""
         return list(map(self._columns.instance.__getitem__, self._rows.tolist()))
+
+    def instance(self, at: int) -> str:
+        """Return the name of one."""
+        return self._columns.instance[int(self._rows[at])]
 
     @cached_property
     def price(self) -> Floats:

@@ -56,13 +56,18 @@ class Filter:
     suspects: Callable[[Offers], Flags] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Exclusion:
-    """An offer that fell, to which option, and why."""
+class Exclusion(NamedTuple):
+    """An offer that fell, by its place ``at`` among others, to which option, and why."""
 
-    offer: Offer
+    among: Offers
+    at: int
     option: str
     reason: str
+
+    @property
+    def offer(self) -> Offer:
+        """The offer."""
+        return self.among[self.at]
 
 
 class Doubted(NamedTuple):
@@ -82,7 +87,7 @@ def apply(
     for each in filters:
         for at, reason in _reasons(each, every, specs):
             if reason is not None and at not in fallen:
-                fallen[at] = Exclusion(every[at], each.option, reason)
+                fallen[at] = Exclusion(every, at, each.option, reason)
     kept = np.ones(len(every), dtype=bool)
     kept[list(fallen)] = False
     return every.where(kept), [fallen[at] for at in sorted(fallen)]
@@ -113,12 +118,12 @@ def excluded(fallen: Iterable[Exclusion]) -> tuple[ExcludedOffer, ...]:
     """Return exclusions as they are recorded."""
     return tuple(
         ExcludedOffer(
-            provider=each.offer.provider,
-            instance=each.offer.instance,
-            gpu_key=each.offer.gpu_key,
-            reason=each.reason,
+            provider=among.provider.at(at),
+            instance=among.instance(at),
+            gpu_key=among.gpu_key.at(at),
+            reason=reason,
         )
-        for each in fallen
+        for among, at, _, reason in fallen
     )
 
 
@@ -235,18 +240,10 @@ def leave_out_doubted(request: RankRequest, market: Market, offers: Offers) -> D
     if request.accept_outliers:
         return Doubted(offers, [], taken)
     unborne = doubted & ~offers.by_user
-    fallen = (
-        [
-            Exclusion(
-                offer,
-                FAR_BELOW if market.is_below(offer) else FAR_ABOVE,
-                f"{market.doubt(offer)}; {ADMITTED_BY} ranks it",
-            )
-            for offer in offers.where(unborne)
-        ]
-        if unborne.any()
-        else []
-    )
+    fallen = []
+    for at in np.flatnonzero(unborne).tolist():
+        option = FAR_BELOW if market.is_below(offers[at]) else FAR_ABOVE
+        fallen.append(Exclusion(offers, at, option, f"{market.doubt(offers[at])}; {ADMITTED_BY} ranks it"))
     return Doubted(offers.where(~unborne), fallen, taken)
 
 

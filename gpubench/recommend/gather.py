@@ -94,9 +94,14 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
     def seen(name: str) -> _Seen:
         return _Seen(measured, peaks_of(questions[name], runs.own, runs.reference))
 
+    known: dict[tuple[str, str, int], _Together] = {}
+
     def together(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> _Together:
-        question = msgspec.structs.replace(questions[name], batch_size=alone.case.batch_size)
-        return _together(question, spec, gpu_count, alone, seen(name))
+        key = name, spec.key, gpu_count
+        if key not in known:
+            question = msgspec.structs.replace(questions[name], batch_size=alone.case.batch_size)
+            known[key] = _together(question, spec, gpu_count, alone, seen(name))
+        return known[key]
 
     def scaler(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> Efficiency:
         shared = together(name, spec, gpu_count, alone)
@@ -166,6 +171,8 @@ def _whole_on_each(
     if measured_efficiency(seen.measured, alone.case, spec.key, gpu_count):
         return _Together(mode)  # it ran there
     case = msgspec.structs.replace(alone.case, gpu_count=gpu_count, parallel_mode=mode)
+    if memory.surely_fits(question, case, spec, seen.peaks):
+        return _Together(mode)
     fit = memory.fit_of(question, case, spec, seen.peaks)
     if fit is None or fit.fits:
         return _Together(mode)

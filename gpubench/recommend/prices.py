@@ -53,14 +53,13 @@ class Prices:
     Attributes:
         expected: What a buyer should expect to pay: as likely too little as too much.
         sigma: Standard deviation of its logarithm.
-        group: Prices of one group move together: one hand sets a provider's prices of a GPU.
-        group_count: How many groups there are; an ask is a group of its own.
+        group: Prices of one group move together: one hand sets a provider's prices of a GPU. An ask is a
+            group of its own.
     """
 
     expected: Floats
     sigma: Floats
     group: Indices
-    group_count: int
 
     @property
     def half_width(self) -> Floats:
@@ -88,7 +87,7 @@ def prices_of(offers: Iterable[Offer], market: Market) -> Prices:
     host = np.where(by_host, np.arange(1, len(every) + 1), 0)
     alone = Column(host, range(len(every) + 1))
     groups = kinds_of(every.provider, every.gpu_key, every.pricing, alone)
-    return Prices(expected, sigma, groups.codes, len(groups.values))
+    return Prices(expected, sigma, groups.codes)
 
 
 def _by_host(offers: Offers, market: Market) -> Flags:
@@ -107,15 +106,16 @@ def expected_usd_per_hour(offer: Offer, market: Market) -> float:
 
 
 def drawn_prices(prices: Prices, rows: Indices, draws: int, seed: int) -> Floats:
-    """Return the (N, D) price of these rows in every joint draw [USD/h]."""
+    """Return the (N, D) price of these rows in every joint draw [USD/h]; other groups are not drawn."""
     random = np.random.default_rng((seed, 2))
     result = np.repeat(prices.expected[rows][:, None], draws, axis=1)
     moving = np.flatnonzero(prices.sigma[rows])
     if len(moving):
-        group, sigma = prices.group[rows], prices.sigma[rows]
+        sigma = prices.sigma[rows]
+        groups, group = np.unique(prices.group[rows], return_inverse=True)
         by_group = moving[np.argsort(group[moving], kind="stable")]
-        for start in range(0, prices.group_count, _AT_ONCE):
-            count = min(_AT_ONCE, prices.group_count - start)
+        for start in range(0, len(groups), _AT_ONCE):
+            count = min(_AT_ONCE, len(groups) - start)
             walks = random.standard_normal((count, draws))
             ends = np.searchsorted(group[by_group], (start, start + count))
             for place in by_group[slice(*ends)].tolist():

@@ -18,7 +18,7 @@ from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.chances import Chances
 from gpubench.recommend.factors import factors_of
 from gpubench.recommend.objective import cost_with_ends, hours, job_rates, time_and_cost, value_with_ends
-from gpubench.recommend.pareto import dominators
+from gpubench.recommend.pareto import Dominators
 from gpubench.recommend.prices import Market, prices_of
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import Speeds, with_fits, with_memory_of
@@ -65,7 +65,6 @@ class Rows(Sequence[RankedOffer]):
         }
         self._time, self._money = time_and_cost(request, pool, order)
         self._memory = np.nan_to_num(pool.memory[order], nan=0.0)
-        self._beaten_by = dominators(self._time, self._money, self._memory)
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -97,6 +96,10 @@ class Rows(Sequence[RankedOffer]):
         same = self.of_gpu[offer.gpu_key]
         alike = same[self.is_owned[same] == _is_owned(offer)]
         return min(1.0, float(np.sum(chances[alike])))
+
+    @cached_property
+    def _dominators(self) -> Dominators:
+        return Dominators(self._time, self._money, self._memory)
 
     @cached_property
     def is_owned(self) -> Flags:
@@ -234,7 +237,7 @@ class Rows(Sequence[RankedOffer]):
     def _pareto(self, chosen: Indices) -> dict[str, Sequence[Any]]:
         """Return whether nothing beats a row in time, cost and memory at once, and what does."""
         time, money, memory = self._time, self._money, self._memory
-        by = self._beaten_by[chosen]
+        by = self._dominators.of(chosen)
         better = (
             (time[by] < time[chosen]) * _FASTER
             + (money[by] < money[chosen]) * _CHEAPER

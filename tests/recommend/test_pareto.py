@@ -8,7 +8,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpubench.recommend.pareto import dominators
+from gpubench.recommend.pareto import Dominators
+
+
+def dominators(time, cost, memory):
+    return Dominators(time, cost, memory).of(np.arange(len(time)))
 
 
 def dominates(a, b):
