@@ -96,7 +96,7 @@ def estimate(
         MisuseError: If the question itself is impossible.
     """
     check(question)
-    readings, peaks = (of(question, own, reference) for of in (readings_of, peaks_of))
+    readings, peaks = readings_of(question, own, reference), peaks_of(question, own)
     answers: dict[str, Estimate | Refusal] = {}
     open_cases: list[tuple[GpuSpec, Case]] = []
     fits: dict[str, MemoryFit | None] = {}
@@ -149,7 +149,7 @@ def estimate_at_largest_batch(
 
     Args and answers are those of ``estimate``; the batch of the question is not looked at.
     """
-    readings, peaks = (of(question, own, reference) for of in (readings_of, peaks_of))
+    readings, peaks = readings_of(question, own, reference), peaks_of(question, own)
     answers: dict[str, Estimate | Refusal] = {}
     alike: dict[int, list[GpuSpec]] = {}
     finders: dict[str, str] = {}

@@ -92,7 +92,7 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
 
     @cache
     def seen(name: str) -> _Seen:
-        return _Seen(measured, peaks_of(questions[name], runs.own, runs.reference))
+        return _Seen(measured, peaks_of(questions[name], runs.own))
 
     known: dict[tuple[str, str, int], _Together] = {}
 

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from statistics import median
 
 import msgspec
 import numpy as np
@@ -35,9 +36,10 @@ from gpubench.predict.calibration import load_calibration
 from gpubench.predict.estimate import estimate
 from gpubench.predict.explain import reasons
 from gpubench.predict.memory import need_of, scale_of
-from gpubench.predict.question import Question, Refusal, case_for
+from gpubench.predict.question import Question, Refusal, case_for, question_of
 from gpubench.profile import load_profiles
 from gpubench.readings import h200_readings
+from gpubench.record.store import reference_runs
 from gpubench.specs import load_specs
 from gpubench.units import GIB
 from predict.profiles import published
@@ -103,6 +105,7 @@ def test_own_measurements_come_before_reference_ones_and_both_before_predictions
     answer = ask(vgg16, T4, reference=[shipped])[T4]
     assert (answer.basis, answer.evidence) == ("reference", ("shipped",))
     assert ask(vgg16, T4)[T4].basis == "predicted"
+    assert answer.high / answer.samples_per_s > 1.05, "it was read on another card, in another host"
 
 
 def test_a_measurement_on_a_gpu_moves_every_prediction_in_proportion(vgg16):
@@ -232,7 +235,7 @@ def test_a_peak_measured_on_several_gpus_is_that_of_several_and_not_of_one(vgg16
         for mode in (ParallelMode.DDP, ParallelMode.FSDP)
     }
     run = run_of(H100, (several[ParallelMode.DDP], 5000.0), peak_memory_bytes=9 * GIB)
-    peaks = peaks_of(vgg16, [run], [])
+    peaks = peaks_of(vgg16, [run])
     assert readings_of(vgg16, [run], []) == readings_of(vgg16, [], []), "it is the speed of another case"
     needs = {mode: need_of(vgg16, case, spec, peaks) for mode, case in several.items()}
     assert needs[ParallelMode.DDP].basis is MemoryBasis.MEASURED
@@ -248,7 +251,7 @@ def test_a_peak_measured_by_a_recipe_replaces_the_model_of_that_recipe():
     question = Question(profile=load_profiles()["llama_8b_lora"], precision=Precision.BF16)
     case = case_on(question, H100)
     run = run_of(H100, (case, 2.0), peak_memory_bytes=21 * GIB)
-    found = need_of(question, case, load_specs()[H100], peaks_of(question, [run], []))
+    found = need_of(question, case, load_specs()[H100], peaks_of(question, [run]))
     assert (found.basis, found.allocated.value) == (MemoryBasis.MEASURED, 21 * GIB)
 
 
@@ -367,6 +370,25 @@ def test_a_user_without_a_gpu_starts_from_the_shipped_readings():
     assert answers[H100].anchored
     assert answers[H100].evidence == ("hand-written loop on NVIDIA H200, 2026-11-20",)
     assert (answers[H100].high / answers[H100].low) ** 0.5 < 1.4
+
+
+@pytest.mark.parametrize("name", ["vgg16", "resnet50", "lstm_large", "bert_base", "transformer", "vit_b16"])
+def test_a_large_workload_that_was_read_somewhere_is_known_within_a_factor_of_1_4(name):
+    nvidia = [spec for spec in load_specs().values() if spec.vendor == "NVIDIA" and not spec.variants]
+    answers = estimate(Question(profile=load_profiles()[name]), nvidia, reference=reference_runs()).values()
+    told = [each for each in answers if isinstance(each, Estimate) and each.basis == "predicted" and each.low]
+    assert len(told) > 50
+    assert median(each.high / each.samples_per_s for each in told) < 1.4
+
+
+def test_a_language_model_starts_from_what_was_read_by_the_same_recipe():
+    question = question_of(load_profiles()["llama_1b"], "amp-bf16", execution=Execution.EAGER)
+    case = case_on(question, H100)
+    assert case.setup, "its loss is computed in pieces"
+    other = msgspec.structs.replace(case, loss_chunks=2 * case.loss_chunks)
+    read, strange = (run_of(H100, (each, 19.0)) for each in (case, other))
+    assert ask(question, H100, own=[read])[H100].basis == "measured"
+    assert not ask(question, H200, own=[strange])[H200].anchored
 
 
 def test_what_was_read_on_the_card_is_what_is_said_of_it():
