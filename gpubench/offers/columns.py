@@ -72,7 +72,7 @@ class Column(NamedTuple, Generic[T]):
 
 def column_of(cells: Iterable[T]) -> Column[T]:
     """Return cells as a column, values in the order of their first cells."""
-    every = list(cells)
+    every = cells if isinstance(cells, list) else list(cells)
     place = {value: at for at, value in enumerate(dict.fromkeys(every))}
     return Column(np.fromiter(map(place.__getitem__, every), np.int64, len(every)), tuple(place))
 

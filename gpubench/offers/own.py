@@ -135,7 +135,9 @@ def _facts(table: Columns, faults: dict[int, str], default_source: str, latest: 
     """Return what the cells say; of a row with several faults the first that is met here is told."""
 
     def read(name: str, cell: Callable[[str], Any]) -> Column[Any]:
-        return _read(table.of(name), lambda text: cell(text.strip()), faults)
+        cells = table.cells.get(name)
+        column = constant("", len(table.numbers)) if cells is None else column_of(cells)
+        return _read(column, lambda text: cell(text.strip()), faults)
 
     provider = read("provider", _provider)
     kind = read("kind", _kind)
@@ -148,7 +150,7 @@ def _facts(table: Columns, faults: dict[int, str], default_source: str, latest: 
     rate: Column[_Rate | None] = constant(None, len(table.numbers))
     if "currency" in table.cells:
         money = zip(table.of("currency"), table.of("usd_per_unit"), table.of("rate_date"), strict=True)
-        rate = _read(list(money), _rate, faults)
+        rate = _read(column_of(money), _rate, faults)
     region = read("region", _region)
     note = _notes(read("note", _word), rate, gpu_key)
     instance = _instances(table.of("instance"), faults)
@@ -163,9 +165,8 @@ def _notes(words: Column[str], rate: Column[_Rate | None], gpu_key: Column[str])
     return recoded(kinds.codes, [_note(*each) for each in kinds.values])
 
 
-def _read(column: Sequence[_Cell], read: Callable[[_Cell], Any], faults: dict[int, str]) -> Column[Any]:
+def _read(cells: Column[_Cell], read: Callable[[_Cell], Any], faults: dict[int, str]) -> Column[Any]:
     """Read a column, each of its different cells once; of one that cannot be used the rows get its fault."""
-    cells = column_of(column)
     values: list[Any] = []
     bad: dict[int, str] = {}
     for code, cell in enumerate(cells.values):
@@ -185,7 +186,7 @@ def _instances(column: Sequence[str], faults: dict[int, str]) -> Sequence[str]:
     names = [text.strip() for text in column]
     if plausible.are_texts(names) and all(names):
         return names
-    return _read(names, partial(_named, what="instance"), faults).cells()
+    return _read(column_of(names), partial(_named, what="instance"), faults).cells()
 
 
 # --- prices ----------------------------------------------------------------------------------------------

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.models import Sureness
@@ -125,7 +123,7 @@ def _sureness(request: RankRequest, scores: Floats) -> Sureness:
 
 def _few(pool: Candidates, rows: Indices) -> Indices:
     """Return the places of the rows that are drawn again under other errors: the first of each machine."""
-    return np.flatnonzero(_place_among_like(pool.gpu[rows], pool.count[rows]) < _CHANCES)[:AGAIN]
+    return np.flatnonzero(_place_among_like(pool.machine[rows]) < _CHANCES)[:AGAIN]
 
 
 def _able(request: RankRequest, pool: Candidates, order: Indices, detailed: int) -> Indices:
@@ -135,11 +133,10 @@ def _able(request: RankRequest, pool: Candidates, order: Indices, detailed: int)
     such the cheaper is the better as listed; of a single GPU and eight the start-up or the billing increment
     may make either the better.
     """
-    machine = (column[order] for column in (pool.gpu, pool.count, pool.delivered, pool.is_owned))
     is_detailed = np.arange(len(order)) < detailed
     if is_detailed.all():
         return np.flatnonzero(is_detailed)
-    few = _place_among_like(*machine) < _CHANCES
+    few = _place_among_like(pool.kind[order]) < _CHANCES
     return np.flatnonzero(is_detailed | few & _may_lead(request, pool, order))
 
 
@@ -173,11 +170,10 @@ def _ends_of_work(pool: Candidates) -> tuple[float, float]:
     return float(ratios.min()), float(ratios.max())
 
 
-def _place_among_like(*columns: NDArray[Any]) -> Indices:
-    """Return how many rows above each are alike to it in all of these columns."""
-    by_kind = np.lexsort(columns)  # which leaves rows that are alike in their order
-    differs = [column[by_kind][1:] != column[by_kind][:-1] for column in columns]
-    begins = np.concatenate(([True], np.logical_or.reduce(differs)))
+def _place_among_like(kinds: Indices) -> Indices:
+    """Return how many rows above each are of its kind."""
+    by_kind = np.argsort(kinds, kind="stable")  # which leaves rows that are alike in their order
+    begins = np.concatenate(([True], np.diff(kinds[by_kind]) != 0))
     first = np.maximum.accumulate(np.where(begins, np.arange(len(by_kind)), 0))
     place = np.empty(len(by_kind), dtype=np.int64)
     place[by_kind] = np.arange(len(by_kind)) - first

@@ -17,19 +17,20 @@ class Dominators:
     dominate each other.
     """
 
-    def __init__(self, time: Floats, cost: Floats, memory: Floats) -> None:
+    def __init__(self, time: Floats, cost: Floats, memory: Floats, kinds: Indices) -> None:
         """Sort rows by what they take.
 
         Args:
             time: (N,) time to train, less is better.
             cost: (N,) cost to train, less is better.
             memory: (N,) memory of one GPU, more is better; NaN is unknown and counts as none.
+            kinds: (N,) rows of one kind are alike in time and memory: the cheapest beats what another beats.
         """
         self._time, self._cost, self._level = time, cost, np.nan_to_num(memory, nan=0.0)
-        cheapest_first = np.lexsort((-self._level, time, cost))
-        # Of rows as fast and as large the cheapest beats whatever another one does.
-        kinds = np.stack([time[cheapest_first], self._level[cheapest_first]], axis=1).view(np.complex128)
-        self._able = cheapest_first[np.sort(np.unique(kinds, return_index=True)[1])]
+        by_cost = np.argsort(cost, kind="stable")
+        cheapest = by_cost[np.unique(kinds[by_cost], return_index=True)[1]]
+        level = -self._level[cheapest]
+        self._able = cheapest[np.lexsort((cheapest, level, time[cheapest], cost[cheapest]))]
 
     def of(self, rows: Indices) -> Indices:
         """Return for each of these rows one that dominates it, or -1 where it is on the Pareto set."""

@@ -99,7 +99,7 @@ class Rows(Sequence[RankedOffer]):
 
     @cached_property
     def _dominators(self) -> Dominators:
-        return Dominators(self._time, self._money, self._memory)
+        return Dominators(self._time, self._money, self._memory, self._pool.kind[self._order])
 
     @cached_property
     def is_owned(self) -> Flags:

@@ -12,7 +12,8 @@ from gpubench.recommend.pareto import Dominators
 
 
 def dominators(time, cost, memory):
-    return Dominators(time, cost, memory).of(np.arange(len(time)))
+    every = np.arange(len(time))
+    return Dominators(time, cost, memory, every).of(every)
 
 
 def dominates(a, b):
