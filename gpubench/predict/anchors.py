@@ -66,11 +66,13 @@ class Reading:
     at_largest_batch: bool = False
     peak_reserved_bytes: int | None = None
     device_bytes: int | None = None
+    first_token_s: float | None = None
+    per_token_s: float | None = None
     micro: tuple[MicroResult, ...] = ()
 
 
 def readings_of(question: Question, own: Sequence[Run], reference: Sequence[Run]) -> list[Reading]:
-    """Every usable GPU measurement of the question's workload and task, the user's own first, newest first.
+    """Every usable GPU measurement of the question's workload, task and recipe, own ones first, newest first.
 
     The shipped readings of one card come last. A CPU never anchors a GPU; neither does a slice of a GPU, a
     shared one, or one that the specification table does not know.
@@ -238,6 +240,8 @@ def _reading(spec: GpuSpec, m: Measurement, run: Run, basis: Literal["measured",
         at_largest_batch=m.at_largest_batch,
         peak_reserved_bytes=m.peak_reserved_bytes,
         device_bytes=m.device_bytes,
+        first_token_s=m.first_token_s,
+        per_token_s=m.per_token_s,
         micro=run.micro,
     )
 

@@ -22,7 +22,6 @@ from gpubench.models import (
     ParallelMode,
     Run,
     TaskKind,
-    Verdict,
     WeightType,
     WorkloadProfile,
 )
@@ -58,14 +57,6 @@ def fit_of(
         scale=scale_of(question, case, readings),
         accumulate=accumulate,
     )
-
-
-def surely_fits(question: Question, case: Case, spec: GpuSpec, readings: Sequence[Reading]) -> bool:
-    """Say whether ``fit_of`` would say that it fits: a fifth of the work, as no largest batch is sought."""
-    card = card_of(spec)
-    if card is None:
-        return False
-    return card.verdict_of(need_of(question, case, spec, readings).device) is Verdict.FITS
 
 
 def doubts(

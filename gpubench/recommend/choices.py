@@ -86,8 +86,10 @@ def choice_of(
         source=source_of(offer),
         price_usd_per_hour=float(offer.price_usd_per_hour),
         price_label=_label(offer, machine),
-        purchase_usd=None if machine is None else machine.purchase_usd,
-        host_usd=None if machine is None else machine.host_usd,
+        machine_count=1 if machine is None else machine.machine_count,
+        purchase_usd=None if machine is None else machine.in_all_usd,
+        host_usd=None if machine is None else machine.host_usd * machine.machine_count,
+        assumed=() if machine is None else machine.assumed,
         price_note=offer.note if machine is None or machine.condition == "quoted" else machine.source,
         asks=asks.get((offer.gpu_key, offer.pricing)) if offer.kind == "marketplace" else None,
         regions=_regions(offer, rows.offers.take(same)),
@@ -142,6 +144,7 @@ def _label(offer: Offer, machine: Ownership | None) -> PriceLabel:
 _OF_CARDS: Mapping[str, PriceLabel] = {
     "new": "new",
     "used": "used",
+    "launch price": "launch price",
     "unstated": "unlabeled",
     "quoted": "quote",
 }
@@ -165,11 +168,12 @@ def _elsewhere(offer: Offer, rows: Rows, same: Indices) -> Iterator[Elsewhere]:
     _, first = np.unique(rows.offers.take(others).provider.codes, return_index=True)
     for at in others[np.sort(first)[:MOST_ELSEWHERE]].tolist():
         there = rows.offers[at]
+        expected_usd_per_hour, cost_usd = rows.price_and_cost(at)
         yield Elsewhere(
             **{name: getattr(there, name) for name in _PLACE},
             price_usd_per_hour=float(there.price_usd_per_hour),
-            expected_usd_per_hour=rows.expected_usd_per_hour(at),
-            cost_usd=rows.cost_usd(at),
+            expected_usd_per_hour=expected_usd_per_hour,
+            cost_usd=cost_usd,
         )
 
 

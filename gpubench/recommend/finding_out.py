@@ -115,7 +115,7 @@ def _for_rent(rows: Rows, gpu_key: str) -> list[int]:
 
 def _cheapest(rows: Rows, gpu_key: str) -> RankedOffer:
     """Return the cheapest offer of a GPU by the hour, one that a task file can rent where there is one."""
-    by_price = sorted(_for_rent(rows, gpu_key), key=rows.expected_usd_per_hour)
+    by_price = sorted(_for_rent(rows, gpu_key), key=lambda at: rows.price_and_cost(at)[0])
     offers = rows.offers.take(by_price)
     kinds = kinds_of(offers.provider, offers.pricing)  # all that is asked of an offer to be tried
     first = np.sort(np.unique(kinds.codes, return_index=True)[1])

@@ -14,14 +14,17 @@ import msgspec
 import numpy as np
 
 from gpubench.arrays import Indices
+from gpubench.errors import MisuseError
 from gpubench.labels import gpu_name
 from gpubench.models import BuyOrRent, Choice, Estimate, GpuSpec, Job, Offer, RankedOffer, Ranking
 from gpubench.offers.columns import Offers, kinds_of
 from gpubench.offers.moves import USUAL_DRIFT, asks_of
 from gpubench.offers.outliers import Market
+from gpubench.precisions import AMP, Precision
+from gpubench.predict.question import never_predicted
 from gpubench.recommend import limits, objective, prices
 from gpubench.recommend.break_even import against_rent
-from gpubench.recommend.buying import owned_rows, purchase_filters, purchases_of
+from gpubench.recommend.buying import owned_rows, purchase_filters, purchases_of, within_the_sum
 from gpubench.recommend.candidates import Candidates, candidates_of
 from gpubench.recommend.chances import Chances, chances_of
 from gpubench.recommend.choices import choice_of
@@ -40,11 +43,13 @@ from gpubench.recommend.finding_out import finding_out
 from gpubench.recommend.gather import Evidence
 from gpubench.recommend.job import Work, work_of
 from gpubench.recommend.notes import (
+    assumed_of_owning,
     far_from_others,
     free_beside,
     how_to_measure,
     left_out_as_outliers,
     notes_of,
+    on_ages,
     on_expected_prices,
     on_feeding,
     on_owning,
@@ -64,7 +69,7 @@ from gpubench.recommend.verdict import (
     verdict,
 )
 from gpubench.recommend.words import gpus_needed
-from gpubench.units import plural
+from gpubench.units import plain, plural
 
 
 @dataclass(frozen=True)
@@ -175,6 +180,7 @@ def judge(
     """
     found = _in_order(request, left, evidence_for, drawer)
     request, pool, rows, market = found.request, found.pool, found.rows, left.market
+    priced = _priced(left, found) if left.owned else pool
     to_buy = found.pool_of(found.runnable(left.sold)[0])
     decision = decide(
         request,
@@ -199,15 +205,16 @@ def judge(
         excluded=excluded(found.fallen),
         verdict="",
         decision=decision,
-        buy_or_rent=_beside_rent(left, found),
+        buy_or_rent=_beside_rent(found, left.owned, priced),
         max_purchase_usd=request.max_purchase_usd,
         purchases=purchases_of(rows, left.owned, left.specs),
         notes=(
             *notes,
             *left_out_as_outliers(left.doubted_as_asked),
             *far_from_others(left.asked, left.taken.where(left.taken.places(pool.offers))),
-            *notes_of(request, pool, len(rows), market.today, prices_decide=prices_decide(decision)),
-            *on_expected_prices(market, pool),
+            *notes_of(request, pool, len(rows)),
+            *([] if prices_decide(decision) else on_ages(priced, market.today)),
+            *on_expected_prices(market, priced),
             *free_beside(request, left.every, left.specs),
         ),
     )
@@ -266,13 +273,16 @@ def _in_order(
     speeds = combine(evidence.answers, request.mix, drawer or _draw(), request.draws, request.seed)
     runnable = _runnable(request, evidence, speeds, left.specs)
     kept, unknown = runnable(left.kept)
-    _require(kept, left.every, [*left.fallen, *unknown])
+    kept, dear = within_the_sum(request, kept, {**left.for_sale, **left.owned})
+    if not len(kept):
+        _refuse_never_predicted(request, unknown)
+    _require(kept, left.every, [*left.fallen, *unknown, *dear])
     work = work_of(request, speeds, evidence.usual_job, _unit(speeds))
     if work is None:
         request = msgspec.structs.replace(request, relative=True)
     pool_of = _pool(request, _Known(speeds, left.specs, evidence, left.market, work))
     pool, missed = _within_limits(request, kept, pool_of)
-    fallen = [*left.fallen, *unknown, *missed]
+    fallen = [*left.fallen, *unknown, *dear, *missed]
     _require(pool.offers, left.every, fallen)
     order = objective.order(request, pool)
     chances = chances_of(request, pool, order)
@@ -302,14 +312,20 @@ def _within_limits(
     return pool_of(kept.where(meets)), list(misses.values())
 
 
-def _beside_rent(left: Sifted, found: _InOrder) -> tuple[BuyOrRent, ...]:
-    """Return how owned hardware that is ranked compares with renting; nothing where none is owned."""
-    if not left.owned:
-        return ()
-    ranked = {offer: left.owned[offer] for _, offer in owned_rows(found.rows) if offer in left.owned}
+def _priced(left: Sifted, found: _InOrder) -> Candidates:
+    """Return owned hardware with all that is for rent, which it is held against: its prices count too."""
     kept, possible = found.pool.offers, found.runnable(left.possible)[0]
-    others = possible.where(~possible.places(kept))
-    return against_rent(found.request, found.pool_of(Offers.joined(kept, others)), ranked)
+    return found.pool_of(Offers.joined(kept, possible.where(~possible.places(kept))))
+
+
+def _beside_rent(
+    found: _InOrder, owned: Mapping[Offer, Ownership], priced: Candidates
+) -> tuple[BuyOrRent, ...]:
+    """Return how owned hardware that is ranked compares with renting; nothing where none is owned."""
+    if not owned:
+        return ()
+    ranked = {offer: owned[offer] for _, offer in owned_rows(found.rows) if offer in owned}
+    return against_rent(found.request, priced, ranked)
 
 
 def _said(
@@ -340,6 +356,7 @@ def _said(
         notes=(
             *said.beside,
             *on_owning(request, ranking.decision),
+            *assumed_of_owning(ranking.decision),
             *on_the_price(ranking.decision),
             *on_feeding(ranking.decision),
             *how_to_measure(ranking.decision),
@@ -351,6 +368,18 @@ def _said(
 def _require(kept: Offers, offers: Offers, fallen: Sequence[Exclusion]) -> None:
     if not len(kept):
         raise nothing_left(len(offers), fallen)
+
+
+def _refuse_never_predicted(request: RankRequest, unknown: Iterable[Exclusion]) -> None:
+    if request.precision in {None, AMP}:
+        return
+    reason = never_predicted(Precision(request.precision))
+    if any(each.reason == reason for each in unknown):
+        names = " ".join(plain(name) for name in request.workload_names)
+        raise MisuseError(
+            f"{reason}; no stored run has it of a GPU among the offers: `gpubench run {names} "
+            f"--precision {request.precision}` on one, and rank again"
+        )
 
 
 def _believed(request: RankRequest, offers: Offers, asked: Market) -> Offers:

@@ -56,10 +56,10 @@ def rank(request: RankRequest) -> Ranking:
         buying = msgspec.structs.replace(request, rent_or_buy="buy")
         for_sale = {offer_of(each): each for each in ownerships(buying, load_specs(), power_w, today)}
 
-    def left() -> Sifted:
+    def left(asked: RankRequest) -> Sifted:
         owned = {offer_of(machine): machine for machine in machines}
         return sift(
-            request,
+            asked,
             Offers.joined(Offers.of(table.offers), Offers.of([*owned, *unpriced])),
             specs=load_specs(),
             today=today,
@@ -68,15 +68,20 @@ def rank(request: RankRequest) -> Ranking:
             drift=drift_of(table.changes),
         )
 
-    sifted = left()
     if request.jobs_per_month is not None:
         # How long a job takes says how much a machine works, and that what an hour of it costs.
-        asked = msgspec.structs.replace(request, limit=None, draws=1)
-        first = judge(asked, sifted, _evidence_for(asked, runs))
+        asked = msgspec.structs.replace(
+            request,
+            limit=None,
+            draws=1,
+            max_purchase_usd=None,
+            rent_or_buy="buy" if request.buys else request.rent_or_buy,
+        )
+        first = judge(asked, left(asked), _evidence_for(asked, runs))
         if first.decision is None or first.decision.job is None:
             raise MisuseError("--jobs-per-month needs a job, and there is none to assume here: add --samples")
         machines = at_work(machines, first.rows, request)
-        sifted = left()
+    sifted = left(request)
     notes = (*table.notes, *_set_aside(table), *problems)
     ranking = judge(request, sifted, _evidence_for(request, runs), notes=notes)
     return with_lines(request, ranking, lambda asked: first_choice(asked, sifted, _evidence_for(asked, runs)))

@@ -106,14 +106,6 @@ class Rows(Sequence[RankedOffer]):
         """Which rows are hardware to own."""
         return self._pool.is_owned[self._order]
 
-    def expected_usd_per_hour(self, at: int) -> float:
-        """Return what one row is expected to cost."""
-        return float(self._pool.price[self._order[at]])
-
-    def cost_usd(self, at: int) -> float | None:
-        """Return what the job costs on one row; None without a job."""
-        return None if self._pool.work is None else float(self._money[at])
-
     @property
     def owned(self) -> Indices:
         """The rows of owned hardware."""
@@ -137,6 +129,11 @@ class Rows(Sequence[RankedOffer]):
         """The rows that share the first rank."""
         ranks = self._chances.ranks
         return self[: ranks.count(ranks[0])]
+
+    def price_and_cost(self, at: int) -> tuple[float, float | None]:
+        """Return what one row is expected to cost by the hour and the job [USD], without making the row."""
+        price = float(self._pool.price[self._order[at]])
+        return price, None if self._pool.work is None else float(self._money[at])
 
     def __iter__(self) -> Iterator[RankedOffer]:
         """Yield every row."""

@@ -27,8 +27,8 @@ from gpubench.models import (
     TaskKind,
     WorkloadProfile,
 )
-from gpubench.profile import load_profiles, profile_workload
-from gpubench.profile.trace import trace_workload
+from gpubench.profile import load_profiles
+from gpubench.profile.trace import profile_workload, trace_workload
 from gpubench.workload import Task, Workload, seeded
 
 

@@ -36,11 +36,11 @@ from gpubench.predict.calibration import load_calibration
 from gpubench.predict.estimate import estimate
 from gpubench.predict.explain import reasons
 from gpubench.predict.memory import need_of, scale_of
-from gpubench.predict.question import Question, Refusal, case_for, question_of
-from gpubench.profile import load_profiles
+from gpubench.predict.question import Question, Refusal, case_for
+from gpubench.profile import load_profiles, profile_of
 from gpubench.readings import h200_readings
 from gpubench.record.store import reference_runs
-from gpubench.specs import load_specs
+from gpubench.specs import load_specs, require_spec
 from gpubench.units import GIB
 from predict.profiles import published
 from predict.runs import run_of
@@ -211,6 +211,39 @@ def test_refusals_say_why(key, precision, reason):
     assert reason in answer.reason
 
 
+def test_a_language_model_that_was_measured_is_answered_by_that_and_starts_the_prediction_of_others():
+    question = Question(profile=profile_of("llama_1b"), precision=Precision.BF16, batch_size=4)
+    mine = case_for(question, require_spec(H100))
+    assert mine.recipe == question.profile.recipe
+    found = ask(question, H100, H200, own=[run_of(H100, (mine, 20.0))])
+    assert (found[H100].basis, found[H100].samples_per_s) == ("measured", pytest.approx(20, rel=1e-3))
+    assert (found[H200].basis, found[H200].anchored) == ("predicted", True)
+    other = msgspec.structs.replace(mine, checkpointing=Checkpointing.FULL)
+    found = ask(question, H100, own=[run_of(H100, (other, 20.0))])
+    assert (found[H100].basis, found[H100].anchored) == ("predicted", False)
+
+
+def test_fp8_has_a_figure_where_it_was_measured_and_nowhere_else():
+    question = Question(profile=profile_of("llama_1b"), precision=Precision.FP8, batch_size=4)
+    mine = case_for(question, require_spec(H100))
+    found = ask(question, H100, H200, own=[run_of(H100, (mine, 20.0))])
+    assert found[H100].basis == "measured"
+    assert "fp8 is measured, never predicted" in found[H200].reason
+
+
+def test_a_measured_generation_brings_its_own_times_and_starts_no_other():
+    question = Question(
+        profile=profile_of("llama_8b"), precision=Precision.BF16, batch_size=8, task=TaskKind.INFER
+    )
+    mine = case_for(question, require_spec(H100))
+    run = run_of(H100, (mine, 4.0), first_token_s=(0.1,) * 50, per_token_s=(0.015,) * 50)
+    found = ask(question, H100, H200, own=[run])
+    assert found[H100].basis == "measured"
+    assert (found[H100].first_token_s, found[H100].per_token_s) == (0.1, 0.015)
+    assert (found[H200].anchored, found[H200].per_token_s) == (False, None)
+    assert found[H200] == ask(question, H200)[H200]
+
+
 def test_the_largest_batch_that_is_named_does_fit():
     key = "nvidia-geforce-rtx-2060-6gb"
     profile = published("vgg16")
@@ -379,16 +412,6 @@ def test_a_large_workload_that_was_read_somewhere_is_known_within_a_factor_of_1_
     told = [each for each in answers if isinstance(each, Estimate) and each.basis == "predicted" and each.low]
     assert len(told) > 50
     assert median(each.high / each.samples_per_s for each in told) < 1.4
-
-
-def test_a_language_model_starts_from_what_was_read_by_the_same_recipe():
-    question = question_of(load_profiles()["llama_1b"], "amp-bf16", execution=Execution.EAGER)
-    case = case_on(question, H100)
-    assert case.setup, "its loss is computed in pieces"
-    other = msgspec.structs.replace(case, loss_chunks=2 * case.loss_chunks)
-    read, strange = (run_of(H100, (each, 19.0)) for each in (case, other))
-    assert ask(question, H100, own=[read])[H100].basis == "measured"
-    assert not ask(question, H200, own=[strange])[H200].anchored
 
 
 def test_what_was_read_on_the_card_is_what_is_said_of_it():
