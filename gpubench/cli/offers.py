@@ -52,7 +52,7 @@ def list_(request: OffersRequest, as_json: JsonOption = False) -> None:
 
     today = day_of(request.as_of)
     table = load_offers(request.results, request.offers, None if request.as_of is None else today)
-    rows = list_offers(table.offers, request, today, table.own)
+    rows = list_offers(table.offers, request, today)
     if as_json:
         print_json(_document(rows, table, today.isoformat()))
         return

@@ -91,7 +91,7 @@ def import_offers(
         why = f": {table.set_aside[0].row}: {table.set_aside[0].reason}" if table.set_aside else ""
         raise MisuseError(f"{plain(file.name)} holds no usable offer{why}")
     name = re.sub(r"[^A-Za-z0-9._-]", "_", file.stem).lstrip(".")[:80] or "offers"
-    return Imported(table, write_json(folder / IMPORTED / f"{name}.json", table.offers))
+    return Imported(table, write_json(folder / IMPORTED / f"{name}.json", tuple(table.offers)))
 
 
 def read_table(

@@ -9,6 +9,7 @@ import numpy as np
 
 from gpubench.labels import gpus_of, offer_name
 from gpubench.models import BuyOrRent, Offer, Pricing
+from gpubench.offers.columns import kinds_of
 from gpubench.recommend import economics
 from gpubench.recommend.candidates import Candidates, drawn_rates
 from gpubench.recommend.owning import QUOTED, Ownership, hourly, hourly_range, likely_hourly
@@ -48,7 +49,7 @@ def against_rent(
         owned: What owning each owned offer means, in the order of the answer.
     """
     rivals = _rivals(pool)
-    row_of = {offer: row for row, offer in enumerate(pool.offers) if offer in owned}
+    row_of = {pool.offers[row]: row for row in np.flatnonzero(pool.is_owned).tolist()}
     return tuple(
         _weigh(request, pool, machine, row_of[offer], rival)
         for offer, machine in owned.items()
@@ -58,14 +59,13 @@ def against_rent(
 
 def _rivals(pool: Candidates) -> list[int]:
     """Return the best value of on-demand rent, and of each term of commitment."""
-    best: dict[tuple[Pricing, int | None], int] = {}
     value = pool.rate / pool.price
-    for row, offer in enumerate(pool.offers):
-        if offer.pricing in {Pricing.ON_DEMAND, Pricing.RESERVED}:
-            kind = (offer.pricing, offer.term_years)
-            if kind not in best or value[row] > value[best[kind]]:
-                best[kind] = row
-    return list(best.values())
+    paid = kinds_of(pool.offers.pricing, pool.offers.term_years)
+    return [
+        int(np.argmax(np.where(paid.codes == code, value, -np.inf)))
+        for code, (pricing, _) in enumerate(paid.values)
+        if pricing in {Pricing.ON_DEMAND, Pricing.RESERVED}
+    ]
 
 
 def _weigh(request: RankRequest, pool: Candidates, owned: Ownership, machine: int, rival: int) -> BuyOrRent:

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gpubench.children import ask_child
 from gpubench.effects import Result, framework_effects
 from gpubench.errors import MisuseError
 from gpubench.measure import frameworks
@@ -33,6 +34,7 @@ from gpubench.models import (
     TaskKind,
 )
 from gpubench.profile import load_profiles
+from gpubench.profile.cache import Answer
 from gpubench.sections.data import of_run
 from gpubench.sections.frameworks import SECTION
 
@@ -162,6 +164,34 @@ def test_a_compiled_model_may_name_its_loss_as_keras_users_do(tmp_path: Path) ->
         orders.append(f"{model}/fp32/compile")
     for order, end in zip(orders, in_child(Framework.KERAS_JAX, *orders)["ends"], strict=True):
         assert end["status"] == "ok", (order, end["reason"])
+
+
+@pytest.mark.slow
+def test_a_model_that_leaves_its_folder_is_found_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("jax")
+    (tmp_path / "leaving.py").write_text(
+        "import os, keras\n"
+        "os.chdir('/')\n"
+        "def build(batch_size):\n"
+        "    os.chdir('/tmp')\n"
+        "    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])\n"
+        "    model.compile(optimizer='sgd', loss='mse')\n"
+        "    return model\n",
+        encoding="utf-8",
+    )
+    monkeypatch.chdir(tmp_path)
+    asked = ask_child(
+        ("-m", "gpubench.measure.keras_own_child"),
+        ("leaving.py:build", Framework.KERAS_JAX),
+        Answer,
+        time_limit_s=200,
+        environment={**os.environ, "KERAS_BACKEND": "jax"},
+    )
+    assert asked.answer is not None
+    assert asked.answer.error is None
+    assert asked.answer.profile is not None
 
 
 @pytest.mark.slow

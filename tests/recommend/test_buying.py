@@ -12,6 +12,7 @@ import gpubench
 from gpubench.cli.app import main
 from gpubench.errors import MisuseError
 from gpubench.offers.cards import card_prices
+from gpubench.offers.columns import Offers
 from gpubench.recommend.buying import at_work, cards_needed, memory_free, purchase_filters, within_the_sum
 from gpubench.recommend.filters import apply
 from gpubench.recommend.owning import offer_of, ownerships
@@ -54,7 +55,7 @@ def left_out(given, **options):
 def too_dear(*given, **options):
     """Return what a sum does not buy: why, the cheapest last."""
     owned = {offer_of(each): each for each in given}
-    return [each.reason for each in within_the_sum(RankRequest(**options), list(owned), owned)[1]]
+    return [each.reason for each in within_the_sum(RankRequest(**options), Offers.of(owned), owned)[1]]
 
 
 def test_the_sum_is_that_of_cards_and_host():

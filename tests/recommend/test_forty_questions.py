@@ -24,7 +24,6 @@ from gpubench.offers.snapshot import load_offers
 from gpubench.offers.source import Complete, Quote
 from gpubench.recommend import economics
 from gpubench.recommend.buying import cards_needed
-from gpubench.recommend.judge import judge
 from gpubench.recommend.owning import likely_hourly
 from gpubench.recommend.request import Range, RankRequest, check
 from gpubench.recommend.words import must_work, pays_after
@@ -40,6 +39,7 @@ from .builders import (
     TODAY,
     estimate,
     evidence_of,
+    judge,
     lines_before_the_table,
     log_normal,
     offer,

@@ -13,7 +13,6 @@ from gpubench.models import Finding, FindingKind, Pricing
 from gpubench.options import request_from
 from gpubench.predict.question import Refusal
 from gpubench.recommend.as_json import as_json
-from gpubench.recommend.judge import judge
 from gpubench.recommend.request import RankRequest, check
 from gpubench.specs import load_specs
 from gpubench.units import format_usd
@@ -27,6 +26,7 @@ from .builders import (
     TODAY,
     estimate,
     evidence_of,
+    judge,
     log_normal,
     offer,
     rank_of,

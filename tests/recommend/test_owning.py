@@ -13,7 +13,6 @@ from gpubench.errors import MisuseError
 from gpubench.models import Pricing
 from gpubench.offers.cards import card_prices
 from gpubench.recommend.break_even import break_even
-from gpubench.recommend.judge import judge
 from gpubench.recommend.owning import (
     Ownership,
     hourly_range,
@@ -26,7 +25,7 @@ from gpubench.recommend.request import Range, RankRequest, check
 from gpubench.recommend.words import must_work, pays_after
 from gpubench.specs import load_specs
 
-from .builders import A100, H100, L4, RTX5090, TODAY, estimate, evidence_of, log_normal, offer, said
+from .builders import A100, H100, L4, RTX5090, TODAY, estimate, evidence_of, judge, log_normal, offer, said
 
 
 def machine(**changes) -> Ownership:

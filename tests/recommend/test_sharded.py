@@ -13,14 +13,13 @@ from gpubench.predict.question import Refusal, case_for, question_of
 from gpubench.predict.scaling import scaling
 from gpubench.profile import profile_of
 from gpubench.recommend.gather import MOST_SHARING, Runs, gather
-from gpubench.recommend.judge import judge
 from gpubench.recommend.request import RankRequest, check
 from gpubench.recommend.skypilot import runs_of
 from gpubench.sections.data import ReportData
 from gpubench.sections.value import offers as offers_table
 from gpubench.specs import load_specs
 
-from .builders import H100, RTX5090, TODAY, measurement, offer, run_of
+from .builders import H100, RTX5090, TODAY, judge, measurement, offer, run_of
 
 H200, L40S = "nvidia-h200-sxm-141gb", "nvidia-l40s-48gb"
 NAME = "llama_8b_fsdp"

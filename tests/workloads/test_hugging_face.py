@@ -34,7 +34,8 @@ def config(tmp_path: Path) -> Any:
     def write(fields: Any = LLAMA, name: str = "Small-Llama") -> str:
         path = tmp_path / name / "config.json"
         path.parent.mkdir(exist_ok=True)
-        path.write_text(fields if isinstance(fields, str) else json.dumps(fields))
+        raw = fields if isinstance(fields, str | bytes) else json.dumps(fields)
+        path.write_bytes(raw if isinstance(raw, bytes) else raw.encode())
         return f"hf:{path}"
 
     return write
@@ -154,6 +155,7 @@ def test_no_field_that_transformers_keeps_to_itself_gets_through(config):
     [
         ("{", "is no JSON"),
         ("[" * 100_000, "is no JSON"),
+        (b'{"model_type": "\xff"}', "is no JSON"),
         ("[1]", 'has no "model_type"'),
         ({"model_type": "llamaa"}, 'knows no architecture "llamaa"; did you mean'),
         ({"model_type": "llama\x1b[2J"}, "knows no architecture"),
