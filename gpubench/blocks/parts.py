@@ -84,7 +84,7 @@ class Table:
 
     Attributes:
         marks: For each row None, ``tie`` (shares the head of the ranking), ``here`` (this user's own
-            device) or ``bad``; shown by a rule beside the row, never by colour alone.
+            device) or ``bad``; shown by a rule beside the row, never by color alone.
         folded: Whether the table waits behind its caption; for what few readers need.
         filters: By what the page lets its reader narrow it.
     """

@@ -12,7 +12,7 @@ import msgspec
 
 from gpubench import precisions
 from gpubench.errors import MisuseError
-from gpubench.measure import capability, estimate, frameworks
+from gpubench.measure import capability, frameworks
 from gpubench.measure.budget import Budget, budget_of
 from gpubench.measure.meeting import parse_endpoint
 from gpubench.measure.quality_goals import GOALS
@@ -62,12 +62,16 @@ class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Group(NamedTuple):
-    """What shares a process, or as many as it has GPUs: launch, strict fp32 or not, GPUs, framework."""
+    """What shares a process, or as many as it has GPUs: launch, strict fp32 or not, GPUs, framework, threads.
+
+    Of a CPU ``threads`` are those that compute; 0 is all that the process has.
+    """
 
     launch: int
     strict: bool
     gpu_count: int = 1
     framework: Framework = Framework.TORCH
+    threads: int = 0
 
 
 class Unit(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +84,8 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
     def group(self) -> Group:
         """The process that this unit is measured in."""
         case = self.planned.case
-        return Group(self.launch, case.precision is Precision.FP32, case.gpu_count, case.framework)
+        strict = case.precision is Precision.FP32
+        return Group(self.launch, strict, case.gpu_count, case.framework, case.threads)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,20 +151,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             order.shuffle(shuffled)
             in_order = [unit for block in shuffled for unit in block]
             yield from sorted(in_order, key=lambda u: u.planned.case.execution is Execution.COMPILE)
-
-    def aim_s(self) -> Seconds | None:
-        """Return when a run in haste should be over [s]: the launcher shares the time out over its cases.
-
-        ``--quick`` of three workloads at three precisions, eager and graph, is to end within two minutes on a
-        fast card: 2 processes of 8 s, 8 probes of 1.5 s and 18 cases of 4.7 s are 113 s, which leaves 7 s to
-        look at the device before and after. In 4.7 s a case starts, warms up for 2 s and is timed for 1 to 2.
-        None where the budget has all the time that its parts take.
-        """
-        if self.budget.case_s is None:
-            return None
-        units = self.units()
-        compiled = sum(unit.planned.case.execution is Execution.COMPILE for unit in units)
-        return estimate.start_s(self) + len(units) * self.budget.case_s + compiled * estimate.COMPILE_S
 
 
 def plan(
@@ -250,12 +241,14 @@ def _every_case(
             capability.default_executions(device, publish=publish, gpu_count=count),
         )
     ]
+    threads = (*_fewer_threads(device), 0) if request.thread_scaling else (0,)
     for reference in request.workloads:
         profile = profiles[reference]
         precisions = resolve_precisions(request.precisions or profile.precisions, device)
         task = task_of(request, profile)
         batches = batches_of(request, profile, task, on_cpu=on_cpu)
-        for precision, (framework, count, execution), batch in product(precisions, placed, batches):
+        wanted = product(precisions, placed, batches, threads)
+        for precision, (framework, count, execution), batch, used in wanted:
             case = Case(
                 workload=profile.name,
                 workload_version=profile.version,
@@ -269,17 +262,35 @@ def _every_case(
                 framework=framework,
                 parallel_mode=ParallelMode(request.jobs) if count > 1 else ParallelMode.SINGLE,
                 node_count=request.nnodes if count > 1 else 1,
+                threads=used,
                 **profile.recipe.at(precision).fields,
             )
             reason = (
                 profile.why_not_at(precision)
                 or capability.why_no_precision(precision, device)
                 or capability.why_no_execution(execution, device, count)
-                or capability.why_not_trained(case)
+                or capability.why_not_for_task(case)
                 or _why_not_together(profile, case)
                 or frameworks.why_no_framework(case, device, is_own=is_own(reference))
             )
             yield planned_case(reference, profile.at_precision(precision), case), reason
+
+
+def _fewer_threads(device: DeviceProfile) -> tuple[int, ...]:
+    """1, 2, 4 ... below the threads that a process of its own would compute with.
+
+    Raises:
+        MisuseError: If there is but one, or the device is no CPU.
+    """
+    if not device.is_cpu:
+        name = plain(device.name or device.backend)
+        raise MisuseError(f"--thread-scaling is of a CPU, and this device is {name}: add --device cpu")
+    told = os.environ.get("OMP_NUM_THREADS", "")
+    most = int(told) if told.isdecimal() and len(told) < 6 else device.core_count or 1
+    if most < 2:
+        why = f"OMP_NUM_THREADS={told}" if told else "this process has one core"
+        raise MisuseError(f"--thread-scaling needs two threads or more, and {why}")
+    return tuple(2**power for power in range(most.bit_length()) if 2**power < most)
 
 
 def _layout(profile: WorkloadProfile, precision: Precision, framework: Framework) -> MemoryFormat | None:
@@ -349,6 +360,7 @@ def _check_quality(request: RunRequest) -> RunRequest:
         "--framework": request.frameworks != (Framework.TORCH,),
         "--gpus": request.gpu_count > 1,
         "--micro-only": request.micro == "only",
+        "--thread-scaling": request.thread_scaling,
         "--resume": request.resume is not None,
     }
     for option in (option for option, is_given in others.items() if is_given):
@@ -368,12 +380,18 @@ def _check_what(request: RunRequest) -> None:
         "--micro-only": request.micro == "only",
         "--batch-size max": request.batch_size == "max",
         f"a job of {request.gpu_count} GPUs": several,
+        "--thread-scaling": request.thread_scaling,
     }
     for what in (what for what, is_asked in of_torch.items() if others and is_asked):
         raise MisuseError(f"{what} is done in torch alone: leave out --framework {others[0]}")
     if several and (request.batch_size == "max" or request.micro == "only"):
         other = "--batch-size max" if request.batch_size == "max" else "--micro-only"
         raise MisuseError(f"{other} is of one GPU: give it without --gpus, or --gpus with a batch")
+    of_one = {"--gpus": several, "--batch-size max": request.batch_size == "max"}
+    for option in (option for option, is_given in of_one.items() if request.thread_scaling and is_given):
+        raise MisuseError(f"--thread-scaling times given batches on one CPU: leave out {option}")
+    if request.thread_scaling and request.micro == "only":
+        raise MisuseError("--micro-only measures no workload: leave out --thread-scaling")
     if not several and (request.strong or request.jobs != "ddp") and request.resume is None:
         option = "--strong" if request.strong else f"--jobs {request.jobs}"
         raise MisuseError(f"{option} is of several GPUs: give --gpus N too")

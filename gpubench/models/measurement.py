@@ -67,7 +67,7 @@ class Switches(Record, frozen=True, kw_only=True):
 
 
 class Round(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A timed block of ``steps`` steps with one synchronise at each edge. ``loss`` is read at its end.
+    """A timed block of ``steps`` steps with one synchronize at each edge. ``loss`` is read at its end.
 
     Attributes:
         left_out: Why it does not count; None where it does.
@@ -100,6 +100,8 @@ class Launch(Record, frozen=True, kw_only=True):
         fused: Whether the optimizer is fused; None where there is none.
         skipped_steps: Steps that the gradient scaler skipped after warm-up, of ``timed_steps``.
         reference_error: First loss against float32 on the CPU, relative, dropout off.
+        output_error: Of inference, the outputs of at most four samples against float32 on the CPU,
+            ``|x - y| / |y|``.
         graph_error: Loss after a replay, or a compiled step, against the eager step from the same
             state, relative.
         telemetry: Ten samples a second of the timed rounds, one a second of the warm-up (``t_s`` below 0).
@@ -144,6 +146,7 @@ class Launch(Record, frozen=True, kw_only=True):
     skipped_steps: int | None = None
     timed_steps: int | None = None
     reference_error: float | None = None
+    output_error: float | None = None
     graph_error: float | None = None
     parameters_moved: bool | None = None
     memory_errors: int | None = None
@@ -285,6 +288,11 @@ class Measurement(Record, frozen=True, kw_only=True):
         return Interval(self.samples_per_s, self.samples_per_s_low, self.samples_per_s_high)
 
     @property
+    def output_error(self) -> float | None:
+        """Largest relative error of the outputs of any launch against float32 on the CPU, in inference."""
+        return max((x.output_error for x in self.launches if x.output_error is not None), default=None)
+
+    @property
     def peak_memory_bytes(self) -> int | None:
         """Largest peak of any launch."""
         return max(
@@ -390,14 +398,14 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def mfu(self) -> float | None:
-        """Model FLOP utilisation: achieved over the peak of the precision, 0 to 1."""
+        """Model FLOP utilization: achieved over the peak of the precision, 0 to 1."""
         if self.achieved_flops_per_s is None or not self.peak_flops_per_s:
             return None
         return self.achieved_flops_per_s / (self.peak_flops_per_s * self.case.gpu_count)
 
     @property
     def hfu(self) -> float | None:
-        """Hardware FLOP utilisation: the same with what is computed again; None where that is not known."""
+        """Hardware FLOP utilization: the same with what is computed again; None where that is not known."""
         if self.mfu is None or not self.flops_per_sample or self.hardware_flops_per_sample is None:
             return None
         return self.mfu * self.hardware_flops_per_sample / self.flops_per_sample

@@ -81,7 +81,7 @@ def case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
         if question.precision == AMP
         else Precision(question.precision)
     )
-    if reason := question.profile.why_not_at(precision):
+    if reason := question.profile.why_not_at(precision) or precision.why_not_for(question.task):
         return Refusal(gpu_key=spec.key, reason=reason)
     if not precision.within(capability):
         return Refusal(gpu_key=spec.key, reason=f"{spec.short_name} has no {precision.facts.hardware}")

@@ -45,7 +45,6 @@ _MOST_HOST_BYTES = 64 * MIB
 """Of prebuilt batches that have values all the same, such as what NumPy made."""
 _MOST_OPERATORS = 2_000
 """Of a step, or of what builds it, where each sample has some of its own."""
-AS_BUILT = Recipe()
 TOKEN_UNITS = ("sequence", "token")
 """Sample units of language models."""
 ADAPTERS = {Trainable.LORA: WeightType.BFLOAT16, Trainable.QLORA: WeightType.NF4}

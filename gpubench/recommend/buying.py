@@ -180,9 +180,9 @@ def at_work(
             continue
         at_once = 1 if request.one_job_over_all_gpus else machine.gpu_count
         use = request.jobs_per_month * job_hours / HOURS_PER_MONTH / at_once
-        assumed = tuple(field for field in machine.assumed if field != "utilisation")
+        assumed = tuple(field for field in machine.assumed if field != "utilization")
         busy = replace(machine, use=use, assumed=assumed)
-        found.append(replace(busy, utilisation=Range.of(use / busy.machine_count)))
+        found.append(replace(busy, utilization=Range.of(use / busy.machine_count)))
     return found
 
 
@@ -223,7 +223,7 @@ def _purchase(row: RankedOffer, machine: Ownership, spec: GpuSpec | None) -> Pur
         score_high=row.score_high,
         usd_per_hour=float(row.offer.price_usd_per_hour),
         hours=row.hours,
-        utilisation=machine.utilisation.likely,
+        utilization=machine.utilization.likely,
         cards_needed=cards_needed(machine),
         assumed=machine.assumed,
     )

@@ -16,7 +16,7 @@ from gpubench.arrays import Flags
 from gpubench.errors import MisuseError
 from gpubench.labels import gpus_of, offer_name
 from gpubench.models import ExcludedOffer, GpuSpec, Offer, Pricing
-from gpubench.names import nearest, normalise
+from gpubench.names import nearest, normalize
 from gpubench.offers.cards import card_prices
 from gpubench.offers.columns import Offers, kinds_of
 from gpubench.offers.dates import price_age_days
@@ -268,7 +268,7 @@ def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
     keys = frozenset(known)
     matched: set[str] = set()
     for name in names:
-        words = set(normalise(name).replace("-", " ").split())
+        words = set(normalize(name).replace("-", " ").split())
         own = {key for key in keys if words and words <= set(key.split("-"))}  # what no table of ours has
         meant = set(known_keys(name)) or own
         if not meant:

@@ -1,4 +1,4 @@
-"""Deadlines and budgets, held against the unfavourable end of the interval: a promise, not a hope."""
+"""Deadlines and budgets, held against the unfavorable end of the interval: a promise, not a hope."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ def _on_workloads(request: RankRequest) -> Iterator[str]:
 def _on_batches(request: RankRequest, pool: Candidates) -> Iterator[str]:
     if request.batch_size == "max":
         yield (
-            f"Best batch: each GPU at its own largest batch, {MOST_BATCH:,} at most, which favours much "
+            f"Best batch: each GPU at its own largest batch, {MOST_BATCH:,} at most, which favors much "
             "memory. Not comparable with the ranking at an equal batch."
         )
     elif request.max_latency_ms is None and len({batches_of(parts) for parts in _offered(pool)}) > 1:
@@ -236,7 +236,7 @@ def _offered(pool: Candidates) -> Iterator[tuple[Estimate, ...]]:
 
 def _on_scaling(pool: Candidates) -> Iterator[str]:
     many = np.bincount(pool.machine, minlength=len(pool.scalings)).tolist()
-    for basis in ("measured", "modelled"):
+    for basis in ("measured", "modeled"):
         found = [(s.efficiency, n) for s, n in zip(pool.scalings, many, strict=True) if s.basis == basis]
         if found:
             ends = [format_number(end, 2) for end, _ in (min(found), max(found))]
@@ -251,10 +251,10 @@ def _on_sharing(pool: Candidates) -> Iterator[str]:
     """Say what stands behind the figures of jobs that fit on several GPUs alone."""
     shared = [scaling for scaling in pool.scalings if scaling.mode is ParallelMode.FSDP]
     if shared:
-        modelled = ", its cost modelled" if any(each.basis == "modelled" for each in shared) else ""
+        modeled = ", its cost modeled" if any(each.basis == "modeled" for each in shared) else ""
         yield (
             f"Where the job does not fit on one GPU, it is ranked on as many as hold it shared out by FSDP"
-            f"{modelled}: each works at the speed predicted for one that held everything."
+            f"{modeled}: each works at the speed predicted for one that held everything."
         )
 
 

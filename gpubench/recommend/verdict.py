@@ -113,7 +113,7 @@ def verdict(
 
 
 def word_count(text: str) -> int:
-    """Return how many words a text has; a sign that stands alone, as of per cent, is none."""
+    """Return how many words a text has; a sign that stands alone, as of percent, is none."""
     return sum(any(map(str.isalnum, token)) for token in text.split())
 
 
@@ -189,16 +189,20 @@ def _sureness(ranking: Ranking, total: int) -> str:
 
 
 def how_sure(by: SortedBy, decision: Decision) -> str:
-    """Return how sure the choice is: "this offer 41 % within 10 % of the cheapest, $3.12 above on average".
+    """Return how sure the choice is: "41 % within 10 % of the cheapest, $3.12 above on average".
 
-    Where others have the same GPU it is said that the chance is of this offer alone: that of the GPU, which a
-    table of one row a GPU shows, is larger.
+    Where others have the same GPU too, the chance of the GPU, which a table of one row a GPU shows, is larger
+    than that of the offer, and both are told: "RTX 3090 56 % the cheapest; this offer 30 % within 10 %, ...".
     """
-    if decision.sureness is None:
+    sure, choice = decision.sureness, decision.choice
+    if sure is None:
         return ""
-    of_offer, of_gpu = decision.choice.p_best, decision.choice.p_best_of_gpu
-    parts = of_offer is not None and of_gpu is not None and format_percent(of_offer) != format_percent(of_gpu)
-    return f"{'this offer ' if parts else ''}{_sureness_words(by, decision.sureness)}"
+    if choice.p_best is None or choice.p_best_of_gpu is None or sure.p_best > CERTAIN:
+        return _sureness_words(by, sure)
+    if format_percent(choice.p_best) == format_percent(choice.p_best_of_gpu):
+        return _sureness_words(by, sure)
+    gpu = f"{gpu_name(choice.gpu_key)} {_probability(choice.p_best_of_gpu)} the {_BEST[by]}"
+    return f"{gpu}; this offer {_near(sure)}, {_regret(by, sure)}"
 
 
 def _sureness_words(by: SortedBy, sure: Sureness) -> str:
@@ -206,13 +210,18 @@ def _sureness_words(by: SortedBy, sure: Sureness) -> str:
     best = _BEST[by]
     if sure.p_best > CERTAIN:
         return f"{_probability(sure.p_best)} the {best}"
-    near = f"{_probability(sure.p_near_best)} within {format_percent(NEAR)} of the {best}"
+    return f"{_near(sure)} of the {best}, {_regret(by, sure)}"
+
+
+def _near(sure: Sureness) -> str:
+    return f"{_probability(sure.p_near_best)} within {format_percent(NEAR)}"
+
+
+def _regret(by: SortedBy, sure: Sureness) -> str:
     if sure.regret_usd is not None:
-        return f"{near}, {format_usd(sure.regret_usd)} above on average"
+        return f"{format_usd(sure.regret_usd)} above on average"
     share = format_percent(sure.regret_share)
-    if by == "time":
-        return f"{near}, {share} above on average"
-    return f"{near}, which is {share} above this on average"
+    return f"{share} above on average" if by == "time" else f"the best {share} above it on average"
 
 
 def sureness_note(ranking: Ranking) -> str:

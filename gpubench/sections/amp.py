@@ -5,12 +5,13 @@ from __future__ import annotations
 from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BLUE, GREEN, SLATE, Mark, Series, dots, two_lines
 from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
-from gpubench.effects import Effect, Result, against_fp32, amp_effects, results_of
+from gpubench.effects import Effect, Result, against_fp32, amp_effects, on_all_threads, results_of
 from gpubench.findings import FindingKind
 from gpubench.interval import Interval, stacked
 from gpubench.models import Precision, Run, TaskKind
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
+from gpubench.sections.words import kinds_words
 from gpubench.units import UNKNOWN, count, format_bytes, format_number, listing, plain
 
 SURE_FACTOR = 1.5
@@ -39,7 +40,7 @@ def _render(data: ReportData) -> Block | None:
                 figures=tuple(_figure(group, title) for title, group in _groups(pairs)),
                 twin=twin,
                 caption=(
-                    "1 is no gain. The line through each mark is the 95 % interval; a grey open mark is "
+                    "1 is no gain. The line through each mark is the 95 % interval; a gray open mark is "
                     "flagged. The baseline is named in "
                     "every row: fp32 is strict IEEE arithmetic with TF32 off in matmul, convolution and RNN."
                 ),
@@ -100,7 +101,7 @@ def _figure(pairs: tuple[Effect, ...], title: str | None) -> Figure:
                 for pair in pairs
                 if pair.to.case.precision is precision and bool(pair.doubts) is flagged
             ),
-            colour=SLATE if flagged else _LOOKS[precision][0],
+            color=SLATE if flagged else _LOOKS[precision][0],
             symbol=_LOOKS[precision][1] + ("-open" if flagged else ""),
         )
         for flagged in (False, True)
@@ -160,7 +161,7 @@ def _twin(pairs: tuple[Effect, ...]) -> Table:
         number("Speed-up, 95 % interval", lambda s: stacked(s.words)),
         number("Peak allocated", _memory, optional=3),
         number("Loss after the same steps", _loss, optional=1),
-        text("Doubts", lambda s: ", ".join(s.doubts) or "none"),
+        text("Findings", lambda s: kinds_words(s.doubts)),
     )
 
 
@@ -186,7 +187,7 @@ def _laid_out(precision: str, result: Result) -> str:
 
 def closing_sentence(run: Run) -> str | None:
     """What mixed precision gained on the heaviest workload: "amp-bf16 is 4.3x (4.2 to 4.4) fp32 on vgg16"."""
-    pairs = against_fp32(amp_effects(results_of(run)))
+    pairs = against_fp32(amp_effects(on_all_threads(results_of(run))))
     if not pairs:
         return None
     heaviest = max(pairs, key=lambda pair: (pair.of.measurement.flops_per_sample or 0.0, pair.value))
@@ -197,7 +198,7 @@ def closing_sentence(run: Run) -> str | None:
     return (
         f"{case.precision.value} is {found.text('x')} {heaviest.to.case.precision.value} on "
         f"{plain(case.workload, 40)}, {case.execution.value}, {heaviest.of.batch_words}{flagged}"
-        f"{'' if told else ': not told apart'}."
+        f"{'' if told else ': statistically equal'}."
     )
 
 

@@ -172,7 +172,7 @@ def _gpu_rows(device: DeviceProfile, spec: GpuSpec | None) -> list[_Row]:
         ("PCI Express", _text(pcie), _generation(sheet.get("pcie_generation"))),
         ("NVLinks", format_whole(device.nvlink_count), format_si(sheet.get("nvlink_bytes_per_s"), "B/s")),
     ]
-    rows += [(f"Peak, {form.words}", UNKNOWN, format_si(sheet.get(form.peak), "FLOP/s")) for form in FORMATS]
+    rows += [(f"Peak, {form.words}", UNKNOWN, format_si(sheet.get(form.peak), form.unit)) for form in FORMATS]
     return rows
 
 
@@ -183,7 +183,7 @@ def _state(device: DeviceProfile) -> list[Part]:
         f"CUDA {plain(device.cuda_driver_version, 20)} at most" if device.cuda_driver_version else "",
         "" if device.ecc_enabled is None else f"ECC {'on' if device.ecc_enabled else 'off'}",
         "" if device.mig_enabled is None else f"MIG {'on' if device.mig_enabled else 'off'}",
-        f"virtualisation {plain(device.virtualization, 40)}" if device.virtualization else "",
+        f"virtualization {plain(device.virtualization, 40)}" if device.virtualization else "",
     ]
     if device.tensor_core_precisions:
         what = "instructions" if device.is_cpu else "tensor cores"

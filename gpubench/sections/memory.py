@@ -56,7 +56,10 @@ def _parts(data: ReportData, case: Case) -> Iterator[Part]:
     readings = peaks_of(question, data.runs)
     spec = next((s for s in specs if (s.memory_type or "").startswith("GDDR")), specs[0])
     batches = _batches(case.batch_size)
-    needs = [memory.need_of(question, _at(case, batch), spec, readings) for batch in batches]
+    needs = [
+        memory.need_of(question, msgspec.structs.replace(case, batch_size=batch), spec, readings)
+        for batch in batches
+    ]
     name = f"{plain(case.workload, 40)}, {case.precision.words}"
     yield Paragraph(text=f"{name}: {basis_words(answer.need)}.", tone="note")
     yield Charts(
@@ -79,10 +82,6 @@ def _parts(data: ReportData, case: Case) -> Iterator[Part]:
         ),
         folded=True,
     )
-
-
-def _at(case: Case, batch_size: int) -> Case:
-    return msgspec.structs.replace(case, batch_size=batch_size)
 
 
 def _batches(batch_size: int) -> list[int]:

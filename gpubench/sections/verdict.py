@@ -78,11 +78,13 @@ def _render(data: ReportData) -> Block:
     )
 
 
+OLD_PRICES = "Old prices"
+
 _OF_THE_CHOICE = ("By", "Job", SURENESS, "Runner-up")
 """Facts of the offer that the headline names, and of the one it is held against."""
 
 
-_FIRST_OF_ALL = ("By", "Job", SURENESS, CAUTION)
+_FIRST_OF_ALL = ("By", "Job", SURENESS, CAUTION, OLD_PRICES)
 """Facts that have room before any other."""
 
 _IN_FULL = ("Best cloud", "Best marketplace", "Or own")
@@ -171,7 +173,7 @@ def _first(ranking: Ranking) -> Iterator[Fact]:
         yield Fact(term=CAUTION, value=sentence.removeprefix(f"{CAUTION}: "))
     elif decision is not None and prices_decide(decision):
         age = count(decision.choice.price_age_days or 0, "day")
-        yield Fact(term="Old prices", value=f"{age}: {todays_price(decision.choice)}")
+        yield Fact(term=OLD_PRICES, value=f"{age}: {todays_price(decision.choice)}")
     elif sentence and decision is not None and decision.finding_out is not None:
         found = decision.finding_out
         net, paid = format_usd(found.net_usd), format_usd(found.cost_usd)

@@ -113,6 +113,22 @@ def test_a_language_model_trains_in_fp8_or_is_refused_with_the_reason(gpu, gpus,
         assert FindingKind.LOSS_NOT_FINITE not in {f.kind for f in m.findings}
 
 
+def test_an_encoder_infers_in_int8_and_states_its_error_or_is_refused_with_the_reason(gpu):
+    pytest.importorskip("torchao", exc_type=ImportError)
+    request = RunRequest(
+        workloads=("bert_base",), precisions=("bf16", "int8"), executions=("eager", "compile"), task="infer",
+        batch_size=32, budget="quick", micro="none",
+    )  # fmt: skip
+    made = plan(request, gpu, load_profiles())
+    found = {(m.case.precision, m.case.execution): m for m in Launcher(made, gpu).run()}
+    for (precision, execution), m in found.items():
+        print(precision, execution, m.status, m.reason, m.samples_per_s, m.output_error)
+    has = gpu.compute_capability >= (8, 0)
+    for m in (m for (precision, _), m in found.items() if precision is Precision.INT8):
+        assert m.status is (Status.OK if has else Status.UNSUPPORTED), m.reason
+        assert not has or 0 < m.output_error < 0.1
+
+
 def test_a_small_batch_is_bound_by_the_host_and_a_graph_frees_it(gpu):
     eager, graph = measure(
         gpu,

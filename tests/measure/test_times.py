@@ -13,7 +13,7 @@ from scripted import GPU_BOUND, HOST_BOUND, Factors, StepTimes, Wall, h200_step_
 
 from gpubench.measure.budget import within
 from gpubench.measure.clock import Clock
-from gpubench.measure.estimate import estimate_s
+from gpubench.measure.estimate import aim_s, estimate_s
 from gpubench.measure.loop import Loop, Series, time_rounds, warm_up
 from gpubench.measure.plan import Plan, Unit, plan
 from gpubench.measure.request import RunRequest
@@ -81,7 +81,7 @@ class Rehearsal:
         self.parts[part] = self.parts.get(part, 0.0) + seconds
 
     def run(self) -> Rehearsal:
-        units, whole_s = self.plan.units(), self.plan.aim_s()
+        units, whole_s = self.plan.units(), aim_s(self.plan)
         self.spend("looking", AROUND_S)
         before, task = None, None
         for number, unit in enumerate(units):
@@ -90,15 +90,15 @@ class Rehearsal:
                 before, task = unit.group, None
             if number == 0:
                 self.spend("micro", MICRO_S)
-            aim_s = None
+            time_s = None
             if whole_s is not None:  # as the launcher shares the time out
-                aim_s = max(0.0, self.began + whole_s - self.wall.now) / (len(units) - number)
+                time_s = max(0.0, self.began + whole_s - self.wall.now) / (len(units) - number)
             of_unit = (unit.planned.reference, unit.planned.case.batch_size)
-            self.case(unit, aim_s, new_task=task != of_unit)
+            self.case(unit, time_s, new_task=task != of_unit)
             task = of_unit
         return self
 
-    def case(self, unit: Unit, aim_s: float | None, *, new_task: bool) -> None:
+    def case(self, unit: Unit, time_s: float | None, *, new_task: bool) -> None:
         case, began = unit.planned.case, self.wall.now
         profile, times = PROFILES[case.workload], self.steps[case.workload, case.precision]
         step_s = times.eager_s if case.execution is Execution.EAGER else times.graph_s
@@ -112,14 +112,14 @@ class Rehearsal:
         self.spend("preparation", prepared * times.eager_s)
         if case.execution is Execution.COMPILE:
             self.spend("compile", COMPILE_S)
-        series = self.rounds(unit, began, aim_s, step_s, host_bound=times.host_bound)
+        series = self.rounds(unit, began, time_s, step_s, host_bound=times.host_bound)
         if self.plan.budget.case_s is not None and case.execution is not Execution.EAGER:
             return
         looked = series.steps_per_round + 3 + 1 + 2 * min(10, max(3, round(0.1 / step_s)))
         self.spend("second look", PROFILER_S + looked * step_s)
 
     def rounds(
-        self, unit: Unit, began: float, aim_s: float | None, step_s: float, *, host_bound: bool
+        self, unit: Unit, began: float, time_s: float | None, step_s: float, *, host_bound: bool
     ) -> Series:
         eager = unit.planned.case.execution is Execution.EAGER
         budget, wall, series = self.plan.budget, self.wall, Series()
@@ -127,9 +127,9 @@ class Rehearsal:
         noise = Factors(spread=spread, phi=phi, round_s=budget.round_s, rng=self.rng)
 
         def left(round_s: float = 0.0):
-            if aim_s is None:
+            if time_s is None:
                 return budget
-            return within(budget, began + aim_s - wall.now, round_s)
+            return within(budget, began + time_s - wall.now, round_s)
 
         def advance(index: int) -> int:
             wall.advance(step_s * noise.at(wall.now - began))

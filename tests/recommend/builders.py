@@ -87,7 +87,7 @@ def evidence_of(answers: Mapping[str, Mapping[str, Estimate | Refusal]]) -> Evid
 
 def scaler(workload, spec, count, alone) -> Efficiency:
     """Nine tenths for every machine."""
-    return Efficiency(0.9, 0.9, 0.9, "modelled")
+    return Efficiency(0.9, 0.9, 0.9, "modeled")
 
 
 def rank_of(

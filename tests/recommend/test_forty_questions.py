@@ -215,7 +215,7 @@ OWNING = [
              lambda: [not too_dear(cards(2), max_purchase_usd=most) for most in (3000, 3500)], [False, True]),
     Question("How much do 4 jobs of 73 h a month use a card, and how many cards do 14?",
              "4 x 73 / 730 = 0.4; 14 x 73 / 730 = 1.4: 2",
-             lambda: (used(cards()).utilisation, cards_needed(cards(use=1.4))), (Range.of(0.4), 2)),
+             lambda: (used(cards()).utilization, cards_needed(cards(use=1.4))), (Range.of(0.4), 2)),
 ]  # fmt: skip
 
 

@@ -75,7 +75,8 @@ def test_what_is_cheapest_where_nothing_is_named():
     assert row["expected_usd_per_hour"] == pytest.approx(0.1842, abs=1e-4)
     assert row["hours"] == pytest.approx(24 / row["score"] + 1 / 6)
     assert row["cost_usd"] == pytest.approx(row["hours"] * 0.1842, rel=1e-3)
-    assert first_line() == "Rent 1x RTX 3090 at vast, about $0.184/h (single host)."
+    assert first_line().startswith("Rent 1x RTX 3090 at")
+    assert "$0.184/h (single host)." in first_line()
 
 
 @pytest.mark.parametrize("words", [(), ("resnet50", "--spot")], ids=["nothing named", "spot"])
@@ -149,7 +150,7 @@ def test_so_many_jobs_a_month_take_so_many_machines():
     for each in ask("--buy", "--line", "geforce", "--jobs-per-month", "60")["purchases"]:
         use = 60 * each["hours"] / 730
         assert each["machine_count"] == math.ceil(use)
-        assert each["utilisation"] == pytest.approx(use / each["machine_count"])
+        assert each["utilization"] == pytest.approx(use / each["machine_count"])
         assert each["cards_needed"] >= each["machine_count"]
         assert each["purchase_usd"] == pytest.approx(each["cards_usd"] + 1000 * each["machine_count"])
     asked = ["rank", "--max-purchase-usd", "1500", "--jobs-per-month", "60", "--as-of", AS_OF.isoformat()]
@@ -193,3 +194,15 @@ def test_buying_lists_what_the_rent_that_it_is_held_against_rests_on():
     answer = ask("--buy")
     assert any("half-way in 30 days (assumed)" in note for note in answer["notes"])
     assert any("days old, the oldest" in note for note in answer["notes"])
+
+
+def test_who_rules_out_less_never_pays_more():
+    """Whatever the prices: the first row of a wider choice costs no more, and of one choice it costs least."""
+
+    def costs(*words):
+        return [row["cost_usd"] for row in ask(*words)["rows"]]
+
+    assert costs("--spot")[0] <= costs()[0]
+    assert costs("--spot")[0] <= costs("--nvlink", "--spot")[0]
+    for words in ((), ("--spot",), ("--nvlink", "--spot"), ("resnet50", "--spot")):
+        assert costs(*words) == sorted(costs(*words))

@@ -280,12 +280,12 @@ def _assert_readable(page) -> None:
         "summary",
         "td small",
     ):
-        colour = _hex(page.eval_on_selector(selector, "e => getComputedStyle(e).color"))
-        assert contrast(colour, background) >= 4.5, (selector, colour, background)
-    for colour in page.eval_on_selector_all(
+        color = _hex(page.eval_on_selector(selector, "e => getComputedStyle(e).color"))
+        assert contrast(color, background) >= 4.5, (selector, color, background)
+    for color in page.eval_on_selector_all(
         ".chart text", "all => [...new Set(all.map(e => getComputedStyle(e).fill))]"
     ):
-        assert contrast(_hex(colour), background) >= 4.5, colour
+        assert contrast(_hex(color), background) >= 4.5, color
 
 
 def test_the_raw_data_can_be_saved(visit):
@@ -322,6 +322,6 @@ def test_tables_wait_in_text_where_scripts_are_off(browser, files):
     context.close()
 
 
-def _hex(colour: str) -> str:
-    numbers = [int(float(x)) for x in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+def _hex(color: str) -> str:
+    numbers = [int(float(x)) for x in color[color.index("(") + 1 : -1].split(",")[:3]]
     return "#" + "".join(f"{n:02x}" for n in numbers)

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from report import samples
 
-from gpubench.blocks.block import Block
-from gpubench.blocks.html import as_html
+from gpubench.blocks.block import Block, as_html
 from gpubench.blocks.markdown import as_markdown
 from gpubench.blocks.terminal import show
 from gpubench.findings import INFORMATIVE, Finding, FindingKind
@@ -211,7 +210,7 @@ def test_a_doubted_pair_of_amp_is_doubted_everywhere(run):
     _same(terminal, page, markdown)
     of_the_run = {f.kind for f in run.findings if f.kind not in INFORMATIVE}
     for row in terminal:
-        assert of_the_run <= set(row.get("Doubts", "").split())
+        assert of_the_run <= set(row.get("Findings", "").split())
 
 
 @settings(max_examples=25)
