@@ -157,7 +157,7 @@ def test_python_may_give_text_for_a_path_and_one_for_several(options, field, val
         ({"as_of": 20261120}, ("as_of", "a day", "(int)")),
         ({"workload": 7}, ("workload", "a name or a path", "7 (int)")),
         ({"tax": None}, ("tax", "a number", "None (NoneType)")),
-        ({"colour": "red"}, ("no option colour",)),
+        ({"color": "red"}, ("no option color",)),
         ({"min_memory": 24}, ("no option min_memory", "did you mean min_memory_gib")),
     ],
     ids=str,

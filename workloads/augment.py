@@ -44,7 +44,7 @@ class Augmentation(nn.Module):
 
 
 def transforms(augmentation: Any, crop: int) -> tuple[nn.Module, ...]:
-    """Return what is drawn for, of kornia's module of that name: crop and resize, flip, rotation, colours."""
+    """Return what is drawn for, of kornia's module of that name: crop and resize, flip, rotation, colors."""
     return (
         augmentation.RandomResizedCrop((crop, crop), cropping_mode="resample"),  # one kernel for all
         augmentation.RandomHorizontalFlip(p=0.5),

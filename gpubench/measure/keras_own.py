@@ -23,7 +23,7 @@ from gpubench.own_model import import_own, own_name, takes_seed, version_of
 from gpubench.workload import BATCH_COUNT, KerasTask, import_foreign, is_own
 
 LABELS = 4
-"""Targets that are drawn, where the model has as many classes: few enough to be learnt."""
+"""Targets that are drawn, where the model has as many classes: few enough to be learned."""
 DEFAULT_BATCHES = (8, 32, 128)
 
 Build = Callable[[int, int], KerasTask]

@@ -170,7 +170,7 @@ class Rows(Sequence[RankedOffer]):
         } | self._estimates(rows, gpus)
 
     def _estimates(self, rows: Sequence[int], gpus: Sequence[int]) -> dict[str, Sequence[Any]]:
-        """Return the estimates of rows, with the memory of as many GPUs as share the job where one is few."""
+        """Return the estimates of rows, with the memory of each of the GPUs that share the job."""
         speeds = self._pool.speeds
         parts = [
             with_fits(speeds.parts[gpu], self._pool.scaling(row).fits)

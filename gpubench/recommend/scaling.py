@@ -34,7 +34,7 @@ class Efficiency:
 
     Attributes:
         mode: How they share the job.
-        fit: Memory of one of them, where the job does not fit on one alone.
+        fit: Memory of one of them, where it is known and fits.
     """
 
     likely: float

@@ -56,7 +56,7 @@ def _parting(tied: Sequence[RankedOffer]) -> str:
 
 
 def _figure(data: ReportData, ranking: Ranking, rows: Sequence[RankedOffer], tied: int) -> Figure:
-    labels = [label(f"{row.rank}. {gpus_of(row.offer)}{here(data, row)}", 44) for row in rows]
+    labels = [label(f"{gpus_of(row.offer)}{here(data, row)}", 44) for row in rows]
     merits = [ranking.merit_of(row) for row in rows]
     marked = [
         Mark(
@@ -81,7 +81,7 @@ def _figure(data: ReportData, ranking: Ranking, rows: Sequence[RankedOffer], tie
         if any(row.estimate.basis == basis for row in rows)
     ]
     ends = [end for merit in merits for end in (merit.low, merit.value, merit.high) if end]
-    alt = "; ".join(f"{row.rank}. {gpus_of(row.offer)} {merit_words(ranking, row)}" for row in rows[:8])
+    alt = "; ".join(f"{gpus_of(row.offer)} {merit_words(ranking, row)}" for row in rows[:8])
     return Figure(
         figure=dots(
             series, labels, merit_unit(ranking), band_rows=tied, logarithmic=max(ends) > WIDE * min(ends)

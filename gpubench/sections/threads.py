@@ -65,7 +65,7 @@ def _render(data: ReportData) -> Block | None:
     )
     what = Paragraph(
         text=(
-            "Each number of threads has processes of its own, whose maths libraries were told it before they "
+            "Each number of threads has processes of its own, whose math libraries were told it before they "
             "were loaded. Efficiency is throughput over that of one thread, per thread. No thread is pinned "
             "to a core."
         )

@@ -79,7 +79,7 @@ _P_OF_OFFER = (
     "P(best): this offer is the best at the prices of today, which may have moved; all offers add up to 100 %"
 )
 _LEGEND = {
-    "(tie)": "statistically tied with the first row of the same rank",
+    "=": "tied: the figures cannot tell it from another",
     "not dominated": "nothing else is as fast, as cheap and as large in memory at once",
 }
 
@@ -146,7 +146,8 @@ def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
     if any(row.estimate.case.new_tokens for row in rows):
         legend.append("Static batch: a server joins sequences as they come, and makes more tokens of a GPU.")
     if one_a_gpu and ranking.offer_count is not None:
-        legend.insert(0, f"One row a GPU, its best offer; --all-offers lists all {ranking.offer_count:,}.")
+        everyone = f"--all-offers lists all {ranking.offer_count:,}, which the ranks are among"
+        legend.insert(0, f"One row a GPU, its best offer; {everyone}.")
     notes = [
         *beside_the_card(ranking),
         *after_the_headline(ranking),
@@ -217,7 +218,7 @@ def offers(
         *([text("Also at", also_at(ranking), optional=3)] if one_a_gpu else []),
         *full,
         text("Basis", lambda r: basis_words(r.estimate).partition(" (")[0], optional=1),
-        text("Remarks", _remarks, optional=6),
+        text("Remarks", _remarks, optional=6, below=True),
         marks=marks(data, rows),
         filters=filters,
     )
@@ -280,7 +281,7 @@ def _filters(data: ReportData, rows: Sequence[RankedOffer]) -> tuple[Filter, ...
 
 def rank_words(row: RankedOffer) -> str:
     """A rank, and whether it is shared by what is statistically tied with it."""
-    return f"{row.rank} (tie)" if row.tie else str(row.rank)
+    return f"{row.rank}=" if row.tie else str(row.rank)
 
 
 def _gpus_needed(row: RankedOffer) -> str:

@@ -155,8 +155,9 @@ def test_without_a_gpu_named_cards_stand_by_size(ask: Any) -> None:
 
 
 def test_an_own_language_model_needs_its_scores_in_float32(ask: Any, tmp_path: Path) -> None:
-    """By hand at 8 x 2,048 tokens: one half and three full matrices of scores are 29.4 GB, weights and AdamW's
+    """By hand at 8 x 2,048 tokens: one half and two full matrices of scores are 21.0 GB, weights and AdamW's
     states 2.2, their copies in half precision 0.4, layers some 5.5: no card of 24 GB, though the formula told 19.3.
+    A loop that holds the scores takes 4.2 more; one whose loss is in float32 as a whole, 8.4.
     """
     path = tmp_path / "gpt.py"
     path.write_text(GPT)
@@ -164,7 +165,8 @@ def test_an_own_language_model_needs_its_scores_in_float32(ask: Any, tmp_path: P
     _, out, _ = ask(str(path), *cards, "--batch-size", "8", "--precision", "amp-bf16", "--json")
     answer = json.loads(out)
     assert answer["basis"] == "traced"
-    assert answer["allocated_bytes"] == pytest.approx(37.5e9, rel=0.03)
+    assert answer["allocated_bytes"] == pytest.approx(29.1e9, rel=0.03)
+    assert answer["allocated_bytes_high"] > 37.5e9
     assert [card["verdict"] for card in answer["cards"]] == ["does not fit", "fits"]
 
 
@@ -185,6 +187,7 @@ def test_a_model_that_cannot_be_traced_has_the_widest_bound(ask: Any, tmp_path: 
     [
         (("nosuch",), "unknown workload"),
         (("vgg16", "--gpu", "nosuch"), "unknown or ambiguous GPU"),
+        (("./never_traced.py", "--gpu", "nosuch"), "unknown or ambiguous GPU"),
         (("vgg16", "--batch-size", "0"), "must be at least 1"),
         (("vgg16", "--precision", "int4"), "--precision 'int4' is unknown"),
         (("vgg16", "--task", "sleep"), "--task 'sleep' is unknown"),

@@ -340,7 +340,7 @@ class FakeEvent:
 def fake_events(fake_clock, monkeypatch):
     monkeypatch.setattr(FakeEvent, "clock", fake_clock)
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
-    monkeypatch.setattr(torch.cuda, "synchronize", fake_clock.synchronise)
+    monkeypatch.setattr(torch.cuda, "synchronize", fake_clock.synchronize)
 
 
 def test_events_stand_between_the_steps(fake_clock, fake_events):
@@ -354,7 +354,7 @@ def test_issue_times_begin_with_a_drained_device(fake_clock):
     """Issuing takes 1 ms; the device then takes 9 more."""
     pending = []
 
-    def synchronise():
+    def synchronize():
         fake_clock.advance(sum(pending))
         pending.clear()
 
@@ -363,7 +363,7 @@ def test_issue_times_begin_with_a_drained_device(fake_clock):
         pending.append(0.009)
 
     pending.append(1.0)  # still at work when the look begins
-    found = busy.host_issue_times(advance, Clock(synchronise=synchronise, now_ns=fake_clock.now_ns))
+    found = busy.host_issue_times(advance, Clock(synchronize=synchronize, now_ns=fake_clock.now_ns))
     assert found == pytest.approx((0.001, 0.010) * 3)
 
 

@@ -278,7 +278,7 @@ def test_a_block_that_would_pass_the_deadline_is_not_announced(fake_clock):
     loop = Loop(
         advance=lambda _: fake_clock.advance(1.0),
         edge_loss=lambda *_: 0.0,
-        clock=Clock(synchronise=fake_clock.synchronise, now_ns=fake_clock.now_ns),
+        clock=Clock(synchronize=fake_clock.synchronize, now_ns=fake_clock.now_ns),
         deadline_s=fake_clock.now * 1e-9 + 6.5,
         announce=lambda first, count: announced.append((first, count)),
     )

@@ -79,7 +79,7 @@ def test_several_gpus_that_hold_the_gradients_twice_may_have_no_room_where_one_h
 
 
 def test_several_gpus_that_may_not_hold_the_gradients_twice_share_out_a_model_of_blocks():
-    request = RankRequest(workloads=("transformer",), batch_size=16, samples=1e6)
+    request = RankRequest(workloads=("transformer",), batch_size=17, samples=1e6)
     found = gather(request, [RTX4090], NOTHING)
     asked = "transformer", load_specs()[RTX4090], 8, found.answers["transformer"][RTX4090]
     assert found.without_room(*asked) is None

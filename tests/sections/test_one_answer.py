@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from contextlib import redirect_stdout
+from dataclasses import replace
 from unittest.mock import patch
 
 import msgspec
@@ -104,7 +105,8 @@ def shown(data: ReportData, key: str) -> tuple[list[dict[str, str]], ...]:
     with redirect_stdout(out), patch.dict("os.environ"):
         show(*block.brief)
     table = _of_the_same_name(block)
-    page = visible_text(as_html(Block(title="t", parts=(table,))))
+    beside = tuple(replace(column, below=False) for column in table.columns)  # below, words have no heading
+    page = visible_text(as_html(Block(title="t", parts=(replace(table, columns=beside),))))
     return (
         _terminal_rows(out.getvalue()),
         _piped_rows([line for line in page.splitlines() if line.startswith("| ")]),
@@ -223,7 +225,7 @@ def test_a_ranking_says_the_same_everywhere(ranking):
     for words, row, offer in zip(terminal, rows, ranking.rows, strict=True):
         assert _plain(gpus_of(offer.offer)) in words["GPUs and offer"]
         assert words["GPUs and offer"].count(row["provider"]) >= 1
-        assert words["Rank"] == f"{row['rank']} tie" if row["tie"] else words["Rank"] == str(row["rank"])
+        assert words["Rank"] == f"{row['rank']}{'=' if row['tie'] else ''}"
         assert words["Price and its date"].startswith(_plain(format_usd(row["expected_usd_per_hour"])))
         merit = Interval(row["samples_per_usd"], row["samples_per_usd_low"], row["samples_per_usd_high"])
         point = merit.words().partition(" ")[0]
