@@ -261,8 +261,11 @@ class Decision(Record, frozen=True, kw_only=True):
         sureness: Of the choice; ``sureness_independent`` counts the error of each GPU as its own, and
             ``sureness_at_these_prices`` takes every price as it is expected, for certain.
         changes: What would make the runner-up the better.
+        rather_rent: Where the choice is to buy hardware that does not pay within its life: the rent, on
+            demand, that does the same work for less.
         best_cloud, best_marketplace, best_to_own: The best of each source, by the same figure; to own also
-            where only rent was ranked, unless rent was asked for.
+            where only rent was ranked, unless rent was asked for; to rent, on demand, also where only
+            purchases were.
         by_gpu: The best offer of each GPU, best first, each with where else it is offered; to rent and to own
             apart.
         lines: The best offer for each kind of work, where none was named.
@@ -277,6 +280,7 @@ class Decision(Record, frozen=True, kw_only=True):
     sureness_independent: Sureness | None
     sureness_at_these_prices: Sureness | None = None
     changes: tuple[Change, ...] = ()
+    rather_rent: Choice | None = None
     best_cloud: Choice | None = None
     best_marketplace: Choice | None = None
     best_to_own: Choice | None = None

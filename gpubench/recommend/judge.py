@@ -16,7 +16,7 @@ import numpy as np
 from gpubench.arrays import Indices
 from gpubench.errors import MisuseError
 from gpubench.labels import gpu_name
-from gpubench.models import BuyOrRent, Choice, Estimate, GpuSpec, Job, Offer, RankedOffer, Ranking
+from gpubench.models import BuyOrRent, Choice, Estimate, GpuSpec, Job, Offer, Pricing, RankedOffer, Ranking
 from gpubench.offers.columns import Offers, kinds_of
 from gpubench.offers.moves import USUAL_DRIFT, asks_of
 from gpubench.offers.outliers import Market
@@ -182,6 +182,7 @@ def judge(
     request, pool, rows, market = found.request, found.pool, found.rows, left.market
     priced = _priced(left, found) if left.owned else pool
     to_buy = found.pool_of(found.runnable(left.sold)[0])
+    buy_or_rent = _beside_rent(found, left.owned, priced)
     decision = decide(
         request,
         rows,
@@ -190,6 +191,8 @@ def judge(
         job=None if pool.work is None else pool.work.job,
         machines={**left.for_sale, **left.owned},
         to_own=_best_to_own(request, to_buy, market) if len(to_buy) else None,
+        to_rent=_to_rent(left, found, priced) if left.owned else (),
+        buy_or_rent=buy_or_rent,
         photographs=found.photographs,
         asks=market.asks,
         measurement=finding_out(request, pool, found.order, rows, found.chances),
@@ -205,7 +208,7 @@ def judge(
         excluded=excluded(found.fallen),
         verdict="",
         decision=decision,
-        buy_or_rent=_beside_rent(found, left.owned, priced),
+        buy_or_rent=buy_or_rent,
         max_purchase_usd=request.max_purchase_usd,
         purchases=purchases_of(rows, left.owned, left.specs),
         notes=(
@@ -489,6 +492,40 @@ def _best_to_own(request: RankRequest, pool: Candidates, market: prices.Market) 
         return None
     first = np.array(left[:1])
     return beside(Rows(request, pool, first, chances_of(request, pool, first), market=market)[0])
+
+
+def _to_rent(left: Sifted, found: _InOrder, priced: Candidates) -> list[Choice]:
+    """Return the best rent on demand of a cloud and of a marketplace, the better one first."""
+    request = found.request
+    by_the_hour = priced.offers.where(priced.offers.pricing.equals(Pricing.ON_DEMAND))
+    if not len(by_the_hour):
+        return []
+    pool = found.pool_of(by_the_hour)
+    misses = limits.misses(request, pool)
+    order = np.array([row for row in objective.order(request, pool).tolist() if row not in misses], dtype=int)
+    on_marketplace = pool.offers.kind.equals("marketplace")[order]
+    best = sorted(int(np.argmax(of_kind)) for of_kind in (on_marketplace, ~on_marketplace) if of_kind.any())
+    choices = []
+    for at in best:
+        first = order[at : at + 1]
+        rows = Rows(  # of which only the first is looked at; the others are where else it is to be had
+            request,
+            pool,
+            np.concatenate((first, np.delete(order, at))),
+            chances_of(request, pool, first),
+            market=left.market,
+        )
+        choices.append(
+            choice_of(
+                request,
+                beside(rows[0]),
+                rows,
+                left.specs,
+                photographs=found.photographs,
+                asks=left.market.asks,
+            )
+        )
+    return choices
 
 
 def _headline(request: RankRequest, pool: Candidates, order: Indices) -> tuple[int, int]:

@@ -92,6 +92,11 @@ def buying_words(each: BuyOrRent) -> str:
     return f"{condition}{use}{', ' if use else ''}it {verb}{period}"
 
 
+def how_long_it_pays(each: BuyOrRent) -> str:
+    """Return whether a machine pays within its life: "does not pay within 36 months"."""
+    return "".join(_payback(each)).rstrip()
+
+
 _PAYS, _PAYS_NOT, _NEVER = "pays after ", "does not pay within ", "never pays"
 _IN_A_TABLE = {_PAYS: "", _PAYS_NOT: "not within ", _NEVER: "never"}
 _WHOLE_MONTH = 1e-9

@@ -25,10 +25,12 @@ from gpubench.recommend.verdict import (
     CAUTION,
     MOST_WORDS,
     NO_GPU_NEEDED,
+    RATHER_RENT,
     SURENESS,
     caution,
     how_sure,
     prices_decide,
+    rather_rent,
     todays_price,
     word_count,
 )
@@ -51,6 +53,9 @@ OLD_PRICES, FIRST = "-day-old prices", "First"
 
 SENTENCES = re.compile(r"(?<=\.)\s+(?=[A-Z])")
 """Where one sentence of a verdict ends and the next begins."""
+
+IF_BOUGHT = "If bought"
+"""Before the job on hardware that had rather be rented."""
 
 LEAST_OF_A_PURCHASE = 0.001
 """Share of what hardware costs; for a job that takes less of it, owning is not named on the card."""
@@ -92,7 +97,7 @@ def _note(fact: Fact) -> Paragraph:
     return Paragraph(text=f"{fact.term}: {fact.value}.", tone="note")
 
 
-_FIRST_OF_ALL = ("By", "Job", SURENESS, CAUTION, OLD_PRICES)
+_FIRST_OF_ALL = (RATHER_RENT, "By", "Job", IF_BOUGHT, SURENESS, CAUTION, OLD_PRICES)
 """Facts that have room before any other."""
 
 _IN_FULL = ("Best cloud", "Best marketplace", "Or own")
@@ -134,7 +139,11 @@ def _sentences(ranking: Ranking) -> list[str]:
 def after_the_headline(ranking: Ranking) -> list[str]:
     """What the verdict says beyond what is on the card: ties, the fastest, buying."""
     on_the_card = caution(ranking)
-    return [each for each in _sentences(ranking)[1:] if not each.startswith(SURENESS) and each != on_the_card]
+    return [
+        each
+        for each in _sentences(ranking)[1:]
+        if not each.startswith((SURENESS, f"{RATHER_RENT}:")) and each != on_the_card
+    ]
 
 
 def headline(ranking: Ranking) -> str:
@@ -144,7 +153,8 @@ def headline(ranking: Ranking) -> str:
         return first
     choice = ranking.decision.choice
     if choice.source == "own":
-        return f"Own {_offered(choice)}{_old_price(choice)}."
+        own = f"own {_offered(choice)}{_old_price(choice)}."
+        return f"{RATHER_RENT} than {own}" if rather_rent(ranking) else f"{own[0].upper()}{own[1:]}"
     conditions = ", ".join(_conditions(choice))
     return f"Rent {_offered(choice)}{f' ({conditions})' if conditions else ''}."
 
@@ -164,8 +174,13 @@ def _facts(ranking: Ranking) -> Iterator[Fact]:
         yield Fact(term="By", value=merit, detail=f"{_basis(head)}, {plain(head.offer.price_date, 20)}")
         return
     choice = decision.choice
-    about = [_basis(head), *_at_its_own_batch(head), _fits(choice)]
-    yield Fact(term="Job", value=_job(ranking, decision), detail="; ".join(about))
+    rent = rather_rent(ranking)
+    if rent:  # the room is for what to rent: the rest on the purchase stands below the table
+        yield Fact(term=RATHER_RENT, value=rent)
+        yield Fact(term=IF_BOUGHT, value=_job(ranking, decision))
+    else:
+        about = [_basis(head), *_at_its_own_batch(head), _fits(choice)]
+        yield Fact(term="Job", value=_job(ranking, decision), detail="; ".join(about))
     if decision.sureness is not None:
         yield Fact(term=SURENESS, value=how_sure(ranking.sorted_by, decision))
     if decision.runner_up is not None:
@@ -197,7 +212,9 @@ def _job(ranking: Ranking, decision: Decision) -> str:
     if decision.job is None or choice.hours is None:
         return f"{merit_words(ranking, ranking.rows[0])} {merit_unit(ranking)}"
     hours = format_duration(choice.hours * 3600)
-    return f"{hours} and {choice.job_cost_usd.by(format_usd)} for {plain(decision.job.words, 80)}"
+    # What had rather be rented leaves the room for the ends to what is to be rented.
+    cost = format_usd(choice.cost_usd) if rather_rent(ranking) else choice.job_cost_usd.by(format_usd)
+    return f"{hours} and {cost} for {plain(decision.job.words, 80)}"
 
 
 def _basis(row: RankedOffer) -> str:
