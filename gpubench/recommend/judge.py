@@ -55,7 +55,7 @@ from gpubench.recommend.notes import (
     on_owning,
     on_the_price,
 )
-from gpubench.recommend.owning import Ownership
+from gpubench.recommend.owning import Ownership, card_share
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import Rows
 from gpubench.recommend.scaling import Scaling, scaling_of
@@ -129,8 +129,9 @@ def sift(
     """
     every = Offers.of(offers)
     asked = Market(every)
-    market = prices.Market(today, asks_of(_believed(request, every, asked)), drift)
     machines = {**for_sale, **owned}
+    shares = {offer: card_share(machine) for offer, machine in machines.items()}
+    market = prices.Market(today, asks_of(_believed(request, every, asked)), drift, shares)
     watts = {offer: ownership.power_w for offer, ownership in machines.items()}
     filters = [*filters_of(request, every, market, watts), *purchase_filters(request, machines)]
     possible, fallen = apply(filters, every, specs)

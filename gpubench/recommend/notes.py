@@ -93,8 +93,11 @@ def on_expected_prices(market: Market, pool: Candidates) -> Iterator[str]:
     if "marketplace" in pool.offers.kind.present:
         days = f"{ASKS_HALF_LIFE_DAYS:g} days"
         asks = f"; a host's ask returns to the middle of all for that GPU, half-way in {days} (assumed)"
+    listed = "a list price as listed"
+    if (pool.is_owned & (pool.prices.sigma > 0)).any():
+        listed += ", a card as it was dated"
     yield (
-        "Prices are what to expect to pay: a list price as listed, which moves by "
+        f"Prices are what to expect to pay: {listed}, which moves by "
         f"{format_percent(market.drift)} in a year (standard deviation){asks}."
     )
 

@@ -179,7 +179,7 @@ def _facts(ranking: Ranking) -> Iterator[Fact]:
         yield Fact(term=RATHER_RENT, value=rent)
         yield Fact(term=IF_BOUGHT, value=_job(ranking, decision))
     else:
-        about = [_basis(head), *_at_its_own_batch(head), _fits(choice)]
+        about = [_basis(head), *_at_its_own_batch(head), _fits(choice), *_as_assumed(choice)]
         yield Fact(term="Job", value=_job(ranking, decision), detail="; ".join(about))
     if decision.sureness is not None:
         yield Fact(term=SURENESS, value=how_sure(ranking.sorted_by, decision))
@@ -224,6 +224,15 @@ def _basis(row: RankedOffer) -> str:
 def _at_its_own_batch(row: RankedOffer) -> list[str]:
     """That batches are not equal, where each GPU has its own largest."""
     return ["at its largest batch"] if row.estimate.batch_choice == "largest" else []
+
+
+def _as_assumed(choice: Choice) -> list[str]:
+    """What the ends of the cost of owning leave out, where it was not given."""
+    open_ = [word for name, word in _RANGES.items() if name in choice.assumed]
+    return [f"{listing(open_)} as assumed"] if open_ else []
+
+
+_RANGES = {"utilization": "use", "resale_usd": "resale", "tariff_usd_per_kwh": "tariff"}
 
 
 def _fits(choice: Choice) -> str:
