@@ -82,6 +82,8 @@ class Choice(Record, frozen=True, kw_only=True):
         purchase_usd: Of all of them: GPUs and the counted share of the hosts, ``host_usd``.
         assumed: Of owned hardware: what was not given.
         price_note: What speaks against the price, or stands beside it; of a card to buy where it was read.
+        price_doubt: How far a price that no other provider bears out stands from theirs; None where it is
+            believed.
         asks: Of a marketplace: what the others ask.
         regions: Where this provider has this GPU in this number, the offer's own first.
         needs_quota: Whether a new account must ask for a quota first.
@@ -118,6 +120,7 @@ class Choice(Record, frozen=True, kw_only=True):
     host_usd: float | None = None
     assumed: tuple[str, ...] = ()
     price_note: str | None = None
+    price_doubt: str | None = None
     asks: Asks | None = None
     in_stock: bool | None = None
     stock_date: str | None = None

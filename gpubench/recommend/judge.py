@@ -20,6 +20,7 @@ from gpubench.models import BuyOrRent, Choice, Estimate, GpuSpec, Job, Offer, Pr
 from gpubench.offers.columns import Offers, kinds_of
 from gpubench.offers.moves import USUAL_DRIFT, asks_of
 from gpubench.offers.outliers import Market
+from gpubench.offers.table import OfferKey, offer_key
 from gpubench.precisions import AMP, Precision
 from gpubench.predict.question import never_predicted
 from gpubench.recommend import limits, objective, prices
@@ -83,7 +84,8 @@ class Sifted:
         sold: Hardware to buy that would pass.
         fallen: What was left out, and why.
         doubted_as_asked: Of that, for a price that nobody corroborates, what is paid as asked.
-        taken: The buyer's own that nobody corroborates either.
+        taken: What ranks although nobody corroborates it: the buyer's own, and what is admitted.
+        doubts: Why each of these is doubted, in a few words.
         asked: What every provider asks.
         market: What is expected of prices, and the day that their ages count to.
         owned: What owning means, for the owned ones among the offers; ``for_sale`` for those beside them.
@@ -96,6 +98,7 @@ class Sifted:
     fallen: list[Exclusion]
     doubted_as_asked: list[Exclusion]
     taken: Offers
+    doubts: Mapping[OfferKey, str]
     asked: Market
     market: prices.Market
     specs: Mapping[str, GpuSpec]
@@ -151,6 +154,7 @@ def sift(
         fallen=fallen,
         doubted_as_asked=[each for each in doubted if len(apply(paid_as_asked, [each.offer], specs)[0])],
         taken=taken,
+        doubts={offer_key(each): why for each in taken if (why := asked.doubt_in_short(each))},
         asked=asked,
         market=market,
         specs=specs,
@@ -215,7 +219,9 @@ def judge(
         notes=(
             *notes,
             *left_out_as_outliers(left.doubted_as_asked),
-            *far_from_others(left.asked, left.taken.where(left.taken.places(pool.offers))),
+            *far_from_others(
+                left.asked, left.taken.where(left.taken.by_user & left.taken.places(pool.offers))
+            ),
             *notes_of(request, pool, len(rows)),
             *([] if prices_decide(decision) else on_ages(priced, market.today)),
             *on_expected_prices(market, priced),
@@ -294,7 +300,9 @@ def _in_order(
         request=request,
         pool=pool,
         order=order,
-        rows=Rows(request, pool, order, chances, market=left.market, possible=left.possible),
+        rows=Rows(
+            request, pool, order, chances, market=left.market, possible=left.possible, doubts=left.doubts
+        ),
         chances=chances,
         fallen=fallen,
         photographs=evidence.photographs,
@@ -515,6 +523,7 @@ def _to_rent(left: Sifted, found: _InOrder, priced: Candidates) -> list[Choice]:
             np.concatenate((first, np.delete(order, at))),
             chances_of(request, pool, first),
             market=left.market,
+            doubts=left.doubts,
         )
         choices.append(
             choice_of(

@@ -291,13 +291,14 @@ def caution(ranking: Ranking) -> str:
 
 
 def _doubts(ranking: Ranking) -> str:
-    """Flag an extrapolation, and a prediction without a fit, where it decides."""
+    """Flag a price that nobody bears out, an extrapolation, a prediction without a fit, where it decides."""
     decision = ranking.decision
     if decision is None:
         return ""
     decisive = [each for each in (decision.choice, decision.runner_up) if each is not None]
     beyond = dict.fromkeys(gpu_name(each.gpu_key) for each in decisive if each.extrapolated)
-    words = [f"{listing(beyond)} extrapolated beyond the fit"] if beyond else []
+    words = [f"{gpu_name(each.gpu_key)} at {each.price_doubt}" for each in decisive if each.price_doubt]
+    words += [f"{listing(beyond)} extrapolated beyond the fit"] if beyond else []
     words += [decision.unfitted] if decision.unfitted else []
     text = "; ".join(words)
     return f"{CAUTION}: {text}." if text else ""
