@@ -17,6 +17,7 @@ from gpubench.models import (
     FaultProof,
     FindingKind,
     Measurement,
+    Precision,
     QuickProof,
     Status,
 )
@@ -48,7 +49,7 @@ def of_strict(check: CudaCheck) -> Iterator[Verdict]:
 
 
 def of_compile(check: CudaCheck) -> Iterator[Verdict]:
-    """Judge the compiled cases."""
+    """Judge the compiled cases: few enough that each one not tried, or not here, is named."""
     yield from _of_rows(check, "compile", [r for r in check.cases if _is_compiled(r)])
 
 
@@ -86,13 +87,14 @@ def _is_excused(row: CaseRow, memory_bytes: int | None) -> bool:
 
 def _of_rows(check: CudaCheck, part: str, rows: Sequence[CaseRow]) -> Iterator[Verdict]:
     memory = check.device.memory_bytes
+    late = [label for label in check.left_out if _part_of(label) == part]
     if rows:
         faults = [(row, fault) for row in rows if (fault := fault_of(row, memory)) is not None]
         excused = [row for row in rows if row.status is not Status.OK and fault_of(row, memory) is None]
         sound = len(rows) - len(faults) - len(excused)
         yield Verdict(
             part=part,
-            what="a few steps of each case",
+            what=f"a few steps of each case{' tried' if late else ''}",
             state=passed(right=not faults),
             found=f"{sound} of {len(rows)} sound" + (f", {len(excused)} not here" if excused else ""),
             limit="loss within its precision",
@@ -102,12 +104,28 @@ def _of_rows(check: CudaCheck, part: str, rows: Sequence[CaseRow]) -> Iterator[V
     if worst is not None:
         what = "largest difference of losses from eager ones"
         yield Verdict(part=part, what=what, state="shown", found=f"{worst:.1e}")
-    late = [label for label in check.left_out if (" fp32 " in label) == (part == "fp32")]
-    if late and part != "compile":
+    if part == "compile":
+        unsupported = [r for r in rows if r.status is Status.UNSUPPORTED and fault_of(r, memory) is None]
+        for row in unsupported:
+            why = f"{row.case.label}: {plain(row.reason or '', LONGEST)}"
+            yield Verdict(part=part, what="case not here", state="left out", found=row.status, reason=why)
+    if late:
+        whole = len(rows) + len(late)
         reason = check.left_out[late[0]]
         yield Verdict(
-            part=part, what="cases not tried", state="left out", found=f"{len(late)}", reason=reason
+            part=part,
+            what="cases not tried",
+            state="left out",
+            found=f"{len(late)} of {whole}",
+            reason=f"{', '.join(late)}: {reason}" if part == "compile" else reason,
         )
+
+
+def _part_of(label: str) -> str:
+    """Name the part that a case belongs to, by its label."""
+    if f" {Execution.COMPILE} " in label:
+        return "compile"
+    return "fp32" if f" {Precision.FP32} " in label else "cases"
 
 
 def _is_compiled(row: CaseRow) -> bool:

@@ -83,6 +83,19 @@ def test_cases_without_time_do_not_keep_a_card_from_being_confirmed():
     assert confirms(made)
 
 
+def test_compiled_cases_that_were_not_tried_or_are_not_here_are_each_named():
+    """Two of three were tried, and torch up to 2.11 finds nothing to compile in one of them."""
+    nothing = row(Status.UNSUPPORTED, "compiled nothing", workload="lstm", execution=Execution.COMPILE)
+    cases = (row(execution=Execution.COMPILE, graph_error=0.0), nothing)
+    made = check(cases=cases, left_out={"vgg16 amp-bf16 compile batch 64": "no time"})
+    found = {v.what: v for v in judge(made) if v.part == "compile"}
+    assert found["a few steps of each case tried"].state == "ok"
+    assert "lstm" in found["case not here"].reason
+    assert found["cases not tried"].found == "1 of 3"
+    assert "vgg16" in found["cases not tried"].reason
+    assert "cases not tried" not in states(made, "cases")
+
+
 # --- ratios --------------------------------------------------------------------------------------------------
 
 
