@@ -108,7 +108,7 @@ def _of_rows(check: CudaCheck, part: str, rows: Sequence[CaseRow]) -> Iterator[V
         unsupported = [r for r in rows if r.status is Status.UNSUPPORTED and fault_of(r, memory) is None]
         for row in unsupported:
             why = f"{row.case.label}: {plain(row.reason or '', LONGEST)}"
-            yield Verdict(part=part, what="case not here", state="left out", found=row.status, reason=why)
+            yield Verdict(part=part, what="case not here", state="shown", found=row.status, reason=why)
     if late:
         whole = len(rows) + len(late)
         reason = check.left_out[late[0]]
