@@ -52,10 +52,12 @@ class Augmentation(nn.Module):
 def _kornia() -> Any:
     try:
         import kornia
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise MisuseError(
             "workload augment: kornia is not installed; pip install 'gpubench[augment]'"
         ) from error
+    except ImportError as error:
+        raise MisuseError(f"workload augment: kornia and this torch do not fit together: {error}") from error
     return kornia
 
 

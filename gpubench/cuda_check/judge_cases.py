@@ -21,7 +21,7 @@ from gpubench.models import (
     QuickProof,
     Status,
 )
-from gpubench.units import format_bytes, format_duration, plain
+from gpubench.units import count, format_bytes, format_duration, plain
 
 ROOMY = 0.5
 """A case that takes less than this of the memory, by the memory model, must not run out of it."""
@@ -271,6 +271,14 @@ def of_quick(check: CudaCheck) -> Iterator[Verdict]:
     if late:
         found, reason = f"{len(late)}", late[0].reason
         yield Verdict(part="quick", what="rows without time", state="left out", found=found, reason=reason)
+    if quick.with_micro and quick.took_s is not None:
+        yield Verdict(
+            part="quick",
+            what="micro-benchmarks of the quick run",
+            state=passed(right=bool(quick.micro)),
+            found=count(len(quick.micro), "figure"),
+            reason=None if quick.micro else "not one gave a figure",
+        )
     wide = sum(any(f.kind is FindingKind.NOT_CONVERGED for f in m.findings) for m in rows)
     if wide:
         yield Verdict(part="quick", what="rows not converged", state="shown", found=f"{wide} of {len(rows)}")

@@ -25,6 +25,7 @@ from gpubench.models import (
     Finding,
     FindingKind,
     GraphProof,
+    MicroResult,
     PartState,
     Precision,
     Status,
@@ -321,13 +322,23 @@ def test_a_job_that_failed_on_several_gpus_fails():
     assert list(states(check(scaling=(measured(), silent)), "scaling").values()) == ["FAILED"]
 
 
+def figure() -> MicroResult:
+    return MicroResult(
+        name="gemm", precision="bf16", size="4096", value=7e14, low=None, high=None, unit="FLOP/s", n=20
+    )
+
+
 def test_rows_of_the_quick_run_are_judged_and_its_time_is_shown():
     late = replaced(measured(), status=Status.TIMEOUT, reason="no time")
-    quick = replaced(check().quick, case_count=18, with_micro=True, measurements=(measured(), late))
+    micro = (figure(),)
+    quick = replaced(
+        check().quick, case_count=18, with_micro=True, measurements=(measured(), late), micro=micro
+    )
     seen = states(check(quick=quick), "quick")
     assert seen == {
         "rows of the quick run": "ok",
         "rows without time": "left out",
+        "micro-benchmarks of the quick run": "ok",
         "time of the quick run": "shown",
     }
     share = {"case_count": 6, "with_micro": False}
@@ -337,3 +348,12 @@ def test_rows_of_the_quick_run_are_judged_and_its_time_is_shown():
     silent = replaced(late, reason=SILENT)
     for bad in (invalid, silent):
         assert failed(judge(check(quick=replaced(quick, measurements=(measured(), bad)))))
+
+
+def test_a_quick_run_without_one_figure_of_its_micro_benchmarks_is_not_whole():
+    quick = replaced(check().quick, with_micro=True)
+    what = "micro-benchmarks of the quick run"
+    assert states(check(quick=quick), "quick")[what] == "FAILED"
+    assert states(check(quick=replaced(quick, micro=(figure(),))), "quick")[what] == "ok"
+    assert what not in states(check(quick=replaced(quick, took_s=None)), "quick")
+    assert what not in states(check(), "quick")

@@ -54,7 +54,7 @@ def only(monkeypatch, *names: str) -> None:
 def least_share(monkeypatch) -> None:
     """Plan the least share of the quick run: a fake device computes its rows and products on the CPU."""
     shares = plan._quick_requests
-    monkeypatch.setattr(plan, "_quick_requests", lambda amp, full: shares(amp, full=full)[-1:])
+    monkeypatch.setattr(plan, "_quick_requests", lambda amp, full: shares(amp, full=False)[-1:])
 
 
 @pytest.mark.slow
