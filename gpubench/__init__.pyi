@@ -90,7 +90,7 @@ def memory(
     gpu: str | Sequence[str] = (),
     batch_size: int | None = None,
     accumulate: int = 1,
-    precision: Literal["amp", "fp32", "tf32", "amp-fp16", "amp-bf16", "bf16", "fp8"] | None = None,
+    precision: Literal["amp", "fp32", "tf32", "amp-fp16", "amp-bf16", "bf16", "fp8", "int8"] | None = None,
     task: Literal["train", "infer"] = "train",
     count: int = 1,
     parallel: Literal["ddp", "fsdp"] = "ddp",
@@ -115,8 +115,8 @@ def memory(
         batch_size: Samples per step on one GPU. (at least 1) [default: the main batch]
         accumulate: Micro-batches that the batch is cut into, whose gradients are summed. (at least 1)
             [default: 1]
-        precision: Precision; amp is the best of each GPU. [amp|fp32|tf32|amp-fp16|amp-bf16|bf16|fp8]
-            [default: amp, or the workload's own]
+        precision: Precision; amp is the best of each GPU. [amp|fp32|tf32|amp-fp16|amp-
+            bf16|bf16|fp8|int8] [default: amp, or the workload's own]
         task: Training or inference. [train|infer] [default: train]
         count: GPUs of one job. (from 1 to 1048576) [default: 1]
         parallel: All weights on each GPU, or a share of them. [ddp|fsdp] [default: ddp]
@@ -148,7 +148,7 @@ def predict(
     workload: str | Path | WorkloadProfile,
     *,
     gpu: str | Sequence[str] = (),
-    precision: Literal["amp", "fp32", "tf32", "amp-fp16", "amp-bf16", "bf16", "fp8"] | None = None,
+    precision: Literal["amp", "fp32", "tf32", "amp-fp16", "amp-bf16", "bf16", "fp8", "int8"] | None = None,
     execution: Literal["eager", "graph", "compile"] = "graph",
     task: Literal["train", "infer"] = "train",
     batch_size: int | Literal["max"] | None = None,
@@ -167,8 +167,8 @@ def predict(
     Args:
         workload: A standard workload, or a model of your own: FILE[:NAME] or MODULE:NAME.
         gpu: GPU key or name. [default: every GPU known]
-        precision: Precision; amp is the best of each GPU. [amp|fp32|tf32|amp-fp16|amp-bf16|bf16|fp8]
-            [default: amp, or the workload's own]
+        precision: Precision; amp is the best of each GPU. [amp|fp32|tf32|amp-fp16|amp-
+            bf16|bf16|fp8|int8] [default: amp, or the workload's own]
         execution: How a step is executed. [eager|graph|compile] [default: graph]
         task: Training or inference. [train|infer] [default: train]
         batch_size: Samples per step on one GPU; max is the largest that each GPU holds. [default: the
@@ -207,7 +207,7 @@ def rank(
     workload: str | Path | Sequence[str | Path] = (),
     *,
     mix: Mapping[str, float] | str = ...,
-    precision: Literal["amp", "fp32", "tf32", "amp-fp16", "amp-bf16", "bf16", "fp8"] | None = None,
+    precision: Literal["amp", "fp32", "tf32", "amp-fp16", "amp-bf16", "bf16", "fp8", "int8"] | None = None,
     execution: Literal["eager", "graph", "compile"] = "graph",
     task: Literal["train", "infer"] = "train",
     batch_size: int | Literal["max"] | None = None,
@@ -285,8 +285,8 @@ def rank(
         workload: Workloads by name, or a model of your own: FILE[:NAME] or MODULE:NAME. [default: cnn
             lstm vgg16]
         mix: Workload mix, by share of samples: vgg16=0.5,lstm=0.5.
-        precision: Precision; amp is the best of each GPU. [amp|fp32|tf32|amp-fp16|amp-bf16|bf16|fp8]
-            [default: amp, or the workload's own]
+        precision: Precision; amp is the best of each GPU. [amp|fp32|tf32|amp-fp16|amp-
+            bf16|bf16|fp8|int8] [default: amp, or the workload's own]
         execution: How a step is executed. [eager|graph|compile] [default: graph]
         task: Training or inference. [train|infer] [default: train]
         batch_size: Samples per step on one GPU; max is the largest that each GPU holds. [default: the
@@ -402,7 +402,7 @@ def report(
     qlora: bool = False,
     workload: str | Path | Sequence[str | Path] = (),
     mix: Mapping[str, float] | str = ...,
-    precision: Literal["amp", "fp32", "tf32", "amp-fp16", "amp-bf16", "bf16", "fp8"] | None = None,
+    precision: Literal["amp", "fp32", "tf32", "amp-fp16", "amp-bf16", "bf16", "fp8", "int8"] | None = None,
     execution: Literal["eager", "graph", "compile"] = "graph",
     task: Literal["train", "infer"] = "train",
     batch_size: int | Literal["max"] | None = None,
@@ -490,8 +490,8 @@ def report(
         qlora: Train adapters over a frozen base in 4 bits.
         workload: Rank by this workload, or by a model of your own.
         mix: Workload mix, by share of samples: vgg16=0.5,lstm=0.5.
-        precision: Precision; amp is the best of each GPU. [amp|fp32|tf32|amp-fp16|amp-bf16|bf16|fp8]
-            [default: amp, or the workload's own]
+        precision: Precision; amp is the best of each GPU. [amp|fp32|tf32|amp-fp16|amp-
+            bf16|bf16|fp8|int8] [default: amp, or the workload's own]
         execution: How a step is executed. [eager|graph|compile] [default: graph]
         task: Training or inference. [train|infer] [default: train]
         batch_size: Samples per step on one GPU; max is the largest that each GPU holds. [default: the
@@ -581,6 +581,7 @@ def run(
     device: str = "auto",
     gpus: int = 1,
     jobs: Literal["ddp", "fsdp", "independent"] = "ddp",
+    thread_scaling: bool = False,
     strong: bool = False,
     nnodes: int = 1,
     rdzv_endpoint: str | None = None,
@@ -612,8 +613,8 @@ def run(
     Args:
         workload: Workloads by name, all of them (all), or a model of your own: FILE[:NAME] or
             MODULE:NAME. [default: cnn lstm vgg16]
-        precision: Precision; amp is the best of the device. [amp|fp32|tf32|amp-fp16|amp-bf16|bf16|fp8]
-            [default: all of the device]
+        precision: Precision; amp is the best of the device. [amp|fp32|tf32|amp-fp16|amp-
+            bf16|bf16|fp8|int8] [default: all of the device]
         execution: How a step is executed. [eager|graph|compile|tf-graph] [default: eager and, on a GPU,
             graph]
         framework: What runs the steps: torch itself, or Keras 3 on one of its backends. [torch|keras-
@@ -626,6 +627,7 @@ def run(
             [default: 1]
         jobs: With --gpus or --nnodes: one job over all GPUs (ddp, or fsdp, which shards the model), or
             one on each at once. [ddp|fsdp|independent] [default: ddp]
+        thread_scaling: Of a CPU: also time each case on 1, 2, 4 ... of its threads, up to all.
         strong: Share the batch out over the GPUs of the job, instead of a batch for each.
         nnodes: Machines of the job, --gpus on each; give the same command on all. (at least 1)
             [default: 1]

@@ -18,7 +18,6 @@ import contextlib
 import math
 import os
 import queue
-import secrets
 import selectors
 import signal
 import subprocess
@@ -166,7 +165,7 @@ class ChildProcess(Generic[_Report]):
             descriptors: Open files and sockets that it gets under the numbers that they have here.
             most_printed_bytes: A child that prints more is ended.
         """
-        mark = secrets.token_hex(8)
+        mark = os.urandom(8).hex()
         to_child, self._write_fd = os.pipe()
         self._read_fd, from_child = os.pipe()
         try:

@@ -6,7 +6,6 @@ Finding the names imports nothing of them.
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import importlib.util
 import re
 import sys
@@ -14,14 +13,17 @@ from functools import cache
 from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from gpubench.errors import MisuseError
 from gpubench.files import read_text
 from gpubench.names import nearest
 from gpubench.needs import need_torch
-from gpubench.own_model import load_own
 from gpubench.units import MIB, plain
 from gpubench.workload import Workload, import_foreign, is_own
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 ENTRY_POINT_GROUP = "gpubench.workloads"
 """Of other packages; the standard workloads need none."""
@@ -49,6 +51,8 @@ def load_workload(reference: str) -> Workload:
     if is_own(reference):
         need_torch(f"a model of your own ({plain(reference, 200)})")
         _standard_folders()  # a config is built by a module of the standard workloads
+        from gpubench.own_model import load_own
+
         return load_own(reference)
     known = _installed()
     if reference not in known:
@@ -67,11 +71,13 @@ def load_workload(reference: str) -> Workload:
 
 
 @cache
-def _installed() -> dict[str, importlib.metadata.EntryPoint]:
+def _installed() -> dict[str, EntryPoint]:
     """The standard workloads and those that other packages declare, by name."""
-    declared = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
+    from importlib.metadata import entry_points
+
+    declared = entry_points(group=ENTRY_POINT_GROUP)
     others = [p for p in declared if p.dist is None or p.dist.name != "gpubench"]
-    found: dict[str, importlib.metadata.EntryPoint] = {}
+    found: dict[str, EntryPoint] = {}
     for point in sorted([*_standard(), *others], key=lambda p: (p.name, p.value)):
         if point.name in found:
             raise MisuseError(
@@ -82,14 +88,16 @@ def _installed() -> dict[str, importlib.metadata.EntryPoint]:
     return found
 
 
-def _standard() -> list[importlib.metadata.EntryPoint]:
+def _standard() -> list[EntryPoint]:
     """The standard workloads: each module of their package is one, under its own name.
 
     Modules that begin with an underscore are shared by several; pytest's own have its names.
     """
+    from importlib.metadata import EntryPoint
+
     names = (found.name for found in iter_modules(_standard_folders()))
     return [
-        importlib.metadata.EntryPoint(name, f"{STANDARD}.{name}:WORKLOAD", ENTRY_POINT_GROUP)
+        EntryPoint(name, f"{STANDARD}.{name}:WORKLOAD", ENTRY_POINT_GROUP)
         for name in names
         if name != "conftest" and not name.startswith(("_", "bench_"))
     ]

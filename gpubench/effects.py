@@ -18,7 +18,7 @@ from gpubench.errors import MisuseError
 from gpubench.executions import Execution
 from gpubench.findings import FindingKind, doubts
 from gpubench.interval import Interval
-from gpubench.models import Case, Framework, Measurement, Run, Status, TaskKind
+from gpubench.models import Case, Framework, Measurement, Run, Status, TaskKind, WeightType
 from gpubench.precisions import Precision
 
 ROTATION = 4
@@ -41,6 +41,13 @@ class Result:
     def doubts(self) -> tuple[FindingKind, ...]:
         """The kinds of finding, of the row or of its whole run, that cast doubt on the figure."""
         return doubts(self.run.findings, self.measurement.findings)
+
+    @property
+    def threads(self) -> int | None:
+        """Threads that a CPU computed with; None of a GPU, and where it is not known."""
+        if not self.run.device.is_cpu:
+            return None
+        return self.case.threads or self.measurement.cpu_threads or self.run.environment.cpu_threads
 
     @property
     def batch_words(self) -> str:
@@ -154,8 +161,13 @@ def effect(of: Result, to: Result) -> Effect:
 
 
 def results_of(run: Run) -> tuple[Result, ...]:
-    """Return the measurements of a run that have a figure."""
+    """Return the measurements of a run that have a figure, those on fewer threads of a CPU among them."""
     return tuple(Result(run=run, measurement=m) for m in run.measurements if m.status is Status.OK)
+
+
+def on_all_threads(results: Iterable[Result]) -> tuple[Result, ...]:
+    """Leave out what a CPU did on some of its threads: it answers how the CPU scales, and nothing else."""
+    return tuple(result for result in results if not result.case.threads)
 
 
 def amp_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
@@ -189,6 +201,29 @@ def amp_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
     )
 
 
+def inference_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
+    """Pair every inference at a lower precision with strict fp32, each in the layout that suits it."""
+    of_one = [r for r in results if r.case.task is TaskKind.INFER and not r.measurement.at_largest_batch]
+    known = {_in_float32(r): r for r in of_one if r.case.precision is Precision.FP32}
+    pairs = [
+        effect(result, known[twin])
+        for result in of_one
+        if result.case.precision is not Precision.FP32 and (twin := _in_float32(result)) in known
+    ]
+    order = list(Precision)
+    return tuple(
+        sorted(
+            pairs,
+            key=lambda p: (
+                p.of.case.workload,
+                p.of.case.batch_size,
+                order.index(p.of.case.precision),
+                p.of.case.execution,
+            ),
+        )
+    )
+
+
 def scaling_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
     """Pair every case on several GPUs with the same case on one, of the same batch and of all batches in one.
 
@@ -202,6 +237,17 @@ def scaling_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
         for alone in (case.on_one_gpu, case.whole_on_one_gpu)
         if alone in known
     )
+
+
+def thread_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
+    """Pair every case of a CPU with the same on one of its threads, by rising number of threads."""
+    known = {result.case: result for result in results}
+    pairs = [
+        effect(result, known[alone])
+        for case, result in known.items()
+        if result.threads is not None and (alone := msgspec.structs.replace(case, threads=1)) in known
+    ]
+    return tuple(sorted(pairs, key=lambda p: (p.to.case.label, p.of.threads or 0, p.of.case.threads == 0)))
 
 
 def execution_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
@@ -262,13 +308,33 @@ def against_fp32(pairs: Iterable[Effect]) -> tuple[Effect, ...]:
 
 
 def document(run: Run) -> dict[str, Any]:
-    """Return what AMP, further GPUs and other frameworks gain in a run, as JSON shows it."""
-    results = results_of(run)
+    """Return what precisions, further GPUs and other frameworks gain in a run, as JSON shows it."""
+    every = results_of(run)
+    results = on_all_threads(every)
     return {
         "amp": [_amp_document(pair) for pair in against_fp32(amp_effects(results))],
         "scaling": [
             {"case": pair.of.case, "speedup": pair.interval, "efficiency": pair.efficiency}
             for pair in scaling_effects(results)
+        ],
+        "inference": [
+            {
+                "case": pair.of.case,
+                "baseline": pair.to.case,
+                "speedup": pair.interval,
+                "output_error": pair.of.measurement.output_error,
+            }
+            for pair in inference_effects(results)
+        ],
+        "threads": [
+            {
+                "case": pair.of.case,
+                "threads": pair.of.threads,
+                "speedup": pair.interval,
+                "efficiency": pair.interval.over(pair.of.threads or 1),
+            }
+            for pair in thread_effects(every)
+            if pair.of is not pair.to
         ],
         "frameworks": [
             {"case": pair.of.case, "baseline": pair.to.case, "throughput": pair.interval}
@@ -294,6 +360,12 @@ def _at_precision(result: Result, precision: Precision) -> tuple[Case, bool]:
     batch = 0 if best else result.case.batch_size
     case = msgspec.structs.replace(result.case, precision=precision, memory_format=None, batch_size=batch)
     return case, best
+
+
+def _in_float32(result: Result) -> Case:
+    return msgspec.structs.replace(
+        result.case, precision=Precision.FP32, memory_format=None, weight_type=WeightType.FLOAT32
+    )
 
 
 def _curve(result: Result) -> tuple[float | None, ...]:

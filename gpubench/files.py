@@ -15,7 +15,6 @@ import contextlib
 import gc
 import os
 import re
-import secrets
 import stat
 import time
 from collections.abc import Iterator
@@ -344,7 +343,7 @@ def _replace(path: Path, data: bytes, mode: int) -> None:
 
 def _temporary(folder: Path) -> Path:
     """Return a name that nobody can foresee; readers of results pass over names that begin with a dot."""
-    return folder / f".gpubench-{secrets.token_hex(8)}.tmp"
+    return folder / f".gpubench-{os.urandom(8).hex()}.tmp"
 
 
 def _sweep(folder: Path) -> None:

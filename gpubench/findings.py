@@ -210,7 +210,10 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "the driver reports an all-zero UUID",
         "the device was matched by its PCI bus id instead",
     ),
-    FindingKind.STALE_PRICE: ("the price is old", "run gpubench offers refresh, or give --offers FILE"),
+    FindingKind.STALE_PRICE: (
+        "the price is old",
+        "read today's: gpubench offers refresh where it reads that provider, else the provider's page",
+    ),
     FindingKind.OUT_OF_DOMAIN: (
         "far from every GPU with published measurements",
         "treat the figure as a guess",

@@ -1,8 +1,8 @@
 """Precisions of a training step, and the number formats of its products: every fact about each, once.
 
-A new precision is a member of ``Precision`` and a row of ``_FACTS``. What autocast cannot do by itself (fp8)
-is built in ``measure.float8``; a rate that the prediction has never seen needs a mode of
-``predict.roofline``.
+A new precision is a member of ``Precision`` and a row of ``_FACTS``. What autocast cannot do by itself is
+put in by ``measure.float8`` (fp8) and ``measure.quantize`` (int8); a rate that the prediction has never seen
+needs a mode of ``predict.roofline``.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
         torch_type: Of the operands that are timed; None where torch has no product of that format.
         sizes: Edges of the square products that are timed on a GPU.
         usual_share: Share of the peak that the best of them reaches on a card in good health, an H200.
+        unit: Of its rates: products of whole numbers are no floating-point operations.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     torch_type: str | None = None
     sizes: tuple[int, ...] = ()
     usual_share: float | None = None
+    unit: Literal["FLOP/s", "OP/s"] = "FLOP/s"
 
     @property
     def words(self) -> str:
@@ -77,7 +79,14 @@ FP8 = Format(
     torch_type="float8_e4m3fn",
     sizes=(4096, 8192, 16384),
 )
-FORMATS = (FP32, TF32, FP16, BF16, FP8)
+INT8 = Format(
+    name="int8",
+    peak="int8_ops_per_s",
+    torch_type="int8",
+    sizes=(4096, 8192, 16384),
+    unit="OP/s",
+)
+FORMATS = (FP32, TF32, FP16, BF16, FP8, INT8)
 
 
 class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +99,8 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
         whole_model: The torch type of weights, activations and optimizer state alike; None where the weights
             are float32. Measured where a workload asks for it, or a user.
         beside: A workload that is offered at this other precision is offered at this one too.
-        in_blocks: Whether only the linear layers of repeated blocks are computed so, in training alone.
+        in_blocks: Whether only the linear layers of repeated blocks are computed so.
+        only: The one task that it is offered for, "train" or "infer"; None is both.
         scales_gradients: Whether training needs a gradient scaler.
         tf32: Whether the fp32 switches of torch stand at TF32: under AMP for what autocast leaves in fp32.
         product_error: Largest relative error of a product against float64.
@@ -98,7 +108,7 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
         least_capability: First CUDA compute capability whose hardware has it; None is every one.
         hardware: What a GPU below that lacks, in words.
         of_nvidia: Whether NVIDIA tensor cores alone have it.
-        on_cpu: Whether a CPU may have it, by its instructions of ``format``.
+        on_cpu: Whether a CPU may have it, by its instructions of ``format`` and ``whole_model``.
         predicted_as: The mode of ``predict.roofline``; None where nothing published says how fast it is.
     """
 
@@ -108,6 +118,7 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     whole_model: str | None = None
     beside: str | None = None
     in_blocks: bool = False
+    only: Literal["train", "infer"] | None = None
     scales_gradients: bool = False
     tf32: bool = True
     product_error: float = 1e-2
@@ -123,7 +134,8 @@ class Precision(StrEnum):
     """``fp32`` is IEEE, TF32 off in matmul, convolution and RNN; AMP is autocast, at fp16 with GradScaler.
 
     ``bf16`` is the whole model in bfloat16, weights included, as large language models are trained and run.
-    ``fp8`` is that with the products of the linear layers of its blocks in 8 bits.
+    ``fp8`` is that with the products of the linear layers of its blocks in 8 bits, for training; ``int8`` is
+    that with the weights and activations of its linear layers in whole numbers of 8 bits, for inference.
     """
 
     FP32 = "fp32"
@@ -132,6 +144,7 @@ class Precision(StrEnum):
     AMP_BF16 = "amp-bf16"
     BF16 = "bf16"
     FP8 = "fp8"
+    INT8 = "int8"
 
     @property
     def facts(self) -> PrecisionFacts:
@@ -152,6 +165,14 @@ class Precision(StrEnum):
     def words(self) -> str:
         """The precision for people."""
         return self.facts.words
+
+    def why_not_for(self, task: str) -> str | None:
+        """Say why it is not offered for a task, "train" or "infer"; None where it is."""
+        only = self.facts.only
+        if only in {None, task}:
+            return None
+        other = "inference (--task infer)" if only == "infer" else "training (--task train)"
+        return f"{self} is a precision of {other} alone"
 
     def within(self, capability: tuple[int, int] | None) -> bool:
         """Whether a CUDA compute capability has it; one that is not known has what every one has."""
@@ -216,11 +237,25 @@ _FACTS = {
         whole_model="bfloat16",
         beside="bf16",
         in_blocks=True,
+        only="train",
         product_error=8e-2,
         loss_error=8e-2,
         least_capability=(8, 9),
         hardware="FP8 tensor cores",
         of_nvidia=True,
+    ),
+    # 127 steps to the largest value of a row: a product of normal numbers errs by 0.9 %, bf16 included.
+    Precision.INT8: PrecisionFacts(
+        format=INT8,
+        words="int8 (linear layers, bf16 else)",
+        whole_model="bfloat16",
+        beside="bf16",
+        only="infer",
+        product_error=2e-2,
+        loss_error=5e-2,
+        least_capability=_AMPERE,
+        hardware="BF16 hardware",
+        on_cpu=True,
     ),
 }
 

@@ -179,8 +179,8 @@ def check_recipe(name: str, usual: Recipe, recipe: Recipe, settings: Sequence[st
         if value != getattr(usual, field) and field not in settings and not casts:
             takes = ", ".join(name for name in settings if name != "cache_tokens")
             raise MisuseError(
-                f"{name}: {field.replace('_', ' ')} {value} cannot be set; of the recipe it takes "
-                f"{takes or 'nothing'}"
+                f"{name}: {field.replace('_', ' ')} {value} cannot be set: "
+                + (f"it takes {takes}" if takes else "it has one recipe alone")
             )
 
 

@@ -1,6 +1,6 @@
 """The input pipeline of an image classifier: 8-bit photographs to augmented, normalised 224 x 224 tensors.
 
-Run forward only. Needs kornia (the extra ``augment``). Decoding of JPEG files and video are not part of it.
+Run forward only. Needs kornia (the extra ``augment``). Decoding of JPEG files is not part of it.
 """
 
 from __future__ import annotations
@@ -30,15 +30,9 @@ class Augmentation(nn.Module):
 
     def __init__(self, crop: int) -> None:
         super().__init__()
-        library = _kornia()
+        library = kornia_of("augment")
         augmentation = library.augmentation
-        self.drawn = augmentation.AugmentationSequential(
-            augmentation.RandomResizedCrop((crop, crop), cropping_mode="resample"),  # one kernel for all
-            augmentation.RandomHorizontalFlip(p=0.5),
-            augmentation.RandomRotation(15.0),
-            augmentation.ColorJitter(0.4, 0.4, 0.4, 0.1),
-            data_keys=["input"],
-        )
+        self.drawn = augmentation.AugmentationSequential(*transforms(augmentation, crop), data_keys=["input"])
         self.change_space = library.color.rgb_to_ycbcr
         self.normalise = augmentation.Normalize(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
 
@@ -49,19 +43,34 @@ class Augmentation(nn.Module):
         return out
 
 
-def _kornia() -> Any:
+def transforms(augmentation: Any, crop: int) -> tuple[nn.Module, ...]:
+    """Return what is drawn for, of kornia's module of that name: crop and resize, flip, rotation, colours."""
+    return (
+        augmentation.RandomResizedCrop((crop, crop), cropping_mode="resample"),  # one kernel for all
+        augmentation.RandomHorizontalFlip(p=0.5),
+        augmentation.RandomRotation(15.0),
+        augmentation.ColorJitter(0.4, 0.4, 0.4, 0.1),
+    )
+
+
+def kornia_of(name: str) -> Any:
+    """Return kornia for the workload of a name.
+
+    Raises:
+        MisuseError: If it is not installed.
+    """
     try:
         import kornia
     except ModuleNotFoundError as error:
         raise MisuseError(
-            "workload augment: kornia is not installed; pip install 'gpubench[augment]'"
+            f"workload {name}: kornia is not installed; pip install 'gpubench[augment]'"
         ) from error
     except ImportError as error:
         raise MisuseError(f"workload augment: kornia and this torch do not fit together: {error}") from error
     return kornia
 
 
-def _share_finite(outputs: Tensor, _targets: Tensor) -> Tensor:
+def share_finite(outputs: Tensor, _targets: Tensor) -> Tensor:
     """Share of the values that are finite: 1 on every device, whatever was drawn."""
     return outputs.isfinite().float().mean()
 
@@ -85,7 +94,7 @@ def build(batch_size: int, seed: int, *, photograph: Sequence[int] = PHOTOGRAPH,
                 (torch.randint(256, (batch_size, 3, *photograph)).byte(), torch.zeros(batch_size).long())
                 for _ in range(BATCH_COUNT)
             ),
-            loss=_share_finite,
+            loss=share_finite,
             optimizer=torch.optim.SGD,
         )
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
 import signal
 import sys
-import traceback
 from pathlib import Path
-from secrets import token_hex
-from tempfile import gettempdir
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -128,7 +126,10 @@ def _verbs_of(context: Any) -> tuple[str, ...]:
 
 def _log() -> Path:
     """Write the traceback of the error in hand to a file of its own, and return its path."""
-    path = Path(gettempdir()) / f"gpubench-{token_hex(6)}.log"
+    import traceback
+    from tempfile import gettempdir
+
+    path = Path(gettempdir()) / f"gpubench-{os.urandom(6).hex()}.log"
     text = f"gpubench {__version__}\n{traceback.format_exc()}"
     create_file(path, text.encode(errors="replace"), mode=0o600)
     return path

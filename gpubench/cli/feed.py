@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from gpubench.blocks.parts import Part
     from gpubench.recommend.feed import FeedReport
 
+_PER_FRAME = (
+    "below, a frame is an image: what a network takes that looks at every frame of a clip by layers of an "
+    "image classifier"
+)
 _WAYS = {
     "cpu_one_process": "one process",
     "cpu_workers": "{workers} DataLoader workers",
@@ -54,6 +58,10 @@ def _parts(report: FeedReport) -> list[Part]:
         if pipeline.link_bytes_per_s is None
         else [Paragraph(text=f"link from host to device: {format_si(pipeline.link_bytes_per_s, 'B/s')}")]
     )
+    what, per_frame = "500 x 375 photographs", []
+    if pipeline.frames > 1:
+        what = f"clips of {pipeline.frames} frames of 340 x 256"
+        per_frame = [Paragraph(text=_PER_FRAME)]
     said = [
         f"{plain(f.verdict, 600)} [{f.consumption.basis}, {f.consumption.case}; "
         f"{format_si(f.tensors_bytes_per_s, 'B/s')} of tensors, "
@@ -62,13 +70,14 @@ def _parts(report: FeedReport) -> list[Part]:
     ]
     return [
         table(
-            f"Augmenting 500 x 375 photographs to 224 x 224, without decoding, on {plain(report.device)}",
+            f"Augmenting {what} to 224 x 224, without decoding, on {plain(report.device)}",
             pipeline.rates,
             text(
                 "how", lambda r: _WAYS[r.way].format(workers=r.workers, batch_size=r.batch_size, where=where)
             ),
-            number("images/s", lambda r: stacked(r.interval.text())),
+            number("images/s" if pipeline.frames == 1 else "frames/s", lambda r: stacked(r.interval.text())),
         ),
         *link,
+        *per_frame,
         *(Paragraph(text=text_) for text_ in (*said, *(f"no figure for {line}" for line in report.refused))),
     ]

@@ -140,8 +140,9 @@ def print_run(run: Run) -> None:
     from gpubench.sections.data import of_run
     from gpubench.sections.section import brief
 
-    figures = ("device", "throughput", "latency", "generation")
-    show(*brief(of_run(run), *figures, "amp", "frameworks", "together", "quality", "micro", "method"))
+    figures = ("device", "throughput", "latency", "outputs", "generation")
+    gains = ("amp", "frameworks", "threads", "together")
+    show(*brief(of_run(run), *figures, *gains, "quality", "micro", "method"))
 
 
 def _close(run: Run) -> None:

@@ -34,11 +34,11 @@ def why_no_execution(execution: Execution, device: DeviceProfile, gpu_count: int
     return None
 
 
-def why_not_trained(case: Case) -> str | None:
-    """Say why a precision of training is not offered for inference; None where it is."""
-    if case.task is TaskKind.TRAIN or not case.precision.facts.in_blocks:
-        return None
-    return f"{case.precision} is offered for training: what generates is measured with int8 or int4 weights"
+def why_not_for_task(case: Case) -> str | None:
+    """Say why a precision is not offered for the task of a case; None where it is."""
+    if case.new_tokens and case.precision.facts.only == "infer":
+        return f"{case.precision} is not offered for generation: use --weight-type int8 or int4"
+    return case.precision.why_not_for(case.task)
 
 
 def why_no_sharding(case: Case) -> str | None:
@@ -88,5 +88,7 @@ def _why_no_precision_on_cpu(precision: Precision, device: DeviceProfile) -> str
         return f"{precision} is a mode of NVIDIA tensor cores, and this device is a CPU"
     if not facts.on_cpu:
         return f"{precision} needs a GPU; on a CPU amp is {best_amp(device)}"
-    has = facts.format.name in (device.tensor_core_precisions or ())
-    return None if has else f"this CPU has no {facts.format.name} instructions"
+    rest = "bf16" if facts.whole_model == "bfloat16" else facts.format.name
+    has = device.tensor_core_precisions or ()
+    lacks = next((name for name in (facts.format.name, rest) if name not in has), None)
+    return None if lacks is None else f"this CPU has no {lacks} instructions"

@@ -40,13 +40,13 @@ class WorkerContext(Bench):
     Attributes:
         team: The other processes of a data-parallel job; None where one GPU works alone.
         tasks: Tasks as built, on the CPU; each case works on a copy, so that all start alike.
-        expected: First loss of the latest task in float32 on the CPU, where a language model takes seconds.
+        expected: What the latest task gives in float32 on the CPU, where a language model takes seconds.
     """
 
     hardware: Hardware
     team: Team | None = None
     tasks: dict[tuple[str, int, Recipe], Task] = field(default_factory=dict)
-    expected: tuple[weakref.ref[Task], TaskKind, float] | None = None
+    expected: tuple[weakref.ref[Task], TaskKind, guards.Expected] | None = None
 
     def task(self, reference: str, case: Case) -> Task:
         """Return the task as built; only the latest workload is kept, because VGG16 takes half a gigabyte."""
@@ -56,11 +56,11 @@ class WorkerContext(Bench):
             self.tasks[key] = built(reference, case, self.seed)
         return self.tasks[key]
 
-    def expected_loss(self, task: Task, case: Case) -> float:
-        """Return the first loss of a task on the CPU, computed once for all its precisions and executions."""
+    def expected_of(self, task: Task, case: Case) -> guards.Expected:
+        """Return what a task gives on the CPU, computed once for all its precisions and executions."""
         known = self.expected
         if known is None or known[0]() is not task or known[1] is not case.task:
-            known = self.expected = (weakref.ref(task), case.task, guards.expected_loss(task, case))
+            known = self.expected = (weakref.ref(task), case.task, guards.expected_of(task, case))
         return known[2]
 
     def clock(self) -> Clock:
@@ -173,10 +173,10 @@ def _build(
     seen.precision_errors = {**probe_errors(context.hardware.device)}
     is_reference = context.hardware.is_cpu and order.case.precision is Precision.FP32
     if not is_reference:
-        expected = context.expected_loss(task, order.case)
+        expected = context.expected_of(task, order.case)
         if context.team is not None and order.case.parallel_mode is ParallelMode.FSDP:
             context.team.announce_look()  # each has a part of the model: one alone would wait for the others
-        seen.reference_error = guards.reference_error(work, task, expected)
+        seen.reference_error, seen.output_error = guards.reference_errors(work, task, expected)
     in_time(deadline_s)
     if context.team is not None:
         work = share(work)

@@ -20,6 +20,8 @@ MODULE = "gpubench.measure.worker"
 JOB_MODULE = "gpubench.measure.job"
 """Of a child that stands for several processes."""
 OPENCL_MODULE = "gpubench.measure.opencl_worker"
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+"""By which torch and its libraries choose their number of threads when they load."""
 
 _decoder: msgspec.json.Decoder[messages.Report] = msgspec.json.Decoder(messages.Report)
 
@@ -61,15 +63,18 @@ def environment_of(
     strict: bool,
     peers: Sequence[DeviceProfile] = (),
     framework: Framework = Framework.TORCH,
+    threads: int = 0,
 ) -> dict[str, str]:
     """Return the environment of a child: it sees its GPUs alone, and TF32 is off or on as its cases need.
 
     ``NVIDIA_TF32_OVERRIDE`` is read when the maths libraries load, hence a process of its own for strict
     fp32. No inherited variable decides on TF32. A GPU is named by UUID; where that is all zeros, by its place
-    in PCI order.
+    in PCI order. ``threads`` of a CPU compute; 0 leaves their number to the framework.
     """
     variables = {name: value for name, value in inherited.items() if name not in TF32_VARIABLES}
     variables["PYTHONUNBUFFERED"] = "1"
     if strict:
         variables["NVIDIA_TF32_OVERRIDE"] = "0"
+    if threads:
+        variables |= dict.fromkeys(THREAD_VARIABLES, str(threads))
     return variables | child_environment(device, *peers) | variables_of(framework, device)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
+from importlib import metadata
 from importlib.util import find_spec
 from typing import Any
 
@@ -86,6 +88,24 @@ def pip_line(framework: Framework, device: DeviceProfile) -> str:
     """Return the line that installs a framework for a device."""
     facts = KERAS[framework]
     return f"pip install keras {facts.on_cpu if device.is_cpu else facts.on_cuda}"
+
+
+PACKAGES = {
+    Framework.TORCH: ("torchao",),
+    Framework.KERAS_TORCH: ("keras", "torch"),
+    Framework.KERAS_TENSORFLOW: ("keras", "tensorflow", "tensorflow-cpu"),
+    Framework.KERAS_JAX: ("keras", "jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin"),
+}
+"""What a record names beside torch, CUDA and cuDNN, where it is installed."""
+
+
+def versions(framework: Framework) -> dict[str, str]:
+    """Return the versions of the packages that compute for a framework; nothing is imported."""
+    found: dict[str, str] = {}
+    for name in PACKAGES[framework]:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 def need_frameworks(wanted: Sequence[Framework], device: DeviceProfile) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +22,29 @@ _TRAINING = (*_NORMS, nn.RNNBase)
 """What stays in training mode while dropout is off: else cuDNN computes no gradient of a recurrent layer."""
 
 
-def reference_error(work: Work, task: Task, expected: float | None = None) -> float | None:
-    """Return how far the first loss is from float32 on the CPU, relative; see ``relative_difference``.
+class Expected(NamedTuple):
+    """What a task gives in float32 on the CPU, of at most four samples.
+
+    Attributes:
+        outputs: In inference, (n, ...); None in training, and of a model without weights: an input pipeline
+            draws what it gives.
+    """
+
+    loss: float
+    outputs: Tensor | None = None
+
+
+class Errors(NamedTuple):
+    """How far a case is from float32 on the CPU, relative; None where that is not known."""
+
+    loss: float | None
+    outputs: float | None = None
+
+
+def reference_errors(work: Work, task: Task, expected: Expected | None = None) -> Errors:
+    """Return how far first loss and outputs are from float32 on the CPU; see ``relative_difference``.
+
+    The error of outputs is that of all of them, ``|x - y| / |y|``.
 
     Dropout is off, batch norm works as the case's task has it, and both sides see the same slice of at most
     four samples.
@@ -31,23 +52,34 @@ def reference_error(work: Work, task: Task, expected: float | None = None) -> fl
     Args:
         work: The model on its device, untouched by any step.
         task: The same task on the CPU.
-        expected: Its loss, where it is known: it is the same for every precision and execution.
+        expected: What it gives, where that is known: it is the same for every precision and execution.
     """
     inputs, targets = _reference_batch(task, work.case)
     train = work.case.task is TaskKind.TRAIN
     if expected is None:
-        expected = expected_loss(task, work.case)
+        expected = expected_of(task, work.case)
     with torch.no_grad(), steady(work.model, train=train), work.autocast():
         on_device = forward(work.model, to_device(inputs, work.device, work.case))
         found = float(work.loss(on_device, to_device(targets, work.device)))
-    return relative_difference(found, expected)
+    outputs = None if expected.outputs is None else _distance(on_device.cpu(), expected.outputs)
+    return Errors(loss=relative_difference(found, expected.loss), outputs=outputs)
 
 
-def expected_loss(task: Task, case: Case) -> float:
-    """Return the first loss of a task in float32 on the CPU, of at most four samples."""
+def expected_of(task: Task, case: Case) -> Expected:
+    """Return what a task gives in float32 on the CPU, of at most four samples."""
     inputs, targets = _reference_batch(task, case)
-    with torch.no_grad(), steady(task.model, train=case.task is TaskKind.TRAIN):
-        return float(task.loss(forward(task.model, inputs), targets))
+    train = case.task is TaskKind.TRAIN
+    with torch.no_grad(), steady(task.model, train=train):
+        outputs = forward(task.model, inputs)
+        loss = float(task.loss(outputs, targets))
+    has_weights = any(True for _ in task.model.parameters())
+    is_kept = not train and has_weights and isinstance(outputs, Tensor)
+    return Expected(loss, outputs if is_kept else None)
+
+
+def _distance(found: Tensor, exact: Tensor) -> float | None:
+    error = float((found.double() - exact.double()).norm() / exact.double().norm())
+    return error if math.isfinite(error) else None
 
 
 def graph_error(work: Work, advance: Advance) -> float | None:

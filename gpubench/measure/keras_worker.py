@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import time
 
 import msgspec
 
 from gpubench.children import ParentChannel
 from gpubench.measure import messages
+from gpubench.measure.frameworks import versions
 from gpubench.measure.keras_case import KerasBench, measure_case
 from gpubench.measure.keras_steps import check_backend, check_gpu
 from gpubench.measure.privacy import scrub
-from gpubench.models import Framework
 from gpubench.probe.telemetry import open_telemetry
-
-PACKAGES = {
-    Framework.KERAS_TORCH: ("keras", "torch"),
-    Framework.KERAS_TENSORFLOW: ("keras", "tensorflow", "tensorflow-cpu"),
-    Framework.KERAS_JAX: ("keras", "jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin"),
-}
 
 
 def open_bench(setup: messages.Setup, line: ParentChannel, began_s: float) -> KerasBench:
@@ -37,7 +30,7 @@ def open_bench(setup: messages.Setup, line: ParentChannel, began_s: float) -> Ke
         messages.Ready(
             cold_s={"import": time.perf_counter() - began_s},
             findings=findings,
-            packages=_versions(setup.framework),
+            packages=versions(setup.framework),
         )
     )
     return KerasBench(
@@ -59,13 +52,3 @@ def serve(command: messages.Command, bench: KerasBench, line: ParentChannel) -> 
     done = measure_case(command, bench)
     reason = None if done.reason is None else scrub(done.reason)
     line.send(msgspec.structs.replace(done, reason=reason))
-
-
-def _versions(framework: Framework) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name in PACKAGES[framework]:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found

@@ -116,6 +116,7 @@ class LaunchRecorder:
     peak_memory_bytes: int | None = None
     peak_reserved_bytes: int | None = None
     reference_error: float | None = None
+    output_error: float | None = None
     graph_error: float | None = None
     fused: bool | None = None
     parameters_moved: bool | None = None
@@ -169,6 +170,7 @@ class LaunchRecorder:
             skipped_steps=skipped_steps(series.scales) if series.scales else None,
             timed_steps=sum(r.steps for r in series.timed) or None,
             reference_error=self.reference_error,
+            output_error=self.output_error,
             graph_error=self.graph_error,
             parameters_moved=self.parameters_moved,
             memory_errors=self.memory_errors,

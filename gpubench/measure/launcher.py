@@ -129,7 +129,7 @@ class Record:
             parameter_count=unit.planned.parameter_count,
             peak_flops_per_s=peak_flops_per_s(self.device, case.precision),
             gemm_flops_per_s=self.gemm.get(case.precision),
-            cpu_threads=self.threads,
+            cpu_threads=case.threads or self.threads,
             convolves=unit.planned.convolves,
             target=self.plan.budget.target,
         )
@@ -490,7 +490,12 @@ class Launcher:
         self._group = group
         peers = self.plan.peers[: group.gpu_count - 1]
         variables = environment_of(
-            self.device, os.environ, strict=group.strict, peers=peers, framework=group.framework
+            self.device,
+            os.environ,
+            strict=group.strict,
+            peers=peers,
+            framework=group.framework,
+            threads=group.threads,
         )
         child = self._child = self.control.child = self._start(group, variables)
         child.send(
@@ -510,8 +515,8 @@ class Launcher:
                     phase = name
                     self.on_event(events.PhaseBegan(name=name))
                 case messages.Ready():
-                    self._check_threads(report)
-                    self._take_ready(report)
+                    self._check_threads(report, group.threads)
+                    self._take_ready(report, of_all=not group.threads)
                     self._start_s = report.cold_s
                     return child
                 case messages.Refused(reason=reason, exit_code=code):
@@ -523,12 +528,17 @@ class Launcher:
                 case _:
                     raise ChildEndedError(f"sent {type(report).__name__} out of step")
 
-    def _take_ready(self, report: messages.Ready) -> None:
-        """Keep what the first process says, one of torch before any other, and the packages of all."""
+    def _take_ready(self, report: messages.Ready, *, of_all: bool) -> None:
+        """Keep what the first process says, one of torch before any other, and the packages of all.
+
+        ``of_all`` says that it computes with all threads of a CPU: those that the run is told to have.
+        """
         known = self.ready
         better = known is None or report.nccl or (report.torch and not known.torch)
         packages = report.packages | ({} if known is None else known.packages)
-        self.ready = msgspec.structs.replace(report if better or known is None else known, packages=packages)
+        threads = report.cpu_threads if of_all else None if known is None else known.cpu_threads
+        chosen = report if better or known is None else known
+        self.ready = msgspec.structs.replace(chosen, packages=packages, cpu_threads=threads)
 
     def _start(self, group: Group, variables: dict[str, str]) -> Child:
         """Start a process for one GPU, or one that stands for all of a job."""
@@ -546,9 +556,14 @@ class Launcher:
             if self.meeting is None:
                 meeting.close()
 
-    def _check_threads(self, ready: messages.Ready) -> None:
-        """Refuse to go on with a run on another number of CPU threads: only torch itself knows it."""
+    def _check_threads(self, ready: messages.Ready, asked: int) -> None:
+        """Refuse other CPU threads than the run began with, or were asked for: only torch knows them."""
         then, now = self._threads, ready.cpu_threads
+        if asked:
+            if now == asked:
+                return
+            self._end_child()
+            raise MisuseError(f"torch computes on {now} CPU threads where {asked} were asked for")
         if then is not None and now is not None and then != now:
             self._end_child()
             raise MisuseError(

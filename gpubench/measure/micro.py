@@ -19,7 +19,7 @@ import torch
 from torch import distributed
 
 from gpubench import stats
-from gpubench.measure import float8
+from gpubench.measure import float8, quantize
 from gpubench.measure.budget import (
     LEAST_REPETITIONS,
     LEAST_ROUNDS,
@@ -37,12 +37,15 @@ from gpubench.measure.sampler import Sampler, Telemetry
 from gpubench.measure.stopping import StopRule, Verdict
 from gpubench.measure.team import Team
 from gpubench.models import DeviceProfile, Finding, FindingKind, MicroResult, Precision, TelemetrySample
-from gpubench.precisions import FORMATS, FP8
+from gpubench.precisions import FORMATS, FP8, INT8
 from gpubench.units import GIB, KIB, MIB, Bytes, Seconds
 
 _TYPES: dict[str, torch.dtype] = {
     form.name: getattr(torch, form.torch_type) for form in FORMATS if form.torch_type
 }
+_UNITS = {form.name: form.unit for form in FORMATS}
+_IN_8_BITS = {FP8.name: float8.why_not_here, INT8.name: quantize.why_not_here}
+"""What a torch or a device may lack although the device's model has it."""
 COPY_BYTES = 2 * GIB
 CPU_COPY_BYTES = 256 * MIB
 TRANSFER_BYTES = 256 * MIB
@@ -122,9 +125,8 @@ def run_micro(
         time_s: Stop before a probe that would begin after this; None for no limit.
     """
     deadline = math.inf if time_s is None else time.perf_counter() + time_s
-    products = gemm_probes(profile, strict=strict)
-    if float8.why_not_here(hardware.device) is not None:
-        products = (probe for probe in products if probe.precision != FP8.name)
+    absent = {name for name, why_not in _IN_8_BITS.items() if why_not(hardware.device) is not None}
+    products = (p for p in gemm_probes(profile, strict=strict) if p.precision not in absent)
     chosen = [*products, *(other_probes(hardware) if others else ())]
     limit = math.inf if profile.memory_bytes is None else MEMORY_SHARE * profile.memory_bytes
     doubts = _not_ieee(hardware) if strict else ()
@@ -251,6 +253,8 @@ def gemm_probes(profile: DeviceProfile, *, strict: bool) -> Iterator[Probe]:
 def _multiply(precision: str, size: int) -> Make:
     if precision == FP8.name:
         return _multiply_scaled(size)
+    if precision == INT8.name:
+        return _multiply_whole(size)
 
     def make(device: torch.device) -> Callable[[], object]:
         a, b = (torch.randn(size, size, device=device, dtype=_TYPES[precision]) for _ in range(2))
@@ -271,15 +275,26 @@ def _multiply_scaled(size: int) -> Make:
     return make
 
 
+def _multiply_whole(size: int) -> Make:
+    """A product of whole numbers of 8 bits, over all of their range, its sums in 32."""
+
+    def make(device: torch.device) -> Callable[[], object]:
+        a, b = (torch.randint(-127, 128, (size, size), dtype=torch.int8, device=device) for _ in range(2))
+        out = torch.empty(size, size, device=device, dtype=torch.int32)
+        return lambda: quantize.multiply_int8(a, b, out)
+
+    return make
+
+
 def gemm(
     precision: str, size: int, make: Callable[[str, int], Make] = _multiply, *, on_device: bool = True
 ) -> Probe:
-    """A square matrix product of normal operands: 2 n^3 FLOP."""
+    """A square matrix product: 2 n^3 operations."""
     return Probe(
         name="gemm",
         precision=precision,
         size=str(size),
-        unit="FLOP/s",
+        unit=_UNITS[precision],
         work=2.0 * size**3,
         memory_bytes=size * size * _bytes_of_product(precision),
         make=make(precision, size),
@@ -294,6 +309,8 @@ def _bytes_of_product(precision: str) -> int:
     """Bytes of two operands and the result, for each element."""
     if precision == FP8.name:
         return 2 * _TYPES[precision].itemsize + torch.bfloat16.itemsize
+    if precision == INT8.name:
+        return 2 * _TYPES[precision].itemsize + torch.int32.itemsize
     return 3 * _TYPES[precision].itemsize
 
 

@@ -1,4 +1,4 @@
-"""How many images a second this host prepares, and this device: the parent's side. No torch here."""
+"""Images, or frames of clips, that host and device prepare in a second: the parent's side. No torch here."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from gpubench.units import Seconds
 
 TIME_LIMIT_S = 180.0
 DEFAULT_BATCH = 64
+CLIP_FRAMES = 16
+"""Of the clips of the workload ``augment_video``."""
 ROUND_S = 0.25
 ROUNDS = 12
 WAY_LIMIT_S = 6.0
@@ -48,10 +50,16 @@ class PreparationRate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PipelineOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What the child is to time."""
+    """What the child is to time.
+
+    Attributes:
+        frames: Images that are drawn for as one: of a video clip; 1 is photographs.
+        batch_size: Images handled at once, frames of clips among them.
+    """
 
     device: str
     workers: int
+    frames: int = 1
     batch_size: int = DEFAULT_BATCH
     round_s: Seconds = ROUND_S
     rounds: int = ROUNDS
@@ -66,12 +74,14 @@ class PipelineReport(msgspec.Struct, frozen=True, kw_only=True):
         link_bytes_per_s: Copying 8-bit images from pinned memory to the device; None on a CPU.
         photograph_bytes: One image as it comes from the decoder.
         tensor_bytes: One image as a float32 tensor, prepared.
+        frames: Images that are drawn for as one, each an image in every figure; 1 is photographs.
     """
 
     rates: tuple[PreparationRate, ...]
     link_bytes_per_s: float | None
     photograph_bytes: int
     tensor_bytes: int
+    frames: int = 1
 
     def rate(self, way: str) -> PreparationRate | None:
         """The rate of one way, where it was timed."""
@@ -86,13 +96,14 @@ class PipelineAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure_pipeline(
-    device: DeviceProfile, *, workers: int | None = None, order: PipelineOrder | None = None
+    device: DeviceProfile, *, workers: int | None = None, frames: int = 1, order: PipelineOrder | None = None
 ) -> PipelineReport:
     """Time the input pipeline on the CPU and on the device, in a child process.
 
     Args:
         device: Where the batch version runs.
         workers: Processes of the DataLoader; None is one for each CPU this process may use.
+        frames: Images that are drawn for as one: ``CLIP_FRAMES`` of a video clip, or 1.
         order: Everything else; None is the default.
 
     Raises:
@@ -103,7 +114,8 @@ def measure_pipeline(
     if wanted < 1:
         raise MisuseError(f"{wanted} workers: give a whole number from 1 up")
     need_torch("the input pipeline", install='pip install "gpubench[augment]"')
-    order = order or PipelineOrder(device="cpu" if device.is_cpu else "cuda", workers=wanted)
+    where = "cpu" if device.is_cpu else "cuda"
+    order = order or PipelineOrder(device=where, workers=wanted, frames=frames)
     environment = dict(os.environ)
     if order.device == "cuda" and device.uuid and device.uuid.removeprefix("GPU-").strip("0-"):
         environment["CUDA_VISIBLE_DEVICES"] = device.uuid

@@ -42,8 +42,9 @@ def main() -> None:
 
 
 def time_pipeline(order: PipelineOrder) -> PipelineReport:
-    """Time one process, a DataLoader, the device, and the link to it."""
-    task = load_workload("augment").build(order.batch_size, order.seed)
+    """Time one process, a DataLoader, the device, and the link to it; a clip is a sample of several."""
+    name = "augment" if order.frames == 1 else "augment_video"
+    task = load_workload(name).build(max(1, order.batch_size // order.frames), order.seed)
     pipeline, photographs = task.model.eval(), task.batches[0][0]
     with torch.inference_mode():
         tensor = pipeline(photographs[:1])
@@ -52,8 +53,9 @@ def time_pipeline(order: PipelineOrder) -> PipelineReport:
     return PipelineReport(
         rates=tuple(rates),
         link_bytes_per_s=None if order.device == "cpu" else _link(torch.device(order.device)),
-        photograph_bytes=photographs[0].numel(),
-        tensor_bytes=tensor.numel() * tensor.element_size(),
+        photograph_bytes=photographs[0].numel() // order.frames,
+        tensor_bytes=tensor.numel() * tensor.element_size() // order.frames,
+        frames=order.frames,
     )
 
 
@@ -64,18 +66,19 @@ def _one_process(order: PipelineOrder, pipeline: nn.Module, photographs: Tensor)
     place = iter(range(10**12))
     try:
         with torch.inference_mode():
-            times = _rounds(order, lambda: _prepare(pipeline, photographs, next(place)), images=1)
+            times = _rounds(order, lambda: _prepare(pipeline, photographs, next(place)), images=order.frames)
     finally:
         torch.set_num_threads(threads)
-    return _rate("cpu_one_process", times, workers=1, threads=1, batch_size=1)
+    return _rate("cpu_one_process", times, workers=1, threads=1, batch_size=order.frames)
 
 
 def _workers(order: PipelineOrder, pipeline: nn.Module, photographs: Tensor) -> PreparationRate:
     """Prepare in worker processes, collate into batches, and take them as a training loop would."""
-    batch_size = min(LOADER_BATCH, order.batch_size)
+    samples = max(1, min(LOADER_BATCH, order.batch_size) // order.frames)
+    batch_size = samples * order.frames
     loader: DataLoader[Tensor] = DataLoader(
         _Endless(pipeline, photographs),
-        batch_size=batch_size,
+        batch_size=samples,
         num_workers=order.workers,
         multiprocessing_context="fork" if sys.platform == "linux" else None,
     )
@@ -114,8 +117,10 @@ def _prepare(pipeline: nn.Module, photographs: Tensor, place: int) -> Tensor:
 def _device_batch(order: PipelineOrder, pipeline: nn.Module, photographs: Tensor) -> PreparationRate:
     """Prepare a whole batch at once where the model is trained; the images are there already."""
     device = torch.device(order.device)
-    batch_size = min(CPU_BATCH, order.batch_size) if device.type == "cpu" else order.batch_size
-    moved, on_device = pipeline.to(device), photographs[:batch_size].to(device)
+    most = min(CPU_BATCH, order.batch_size) if device.type == "cpu" else order.batch_size
+    samples = max(1, most // order.frames)
+    batch_size = samples * order.frames
+    moved, on_device = pipeline.to(device), photographs[:samples].to(device)
 
     def work() -> None:
         moved(on_device)

@@ -62,15 +62,17 @@ class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Group(NamedTuple):
-    """What shares a process, or as many as it has GPUs: launch, strict fp32 or not, GPUs, framework.
+    """What shares a process, or as many as it has GPUs: launch, strict fp32 or not, GPUs, framework, threads.
 
     ``strict`` is the process that nothing but strict fp32 runs in, with TF32 turned off for its whole life.
+    Of a CPU ``threads`` are those that compute; 0 is all that the process has.
     """
 
     launch: int
     strict: bool
     gpu_count: int = 1
     framework: Framework = Framework.TORCH
+    threads: int = 0
 
 
 class Unit(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +87,7 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
         """The process that this unit is measured in."""
         case = self.planned.case
         strict = case.precision is Precision.FP32 and not self.shares
-        return Group(self.launch, strict, case.gpu_count, case.framework)
+        return Group(self.launch, strict, case.gpu_count, case.framework, case.threads)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -264,12 +266,14 @@ def _every_case(
             capability.default_executions(device, publish=publish, gpu_count=count),
         )
     ]
+    threads = (*_fewer_threads(device), 0) if request.thread_scaling else (0,)
     for reference in request.workloads:
         profile = profiles[reference]
         precisions = resolve_precisions(request.precisions or profile.precisions, device)
         task = task_of(request, profile)
         batches = batches_of(request, profile, task, on_cpu=on_cpu)
-        for precision, (framework, count, execution), batch in product(precisions, placed, batches):
+        wanted = product(precisions, placed, batches, threads)
+        for precision, (framework, count, execution), batch, used in wanted:
             case = Case(
                 workload=profile.name,
                 workload_version=profile.version,
@@ -283,17 +287,35 @@ def _every_case(
                 framework=framework,
                 parallel_mode=ParallelMode(request.jobs) if count > 1 else ParallelMode.SINGLE,
                 node_count=request.nnodes if count > 1 else 1,
+                threads=used,
                 **profile.recipe.at(precision).fields,
             )
             reason = (
                 profile.why_not_at(precision)
                 or capability.why_no_precision(precision, device)
                 or capability.why_no_execution(execution, device, count)
-                or capability.why_not_trained(case)
+                or capability.why_not_for_task(case)
                 or _why_not_together(profile, case)
                 or frameworks.why_no_framework(case, device, is_own=is_own(reference))
             )
             yield planned_case(reference, profile.at_precision(precision), case), reason
+
+
+def _fewer_threads(device: DeviceProfile) -> tuple[int, ...]:
+    """1, 2, 4 ... below the threads that a process of its own would compute with.
+
+    Raises:
+        MisuseError: If there is but one, or the device is no CPU.
+    """
+    if not device.is_cpu:
+        name = plain(device.name or device.backend)
+        raise MisuseError(f"--thread-scaling is of a CPU, and this device is {name}: add --device cpu")
+    told = os.environ.get("OMP_NUM_THREADS", "")
+    most = int(told) if told.isdecimal() and len(told) < 6 else device.core_count or 1
+    if most < 2:
+        why = f"OMP_NUM_THREADS={told}" if told else "this process has one core"
+        raise MisuseError(f"--thread-scaling needs two threads or more, and {why}")
+    return tuple(2**power for power in range(most.bit_length()) if 2**power < most)
 
 
 def _layout(profile: WorkloadProfile, precision: Precision, framework: Framework) -> MemoryFormat | None:
@@ -363,6 +385,7 @@ def _check_quality(request: RunRequest) -> RunRequest:
         "--framework": request.frameworks != (Framework.TORCH,),
         "--gpus": request.gpu_count > 1,
         "--micro-only": request.micro == "only",
+        "--thread-scaling": request.thread_scaling,
         "--resume": request.resume is not None,
     }
     for option in (option for option, is_given in others.items() if is_given):
@@ -382,12 +405,18 @@ def _check_what(request: RunRequest) -> None:
         "--micro-only": request.micro == "only",
         "--batch-size max": request.batch_size == "max",
         f"a job of {request.gpu_count} GPUs": several,
+        "--thread-scaling": request.thread_scaling,
     }
     for what in (what for what, is_asked in of_torch.items() if others and is_asked):
         raise MisuseError(f"{what} is done in torch alone: leave out --framework {others[0]}")
     if several and (request.batch_size == "max" or request.micro == "only"):
         other = "--batch-size max" if request.batch_size == "max" else "--micro-only"
         raise MisuseError(f"{other} is of one GPU: give it without --gpus, or --gpus with a batch")
+    of_one = {"--gpus": several, "--batch-size max": request.batch_size == "max"}
+    for option in (option for option, is_given in of_one.items() if request.thread_scaling and is_given):
+        raise MisuseError(f"--thread-scaling times given batches on one CPU: leave out {option}")
+    if request.thread_scaling and request.micro == "only":
+        raise MisuseError("--micro-only measures no workload: leave out --thread-scaling")
     if not several and (request.strong or request.jobs != "ddp") and request.resume is None:
         option = "--strong" if request.strong else f"--jobs {request.jobs}"
         raise MisuseError(f"{option} is of several GPUs: give --gpus N too")

@@ -1,9 +1,9 @@
-"""Weights in fewer bits, by torchao: each linear layer keeps its type of activations."""
+"""Linear layers in fewer bits, by torchao: their weights alone, or weights and activations."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import nn
@@ -23,6 +23,10 @@ BLOCK = 64
 """Weights of NF4 that share a scale."""
 SCALES = 256
 """Scales of NF4 that share a factor, where a layer has as many."""
+
+
+MULTIPLE = 8
+"""Of both sizes of a layer in int8: others torchao computes in whole numbers of 32 bits, on the host."""
 
 
 class NotQuantizedError(GpuBenchError):
@@ -53,6 +57,69 @@ def quantize(model: nn.Module, weight_type: WeightType) -> None:
         ) from error
 
 
+def compute_in_int8(model: nn.Module, name: str, device: torch.device) -> None:
+    """Let the linear layers compute in 8 bits: weights rounded once, activations anew in each pass.
+
+    Weights are scaled by output, activations by row, each by its largest value (Zafrir and others 2019,
+    arXiv:1910.06188, with a scale a tensor). All other layers stay as they are.
+
+    Args:
+        model: On the device, changed in place.
+        name: Of the workload, for the message.
+        device: Where it lies.
+
+    Raises:
+        NotQuantizedError: If this torch or device cannot, or the model has no such layer.
+    """
+    quantization = _torchao("int8", "products")
+    layers = {layer for layer in model.modules() if _has_products(layer)}
+    if not layers:
+        raise NotQuantizedError(
+            f"int8 is of linear layers, and {name} has none in full precision whose sizes are multiples of "
+            f"{MULTIPLE}"
+        )
+    if (reason := why_not_here(device)) is not None:
+        raise NotQuantizedError(reason)
+    try:
+        # What it would set for the compiler, TF32 among it, would stay for every later case.
+        config = quantization.Int8DynamicActivationInt8WeightConfig(set_inductor_config=False)
+        quantization.quantize_(model, config, filter_fn=lambda layer, _: layer in layers)
+    except (AttributeError, TypeError, ValueError, NotImplementedError, RuntimeError) as error:
+        if lacks_memory(error):
+            raise
+        raise NotQuantizedError(f"torchao has no int8 layers for this device: {one_line(error)}") from error
+    if any(type(layer.weight.data) is torch.Tensor for layer in layers):
+        raise NotQuantizedError(f"torchao left a linear layer of {name} as it was, not in int8")
+
+
+def why_not_here(device: torch.device) -> str | None:
+    """Say why this torch cannot multiply in int8 on a device; None where it can."""
+    try:
+        multiply_int8(*(torch.ones(32, 32, dtype=torch.int8, device=device) for _ in range(2)))
+    except (AttributeError, TypeError, ValueError, NotImplementedError, RuntimeError) as error:
+        if lacks_memory(error):
+            raise
+        return f"torch {torch.__version__} has no int8 products on this device: {one_line(error)}"
+    return None
+
+
+def multiply_int8(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    """Multiply whole numbers of 8 bits.
+
+    Shapes:
+        a: (M, K) int8, over 16 rows on a GPU; b: (K, N) int8; out, and the result: (M, N) int32.
+    """
+    if out is None:
+        return torch._int_mm(a, b)  # noqa: SLF001 - torch has no other name for it
+    return torch._int_mm(a, b, out=out)  # noqa: SLF001
+
+
+def _has_products(layer: nn.Module) -> TypeGuard[nn.Linear]:
+    if not isinstance(layer, nn.Linear) or type(layer.weight.data) is not torch.Tensor:
+        return False
+    return layer.in_features % MULTIPLE == 0 and layer.out_features % MULTIPLE == 0
+
+
 def place_narrow(model: nn.Module, case: Case, device: torch.device) -> None:
     """Put the frozen layers of a model's blocks on the device in NF4, one after the other.
 
@@ -81,12 +148,12 @@ def place_narrow(model: nn.Module, case: Case, device: torch.device) -> None:
         layer.weight = nn.Parameter(narrow, requires_grad=False)
 
 
-def _torchao(weight_type: WeightType) -> Any:
+def _torchao(weight_type: str, what: str = "weights") -> Any:
     try:
         from torchao import quantization
     except ImportError:
         raise NotQuantizedError(
-            f"{weight_type} weights need torchao, which is not installed: {INSTALL}"
+            f"{weight_type} {what} need torchao, which is not installed: {INSTALL}"
         ) from None
     if weight_type is WeightType.NF4 and not hasattr(quantization, "to_nf4"):
         raise NotQuantizedError(f"this torchao has no nf4 weights: {INSTALL}")

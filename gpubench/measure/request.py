@@ -36,6 +36,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
         strong: Whether the batch is shared out over them, instead of a batch for each.
         nnodes: Machines; the one that has the address of ``rdzv_endpoint`` decides, times and stores.
         frameworks: What runs the steps; each in processes of its own.
+        thread_scaling: Whether each case is also timed on 1, 2, 4 ... threads of the CPU.
         budget: None means ``default`` on a GPU and ``quick`` on a CPU.
         time_limit_s: For the whole run, shared out over the cases left.
         micro: Whether micro-benchmarks are run too, alone, or not at all.
@@ -100,6 +101,9 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
             choices=("ddp", "fsdp", "independent"),
         ),
     ] = "ddp"
+    thread_scaling: Annotated[
+        bool, Option("Of a CPU: also time each case on 1, 2, 4 ... of its threads, up to all.")
+    ] = False
     strong: Annotated[
         bool, Option("Share the batch out over the GPUs of the job, instead of a batch for each.")
     ] = False

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from gpubench.discovery import load_workload
 from gpubench.measure.float8 import compute_in_fp8
-from gpubench.measure.quantize import QUANTIZED, place_narrow, quantize
+from gpubench.measure.quantize import QUANTIZED, compute_in_int8, place_narrow, quantize
 from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind, WeightType
 from gpubench.workload import Task
 
@@ -198,11 +198,13 @@ def move(task: Task, case: Case, device: torch.device, place: PlaceModel = to_th
     model = task.model if cast is None else task.model.to(cast)
     if case.weight_type is WeightType.NF4:
         place_narrow(model, case, device)
+    if case.precision.facts.in_blocks:
+        compute_in_fp8(model, case.workload, device)
     model = place(model, case, device).train(train_it)
     if case.weight_type in QUANTIZED:
         quantize(model, case.weight_type)
-    if case.precision.facts.in_blocks:
-        compute_in_fp8(model, case.workload, device)
+    if case.precision is Precision.INT8:
+        compute_in_int8(model, case.workload, device)
     if case.memory_format is MemoryFormat.CHANNELS_LAST:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     batches = tuple((to_device(x, device, case), to_device(y, device)) for x, y in task.batches)

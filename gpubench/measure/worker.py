@@ -11,6 +11,7 @@ import msgspec
 from gpubench.children import ParentChannel
 from gpubench.errors import GpuBenchError, NoDeviceError
 from gpubench.measure import messages
+from gpubench.measure.frameworks import versions
 from gpubench.measure.privacy import scrub
 from gpubench.models import Framework
 
@@ -112,6 +113,7 @@ def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None
             cudnn_benchmark=torch.backends.cudnn.benchmark if hardware.is_cuda else None,
             cold_s={"import": imported - start, "context": opened - imported},
             findings=findings,
+            packages=versions(Framework.TORCH),
         )
     )
     return WorkerContext(

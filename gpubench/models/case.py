@@ -163,6 +163,7 @@ class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
         prompt_tokens, new_tokens: Of a generation, per sequence; 0 where the work generates nothing.
         cache_tokens: Length that the key-value cache is made for; 0 is none.
         context_tokens: Of a sequence that is trained on; 0 is the workload's own length.
+        threads: Threads of a CPU that compute; 0 is all that the process has.
     """
 
     workload: str
@@ -185,6 +186,7 @@ class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
     new_tokens: NotNegative = 0
     cache_tokens: NotNegative = 0
     context_tokens: NotNegative = 0
+    threads: NotNegative = 0
 
     def __post_init__(self) -> None:
         """Set the parallel mode that the number of GPUs implies."""
@@ -246,6 +248,7 @@ _WORDS = {
     "new_tokens": "{:,} new tokens",
     "cache_tokens": "cache of {:,} tokens",
     "context_tokens": "sequences of {:,} tokens",
+    "threads": "CPU threads: {:,}",
 }
 _SETUP = tuple(_WORDS)
 _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Case) if field.name in _SETUP}

@@ -18,9 +18,9 @@ from gpubench.models.record import Record
 Source = Literal["cloud", "marketplace", "own"]
 """Who has the machine: a provider with regions and quotas, a single host of a marketplace, the buyer."""
 
-PriceLabel = Literal["list", "single host", "quote", "new", "used", "unlabeled"]
-"""What a price is: a provider's list price, one host's ask, the buyer's own quote, or what a card costs new
-or used; unlabeled where the source of a card's price does not say."""
+PriceLabel = Literal["list", "single host", "quote", "new", "used", "launch price", "unlabeled"]
+"""What a price is: a provider's list price, one host's ask, the buyer's own quote, what a card costs new or
+used, or cost at launch; unlabeled where the source of a card's price does not say."""
 
 
 class Job(Record, frozen=True, kw_only=True):
@@ -78,7 +78,9 @@ class Choice(Record, frozen=True, kw_only=True):
             cost of a useful hour.
         expected_usd_per_hour: What to expect to pay, which every other figure is at: that of an old ask of
             a marketplace is nearer to what other hosts ask; ``_low`` and ``_high`` hold nine tenths.
-        purchase_usd: Of owned hardware: GPUs and the counted share of the host, ``host_usd``.
+        machine_count: Of owned hardware: such machines that do the jobs of a month, 1 where none are told.
+        purchase_usd: Of all of them: GPUs and the counted share of the hosts, ``host_usd``.
+        assumed: Of owned hardware: what was not given.
         price_note: What speaks against the price, or stands beside it; of a card to buy where it was read.
         asks: Of a marketplace: what the others ask.
         regions: Where this provider has this GPU in this number, the offer's own first.
@@ -111,8 +113,10 @@ class Choice(Record, frozen=True, kw_only=True):
     price_label: PriceLabel
     price_date: str
     price_age_days: int | None
+    machine_count: int = 1
     purchase_usd: float | None = None
     host_usd: float | None = None
+    assumed: tuple[str, ...] = ()
     price_note: str | None = None
     asks: Asks | None = None
     in_stock: bool | None = None

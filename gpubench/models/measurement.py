@@ -100,6 +100,8 @@ class Launch(Record, frozen=True, kw_only=True):
         fused: Whether the optimizer is fused; None where there is none.
         skipped_steps: Steps that the gradient scaler skipped after warm-up, of ``timed_steps``.
         reference_error: First loss against float32 on the CPU, relative, dropout off.
+        output_error: Of inference, the outputs of at most four samples against float32 on the CPU,
+            ``|x - y| / |y|``.
         graph_error: Loss after a replay, or a compiled step, against the eager step from the same
             state, relative.
         telemetry: Ten samples a second of the timed rounds, one a second of the warm-up (``t_s`` below 0).
@@ -144,6 +146,7 @@ class Launch(Record, frozen=True, kw_only=True):
     skipped_steps: int | None = None
     timed_steps: int | None = None
     reference_error: float | None = None
+    output_error: float | None = None
     graph_error: float | None = None
     parameters_moved: bool | None = None
     memory_errors: int | None = None
@@ -283,6 +286,11 @@ class Measurement(Record, frozen=True, kw_only=True):
     def interval(self) -> Interval:
         """The throughput with its 95 % interval [samples/s]."""
         return Interval(self.samples_per_s, self.samples_per_s_low, self.samples_per_s_high)
+
+    @property
+    def output_error(self) -> float | None:
+        """Largest relative error of the outputs of any launch against float32 on the CPU, in inference."""
+        return max((x.output_error for x in self.launches if x.output_error is not None), default=None)
 
     @property
     def peak_memory_bytes(self) -> int | None:

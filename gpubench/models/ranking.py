@@ -37,6 +37,7 @@ class Estimate(Record, frozen=True, kw_only=True):
     memory in use on the device, with its interval, and ``memory_text`` what that says of this card.
     ``fewest_gpus`` is how many must share out weights, gradients and states (FSDP) for the case to fit: above
     1, throughput is of one of them as if it held everything, memory is of one of so few.
+    ``first_token_s`` and ``per_token_s`` are of a generation that was measured there [s].
     """
 
     case: Case
@@ -62,6 +63,8 @@ class Estimate(Record, frozen=True, kw_only=True):
     batch_choice: BatchChoice | None = None
     batch_found_by: str | None = None
     fewest_gpus: int = 1
+    first_token_s: float | None = None
+    per_token_s: float | None = None
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -214,8 +217,9 @@ class Purchase(Record, frozen=True, kw_only=True):
     """A set of cards to buy, with the host around it, that keeps within what was asked.
 
     Attributes:
-        condition: Of the price: new, used, unstated, or quoted by the buyer.
-        cards_usd: All the cards; with ``host_usd`` they make ``purchase_usd``.
+        condition: Of the price: new, used, unstated, the maker's at launch, or quoted by the buyer.
+        gpu_count: Of one machine; ``machine_count`` of them do the jobs of a month, 1 where none are told.
+        cards_usd: All the cards; with ``host_usd`` they make ``purchase_usd``, of all machines.
         board_power_w, slots: What the cards draw at most and take in the host.
         memory_free: Share of a card's memory that the workloads leave; None is unknown.
         samples_per_s: Of the set; ``score`` is the same as a multiple of the reference GPU.
@@ -228,7 +232,8 @@ class Purchase(Record, frozen=True, kw_only=True):
 
     gpu_key: str
     gpu_count: int
-    condition: Literal["new", "used", "unstated", "quoted"]
+    machine_count: int = 1
+    condition: Literal["new", "used", "unstated", "launch price", "quoted"]
     cards_usd: float
     host_usd: float
     purchase_usd: float

@@ -13,11 +13,15 @@ from gpubench.offers.dates import price_day
 from gpubench.shipped import data_text
 from gpubench.specs import load_specs
 
-Condition = Literal["new", "used", "unstated"]
+Condition = Literal["new", "used", "unstated", "launch price"]
 
 
 class CardPrice(msgspec.Struct, frozen=True, kw_only=True):
-    """One dated price of one card [USD]; ``unstated`` is a listing that does not say whether it is new."""
+    """One dated price of one card [USD].
+
+    ``unstated`` is a listing that does not say whether it is new; ``launch price`` is the maker's, of the day
+    that a developer kit came out, where no shop's price is dated.
+    """
 
     gpu_key: str
     condition: Condition

@@ -79,9 +79,9 @@ def own_sources() -> tuple[Source, ...]:
     return tuple(source for some in each for source in some)
 
 
-def is_refreshed(provider: str) -> bool:
-    """Whether a source of this package reads the prices of a cloud or marketplace."""
-    return any(source.provider == provider for source in own_sources())
+def refreshed_providers() -> frozenset[str]:
+    """Return the clouds and marketplaces whose prices a source of this package reads."""
+    return frozenset(source.provider for source in own_sources())
 
 
 def select_sources(sources: Sequence[Source], wanted: Sequence[str]) -> tuple[Source, ...]:

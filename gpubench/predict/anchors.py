@@ -40,8 +40,9 @@ DISTURBED = frozenset(
 )
 
 
-LOOP_NOISE = math.log(1.05)
-"""Half-width of what a hand-written loop read: repeats agree to 0.5 %, two harnesses to a few per cent."""
+ELSEWHERE_NOISE = math.log(1.05)
+"""Half-width of what was read on another card of the kind, in another host: repeats agree to 0.5 %, but an
+H200 read 0.96 to 1.10 times what another H200 had read of the same steps."""
 EAGER_LIMIT = 1.10
 """Times the same step in a CUDA graph: an eager step above it is the host's."""
 
@@ -65,11 +66,13 @@ class Reading:
     at_largest_batch: bool = False
     peak_reserved_bytes: int | None = None
     device_bytes: int | None = None
+    first_token_s: float | None = None
+    per_token_s: float | None = None
     micro: tuple[MicroResult, ...] = ()
 
 
 def readings_of(question: Question, own: Sequence[Run], reference: Sequence[Run]) -> list[Reading]:
-    """Every usable GPU measurement of the question's workload and task, the user's own first, newest first.
+    """Every usable GPU measurement of the question's workload, task and recipe, own ones first, newest first.
 
     The shipped readings of one card come last. A CPU never anchors a GPU; neither does a slice of a GPU, a
     shared one, or one that the specification table does not know.
@@ -77,13 +80,14 @@ def readings_of(question: Question, own: Sequence[Run], reference: Sequence[Run]
     return _read(own, reference, partial(_usable, question)) + _loops(question)
 
 
-def peaks_of(question: Question, own: Sequence[Run], reference: Sequence[Run]) -> list[Reading]:
-    """Every measurement whose peak memory tells of the question's workload and task, in the same order.
+def peaks_of(question: Question, own: Sequence[Run]) -> list[Reading]:
+    """Every measurement whose peak memory tells of the question's workload and task, the newest first.
 
     By any recipe and on any number of GPUs: those start no prediction of the speed of one, but each is the
-    memory of its own case.
+    memory of its own case. The peaks of the shipped runs tell nothing: they hold what cases before them in
+    the same process had left in the cache.
     """
-    return _read(own, reference, partial(_with_peak, question))
+    return _read(own, (), partial(_with_peak, question))
 
 
 def _read(
@@ -129,9 +133,9 @@ def _loop(question: Question, spec: GpuSpec, step: StepReading, execution: Execu
         spec=spec,
         case=case,
         samples_per_s=rate,
-        low=rate * math.exp(-LOOP_NOISE),
-        high=rate * math.exp(LOOP_NOISE),
-        noise=LOOP_NOISE,
+        low=rate * math.exp(-ELSEWHERE_NOISE),
+        high=rate * math.exp(ELSEWHERE_NOISE),
+        noise=ELSEWHERE_NOISE,
         host_bound=False,
         host_cpu=None,
         peak_memory_bytes=None,
@@ -189,7 +193,7 @@ def differences(reading: Reading, case: Case) -> list[str]:
 
 def _usable(question: Question, measurements: Iterable[Measurement]) -> Iterable[Measurement]:
     for m in _undisturbed(question, measurements):
-        if m.case.gpu_count == 1 and m.case.setup.keys() <= {"framework"}:
+        if m.case.gpu_count == 1 and m.case.recipe == question.profile.recipe.at(m.case.precision):
             yield m
 
 
@@ -212,16 +216,20 @@ def _undisturbed(question: Question, measurements: Iterable[Measurement]) -> Ite
 
 def _reading(spec: GpuSpec, m: Measurement, run: Run, basis: Literal["measured", "reference"]) -> Reading:
     assert m.samples_per_s is not None  # of usable rows alone: _usable
-    known = m.samples_per_s_low is not None and m.samples_per_s_high is not None
-    noise = UNKNOWN_NOISE
-    if m.samples_per_s_low is not None and m.samples_per_s_high is not None:
-        noise = math.log(m.samples_per_s_high / m.samples_per_s_low) / 2
+    low, high, noise = m.samples_per_s_low, m.samples_per_s_high, UNKNOWN_NOISE
+    if low is None or high is None:
+        low = high = None
+    else:
+        noise = math.log(high / low) / 2
+    if basis == "reference":
+        noise = math.hypot(noise, ELSEWHERE_NOISE)
+        low, high = (m.samples_per_s * math.exp(sign * noise) for sign in (-1, 1))
     return Reading(
         spec=spec,
         case=m.case,
         samples_per_s=m.samples_per_s,
-        low=m.samples_per_s_low if known else None,
-        high=m.samples_per_s_high if known else None,
+        low=low,
+        high=high,
         noise=noise,
         host_bound=is_host_bound(m),
         host_cpu=run.environment.cpu if is_host_bound(m) else None,
@@ -232,6 +240,8 @@ def _reading(spec: GpuSpec, m: Measurement, run: Run, basis: Literal["measured",
         at_largest_batch=m.at_largest_batch,
         peak_reserved_bytes=m.peak_reserved_bytes,
         device_bytes=m.device_bytes,
+        first_token_s=m.first_token_s,
+        per_token_s=m.per_token_s,
         micro=run.micro,
     )
 

@@ -96,7 +96,7 @@ def estimate(
         MisuseError: If the question itself is impossible.
     """
     check(question)
-    readings, peaks = (of(question, own, reference) for of in (readings_of, peaks_of))
+    readings, peaks = readings_of(question, own, reference), peaks_of(question, own)
     answers: dict[str, Estimate | Refusal] = {}
     open_cases: list[tuple[GpuSpec, Case]] = []
     fits: dict[str, MemoryFit | None] = {}
@@ -123,7 +123,9 @@ def estimate(
             answers[spec.key] = refusal
         else:
             open_cases.append((spec, case))
-    predictions = predict_all(question, open_cases, readings, load_calibration())
+    generates = question.profile.decode is not None
+    # What is predicted of a generation is its prompt: a reading of the whole is no start for that.
+    predictions = predict_all(question, open_cases, () if generates else readings, load_calibration())
     if question.profile.decode is not None:
         predictions = [
             _generated(question.profile.decode, spec, case, found)
@@ -149,7 +151,7 @@ def estimate_at_largest_batch(
 
     Args and answers are those of ``estimate``; the batch of the question is not looked at.
     """
-    readings, peaks = (of(question, own, reference) for of in (readings_of, peaks_of))
+    readings, peaks = readings_of(question, own, reference), peaks_of(question, own)
     answers: dict[str, Estimate | Refusal] = {}
     alike: dict[int, list[GpuSpec]] = {}
     finders: dict[str, str] = {}
@@ -206,6 +208,8 @@ def _measured(reading: Reading, fit: MemoryFit | None) -> Estimate:
         fits_memory=True,
         host_cpu=reading.host_cpu,
         batch_choice="fixed",
+        first_token_s=reading.first_token_s,
+        per_token_s=reading.per_token_s,
         findings=reading.findings,
     )
     return estimate if known is None else msgspec.structs.replace(estimate, **known.need.device_figures())

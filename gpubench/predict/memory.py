@@ -84,7 +84,7 @@ def doubts(
         question = Question(
             profile=profile, precision=case.precision, task=case.task, framework=case.framework
         )
-        readings = peaks_of(question, runs, ())
+        readings = peaks_of(question, runs)
         fit = memory.judge(
             profile,
             case,

@@ -121,7 +121,6 @@ def answer_memory(
     specs: Sequence[GpuSpec],
     *,
     own: Sequence[Run] = (),
-    reference: Sequence[Run] = (),
     fixes: bool = True,
     changes: Mapping[str, Any] = MappingProxyType({}),
     accumulate: int = 1,
@@ -132,7 +131,6 @@ def answer_memory(
         question: Workload, precision, task and batch; ``amp`` is the best of each card.
         specs: The cards, at least one.
         own: This user's runs: a peak measured in the same case replaces the model.
-        reference: Runs that the package ships.
         fixes: Whether to work out what would make it fit where it does not.
         changes: Of the case that the question means, by field: checkpointing, and how many GPUs share it.
         accumulate: Micro-batches that the batch is cut into, whose gradients are summed.
@@ -142,7 +140,7 @@ def answer_memory(
     """
     check(question)
     _check_accumulation(question, accumulate)
-    readings = peaks_of(question, own, reference)
+    readings = peaks_of(question, own)
     refused: list[Refusal] = []
     groups: dict[tuple[CardMemory, bool], list[tuple[GpuSpec, Case]]] = {}
     for spec in specs:
@@ -319,7 +317,7 @@ def memory(request: MemoryRequest) -> tuple[MemoryAnswer, ...]:
         MisuseError: If a name, a precision or the batch is not known or not possible.
     """
     from gpubench.profile import load_profiles, profiles_of
-    from gpubench.record.store import newest_runs, reference_runs, results_root
+    from gpubench.record.store import newest_runs, results_root
 
     check_fields(request)
     task, asked = TaskKind(request.task), asked_recipe(request)
@@ -333,7 +331,7 @@ def memory(request: MemoryRequest) -> tuple[MemoryAnswer, ...]:
         specs = [s for s in known if s.vendor == "NVIDIA" and s.memory_bytes and not s.variants]
     else:
         specs = [require_spec(name) for name in request.gpus]
-    own, reference = newest_runs(results_root(request.results)).runs, reference_runs()
+    own = newest_runs(results_root(request.results)).runs
     shared = {"gpu_count": request.count, "parallel_mode": ParallelMode(request.parallel)}
     return tuple(
         answer_memory(
@@ -342,7 +340,6 @@ def memory(request: MemoryRequest) -> tuple[MemoryAnswer, ...]:
             ),
             specs,
             own=own,
-            reference=reference,
             changes=shared | _of_any_model(profile, asked),
             accumulate=request.accumulate,
         )

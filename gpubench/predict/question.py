@@ -81,7 +81,7 @@ def case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
         if question.precision == AMP
         else Precision(question.precision)
     )
-    if reason := question.profile.why_not_at(precision):
+    if reason := question.profile.why_not_at(precision) or precision.why_not_for(question.task):
         return Refusal(gpu_key=spec.key, reason=reason)
     if not precision.within(capability):
         return Refusal(gpu_key=spec.key, reason=f"{spec.short_name} has no {precision.facts.hardware}")
@@ -111,12 +111,17 @@ def domain_gap(spec: GpuSpec, precision: Precision) -> str | None:
         return f"{spec.architecture} and older run about half as fast as the model says"
     mode = precision.facts.predicted_as
     if mode is None:
-        return f"no published measurements at {precision} to predict from"
+        return never_predicted(precision)
     if mode == "half" and spec.tensor_core_count != 0 and not spec.fp16_tensor_flops_per_s:
         return "its row of the specification table has no FP16 tensor rate"
     if mode == "tf32" and not spec.tf32_tensor_flops_per_s:
         return "its row of the specification table has no TF32 rate"
     return None
+
+
+def never_predicted(precision: Precision) -> str:
+    """Say why a precision has figures only where it was measured."""
+    return f"{precision} is measured, never predicted: nothing published is fitted to say how fast it is"
 
 
 def precision_of(text: str | None, profile: WorkloadProfile | None = None) -> Precision | Literal["amp"]:

@@ -6,8 +6,11 @@ Asked in a child process, because a broken driver of one maker takes down whoeve
 from __future__ import annotations
 
 import importlib.util
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from gpubench.children import ask_child
@@ -26,6 +29,8 @@ INSTALL = "pip install 'gpubench[opencl]'"
 _PROGRAM = ("-m", "gpubench.probe.opencl_child")
 _LIMIT_S = 20.0
 """A driver that has not answered by then is taken for hung."""
+_GPU_FILES = ("dri/*", "kfd", "nvidia[0-9]*", "dxg", "mali*", "kgsl-*")
+"""Through which Linux gives a process its GPUs: all kinds, AMD, NVIDIA, Windows' below it, Arm, Qualcomm."""
 _CLOCK = plausible.HIGHEST_SM_CLOCK.of("MHz", factor=10**6)
 _VENDORS = {
     "nvidia": "NVIDIA",
@@ -41,8 +46,15 @@ _VENDORS = {
 
 def ask_listing() -> Listing:
     """List the devices in a child process; one that fails or hangs becomes a problem, never an exception."""
-    asked = ask_child(_PROGRAM, (), Listing, time_limit_s=_LIMIT_S)
+    # numpy, which pyopencl brings, would start a thread for every core of the machine
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    asked = ask_child(_PROGRAM, (), Listing, time_limit_s=_LIMIT_S, environment=environment)
     return asked.answer or Listing(problems=(f"the process that lists OpenCL devices {asked.how}",))
+
+
+def may_have_gpus(dev: Path = Path("/dev")) -> bool:
+    """Whether a GPU can be reached from this process; on Linux each has a file, and a driver opens it."""
+    return sys.platform != "linux" or any(True for name in _GPU_FILES for _ in dev.glob(name))
 
 
 @dataclass(frozen=True)
@@ -51,10 +63,14 @@ class OpenClBackend:
 
     name: str = NAME
     list_devices: Callable[[], Listing] = ask_listing
+    may_have_gpus: Callable[[], bool] = may_have_gpus
 
     def devices(self) -> BackendReport:
-        """List the devices that are no CPU; nothing where pyopencl is not installed."""
-        if not installed():
+        """List the devices that are no CPU; nothing where pyopencl is not installed.
+
+        Where no GPU can be reached nobody is asked: the child would take as long as all else of a probe.
+        """
+        if not (installed() and self.may_have_gpus()):
             return BackendReport()
         listing = self.list_devices()
         profiles = tuple(

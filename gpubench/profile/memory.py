@@ -138,10 +138,11 @@ def largest_batch(
     Args as ``judge``; the batch of the case is not looked at.
     """
     allowance = load_allowance().classes[card.card_class]
+    step = step_of(profile, case)
 
     def spare_bytes(batch_size: int) -> float:
         at = msgspec.structs.replace(case, batch_size=batch_size)
-        held = _held(profile, at, accumulate) or _formula(profile, at, accumulate)
+        held = _formula(profile, at, accumulate) if step is None else _held_in(step, profile, at, accumulate)
         high = _estimated(allowance, held.scaled(scale), at.gpu_count).device.high
         return -math.inf if high is None else card.usable_bytes - high
 
@@ -282,9 +283,13 @@ def _parts(held: Held, figures: _Figures) -> MemoryParts:
 def _held(profile: WorkloadProfile, case: Case, accumulate: int = 1) -> Held | None:
     """What one GPU holds at the highest moment of the case; None where such a step was not traced."""
     step = step_of(profile, case)
-    if step is None:
-        return None
-    case = _micro(case, accumulate)
+    return None if step is None else _held_in(step, profile, case, accumulate)
+
+
+def _held_in(step: StepMemory, profile: WorkloadProfile, case: Case, accumulate: int) -> Held:
+    """The same, of its traced step."""
+    if accumulate > 1:
+        case = _micro(case, accumulate)
     kept = accumulate > 1
     if case.task is TaskKind.TRAIN and case.parallel_mode is ParallelMode.FSDP:
         return on_several(step, profile, case, kept=kept)

@@ -45,6 +45,8 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 
     def scaled(self, scale: float) -> Held:
         """All of it times a factor."""
+        if scale == 1.0:
+            return self
         parts = (name for name in self.__struct_fields__ if name not in {"least", "most"})
         return msgspec.structs.replace(self, **{name: scale * getattr(self, name) for name in parts})
 

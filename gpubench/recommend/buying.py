@@ -6,18 +6,18 @@ How much of its life a set works follows from the jobs of a month, where they ar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
 from gpubench.models import GpuSpec, Offer, Purchase, RankedOffer
 from gpubench.recommend.economics import HOURS_PER_MONTH
 from gpubench.recommend.factors import cooling_of
-from gpubench.recommend.filters import Filter
-from gpubench.recommend.owning import HOST_W, Ownership, offer_of
+from gpubench.recommend.filters import PURCHASE, WITHOUT_A_FAN, Exclusion, Filter
+from gpubench.recommend.owning import HOST_W, Ownership, is_a_computer, offer_of
 from gpubench.recommend.request import DEFAULT_HOST, Range, RankRequest
 from gpubench.recommend.rows import Rows
-from gpubench.units import format_number, format_percent
+from gpubench.units import format_percent
 
 PSU_SHARE = 0.8
 """Of its rating a power supply is planned for: cards draw more than their board power for milliseconds."""
@@ -29,7 +29,7 @@ _ROUNDING = 1e-9
 
 
 def purchase_filters(request: RankRequest, owned: Mapping[Offer, Ownership]) -> list[Filter]:
-    """Return what a purchase must keep within: the purse, the host's power supply, slots and air, a month.
+    """Return what a purchase must keep within: the host's power supply, slots and air.
 
     Args:
         request: The limits; of a host that is not told they are those of ``DEFAULT_HOST``.
@@ -49,15 +49,6 @@ def _filter(option: str, reason: _Reason, request: RankRequest, owned: Mapping[O
         return None if machine is None else reason(request, machine, spec)
 
     return Filter(option, of, owned=True)
-
-
-def _too_dear(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> str | None:
-    del spec
-    most = request.max_purchase_usd
-    if most is None or machine.purchase_usd <= most:
-        return None
-    host = f" with a host of ${machine.host_usd:,.0f}" if machine.host_usd else ""
-    return f"${machine.purchase_usd:,.0f}{host}, above ${most:,.0f}"
 
 
 def _with_a_host(machine: Ownership) -> bool:
@@ -100,23 +91,40 @@ def _too_wide(request: RankRequest, machine: Ownership, spec: GpuSpec | None) ->
     return f"its cards take {taken:g} slots, above {room} (--slots)"
 
 
-def _too_busy(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> str | None:
-    del spec
-    if machine.use is None or machine.use <= 1 or request.jobs_per_month is None:
-        return None
+_LIMITS: Mapping[str, _Reason] = {
+    WITHOUT_A_FAN: _too_hot,
+    "--psu-watts": _too_hungry,
+    "--slots": _too_wide,
+}
+
+
+def within_the_sum(
+    request: RankRequest, offers: Sequence[Offer], machines: Mapping[Offer, Ownership]
+) -> tuple[list[Offer], list[Exclusion]]:
+    """Part offers into those that the sum buys, and the others with what they cost, the cheapest last."""
+    most = request.max_purchase_usd
+    costs = {offer: machines[offer].in_all_usd for offer in offers if offer in machines}
+    dear = [] if most is None else [offer for offer, usd in costs.items() if usd > most]
+    if not dear:
+        return list(offers), []
+    dear.sort(key=costs.__getitem__, reverse=True)
+    reasons = [f"{_price(request, machines[offer])}, above ${most:,.0f}" for offer in dear]
+    left_out = set(dear)
     return (
-        f"{format_number(request.jobs_per_month)} jobs take {format_number(machine.use)} times the hours of "
-        f"a month: {cards_needed(machine)} such cards are needed"
+        [offer for offer in offers if offer not in left_out],
+        [Exclusion(offer, PURCHASE, reason) for offer, reason in zip(dear, reasons, strict=True)],
     )
 
 
-_LIMITS: Mapping[str, _Reason] = {
-    "--max-purchase-usd": _too_dear,
-    "a card without a fan": _too_hot,
-    "--psu-watts": _too_hungry,
-    "--slots": _too_wide,
-    "--jobs-per-month": _too_busy,
-}
+def _price(request: RankRequest, machine: Ownership) -> str:
+    host = f" with a host of ${machine.host_usd:,.0f}" if machine.host_usd else ""
+    one = f"${machine.purchase_usd:,.0f}{host}"
+    if machine.machine_count == 1 or request.jobs_per_month is None:
+        return one
+    return (
+        f"{request.jobs_per_month:g} jobs a month need {cards_needed(machine)} such cards, "
+        f"{machine.machine_count} machines at {one}: ${machine.in_all_usd:,.0f}"
+    )
 
 
 def _board_power_w(machine: Ownership, spec: GpuSpec | None) -> float:
@@ -126,6 +134,8 @@ def _board_power_w(machine: Ownership, spec: GpuSpec | None) -> float:
 
 
 def _slots(machine: Ownership, spec: GpuSpec | None) -> float:
+    if is_a_computer(spec):
+        return 0.0
     one = None if spec is None else spec.slot_count
     return (UNKNOWN_SLOTS if one is None else one) * machine.gpu_count
 
@@ -133,9 +143,14 @@ def _slots(machine: Ownership, spec: GpuSpec | None) -> float:
 def cards_needed(machine: Ownership) -> int | None:
     """Return how many such cards do the jobs of a month; None where no jobs are told.
 
-    One card that 1.4 months of work wait for each month needs another: 2.
+    One card that 1.4 months of work wait for each month needs another: 2. Beyond one machine they come in
+    machines: 1.4 of two cards each are 4.
     """
-    return None if machine.use is None else max(1, math.ceil(machine.use * machine.gpu_count - _ROUNDING))
+    if machine.use is None:
+        return None
+    if machine.machine_count > 1:
+        return machine.machine_count * machine.gpu_count
+    return max(1, math.ceil(machine.use * machine.gpu_count - _ROUNDING))
 
 
 def at_work(
@@ -144,7 +159,7 @@ def at_work(
     """Return the machines, each used for as much of its life as the jobs of a month take on it.
 
     4 jobs of 73 h are 4 x 73 / 730 = 40 % of all hours. Of independent jobs each has one card, so that on two
-    cards they are 20 %.
+    cards they are 20 %. 14 jobs are 140 %: two machines, each at work 70 %.
 
     Args:
         machines: At any utilization.
@@ -162,7 +177,8 @@ def at_work(
         at_once = 1 if request.one_job_over_all_gpus else machine.gpu_count
         use = request.jobs_per_month * job_hours / HOURS_PER_MONTH / at_once
         assumed = tuple(field for field in machine.assumed if field != "utilisation")
-        found.append(replace(machine, utilisation=Range.of(min(use, 1.0)), use=use, assumed=assumed))
+        busy = replace(machine, use=use, assumed=assumed)
+        found.append(replace(busy, utilisation=Range.of(use / busy.machine_count)))
     return found
 
 
@@ -184,9 +200,10 @@ def _purchase(row: RankedOffer, machine: Ownership, spec: GpuSpec | None) -> Pur
         gpu_key=machine.gpu_key,
         gpu_count=machine.gpu_count,
         condition=machine.condition,
-        cards_usd=machine.purchase_usd - machine.host_usd,
-        host_usd=machine.host_usd,
-        purchase_usd=machine.purchase_usd,
+        machine_count=machine.machine_count,
+        cards_usd=machine.in_all_usd - machine.host_usd * machine.machine_count,
+        host_usd=machine.host_usd * machine.machine_count,
+        purchase_usd=machine.in_all_usd,
         price_date=machine.price_date,
         source=machine.source,
         rank=row.rank,

@@ -77,8 +77,10 @@ def choice_of(
         source=source_of(offer),
         price_usd_per_hour=float(offer.price_usd_per_hour),
         price_label=_label(offer, machine),
-        purchase_usd=None if machine is None else machine.purchase_usd,
-        host_usd=None if machine is None else machine.host_usd,
+        machine_count=1 if machine is None else machine.machine_count,
+        purchase_usd=None if machine is None else machine.in_all_usd,
+        host_usd=None if machine is None else machine.host_usd * machine.machine_count,
+        assumed=() if machine is None else machine.assumed,
         price_note=offer.note if machine is None or machine.condition == "quoted" else machine.source,
         asks=asks.get((offer.gpu_key, offer.pricing)) if offer.kind == "marketplace" else None,
         regions=_regions(offer, (rows.offers[at] for at in same)),
@@ -133,6 +135,7 @@ def _label(offer: Offer, machine: Ownership | None) -> PriceLabel:
 _OF_CARDS: Mapping[str, PriceLabel] = {
     "new": "new",
     "used": "used",
+    "launch price": "launch price",
     "unstated": "unlabeled",
     "quoted": "quote",
 }
@@ -156,13 +159,14 @@ def _elsewhere(offer: Offer, rows: Rows, same: Iterable[int]) -> Iterator[Elsewh
         provider = rows.offers[at].provider
         if provider != offer.provider and best.setdefault(provider, at) == at and len(best) == MOST_ELSEWHERE:
             break
-    for each in rows.at(list(best.values())):
-        there = each.offer
+    for at in best.values():
+        there = rows.offers[at]
+        expected_usd_per_hour, cost_usd = rows.price_and_cost(at)
         yield Elsewhere(
             **{name: getattr(there, name) for name in _PLACE},
             price_usd_per_hour=float(there.price_usd_per_hour),
-            expected_usd_per_hour=each.expected_usd_per_hour,
-            cost_usd=each.cost_usd,
+            expected_usd_per_hour=expected_usd_per_hour,
+            cost_usd=cost_usd,
         )
 
 

@@ -62,7 +62,11 @@ def billed_hours(hours: Floats, granularity_hours: Floats) -> Floats:
 
 
 def job_cost(
-    billed: Floats, price_usd_per_hour: Floats, storage_usd_per_month: float, egress_usd: float, tax: float
+    billed: Floats,
+    price_usd_per_hour: Floats,
+    storage_usd_per_month: Figure,
+    egress_usd: Figure,
+    tax: float,
 ) -> Floats:
     """Return what a job costs: (billed x price + storage x billed / 730 + egress) x (1 + tax).
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from gpubench.measure.feeding import Consumption, Feeding, feeding
-from gpubench.measure.pipeline import PipelineReport, measure_pipeline
+from gpubench.measure.pipeline import CLIP_FRAMES, PipelineReport, measure_pipeline
 from gpubench.models import DeviceProfile
 from gpubench.options import check_fields
 from gpubench.predict.estimate import estimate
@@ -46,7 +46,8 @@ def feed(request: FeedRequest | None = None) -> FeedReport:
     device, remark = select_device(request.device)
     keys = tuple(require_spec(name).key for name in request.gpus) or _default_gpus(device)
     consumptions, refused = consumed_by(keys, request.results)
-    pipeline = measure_pipeline(device, workers=request.workers)
+    frames = CLIP_FRAMES if request.clips else 1
+    pipeline = measure_pipeline(device, workers=request.workers, frames=frames)
     return FeedReport(
         device=device.name or device.backend,
         remark=remark,

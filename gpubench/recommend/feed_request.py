@@ -20,5 +20,8 @@ class FeedRequest(msgspec.Struct, frozen=True, kw_only=True):
     workers: Annotated[
         int | None, Option("DataLoader workers.", least=1, metavar="N", default="one per CPU")
     ] = None
+    clips: Annotated[
+        bool, Option("Prepare video clips of 16 frames, each drawn for as one, instead of photographs.")
+    ] = False
     device: Device = "auto"
     results: Results = None

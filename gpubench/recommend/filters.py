@@ -15,6 +15,7 @@ from gpubench.errors import MisuseError
 from gpubench.labels import gpus_of, offer_name
 from gpubench.models import ExcludedOffer, GpuSpec, Offer, Pricing
 from gpubench.names import nearest, normalise
+from gpubench.offers.cards import card_prices
 from gpubench.offers.dates import price_age_days
 from gpubench.offers.listing import known_providers, known_regions
 from gpubench.offers.outliers import ADMITTED_BY, Market
@@ -32,8 +33,11 @@ NO_PRICE = "having no price"
 NO_FIGURE = "no reliable throughput estimate"
 FAR_BELOW = f"a price far below all others ({ADMITTED_BY} ranks it)"
 FAR_ABOVE = f"a price far above all others ({ADMITTED_BY} ranks it)"
-JOB_LIMITS = ("--deadline-hours", "--budget-usd")
-PURCHASE_LIMITS = ("--max-purchase-usd", "--psu-watts", "--slots", "--jobs-per-month")
+PURCHASE = "--max-purchase-usd"
+NEAREST_LAST = ("--deadline-hours", "--budget-usd", PURCHASE)
+"""Limits whose exclusions end with the offer that is nearest to them."""
+WITHOUT_A_FAN = "a card without a fan"
+HOST_LIMITS = ("--psu-watts", "--slots", WITHOUT_A_FAN)
 UNPRICED_KIND = "unpriced"
 
 
@@ -131,17 +135,22 @@ def nothing_left(total: int, fallen: Sequence[Exclusion]) -> MisuseError:
 
 
 def _fix(fallen: Sequence[Exclusion]) -> str:
+    last = fallen[-1] if fallen else None
+    if last is not None and last.option in NEAREST_LAST:
+        return f"the nearest, {_with_reason(last)}"
+    if of_hosts := [each for each in fallen if each.option in HOST_LIMITS]:
+        return f"among them, {_with_reason(of_hosts[-1])}"
     unpriced = [each.offer.instance for each in fallen if each.option == NO_PRICE]
     if unpriced:
         others = f" (or {listing(unpriced[1:], most=3)})" if len(unpriced) > 1 else ""
         return f"quote one with --own '{unpriced[0]}, PRICE USD'{others}"
-    last = fallen[-1] if fallen else None
-    if last is not None and last.option in {NO_FIGURE, *JOB_LIMITS, *PURCHASE_LIMITS}:
-        near = "the nearest" if last.option in JOB_LIMITS else "among them"
-        if last.option == NO_FIGURE:
-            last = _most_alike([each for each in fallen if each.option == NO_FIGURE])
-        return f"{near}, {gpus_of(last.offer)} at {offer_name(last.offer)}: {plain(last.reason)}"
+    if last is not None and last.option == NO_FIGURE:
+        return f"among them, {_with_reason(_most_alike([e for e in fallen if e.option == NO_FIGURE]))}"
     return "relax one of these"
+
+
+def _with_reason(fallen: Exclusion) -> str:
+    return f"{gpus_of(fallen.offer)} at {offer_name(fallen.offer)}: {plain(fallen.reason)}"
 
 
 def _most_alike(fallen: Sequence[Exclusion]) -> Exclusion:
@@ -257,9 +266,11 @@ def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
             near = ", ".join(nearest_keys(name)) or _near(name, keys)
             raise MisuseError(f"unknown GPU {plain(name)!r}; nearest known: {near}")
         if len(meant) > 1 and not meant & keys:
+            is_sold = any(each.gpu_key in meant for each in card_prices())
+            buy = "; --buy ranks what it costs to buy" if is_sold else ""
             raise MisuseError(
                 f"no offer has a GPU {plain(name)!r} ({listing(sorted(meant))}): name another one, "
-                "or give its price with --offers or --own"
+                f"or give its price with --offers or --own{buy}"
             )
         matched |= meant & keys or meant
     return frozenset(matched)

@@ -10,22 +10,27 @@ from typing import NamedTuple
 
 import msgspec
 
+from gpubench.errors import MisuseError
 from gpubench.models import (
     Estimate,
     Execution,
     GpuSpec,
     MemoryFit,
     ParallelMode,
+    Precision,
     Run,
     Status,
+    Verdict,
     WorkloadProfile,
 )
+from gpubench.precisions import AMP
 from gpubench.predict import memory
 from gpubench.predict.anchors import Reading, peaks_of
 from gpubench.predict.estimate import estimate, estimate_at_largest_batch
 from gpubench.predict.question import FITTED_VENDOR, Question, Refusal, question_of
 from gpubench.predict.scaling import scaling
 from gpubench.profile import profiles_of
+from gpubench.profile.allowance import card_of
 from gpubench.recommend import own_devices
 from gpubench.recommend.job import UsualJob, usual_job
 from gpubench.recommend.request import RankRequest
@@ -92,11 +97,16 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
 
     @cache
     def seen(name: str) -> _Seen:
-        return _Seen(measured, peaks_of(questions[name], runs.own, runs.reference))
+        return _Seen(measured, peaks_of(questions[name], runs.own))
+
+    known: dict[tuple[str, str, int], _Together] = {}
 
     def together(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> _Together:
-        question = msgspec.structs.replace(questions[name], batch_size=alone.case.batch_size)
-        return _together(question, spec, gpu_count, alone, seen(name))
+        asked = name, spec.key, gpu_count  # twice: for room, and for how well they scale
+        if asked not in known:
+            question = msgspec.structs.replace(questions[name], batch_size=alone.case.batch_size)
+            known[asked] = _together(question, spec, gpu_count, alone, seen(name))
+        return known[asked]
 
     def scaler(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> Efficiency:
         shared = together(name, spec, gpu_count, alone)
@@ -166,9 +176,13 @@ def _whole_on_each(
     if measured_efficiency(seen.measured, alone.case, spec.key, gpu_count):
         return _Together(mode)  # it ran there
     case = msgspec.structs.replace(alone.case, gpu_count=gpu_count, parallel_mode=mode)
-    fit = memory.fit_of(question, case, spec, seen.peaks)
-    if fit is None or fit.fits:
+    card = card_of(spec)
+    if card is None:
         return _Together(mode)
+    if card.verdict_of(memory.need_of(question, case, spec, seen.peaks).device) is Verdict.FITS:
+        return _Together(mode)  # as nearly every one does: how large a batch could be is asked of the rest
+    fit = memory.fit_of(question, case, spec, seen.peaks)
+    assert fit is not None  # the card's memory is known
     if alone.batch_choice == "largest" and 2 * fit.largest_batch >= case.batch_size:
         return _Together(mode)  # a job over several takes a somewhat smaller batch, at nearly the same rate
     where = f"{question.profile.name} at batch {case.batch_size:,} on each of {gpu_count} GPUs"
@@ -215,6 +229,13 @@ def mean_power_w(runs: Runs) -> dict[str, float]:
 
 
 def _question(request: RankRequest, profile: WorkloadProfile) -> Question:
+    """The question about one workload.
+
+    Raises:
+        MisuseError: If no GPU has the workload at the precision asked for.
+    """
+    if request.precision not in {None, AMP} and (reason := profile.why_not_at(Precision(request.precision))):
+        raise MisuseError(reason)
     return question_of(
         profile,
         request.precision,

@@ -14,14 +14,17 @@ import msgspec
 import numpy as np
 
 from gpubench.arrays import Indices
+from gpubench.errors import MisuseError
 from gpubench.labels import gpu_name
 from gpubench.models import BuyOrRent, Estimate, GpuSpec, Offer, RankedOffer, Ranking
 from gpubench.offers.moves import USUAL_DRIFT, asks_of
 from gpubench.offers.outliers import Market
 from gpubench.offers.table import OfferKey
+from gpubench.precisions import AMP, Precision
+from gpubench.predict.question import never_predicted
 from gpubench.recommend import limits, objective, prices
 from gpubench.recommend.break_even import against_rent
-from gpubench.recommend.buying import owned_rows, purchase_filters, purchases_of
+from gpubench.recommend.buying import owned_rows, purchase_filters, purchases_of, within_the_sum
 from gpubench.recommend.candidates import Candidates, candidates_of
 from gpubench.recommend.chances import chances_of
 from gpubench.recommend.decision import beside, decide
@@ -39,11 +42,13 @@ from gpubench.recommend.finding_out import finding_out
 from gpubench.recommend.gather import Evidence
 from gpubench.recommend.job import Work, work_of
 from gpubench.recommend.notes import (
+    assumed_of_owning,
     far_from_others,
     free_beside,
     how_to_measure,
     left_out_as_outliers,
     notes_of,
+    on_ages,
     on_expected_prices,
     on_feeding,
     on_owning,
@@ -63,7 +68,7 @@ from gpubench.recommend.verdict import (
     verdict,
 )
 from gpubench.recommend.words import gpus_needed
-from gpubench.units import plural
+from gpubench.units import plain, plural
 
 
 def judge(
@@ -110,18 +115,22 @@ def judge(
     speeds = combine(evidence.answers, request.mix, drawer or _draw(), request.draws, request.seed)
     runnable = _runnable(request, evidence, speeds, specs)
     kept, unknown = runnable(left.kept)
-    _require(kept, offers, [*left.fallen, *unknown])
+    kept, dear = within_the_sum(request, kept, machines)
+    if not kept:
+        _refuse_never_predicted(request, unknown)
+    _require(kept, offers, [*left.fallen, *unknown, *dear])
     work = work_of(request, speeds, evidence.usual_job, _unit(speeds))
     if work is None:
         request = msgspec.structs.replace(request, relative=True)
     pool_of = _pool(request, _Known(speeds, specs, evidence, market, work))
     pool, kept, missed = _within_limits(request, kept, pool_of)
-    fallen = [*left.fallen, *unknown, *missed]
+    fallen = [*left.fallen, *unknown, *dear, *missed]
     _require(kept, offers, fallen)
     order = objective.order(request, pool)
     chances = chances_of(request, pool, order)
     rows = Rows(request, pool, order, chances, market=market, possible=left.possible)
-    to_rent = [*kept, *runnable(left.possible)[0]] if owned else []
+    # Owned hardware is held against all that is for rent, so that its prices count too.
+    priced = pool_of(list(dict.fromkeys([*kept, *runnable(left.possible)[0]]))) if owned else pool
     to_buy = pool_of(runnable(left.sold)[0])
     decision = decide(
         request,
@@ -146,15 +155,16 @@ def judge(
         excluded=excluded(fallen),
         verdict="",
         decision=decision,
-        buy_or_rent=_beside_rent(request, rows, owned, pool_of, to_rent),
+        buy_or_rent=_beside_rent(request, rows, owned, priced),
         max_purchase_usd=request.max_purchase_usd,
         purchases=purchases_of(rows, owned, specs),
         notes=(
             *notes,
             *left_out_as_outliers(left.doubted_as_asked),
             *far_from_others(left.taken, kept),
-            *notes_of(request, pool, len(rows), today, prices_decide=prices_decide(decision)),
-            *on_expected_prices(market, pool),
+            *notes_of(request, pool, len(rows)),
+            *([] if prices_decide(decision) else on_ages(priced, today)),
+            *on_expected_prices(market, priced),
             *free_beside(request, offers, specs),
         ),
     )
@@ -179,14 +189,13 @@ def _beside_rent(
     request: RankRequest,
     rows: Rows,
     owned: Mapping[Offer, Ownership],
-    pool_of: Callable[[Sequence[Offer]], Candidates],
-    to_rent: Iterable[Offer],
+    priced: Candidates,
 ) -> tuple[BuyOrRent, ...]:
     """Return how owned hardware that is ranked compares with renting; nothing where none is owned."""
     if not owned:
         return ()
     ranked = {offer: owned[offer] for _, offer in owned_rows(rows) if offer in owned}
-    return against_rent(request, pool_of(list(dict.fromkeys(to_rent))), ranked)
+    return against_rent(request, priced, ranked)
 
 
 @dataclass(frozen=True)
@@ -270,6 +279,7 @@ def _said(
         notes=(
             *said.beside,
             *on_owning(request, ranking.decision),
+            *assumed_of_owning(ranking.decision),
             *on_the_price(ranking.decision),
             *on_feeding(ranking.decision),
             *how_to_measure(ranking.decision),
@@ -281,6 +291,18 @@ def _said(
 def _require(kept: Sequence[Offer], offers: Sequence[Offer], fallen: Sequence[Exclusion]) -> None:
     if not kept:
         raise nothing_left(len(offers), fallen)
+
+
+def _refuse_never_predicted(request: RankRequest, unknown: Iterable[Exclusion]) -> None:
+    if request.precision in {None, AMP}:
+        return
+    reason = never_predicted(Precision(request.precision))
+    if any(each.reason == reason for each in unknown):
+        names = " ".join(plain(name) for name in request.workload_names)
+        raise MisuseError(
+            f"{reason}; no stored run has it of a GPU among the offers: `gpubench run {names} "
+            f"--precision {request.precision}` on one, and rank again"
+        )
 
 
 def _believed(

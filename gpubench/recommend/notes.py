@@ -17,17 +17,13 @@ from gpubench.recommend.chances import IN_DETAIL
 from gpubench.recommend.filters import FAR_BELOW, Exclusion
 from gpubench.recommend.prices import Market
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.words import batches_of
+from gpubench.recommend.words import assumed_of, batches_of
 from gpubench.specs import load_specs
-from gpubench.units import count, format_number, format_percent, format_usd, plain
+from gpubench.units import count, format_number, format_percent, format_usd, listing, plain
 
 
-def notes_of(
-    request: RankRequest, pool: Candidates, total: int, today: date, *, prices_decide: bool
-) -> Iterator[str]:
-    """Yield the notes that apply to this ranking; where ``prices_decide`` the verdict tells their age."""
-    if not prices_decide:
-        yield from _on_ages(pool, today)
+def notes_of(request: RankRequest, pool: Candidates, total: int) -> Iterator[str]:
+    """Yield the notes that apply to this ranking, but for those on prices."""
     if request.reserved and not any(offer.pricing is Pricing.RESERVED for offer in pool.offers):
         yield (
             "No price left to rank is a commitment, so --reserved adds none; "
@@ -55,10 +51,10 @@ def how_to_measure(decision: Decision | None) -> Iterator[str]:
     """Yield the command and the minutes of the measurement that is worth more than it costs."""
     found = None if decision is None else decision.finding_out
     if found is not None and found.is_advised:
-        saved, paid = format_usd(found.saving_usd), format_usd(found.cost_usd)
+        net, paid = format_usd(found.net_usd), format_usd(found.cost_usd)
         yield (
             f"Measuring {gpu_name(found.gpu_key)} at {plain(found.provider, 40)} takes {found.minutes:g} "
-            f"minutes and about {paid}, and saves {saved} on this job on average: {found.command}"
+            f"minutes and about {paid}, and saves {net} net of that on this job on average: {found.command}"
         )
 
 
@@ -111,6 +107,13 @@ def on_owning(request: RankRequest, decision: Decision | None) -> Iterator[str]:
         f"{format_usd(choice.cost_usd)} rented, if it works {format_percent(request.utilization.likely)} of "
         f"all hours for {request.years:g} years: ${own.purchase_usd:,.0f} is paid first, so --buy ranks it."
     )
+
+
+def assumed_of_owning(decision: Decision | None) -> Iterator[str]:
+    """Yield what the cost of owning rests on where it stands beside rent, of what was not given."""
+    choice, own = (None, None) if decision is None else (decision.choice, decision.best_to_own)
+    if choice is not None and own is not None and choice.source != "own" and own.assumed:
+        yield f"Best to own assumes {listing(assumed_of([own]))}; within a range the likely value counts."
 
 
 def on_feeding(decision: Decision | None) -> Iterator[str]:
@@ -174,16 +177,27 @@ def far_from_others(taken: Sequence[tuple[Offer, str]], ranked: Iterable[Offer])
         )
 
 
-def _on_ages(pool: Candidates, today: date) -> Iterator[str]:
-    """Say once how many of the prices are old, and what reads new ones."""
-    dates = Counter(offer.price_date for offer in pool.offers if offer.pricing is not Pricing.OWNED)
-    ages = {day: age_days(day, today) for day in dates}
-    old = sum(many for day, many in dates.items() if ages[day] > STALE_AFTER_DAYS)
-    if old:
-        yield (
-            f"{old:,} of {count(dates.total(), 'price')} are over {STALE_AFTER_DAYS} days old, the oldest "
-            f"of {show_price_date(max(dates, key=ages.__getitem__))}: gpubench offers refresh reads today's."
-        )
+def on_ages(pool: Candidates, today: date) -> Iterator[str]:
+    """Say once how many of the prices are old, and what reads new ones: the command for those it reads."""
+    rented = [offer for offer in pool.offers if offer.pricing is not Pricing.OWNED]
+    ages = {day: age_days(day, today) for day in {offer.price_date for offer in rented}}
+    old = Counter(offer.provider for offer in rented if ages[offer.price_date] > STALE_AFTER_DAYS)
+    if not old:
+        return
+    # Only where a price is old: the sources take time to load.
+    from gpubench.offers.refresh import refreshed_providers
+
+    read = refreshed_providers() & old.keys()
+    others = [plain(name, 30) for name, _ in old.most_common() if name not in read]
+    how = [f"gpubench offers refresh reads today's of {listing(sorted(read), most=8)}"] if read else []
+    how += [f"those of {listing(others, most=3)} stand on {_PAGES[len(others) > 1]}"] if others else []
+    yield (
+        f"{old.total():,} of {count(len(rented), 'price')} are over {STALE_AFTER_DAYS} days old, the oldest "
+        f"of {show_price_date(max(ages, key=ages.__getitem__))}: {'; '.join(how)}."
+    )
+
+
+_PAGES = {False: "that provider's own page", True: "the providers' own pages"}
 
 
 def _on_workloads(request: RankRequest) -> Iterator[str]:
@@ -222,8 +236,9 @@ def _on_scaling(pool: Candidates) -> Iterator[str]:
     for basis in ("measured", "modelled"):
         found = [scaling.efficiency for scaling in pool.scalings if scaling.basis == basis]
         if found:
-            ends = f"{format_number(min(found), 2)} to {format_number(max(found), 2)}"
-            yield f"One job over several GPUs: scaling efficiency {basis}, {ends} for {len(found)} offers."
+            ends = " to ".join(dict.fromkeys(format_number(end, 2) for end in (min(found), max(found))))
+            many = count(len(found), "offer")
+            yield f"One job over several GPUs: scaling efficiency {basis}, {ends} for {many}."
 
 
 def _on_sharing(pool: Candidates) -> Iterator[str]:
@@ -253,7 +268,7 @@ def _on_payment(request: RankRequest, pool: Candidates) -> Iterator[str]:
     pricings = {offer.pricing for offer in pool.offers}
     if pool.work is not None and request.startup_minutes is None and pricings - {Pricing.OWNED}:
         minutes = request.rented_startup_minutes
-        yield f"What is rented is paid for {minutes:g} minutes before the first step: --startup-minutes."
+        yield f"Rent runs {minutes:g} minutes before the first step (assumed): --startup-minutes."
     if Pricing.SPOT in pricings and not request.spot_lost:
         yield "Spot prices rank as if no work were ever lost; --spot-lost says otherwise."
     elif Pricing.SPOT in pricings:

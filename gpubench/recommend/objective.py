@@ -210,9 +210,9 @@ def cost_of_billed(
         price = _beside(pool.price[rows], billed_hours)
     if not request.one_job_over_all_gpus:
         price = price / _beside(pool.count[rows], billed_hours)
-    return economics.job_cost(
-        billed_hours, price, request.storage_usd_per_month, request.egress_usd, request.tax
-    )
+    rented = _beside(np.where(pool.is_owned[rows], 0.0, 1.0), billed_hours)  # a disk of one's own is paid for
+    storage, egress = request.storage_usd_per_month * rented, request.egress_usd * rented
+    return np.asarray(economics.job_cost(billed_hours, price, storage, egress, request.tax))
 
 
 def cost_with_ends(

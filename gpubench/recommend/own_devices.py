@@ -51,7 +51,7 @@ def _distance(question: Question, case: Case) -> int | None:
         1,
         question.framework,
     )
-    if not same_work or not case.setup.keys() <= {"framework"}:
+    if not same_work or case.recipe != question.profile.recipe.at(case.precision):
         return None
     distance = 2 * (case.batch_size != question.batch) + (case.execution != question.execution)
     if question.precision == AMP:

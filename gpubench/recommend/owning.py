@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
@@ -28,6 +29,7 @@ QUOTED = "own"
 """The source of the buyer's own quote; else it is that of the dated price of a card."""
 
 _CENT = Decimal("0.0001")
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +39,12 @@ class Ownership:
     Attributes:
         purchase_usd: GPUs and the counted share of the host.
         host_usd: That share.
-        condition: Of the cards: new, used or unstated; quoted, where the price is the buyer's own.
+        condition: Of the cards: that of the dated price; quoted, where the price is the buyer's own.
         resale_usd: What they bring at the end.
         power_w: All GPUs at work; ``power_basis`` is measured, given or board power.
         host_w: The machine around them at work, where it is paid for; else none of it is counted.
         assumed: What was not given and holds a default, the limits of its host among it.
-        use: Share of all hours that the jobs of a month take, over 1 where they are too many; None without.
+        use: Share of all hours of one such machine that the jobs of a month take; None where none are told.
     """
 
     gpu_key: str
@@ -64,6 +66,16 @@ class Ownership:
     assumed: tuple[str, ...] = ()
     use: float | None = None
     host_w: float = 0.0
+
+    @property
+    def machine_count(self) -> int:
+        """How many such machines do the jobs of a month: 1.4 of the hours of one take two."""
+        return 1 if self.use is None else max(1, math.ceil(self.use - _ROUNDING))
+
+    @property
+    def in_all_usd(self) -> float:
+        """What all of them cost [USD]."""
+        return self.purchase_usd * self.machine_count
 
 
 class Hourly(NamedTuple):
@@ -142,7 +154,8 @@ def ownerships(
 ) -> list[Ownership]:
     """Return the hardware to weigh: the buyer's quotes, and with ``--buy`` every card with a dated price.
 
-    A quote for a GPU stands in place of those prices; a launch price is never taken. Under a limit of the
+    A quote for a GPU stands in place of those prices; a launch price is taken of a Jetson alone, and called
+    so. Under a limit of the
     purchase, or for so many jobs a month, one card and two of each are weighed, else as many as asked for.
 
     Args:
@@ -217,12 +230,13 @@ def _at_dated_prices(
     for each in card_prices():
         if each.gpu_key in quoted or each.gpu_key not in specs:
             continue
-        for count in _counts(request):
+        whole = is_a_computer(specs[each.gpu_key])
+        for count in (1,) if whole else _counts(request):
             owned = Owned(
                 gpu_key=each.gpu_key,
                 gpu_count=count,
                 purchase_usd=float(each.price_usd) * count,
-                assumed=ASSUMABLE,
+                assumed=tuple(field for field in ASSUMABLE if not (whole and field == "host_usd")),
             )
             yield _resolve(
                 owned,
@@ -232,6 +246,11 @@ def _at_dated_prices(
                 source=each.source,
                 condition=each.condition,
             )
+
+
+def is_a_computer(spec: GpuSpec | None) -> bool:
+    """Return whether what is sold is a computer, and no card for one: the developer kit of a Jetson."""
+    return spec is not None and spec.line == "Jetson"
 
 
 def _counts(request: RankRequest) -> tuple[int, ...]:
@@ -304,7 +323,8 @@ def _limits_assumed(
     if buys_a_host and request.slots is None:
         yield "slots"
     spec = find_spec(owned.gpu_key)
-    if (buys_a_host or request.slots is not None) and (spec is None or spec.slot_count is None):
+    in_slots = (buys_a_host or request.slots is not None) and not is_a_computer(spec)
+    if in_slots and (spec is None or spec.slot_count is None):
         yield "card_slots"
 
 

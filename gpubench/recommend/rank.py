@@ -72,7 +72,15 @@ def rank(request: RankRequest) -> Ranking:
 
     if request.jobs_per_month is not None:
         # How long a job takes says how much a machine works, and that what an hour of it costs.
-        first = answer(msgspec.structs.replace(request, limit=None, draws=1))
+        first = answer(
+            msgspec.structs.replace(
+                request,
+                limit=None,
+                draws=1,
+                max_purchase_usd=None,
+                rent_or_buy="buy" if request.buys else request.rent_or_buy,
+            )
+        )
         if first.decision is None or first.decision.job is None:
             raise MisuseError("--jobs-per-month needs a job, and there is none to assume here: add --samples")
         machines = at_work(machines, first.rows, request)

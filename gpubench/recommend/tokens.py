@@ -15,7 +15,7 @@ MILLION = 1e6
 
 
 class GenerationTimes(NamedTuple):
-    """Of one static batch, as predicted.
+    """Of one static batch, as predicted or measured.
 
     Attributes:
         first_token_s: From the prompts to their first ids.
@@ -27,10 +27,15 @@ class GenerationTimes(NamedTuple):
 
 
 def generation_times(estimate: Estimate) -> GenerationTimes | None:
-    """Return the times of a predicted generation; None of another estimate."""
+    """Return the times of a generation, None of another estimate; measured ones err as their whole does."""
     case, spec = estimate.case, load_specs().get(estimate.gpu_key)
     if case.new_tokens == 0:
         return None
+    if estimate.first_token_s is not None and estimate.per_token_s is not None:
+        return GenerationTimes(
+            first_token_s=_measured(estimate, estimate.first_token_s),
+            per_token_s=_measured(estimate, estimate.per_token_s),
+        )
     usual = load_profiles().get(case.workload)
     profile = None if usual is None else usual.at(case.recipe)
     if spec is None or profile is None or profile.decode is None:
@@ -50,6 +55,14 @@ def generation_times(estimate: Estimate) -> GenerationTimes | None:
             first(estimate.low, token.high),
         ),
         per_token_s=Interval(token.value, token.low, token.high),
+    )
+
+
+def _measured(estimate: Estimate, seconds: float) -> Interval:
+    """A time of a measured generation; its ends lie as far from it as those of the whole."""
+    ends = (estimate.high, estimate.low)
+    return Interval(
+        seconds, *(None if end is None else seconds * estimate.samples_per_s / end for end in ends)
     )
 
 

@@ -185,33 +185,54 @@ def _sureness(ranking: Ranking, total: int) -> str:
         return ""
     if total == 1:
         return "It is the only offer left."
-    return f"{SURENESS}: {sureness_words(ranking.sorted_by, decision.sureness)}."
+    return f"{SURENESS}: {how_sure(ranking.sorted_by, decision)}."
 
 
-def sureness_words(by: SortedBy, sure: Sureness) -> str:
-    """Return how sure a choice is: "41 % within 10 % of the cheapest, $3.12 above on average".
+def how_sure(by: SortedBy, decision: Decision) -> str:
+    """Return how sure the choice is: "41 % within 10 % of the cheapest, $3.12 above on average".
 
-    The second figure is the expected regret: how far the choice is from the best in hindsight.
+    Where others have the same GPU too, the chance of the GPU, which a table of one row a GPU shows, is larger
+    than that of the offer, and both are told: "RTX 3090 56 % the cheapest; this offer 30 % within 10 %, ...".
     """
+    sure, choice = decision.sureness, decision.choice
+    if sure is None:
+        return ""
+    if choice.p_best is None or choice.p_best_of_gpu is None or sure.p_best > CERTAIN:
+        return _sureness_words(by, sure)
+    if format_percent(choice.p_best) == format_percent(choice.p_best_of_gpu):
+        return _sureness_words(by, sure)
+    gpu = f"{gpu_name(choice.gpu_key)} {_probability(choice.p_best_of_gpu)} the {_BEST[by]}"
+    return f"{gpu}; this offer {_near(sure)}, {_regret(by, sure)}"
+
+
+def _sureness_words(by: SortedBy, sure: Sureness) -> str:
+    """Return the chance of coming near the best, and the expected regret: how far the choice is from it."""
     best = _BEST[by]
     if sure.p_best > CERTAIN:
         return f"{_probability(sure.p_best)} the {best}"
-    near = f"{_probability(sure.p_near_best)} within {format_percent(NEAR)} of the {best}"
+    return f"{_near(sure)} of the {best}, {_regret(by, sure)}"
+
+
+def _near(sure: Sureness) -> str:
+    return f"{_probability(sure.p_near_best)} within {format_percent(NEAR)}"
+
+
+def _regret(by: SortedBy, sure: Sureness) -> str:
     if sure.regret_usd is not None:
-        return f"{near}, {format_usd(sure.regret_usd)} above on average"
-    side = "above" if by == "time" else "below"
-    return f"{near}, {format_percent(sure.regret_share)} {side} on average"
+        return f"{format_usd(sure.regret_usd)} above on average"
+    share = format_percent(sure.regret_share)
+    return f"{share} above on average" if by == "time" else f"the best {share} above it on average"
 
 
 def sureness_note(ranking: Ranking) -> str:
-    """Return what the figures of ``sureness_words`` mean, and what they are under independent errors."""
+    """Return what the figures of ``how_sure`` mean, and what they are under independent errors."""
     decision = ranking.decision
     if decision is None or decision.sureness is None or decision.sureness.p_best > CERTAIN:
         return ""
     alone = decision.sureness_independent
     by = ranking.sorted_by
-    also = "" if alone is None else f" With independent errors: {sureness_words(by, alone)}."
-    return f"{SURENESS}: over joint draws of throughput and price, against the {_BEST[by]} of each.{also}"
+    also = "" if alone is None else f" With independent errors: {_sureness_words(by, alone)}."
+    return f"{SURENESS}: in joint draws of throughput and price, against the {_BEST[by]} of each draw.{also}"
 
 
 _BEST: dict[SortedBy, str] = {"cost": "cheapest", "time": "fastest", "value": "best", "throughput": "fastest"}
@@ -257,8 +278,8 @@ def _advice(ranking: Ranking) -> str:
     found = decision.finding_out
     if found is None or not found.is_advised:
         return ""
-    saved, paid = format_usd(found.saving_usd), format_usd(found.cost_usd)
-    return f"Measuring {gpu_name(found.gpu_key)} first saves {saved} on average for {paid}."
+    net, paid = format_usd(found.net_usd), format_usd(found.cost_usd)
+    return f"Measuring {gpu_name(found.gpu_key)} first saves {net} on average, net of its {paid}."
 
 
 def prices_decide(decision: Decision | None) -> bool:
@@ -274,9 +295,10 @@ def todays_price(choice: Choice) -> str:
     if choice.source == "own":
         return "ask a seller"
     # Only where a price is old: the sources take time to load.
-    from gpubench.offers.refresh import is_refreshed
+    from gpubench.offers.refresh import refreshed_providers
 
-    return "gpubench offers refresh" if is_refreshed(choice.provider) else "see the provider's page"
+    reads_it = choice.provider in refreshed_providers()
+    return "gpubench offers refresh" if reads_it else "see the provider's page"
 
 
 def _rivals(leading: Sequence[RankedOffer]) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from gpubench.models import BuyOrRent, Estimate, Pricing, Purchase
+from gpubench.models import BuyOrRent, Choice, Estimate, Pricing, Purchase
 from gpubench.recommend.buying import PSU_SHARE, UNKNOWN_SLOTS
 from gpubench.recommend.economics import HOURS_PER_MONTH, HOURS_PER_YEAR, useful_hours
 from gpubench.recommend.owning import HOST_W
@@ -46,7 +46,7 @@ _A_HOST = f"${DEFAULT_HOST.price_usd:,.0f} for the machine around the cards"
 _NO_HOST = "no host to pay for"
 
 
-def assumed_of(machines: Iterable[BuyOrRent | Purchase]) -> list[str]:
+def assumed_of(machines: Iterable[BuyOrRent | Purchase | Choice]) -> list[str]:
     """Say what was assumed of any of the machines, with its value; what was given is not among it."""
     found: dict[str, None] = {}
     for each in machines:

@@ -53,7 +53,7 @@ def _of_case(case: Case) -> Iterator[str]:
         yield f"batch {case.batch_size} on {case.gpu_count} GPUs"
     if case.node_count > case.gpu_count:
         yield f"{case.gpu_count} GPUs on {case.node_count} nodes"
-    for name in ("loss_chunks", "prompt_tokens", "new_tokens", "cache_tokens", "context_tokens"):
+    for name in ("loss_chunks", "prompt_tokens", "new_tokens", "cache_tokens", "context_tokens", "threads"):
         if (value := getattr(case, name)) > MAX_COUNT:
             yield f"{name} {value}"
 

@@ -43,6 +43,7 @@ CSV_COLUMNS = (
     "new_tokens",
     "cache_tokens",
     "context_tokens",
+    "threads",
     "status",
     "reason",
     "samples_per_s",
@@ -127,7 +128,9 @@ def embedded(data: ReportData, most_samples: int = MOST_SAMPLES) -> tuple[dict[s
         The document under ``data`` and the table under ``csv``; and the step of the thinning: each n-th
         sample stands, 1 is all of them.
     """
-    used = {id(result.run): result.run for result in (*data.everything, *data.failures)}.values()
+    on_threads = (pair.of for pair in data.thread_pairs)
+    results = (*data.everything, *on_threads, *data.failures)
+    used = {id(result.run): result.run for result in results}.values()
     total = sum(len(x.telemetry) for run in used for m in run.measurements for x in m.launches)
     step = max(1, -(-total // most_samples))
     runs = [run_document(run) for run in used]

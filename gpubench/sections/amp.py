@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpubench.blocks.block import Block
 from gpubench.blocks.charts import BLUE, GREEN, SLATE, Mark, Series, dots, two_lines
 from gpubench.blocks.parts import Charts, Figure, Paragraph, Table, number, table, text
-from gpubench.effects import Effect, Result, against_fp32, amp_effects, results_of
+from gpubench.effects import Effect, Result, against_fp32, amp_effects, on_all_threads, results_of
 from gpubench.findings import FindingKind
 from gpubench.interval import Interval, stacked
 from gpubench.models import Precision, Run, TaskKind
@@ -186,7 +186,7 @@ def _laid_out(precision: str, result: Result) -> str:
 
 def closing_sentence(run: Run) -> str | None:
     """What mixed precision gained on the heaviest workload: "amp-bf16 is 4.3x (4.2 to 4.4) fp32 on vgg16"."""
-    pairs = against_fp32(amp_effects(results_of(run)))
+    pairs = against_fp32(amp_effects(on_all_threads(results_of(run))))
     if not pairs:
         return None
     heaviest = max(pairs, key=lambda pair: (pair.of.measurement.flops_per_sample or 0.0, pair.value))

@@ -53,11 +53,17 @@ def _sentence(ranking: Ranking) -> str:
 
 
 def _words(each: Purchase) -> str:
-    one = f"${each.cards_usd / each.gpu_count:,.0f}{' each' if each.gpu_count > 1 else ''}"
+    cards = each.gpu_count * each.machine_count
+    one = f"${each.cards_usd / cards:,.0f}{' each' if cards > 1 else ''}"
     price = f"{_condition(each)}, {one}, {show_price_date(each.price_date)}"
-    cards = f"{gpus(each.gpu_key, each.gpu_count)} ({price})"
-    host = f" and ${each.host_usd:,.0f} for a host: ${each.purchase_usd:,.0f}" if each.host_usd else ""
-    return f"{cards}{host}{_work(each)}"
+    hosts = "a host" if each.machine_count == 1 else f"{each.machine_count} hosts"
+    host = f" and ${each.host_usd:,.0f} for {hosts}: ${each.purchase_usd:,.0f}" if each.host_usd else ""
+    return f"{_cards(each)} ({price}){host}{_work(each)}"
+
+
+def _cards(each: Purchase) -> str:
+    one = gpus(each.gpu_key, each.gpu_count)
+    return one if each.machine_count == 1 else f"{each.machine_count} machines of {one}"
 
 
 def _condition(each: Purchase) -> str:
@@ -73,10 +79,12 @@ def _work(each: Purchase) -> str:
 
 def _table(ranking: Ranking, found: Sequence[Purchase]) -> Table:
     has_job = any(each.hours is not None for each in found)
+    has_several = any(each.machine_count > 1 for each in found)
     has_month = any(each.cards_needed is not None for each in found)
     return table(
         "What the sum buys, best first",
         found,
+        *((number("Machines", _machines),) if has_several else ()),
         text("Cards", lambda each: gpus(each.gpu_key, each.gpu_count)),
         text("Condition", _condition),
         number("Cards cost", lambda each: format_usd(each.cards_usd), 3),
@@ -106,6 +114,10 @@ def _job(each: Purchase) -> str:
 
 def _at_work(each: Purchase) -> str:
     return format_percent(each.utilisation)
+
+
+def _machines(each: Purchase) -> str:
+    return str(each.machine_count)
 
 
 def _needed(each: Purchase) -> str:

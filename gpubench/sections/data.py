@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpubench import __version__
-from gpubench.effects import Result
+from gpubench.effects import Effect, Result, on_all_threads, results_of, thread_effects
 from gpubench.errors import GpuBenchError, MisuseError
 from gpubench.models import BuyOrRent, Case, DeviceProfile, GpuSpec, Ranking, Run, Status
 from gpubench.specs import load_specs
@@ -66,8 +66,18 @@ class ReportData:
 
     @cached_property
     def results(self) -> tuple[Result, ...]:
-        """The newest usable measurement of each case on this device."""
-        return newest(self.device_runs, usable=True)
+        """The newest usable measurement of each case on this device, a CPU with all its threads."""
+        return on_all_threads(newest(self.device_runs, usable=True))
+
+    @cached_property
+    def thread_pairs(self) -> tuple[Effect, ...]:
+        """Each case of the CPU beside the same on one of its threads, both of the newest run with both."""
+        found: dict[Case, Effect] = {}
+        cpu = next((device for device in self.devices if device.is_cpu), None)
+        for run in (run for run in self.runs if cpu is not None and same(run.device, cpu)):
+            for pair in thread_effects(results_of(run)):
+                found.setdefault(pair.of.case, pair)
+        return tuple(found.values())
 
     @cached_property
     def devices(self) -> tuple[DeviceProfile, ...]:
@@ -84,7 +94,9 @@ class ReportData:
         return tuple(
             result
             for device in self.devices
-            for result in newest((run for run in self.runs if same(run.device, device)), usable=True)
+            for result in on_all_threads(
+                newest((run for run in self.runs if same(run.device, device)), usable=True)
+            )
         )
 
     @cached_property

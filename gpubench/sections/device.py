@@ -172,7 +172,7 @@ def _gpu_rows(device: DeviceProfile, spec: GpuSpec | None) -> list[_Row]:
         ("PCI Express", _text(pcie), _generation(sheet.get("pcie_generation"))),
         ("NVLinks", format_whole(device.nvlink_count), format_si(sheet.get("nvlink_bytes_per_s"), "B/s")),
     ]
-    rows += [(f"Peak, {form.words}", UNKNOWN, format_si(sheet.get(form.peak), "FLOP/s")) for form in FORMATS]
+    rows += [(f"Peak, {form.words}", UNKNOWN, format_si(sheet.get(form.peak), form.unit)) for form in FORMATS]
     return rows
 
 

@@ -53,7 +53,7 @@ def _parts(data: ReportData, case: Case) -> Iterator[Part]:
     if not specs:
         return
     answer = answer_memory(question, specs, own=data.runs, fixes=False)
-    readings = peaks_of(question, data.runs, ())
+    readings = peaks_of(question, data.runs)
     spec = next((s for s in specs if (s.memory_type or "").startswith("GDDR")), specs[0])
     batches = _batches(case.batch_size)
     needs = [memory.need_of(question, _at(case, batch), spec, readings) for batch in batches]

@@ -23,7 +23,6 @@ from gpubench.findings import FindingKind
 from gpubench.interval import stacked
 from gpubench.labels import gpu_name, gpus_of, offer_name, price_of
 from gpubench.models import (
-    Elsewhere,
     ExcludedOffer,
     ParallelMode,
     Pricing,
@@ -39,8 +38,10 @@ from gpubench.recommend.words import batches_of, gpus_needed
 from gpubench.sections.data import ReportData
 from gpubench.sections.section import Section
 from gpubench.sections.verdict import (
+    MOST_ELSEWHERE,
     after_the_headline,
     beside_the_card,
+    elsewhere_words,
     gpus_and_where,
     winners_in_full,
 )
@@ -61,8 +62,6 @@ TABLE_ROWS = 325
 EXCLUDED_REASONS = 80
 NOTE_CHARACTERS = 80
 """Of the note on a price in its row; the winners below have it in full."""
-MOST_ELSEWHERE = 2
-"""Other providers named beside the best offer of a GPU; JSON has five."""
 
 _Facet: TypeAlias = Callable[[RankedOffer], str | float | None]
 
@@ -73,10 +72,11 @@ _TITLES: dict[SortedBy, str] = {
     "time": "Time of the job, ranked",
 }
 _P_OF_GPU = (
-    "an offer of this GPU is the best at the prices of today, which may have moved; all GPUs add up to 100 %"
+    "P(best) of GPU: any offer of this GPU, whoever's, is the best at the prices of today, which may have "
+    "moved; all GPUs add up to 100 %. How sure, above, is of the one offer named there"
 )
 _P_OF_OFFER = (
-    "this offer is the best at the prices of today, which may have moved; all offers add up to 100 %"
+    "P(best): this offer is the best at the prices of today, which may have moved; all offers add up to 100 %"
 )
 _LEGEND = {
     "(tie)": "statistically tied with the first row of the same rank",
@@ -142,7 +142,7 @@ def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
     legend += [note] if (note := sureness_note(ranking)) else []
     if any(row.p_best_independent is not None for row in rows):
         what = _P_OF_GPU if one_a_gpu else _P_OF_OFFER
-        legend.append(f"P(best): {what}. In brackets if the errors of all GPUs were independent.")
+        legend.append(f"{what}. In brackets if the errors of all GPUs were independent.")
     if any(row.estimate.case.new_tokens for row in rows):
         legend.append("Static batch: a server joins sequences as they come, and makes more tokens of a GPU.")
     if one_a_gpu and ranking.offer_count is not None:
@@ -221,7 +221,7 @@ def offers(
         text("Price and its date", lambda r: f"{price_of(r)}\n{price_date_words(r)}"),
         *([] if timed and ranking.by_reference else relative),
         *(job if timed else ()),
-        number("P(best)", _chance_of(chances), optional=2),
+        number("P(best)\nof GPU" if one_a_gpu else "P(best)", _chance_of(chances)),
         *_token_columns(rows),
         *([text("Also at", also_at(ranking), optional=3)] if one_a_gpu else []),
         *full,
@@ -347,16 +347,9 @@ def also_at(ranking: Ranking) -> Callable[[RankedOffer], str]:
     def of(row: RankedOffer) -> str:
         best = elsewhere.get((row.offer.gpu_key, row.offer.pricing is Pricing.OWNED))
         found = () if best is None else best.also_at[:MOST_ELSEWHERE]
-        return ", ".join(_there(each, row.offer.gpu_count) for each in found) or UNKNOWN
+        return ", ".join(elsewhere_words(each, row.offer.gpu_count) for each in found) or UNKNOWN
 
     return of
-
-
-def _there(each: Elsewhere, gpu_count: int) -> str:
-    so_many = "" if each.gpu_count == gpu_count else f" {each.gpu_count}x"
-    hourly = f"{format_usd(each.expected_usd_per_hour)}/h"
-    cost = hourly if each.cost_usd is None else format_usd(each.cost_usd)
-    return f"{plain(each.provider, 30)}{so_many} {cost}"
 
 
 def _remarks(row: RankedOffer) -> str:

@@ -13,6 +13,7 @@ from gpubench.models import (
     Change,
     Choice,
     Decision,
+    Elsewhere,
     ParallelMode,
     PriceLabel,
     Pricing,
@@ -26,8 +27,8 @@ from gpubench.recommend.verdict import (
     NO_GPU_NEEDED,
     SURENESS,
     caution,
+    how_sure,
     prices_decide,
-    sureness_words,
     todays_price,
     word_count,
 )
@@ -50,6 +51,9 @@ SENTENCES = re.compile(r"(?<=\.)\s+(?=[A-Z])")
 
 LEAST_OF_A_PURCHASE = 0.001
 """Share of what hardware costs; for a job that takes less of it, owning is not named on the card."""
+
+MOST_ELSEWHERE = 2
+"""Other providers named beside the best offer of a GPU; JSON has five."""
 
 MOST_REGIONS = 4
 """Regions of an offer that are named; JSON has them all."""
@@ -74,11 +78,13 @@ def _render(data: ReportData) -> Block:
     )
 
 
+OLD_PRICES = "Old prices"
+
 _OF_THE_CHOICE = ("By", "Job", SURENESS, "Runner-up")
 """Facts of the offer that the headline names, and of the one it is held against."""
 
 
-_FIRST_OF_ALL = ("By", "Job", SURENESS, CAUTION)
+_FIRST_OF_ALL = ("By", "Job", SURENESS, CAUTION, OLD_PRICES)
 """Facts that have room before any other."""
 
 _IN_FULL = ("Best cloud", "Best marketplace", "Or own")
@@ -151,7 +157,7 @@ def _facts(ranking: Ranking) -> Iterator[Fact]:
     about = [_basis(head), *_at_its_own_batch(head), _fits(choice)]
     yield Fact(term="Job", value=_job(ranking, decision), detail="; ".join(about))
     if decision.sureness is not None:
-        yield Fact(term=SURENESS, value=sureness_words(ranking.sorted_by, decision.sureness))
+        yield Fact(term=SURENESS, value=how_sure(ranking.sorted_by, decision))
     if decision.runner_up is not None:
         changes = [_change(each, own=choice.source == "own") for each in decision.changes[:1]]
         yield Fact(term="Runner-up", value=_rival(decision.runner_up), detail="".join(changes))
@@ -167,11 +173,12 @@ def _first(ranking: Ranking) -> Iterator[Fact]:
         yield Fact(term=CAUTION, value=sentence.removeprefix(f"{CAUTION}: "))
     elif decision is not None and prices_decide(decision):
         age = count(decision.choice.price_age_days or 0, "day")
-        yield Fact(term="Old prices", value=f"{age}: {todays_price(decision.choice)}")
+        yield Fact(term=OLD_PRICES, value=f"{age}: {todays_price(decision.choice)}")
     elif sentence and decision is not None and decision.finding_out is not None:
         found = decision.finding_out
-        saved, paid = format_usd(found.saving_usd), format_usd(found.cost_usd)
-        yield Fact(term="First", value=f"measure {gpu_name(found.gpu_key)}: saves {saved} for {paid}")
+        net, paid = format_usd(found.net_usd), format_usd(found.cost_usd)
+        value = f"measure {gpu_name(found.gpu_key)}: saves {net} net"
+        yield Fact(term="First", value=value, detail=f"costs {paid}")
 
 
 def _job(ranking: Ranking, decision: Decision) -> str:
@@ -259,17 +266,24 @@ def _rival(choice: Choice) -> str:
     if choice.source != "own" or choice.purchase_usd is None:
         return _beside(choice)
     cost = "" if choice.cost_usd is None else f", {format_usd(choice.cost_usd)}"
-    return f"{gpus(choice.gpu_key, choice.gpu_count)} for ${choice.purchase_usd:,.0f}{cost}"
+    return f"{_machines(choice)} for ${choice.purchase_usd:,.0f}{cost}"
 
 
 def gpus_and_where(choice: Choice) -> str:
     """Return what to get and from whom: "1x L4 at gcp", "2x RTX 5070 (used) with a host for $2,114"."""
-    return f"{gpus(choice.gpu_key, choice.gpu_count)} {_where(choice)}"
+    return f"{_machines(choice)} {_where(choice)}"
+
+
+def _machines(choice: Choice) -> str:
+    """What one machine has, and how many of them the jobs of a month take: "3 machines of 1x L4"."""
+    one = gpus(choice.gpu_key, choice.gpu_count)
+    return one if choice.machine_count == 1 else f"{choice.machine_count} machines of {one}"
 
 
 def _beside(choice: Choice) -> str:
     """What a winner is, where, and what the job costs there; all else stands below the table."""
-    name = gpu_name(choice.gpu_key) if choice.gpu_count == 1 else gpus(choice.gpu_key, choice.gpu_count)
+    alone = choice.gpu_count == choice.machine_count == 1
+    name = gpu_name(choice.gpu_key) if alone else _machines(choice)
     where = [] if choice.source == "own" else [plain(choice.provider, 30)]
     return ", ".join([name, *where, *([] if choice.cost_usd is None else [format_usd(choice.cost_usd)])])
 
@@ -277,7 +291,8 @@ def _beside(choice: Choice) -> str:
 def _paid(choice: Choice) -> str:
     """What hardware costs, cards and host apart: "$450 used and a host for $1,000"."""
     cards = (choice.purchase_usd or 0.0) - (choice.host_usd or 0.0)
-    host = f" and a host for ${choice.host_usd:,.0f}" if choice.host_usd else ""
+    hosts = "a host" if choice.machine_count == 1 else f"{choice.machine_count} hosts"
+    host = f" and {hosts} for ${choice.host_usd:,.0f}" if choice.host_usd else ""
     return f"${cards:,.0f} {_LABELS[choice.price_label]}{host}"
 
 
@@ -287,6 +302,7 @@ _LABELS: Mapping[PriceLabel, str] = {
     "quote": "as quoted",
     "new": "new",
     "used": "used",
+    "launch price": "at launch",
     "unlabeled": "new or used not stated",
 }
 
@@ -314,7 +330,7 @@ def winners_in_full(ranking: Ranking) -> Facts:
 
 def _in_full(choice: Choice) -> str:
     """One offer: where, its price with label and age, the job, memory, feed, and what to ask first."""
-    what = gpus(choice.gpu_key, choice.gpu_count)
+    what = _machines(choice)
     age = "" if not choice.price_age_days else f", {count(choice.price_age_days, 'day')} old"
     dated = f"{plain(choice.price_date, 20)}{age}"
     if choice.source == "own":
@@ -343,11 +359,14 @@ def _feed(choice: Choice) -> list[str]:
 
 
 def _to_know(choice: Choice) -> Iterator[str]:
-    """Yield where it is to be had, what the others ask, and what a new account lacks."""
+    """Yield where it is to be had, there and elsewhere, what the others ask, and what a new account lacks."""
     if choice.regions:
         more = len(choice.regions) - MOST_REGIONS
         first = [plain(each, 30) for each in choice.regions[:MOST_REGIONS]]
         yield f"in {listing(first) if more <= 0 else ', '.join([*first, f'{more} more'])}"
+    if choice.also_at:
+        there = [elsewhere_words(each, choice.gpu_count) for each in choice.also_at[:MOST_ELSEWHERE]]
+        yield f"also at {listing(there)}"
     asks = choice.asks
     if asks is not None and asks.ask_count > 1:
         middle = format_usd(asks.median_usd_per_hour * choice.gpu_count)
@@ -358,6 +377,14 @@ def _to_know(choice: Choice) -> Iterator[str]:
         yield f"price: {plain(choice.price_note, 120)}"
     if choice.in_stock is not None:
         yield f"{'in stock' if choice.in_stock else 'not seen in stock'} on {choice.stock_date}"
+
+
+def elsewhere_words(each: Elsewhere, gpu_count: int) -> str:
+    """Return another provider of the same GPU, and what the job costs there: "aws 8x $12.00"."""
+    so_many = "" if each.gpu_count == gpu_count else f" {each.gpu_count}x"
+    hourly = f"{format_usd(each.expected_usd_per_hour)}/h"
+    cost = hourly if each.cost_usd is None else format_usd(each.cost_usd)
+    return f"{plain(each.provider, 30)}{so_many} {cost}"
 
 
 def _where(choice: Choice) -> str:
@@ -373,7 +400,7 @@ def _where(choice: Choice) -> str:
 
 def _as_sold(choice: Choice) -> str:
     """New or used, and whether a host comes with it: "(used) with a host "."""
-    label = f"({choice.price_label}) " if choice.price_label in {"new", "used"} else ""
+    label = f"({choice.price_label}) " if choice.price_label in {"new", "used", "launch price"} else ""
     return f"{label}{'with a host ' if choice.host_usd else ''}"
 
 

@@ -27,8 +27,8 @@ from gpubench.models import (
     TaskKind,
     WorkloadProfile,
 )
-from gpubench.profile import load_profiles, profile_workload
-from gpubench.profile.trace import trace_workload
+from gpubench.profile import load_profiles
+from gpubench.profile.trace import profile_workload, trace_workload
 from gpubench.workload import Task, Workload, seeded
 
 
@@ -744,6 +744,35 @@ class TestAugment(WorkloadContract):
         assert not torch.equal(one, two)
 
 
+class TestAugmentVideo(TestAugment):
+    """The same over clips: what differs is that all frames of one are drawn for alike."""
+
+    name = "augment_video"
+    shape = (16, 3, 256, 340)
+    batches = (4, 16)
+
+    def test_a_full_size_step_runs_on_the_cpu(self) -> None:
+        task = self.workload.build(1, 0)
+        with torch.inference_mode():
+            assert task.model(task.batches[0][0]).shape == (1, 16, 3, 224, 224)
+
+    def test_images_come_out_in_size_and_near_zero(self) -> None:
+        task = self.tiny(3)
+        with torch.inference_mode(), seeded(0):
+            out = task.model(task.batches[0][0])
+        assert out.shape == (3, 4, 3, 16, 16)
+        assert out.abs().max() <= 2.5
+
+    def test_each_image_is_drawn_for_apart(self) -> None:
+        """Each clip is, and its frames are not: four equal frames stay equal."""
+        task = self.tiny(2)
+        twice = task.batches[0][0][:1, :1].repeat(2, 4, 1, 1, 1)
+        with torch.inference_mode(), seeded(0):
+            one, two = task.model(twice)
+        assert not torch.equal(one, two)
+        assert torch.allclose(one, one[:1].expand_as(one), atol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["vgg16", "resnet50"])
 def test_torchvision_agrees_on_every_parameter(name: str) -> None:
     models = pytest.importorskip("torchvision.models", exc_type=ImportError)
@@ -769,7 +798,8 @@ def _bytes(profile: WorkloadProfile) -> tuple[float, float]:
 
 
 def _contracts() -> dict[str, type[WorkloadContract]]:
-    kinds = (*WorkloadContract.__subclasses__(), *LlamaContract.__subclasses__())
+    bases = (WorkloadContract, LlamaContract, TestAugment)
+    kinds = [kind for base in bases for kind in base.__subclasses__()]
     return {c.name: c for c in kinds if hasattr(c, "name")}
 
 

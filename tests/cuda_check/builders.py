@@ -56,6 +56,7 @@ ERRORS = {
     Precision.AMP_BF16: 3e-3,
     Precision.BF16: 3e-3,
     Precision.FP8: 4e-2,
+    Precision.INT8: 1e-2,
 }
 
 

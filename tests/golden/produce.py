@@ -233,7 +233,7 @@ def visible_text(page: str) -> str:
 _NUMBER = re.compile(
     r"\d{4}-\d\d(?:-\d\d)?"  # a date
     r"|(?<![\w.])[-+]?\d(?:[\d,]*\d)?(?:\.\d+)?(?:e[-+]?\d+)?"
-    r"(?: ?(?:%|[kMGTP](?!\w)|million|[kMGTPmµn]?(?:i?B|FLOP|W|Wh|J|Hz|s)(?:/\w+)?(?!\w)))?"
+    r"(?: ?(?:%|[kMGTP](?!\w)|million|[kMGTPmµn]?(?:i?B|FLOP|OP|W|Wh|J|Hz|s)(?:/\w+)?(?!\w)))?"
 )
 
 

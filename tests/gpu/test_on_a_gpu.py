@@ -83,18 +83,50 @@ def test_products_in_fp8_are_faster_than_in_bf16_where_the_card_has_them(gpu):
     assert not has or found["fp8"] > 1.3 * found["bf16"]
 
 
-def test_a_language_model_trains_in_fp8_or_is_refused_with_the_reason(gpu):
-    request = RunRequest(workloads=("llama_1b",), precisions=("bf16", "fp8"), batch_size=4, budget="quick")
-    made = plan(request, gpu, load_profiles())
-    found = {(m.case.precision, m.case.execution): m for m in Launcher(made, gpu).run()}
-    for (precision, execution), m in found.items():
+@pytest.mark.parametrize(("gpus", "jobs"), [(1, "ddp"), (2, "ddp"), (2, "fsdp")])
+def test_a_language_model_trains_in_fp8_or_is_refused_with_the_reason(gpu, gpus, jobs):
+    """Alone eagerly and as a graph; in a job eagerly, whole on each GPU and shared out."""
+    pytest.importorskip("torchao", exc_type=ImportError)
+    try:
+        peers = select_peers(gpu, gpus) if gpus > 1 else ()
+    except GpuBenchError as error:
+        pytest.skip(str(error))
+    request = RunRequest(
+        workloads=("llama_1b",),
+        precisions=("bf16", "fp8"),
+        batch_size=4,
+        budget="quick",
+        gpus=gpus,
+        jobs=jobs,
+    )
+    made = plan(request, gpu, load_profiles(), peers)
+    found = {(m.case.precision, m.case.execution, m.case.gpu_count): m for m in Launcher(made, gpu).run()}
+    for key, m in found.items():
         rate = "" if m.samples_per_s is None else f"{2048 * m.samples_per_s:,.0f} tokens/s, {m.mfu:.0%} MFU"
-        print(precision, execution, m.status, m.reason, rate, m.findings)
+        print(*key, m.status, m.reason, rate, m.findings)
     has = gpu.compute_capability >= (8, 9)
-    for m in (m for (precision, _), m in found.items() if precision is Precision.FP8):
+    in_fp8 = [m for (precision, *_), m in found.items() if precision is Precision.FP8]
+    assert gpus in {m.case.gpu_count for m in in_fp8}
+    for m in in_fp8:
         assert m.status is (Status.OK if has else Status.UNSUPPORTED), m.reason
         assert has or "8.9" in m.reason
         assert FindingKind.LOSS_NOT_FINITE not in {f.kind for f in m.findings}
+
+
+def test_an_encoder_infers_in_int8_and_states_its_error_or_is_refused_with_the_reason(gpu):
+    pytest.importorskip("torchao", exc_type=ImportError)
+    request = RunRequest(
+        workloads=("bert_base",), precisions=("bf16", "int8"), executions=("eager", "compile"), task="infer",
+        batch_size=32, budget="quick", micro="none",
+    )  # fmt: skip
+    made = plan(request, gpu, load_profiles())
+    found = {(m.case.precision, m.case.execution): m for m in Launcher(made, gpu).run()}
+    for (precision, execution), m in found.items():
+        print(precision, execution, m.status, m.reason, m.samples_per_s, m.output_error)
+    has = gpu.compute_capability >= (8, 0)
+    for m in (m for (precision, _), m in found.items() if precision is Precision.INT8):
+        assert m.status is (Status.OK if has else Status.UNSUPPORTED), m.reason
+        assert not has or 0 < m.output_error < 0.1
 
 
 def test_a_small_batch_is_bound_by_the_host_and_a_graph_frees_it(gpu):

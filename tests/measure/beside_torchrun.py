@@ -5,6 +5,9 @@
 A script and no test: what it prints is as sure as the machine is quiet. Both sides live at once and only one
 runs: the other's processes are stopped (SIGSTOP). They take turns of a second in the order ABBA, so that whatever
 else loads the machine hits both alike; of each turn the median block counts, of the pairs of turns the ratio.
+
+Beside it stands the same ratio of processor time a step, of both ranks of a side: on a machine with more to do
+than it has cores a step waits mostly for its turn, and what its processes compute is still told apart.
 """
 
 from __future__ import annotations
@@ -84,6 +87,7 @@ class Side:
         self._processes = processes
         self.blocks: list[float] = []
         self.steps = 1
+        self.cpu_s: list[float] = []
 
     def signal(self, number: signal.Signals) -> None:
         for process in self._processes():
@@ -92,12 +96,20 @@ class Side:
 
     def turn(self) -> float | None:
         """Let it run for a turn; the median block of it, None where it told of too few."""
-        before = len(self.blocks)
+        before, spent_s = len(self.blocks), self._spent_s()
         self.signal(signal.SIGCONT)
         time.sleep(TURN_S)
         self.signal(signal.SIGSTOP)
         told = self.blocks[before + 1 :]
-        return median(told) if len(told) > 2 else None
+        if len(told) <= 2:
+            return None
+        self.cpu_s.append((self._spent_s() - spent_s) / ((len(self.blocks) - before) * self.steps))
+        return median(told)
+
+    def _spent_s(self) -> float:
+        """Processor time of its ranks so far; what a turn cuts off in a block, the next one finishes."""
+        ranks = (process for process in self._processes() if not process.children())
+        return sum(sum(rank.cpu_times()[:2]) for rank in ranks)
 
 
 def torchrun(folder: Path, steps: int) -> tuple[Side, subprocess.Popen[str]]:
@@ -120,6 +132,7 @@ def torchrun(folder: Path, steps: int) -> tuple[Side, subprocess.Popen[str]]:
     )
     top = psutil.Process(process.pid)
     side = Side(lambda: [top, *top.children(recursive=True)])
+    side.steps = steps
 
     def read() -> None:
         assert process.stdout is not None
@@ -191,12 +204,13 @@ def main(windows: int) -> None:
         try:
             wait_for(theirs)
             theirs.signal(signal.SIGSTOP)
-            ratios, steps = [], []
+            ratios, cpu_ratios, steps = [], [], []
             for number in range(windows):
                 order = [ours, theirs] if number % 2 == 0 else [theirs, ours]
                 turns = {side: side.turn() for side in order}
                 if all(turns.values()):
                     ratios.append(turns[ours] / turns[theirs])
+                    cpu_ratios.append(ours.cpu_s[-1] / theirs.cpu_s[-1])
                     steps.append(turns[theirs])
         finally:
             for side in (theirs, ours):
@@ -204,14 +218,18 @@ def main(windows: int) -> None:
             abort()
             process.terminate()
             process.wait(30)
+    print(
+        f"{len(ratios)} pairs of turns, {ours.steps} steps a block, plain step {median(steps) * 1e3:.2f} ms: harness over torchrun"
+    )
+    for what, each in (("time", ratios), ("processor time", cpu_ratios)):
+        print(f"{what}: median {median(each):.4f}, mean {in_words(each)}")
+
+
+def in_words(ratios: list[float]) -> str:
+    """Return the mean of paired ratios with its 95 % interval."""
     logs = [math.log(ratio) for ratio in ratios]
     half, mean = 1.96 * stdev(logs) / math.sqrt(len(logs)), math.exp(fmean(logs))
-    print(
-        f"{len(ratios)} pairs of turns, {ours.steps} steps a block, plain step {median(steps) * 1e3:.2f} ms: harness over torchrun median"
-    )
-    print(
-        f"{median(ratios):.4f}, mean {mean:.4f} ({mean * math.exp(-half):.4f} to {mean * math.exp(half):.4f})"
-    )
+    return f"{mean:.4f} ({mean * math.exp(-half):.4f} to {mean * math.exp(half):.4f})"
 
 
 if __name__ == "__main__":

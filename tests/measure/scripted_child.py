@@ -2,7 +2,7 @@
 
 ``GPUBENCH_SCRIPT`` holds a JSON object: ``step_s`` (case label: seconds a step), ``micro`` (a list of results),
 ``by_hand`` (case label: ratio), ``fail`` (case label: reason), ``die`` (labels at which the process ends),
-``torch`` (its version), ``pause_s`` (how long a case takes), ``folder`` (where a file named as each case begun is
+``torch`` (its version), ``threads`` (in place of those it was told), ``pause_s`` (how long a case takes), ``folder`` (where a file named as each case begun is
 made, and where the case waits while ``wait-NAME`` exists).
 """
 
@@ -49,7 +49,9 @@ def case_done(order: messages.MeasureCase) -> list[messages.Report]:
 def answers(command: messages.Command) -> list[messages.Report]:
     match command:
         case messages.Setup():
-            return [messages.Phase(name="import"), messages.Ready(torch=SCRIPT.get("torch", "2.11"))]
+            threads = SCRIPT.get("threads") or int(os.environ.get("OMP_NUM_THREADS", "4"))
+            ready = messages.Ready(torch=SCRIPT.get("torch", "2.11"), cpu_threads=threads)
+            return [messages.Phase(name="import"), ready]
         case messages.MeasureMicro(strict=strict):
             found = msgspec.convert(SCRIPT.get("micro", []), tuple[MicroResult, ...])
             mine = [messages.MicroDone(result=r) for r in found if (r.precision == "fp32") == strict]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -18,6 +20,12 @@ CPU = torch.device("cpu")
 ERROR = Precision.FP8.facts.product_error
 
 pytestmark = pytest.mark.skipif(float8.why_not_here(CPU) is not None, reason="torch has no FP8 products here")
+
+
+@pytest.fixture
+def torchao():
+    """What computes the layers, for the tests that need it."""
+    return pytest.importorskip("torchao", exc_type=ImportError)
 
 
 def relative(found: torch.Tensor, exact: torch.Tensor) -> float:
@@ -41,7 +49,7 @@ class Block(nn.Module):
 
 @pytest.mark.parametrize("rows", [32, 5])
 @pytest.mark.parametrize("bias", [False, True])
-def test_a_layer_and_both_its_gradients_err_as_much_as_the_table_says_and_no_more(rows, bias):
+def test_a_layer_and_both_its_gradients_err_as_much_as_the_table_says_and_no_more(torchao, rows, bias):
     torch.manual_seed(0)
     layer = narrow_layer(bias=bias)
     x = torch.randn(2, rows, 64, dtype=torch.bfloat16, requires_grad=True)
@@ -63,7 +71,7 @@ def test_a_layer_and_both_its_gradients_err_as_much_as_the_table_says_and_no_mor
         assert relative(layer.bias.grad, exact.bias.grad) < 1e-2
 
 
-def test_large_and_small_numbers_are_scaled_into_reach():
+def test_large_and_small_numbers_are_scaled_into_reach(torchao):
     torch.manual_seed(0)
     layer = narrow_layer()
     for size in (1e-6, 1.0, 1e6):
@@ -76,7 +84,7 @@ def test_large_and_small_numbers_are_scaled_into_reach():
 
 
 @pytest.mark.parametrize("checkpointing", [Checkpointing.NONE, Checkpointing.SELECTIVE, Checkpointing.FULL])
-def test_a_small_language_model_learns_in_fp8_as_in_bf16(checkpointing):
+def test_a_small_language_model_learns_in_fp8_as_in_bf16(torchao, checkpointing):
     losses = {p: trained(p, checkpointing) for p in (Precision.BF16, Precision.FP8)}
     first = {p: each[0] for p, each in losses.items()}
     assert first[Precision.FP8] == pytest.approx(first[Precision.BF16], rel=Precision.FP8.facts.loss_error)
@@ -104,6 +112,12 @@ def trained(precision: Precision, checkpointing: Checkpointing, steps: int = 12)
     task = build(2, 0, recipe=case.recipe)
     work = move(task, case, CPU)
     return [float(work.step(0)) for _ in range(steps)]
+
+
+def test_without_torchao_the_case_is_refused_with_the_line_that_installs_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchao.float8", None)
+    with pytest.raises(NotQuantizedError, match=r"fp8 need torchao.*pip install 'gpubench\[quantized\]'"):
+        narrow_layer()
 
 
 def test_a_model_without_blocks_is_refused_where_it_is_built_and_where_it_is_planned():

@@ -47,6 +47,18 @@ def test_ten_steps_of_two_processes_are_those_of_one_on_the_joined_batch(togethe
         assert max(map(_distance, found[f"{mode} {optimizer}"], alone)) < TOLERANCE[optimizer]
 
 
+@pytest.mark.parametrize("mode", two_ranks.MODES)
+def test_two_processes_train_in_fp8_what_one_does_but_for_its_rounding(together, mode):
+    """Each process scales its own half of the batch, so that the sums are not those of one to the digit."""
+    pytest.importorskip("torchao", exc_type=ImportError)
+    alone = two_ranks.trained(0, 1, ParallelMode.SINGLE, two_ranks.EIGHT_BITS)
+    untrained = two_ranks.net(seed=0)
+    moved = max(map(_distance, alone, (p.flatten().tolist() for p in untrained.parameters())))
+    first, second = (found[f"{mode} {two_ranks.EIGHT_BITS}"] for found in together)
+    assert first == second
+    assert max(map(_distance, first, alone)) < 0.1 * moved
+
+
 def _distance(one: list[float], other: list[float]) -> float:
     return max(abs(a - b) for a, b in zip(one, other, strict=True))
 

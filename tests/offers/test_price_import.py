@@ -61,7 +61,7 @@ CATALOGUE = Path(__file__).parent / "answers" / "skypilot"
                 ("1H100.80S.32V", "nvidia-h100-sxm-80gb", 1, "on_demand"): 2.29,
                 ("1H100.80S.32V", "nvidia-h100-sxm-80gb", 1, "spot"): 0.8015,
                 ("4A100.88V", "nvidia-a100-sxm-80gb", 4, "on_demand"): 5.16,
-                ("1V100.6V", "nvidia-tesla-v100-sxm2-16gb", 1, "on_demand"): 0.1381,
+                ("1V100.6V", "nvidia-v100-unstated-16gb", 1, "on_demand"): 0.1381,
                 ("2RTX6000ADA.20V", "nvidia-rtx-6000-ada-48gb", 2, "on_demand"): 1.652,
             },
         ),
@@ -82,7 +82,7 @@ CATALOGUE = Path(__file__).parent / "answers" / "skypilot"
             "lambda",
             "vm",
             {
-                ("gpu_8x_v100_n", "nvidia-tesla-v100-sxm2-16gb", 8, "on_demand"): 6.32,
+                ("gpu_8x_v100_n", "nvidia-v100-unstated-16gb", 8, "on_demand"): 6.32,
                 ("gpu_2x_a6000", "nvidia-rtx-a6000-48gb", 2, "on_demand"): 2.18,
             },
         ),

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from statistics import median
 
 import msgspec
 import numpy as np
@@ -36,9 +37,10 @@ from gpubench.predict.estimate import estimate
 from gpubench.predict.explain import reasons
 from gpubench.predict.memory import need_of, scale_of
 from gpubench.predict.question import Question, Refusal, case_for
-from gpubench.profile import load_profiles
+from gpubench.profile import load_profiles, profile_of
 from gpubench.readings import h200_readings
-from gpubench.specs import load_specs
+from gpubench.record.store import reference_runs
+from gpubench.specs import load_specs, require_spec
 from gpubench.units import GIB
 from predict.profiles import published
 from predict.runs import run_of
@@ -103,6 +105,7 @@ def test_own_measurements_come_before_reference_ones_and_both_before_predictions
     answer = ask(vgg16, T4, reference=[shipped])[T4]
     assert (answer.basis, answer.evidence) == ("reference", ("shipped",))
     assert ask(vgg16, T4)[T4].basis == "predicted"
+    assert answer.high / answer.samples_per_s > 1.05, "it was read on another card, in another host"
 
 
 def test_a_measurement_on_a_gpu_moves_every_prediction_in_proportion(vgg16):
@@ -208,6 +211,39 @@ def test_refusals_say_why(key, precision, reason):
     assert reason in answer.reason
 
 
+def test_a_language_model_that_was_measured_is_answered_by_that_and_starts_the_prediction_of_others():
+    question = Question(profile=profile_of("llama_1b"), precision=Precision.BF16, batch_size=4)
+    mine = case_for(question, require_spec(H100))
+    assert mine.recipe == question.profile.recipe
+    found = ask(question, H100, H200, own=[run_of(H100, (mine, 20.0))])
+    assert (found[H100].basis, found[H100].samples_per_s) == ("measured", pytest.approx(20, rel=1e-3))
+    assert (found[H200].basis, found[H200].anchored) == ("predicted", True)
+    other = msgspec.structs.replace(mine, checkpointing=Checkpointing.FULL)
+    found = ask(question, H100, own=[run_of(H100, (other, 20.0))])
+    assert (found[H100].basis, found[H100].anchored) == ("predicted", False)
+
+
+def test_fp8_has_a_figure_where_it_was_measured_and_nowhere_else():
+    question = Question(profile=profile_of("llama_1b"), precision=Precision.FP8, batch_size=4)
+    mine = case_for(question, require_spec(H100))
+    found = ask(question, H100, H200, own=[run_of(H100, (mine, 20.0))])
+    assert found[H100].basis == "measured"
+    assert "fp8 is measured, never predicted" in found[H200].reason
+
+
+def test_a_measured_generation_brings_its_own_times_and_starts_no_other():
+    question = Question(
+        profile=profile_of("llama_8b"), precision=Precision.BF16, batch_size=8, task=TaskKind.INFER
+    )
+    mine = case_for(question, require_spec(H100))
+    run = run_of(H100, (mine, 4.0), first_token_s=(0.1,) * 50, per_token_s=(0.015,) * 50)
+    found = ask(question, H100, H200, own=[run])
+    assert found[H100].basis == "measured"
+    assert (found[H100].first_token_s, found[H100].per_token_s) == (0.1, 0.015)
+    assert (found[H200].anchored, found[H200].per_token_s) == (False, None)
+    assert found[H200] == ask(question, H200)[H200]
+
+
 def test_the_largest_batch_that_is_named_does_fit():
     key = "nvidia-geforce-rtx-2060-6gb"
     profile = published("vgg16")
@@ -232,7 +268,7 @@ def test_a_peak_measured_on_several_gpus_is_that_of_several_and_not_of_one(vgg16
         for mode in (ParallelMode.DDP, ParallelMode.FSDP)
     }
     run = run_of(H100, (several[ParallelMode.DDP], 5000.0), peak_memory_bytes=9 * GIB)
-    peaks = peaks_of(vgg16, [run], [])
+    peaks = peaks_of(vgg16, [run])
     assert readings_of(vgg16, [run], []) == readings_of(vgg16, [], []), "it is the speed of another case"
     needs = {mode: need_of(vgg16, case, spec, peaks) for mode, case in several.items()}
     assert needs[ParallelMode.DDP].basis is MemoryBasis.MEASURED
@@ -248,7 +284,7 @@ def test_a_peak_measured_by_a_recipe_replaces_the_model_of_that_recipe():
     question = Question(profile=load_profiles()["llama_8b_lora"], precision=Precision.BF16)
     case = case_on(question, H100)
     run = run_of(H100, (case, 2.0), peak_memory_bytes=21 * GIB)
-    found = need_of(question, case, load_specs()[H100], peaks_of(question, [run], []))
+    found = need_of(question, case, load_specs()[H100], peaks_of(question, [run]))
     assert (found.basis, found.allocated.value) == (MemoryBasis.MEASURED, 21 * GIB)
 
 
@@ -367,6 +403,15 @@ def test_a_user_without_a_gpu_starts_from_the_shipped_readings():
     assert answers[H100].anchored
     assert answers[H100].evidence == ("hand-written loop on NVIDIA H200, 2026-11-20",)
     assert (answers[H100].high / answers[H100].low) ** 0.5 < 1.4
+
+
+@pytest.mark.parametrize("name", ["vgg16", "resnet50", "lstm_large", "bert_base", "transformer", "vit_b16"])
+def test_a_large_workload_that_was_read_somewhere_is_known_within_a_factor_of_1_4(name):
+    nvidia = [spec for spec in load_specs().values() if spec.vendor == "NVIDIA" and not spec.variants]
+    answers = estimate(Question(profile=load_profiles()[name]), nvidia, reference=reference_runs()).values()
+    told = [each for each in answers if isinstance(each, Estimate) and each.basis == "predicted" and each.low]
+    assert len(told) > 50
+    assert median(each.high / each.samples_per_s for each in told) < 1.4
 
 
 def test_what_was_read_on_the_card_is_what_is_said_of_it():

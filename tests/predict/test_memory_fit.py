@@ -8,6 +8,7 @@ import re
 import msgspec
 import pytest
 from memory_cases import case_of
+from scipy.stats import binomtest
 
 from gpubench.models import CardClass, TaskKind
 from gpubench.predict.memory_fit import (
@@ -118,6 +119,9 @@ def test_reserved_and_unstated_readings_together_are_within_twelve_per_cent() ->
     errors = [abs(t / r.memory_bytes - 1) for t, r in zip(told, known, strict=True)]
     assert sum(errors) / len(errors) < 0.12
     assert max(errors) < 0.15
+    widths = [load_allowance().classes[r.card_class].half_width for r in known]
+    held = sum(abs(math.log(t / r.memory_bytes)) <= w for t, r, w in zip(told, known, widths, strict=True))
+    assert binomtest(held, len(known), 0.95).pvalue > 0.05
 
 
 def _device(reading: MemoryReading) -> float:

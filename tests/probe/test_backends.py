@@ -118,7 +118,9 @@ class TestOpenCl(BackendContract):
         from gpubench.probe import opencl
 
         monkeypatch.setattr(opencl, "installed", lambda: True)
-        return OpenClBackend(list_devices=lambda: Listing(devices=(ARC, RADEON))).devices()
+        return OpenClBackend(
+            list_devices=lambda: Listing(devices=(ARC, RADEON)), may_have_gpus=lambda: True
+        ).devices()
 
 
 class TestCpu(BackendContract):

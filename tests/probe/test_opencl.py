@@ -8,7 +8,7 @@ import pytest
 from gpubench.errors import NoDeviceError
 from gpubench.probe import opencl, probe, select
 from gpubench.probe.backend import BackendReport
-from gpubench.probe.opencl import OpenClBackend, ask_listing, profile_of
+from gpubench.probe.opencl import OpenClBackend, ask_listing, may_have_gpus, profile_of
 from gpubench.probe.opencl_listing import Listed, Listing
 
 ARC = Listed(
@@ -34,7 +34,8 @@ def here(monkeypatch):
 
     def be(*devices: Listed, problems: tuple[str, ...] = ()) -> OpenClBackend:
         monkeypatch.setattr(opencl, "installed", lambda: True)
-        backend = OpenClBackend(list_devices=lambda: Listing(devices=devices, problems=problems))
+        listing = Listing(devices=devices, problems=problems)
+        backend = OpenClBackend(list_devices=lambda: listing, may_have_gpus=lambda: True)
         for module in (opencl, select.opencl, probe.opencl):
             monkeypatch.setattr(module, "BACKEND", backend)
         return backend
@@ -95,6 +96,23 @@ def test_without_pyopencl_the_exact_line_is_named_and_nothing_is_listed(monkeypa
     assert OpenClBackend().devices() == BackendReport()
     with pytest.raises(NoDeviceError, match=r"pip install 'gpubench\[opencl\]'"):
         select.select_device("opencl")
+
+
+def test_drivers_are_asked_only_where_linux_has_the_file_of_a_gpu(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(opencl, "installed", lambda: True)
+    asked = []
+    backend = OpenClBackend(
+        list_devices=lambda: asked.append(1) or Listing(devices=(ARC,)),
+        may_have_gpus=lambda: may_have_gpus(tmp_path),
+    )
+    monkeypatch.setattr(opencl.sys, "platform", "linux")
+    (tmp_path / "null").touch()
+    assert (backend.devices(), asked) == (BackendReport(), [])
+    (tmp_path / "dri").mkdir()
+    (tmp_path / "dri" / "renderD128").touch()
+    assert [gpu.name for gpu in backend.devices().devices] == [ARC.name]
+    monkeypatch.setattr(opencl.sys, "platform", "darwin")
+    assert may_have_gpus(tmp_path / "nothing")
 
 
 def test_a_driver_that_takes_its_process_down_is_a_problem_and_no_crash(monkeypatch) -> None:

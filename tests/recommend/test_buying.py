@@ -12,7 +12,7 @@ import gpubench
 from gpubench.cli.app import main
 from gpubench.errors import MisuseError
 from gpubench.offers.cards import card_prices
-from gpubench.recommend.buying import at_work, cards_needed, memory_free, purchase_filters
+from gpubench.recommend.buying import at_work, cards_needed, memory_free, purchase_filters, within_the_sum
 from gpubench.recommend.filters import apply
 from gpubench.recommend.owning import offer_of, ownerships
 from gpubench.recommend.request import Range, RankRequest, check
@@ -51,12 +51,28 @@ def left_out(given, **options):
     return (fallen[0].option, fallen[0].reason) if fallen else None
 
 
+def too_dear(*given, **options):
+    """Return what a sum does not buy: why, the cheapest last."""
+    owned = {offer_of(each): each for each in given}
+    return [each.reason for each in within_the_sum(RankRequest(**options), list(owned), owned)[1]]
+
+
 def test_the_sum_is_that_of_cards_and_host():
-    """2 x 1,207 + 1,000 = 3,414."""
-    assert left_out(cards(2), max_purchase_usd=3414) is None
-    option, reason = left_out(cards(2), max_purchase_usd=3413)
-    assert option == "--max-purchase-usd"
-    assert reason == "$3,414 with a host of $1,000, above $3,413"
+    """2 x 1,207 + 1,000 = 3,414, and 4,621 with three."""
+    assert too_dear(cards(2), max_purchase_usd=3414) == []
+    reasons = too_dear(cards(2), cards(3), max_purchase_usd=3413)
+    assert reasons == [
+        "$4,621 with a host of $1,000, above $3,413",
+        "$3,414 with a host of $1,000, above $3,413",
+    ]
+
+
+def test_jobs_for_more_than_one_machine_cost_as_many():
+    """2.4 months of work for one machine of 2,207 USD take three: 6,621."""
+    assert too_dear(cards(use=2.4), jobs_per_month=9, max_purchase_usd=6621) == []
+    (reason,) = too_dear(cards(use=2.4), jobs_per_month=9, max_purchase_usd=6620)
+    assert "9 jobs a month need 3 such cards" in reason
+    assert "$6,621, above $6,620" in reason
 
 
 def test_cards_and_host_draw_at_most_four_fifths_of_the_power_supply():
@@ -103,7 +119,7 @@ class Row:
 
 
 def used(given, **options):
-    request = RankRequest(samples=1e6, jobs_per_month=4, max_purchase_usd=1e4, **options)
+    request = RankRequest(**{"samples": 1e6, "jobs_per_month": 4, "max_purchase_usd": 1e4} | options)
     (found,) = at_work([given], [Row(given)], request)
     return found
 
@@ -123,10 +139,13 @@ def test_so_many_cards_do_them(use, count, needed):
     assert cards_needed(cards(count, use=use)) == needed
 
 
-def test_a_machine_that_the_jobs_do_not_fit_on_is_left_out():
-    option, reason = left_out(cards(use=1.4), samples=1e6, jobs_per_month=4)
-    assert option == "--jobs-per-month"
-    assert "2 such cards are needed" in reason
+def test_machines_share_the_jobs_of_a_month_alike():
+    """30 jobs of 73 h are 3 months of work: three machines all the time; 31 take four, at work 77.5 %."""
+    assert (used(cards(), jobs_per_month=30).machine_count, cards_needed(cards(use=3.0))) == (3, 3)
+    busy = used(cards(2), jobs_per_month=31)
+    assert busy.machine_count == 4
+    assert busy.utilisation == Range.of(pytest.approx(0.775))
+    assert cards_needed(busy) == 8
 
 
 def test_what_a_useful_hour_costs_follows_from_the_jobs():
@@ -165,8 +184,8 @@ def test_every_card_price_has_a_condition_a_date_and_a_source():
     prices = card_prices()
     assert len(prices) >= 20
     for each in prices:
-        assert each.condition in {"new", "used", "unstated"}
-        assert each.price_date >= "2026-07"
+        assert each.condition in {"new", "used", "unstated", "launch price"}
+        assert each.price_date >= "2026-07" or each.condition == "launch price"
         assert len(each.source) > 20
 
 
@@ -182,7 +201,23 @@ def test_new_and_used_stand_apart():
         offer_of(each).instance
         for each in ownerships(RankRequest(rent_or_buy="buy"), load_specs(), {}, TODAY)
     }
-    assert labels == {"new, 3 years at 50 %", "used, 3 years at 50 %", "3 years at 50 %"}
+    assert {label.partition("3 years")[0] for label in labels} == {"new, ", "used, ", "launch price, ", ""}
+
+
+def test_a_jetson_is_bought_at_its_launch_price_without_a_host():
+    """A developer kit is a whole computer, so that two are two machines; the price is called what it is."""
+    kits = {
+        each.gpu_key: each
+        for each in ownerships(RankRequest(max_purchase_usd=3000.0), load_specs(), {}, TODAY)
+        if "jetson" in each.gpu_key
+    }
+    orin = kits["nvidia-jetson-agx-orin-64gb"]
+    assert (orin.purchase_usd, orin.host_usd, orin.gpu_count) == (1999, 0, 1)
+    assert all(each.condition == "launch price" and each.gpu_count == 1 for each in kits.values())
+    assert left_out(orin, slots=1, psu_watts=400) is None
+    found = gpubench.rank(gpu=["jetson agx orin"], max_purchase_usd=3000, draws=50)
+    assert found.decision.choice.price_label == "launch price"
+    assert found.decision.choice.price_date == "2023"
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ from .builders import (
     log_normal,
     offer,
 )
-from .test_buying import cards, left_out, used
+from .test_buying import cards, too_dear, used
 from .test_owning import machine, rtx_3090, weigh
 
 # --- the market -------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ OWNING = [
                       for f in (must_work, pays_after)],
              ["41 % of all hours", "30 of 36 months at 50 %"]),
     Question("Do two RTX 3090 with a host keep within 3,000 USD, and within 3,500?", "2 x 1,207 + 1,000 = 3,414",
-             lambda: [left_out(cards(2), max_purchase_usd=most) is None for most in (3000, 3500)], [False, True]),
+             lambda: [not too_dear(cards(2), max_purchase_usd=most) for most in (3000, 3500)], [False, True]),
     Question("How much do 4 jobs of 73 h a month use a card, and how many cards do 14?",
              "4 x 73 / 730 = 0.4; 14 x 73 / 730 = 1.4: 2",
              lambda: (used(cards()).utilisation, cards_needed(cards(use=1.4))), (Range.of(0.4), 2)),

@@ -293,13 +293,16 @@ def test_power_is_the_median_of_what_runs_measured():
     assert mean_power_w(Runs((run_of(H100, first, second),), ())) == {H100: 400}
 
 
-def test_a_stored_run_turns_its_row_from_predicted_to_measured(tmp_path):
+def test_a_run_of_ones_own_stands_before_the_one_that_is_shipped(tmp_path):
     from gpubench import rank
 
     options = {"workloads": ("vgg16",), "gpus": ("h100 sxm", "l4"), "results": tmp_path, "draws": 200}
     (tmp_path / "runs").mkdir()
     before = rank(**options)
-    assert {row.estimate.basis for row in before.rows} == {"predicted"}
+    assert {row.offer.gpu_key: row.estimate.basis for row in before.rows} == {
+        H100: "reference",
+        L4: "predicted",
+    }
     write_run(tmp_path, run_of(H100, measurement(case_on(H100), 2500)))
     after = rank(**options)
     bases = {row.offer.gpu_key: row.estimate.basis for row in after.rows}

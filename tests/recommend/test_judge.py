@@ -16,6 +16,7 @@ from gpubench.recommend.as_json import as_json
 from gpubench.recommend.judge import judge
 from gpubench.recommend.request import RankRequest, check
 from gpubench.specs import load_specs
+from gpubench.units import format_usd
 
 from .builders import (
     A100,
@@ -306,6 +307,14 @@ def test_storage_egress_and_tax_are_on_the_bill():
     assert row.cost_usd == pytest.approx((9.25926 * 2 + 0.925926 + 5) * 1.2, abs=0.01)
 
 
+def test_what_is_owned_pays_neither_storage_nor_egress_of_a_cloud():
+    """1e8 / 3,000 / 3600 = 9.259 h at 2 USD, and 20 % tax: the disk of a machine of one's own is paid for."""
+    of_a_cloud = {"storage_usd_per_month": 73, "egress_usd": 5, "tax": 0.2, "rent_or_buy": "buy"}
+    mine = offer(H100, 2.0, provider="own", pricing=Pricing.OWNED, kind="owned")
+    row = rank_of([mine], {H100: 3000.0}, samples=1e8, **of_a_cloud).rows[0]
+    assert row.cost_usd == pytest.approx(9.25926 * 2 * 1.2, abs=0.01)
+
+
 def test_a_host_bound_row_says_that_a_dearer_gpu_buys_nothing():
     bound = Finding(kind=FindingKind.HOST_BOUND, value=0.8, limit=0.7)
     offers = [offer(H100, 1.0, vcpus=4)]
@@ -487,7 +496,10 @@ def test_a_verdict_has_at_most_sixty_words_and_loses_none():
 def test_measuring_first_is_advised_with_its_command():
     offers = [offer(H100, 2.0, provider="lambda", instance="gpu_1x_h100_sxm5"), offer(L4, 0.36)]
     ranking = rank_of(offers, {H100: 3000.0, L4: 500.0}, width=1.5, samples=1e10, draws=2000)
-    assert re.search(r"Measuring [\w ]+ first saves \$[\d.,]+ on average", ranking.verdict)
+    found = ranking.decision.finding_out
+    assert found.net_usd > 0
+    net = re.search(r"Measuring [\w ]+ first saves (\$[\d.,]+) on average, net of", ranking.verdict)
+    assert net[1] == format_usd(found.saving_usd - found.cost_usd)
     assert any("35 minutes" in note and "gpubench r" in note for note in ranking.notes)
     small = rank_of(offers, {H100: 3000.0, L4: 500.0}, width=1.5, samples=1e6, draws=2000)
     assert "Measuring" not in said(small)

@@ -236,7 +236,7 @@ def test_the_circuit_and_the_fan_bound_what_can_stand_here():
     assert {row.offer.gpu_key for row in ranking.rows} == {RTX5090, H100}
 
 
-def test_quotes_before_dated_prices_and_launch_prices_never():
+def test_quotes_before_dated_prices_and_a_launch_price_of_a_jetson_alone():
     specs = load_specs()
     street = {each.gpu_key for each in card_prices()}
     request = RankRequest(rent_or_buy="buy", own=("RTX 5090, 4000 USD, 500 W",))
@@ -246,7 +246,8 @@ def test_quotes_before_dated_prices_and_launch_prices_never():
     assert (quoted.purchase_usd, quoted.power_w, quoted.power_basis) == (4000, 500, "given")
     assert quoted.price_date == "2026-11-20"
     for each in found:
-        assert each.price_date.startswith("2026-")
+        assert each.price_date.startswith("2026-") or each.condition == "launch price"
+        assert (each.condition == "launch price") == (specs[each.gpu_key].line == "Jetson")
     launched = unpriced_offers(specs, [each.gpu_key for each in found])
     assert {each.gpu_key for each in launched} == set(specs) - street
     assert any("launched at $" in each.note for each in launched)

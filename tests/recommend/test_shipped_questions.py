@@ -15,6 +15,10 @@ import pytest
 from typer.testing import CliRunner
 
 from gpubench.cli.app import app
+from gpubench.errors import MisuseError
+from gpubench.offers.table import UNSTATED_NOTE
+from gpubench.recommend.factors import has_nvlink
+from gpubench.specs import load_specs
 
 AS_OF = date(2026, 11, 20)
 
@@ -122,6 +126,82 @@ def test_three_thousand_dollars_and_a_desk():
     assert sets
     for each in sets:
         cards = prices[each["gpu_key"], each["condition"]] * each["gpu_count"]
-        assert each["purchase_usd"] == pytest.approx(cards + 1000)
+        host = 0 if "jetson" in each["gpu_key"] else 1000  # a developer kit is a whole computer
+        assert each["purchase_usd"] == pytest.approx(cards + host)
         assert each["purchase_usd"] <= 3000
         assert watts[each["gpu_key"]] * each["gpu_count"] + 150 <= 0.8 * 1200
+
+
+def test_nvlink_counts_no_card_whose_form_factor_its_source_leaves_open():
+    """A V100 is sold with NVLink (SXM2) and without (PCIe): where the source does not say which, neither counts."""
+    silent = {("verda", "1V100.6V"), ("lambda", "gpu_8x_v100"), ("lambda", "gpu_8x_v100_n")}
+    every = ask("--spot")["rows"]
+    assert silent <= {
+        (row["provider"], row["instance"]) for row in every if UNSTATED_NOTE in (row["price_note"] or "")
+    }
+    linked = ask("--nvlink", "--spot")["rows"]
+    assert all(has_nvlink(load_specs()[row["gpu_key"]]) for row in linked)
+    assert not silent & {(row["provider"], row["instance"]) for row in linked}
+
+
+def test_so_many_jobs_a_month_take_so_many_machines():
+    """N x hours of a job / 730 on each; where the sum does not buy them, the cheapest that does the jobs is named."""
+    for each in ask("--buy", "--line", "geforce", "--jobs-per-month", "60")["purchases"]:
+        use = 60 * each["hours"] / 730
+        assert each["machine_count"] == math.ceil(use)
+        assert each["utilisation"] == pytest.approx(use / each["machine_count"])
+        assert each["cards_needed"] >= each["machine_count"]
+        assert each["purchase_usd"] == pytest.approx(each["cards_usd"] + 1000 * each["machine_count"])
+    asked = ["rank", "--max-purchase-usd", "1500", "--jobs-per-month", "60", "--as-of", AS_OF.isoformat()]
+    with pytest.raises(
+        MisuseError, match=r"60 jobs a month need \d+ such cards, \d+ machines at .*, above \$1,500"
+    ):
+        CliRunner().invoke(app, asked, catch_exceptions=False)
+
+
+def test_the_command_that_refreshes_is_named_only_for_those_it_reads():
+    """Of Lium and CoreWeave no source reads the prices, of Azure and Vast one does."""
+    (aged,) = (
+        note
+        for note in ask("resnet50", "--count", "1", "--sort", "time")["notes"]
+        if "days old, the oldest" in note
+    )
+    read, _, others = aged.partition("reads today's of ")[2].partition(";")
+    assert {"azure", "vast"} <= set(read.replace(" and ", ", ").split(", "))
+    assert "lium" not in read
+    assert "own pages" in others
+    lium = ask("resnet50", "--provider", "lium")
+    assert not any("offers refresh" in said for said in (lium["verdict"], *lium["notes"]))
+
+
+def test_what_owning_assumes_is_listed_beside_rent():
+    """The host, its power, life, resale and tariff are ours until somebody gives them."""
+
+    def assumed(*words):
+        return " ".join(
+            note for note in ask("resnet50", *words)["notes"] if note.startswith("Best to own assumes")
+        )
+
+    for words in ("$1,000 for the machine", "a life of 3 years", "resale at 15 to 50 %", "a kWh", "150 W"):
+        assert words in assumed()
+    assert "a life" not in assumed("--years", "3")
+    assert "a kWh" not in assumed("--tariff", "0.2")
+
+
+def test_buying_lists_what_the_rent_that_it_is_held_against_rests_on():
+    """The rival is an old ask of a host, at what is expected of it by an assumed half-life."""
+    answer = ask("--buy")
+    assert any("half-way in 30 days (assumed)" in note for note in answer["notes"])
+    assert any("days old, the oldest" in note for note in answer["notes"])
+
+
+def test_who_rules_out_less_never_pays_more():
+    """Whatever the prices: the first row of a wider choice costs no more, and of one choice it costs least."""
+
+    def costs(*words):
+        return [row["cost_usd"] for row in ask(*words)["rows"]]
+
+    assert costs("--spot")[0] <= costs()[0]
+    assert costs("--spot")[0] <= costs("--nvlink", "--spot")[0]
+    for words in ((), ("--spot",), ("--nvlink", "--spot"), ("resnet50", "--spot")):
+        assert costs(*words) == sorted(costs(*words))

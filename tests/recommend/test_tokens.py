@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from predict.runs import run_of
 
 from gpubench.errors import MisuseError
+from gpubench.models import Precision, TaskKind
 from gpubench.predict.decode import token_time
+from gpubench.predict.estimate import estimate
+from gpubench.predict.question import Question, case_for
 from gpubench.profile import load_profiles, profile_of
 from gpubench.recommend.as_json import as_json
 from gpubench.recommend.rank import rank
+from gpubench.recommend.tokens import token_costs
 from gpubench.specs import require_spec
+from recommend.builders import H100, offer, rank_of
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "results" / "example"
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +81,31 @@ def test_a_limit_of_latency_is_one_of_time_per_token(generated):
     assert kept.rows
     with pytest.raises(MisuseError, match="a token of each of 8 may take"):
         rank("llama_8b", gpu=[row["gpu_key"]], batch_size=8, task="infer", max_latency_ms=limit_ms * 0.99)
+
+
+def test_a_generation_that_was_measured_costs_what_its_tokens_took():
+    batch, spec = 8, require_spec(H100)
+    asked = Question(
+        profile=profile_of("llama_8b"), precision=Precision.BF16, batch_size=batch, task=TaskKind.INFER
+    )
+    run = run_of(H100, (case_for(asked, spec), 4.0), first_token_s=(0.1,) * 50, per_token_s=(0.015,) * 50)
+    measured = estimate(asked, [spec], own=[run])[H100]
+    (row,) = rank_of([offer(H100, 3.6)], {H100: measured}, workloads=("llama_8b",), task="infer").rows
+    costs = token_costs(row)
+    assert costs["prefill"].value == pytest.approx(1e6 * 0.001 * 0.1 / batch / 512)
+    assert costs["decode"].value == pytest.approx(1e6 * 0.001 * 0.015 / batch)
+    assert costs["decode"].low < costs["decode"].value < costs["decode"].high
+
+
+def test_fp8_is_ranked_where_it_was_measured_and_else_refused_with_the_run_that_would_tell():
+    measured = rank("llama_1b", precision="fp8", results=EXAMPLE, as_of="2026-11-22", draws=50)
+    assert {(row.offer.gpu_key, row.estimate.basis) for row in measured.rows} == {(H100, "measured")}
+    with pytest.raises(MisuseError, match=r"never predicted.*`gpubench run llama_1b --precision fp8`"):
+        rank("llama_1b", precision="fp8", as_of="2026-11-22", draws=50)
+    with pytest.raises(
+        MisuseError, match=r"^fp8 is of the linear layers in repeated blocks, and cnn has none$"
+    ):
+        rank(precision="fp8", as_of="2026-11-22", draws=50)
 
 
 def test_fewer_bits_take_less_time_and_memory():

@@ -21,6 +21,9 @@ from gpubench.models import DeviceProfile, Launch, Round, Status
 from gpubench.offers.snapshot import offers_folder
 from gpubench.record import store
 from gpubench.record.aside import SETTLED_S
+from gpubench.shipped import data_path
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_run_is_read_back_as_it_was_written(tmp_path, make_run):
@@ -471,5 +474,9 @@ def test_a_run_is_found_by_id_by_its_beginning_or_as_latest(tmp_path, make_run):
         store.find_run(tmp_path, "x")
 
 
-def test_shipped_reference_runs_can_be_read():
-    assert isinstance(store.reference_runs(), tuple)
+def test_shipped_reference_runs_are_those_of_the_example():
+    """One truth in two places: the package ships what the example shows, to the byte."""
+    shown = {path.name: path.read_bytes() for path in (ROOT / "results/example/runs").rglob("*.json")}
+    shipped = {path.name: path.read_bytes() for path in data_path("reference").glob("*.json")}
+    assert shown == shipped
+    assert len(store.reference_runs()) == len(shipped) > 0

@@ -458,6 +458,8 @@ class Kernels(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(hasattr(kind, "__tensor_flatten__") for kind in types):
+            return NotImplemented  # a tensor made of others: what it does to those is what is seen
         kwargs = kwargs or {}
         asked = kwargs.get("device")
         with torch._C.DisableTorchFunction():

@@ -19,7 +19,7 @@ from strict_cuda.machine import Machine
 from strict_cuda.models import acting, task
 from strict_cuda.tensors import TRIAL_BYTES, WORKSPACE_BYTES
 
-ANY_MODEL = [precision for precision in Precision if not precision.facts.in_blocks]
+ANY_MODEL = [precision for precision in Precision if precision.facts.only is None]
 
 
 def work_of(gpu, name="cnn", built=None, **changes):

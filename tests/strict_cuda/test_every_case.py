@@ -114,6 +114,21 @@ def test_selective_checkpointing_is_unsupported_where_torch_has_none(gpu, monkey
     assert (done.status, "needs torch 2.5" in done.reason) == (Status.UNSUPPORTED, True)
 
 
+@pytest.mark.parametrize("execution", OF_TORCH)
+def test_a_language_model_is_trained_in_fp8(gpu, execution):
+    pytest.importorskip("torchao", exc_type=ImportError)
+    recipe = load_workload("llama_1b").recipe
+    done = gpu.measure(
+        "llama_1b", precision=Precision.FP8, execution=execution, batch_size=2, **recipe.fields
+    )
+    assert (done.status, done.reason) == (Status.OK, None), (done.reason, done.traceback)
+    assert 0 < done.launch.reference_error <= Precision.FP8.facts.loss_error
+    assert done.launch.parameters_moved
+    if execution is Execution.GRAPH:
+        assert done.launch.graph_error == 0.0
+    assert gpu.machine.memory.allocated == 0
+
+
 @pytest.mark.parametrize("name", ["cnn", "resnet50"])
 def test_any_model_is_cast_whole_to_bfloat16(gpu, name):
     done = gpu.measure(

@@ -14,13 +14,14 @@ import torch
 from torch import distributed
 from torch.distributed import TCPStore
 
+from gpubench.discovery import load_workload
 from gpubench.measure import micro
 from gpubench.measure.messages import Setup
 from gpubench.measure.place import Place
 from gpubench.measure.sharing import share
 from gpubench.measure.step import move
 from gpubench.measure.team import AllReduce, Steps, Team, _do, _sum_up
-from gpubench.models import ParallelMode, Status
+from gpubench.models import ParallelMode, Precision, Status
 from strict_cuda.conftest import BRIEF
 from strict_cuda.machine import Machine
 
@@ -87,6 +88,24 @@ def test_fsdp_shards_each_block_by_itself(gpu, team, kernels):
     assert (done.status, done.reason) == (Status.OK, None), done.traceback
     steps = kernels["aten::native_layer_norm_backward"] / (2 * BLOCKS + 1)
     assert kernels["fsdp::chunk_cat"] == (BLOCKS + 1) * steps
+
+
+@pytest.mark.parametrize("mode", [ParallelMode.DDP, ParallelMode.FSDP])
+def test_a_job_computes_in_fp8_whole_and_shared_out(gpu, team, kernels, mode):
+    pytest.importorskip("torchao", exc_type=ImportError)
+    recipe = load_workload("llama_1b").recipe
+    done = gpu.measure(
+        "llama_1b",
+        precision=Precision.FP8,
+        batch_size=2,
+        gpu_count=2,
+        parallel_mode=mode,
+        **recipe.fields,
+    )
+    assert (done.status, done.reason) == (Status.OK, None), done.traceback
+    assert done.launch.parameters_moved
+    assert 0 < done.launch.reference_error <= Precision.FP8.facts.loss_error
+    assert kernels["aten::_scaled_mm"] > 0
 
 
 def test_the_others_step_as_often_as_is_announced_and_wait_for_their_device(gpu, team):

@@ -51,8 +51,8 @@ def test_a_trial_that_cannot_be_captured_is_unsupported_and_one_that_fails_shows
 
 def test_the_reference_loss_is_computed_once_for_all_precisions_and_executions(gpu, monkeypatch):
     computed = []
-    expected_loss = guards.expected_loss
-    monkeypatch.setattr(guards, "expected_loss", lambda *a: computed.append(1) or expected_loss(*a))
+    expected_of = guards.expected_of
+    monkeypatch.setattr(guards, "expected_of", lambda *a: computed.append(1) or expected_of(*a))
     case = gpu.case("cnn")
     for precision in (Precision.FP32, Precision.TF32):
         for execution in (Execution.EAGER, Execution.GRAPH):

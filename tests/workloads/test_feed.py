@@ -145,6 +145,20 @@ def test_the_pipeline_is_timed_each_way_on_this_cpu() -> None:
     assert found.link_bytes_per_s is None
 
 
+def test_clips_are_prepared_as_one_and_counted_by_their_frames() -> None:
+    pytest.importorskip("kornia")
+    order = PipelineOrder(
+        device="cpu", workers=1, frames=16, batch_size=16, round_s=0.01, rounds=1, most_s=0.5
+    )
+    found = measure_pipeline(DeviceProfile(backend="cpu"), order=order)
+    assert all(r.images_per_s > 0 and r.batch_size == 16 for r in found.rates)
+    assert (found.frames, found.photograph_bytes, found.tensor_bytes) == (16, 340 * 256 * 3, TENSOR)
+    made = FeedReport(device="d", remark=None, pipeline=found, feedings=())
+    shown = verb._parts(made)[0]
+    assert "clips of 16 frames" in shown.caption
+    assert "frames/s" in [column.title for column in shown.columns]
+
+
 def test_a_cpu_is_not_called_the_device_that_batches_are_sent_to() -> None:
     for link, words in ((None, "in whole batches of 64"), (25e9, "in whole batches of 64 on the device")):
         made = FeedReport(device="d", remark=None, pipeline=report(100, 350, 500, link=link), feedings=())

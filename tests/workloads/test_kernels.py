@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from gpubench.models import Operator, OperatorKind, WorkloadProfile
-from gpubench.profile import profile_workload
+from gpubench.profile.trace import profile_workload
 from gpubench.workload import Task, Workload
 
 

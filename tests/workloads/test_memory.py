@@ -40,7 +40,7 @@ from gpubench.models import (
     WeightType,
     WorkloadProfile,
 )
-from gpubench.profile import classic_names, load_profiles, profile_of, profile_workload
+from gpubench.profile import classic_names, load_profiles, profile_of
 from gpubench.profile.cuda_rules import RESULT_IN_FLOAT32, TO_FLOAT32, TO_LOWER, cuda_rules
 from gpubench.profile.liveness import step_trace, trace_memory, trace_step, traced_peak_bytes, with_state
 from gpubench.profile.memory import (
@@ -55,11 +55,12 @@ from gpubench.profile.memory import (
     planned_peak_bytes,
     with_adapters,
 )
+from gpubench.profile.trace import profile_workload
 from gpubench.units import GIB
 from gpubench.workload import Task, Workload
 
 CLASSIC = sorted(classic_names())
-TRAINED = [name for name in CLASSIC if name != "augment"]
+TRAINED = [name for name in CLASSIC if not name.startswith("augment")]
 
 # --- against real steps -----------------------------------------------------------------------------------
 

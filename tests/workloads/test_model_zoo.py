@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from gpubench.profile import profile_workload
+from gpubench.profile.trace import profile_workload
 from gpubench.workload import Task, Workload
 
 Made = tuple[nn.Module, Any, Any, Callable[[Any, Any], torch.Tensor]]

@@ -18,9 +18,10 @@ from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
 from gpubench.models import WeightType
 from gpubench.own_model import version_of
-from gpubench.profile import profile_of, profile_workload, profiles_of
+from gpubench.profile import profile_of, profiles_of
 from gpubench.profile.child import _answer
 from gpubench.profile.first_loss import check_first_loss
+from gpubench.profile.trace import profile_workload
 
 GOOD = """
 import torch

@@ -1,0 +1,165 @@
+"""How a CPU scales over its threads, beside what GPUs do of the same work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import msgspec
+
+from gpubench.blocks.block import Block
+from gpubench.blocks.charts import BASIS_COLOURS, BASIS_SYMBOLS, SLATE, Mark, Series, dots, two_lines
+from gpubench.blocks.parts import Charts, Figure, Paragraph, number, table, text
+from gpubench.effects import Effect
+from gpubench.interval import Interval, stacked
+from gpubench.labels import gpu_name
+from gpubench.models import Basis, Case
+from gpubench.sections.data import ReportData
+from gpubench.sections.section import Section
+from gpubench.sections.words import rate_of
+from gpubench.units import UNKNOWN, count, format_percent, plain, plural
+
+MOST_GPUS = 3
+"""Beside the threads of a CPU: so many that were measured, else so many of the ranking."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """What a GPU does of the work of a CPU, at its own best case; ``basis`` says how that is known."""
+
+    name: str
+    case: Case
+    interval: Interval
+    basis: Basis
+
+
+def _render(data: ReportData) -> Block | None:
+    pairs = data.thread_pairs
+    if not pairs:
+        return None
+    groups = [tuple(group) for _, group in groupby(pairs, key=lambda pair: pair.to.case)]
+    gpus = [_gpus(data, group[0].to.case) for group in groups]
+    twin = table(
+        "Throughput by threads, and how many times that of one it is (95 % interval)",
+        pairs,
+        text("Case", lambda p: f"{plain(p.of.case.workload, 40)}\n{_case(p.of.case)}"),
+        number("Threads", _threads),
+        number("Throughput", lambda p: rate_of(p.of.measurement)),
+        number("Times one thread", lambda p: "1" if p.of is p.to else stacked(p.words)),
+        number("Efficiency", lambda p: format_percent(p.value / (p.of.threads or 1))),
+        text("Doubts", lambda p: ", ".join(p.doubts) or UNKNOWN),
+    )
+    beside = table(
+        "GPUs on the same work",
+        [(group[0].to.case, gpu) for group, found in zip(groups, gpus, strict=True) for gpu in found],
+        text("Workload", lambda row: plain(row[0].workload, 40)),
+        text("GPU", lambda row: f"{row[1].name}\n{_case(row[1].case)}"),
+        number("Throughput", lambda row: stacked(row[1].interval.text())),
+        text("Basis", lambda row: row[1].basis),
+    )
+    charts = Charts(
+        figures=tuple(_figure(group, found) for group, found in zip(groups, gpus, strict=True)),
+        twin=twin,
+        caption="GPUs stand below the threads, each at the precision, execution and batch that is named.",
+    )
+    what = Paragraph(
+        text=(
+            "Each number of threads has processes of its own, whose maths libraries were told it before they "
+            "were loaded. Efficiency is throughput over that of one thread, per thread. No thread is pinned "
+            "to a core."
+        )
+    )
+    return Block(
+        title="How the CPU scales over its threads",
+        brief=(twin,),
+        parts=(what, charts, *((beside,) if any(gpus) else ())),
+    )
+
+
+def _threads(pair: Effect) -> str:
+    return f"{pair.of.threads}{'' if pair.of.case.threads else ', all'}"
+
+
+def _case(case: Case) -> str:
+    return f"{case.precision.value} {case.execution.value} batch {case.batch_size:,}"
+
+
+def _gpus(data: ReportData, case: Case) -> tuple[Beside, ...]:
+    """The fastest cases of the same work on GPUs that were measured, else on the best of the ranking."""
+    measured = _best(
+        Beside(
+            name=plain(r.run.device.name or r.run.device.backend, 40),
+            case=r.case,
+            interval=r.measurement.interval,
+            basis="measured",
+        )
+        for r in data.everything
+        if not r.run.device.is_cpu and _same_work(r.case, case) and not r.measurement.at_largest_batch
+    )
+    return measured or _best(_ranked(data, case))
+
+
+def _ranked(data: ReportData, case: Case) -> Iterator[Beside]:
+    rows = () if data.ranking is None else data.ranking.rows
+    for row in rows:
+        for estimate in row.parts or (row.estimate,):
+            if row.offer.gpu_count == 1 and _same_work(estimate.case, case):
+                name = gpu_name(row.offer.gpu_key)
+                yield Beside(name=name, case=estimate.case, interval=estimate.interval, basis=estimate.basis)
+
+
+def _same_work(one: Case, other: Case) -> bool:
+    return (one.workload, one.workload_version, one.task, one.gpu_count) == (
+        other.workload,
+        other.workload_version,
+        other.task,
+        1,
+    )
+
+
+def _best(found: Iterable[Beside]) -> tuple[Beside, ...]:
+    """The fastest of each GPU, at most ``MOST_GPUS``, in the order in which they come."""
+    best: dict[str, Beside] = {}
+    for gpu in found:
+        known = best.get(gpu.name)
+        if known is None or (gpu.interval.value or 0.0) > (known.interval.value or 0.0):
+            best[gpu.name] = gpu
+    return tuple(best.values())[:MOST_GPUS]
+
+
+def _figure(group: Sequence[Effect], gpus: Sequence[Beside]) -> Figure:
+    case = msgspec.structs.replace(group[0].to.case, threads=0)
+    rows = [two_lines(count(p.of.threads or 0, "thread"), "of the CPU") for p in group]
+    rows += [two_lines(gpu.name, _case(gpu.case)) for gpu in gpus]
+    values = [(p.of.measurement.interval, "CPU") for p in group] + [(gpu.interval, gpu.basis) for gpu in gpus]
+    looks = {"CPU": (SLATE, "circle")} | {
+        basis: (BASIS_COLOURS[basis], BASIS_SYMBOLS[basis]) for basis in BASIS_COLOURS
+    }
+    series = [
+        Series(
+            name="CPU" if kind == "CPU" else f"GPU, {kind}",
+            marks=tuple(
+                Mark(row=row, value=found.value or 0.0, low=found.low, high=found.high, hover=found.text())
+                for row, (found, of) in enumerate(values)
+                if of == kind
+            ),
+            colour=looks[kind][0],
+            symbol=looks[kind][1],
+        )
+        for kind in looks
+        if any(of == kind for _, of in values)
+    ]
+    title = f"{plain(case.workload, 40)}, {_case(case)}"
+    unit = plural(plain(case.sample_unit, 20))
+    told = [f"{count(p.of.threads or 0, 'thread')} {p.of.measurement.interval.text()}" for p in group]
+    told += [f"{gpu.name} {gpu.interval.text()}" for gpu in gpus]
+    return Figure(
+        figure=dots(series, rows, f"{unit}/s", logarithmic=bool(gpus)),
+        title=title,
+        alt=f"Dot chart, {title} in {unit} per second: {'; '.join(told)}.",
+        height_px=100 + 38 * len(rows),
+    )
+
+
+SECTION = Section(key="threads", render=_render, place=71)

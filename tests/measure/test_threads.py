@@ -1,0 +1,131 @@
+"""How a CPU scales: each number of threads in processes of its own, and nothing else reads what they did."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from report import samples
+
+from gpubench import effects
+from gpubench.errors import MisuseError
+from gpubench.measure.child import THREAD_VARIABLES, environment_of
+from gpubench.measure.launcher import Launcher
+from gpubench.measure.plan import check_request, plan
+from gpubench.measure.request import RunRequest
+from gpubench.models import DeviceProfile, Execution, Precision, Run, Status
+from gpubench.profile import load_profiles
+from gpubench.sections.data import of_run
+from gpubench.sections.threads import SECTION
+from gpubench.sections.throughput import SECTION as THROUGHPUT
+
+ASKED = RunRequest(
+    workloads=("cnn",), precisions=("fp32",), thread_scaling=True, micro="none", budget="quick"
+)
+
+
+def cpu(cores: int) -> DeviceProfile:
+    return DeviceProfile(backend="cpu", name="Some CPU", core_count=cores)
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch):
+    for name in THREAD_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("cores", "told", "threads"),
+    [(2, None, [1, 0]), (6, None, [1, 2, 4, 0]), (8, None, [1, 2, 4, 0]), (64, "4", [1, 2, 0])],
+)
+def test_the_powers_of_two_below_all_threads_and_all_of_them(monkeypatch, cores, told, threads):
+    if told:
+        monkeypatch.setenv("OMP_NUM_THREADS", told)
+    made = plan(check_request(ASKED, ["cnn"]), cpu(cores), load_profiles())
+    assert [planned.case.threads for planned in made.cases] == threads
+    assert len({unit.group for unit in made.units()}) == len(threads), "a process each"
+
+
+def test_a_process_is_told_its_threads_before_it_loads_anything():
+    told = environment_of(cpu(8), {"OMP_NUM_THREADS": "8"}, strict=True, threads=2)
+    assert {told[name] for name in THREAD_VARIABLES} == {"2"}
+    assert environment_of(cpu(8), {"OMP_NUM_THREADS": "8"}, strict=True)["OMP_NUM_THREADS"] == "8"
+
+
+def measured(monkeypatch, script: dict) -> tuple[Run, Launcher]:
+    monkeypatch.setenv("GPUBENCH_SCRIPT", json.dumps(script))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    launcher = Launcher(plan(ASKED, cpu(4), load_profiles()), cpu(4), module="scripted_child")
+    rows = {m.case: m for m in launcher.run()}
+    return samples.h200_run(device=cpu(4), measurements=tuple(rows.values()), micro=()), launcher
+
+
+@pytest.mark.timeout(60)
+def test_each_row_tells_its_threads_and_the_run_those_of_the_whole_cpu(monkeypatch):
+    label = "cnn fp32 eager batch 64"
+    steps = {f"{label}, CPU threads: 1": 0.04, f"{label}, CPU threads: 2": 0.025}
+    run, launcher = measured(monkeypatch, {"step_s": steps})
+    assert {m.case.threads: m.cpu_threads for m in run.measurements} == {1: 1, 2: 2, 0: 4}
+    assert launcher.ready.cpu_threads == 4
+
+    said = {each["threads"]: each for each in effects.document(run)["threads"]}
+    assert said[2]["speedup"].value == pytest.approx(1.6, rel=0.01)
+    assert said[4]["efficiency"].value == pytest.approx(0.5, rel=0.01)
+    assert said.keys() == {2, 4}
+
+    (table,) = SECTION.render(of_run(run)).brief
+    assert [row[1] for row in table.rows] == ["1", "2", "4, all"]
+    assert len(THROUGHPUT.render(of_run(run)).brief[0].rows) == 1, "a row on fewer threads is of this section"
+
+
+@pytest.mark.timeout(60)
+def test_a_process_that_computes_on_other_threads_than_it_was_told_is_refused(monkeypatch):
+    with pytest.raises(MisuseError, match=r"3 CPU threads where [12] were asked for|did on 3"):
+        measured(monkeypatch, {"threads": 3})
+
+
+def test_the_chart_has_the_gpus_that_did_the_same_work_beside_the_threads():
+    rows = tuple(
+        samples.measurement(
+            msgspec.structs.replace(
+                samples.case("cnn", 64, Precision.FP32, Execution.EAGER), threads=threads
+            ),
+            step_s,
+            telemetry=False,
+            cpu_threads=threads or 4,
+        )
+        for threads, step_s in ((1, 0.04), (2, 0.025), (0, 0.02))
+    )
+    on_cpu = samples.h200_run(
+        run_id="20261120T103000Z-c0ffee", device=cpu(4), measurements=rows, micro=(), findings=()
+    )
+    data = samples.report_data(samples.h200_run(), on_cpu)
+    (figure,) = SECTION.render(data).parts[1].figures
+    shown = [trace["name"] for trace in figure.figure["data"]]
+    assert shown == ["CPU", "GPU, measured"]
+    assert "4 threads" in figure.alt
+    assert "H200" in figure.alt
+    assert all(m.status is Status.OK for m in rows)
+
+
+@pytest.mark.parametrize(
+    ("changes", "device", "says"),
+    [
+        ({}, DeviceProfile(backend="cuda", name="H100", compute_capability=(9, 0)), "add --device cpu"),
+        ({}, cpu(1), "needs two threads or more"),
+        ({"batch_size": "max"}, cpu(4), "leave out --batch-size max"),
+        ({"gpus": 2}, cpu(4), "leave out --gpus"),
+        ({"frameworks": ("keras-jax",)}, cpu(4), "leave out --framework keras-jax"),
+        (
+            {"micro": "only", "precisions": (), "workloads": ("cnn", "lstm", "vgg16")},
+            cpu(4),
+            "leave out --thread",
+        ),
+        ({"to_quality": True}, cpu(4), "leave out --thread-scaling"),
+    ],
+)
+def test_what_it_cannot_go_with_is_refused_in_one_line(changes, device, says):
+    with pytest.raises(MisuseError, match=says):
+        plan(check_request(msgspec.structs.replace(ASKED, **changes), ["cnn"]), device, load_profiles())

@@ -1,0 +1,93 @@
+"""The input pipeline of a video classifier: clips of 8-bit frames to augmented, normalised 224 x 224 tensors.
+
+Run forward only. Needs kornia (the extra ``augment``). Decoding of video is not part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from gpubench.models import TaskKind
+from gpubench.workload import BATCH_COUNT, Task, Workload, seeded
+from gpubench_workloads.augment import CROP, kornia_of, share_finite, transforms
+
+FRAMES = 16
+"""Of a clip, as video classifiers are trained on (Tran and others 2015, arXiv:1412.0767)."""
+FRAME = (256, 340)
+"""Height and width of a frame as Kinetics is commonly stored: 256 on the short side [pixels]."""
+
+
+class ClipAugmentation(nn.Module):
+    """Crop and resize, flip, rotate and jitter each clip by its own draw, all of its frames alike.
+
+    The frames of all clips are one batch of images. Then YCbCr and normalisation.
+
+    Shapes:
+        clips: (N, T, 3, H, W) uint8; out: (N, T, 3, crop, crop) float32.
+    """
+
+    def __init__(self, crop: int) -> None:
+        super().__init__()
+        library = kornia_of("augment_video")
+        augmentation = library.augmentation
+        self.drawn = augmentation.VideoSequential(
+            *transforms(augmentation, crop), data_format="BTCHW", same_on_frame=True
+        )
+        self.change_space = library.color.rgb_to_ycbcr
+        self.normalise = augmentation.Normalize(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+
+    def forward(self, clips: Tensor) -> Tensor:
+        """Augment a batch of clips; each is drawn for apart."""
+        seen = self.drawn(clips.float() / 255)
+        frames: Tensor = self.normalise(self.change_space(seen.flatten(0, 1)))
+        return frames.unflatten(0, clips.shape[:2])
+
+
+def build(
+    batch_size: int, seed: int, *, frames: int = FRAMES, frame: Sequence[int] = FRAME, crop: int = CROP
+) -> Task:
+    """Build the pipeline and four batches of clips of random 8-bit colour frames.
+
+    Shapes:
+        inputs: (N, 16, 3, 256, 340) uint8; targets: (N,) int64, unused.
+        outputs: (N, 16, 3, 224, 224) float32.
+
+    Args:
+        batch_size: N, clips per step.
+        seed: Fixes the frames; equal seeds give equal tasks.
+        frames: T, frames of a clip.
+        frame: Height and width of a frame before [pixels].
+        crop: Side of the square frame after [pixels].
+    """
+    with seeded(seed):
+        return Task(
+            model=ClipAugmentation(crop),
+            batches=tuple(
+                (
+                    torch.randint(256, (batch_size, frames, 3, *frame), dtype=torch.uint8),
+                    torch.zeros(batch_size).long(),
+                )
+                for _ in range(BATCH_COUNT)
+            ),
+            loss=share_finite,
+            optimizer=torch.optim.SGD,
+        )
+
+
+WORKLOAD = Workload(
+    name="augment_video",
+    summary="input pipeline: clips of 16 frames, 340 x 256, to augmented 224 x 224",
+    version=1,
+    sample_unit="clip",
+    sample_shape=(FRAMES, 3, *FRAME),
+    batches=(4, 16),
+    is_image=False,  # what comes in is no tensor for a convolution: no memory format to choose
+    source="the usual augmentation of video classifiers, one draw a clip, on kornia",
+    build=build,
+    tiny=partial(build, frames=4, frame=(24, 32), crop=16),
+    tasks=(TaskKind.INFER,),
+)
